@@ -50,7 +50,7 @@ std::int64_t parse_bytes(const std::string& text) {
                        : unit == "G" || unit == "GB" || unit == "GiB"                ? 1073741824
                                                                                      : 0;
   if (scale == 0 || !(n * scale >= 1) || n * scale > 0x1p40)
-    fail_usage("bench", "expected a size as 4, 64K, 1M or 1G, got \"{}\"", text);
+    fail_usage("bench", "expected a size such as 4, 64K, 1M or 1G, got \"{}\"", text);
   return static_cast<std::int64_t>(n * scale);
 }
 

@@ -1,6 +1,7 @@
 #include "cli/command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -14,9 +15,9 @@
 namespace hpcdl::cli {
 namespace {
 
-/// A check in our own words; the parser's own description of it stays in --help.
-CLI::Validator worded(std::function<std::string(const std::string&)> check, const std::string& description) {
-  return CLI::Validator([check = std::move(check)](std::string& text) { return check(text); }, description);
+/// A check in our own words. --help shows it as part of the option's kind, without the parser's description.
+CLI::Validator worded(std::function<std::string(const std::string&)> check) {
+  return CLI::Validator([check = std::move(check)](std::string& text) { return check(text); }, "");
 }
 
 /// That a value can be read at all; what a range asks comes after it.
@@ -29,52 +30,53 @@ template <class T> std::string cannot_be_read(const std::string& text) {
 
 /// NaN lies in every range for who only compares with the ends.
 template <class T> CLI::Validator between(T least, T most) {
-  return worded(
-      [least, most](const std::string& text) {
-        T value{};
-        const bool inside = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
-        return inside ? "" : fmt::format("expected a number from {} to {}, found {}", least, most, text);
-      },
-      CLI::Range(least, most).get_description());
+  return worded([least, most](const std::string& text) {
+    T value{};
+    const bool inside = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+    return inside ? "" : fmt::format("expected a number from {} to {}, found {}", least, most, text);
+  });
 }
 
 CLI::Validator at_least(const std::string& what, const CLI::Validator& range) {
-  return worded(
-      [what, range](const std::string& text) {
-        double value = 0;
-        const bool number = CLI::detail::lexical_cast(text, value) && !std::isnan(value);
-        return number && range(text).empty() ? "" : fmt::format("expected a number of {}, found {}", what, text);
-      },
-      range.get_description());
+  return worded([what, range](const std::string& text) {
+    double value = 0;
+    const bool number = CLI::detail::lexical_cast(text, value) && !std::isnan(value);
+    return number && range(text).empty() ? "" : fmt::format("expected a number of {}, found {}", what, text);
+  });
 }
 
 /// "off, cached or full".
-template <class T> CLI::Validator one_among(const std::vector<T>& values) {
+template <class T> CLI::Option* one_among(CLI::Option* option, const std::vector<T>& values) {
   std::string list;
   for (std::size_t i = 0; i < values.size(); ++i)
     list += fmt::format("{}{}", i == 0 ? "" : i + 1 == values.size() ? " or " : ", ", values[i]);
   const CLI::Validator member = CLI::IsMember(values);
-  return worded(
-      [list, member](const std::string& text) {
-        return member(text).empty() ? "" : fmt::format("expected {}, found {}", list, text);
-      },
-      member.get_description());
+  option->check(worded([list, member](const std::string& text) {
+    return member(text).empty() ? "" : fmt::format("expected {}, found {}", list, text);
+  }));
+  return option->type_name(fmt::format("{}", fmt::join(values, "|")));
 }
 
 }  // namespace
 
 Option Option::required() const { return Option(option_->required()); }
 Option Option::range(std::int64_t least, std::int64_t most) const {
-  return Option(option_->check(between(least, most)));
+  return Option(option_->check(between(least, most))->type_name(fmt::format("{}..{}", least, most)));
 }
-Option Option::range(double least, double most) const { return Option(option_->check(between(least, most))); }
-Option Option::positive() const { return Option(option_->check(at_least("more than 0", CLI::PositiveNumber))); }
-Option Option::not_negative() const { return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))); }
+Option Option::range(double least, double most) const {
+  return Option(option_->check(between(least, most))->type_name(fmt::format("{}..{}", least, most)));
+}
+Option Option::positive() const {
+  return Option(option_->check(at_least("more than 0", CLI::PositiveNumber))->type_name("N>0"));
+}
+Option Option::not_negative() const {
+  return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))->type_name("N>=0"));
+}
 Option Option::one_of(std::initializer_list<const char*> words) const {
-  return Option(option_->check(one_among(std::vector<std::string>(words.begin(), words.end()))));
+  return Option(one_among(option_, std::vector<std::string>(words.begin(), words.end())));
 }
 Option Option::one_of(std::initializer_list<int> numbers) const {
-  return Option(option_->check(one_among(std::vector<int>(numbers))));
+  return Option(one_among(option_, std::vector<int>(numbers)));
 }
 Option Option::values(int least, int most) const { return Option(option_->expected(least, most)); }
 Option Option::one_each() const { return Option(option_->allow_extra_args(false)); }

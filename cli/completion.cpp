@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/verb.h"
+#include "cli/wrap.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/train/run_table.h"
 
@@ -47,13 +48,12 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out;
 }
 
-/// "off", "cached" and "full" of "TEXT:{off,cached,full}".
+/// "off", "cached" and "full" of "off|cached|full".
 std::vector<std::string> values_in(const std::string& kind) {
   std::vector<std::string> list;
-  const auto open = kind.find('{'), close = kind.find('}');
-  if (open == std::string::npos || close == std::string::npos) return list;
-  for (auto at = open + 1; at < close;) {
-    const auto end = std::min(kind.find(',', at), close);
+  if (kind.find('|') == std::string::npos) return list;
+  for (std::size_t at = 0; at < kind.size();) {
+    const auto end = std::min(kind.find('|', at), kind.size());
     list.push_back(kind.substr(at, end - at));
     at = end + 1;
   }
@@ -208,6 +208,8 @@ std::string troff(std::string_view text) {
   return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
 }
 
+constexpr std::size_t kPageColumns = 72;  // of notes, which man does not fill: 80 less its indentation
+
 std::string page_name(const std::string& path) { return path.empty() ? "hpcdl" : "hpcdl-" + replaced(path, " ", "-"); }
 
 std::string man_page(const ListedVerb& verb) {
@@ -216,8 +218,11 @@ std::string man_page(const ListedVerb& verb) {
   const auto about = verb.app->get_description();
   std::string out = fmt::format(".TH \"{}\" 1 \"\" \"hpcdl {}\" \"HPC-DL\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n", name,
                                 HPCDL_VERSION, troff(name), troff(about));
-  out += fmt::format(".B {}\n[options]{}\n", troff(verb.path.empty() ? "hpcdl" : "hpcdl " + verb.path),
+  out += fmt::format(".B {}\n[options]{}", troff(verb.path.empty() ? "hpcdl" : "hpcdl " + verb.path),
                      verb.verbs.empty() ? "" : " [verb]");
+  for (const auto* o : verb.app->get_options())
+    if (o->get_positional()) out += troff(fmt::format(" [{}]", form.make_option_name(o, true)));
+  out += "\n";
   if (!verb.verbs.empty()) out += ".SH VERBS\n";
   for (const auto* sub : verb.verbs)
     out += fmt::format(".TP\n.B {}\n{}\n", troff(sub->get_name()), troff(sub->get_description()));
@@ -229,7 +234,7 @@ std::string man_page(const ListedVerb& verb) {
                     troff(form.make_option_desc(o)));
   }
   if (const auto last = verb.app->get_footer(); !last.empty())
-    out += fmt::format(".SH NOTES\n.nf\n{}\n.fi\n", troff(last));
+    out += fmt::format(".SH NOTES\n.nf\n{}\n.fi\n", troff(wrapped(last, kPageColumns)));
   if (!verb.path.empty()) out += ".SH SEE ALSO\n.BR hpcdl (1)\n";
   return out;
 }

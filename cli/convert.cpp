@@ -81,7 +81,7 @@ void add_convert(const Command& program, Run& run) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.flag("--force", o.force, kForce);
-        sub.option("--dtype", o.dtype, "Type of the weights; default: the present one").one_of({"f32", "bf16", "f16"});
+        sub.option("--dtype", o.dtype, "Type of the weights; default: unchanged").one_of({"f32", "bf16", "f16"});
         sub.option("--max-shard", o.shard_gb, "Largest file, in GB").positive().shows_default();
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

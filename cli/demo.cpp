@@ -85,7 +85,7 @@ FoundText read_given(const std::string& path) {
   std::string text;
   for (auto parts = reader.read(); !parts.empty() && text.size() < (std::size_t{64} << 20); parts = reader.read())
     for (auto& p : parts) text += p.text + "\n\n";
-  require(std::ssize(text) >= kLeastGiven, "demo", "{}: {} of text are too few to learn from: give at least {}", path,
+  require(std::ssize(text) >= kLeastGiven, "demo", "{}: {} of text is too little to learn from: give at least {}", path,
           format_bytes(static_cast<double>(text.size())), format_bytes(kLeastGiven));
   return {text, std::ssize(files), {path}};
 }

@@ -58,7 +58,7 @@ parallel::MeshShape mesh_shape(const std::string& words) {
     const bool known = axis == "dp" || axis == "tp";
     if (words.find(axis + "=") < at) fail_usage("inspect", "--mesh: {} is there twice, got \"{}\"", axis, words);
     if (!known || error != std::errc() || rest != word.data() + word.size() || ranks < 1 || ranks > 1 << 20)
-      fail_usage("inspect", "--mesh: expected the ranks along dp and tp, like dp=8,tp=4, got \"{}\"", words);
+      fail_usage("inspect", "--mesh: expected the ranks along dp and tp, such as dp=8,tp=4, got \"{}\"", words);
     (axis == "dp" ? shape.dp : shape.tp) = ranks;
     at = end + 1;
   }
@@ -128,7 +128,8 @@ int inspect_programs(const InspectOptions& o) {
   else take_model(config, io::find_model_folder(o.path));
   const auto shape = mesh_shape(o.mesh);
   if (o.rank < 0 || o.rank >= shape.size())
-    fail_usage("inspect", "--rank: expected one of the {} ranks of the mesh, got {}", shape.size(), o.rank);
+    fail_usage("inspect", "--rank: expected 0 to {}, because the mesh has {} rank{}, got {}", shape.size() - 1,
+               shape.size(), shape.size() == 1 ? "" : "s", o.rank);
   config.parallel.dp = shape.dp, config.parallel.tp = shape.tp;
   train::share_global_batch(config, shape.size());
   const auto mesh = parallel::Mesh::described(shape, static_cast<int>(o.rank));
@@ -238,7 +239,8 @@ int inspect(InspectOptions& o, const Command& sub) {
     if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} belongs to --arch", option);
   for (const char* option : {"--mesh", "--rank", "--generate"})
     if (!o.program && sub.given(option)) fail_usage("inspect", "{} belongs to --program", option);
-  if (o.program && o.check) fail_usage("inspect", "--program reads no tensors, --check all of them: give one");
+  if (o.program && o.check)
+    fail_usage("inspect", "--program reads no tensors, and --check reads all of them: give only one of the two");
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
   if (o.path.ends_with(".toml"))
@@ -304,10 +306,10 @@ void add_inspect(const Command& program, Run& run) {
         sub.flag("--program", o.program,
                  "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
         sub.option("--mesh", o.mesh,
-                   "With --program: the ranks that share a step, like dp=8,tp=4; none of them need be there");
-        sub.option("--rank", o.rank, "With --program: whose programs").shows_default();
+                   "With --program: the mesh of ranks that share a step, such as dp=8,tp=4; no rank needs to run");
+        sub.option("--rank", o.rank, "With --program: the rank whose programs are printed").shows_default();
         sub.option("--generate", o.generate,
-                   "With --program: instead of a training step, what a generator with room for so many tokens runs")
+                   "With --program: print what generation runs, with room for so many tokens, instead of a training step")
             .positive();
         sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
         sub.flag("--json", o.json, "One JSON object on stdout");

@@ -126,27 +126,28 @@ void add_launch(const Command& program, Run& run) {
       "Runs a command as N ranks, here or on several hosts: hpcdl launch -n 4 -- train -c run.toml",
       [](const Command& sub, LaunchOptions& o) {
         sub.option("-n,--ranks", o.count, "Number of ranks; with --hosts, on each host").range(1, kMostRanks);
-        sub.option("--hosts", o.hosts, "Start ranks on these hosts, by ssh: a,b").separated_by(',');
-        sub.option("--ssh", o.ssh, "What is called with a host and a command for it").shows_default();
-        sub.option("--there", o.there, "hpcdl on the hosts of --hosts; without it, the path that it has here");
+        sub.option("--hosts", o.hosts, "Hosts on which ranks are started over ssh: a,b").separated_by(',');
+        sub.option("--ssh", o.ssh, "Command that is called with a host and a command for that host").shows_default();
+        sub.option("--there", o.there, "Path of hpcdl on the hosts of --hosts; default: its path on this host");
         sub.flag("--agent", o.agent, "What --hosts starts on each host").group("");
-        sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost")
+        sub.option("--max-restarts", o.max_restarts, "How many times all ranks are started again after a rank was lost")
             .range(0, 1000000);
         sub.option("--grace", o.grace,
-                   "Seconds for the other ranks to leave once one has failed, then again after SIGTERM, before SIGKILL")
+                   "Seconds that the other ranks have to end after one has failed; then they get SIGTERM, and after as "
+                   "many seconds again SIGKILL")
             .range(0.0, 86400.0);
         sub.option("--program", o.program, "Start this program instead of hpcdl");
-        sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
-        sub.option("words", o.words, "After --: what each rank runs");
+        sub.flag("--plain", o.plain,
+                 "Pass the standard output of rank 0 on as it is; lines of all other ranks go to standard error");
+        sub.option("words", o.words, "After --: the command that each rank runs");
         sub.footer(
-            "Each line of output starts with [rank N]. A file or pipe on standard input is rank 0's. SIGTERM, SIGINT "
-            "and SIGUSR1 go to all ranks, SIGHUP as SIGTERM. Exit code: 0; 75, saved and "
-            "to be started again; 71, a rank "
-            "was lost; otherwise that of the rank that failed first. Ctrl-C ends it by that signal (130), once the "
-            "ranks "
-            "have ended. --hosts needs the same program and the folder that this is called in on every host; variables "
-            "of the environment go along, and the secret of the job goes over ssh. Schedulers start ranks on several "
-            "hosts, too: srun, mpirun or torchrun --no-python.");
+            "Each line of output starts with [rank N]. Rank 0 reads standard input if that is a file or a pipe. All "
+            "ranks get SIGTERM, SIGINT and SIGUSR1; they get SIGTERM for SIGHUP, too. Exit codes: 0 if all ranks have "
+            "ended with 0; 71 if a rank was lost; 75 if the ranks have saved and are to be started again; otherwise "
+            "the code of the rank that failed first. After Ctrl-C, hpcdl launch waits for the ranks and then ends by "
+            "that signal (130). With --hosts, every host needs the same program and the current folder; the ranks get "
+            "the environment variables of this process, and the secret of the job over ssh. Schedulers and other "
+            "launchers start ranks on several hosts, too: srun, mpirun or torchrun --no-python.");
       },
       launch_verb);
 }

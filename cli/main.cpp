@@ -108,10 +108,10 @@ int main(int argc, char** argv) {
                          cli::add_tune, cli::add_launch, cli::add_slurm, cli::add_completion})
     add(cli::Command(&app), run);
   app.footer(
-      "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
-      "config; 70 an error of this run; 71 a rank was lost; 75 saved, to be started again; 130 ended by Ctrl-C, hpcdl "
-      "train after it has saved. A file that an option names for results replaces the one that is there; a folder that "
-      "holds a model is replaced with --force alone.");
+      "hpcdl VERB --help shows the options of a verb. Exit codes: 0 success; 1 hpcdl verify found a faulty kernel; 2 "
+      "wrong arguments or config; 70 an error while running; 71 a rank was lost; 75 the run was saved and is to be "
+      "started again; 130 Ctrl-C (hpcdl train saves first). A file for results replaces an existing file; a folder "
+      "that holds a model is replaced only with --force.");
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
   auto words = words_of(argc, argv);

@@ -52,7 +52,7 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
 const std::string& plain(const char* option, const std::string& value) {
   for (const char c : value)
     if (static_cast<unsigned char>(c) <= ' ' || c == '\'' || c == '"')
-      fail_usage("slurm", "--{} is \"{}\": no spaces or quotes there", option, value);
+      fail_usage("slurm", "--{} is \"{}\": expected a value without spaces and quotes", option, value);
   return value;
 }
 
@@ -92,8 +92,8 @@ void check_times(const SlurmOptions& o) {
   const auto limit = time_limit(o.time);
   if (limit > 0 && limit <= o.save_seconds)
     fail_usage("slurm",
-               "a job of --time {} ({} s) would have to save {} s before its end, when it has not yet begun: give more "
-               "time, or fewer --save-seconds",
+               "--time {} is {} s, and the job has to save {} s before its end (--save-seconds), that is before it "
+               "begins: give more time, or fewer --save-seconds",
                o.time, limit, o.save_seconds);
 }
 
@@ -147,11 +147,12 @@ std::string script(const SlurmOptions& o, const Shape& s, bool gpu, bool folder,
   if (!resume) command += " --checkpoint.resume=auto";
   return "#!/bin/bash\n" + sbatch_lines(o, s, gpu) +
          "\n"
-         "# SIGTERM comes before the time is up, or when the job is pre-empted, to the ranks (no \"B:\" above). They "
+         "# Slurm sends SIGTERM to the ranks (no \"B:\" above) before the time is up or when the job is pre-empted. "
+         "They "
          "save and end with 75.\n"
-         "# A rank that is lost ends the others with 71 within 30 s; --kill-on-bad-exit would take them while they "
-         "still save.\n"
-         "# What the ranks of this job alone know, so that no other program on the network joins them.\n"
+         "# If a rank is lost, the others end with 71 within 30 s; --kill-on-bad-exit would kill them while they still "
+         "save.\n"
+         "# A secret that only the ranks of this job know, so that no other program on the network can join them.\n"
          "export HPCDL_SECRET=\"${HPCDL_SECRET:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}\"\n" +
          command +
          "\n"
@@ -173,18 +174,19 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
     say("hpcdl: [slurm] {} on each node; --ntasks-per-node sets another number, --cpus-per-task the CPUs of each",
         s.tasks_per_node == 1 ? "1 rank" : fmt::format("{} ranks", s.tasks_per_node));
   if (config.parallel.tp > s.tasks_per_node)
-    say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
-        "network",
+    say("hpcdl: [slurm] parallel.tp = {} is more than the {} tasks of a node, so the collectives of every layer cross "
+        "the network",
         config.parallel.tp, s.tasks_per_node);
   const auto& resume = config.checkpoint.resume;
   const bool folder = resume != "auto" && resume != "none";
   if (folder)
-    say("hpcdl: [slurm] checkpoint.resume is \"{}\": a job that is requeued begins there again, and not where it was "
-        "saved; leave it out once the run has checkpoints of its own",
+    say("hpcdl: [slurm] checkpoint.resume is \"{}\": a requeued job begins at that checkpoint again, not at the one "
+        "that it saved itself; leave the key out as soon as the run has its own checkpoints",
         resume);
   if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
   if (config.output.empty())
-    say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see after the other words");
+    say("hpcdl: [slurm] output is not set: add --output=FOLDER at the end of the command, with a folder that all nodes "
+        "see");
   print_text(script(o, s, config.train.device.starts_with("cuda"), folder, words));
   return exit_code::kDone;
 }

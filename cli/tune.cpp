@@ -140,7 +140,7 @@ int tune_verb(TuneOptions& o, const Command& sub) {
       o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
     fail("tune", "{}, so there is nothing to tune: on a CPU, the instruction set and the shape determine the kernel",
-         o.device.empty() ? "there is no GPU here" : fmt::format("{} is no GPU", o.device));
+         o.device.empty() ? "there is no GPU here" : fmt::format("{} is not a GPU", o.device));
   }
   if (!o.list && o.configs.empty() && o.model.empty() && o.int4.empty())
     fail_usage("tune",

@@ -90,7 +90,7 @@ std::string explain(const Verdict& v, const std::string& target, const VerifyOpt
   std::string text = fmt::format("    {}: {}\n", stage, f.what);
   if (f.at.n_dims > 0)
     text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)),
-                        f.alone ? "" : "; it does not appear alone, only after the earlier calls");
+                        f.alone ? "" : "; it appears only after the earlier calls, not alone");
   return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", quoted(target),
                             o.on_gpu() ? " --device cuda" : "", stage, o.seed);
 }
@@ -143,7 +143,8 @@ int report(const VerifyOptions& o, const std::vector<Verdict>& verdicts) {
 }
 
 void require_some(const std::vector<Subject>& subjects) {
-  require(!subjects.empty(), "verify", "this build has no CUDA: configure with --preset cuda where nvcc is");
+  require(!subjects.empty(), "verify",
+          "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
 }
 
 /// The corpus, and our own kernels among the honest ones.

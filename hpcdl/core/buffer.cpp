@@ -35,7 +35,7 @@ std::byte* device_allocate([[maybe_unused]] Device device, [[maybe_unused]] std:
   cuda::check(cudaDeviceSynchronize(), "cudaMemset");  // streams do not wait for the default one
   return static_cast<std::byte*>(p);
 #else
-  fail("memory", "this build has no CUDA: configure with --preset cuda where nvcc is");
+  fail("memory", "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
 #endif
 }
 

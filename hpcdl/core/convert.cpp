@@ -29,7 +29,7 @@ template <class T> T load(const void* p, std::int64_t i) {
 
 void convert_elements(Tensor dst, View src) {
   require(dst.shape() == src.shape() && dst.is_contiguous() && src.is_contiguous(), "convert",
-          "both tensors must be contiguous and of one shape, got {} and {}", to_string(dst.spec()),
+          "both tensors must be contiguous and have the same shape, got {} and {}", to_string(dst.spec()),
           to_string(src.spec()));
   visit_float(dst.dtype(), [&]<class To>() {
     visit_float(src.dtype(), [&]<class From>() {

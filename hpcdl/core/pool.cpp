@@ -32,9 +32,8 @@ int asked_threads() {
   while (std::isspace(static_cast<unsigned char>(*end))) ++end;
   if (end != text && !*end && n >= 0) return static_cast<int>(std::min<long>(n, std::numeric_limits<int>::max()));
   static std::once_flag told;
-  std::call_once(told, [&] {
-    std::fprintf(stderr, "[pool] HPCDL_THREADS=%s is no number of threads; it counts for nothing\n", text);
-  });
+  std::call_once(
+      told, [&] { std::fprintf(stderr, "[pool] HPCDL_THREADS=%s is not a number of threads and is ignored\n", text); });
   return 0;
 }
 

@@ -28,7 +28,7 @@ TEST(pool, a_number_of_threads_that_is_none_is_told_once) {
   testing::internal::CaptureStderr();
   for (const char* odd : {"2k", "-3", "all"}) ::setenv("HPCDL_THREADS", odd, 1), usable_cpus();
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "[pool] HPCDL_THREADS=2k is no number of threads; it counts for nothing\n");
+            "[pool] HPCDL_THREADS=2k is not a number of threads and is ignored\n");
   if (before) ::setenv("HPCDL_THREADS", kept.c_str(), 1);
   else ::unsetenv("HPCDL_THREADS");
 }

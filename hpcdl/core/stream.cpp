@@ -11,7 +11,7 @@
 namespace hpcdl {
 
 void Stream::require_cpu() const {
-  require(!device_.is_cuda(), "cuda", "a record of this program has CPU code alone: run it on a CPU");
+  require(!device_.is_cuda(), "cuda", "a record of this program has no GPU code: run it on a CPU");
 }
 
 Stream Stream::borrowed(Device device, void* native, Pool& pool, StepParams* mirror) {
@@ -111,7 +111,7 @@ void Capture::launch(const Stream& s) const {
 #else
 
 Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device), pool_(&pool), params_(params) {
-  require(!device.is_cuda(), "cuda", "this build has no CUDA: configure with --preset cuda where nvcc is");
+  require(!device.is_cuda(), "cuda", "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
 }
 void Stream::synchronize() const {}
 void Stream::push_params() const {}

@@ -54,8 +54,8 @@ Team::Team(int threads)
       workers_.emplace_back([this, t] { work(t); });
     } catch (const std::system_error& e) {
       dismiss();
-      throw Error("[pool] " + std::to_string(threads) + " threads: the system starts " + std::to_string(t - 1) +
-                  " beside the first (" + e.what() + "): ask for fewer");
+      throw Error("[pool] " + std::to_string(threads) + " threads: the system starts only " + std::to_string(t - 1) +
+                  " more than the first (" + e.what() + "): ask for fewer");
     }
     record(t).has_clock = ::pthread_getcpuclockid(workers_.back().native_handle(), &record(t).clock) == 0;
   }

@@ -17,7 +17,7 @@ Library load() {
   Library l;
   const char* path = std::getenv("HPCDL_CUDNN_LIBRARY");
   void* so = ::dlopen(path ? path : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
-  require(so || !path, "cudnn", "HPCDL_CUDNN_LIBRARY names no library that can be loaded: {}", path ? path : "");
+  require(so || !path, "cudnn", "HPCDL_CUDNN_LIBRARY does not name a library that can be loaded: {}", path ? path : "");
   if (!so) return l;
   l.whole = true;
   const auto find = [&]<class F>(F& f, const char* name) {

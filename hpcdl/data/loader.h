@@ -34,7 +34,7 @@ struct Batch {
   std::span<const std::int64_t> samples = {};  // (B) which windows they are; of training batches
 };
 
-/// The samples of a row of token files: windows of T + 1 tokens, one behind the other, none across two files.
+/// The samples of a row of token files: windows of T + 1 tokens, one after the other, none across two files.
 class SampleIndex {
  public:
   /// Throws Error when no file holds T + 1 tokens.
@@ -57,7 +57,7 @@ class Loader {
   ~Loader();
 
   const Batch& next();
-  /// The state from which the batch behind the last one given out would come: what a checkpoint keeps.
+  /// The state from which the batch after the last one returned would come: what a checkpoint keeps.
   LoaderState state() const { return state_; }
   std::int64_t samples_per_epoch() const { return index_.samples(); }
   /// Time next() has spent waiting since construction.

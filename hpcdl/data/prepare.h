@@ -22,7 +22,7 @@ struct PreparedText {
   bool cached = false;  // nothing had to be done
 };
 
-/// Whoever comes second, in this process or another, waits for the first and uses what it made. What is cached is found
+/// The second caller, in this process or another, waits for the first and uses what it made. What is cached is found
 /// by the names, sizes and times of the files and by the settings.
 PreparedText prepare_text(const PrepareOptions& options, Pool& pool, const OnProgress& progress = {});
 

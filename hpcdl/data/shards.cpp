@@ -99,8 +99,8 @@ TokenFile TokenFile::from_tokens(std::vector<TokenId> tokens) {
 
 void TokenFile::read(std::int64_t begin, std::span<TokenId> out) const {
   const auto n = static_cast<std::int64_t>(out.size());
-  require(begin >= 0 && n <= size_ && begin <= size_ - n, "data", "{}: tokens [{}, {}) of {} asked for", name_, begin,
-          begin + n, size_);
+  require(begin >= 0 && n <= size_ && begin <= size_ - n, "data",
+          "{}: tokens [{}, {}) are outside the {} tokens of the file", name_, begin, begin + n, size_);
   const std::byte* from = data_ + begin * width_;
   width_ == 2 ? widen<std::uint16_t>(from, out) : widen<std::uint32_t>(from, out);
 }

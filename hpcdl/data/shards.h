@@ -67,7 +67,7 @@ class TokenFile {
   std::int64_t size_ = 0;
 };
 
-/// The files behind paths: a .bin file for itself, a folder for all .bin files in it whose names begin with `prefix`.
+/// The files that paths name: a .bin file itself, a folder for all .bin files in it whose names begin with `prefix`.
 std::vector<TokenFile> open_token_files(std::span<const fs::path> paths, std::string_view prefix = "");
 
 }  // namespace hpcdl::data

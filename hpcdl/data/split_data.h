@@ -10,7 +10,7 @@
 
 namespace hpcdl::data {
 
-/// Where a loader stands: `index` samples of epoch `epoch` have been given out, over all ranks.
+/// The position of a loader: `index` samples of epoch `epoch` have been returned, over all ranks.
 struct LoaderState {
   std::int64_t epoch = 0, index = 0;
   bool operator==(const LoaderState&) const = default;
@@ -19,8 +19,8 @@ struct LoaderState {
 /// A run of samples of the endless row.
 struct DataSplit {
   LoaderState first;       // the first sample of this rank; index < samples of an epoch
-  std::int64_t count = 0;  // of this rank, one behind the other; they may reach into the next epoch
-  LoaderState after;       // behind the samples of all ranks
+  std::int64_t count = 0;  // of this rank, one after the other; they may reach into the next epoch
+  LoaderState after;       // after the samples of all ranks
 };
 
 /// `n` samples further, in epochs of `samples`.
@@ -28,7 +28,7 @@ constexpr LoaderState advanced(LoaderState at, std::int64_t n, std::int64_t samp
   return {at.epoch + (at.index + n) / samples, (at.index + n) % samples};
 }
 
-/// The part of rank `rank` of `world` in the next `global` samples behind `at`. Parts follow each other by rank; where
+/// The part of rank `rank` of `world` in the next `global` samples after `at`. Parts follow each other by rank; where
 /// `global` does not divide, the first global % world ranks take one sample more.
 constexpr DataSplit split_data(LoaderState at, std::int64_t global, std::int64_t samples, int rank, int world) {
   if (samples < 1 || global < 0 || world < 1 || rank < 0 || rank >= world || at.epoch < 0 || at.index < 0)

@@ -14,7 +14,7 @@
 
 namespace hpcdl::data {
 
-/// The files that stand for `paths`: a file for itself, a folder for all .txt, .md, .jsonl and .ndjson below it (each
+/// The files that `paths` name: a file itself, of a folder all .txt, .md, .jsonl and .ndjson below it (each
 /// also .gz and .zst; hidden ones apart), sorted by name. Throws Error when a path does not exist or a folder holds
 /// none. `not_text`: a file that no folder gives, though its name says that it is text; there may be none.
 std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths, const fs::path& not_text = {});

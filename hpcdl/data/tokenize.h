@@ -11,7 +11,7 @@
 
 namespace hpcdl::data {
 
-/// Where a job stands: stage "read" and "encode" count bytes of the files, "merge" counts tokens of the vocabulary.
+/// How far a job is: stage "read" and "encode" count bytes of the files, "merge" counts tokens of the vocabulary.
 struct TokenizeProgress {
   std::string_view stage;
   std::int64_t done = 0, total = 0;
@@ -27,7 +27,7 @@ struct TokenCounts {
   std::int64_t tokens = 0, documents = 0;
 };
 
-/// Calls take(tokens) with the ids of the files in order, every document behind the tokenizer's end-of-text token.
+/// Calls take(tokens) with the ids of the files in order, every document after the tokenizer's end-of-text token.
 /// Throws Error when the files hold no text.
 TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options, const io::Tokenizer& tokenizer,
                          Pool& pool, const std::function<void(std::span<const TokenId>)>& take,

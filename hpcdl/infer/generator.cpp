@@ -121,7 +121,7 @@ GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int to
   sampling.check();
   require(!prompt.empty(), "generate", "the prompt is empty: give at least one token");
   require(static_cast<std::int64_t>(prompt.size()) + tokens <= capacity_, "generate",
-          "{} prompt tokens and {} new ones exceed the room for {}", prompt.size(), tokens, capacity_);
+          "{} prompt tokens and {} new ones do not fit: there is room for {}", prompt.size(), tokens, capacity_);
   for (auto id : prompt)
     require(id >= 0 && id < model_.config().vocab, "generate",
             "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id,

@@ -28,7 +28,7 @@ std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model);
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
-/// Ranks that share the layers of a model call it alike, and get the same tokens; their scheme must not split
+/// All ranks that share the layers of a model make the same calls and get the same tokens; their scheme must not split
 /// sequences. Computes, and caches, in f32; on a GPU in the type of the model's matrices where they have 16 bits.
 class Generator {
  public:
@@ -40,12 +40,12 @@ class Generator {
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
 
-  /// Of activations and of the cache.
+  /// Bytes of activations and of the cache.
   DType dtype() const { return dtype_; }
 
   /// Tokens that run through one program at most.
   static constexpr std::int64_t kLargestChunk = 64;
-  /// Those that a prompt of so many tokens and the new tokens behind it run through.
+  /// The programs that a prompt of so many tokens and the new tokens after it run through.
   std::vector<const Instance*> programs(std::int64_t prompt_tokens);
 
  private:

@@ -11,7 +11,7 @@
 
 namespace hpcdl::io {
 
-/// Where what is to become `path` is written: beside it, with this in front of its name.
+/// Where what is to become `path` is written: in the same folder, with this before its name.
 inline constexpr std::string_view kAsidePrefix = ".tmp-";
 fs::path aside_of(const fs::path& path);
 struct Aside {

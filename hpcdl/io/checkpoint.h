@@ -16,7 +16,7 @@ class Checkpoints {
   using Warn = std::function<void(const std::string&)>;
 
   /// Makes the folder, removes what killed saves left, and holds a lock until destroyed; throws Error when another
-  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: who writes together;
+  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: those that write; it
   /// outlives this; null: this process alone. All calls are collective then, and fail on all ranks or on none. A folder
   /// that not all ranks see is an Error here, not when hours of training are to be saved.
   explicit Checkpoints(const fs::path& folder, std::int64_t keep = 0, Ranks* ranks = nullptr);

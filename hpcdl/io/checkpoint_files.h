@@ -1,6 +1,6 @@
 #pragma once
 // What lies in one checkpoint folder, how it is written, checked and read:
-//   model.safetensors (or several files and their index): whole tensors, whoever held their parts
+//   model.safetensors (or several files and their index): whole tensors, whichever ranks held their parts
 //   optim-rankK.safetensors  parts of tensors, as rank K held them; what several ranks hold is written by one of them
 //   config.toml, files of the caller
 //   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place of every tensor

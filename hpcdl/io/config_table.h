@@ -54,7 +54,7 @@ class ConfigTable {
   bool is_section(std::string_view key) const;
 
   std::string to_toml() const { return print(false); }
-  /// The same with the origin of every value behind it.
+  /// The same with the origin of every value after it.
   std::string print_origins() const { return print(true); }
   std::string help() const;
   Json schema() const;

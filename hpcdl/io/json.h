@@ -1,5 +1,5 @@
 #pragma once
-// JSON from files that nobody vouches for: bounded depth, no duplicate keys, errors that name the file.
+// JSON from files that cannot be trusted: bounded depth, no duplicate keys, errors that name the file.
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>

@@ -31,7 +31,7 @@ class OneRank final : public Ranks {
 };
 
 /// Does `part` on every rank, then waits for all. Where it threw an Error on some, all throw that of the lowest of
-/// those; comm::PeerLost goes up at once, since there is nobody to agree with.
+/// those; comm::PeerLost goes up at once, since no rank is left to agree with.
 void agree(Ranks& ranks, const std::function<void()>& part);
 
 }  // namespace hpcdl::io

@@ -76,8 +76,8 @@ void TensorFolder::open_shards(const fs::path& index) {
     // Only plain names: an index must not make us read elsewhere.
     require(
         !text.empty() && text.find('/') == std::string::npos && text.find('\0') == std::string::npos && text != "..",
-        "io", "{}: tensor {}: expected a file name beside the index, found {}", index.string(), shown(name),
-        shown(text));
+        "io", "{}: tensor {}: expected the name of a file in the folder of the index, found {}", index.string(),
+        shown(name), shown(text));
     const auto [it, fresh] = opened.emplace(text, shards_.size());
     if (fresh) shards_.push_back(SafeTensors::open(path_ / text));
     const SafeTensors& shard = shards_[it->second];

@@ -26,7 +26,7 @@ ShardSpec shard_from(const Json& json, const std::string& where);
 Json to_json(const std::vector<HeldTensor>& held);
 std::vector<HeldTensor> held_from(const Json& json);
 
-/// A part of a tensor, who holds it, and who of those gives it away or writes it.
+/// A part of a tensor, the ranks that hold it, and the one of them that sends or writes it.
 struct Slice {
   ShardSpec shard;
   std::vector<int> holders;

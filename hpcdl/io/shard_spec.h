@@ -16,7 +16,7 @@ struct Range {
 };
 
 /// A default ShardSpec is all of the tensor. Otherwise the rank's own tensor is the whole one, but along `dim` it holds
-/// only `pieces`, one behind the other: a fused (3 * C, C) weight of q, k and v over two ranks has whole = 3C and on
+/// only `pieces`, one after the other: a fused (3 * C, C) weight of q, k and v over two ranks has whole = 3C and on
 /// rank 1 the pieces [C/2, C), [3C/2, 2C), [5C/2, 3C).
 struct ShardSpec {
   int dim = -1;            // -1: all

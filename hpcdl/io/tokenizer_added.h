@@ -23,7 +23,7 @@ struct AddedToken {
 struct TextPiece {
   std::string_view text;
   TokenId id = -1;
-  bool begins = true;  // false: goes on with a text that was cut in front of it
+  bool begins = true;  // false: goes on with a text that was cut before it
 };
 
 class AddedTokens {

@@ -16,7 +16,7 @@ class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, Pool& pool);
 
-  /// Appends the ids of the documents one after another, each behind `before_each` if that is >= 0.
+  /// Appends the ids of the documents one after another, each after `before_each` if that is >= 0.
   void encode(std::span<const std::string_view> documents, TokenId before_each, std::vector<TokenId>& out);
   /// Appends the ids of one text; of one that goes on where the last was cut, where `begins` is false.
   void encode(std::string_view text, std::vector<TokenId>& out, bool begins = true);

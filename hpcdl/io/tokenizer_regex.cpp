@@ -77,8 +77,8 @@ bool Regex::find(std::string_view text, std::size_t from, Match& match) const {
     rc = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch.data,
                      scratch.context);
   if (rc == PCRE2_ERROR_NOMATCH) return false;
-  require(rc >= 0, "io", "tokenizer.json: the pattern '{}' gave up on this text: {}", code_->pattern.substr(0, 200),
-          pcre_message(rc));
+  require(rc >= 0, "io", "tokenizer.json: matching the pattern '{}' failed on this text: {}",
+          code_->pattern.substr(0, 200), pcre_message(rc));
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch.data);
   require(ends[0] <= ends[1] && ends[0] >= from, "io", "tokenizer.json: the pattern '{}' matches backwards",
           code_->pattern.substr(0, 200));

@@ -19,7 +19,7 @@ class Regex {
   struct Match {
     std::size_t begin, end;
   };
-  /// The first match at or behind `from` in well-formed UTF-8; false if there is none. Safe from many threads.
+  /// The first match at or after `from` in well-formed UTF-8; false if there is none. Safe from many threads.
   bool find(std::string_view text, std::size_t from, Match& match) const;
 
  private:

@@ -23,8 +23,8 @@ TrainState train_state_from(const Json& json, const std::string& where) {
   s.step = need_within(o, "step", 0, kMaxCount);
   s.tokens = need_within(o, "tokens", 0, kMaxCount);
   require(s.tokens >= s.step, "io",
-          "{}: key \"tokens\": expected at least one a step, so {} or more (key \"step\"), found {}", where, s.step,
-          s.tokens);
+          "{}: key \"tokens\": expected at least one token per step, so {} or more (key \"step\"), found {}", where,
+          s.step, s.tokens);
   s.seed = o.need<std::uint64_t>("seed");
   const Json none = Json::object();
   const JsonObject sampler(o.find("sampler") ? *o.find("sampler") : none, where + ": sampler");

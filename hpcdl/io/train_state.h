@@ -8,7 +8,7 @@
 
 namespace hpcdl::io {
 
-/// What a run must know, beside its tensors, to go on as if it had never stopped. Random numbers are counter-based, so
+/// What a run must know, besides its tensors, to go on as if it had never stopped. Random numbers are counter-based, so
 /// seed and step are their whole state; the order of samples is a pure function of (seed, epoch, index).
 struct TrainState {
   std::int64_t step = 0, tokens = 0;

@@ -18,7 +18,7 @@ std::string replace_invalid_utf8(std::string_view text);
 /// Length of the longest prefix that does not end inside a character which further bytes could still complete.
 std::size_t complete_utf8_prefix(std::string_view bytes);
 
-/// The code point at text[at], and moves `at` behind it. The text must be well-formed.
+/// The code point at text[at], and moves `at` past it. The text must be well-formed.
 inline char32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
   const char32_t lead = byte(at);

@@ -135,7 +135,7 @@ LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing s
   LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: {} needs the original model", folder.string(),
-          gradients ? "training" : "sharing its layers out");
+          gradients ? "training" : "sharing its layers among ranks");
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files);
   model.memory_->allocate(gradients);

@@ -12,7 +12,7 @@
 
 namespace hpcdl::models {
 
-/// How the layers of a model are shared by several ranks; null: one rank computes all.
+/// How several ranks share the layers of a model; null: one rank computes everything.
 using Sharing = std::shared_ptr<const parallel::TensorParallel>;
 
 class LanguageModel final : public Trainable {
@@ -34,7 +34,7 @@ class LanguageModel final : public Trainable {
 
   const io::ModelConfig& config() const;
   const parallel::TensorParallel* sharing() const override;
-  /// Of all matrices that products read; none where some are of another type, or INT4.
+  /// The type of all matrices that products read; none if their types differ or they are INT4.
   DType matrix_type() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
   OwnedTensor gather(const NamedParameter& p) const;

@@ -1,6 +1,6 @@
 #pragma once
-// Where the tensors of a model lie, whatever the model: own memory or mapped files, gradients beside them, the copy on
-// a GPU, 16-bit copies of matrices. Modules are told through their nn::Params, everybody else through the lists of
+// Where the tensors of any model are: own memory or mapped files, their gradients, the copy on
+// a GPU, 16-bit copies of matrices. Modules see this through their nn::Params, all other code through the lists of
 // NamedParameters.
 
 #include <functional>
@@ -37,7 +37,7 @@ class ModelMemory {
   bool described() const { return described_; }
   /// What tensors and the gaps between them take, or would take, where the model lies; without others' gradients.
   std::int64_t bytes() const;
-  /// Own memory, filled: a pure function of the seed, of which a part of a parameter gets that part. Without a seed every
+  /// Own memory, filled: a pure function of the seed; a part of a parameter gets its part of it. Without a seed every
   /// tensor has a spec and none has memory, now or later: enough to record programs and to say what they would take.
   void create(std::optional<std::uint64_t> seed, bool with_gradients);
   /// Makes the lists, once every Param that has memory is bound to it.
@@ -50,7 +50,7 @@ class ModelMemory {
   std::int64_t parameter_count() const;
   Device device() const { return device_; }
 
-  // As class Trainable says. `others`: what programs read beside the parameters.
+  // As class Trainable says. `others`: what programs read besides the parameters.
   void to_device(const Stream& s, const std::vector<Tensor*>& others);
   void place_gradients(const std::function<Tensor(const NamedParameter&)>& where);
   void forget_gradients();

@@ -1,5 +1,5 @@
 #pragma once
-// The table of rope(), worked out as far as programs read it: that of 131072 positions takes a second and 64 MB.
+// The table of rope(), computed as far as programs read it: that of 131072 positions takes a second and 64 MB.
 
 #include <algorithm>
 

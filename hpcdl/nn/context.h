@@ -25,16 +25,16 @@ struct KvCache {
 struct ForwardOptions {
   /// Type of activations: f32, or bf16 with f32 accumulation. Parameters keep their own type.
   DType compute = DType::f32;
-  /// Forget the activations of each block and record its forward again in the backward pass.
+  /// Drop the activations of each block and record its forward again in the backward pass.
   bool recompute = false;
   float dropout = 0;
-  /// Which part of the global batch this is, for draws: they are those of one program over all parts.
+  /// Which part of the global batch this is: random draws are those of one program over all parts.
   std::int64_t part = 0;
   /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in
   /// chunks.
   std::int64_t keep_logits_bytes = std::int64_t{256} << 20;
-  /// Training programs compute the head's gradients beside its loss (ops/lm_head_gradient): logits are never held nor
-  /// computed twice.
+  /// Training programs compute the head's gradients with its loss (ops/lm_head_gradient): logits are neither stored
+  /// nor computed twice.
   bool head_gradient_now = false;
   /// Training programs record the two layers of a GELU MLP as one op (ops/mlp).
   bool fused_mlp = false;
@@ -46,7 +46,7 @@ struct ForwardOptions {
   float label_smoothing = 0;
   /// Image models: every image is a mixture of two, each with its target and its weight.
   bool mixup = false;
-  /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
+  /// Non-null: tokens continue at StepParams::position, after those in the cache, and are added to it.
   const KvCache* cache = nullptr;
 
   /// All of it in words, to know a recorded pass by (ProgramCache); of the cache its spec.

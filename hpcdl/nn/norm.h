@@ -10,7 +10,7 @@ namespace hpcdl::nn {
 struct LayerNorm {
   Param weight, bias;  // (width)
   float eps = 1e-5f;
-  const Split* split = nullptr;  // in front of layers that are spread over several ranks
+  const Split* split = nullptr;  // before layers that are spread over several ranks
 
   LayerNorm() = default;
   LayerNorm(std::int64_t width, float e) : eps(e) {

@@ -21,10 +21,10 @@ namespace hpcdl::nn {
 
 enum class Init : unsigned char { zeros, ones, normal, uniform };
 
-/// What becomes of a tensor of a module.
+/// How a tensor of a module is used.
 enum class Role : unsigned char {
   trained,
-  state,    // f32; programs read and write it, files hold it, no optimizer knows it: running statistics
+  state,    // f32; programs read and write it, files hold it, the optimizer does not update it: running statistics
   counter,  // one i64 in host memory: the training passes so far
 };
 
@@ -40,8 +40,8 @@ struct Param {
       false;  // a matrix of products: the weight of a Linear or a convolution, the table that the head reads
   Part part;  // what this rank holds of it; `spec` is that of the part
   bool partial_gradient = false;  // the ranks that share the layers hold addends of the gradient
-  /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), whatever dims both are joined to. So do the
-  /// kernels of convolutions, and the columns of a linear layer behind a flattened image.
+  /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), also if dims are joined. So do the
+  /// kernels of convolutions, and the columns of a linear layer after a flattened image.
   Shape channels_last;
 
   std::string name;  // full name, e.g. "transformer.h.0.attn.c_attn.weight"

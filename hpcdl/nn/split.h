@@ -21,7 +21,7 @@ class Split {
   /// second(activation(first(x))) + residual, with the layer in between spread over the ranks.
   virtual Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation,
                   const Var& residual) const = 0;
-  /// A norm in front of layers that are spread over the ranks.
+  /// A norm before layers that are spread over the ranks.
   virtual Var norm(const LayerNorm& n, const Var& x) const = 0;
   virtual Var norm(const RmsNorm& n, const Var& x) const = 0;
   /// Rows of a table that is spread over the ranks.

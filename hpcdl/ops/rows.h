@@ -12,8 +12,8 @@ inline constexpr std::int64_t kGrainElements = 8192;
 /// Half of an L3 that two cores share: what an output may take of it.
 inline constexpr std::int64_t kCacheBytes = std::int64_t{16} << 20;
 
-/// True for an output that nobody would find in the cache: it is best written past it. Lines that two rows share are an
-/// exception dearer than the rule, so short rows must consist of whole lines.
+/// True for an output that is too large to stay in the cache: it is best written around it. Cache lines that two rows
+/// share cost more than that saves, so short rows must consist of whole lines.
 inline bool goes_past_cache(const Tensor& y) {
   const auto row = y.cols() * dtype_bytes(y.dtype());
   return y.bytes() >= kCacheBytes && (row >= 4096 || row % 64 == 0);

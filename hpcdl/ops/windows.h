@@ -12,7 +12,7 @@ struct PoolArgs {
   int kernel = 2, stride = 0, pad = 0;
 };
 
-/// Which of `in` inputs along an axis each of `out` outputs takes. kernel 0: bins that share the inputs out as evenly
+/// Which of `in` inputs along an axis each of `out` outputs takes. kernel 0: bins that divide the inputs as evenly
 /// as whole numbers can, [floor(o * in / out), ceil((o + 1) * in / out)), as torch's adaptive pools do; they overlap
 /// where `out` does not divide `in`.
 struct WindowAxis {

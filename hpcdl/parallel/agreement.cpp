@@ -93,7 +93,7 @@ std::string say_values(const std::string& name, const Values& values) {
   std::vector<std::string> parts;
   for (const auto& [value, ranks] : values) {
     if (parts.size() == kMostValues && values.size() > kMostValues + 1) {
-      parts.push_back(fmt::format("{} other values elsewhere", values.size() - kMostValues));
+      parts.push_back(fmt::format("{} other values on other ranks", values.size() - kMostValues));
       break;
     }
     parts.push_back(fmt::format("{} on {}", value, name_ranks(ranks)));
@@ -148,7 +148,7 @@ void expect_agreement(const comm::Group& group, std::span<const Fact> facts) {
   std::vector<std::vector<Fact>> by_rank;
   for (const auto& theirs : io::GroupRanks(group).gather(mine)) by_rank.push_back(unpack_facts(theirs));
   auto what = difference(by_rank);
-  if (what.empty()) what = "ranks name what must be the same in different orders";
+  if (what.empty()) what = "the ranks list the values that must be equal in different orders";
   throw Disagreement(fmt::format("[ranks] {}: start all ranks with the same program, config and data", what));
 }
 

@@ -52,7 +52,7 @@ TEST(Agreement, the_sentence_names_key_values_and_ranks) {
   EXPECT_EQ(difference({told("1"), told("2"), told("3")}), "train.lr is 1 on rank 0, 2 on rank 1 and 3 on rank 2");
   std::vector<std::vector<Fact>> nine;
   for (int r = 0; r < 9; ++r) nine.push_back(told(std::to_string(r)));
-  EXPECT_EQ(difference(nine), "train.lr is 0 on rank 0, 1 on rank 1, 2 on rank 2 and 6 other values elsewhere");
+  EXPECT_EQ(difference(nine), "train.lr is 0 on rank 0, 1 on rank 1, 2 on rank 2 and 6 other values on other ranks");
   auto empty = told("1");
   empty[3].value = "here";
   EXPECT_EQ(difference({told("1"), empty}), "output is empty on rank 0 and here on rank 1");

@@ -10,7 +10,7 @@ namespace {
 
 void split(nn::Param& p, int dim, std::vector<nn::Range> ranges) {
   require(!p.value.spec() && !p.part, "shard",
-          "{} has memory already, or is split: shard a model before it is allocated", p.name);
+          "{} has memory already or is already split: shard a model before it is allocated", p.name);
   p.part = {p.spec.shape, dim, std::move(ranges)};
   p.spec.shape = p.part.shape();
 }
@@ -26,7 +26,7 @@ std::string_view scheme_name(TensorParallel::Scheme s) {
 
 std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks) {
   if (n % (std::int64_t{sections} * ranks) != 0)
-    fail_usage("shard", "{}: {} does not divide into {}{} parts: choose another tp", what, n,
+    fail_usage("shard", "{}: {} cannot be divided into {}{} parts: choose another tp", what, n,
                sections > 1 ? fmt::format("{} x ", sections) : "", ranks);
   const auto section = n / sections, part = section / ranks;
   std::vector<nn::Range> list;

@@ -312,7 +312,7 @@ TEST(tensor, what_does_not_divide_is_refused_in_words) {
   auto odd = tiny(io::Family::gpt2, true);
   odd.ffn = 130;
   EXPECT_EQ(refusal(odd, 4),
-            "[shard] transformer.h.0.mlp.c_fc.weight: 130 does not divide into 4 parts: choose another tp");
+            "[shard] transformer.h.0.mlp.c_fc.weight: 130 cannot be divided into 4 parts: choose another tp");
   auto words = tiny(io::Family::gpt2, true);
   words.vocab = 3;
   EXPECT_NE(refusal(words, 4).find("a vocabulary of 3 cannot be spread over 4 ranks"), std::string::npos);

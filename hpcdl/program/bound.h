@@ -1,5 +1,5 @@
 #pragma once
-// What records work with beside their tensors and a program cannot hold: groups of ranks, and what keeps track of them.
+// What records use besides tensors and a program cannot hold: groups of ranks, and the objects that keep track of them.
 
 #include <algorithm>
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace hpcdl {
 
-/// Something of the process, as the arguments of a record know it: by name. In a program `at` is null; an Instance has
+/// An object of the process that the arguments of a record name. In a program `at` is null; an Instance has
 /// arguments of its own, where it is set.
 struct Bound {
   char name[24] = {};
@@ -19,7 +19,7 @@ struct Bound {
   }
 };
 
-/// The Bound of a record's arguments: their base, or their member `peers`; null where they have none.
+/// The Bound of a record's arguments: their base, or their member `peers`; null if they have none.
 template <class Args> Bound* bound_in(Args& args) {
   if constexpr (std::is_base_of_v<Bound, Args>) return &args;
   else if constexpr (requires { requires std::is_base_of_v<Bound, decltype(args.peers)>; }) return &args.peers;

@@ -1,5 +1,5 @@
 #pragma once
-// Raw records (Graph::emit) from within ops/, which does not include graph/: operands of Vars by the use made of them.
+// Raw records (Graph::emit) from within ops/, which does not include graph/: operands of Vars by how they are used.
 
 #include <span>
 #include <type_traits>

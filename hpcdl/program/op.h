@@ -20,7 +20,7 @@
 //   kGathers                  backward adds to few rows of a gradient, which the data names: its cost counts none
 //   kClass, kCasts            what the op is to autocast (graph/autocast.h), and which inputs it may cast, as a mask;
 //                             default: nothing
-// An absent optional input is a View that converts to false, and a Spec that does. A gradient that nobody needs is a
+// An absent optional input is a View that converts to false, and a Spec that does. A gradient that is not needed is a
 // Grad that converts to false.
 
 #include <array>

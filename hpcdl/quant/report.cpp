@@ -69,8 +69,8 @@ std::string to_text(const ModelReport& report) {
                                 "rms error", "max error", "/ fp32");
   for (const auto& l : report.layers) {
     if (l.odd)
-      out +=
-          fmt::format("{:<{}}  {:>16}  as it was: 32 does not divide its inputs\n", l.name, width, to_string(l.shape));
+      out += fmt::format("{:<{}}  {:>16}  unchanged: {} does not divide its inputs\n", l.name, width,
+                         to_string(l.shape), report.group);
     if (!l.quantized) continue;
     out += fmt::format("{:<{}}  {:>16}  {:>8.3f}  {:>8.2f}%  {:>9.2e}  {:>6.2f}\n", l.name, width, to_string(l.shape),
                        l.bits_per_weight, 100 * l.relative_rms, l.largest, l.ratio_fp32());

@@ -36,11 +36,10 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   if (const auto& n = set.info().normalisation; d.normalise)
     c.mean.assign(n.mean.begin(), n.mean.end()), c.std.assign(n.std.begin(), n.std.end());
   if (!d.random_resized && d.crop >= c.size)
-    fail_usage(
-        "data",
-        "data.crop = {}: expected fewer black pixels around an image than it is wide, and those of {} are trained "
-        "on as {} x {} (model.size); set data.crop to {} or less, or to 0 for none",
-        d.crop, set.info().name, c.size, c.size, c.size - 1);
+    fail_usage("data",
+               "data.crop = {}: expected less than the width of an image; images of {} are resized to {} x {} "
+               "(model.size): set data.crop to {} or less, or to 0 for no crop",
+               d.crop, set.info().name, c.size, c.size, c.size - 1);
   return c;
 }
 

@@ -140,7 +140,7 @@ std::string MemoryAdvice::words(const MemoryChange& c) const {
   if (c.recompute != now.recompute) out += " --train.recompute=true";
   if (c.batch != now.batch) out += fmt::format(" --train.batch={} --train.accumulate={}", c.batch, c.accumulate);
   if (c.dtype != now.dtype) out += fmt::format(" --train.dtype={}", io::enum_name(c.dtype));
-  return out.empty() ? "as it is" : out.substr(1);
+  return out.empty() ? "no change" : out.substr(1);
 }
 
 std::string MemoryAdvice::verdict() const {
@@ -149,7 +149,7 @@ std::string MemoryAdvice::verdict() const {
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
   return fmt::format(
-      "the run takes {}, there is {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
+      "the run takes {}, but there is only {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
       change ? "the smallest change that fits: " + words(change->change)
       : fixed > room_.bytes
           ? fmt::format("weights, gradients and optimizer alone take {}: {}take a smaller model", bytes(fixed),
@@ -171,7 +171,7 @@ std::string MemoryAdvice::text() const {
   row("activations", l.activations, "at most, in " + l.peak);
   row("batches", l.staged);
   row("other", l.other);
-  row("workspaces", l.workspaces, "about, of kernels");
+  row("workspaces", l.workspaces, "about, for kernels");
   row("saving", l.saving, "at most");
   row("process", l.process, "about");
   row("together", l.total());

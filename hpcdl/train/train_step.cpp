@@ -131,9 +131,10 @@ Instance& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
 
 void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last) {
   const InStage stage_of_run(observer_, Stage::pass);
-  require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
+  require(micro == 0 || options_.accumulate, "train",
+          "this step was made for one micro-batch: make it with `accumulate` for more");
   require(!gradients() || micro > 0 || last != options_.accumulate, "train",
-          "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
+          "pass `last` with the last micro-batch, which cannot be the first with `accumulate`");
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
   auto& pass = prepare(step, micro, last);
@@ -249,8 +250,9 @@ NonFinite TrainStep::explain_non_finite() {
   }
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.gradient)) return {"the gradient of \"" + p.name + "\""};
-  return {gradients() ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow"
-                      : "the global gradient norm, whose squares overflow"};
+  return {gradients()
+              ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
+              : "the global gradient norm, whose squares overflow"};
 }
 
 std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) const {

@@ -451,7 +451,7 @@ void Run::evaluate() {
   const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
   evaluation_due_ = all[3] > 0;
   if (evaluation_due_)
-    return progress_.say(fmt::format("step {}  asked to stop: the run that continues will do the evaluation", step_));
+    return progress_.say(fmt::format("step {}  asked to stop: the run that continues will evaluate", step_));
   if (score.counted == 0) return;
   summary_.eval_loss = score.mean();
   summary_.eval_tokens = score.counted;

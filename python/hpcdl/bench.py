@@ -25,14 +25,14 @@ WHOLE, REAL = ("rounds", "seed"), ("target", "limit", "patience", "half_width", 
 
 
 def _checked(options: Dict[str, Any]) -> Dict[str, Any]:
-    """The same as JSON can hold them, which knows no infinity; TypeError and ValueError for what makes no sense."""
+    """The same as JSON can hold them, which has no infinity. Raises TypeError and ValueError for options that make no sense."""
     checked: Dict[str, Any] = {}
     for name, value in options.items():
         if name == "cache" and isinstance(value, str):
             checked[name] = value
             continue
         if name not in ("cache", *WHOLE, *REAL):
-            raise TypeError(f"compare() knows no option {name}")
+            raise TypeError(f"compare() has no option {name}")
         kind, expected = (str, "a word") if name == "cache" else (numbers.Integral, "an integer") if name in WHOLE else (numbers.Real, "a number")
         if not isinstance(value, kind):
             raise TypeError(f"[bench] {name} must be {expected}, got {value!r}")
@@ -45,31 +45,33 @@ def _checked(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: Optional[Dict[str, float]] = None, **options: Any) -> Dict[str, Any]:
-    """Times every side; ratios are round by round, time of a side over time of the first: above 1 the first is faster.
+    """Times every side. A ratio is the time of a side over the time of the first, in one round: above 1 the first is faster.
 
     In each round each side has a turn, in random order: one call that is not measured, then calls for about `target`
     seconds (0.01). Rounds go on until the 95 % interval of every ratio is within `half_width` (0.0075) or `limit` seconds
-    (4) are over, `patience` (5) times that where a ratio is not narrow enough; `rounds` fixes their number. cache: "warm", "flushed" (before each call), or "rotated" (the sides see to
-    it). settle: seconds of idling before a turn, for libraries whose threads spin. seed: of the order.
+    (4) are over, or `patience` (5) times as long if a ratio is not narrow enough by then; `rounds` fixes their number.
+    cache: "warm", "flushed" (before each call), or "rotated" (the sides take other operands for each call). settle:
+    seconds of idling before a turn, for libraries whose threads spin. seed: of the random order.
 
     device "cuda": times are the GPU's own, between events on PyTorch's current stream, and flushing writes four times L2.
     units: pieces of work in one call of a side; times are per piece.
 
     Returns sides (median_ms, min_ms, max_ms, low_ms, high_ms; [low, high] is the interval of the median), seconds (of each
-    round), ratios (median, by Hodges and Lehmann's estimator, min, max, low, high), rounds, cache, half_width, and settled: whether the interval got so narrow.
+    round), ratios (median, by the estimator of Hodges and Lehmann, min, max, low, high), rounds, cache, half_width, and
+    settled: whether the interval became as narrow as that.
     """
     work = units or {}
     for name in set(work) - set(sides):
-        raise ValueError(f"[bench] units of {name!r}, which is none of the sides")
+        raise ValueError(f"[bench] units of {name!r}, which is not a side")
     options = _checked(options)
     return json.loads(_hpcdl._compare([(name, call, float(work.get(name, 1))) for name, call in sides.items()], json.dumps(options), device))
 
 
 def captured(*calls: Callable[[], Any]) -> Callable[[], None]:
-    """All calls as one CUDA graph, and a function that replays it: what the host needs to launch them is left out.
+    """Captures all calls as one CUDA graph, and returns a function that replays it, without the time that the host needs for launches.
 
-    Calls are made twice before, on the stream that is captured. Each result keeps memory of its own. Backward passes of PyTorch
-    can be captured where their forward ran on `capture_stream()`.
+    The calls run twice before, on the stream that is captured. Each result keeps its own memory. A backward pass of PyTorch
+    can be captured if its forward pass ran on `capture_stream()`.
     """
     import torch
 
@@ -92,14 +94,14 @@ def captured(*calls: Callable[[], Any]) -> Callable[[], None]:
 
 @functools.lru_cache(maxsize=None)
 def capture_stream() -> Any:
-    """The stream on which captured() calls what it captures."""
+    """The stream on which captured() makes its calls."""
     import torch
 
     return torch.cuda.Stream()
 
 
 def copy(dst: Any, src: Any, streaming: bool = False) -> None:
-    """Copies with all threads of the module, past the caches if `streaming`: the roof of what is bound by memory."""
+    """Copies with all threads of the module, around the caches if `streaming`: the upper limit of anything that is bound by memory."""
     _hpcdl._copy(dst, src, streaming)
 
 

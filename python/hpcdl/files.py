@@ -47,7 +47,7 @@ class SafeTensors(Mapping):
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of them that are in memory now: pages are read when they are first touched."""
+        """Bytes of the files that are in memory now: pages are read when they are first touched."""
         return self._files.resident_bytes()
 
 
@@ -55,7 +55,7 @@ def open_safetensors(path: "str | os.PathLike[str]", framework: str = "numpy") -
     """Maps a .safetensors file, or a model folder with one or several, and returns its tensors by name.
 
     framework: "numpy" or "torch". Nothing is copied or read ahead; arrays lie in the file's pages. NumPy arrays are
-    read-only; PyTorch knows no read-only tensors, so what is written to one stays in this process and never reaches the
+    read-only; PyTorch has no read-only tensors, so what is written to one stays in this process and never reaches the
     file. bfloat16 needs PyTorch, or NumPy with ml_dtypes (TypeError for that tensor otherwise). FileNotFoundError when
     there is no file, ValueError when it is not a sound safetensors file, KeyError, with the closest name, for a tensor
     it lacks.

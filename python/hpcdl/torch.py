@@ -1,7 +1,7 @@
 """The functions of `hpcdl` for PyTorch tensors, with gradients for autograd.
 
-Each does what the function of that name in `hpcdl` does; tensors that need no gradient go straight to it. Gradients of
-gradients are not there (RuntimeError). CUDA tensors are computed on the current stream, without waiting, so all of this may be
+Each does the same as the function of that name in `hpcdl`, and calls it directly if no tensor needs a gradient. Gradients of
+gradients are not supported (RuntimeError). CUDA tensors are computed on the current stream, without waiting, so all of this may be
 captured into a torch.cuda.CUDAGraph; a module that was built without CUDA raises ValueError for them.
 """
 
@@ -310,7 +310,7 @@ def int4_matmul(
     residual: Optional[Tensor] = None,
     exact: bool = False,
 ) -> Tensor:
-    """x @ weight.T + bias + residual with 4-bit weights, which stay as they are: gradients are for the others."""
+    """x @ weight.T + bias + residual with 4-bit weights, which are constant: the other operands have gradients."""
     if _tracked(x, bias, residual):
         return _Int4Matmul.apply(x, weight, bias, residual, exact)
     return ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)
@@ -332,7 +332,7 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def load_state_dict(self, state_dict: "dict[str, Any]") -> None:
-        """As every optimizer's. The moments stay float32; torch would round them to the type of their parameters."""
+        """As in every optimizer, but the moments stay float32; torch would round them to the type of their parameters."""
         super().load_state_dict(state_dict)
         names = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]

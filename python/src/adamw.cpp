@@ -41,7 +41,7 @@ struct Tensors {
   }
   void require_writable(const char* name) const {
     for (std::size_t i = 0; i < arrays.size(); ++i)
-      require(arrays[i].writable(), kOp, "{}[{}] is read-only, and would be written", name, i);
+      require(arrays[i].writable(), kOp, "{}[{}] is read-only, but this call writes to it", name, i);
   }
   static constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 };

@@ -72,13 +72,13 @@ void require_no_gradient(std::string_view op, std::string_view name, nb::handle 
                        PyLong_Check(object.ptr());
   throw TypeError(
       fmt::format("[{}] {} must be a NumPy array, a PyTorch tensor or another array with __dlpack__, got {}{}", op,
-                  name, kind_of(object), numbers ? ": pass numpy.array(..., \"float32\") of it" : ""));
+                  name, kind_of(object), numbers ? ": pass numpy.array(..., \"float32\")" : ""));
 }
 
 /// PyTorch may hold back a minus sign (the imaginary part of a conjugate, torch._neg_view), which DLPack does not tell.
 void require_no_negation(std::string_view op, std::string_view name, nb::handle tensor) {
-  require(!nb::cast<bool>(tensor.attr("is_neg")()), op, "{} is a view with its sign held back: pass {}.resolve_neg()",
-          name, name);
+  require(!nb::cast<bool>(tensor.attr("is_neg")()), op,
+          "{} is a view whose negation is still pending: pass {}.resolve_neg()", name, name);
 }
 
 /// Turns the error that a framework has raised for a tensor without plain memory (sparse, meta, ...) into one of ours.
@@ -148,8 +148,8 @@ Device device_from(std::string_view op, std::string_view name, dl::Device d) {
           "{} must be in the memory of the CPU or of an NVIDIA GPU, got DLPack device type {}", name, d.type);
   if (!kGpuKernels) [[unlikely]]
     fail(op,
-         "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu(), or install hpcdl anew where nvcc is "
-         "(docs/python.md)",
+         "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu(), or install hpcdl again on a machine "
+         "with nvcc (docs/python.md)",
          name, d.index, name);
   return Device::cuda(d.index);
 }
@@ -220,7 +220,8 @@ void Array::from_buffer(std::string_view op, std::string_view name, nb::handle o
   Shape strides = contiguous_strides(spec.shape);
   for (int i = 0; v.strides && i < v.ndim; ++i) {  // arrays of ctypes have none
     require(v.strides[i] % v.itemsize == 0 || v.shape[i] <= 1, op,
-            "{} has a stride of {} bytes, no multiple of its element size: pass a copy", name, v.strides[i]);
+            "{} has a stride of {} bytes, which is not a multiple of its element size: pass a copy", name,
+            v.strides[i]);
     strides[i] = v.strides[i] / v.itemsize;
   }
   tensor_ = with_clean_strides(v.buf, spec, strides);
@@ -233,10 +234,10 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
   if (framework_.torch) source = source.attr("detach")();
   nb::dict options;
   if (is_on_gpu(source)) {
-    require(framework_.torch || !kGpuKernels, op,
-            "{} is an array of {} on a GPU; there PyTorch's tensors are taken: pass torch.from_dlpack({}), which "
-            "copies nothing",
-            name, kind_of(object), name);
+    require(
+        framework_.torch || !kGpuKernels, op,
+        "{} is an array of {} on a GPU; expected a PyTorch tensor: pass torch.from_dlpack({}), which copies nothing",
+        name, kind_of(object), name);
     options["stream"] = -1;  // calls queue on the stream that is current for PyTorch: nothing to wait for
   }
   const auto exported = [&] { return source.attr("__dlpack__")(**options); };
@@ -252,7 +253,7 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     versioned_.reset(static_cast<dl::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
-    require_type(versioned_->version.major == dl::kMajor, op, "{} speaks DLPack {}, expected {}", name,
+    require_type(versioned_->version.major == dl::kMajor, op, "{} uses DLPack {}, expected {}", name,
                  versioned_->version.major, dl::kMajor);
     writable_ = !(versioned_->flags & dl::kReadOnly);
     return take(op, name, versioned_->tensor);

@@ -24,13 +24,14 @@ class Form {
             to_string(k.spec()));
     heads_first_ = choose(call.op(), "layout", o.layout, {"bhtd", "bthd"}) == 0 && rank == 4;
     if (rank == 4) {
-      require_type(o.heads.is_none(), call.op(), "heads is for q of (B, T, H*D); here the shape {} tells",
+      require_type(o.heads.is_none(), call.op(),
+                   "heads is for q of shape (B, T, H*D); here the shape {} already gives the heads",
                    to_string(q.spec()));
       args.heads = static_cast<int>(q[heads_first_ ? 1 : 2]), args.kv_heads = static_cast<int>(k[heads_first_ ? 1 : 2]);
       require(args.heads > 0 && args.kv_heads > 0, call.op(), "there must be at least one head, got {} and {}",
               to_string(q.spec()), to_string(k.spec()));
     } else {
-      require_type(!o.heads.is_none(), call.op(), "q is {}: say heads=H", to_string(q.spec()));
+      require_type(!o.heads.is_none(), call.op(), "q is {}: pass heads=H", to_string(q.spec()));
       const auto heads = integer(call.op(), "heads", o.heads);
       require(heads > 0 && heads <= q[2] && q[2] % heads == 0, call.op(),
               "heads must divide the last dim of q, got {} and {}", heads, to_string(q.spec()));
@@ -129,7 +130,7 @@ void bind_attention(nb::module_& m) {
         nb::sig("def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None, "
                 "heads: int | None = None, "
                 "layout: str = 'bhtd', out: Array | None = None) -> Array"),
-        R"(softmax(scale * q @ k.T) @ v for every head, tiled: no T x S matrix is ever held.
+        R"(softmax(scale * q @ k.T) @ v for every head, tiled: the T x S matrix is never stored.
 
 q: (B, H, T, D), k and v: (B, Hkv, S, D), one dtype, float32 or bfloat16; Hkv divides H (grouped queries).
 layout "bthd": (B, T, H, D) and (B, S, Hkv, D). Or q (B, T, H*D) with heads=H, k and v (B, S, Hkv*D). Any

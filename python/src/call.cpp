@@ -119,7 +119,7 @@ View Call::in_or_absent(const char* name, nb::handle object, Form form) {
 
 Tensor Call::update(const char* name, nb::handle object, Form form) {
   const View v = in(name, object, form);
-  require(slots_.at[count_ - 1].writable(), op_, "{} is read-only, and would be written", name);
+  require(slots_.at[count_ - 1].writable(), op_, "{} is read-only, but this call writes to it", name);
   return Tensor(const_cast<void*>(v.data()), v.spec(), v.strides(), v.device());
 }
 
@@ -145,7 +145,7 @@ Result Call::out(const char* name, nb::handle object, const Spec& spec, const Vi
     fail(op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
   }
   require(array.writable(), op_, "{} is read-only", name);
-  require(!overlaps_itself(v), op_, "{} is a view whose elements share memory, as those of a broadcast do", name);
+  require(!overlaps_itself(v), op_, "{} is a view whose elements share memory, for example a broadcast", name);
   for (std::size_t i = 0; i < before; ++i) {
     const View& other = slots_.at[i].tensor();
     const bool same = in_place && other.data() == in_place.data() && other.data() == v.data() &&

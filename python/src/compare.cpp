@@ -192,7 +192,7 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
           "dst and src must have the same multiple of 64 bytes, got {} and {}", y.bytes(), x.bytes());
   const auto aligned = [](const View& v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 64 == 0; };
   require(!streaming || (aligned(x) && aligned(y)), "copy",
-          "a streaming copy wants arrays that begin at a multiple of 64 bytes");
+          "a streaming copy needs arrays that begin at a multiple of 64 bytes");
   call.run([&](Stream& s) {
     constexpr std::int64_t kBlock = 768;  // bytes: half of what cpu::sweep() wants multiples of
     const std::int64_t blocks = x.bytes() / kBlock, rest = x.bytes() % kBlock;

@@ -82,7 +82,7 @@ GpuTurn::~GpuTurn() {
 
 nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec,
                      const Shape& strides, Tensor& place) {
-  require(framework.torch, op, "results on a GPU are PyTorch's tensors: pass those, or out=");
+  require(framework.torch, op, "results on a GPU are PyTorch tensors: pass PyTorch tensors, or out=");
   static auto* torch = new Torch;
   const nb::object shape = tuple_of(spec.shape), steps = tuple_of(strides), gpu = torch->device(device.index);
   PyObject* arguments[] = {nullptr, shape.ptr(), steps.ptr(), torch->dtype(spec.dtype).ptr(), gpu.ptr()};

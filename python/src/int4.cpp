@@ -257,24 +257,23 @@ nb::object unpack(nb::handle packed, nb::handle out) {
 void bind_weight(nb::module_& m) {
   nb::class_<Int4Weight>(
       m, "Int4Weight",
-      R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, scale and offset for each row and group of G
-inputs.
+      R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, with a scale and an offset for each row and group of
+G inputs.
 
-Made by int4_quantize, or from arrays: packed uint8 (N, K/2), as int4_pack gives it, is used in place; scale and offset
-(N, K/G), row by row, bfloat16 or float32 that is rounded to it, are brought into the order of the kernels, 16 rows side
-by side. tiled=True: they are in that order already, as in the safetensors files that `hpcdl quantize` writes and as the
-properties scale and offset give them; bfloat16 is then used in place.)")
+int4_quantize makes it, or this constructor from arrays. packed: uint8 (N, K/2), as int4_pack returns it; it is used in
+place. scale and offset: (N, K/G), row by row, bfloat16, or float32 that is rounded to bfloat16; they are copied into the
+order of the kernels, tiles of 16 rows. tiled=True: scale and offset are already in that order, as in the safetensors
+files that `hpcdl quantize` writes and as the properties scale and offset return them; bfloat16 is then used in place.)")
       .def("__init__", make_weight, anything("packed"), anything("scale"), anything("offset") = nb::none(),
            nb::kw_only(), anything("tiled") = false,
            nb::sig("def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None, *, "
                    "tiled: bool = False) -> None"))
       .def("to", moved, anything("device"), nb::sig("def to(self, device: typing.Any) -> Int4Weight"),
-           "A copy on another of PyTorch's devices, such as \"cuda\".")
-      .def(
-          "freeze", freeze, nb::sig("def freeze(self) -> Int4Weight"),
-          "Says that nobody writes the parts any more, waits until what is queued on the current stream is done, and\n"
-          "returns the weight. Products on a GPU may then read it before the kernel in front of them has ended, which\n"
-          "makes single rows faster. Not while a CUDA graph is captured.")
+           "A copy on another PyTorch device, such as \"cuda\".")
+      .def("freeze", freeze, nb::sig("def freeze(self) -> Int4Weight"),
+           "Promises that the parts do not change any more, waits for the work that is queued on the current stream, "
+           "and\nreturns the weight. Products on a GPU may then read it before the previous kernel has ended, which "
+           "makes\nsingle rows faster. Not while a CUDA graph is captured.")
       .def_prop_ro(
           "shape", [](const Int4Weight& w) { return std::tuple(w.w.n(), w.w.k()); },
           nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")
@@ -291,7 +290,7 @@ properties scale and offset give them; bfloat16 is then used in place.)")
           "relative_error",
           [](const Int4Weight& w) { return w.measured ? nb::object(nb::float_(w.relative_error())) : nb::none(); },
           nb::sig("def relative_error(self) -> float | None"),
-          "sqrt(sum (w - w')^2 / sum w^2), where int4_quantize measured it.")
+          "sqrt(sum (w - w')^2 / sum w^2) as int4_quantize measured it; otherwise None.")
       .def_prop_ro(
           "packed", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.packed, false); },
           nb::sig("def packed(self) -> typing.Any"), "uint8 (N, K/2), a view.")
@@ -300,7 +299,7 @@ properties scale and offset give them; bfloat16 is then used in place.)")
           nb::sig("def scale(self) -> typing.Any"), "bfloat16 (N, K/G) in tiles, a view; for NumPy a float32 copy.")
       .def_prop_ro(
           "offset", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.offset, true); },
-          nb::sig("def offset(self) -> typing.Any | None"), "Like scale; None when symmetric.");
+          nb::sig("def offset(self) -> typing.Any | None"), "Like scale; None if symmetric.");
 }
 
 }  // namespace
@@ -315,7 +314,7 @@ void bind_int4(nb::module_& m) {
       R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
 
 group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared
-error. ValueError where a weight is NaN or infinite; on a GPU its group becomes NaN.)");
+error. ValueError if a weight is NaN or infinite; on a GPU its group becomes NaN.)");
   m.def("int4_dequantize", dequantize, anything("weight"), nb::kw_only(), anything("dtype") = "float32",
         anything("out") = nb::none(),
         nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "
@@ -331,8 +330,8 @@ error. ValueError where a weight is NaN or infinite; on a GPU its group becomes 
 
 x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the result. activation: "none",
 "relu", "gelu_tanh", "silu". x is rounded to 8 bits for each row and group, so that products are integer; with
-exact it stays as it is, 1.6 to 3 times slower. On Hopper hundreds of rows of bfloat16 stay as they are and the
-weights are rounded to bfloat16.)");
+exact it is not rounded, which takes 1.6 to 3 times as long. On Hopper, hundreds of rows of bfloat16 are not
+rounded; the weights are rounded to bfloat16 instead.)");
   m.def("int4_pack", pack, anything("q"), nb::kw_only(), anything("out") = nb::none(),
         nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
         "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2). ValueError "

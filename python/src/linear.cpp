@@ -75,7 +75,7 @@ nb::object linear_backward(nb::handle dy, nb::handle x, nb::handle weight, nb::h
   const Spec spec = linear_spec(call.op(), v.spec(), w.spec(), b.spec(), {}, a);
   require_spec(call.op(), "dy", g.spec(), spec);
   require(active == static_cast<bool>(pre), call.op(),
-          "z of linear_forward is needed with an activation, and only then");
+          "pass z of linear_forward if there is an activation, and only then");
   if (active) require_spec(call.op(), "z", pre.spec(), spec);
   Result dx = call.out_if(need[0], "out[0]", outs[0], v.spec()), dw = call.out_if(need[1], "out[1]", outs[1], w.spec());
   Result db = call.out_if(need[2] && b, "out[2]", outs[2], b.spec());
@@ -190,7 +190,7 @@ N) in the dtype of x. Products are formed in the dtype of x, sums in float32. ac
                 "None) -> tuple[Array | None, Array | None, Array | None]"),
         R"(Gradients (dx, dweight, dbias) of linear; that of residual is dy.
 
-Of bias only presence and dtype count. z: from linear_forward. needs: which to compute (None: all); the others
+Only the presence and the dtype of bias matter. z: from linear_forward. needs: which to compute (None: all); the others
 are None.)");
   m.def("bias_gelu_mlp", bias_gelu_mlp, anything("x"), anything("w1"), anything("b1"), anything("w2"), anything("b2"),
         nb::kw_only(), anything("approximate") = "none", anything("out") = nb::none(),

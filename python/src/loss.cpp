@@ -181,10 +181,8 @@ V-1 or ignore_index. ValueError for any other target; on a GPU the loss is NaN t
                 "reduction: str "
                 "= 'mean', "
                 "ignore_index: int = -100, out: Array | None = None) -> Array"),
-        "Gradient of cross_entropy for the logits. dloss: a number, or one float32 element (on a GPU nobody waits for "
-        "it). "
-        "lse: from cross_entropy_forward. out: like logits; may be logits "
-        "itself.");
+        "Gradient of cross_entropy for the logits. dloss: a number, or one float32 element (on a GPU the call does not "
+        "wait for it). lse: from cross_entropy_forward. out: like logits; may be logits itself.");
   m.def("cross_entropy_with_grad", cross_entropy_with_grad, anything("logits"), anything("targets"), nb::kw_only(),
         anything("reduction") = "mean", anything("ignore_index") = -100, anything("out") = nb::none(),
         nb::sig("def cross_entropy_with_grad(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: "

@@ -108,9 +108,9 @@ nb::object matmul_add_relu_backward(nb::handle dd, nb::handle a, nb::handle b, n
   // The gradient of relu goes where dc goes, when that has the shape of D.
   const Tensor dz = dc && !row ? dc.tensor : call.scratch(o.d);
   Tensor dw = db;
-  if (db && !o.b_transposed) require(db.tensor.rows_are_uniform(), call.op(), "out[1] must lie in rows as b does");
+  if (db && !o.b_transposed) require(db.tensor.rows_are_uniform(), call.op(), "out[1] must be stored by rows, as b is");
   if (db && o.b_transposed) {
-    require(db.tensor.strides()[0] == 1 || o.b[0] == 1, call.op(), "out[1] must lie in columns as b does");
+    require(db.tensor.strides()[0] == 1 || o.b[0] == 1, call.op(), "out[1] must be stored by columns, as b is");
     dw =
         Tensor(db.tensor.data(), {{o.b[1], o.b[0]}, o.b.dtype()}, Shape{db.tensor.strides()[1], 1}, db.tensor.device());
   }
@@ -143,7 +143,7 @@ a: (..., M, K), rows dense. b: (K, N), rows or columns dense (weight.T of PyTorc
                 "None, Array | None]"),
         R"(Gradients (da, db, dc) of matmul_add_relu.
 
-dd: gradient of the result d. Of c only its shape counts. db lies in memory as b does. needs: which to compute
+dd: gradient of the result d. Only the shape of c matters. db has the memory layout of b. needs: which to compute
 (None: all).)");
 }
 

@@ -22,7 +22,7 @@ void bind_runtime(nb::module_& m) {
         const nb::gil_scoped_release released;
         return threads();
       },
-      nb::sig("def get_threads() -> int"), "Threads that calls compute on.");
+      nb::sig("def get_threads() -> int"), "Number of threads that calls compute with.");
   m.def(
       "set_threads",
       [](nb::handle given) {
@@ -33,15 +33,17 @@ void bind_runtime(nb::module_& m) {
         set_threads(static_cast<int>(n));
       },
       anything("n"), nb::sig("def set_threads(n: int) -> None"),
-      R"(Makes later calls compute on n threads.
+      R"(Makes later calls compute with n threads.
 
-0: as many as the process may use: affinity, cgroup quota, OMP_NUM_THREADS and HPCDL_THREADS, whichever is least (the
-state at the start). Results do not depend on the number.)");
+0: as many as the process may use: affinity, cgroup quota, OMP_NUM_THREADS and HPCDL_THREADS, whichever allows least
+(the initial state). Results do not depend on the number.)");
   m.def(
       "instruction_set", [] { return simd::isa_name(simd::active_isa()); }, nb::sig("def instruction_set() -> str"),
-      "What kernels are compiled for that this CPU runs: \"scalar\", \"avx2\" or \"avx512\" (HPCDL_ISA lowers it).");
+      "The instruction set of the kernels that run on this CPU: \"scalar\", \"avx2\" or \"avx512\" (HPCDL_ISA lowers "
+      "it).");
   m.def("cuda_devices", cuda_devices, nb::sig("def cuda_devices() -> int"),
-        "GPUs that this module computes on; 0 where it was built without CUDA, or no driver or GPU is there.");
+        "Number of GPUs that this module can compute on; 0 if it was built without CUDA, or if there is no driver or "
+        "no GPU.");
   m.def("cached_bytes", cached_bytes, nb::sig("def cached_bytes() -> int"),
         "Bytes of freed results that are kept for later ones.");
   m.def(
@@ -52,8 +54,8 @@ state at the start). Results do not depend on the number.)");
         set_cache_limit(bytes);
       },
       anything("bytes"), nb::sig("def set_cache_limit(bytes: int) -> None"),
-      "Keeps at most so many bytes of freed results; gives back what is beyond. At the start: an eighth of the "
-      "machine's memory.");
+      "Keeps at most this many bytes of freed results and frees the rest. Initially: an eighth of the machine's "
+      "memory.");
 }
 
 namespace {
@@ -103,5 +105,5 @@ NB_MODULE(_hpcdl, m) {
   bind_adamw(m);
   bind_files(m);
   bind_compare(m);
-  m.def("_set_signature", set_signature, "What inspect.signature() reads of functions of this type.");
+  m.def("_set_signature", set_signature, "The text that inspect.signature() reads for functions of this type.");
 }

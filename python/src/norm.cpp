@@ -113,7 +113,7 @@ out: like x.)");
                 "-> tuple[Array | None, Array | None, Array | None]"),
         R"(Gradients (dx, dweight, dbias) of layer_norm.
 
-mean, rstd: from layer_norm_forward. Of bias only its presence counts. needs: which gradients to compute
+mean, rstd: from layer_norm_forward. Only the presence of bias matters. needs: which gradients to compute
 (None: all); the others are None.)");
   m.def("rms_norm", rms_norm, anything("x"), anything("weight"), nb::kw_only(), anything("eps") = 1e-5f,
         anything("out") = nb::none(),

@@ -37,30 +37,31 @@ PackedWeight pack(nb::handle w, nb::handle dtype) {
 void bind_packed(nb::module_& m) {
   nb::class_<PackedWeight>(
       m, "PackedWeight",
-      R"(A weight (N, K) of linear() in the order in which the CPU's products read it. Made by pack_linear.
+      R"(A weight (N, K) of linear() in the order in which products on the CPU read it. pack_linear makes it.
 
-It is a copy: the matrix that it was made of may change or go away.)")
+It is a copy: the matrix that it was made from may change or be freed.)")
       .def(
           "__init__",
           [](PackedWeight* self, nb::handle w, nb::handle dtype) { new (self) PackedWeight(pack(w, dtype)); },
           anything("w"), nb::kw_only(), anything("dtype") = nb::none(),
-          nb::sig("def __init__(self, w: Array, *, dtype: typing.Any | None = None) -> None"), "As pack_linear().")
+          nb::sig("def __init__(self, w: Array, *, dtype: typing.Any | None = None) -> None"),
+          "The same as pack_linear().")
       .def_prop_ro(
           "shape", [](const PackedWeight& w) { return std::tuple(w.spec().shape[0], w.spec().shape[1]); },
           nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")
       .def_prop_ro(
           "dtype", [](const PackedWeight& w) { return std::string(common_name(w.spec().dtype)); },
-          nb::sig("def dtype(self) -> str"), "Of the x that it is for: \"float32\" or \"bfloat16\".")
+          nb::sig("def dtype(self) -> str"), "Data type of the x that it is packed for: \"float32\" or \"bfloat16\".")
       .def_prop_ro(
           "nbytes", [](const PackedWeight& w) { return w.bytes(); }, nb::sig("def nbytes(self) -> int"),
-          "What it takes in memory: that of a matrix in `dtype`, with N and K up to whole vectors.");
+          "Bytes that it takes in memory: those of a matrix in `dtype`, with N and K rounded up to whole vectors.");
   m.def("pack_linear", pack, anything("w"), nb::kw_only(), anything("dtype") = nb::none(),
         nb::sig("def pack_linear(w: Array, *, dtype: typing.Any | None = None) -> PackedWeight"),
         R"(The weight w (N, K), float32 or bfloat16, packed for linear(x, packed, ...) on the CPU.
 
-For weights that stay as they are over many calls: linear() packs others in every one. w: rows or columns dense.
-dtype: that of x (None: of w); a float32 weight is rounded for products in bfloat16. Results are those with w
-itself, bit by bit from 7 rows of x on.)");
+Use it for weights that do not change between calls: linear() packs any other weight in every call. w: rows or
+columns dense. dtype: that of x (None: of w); a float32 weight is rounded for products in bfloat16. Results equal
+those with w itself, bit for bit if x has at least 7 rows.)");
 }
 
 }  // namespace hpcdl::python

@@ -41,7 +41,7 @@ class Words(Case):
         for thing in (1.0, [1.0], "x", object(), {}):
             self.raises(TypeError, r"\[softmax\] x", hpcdl.softmax, thing)
         self.raises(TypeError, r"\[softmax\] x must be a NumPy array.*, got None$", hpcdl.softmax, None)
-        self.raises(TypeError, r'got list: pass numpy.array\(..., "float32"\) of it$', hpcdl.softmax, [1.0])
+        self.raises(TypeError, r'got list: pass numpy.array\(..., "float32"\)$', hpcdl.softmax, [1.0])
         self.raises(TypeError, "masked", hpcdl.softmax, np.ma.masked_array(ones(3), [0, 1, 0]))
 
     def test_shapes(self):
@@ -66,7 +66,7 @@ class Words(Case):
             ValueError, r"k does not fit q", hpcdl.attention, ones(1, 2, 3, 4), ones(1, 2, 3, 5), ones(1, 2, 3, 5)
         )
         self.raises(ValueError, r"head dim must be 1 .. 256", hpcdl.attention, *[ones(1, 1, 2, 257)] * 3)
-        self.raises(TypeError, r"say heads=H", hpcdl.attention, *[ones(1, 2, 8)] * 3)
+        self.raises(TypeError, r"pass heads=H", hpcdl.attention, *[ones(1, 2, 8)] * 3)
         self.raises(ValueError, r"heads must divide", hpcdl.attention, *[ones(1, 2, 8)] * 3, heads=3)
         self.raises(ValueError, r"scale must be positive", hpcdl.attention, *[ones(1, 1, 2, 8)] * 3, scale=-1.0)
         self.raises(
@@ -92,7 +92,7 @@ class Words(Case):
             self.raises(ValueError, r"dense rows.*strides.*contiguous\(\)", hpcdl.softmax, bad)
         self.raises(ValueError, r"weight.*be contiguous", hpcdl.layer_norm, x, ones(16)[::2])
         raw = np.frombuffer(bytearray(41), np.uint8)[1:]
-        self.raises(ValueError, r"does not start at a multiple|no multiple", hpcdl.softmax, raw.view(f32))
+        self.raises(ValueError, r"does not start at a multiple|not a multiple", hpcdl.softmax, raw.view(f32))
 
     def test_out(self):
         x = ones(4, 6)

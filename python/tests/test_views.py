@@ -162,7 +162,7 @@ class Views(Case):
         try:
             result = several(f(inputs, out))
         except ValueError as e:
-            self.assertRegex(str(e), r"dense rows|contiguous|share memory|lie in (rows|columns)|overlaps")
+            self.assertRegex(str(e), r"dense rows|contiguous|share memory|stored by (rows|columns)|overlaps")
             Views.refused += 1
             return None
         Views.taken += 1

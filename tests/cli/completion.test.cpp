@@ -63,6 +63,13 @@ TEST(Completion, holds_every_verb_and_option_of_help) {
   EXPECT_NE(r.err.find("no verb \"trian\""), std::string::npos) << r.err;
 }
 
+TEST(Completion, man_pages_name_their_words_and_fit_a_terminal) {
+  const auto page = printed({"completion", "man", "launch"});
+  EXPECT_NE(page.find("[options] [words"), std::string::npos) << page;
+  std::istringstream notes(page.substr(page.find(".SH NOTES")));
+  for (std::string line; std::getline(notes, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
 /// What bash offers for the last of these words.
 std::string offered(const std::string& script, const Words& words) {
   const io::TempFolder tmp;

@@ -355,7 +355,7 @@ TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
         {{"--arch", "resnet18", "--check"}, "--check needs a path"},
         {{path("run"), "--classes", "7"}, "--classes belongs to --arch"},
         {{path("run"), "--stem", "imagenet"}, "--stem belongs to --arch"},
-        {{path("run"), "--program", "--check"}, "give one"}}) {
+        {{path("run"), "--program", "--check"}, "give only one of the two"}}) {
     auto all = words;
     all.insert(all.begin(), "inspect");
     expect_error(run(all), 2, part);

@@ -97,7 +97,7 @@ TEST_F(Demo, keeps_what_is_not_its_own) {
   EXPECT_TRUE(fs::exists(tmp_ / "run" / "thesis.txt"));
   io::write_file_atomic(tmp_ / "text.txt", "too few");
   EXPECT_NE(run({"demo", "--text", (tmp_ / "text.txt").string(), "--out", tmp_.path().string()})
-                .err.find("B of text are too few"),
+                .err.find("B of text is too little"),
             std::string::npos);
 }
 

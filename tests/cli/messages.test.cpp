@@ -117,12 +117,12 @@ TEST_F(Messages, a_misspelt_option_is_named_in_every_verb) {
 TEST_F(Messages, values_that_cannot_be_read_are_told_in_our_words) {
   std::size_t tried = 0;
   for (const std::string verb : kVerbs) {
-    for (const auto& option : options_of(verb, R"( (INT|UINT|FLOAT)\b)")) {
+    for (const auto& option : options_of(verb, R"( (INT|UINT|FLOAT|N>=?0|[0-9]+\.\.[0-9]+)\b)")) {
       expect_error({verb, option, "many"}, 2, option + ": expected ");
       expect_error({verb, option}, 2, "expected a value after " + option + ", found none; see hpcdl");
       ++tried;
     }
-    for (const auto& option : options_of(verb, R"( (TEXT|INT):\{)")) {
+    for (const auto& option : options_of(verb, R"( [a-z0-9_]+(\|[a-z0-9_]+)+)")) {
       expect_error({verb, option, "sometimes"}, 2, option + ": expected ");
       ++tried;
     }
@@ -134,6 +134,16 @@ TEST_F(Messages, values_that_cannot_be_read_are_told_in_our_words) {
   expect_error({"generate", "--model", "a", "--seed", "-1"}, 2, "--seed: expected");
   expect_error({"generate", "--model", "a", "b"}, 2, "generate takes no argument \"b\" here");
   expect_error({"demo", "7"}, 2, "expected a number from 1 to 4, found 7");
+}
+
+TEST_F(Messages, help_says_ranges_and_choices_plainly) {
+  for (const std::string verb : kVerbs) {
+    const auto help = run({verb, "--help"}).out;
+    for (const char* raw : {"POSITIVE", "NONNEGATIVE", "INT:", "FLOAT:", "TEXT:", " in ["})
+      EXPECT_EQ(help.find(raw), std::string::npos) << verb << ": " << raw;
+  }
+  EXPECT_NE(run({"launch", "--help"}).out.find("--ranks 1..4096"), std::string::npos);
+  EXPECT_NE(run({"convert", "--help"}).out.find("--dtype f32|bf16|f16"), std::string::npos);
 }
 
 TEST_F(Messages, a_folder_that_is_no_model_is_called_so) {

@@ -55,7 +55,7 @@ TEST_F(Slurm, a_checkpoint_to_begin_at_is_kept_and_its_price_told) {
     const auto r = run(words);
     ASSERT_EQ(r.code, 0) << r.err;
     EXPECT_FALSE(has(r.out, "--checkpoint.resume=auto")) << r.out;
-    EXPECT_TRUE(has(r.err, "\"base/step_7\": a job that is requeued begins there again")) << r.err;
+    EXPECT_TRUE(has(r.err, "\"base/step_7\": a requeued job begins at that checkpoint again")) << r.err;
   }
 }
 
@@ -105,7 +105,7 @@ TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
     all.insert(all.end(), words.begin(), words.end());
     const auto r = run(all);
     EXPECT_EQ(r.code, 2);
-    EXPECT_TRUE(has(r.err, "before its end, when it has not yet begun")) << r.err;
+    EXPECT_TRUE(has(r.err, "before its end (--save-seconds), that is before it begins")) << r.err;
   }
   EXPECT_TRUE(has(run({"slurm", "-c", c, "--log", "a b"}).err, "--log is \"a b\""));
 }

@@ -1,6 +1,6 @@
 #pragma once
 // From a decoded picture to the pixels that a model reads, f32 or still bytes. What is drawn is a pure function of
-// (seed, epoch, sample): the same image in the same epoch comes out alike, whoever makes it and whatever stands beside
+// (seed, epoch, sample): an image is the same every time in an epoch, whatever makes it and whatever is next to
 // it in the batch.
 
 #include <cstdint>

@@ -255,7 +255,7 @@ TEST(pickle, calls_nothing_and_says_what_it_refuses) {
                 .find("a container in a list"),
             std::string::npos);  // a list in itself
   EXPECT_NE(error("\x80\x02)\x85\x85\x85\x85\x85\x85\x85\x85\x85."s).find("8 deep"), std::string::npos);
-  EXPECT_NE(error("\x80\x02NN."s).find("something else than one value"), std::string::npos);
+  EXPECT_NE(error("\x80\x02NN."s).find("something other than one value"), std::string::npos);
   EXPECT_NE(error("\x80\x02R."s).find("more values than"), std::string::npos);
   EXPECT_NE(error("\x80\x02"
                   "e."s)

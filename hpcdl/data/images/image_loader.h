@@ -22,7 +22,7 @@ struct ImageLoaderOptions {
   int workers = 2;          // threads that decode and augment; 0: the caller does, in next()
   int prefetch = 4;         // batches made ahead, by all workers together; at least one a worker
   Device device = {};       // a GPU: batches lie in pinned memory, from which it copies on its own
-  bool bytes = false;  // pixels stay bytes, a fourth of the memory, for who normalises them by table(); not with mixup
+  bool bytes = false;       // pixels stay bytes, a fourth of the memory; normalise them by table(); not with mixup
   AugmentOptions augment = {};
 };
 
@@ -70,7 +70,7 @@ class ImageSlots {
 
  private:
   ImageBatchLayout layout_;
-  Pinned memory_;  // slots behind each other
+  Pinned memory_;  // slots one after the other
   std::vector<ImageBatch> batches_;
   std::vector<Augmenter::Scratch> scratch_;
 };
@@ -82,7 +82,7 @@ class ImageLoader {
   ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options, LoaderState start = {});
 
   const ImageBatch& next();
-  /// The state from which the batch behind the last one given out would come: what a checkpoint keeps.
+  /// The state from which the batch after the last one returned would come: what a checkpoint keeps.
   LoaderState state() const { return state_; }
   std::int64_t samples_per_epoch() const { return set_->count(); }
   const ImageBatchLayout& layout() const { return slots_.layout(); }

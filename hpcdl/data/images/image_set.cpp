@@ -56,7 +56,7 @@ std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split
   }
   const auto& own = set->info().classes;
   require(options.classes.empty() || same_classes(own, options.classes), "data",
-          "{} has the classes {}, the model has learned {}", set->info().name, fmt::join(own, ", "),
+          "{} has the classes {}, but the model has learned {}", set->info().name, fmt::join(own, ", "),
           fmt::join(options.classes, ", "));
   return set;
 }

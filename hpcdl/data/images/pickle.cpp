@@ -46,7 +46,7 @@ class Reader {
       step(op);
       if (made_ > kMostValues) refuse(fmt::format("more than {} values", kMostValues));
     }
-    if (stack_.size() != 1 || !marks_.empty()) refuse("it ends with something else than one value");
+    if (stack_.size() != 1 || !marks_.empty()) refuse("it ends with something other than one value");
     return stack_.back();
   }
 
@@ -73,7 +73,7 @@ class Reader {
   int u8() { return static_cast<int>(number(1)); }
   std::string_view line() {
     const auto end = in_.find('\n', at_);
-    if (end == std::string_view::npos) refuse("a name without an end");
+    if (end == std::string_view::npos) refuse("a name that does not end");
     const auto s = in_.substr(at_, end - at_);
     at_ = end + 1;
     return s;
@@ -85,14 +85,14 @@ class Reader {
   }
   Ref pop() {
     if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size()))
-      refuse("it takes more values than it has put down");
+      refuse("it pops more values than it has pushed");
     Ref v = std::move(stack_.back());
     stack_.pop_back();
     return v;
   }
   Value& top() {
     if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size()))
-      refuse("it takes more values than it has put down");
+      refuse("it pops more values than it has pushed");
     return *stack_.back();
   }
   std::vector<Ref> pop_to_mark() {
@@ -133,7 +133,7 @@ class Reader {
     int depth = 1;
     for (const Ref& i : items)
       if (const auto* t = std::get_if<Tuple>(&i->v)) depth = std::max(depth, t->depth + 1);
-    if (depth > 8) refuse("tuples in tuples, more than 8 deep");
+    if (depth > 8) refuse("tuples nested more than 8 deep");
     push(make(Tuple{std::move(items), depth}));
   }
   void tuple(std::size_t n) {
@@ -159,7 +159,7 @@ class Reader {
   }
   void recall(std::uint64_t key) {
     const auto it = memo_.find(key);
-    if (it == memo_.end()) refuse(fmt::format("value {} is used before it is there", key));
+    if (it == memo_.end()) refuse(fmt::format("value {} is used before it is stored", key));
     push(it->second);
   }
 
@@ -234,7 +234,7 @@ void Reader::global() {
 void Reader::reduce() {
   const Ref arguments = pop(), called = pop();
   const auto& list = as<Tuple>(*arguments, "a tuple of arguments").items;
-  switch (as<Name>(*called, "one of the names that are known")) {
+  switch (as<Name>(*called, "a supported name")) {
     case Name::reconstruct:
       if (list.empty() || !std::holds_alternative<Name>(list[0]->v) || std::get<Name>(list[0]->v) != Name::ndarray)
         refuse("expected an array of numpy.ndarray");
@@ -264,19 +264,19 @@ void Reader::build() {
   if (list.size() != 5) refuse(fmt::format("an array of {} parts; expected 5", list.size()));
   const auto& type = as<Dtype>(*list[2], "a dtype").name;
   if (type != "u1" && type != "|u1") refuse(fmt::format("an array of dtype {}; expected u1", type.substr(0, 20)));
-  if (as<bool>(*list[3], "true or false")) refuse("an array by columns; expected by rows");
+  if (as<bool>(*list[3], "true or false")) refuse("an array stored by columns; expected by rows");
   std::uint64_t size = 1;
   array.shape.clear();
   for (const Ref& dim : as<Tuple>(*list[1], "a shape").items) {
     const auto n = as<std::int64_t>(*dim, "a number of elements");
-    if (n < 0 || __builtin_mul_overflow(size, static_cast<std::uint64_t>(n), &size)) refuse("a shape that cannot be");
+    if (n < 0 || __builtin_mul_overflow(size, static_cast<std::uint64_t>(n), &size)) refuse("an impossible shape");
     array.shape.push_back(n);
   }
   const auto& data = as<std::string>(*list[4], "the bytes of an array");
   count(data.size());
   array.data = data;
   if (array.data.size() != size)
-    refuse(fmt::format("an array of {} bytes whose shape says {}", array.data.size(), size));
+    refuse(fmt::format("an array of {} bytes; its shape needs {}", array.data.size(), size));
 }
 
 }  // namespace

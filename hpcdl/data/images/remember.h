@@ -18,7 +18,7 @@ class RememberedImages : public ImageSet {
   std::int32_t target(std::int64_t i) const override { return set_->target(i); }
   void decode(std::int64_t i, Picture& to) const override;
   std::int64_t bytes_to_come() const override { return count() * static_cast<std::int64_t>(bytes_); }
-  /// All of them, on so many threads: for readers who would otherwise wait for each of the first epoch. 0: none.
+  /// All of them, on so many threads: for readers that would otherwise wait for each image of the first epoch. 0: none.
   void make(int threads) const;
 
  private:

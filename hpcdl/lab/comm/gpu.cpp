@@ -31,7 +31,7 @@ class GpuCase {
   GpuCase(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
       : g_(g), s_(s), case_(c), sides_(sides) {
     if (c.dtype == DType::i16 || c.dtype == DType::u16)
-      fail_usage("bench", "NCCL knows no {}: take integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
+      fail_usage("bench", "NCCL has no {}: use integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
     const bool one = c.what == Collective::all_reduce;
     part_ = part_elements(c, g.size());
     const std::int64_t whole = part_ * parts(c, g.size());

@@ -50,7 +50,7 @@ CaseBench bench_case(const Case& c, Stream stream, Environment& environment, con
     const auto product = *product_of(run);
     const double d = out.differences[peer.name] = difference(product, *o.result);
     require(d <= rounding(product), "compare",
-            "{}: {} computes something else: relative difference {:.2e}, rounding explains {:.2e}", case_label(c),
+            "{}: {} computes something else: relative difference {:.2e}, rounding explains only {:.2e}", case_label(c),
             peer.name, d, rounding(product));
     sides.push_back({peer.name, o.call});
     offers.push_back(std::move(o));

@@ -44,7 +44,7 @@ std::string GpuEnvironment::flush_method() const {
 #else
 
 GpuEnvironment::GpuEnvironment(Pool& pool, const Stream& stream) : HostEnvironment(pool), stream_(stream) {
-  fail("bench", "this build has no CUDA: configure with --preset cuda where nvcc is");
+  fail("bench", "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
 }
 void GpuEnvironment::flush() {}
 double GpuEnvironment::time(const std::function<void()>&, int) { return 0; }

@@ -345,7 +345,9 @@ void probe_gpus(Probe& p, bool quick, const OnProgress& progress) {
 
 #else
 
-Gpu describe_gpu(int) { fail("probe", "this build has no CUDA: configure with --preset cuda where nvcc is"); }
+Gpu describe_gpu(int) {
+  fail("probe", "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
+}
 
 void probe_gpus(Probe& p, bool, const OnProgress&) {
   if (const auto gpus = find_gpus(Places::here()); !gpus.gpus.empty() || gpus.on_bus > 0)

@@ -201,7 +201,7 @@ std::unique_ptr<RecordTimer> gpu_timer(Device device) {
 #else
 
 std::unique_ptr<RecordTimer> gpu_timer(Device) {
-  fail("profile", "this build has no CUDA: configure with --preset cuda where nvcc is");
+  fail("profile", "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
 }
 
 #endif

@@ -89,10 +89,9 @@ class AttentionTunable : public Tunable {
     const auto terms = static_cast<double>(std::max(shape_.keys, shape_.queries * shape_.heads / shape_.kv_heads));
     const double error = std::sqrt(off / size),
                  allowed = t.tensor.dtype() == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype);
-    return error <= allowed
-               ? ""
-               : fmt::format("{} differs from the plain kernel's by {:.2g} of its size, {:.2g} are allowed", what,
-                             error, allowed);
+    return error <= allowed ? ""
+                            : fmt::format("{} differs from the plain kernel's by {:.2g} of its size, {:.2g} is allowed",
+                                          what, error, allowed);
   }
 
   Bench& bench_;

@@ -22,7 +22,7 @@ constexpr std::int64_t kLimit = 16 << 20;
 
 double time_of(const Json& j, const char* key) {
   const double s = j.at(key).get<double>();
-  require(std::isfinite(s) && s >= 0 && s < 1e6, "tune", "{} is {}, no time", key, s);
+  require(std::isfinite(s) && s >= 0 && s < 1e6, "tune", "{} is {}: expected seconds from 0 on", key, s);
   return s;
 }
 
@@ -34,7 +34,7 @@ Entry parse_entry(const Json& j) {
           .candidate = j.at("candidate").get<std::string>(),
           .seconds = time_of(j, "seconds"),
           .built_in_seconds = time_of(j, "built_in_seconds")};
-  require(e.id >= 0, "tune", "candidate {} of {} {} is none", e.id, e.key.op, e.shape);
+  require(e.id >= 0, "tune", "{} is not a candidate of {} {}", e.id, e.key.op, e.shape);
   return e;
 }
 
@@ -100,14 +100,15 @@ std::string to_text(const Cache& cache) {
 Cache parse_cache(const std::string& text, const std::string& where) try {
   io::parse_json(text, where);  // duplicate keys, depth
   const auto j = Json::parse(text);
-  require(j.at("format").get<int>() == kFormat, "tune", "format {} where {} is read", j.at("format").dump(), kFormat);
+  require(j.at("format").get<int>() == kFormat, "tune", "the file has format {}; expected {}", j.at("format").dump(),
+          kFormat);
   Cache cache{.identity = {j.at("device").get<std::string>(), j.at("driver").get<std::string>(),
                            j.at("version").get<std::string>()},
               .entries = {}};
   std::set<Key> seen;
   for (const auto& c : j.at("choices")) {
     auto e = parse_entry(c);
-    require(seen.insert(e.key).second, "tune", "{} {} stands there twice", e.key.op, e.shape);
+    require(seen.insert(e.key).second, "tune", "{} {} is listed twice", e.key.op, e.shape);
     cache.entries.push_back(std::move(e));
   }
   return cache;
@@ -125,10 +126,10 @@ Cache read_cache(const std::filesystem::path& file, const Identity& identity) {
     auto cache = parse_cache(io::read_file(file, kLimit), file.string());
     if (cache.identity == identity) return cache;
     none.warning =
-        fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices count for nothing here, and are made anew",
+        fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices are ignored here and made again",
                     file.string(), cache.identity.device, cache.identity.driver, cache.identity.version);
   } catch (const Error& e) {
-    none.warning = fmt::format("{}; the file is damaged: its choices count for nothing, and are made anew", e.what());
+    none.warning = fmt::format("{}; the file is damaged: its choices are ignored and made again", e.what());
   }
   return none;
 }

@@ -86,7 +86,7 @@ class ConvTunable : public Tunable {
                  allowed = conv_.out_dtype == DType::f32 ? 1e-5 : 4 * half_ulp(conv_.out_dtype);
     return error <= allowed
                ? ""
-               : fmt::format("differs from our kernel's f32 sums by {:.2g} of their size, {:.2g} are allowed", error,
+               : fmt::format("differs from our kernel's f32 sums by {:.2g} of their size, {:.2g} is allowed", error,
                              allowed);
   }
   double seconds(int id) override {

@@ -47,8 +47,8 @@ std::string difference(const std::vector<Sample>& at, const Wanted& want, const 
     if (over > most) most = over, worst = i;
   }
   if (wrong == 0) return "";
-  return fmt::format("{} of {} elements are wrong, as ({}, {}, {}): expected {:.6g}, got {:.6g}", wrong, at.size(),
-                     at[worst].batch, at[worst].row, at[worst].col, want.value[worst], got[worst]);
+  return fmt::format("{} of {} elements are wrong, for example ({}, {}, {}): expected {:.6g}, got {:.6g}", wrong,
+                     at.size(), at[worst].batch, at[worst].row, at[worst].col, want.value[worst], got[worst]);
 }
 
 }  // namespace hpcdl::lab::tune

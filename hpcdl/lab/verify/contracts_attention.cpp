@@ -220,7 +220,7 @@ void add_rope(std::vector<Contract>& list) {
   Contract c;
   c.name = "rope";
   c.formula =
-      "(x[i], x[i + D/2]) of every head rotated by the angle whose cos and sin stand in table (P, D) at row t: D/2 "
+      "(x[i], x[i + D/2]) of every head rotated by the angle whose cosine and sine are in row t of table (P, D): D/2 "
       "cosines, then D/2 sines";
   c.inputs = {"x", "table"}, c.outputs = {"y"};
   c.dims = {{"batch", 1, 2}, {"tokens", 1, 40}, {"half", 1, 70}};

@@ -177,7 +177,7 @@ void add_mlp(std::vector<Contract>& list) {
   c.name = "mlp_backward";
   c.formula =
       "dz = act'(z) (dy W2), dx = dz W1, dw1 = dz^T x, db1 = sum of dz, dw2 = dy^T h, db2 = sum of dy; z and h = "
-      "act(z) are what is between the layers; the sixth output is absent";
+      "act(z) are the values between the layers; the sixth output is absent";
   c.inputs = {"x", "w1", "w2", "z", "h", "dy"}, c.outputs = {"dx", "dw1", "db1", "dw2", "db2", "dresidual"};
   c.problem = mlp_backward_problem;
   c.derive = [](std::vector<Values>& in, std::size_t, const Problem& p, const std::function<double(std::int64_t)>&) {

@@ -113,7 +113,7 @@ const char* Block::broken_guard() const {
     return std::all_of(b, e, [&](std::byte x) { return x == std::byte{guard_}; });
   };
   if (!intact(begin_, data_)) return "before";
-  return intact(data_ + bytes_, end_) ? nullptr : "behind";
+  return intact(data_ + bytes_, end_) ? nullptr : "past the end of";
 }
 
 void Block::fill(unsigned char value) const { std::memset(data_, value, bytes_); }

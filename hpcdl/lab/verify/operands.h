@@ -24,7 +24,7 @@ class Block {
   /// Of the operand and its guard zones.
   const std::byte* begin() const { return begin_; }
   const std::byte* end() const { return end_; }
-  /// "before" or "behind" the operand, or nullptr while both guards are as they were.
+  /// "before" or "past the end of" the operand, or nullptr while both guards are as they were.
   const char* broken_guard() const;
   void fill(unsigned char value) const;
 

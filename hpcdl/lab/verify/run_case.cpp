@@ -246,7 +246,7 @@ void Runner::plain(Placement p) const {
   const auto second = results(problem_, p, kFinite);
   call(problem_, in, second, threads);
   if (may_vary()) compare(problem_, second, want, false);
-  else same_bits(first, second, "the result depends on what lay in the output before, or on chance");
+  else same_bits(first, second, "the result depends on what was in the output before, or on chance");
 }
 
 void Runner::guard_pages() const {

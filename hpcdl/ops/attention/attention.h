@@ -1,5 +1,5 @@
 #pragma once
-// out = softmax(scale * q k^T) v per head, tiled with an online softmax: no T x S matrix is ever held.
+// out = softmax(scale * q k^T) v per head, tiled with an online softmax: the T x S matrix is never stored.
 //
 // q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided:
 // slices of a packed qkv are fine, and so are their gradients. Query head h reads key/value head h * Hkv / H
@@ -29,7 +29,7 @@ struct Attention {
     float scale = 0;  // 0: 1/sqrt(D)
   };
   static std::array<Spec, 2> infer(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// Counts only what a causal mask leaves.
+  /// Counts only the work that a causal mask leaves.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   /// How many shares of the keys a GPU works on separately where T = 1, to read them with all of its multiprocessors.
@@ -45,7 +45,7 @@ struct Attention {
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, Out<0>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
-/// Throws when a cache of capacity k[1] cannot hold the T tokens of q behind `position`.
+/// Throws when a cache of capacity k[1] cannot hold the T tokens of q after `position`.
 void require_cached(const View& q, const View& k, std::int64_t position);
 
 namespace cpu {

@@ -9,7 +9,7 @@
 //   running = (1 - momentum) * running + momentum * batch
 //
 // The running statistics are memory of the caller. They are updated by a record of their own, which has no gradient: a
-// forward that backward records anew (Graph::checkpoint) does not update them a second time, and a program that runs
+// forward that backward records again (Graph::checkpoint) does not update them a second time, and a program that runs
 // once per micro-batch updates them each time. Sources: Ioffe & Szegedy, "Batch normalization", 2015; sums of squares
 // about a moving origin, merged as in Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
 

@@ -1,5 +1,5 @@
 #pragma once
-// y = gelu(x + b): for the places where the bias cannot ride on a matrix product. x, y: (..., C), b: (C), one dtype,
+// y = gelu(x + b): for places where the bias cannot be part of a matrix product. x, y: (..., C), b: (C), one dtype,
 // f32 or bf16. Forms of gelu: see gelu.h.
 
 #include "hpcdl/ops/gelu/gelu.h"

@@ -2,11 +2,11 @@
 // loss = sum over valid rows of (logsumexp(x) - x[target]); count = number of valid rows.
 //
 // logits x: (..., V) f32 or bf16. targets: (...) i32; a negative target is ignored, one >= V makes the loss NaN. Both
-// outputs are f32 (1). The loss is a sum on purpose: whoever adds several micro-batches or ranks divides by the total
+// outputs are f32 (1). The loss is a sum on purpose: code that adds several micro-batches or ranks divides by the total
 // count, through StepParams::grad_scale for the gradients and on the host for the log, and is exact whatever the split.
 // Kept for backward: lse (rows), f32. backward may write dx over x in place (raw kernels; a program keeps them apart).
 //   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
-// where backward computes the maximum and the logarithm of the sum of far rows (far_lse.h) again.
+// For far rows (far_lse.h) backward computes the maximum and the logarithm of the sum again.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"

@@ -2,7 +2,7 @@
 // y = keep ? x / (1 - p) : 0, each element dropped with probability p. x, y: any shape, f32 or bf16.
 //
 // The mask is a pure function of (seed, rng_stream, step, element index), computed again by backward and never stored:
-// it does not depend on threads, and a resumed run draws what the uninterrupted one would have drawn. Where ranks share
+// it does not depend on threads, and a resumed run draws the same mask as an uninterrupted one. Where ranks share
 // a batch, each holds one part of the elements: those of part p are numbered from p * size on, so the mask does not
 // depend on the ranks either. Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from
 // overfitting", 2014.

@@ -3,7 +3,7 @@
 //
 // ids: (..., T) i32. table: (V, C), positions: (P, C) or absent, f32 or bf16 each. y: (..., T, C) of dtype Args::out
 // (none: that of the table). An id outside [0, V) gives a row of NaN, in both directions nothing is touched out of
-// bounds; so does a position outside [0, P). Whoever makes the ids checks them.
+// bounds; so does a position outside [0, P). The code that makes the ids checks them.
 //
 // Backward sorts the tokens by id (counting sort into scratch), so that every row of the table's gradient is summed in
 // float and written once; on a CPU in the order of the tokens, on a GPU in that order by chunks. Bits do not depend on

@@ -6,7 +6,7 @@
 //   clip_factor = min(1, max_norm / (grad_norm + 1e-6)), 1 where max_norm <= 0        as torch.nn.utils.clip_grad_norm_
 //   skip        = 1 when grad_norm is not finite, else 0                               only with Args::skip_nonfinite
 //
-// for the optimizer records behind it. Squares are summed by blocks of 8192 elements in float and the blocks in double,
+// for the optimizer records after it. Squares are summed by blocks of 8192 elements in float and the blocks in double,
 // both in an order that does not depend on the number of threads. Gradients beyond 1e19 overflow to inf, which skips
 // the step.
 

@@ -11,7 +11,7 @@ void KvCache::check(const Spec& cache, const Spec& x) {
 }
 
 void KvCache::require_room(const View& cache, const View& x, std::int64_t position) {
-  require(position >= 0 && position + x[1] <= cache[1], name, "the cache holds {} tokens; cannot append {} behind {}",
+  require(position >= 0 && position + x[1] <= cache[1], name, "the cache holds {} tokens; cannot append {} after {}",
           cache[1], x[1], position);
 }
 

@@ -85,8 +85,8 @@ struct ActivatedLinear {
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
-/// The operands of a backward pass; z and dz are absent without an activation. On a GPU, with `x_z`, the value in front
-/// of the activation `x_activation` that made x, dx is the gradient of x_z.
+/// The operands of a backward pass; z and dz are absent without an activation. On a GPU, with `x_z`, the value before
+/// the activation `x_activation` that made x, dx is the gradient of x_z.
 struct LinearGradients {
   Grad dx, dw, dbias, dresidual;
   View x, w, z, dy;

@@ -38,7 +38,7 @@ struct LmHeadGradient {
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args&) {
     return {static_cast<double>(h.size() + w.size()), 2.0 * static_cast<double>(h.bytes() + w.size() * 4)};
   }
-  /// Logits as the device wants them, with dh in f32 behind them on a CPU; per row: lse and what it
+  /// Logits as the device wants them, followed by dh in f32 on a CPU; per row: lse and what it
   /// has lost, or loss, and what lm_head_loss keeps.
   static std::array<Spec, 2> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
     const auto rows = targets.shape.size();

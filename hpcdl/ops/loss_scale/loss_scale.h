@@ -50,7 +50,7 @@ struct LossScale {
   }
   /// Operands: scale, counts.
   static void run(Stream& s, const Grad* operands, const void*);
-  /// The record behind the update.
+  /// The record after the update.
   struct End {
     static constexpr std::string_view name = "loss_scale.end";
     static void run(Stream& s, const Grad* operands, const void* args);

@@ -5,7 +5,7 @@ namespace hpcdl {
 void Mlp::forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2, View residual,
                   const Args& a) {
   require((z && h) || y.size() == 0, name,
-          "keeps what is between its layers, for training: record two linear layers where there is no backward");
+          "keeps the values between its layers for a backward pass: without one, record two linear layers");
   on(
       s,
       [&](auto isa, Pool& pool) {

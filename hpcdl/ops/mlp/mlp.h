@@ -1,10 +1,10 @@
 #pragma once
 // y = act(x W1^T + b1) W2^T + b2 + residual: the two layers of a transformer's MLP as one op, for training. What the
-// fusion is for: the gradient between the layers never exists; the product that would make it multiplies by act'(z) on
-// its way out.
+// fusion is for: the gradient between the layers is never stored; the product that would make it multiplies by act'(z)
+// before it writes.
 //
 // Operands as in linear.h: x (..., K); W1 (F, K), W2 (N, F), or (K, F), (F, N) with `conv1d`; biases and residual may
-// be absent. z, the value in front of the activation, and h, the one behind it, are kept for backward. Same bits as two
+// be absent. z, the value before the activation, and h, the one after it, are kept for backward. Same bits as two
 // linear layers on a CPU.
 
 #include "hpcdl/ops/linear/linear.h"

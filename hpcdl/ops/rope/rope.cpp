@@ -24,8 +24,8 @@ void require_positions(const View& x, const View& table, std::int64_t position) 
 void rope_rows(const Tensor& table, std::int64_t begin, std::int64_t end, double theta, const RopeScaling& scaling) {
   require(table.dtype() == DType::f32 && table.rank() == 2 && table.is_contiguous() && table[1] % 2 == 0, "rope_table",
           "expected a contiguous (P, D) F32 tensor with even D, got {}", to_string(table.spec()));
-  require(begin >= 0 && begin <= end && end <= table[0], "rope_table", "rows {} .. {} of {} asked for", begin, end,
-          table[0]);
+  require(begin >= 0 && begin <= end && end <= table[0], "rope_table",
+          "rows {} .. {} are outside the {} rows of the table", begin, end, table[0]);
   const auto d = table[1];
   for (std::int64_t i = 0; i < d / 2; ++i) {
     const double frequency = scaling(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(d)));

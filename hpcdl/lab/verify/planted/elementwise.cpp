@@ -171,7 +171,7 @@ void add_elementwise(Corpus& list) {
   r.good("naive", relu_naive, kBoth, HPCDL_IN_PLACE);
   r.good("backwards", relu_backwards);
   r.bad("last_element_missing", "the last element is not written", last_element_missing);
-  r.bad("reads_behind", "reads behind its input", reads_behind);
+  r.bad("reads_behind", "reads past the end of its input", reads_behind);
   r.bad("flushes_denormals", "denormals become zero", flushes_denormals);
   r.bad("nan_to_zero", "NaN becomes zero", nan_to_zero, kBoth);
   r.bad("product_mask", "infinity times a mask of zero is NaN", relu_branchless);
@@ -182,7 +182,7 @@ void add_elementwise(Corpus& list) {
   a.bad("adds_to_output", "adds to what lies in the output", adds_to_output);
   a.bad("changes_input", "writes into its input", changes_input);
   a.bad("rounds_to_bf16", "keeps 8 bits of a float", rounds_to_bf16);
-  a.bad("rest_of_threads", "the rest that no thread takes", rest_of_threads);
+  a.bad("rest_of_threads", "no thread computes the remainder", rest_of_threads);
   a.bad("not_in_place", "claims to work in place, and does not", not_in_place, kF32, HPCDL_IN_PLACE);
   Adder b{list, "bias_gelu"};
   b.good("naive", [](const hpcdl_call* c) { return bias_gelu(c, [](std::int64_t, std::int64_t col) { return col; }); });

@@ -236,7 +236,7 @@ void add_matmul(Corpus& list) {
   m.bad("first_of_batch", "one b for the whole batch", first_of_batch);
   m.bad("overlapping_tile", "wrong where N is one beyond a tile", overlapping_tile);
   m.bad("global_state", "the result depends on the call before", global_state);
-  m.bad("seeded_by_time", "random by the clock", seeded_by_time);
+  m.bad("seeded_by_time", "depends on the clock", seeded_by_time);
 }
 
 }  // namespace hpcdl::lab::verify::planted

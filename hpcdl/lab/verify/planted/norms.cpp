@@ -207,7 +207,7 @@ void add_norms(Corpus& list) {
   r.good("with_workspace", overruns_workspace, kF32, 0, row_workspace);
   r.bad("in_bf16", "sums in bf16", [](const hpcdl_call* c) { return rms_norm(c, in_bf16); }, kBoth);
   r.bad("crashes_without_rows", "crashes when there are no rows", crashes_without_rows);
-  r.bad("overruns_workspace", "writes behind its workspace", overruns_workspace, kF32, 0, short_workspace);
+  r.bad("overruns_workspace", "writes past the end of its workspace", overruns_workspace, kF32, 0, short_workspace);
   r.bad("hangs", "an endless loop when the rows are odd", hangs);
   Adder b{list, "rms_norm_backward"};
   b.good("naive",

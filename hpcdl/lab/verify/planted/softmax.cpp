@@ -216,9 +216,9 @@ void add_softmax(Corpus& list) {
   s.bad("no_tail", "the last columns are left out", no_tail);
   s.bad("one_shape", "right for one row length only", one_shape);
   s.bad("cached_by_pointer", "a cached result, found by its address", cached_by_pointer);
-  s.bad("stale_buffer", "hands out the result of the call before", stale_buffer);
+  s.bad("stale_buffer", "returns the result of the previous call", stale_buffer);
   s.bad("nan_dropped_by_max", "a NaN disappears", nan_dropped_by_max);
-  s.bad("writes_behind", "writes behind its output", writes_behind);
+  s.bad("writes_behind", "writes past the end of its output", writes_behind);
   s.bad("leaves_out_repeats", "no work when the call looks like the last", leaves_out_repeats);
   s.bad("coarse_exp", "an exponential of 4 digits", coarse_exp);
 }
