@@ -56,6 +56,13 @@ Generator::Step& Generator::head() {
   return *head_;
 }
 
+/// On a GPU from the second time on as one launch: those of its kernels one by one take longer than they run.
+void Generator::run(Step& step) {
+  if (step.warm && !step.exe.captured()) step.exe.capture(stream_);
+  step.exe.run(stream_);
+  step.warm = true;
+}
+
 std::vector<const Instance*> Generator::programs(std::int64_t prompt_tokens) {
   std::vector<const Instance*> list{&step(1).exe};
   if (prompt_tokens > 1) list.push_back(&head().exe);
@@ -71,15 +78,16 @@ std::span<const float> Generator::head_of_last(const Step& s, std::int64_t token
   const Tensor row = head_->exe.tensor(head_->hidden);
   const std::byte* last = s.exe.tensor(s.hidden).ptr<std::byte>() + (tokens - 1) * row.bytes();
   copy(stream_, row, View(last, row.spec(), stream_.device()));
-  head_->exe.run(stream_);
+  run(*head_);
   return on_host(head_->exe.tensor(head_->logits));
 }
 
 std::span<const float> Generator::on_host(const Tensor& logits) {
   if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
-  logits_.resize(static_cast<std::size_t>(logits.size()));
-  copy(stream_, Tensor(logits_.data(), logits.spec()), logits);
-  return logits_;
+  if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream_.device());
+  copy_to_pinned(stream_, logits_.data(), logits);
+  stream_.synchronize();
+  return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
 }
 
 /// Runs ids behind what the cache holds; returns the logits of the last one.
@@ -90,7 +98,7 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
     Step& s = step(chunk);
     const Tensor tokens = s.exe.tensor(s.tokens);
     copy(stream_, tokens, View(ids.data(), tokens.spec()));
-    s.exe.run(stream_);
+    run(s);
     params_.position += chunk;
     ids = ids.subspan(static_cast<std::size_t>(chunk));
     if (!ids.empty()) continue;

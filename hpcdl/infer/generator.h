@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/models/language_model.h"
@@ -45,7 +46,9 @@ class Generator {
   struct Step {
     Instance exe;
     Var tokens, hidden, logits;  // logits only in the program of one token
+    bool warm = false;           // it ran: what a GPU loads lazily has been loaded
   };
+  void run(Step& step);
   Step& step(std::int64_t tokens);
   std::span<const float> feed(std::span<const std::int32_t> ids);
   Step& head();
@@ -60,7 +63,7 @@ class Generator {
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
   std::shared_ptr<Buffer> arena_;
-  std::vector<float> logits_;  // of the last token, on the host
+  Pinned logits_;  // of the last token, on the host
   std::map<std::int64_t, Step> steps_;
   std::unique_ptr<Step> head_;
 };
