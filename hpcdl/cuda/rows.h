@@ -10,8 +10,8 @@
 
 #include <cooperative_groups.h>
 
-#include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/overlap.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/whole_packs.h"
 
@@ -142,19 +142,14 @@ template <class T, class Team, bool kWhole> struct RowShare {
   }
 };
 
-/// One launch of `kernel` over all rows.
+/// One launch of `kernel` over all rows. `overlap`: as in launch_overlapped().
 template <class Team, class Kernel, class Operands>
-void launch_rows(Stream& s, Kernel* kernel, std::int64_t rows, const Operands& o, const char* name) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks_for(rows * Team::kBlocks, Team::kRows));
-  config.blockDim = dim3(Team::kBlockThreads);
-  config.stream = queue(s);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {Team::kBlocks, 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = Team::kBlocks > 1 ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, o), name);
+void launch_rows(Stream& s, Kernel* kernel, std::int64_t rows, const Operands& o, const char* name,
+                 bool overlap = false) {
+  launch_overlapped(
+      queue(s), overlap, kernel,
+      {.grid = blocks_for(rows * Team::kBlocks, Team::kRows), .block = Team::kBlockThreads, .cluster = Team::kBlocks},
+      name, o);
 }
 
 /// f.template operator()<Team>() with a team that holds a row of `cols` elements of T, kPacks accesses to a thread;

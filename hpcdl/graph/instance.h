@@ -32,6 +32,7 @@ class Instance {
   }
   /// GPU: walks the records once into a graph that run() launches from then on. On a CPU nothing is left to save.
   void capture(Stream& s);
+  bool captured() const { return static_cast<bool>(capture_); }
   /// Runs records [begin, end) and calls `after(record index)` behind each: profiling, NaN hunts, hang ledgers.
   void run(Stream& s, int begin, int end, const std::function<void(int)>& after) const;
 

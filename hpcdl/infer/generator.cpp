@@ -62,7 +62,7 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
   }
 }
 
-const Instance& Generator::step(std::int64_t tokens) {
+Instance& Generator::step(std::int64_t tokens) {
   if (const auto found = steps_.find(tokens); found != steps_.end()) return found->second;
   const auto pass = step_pass(model_, tokens, capacity_);
   auto bindings = pass->bindings;
@@ -70,8 +70,14 @@ const Instance& Generator::step(std::int64_t tokens) {
   return steps_.emplace(tokens, Instance(pass->planned, std::move(bindings), nullptr, stream_.device())).first->second;
 }
 
-const Instance& Generator::head() {
+Instance& Generator::head() {
   return head_ ? *head_ : head_.emplace(*head_pass(model_), nullptr, stream_.device());
+}
+
+/// On a GPU from the second time on as one launch: those of its kernels one by one take longer than they run.
+void Generator::run(Instance& exe) {
+  if (!exe.captured() && !warm_.insert(&exe).second) exe.capture(stream_);
+  exe.run(stream_);
 }
 
 std::vector<const Instance*> Generator::programs(std::int64_t prompt_tokens) {
@@ -88,15 +94,16 @@ std::span<const float> Generator::head_of_last(const Instance& exe, std::int64_t
   const Tensor row = head().input(0);
   const std::byte* last = exe.output(0).ptr<std::byte>() + (tokens - 1) * row.bytes();
   copy(stream_, row, View(last, row.spec(), stream_.device()));
-  head().run(stream_);
+  run(head());
   return on_host(head().output(0));
 }
 
 std::span<const float> Generator::on_host(const Tensor& logits) {
   if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
-  logits_.resize(static_cast<std::size_t>(logits.size()));
-  copy(stream_, Tensor(logits_.data(), logits.spec()), logits);
-  return logits_;
+  if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream_.device());
+  copy_to_pinned(stream_, logits_.data(), logits);
+  stream_.synchronize();
+  return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
 }
 
 /// Runs ids behind what the cache holds; returns the logits of the last one.
@@ -104,10 +111,10 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   while (true) {
     std::int64_t chunk = kLargestChunk;
     while (chunk > static_cast<std::int64_t>(ids.size())) chunk /= 2;
-    const Instance& exe = step(chunk);
+    Instance& exe = step(chunk);
     const Tensor tokens = exe.input(0);
     copy(stream_, tokens, View(ids.data(), tokens.spec()));
-    exe.run(stream_);
+    run(exe);
     params_.position += chunk;
     ids = ids.subspan(static_cast<std::size_t>(chunk));
     if (!ids.empty()) continue;

@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/models/language_model.h"
@@ -49,9 +51,10 @@ class Generator {
   std::vector<const Instance*> programs(std::int64_t prompt_tokens);
 
  private:
-  const Instance& step(std::int64_t tokens);
+  Instance& step(std::int64_t tokens);
+  void run(Instance& exe);
   std::span<const float> feed(std::span<const std::int32_t> ids);
-  const Instance& head();
+  Instance& head();
   std::span<const float> head_of_last(const Instance& exe, std::int64_t tokens);
   std::span<const float> on_host(const Tensor& logits);
 
@@ -62,9 +65,10 @@ class Generator {
   DType dtype_;
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
-  std::vector<float> logits_;  // of the last token, on the host
+  Pinned logits_;  // of the last token, on the host
   std::map<std::int64_t, Instance> steps_;
   std::optional<Instance> head_;
+  std::set<const Instance*> warm_;  // have run: what a GPU loads lazily has been loaded
 };
 
 }  // namespace hpcdl::infer

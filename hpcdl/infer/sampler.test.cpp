@@ -21,6 +21,12 @@ std::vector<double> frequencies(const std::vector<float>& logits, SamplingOption
 TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
   EXPECT_EQ(sample(std::vector<float>{1, 3, 3, 2}, {}, 0), 1);
   EXPECT_EQ(sample(std::vector<float>{1, 3, 3.5f, 2}, {.temperature = 2, .top_k = 1}, 7), 2);
+  constexpr float kLeast = std::numeric_limits<float>::denorm_min(), kLowest = std::numeric_limits<float>::lowest();
+  EXPECT_EQ(sample(std::vector<float>{-3, -2, -2, -HUGE_VALF}, {}, 0), 1);
+  EXPECT_EQ(sample(std::vector<float>{-kLeast, -0.0f, 0.0f, kLowest}, {}, 0), 1) << "zeros are equal";
+  EXPECT_EQ(sample(std::vector<float>{-kLeast, 0.0f, kLeast, -1}, {}, 0), 2);
+  EXPECT_EQ(sample(std::vector<float>{-HUGE_VALF, kLowest}, {}, 0), 1);
+  EXPECT_EQ(sample(std::vector<float>{1, -kLowest, 2}, {}, 0), 1);
 }
 
 TEST(Sampler, FrequenciesFollowTheSoftmax) {
@@ -56,7 +62,7 @@ TEST(Sampler, SameSeedSameTokens) {
 }
 
 TEST(Sampler, RefusesNonsense) {
-  EXPECT_THROW(sample(std::vector<float>{1, NAN}, {}, 0), Error);
+  for (const float bad : {NAN, -NAN, HUGE_VALF}) EXPECT_THROW(sample(std::vector<float>{1, bad}, {}, 0), Error) << bad;
   for (const float temperature : {0.0f, 1.0f})
     EXPECT_THROW(sample(std::vector<float>(3, -INFINITY), {.temperature = temperature}, 0), Error);
   EXPECT_THROW((SamplingOptions{.temperature = -1}).check(), UsageError);

@@ -26,7 +26,10 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
   const auto scope = module_scope(g, weight);
   if (weight.quantized()) return int4(*this, x, activation, residual);
   return linear(x, weight.rounded(g, x.dtype()), bias(g),
-                {.activation = activation, .conv1d = layout == Layout::in_out}, residual);
+                {.activation = activation,
+                 .conv1d = layout == Layout::in_out,
+                 .constant_weights = weight.constant()},
+                residual);
 }
 
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {

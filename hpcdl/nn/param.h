@@ -62,6 +62,8 @@ struct Param {
     if (!value.spec()) return {};
     return gradient.spec() ? g.parameter(name, value, gradient) : g.constant(name, value);
   }
+  /// Whether no program writes what products read of it.
+  bool constant() const { return !gradient.spec() && !copy.spec(); }
   /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes
   /// in.
   Var rounded(Graph& g, DType x) const {

@@ -54,9 +54,7 @@ void TrainStep::run(Instance& exe) {
   const WithF32Products products(options_.products);
   if (observer_) observer_->run(exe, stream_);
   else exe.run(stream_);
-  if (!stream_.device().is_cuda() || std::find(warm_.begin(), warm_.end(), &exe) != warm_.end()) return;
-  exe.capture(stream_);  // not before everything that loads lazily has been loaded
-  warm_.push_back(&exe);
+  if (!exe.captured()) exe.capture(stream_);  // not before everything that loads lazily has been loaded
 }
 
 /// Takes a copy of a batch that is in host memory. Micro-batches keep theirs until the step after the next, and

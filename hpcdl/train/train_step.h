@@ -136,7 +136,6 @@ class TrainStep {
   StepPrograms programs_;
   models::Trainable& model_;
   const StepOptions& options_;
-  std::vector<const Instance*> warm_;  // ran once: captured where that helps
   std::shared_ptr<Buffer> arena_;      // the programs never run at the same time
   // last_: more_ that reduces, where there are ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_;

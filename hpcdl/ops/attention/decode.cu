@@ -1,3 +1,4 @@
+#include "hpcdl/cuda/overlap.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/ops/attention/decode_mma.h"
@@ -65,6 +66,8 @@ template <class K, int kShare, int kHeads>
 __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ Decode p) {
   constexpr int N = kLanes<K>, kWidth = kShare * N, kRows = kWarp / kShare;
   __shared__ float memory[kWarps][kHeads][kWidth + 2];
+  let_next_begin();
+  await_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp,
             share = lane % kShare, row = lane / kShare;
   const int b = static_cast<int>(blockIdx.z), h0 = static_cast<int>(blockIdx.y) * kHeads,
@@ -146,6 +149,8 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, kWidth == 64 && !kTall ? 4 :
     decode_mma(const __grid_constant__ Decode p) {
   constexpr int kRows = kTall ? 16 : 8;
   __shared__ float memory[kMmaWarps][kRows][kWidth + 2];
+  let_next_begin();
+  await_previous();
   const int group = p.heads / p.kv_heads, passes = (group + 15) / 16, b = static_cast<int>(blockIdx.z),
             kv = static_cast<int>(blockIdx.y) / passes;
   const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
@@ -165,6 +170,8 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, kWidth == 64 && !kTall ? 4 :
 /// Block (query head, sequence), one thread an element. `scale`: of the tops.
 __global__ void join_splits(const __grid_constant__ Decode p, int width, float scale) {
   __shared__ float tops[Attention::kMaxSplits], weights[Attention::kMaxSplits];
+  let_next_begin();
+  await_previous();
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h;
   const float* from = p.parts + head * p.splits * (width + 2);
@@ -184,10 +191,10 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width, float s
 }
 
 template <class K, int kShare, int kHeads> void start(Stream& s, const Decode& p, int batch) {
-  decode<K, kShare, kHeads>
-      <<<dim3(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.heads / kHeads), static_cast<unsigned>(batch)),
-         kWarps * kWarp, 0, queue(s)>>>(p);
-  launched("attention");
+  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.heads / kHeads),
+                  static_cast<unsigned>(batch));
+  launch_overlapped(queue(s), overlaps(s, batch), decode<K, kShare, kHeads>, {.grid = grid, .block = kWarps * kWarp},
+                    "attention", p);
 }
 template <class K, int kShare> void start(Stream& s, const Decode& p, int batch) {
   const int group = p.heads / p.kv_heads;
@@ -206,9 +213,8 @@ template <class T, int kWidth> void start_mma(Stream& s, const Decode& p, int ba
   const int group = p.heads / p.kv_heads;
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
                   static_cast<unsigned>(batch));
-  if (group <= 8) decode_mma<T, kWidth, false><<<grid, kMmaWarps * kWarp, 0, queue(s)>>>(p);
-  else decode_mma<T, kWidth, true><<<grid, kMmaWarps * kWarp, 0, queue(s)>>>(p);
-  launched("attention");
+  launch_overlapped(queue(s), overlaps(s, batch), group <= 8 ? decode_mma<T, kWidth, false> : decode_mma<T, kWidth, true>,
+                    {.grid = grid, .block = kMmaWarps * kWarp}, "attention", p);
 }
 /// False where the tensor cores do not serve the call.
 bool try_mma(Stream& s, const Decode& p, int batch, std::int64_t width) {
@@ -249,9 +255,10 @@ void attend_decode(Stream& s, const Attend& c) {
   if (scaled)
     visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch, width * dtype_bytes(c.k.dtype()) / 16); });
   if (p.splits == 1) return;
-  join_splits<<<dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)), static_cast<unsigned>(width), 0,
-                queue(s)>>>(p, static_cast<int>(width), scaled ? 1.0f : p.scale);
-  launched("attention");
+  launch_overlapped(queue(s), overlaps(s, batch), join_splits,
+                    {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)},
+                     .block = static_cast<unsigned>(width)},
+                    "attention", p, static_cast<int>(width), scaled ? 1.0f : p.scale);
 }
 
 }  // namespace hpcdl::cuda

@@ -5,6 +5,7 @@
 //   fuse::run(stream, y, fuse::chain(fuse::load(x), fuse::scale(2), fuse::gelu()));
 
 #include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/overlap.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/ops/fuse/chain.h"
 #include "hpcdl/ops/fuse/plane.h"
@@ -55,6 +56,8 @@ inline constexpr int kThreads = 256;
 template <class T, int K, class Body>
 __global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, std::int64_t cols, unsigned tiles) {
   constexpr int N = cuda::kLanes<T>;
+  cuda::let_next_begin();
+  cuda::await_previous();
   const unsigned tile = tiles == gridDim.x ? blockIdx.x : blockIdx.x % tiles,
                  band = tiles == gridDim.x ? 0 : blockIdx.x / tiles;
   const std::int64_t row = std::int64_t{band} * blockDim.y + threadIdx.y,
@@ -118,13 +121,13 @@ template <class T, class Body> void for_each(Stream& s, Plane plane, const Body&
     if (plane.rows > 1)
       wide = detail::threads_for((per_row + tiles * K - 1) / (tiles * K)), tiles = cuda::blocks_for(per_row, wide * K);
     const unsigned high = detail::kThreads / wide;
-    detail::each<T, K>
-        <<<cuda::blocks_for((plane.rows + high - 1) / high * tiles, 1), dim3(wide, high), 0, cuda::queue(s)>>>(
-            body, plane.rows, plane.cols, tiles);
+    cuda::launch_overlapped(
+        cuda::queue(s), cuda::overlaps(s, plane.rows * per_row / detail::kThreads), detail::each<T, K, Body>,
+        {.grid = cuda::blocks_for((plane.rows + high - 1) / high * tiles, 1), .block = dim3(wide, high)}, name, body,
+        plane.rows, plane.cols, tiles);
   };
   if (plane.rows * per_row >= kManyFrom) launch.template operator()<kMany>();
   else launch.template operator()<1>();
-  cuda::launched(name);
 }
 
 template <class... S> void run(Stream& s, const Grad& y, const Chain<S...>& c, const char* name) {

@@ -8,7 +8,7 @@
 // bytes of x.
 
 #include "hpcdl/cuda/element.h"
-#include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/overlap.h"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
@@ -72,18 +72,7 @@ __device__ inline void unpack(unsigned (&a)[4], uint2 w) {
   a[2] = w.x >> 4 & 0x0f0f0f0fu, a[3] = w.y >> 4 & 0x0f0f0f0fu;
 }
 
-// A kernel that was launched with an overlap (start_overlapped) may begin before the one in front of it has ended:
-// until await_previous() it may touch nothing that memory holds for it, but may ask for it to be brought closer.
-__device__ inline void await_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ inline void let_next_begin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// A kernel that begins early (cuda/overlap.h) may ask for weights to be brought closer.
 __device__ inline void bring_closer(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---------------------------------------------------------------- weights

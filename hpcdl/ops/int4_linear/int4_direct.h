@@ -26,15 +26,7 @@ template <int kGroup_, int kPairs_> struct Direct {
 
 #if HPCDL_SM90A
 
-/// As relaxed loads, which stay in front of await_previous(): ptxas moves ld.global.nc behind it.
-__device__ inline uint4 stream16(const void* p) {
-  uint4 r;
-  asm volatile("ld.relaxed.gpu.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "l"(p)
-               : "memory");
-  return r;
-}
+/// As stream16() does.
 __device__ inline uint2 stream8(const void* p) {
   uint2 r;
   asm volatile("ld.relaxed.gpu.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"

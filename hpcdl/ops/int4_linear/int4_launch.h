@@ -107,16 +107,12 @@ void start_overlapped(dim3 grid, int threads, int shared, const Product& o, cons
       granted[device % 64] = shared;
     }
   }
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = dim3(static_cast<unsigned>(threads)),
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
-  config.stream = queue, config.attrs = attributes, config.numAttrs = on.overlap ? cluster > 1 ? 2 : 1 : 0;
-  check(cudaLaunchKernelEx(&config, kKernel, o), name);
+  launch_overlapped(queue, on.overlap, kKernel,
+                    {.grid = grid,
+                     .block = dim3(static_cast<unsigned>(threads)),
+                     .shared = static_cast<std::size_t>(shared),
+                     .cluster = static_cast<unsigned>(cluster)},
+                    name, o);
 }
 
 /// As many blocks as are there at once, and evenly loaded.

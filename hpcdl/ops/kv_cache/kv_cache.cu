@@ -1,7 +1,7 @@
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 
 #include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/overlap.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -18,6 +18,8 @@ struct Append {
 /// v.
 template <class To, class From> __global__ void __launch_bounds__(128) append(const __grid_constant__ Append a) {
   constexpr int N = kLanes<From>;
+  let_next_begin();
+  await_previous();
   const unsigned which = a.first + blockIdx.y;
   const std::int64_t b = blockIdx.x / a.tokens[which], t = blockIdx.x - b * a.tokens[which],
                      row = a.params->position + t;
@@ -54,8 +56,8 @@ void kv_cache(Stream& s, Tensor k_cache, Tensor v_cache, View k, View v) {
     a.first = first;
     visit_dtype(x.dtype(), [&]<class From>() {
       visit_dtype(to, [&]<class To>() {
-        append<To, From><<<dim3(blocks_for(x[0] * x[1], 1), count), 128, 0, queue(s)>>>(a);
-        launched("kv_cache");
+        launch_overlapped(queue(s), overlaps(s, x[0] * x[1]), append<To, From>,
+                          {.grid = {blocks_for(x[0] * x[1], 1), count}, .block = 128}, "kv_cache", a);
       });
     });
   };

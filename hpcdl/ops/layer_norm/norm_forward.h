@@ -77,6 +77,8 @@ template <bool kCentered, class T, class P, bool kSum, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_forward(NormOperands o) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
   __shared__ float2 memory[kWarp];
+  let_next_begin();
+  await_previous();
   const std::int64_t row = Team::row();
   const bool exists = row < o.rows;
   const RowShare<T, Team, kWhole> share(row, exists ? o.cols : 0);
@@ -319,7 +321,7 @@ template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const c
         launch_rows<Team>(s,
                           f.residual ? norm_forward<kCentered, T, T, true, Team, false>
                                      : norm_forward<kCentered, T, T, false, Team, false>,
-                          o.rows, o, name);
+                          o.rows, o, name, overlaps(s, o.rows));
       };
       if (with_odd_norm_team<T>(o.cols, run)) return;
     }
@@ -331,7 +333,7 @@ template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const c
       const auto kernel = whole && o.gamma.dtype == dtype_of<T>  ? pick.template operator()<T, true>()
                           : whole && o.gamma.dtype == DType::f32 ? pick.template operator()<float, true>()
                                                                  : pick.template operator()<void, false>();
-      launch_rows<Team>(s, kernel, o.rows, o, name);
+      launch_rows<Team>(s, kernel, o.rows, o, name, overlaps(s, o.rows));
     });
     if (done || norm_in_shared<kCentered, T>(s, o, name)) return;
     norm_forward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);

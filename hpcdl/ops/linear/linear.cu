@@ -140,7 +140,8 @@ void linear(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View resid
                    .z_ld = z ? z.row_stride() : 0,
                    .activation = static_cast<GemmActivation>(a.activation),
                    .residual = residual.data(),
-                   .residual_ld = residual ? residual.row_stride() : 0}});
+                   .residual_ld = residual ? residual.row_stride() : 0},
+           .constant_b = a.constant_weights});
 }
 
 void linear_backward(Stream& s, const LinearGradients& g, const LinearArgs& a) {

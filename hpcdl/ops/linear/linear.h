@@ -19,6 +19,7 @@ struct LinearArgs {
   Activation activation = Activation::none;
   bool conv1d = false;
   DType out = DType::none;
+  bool constant_weights = false;  // nothing writes W while programs run: a GPU may read it early
 };
 
 /// Checks operands; returns the spec of y.

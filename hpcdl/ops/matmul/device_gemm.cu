@@ -193,7 +193,7 @@ double unaligned_library_microseconds(const Gemm& g) {
 /// H200, us, bf16 (plain | cuBLASLt): 1x256x2048 4.9 | 5.7, 1x2048x2048 6.8 | 6.0, 1x5632x2048 11.6 | 8.4, 1x2048x5632
 /// 14.7 | 10.6, 1x32000x2048 35.5 | 33.8, 1x4096x11008 35.3 | 27.0, 4x256x2048 15.0 | 5.7, 4x11008x4096 62 | 25.
 bool library_reads_few_rows(const Gemm& g) {
-  return fits_tiles(g) && g.k % 8 == 0 && (g.m > 1 || g.n * g.k >= 1 << 20);
+  return !g.constant_b && fits_tiles(g) && g.k % 8 == 0 && (g.m > 1 || g.n * g.k >= 1 << 20);
 }
 
 }  // namespace

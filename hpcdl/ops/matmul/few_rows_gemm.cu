@@ -1,6 +1,6 @@
 #include <type_traits>
 
-#include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/overlap.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/ops/matmul/plain_gemm.h"
 
@@ -10,7 +10,7 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp, kMostRows = 4, kPiece = 8;
+constexpr int kThreads = 128, kWarps = kThreads / kWarp, kMostRows = 4, kPiece = 8, kStreamWarps = 8;
 
 /// kPiece elements at p, of which n exist. kWhole: all or none of them, at a multiple of 16 bytes. Other addresses give
 /// the same sums.
@@ -60,14 +60,96 @@ __global__ void __launch_bounds__(kThreads) few_rows(const __grid_constant__ Gem
   if (lane < rows) finish<T>(g.out, mine, lane, col, batch);
 }
 
-template <class A, class B, class T> void start(Stream& s, const Gemm& g) {
-  const auto whole = [&](const GemmOperand& o) {
-    return reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 && o.ld * dtype_bytes(o.dtype) % 16 == 0 &&
-           o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
+/// Of one 16-bit type, whole pieces alone. `shares` warps share a row of weights; each has the pieces of its share, up to
+/// kAhead at a time, on their way before the activations are there. The order of sums depends on n and k alone.
+template <class E, class T, int kRows, int kAhead>
+__global__ void __launch_bounds__(kStreamWarps* kWarp, kRows == 1 ? (kAhead == 8 ? 3 : 4) : (kAhead == 8 ? 2 : 3))
+    streamed_rows(const __grid_constant__ Gemm g, int shares) {
+  constexpr int kStep = kWarp * kPiece;
+  __shared__ float parts[kStreamWarps][kRows];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            rows = static_cast<int>(g.m), length = static_cast<int>(g.k), together = kStreamWarps / shares;
+  const int each = ((length + kStep - 1) / kStep + shares - 1) / shares * kStep, begin = warp % shares * each,
+            end = begin + each < length ? begin + each : length;
+  const std::int64_t first = std::int64_t{blockIdx.x} * together, col = first + warp / shares, batch = blockIdx.y;
+  const E* const a = static_cast<const E*>(g.a.data) + batch * g.a.batch_stride;
+  const E* const b = static_cast<const E*>(g.b.data) + batch * g.b.batch_stride + col * g.b.ld;
+  const bool some = col < g.n;
+  uint4 w[kAhead];
+  const auto fetch = [&](int k0) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (some && k0 + i * kStep < end) w[i] = stream16(b + k0 + i * kStep);
   };
+  let_next_begin();
+  if (!g.constant_b) await_previous();
+  fetch(begin + lane * kPiece);
+  await_previous();
+  Lanes<kPiece> sums[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = Lanes<kPiece>(0.0f);
+  for (int k0 = begin + lane * kPiece; some && k0 < end; k0 += kAhead * kStep) {
+    if (k0 >= begin + kAhead * kStep) fetch(k0);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int k = k0 + i * kStep;
+      if (k >= end) break;
+      const auto weights = load<kPiece>(reinterpret_cast<const E*>(&w[i]));
+#pragma unroll
+      for (int r = 0; r < kRows; ++r)
+        if (r < rows) sums[r] = fma(weights, widen(read_aligned<kPiece>(a + r * g.a.ld + k)), sums[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const float all = warp_reduce(sum(sums[r]), Sum{});
+    if (lane == 0) parts[warp][r] = all;
+  }
+  __syncthreads();
+  const int of = static_cast<int>(threadIdx.x) / kRows, r = static_cast<int>(threadIdx.x) % kRows;
+  if (of >= together || first + of >= g.n || r >= rows) return;
+  float total = 0;
+  for (int i = 0; i < shares; ++i) total += parts[of * shares + i][r];
+  finish<T>(g.out, total, r, first + of, batch);
+}
+
+bool whole_pieces(const GemmOperand& o) {
+  return reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 && o.ld * dtype_bytes(o.dtype) % 16 == 0 &&
+         o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
+}
+
+/// Warps that share a row of weights: enough for pieces of no more than one turn, and for a block on every
+/// multiprocessor.
+int shares_of_row(const Gemm& g) {
+  constexpr std::int64_t kPieces = 8, kBlocks = 128;
+  const std::int64_t pieces = (g.k + kWarp * kPiece - 1) / (kWarp * kPiece);
+  int shares = 1;
+  while (shares < kStreamWarps && shares < pieces &&
+         (pieces > shares * kPieces || g.batch * g.n * shares < kBlocks * kStreamWarps))
+    shares *= 2;
+  return shares;
+}
+
+template <class E, class T> void start_streamed(Stream& s, const Gemm& g) {
+  const int shares = shares_of_row(g), together = kStreamWarps / shares;
+  const bool few = (g.k + kWarp * kPiece - 1) / (kWarp * kPiece) <= 4 * shares;
+  const Launch at{.grid = {blocks_for(g.n, together), static_cast<unsigned>(g.batch)}, .block = kStreamWarps * kWarp};
+  const auto launch = [&]<int kRows, int kAhead>() {
+    launch_overlapped(queue(s), has_clusters(s), streamed_rows<E, T, kRows, kAhead>, at, "matmul", g, shares);
+  };
+  if (g.m == 1 && few) launch.template operator()<1, 4>();
+  else if (g.m == 1) launch.template operator()<1, 8>();
+  else if (few) launch.template operator()<kMostRows, 4>();
+  else launch.template operator()<kMostRows, 8>();
+}
+
+template <class A, class B, class T> void start(Stream& s, const Gemm& g) {
+  const bool whole = whole_pieces(g.a) && whole_pieces(g.b) && g.k % kPiece == 0;
+  if constexpr (std::is_same_v<A, B>)
+    if (whole) return start_streamed<A, T>(s, g);
   const dim3 grid(blocks_for(g.n, kWarps), static_cast<unsigned>(g.batch));
   const auto launch = [&]<int kRows>() {
-    if (whole(g.a) && whole(g.b) && g.k % kPiece == 0)
+    if (whole)
       few_rows<A, B, T, kRows, true><<<grid, kThreads, 0, queue(s)>>>(g);
     else few_rows<A, B, T, kRows, false><<<grid, kThreads, 0, queue(s)>>>(g);
   };

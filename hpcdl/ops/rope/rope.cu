@@ -1,7 +1,7 @@
 #include "hpcdl/ops/rope/rope.h"
 
 #include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/overlap.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -21,6 +21,8 @@ struct Rotation {
 /// angles.
 template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
   constexpr int N = kLanes<T>, kHeads = 2;
+  let_next_begin();
+  await_previous();
   const std::int64_t token = blockIdx.x, b = token / r.tokens, t = token - b * r.tokens,
                      position = r.params->position + t;
   const int half = static_cast<int>(r.half), heads = static_cast<int>(r.heads), high = static_cast<int>(blockDim.y);
@@ -79,9 +81,9 @@ void rope(Stream& s, Grad y, View x, View table, float sign, const Rope::Args& a
     if (tokens * r.heads * packs == 0) return;
     const auto wide = static_cast<unsigned>(packs < 128 ? packs : 128);
     const std::int64_t pairs = (r.heads + 1) / 2, most = 256 / wide;
-    rotate<T>
-        <<<blocks_for(tokens, 1), dim3(wide, static_cast<unsigned>(pairs < most ? pairs : most)), 0, queue(s)>>>(r);
-    launched("rope");
+    const dim3 block(wide, static_cast<unsigned>(pairs < most ? pairs : most));
+    launch_overlapped(queue(s), overlaps(s, tokens), rotate<T>, {.grid = blocks_for(tokens, 1), .block = block}, "rope",
+                      r);
   });
 }
 
