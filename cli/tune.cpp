@@ -90,18 +90,28 @@ void wish_int4(tune::Wishes& to, const std::string& text) {
   tune::wish_int4(to, n[0], n[1], n[2], n[3]);
 }
 
-tune::Wishes wishes_of(const TuneOptions& o, Pool& pool, Device device, const Command& sub) {
-  tune::Wishes all;
-  for (const auto& text : o.int4) wish_int4(all, text);
-  if (!o.configs.empty()) {
-    train::RunConfig config;
-    auto table = train::table_of(config);
-    load(table, {o.configs.begin(), o.configs.end()}, overrides(sub.rest()), sub);
-    all.merge(tune::wishes_of_training(config, pool, device));
+/// What the command line names, read before a GPU is looked for: a wrong name is told on every machine.
+struct Named {
+  std::optional<train::RunConfig> config;
+  std::filesystem::path model;
+  tune::Wishes int4;
+
+  Named(const TuneOptions& o, const Command& sub) {
+    for (const auto& text : o.int4) wish_int4(int4, text);
+    if (!o.configs.empty()) {
+      auto table = train::table_of(config.emplace());
+      load(table, {o.configs.begin(), o.configs.end()}, overrides(sub.rest()), sub);
+    }
+    if (!o.model.empty()) model = io::find_model_folder(o.model);
   }
-  if (!o.model.empty()) all.merge(tune::wishes_of_generation(io::find_model_folder(o.model), pool, device));
-  return all;
-}
+
+  tune::Wishes wishes(Pool& pool, Device device) {
+    tune::Wishes all = int4;
+    if (config) all.merge(tune::wishes_of_training(*config, pool, device));
+    if (!model.empty()) all.merge(tune::wishes_of_generation(model, pool, device));
+    return all;
+  }
+};
 
 int list_choices(const tune::Session& session, const TuneOptions& o) {
   if (o.json)
@@ -136,6 +146,7 @@ int report(const tune::Report& r, const tune::Session& session, const TuneOption
 int tune_verb(TuneOptions& o, const Command& sub) {
   const auto words = overrides(sub.rest());
   if (o.configs.empty() && !words.empty()) refuse_keys("tune", words.front(), sub);
+  Named named(o, sub);
   const auto device =
       o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
@@ -150,8 +161,7 @@ int tune_verb(TuneOptions& o, const Command& sub) {
   const auto budget = tune::budget_of(o.seconds);
   tune::Session session(device, pool, tune::Mode::full, build_name(), [](std::string_view text) { say("{}", text); });
   if (o.list) return list_choices(session, o);
-  const auto wishes = wishes_of(o, pool, device, sub);
-  const auto result = session.tune(wishes, budget, o.anew);
+  const auto result = session.tune(named.wishes(pool, device), budget, o.anew);
   const auto roofs = lab::roofs(device, pool);
   return report(result, session, o, [&](const lab::Work& w) { return lab::light(w, roofs).seconds; });
 }

@@ -35,6 +35,8 @@ TEST(disturbance, says_what_took_the_time) {
   Disturbance d = quiet;
   d.waited = 0.25;
   EXPECT_EQ(d.text(), "not to be trusted: our threads waited for a processor 25 % of the time");
+  d.waited = 0.08;
+  EXPECT_FALSE(d.heavy()) << "a quiet machine shows as much";
   d = quiet, d.others = 1;
   EXPECT_FALSE(d.heavy()) << "there was room for both";
   d.idle = 0.01;

@@ -4,10 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/describe.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/stream.h"
 
@@ -54,5 +59,39 @@ template <class T> struct Placed {
     }
   }
 };
+
+/// What a row must become, and by how much each element may be off.
+struct ExpectedRow {
+  std::vector<double> values, allowed;
+};
+
+/// Rows of `cols` at three places: op(rows) changes them in place to reference(row), to the same bits at every place,
+/// and nothing around them.
+template <class T, class Op, class Reference>
+void expect_odd_rows(Stream& s, std::int64_t cols, Op&& op, Reference&& reference) {
+  SCOPED_TRACE(to_string(Spec{{kRows, cols}, dtype_of<T>}));
+  std::vector<T> first;
+  for (const auto& [apart, begin] : {std::pair<std::int64_t, std::int64_t>{cols, 16}, {cols, 19}, {cols + 5, 16}}) {
+    Placed<T> x(s, cols, apart, begin);
+    std::vector<ExpectedRow> want;
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      std::vector<double> row;
+      for (std::int64_t c = 0; c < cols; ++c) row.push_back(static_cast<double>(static_cast<float>(x.at(r, c))));
+      want.push_back(reference(std::span<const double>(row)));
+    }
+    op(x.rows(s));
+    const auto got = x.results(s);
+    x.expect_untouched_around();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto& [values, allowed] = want[i / static_cast<std::size_t>(cols)];
+      const std::size_t c = i % static_cast<std::size_t>(cols);
+      ASSERT_NEAR(static_cast<double>(static_cast<float>(got[i])), values[c], allowed[c])
+          << "element " << i << ", rows " << apart << " apart, after " << begin;
+    }
+    if (first.empty()) first = got;
+    EXPECT_EQ(0, std::memcmp(first.data(), got.data(), got.size() * sizeof(T)))
+        << "other bits with rows " << apart << " apart, after " << begin;
+  }
+}
 
 }  // namespace hpcdl::testing

@@ -201,6 +201,8 @@ TEST_F(Messages, what_is_missing_is_said_with_what_would_do) {
   expect_error({"tune", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given: add -c run.toml");
   expect_error({"roofline", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given");
   expect_error({"tune", "--mdel", "x"}, 2, "unknown option --mdel; did you mean --model?");
+  expect_error({"tune", "-c", "missing.toml"}, 70, "missing.toml");
+  expect_error({"tune", "--model", "no/such/folder"}, 70, "no/such/folder");
   if (cuda_devices() == 0) expect_error({"tune"}, 70, "there is no GPU here, so there is nothing to tune");
   for (const Words& words : {Words{"train"},
                              {"slurm"},

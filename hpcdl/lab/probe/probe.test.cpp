@@ -248,6 +248,14 @@ TEST(probe, the_picture_names_its_levels_and_escapes_what_it_is_told) {
   EXPECT_NE(to_svg(Probe{}).find("nothing was measured"), std::string::npos);
 }
 
+TEST(probe, the_picture_has_a_dark_face) {
+  const auto svg = to_svg(example());
+  EXPECT_NE(svg.find("@media(prefers-color-scheme:dark)"), std::string::npos);
+  // What is drawn takes every colour from the style, where both faces are.
+  for (auto at = svg.find("</style>"); (at = svg.find('#', at)) != std::string::npos; ++at)
+    EXPECT_EQ(svg.substr(at - 4, 9), "url(#fade") << svg.substr(at - 40, 60);
+}
+
 TEST(probe, no_line_of_the_picture_runs_through_the_names_of_the_levels) {
   const auto number_behind = [](const std::string& svg, const std::string& words, std::size_t from) {
     return std::stod(svg.substr(svg.find(words, from) + words.size()));

@@ -3,15 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <vector>
+#include <span>
+#include <type_traits>
 
 #include "hpcdl/core/buffer.h"
-#include "hpcdl/core/describe.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/testing/odd_rows.h"
 
@@ -19,7 +16,6 @@ namespace hpcdl {
 namespace {
 
 using testing::kRows;
-using testing::Placed;
 
 template <class T> OwnedTensor parameter(Stream& s, std::int64_t cols, std::uint64_t seed) {
   OwnedTensor host(Spec{{cols}, dtype_of<T>}), there(host.tensor.spec(), s.device());
@@ -30,44 +26,35 @@ template <class T> OwnedTensor parameter(Stream& s, std::int64_t cols, std::uint
   return there;
 }
 
+template <class T> testing::ExpectedRow norm_of(std::span<const double> row, const T* gamma, const T* beta) {
+  constexpr double kAllowed = std::is_same_v<T, float> ? 2e-5 : std::is_same_v<T, bf16> ? 0x1p-8 : 0x1p-10;
+  const auto n = static_cast<double>(row.size());
+  double mean = 0, squares = 0;
+  for (const double x : row) mean += x / n;
+  for (const double x : row) squares += (x - mean) * (x - mean);
+  const double scale = 1 / std::sqrt(squares / n + 1e-5);
+  testing::ExpectedRow want;
+  for (std::size_t c = 0; c < row.size(); ++c) {
+    const double product = (row[c] - mean) * scale * static_cast<double>(static_cast<float>(gamma[c])),
+                 added = static_cast<double>(static_cast<float>(beta[c]));
+    want.values.push_back(product + added);
+    want.allowed.push_back(kAllowed * (std::fabs(product) + std::fabs(added) + 0.01));
+  }
+  return want;
+}
+
 template <class T> void expect_right(Stream& s, std::int64_t cols) {
-  SCOPED_TRACE(to_string(Spec{{kRows, cols}, dtype_of<T>}));
   const OwnedTensor gamma = parameter<T>(s, cols, 1), beta = parameter<T>(s, cols, 2);
   OwnedTensor g(gamma.tensor.spec()), b(gamma.tensor.spec());
   copy(s, g.tensor, gamma.tensor), copy(s, b.tensor, beta.tensor);
   s.synchronize();
   const OwnedTensor mean(Spec{{kRows}, DType::f32}, s.device()), rstd(Spec{{kRows}, DType::f32}, s.device());
-  std::vector<T> first;
-  for (const auto& [apart, begin] : {std::pair<std::int64_t, std::int64_t>{cols, 16}, {cols, 19}, {cols + 5, 16}}) {
-    Placed<T> x(s, cols, apart, begin);
-    std::vector<double> want, size;
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      const auto value = [&](std::int64_t c) { return static_cast<double>(static_cast<float>(x.at(r, c))); };
-      double average = 0, squares = 0;
-      for (std::int64_t c = 0; c < cols; ++c) average += value(c) / static_cast<double>(cols);
-      for (std::int64_t c = 0; c < cols; ++c) squares += (value(c) - average) * (value(c) - average);
-      const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5);
-      for (std::int64_t c = 0; c < cols; ++c) {
-        const double product =
-                         (value(c) - average) * scale * static_cast<double>(static_cast<float>(g.tensor.ptr<T>()[c])),
-                     added = static_cast<double>(static_cast<float>(b.tensor.ptr<T>()[c]));
-        want.push_back(product + added), size.push_back(std::fabs(product) + std::fabs(added) + 0.01);
-      }
-    }
-    LayerNorm::forward(s, x.rows(s), mean.tensor, rstd.tensor, x.rows(s), gamma.tensor, beta.tensor, {.eps = 1e-5f});
-    const auto got = x.results(s);
-    x.expect_untouched_around();
-    for (std::size_t i = 0; i < got.size(); ++i)
-      ASSERT_NEAR(static_cast<double>(static_cast<float>(got[i])), want[i],
-                  (std::is_same_v<T, float>  ? 2e-5
-                   : std::is_same_v<T, bf16> ? 0x1p-8
-                                             : 0x1p-10) *
-                      size[i])
-          << "element " << i << ", rows " << apart << " apart, behind " << begin;
-    if (first.empty()) first = got;
-    EXPECT_EQ(0, std::memcmp(first.data(), got.data(), got.size() * sizeof(T)))
-        << "other bits with rows " << apart << " apart, behind " << begin;
-  }
+  testing::expect_odd_rows<T>(
+      s, cols,
+      [&](const Tensor& x) {
+        LayerNorm::forward(s, x, mean.tensor, rstd.tensor, x, gamma.tensor, beta.tensor, {.eps = 1e-5f});
+      },
+      [&](std::span<const double> row) { return norm_of(row, g.tensor.ptr<T>(), b.tensor.ptr<T>()); });
 }
 
 class OddNormRows : public ::testing::TestWithParam<std::int64_t> {};
