@@ -28,6 +28,7 @@ enum class FrameKind : std::uint8_t {
   message,
   lost,
   stop,
+  over,
   bye
 };
 

@@ -18,7 +18,7 @@
 namespace hpcdl::comm {
 
 /// Of this language: ranks of another one cannot join.
-inline constexpr std::uint32_t kProtocol = 2;
+inline constexpr std::uint32_t kProtocol = 3;
 
 /// What the one that connects says of itself.
 struct Visitor {

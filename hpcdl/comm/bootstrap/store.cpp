@@ -342,6 +342,9 @@ void Store::send(int to, std::string_view bytes) {
 
 void Store::listen(OnMessage on_message, OnLost on_lost) { link_->listen(std::move(on_message), std::move(on_lost)); }
 
+void Store::finish() { link_->send(FrameKind::over, ""); }
+std::int64_t Store::messages() const { return server_ ? server_->messages() : 0; }
+
 bool Store::close(Deadline deadline) {
   link_->say_goodbye();
   return !server_ || server_->wait_for_all(deadline);

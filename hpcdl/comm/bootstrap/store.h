@@ -70,6 +70,11 @@ class Store {
   /// must not wait, and may call set() and send() alone. A lost rank 0 takes the store with it.
   void listen(OnMessage on_message, OnLost on_lost);
 
+  /// This rank's run is over: the others do not hear of it as lost any more. Does not wait.
+  void finish();
+  /// On rank 0: messages that it has passed on, taken or sent as the store so far. Elsewhere 0.
+  std::int64_t messages() const;
+
   /// Says goodbye; rank 0 waits for all others. False when some were still there at the deadline.
   bool close(Deadline deadline);
 

@@ -178,6 +178,7 @@ void StoreServer::read_from(int rank) {
 }
 
 void StoreServer::handle(int rank, const Frame& f) {
+  messages_.fetch_add(1, std::memory_order_relaxed);
   Unpacker in(f.payload);
   const auto deadline = [&] { return Clock::now() + std::chrono::milliseconds(in.number<std::int64_t>()); };
   switch (f.kind) {
@@ -226,6 +227,7 @@ void StoreServer::handle(int rank, const Frame& f) {
                 FrameKind::stop);
       break;
     }
+    case FrameKind::over: ranks_[static_cast<std::size_t>(rank)].over = true; break;
     case FrameKind::bye: {
       ranks_[static_cast<std::size_t>(rank)].left = true;
       vacate(rank);
@@ -391,9 +393,9 @@ void StoreServer::vacate(int rank) {
 
 void StoreServer::lose(int rank, const std::string& why) {
   auto& r = ranks_[static_cast<std::size_t>(rank)];
-  r.lost = true;
+  (r.over ? r.left : r.lost) = true;
   vacate(rank);
-  if (!started_) return;
+  if (!started_ || r.over) return;
   const auto text = (Packer() << std::int32_t{rank} << fmt::format("rank {} on {}: {}", rank, r.host, why)).take();
   for (int other = 0; other < options_.world; ++other) send(other, FrameKind::lost, 0, text);
 }
@@ -440,6 +442,7 @@ void StoreServer::will_write(int rank) {
 void StoreServer::send(int rank, FrameKind kind, std::uint32_t id, std::string payload) {
   auto& c = ranks_[static_cast<std::size_t>(rank)].connection;
   if (!c) return;
+  messages_.fetch_add(1, std::memory_order_relaxed);
   c->put({kind, id, std::move(payload)});
   will_write(rank);
 }

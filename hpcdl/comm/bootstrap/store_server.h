@@ -32,11 +32,14 @@ class StoreServer {
   ~StoreServer();
   /// Waits until every rank has said goodbye or is gone. False at the deadline.
   bool wait_for_all(Deadline deadline);
+  /// Frames that have come and gone so far.
+  std::int64_t messages() const { return messages_.load(std::memory_order_relaxed); }
 
  private:
   struct Rank {
     std::unique_ptr<Connection> connection;
     std::string host;   // known once it came
+    bool over = false;  // its run is
     bool left = false;  // said goodbye
     bool lost = false;
     bool to_write = false;    // is in to_write_
@@ -108,6 +111,7 @@ class StoreServer {
   std::vector<Waiting> gets_;
   Deadline first_late_ = Deadline::max();  // no later than any deadline of what waits
   std::size_t kept_ = 0;                   // bytes of values_, with their names
+  std::atomic<std::int64_t> messages_ = 0;
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::condition_variable done_;

@@ -1,5 +1,5 @@
-// Many ranks: what each of them holds, and what rank 0 holds for them, grows with its neighbours and not with the
-// number of ranks. Counts are asserted, and no times.
+// Many ranks: what each of them holds grows with its neighbours and not with the number of ranks, and what they say
+// through rank 0 with the number of ranks. Counts are asserted, and no times.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "hpcdl/comm/bootstrap/ranks_for_tests.h"
 #include "hpcdl/comm/bootstrap/rendezvous.h"
 #include "hpcdl/comm/transport/tcp.h"
+#include "hpcdl/comm/watch/watch.h"
 #include "hpcdl/comm/world.h"
 #include "hpcdl/core/pool.h"
 
@@ -45,25 +47,49 @@ int ranks_for_test() {
 #endif
 }
 
-TEST(Growth, ranks_hold_sockets_to_their_neighbours_alone) {
-  const int n = ranks_for_test();
-  const auto links =
-      static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(n - 1)));  // of halving, and of trees
+struct Member {
+  int rank;
+  std::shared_ptr<Store> store;
+  Group world;
+  Deadline deadline;
+};
+
+/// body(member) of each of n ranks that are threads, which have all started.
+template <class Body> void in_world(int n, Body&& body) {
   const int port = port_of(listen_at("127.0.0.1", 0));
-  const auto before = descriptors();
-  const auto begin = Clock::now();
-  const auto took = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   expect_none(run_ranks(n, [&](int rank) {
     Place place;
     place.rank = rank, place.world = n, place.local_rank = rank, place.local_world = n;
     const auto deadline = in(300s);
     auto store = open_store(
         place, {.method = fmt::format("tcp://127.0.0.1:{}", port), .timeout = 300s, .silent = 300s, .secret = ""});
-    if (rank == 0) std::printf("%d ranks at rank 0 after %.1f s\n", n, took());
-    Group world = make_world(tcp_transport(store, deadline), {.deadline_seconds = 200, .on_lost = {}});
+    Member m{rank, store, make_world(tcp_transport(store, deadline), {.deadline_seconds = 200, .on_lost = {}}),
+             deadline};
     store->barrier("started", deadline);
+    body(m);
+    m.world.close();
+    EXPECT_TRUE(store->close(deadline));
     if (rank == 0) {
-      std::printf("started after %.1f s\n", took());
+      // Of each rank: what it asks and is told at its start and in the body, and its end.
+      EXPECT_LE(store->messages(), 32 * n) << "of " << n << " ranks";
+    }
+  }));
+}
+
+TEST(Growth, ranks_hold_sockets_to_their_neighbours_alone) {
+  const int n = ranks_for_test();
+  const auto links =
+      static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(n - 1)));  // of halving, and of trees
+  const auto before = descriptors();
+  const auto begin = Clock::now();
+  const auto took = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  in_world(n, [&](Member& m) {
+    auto& [rank, store, world, deadline] = m;
+    Watch watch(store_channel(store), {.beat_seconds = 3600});
+    watch.guard(world);
+    if (rank == 0) {
+      std::printf("%d ranks started after %.1f s, with %lld messages\n", n, took(),
+                  static_cast<long long>(store->messages()));
       EXPECT_LE(descriptors() - before, static_cast<std::size_t>(n) * (kOfItsOwn + 2) + 16) << "a tree has n - 1 links";
     }
     store->barrier("looked", deadline);
@@ -92,23 +118,18 @@ TEST(Growth, ranks_hold_sockets_to_their_neighbours_alone) {
       EXPECT_LE(each, kOfItsOwn + links + 2) << "two more where the number of ranks is no power of two";
       EXPECT_LE(each, 64 + links);
     }
-    world.close();
-    EXPECT_TRUE(store->close(deadline));
-  }));
+    watch.close();
+    if (rank == 0)
+      std::printf("ended after %.1f s, with %lld messages\n", took(), static_cast<long long>(store->messages()));
+  });
 }
 
 /// A tensor whose parts of a ring would be hardly worth a step, and the collectives that all ranks pass before they
 /// train, in a world of a size that is no power of two.
 TEST(Growth, more_ranks_than_share_memory) {
   constexpr int n = 75;
-  const int port = port_of(listen_at("127.0.0.1", 0));
-  expect_none(run_ranks(n, [&](int rank) {
-    Place place;
-    place.rank = rank, place.world = n, place.local_rank = rank, place.local_world = n;
-    const auto deadline = in(120s);
-    auto store = open_store(
-        place, {.method = fmt::format("tcp://127.0.0.1:{}", port), .timeout = 120s, .silent = 120s, .secret = ""});
-    Group world = make_world(tcp_transport(store, deadline), {.deadline_seconds = 100, .on_lost = {}});
+  in_world(n, [&](Member& m) {
+    auto& [rank, store, world, deadline] = m;
     EXPECT_EQ(world.share(1000), nullptr);
     Pool pool(1);
     const Stream s(pool);
@@ -125,9 +146,7 @@ TEST(Growth, more_ranks_than_share_memory) {
           .wait();
       EXPECT_EQ(part[15], n);
     }
-    world.close();
-    EXPECT_TRUE(store->close(deadline));
-  }));
+  });
 }
 
 }  // namespace

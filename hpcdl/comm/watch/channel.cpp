@@ -21,7 +21,7 @@ class ThreadChannel final : public Channel {
     const std::lock_guard lock(hub_->mutex);
     hub_->ranks[static_cast<std::size_t>(rank_)] = nullptr;
     for (auto* other : hub_->ranks)
-      if (other) other->take({rank_, true, "its thread has ended"});
+      if (other && !over_) other->take({rank_, true, "its thread has ended"});
   }
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(hub_->hosts.size()); }
@@ -30,6 +30,10 @@ class ThreadChannel final : public Channel {
     const std::lock_guard lock(hub_->mutex);
     for (auto* other : hub_->ranks)
       if (other && other != this && (to < 0 || other->rank_ == to)) other->take({rank_, false, std::string(bytes)});
+  }
+  void finish() override {
+    const std::lock_guard lock(hub_->mutex);
+    over_ = true;
   }
   void listen(OnMessage on_message, OnLost on_lost) override {
     const std::lock_guard lock(hub_->mutex);
@@ -52,6 +56,7 @@ class ThreadChannel final : public Channel {
 
   std::shared_ptr<Hub> hub_;
   int rank_;
+  bool over_ = false;
   OnMessage on_message_;
   OnLost on_lost_;
   std::vector<Event> early_;  // came before anybody listened

@@ -23,6 +23,8 @@ class Channel {
   virtual std::string host(int rank) const = 0;
   /// To one rank, or with -1 to all others. Does not wait; nothing happens for a rank that is gone.
   virtual void send(int to, std::string_view bytes) = 0;
+  /// This rank's run is over: the others do not hear of it as lost any more.
+  virtual void finish() = 0;
   /// Null: nothing is called any more once this has returned.
   virtual void listen(OnMessage on_message, OnLost on_lost) = 0;
 };

@@ -121,6 +121,9 @@ class MortalChannel final : public Channel {
   void send(int to, std::string_view bytes) override {
     if (!dead_) below_->send(to, bytes);
   }
+  void finish() override {
+    if (!dead_) below_->finish();
+  }
   void listen(OnMessage on_message, OnLost on_lost) override {
     below_->listen(std::move(on_message), std::move(on_lost));
   }

@@ -15,7 +15,7 @@ enum class Said : char {
   ask = 'a',       // from rank 0
   report = 'r',    // to rank 0: the answer
   failed = 'f',    // to rank 0: this rank ends by an error; words
-  finished = 'e',  // to all: this rank's run is over
+  finished = 'e',  // to rank 0, and from it to all: this rank's run is over
   verdict = 'v',   // from rank 0; words
   heard = 'h',     // to rank 0: the verdict has come
 };

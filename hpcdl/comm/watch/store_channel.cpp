@@ -11,6 +11,7 @@ class StoreChannel final : public Channel {
   int size() const override { return store_->world(); }
   std::string host(int rank) const override { return store_->hosts()[static_cast<std::size_t>(rank)]; }
   void send(int to, std::string_view bytes) override { store_->send(to, bytes); }
+  void finish() override { store_->finish(); }
   void listen(OnMessage on_message, OnLost on_lost) override {
     store_->listen(std::move(on_message), std::move(on_lost));
   }

@@ -191,7 +191,7 @@ void Watch::State::stop() {
   }
   thread_.join();
   channel_->listen({}, {});
-  if (verdict_.empty()) channel_->send(-1, said(Said::finished, ""));
+  if (verdict_.empty()) channel_->send(keeper() ? -1 : 0, said(Said::finished, "")), channel_->finish();
   world_.reset();
 }
 

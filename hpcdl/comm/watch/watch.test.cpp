@@ -26,6 +26,9 @@ class MuteChannel final : public Channel {
   void send(int to, std::string_view bytes) override {
     if (!mute_) below_->send(to, bytes);
   }
+  void finish() override {
+    if (!mute_) below_->finish();
+  }
   void listen(OnMessage on_message, OnLost on_lost) override {
     if (!on_message) return below_->listen({}, {});
     below_->listen(
