@@ -20,6 +20,7 @@ struct SyncBatchNorm {
   static constexpr unsigned kCasts = 0b11;
   struct Args : BatchNorm::Args {
     Peers peers;
+    bool valid() const { return valid_args<BatchNorm::Args>(*this) && peers.valid(); }
   };
   static std::array<Spec, 2> infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias,
                                    const Args& a);

@@ -35,6 +35,10 @@ Peers Peers::of(std::string_view what) const {
   p.tensor[what.copy(p.tensor, sizeof p.tensor - 1)] = '\0';
   return p;
 }
+bool Peers::valid() const {
+  return ranks >= 1 && ranks <= 1 << 20 && name[sizeof name - 1] == 0 && tensor[sizeof tensor - 1] == 0 &&
+         std::string_view(name).ends_with(fmt::format(" of {}", ranks)) && valid_args(algorithm);
+}
 void Peers::all_reduce(Stream& s, const Tensor& t, comm::Reduce op) const {
   const comm::Label label(tensor);
   group().all_reduce(s, t, op, algorithm).wait();

@@ -33,6 +33,8 @@ struct Peers : Bound {
       : Bound(fmt::format("{} of {}", g.name(), g.size()), &g), ranks(g.size()), algorithm(a) {}
 
   int size() const { return ranks; }
+  /// Arguments from a file: names end, and the axis has as many ranks as it says.
+  bool valid() const;
   /// Only where it is bound.
   const comm::Group& group() const { return *static_cast<const comm::Group*>(at); }
   int rank() const { return group().rank(); }
@@ -104,6 +106,7 @@ struct GatherColumns {
   static constexpr std::string_view name = "gather_columns";
   struct Args : Peers {
     bool sums = false;
+    bool valid() const { return Peers::valid() && valid_args(sums); }
   };
   static Spec infer(const Spec& x, const Args& a);
   static Cost cost(const Spec& x, const Args& a) {

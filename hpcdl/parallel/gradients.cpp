@@ -8,6 +8,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/program/check.h"
 
 namespace hpcdl::parallel {
 
@@ -46,24 +47,39 @@ struct Gradients::Start : Bound {
 
   Start(const Gradients* self, int b, bool w) : Bound(kGradients, self), bucket(b), wait(w) {}
   Gradients& self() const { return *static_cast<Gradients*>(const_cast<void*>(at)); }
+  /// Buckets, F32 each.
+  static void check_record(const RawRecord& r) {
+    require(valid_args(r.args<Start>().wait), kGradients, "\"wait\" is neither true nor false");
+    for (std::size_t i = 0; i < r.count(); ++i)
+      require(r.contiguous(i).dtype == DType::f32, kGradients, "a bucket is {}", to_string(r.spec(i)));
+  }
+  static void check_one(const RawRecord& r) { r.require_count(1), check_record(r); }
 };
 
 // What its records are called, and run.
 struct Gradients::Queued {
   static constexpr std::string_view name = "queue.all_reduce";
   static constexpr RunFn run = &Gradients::start;
+  using RecordArgs = Start;
+  static void check_record(const RawRecord& r) { Start::check_one(r); }
 };
 struct Gradients::Reduced {
   static constexpr std::string_view name = "all_reduce";
   static constexpr RunFn run = &Gradients::start;
+  using RecordArgs = Start;
+  static void check_record(const RawRecord& r) { Start::check_one(r); }
 };
 struct Gradients::Join {
   static constexpr std::string_view name = "all_reduce.join";
   static constexpr RunFn run = &Gradients::join;
+  using RecordArgs = Start;
+  static void check_record(const RawRecord& r) { Start::check_record(r); }
 };
 struct Gradients::Computed {
   static constexpr std::string_view name = "all_reduce.computed";
   static constexpr RunFn run = &Gradients::computed;
+  using RecordArgs = Start;
+  static void check_record(const RawRecord& r) { Start::check_record(r); }
 };
 
 Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device)
@@ -117,6 +133,7 @@ Tensor Gradients::gradient(std::string_view name) const {
 void Gradients::start(Stream& s, const Grad* operands, const void* args) {
   const auto& a = *static_cast<const Start*>(args);
   auto& self = a.self();
+  require(a.bucket >= 0 && a.bucket < std::ssize(self.names_), "parallel", "there is no bucket {}", a.bucket);
   const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
   if (s.device().is_cuda()) {
     const auto group = a.wait ? self.group_ : self.group_.beside();

@@ -19,6 +19,7 @@ struct RowLinear : Linear {
   struct Args : LinearArgs {
     Peers peers;
     bool sums = true;  // false: y stays this rank's addend, for a collective of its own behind
+    bool valid() const { return valid_args<LinearArgs>(*this) && peers.valid() && valid_args(sums); }
   };
   static void forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a) {
     const bool first = a.peers.rank() == 0;
@@ -31,6 +32,7 @@ struct RowMlp : Mlp {
   static constexpr std::string_view name = "row_mlp";
   struct Args : Mlp::Args {
     Peers peers;
+    bool valid() const { return valid_args<Mlp::Args>(*this) && peers.valid(); }
   };
   static void forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2,
                       View residual, const Args& a) {
@@ -50,6 +52,7 @@ struct EnteringLayerNorm : LayerNorm {
   static constexpr std::string_view name = "entering_layer_norm";
   struct Args : LayerNorm::Args {
     Peers peers;
+    bool valid() const { return peers.valid(); }
   };
   static void backward(Stream& s, Grad dx, Grad dgamma, Grad dbeta, View x, View gamma, View mean, View rstd, View dy,
                        Tensor partial, const Args& a) {
@@ -62,6 +65,7 @@ struct EnteringRmsNorm : RmsNorm {
   static constexpr std::string_view name = "entering_rms_norm";
   struct Args : RmsNorm::Args {
     Peers peers;
+    bool valid() const { return peers.valid(); }
   };
   static void backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial,
                        const Args& a) {

@@ -1,5 +1,7 @@
 #include "hpcdl/parallel/update.h"
 
+#include "hpcdl/program/check.h"
+
 namespace hpcdl::parallel {
 namespace {
 
@@ -11,6 +13,18 @@ struct PackedArgs {
 /// Operands: memory for all of them, then the tensors.
 struct SumGradients {
   static constexpr std::string_view name = "sum_gradients";
+  using RecordArgs = PackedArgs;
+  static void check_record(const RawRecord& r) {
+    const auto& a = r.args<PackedArgs>();
+    require(a.peers.valid() && a.count >= 0 && a.count < 1 << 30, name, "its arguments are none");
+    r.require_count(1 + a.count);
+    std::int64_t size = 0;
+    for (std::size_t i = 1; i < r.count(); ++i) {
+      require(r.contiguous(i).dtype == DType::f32, name, "tensors must be F32, got {}", to_string(r.spec(i)));
+      size += r.spec(i).size();
+    }
+    require_spec(name, "their place", r.contiguous(0), {{size}, DType::f32});
+  }
   static void run(Stream& s, const Grad* t, const void* args);
 };
 void SumGradients::run(Stream& s, const Grad* t, const void* args) {
@@ -41,6 +55,24 @@ Tensor as_words(const Tensor& t, std::int64_t first, std::int64_t count) {
 /// Operands: block sums, totals (of what all have, then of each rank's parts), gradients.
 struct GradNormOfRanks {
   static constexpr std::string_view name = "grad_norm.ranks";
+  using RecordArgs = NormArgs;
+  static void check_record(const RawRecord& r) {
+    const auto& a = r.args<NormArgs>();
+    require(a.peers.valid() && valid_args(a.args) && std::min(a.whole, a.parts) >= 0 &&
+                std::max(a.whole, a.parts) < 1 << 30,
+            name, "its arguments are none");
+    r.require_count(2 + a.whole + a.parts);
+    std::int64_t blocks = 0, whole_blocks = 0;
+    for (std::int64_t i = 0; i < a.whole + a.parts; ++i) {
+      if (i == a.whole) whole_blocks = blocks;
+      const auto at = static_cast<std::size_t>(i) + 2;
+      blocks += tensor_blocks(require_float(name, r.contiguous(at), "gradient").shape.size());
+    }
+    if (a.parts == 0) whole_blocks = blocks;
+    require(a.whole_blocks == whole_blocks, name, "{} blocks are not those of its tensors", a.whole_blocks);
+    require_spec(name, "block sums", r.contiguous(0), {{blocks}, DType::f64});
+    require_spec(name, "totals", r.contiguous(1), {{1 + a.peers.size()}, DType::f64});
+  }
   static void run(Stream& s, const Grad* t, const void* args);
 };
 void GradNormOfRanks::run(Stream& s, const Grad* t, const void* args) {

@@ -72,9 +72,19 @@ Tensor first_columns(const Tensor& x, std::int64_t begin, std::int64_t count) {
 }  // namespace
 
 Spec GatherVocabulary::infer(const Spec& x, const Args& a) {
-  const auto share = vocabulary_share(a.vocab, a.peers.rank(), a.peers.size());
-  require(x.shape.rank() >= 1 && x[-1] == share.end - share.begin, name, "rank {} of {} has {} of {} words, got {}",
-          a.peers.rank(), a.peers.size(), share.end - share.begin, a.vocab, to_string(x));
+  const auto is_share = [&](int rank) {
+    const auto share = vocabulary_share(a.vocab, rank, a.peers.size());
+    return x.shape.rank() >= 1 && x[-1] == share.end - share.begin;
+  };
+  if (a.peers.at) {
+    require(is_share(a.peers.rank()), name, "rank {} of {} has another share of {} words, got {}", a.peers.rank(),
+            a.peers.size(), a.vocab, to_string(x));
+  } else {  // of a program from a file: any rank's
+    int rank = 0;
+    while (rank < a.peers.size() && !is_share(rank)) ++rank;
+    require(rank < a.peers.size(), name, "no rank of {} has this share of {} words, got {}", a.peers.size(), a.vocab,
+            to_string(x));
+  }
   Spec y = x;
   y.shape[-1] = a.vocab;
   return y;
@@ -84,6 +94,7 @@ std::array<Spec, 2> GatherVocabulary::scratch(const Spec& x, const Args& a) {
   return {Spec{{rows, width}, x.dtype}, Spec{{a.peers.size(), rows, width}, x.dtype}};
 }
 void GatherVocabulary::forward(Stream& s, Tensor y, View x, Tensor mine, Tensor parts, const Args& a) {
+  static_cast<void>(infer(x.spec(), a));  // a program from a file may be another rank's
   copy_rows(s, first_columns(mine, 0, x.cols()), x);
   a.peers.all_gather(s, parts, mine);
   for (int r = 0; r < a.peers.size(); ++r) {

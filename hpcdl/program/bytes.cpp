@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/program/check.h"
 
 namespace hpcdl {
 namespace {
@@ -180,6 +181,13 @@ Operand operand(Reader& in, const Program& p) {
   in.check(o.offset >= 0 && o.offset <= Reader::kMost && o.strides.rank() == o.spec.shape.rank() &&
                o.spec.dtype != DType::none && end_of(o, in) * dtype_bytes(o.spec.dtype) <= slot.spec.bytes(),
            "an operand lies outside \"{}\"", slot.name);
+  // As views are laid out: the recorder knows no others, and kernels may count on that elements do not overlap.
+  std::int64_t least = 1;
+  for (int d = o.spec.shape.rank() - 1; d >= 0 && o.spec.size() > 0; --d) {
+    in.check(o.strides[d] >= least && (d + 1 < o.spec.shape.rank() || o.strides[d] == 1),
+             "an operand of \"{}\" overlaps itself", slot.name);
+    least = o.strides[d] * o.spec.shape[d];
+  }
   return o;
 }
 
@@ -272,6 +280,11 @@ Program program_of(std::string_view bytes, std::string_view from) {
     in.check(r.scope < p.scopes.size() &&
                  r.args + std::uint64_t{function_of(r.op, r.backward).args_bytes} <= p.args.size() && r.args % 16 == 0,
              "record {} has a scope or arguments that are not there", i);
+  }
+  try {
+    check_records(p);
+  } catch (const Error& e) {
+    in.check(false, "{}", e.what());
   }
   return p;
 }

@@ -9,6 +9,7 @@
 
 #include "hpcdl/program/bound.h"
 #include "hpcdl/program/op.h"
+#include "hpcdl/program/valid.h"
 
 namespace hpcdl {
 
@@ -28,7 +29,8 @@ struct OpInfo {
   OpClass cls = OpClass::other;
   unsigned casts = 0;  // bit i: autocast may cast input i
   std::size_t args_bytes = 0;
-  Bound* (*bound)(void* args) = nullptr;  // null where they have none
+  Bound* (*bound)(void* args) = nullptr;      // null where they have none
+  bool (*valid)(const void* args) = nullptr;  // valid_args()
   void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
   Cost (*cost)(const Spec* in, const void* args) = nullptr;
   int (*scratch)(const Spec* in, const void* args, Spec* out) = nullptr;  // returns how many
@@ -112,6 +114,7 @@ template <class Op> constexpr OpInfo make_op_info() {
   if constexpr (std::is_base_of_v<Bound, Args> ||
                 requires(Args& a) { requires std::is_base_of_v<Bound, decltype(a.peers)>; })
     info.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
+  info.valid = [](const void* a) { return valid_args(*static_cast<const Args*>(a)); };
   info.infer = [](const Spec* in, const void* a, Spec* out) {
     put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));
   };

@@ -61,11 +61,13 @@ void know(OpName name, bool backward, const OpFunction& f) {
   if (!known.run) known = f;
 }
 
-void know(const OpInfo& op, std::uint32_t version) {
+void know(const OpInfo& op, std::uint32_t version, void (*check)(const RawRecord&)) {
   const OpName name(op.name);
-  const auto bytes = static_cast<std::uint32_t>(op.args_bytes);
-  know(name, false, {op.forward, bytes, version});
-  if (op.backward) know(name, true, {op.backward, bytes, version});
+  OpFunction f{op.forward, static_cast<std::uint32_t>(op.args_bytes), version, &op, op.bound, op.valid, check};
+  know(name, false, f);
+  if (!op.backward) return;
+  f.run = op.backward, f.check = nullptr;
+  know(name, true, f);
 }
 
 OpFunction function_of(OpName name, bool backward) {

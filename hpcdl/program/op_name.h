@@ -31,15 +31,21 @@ class OpName {
   std::uint16_t number_ = 0;
 };
 
-/// What records of one name run, forward or backward.
+class RawRecord;  // check.h
+
+/// What records of one name run, forward or backward, and what those from files are checked with.
 struct OpFunction {
   RunFn run = nullptr;           // null: not known in this process
   std::uint32_t args_bytes = 0;  // at least
   std::uint32_t version = 1;     // of what its arguments and operands mean: Op::kVersion
+  const OpInfo* info = nullptr;  // of a typed op
+  Bound* (*bound)(void* args) = nullptr;
+  bool (*valid)(const void* args) = nullptr;
+  void (*check)(const RawRecord&) = nullptr;  // instead of what `info` says
 };
 /// Error where the name stands for another function.
 void know(OpName name, bool backward, const OpFunction& f);
-void know(const OpInfo& op, std::uint32_t version = 1);
+void know(const OpInfo& op, std::uint32_t version = 1, void (*check)(const RawRecord&) = nullptr);
 OpFunction function_of(OpName name, bool backward);
 
 namespace detail {
@@ -47,14 +53,31 @@ template <class Op> constexpr std::uint32_t version_of() {
   if constexpr (requires { Op::kVersion; }) return Op::kVersion;
   else return 1;
 }
+template <class Op> constexpr auto check_of() {
+  void (*check)(const RawRecord&) = nullptr;
+  if constexpr (requires { &Op::check_record; }) check = &Op::check_record;
+  return check;
+}
+template <class Raw> OpFunction raw_function() {
+  OpFunction f{.run = Raw::run, .version = version_of<Raw>(), .check = check_of<Raw>()};
+  if constexpr (requires { typename Raw::RecordArgs; }) {
+    using Args = typename Raw::RecordArgs;
+    f.args_bytes = sizeof(Args);
+    if constexpr (std::is_base_of_v<Bound, Args> ||
+                  requires(Args& a) { requires std::is_base_of_v<Bound, decltype(a.peers)>; })
+      f.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
+  }
+  return f;
+}
 }  // namespace detail
 
 /// Ops that a process can record are known before main() begins, so that programs from files find them: used by
-/// record() and emit(). An op, or what has a name and a function `run`.
+/// record() and emit(). An op, or what has a name, a function `run` and, to be read from files,
+/// check_record(const RawRecord&) and the type of its arguments, RecordArgs.
 template <class Op>
 inline const bool known_op = [] {
-  if constexpr (requires { &Op::infer; }) know(op_info<Op>, detail::version_of<Op>());
-  else know(Op::name, false, {Op::run, 0, detail::version_of<Op>()});
+  if constexpr (requires { &Op::infer; }) know(op_info<Op>, detail::version_of<Op>(), detail::check_of<Op>());
+  else know(Op::name, false, detail::raw_function<Op>());
   return true;
 }();
 

@@ -4,15 +4,21 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <memory>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
 #include "hpcdl/graph/instance.h"
+#include "hpcdl/infer/generator.h"
 #include "hpcdl/io/program_file.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/simd/isa.h"
@@ -108,6 +114,115 @@ TEST(step_programs, run_from_a_file_to_the_same_bits) {
     weights.push_back(bits);
   }
   EXPECT_EQ(weights[0], weights[1]);
+}
+
+/// Programs of all kinds of models and passes: every op of theirs has to say what its records may hold.
+std::vector<Program> programs_of_all_kinds() {
+  std::vector<Program> list;
+  const auto add = [&](const StepPrograms::PassPtr& pass) { list.push_back(pass->planned->program); };
+  const auto step = [&](models::Trainable& model, const StepOptions& options) {
+    Pool pool(1);
+    Stream s(pool);
+    const StepPrograms p(model, options, s);
+    add(p.first()), add(p.evaluation()), add(p.update());
+    if (p.apart()) add(p.last());
+  };
+  const auto mesh = parallel::Mesh::described({.dp = 2, .tp = 2}, 3);
+  for (const auto family : {io::Family::gpt2, io::Family::llama}) {
+    auto alone = LanguageModel::create(models::tiny(family), {}, true);
+    nn::ForwardOptions dense{.recompute = true, .dropout = 0.1f, .head_gradient_now = true, .fused_mlp = true};
+    step(alone, {.batch = 2, .length = 16, .forward = dense, .scaler = GradScaler::Options{}});
+    auto shared =
+        LanguageModel::create(models::tiny(family), {}, true, std::make_shared<parallel::TensorParallel>(mesh.tp()));
+    step(shared, {.batch = 2, .length = 16, .accumulate = true, .data = mesh.dp()});
+    for (const auto* model : {&alone, &shared})
+      add(infer::step_pass(*model, 1, 8)), add(infer::step_pass(*model, 4, 8)), add(infer::head_pass(*model));
+  }
+  for (const auto family : {models::ImageFamily::resnet18, models::ImageFamily::simple_cnn}) {
+    auto image = models::ImageModel::create({.family = family, .classes = 10}, {}, true);
+    step(image, {.batch = 2, .optimizer = Sgd::Args{.momentum = 0.9f}, .data = mesh.dp(), .sync_batch_norm = true});
+    step(image, {.batch = 2, .forward = {.mixup = true}});
+  }
+  return list;
+}
+
+TEST(step_programs, of_all_kinds_can_be_read_again) {
+  for (const auto& p : programs_of_all_kinds()) EXPECT_EQ(to_bytes(program_of(to_bytes(p), "FILE")), to_bytes(p));
+}
+
+/// What came of a program whose bytes say this, checksum and all.
+std::string told(const Program& p) try {
+  plan(program_of(to_bytes(p), "FILE"));
+  return "no error";
+} catch (const Error& e) {
+  return e.what();
+}
+
+TEST(step_programs, that_someone_changed_are_refused_by_op) {
+  const Rng rng{5, 5};
+  std::uint64_t draw = 0;
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(rng.below(draw++, n)); };
+  int wrong_operands = 0, refused = 0;
+  for (const auto& p : programs_of_all_kinds())
+    for (int round = 0; round < 100; ++round) {
+      Program other = p;
+      auto& r = other.records[below(other.records.size())];
+      if (r.operand_count < 2) continue;
+      auto& a = other.operands[r.operands + below(r.operand_count)];
+      const auto before = a.spec;
+      switch (round % 4) {
+        case 0: std::swap(a, other.operands[below(other.operands.size())]); break;
+        case 1:
+          if (a.slot >= 0 && a.spec.shape.rank() > 0 && a.spec.shape[-1] > 1) --a.spec.shape[-1];
+          break;
+        case 2: other.args[r.args + below(8)] = static_cast<std::byte>(below(256)); break;
+        case 3: r.args = other.records[below(other.records.size())].args; break;
+      }
+      const auto error = told(other);
+      EXPECT_TRUE(error == "no error" || error.starts_with("[program] FILE: ")) << error;
+      const bool takes_windows = r.op.starts_with("grad_norm") || r.op == "top1" || r.op == "cross_entropy";
+      if (round % 4 == 1 && before != a.spec && !takes_windows) ++wrong_operands, refused += error != "no error";
+    }
+  EXPECT_GT(wrong_operands, 500);
+  EXPECT_EQ(refused, wrong_operands) << "an operand has another shape than the others ask for";
+}
+
+/// A record of the op in one of the programs, changed.
+std::string told_of(std::string_view op, bool backward, const std::function<void(Program&, Record&)>& change) {
+  for (auto& p : programs_of_all_kinds())
+    for (auto& r : p.records)
+      if (r.op == op && r.backward == backward) return change(p, r), told(p);
+  return "no such record";
+}
+
+TEST(step_programs, say_which_argument_is_none) {
+  const auto set = []<class T>(std::size_t at, T value) {
+    return [=](Program& p, Record& r) { std::memcpy(p.args.data() + r.args + at, &value, sizeof value); };
+  };
+  const auto has = [](const std::string& error, std::string_view part) {
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  const std::string_view kNone = "none of the values";
+  has(told_of("linear", false, set(offsetof(LinearArgs, activation), std::uint8_t{77})), kNone);
+  has(told_of("linear", false, set(offsetof(LinearArgs, conv1d), std::uint8_t{2})), kNone);
+  has(told_of("linear", false, set(offsetof(LinearArgs, out), std::uint8_t{99})), kNone);
+  for (const int heads : {0, -4, 3, 1 << 30}) has(told_of("attention", false, set(0, heads)), "[attention]");
+  for (const int stride : {0, -1}) has(told_of("conv2d", false, set(0, stride)), "[conv2d]");
+  for (const std::int64_t count : {std::int64_t{1} << 60, std::int64_t{-1}, std::int64_t{1}}) {
+    has(told_of("adamw", false, set(offsetof(detail::AdamWRecord, count), count)), "[adamw]");
+    has(told_of("sgd", false, set(offsetof(detail::SgdRecord, count), count)), "[sgd]");
+    has(told_of("grad_norm", false, set(offsetof(detail::GradNormRecord, count), count)), "[grad_norm]");
+  }
+  has(told_of("all_reduce.join", false, [](Program& p, Record&) { p.bounds.clear(); }), "list of names");
+  has(told_of("softmax", true, [](Program&, Record&) {}), "no such record");
+  has(told_of("max_pool2d", true,
+              [](Program& p, Record& r) {  // reads indices that another record wrote
+                for (auto i = r.operands; i < r.operands + r.operand_count; ++i)
+                  if (auto& o = p.operands[i]; o.spec.dtype != DType::f32)
+                    p.slots.push_back(p.slots[static_cast<std::size_t>(o.slot)]),
+                        o.slot = static_cast<int>(p.slots.size()) - 1;
+              }),
+      "does not fit");
 }
 
 TEST(step_programs, of_another_mesh_are_refused_by_name) {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -322,6 +323,63 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   const auto index = run({"inspect", path("parts/model.safetensors.index.json"), "--json"});
   ASSERT_EQ(index.code, 0) << index.err;
   EXPECT_EQ(index.out, run({"inspect", path("parts"), "--json"}).out);
+}
+
+TEST_F(Cli, inspect_shows_the_records_of_any_rank_of_any_mesh) {
+  const auto programs = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"inspect", path("run.toml"), "--program", "--json"});
+    const auto r = run(words);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.json();
+  };
+  const auto all = programs({"--mesh", "dp=2,tp=2", "--rank", "3"});
+  EXPECT_EQ(all.at("mesh").at("tp"), 2);
+  EXPECT_EQ(all.at("rank"), 3);
+  const auto& first = all.at("programs")[0];
+  ASSERT_EQ(first.at("record_list").size(), first.at("records"));
+  double flops = 0;
+  std::set<std::string> ops, phases;
+  for (const auto& r : first.at("record_list")) {
+    flops += r.at("flops").get<double>();
+    ops.insert(r.at("op")), phases.insert(r.at("phase"));
+    for (const auto& o : r.at("operands")) EXPECT_TRUE(o.is_null() || o.at("slot") >= 0) << o.dump();
+  }
+  EXPECT_NEAR(flops / first.at("flops").get<double>(), 1, 1e-9);
+  EXPECT_TRUE(ops.contains("attention") && ops.contains("row_linear"));
+  EXPECT_EQ(phases, (std::set<std::string>{"backward", "forward"}));
+  const auto& digest = first.at("digest");
+  EXPECT_NE(programs({"--mesh", "dp=2,tp=2", "--rank", "2"}).at("programs")[0].at("digest"), digest);
+  EXPECT_NE(programs({}).at("programs")[0].at("digest"), digest);
+  const auto steps = programs({"--generate", "8"}).at("programs");
+  ASSERT_EQ(steps.size(), 5u) << "1, 2, 4 and 8 tokens, and a head";
+  EXPECT_EQ(steps[3].at("name"), "8 tokens of a prompt");
+  ASSERT_EQ(run({"quantize", "--model", model(), "--group", "32", "--out", path("int4")}).code, 0);
+  const auto int4 = run({"inspect", path("int4"), "--program", "--generate", "8"});
+  EXPECT_EQ(int4.code, 0) << int4.err;
+  EXPECT_NE(int4.out.find("int4_linear"), std::string::npos) << int4.out;
+}
+
+TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
+  for (const auto& [words, part] :
+       {std::pair<std::vector<std::string>, const char*>{{"--mesh", "dp=2,tp=2", "--rank", "4"},
+                                                         "one of the 4 ranks of the mesh, got 4"},
+        {{"--rank", "1"}, "one of the 1 ranks of the mesh, got 1"},
+        {{"--rank", "-1"}, "got -1"},
+        {{"--mesh", "pp=2"}, "like dp=8,tp=4, got \"pp=2\""},
+        {{"--mesh", "dp"}, "like dp=8,tp=4, got \"dp\""},
+        {{"--mesh", "dp=0"}, "like dp=8,tp=4, got \"dp=0\""},
+        {{"--mesh", "tp=2.5"}, "like dp=8,tp=4, got \"tp=2.5\""},
+        {{"--mesh", "dp=2,tp"}, "like dp=8,tp=4, got \"dp=2,tp\""},
+        {{"--mesh", "dp=2,dp=4"}, "dp is there twice"},
+        {{"--mesh", "tp=7"}, "are not divisible by tp 7"},
+        {{"--generate", "0"}, "more than 0"}}) {
+    auto all = words;
+    all.insert(all.begin(), {"inspect", path("run.toml"), "--program"});
+    expect_error(run(all), 2, part);
+  }
+  expect_error(run({"inspect", path("run.toml"), "--program", "--generate", "99999"}), 70, "do not fit into");
+  expect_error(run({"inspect", path("run"), "--mesh", "dp=2"}), 2, "--mesh belongs to --program");
+  expect_error(run({"inspect", path("run"), "--generate", "2"}), 2, "--generate belongs to --program");
 }
 
 TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "hpcdl/program/check.h"
+
 namespace hpcdl {
 
 AdamW::Step AdamW::step(const Args& a, const StepParams& p) {
@@ -19,6 +21,15 @@ void AdamW::run(Stream& s, const Grad* operands, const void* args) {
         if (!s.params().skip) cpu::adamw(isa, pool, operands, decays, head.count, step(head.args, s.params()));
       },
       [&](auto& q) { cuda::adamw(q, operands, decays, head.count, head.args); });
+}
+
+void AdamW::check_record(const RawRecord& r) {
+  const auto count = r.args<detail::AdamWRecord>().count;
+  r.args<detail::AdamWRecord>(count);  // flags of decay follow
+  r.require_count(count * kOperands);
+  for (std::size_t i = 0; i < r.count(); i += kOperands)
+    detail::require_adamw(r.contiguous(i), r.contiguous(i + 1), r.contiguous(i + 2), r.contiguous(i + 3),
+                          r.contiguous(i + 4));
 }
 
 }  // namespace hpcdl

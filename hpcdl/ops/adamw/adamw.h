@@ -20,6 +20,10 @@
 
 namespace hpcdl {
 
+namespace detail {
+struct AdamWRecord;
+}
+
 struct AdamW {
   static constexpr std::string_view name = "adamw";
   struct Args {
@@ -35,7 +39,9 @@ struct AdamW {
   /// Operands of one tensor, in this order: value, gradient, m, v, copy (may be absent).
   static constexpr int kOperands = 5;
   static Step step(const Args& a, const StepParams& p);
+  using RecordArgs = detail::AdamWRecord;
   static void run(Stream& s, const Grad* operands, const void* args);
+  static void check_record(const RawRecord& r);
 };
 
 /// A tensor as record_adamw takes it. `copy` may be a default Var.

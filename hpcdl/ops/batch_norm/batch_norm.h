@@ -152,6 +152,15 @@ struct RunningStatistics {
   struct Args {
     float momentum = 0.1f;
   };
+  using RecordArgs = Args;
+  static void check_args(const Spec& mean, const Spec& var, const Spec& statistics, const Args& a) {
+    require(statistics.shape.rank() == 2, name, "the statistics of a batch are (3, C), got {}", to_string(statistics));
+    const Spec want{{statistics[-1]}, DType::f32};
+    require_spec(name, "statistics", statistics, {{3, want[0]}, DType::f32});
+    require_spec(name, "running_mean", mean, want), require_spec(name, "running_var", var, want);
+    require(a.momentum >= 0 && a.momentum <= 1, name, "momentum must be in [0, 1], got {}", a.momentum);
+  }
+  static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void* args) {
     const float momentum = static_cast<const Args*>(args)->momentum;
     const View batch = t[2], mean = detail::statistic(batch, 0), var = detail::statistic(batch, 2);
@@ -255,14 +264,11 @@ inline void BatchNormInference::backward(Stream& s, Grad dx, Grad dresidual, Gra
 /// Records the update of the running statistics (C) f32, memory of the caller, by those of a batch (3, C).
 template <Symbolic V>
 void update_running_statistics(const V& running_mean, const V& running_var, const V& statistics, float momentum) {
-  const Spec want{{statistics[-1]}, DType::f32};
-  require_spec(RunningStatistics::name, "running_mean", running_mean.spec(), want);
-  require_spec(RunningStatistics::name, "running_var", running_var.spec(), want);
-  require(momentum >= 0 && momentum <= 1, RunningStatistics::name, "momentum must be in [0, 1], got {}", momentum);
   const RunningStatistics::Args args{momentum};
+  RunningStatistics::check_args(running_mean.spec(), running_var.spec(), statistics.spec(), args);
   const decltype(read_operand(V())) operands[] = {update_operand(running_mean), update_operand(running_var),
                                                   read_operand(statistics)};
-  const auto bytes = 6.0 * static_cast<double>(want.bytes());
+  const auto bytes = 6.0 * static_cast<double>(running_mean.spec().bytes());
   statistics.graph().template emit<RunningStatistics>(operands, &args, sizeof args, Cost{bytes, bytes});
 }
 

@@ -2,7 +2,7 @@
 // The two records that the recorder itself needs: y = value, and y += x.
 
 #include "hpcdl/program/op.h"
-#include "hpcdl/program/op_info.h"
+#include "hpcdl/program/op_name.h"
 
 namespace hpcdl {
 
@@ -23,6 +23,7 @@ struct Fill {
   };
   static Spec infer(const Spec& y, const Args&) { return y; }
   static Cost cost(const Spec& y, const Args&) { return {0, static_cast<double>(y.bytes())}; }
+  static void check_record(const RawRecord& r);
   static void forward(Stream& s, Tensor y, const Args& a) {
     on(s, [&](auto isa, Pool& pool) { cpu::fill(isa, pool, y, a.value); }, [&](auto& q) { cuda::fill(q, y, a.value); });
   }
@@ -32,6 +33,7 @@ struct Fill {
 struct AddInto {
   static constexpr std::string_view name = "add_into";
   static Cost cost(const Spec& x) { return {static_cast<double>(x.size()), 3.0 * static_cast<double>(x.bytes())}; }
+  static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void*) {
     on(
         s, [&](auto isa, Pool& pool) { cpu::add_into(isa, pool, t[0], t[1]); },

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hpcdl/program/check.h"
+
 namespace hpcdl {
 
 void GradNorm::finish(StepParams& p, double squares, const Args& a) {
@@ -21,6 +23,16 @@ void GradNorm::run(Stream& s, const Grad* operands, const void* args) {
                r.args);
       },
       [&](auto& q) { cuda::grad_norm(q, operands[0], operands + 1, r.count, r.args); });
+}
+
+void GradNorm::check_record(const RawRecord& r) {
+  const auto& head = r.args<detail::GradNormRecord>();
+  require(valid_args(head.args) && head.count >= 0 && head.count < 1 << 30, name, "its arguments are none");
+  r.require_count(1 + head.count);
+  std::int64_t blocks = 0;
+  for (std::size_t i = 1; i < r.count(); ++i)
+    blocks += tensor_blocks(require_float(name, r.contiguous(i), "gradient").shape.size());
+  require_spec(name, "block sums", r.contiguous(0), {{blocks}, DType::f64});
 }
 
 }  // namespace hpcdl

@@ -19,6 +19,10 @@
 
 namespace hpcdl {
 
+namespace detail {
+struct GradNormRecord;
+}
+
 struct GradNorm {
   static constexpr std::string_view name = "grad_norm";
   struct Args {
@@ -26,7 +30,9 @@ struct GradNorm {
     bool skip_nonfinite = true;
   };
   /// Operands: block sums (f64, one per block of all gradients), then the gradients.
+  using RecordArgs = detail::GradNormRecord;
   static void run(Stream& s, const Grad* operands, const void* args);
+  static void check_record(const RawRecord& r);
   /// Sets grad_norm, clip_factor and skip from the sum of squares of the unscaled gradients.
   static void finish(StepParams& p, double squares, const Args& a);
 };

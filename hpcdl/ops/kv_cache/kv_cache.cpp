@@ -1,5 +1,7 @@
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 
+#include "hpcdl/program/check.h"
+
 namespace hpcdl {
 
 void KvCache::check(const Spec& cache, const Spec& x) {
@@ -13,6 +15,12 @@ void KvCache::check(const Spec& cache, const Spec& x) {
 void KvCache::require_room(const View& cache, const View& x, std::int64_t position) {
   require(position >= 0 && position + x[1] <= cache[1], name, "the cache holds {} tokens; cannot append {} after {}",
           cache[1], x[1], position);
+}
+
+void KvCache::check_record(const RawRecord& r) {
+  r.require_count(4);
+  check(r.contiguous(0), r.spec(2)), check(r.contiguous(1), r.spec(3));
+  require(r.spec(0)[1] == r.spec(1)[1] && r.spec(2)[1] == r.spec(3)[1], name, "keys and values have other lengths");
 }
 
 }  // namespace hpcdl

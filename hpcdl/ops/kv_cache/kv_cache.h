@@ -9,7 +9,7 @@
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
-#include "hpcdl/program/op_info.h"
+#include "hpcdl/program/op_name.h"
 
 namespace hpcdl {
 
@@ -34,6 +34,7 @@ struct KvCache {
         },
         [&](auto& q) { cuda::kv_cache(q, k_cache, v_cache, k, v); });
   }
+  static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void*) { append(s, t[0], t[1], t[2], t[3]); }
   static Cost cost(const Spec& k_cache, const Spec& k) {
     return {0, 2.0 * static_cast<double>(k.bytes() + k.size() * dtype_bytes(k_cache.dtype))};

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 
+#include "hpcdl/program/check.h"
+
 namespace hpcdl {
 
 static_assert(sizeof(LossScale::Counts) == 3 * sizeof(std::int32_t));
@@ -15,6 +17,13 @@ void LossScale::End::run(Stream& s, const Grad* operands, const void* args) {
   on(
       s, [&](auto, Pool&) { end(s.params(), *operands[0].ptr<float>(), *operands[1].ptr<Counts>(), a); },
       [&](auto& q) { cuda::loss_scale_end(q, operands[0], operands[1], a); });
+}
+
+void LossScale::check_record(const RawRecord& r) {
+  check_args(r.args<Args>());
+  r.require_count(2);
+  require_spec(name, "scale", r.spec(0), kScale);
+  require_spec(name, "counts", r.contiguous(1), kCounts);
 }
 
 }  // namespace hpcdl

@@ -48,12 +48,22 @@ struct LossScale {
     c.good = 0;
     scale = scale * a.growth < a.most ? scale * a.growth : a.most;
   }
+  static void check_args(const Args& a) {
+    require(a.growth >= 1 && a.backoff > 0 && a.backoff < 1 && a.least > 0 && a.most >= a.least && a.interval > 0, name,
+            "expected growth >= 1 > backoff > 0, most >= least > 0 and an interval of at least 1 step, got {}, {}, {}, "
+            "{} and {}",
+            a.growth, a.backoff, a.most, a.least, a.interval);
+  }
   /// Operands: scale, counts.
+  using RecordArgs = Args;
   static void run(Stream& s, const Grad* operands, const void*);
+  static void check_record(const RawRecord& r);
   /// The record after the update.
   struct End {
     static constexpr std::string_view name = "loss_scale.end";
+    using RecordArgs = Args;
     static void run(Stream& s, const Grad* operands, const void* args);
+    static void check_record(const RawRecord& r) { LossScale::check_record(r); }
   };
 };
 
@@ -68,11 +78,7 @@ template <class Graph, Symbolic V, class F>
 void record_loss_scale(Graph& g, const V& scale, const V& counts, const LossScale::Args& a, F&& update) {
   require_spec(LossScale::name, "scale", scale.spec(), LossScale::kScale);
   require_spec(LossScale::name, "counts", counts.spec(), LossScale::kCounts);
-  require(a.growth >= 1 && a.backoff > 0 && a.backoff < 1 && a.least > 0 && a.most >= a.least && a.interval > 0,
-          LossScale::name,
-          "expected growth >= 1 > backoff > 0, most >= least > 0 and an interval of at least 1 step, got {}, {}, {}, "
-          "{} and {}",
-          a.growth, a.backoff, a.most, a.least, a.interval);
+  LossScale::check_args(a);
   auto args = a;
   clear_padding(args);
   emit_update<LossScale>(g, std::vector{read_operand(scale), read_operand(counts)}, &args, sizeof args, Cost{});

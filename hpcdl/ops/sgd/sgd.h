@@ -21,6 +21,10 @@
 
 namespace hpcdl {
 
+namespace detail {
+struct SgdRecord;
+}
+
 struct Sgd {
   static constexpr std::string_view name = "sgd";
   struct Args {
@@ -45,7 +49,9 @@ struct Sgd {
     if (a.momentum != 0) s.look_ahead = a.nesterov ? a.momentum : 1.0f, s.along = a.nesterov ? 1.0f : 0.0f;
     return s;
   }
+  using RecordArgs = detail::SgdRecord;
   static void run(Stream& s, const Grad* operands, const void* args);
+  static void check_record(const RawRecord& r);
 };
 
 /// A tensor as record_sgd takes it. `copy` may be a default Var, and so may `m` without momentum.
@@ -71,6 +77,12 @@ struct SgdRecord {
   std::int64_t count = 0;
 };
 
+inline void require_sgd(const Sgd::Args& a) {
+  require(a.momentum >= 0 && a.weight_decay >= 0, Sgd::name,
+          "momentum and weight decay must not be negative, got {} and {}", a.momentum, a.weight_decay);
+  require(!a.nesterov || (a.momentum > 0 && a.dampening == 0), Sgd::name,
+          "nesterov needs a momentum and no dampening, got {} and {}", a.momentum, a.dampening);
+}
 inline void require_sgd(const Spec& value, const Spec& gradient, const Spec& m, const Spec& copy, const Sgd::Args& a) {
   require_float(Sgd::name, value, "parameter");
   require_float(Sgd::name, gradient, "gradient");
@@ -88,10 +100,7 @@ inline void require_sgd(const Spec& value, const Spec& gradient, const Spec& m, 
 template <class Graph, Symbolic V>
 void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args& a) {
   using GraphOperand = decltype(read_operand(V()));
-  require(a.momentum >= 0 && a.weight_decay >= 0, Sgd::name,
-          "momentum and weight decay must not be negative, got {} and {}", a.momentum, a.weight_decay);
-  require(!a.nesterov || (a.momentum > 0 && a.dampening == 0), Sgd::name,
-          "nesterov needs a momentum and no dampening, got {} and {}", a.momentum, a.dampening);
+  detail::require_sgd(a);
   std::vector<GraphOperand> operands;
   std::vector<std::byte> args(sizeof(detail::SgdRecord) + tensors.size());
   detail::SgdRecord head{a, static_cast<std::int64_t>(tensors.size())};

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "hpcdl/program/check.h"
+
 namespace hpcdl {
 
 void Top1::check(const Spec& logits, const Spec& targets) {
@@ -16,6 +18,12 @@ void Top1::count(Stream& s, Tensor correct, View logits, View targets) {
   on(
       s, [&](auto, Pool&) { cpu::top1(correct, logits, targets); },
       [&](auto& q) { cuda::top1(q, correct, logits, targets); });
+}
+
+void Top1::check_record(const RawRecord& r) {
+  r.require_count(3);
+  require_spec(name, "the result", r.spec(0), {{1}, DType::f32});
+  check(r.spec(1), r.contiguous(2));
 }
 
 namespace cpu {

@@ -9,7 +9,7 @@
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
-#include "hpcdl/program/op_info.h"
+#include "hpcdl/program/op_name.h"
 
 namespace hpcdl {
 
@@ -17,6 +17,7 @@ struct Top1 {
   static constexpr std::string_view name = "top1";
   static void check(const Spec& logits, const Spec& targets);
   static void count(Stream& s, Tensor correct, View logits, View targets);
+  static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void*) { count(s, t[0], t[1], t[2]); }
   static Cost cost(const Spec& logits) {
     return {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
