@@ -31,9 +31,9 @@ class Option {
   Option not_negative() const;
   Option one_of(std::initializer_list<const char*> words) const;
   Option one_of(std::initializer_list<int> numbers) const;
-  /// As many values as these behind one name.
+  /// As many values as these after one name.
   Option values(int least, int most) const;
-  /// One value behind each naming of a repeatable option, so that a positional word may follow.
+  /// One value each time that a repeatable option is named, so that a positional word may follow.
   Option one_each() const;
   Option separated_by(char delimiter) const;
 

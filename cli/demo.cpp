@@ -305,7 +305,7 @@ void Demo::finish() {
 }
 
 int Demo::go() {
-  // A demo begins anew, and may replace an earlier one, but no run of another kind.
+  // A demo starts from the beginning, and may replace an earlier one, but no run of another kind.
   const bool mine = fs::exists(out_ / "text" / "held_out.txt");
   for (const auto& file : {run_ / "config.toml", int4_ / "config.json"})
     if (!mine && fs::exists(file))

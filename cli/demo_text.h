@@ -19,7 +19,7 @@ struct FoundText {
 /// paragraph once, up to `bytes`. Deterministic for one machine.
 FoundText find_text(std::int64_t bytes);
 
-/// Where a part of a text may begin, at `from` or soon behind: with a paragraph if one begins before `until`, else with
+/// Where a part of a text may begin, at `from` or soon after: with a paragraph if one begins before `until`, else with
 /// a line, else with a word, else with a character.
 std::size_t begin_of_part(std::string_view text, std::size_t from, std::size_t until);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What every verb is made of: a function that adds a sub-command to the parser and leaves behind what to run. `--json`
+// What every verb is made of: a function that adds a sub-command to the parser and sets what to run. `--json`
 // prints one object on stdout; everything meant for people goes to stderr.
 
 #include <functional>
@@ -69,7 +69,7 @@ void end_by(int signal);
 /// Throws Error where this file cannot be written: said before the work whose result it is to hold. Empty: no file.
 void check_writable(const std::string& path);
 
-/// One object on stdout, with a newline. Throws Error when stdout is closed or full, ReaderGone where nobody reads it.
+/// One object on stdout, with a newline. Throws Error when stdout is closed or full, ReaderGone if its reader is gone.
 /// Bytes that are no UTF-8 are replaced.
 void print_json(const Json& object);
 /// The same for text that is the result itself.

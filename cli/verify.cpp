@@ -109,7 +109,7 @@ lab::verify::Options run_options(const VerifyOptions& o, const std::vector<Subje
   return r;
 }
 
-/// Measured before any child starts, and without leaving a thread behind.
+/// Measured before any child starts, and and leaves no thread running.
 lab::Roofs current_roofs(const std::vector<Subject>& subjects, int threads) {
   if (std::none_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CPU; }))
     return {};

@@ -10,7 +10,7 @@ namespace {
 constexpr std::size_t kNarrowest = 20;  // columns; of terminals, and of a description beside its option
 constexpr std::size_t npos = std::string_view::npos;
 
-/// Where the description of an option begins, behind two blanks or more; of other lines the first word.
+/// Where the description of an option begins, after two blanks or more; of other lines the first word.
 std::size_t description_of(std::string_view line) {
   const auto first = std::min(line.find_first_not_of(' '), line.size());
   const auto gap = first == 0 ? npos : line.find("  ", first);

@@ -6,7 +6,7 @@
 
 namespace hpcdl::cli {
 
-/// Columns of the terminal behind this descriptor; `otherwise` where it is none.
+/// Columns of the terminal of this descriptor; `otherwise` if it is no terminal.
 std::size_t columns_of(int fd, std::size_t otherwise);
 
 /// No line longer than `width` unless by a single word. What goes on stands under the description that it belongs to:

@@ -15,7 +15,7 @@ inline void check(cudaError_t status, const char* what) {
     fail("cuda", "{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-/// The runtime's queue behind a stream.
+/// The runtime's queue of a stream.
 inline cudaStream_t queue(const Stream& s) { return static_cast<cudaStream_t>(s.native()); }
 
 /// Makes `d` the calling thread's device while it lives.

@@ -74,7 +74,7 @@ std::string drawn(double done, int cells, const BarStyle& style) {
 
 std::string with_bar(const Bar& b, int room, const BarStyle& style) {
   auto best = words_of(b, b.needed, false, "  ");
-  const auto cells = [&](const Words& w) {  // a blank in front of the bar, two behind it
+  const auto cells = [&](const Words& w) {  // a blank before the bar, two after it
     return room - width_of(w.before) - width_of(w.behind) - (w.before.empty() ? 0 : 1) - (w.behind.empty() ? 0 : 2);
   };
   if (cells(best) < kShortestBar) return "";

@@ -55,7 +55,7 @@ class Work {
   explicit Work(Console console) : console_(std::move(console)) {}
   Work(const Work&) = delete;
   ~Work() { end(); }
-  /// Another `what` begins anew: the time that is left is reckoned from there. `share` of it is done.
+  /// Another `what` starts again: the time that is left is computed from there. `share` of it is done.
   void show(std::string_view what, double share, std::vector<Fact> facts = {});
   void end();
   double seconds() const { return seconds_since(begin_); }  // of what is shown

@@ -1,5 +1,5 @@
 #pragma once
-// Bytes that belong to nobody, between those that do: an address sanitizer is told of them, and reports who reads or
+// Bytes that are not in use, between those that are: an address sanitizer is told of them, and reports any read or
 // writes one. It knows the blocks of malloc(); not where within one a tensor ends, nor of what is mapped. Without a
 // sanitizer these do nothing.
 
@@ -19,7 +19,7 @@
 
 namespace hpcdl {
 
-/// From here on nobody may touch [begin, end). Exact at `begin` where memory in use lies before it, and at `end` to 8
+/// From here on no code may touch [begin, end). Exact at `begin` where memory in use lies before it, and at `end` to 8
 /// bytes: what of a group of eight lies before memory in use stays open.
 inline void close_red_zone([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
 #ifdef HPCDL_RED_ZONES

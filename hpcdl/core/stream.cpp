@@ -17,7 +17,7 @@ void Stream::require_cpu() const {
 Stream Stream::borrowed(Device device, void* native, Pool& pool, StepParams* mirror) {
   Stream s(pool);
   s.device_ = device;
-  s.native_ = std::shared_ptr<void>(std::shared_ptr<void>(), native);  // without a count: nobody frees it here
+  s.native_ = std::shared_ptr<void>(std::shared_ptr<void>(), native);  // without a count: it is not freed here
   s.mirror_ = std::shared_ptr<StepParams>(std::shared_ptr<void>(), mirror);
   return s;
 }
@@ -33,7 +33,7 @@ Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device),
   require(device.index < cuda_devices(), "cuda", "no GPU number {}: this process sees {}", device.index,
           cuda_devices());
   check(cudaSetDevice(device.index),
-        "cudaSetDevice");  // to stay: whoever makes a queue launches on it, which asks for its GPU to be the thread's
+        "cudaSetDevice");  // to stay: the thread that makes a queue launches on it, and its GPU must be current then
   cudaStream_t s = nullptr;
   check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreate");
   native_ = {s, [](void* p) { cudaStreamDestroy(static_cast<cudaStream_t>(p)); }};

@@ -1,9 +1,9 @@
 #pragma once
 // The threads of a Pool and the rules by which they share a job.
 //
-// Each worker has a seat, whose state is one word: the caller offers a share there, and whoever changes the word from
-// `offered` has claimed it. The worker of the seat does so when it runs; a thread that is done with its own share does so
-// for workers that have not come. Only a share that was begun is waited for.
+// Each worker has a seat, whose state is one word: the caller offers a share there, and the thread that changes the
+// word from `offered` has claimed it. The worker of the seat does so when it runs; a thread that is done with its own
+// share does so for workers that have not come. Only a share that was begun is waited for.
 //
 // A worker that another program keeps off its processor costs time when it has begun a share and is stopped in the
 // middle. Such a worker is left out for a while: its share is for the others, and it sleeps. Each time that it is late

@@ -100,7 +100,7 @@ class Tensor : public View {
 /// How a gradient is written: decided while recording (the first contribution overwrites, later ones add).
 enum class Write : std::uint8_t { overwrite, accumulate };
 
-/// A gradient that a backward kernel writes. Null (false) when nobody needs it.
+/// A gradient that a backward kernel writes. Null (false) if it is not needed.
 class Grad : public Tensor {
  public:
   Grad() = default;

@@ -7,7 +7,7 @@
 namespace hpcdl {
 
 /// An Event that also knows when it was reached. Costs a GPU a time stamp. One that is recorded while work is captured
-/// is reached anew by every launch of it, and only the last counts; only the host may wait for it then.
+/// is reached again by every launch of it, and only the last counts; only the host may wait for it then.
 class TimedEvent {
  public:
   void record(const Stream&);

@@ -13,7 +13,7 @@ std::size_t file_of(const std::vector<std::int64_t>& first, std::int64_t i) {
   return static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), i) - first.begin()) - 1;
 }
 
-/// Tokens [begin, begin + n) and the ones behind each.
+/// Tokens [begin, begin + n) and the one after each.
 void read_window(const TokenFile& file, std::int64_t begin, TokenId vocab, std::span<TokenId> tokens,
                  std::span<TokenId> targets) {
   file.read(begin, tokens);

@@ -47,7 +47,7 @@ std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, 
   return key;
 }
 
-/// The files that a given tokenizer is read from, one behind the other.
+/// The files that a given tokenizer is read from, one after the other.
 std::string text_of_tokenizer(const fs::path& given) {
   if (given.empty()) return {};
   if (!fs::is_directory(given)) return io::read_file(given);
@@ -69,7 +69,7 @@ class FileLock {
   io::Fd fd_;
 };
 
-/// Where validation begins: the first document behind the wanted place, if it comes before half of the rest has gone
+/// Where validation begins: the first document after the wanted place, if it comes before half of the rest has gone
 /// by.
 std::int64_t split_at(const TokenFile& all, double fraction, std::optional<TokenId> separator) {
   const std::int64_t n = all.size();

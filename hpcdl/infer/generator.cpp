@@ -106,7 +106,7 @@ std::span<const float> Generator::on_host(const Tensor& logits) {
   return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
 }
 
-/// Runs ids behind what the cache holds; returns the logits of the last one.
+/// Runs ids after those that the cache holds; returns the logits of the last one.
 std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   while (true) {
     std::int64_t chunk = kLargestChunk;

@@ -42,7 +42,7 @@ void remove_safely(const fs::path& path) {
   remove_tree(aside);
 }
 
-/// Not one that somebody has named otherwise, to keep it or to look at it: such a folder is nobody's to remove.
+/// Not one that a user has renamed, to keep it or to look at it: such a folder is never removed.
 bool is_step_name(const std::string& name) {
   constexpr std::string_view kBegin = "step_";
   return name.starts_with(kBegin) && name.size() > kBegin.size() &&
@@ -52,7 +52,7 @@ bool is_step_name(const std::string& name) {
 struct Found {
   fs::path path;
   std::int64_t serial = kUnreadable;
-  static constexpr std::int64_t kUnreadable = INT64_MAX;  // sorts first, so that whoever resumes hears of it
+  static constexpr std::int64_t kUnreadable = INT64_MAX;  // sorts first, so that a run that resumes reports it
 };
 
 /// Newest first.
@@ -65,7 +65,7 @@ std::vector<Found> list_checkpoints(const fs::path& folder) {
     Found found{path};
     try {
       found.serial = read_checkpoint_info(path).serial;
-    } catch (const Error&) {  // whoever wants it will verify it and hear why
+    } catch (const Error&) {  // a reader verifies it and reports why
     }
     out.push_back(found);
   }

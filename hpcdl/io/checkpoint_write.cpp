@@ -59,7 +59,7 @@ class Part {
     return std::span(t.buffer.data(), static_cast<std::size_t>(t.tensor.bytes()));
   };
 
-  /// Whoever fails goes on sending and receiving, so that the others come to the end and hear of it.
+  /// A rank that fails goes on sending and receiving, so that the others come to the end and learn of it.
   template <class F> void attempt(F f) {
     if (failed_) return;
     try {

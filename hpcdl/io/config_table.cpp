@@ -103,7 +103,7 @@ void ConfigTable::apply_environment(const std::function<const char*(const char*)
 
 std::vector<std::string> ConfigTable::unread_variables(const std::vector<std::string>& variables,
                                                        const std::vector<std::string>& others) const {
-  std::vector<std::string> names, unread;  // without the prefix, in which nobody errs here
+  std::vector<std::string> names, unread;  // without the prefix, which is never wrong here
   for (const auto& f : fields_) names.push_back(environment_name(f.key).substr(kPrefix.size()));
   for (const auto& name : others) names.push_back(name.substr(kPrefix.size()));
   for (const auto& variable : variables) {

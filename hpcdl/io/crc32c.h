@@ -14,7 +14,7 @@ inline std::uint32_t crc32c(std::string_view text, std::uint32_t crc = 0) {
   return crc32c(std::as_bytes(std::span(text)), crc);
 }
 
-/// The two implementations behind crc32c, for tests: a table, and the SSE4.2 instruction (precondition: the CPU has
+/// The two implementations of crc32c, for tests: a table, and the SSE4.2 instruction (precondition: the CPU has
 /// it).
 std::uint32_t crc32c_table(std::span<const std::byte> bytes, std::uint32_t crc);
 std::uint32_t crc32c_sse42(std::span<const std::byte> bytes, std::uint32_t crc);

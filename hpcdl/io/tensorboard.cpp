@@ -100,7 +100,7 @@ TensorBoardWriter::TensorBoardWriter(const fs::path& folder, std::optional<std::
 TensorBoardWriter::~TensorBoardWriter() {
   try {
     if (fd_) flush();
-  } catch (const Error&) {  // a destructor has nobody to tell
+  } catch (const Error&) {  // a destructor cannot report it
   }
 }
 

@@ -23,7 +23,7 @@ constexpr std::array<CharClass, 128> kAscii = [] {
 
 constexpr bool is_line_end(char c) { return c == '\r' || c == '\n'; }
 
-/// Class of the character at `at`, and moves behind it.
+/// Class of the character at `at`, and moves past it.
 CharClass next_class(std::string_view text, std::size_t& at) {
   const auto byte = static_cast<unsigned char>(text[at]);
   if (byte < 0x80) return ++at, kAscii[byte];
@@ -51,7 +51,7 @@ std::size_t contraction(std::string_view text, std::size_t at, bool fold) {
   return 0;
 }
 
-/// \s+(?!\S)|\s+ : a run of white space leaves its last character to the word behind it, unless it has only one.
+/// \s+(?!\S)|\s+ : a run of white space leaves its last character to the word after it, unless it has only one.
 std::size_t space_end(std::string_view text, std::size_t at, std::size_t run) {
   if (run == text.size()) return run;
   std::size_t last = run - 1;

@@ -27,7 +27,7 @@ void Upload::add(const Tensor& to, const View& from) {
 #if HPCDL_CUDA
 namespace {
 
-/// One thread's blocks of staging memory, each with the event behind its last copy.
+/// One thread's blocks of staging memory, each with the event after its last copy.
 class Staging {
  public:
   Staging(std::byte* memory, cudaStream_t queue) : memory_(memory), queue_(queue) {}

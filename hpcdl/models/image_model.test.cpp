@@ -142,7 +142,7 @@ std::vector<std::vector<float>> training_pass(ImageConfig c, const nn::ForwardOp
   auto model = ImageModel::create(c, 5, true);
   Graph g;
   std::vector<Var> in;
-  for (const auto& [name, spec] : model.inputs(4, 0, o)) in.push_back(g.input(name, spec));
+  for (const auto& input : model.inputs(4, 0, o)) in.push_back(g.input(input.name, input.spec, input.role));
   const auto out = model.pass(g, in, o);
   g.keep(out.loss), g.keep(out.correct);
   g.backward(out.loss);

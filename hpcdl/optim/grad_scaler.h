@@ -8,8 +8,8 @@
 //   scaler.step(o, gradients, {}, [&] { record_adamw(o, tensors, {}); });
 //
 // Everything happens in records (ops/loss_scale): a step reads nothing on the host, and ranks whose gradients have been
-// summed agree by themselves. StepParams::grad_scale is what it is without scaling; gradients in memory are scaled
-// ones.
+// summed agree by themselves. StepParams::grad_scale is the same as without scaling; gradients in memory are
+// scaled.
 
 #include <cstddef>
 #include <span>
@@ -27,13 +27,13 @@ class GradScaler {
   struct Options {
     float init_scale = 65536, growth_factor = 2, backoff_factor = 0.5f;
     std::int32_t growth_interval = 2000;  // good steps in a row before the scale grows
-    float min_scale = 0;                  // 0: as far as it takes
+    float min_scale = 0;                  // 0: no limit
     /// How many losses backward's loss is the sum of: the scale is that of their mean, as users of a mean loss know it.
     /// Rounded up to a power of two, so that with scales of powers of two no bit of a gradient that stays within the
     /// type changes.
     std::int64_t terms = 1;
   };
-  /// What a checkpoint holds: as GradScaler.state_dict() does, and how many steps were skipped.
+  /// What a checkpoint holds: the values of GradScaler.state_dict(), and how many steps were skipped.
   struct State {
     float scale = 65536;
     LossScale::Counts counts = {};  // good: the growth tracker
@@ -62,7 +62,7 @@ class GradScaler {
 
   /// As of what has run on the stream; waits for it.
   State state(const Stream& s) const;
-  /// The same without waiting: queues copies to `pinned` memory; once they are done, state(*pinned) is it.
+  /// The same without waiting: queues copies to `pinned` memory; once they are done, state(*pinned) is the state.
   void queue_state(const Stream& s, State* pinned) const;
   State state(State pinned) const;
   void set_state(const Stream& s, const State& state);
@@ -70,7 +70,7 @@ class GradScaler {
  private:
   GradScaler(const Options& options, std::nullptr_t);
   LossScale::Args args_;
-  float divisor_;               // of the scale, in front of a loss that is a sum
+  float divisor_;               // of the scale, for a loss that is a sum
   OwnedTensor scale_, counts_;  // LossScale's: of the sum
 };
 

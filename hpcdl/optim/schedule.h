@@ -20,11 +20,11 @@ struct Schedule {
   std::int64_t steps = 1, warmup = 0;
   double decay_fraction = 0.2;  // wsd only
 
-  /// Learning rate of 0-based `step`; beyond the end it stays where it arrived.
+  /// Learning rate of 0-based `step`; after the end it does not change.
   double at(std::int64_t step) const;
 };
 
-/// What becomes of a learning rate that was found for another batch.
+/// How a learning rate that was found for another batch is scaled.
 enum class LrScaling : std::uint8_t {
   none,
   linear,  // as the batch: Goyal et al., "Accurate, large minibatch SGD", 2017. For SGD, with warm-up
@@ -32,7 +32,7 @@ enum class LrScaling : std::uint8_t {
            // for adaptive gradient algorithms", 2022
 };
 
-/// What to multiply a learning rate by that was found with `base` samples in a step, where there are `batch`.
+/// The factor for a learning rate that was found with `base` samples in a step, if a step has `batch`.
 double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base);
 
 std::string_view schedule_name(ScheduleKind k);

@@ -68,7 +68,7 @@ void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
 }
 
 namespace {
-/// Calls f(index of the byte, index of its low value); the high value is 4 behind.
+/// Calls f(index of the byte, index of its low value); the high value is 4 further on.
 template <class F> void for_bytes(Pool& pool, std::int64_t n, std::int64_t k, F&& f) {
   parallel_for(pool, int4::tiles(n), 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t tile = begin; tile < end; ++tile) {

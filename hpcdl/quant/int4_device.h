@@ -7,11 +7,11 @@
 namespace hpcdl::cuda {
 
 /// As quant::quantize_int4, w (N, K) with dense rows, into the memory of `to`. errors: f32 (N, K/G, 2), the squared
-/// error and the squared weights of each group. A weight that is not finite makes scale and error of its group NaN, as
-/// nobody waits to look.
+/// error and the squared weights of each group. A weight that is not finite makes scale and error of its group NaN:
+/// no call waits to check.
 void quantize_int4(Stream& s, const int4::Weight& to, Tensor errors, View w, bool search);
 
-/// As quant::pack_int4 and quant::unpack_int4; of values above 15 the low four bits are taken, as nobody waits to look.
+/// As quant::pack_int4 and quant::unpack_int4; of values above 15 the low four bits are taken: no call waits to check.
 void pack_int4(Stream& s, Tensor packed, View q);
 void unpack_int4(Stream& s, Tensor q, View packed);
 

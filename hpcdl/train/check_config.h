@@ -4,10 +4,10 @@
 
 namespace hpcdl::train {
 
-/// Throws UsageError where something is set that means nothing for such a run, or that cannot be together.
+/// Throws UsageError if a key is set that has no meaning for such a run, or if two keys contradict each other.
 void check_config(RunConfig& config);
-/// Sets train.batch from train.global_batch, where that is given, for a run on so many ranks. Throws UsageError where
-/// it does not divide, or where both are given.
+/// Sets train.batch from train.global_batch, if that is given, for a run on so many ranks. Throws UsageError if
+/// the ranks do not divide it, or if both are given.
 void share_global_batch(RunConfig& config, int world);
 
 }  // namespace hpcdl::train

@@ -205,7 +205,7 @@ struct ParallelConfig {
   }
 };
 
-/// Which rank this process is and how it finds the others, where no launcher says so: see comm/bootstrap.
+/// Which rank this process is and how it finds the others, if no launcher says so: see comm/bootstrap.
 struct DistConfig {
   int rank = -1, world = 0, local_rank = -1, local_world = 0;
   std::string master, method = "auto", transport = "auto";

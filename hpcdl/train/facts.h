@@ -12,7 +12,7 @@
 
 namespace hpcdl::train {
 
-/// The one in use, which HPCDL_ISA may have asked for.
+/// The instruction set in use, which HPCDL_ISA may have chosen.
 parallel::Fact instruction_set();
 /// The instruction set and every key of the config, but for those that may differ by rank. Of train.device its kind.
 std::vector<parallel::Fact> config_facts(RunConfig& config);

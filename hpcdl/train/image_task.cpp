@@ -182,7 +182,7 @@ void ImageTask::check_resumes(const fs::path& folder) const {
 void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) {
   loader_.emplace(set_, loader_options(), start);
   const bool gpu = compute.device().is_cuda();
-  // The batches of a step and, while nobody knows yet what that came to, those of the next one.
+  // The batches of a step and, while its result is not known yet, those of the next one.
   if (gpu)
     images_.emplace([this] { return &loader_->next(); }, loader_->layout(), compute, loader_->table(),
                     static_cast<int>(2 * config_.train.accumulate));

@@ -39,7 +39,7 @@ class ImageTask final : public Task {
  private:
   data::ImageLoaderOptions loader_options() const;
   std::shared_ptr<const data::ImageSet> open(data::Split split) const;
-  /// A batch wherever it lies: its tensors by the names that a pass knows them by.
+  /// A batch in any memory: its tensors by the names that a pass has for them.
   struct Batch {
     std::vector<std::pair<std::string_view, View>> tensors;
     std::span<const std::int64_t> ids;

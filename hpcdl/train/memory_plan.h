@@ -13,8 +13,8 @@
 
 namespace hpcdl::train {
 
-/// Bytes on the device of the run. Tensors are planned; what they are beside, from `workspaces` on, is estimated, rather
-/// too high than too low: see memory_held.test.cpp.
+/// Bytes on the device of the run. Tensors are planned; all from `workspaces` on is estimated, and rather too high
+/// than too low: see memory_held.test.cpp.
 struct MemoryLedger {
   std::int64_t weights = 0;  // with buffers, and rounded copies
   std::int64_t gradients = 0, optimizer = 0;
@@ -29,7 +29,7 @@ struct MemoryLedger {
   std::int64_t total() const { return tensors() + workspaces + saving + process; }
 };
 
-/// What may change and the samples of a step stay the same.
+/// What may change while the samples of a step stay the same.
 struct MemoryChange {
   std::int64_t batch = 1, accumulate = 1;
   bool recompute = false;
@@ -42,7 +42,7 @@ struct MemoryPlan {
   MemoryLedger ledger;
 };
 
-/// Who shares in the work, as far as memory goes.
+/// The ranks and threads that share the work, as far as memory is concerned.
 struct Workers {
   int threads = 1, ranks = 1;
   bool images = false;  // of a GPU: cuDNN
@@ -61,7 +61,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
 class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;
-  /// shareable: the model's layers can be shared out over ranks (parallel.tp).
+  /// shareable: ranks can share the model's layers (parallel.tp).
   MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true)
       : room_(room), now_(now), shareable_(shareable) {}
   /// Plans the alternatives.

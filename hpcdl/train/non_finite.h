@@ -20,7 +20,7 @@ struct NonFinite {
   std::vector<std::int64_t> rows = {};  // samples of that batch that are bad in it; empty: not known
 };
 
-/// Runs the program again on the inputs it has, after a look at those, looking behind each record at what it wrote.
+/// Checks the inputs that the program has, then runs it again on them and checks after each record what it wrote.
 /// `batch`: samples in it.
 std::optional<NonFinite> first_non_finite(const Instance& exe, Stream& s, std::int64_t batch = 1);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The optimizers of a training step, behind one face: what they keep for every parameter, and the record that updates
+// The optimizers of a training step with one interface: what they keep for every parameter, and the record that updates
 // all of them.
 
 #include <span>

@@ -5,7 +5,7 @@
 
 namespace hpcdl::train {
 
-/// Plans the run of this rank, and where some rank has too little memory for it, or `always`, smaller ones. Collective.
+/// Plans the run of this rank, and smaller runs if some rank has too little memory, or `always`. Collective.
 /// `host_limit`: see Hooks::host_memory_limit. `threads`: that compute.
 MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit,
                     int threads, bool always);

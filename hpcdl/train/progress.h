@@ -22,10 +22,10 @@ struct StepNumbers {
   double seconds = 0, seconds_left = 0;  // of the run so far, and to its end
   double comm_percent = -1,
          hidden_percent =
-             -1;  // of the time: gradients were exchanged; of that: behind computing. < 0: one rank, or not known
+             -1;  // of the time: gradients were exchanged; of that: hidden by computing. < 0: one rank, or not known
 };
 
-/// The line that stays; columns: of the terminal, where what matters least gives way, and the time never. 0: all of it.
+/// The line that stays; columns: of the terminal, the least important parts give way, but never the time. 0: all.
 std::string progress_line(const StepNumbers& n, int columns = 0);
 Bar progress_bar(const StepNumbers& n);
 

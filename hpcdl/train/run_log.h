@@ -1,5 +1,5 @@
 #pragma once
-// What a run leaves behind of its numbers: metrics.jsonl and TensorBoard files. Of a rank that does not lead: nothing.
+// The numbers that a run writes: metrics.jsonl and TensorBoard files. Only the leading rank writes them.
 
 #include <filesystem>
 #include <optional>
@@ -13,9 +13,9 @@ namespace hpcdl::train {
 class RunLog {
  public:
   static constexpr const char* kMetrics = "metrics.jsonl";
-  /// Appends to the files in `folder`, from which what is behind `resumed_at` is dropped.
+  /// Appends to the files in `folder`, from which everything after `resumed_at` is dropped.
   void open(const std::filesystem::path& folder, std::optional<std::int64_t> resumed_at);
-  /// One line of metrics.jsonl, and the same numbers under the tags that dashboards of the field know.
+  /// One line of metrics.jsonl, and the same numbers under tags that common dashboards know.
   void write(const io::Json& line, std::int64_t step);
   void flush();
 
@@ -24,7 +24,7 @@ class RunLog {
   std::optional<io::TensorBoardWriter> tensorboard_;
 };
 
-/// Whether metrics.jsonl in `folder` has the evaluation behind this step.
+/// Whether metrics.jsonl in `folder` has the evaluation after this step.
 bool evaluated(const std::filesystem::path& folder, std::int64_t step);
 
 /// The numbers of a step as a line of metrics; `seen`: samples since the run's first step, in the task's units.

@@ -38,7 +38,7 @@ struct StepOptions {
   std::optional<AutocastPolicy> autocast = {};
   /// Of the mean of the losses of a micro-batch; `terms` is set to how many those are.
   std::optional<GradScaler::Options> scaler = {};
-  /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
+  /// Ranks that share the batch: each calls the same methods with its part, see data/split_data.h.
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
   F32Products products = F32Products::exact;

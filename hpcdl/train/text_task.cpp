@@ -30,7 +30,7 @@ fs::path default_cache() {
   return (xdg && *xdg ? fs::path(xdg) : fs::path(home && *home ? home : "/tmp") / ".cache") / "hpcdl" / "data";
 }
 
-/// Where nobody may write there, as in a container without a home, beside the run.
+/// If it cannot be written, as in a container without a home, next to the run.
 fs::path cache_of(const RunConfig& c) {
   if (!c.data.cache.empty()) return c.data.cache;
   const fs::path usual = default_cache();

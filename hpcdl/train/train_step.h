@@ -59,15 +59,15 @@ class TrainStep {
   /// updates the weights, and waits for all of the step.
   StepResult update(double lr, std::int64_t valid_tokens);
   /// update() in two halves, between which a GPU need not stand still: the first only queues the work; passes of the
-  /// step behind may be queued, but not its update, before result() has waited for this one. A step that is not finite
-  /// changes nothing, whatever was queued behind it.
+  /// next step may be queued, but not its update, before result() has waited for this one. A step that is not finite
+  /// changes nothing, whatever was queued after it.
   void queue_update(double lr, std::int64_t valid_tokens);
   StepResult result();
   /// Forward only, without what is for training alone: dropout, mixtures, smoothed targets, statistics of the batch.
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
-  /// Programs are run by the observer from now on; null: nobody watches.
+  /// Programs are run by the observer from now on; null: no observer.
   void watch(Observer* observer) { observer_ = observer; }
 
   /// Waits for the micro-batches since the last update(), and returns the sum of their losses on this rank.
@@ -113,7 +113,7 @@ class TrainStep {
     std::vector<Staged> batches;  // by micro-batch
     std::int64_t step = 0, micros = 0;
     bool queued = false;  // work that reads the batches may still be under way
-    Pinned numbers;       // GPU: StepParams, and the state of the scaler, behind the update
+    Pinned numbers;       // GPU: StepParams, and the state of the scaler, after the update
     Event done;
     StepResult result;  // CPU: at once
   };

@@ -102,10 +102,10 @@ class Run {
   std::int64_t steps_ = 0;
   std::string toml_;
   std::int64_t step_ = 0, seen_ = 0, saved_ = -1;
-  std::int64_t save_at_ = -1;  // the step behind which the time between checkpoints has passed, as rank 0 says
+  std::int64_t save_at_ = -1;  // the step after which the time between checkpoints has passed, as rank 0 says
   Clock::time_point last_save_ = Clock::now();
   bool asked_ = false;            // some rank was, to stop
-  data::LoaderState start_, at_;  // where the run began, and where the step behind the last one begins
+  data::LoaderState start_, at_;  // where the run began, and where the step after the last one begins
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
   bool epoch_done_ = false;
@@ -366,7 +366,7 @@ void Run::one_step() {
   report(seconds_since(start), task_->waited_seconds() - waited);
 }
 
-/// What the bar shows, behind every step.
+/// What the bar shows, after every step.
 StepNumbers Run::brief_numbers() const {
   const auto units = task_->units();
   const double spent = seconds_since(loop_begin_);
@@ -426,8 +426,8 @@ void Run::report(double seconds, double waited) {
   if (logs_at(step_)) interval_score_ = {};
 }
 
-/// Whoever is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the run that goes
-/// on then. Ranks that share the layers of a model leave it behind the same batch.
+/// A run that is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the run that
+/// continues. Ranks that share the layers of a model leave it after the same batch.
 void Run::evaluate() {
   evaluation_due_ = false;
   train_->share_buffers();
@@ -509,7 +509,7 @@ void Run::save() {
 }
 
 /// What all ranks must know alike before the next step: whether one of them was asked to stop, and whether the
-/// checkpoint behind that step is due. That is said a step ahead, as a GPU queues the passes behind it before.
+/// checkpoint after that step is due. That is said a step ahead, as a GPU queues the passes after it before.
 void Run::agree() {
   const auto& every = config_.checkpoint.every;
   const int signal = StopSignals::requested();

@@ -38,8 +38,8 @@ struct RunSummary {
   std::int64_t first_step = 0;  // steps done before this run; > 0 when resumed
   std::int64_t step = 0;        // steps done now
   bool interrupted = false;     // stopped, and asked to by nothing but SIGINT
-  bool stopped = false;  // asked to by a signal; saved behind the step that was under way: on a GPU that may be the one
-                         // behind the last that was reported
+  bool stopped = false;  // asked to by a signal; saved after the step that was under way: on a GPU that may be the one
+                         // after the last that was reported
   double loss = 0;       // of the last step
   double eval_loss = 0;  // at the end; NaN without evaluation text
   std::int64_t eval_tokens = 0;              // targets that it is the mean of: tokens or images

@@ -78,7 +78,7 @@ class Tar {
     }
   }
 
-  /// To the end of the compressed data, behind the last file.
+  /// To the end of the compressed data, after the last file.
   void drain() {
     do {
       source_.chunk.clear();

@@ -60,6 +60,7 @@ TEST(bench_comm, the_picture_of_one_size_shows_a_mark_and_what_it_means) {
   row.results.push_back(r);
   const auto svg = comm_picture({row}, "all_reduce", 2);
   EXPECT_NE(svg.find("<circle"), std::string::npos) << svg;
+  EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos) << svg;
   EXPECT_NE(svg.find(">0.01<"), std::string::npos) << svg;
   r.seconds = row.results[0].seconds = compare::spread({3e-2});
   EXPECT_NE(comm_picture({row}, "all_reduce", 2).find(">0.00005<"), std::string::npos);

@@ -37,7 +37,10 @@ constexpr const char* kColours[] = {"#1f6fb4", "#7fb2dd", "#d9662b", "#2e8b57", 
 constexpr const char* kStyle =
     "<style>text{font:13px "
     "system-ui,sans-serif;fill:#333}.title{font-size:18px;font-weight:600}.tick{fill:#667;font-size:12px}"
-    ".grid{stroke:#dde3ea}.axis{stroke:#889}</style>\n";
+    ".grid{stroke:#dde3ea}.axis{stroke:#889}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6ebf2}.tick{fill:#94a3b8}.grid{stroke:#2b3648}.paper{fill:#0f1520}"
+    "[stroke='#222']{stroke:#e6ebf2}.name[style*='#222']{fill:#e6ebf2!important}}"
+    "</style>\n";
 
 struct Chart {
   double first = 1e300, last = 0, low = 1e300, high = 0;
@@ -157,7 +160,7 @@ std::string comm_picture(const std::vector<CommRow>& rows, const std::string& ti
   std::string svg =
       fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n",
                   kWidth, kHeight) +
-      kStyle + fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight) +
+      kStyle + fmt::format("<rect class=\"paper\" width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight) +
       text(kLeft, 34, "title", title) + axes(chart);
   for (const auto& c : curves) {
     if (rows.size() == 1)  // a line of one point is none

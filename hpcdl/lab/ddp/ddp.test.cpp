@@ -33,6 +33,7 @@ TEST(ddp_bench, every_form_takes_its_steps_and_says_what_was_exchanged) {
     EXPECT_EQ(json["forms"][1]["speedup_vs_blocking"], 1.0);
     EXPECT_NE(ddp_table(report).find("blocking"), std::string::npos);
     EXPECT_NE(ddp_picture(report, "title").find("</svg>"), std::string::npos);
+    EXPECT_NE(ddp_picture(report, "title").find("prefers-color-scheme:dark"), std::string::npos);
   });
 }
 

@@ -33,8 +33,9 @@ std::string ddp_picture(const DdpReport& r, const std::string& title) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"step time by bucket "
       "size\">\n"
       "<style>text{{font:13px "
-      "sans-serif;fill:#222}}.title{{font-weight:bold;font-size:15px}}.small{{font-size:12px;fill:#555}}</style>\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+      "sans-serif;fill:#222}}.title{{font-weight:bold;font-size:15px}}.small{{font-size:12px;fill:#555}}"
+      "@media(prefers-color-scheme:dark){{text{{fill:#e6ebf2}}.small{{fill:#94a3b8}}.paper{{fill:#0f1520}}}}</style>\n"
+      "<rect class=\"paper\" width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
       kWidth, height);
   svg += text(16, 26, "title", title);
   svg +=
