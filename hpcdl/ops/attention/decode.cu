@@ -11,13 +11,13 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kWarps = 8, kMmaWarps = 4, kBatch = 4;  // of a block; rows of a thread on their way
+constexpr int kWarps = 8, kMmaWarps = 4;  // of a block
 
 struct Decode {
   Heads q, k, v, out;
   float *lse = nullptr, *parts = nullptr;  // (B, H); (B, H, splits, D + 2): sums, top, sum
   const StepParams* params = nullptr;
-  int heads = 0, kv_heads = 0, capacity = 0, splits = 1;
+  int heads = 0, kv_heads = 0, capacity = 0, splits = 1, width = 0;
   bool cached = false;
   float scale = 0;  // times log2 e
 
@@ -40,32 +40,35 @@ template <int N> struct Partial {
   }
 };
 
-/// Joins what the warps of a block found of heads [h0, h0 + heads). `scale`: of their tops.
-template <int kCount, int kHeads, int kWidth>
-__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kWidth + 2], int b, int h0, int heads,
+/// Joins what the warps of a block found of heads [h0, h0 + heads): of each up to kMost sums, then the sum of weights and
+/// their top. `scale`: of the tops.
+template <int kCount, int kHeads, int kMost>
+__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kMost + 2], int b, int h0, int heads,
                        float scale) {
-  for (int i = static_cast<int>(threadIdx.x); i < heads * kWidth; i += kCount * kWarp) {
-    const int h = i / kWidth, d = i % kWidth;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * p.width; i += kCount * kWarp) {
+    const int h = i / p.width, d = i % p.width;
     Partial<1> all;
     for (int w = 0; w < kCount; ++w)
-      all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kWidth], memory[w][h][kWidth + 1], scale);
+      all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kMost], memory[w][h][kMost + 1], scale);
     const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
     if (p.splits == 1) {
       p.out.put(p.out.at(b, 0, h0 + h) + d, all.out.v[0] / all.sum);
       if (p.lse && d == 0) p.lse[head] = (__fmul_rn(all.top, scale) + log2f(all.sum)) / kLog2e;
       continue;
     }
-    float* to = p.parts + (head * p.splits + blockIdx.x) * (kWidth + 2);
+    float* to = p.parts + (head * p.splits + blockIdx.x) * (p.width + 2);
     to[d] = all.out.v[0];
-    if (d == 0) to[kWidth] = all.sum, to[kWidth + 1] = all.top;
+    if (d == 0) to[p.width] = all.sum, to[p.width + 1] = all.top;
   }
 }
 
-/// Block (split, pass of query heads, sequence). kShare threads hold a row.
-template <class K, int kShare, int kHeads>
+/// Block (split, pass of query heads, sequence). kShare threads hold a row, kPacks accesses of 16 bytes each, those
+/// beyond the width idle. kWhole: every row is made of whole accesses.
+template <class K, int kShare, int kPacks, int kHeads, bool kWhole>
 __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ Decode p) {
-  constexpr int N = kLanes<K>, kWidth = kShare * N, kRows = kWarp / kShare;
-  __shared__ float memory[kWarps][kHeads][kWidth + 2];
+  constexpr int kPack = kLanes<K>, N = kPacks * kPack, kMost = kShare * N, kRows = kWarp / kShare,
+                kBatch = 4 / kPacks;  // rows of a thread on their way
+  __shared__ float memory[kWarps][kHeads][kMost + 2];
   let_next_begin();
   await_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp,
@@ -74,28 +77,44 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
             kv = h0 / (p.heads / p.kv_heads);
   const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + kRows - 1) / kRows * kRows;
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
-  const K *ks = static_cast<const K*>(p.k.data) + p.k.at(b, 0, kv) + share * N,
-          *vs = static_cast<const K*>(p.v.data) + p.v.at(b, 0, kv) + share * N;
+  const auto column = [&](int i) { return (share + i / kPack * kShare) * kPack + i % kPack; };
+  const auto fetch = [&](uint4(&to)[kPacks], const K* from, bool there) {
+#pragma unroll
+    for (int j = 0; j < kPacks; ++j) {
+      const int col = column(j * kPack), here = there ? p.width - col : 0;
+      to[j] = make_uint4(0, 0, 0, 0);
+      if constexpr (kWhole) {
+        if (here > 0) to[j] = __ldcs(reinterpret_cast<const uint4*>(from + col));
+      } else if (here > 0) {
+        const auto pack = read<kPack>(from + col, 0, here, K{});
+        memcpy(&to[j], &pack, sizeof to[j]);
+      }
+    }
+  };
+  const auto values = [](const uint4(&from)[kPacks]) {
+    return map<N>([&](int i) { return widen(reinterpret_cast<const K*>(&from[i / kPack])[i % kPack]); });
+  };
+  const K *ks = static_cast<const K*>(p.k.data) + p.k.at(b, 0, kv),
+          *vs = static_cast<const K*>(p.v.data) + p.v.at(b, 0, kv);
   Lanes<N> q[kHeads];
   Partial<N> state[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
-    q[h] = map<N>([&](int i) { return p.q.get(p.q.at(b, 0, h0 + h) + share * N + i) * p.scale; });
+    q[h] = map<N>([&](int i) {
+      return column(i) < p.width ? p.q.get(p.q.at(b, 0, h0 + h) + column(i)) * p.scale : 0.0f;
+    });
   for (int key = begin + warp * kRows; key < end; key += kWarps * kRows * kBatch) {
-    uint4 kraw[kBatch], vraw[kBatch];
+    uint4 kraw[kBatch][kPacks], vraw[kBatch][kPacks];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = key + i * kWarps * kRows + row;
-      kraw[i] = vraw[i] = make_uint4(0, 0, 0, 0);
-      if (at < end) {
-        kraw[i] = __ldcs(reinterpret_cast<const uint4*>(ks + at * p.k.token));
-        vraw[i] = __ldcs(reinterpret_cast<const uint4*>(vs + at * p.v.token));
-      }
+      fetch(kraw[i], ks + at * p.k.token, at < end);
+      fetch(vraw[i], vs + at * p.v.token, at < end);
     }
     float score[kBatch][kHeads];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const auto k = load<N>(reinterpret_cast<const K*>(&kraw[i]));
+      const auto k = values(kraw[i]);
       const bool there = key + i * kWarps * kRows + row < end;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
@@ -119,7 +138,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const auto v = load<N>(reinterpret_cast<const K*>(&vraw[i]));
+      const auto v = values(vraw[i]);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) state[h].out = fma(Lanes<N>(score[i][h]), v, state[h].out);
     }
@@ -135,12 +154,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
     }
     if (row == 0) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) memory[warp][h][share * N + i] = state[h].out.v[i];
-      if (share == 0) memory[warp][h][kWidth] = state[h].sum, memory[warp][h][kWidth + 1] = state[h].top;
+      for (int i = 0; i < N; ++i) memory[warp][h][column(i)] = state[h].out.v[i];
+      if (share == 0) memory[warp][h][kMost] = state[h].sum, memory[warp][h][kMost + 1] = state[h].top;
     }
   }
   __syncthreads();
-  finish<kWarps, kHeads, kWidth>(p, memory, b, h0, kHeads, 1.0f);
+  finish<kWarps, kHeads, kMost>(p, memory, b, h0, kHeads, 1.0f);
 }
 
 /// Block (split, pass of up to 16 query heads, sequence).
@@ -190,23 +209,29 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width, float s
   if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
 }
 
-template <class K, int kShare, int kHeads> void start(Stream& s, const Decode& p, int batch) {
+template <class K, int kShare, int kPacks, int kHeads, bool kWhole> void start(Stream& s, const Decode& p, int batch) {
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.heads / kHeads),
                   static_cast<unsigned>(batch));
-  launch_overlapped(queue(s), overlaps(s, batch), decode<K, kShare, kHeads>, {.grid = grid, .block = kWarps * kWarp},
-                    "attention", p);
+  launch_overlapped(queue(s), overlaps(s, batch), decode<K, kShare, kPacks, kHeads, kWhole>,
+                    {.grid = grid, .block = kWarps * kWarp}, "attention", p);
 }
-template <class K, int kShare> void start(Stream& s, const Decode& p, int batch) {
+template <class K, int kShare, int kPacks> void start(Stream& s, const Decode& p, int batch) {
   const int group = p.heads / p.kv_heads;
-  if (group % 4 == 0) start<K, kShare, 4>(s, p, batch);
-  else if (group % 3 == 0) start<K, kShare, 3>(s, p, batch);
-  else if (group % 2 == 0) start<K, kShare, 2>(s, p, batch);
-  else start<K, kShare, 1>(s, p, batch);
+  const bool whole = p.width % kLanes<K> == 0 && p.k.whole_pieces() && p.v.whole_pieces();
+  if (!whole) return start<K, kShare, kPacks, 1, false>(s, p, batch);
+  if constexpr (kPacks == 1) {
+    if (group % 4 == 0) return start<K, kShare, kPacks, 4, true>(s, p, batch);
+    if (group % 3 == 0) return start<K, kShare, kPacks, 3, true>(s, p, batch);
+  }
+  if (group % 2 == 0) start<K, kShare, kPacks, 2, true>(s, p, batch);
+  else start<K, kShare, kPacks, 1, true>(s, p, batch);
 }
-template <class K> void start(Stream& s, const Decode& p, int batch, std::int64_t pieces) {
-  if (pieces == 8) start<K, 8>(s, p, batch);
-  else if (pieces == 16) start<K, 16>(s, p, batch);
-  else start<K, 32>(s, p, batch);
+template <class K> void start(Stream& s, const Decode& p, int batch) {
+  const int packs = (p.width + kLanes<K> - 1) / kLanes<K>;
+  if (packs <= 8) start<K, 8, 1>(s, p, batch);
+  else if (packs <= 16) start<K, 16, 1>(s, p, batch);
+  else if (packs <= 32) start<K, 32, 1>(s, p, batch);
+  else start<K, 32, 2>(s, p, batch);
 }
 
 template <class T, int kWidth> void start_mma(Stream& s, const Decode& p, int batch) {
@@ -217,9 +242,10 @@ template <class T, int kWidth> void start_mma(Stream& s, const Decode& p, int ba
                     {.grid = grid, .block = kMmaWarps * kWarp}, "attention", p);
 }
 /// False where the tensor cores do not serve the call.
-bool try_mma(Stream& s, const Decode& p, int batch, std::int64_t width) {
-  if (p.q.dtype != p.k.dtype || !p.q.whole_pieces() || (width != 64 && width != 128)) return false;
-  const auto with = [&]<class T>() { width == 64 ? start_mma<T, 64>(s, p, batch) : start_mma<T, 128>(s, p, batch); };
+bool try_mma(Stream& s, const Decode& p, int batch) {
+  if (p.q.dtype != p.k.dtype || (p.width != 64 && p.width != 128)) return false;
+  if (!p.q.whole_pieces() || !p.k.whole_pieces() || !p.v.whole_pieces()) return false;
+  const auto with = [&]<class T>() { p.width == 64 ? start_mma<T, 64>(s, p, batch) : start_mma<T, 128>(s, p, batch); };
   if (p.q.dtype == DType::bf16) with.template operator()<bf16>();
   else if (p.q.dtype == DType::f16) with.template operator()<f16>();
   else return false;
@@ -229,10 +255,7 @@ bool try_mma(Stream& s, const Decode& p, int batch, std::int64_t width) {
 }  // namespace
 
 bool decode_fits(const Attend& c) {
-  const auto pieces = c.width() * dtype_bytes(c.k.dtype()) / 16;
-  return c.q[1] == 1 && c.q[0] < 65536 && c.width() * dtype_bytes(c.k.dtype()) % 16 == 0 &&
-         (pieces == 8 || pieces == 16 || pieces == 32) && heads_of(c.k, c.width()).whole_pieces() &&
-         heads_of(c.v, c.width()).whole_pieces();
+  return c.q[1] == 1 && c.q[0] < 65536 && c.width() * dtype_bytes(c.k.dtype()) <= 1024;
 }
 
 void attend_decode(Stream& s, const Attend& c) {
@@ -248,12 +271,12 @@ void attend_decode(Stream& s, const Attend& c) {
                  .kv_heads = c.kv_heads(),
                  .capacity = static_cast<int>(c.k[1]),
                  .splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args)),
+                 .width = static_cast<int>(width),
                  .cached = c.args.cached,
                  .scale = c.scale() * kLog2e};
   const int batch = static_cast<int>(c.q[0]);
-  const bool scaled = !try_mma(s, p, batch, width);  // the queries, and with them the scores
-  if (scaled)
-    visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch, width * dtype_bytes(c.k.dtype()) / 16); });
+  const bool scaled = !try_mma(s, p, batch);  // the queries, and with them the scores
+  if (scaled) visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch); });
   if (p.splits == 1) return;
   launch_overlapped(queue(s), overlaps(s, batch), join_splits,
                     {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)},

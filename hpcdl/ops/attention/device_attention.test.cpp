@@ -348,6 +348,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{1, 200, 129, 2, 2, 128, false}, Case{1, 330, 520, 4, 2, 128, false},
                       Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64},
                       Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64}, Case{1, 1, 40, 5, 5, 64},
+                      Case{2, 1, 700, 6, 2, 80}, Case{1, 1, 1000, 4, 1, 96, true, true}, Case{2, 1, 260, 3, 3, 75},
+                      Case{1, 1, 515, 4, 2, 256}, Case{1, 1, 300, 2, 1, 131, true, true}, Case{1, 1, 129, 2, 2, 20},
                       Case{2, 640, 640, 2, 1, 64}, Case{1, 100, 150, 2, 1, 80, true, true, true},
                       Case{2, 67, 67, 2, 2, 30, false, true, true}, Case{2, 190, 190, 4, 2, 40, true, true},
                       Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},

@@ -190,10 +190,19 @@ double unaligned_library_microseconds(const Gemm& g) {
   return flops(g) / kUnalignedRate * (gelu ? kUnalignedGelu : 1) + 2 * kPassLaunch;
 }
 
-/// H200, us, bf16 (plain | cuBLASLt): 1x256x2048 4.9 | 5.7, 1x2048x2048 6.8 | 6.0, 1x5632x2048 11.6 | 8.4, 1x2048x5632
-/// 14.7 | 10.6, 1x32000x2048 35.5 | 33.8, 1x4096x11008 35.3 | 27.0, 4x256x2048 15.0 | 5.7, 4x11008x4096 62 | 25.
+/// H200, us, bf16 (ours | cuBLASLt): 1x256x2048 2.0 | 5.7, 1x2048x2048 4.6 | 6.0, 1x5632x2048 10.2 | 8.7, 1x2048x5632
+/// 10.7 | 10.5, 1x32000x2048 36.5 | 34.7, 1x4096x11008 31 | 27, 2x4096x4096 18 | 13, 4x11008x4096 57 | 25. Of constant
+/// weights ours reads before the kernel in front has ended, which gains more in a row of short kernels.
 bool library_reads_few_rows(const Gemm& g) {
-  return !g.constant_b && fits_tiles(g) && g.k % 8 == 0 && (g.m > 1 || g.n * g.k >= 1 << 20);
+  const std::int64_t least = g.m > 1 ? 1 << 20 : 1 << 23;
+  return fits_tiles(g) && g.k % 8 == 0 && g.n * g.k >= least && !(g.m == 1 && g.constant_b);
+}
+
+/// f32, small, in microseconds (ours | cuBLASLt): 16x256x256 3.9 | 30, 8x512x512 6.9 | 7.1, 64x64x64 7.3 | 5.6, 128x128x128
+/// 11 | 4.4, 1x11287x256 10 | 6.0, 64x256x256 19 | 6.0, 32x100x1000 67 | 9.0, 10x10x100000 6627 | 34.
+bool best_by_small_kernels(const Gemm& g) {
+  const double work = flops(g);
+  return std::min(g.m, g.n) <= 16 && g.k <= 4096 ? work <= 1 << 22 : work < 1 << 18;
 }
 
 }  // namespace
@@ -228,6 +237,7 @@ void gemm_with(Stream& s, const Gemm& g, int candidate) {
 int gemm_choice(Stream& s, const Gemm& g) {
   if (const int id = told(g); id >= 0) return id;
   if (fits_few_rows(g)) return library_reads_few_rows(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
+  if (g.compute == DType::f32) return !best_by_small_kernels(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   if (!has_sm90a(s) || !fits_tiles(g)) return !tiny(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
   const double library = g.k % 8 == 0 ? library_microseconds(g) : unaligned_library_microseconds(g);

@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(kThreads) few_rows(const __grid_constant__ Gem
   if (lane < rows) finish<T>(g.out, mine, lane, col, batch);
 }
 
-/// Of one 16-bit type, whole pieces alone. `shares` warps share a row of weights; each has the pieces of its share, up to
-/// kAhead at a time, on their way before the activations are there. The order of sums depends on n and k alone.
+/// Of one 16-bit type, whole pieces alone, where weights have few rows: `shares` warps share one; each has the pieces of
+/// its share, up to kAhead at a time, on their way before the activations are there. The order of sums depends on n and k
+/// alone.
 template <class E, class T, int kRows, int kAhead>
 __global__ void __launch_bounds__(kStreamWarps* kWarp, kRows == 1 ? (kAhead == 8 ? 3 : 4) : (kAhead == 8 ? 2 : 3))
     streamed_rows(const __grid_constant__ Gemm g, int shares) {
@@ -113,34 +114,91 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp, kRows == 1 ? (kAhead == 8
   finish<T>(g.out, total, r, first + of, batch);
 }
 
+/// The same where there are rows enough for every warp: it has `rounds` of them, kAhead pieces at a time, and the next
+/// ones are on their way while it multiplies.
+template <class E, class T, int kRows, int kAhead>
+__global__ void __launch_bounds__(kStreamWarps* kWarp, 2) flowing_rows(const __grid_constant__ Gemm g, int rounds) {
+  constexpr int kStep = kWarp * kPiece, kTurn = kAhead * kStep;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            rows = static_cast<int>(g.m), length = static_cast<int>(g.k);
+  const std::int64_t batch = blockIdx.y;
+  const E* const a = static_cast<const E*>(g.a.data) + batch * g.a.batch_stride + lane * kPiece;
+  const E* const b = static_cast<const E*>(g.b.data) + batch * g.b.batch_stride + lane * kPiece;
+  std::int64_t col = std::int64_t{blockIdx.x} * kStreamWarps * rounds + warp;
+  const std::int64_t last = col + std::int64_t{kStreamWarps} * (rounds - 1), end = last < g.n ? last + 1 : g.n;
+  int at = 0;  // of the row
+  const auto fetch = [&](uint4(&w)[kAhead]) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (at + i * kStep + lane * kPiece < length) w[i] = stream16(b + col * g.b.ld + at + i * kStep);
+  };
+  Lanes<kPiece> sums[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) sums[r] = Lanes<kPiece>(0.0f);
+  /// Multiplies what is there, with what follows on its way; false at the end.
+  const auto turn = [&](const uint4(&now)[kAhead], uint4(&next)[kAhead]) {
+    const int here = at;
+    const std::int64_t row = col;
+    at += kTurn;
+    if (at >= length) at = 0, col += kStreamWarps;
+    const bool more = col < end;
+    if (more) fetch(next);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int k = here + i * kStep;
+      if (k + lane * kPiece >= length) break;
+      const auto weights = load<kPiece>(reinterpret_cast<const E*>(&now[i]));
+#pragma unroll
+      for (int r = 0; r < kRows; ++r)
+        if (r < rows) sums[r] = fma(weights, widen(read_aligned<kPiece>(a + r * g.a.ld + k)), sums[r]);
+    }
+    if (col == row) return more;
+    float mine = 0;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float all = warp_reduce(sum(sums[r]), Sum{});
+      if (lane == r) mine = all;
+      sums[r] = Lanes<kPiece>(0.0f);
+    }
+    if (lane < rows) finish<T>(g.out, mine, lane, row, batch);
+    return more;
+  };
+  uint4 even[kAhead], odd[kAhead];
+  let_next_begin();
+  if (!g.constant_b) await_previous();
+  if (col < end) fetch(even);
+  await_previous();
+  if (col < end)
+    while (turn(even, odd) && turn(odd, even)) {
+    }
+}
+
 bool whole_pieces(const GemmOperand& o) {
   return reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 && o.ld * dtype_bytes(o.dtype) % 16 == 0 &&
          o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
 }
 
-/// Warps that share a row of weights: enough for pieces of no more than one turn, and for a block on every
-/// multiprocessor.
-int shares_of_row(const Gemm& g) {
-  constexpr std::int64_t kPieces = 8, kBlocks = 128;
+template <class E, class T> void start_streamed(Stream& s, const Gemm& g) {
+  constexpr std::int64_t kBlocks = 128;  // about a large GPU's multiprocessors
+  const auto launch = [&](auto* kernel, std::int64_t columns, int count) {
+    const Launch at{.grid = {blocks_for(g.n, columns), static_cast<unsigned>(g.batch)}, .block = kStreamWarps * kWarp};
+    launch_overlapped(queue(s), has_clusters(s), kernel, at, "matmul", g, count);
+  };
+  if (g.batch * g.n >= kBlocks * kStreamWarps) {
+    const std::int64_t at_once = 2 * multiprocessors(s) * kStreamWarps;
+    const int rounds = static_cast<int>((g.batch * g.n + at_once - 1) / at_once);
+    return launch(g.m == 1 ? flowing_rows<E, T, 1, 8> : flowing_rows<E, T, kMostRows, 4>, kStreamWarps * rounds,
+                  rounds);
+  }
   const std::int64_t pieces = (g.k + kWarp * kPiece - 1) / (kWarp * kPiece);
   int shares = 1;
-  while (shares < kStreamWarps && shares < pieces &&
-         (pieces > shares * kPieces || g.batch * g.n * shares < kBlocks * kStreamWarps))
-    shares *= 2;
-  return shares;
-}
-
-template <class E, class T> void start_streamed(Stream& s, const Gemm& g) {
-  const int shares = shares_of_row(g), together = kStreamWarps / shares;
-  const bool few = (g.k + kWarp * kPiece - 1) / (kWarp * kPiece) <= 4 * shares;
-  const Launch at{.grid = {blocks_for(g.n, together), static_cast<unsigned>(g.batch)}, .block = kStreamWarps * kWarp};
-  const auto launch = [&]<int kRows, int kAhead>() {
-    launch_overlapped(queue(s), has_clusters(s), streamed_rows<E, T, kRows, kAhead>, at, "matmul", g, shares);
+  while (shares < kStreamWarps && shares < pieces && g.batch * g.n * shares < kBlocks * kStreamWarps) shares *= 2;
+  const auto with = [&]<int kAhead>() {
+    launch(g.m == 1 ? streamed_rows<E, T, 1, kAhead> : streamed_rows<E, T, kMostRows, kAhead>, kStreamWarps / shares,
+           shares);
   };
-  if (g.m == 1 && few) launch.template operator()<1, 4>();
-  else if (g.m == 1) launch.template operator()<1, 8>();
-  else if (few) launch.template operator()<kMostRows, 4>();
-  else launch.template operator()<kMostRows, 8>();
+  if (pieces <= 4 * shares) with.template operator()<4>();
+  else with.template operator()<8>();
 }
 
 template <class A, class B, class T> void start(Stream& s, const Gemm& g) {
