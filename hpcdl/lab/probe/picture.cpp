@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 1040, kHeight = 600, kLeft = 76, kRight = 176, kTop = 104, kBottom = 64,
                  kNames = 42;  // of the levels, below kTop
-constexpr const char* kBands[] = {"#eef4fb", "#f6f9fd"};
+constexpr const char* kBands[] = {"var(--band0)", "var(--band1)"};
 
 struct Line {
   std::string name, colour, dash;
@@ -60,13 +60,13 @@ std::vector<Line> lines(const Probe& p) {
     if (l.points.size() > 1) list.push_back(std::move(l));
   };
   if (most > 1) {
-    add("read", "#1f6fb4", cpu::Sweep::read, 1, 1.6, "5 4");
-    add("copy", "#d9662b", cpu::Sweep::copy, 1, 1.6, "5 4");
-    add("streaming copy", "#2e8b57", cpu::Sweep::copy_streaming, 1, 1.6, "5 4");
+    add("read", "var(--read)", cpu::Sweep::read, 1, 1.6, "5 4");
+    add("copy", "var(--copy)", cpu::Sweep::copy, 1, 1.6, "5 4");
+    add("streaming copy", "var(--streaming)", cpu::Sweep::copy_streaming, 1, 1.6, "5 4");
   }
-  add("read", "#1f6fb4", cpu::Sweep::read, most, 2.6, "");
-  add("copy", "#d9662b", cpu::Sweep::copy, most, 2.6, "");
-  add("streaming copy", "#2e8b57", cpu::Sweep::copy_streaming, most, 2.6, "");
+  add("read", "var(--read)", cpu::Sweep::read, most, 2.6, "");
+  add("copy", "var(--copy)", cpu::Sweep::copy, most, 2.6, "");
+  add("streaming copy", "var(--streaming)", cpu::Sweep::copy_streaming, most, 2.6, "");
   return list;
 }
 
@@ -91,8 +91,8 @@ std::string bands(const Probe& p, const Scale& s, int threads) {
   const auto rect = [&](double a, double b, const std::string& fill) {
     a = std::clamp(a, s.first, s.last), b = std::clamp(b, s.first, s.last);
     if (b > a)
-      svg += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>\n", s.x(a), kTop,
-                         s.x(b) - s.x(a), height, fill);
+      svg += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" style=\"fill:{}\"/>\n", s.x(a),
+                         kTop, s.x(b) - s.x(a), height, fill);
   };
   const auto name = [&](double a, double b, const std::string& text, const std::string& below) {
     a = std::clamp(a, s.first, s.last), b = std::clamp(b, s.first, s.last);
@@ -152,7 +152,7 @@ std::string curve(const Line& l, const Scale& s) {
         p->rate.median / 1e9, p->rate.min / 1e9, p->rate.max / 1e9, p->rate.rounds);
   }
   return fmt::format(
-      "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" "
+      "<path d=\"{}\" fill=\"none\" style=\"stroke:{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" "
       "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n{}",
       path, l.colour, l.width, l.dash.empty() ? "none" : l.dash, dots);
 }
@@ -190,18 +190,17 @@ std::string plateaus(const Probe& p, const Line& read, const Scale& s) {
   return svg;
 }
 
-constexpr const char* kStyle = R"(<style>
-text{font-family:-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif;fill:#223}
-.title{font-size:21px;font-weight:600}.sub{font-size:13.5px;fill:#5a6475}.tick{font-size:12px;fill:#5a6475}.name{font-size:13px;fill:#3c4657}
-.level{font-size:15px;font-weight:600;fill:#3c4657}.line{font-size:13.5px;font-weight:600}.value{font-size:13px;font-weight:600;paint-order:stroke;stroke:#fff;stroke-width:4px}
-.grid{stroke:#d8dee8;stroke-width:1}.axis{stroke:#8a94a6;stroke-width:1}
-@media(prefers-color-scheme:dark){text{fill:#e6ebf2}.sub,.tick{fill:#94a3b8}.name,.level{fill:#c5cedb}.value{stroke:#0f1520}.grid{stroke:#2b3648}.paper{fill:#0f1520}
-rect[fill="#eef4fb"]{fill:#1a2740}rect[fill="#f6f9fd"]{fill:#141d2e}.value[style*="#1f6fb4"]{fill:#7fb2dd!important}
-#fade0 stop:first-child{stop-color:#1a2740}#fade1 stop:first-child{stop-color:#141d2e}stop:last-child{stop-color:#0f1520}}
+constexpr const char* kStyle = R"svg(<style>
+svg{--page:#fff;--ink:#223;--soft:#5a6475;--name:#3c4657;--grid:#d8dee8;--axis:#8a94a6;--band0:#eef4fb;--band1:#f6f9fd;--read:#1f6fb4;--copy:#d9662b;--streaming:#2e8b57}
+@media(prefers-color-scheme:dark){svg{--page:#0f1520;--ink:#e6ebf2;--soft:#a3b0c2;--name:#c3cddb;--grid:#2b3648;--axis:#64748b;--band0:#182234;--band1:#131b2a;--read:#6bb3f2;--copy:#f29a68;--streaming:#5fc790}}
+text{font-family:-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif;fill:var(--ink)}
+.title{font-size:21px;font-weight:600}.sub{font-size:13.5px;fill:var(--soft)}.tick{font-size:12px;fill:var(--soft)}.name{font-size:13px;fill:var(--name)}
+.level{font-size:15px;font-weight:600;fill:var(--name)}.line{font-size:13.5px;font-weight:600}.value{font-size:13px;font-weight:600;paint-order:stroke;stroke:var(--page);stroke-width:4px}
+.page{fill:var(--page)}.grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--axis);stroke-width:1}
 </style>
-<defs><linearGradient id="fade0"><stop offset="0" stop-color="#eef4fb"/><stop offset="1" stop-color="#fff"/></linearGradient>
-<linearGradient id="fade1"><stop offset="0" stop-color="#f6f9fd"/><stop offset="1" stop-color="#fff"/></linearGradient></defs>
-)";
+<defs><linearGradient id="fade0"><stop offset="0" style="stop-color:var(--band0)"/><stop offset="1" style="stop-color:var(--page)"/></linearGradient>
+<linearGradient id="fade1"><stop offset="0" style="stop-color:var(--band1)"/><stop offset="1" style="stop-color:var(--page)"/></linearGradient></defs>
+)svg";
 
 }  // namespace
 
@@ -209,7 +208,7 @@ std::string to_svg(const Probe& p) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
       "aria-label=\"bandwidth over working set\">\n"
-      "{2}<rect class=\"paper\" width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
+      "{2}<rect width=\"{0}\" height=\"{1}\" class=\"page\"/>\n",
       kWidth, kHeight, kStyle);
   const auto all = lines(p);
   if (all.empty()) return svg + label(kLeft, 60, "title", "nothing was measured") + "</svg>\n";
