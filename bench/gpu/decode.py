@@ -4,7 +4,7 @@ compiled step, in turns.
 
     bench/gpu/decode.py [--program build/cuda/hpcdl] [--prompt 1024] [--tokens 256] [--rounds 3] [--quick] [--json FILE]
 
-The model is sweep.py's, 1.1 B parameters of random weights in bf16; "int4" is the same quantised by `hpcdl quantize`. Ours gives every token to the host;
+The model has 1.1 B parameters, random weights in bf16; "int4" is the same quantised by `hpcdl quantize`. Ours gives every token to the host;
 PyTorch's stay on the GPU. --quick: without the compiled step.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 import pathlib
 import statistics
+import struct
 import subprocess
 import tempfile
 import time
@@ -19,8 +20,35 @@ import time
 import torch
 import torch.nn.functional as F
 
-from sweep import LLAMA, ROOT, write_llama
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32,
+         "num_key_value_heads": 4, "intermediate_size": 5632, "vocab_size": 32000, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1}
 
+
+def write_llama(folder):
+    """Random weights of LLAMA in bf16: config.json and model.safetensors."""
+    c = LLAMA
+    width, ffn, kv = c["hidden_size"], c["intermediate_size"], c["hidden_size"] // c["num_attention_heads"] * c["num_key_value_heads"]
+    shapes = {"model.embed_tokens.weight": (c["vocab_size"], width), "lm_head.weight": (c["vocab_size"], width), "model.norm.weight": (width,)}
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}."
+        shapes.update({p + "input_layernorm.weight": (width,), p + "post_attention_layernorm.weight": (width,)})
+        shapes.update({p + f"self_attn.{name}_proj.weight": (kv if name in "kv" else width, width) for name in "qkvo"})
+        shapes.update({p + f"mlp.{name}_proj.weight": (ffn, width) for name in ("gate", "up")} | {p + "mlp.down_proj.weight": (width, ffn)})
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        bytes_of = 2 * torch.Size(shape).numel()
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + bytes_of]}
+        at += bytes_of
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (folder / "config.json").write_text(json.dumps(c))
+    with open(folder / "model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for shape in shapes.values():
+            x = torch.ones(shape, device="cuda") if len(shape) == 1 else torch.randn(shape, device="cuda") * 0.02
+            f.write(x.bfloat16().view(torch.int16).cpu().numpy().tobytes())
 
 
 class Llama(torch.nn.Module):
