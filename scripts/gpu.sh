@@ -93,7 +93,7 @@ build() {
 if build; then
   if [[ $part != bars ]]; then
     for ((shard = 0; shard < 4; shard++)); do  # most of it is the double reference, which one core computes
-      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*'
+      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*-*GpuMemoryHeld*'
     done
     beside main_job main_job
     for way in own cudnn; do  # every convolution by this way, where it can; cuDNN wants aligned operands, so that direct calls and replays differ
@@ -112,6 +112,7 @@ if build; then
         build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='cuda/DeviceAttention.*/2:cuda/DeviceAttention.*/3'
     fi
     together
+    step memory build/cuda/gpu_tests --gtest_filter='*GpuMemoryHeld*'  # alone: it asks the driver what is left
     step probe build/cuda/hpcdl probe --device cuda --out "$out/probe.json"
     step profile timeout 60 build/cuda/hpcdl profile "${gpt2[@]}" --steps 5 --rows 10 --trace "$out/gpt2_trace.json.gz" --html "$out/gpt2_profile.html"
     step planted timeout 60 build/cuda/hpcdl verify --planted --device cuda
