@@ -84,20 +84,21 @@ RanksResult start_ranks(const LaunchOptions& o, int restart) {
 }
 
 void check(const LaunchOptions& o) {
-  if (o.count == 0) fail_usage("launch", "how many ranks? hpcdl launch -n 4 -- train -c run.toml");
+  if (o.count == 0) fail_usage("launch", "expected a number of ranks: hpcdl launch -n 4 -- train -c run.toml");
   for (const auto& host : o.hosts)
     if (host.empty() || host.starts_with('-'))
-      fail_usage("launch", "--hosts: \"{}\" is no host; expected names with commas between them", host);
-  if (o.hosts.empty() && !o.there.empty()) fail_usage("launch", "--there is of --hosts");
+      fail_usage("launch", "--hosts: \"{}\" is not a host; expected names with commas between them", host);
+  if (o.hosts.empty() && !o.there.empty())
+    fail_usage("launch", "--there says where hpcdl is on other hosts, and needs --hosts");
 }
 
 int launch_verb(LaunchOptions& o) {
   if (o.agent) return run_agent();
   check(o);
   if (o.words.empty() && o.program.empty())
-    fail_usage("launch", "nothing to start: hpcdl launch -n {} -- train -c run.toml", o.count);
+    fail_usage("launch", "expected a command to start: hpcdl launch -n {} -- train -c run.toml", o.count);
   if (const auto place = comm::find_place(comm::process_environment()); place.world > 1)
-    fail_usage("launch", "this is already {}: start the ranks with that launcher, without hpcdl launch",
+    fail_usage("launch", "this process is already {}: start the ranks with that launcher alone, without hpcdl launch",
                comm::describe(place));
   for (int restart = 0;; ++restart) {
     const auto result = start_ranks(o, restart);

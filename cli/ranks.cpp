@@ -50,7 +50,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 /// Standard input, which does not wait; the ranks have none.
 io::Fd own_stdin() {
   io::Fd copy(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
-  require(copy.get() >= 0, "launch", "no orders come in: {}", std::strerror(errno));
+  require(copy.get() >= 0, "launch", "cannot read the orders of hpcdl launch: {}", std::strerror(errno));
   fcntl(copy.get(), F_SETFL, fcntl(copy.get(), F_GETFL) | O_NONBLOCK);
   return copy;
 }

@@ -10,8 +10,8 @@ namespace hpcdl::comm {
 namespace {
 
 void check_tensor(const Stream& s, const View& v, Collective what) {
-  require(v.device() == s.device(), "comm", "{}: the tensor is on another device than the stream",
-          collective_name(what));
+  require(v.device() == s.device(), "comm",
+          "{}: expected a tensor on the device of the stream, got one on another device", collective_name(what));
   require(v.is_contiguous(), "comm", "{}: expected a contiguous tensor of {} elements, got one with gaps",
           collective_name(what), v.size());
 }
@@ -25,8 +25,10 @@ void check_reduce(DType d, Reduce op, Collective what) {
 
 void check_parts(const Group& g, const View& whole, const View& part, Collective what) {
   require(whole.dtype() == part.dtype() && whole.size() == part.size() * g.size(), "comm",
-          "{} of {} ranks: expected {} times the elements of one dtype, got {} {} and {} {}", collective_name(what),
-          g.size(), g.size(), whole.size(), dtype_name(whole.dtype()), part.size(), dtype_name(part.dtype()));
+          "{} of {} ranks: expected one tensor to have {} times the elements of the other, of the same dtype, got {} "
+          "{} and {} {}",
+          collective_name(what), g.size(), g.size(), whole.size(), dtype_name(whole.dtype()), part.size(),
+          dtype_name(part.dtype()));
 }
 
 void check_rank(const Group& g, int rank, Collective what) {
@@ -108,8 +110,9 @@ Work Group::all_to_all(const Stream& s, const Tensor& out, const View& in, Algor
   check_tensor(s, out, Collective::all_to_all);
   check_tensor(s, in, Collective::all_to_all);
   require(in.dtype() == out.dtype() && in.size() == out.size() && in.size() % size() == 0, "comm",
-          "all_to_all of {} ranks: expected two tensors of one size that {} divides, got {} and {} elements", size(),
-          size(), in.size(), out.size());
+          "all_to_all of {} ranks: expected two tensors of the same dtype and size, which {} divides, got {} and {} "
+          "elements",
+          size(), size(), in.size(), out.size());
   Call c = call_of(Collective::all_to_all, in, out, in.size() / size());
   c.algorithm = a;
   return impl_->submit(s, c, blocking_);

@@ -71,7 +71,7 @@ void Group::Impl::make_shared() {
 
 std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
   require(!closed, "comm", "the group {} has been closed", name);
-  require(bytes >= 0, "comm", "share: expected a size, got {}", bytes);
+  require(bytes >= 0, "comm", "share: expected a number of bytes, got {}", bytes);
   if (!engine->transport() || !can_share()) return nullptr;
   ++number;
   std::vector<int> here;
@@ -158,8 +158,8 @@ DeviceGroup& Group::Impl::connect(Device on) {
 
 void Group::Impl::on_device(const Stream& s, const Call& c) {
   require(device || !is_being_captured(s), "comm",
-          "group {}: its GPUs are not connected yet, and cannot be while a stream is captured: call the group's "
-          "connect() on every rank in front of the capture",
+          "group {}: its GPUs are not connected yet, and cannot be connected during a capture: call the group's "
+          "connect() on every rank before the capture",
           name);
   DeviceGroup& d = connect(s.device());
   const auto n = static_cast<std::int64_t>(world_ranks.size());
@@ -182,7 +182,7 @@ void Group::Impl::on_device(const Stream& s, const Call& c) {
 
 Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
   require(world_ranks.size() == 1 || engine->transport(), "comm",
-          "the ranks of \"{}\" are only described: nothing can be exchanged with them", name);
+          "group \"{}\" only describes its ranks: there are no processes to exchange data with", name);
   require(!closed, "comm", "the group {} has been closed", name);
   LiveCounters::add(counters.calls, 1);
   LiveCounters::add(counters.bytes, call.bytes());

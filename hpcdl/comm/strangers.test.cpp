@@ -278,7 +278,7 @@ TEST(strangers, cannot_leave_an_invitation) {
     return std::string();
   };
   chmod(file.c_str(), 0666);
-  EXPECT_TRUE(has(error(""), "can be written by another user and is not believed")) << error("");
+  EXPECT_TRUE(has(error(""), "can be written by another user, so it is not trusted")) << error("");
   EXPECT_TRUE(has(error("0123456789abcdef"), "127.0.0.1:1")) << "with a secret rank 0 proves itself";
 }
 

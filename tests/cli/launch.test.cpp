@@ -401,7 +401,7 @@ TEST_F(Hosts, what_is_wrong_with_a_host_is_said_before_anything_starts) {
   says(error("old,a"),
        "on host old is another version of this program, or another program: it ended with 2: hpcdl: unknown option");
   says(error("a", {"--there", "/no/such/hpcdl"}), "host a cannot run /no/such/hpcdl: ");
-  says(error("a,-o"), "\"-o\" is no host");
+  says(error("a,-o"), "\"-o\" is not a host");
   const auto no_ssh = run({"launch", "-n", "1", "--hosts", "a", "--ssh", "/no/such/ssh -v", "--", "train"});
   EXPECT_EQ(no_ssh.code, 2);
   says(no_ssh.err, "cannot run /no/such/ssh: No such file or directory; --ssh names another command");

@@ -15,7 +15,7 @@ void check(const Reduction& r) {
   const bool can = r.dtype != DType::none && r.dtype != DType::boolean && r.dtype < DType::f8_e4m3;
   require(can, "comm", "expected f32, bf16, f16, f64 or integers to reduce, got {}", dtype_name(r.dtype));
   require(r.op != Reduce::avg || is_float(r.dtype), "comm",
-          "expected floats to average, got {}: sum them, and divide where the rounding is chosen", dtype_name(r.dtype));
+          "expected floats to average, got {}: sum the integers, and divide the sum yourself", dtype_name(r.dtype));
 }
 
 void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n) {
@@ -27,7 +27,7 @@ void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, 
 void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                  std::int64_t n, Sweep sweep) {
   require(in.size() <= kMostTogether && out.size() <= kMostTogether, "comm",
-          "expected at most {} tensors to sum at once, of one host or of a pairwise or star algorithm, got {}",
+          "expected at most {} tensors in one sum of the ranks of a host, or by pairwise or star, got {}",
           kMostTogether, in.size());
   run({.dtype = r.dtype,
        .op = r.op,

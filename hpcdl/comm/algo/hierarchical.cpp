@@ -39,7 +39,9 @@ void hierarchical_all_reduce(const Call& c, Ground& g) {
   for (int k = 0; k < g.peers.size(); ++k) here += g.peers.host(k) == g.peers.host(g.peers.rank());
   const bool together = here > 1;
   require(!together || g.shared, "comm",
-          "hierarchical needs memory that the {} ranks of a host share: this transport has none", here);
+          "the algorithm hierarchical needs memory that the {} ranks of a host share, and this transport has none: "
+          "choose another one",
+          here);
   if (together) shared_reduce_to_first(r, g, c.out, c.count);
   const auto me = std::find(firsts.begin(), firsts.end(), g.peers.rank());
   if (me != firsts.end()) {

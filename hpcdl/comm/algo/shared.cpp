@@ -147,7 +147,8 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
   };
   const auto expect_all_done = [&](bool done) {
     require(all_done(done), "comm",
-            "the system let the ranks of this host read each other's memory and refused it in the middle of a sum");
+            "the system first let the ranks of this host read each other's memory, and then refused it in the middle "
+            "of a sum");
   };
   if (!all_done(mine.count() == 0 || read(mine.begin, count_at(mine.begin)))) {
     may_read_sums(g, false);

@@ -17,7 +17,7 @@ FrameHeader FrameHeader::parse(std::string_view bytes, std::size_t largest) {
   FrameHeader h;
   h.size = in.number<std::uint32_t>(), h.id = in.number<std::uint32_t>(), h.kind = in.number<std::uint32_t>();
   require(h.size <= largest && h.kind <= static_cast<std::uint32_t>(FrameKind::bye), "dist",
-          "the peer does not speak the store's language");
+          "the peer sent something that is not a message of the store");
   return h;
 }
 
@@ -56,8 +56,8 @@ std::optional<Frame> Connection::next() {
 }
 
 void Connection::put(const Frame& frame) {
-  require(frame.payload.size() <= kLargest, "dist", "a value of {} bytes is too large for the store; at most {}",
-          frame.payload.size(), kLargest);
+  require(frame.payload.size() <= kLargest, "dist",
+          "a value of {} bytes is too large for the store; expected at most {}", frame.payload.size(), kLargest);
   Packer header;
   header << static_cast<std::uint32_t>(frame.payload.size()) << frame.id << static_cast<std::uint32_t>(frame.kind);
   out_ += header.take();

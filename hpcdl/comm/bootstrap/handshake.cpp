@@ -67,7 +67,7 @@ std::string Hello::packed() const {
 Hello Hello::parse(std::string_view text) {
   Unpacker in(text);
   Hello h;
-  require(in.number<std::uint32_t>() == kMagic, "dist", "no introduction");
+  require(in.number<std::uint32_t>() == kMagic, "dist", "the peer has not introduced itself");
   h.protocol = in.number<std::uint32_t>();
   if (h.protocol != kProtocol) return h;  // the rest may be anything
   h.has_secret = in.number<std::uint8_t>() != 0;
@@ -216,7 +216,7 @@ bool Door::read(Newcomer& n, Visitor& who) {
     const auto frame = open ? n.connection->next() : std::nullopt;  // who has gone again has not come
     if (frame && !n.said_hello) answer_hello(n, *frame);
     else if (frame) {
-      require(frame->kind == FrameKind::introduction, "dist", "no introduction");
+      require(frame->kind == FrameKind::introduction, "dist", "the peer has not introduced itself");
       auto i = Introduction::parse(frame->payload);
       who = i.visitor;
       if (check(n, i)) return true;
@@ -230,7 +230,7 @@ bool Door::read(Newcomer& n, Visitor& who) {
 }
 
 void Door::answer_hello(Newcomer& n, const Frame& frame) {
-  require(frame.kind == FrameKind::hello, "dist", "no introduction");
+  require(frame.kind == FrameKind::hello, "dist", "the peer has not introduced itself");
   n.hello = Hello::parse(frame.payload);
   const bool other_version = n.hello.protocol != kProtocol;
   if (other_version || n.hello.run != key_.name()) {

@@ -14,7 +14,7 @@ constexpr std::size_t kLongestNumber = 9;  // digits
 
 [[noreturn]] void bad_list(std::string_view list, std::string_view why) {
   constexpr std::size_t kShown = 200;
-  fail_usage("dist", "\"{}{}\" is no node list: {}; expected something like gpu[01-03,7],login2",
+  fail_usage("dist", "\"{}{}\" is not a list of nodes: {}; expected something like gpu[01-03,7],login2",
              list.substr(0, kShown), list.size() > kShown ? "..." : "", why);
 }
 
@@ -27,7 +27,7 @@ std::uint32_t number(std::string_view text, std::string_view list) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || text.size() > kLongestNumber || error != std::errc() || end != text.data() + text.size())
-    bad_list(list, fmt::format("\"{}\" is no number of at most {} digits", text, kLongestNumber));
+    bad_list(list, fmt::format("\"{}\" is not a number of at most {} digits", text, kLongestNumber));
   return value;
 }
 

@@ -202,7 +202,7 @@ std::string hint(const Reader& env) {
 
 Place from_options(const PlaceOptions& o) {
   if (o.rank < 0 || o.world < 1)
-    fail_usage("dist", "dist.rank and dist.world belong together: found rank {} and world {}", o.rank, o.world);
+    fail_usage("dist", "expected both dist.rank and dist.world, or neither; got rank {} and world {}", o.rank, o.world);
   Claim c{"options", "dist.rank, dist.world", o.rank, o.world, o.local_rank, o.local_world};
   check(c);
   Place p;
@@ -255,7 +255,7 @@ std::pair<std::string, int> split_address(std::string_view text) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (host.empty() || digits.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 0 ||
       port > 65535)
-    fail_usage("dist", "\"{}\" is no address: expected HOST:PORT with a port up to 65535", text);
+    fail_usage("dist", "\"{}\" is not an address: expected HOST:PORT with a port up to 65535", text);
   return {std::string(host), port};
 }
 

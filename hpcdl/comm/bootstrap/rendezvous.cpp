@@ -96,7 +96,7 @@ fs::path own_folder(const fs::path& shared) {
 Plan file_plan(const Place& p, const std::string& path) {
   const fs::path file = path + "." + run_name(p);
   if (!fs::is_directory(file.parent_path()))
-    fail_usage("dist", "file://{}: {} is no folder; give one that all hosts see", path, file.parent_path().string());
+    fail_usage("dist", "file://{}: {} is not a folder; give one that all hosts see", path, file.parent_path().string());
   return {Plan::Kind::file, {}, 0, 1, {}, file, {}};
 }
 
@@ -162,7 +162,7 @@ Invitation read_invitation(const Plan& plan, std::string& why) {
   struct stat s{};
   if (file.fd < 0 || fstat(file.fd, &s) != 0 || !S_ISREG(s.st_mode)) return {};
   if (plan.secret.empty() && (s.st_uid != geteuid() || (s.st_mode & 022))) {
-    why = fmt::format("{} can be written by another user and is not believed", plan.file.string());
+    why = fmt::format("{} can be written by another user, so it is not trusted", plan.file.string());
     return {};
   }
   std::string text(kLongest, '\0');

@@ -212,7 +212,7 @@ void Store::Link::handle(Frame frame) {
 
 int Store::Link::known(std::int32_t rank_of_event) const {
   require(rank_of_event >= 0 && rank_of_event < static_cast<std::int32_t>(hosts.size()), "dist",
-          "it speaks of a rank {}", rank_of_event);
+          "it names a rank {} that does not exist", rank_of_event);
   return rank_of_event;
 }
 
@@ -255,7 +255,7 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
     frame = wait_frame(c, Clock::now() + kParting);
   }
   if (!frame)
-    lost("rank 0 accepted rank {} of {}, and then no more came from it: it has ended, or its host is cut off", rank,
+    lost("rank 0 accepted rank {} of {}, and then sent nothing more: it has ended, or its host is cut off", rank,
          world);
   if (frame->kind == FrameKind::stop) throw Stopped("[dist] " + frame->payload);
   if (frame->kind != FrameKind::welcome) lost("{}", frame->payload);
@@ -265,7 +265,7 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
     const auto host = in.string();
     const auto ranks = in.number<std::uint32_t>();
     require(ranks > 0 && ranks <= static_cast<std::size_t>(world) - hosts.size(), "dist",
-            "rank 0 tells of other hosts");
+            "rank 0 sent a list of hosts for another number of ranks");
     hosts.insert(hosts.end(), ranks, std::string(host));
   }
   return std::shared_ptr<Store>(

@@ -233,7 +233,7 @@ void StoreServer::handle(int rank, const Frame& f) {
       vacate(rank);
       break;
     }
-    default: fail("dist", "it sent what only rank 0 sends");
+    default: fail("dist", "it sent a message that only rank 0 may send");
   }
 }
 
@@ -243,7 +243,8 @@ void StoreServer::contribute(int rank, std::uint32_t id, Unpacker& in) {
   const std::string name(in.string(kLongestKey));
   Meeting& m = meetings_[name];
   if (m.values.empty()) m.kind = kind, m.values.resize(ranks_.size()), m.missing = ranks_.size();
-  require(m.kind == kind && kind <= Together::scatter, "dist", "it does something else than others with \"{}\"", name);
+  require(m.kind == kind && kind <= Together::scatter, "dist",
+          "it does something else with \"{}\" than the other ranks", name);
   auto& value = m.values[static_cast<std::size_t>(rank)];
   m.missing -= value == nullptr;
   value = std::make_unique<std::string>(in.rest());
@@ -409,7 +410,7 @@ void StoreServer::give_up(const std::string& why, FrameKind kind) {
 void StoreServer::reply(int rank, std::uint32_t id, std::string payload) {
   if (payload.size() <= Connection::kLargest) return send(rank, FrameKind::reply, id, std::move(payload));
   send(rank, FrameKind::late, id,
-       fmt::format("an answer of {} bytes is too large for the store; at most {}", payload.size(),
+       fmt::format("an answer of {} bytes is too large for the store; expected at most {}", payload.size(),
                    Connection::kLargest));
 }
 
@@ -422,7 +423,8 @@ std::string& StoreServer::value_of(std::string_view key) {
 }
 
 void StoreServer::keep(std::size_t bytes) {
-  require(kept_ + bytes <= kMostKept, "dist", "the store holds {} bytes already; at most {}", kept_, kMostKept);
+  require(kept_ + bytes <= kMostKept, "dist", "the store is full: it holds {} bytes, and at most {} are allowed", kept_,
+          kMostKept);
   kept_ += bytes;
 }
 

@@ -91,7 +91,7 @@ void Communicator::done(ncclResult_t status, const char* call) const {
   if (status == ncclInProgress) status = settled(comm, Clock::now() + in_seconds(timeout_));
   if (status == ncclSuccess) return;
   if (status == ncclInProgress)
-    throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs was not even started within {:.0f} s", group_,
+    throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs could not be started within {:.0f} s", group_,
                                call, timeout_));
   const std::string why = library_.last_error(comm);
   throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs failed: {} {}", group_, call,

@@ -88,8 +88,8 @@ void CudaGroup::wait(const Stream& s, const char* what) {
     if (seconds > timeout_) {
       give_up();  // its kernels end, and the stream is free again
       throw PeerLost(
-          fmt::format("[comm] rank {} of group {}: its GPU has not ended {} within {:.0f} s; a collective there waits "
-                      "for a peer, or the work is too much",
+          fmt::format("[comm] rank {} of group {}: its GPU has not finished {} within {:.0f} s: a collective waits "
+                      "for another rank, or the work takes longer",
                       rank_, name_, what, timeout_));
     }
     // As cudaStreamSynchronize does: a step ends within a second.

@@ -244,7 +244,7 @@ TEST(GpuGroup, FirstCollectiveMustNotBeCaptured) {
       world.all_reduce(s, x.tensor, Reduce::sum);
       ADD_FAILURE() << "not refused";
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("connect() on every rank in front of the capture"), std::string::npos)
+      EXPECT_NE(std::string(e.what()).find("connect() on every rank before the capture"), std::string::npos)
           << e.what();
     }
     Capture::end(s);

@@ -19,7 +19,7 @@ namespace {
 void* open_library() {
   if (const char* path = std::getenv("HPCDL_NCCL_LIBRARY")) {
     void* handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    require(handle != nullptr, "comm", "HPCDL_NCCL_LIBRARY names no library that can be loaded: {}",
+    require(handle != nullptr, "comm", "the library that HPCDL_NCCL_LIBRARY names cannot be loaded: {}",
             handle ? "" : ::dlerror());
     return handle;
   }
@@ -34,7 +34,7 @@ Library load() {
   void* handle = open_library();
   const auto find = [&]<class F>(F& f, const char* name) {
     f = reinterpret_cast<F>(::dlsym(handle, name));
-    require(f != nullptr, "comm", "this NCCL has no {}: 2.18 or newer is needed", name);
+    require(f != nullptr, "comm", "this NCCL lacks {}: install 2.18 or newer", name);
   };
   Library l{};
   find(l.get_version, "ncclGetVersion");
@@ -57,7 +57,7 @@ Library load() {
   link_map* map = nullptr;
   if (::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map) l.path = map->l_name;
   l.get_version(&l.version);
-  require(l.version >= 21800, "comm", "{} is NCCL {}: 2.18 or newer is needed", l.path, l.version);
+  require(l.version >= 21800, "comm", "{} is NCCL {}: expected 2.18 or newer", l.path, l.version);
   return l;
 }
 

@@ -32,7 +32,7 @@ Card Card::of(Unpacker& u) {
   Card c;
   c.port = u.number<int>();
   c.addresses.resize(u.count(kMostAddresses));
-  require(!c.addresses.empty(), "comm", "a rank says no address that it listens at");
+  require(!c.addresses.empty(), "comm", "a rank has named no address that it listens at");
   for (auto& a : c.addresses) a = u.string(kLongest);
   return c;
 }
@@ -185,7 +185,9 @@ bool Connector::attempt_failed(int to, Call& c, int error) {
 void Connector::let_in(Door::Guest& guest) {
   const int from = guest.who.rank;
   if (from < 0 || from >= static_cast<int>(names_.size()) || from == rank_ || open_[static_cast<std::size_t>(from)])
-    return Door::refuse(guest, fmt::format("{} has no place for a rank {}", named(rank_), from));
+    return Door::refuse(
+        guest, fmt::format("{} expects no connection from rank {}: it has one already, or there is no such rank",
+                           named(rank_), from));
   const auto call = calls_.find(from);
   const bool calls_it = call != calls_.end() && call->second.under_way();
   if (calls_it && rank_ > from) return Door::refuse(guest, "");  // without a word: it tries again, should mine fail

@@ -46,7 +46,7 @@ void check_mpi(int code, std::string_view what, int peer = -1) {
   MPI_Error_string(code, text, &n);
   MPI_Error_class(code, &kind);
   if (kind == MPI_ERR_TRUNCATE)
-    throw PeerLost("a message of another size than expected came: ranks call different things", peer);
+    throw PeerLost("a message has another size than expected: the ranks call different things", peer);
   throw PeerLost(fmt::format("{}: {}", what, text), peer);
 }
 
@@ -79,7 +79,7 @@ void finish_mpi() {
 void start_mpi() {
   int running = 0, level = MPI_THREAD_SINGLE, finished = 0;
   MPI_Finalized(&finished);
-  require(!finished, "comm", "MPI has been finished in this process, and does not start twice");
+  require(!finished, "comm", "MPI was finalized in this process, and cannot be started again");
   MPI_Initialized(&running);
   if (running) {
     MPI_Query_thread(&level);
@@ -91,7 +91,7 @@ void start_mpi() {
     std::atexit(finish_mpi);
   }
   require(level >= MPI_THREAD_SERIALIZED, "comm",
-          "this MPI can be used by one thread alone, and collectives run on a thread of their own: use one with "
+          "this MPI may be called by one thread only, but collectives run on a thread of their own: use an MPI with "
           "MPI_THREAD_SERIALIZED");
 }
 
@@ -107,7 +107,7 @@ MPI_Datatype type_of(DType d) {
     case DType::u32: return MPI_UINT32_T;
     case DType::u16: return MPI_UINT16_T;
     case DType::u8: return MPI_UINT8_T;
-    default: fail("comm", "MPI adds no {}: use another algorithm than native", dtype_name(d));
+    default: fail("comm", "MPI cannot sum {}: choose another algorithm than native", dtype_name(d));
   }
 }
 
@@ -211,7 +211,7 @@ class Alarm {
         return start_.leave_asked("[dist] asked to stop before all ranks of MPI had come: nothing was begun");
       if (ends && Clock::now() >= end)
         return start_.late(
-            fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks do not come "
+            fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks have not come "
                         "(dist.init_timeout)",
                         start_.timeout));
     }
@@ -351,7 +351,7 @@ class MpiTransport : public Transport {
     MPI_Get_count(&status, MPI_BYTE, &n);
     const std::size_t expected = std::min(kLargest, slot.bytes - slot.next * kLargest);
     if (static_cast<std::size_t>(n) != expected)
-      throw PeerLost("a message of another size than expected came: ranks call different things", peer);
+      throw PeerLost("a message has another size than expected: the ranks call different things", peer);
   }
 
   void release(Pending& pending) {

@@ -113,7 +113,7 @@ struct Table {
     for (int r = 0; r < ranks; ++r) {
       t.hosts.push_back(u.number<int>());
       require(t.hosts.back() >= 0 && t.hosts.back() < static_cast<int>(t.names.size()), "comm",
-              "the table of ranks speaks of a host {}", t.hosts.back());
+              "the table of ranks names a host {} that does not exist", t.hosts.back());
     }
     for (int r = 0; r < ranks; ++r) t.cards.push_back(Card::of(u));
     return t;
@@ -212,7 +212,7 @@ class TcpTransport : public Transport {
     free_.push_back(pending.id);
     pending.id = 0;
     if (wrong)
-      throw PeerLost("a message of another size than expected came: ranks call different things", pending.peer);
+      throw PeerLost("a message has another size than expected: the ranks call different things", pending.peer);
     return true;
   }
 
@@ -350,7 +350,7 @@ class TcpTransport : public Transport {
 
   [[noreturn]] void gone(int rank) {
     if (const auto& l = links_[static_cast<std::size_t>(rank)]; l && l->broken())
-      throw PeerLost(fmt::format("rank {} on {} sent what is no message", rank, host_name(rank)), rank);
+      throw PeerLost(fmt::format("rank {} on {} sent bytes that are not a message", rank, host_name(rank)), rank);
     throw PeerLost(fmt::format("the connection to rank {} on {} is gone: that rank has ended, or the network is cut",
                                rank, host_name(rank)),
                    rank);

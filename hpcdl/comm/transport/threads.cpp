@@ -201,7 +201,7 @@ class ThreadTransport : public Transport {
 
   static void meet(Message& sent, Message& wanted) {
     if (sent.bytes != wanted.bytes)
-      sent.error = wanted.error = "a message of another size than expected came: ranks call different things";
+      sent.error = wanted.error = "a message has another size than expected: the ranks call different things";
     else if (sent.bytes > 0) std::memcpy(wanted.target, sent.source, sent.bytes);
     sent.done.store(true, std::memory_order_release);
     wanted.done.store(true, std::memory_order_release);

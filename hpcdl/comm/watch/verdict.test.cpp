@@ -207,10 +207,10 @@ TEST(Verdict, WhatTheTransportSaidIsKept) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[0].report.collective.since = 60'000'000;
-  const Stuck stuck[] = {{0, 1, "a message of another size than expected came: ranks call different things"}};
+  const Stuck stuck[] = {{0, 1, "a message has another size than expected: the ranks call different things"}};
   const auto v = judge(ranks, stuck);
   expect_parts(v, {1},
-               {"[dist] rank 0 on node0 has been in all_reduce number 41", "for 0.1 s: a message of another size",
+               {"[dist] rank 0 on node0 has been in all_reduce number 41", "for 0.1 s: a message has another size",
                 "; rank 1 on node0 answers, and has been in compute for 12 s"});
   EXPECT_EQ(v.sentence.find("dist.timeout"), std::string::npos) << v.sentence;
   const Stuck far[] = {{0, 3, "the connection is gone"}};
