@@ -34,7 +34,7 @@ show() {
 }
 
 show memory . hpcdl train "${image[@]}" --memory
-show limit 'there is|would take less|change|train\.|^hpcdl' hpcdl train "${image[@]}" --train.memory_limit=345MiB --out run
+show limit 'available|would take less|change|train\.|^hpcdl' hpcdl train "${image[@]}" --train.memory_limit=345MiB --out run
 show loading_0 '^step.*data' hpcdl train "${small[@]}" --data.workers=0 --out w0
 show loading_2 '^step.*data' hpcdl train "${small[@]}" --data.workers=2 --out w2
 show divergence . hpcdl train "${small[@]}" --train.base_batch=4 --train.warmup=0 --out cold

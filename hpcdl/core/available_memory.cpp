@@ -46,7 +46,7 @@ void lower(Room& room, std::int64_t bytes, const char* of) {
 
 Room host_room(int share, std::int64_t limit, std::int64_t reserved) {
   Room room{std::numeric_limits<std::int64_t>::max(), "no limit"};
-  if (const auto spare = memory_to_spare(); spare >= 0) lower(room, spare / share, "available memory of the host");
+  if (const auto spare = memory_to_spare(); spare >= 0) lower(room, spare / share, "free memory of the host");
   const auto now = taken();
   const auto of_limit = [&](__rlimit_resource which, std::int64_t has, const char* of) {
     rlimit l{};

@@ -9,8 +9,7 @@ namespace hpcdl {
 
 struct Room {
   std::int64_t bytes = 0;
-  std::string
-      of;  // what it is: "free memory of GPU 0", "memory that the host has to spare", "address space (ulimit -v)"
+  std::string of;  // what it is: "free memory of GPU 0", "free memory of the host", "address space (ulimit -v)"
 };
 
 /// What this process may still allocate there. On the host: the least of the memory to spare (a `share`-th of it, where

@@ -149,7 +149,7 @@ std::string MemoryAdvice::verdict() const {
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
   return fmt::format(
-      "the run takes {}, but there is only {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
+      "the run takes {}, but only {} is available ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
       change ? "the smallest change that fits: " + words(change->change)
       : fixed > room_.bytes
           ? fmt::format("weights, gradients and optimizer alone take {}: {}take a smaller model", bytes(fixed),
@@ -174,15 +174,15 @@ std::string MemoryAdvice::text() const {
   row("workspaces", l.workspaces, "about, for kernels");
   row("saving", l.saving, "at most");
   row("process", l.process, "about");
-  row("together", l.total());
-  out += fmt::format("  {:<16}{:>12}  {}\n", "there is", bytes(room_.bytes), room_.of);
+  row("total", l.total());
+  out += fmt::format("  {:<16}{:>12}  {}\n", "available", bytes(room_.bytes), room_.of);
   if (alternatives_.empty()) return out;
   std::size_t width = 6;
   for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());
   out += fmt::format(
       "changes that take less memory for the same samples in a step, each recorded and planned:\n  "
       "{:<{}}{:>14}{:>14}\n",
-      "change", width, "activations", "together");
+      "change", width, "activations", "total");
   for (const auto& a : alternatives_)
     out += fmt::format("  {:<{}}{:>14}{:>14}  {}\n", words(a.change), width, bytes(a.ledger.activations),
                        bytes(a.ledger.total()), a.ledger.total() <= room_.bytes ? "fits" : "too large");
