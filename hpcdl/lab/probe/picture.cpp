@@ -195,9 +195,6 @@ text{font-family:-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu 
 .title{font-size:21px;font-weight:600}.sub{font-size:13.5px;fill:#5a6475}.tick{font-size:12px;fill:#5a6475}.name{font-size:13px;fill:#3c4657}
 .level{font-size:15px;font-weight:600;fill:#3c4657}.line{font-size:13.5px;font-weight:600}.value{font-size:13px;font-weight:600;paint-order:stroke;stroke:#fff;stroke-width:4px}
 .grid{stroke:#d8dee8;stroke-width:1}.axis{stroke:#8a94a6;stroke-width:1}
-@media(prefers-color-scheme:dark){text{fill:#e6ebf2}.sub,.tick{fill:#94a3b8}.name,.level{fill:#c5cedb}.value{stroke:#0f1520}.grid{stroke:#2b3648}.paper{fill:#0f1520}
-rect[fill="#eef4fb"]{fill:#1a2740}rect[fill="#f6f9fd"]{fill:#141d2e}.value[style*="#1f6fb4"]{fill:#7fb2dd!important}
-#fade0 stop:first-child{stop-color:#1a2740}#fade1 stop:first-child{stop-color:#141d2e}stop:last-child{stop-color:#0f1520}}
 </style>
 <defs><linearGradient id="fade0"><stop offset="0" stop-color="#eef4fb"/><stop offset="1" stop-color="#fff"/></linearGradient>
 <linearGradient id="fade1"><stop offset="0" stop-color="#f6f9fd"/><stop offset="1" stop-color="#fff"/></linearGradient></defs>
@@ -209,7 +206,7 @@ std::string to_svg(const Probe& p) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
       "aria-label=\"bandwidth over working set\">\n"
-      "{2}<rect class=\"paper\" width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
+      "{2}<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
       kWidth, kHeight, kStyle);
   const auto all = lines(p);
   if (all.empty()) return svg + label(kLeft, 60, "title", "nothing was measured") + "</svg>\n";
