@@ -126,7 +126,7 @@ void Graph::require_recorded(const Var& y) const {
     return std::find(node.out.begin(), node.out.end(), made) != node.out.end();
   });
   require(found, "backward",
-          "an earlier backward() has used up the ops that {} was made by: add the losses up and call it once",
+          "an earlier backward() has already used the ops that made {}: add the losses and call backward() once",
           to_string(y.spec()));
 }
 

@@ -6,12 +6,12 @@ namespace hpcdl {
 
 void Bindings::bind(const std::string& name, const Tensor& memory) {
   const auto [it, added] = memory_.emplace(name, memory);
-  require(added || it->second.data() == memory.data(), "graph", "\"{}\" lies elsewhere in this program", name);
+  require(added || it->second.data() == memory.data(), "graph", "\"{}\" already has other memory in this program", name);
 }
 
 void Bindings::bind(const std::string& name, const void* object) {
   const auto [it, added] = objects_.emplace(name, object);
-  require(added || it->second == object, "graph", "\"{}\" is another one in this program", name);
+  require(added || it->second == object, "graph", "\"{}\" already names another object in this program", name);
 }
 
 Tensor Bindings::memory(std::string_view name) const {

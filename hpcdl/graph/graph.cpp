@@ -15,7 +15,7 @@ int Graph::add_slot(Slot slot) {
   if (options_.eager && slot.kind == SlotKind::state) {
     eager_data_.push_back(static_cast<std::byte*>(bindings_.memory(slot.name).data()));
     require(eager_data_.back() != nullptr || slot.spec.bytes() == 0, "graph",
-            "\"{}\" has no memory: an eager graph needs it", slot.name);
+            "\"{}\" has no memory, which an eager graph needs", slot.name);
   } else if (options_.eager) {
     eager_memory_.push_back(std::make_unique<Buffer>(slot.spec.bytes(), options_.eager->device()));
     eager_data_.push_back(eager_memory_.back()->data());
@@ -61,7 +61,7 @@ Var Graph::constant(std::string name, Tensor memory) {
     const Var v = var(known->second);
     if (memory) bindings_.bind(name, memory);
     require(v.spec() == memory.spec(), "graph",
-            "\"{}\" is {} in this program, and now {}: give the other a name of its own", name, to_string(v.spec()),
+            "\"{}\" was recorded as {} and is now {}: give the second one another name", name, to_string(v.spec()),
             to_string(memory.spec()));
     return v;
   }
@@ -121,7 +121,7 @@ Var Graph::temporary(std::string name, Spec spec) {
 }
 
 Var Graph::keep(const Var& x) {
-  require(static_cast<bool>(x), "graph", "an absent variable, as a gradient that nobody recorded, cannot be kept");
+  require(static_cast<bool>(x), "graph", "an absent variable cannot be kept, for example a gradient that was not recorded");
   auto& slot = program_.slots[static_cast<std::size_t>(x.operand().slot)];
   if (slot.kind == SlotKind::temp) slot.kind = SlotKind::kept;
   return x;

@@ -31,7 +31,7 @@ void Instance::bind_args() {
   for (const auto at : program().bounds) {
     auto& bound = *reinterpret_cast<Bound*>(args_.data() + at);
     bound.at = bindings_.object(bound.name);
-    require(bound.at != nullptr, "program", "\"{}\" is not bound: records of the program work with it", bound.name);
+    require(bound.at != nullptr, "program", "\"{}\" is not bound, but records of the program use it", bound.name);
   }
 }
 
@@ -45,7 +45,7 @@ Tensor Instance::resolve(const Operand& o) const {
             "\"{}\" must be bound to a contiguous {}, got {}", slot.name, to_string(slot.spec),
             memory ? to_string(memory.spec()) : "nothing");
     require(memory.device() == arena_->device(), "program",
-            "\"{}\" lies on another device than the program runs on: move the model there before recording", slot.name);
+            "\"{}\" is not on the device that the program runs on: move the model there before recording", slot.name);
   }
   std::byte* base = slot.kind == SlotKind::state ? memory.ptr<std::byte>() : arena_->data() + plan().offset[at];
   return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());
@@ -107,12 +107,12 @@ void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>
 Tensor Instance::tensor(const Var& v) const {
   const Operand o = v.operand();
   require(o.slot >= 0 && o.slot < std::ssize(program().slots), "program",
-          "expected a variable of this program, got an absent one or one of another");
+          "expected a variable of this program, got an absent variable or one of another program");
   const auto& slot = program().slots[static_cast<std::size_t>(o.slot)];
   require(slot.kind != SlotKind::temp, "program",
           "\"{}\" is temporary: keep() it while recording to read it after a run", slot.name);
   require(slot.kind == SlotKind::state || plan().offset[static_cast<std::size_t>(o.slot)] >= 0, "program",
-          "\"{}\" is touched by no record, so it has no memory", slot.name);
+          "no record uses \"{}\", so it has no memory", slot.name);
   return resolve(o);
 }
 

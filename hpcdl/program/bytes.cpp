@@ -117,7 +117,7 @@ class Reader {
   std::string_view text() { return take(count(1)); }
   template <class E> E one_of(E last) {
     const auto v = number<std::uint8_t>();
-    check(v <= static_cast<std::uint8_t>(last), "{} is none of {} values", v, static_cast<int>(last) + 1);
+    check(v <= static_cast<std::uint8_t>(last), "expected a value below {1}, found {0}", v, static_cast<int>(last) + 1);
     return static_cast<E>(v);
   }
   Shape shape(bool strides = false) {
@@ -173,7 +173,7 @@ Operand operand(Reader& in, const Program& p) {
   Operand o;
   o.slot = in.number<std::int32_t>();
   o.access = in.one_of(Access::update);
-  in.check(o.slot < static_cast<std::int64_t>(p.slots.size()), "slot {} is none of {}", o.slot, p.slots.size());
+  in.check(o.slot < static_cast<std::int64_t>(p.slots.size()), "expected a slot below {1}, found {0}", o.slot, p.slots.size());
   if (o.slot < 0) return o.slot = -1, o;
   o.offset = in.number<std::int64_t>();
   o.spec = in.spec(), o.strides = in.shape(true);
@@ -214,14 +214,14 @@ KnownOp op(Reader& in) {
 Record record(Reader& in, const Program& p, const std::vector<KnownOp>& ops) {
   Record r;
   const auto which = in.number<std::uint32_t>();
-  in.check(which < ops.size(), "op {} is none of {}", which, ops.size());
+  in.check(which < ops.size(), "expected an op below {1}, found {0}", which, ops.size());
   r.op = ops[which].name, r.backward = ops[which].backward;
   r.args = in.number<std::uint32_t>(), r.operands = in.number<std::uint32_t>();
   r.operand_count = in.number<std::uint32_t>(), r.stream = in.number<std::uint8_t>();
   r.phase = in.one_of(Phase::update), r.scope = in.number<std::uint32_t>();
   r.cost.flops = in.number<double>(), r.cost.bytes = in.number<double>();
   in.check(std::uint64_t{r.operands} + r.operand_count <= p.operands.size() && r.stream < 16,
-           "a record of \"{}\" has operands or a stream that are not there", r.op.view());
+           "a record of \"{}\" has operands or a stream that do not exist", r.op.view());
   return r;
 }
 
@@ -239,11 +239,11 @@ std::uint64_t digest(const Program& p) { return hash(body(p, false)); }
 
 Program program_of(std::string_view bytes, std::string_view from) {
   Reader in(bytes, from);
-  in.check(bytes.starts_with(kMagic) && bytes.size() >= kMagic.size() + 12, "it is no program");
+  in.check(bytes.starts_with(kMagic) && bytes.size() >= kMagic.size() + 12, "it is not a program");
   const auto content = bytes.substr(0, bytes.size() - sizeof(std::uint64_t));
   std::uint64_t sum;
   std::memcpy(&sum, bytes.data() + content.size(), sizeof sum);
-  in.check(sum == hash(content), "it is damaged: its checksum is another one");
+  in.check(sum == hash(content), "it is damaged: its checksum does not match");
   in = Reader(content.substr(kMagic.size()), from);
   const auto format = in.number<std::uint32_t>();
   in.check(format == kFormat, "it has format {}, this build reads format {}", format, kFormat);
@@ -266,20 +266,20 @@ Program program_of(std::string_view bytes, std::string_view from) {
   p.bounds.resize(in.count(4));
   for (auto& at : p.bounds) {
     at = in.number<std::uint32_t>();
-    in.check(at % alignof(Bound) == 0 && at + std::uint64_t{sizeof(Bound)} <= p.args.size(), "a name lies outside");
+    in.check(at % alignof(Bound) == 0 && at + std::uint64_t{sizeof(Bound)} <= p.args.size(), "a name is outside the arguments");
     const auto& bound = *reinterpret_cast<const Bound*>(p.args.data() + at);
-    in.check(!bound.at && bound.name[sizeof bound.name - 1] == 0, "a name is none");
+    in.check(!bound.at && bound.name[sizeof bound.name - 1] == 0, "a name does not end");
   }
   for (auto* list : {&p.scopes, &p.autocasts}) {
     list->assign(in.count(4), "");
     for (auto& s : *list) s = in.text();
   }
-  in.check(in.done(), "something follows its end");
+  in.check(in.done(), "there are bytes after its end");
   for (std::size_t i = 0; i < p.records.size(); ++i) {
     const auto& r = p.records[i];
     in.check(r.scope < p.scopes.size() &&
                  r.args + std::uint64_t{function_of(r.op, r.backward).args_bytes} <= p.args.size() && r.args % 16 == 0,
-             "record {} has a scope or arguments that are not there", i);
+             "record {} has a scope or arguments that do not exist", i);
   }
   try {
     check_records(p);
