@@ -308,8 +308,9 @@ void add_inspect(const Command& program, Run& run) {
         sub.option("--mesh", o.mesh,
                    "With --program: the mesh of ranks that share a step, such as dp=8,tp=4; no rank needs to run");
         sub.option("--rank", o.rank, "With --program: the rank whose programs are printed").shows_default();
-        sub.option("--generate", o.generate,
-                   "With --program: print what generation runs, with room for so many tokens, instead of a training step")
+        sub.option(
+               "--generate", o.generate,
+               "With --program: print what generation runs, with room for so many tokens, instead of a training step")
             .positive();
         sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
         sub.flag("--json", o.json, "One JSON object on stdout");

@@ -6,7 +6,8 @@ namespace hpcdl {
 
 void Bindings::bind(const std::string& name, const Tensor& memory) {
   const auto [it, added] = memory_.emplace(name, memory);
-  require(added || it->second.data() == memory.data(), "graph", "\"{}\" already has other memory in this program", name);
+  require(added || it->second.data() == memory.data(), "graph", "\"{}\" already has other memory in this program",
+          name);
 }
 
 void Bindings::bind(const std::string& name, const void* object) {

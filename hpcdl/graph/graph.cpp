@@ -121,7 +121,8 @@ Var Graph::temporary(std::string name, Spec spec) {
 }
 
 Var Graph::keep(const Var& x) {
-  require(static_cast<bool>(x), "graph", "an absent variable cannot be kept, for example a gradient that was not recorded");
+  require(static_cast<bool>(x), "graph",
+          "an absent variable cannot be kept, for example a gradient that was not recorded");
   auto& slot = program_.slots[static_cast<std::size_t>(x.operand().slot)];
   if (slot.kind == SlotKind::temp) slot.kind = SlotKind::kept;
   return x;

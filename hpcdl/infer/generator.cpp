@@ -70,9 +70,7 @@ Instance& Generator::step(std::int64_t tokens) {
   return steps_.emplace(tokens, Instance(pass->planned, std::move(bindings), nullptr, stream_.device())).first->second;
 }
 
-Instance& Generator::head() {
-  return head_ ? *head_ : head_.emplace(*head_pass(model_), nullptr, stream_.device());
-}
+Instance& Generator::head() { return head_ ? *head_ : head_.emplace(*head_pass(model_), nullptr, stream_.device()); }
 
 /// On a GPU from the second time on as one launch: those of its kernels one by one take longer than they run.
 void Generator::run(Instance& exe) {

@@ -39,8 +39,7 @@ Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& 
 Var head_logits(const nn::Weight& head, const Var& h) {
   Graph& g = h.graph();
   if (!head.quantized())
-    return linear(h, head.rounded(g, h.dtype()), {},
-                  {.out = DType::f32, .constant_weights = head.constant()});
+    return linear(h, head.rounded(g, h.dtype()), {}, {.out = DType::f32, .constant_weights = head.constant()});
   const auto w = head.int4(g);
   return int4_linear(h, w.packed, w.scale, w.offset, {}, {}, {.out = DType::f32, .constant_weights = true});
 }

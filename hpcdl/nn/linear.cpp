@@ -26,9 +26,7 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
   const auto scope = module_scope(g, weight);
   if (weight.quantized()) return int4(*this, x, activation, residual);
   return linear(x, weight.rounded(g, x.dtype()), bias(g),
-                {.activation = activation,
-                 .conv1d = layout == Layout::in_out,
-                 .constant_weights = weight.constant()},
+                {.activation = activation, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},
                 residual);
 }
 

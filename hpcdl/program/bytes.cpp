@@ -173,7 +173,8 @@ Operand operand(Reader& in, const Program& p) {
   Operand o;
   o.slot = in.number<std::int32_t>();
   o.access = in.one_of(Access::update);
-  in.check(o.slot < static_cast<std::int64_t>(p.slots.size()), "expected a slot below {1}, found {0}", o.slot, p.slots.size());
+  in.check(o.slot < static_cast<std::int64_t>(p.slots.size()), "expected a slot below {1}, found {0}", o.slot,
+           p.slots.size());
   if (o.slot < 0) return o.slot = -1, o;
   o.offset = in.number<std::int64_t>();
   o.spec = in.spec(), o.strides = in.shape(true);
@@ -266,7 +267,8 @@ Program program_of(std::string_view bytes, std::string_view from) {
   p.bounds.resize(in.count(4));
   for (auto& at : p.bounds) {
     at = in.number<std::uint32_t>();
-    in.check(at % alignof(Bound) == 0 && at + std::uint64_t{sizeof(Bound)} <= p.args.size(), "a name is outside the arguments");
+    in.check(at % alignof(Bound) == 0 && at + std::uint64_t{sizeof(Bound)} <= p.args.size(),
+             "a name is outside the arguments");
     const auto& bound = *reinterpret_cast<const Bound*>(p.args.data() + at);
     in.check(!bound.at && bound.name[sizeof bound.name - 1] == 0, "a name does not end");
   }

@@ -136,7 +136,7 @@ class TrainStep {
   StepPrograms programs_;
   models::Trainable& model_;
   const StepOptions& options_;
-  std::shared_ptr<Buffer> arena_;      // the programs never run at the same time
+  std::shared_ptr<Buffer> arena_;  // the programs never run at the same time
   // last_: more_ that reduces, where there are ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_;
   Stream waiting_;                    // for one step while the next one is queued

@@ -362,10 +362,10 @@ TEST_F(Cli, inspect_shows_the_records_of_any_rank_of_any_mesh) {
 TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
   for (const auto& [words, part] :
        {std::pair<std::vector<std::string>, const char*>{{"--mesh", "dp=2,tp=2", "--rank", "4"},
-                                                         "one of the 4 ranks of the mesh, got 4"},
-        {{"--rank", "1"}, "one of the 1 ranks of the mesh, got 1"},
+                                                         "expected 0 to 3, because the mesh has 4 ranks, got 4"},
+        {{"--rank", "1"}, "expected 0 to 0, because the mesh has 1 rank, got 1"},
         {{"--rank", "-1"}, "got -1"},
-        {{"--mesh", "pp=2"}, "like dp=8,tp=4, got \"pp=2\""},
+        {{"--mesh", "pp=2"}, "such as dp=8,tp=4, got \"pp=2\""},
         {{"--mesh", "dp"}, "like dp=8,tp=4, got \"dp\""},
         {{"--mesh", "dp=0"}, "like dp=8,tp=4, got \"dp=0\""},
         {{"--mesh", "tp=2.5"}, "like dp=8,tp=4, got \"tp=2.5\""},

@@ -100,9 +100,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   Partial<N> state[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
-    q[h] = map<N>([&](int i) {
-      return column(i) < p.width ? p.q.get(p.q.at(b, 0, h0 + h) + column(i)) * p.scale : 0.0f;
-    });
+    q[h] =
+        map<N>([&](int i) { return column(i) < p.width ? p.q.get(p.q.at(b, 0, h0 + h) + column(i)) * p.scale : 0.0f; });
   for (int key = begin + warp * kRows; key < end; key += kWarps * kRows * kBatch) {
     uint4 kraw[kBatch][kPacks], vraw[kBatch][kPacks];
 #pragma unroll
@@ -238,7 +237,8 @@ template <class T, int kWidth> void start_mma(Stream& s, const Decode& p, int ba
   const int group = p.heads / p.kv_heads;
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
                   static_cast<unsigned>(batch));
-  launch_overlapped(queue(s), overlaps(s, batch), group <= 8 ? decode_mma<T, kWidth, false> : decode_mma<T, kWidth, true>,
+  launch_overlapped(queue(s), overlaps(s, batch),
+                    group <= 8 ? decode_mma<T, kWidth, false> : decode_mma<T, kWidth, true>,
                     {.grid = grid, .block = kMmaWarps * kWarp}, "attention", p);
 }
 /// False where the tensor cores do not serve the call.
@@ -278,10 +278,10 @@ void attend_decode(Stream& s, const Attend& c) {
   const bool scaled = !try_mma(s, p, batch);  // the queries, and with them the scores
   if (scaled) visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch); });
   if (p.splits == 1) return;
-  launch_overlapped(queue(s), overlaps(s, batch), join_splits,
-                    {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)},
-                     .block = static_cast<unsigned>(width)},
-                    "attention", p, static_cast<int>(width), scaled ? 1.0f : p.scale);
+  launch_overlapped(
+      queue(s), overlaps(s, batch), join_splits,
+      {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)}, .block = static_cast<unsigned>(width)},
+      "attention", p, static_cast<int>(width), scaled ? 1.0f : p.scale);
 }
 
 }  // namespace hpcdl::cuda

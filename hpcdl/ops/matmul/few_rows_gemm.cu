@@ -169,8 +169,7 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp, 2) flowing_rows(const __g
   if (col < end) fetch(even);
   await_previous();
   if (col < end)
-    while (turn(even, odd) && turn(odd, even)) {
-    }
+    while (turn(even, odd) && turn(odd, even)) {}
 }
 
 bool whole_pieces(const GemmOperand& o) {
@@ -207,8 +206,7 @@ template <class A, class B, class T> void start(Stream& s, const Gemm& g) {
     if (whole) return start_streamed<A, T>(s, g);
   const dim3 grid(blocks_for(g.n, kWarps), static_cast<unsigned>(g.batch));
   const auto launch = [&]<int kRows>() {
-    if (whole)
-      few_rows<A, B, T, kRows, true><<<grid, kThreads, 0, queue(s)>>>(g);
+    if (whole) few_rows<A, B, T, kRows, true><<<grid, kThreads, 0, queue(s)>>>(g);
     else few_rows<A, B, T, kRows, false><<<grid, kThreads, 0, queue(s)>>>(g);
   };
   if (g.m == 1) launch.template operator()<1>();
