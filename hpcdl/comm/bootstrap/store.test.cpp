@@ -1,5 +1,9 @@
 #include "hpcdl/comm/bootstrap/store.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -7,6 +11,7 @@
 #include <mutex>
 
 #include "hpcdl/comm/bootstrap/ranks_for_tests.h"
+#include "hpcdl/comm/bootstrap/store_server.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -35,6 +40,34 @@ struct Heard {
                  [this](int rank, const std::string&) { add(fmt::format("lost {}", rank)); });
   }
 };
+
+TEST(store, more_ranks_than_the_soft_limit_of_open_files_raise_it) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{std::min<rlim_t>(before.rlim_max, 200), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  if (before.rlim_max >= 3 + 256) {
+    StoreServer server(listen_at("127.0.0.1", 0), {3, {}, in(20s), {}});
+    rlimit raised{};
+    getrlimit(RLIMIT_NOFILE, &raised);
+    EXPECT_EQ(raised.rlim_cur, 3u + 256u);
+  }
+  const int child = fork();
+  if (child == 0) {
+    const rlimit hard{200, 200};
+    setrlimit(RLIMIT_NOFILE, &hard);
+    try {
+      const StoreServer server(listen_at("127.0.0.1", 0), {3, {}, in(20s), {}});
+    } catch (const Error& e) {
+      _exit(std::string(e.what()).find("needs up to 259 open files for 3 ranks, but at most 200") == std::string::npos);
+    }
+    _exit(2);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
 
 TEST(store, values_counters_and_rounds_for_every_size) {
   for (const int world : {1, 2, 3, 4, 7, 9}) {

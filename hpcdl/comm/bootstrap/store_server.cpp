@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,21 @@ constexpr std::uint32_t kMostKeys = 4096;                                    // 
 constexpr std::size_t kMostWaiting = 1 << 12;                                // requests of one rank
 constexpr std::size_t kOfValue = 128;                                        // bytes beside its name and what it holds
 
+/// Rank 0 holds a connection to every rank. Raises the soft limit of open files where it is too low for that.
+void allow_connections(int world) {
+  constexpr rlim_t kOthers = 256;  // files, listeners, links to neighbours
+  const rlim_t needed = static_cast<rlim_t>(world) + kOthers;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return;
+  require(limit.rlim_max >= needed, "dist",
+          "rank 0 needs up to {} open files for {} ranks, but at most {} are allowed here: raise the hard limit "
+          "(`ulimit -Hn`, or LimitNOFILE of the service)",
+          needed, world, limit.rlim_max);
+  limit.rlim_cur = needed;
+  require(setrlimit(RLIMIT_NOFILE, &limit) == 0, "dist", "cannot raise the limit of open files to {}: {}", needed,
+          std::strerror(errno));
+}
+
 }  // namespace
 
 StoreServer::StoreServer(Socket listening, ServerOptions options)
@@ -34,6 +50,7 @@ StoreServer::StoreServer(Socket listening, ServerOptions options)
       watched_(epoll_create1(EPOLL_CLOEXEC)),
       ranks_(static_cast<std::size_t>(options_.world)) {
   require(wake_ && watched_, "dist", "cannot make an eventfd or epoll: {}", std::strerror(errno));
+  allow_connections(options_.world);
   thread_ = std::thread([this] { run(); });
 }
 
