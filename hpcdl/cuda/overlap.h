@@ -1,16 +1,16 @@
 #pragma once
-// Launches that overlap (programmatic dependent launch, sm_90 and later): a kernel may begin before the one in front of
-// it in its stream has ended, so that short kernels in a row hide each other's start, and weights are on their way
-// before the activations are there.
+// Overlapping launches (programmatic dependent launch, sm_90 and later): a kernel may begin before the previous kernel of
+// its stream has ended. Short kernels then hide each other's start-up, and weights are loaded before the activations are
+// ready.
 //
-// Every thread of a kernel that launch_overlapped() starts calls await_previous() before it touches memory that any
-// kernel in front of it writes or reads, and before it ends: its own successor relies on that.
+// In a kernel that launch_overlapped() starts, every thread must call await_previous() before it touches memory that an
+// earlier kernel writes or reads, and in any case before it ends, because the next kernel relies on that.
 
 #include "hpcdl/cuda/arch.h"
 
 namespace hpcdl::cuda {
 
-/// Waits until the kernel in front has ended and what it wrote can be read. Nothing to wait for in other launches.
+/// Waits until the previous kernel has ended and what it wrote can be read. Returns at once in other launches.
 __device__ inline void await_previous() {
 #if HPCDL_CLUSTERS
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -23,8 +23,8 @@ __device__ inline void let_next_begin() {
 #endif
 }
 
-/// 16 bytes that no kernel writes while this one runs, as a relaxed load: it stays in front of await_previous(), where
-/// ptxas moves ld.global.nc behind it.
+/// Loads 16 bytes that no kernel writes while this one runs. The load is relaxed so that it stays before
+/// await_previous(): ptxas moves an ld.global.nc to after it.
 __device__ inline uint4 stream16(const void* p) {
   uint4 r;
   asm volatile("ld.relaxed.gpu.global.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"

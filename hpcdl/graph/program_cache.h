@@ -29,7 +29,7 @@ struct Pass {
   std::shared_ptr<const Planned> planned;
   Bindings bindings;  // what the recorder was given; an instance may bind more
 
-  /// Ends the recording of g, of which `outputs` stay readable.
+  /// Ends the recording of g and plans its program. `outputs` can be read after a run.
   static Pass of(Graph& g, std::vector<Var> inputs = {}, std::vector<Var> outputs = {});
 };
 

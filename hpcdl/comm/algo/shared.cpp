@@ -116,7 +116,8 @@ void sum_staged(const Reduction& r, Phases& p, std::byte* x, std::int64_t count)
 }
 
 /// Every rank reads what the others have for its slice from their memory, into memory that stays in its core's cache,
-/// sums it into its own tensor, and reads the other slices when all are done: few phases, whatever its length. False on all ranks, and nothing is changed, where one of them was refused at its first read.
+/// sums it into its own tensor, and reads the other slices when all are done: a few phases for any length. If a rank was
+/// refused at its first read, returns false on all ranks and changes nothing.
 bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
   const int size = p.size(), own = p.index();
   const Range mine = slice(n, r.bytes(1), size, own);
@@ -172,8 +173,8 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
   return true;
 }
 
-/// In rounds of the whole half, two of which make a stretch. Each is timed from where all have staged its first round
-/// to its end, and the ranks tell each other the time at their next phase.
+/// Each round fills the whole half, and two rounds make a stretch. The time of a stretch runs from the moment when all
+/// ranks have staged its first round until its end. The ranks tell each other this time in their next phase.
 void reduce_staged_long(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
   const std::int64_t round = Phases::kHalf / r.bytes(1), stretch = 2 * round;
   StagingTrials& trials = g.shared->trials;

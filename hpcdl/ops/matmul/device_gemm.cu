@@ -191,8 +191,8 @@ double unaligned_library_microseconds(const Gemm& g) {
 }
 
 /// H200, us, bf16 (ours | cuBLASLt): 1x256x2048 2.0 | 5.7, 1x2048x2048 4.6 | 6.0, 1x5632x2048 10.2 | 8.7, 1x2048x5632
-/// 10.7 | 10.5, 1x32000x2048 36.5 | 34.7, 1x4096x11008 31 | 27, 2x4096x4096 18 | 13, 4x11008x4096 57 | 25. Of constant
-/// weights ours reads before the kernel in front has ended, which gains more in a row of short kernels.
+/// 10.7 | 10.5, 1x32000x2048 36.5 | 34.7, 1x4096x11008 31 | 27, 2x4096x4096 18 | 13, 4x11008x4096 57 | 25. Constant
+/// weights are read by ours before the previous kernel has ended, which gains more among short kernels.
 bool library_reads_few_rows(const Gemm& g) {
   const std::int64_t least = g.m > 1 ? 1 << 20 : 1 << 23;
   return fits_tiles(g) && g.k % 8 == 0 && g.n * g.k >= least && !(g.m == 1 && g.constant_b);

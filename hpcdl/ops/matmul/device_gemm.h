@@ -46,7 +46,7 @@ struct Gemm {
   GemmResult out;
   bool tf32 = false;  // f32: operands may be cut to TF32 (gemm() adds f32_products.h's word)
   bool constant_b =
-      false;  // no kernel writes B while programs run: it may be read before the kernel in front has ended
+      false;  // no kernel writes B while programs run: it may be read before the previous kernel has ended
 };
 
 /// D = ... as above, by the fastest way known for this product: set_gemm_chooser()'s, else one picked from the shape.
