@@ -8,26 +8,6 @@
 
 namespace hpcdl {
 
-enum class DType : std::uint8_t {
-  none,
-  f32,
-  bf16,
-  f16,
-  f64,
-  i64,
-  i32,
-  i16,
-  i8,
-  u64,
-  u32,
-  u16,
-  u8,
-  boolean,
-  f8_e4m3,
-  f8_e5m2,
-  f8_e8m0
-};
-
 /// Storage type of bfloat16: the upper half of an IEEE-754 binary32. Arithmetic happens in float.
 struct bf16 {
   std::uint16_t bits = 0;
@@ -73,60 +53,92 @@ struct f16 {
 };
 static_assert(sizeof(f16) == 2);
 
+/// Storage types of 8-bit floats (Micikevicius et al., "FP8 formats for deep learning", 2022) and of the powers of two
+/// that scale blocks of them (OCP Microscaling). Files hold them; no kernel reads them yet.
+struct f8_e4m3 {
+  std::uint8_t bits = 0;
+};
+struct f8_e5m2 {
+  std::uint8_t bits = 0;
+};
+struct f8_e8m0 {
+  std::uint8_t bits = 0;
+};
+
+/// Every dtype, once: its enumerator, its name in safetensors files, its name in NumPy and PyTorch, the C++ type of an
+/// element, and whether kernels compute with it as with a floating-point number.
+#define HPCDL_DTYPES(ROW)                                         \
+  ROW(f32, "F32", "float32", float, true)                         \
+  ROW(bf16, "BF16", "bfloat16", hpcdl::bf16, true)                \
+  ROW(f16, "F16", "float16", hpcdl::f16, true)                    \
+  ROW(f64, "F64", "float64", double, true)                        \
+  ROW(i64, "I64", "int64", std::int64_t, false)                   \
+  ROW(i32, "I32", "int32", std::int32_t, false)                   \
+  ROW(i16, "I16", "int16", std::int16_t, false)                   \
+  ROW(i8, "I8", "int8", std::int8_t, false)                       \
+  ROW(u64, "U64", "uint64", std::uint64_t, false)                 \
+  ROW(u32, "U32", "uint32", std::uint32_t, false)                 \
+  ROW(u16, "U16", "uint16", std::uint16_t, false)                 \
+  ROW(u8, "U8", "uint8", std::uint8_t, false)                     \
+  ROW(boolean, "BOOL", "bool", bool, false)                       \
+  ROW(f8_e4m3, "F8_E4M3", "float8_e4m3fn", hpcdl::f8_e4m3, false) \
+  ROW(f8_e5m2, "F8_E5M2", "float8_e5m2", hpcdl::f8_e5m2, false)   \
+  ROW(f8_e8m0, "F8_E8M0", "float8_e8m0fnu", hpcdl::f8_e8m0, false)
+
+enum class DType : std::uint8_t {
+  none,
+#define HPCDL_ENUMERATOR(dtype, name, array_name, type, floating) dtype,
+  HPCDL_DTYPES(HPCDL_ENUMERATOR)
+#undef HPCDL_ENUMERATOR
+};
+
+struct DTypeRow {
+  std::string_view name;   // of safetensors
+  const char* array_name;  // of NumPy and PyTorch
+  int bytes;               // of an element
+  bool floating;
+};
+inline constexpr DTypeRow kDTypes[] = {{"NONE", "none", 0, false},
+#define HPCDL_ROW(dtype, name, array_name, type, floating) {name, array_name, sizeof(type), floating},
+                                       HPCDL_DTYPES(HPCDL_ROW)
+#undef HPCDL_ROW
+};
+inline constexpr int kDTypeCount = static_cast<int>(sizeof kDTypes / sizeof *kDTypes);  // with `none`
+
 template <class T> inline constexpr DType dtype_of = DType::none;
-template <> inline constexpr DType dtype_of<float> = DType::f32;
-template <> inline constexpr DType dtype_of<double> = DType::f64;
-template <> inline constexpr DType dtype_of<bf16> = DType::bf16;
-template <> inline constexpr DType dtype_of<f16> = DType::f16;
-template <> inline constexpr DType dtype_of<std::int64_t> = DType::i64;
-template <> inline constexpr DType dtype_of<std::int32_t> = DType::i32;
-template <> inline constexpr DType dtype_of<std::int16_t> = DType::i16;
-template <> inline constexpr DType dtype_of<std::int8_t> = DType::i8;
-template <> inline constexpr DType dtype_of<std::uint64_t> = DType::u64;
-template <> inline constexpr DType dtype_of<std::uint32_t> = DType::u32;
-template <> inline constexpr DType dtype_of<std::uint16_t> = DType::u16;
-template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+#define HPCDL_TYPE(dtype, name, array_name, type, floating) \
+  template <> inline constexpr DType dtype_of<type> = DType::dtype;
+HPCDL_DTYPES(HPCDL_TYPE)
+#undef HPCDL_TYPE
 
 /// Bytes of one element; 0 for `none`.
-constexpr int dtype_bytes(DType d) {
-  switch (d) {
-    case DType::none: return 0;
-    case DType::f64:
-    case DType::i64:
-    case DType::u64: return 8;
-    case DType::f32:
-    case DType::i32:
-    case DType::u32: return 4;
-    case DType::bf16:
-    case DType::f16:
-    case DType::i16:
-    case DType::u16: return 2;
-    default: return 1;
-  }
-}
+constexpr int dtype_bytes(DType d) { return kDTypes[static_cast<int>(d)].bytes; }
 
 /// The safetensors name, e.g. "BF16".
-constexpr std::string_view dtype_name(DType d) {
-  constexpr std::string_view names[] = {"NONE", "F32", "BF16", "F16", "F64",  "I64",     "I32",     "I16",    "I8",
-                                        "U64",  "U32", "U16",  "U8",  "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"};
-  return names[static_cast<int>(d)];
-}
+constexpr std::string_view dtype_name(DType d) { return kDTypes[static_cast<int>(d)].name; }
+
+/// The name in NumPy and PyTorch, e.g. "bfloat16".
+constexpr const char* array_name(DType d) { return kDTypes[static_cast<int>(d)].array_name; }
 
 /// Inverse of dtype_name; `none` when the name is unknown.
 constexpr DType dtype_from_name(std::string_view name) {
-  for (int i = 1; i <= static_cast<int>(DType::f8_e8m0); ++i)
-    if (dtype_name(static_cast<DType>(i)) == name) return static_cast<DType>(i);
+  for (int i = 1; i < kDTypeCount; ++i)
+    if (kDTypes[i].name == name) return static_cast<DType>(i);
   return DType::none;
 }
 
-constexpr bool is_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16 || d == DType::f64; }
+constexpr bool is_float(DType d) { return kDTypes[static_cast<int>(d)].floating; }
 
-/// Calls f.template operator()<T>() with T = float, bf16 or f16, the types kernels compute on. infer() has rejected
-/// every other dtype before a kernel is reached.
+/// Throws Error: no kernel computes with it. infer() rejects such a dtype before a kernel is reached.
+[[noreturn]] void fail_dtype(DType d);
+
+/// Calls f.template operator()<T>() with T = float, bf16 or f16, the types that kernels compute with. The dtype of an
+/// absent operand is `none`, and its T is float.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
-  if (d == DType::f16) return f.template operator()<f16>();
+  if (d == DType::f32 || d == DType::none) return f.template operator()<float>();
   if (d == DType::bf16) return f.template operator()<bf16>();
-  return f.template operator()<float>();
+  if (d == DType::f16) return f.template operator()<f16>();
+  fail_dtype(d);
 }
 
 }  // namespace hpcdl

@@ -138,7 +138,7 @@ class Reader {
   }
   Spec spec() {
     Spec s;
-    s.dtype = one_of(kLastDType);
+    s.dtype = one_of(static_cast<DType>(kDTypeCount - 1));
     s.shape = shape();
     return s;
   }
@@ -151,7 +151,6 @@ class Reader {
   }
 
   static constexpr std::int64_t kMost = std::int64_t{1} << 48;
-  static constexpr DType kLastDType = DType::f8_e8m0;
 
  private:
   std::string_view bytes_, from_;

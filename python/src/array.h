@@ -76,9 +76,6 @@ nb::object to_array(Framework framework, Block block, const Tensor& t);
 /// read-only tensors.
 nb::object view_array(Framework framework, nb::object owner, const Tensor& t, bool writable);
 
-/// The names that NumPy and PyTorch share; "none" for what they do not.
-const char* common_name(DType d);
-
 /// The dtype that a user named or gave: "float32", torch.bfloat16, numpy.float32, ...
 DType dtype_from(std::string_view op, nb::handle dtype);
 

@@ -90,14 +90,14 @@ nb::object tuple_of(const Shape& s, std::int64_t factor = 1) {
 
 /// Objects of NumPy that results are made of, found once.
 struct Numpy {
-  nb::object ndarray, dtypes[static_cast<int>(DType::f8_e8m0) + 1];
+  nb::object ndarray, dtypes[kDTypeCount];
 };
 
 nb::object numpy_dtype(DType d) {
   static auto* numpy = new Numpy{nb::module_::import_("numpy").attr("ndarray"), {}};
   nb::object& cached = numpy->dtypes[static_cast<int>(d)];
   if (cached.is_valid()) return cached;
-  const std::string name = common_name(d);
+  const std::string name = array_name(d);
   if (d != DType::bf16 && !name.starts_with("float8"))
     return cached = nb::module_::import_("numpy").attr("dtype")(name);
   try {
@@ -118,7 +118,7 @@ nb::object numpy_array(Block block, nb::object owner, const Tensor& t, bool writ
 
 nb::object old_torch_tensor(Block block, nb::object owner, const Tensor& t) {
   const nb::object torch = nb::module_::import_("torch");
-  const nb::object dtype = torch.attr(common_name(t.dtype()));
+  const nb::object dtype = torch.attr(array_name(t.dtype()));
   if (t.size() == 0) return torch.attr("empty")(tuple_of(t.shape()), nb::arg("dtype") = dtype);
   const nb::object flat =
       torch.attr("frombuffer")(memory_object(std::move(block), std::move(owner), t, true), nb::arg("dtype") = dtype);
@@ -126,7 +126,7 @@ nb::object old_torch_tensor(Block block, nb::object owner, const Tensor& t) {
 }
 
 nb::object make(Framework f, Block block, nb::object owner, const Tensor& t, bool writable) {
-  if (f.kind == Framework::Kind::exchange && !std::string_view(common_name(t.dtype())).starts_with("float8"))
+  if (f.kind == Framework::Kind::exchange && !std::string_view(array_name(t.dtype())).starts_with("float8"))
     return exchange_array(*f.api, std::move(block), std::move(owner), t);
   require(!t.device().is_cuda(), "hpcdl", "memory of {} as an array needs PyTorch 2.10 or later",
           device_name(t.device()));
@@ -135,28 +135,6 @@ nb::object make(Framework f, Block block, nb::object owner, const Tensor& t, boo
 }
 
 }  // namespace
-
-const char* common_name(DType d) {
-  switch (d) {
-    case DType::f32: return "float32";
-    case DType::f64: return "float64";
-    case DType::f16: return "float16";
-    case DType::bf16: return "bfloat16";
-    case DType::i8: return "int8";
-    case DType::i16: return "int16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::u8: return "uint8";
-    case DType::u16: return "uint16";
-    case DType::u32: return "uint32";
-    case DType::u64: return "uint64";
-    case DType::boolean: return "bool";
-    case DType::f8_e4m3: return "float8_e4m3fn";
-    case DType::f8_e5m2: return "float8_e5m2";
-    case DType::f8_e8m0: return "float8_e8m0fnu";
-    default: return "none";
-  }
-}
 
 Framework framework_from_name(std::string_view name) {
   if (name == "numpy") return {Framework::Kind::numpy, nullptr};
@@ -179,7 +157,7 @@ DType dtype_from(std::string_view op, nb::handle dtype) {
                                                     : std::string(nb::str(dtype).c_str());
   if (const auto dot = name.rfind('.'); dot != std::string::npos) name.erase(0, dot + 1);
   for (const DType d : {DType::f32, DType::bf16, DType::f16})
-    if (name == common_name(d)) return d;
+    if (name == array_name(d)) return d;
   throw TypeError(fmt::format("[{}] dtype must be float32, bfloat16 or float16, got {}", op, name));
 }
 

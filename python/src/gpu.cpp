@@ -32,7 +32,7 @@ Pool& callers_pool() {
 
 /// Objects of PyTorch that results are made of, found once.
 struct Torch {
-  nb::object empty_strided, device_class, dtypes[static_cast<int>(DType::f8_e8m0) + 1];
+  nb::object empty_strided, device_class, dtypes[kDTypeCount];
   std::array<nb::object, 16> devices;
   nb::object dtype_name = nb::steal(PyUnicode_InternFromString("dtype")),
              device_name = nb::steal(PyUnicode_InternFromString("device"));
@@ -44,7 +44,7 @@ struct Torch {
   }
   const nb::object& dtype(DType d) {
     nb::object& cached = dtypes[static_cast<int>(d)];
-    if (!cached.is_valid()) cached = nb::module_::import_("torch").attr(common_name(d));
+    if (!cached.is_valid()) cached = nb::module_::import_("torch").attr(array_name(d));
     return cached;
   }
   nb::object device(int index) {

@@ -21,7 +21,7 @@ PackedWeight pack(nb::handle w, nb::handle dtype) {
   require(v.rank() == 2, call.op(), "w must be (N, K), got {}", to_string(v.spec()));
   const DType x = dtype.is_none() ? v.dtype() : dtype_from(call.op(), dtype);
   require_type(x == DType::f32 || x == DType::bf16, call.op(), "dtype must be float32 or bfloat16 on the CPU, got {}",
-               common_name(x));
+               array_name(x));
   PackedWeight r;
   call.run([&](Stream& s) {
     if (v.rows_are_uniform()) r = PackedWeight(s.pool(), v, x);
@@ -50,7 +50,7 @@ It is a copy: the matrix that it was made from may change or be freed.)")
           "shape", [](const PackedWeight& w) { return std::tuple(w.spec().shape[0], w.spec().shape[1]); },
           nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")
       .def_prop_ro(
-          "dtype", [](const PackedWeight& w) { return std::string(common_name(w.spec().dtype)); },
+          "dtype", [](const PackedWeight& w) { return std::string(array_name(w.spec().dtype)); },
           nb::sig("def dtype(self) -> str"), "Data type of the x that it is packed for: \"float32\" or \"bfloat16\".")
       .def_prop_ro(
           "nbytes", [](const PackedWeight& w) { return w.bytes(); }, nb::sig("def nbytes(self) -> int"),
