@@ -54,36 +54,27 @@ std::int64_t parse_bytes(const std::string& text) {
   return static_cast<std::int64_t>(n * scale);
 }
 
+/// One of the first `count` values of E.
 template <class E, class Name>
-E parse_name(const std::string& word, std::initializer_list<E> all, Name name, std::string_view what) {
+E parse_name(const std::string& word, std::size_t count, Name name, std::string_view what) {
   std::vector<std::string> names;
-  for (const E e : all) {
-    names.emplace_back(name(e));
-    if (names.back() == word) return e;
+  for (std::size_t i = 0; i < count; ++i) {
+    names.emplace_back(name(static_cast<E>(i)));
+    if (names.back() == word) return static_cast<E>(i);
   }
   std::string list;
   for (const auto& n : names) list += (list.empty() ? "" : ", ") + n;
   fail_usage("bench", "no {} \"{}\"{}: expected {}", what, word, io::did_you_mean(word, names), list);
 }
 
-Collective parse_collective(const std::string& word) {
-  using enum Collective;
-  return parse_name(word, {all_reduce, reduce_scatter, all_gather, all_to_all}, comm::collective_name, "collective");
-}
-
-Algorithm parse_algorithm(const std::string& word) {
-  using enum Algorithm;
-  return parse_name(word, {automatic, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical, native},
-                    comm::algorithm_name, "algorithm");
-}
-
 lab::CommCase case_of(const BenchCommOptions& o, std::int64_t bytes) {
-  using enum comm::Reduce;
-  lab::CommCase c{parse_collective(o.collective), bytes, lab::comm_dtype(o.dtype),
-                  parse_name(o.op, {sum, max, avg}, comm::reduce_name, "operation")};
+  // all_reduce, reduce_scatter, all_gather and all_to_all; sum, max and avg
+  lab::CommCase c{parse_name<Collective>(o.collective, 4, comm::collective_name, "collective"), bytes,
+                  lab::comm_dtype(o.dtype), parse_name<comm::Reduce>(o.op, 3, comm::reduce_name, "operation")};
   if (c.dtype == DType::none)
     fail_usage("bench", "no dtype \"{}\": expected fp32, bf16, fp16, fp64, int32 and so on", o.dtype);
-  if (!is_float(c.dtype) && c.op == avg) fail_usage("bench", "integers have no average: take --op sum or max");
+  if (!is_float(c.dtype) && c.op == comm::Reduce::avg)
+    fail_usage("bench", "integers have no average: take --op sum or max");
   return c;
 }
 
@@ -127,7 +118,8 @@ class CommBench {
     auto sides = on_gpus ? lab::gpu_sides(g_, c, stream_) : lab::comm_sides(g_, c, native);
     if (on_gpus && o_.alone) std::erase_if(sides, [](const auto& s) { return s.algorithm == Algorithm::native; });
     if (o_.algorithm.empty()) return sides;
-    const Algorithm a = parse_algorithm(o_.algorithm);
+    const Algorithm a =
+        parse_name<Algorithm>(o_.algorithm, std::size(comm::kAlgorithmNames), comm::algorithm_name, "algorithm");
     const bool can_share = !on_gpus && lab::hosts_of(g_) == 1 && g_.size() > 1,
                shares = a == Algorithm::shared || a == Algorithm::automatic;
     std::vector<lab::CommSide> wanted{{a, (o_.memory.empty() ? can_share && shares : o_.memory == "window")
@@ -210,7 +202,8 @@ class CommBench {
 
 int bench_comm(const BenchCommOptions& o) {
   case_of(o, 4);
-  if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
+  if (!o.algorithm.empty())
+    parse_name<Algorithm>(o.algorithm, std::size(comm::kAlgorithmNames), comm::algorithm_name, "algorithm");
   if (o.bytes.empty() && parse_bytes(o.least) > parse_bytes(o.most))
     fail_usage("bench", "--min {} is more than --max {}", o.least, o.most);
   if (o.device != "cpu" && (o.save || !o.memory.empty()))

@@ -77,7 +77,8 @@ bool is_sound(const LedgerEntry& e) {
   };
   const auto ends = [](const auto& name) { return std::memchr(name, 0, sizeof name) != nullptr; };
   return in(e.phase, Phase::idle) && in(e.what, Collective::split) && in(e.op, Reduce::avg) &&
-         in(e.algorithm, Algorithm::native) && in(e.dtype, DType::f8_e8m0) && ends(e.group) && ends(e.tensor);
+         in(e.algorithm, std::size(kAlgorithmNames) - 1) && in(e.dtype, kDTypeCount - 1) && ends(e.group) &&
+         ends(e.tensor);
 }
 
 std::string describe(const LedgerEntry& e) {

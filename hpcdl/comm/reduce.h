@@ -23,18 +23,17 @@ enum class Collective : std::uint8_t {
 
 constexpr bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
 
+/// Every collective algorithm, once: its enumerator, its row (comm/algo/algorithm.h) and its name are made from this
+/// list.
+#define HPCDL_COLLECTIVE_ALGORITHMS(ONE) \
+  ONE(ring) ONE(ring_blocking) ONE(halving) ONE(tree) ONE(pairwise) ONE(shared) ONE(star) ONE(hierarchical) ONE(native)
+
 /// How it is done. automatic: by size and links, from a measured table. native: the library below (MPI, NCCL).
 enum class Algorithm : std::uint8_t {
   automatic,
-  ring,
-  ring_blocking,
-  halving,
-  tree,
-  pairwise,
-  shared,
-  star,
-  hierarchical,
-  native
+#define HPCDL_ENUMERATOR(name) name,
+  HPCDL_COLLECTIVE_ALGORITHMS(HPCDL_ENUMERATOR)
+#undef HPCDL_ENUMERATOR
 };
 
 constexpr std::string_view reduce_name(Reduce r) {
@@ -46,10 +45,12 @@ constexpr std::string_view collective_name(Collective c) {
                                         "send",       "receive",        "barrier",    "split"};
   return names[static_cast<int>(c)];
 }
-constexpr std::string_view algorithm_name(Algorithm a) {
-  constexpr std::string_view names[] = {"auto",     "ring",   "ring_blocking", "halving",      "tree",
-                                        "pairwise", "shared", "star",          "hierarchical", "native"};
-  return names[static_cast<int>(a)];
-}
+/// "auto" and those of the list.
+inline constexpr std::string_view kAlgorithmNames[] = {"auto",
+#define HPCDL_NAME(name) #name,
+                                                       HPCDL_COLLECTIVE_ALGORITHMS(HPCDL_NAME)
+#undef HPCDL_NAME
+};
+constexpr std::string_view algorithm_name(Algorithm a) { return kAlgorithmNames[static_cast<int>(a)]; }
 
 }  // namespace hpcdl::comm

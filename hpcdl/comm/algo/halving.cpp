@@ -3,6 +3,8 @@
 #include <bit>
 #include <utility>
 
+#include "hpcdl/comm/algo/algorithm.h"
+
 namespace hpcdl::comm::algo {
 
 namespace {
@@ -87,6 +89,30 @@ struct Halving {
   }
 };
 
+void halving_reduce_scatter(const Call& c, Ground& g) {
+  Peers& peers = g.peers;
+  const Reduction r = reduction_of(c, g);
+  const std::int64_t n = c.count * peers.size(), width = r.bytes(1);
+  const Halving h{peers, n, width};
+  std::byte *room = g.scratch.bytes(2 * n * width), *x = room + n * width;
+  h.reduce(room, r, x, c.in);
+  const Elements all{x, width};
+  const Range own = h.chunk(h.rank);
+  if (h.places.stands_back(h.rank))
+    return receive(peers, h.rank - 1, {c.out, static_cast<std::size_t>(r.bytes(own.count()))});
+  if (h.places.has_partner(h.rank)) send(peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
+  copy_bytes(c.out, all[own].data(), r.bytes(own.count()));
+}
+
+void halving_all_gather(const Call& c, Ground& g) {
+  place_own_part(c, g, c.in);
+  const Halving h{g.peers, c.bytes() * g.peers.size(), 1};
+  const Elements all{c.out, 1};
+  if (h.places.stands_back(h.rank)) send(g.peers, h.rank - 1, all[h.chunk(h.rank)]);
+  if (h.places.has_partner(h.rank)) receive(g.peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
+  h.gather(c.out);
+}
+
 }  // namespace
 
 void halving_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n) {
@@ -94,20 +120,6 @@ void halving_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std:
   if (r.bytes(n) <= kShort) return h.reduce_everywhere(scratch.bytes(n * h.width), r, x);
   h.reduce(scratch.bytes(n * h.width), r, x, x);
   h.gather(x);
-}
-
-void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
-                            std::int64_t n) {
-  const std::int64_t width = r.bytes(1);
-  const Halving h{peers, n, width};
-  std::byte *room = scratch.bytes(2 * n * width), *x = room + n * width;
-  h.reduce(room, r, x, in);
-  const Elements all{x, width};
-  const Range own = h.chunk(h.rank);
-  if (h.places.stands_back(h.rank))
-    return receive(peers, h.rank - 1, {out, static_cast<std::size_t>(r.bytes(own.count()))});
-  if (h.places.has_partner(h.rank)) send(peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
-  copy_bytes(out, all[own].data(), r.bytes(own.count()));
 }
 
 void halving_barrier(Peers& peers) {
@@ -125,12 +137,10 @@ void halving_barrier(Peers& peers) {
   if (places.has_partner(rank)) meet(rank + 1, true, false);
 }
 
-void halving_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width) {
-  const Halving h{peers, n, width};
-  const Elements all{x, width};
-  if (h.places.stands_back(h.rank)) send(peers, h.rank - 1, all[h.chunk(h.rank)]);
-  if (h.places.has_partner(h.rank)) receive(peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
-  h.gather(x);
-}
+const AlgorithmRow halving_row{
+    .all_reduce = [](const Call& c,
+                     Ground& g) { halving_all_reduce(g.peers, g.scratch, reduction_of(c, g), c.out, c.count); },
+    .reduce_scatter = halving_reduce_scatter,
+    .all_gather = halving_all_gather};
 
 }  // namespace hpcdl::comm::algo

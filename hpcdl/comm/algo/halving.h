@@ -9,10 +9,6 @@
 namespace hpcdl::comm::algo {
 
 void halving_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n);
-/// As in ring.h.
-void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
-                            std::int64_t n);
-void halving_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width);
 /// The same steps without a tensor.
 void halving_barrier(Peers& peers);
 

@@ -1,7 +1,11 @@
-#include "hpcdl/comm/algo/hierarchical.h"
+// All-reduce over several hosts with several ranks each: summed inside every host through shared memory, between the
+// first ranks of all hosts by messages, and copied inside every host: each host sends the tensor once, not once for
+// each of its ranks. Between two hosts: the pipelined ring. Between more: halving where their number is a power of two,
+// else a chain, so that an element's bits never depend on where it stands.
 
 #include <bit>
 
+#include "hpcdl/comm/algo/algorithm.h"
 #include "hpcdl/comm/algo/halving.h"
 #include "hpcdl/comm/algo/ring.h"
 #include "hpcdl/comm/algo/shared.h"
@@ -29,10 +33,8 @@ void between_hosts(Peers& firsts, Scratch& scratch, const Reduction& r, std::byt
   else tree_all_reduce(firsts, scratch, r, x, n, TreeShape::chain);
 }
 
-}  // namespace
-
 void hierarchical_all_reduce(const Call& c, Ground& g) {
-  if (g.one_host && g.shared) return shared_all_reduce(c, g);
+  if (g.one_host && g.shared) return shared_row.all_reduce(c, g);
   const auto firsts = first_ranks(g.peers);
   const Reduction r = reduction_of(c, g);
   int here = 0;
@@ -53,5 +55,9 @@ void hierarchical_all_reduce(const Call& c, Ground& g) {
   }
   if (together) shared_copy_from(g, 0, c.out, c.bytes());
 }
+
+}  // namespace
+
+const AlgorithmRow hierarchical_row{.needs = Needs::many_hosts, .all_reduce = hierarchical_all_reduce};
 
 }  // namespace hpcdl::comm::algo

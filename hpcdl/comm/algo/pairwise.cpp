@@ -1,4 +1,9 @@
-#include "hpcdl/comm/algo/pairwise.h"
+// N-1 steps; in step s every rank sends to the rank s after it and receives from the rank s before it, so that every
+// link carries one message at a time. Each part goes straight to where it belongs. Summed in the order of ranks, 16-bit
+// floats in f32.
+
+#include "hpcdl/comm/algo/algorithm.h"
+#include "hpcdl/comm/algo/pieces.h"
 
 namespace hpcdl::comm::algo {
 
@@ -13,34 +18,42 @@ template <class Going, class Coming> void steps(Peers& peers, Going going, Comin
   }
 }
 
+void pairwise_all_to_all(const Call& c, Ground& g) {
+  const std::int64_t bytes = c.bytes();
+  const auto size = static_cast<std::size_t>(bytes);
+  place_own_part(c, g, c.in + g.peers.rank() * bytes);
+  steps(
+      g.peers, [&](int to) { return ConstBytes(c.in + to * bytes, size); },
+      [&](int from) { return Bytes(c.out + from * bytes, size); });
+}
+
+void pairwise_all_gather(const Call& c, Ground& g) {
+  const std::int64_t bytes = c.bytes();
+  const auto size = static_cast<std::size_t>(bytes);
+  place_own_part(c, g, c.in);
+  steps(
+      g.peers, [&](int) { return ConstBytes(c.out + g.peers.rank() * bytes, size); },
+      [&](int from) { return Bytes(c.out + from * bytes, size); });
+}
+
+void pairwise_reduce_scatter(const Call& c, Ground& g) {
+  Peers& peers = g.peers;
+  const std::int64_t bytes = c.bytes();
+  const auto size = static_cast<std::size_t>(bytes);
+  std::byte* room = g.scratch.bytes(bytes * peers.size());
+  std::vector<const std::byte*> parts;
+  for (int k = 0; k < peers.size(); ++k) parts.push_back(k == peers.rank() ? c.in + k * bytes : room + k * bytes);
+  steps(
+      peers, [&](int to) { return ConstBytes(c.in + to * bytes, size); },
+      [&](int from) { return Bytes(room + from * bytes, size); });
+  combine_all(reduction_of(c, g), std::span(&c.out, 1), parts, c.count);
+}
+
 }  // namespace
 
-void pairwise_all_to_all(Peers& peers, std::byte* out, const std::byte* in, std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(bytes);
-  copy_bytes(out + peers.rank() * bytes, in + peers.rank() * bytes, bytes);
-  steps(
-      peers, [&](int to) { return ConstBytes(in + to * bytes, size); },
-      [&](int from) { return Bytes(out + from * bytes, size); });
-}
-
-void pairwise_all_gather(Peers& peers, std::byte* out, std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(bytes);
-  steps(
-      peers, [&](int) { return ConstBytes(out + peers.rank() * bytes, size); },
-      [&](int from) { return Bytes(out + from * bytes, size); });
-}
-
-void pairwise_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
-                             std::int64_t n) {
-  const std::int64_t bytes = r.bytes(n);
-  const auto size = static_cast<std::size_t>(bytes);
-  std::byte* room = scratch.bytes(bytes * peers.size());
-  std::vector<const std::byte*> parts;
-  for (int k = 0; k < peers.size(); ++k) parts.push_back(k == peers.rank() ? in + k * bytes : room + k * bytes);
-  steps(
-      peers, [&](int to) { return ConstBytes(in + to * bytes, size); },
-      [&](int from) { return Bytes(room + from * bytes, size); });
-  combine_all(r, std::span(&out, 1), parts, n);
-}
+const AlgorithmRow pairwise_row{.most_ranks_to_reduce = kMostTogether,
+                                .reduce_scatter = pairwise_reduce_scatter,
+                                .all_gather = pairwise_all_gather,
+                                .all_to_all = pairwise_all_to_all};
 
 }  // namespace hpcdl::comm::algo

@@ -89,10 +89,11 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::int64_t n) {
   if (n > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(n));
 }
 
-/// Of one tensor: all ranks' parts as one.
-inline std::int64_t whole(const Call& c, const Ground& g) {
-  return c.what == Collective::all_reduce ? c.count : c.count * g.peers.size();
+/// Copies this rank's part to its place among all parts.
+inline void place_own_part(const Call& c, const Ground& g, const std::byte* part) {
+  copy_bytes(c.out + g.peers.rank() * c.bytes(), part, c.bytes());
 }
+
 inline Reduction reduction_of(const Call& c, const Ground& g) { return {c.dtype, c.op, g.peers.size()}; }
 
 }  // namespace hpcdl::comm::algo

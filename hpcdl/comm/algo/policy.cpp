@@ -1,17 +1,10 @@
 #include "hpcdl/comm/algo/policy.h"
 
-#include <algorithm>
-
+#include "hpcdl/comm/algo/algorithm.h"
 #include "hpcdl/comm/algo/reduction.h"
 
 namespace hpcdl::comm::algo {
 namespace {
-
-/// Whether one rank sums the tensors of all in one sweep, and they are more than that takes.
-bool too_many(Algorithm a, Collective what, int ranks) {
-  const bool at_once = (a == Algorithm::pairwise && what == Collective::reduce_scatter) || a == Algorithm::star;
-  return at_once && ranks > kMostTogether;
-}
 
 /// Whether the ranks of each host can work through the memory that they share: a phase of theirs sums as many tensors
 /// as there are ranks.
@@ -25,46 +18,33 @@ bool can_be_hierarchical(const Situation& s) { return s.hosts > 1 && s.hosts < s
 
 }  // namespace
 
-std::span<const Algorithm> algorithms_of(Collective what) {
-  using enum Algorithm;
-  static constexpr Algorithm reduce[] = {ring, ring_blocking, halving, tree, shared, star, hierarchical, native};
-  static constexpr Algorithm parts[] = {ring, ring_blocking, halving, pairwise, shared, native};
-  static constexpr Algorithm exchange[] = {pairwise, shared, native};
-  static constexpr Algorithm spread[] = {tree, shared, native};
-  switch (what) {
-    case Collective::all_reduce: return reduce;
-    case Collective::reduce_scatter:
-    case Collective::all_gather: return parts;
-    case Collective::all_to_all: return exchange;
-    case Collective::broadcast:
-    case Collective::barrier: return spread;
-    default: return {};
-  }
+std::vector<Algorithm> algorithms_of(Collective what) {
+  std::vector<Algorithm> list;
+  for (int i = 1; i < static_cast<int>(std::size(kAlgorithmNames)); ++i)
+    if (const auto a = static_cast<Algorithm>(i); row_of(a).of(what)) list.push_back(a);
+  return list;
 }
 
 std::vector<Algorithm> possible(const Situation& s, bool native) {
-  std::vector<Algorithm> list;
-  for (const Algorithm a : algorithms_of(s.what)) {
-    if ((a == Algorithm::native && !native) || too_many(a, s.what, s.ranks)) continue;
-    if (a == Algorithm::shared && !can_be_shared(s)) continue;
-    if (a == Algorithm::hierarchical && !can_be_hierarchical(s)) continue;
-    list.push_back(a);
-  }
+  const bool reduces = s.what == Collective::all_reduce || s.what == Collective::reduce_scatter;
+  auto list = algorithms_of(s.what);
+  std::erase_if(list, [&](Algorithm a) {
+    const AlgorithmRow& row = row_of(a);
+    if (reduces && s.ranks > row.most_ranks_to_reduce) return true;
+    switch (row.needs) {
+      case Needs::one_host: return !can_be_shared(s);
+      case Needs::many_hosts: return !can_be_hierarchical(s);
+      case Needs::library: return !native;
+      case Needs::messages: break;
+    }
+    return false;
+  });
   return list;
 }
 
 bool position_independent(Algorithm a, int ranks) {
-  switch (a) {
-    case Algorithm::halving:
-    case Algorithm::tree:
-    case Algorithm::pairwise:
-    case Algorithm::shared:
-    case Algorithm::star:
-    case Algorithm::hierarchical: return true;
-    case Algorithm::ring:
-    case Algorithm::ring_blocking: return ranks <= 2;
-    default: return false;
-  }
+  const Order order = row_of(a).order;
+  return order == Order::of_ranks || (order == Order::of_place && ranks <= 2);
 }
 
 Algorithm default_choice(const Situation& s) {
@@ -83,6 +63,7 @@ Algorithm default_choice(const Situation& s) {
       if (short_parts) return Algorithm::halving;
       return is_short && !many ? Algorithm::pairwise : Algorithm::ring;
     case Collective::all_to_all: return Algorithm::pairwise;
+    case Collective::split: return many ? Algorithm::halving : Algorithm::pairwise;
     default: return Algorithm::tree;
   }
 }

@@ -2,7 +2,6 @@
 // Which algorithm for which call.
 
 #include <filesystem>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,7 @@ struct Situation {
 };
 
 /// All that do this collective, in the order of Algorithm.
-std::span<const Algorithm> algorithms_of(Collective what);
+std::vector<Algorithm> algorithms_of(Collective what);
 /// Those of them that can be used there. native: the transport has a library of its own.
 std::vector<Algorithm> possible(const Situation& s, bool native);
 

@@ -18,8 +18,8 @@ bool same_situation(const Policy::Row& a, const Policy::Row& b) {
   return a.what == b.what && a.ranks == b.ranks && a.hosts == b.hosts && a.window == b.window;
 }
 
-template <class E, class Name> bool find_name(const std::string& word, int count, Name name, E& found) {
-  for (int i = 0; i < count; ++i)
+template <class E, class Name> bool find_name(const std::string& word, std::size_t count, Name name, E& found) {
+  for (std::size_t i = 0; i < count; ++i)
     if (name(static_cast<E>(i)) == word) return found = static_cast<E>(i), true;
   return false;
 }
@@ -60,8 +60,8 @@ Policy Policy::parse(const std::string& text) {
     std::string what, ranks, hosts, memory, algorithm;
     Row r;
     if (!(words >> what >> r.ranks >> ranks >> r.hosts >> hosts >> memory >> r.bytes >> algorithm)) continue;
-    const bool known = find_name(what, static_cast<int>(Collective::split) + 1, collective_name, r.what) &&
-                       find_name(algorithm, static_cast<int>(Algorithm::native) + 1, algorithm_name, r.algorithm);
+    const bool known = find_name(what, static_cast<std::size_t>(Collective::split) + 1, collective_name, r.what) &&
+                       find_name(algorithm, std::size(kAlgorithmNames), algorithm_name, r.algorithm);
     r.window = memory == "window";
     if (known && ranks == "ranks" && hosts == "hosts" && r.bytes >= 0 && r.algorithm != Algorithm::automatic)
       p.rows.push_back(r);

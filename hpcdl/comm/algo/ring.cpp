@@ -1,5 +1,7 @@
 #include "hpcdl/comm/algo/ring.h"
 
+#include "hpcdl/comm/algo/algorithm.h"
+
 namespace hpcdl::comm::algo {
 
 namespace {
@@ -98,21 +100,22 @@ class Ring {
   Messages sent_, received_;
 };
 
+void ring_reduce_scatter(const Call& c, Ground& g) {
+  const Reduction r = reduction_of(c, g);
+  Ring ring(g.peers, c.count * g.peers.size(), r.bytes(1));
+  ring.reduce_scatter(g.scratch, r, c.out, c.in, [](std::int64_t) {});
+  ring.finish();
+}
+
+void ring_all_gather(const Call& c, Ground& g) {
+  place_own_part(c, g, c.in);
+  Ring ring(g.peers, c.bytes() * g.peers.size(), 1);
+  for (std::int64_t k = 0; k < ring.segments(); ++k) ring.begin_gather(c.out, k);
+  ring.gather(c.out);
+  ring.finish();
+}
+
 }  // namespace
-
-void ring_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
-                         std::int64_t n) {
-  Ring ring(peers, n, r.bytes(1));
-  ring.reduce_scatter(scratch, r, out, in, [](std::int64_t) {});
-  ring.finish();
-}
-
-void ring_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width) {
-  Ring ring(peers, n, width);
-  for (std::int64_t g = 0; g < ring.segments(); ++g) ring.begin_gather(x, g);
-  ring.gather(x);
-  ring.finish();
-}
 
 /// The second half of a segment begins when its first half is done: no link waits in between.
 void ring_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n) {
@@ -122,5 +125,12 @@ void ring_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::by
   ring.gather(x);
   ring.finish();
 }
+
+const AlgorithmRow ring_row{
+    .order = Order::of_place,
+    .all_reduce = [](const Call& c,
+                     Ground& g) { ring_all_reduce(g.peers, g.scratch, reduction_of(c, g), c.out, c.count); },
+    .reduce_scatter = ring_reduce_scatter,
+    .all_gather = ring_all_gather};
 
 }  // namespace hpcdl::comm::algo

@@ -11,10 +11,5 @@ namespace hpcdl::comm::algo {
 /// Chunks go in segments that do not wait for each other: while one is combined the next arrives and the one before is
 /// on its way.
 void ring_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n);
-/// `n`: elements of `in`; `out` is the rank's chunk of them, and may lie in its place in `in`.
-void ring_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
-                         std::int64_t n);
-/// `x`: n elements of `width` bytes, of which the rank's chunk is there.
-void ring_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width);
 
 }  // namespace hpcdl::comm::algo

@@ -1,6 +1,11 @@
-#include "hpcdl/comm/algo/ring_blocking.h"
+// The ring (ring.h) in its simplest form: one blocking send and one blocking receive in every step, whole chunks. Even
+// ranks send first, odd ranks receive first, so that no message needs a buffer to get away: the reference for the other
+// forms.
 
 #include <utility>
+
+#include "hpcdl/comm/algo/algorithm.h"
+#include "hpcdl/comm/algo/pieces.h"
 
 namespace hpcdl::comm::algo {
 
@@ -22,14 +27,13 @@ void step(Peers& peers, ConstBytes out, Bytes in) {
   if (peers.rank() % 2 == 1) send_all();
 }
 
-}  // namespace
-
-void ring_blocking_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out,
-                                  const std::byte* in, std::int64_t n) {
+/// As in ring.h.
+void reduce_chunk(Ground& g, const Reduction& r, std::byte* out, const std::byte* in, std::int64_t n) {
+  Peers& peers = g.peers;
   const int size = peers.size(), rank = peers.rank();
   const Elements source{const_cast<std::byte*>(in), r.bytes(1)};
   const std::int64_t room = (n / size + 1) * source.width;
-  std::byte *got = scratch.bytes(2 * room), *sum = got + room;
+  std::byte *got = g.scratch.bytes(2 * room), *sum = got + room;
   const bool own_first = rank < (rank + size - 1) % size;
   for (int s = 0; s + 1 < size; ++s) {
     const Range going = part_of(n, size, (rank + 2 * size - 1 - s) % size),
@@ -44,7 +48,7 @@ void ring_blocking_reduce_scatter(Peers& peers, Scratch& scratch, const Reductio
   }
 }
 
-void ring_blocking_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width) {
+void gather_chunks(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width) {
   const int size = peers.size(), rank = peers.rank();
   const Elements all{x, width};
   for (int s = 0; s + 1 < size; ++s)
@@ -52,10 +56,27 @@ void ring_blocking_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::i
          all[part_of(n, size, (rank + 2 * size - 1 - s) % size)]);
 }
 
-void ring_blocking_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n) {
-  const std::int64_t width = r.bytes(1);
-  ring_blocking_reduce_scatter(peers, scratch, r, x + part_of(n, peers.size(), peers.rank()).begin * width, x, n);
-  ring_blocking_all_gather(peers, x, n, width);
+void ring_blocking_all_reduce(const Call& c, Ground& g) {
+  const Reduction r = reduction_of(c, g);
+  const Range own = part_of(c.count, g.peers.size(), g.peers.rank());
+  reduce_chunk(g, r, c.out + r.bytes(own.begin), c.out, c.count);
+  gather_chunks(g.peers, c.out, c.count, r.bytes(1));
 }
+
+void ring_blocking_reduce_scatter(const Call& c, Ground& g) {
+  reduce_chunk(g, reduction_of(c, g), c.out, c.in, c.count * g.peers.size());
+}
+
+void ring_blocking_all_gather(const Call& c, Ground& g) {
+  place_own_part(c, g, c.in);
+  gather_chunks(g.peers, c.out, c.bytes() * g.peers.size(), 1);
+}
+
+}  // namespace
+
+const AlgorithmRow ring_blocking_row{.order = Order::of_place,
+                                     .all_reduce = ring_blocking_all_reduce,
+                                     .reduce_scatter = ring_blocking_reduce_scatter,
+                                     .all_gather = ring_blocking_all_gather};
 
 }  // namespace hpcdl::comm::algo

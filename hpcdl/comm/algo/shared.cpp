@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "hpcdl/comm/algo/algorithm.h"
 #include "hpcdl/comm/algo/reach.h"
 
 namespace hpcdl::comm::algo {
@@ -290,8 +291,6 @@ void gather(const Call& c, Ground& g, bool parts) {
   }
 }
 
-}  // namespace
-
 void shared_all_reduce(const Call& c, Ground& g) {
   Phases p(g);
   const Reduction r = reduction_of(c, g);
@@ -318,16 +317,21 @@ void shared_reduce_scatter(const Call& c, Ground& g) {
   });
 }
 
-void shared_all_gather(const Call& c, Ground& g) { gather(c, g, false); }
-void shared_all_to_all(const Call& c, Ground& g) { gather(c, g, true); }
-
 void shared_broadcast(const Call& c, Ground& g) {
   const auto ranks = g.shared->ranks();
   shared_copy_from(g, static_cast<int>(std::find(ranks.begin(), ranks.end(), c.peer) - ranks.begin()), c.out,
                    c.bytes());
 }
 
-void shared_barrier(Ground& g) { Phases(g).meet(); }
+}  // namespace
+
+const AlgorithmRow shared_row{.needs = Needs::one_host,
+                              .all_reduce = shared_all_reduce,
+                              .reduce_scatter = shared_reduce_scatter,
+                              .all_gather = [](const Call& c, Ground& g) { gather(c, g, false); },
+                              .all_to_all = [](const Call& c, Ground& g) { gather(c, g, true); },
+                              .broadcast = shared_broadcast,
+                              .barrier = [](const Call&, Ground& g) { Phases(g).meet(); }};
 
 void shared_reduce_to_first(const Reduction& reduction, Ground& g, std::byte* x, std::int64_t n) {
   Phases p(g);

@@ -9,13 +9,6 @@
 
 namespace hpcdl::comm::algo {
 
-void shared_all_reduce(const Call& call, Ground& g);
-void shared_reduce_scatter(const Call& call, Ground& g);
-void shared_all_gather(const Call& call, Ground& g);
-void shared_all_to_all(const Call& call, Ground& g);
-void shared_broadcast(const Call& call, Ground& g);
-void shared_barrier(Ground& g);
-
 /// Parts of `hierarchical`. The sum of the ranks of this host, not averaged, into x on the first of them.
 void shared_reduce_to_first(const Reduction& r, Ground& g, std::byte* x, std::int64_t n);
 /// `root`: index among the ranks of this host.

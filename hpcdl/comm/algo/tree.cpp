@@ -2,6 +2,9 @@
 
 #include <bit>
 
+#include "hpcdl/comm/algo/algorithm.h"
+#include "hpcdl/comm/algo/halving.h"
+
 namespace hpcdl::comm::algo {
 
 namespace {
@@ -94,22 +97,16 @@ class TreeReduce {
   Messages from_children_, up_, from_parent_, down_;
 };
 
-}  // namespace
-
-void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n,
-                     TreeShape shape) {
-  TreeReduce(peers, scratch, r, x, n,
-             shape == TreeShape::chain ? chain(peers.rank(), peers.size()) : binomial(peers.rank(), peers.size()))
-      .run();
-}
-
-void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root) {
+void tree_broadcast(const Call& call, Ground& ground) {
+  Peers& peers = ground.peers;
+  const std::int64_t bytes = call.bytes();
+  const int root = call.peer;
   const int size = peers.size(), from_root = (peers.rank() + size - root) % size;
   const Links links = binomial(from_root, size);
   const auto real = [&](int r) { return (r + root) % size; };
   const std::int64_t segments = segments_of(bytes);
   Messages received(peers), sent(peers);
-  const Elements all{x, 1};
+  const Elements all{call.out, 1};
   const auto segment = [&](std::int64_t g) { return all[{bytes * g / segments, bytes * (g + 1) / segments}]; };
   if (from_root != 0)
     for (std::int64_t g = 0; g < segments; ++g) received.receive(real(links.parent), segment(g));
@@ -120,5 +117,33 @@ void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root) {
   }
   sent.wait();
 }
+
+/// Everybody knows that everybody has come, after log2(N) steps (Hensgen, Finkel, Manber, 1988). Of many ranks those
+/// that halving lets talk to each other do so here, too: others would be as many connections again.
+void tree_barrier(const Call&, Ground& g) {
+  Peers& peers = g.peers;
+  if (peers.size() > kMostTogether) return halving_barrier(peers);
+  for (int d = 1; d < peers.size(); d *= 2) {
+    Messages m(peers);
+    m.receive((peers.rank() + peers.size() - d) % peers.size(), {});
+    m.send((peers.rank() + d) % peers.size(), {});
+    m.wait();
+  }
+}
+
+}  // namespace
+
+void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n,
+                     TreeShape shape) {
+  TreeReduce(peers, scratch, r, x, n,
+             shape == TreeShape::chain ? chain(peers.rank(), peers.size()) : binomial(peers.rank(), peers.size()))
+      .run();
+}
+
+const AlgorithmRow tree_row{
+    .all_reduce = [](const Call& c,
+                     Ground& g) { tree_all_reduce(g.peers, g.scratch, reduction_of(c, g), c.out, c.count); },
+    .broadcast = tree_broadcast,
+    .barrier = tree_barrier};
 
 }  // namespace hpcdl::comm::algo

@@ -13,6 +13,5 @@ enum class TreeShape : std::uint8_t {
 
 void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n,
                      TreeShape shape = TreeShape::binomial);
-void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root);
 
 }  // namespace hpcdl::comm::algo
