@@ -37,7 +37,8 @@ std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::
   const bool goes_on =
       config.checkpoint.resume != "none" &&
       (config.checkpoint.resume != "auto" || std::filesystem::exists(config.output / "checkpoints", none));
-  return task.bytes_mapped() + (goes_on ? state : 0) + kAlignment + (kThreads + config.data.workers) * of_thread;
+  return task.data().memory(config.train.batch).mapped + (goes_on ? state : 0) + kAlignment +
+         (kThreads + config.data.workers) * of_thread;
 }
 
 }  // namespace
@@ -55,7 +56,10 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     t = before;
     const auto model = task.make_model({});
     auto ledger = plan_memory(*model, options, c.accumulate, device);
-    if (!device.is_cuda()) ledger.staged += task.bytes_ahead(c.batch), ledger.other += task.bytes_of_data();
+    if (!device.is_cuda()) {
+      const auto data = task.data().memory(c.batch);
+      ledger.staged += data.ahead, ledger.other += data.held;
+    }
     add_estimates(ledger, {threads, mesh.world().size(), task.units().classes}, device);
     return ledger;
   };
@@ -64,7 +68,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
-  MemoryAdvice advice({now, ledger}, room, !io::is_image_family(config.model.family));
+  MemoryAdvice advice({now, ledger}, room, !task.units().classes);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }
@@ -77,8 +81,8 @@ MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
   const parallel::Mesh mesh(hooks.world,
                             {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});
   Pool pool(config.train.threads);
-  const auto task = make_task(config, mesh, pool, hooks.console);
-  return advise(config, *task, mesh, hooks.host_memory_limit, pool.threads(), true);
+  const Task task(config, mesh, pool, hooks.console);
+  return advise(config, task, mesh, hooks.host_memory_limit, pool.threads(), true);
 }
 
 }  // namespace hpcdl::train

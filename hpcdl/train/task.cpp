@@ -1,29 +1,100 @@
 #include "hpcdl/train/task.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/error.h"
 #include "hpcdl/train/facts.h"
-#include "hpcdl/train/image_task.h"
-#include "hpcdl/train/text_task.h"
+#include "hpcdl/train/image_source.h"
+#include "hpcdl/train/text_source.h"
+#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::train {
 
 namespace {
 
-std::unique_ptr<Task> open_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console) {
+std::unique_ptr<DataSource> open_source(RunConfig& config, const parallel::Mesh& mesh, Pool& pool,
+                                        const Console& console) {
   if (io::is_image_family(config.model.family))
-    return std::make_unique<ImageTask>(config, mesh, pool.threads(), console);
-  return std::make_unique<TextTask>(config, mesh, pool, console);
+    return std::make_unique<ImageSource>(config, mesh, pool.threads(), console);
+  return std::make_unique<TextSource>(config, mesh, pool, console);
 }
 
 }  // namespace
 
-std::unique_ptr<Task> make_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console) {
-  auto task = open_task(config, mesh, pool, console);
-  if (mesh.world().size() == 1) return task;
-  auto facts = task->facts();
+std::vector<View> Batch::of(std::span<const models::InputSpec> inputs) const {
+  std::vector<View> list;
+  for (const auto& input : inputs) {
+    const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == input.name; });
+    require(it != tensors.end(), "train", "the model needs \"{}\", which no batch of this data has", input.name);
+    list.push_back(it->second);
+  }
+  return list;
+}
+
+io::Json Score::metrics(const Units& units) const {
+  io::Json line = {{"eval_loss", mean()}, {std::string("eval_") + units.name, counted}};
+  if (units.classes) line["eval_accuracy"] = accuracy();
+  else line["eval_perplexity"] = std::exp(mean());
+  return line;
+}
+
+std::string Score::words(const Units& units) const {
+  return fmt::format("loss {:.4f}, {} over {} {}", mean(),
+                     units.classes ? fmt::format("accuracy {:.2f}%", 100 * accuracy())
+                                   : fmt::format("perplexity {:.2f}", std::exp(mean())),
+                     counted, units.targets);
+}
+
+Task::Task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
+    : config_(config), mesh_(mesh), data_(open_source(config, mesh, pool, console)) {
+  if (mesh.world().size() == 1) return;
+  auto facts = data_->facts();
   const auto of_model = model_facts(config);
   facts.insert(facts.end(), of_model.begin(), of_model.end());
   parallel::expect_agreement(mesh.world(), facts);
-  return task;
+}
+
+std::unique_ptr<models::Trainable> Task::make_model(std::optional<std::uint64_t> seed) const {
+  return make_run_model(config_, mesh_, seed);
+}
+
+void Task::save_beside(const std::filesystem::path& folder) const {
+  write_model_config(folder, config_);
+  data_->save_beside(folder);
+}
+
+std::int64_t Task::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
+  samples_.note(number, micro, batch_.samples);
+  step.accumulate(batch_.of(step.inputs()), number, micro, last);
+  return batch_.valid;
+}
+
+std::string Task::describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const {
+  return data_->describe_samples(samples_.in(number, micro, rows));
+}
+
+std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) {
+  if (!data_->begin_evaluation()) return {};
+  Score sum;
+  const auto inputs = step.evaluation_inputs();
+  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches go round them
+    const auto batch = data_->next_evaluation();
+    if (!batch) break;
+    const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
+    const auto result = step.evaluate(batch->of(inputs));
+    sum += {result.loss, result.correct, batch->valid};
+  }
+  return sum;
+}
+
+void Task::save_model(const models::Trainable& model, const std::filesystem::path& folder) const {
+  if (mesh_.dp().rank() == 0) model.save(folder);  // the ranks that share the layers of one model
+  if (mesh_.world().rank() == 0) data_->save_beside(folder);
 }
 
 }  // namespace hpcdl::train

@@ -82,7 +82,7 @@ class Run {
   const comm::Group& world() const { return mesh_.world(); }
   /// Passes over the data so far.
   double epoch() const {
-    return static_cast<double>(at_.epoch) + static_cast<double>(at_.index) / static_cast<double>(task_->rows());
+    return static_cast<double>(at_.epoch) + static_cast<double>(at_.index) / static_cast<double>(task_.data().rows());
   }
   /// Rows that an optimizer step takes, of all ranks.
   std::int64_t rows_of_step() const { return config_.train.batch * config_.train.accumulate * mesh_.dp().size(); }
@@ -93,7 +93,7 @@ class Run {
   io::GroupRanks io_ranks_;
   Progress progress_;
   Pool pool_;
-  std::unique_ptr<Task> task_;
+  Task task_;
   std::unique_ptr<models::Trainable> model_;
   std::unique_ptr<TrainStep> train_;
   std::optional<io::Checkpoints> checkpoints_;
@@ -135,7 +135,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
       io_ranks_(world()),
       progress_(hooks_.console),
       pool_(threads_of(config, world())),
-      task_(make_task(config, mesh_, pool_, hooks_.console)) {
+      task_(config, mesh_, pool_, hooks_.console) {
   const auto& t = config_.train;
   const auto device = device_from_name(t.device);
   set_schedule();
@@ -144,7 +144,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
   at_ = start_;
-  task_->open_data(start_, !hooks_.steps_only, train_->stream());
+  task_.data().open(start_, !hooks_.steps_only, train_->stream());
   if (hooks_.speed_of_light) {
     light_seconds_ = 0;
     for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
@@ -154,7 +154,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
 
 /// Model and programs, once it is known that there is memory for them.
 void Run::make_step(Device device) {
-  const auto advice = advise(config_, *task_, mesh_, hooks_.host_memory_limit, pool_.threads(), false);
+  const auto advice = advise(config_, task_, mesh_, hooks_.host_memory_limit, pool_.threads(), false);
   const auto explain = [&] { progress_.say_lines(advice.text()); };
   if (!advice.fits()) {
     explain();
@@ -166,7 +166,7 @@ void Run::make_step(Device device) {
   options.data = mesh_.dp();
   const Waiting waiting(hooks_.console, "making the model");
   try {
-    model_ = task_->make_model(config_.train.seed);
+    model_ = task_.make_model(config_.train.seed);
     train_ = std::make_unique<TrainStep>(*model_, pool_, options, device);
   } catch (const Error& e) {
     if (std::string_view(e.what()).starts_with("[memory]")) explain();
@@ -195,7 +195,7 @@ void Run::set_schedule() {
 
 /// Steps to the end of the last epoch, for a run that stands there.
 std::int64_t Run::steps_from(const data::LoaderState& at) const {
-  const auto left = config_.train.epochs * task_->rows() - at.epoch * task_->rows() - at.index;
+  const auto left = config_.train.epochs * task_.data().rows() - at.epoch * task_.data().rows() - at.index;
   return std::max<std::int64_t>(left + rows_of_step() - 1, 0) / rows_of_step();
 }
 
@@ -205,7 +205,7 @@ void Run::introduce() {
   summary_.first_step = step_;
   progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} thread{}{}",
                             world().size() > 1 ? mesh_.describe() + ": " : "",
-                            format_count(static_cast<double>(summary_.parameters)), task_->describe_data(),
+                            format_count(static_cast<double>(summary_.parameters)), task_.data().describe(),
                             format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(),
                             pool_.threads() == 1 ? "" : "s", step_ ? fmt::format("; resumed at step {}", step_) : ""));
 }
@@ -245,11 +245,11 @@ void Run::resume() {
   const auto warn = [&](const std::string& message) { progress_.say("warning: " + message); };
   const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn, &io_ranks_);
   if (!found) return;
-  task_->check_resumes(found->path);
+  task_.data().check_resumes(found->path);
   if (found->state.seed != config_.train.seed)
     fail_usage("resume", "{} was made with seed {}, but train.seed is {}", found->path.string(), found->state.seed,
                config_.train.seed);
-  check_resumed(*found, config_.train.epochs > 0 ? 0 : steps_, task_->rows());
+  check_resumed(*found, config_.train.epochs > 0 ? 0 : steps_, task_.data().rows());
   io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
   train_->store();
   step_ = saved_ = found->state.step;
@@ -285,7 +285,7 @@ void Run::stop_non_finite(std::string_view what) {
     const bool some = !why.rows.empty() && std::ssize(why.rows) < config_.train.batch;
     where += fmt::format(
         ", in {}",
-        task_->describe_samples(step_, why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
+        task_.describe_samples(step_, why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
   }
   if (why.input) advice = "Repair these samples or leave them out";
   fail("train", "step {}: the {} is not finite; the first bad tensor is {}{}. {}; {}", step_ + 1, what, why.what, where,
@@ -305,18 +305,18 @@ void Run::overflowed(const StepResult& result) {
 void Run::fetch_batch() {
   const InStage stage(hooks_.observer, Stage::data);
   const comm::InPhase phase(world().ledger(), comm::Phase::data);
-  task_->next();
+  task_.next();
 }
 
 /// Fetches the micro-batches of a step and queues their passes; on a CPU, runs them.
 void Run::queue_passes(std::int64_t step) {
-  const auto epoch = task_->position().epoch;
+  const auto epoch = task_.data().position().epoch;
   Queued q;
   for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
     fetch_batch();
-    q.valid += task_->accumulate(*train_, step, micro, micro + 1 == config_.train.accumulate);
+    q.valid += task_.accumulate(*train_, step, micro, micro + 1 == config_.train.accumulate);
   }
-  q.behind = task_->position();
+  q.behind = task_.data().position();
   q.epoch_done = q.behind.epoch > epoch;
   next_ = q;
 }
@@ -342,7 +342,7 @@ bool Run::may_go_ahead() const {
 void Run::one_step() {
   const auto start = Clock::now();
   if (hooks_.observer) hooks_.observer->begin_step(step_);
-  const double waited = task_->waited_seconds();
+  const double waited = task_.data().waited_seconds();
   if (!next_) queue_passes(step_);
   const auto mine = *next_;
   lr_ = schedule_.at(step_);
@@ -359,16 +359,16 @@ void Run::one_step() {
     if (result.finite()) *score += {result.loss, result.correct, result.valid_tokens};
   if (hooks_.observer) hooks_.observer->end_step(step_);
   ++step_;
-  seen_ += rows_of_step() * task_->units().in_row;
+  seen_ += rows_of_step() * task_.units().in_row;
   ++interval_steps_;
   at_ = mine.behind;
   epoch_done_ = mine.epoch_done;
-  report(seconds_since(start), task_->waited_seconds() - waited);
+  report(seconds_since(start), task_.data().waited_seconds() - waited);
 }
 
 /// What the bar shows, after every step.
 StepNumbers Run::brief_numbers() const {
-  const auto units = task_->units();
+  const auto units = task_.units();
   const double spent = seconds_since(loop_begin_);
   StepNumbers n{
       .step = step_,
@@ -389,7 +389,7 @@ StepNumbers Run::brief_numbers() const {
 StepNumbers Run::numbers() {
   const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
   auto n = brief_numbers();
-  n.per_second = static_cast<double>(rows_of_step() * task_->units().in_row) / per_step;
+  n.per_second = static_cast<double>(rows_of_step() * task_.units().in_row) / per_step;
   n.sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step;
   n.data_wait_percent = 100 * interval_waited_ / interval_seconds_;
   if (train_->gradients() && (!train_->on_gpu() || train_->gradients()->times().passes > exchanged_.passes)) {
@@ -414,7 +414,7 @@ void Run::report(double seconds, double waited) {
   if (progress_.has_bar()) progress_.show(progress_bar(brief_numbers()));
   if (!logs_at(step_) && step_ != summary_.first_step + 1) return;
   const auto n = numbers();
-  auto line = metrics_line(n, task_->units(), seen_);
+  auto line = metrics_line(n, task_.units(), seen_);
   if (train_->scales_loss()) {
     const auto state = train_->scale_state();
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
@@ -434,7 +434,7 @@ void Run::evaluate() {
   bool cut = false;
   const auto all_of_them = std::numeric_limits<std::int64_t>::max();
   const auto asked = config_.train.eval_batches;
-  const auto batches = asked > 0 ? asked : asked == 0 || task_->units().classes ? all_of_them : 20;
+  const auto batches = asked > 0 ? asked : asked == 0 || task_.units().classes ? all_of_them : 20;
   std::int64_t done = 0;
   const auto goes_on = [&] {
     if (progress_.has_bar())
@@ -444,7 +444,7 @@ void Run::evaluate() {
                       .needed = 2});
     return !(cut = parallel::any_rank(mesh_.tp(), StopSignals::requested() != 0));
   };
-  const auto mine = task_->evaluate(*train_, batches, goes_on);
+  const auto mine = task_.evaluate(*train_, batches, goes_on);
   if (!mine) return;
   const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted), cut ? 1.0 : 0.0};
   const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
@@ -457,13 +457,13 @@ void Run::evaluate() {
   summary_.eval_tokens = score.counted;
   io::Json line = {{"step", step_}};
   if (config_.train.epochs > 0) line["epoch"] = epoch();
-  if (task_->units().classes) {
+  if (task_.units().classes) {
     summary_.eval_accuracy = score.accuracy(), summary_.accuracy = epoch_score_.accuracy();
     line["train_accuracy"] = summary_.accuracy;
   }
-  line.update(task_->score_metrics(score));
+  line.update(score.metrics(task_.units()));
   log_.write(line, step_);
-  progress_.say(fmt::format("step {}  evaluation: {}", step_, task_->score_words(score)));
+  progress_.say(fmt::format("step {}  evaluation: {}", step_, score.words(task_.units())));
 }
 
 void Run::save() {
@@ -478,15 +478,15 @@ void Run::save() {
   for (const auto& [name, tensor, shard] : train_->optimizer_state())
     content.optimizer.push_back({name, tensor, shard});
   content.config_toml = toml_;
-  content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
+  content.extra = [&](const fs::path& folder) { task_.save_beside(folder); };
   std::map<std::string, double> scalars{{"loss", loss_}, {"rows_of_step", static_cast<double>(rows_of_step())}};
   const auto keep = [&](const std::string& of, const Score& score) {
     scalars.insert({{of + "_loss", score.loss},
                     {of + "_correct", score.correct},
                     {of + "_counted", static_cast<double>(score.counted)}});
   };
-  if (task_->units().classes) keep("interval", interval_score_);
-  if (task_->units().classes && (!epoch_done_ || evaluation_due_)) keep("epoch", epoch_score_);
+  if (task_.units().classes) keep("interval", interval_score_);
+  if (task_.units().classes && (!epoch_done_ || evaluation_due_)) keep("epoch", epoch_score_);
   // Of the ranks that hold the same tensor one writes it: were they different, the checkpoint would hold two models.
   expect_equal_replicas(mesh_, content,
                         saved_ >= 0
@@ -537,7 +537,7 @@ void Run::finish() {
   if (leads()) io::make_folder(folder);
   train_->share_buffers();
   train_->fetch();
-  task_->save_model(*model_, folder);
+  task_.save_model(*model_, folder);
   parallel::any_rank(world(), false);
   summary_.model = folder;
 }
@@ -545,7 +545,7 @@ void Run::finish() {
 void Run::summarise() {
   summary_.step = step_;
   summary_.loss = loss_;
-  summary_.images = task_->units().classes;
+  summary_.images = task_.units().classes;
   const auto steps_done = static_cast<double>(step_ - summary_.first_step);
   if (steps_done == 0) return;
   if (const auto* g = train_->gradients(); g && (!train_->on_gpu() || g->times().passes > 0)) {
@@ -555,7 +555,7 @@ void Run::summarise() {
   }
   summary_.samples_per_second = steps_done * static_cast<double>(rows_of_step()) / summary_.seconds;
   if (!summary_.images)
-    summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
+    summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_.units().in_row);
   if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
 }
 

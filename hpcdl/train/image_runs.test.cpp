@@ -1,6 +1,6 @@
 // Runs on images.
 
-#include "hpcdl/train/image_task.h"
+#include "hpcdl/train/image_source.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

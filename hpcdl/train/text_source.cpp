@@ -1,22 +1,17 @@
-#include "hpcdl/train/text_task.h"
+#include "hpcdl/train/text_source.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <nlohmann/json.hpp>
-
-#include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/hf_config.h"
-#include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/run_log.h"
-#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::train {
 
@@ -93,7 +88,7 @@ void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
 
 }  // namespace
 
-TextTask::TextTask(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
+TextSource::TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
     : config_(config),
       mesh_(mesh),
       text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
@@ -101,11 +96,11 @@ TextTask::TextTask(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, co
   config_.model.resolve();
 }
 
-std::string TextTask::describe_data() const {
+std::string TextSource::describe() const {
   return format_count(static_cast<double>(text_.train_tokens)) + " training tokens";
 }
 
-std::vector<parallel::Fact> TextTask::facts() const {
+std::vector<parallel::Fact> TextSource::facts() const {
   return {{"data.tokenizer", fmt::format("a vocabulary of {} with checksum {:08x}", text_.tokenizer.vocab_size(),
                                          io::crc32c(text_.tokenizer.to_json()))},
           {"data.text",
@@ -113,19 +108,13 @@ std::vector<parallel::Fact> TextTask::facts() const {
                        text_.val_tokens, file_checksum(text_.train), file_checksum(text_.val))}};
 }
 
-std::unique_ptr<models::Trainable> TextTask::make_model(std::optional<std::uint64_t> seed) const {
-  return language_model(config_, mesh_, seed);
+DataMemory TextSource::memory(std::int64_t batch) const {
+  const std::int64_t tokens = batch * config_.model.context;
+  return {.ahead = (data::LoaderOptions().prefetch + 1) * tokens * 2 * std::int64_t{sizeof(data::TokenId)},
+          .mapped = static_cast<std::int64_t>(fs::file_size(text_.train) + fs::file_size(text_.val))};
 }
 
-std::int64_t TextTask::bytes_ahead(std::int64_t batch) const {
-  return (data::LoaderOptions().prefetch + 1) * batch * config_.model.context * 2 * std::int64_t{sizeof(data::TokenId)};
-}
-
-std::int64_t TextTask::bytes_mapped() const {
-  return static_cast<std::int64_t>(fs::file_size(text_.train) + fs::file_size(text_.val));
-}
-
-void TextTask::check_resumes(const fs::path& folder) const {
+void TextSource::check_resumes(const fs::path& folder) const {
   auto theirs = io::read_hf_config(folder);
   const auto& ours = config_.model;
   theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
@@ -142,7 +131,7 @@ void TextTask::check_resumes(const fs::path& folder) const {
                folder.string());
 }
 
-void TextTask::open_data(const data::LoaderState& start, bool evaluates, const Stream&) {
+void TextSource::open(const data::LoaderState& start, bool evaluates, const Stream&) {
   const auto train_files = std::vector<fs::path>{text_.train};
   const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
   const auto& t = config_.train;
@@ -160,49 +149,28 @@ void TextTask::open_data(const data::LoaderState& start, bool evaluates, const S
                 mesh_.dp().size());
 }
 
-std::int64_t TextTask::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
-  samples_.note(number, micro, batch_->samples);
-  step.accumulate(batch_->tokens, batch_->targets, number, micro, last);
-  return batch_->valid;
+Batch TextSource::batch_of(const data::Batch& b) const {
+  const Spec ids{{config_.train.batch, config_.model.context}, DType::i32};
+  return {{{"tokens", View(b.tokens.data(), ids)}, {"targets", View(b.targets.data(), ids)}}, b.samples, b.valid};
 }
 
-std::string TextTask::describe_samples(std::int64_t number, std::int64_t micro,
-                                       std::span<const std::int64_t> rows) const {
-  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)",
-                     fmt::join(samples_.in(number, micro, rows), ", "), text_.train.string(), config_.model.context,
-                     config_.model.context);
+std::string TextSource::describe_samples(std::span<const std::int64_t> samples) const {
+  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(samples, ", "),
+                     text_.train.string(), config_.model.context, config_.model.context);
 }
 
-std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) {
-  if (!eval_) return {};
-  eval_->rewind();
-  Score sum;
-  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches go round them
-    const auto* batch = eval_->next();
-    if (!batch) break;
-    const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
-    sum.loss += step.evaluate(batch->tokens, batch->targets).loss;
-    sum.counted += batch->valid;
-  }
-  return sum;
+bool TextSource::begin_evaluation() {
+  if (eval_) eval_->rewind();
+  return eval_.has_value();
 }
 
-io::Json TextTask::score_metrics(const Score& all) const {
-  return {{"eval_loss", all.mean()}, {"eval_perplexity", std::exp(all.mean())}, {"eval_tokens", all.counted}};
+std::optional<Batch> TextSource::next_evaluation() {
+  const auto* batch = eval_->next();
+  return batch ? std::optional(batch_of(*batch)) : std::nullopt;
 }
 
-std::string TextTask::score_words(const Score& all) const {
-  return fmt::format("loss {:.4f}, perplexity {:.2f} over {} tokens", all.mean(), std::exp(all.mean()), all.counted);
-}
-
-void TextTask::save_beside(const fs::path& folder) const {
-  io::write_hf_config(folder, config_.model);
+void TextSource::save_beside(const fs::path& folder) const {
   text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
-}
-
-void TextTask::save_model(const models::Trainable& model, const fs::path& folder) const {
-  if (mesh_.dp().rank() == 0) model.save(folder);  // those that share the layers of one model
-  if (mesh_.world().rank() == 0) text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
 }
 
 }  // namespace hpcdl::train

@@ -1,16 +1,16 @@
-#include "hpcdl/train/image_task.h"
+#include "hpcdl/train/image_source.h"
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
-#include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/crc32c.h"
+#include "hpcdl/models/image_model.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/mesh.h"
 
 namespace hpcdl::train {
 
@@ -43,12 +43,30 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   return c;
 }
 
+Batch batch_of(const data::ImageBatch& b, const data::ImageBatchLayout& layout) {
+  const Spec classes{{layout.batch}, DType::i32}, weights{{layout.batch}, DType::f32};
+  return {{{"images", View(b.images.data(), layout.images())},
+           {"targets", View(b.targets.data(), classes)},
+           {"mix", View(b.mix.data(), weights)},
+           {"targets_b", View(b.targets_b.data(), classes)},
+           {"mix_b", View(b.mix_b.data(), weights)}},
+          b.ids,
+          b.valid};
+}
+
+Batch batch_of(const data::DeviceBatch& b) {
+  return {
+      {{"images", b.images}, {"targets", b.targets}, {"mix", b.mix}, {"targets_b", b.targets_b}, {"mix_b", b.mix_b}},
+      b.ids,
+      b.valid};
+}
+
 /// Nothing is drawn.
 int evaluation_workers(const data::ImageLoaderOptions& o) { return std::min(o.workers, 2); }
 
 }  // namespace
 
-ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console)
+ImageSource::ImageSource(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console)
     : config_(config),
       mesh_(mesh),
       threads_(threads),
@@ -59,36 +77,7 @@ ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads,
   config_.image = complete(config, *set_);
 }
 
-ImageTask::Batch::Batch(const data::ImageBatch& b, const data::ImageBatchLayout& layout) : ids(b.ids), valid(b.valid) {
-  const Spec classes{{layout.batch}, DType::i32}, weights{{layout.batch}, DType::f32};
-  tensors = {{"images", View(b.images.data(), layout.images())},
-             {"targets", View(b.targets.data(), classes)},
-             {"mix", View(b.mix.data(), weights)},
-             {"targets_b", View(b.targets_b.data(), classes)},
-             {"mix_b", View(b.mix_b.data(), weights)}};
-}
-
-ImageTask::Batch::Batch(const data::DeviceBatch& b)
-    : tensors{{"images", b.images},
-              {"targets", b.targets},
-              {"mix", b.mix},
-              {"targets_b", b.targets_b},
-              {"mix_b", b.mix_b}},
-      ids(b.ids),
-      valid(b.valid) {}
-
-/// The tensors in the order that a pass wants them.
-std::vector<View> ImageTask::Batch::views(const std::vector<models::InputSpec>& inputs) const {
-  std::vector<View> list;
-  for (const auto& input : inputs) {
-    const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == input.name; });
-    require(it != tensors.end(), "train", "the model needs \"{}\", which no batch of images has", input.name);
-    list.push_back(it->second);
-  }
-  return list;
-}
-
-std::shared_ptr<const data::ImageSet> ImageTask::open(data::Split split) const {
+std::shared_ptr<const data::ImageSet> ImageSource::open(data::Split split) const {
   const auto& d = config_.data;
   return data::open_images(d.images, split,
                            {.procedural_train = d.procedural,
@@ -98,7 +87,7 @@ std::shared_ptr<const data::ImageSet> ImageTask::open(data::Split split) const {
                             .make_now = device_from_name(config_.train.device).is_cuda() ? threads_ : 0});
 }
 
-data::ImageLoaderOptions ImageTask::loader_options() const {
+data::ImageLoaderOptions ImageSource::loader_options() const {
   const auto& d = config_.data;
   const int size = static_cast<int>(config_.image.size);
   const auto device = device_from_name(config_.train.device);
@@ -119,13 +108,13 @@ data::ImageLoaderOptions ImageTask::loader_options() const {
                       .normalise = d.normalise}};
 }
 
-std::string ImageTask::describe_data() const {
+std::string ImageSource::describe() const {
   return fmt::format("{} training images of {} ({} classes)", format_count(static_cast<double>(set_->count())),
                      set_->info().name, set_->classes());
 }
 
 /// Of the images themselves a few, spread evenly: decoding all of them may take minutes.
-std::vector<parallel::Fact> ImageTask::facts() const {
+std::vector<parallel::Fact> ImageSource::facts() const {
   constexpr std::int64_t kDecoded = 64;
   const auto count = set_->count();
   std::vector<std::int32_t> targets;
@@ -140,25 +129,18 @@ std::vector<parallel::Fact> ImageTask::facts() const {
           {"the list of classes", fmt::format("{}", fmt::join(config_.image.labels, ", "))}};
 }
 
-std::unique_ptr<models::Trainable> ImageTask::make_model(std::optional<std::uint64_t> seed) const {
-  return std::make_unique<models::ImageModel>(models::ImageModel::create(config_.image, seed, true));
-}
-
-std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
+DataMemory ImageSource::memory(std::int64_t batch) const {
   const auto o = loader_options();
   const data::Augmenter augment(*set_, o.augment, o.seed);
   const auto training = data::BatchQueue::slots(o.workers, o.prefetch),
              evaluation = data::BatchQueue::slots(evaluation_workers(o), o.prefetch);
-  return static_cast<std::int64_t>(training + evaluation) *
-         data::ImageBatchLayout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32).bytes;
+  const data::ImageBatchLayout layout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32);
+  const auto to_come = set_->bytes_to_come();
+  return {.ahead = static_cast<std::int64_t>(training + evaluation) * layout.bytes,
+          .held = to_come == 0 ? 0 : to_come + open(data::Split::test)->bytes_to_come()};
 }
 
-std::int64_t ImageTask::bytes_of_data() const {
-  const auto training = set_->bytes_to_come();
-  return training == 0 ? 0 : training + open(data::Split::test)->bytes_to_come();
-}
-
-void ImageTask::check_resumes(const fs::path& folder) const {
+void ImageSource::check_resumes(const fs::path& folder) const {
   auto saved = models::read_image_config(folder);
   const auto labels = std::exchange(saved.labels, config_.image.labels);
   saved.mean = config_.image.mean, saved.std = config_.image.std;  // other images to go on with
@@ -179,7 +161,7 @@ void ImageTask::check_resumes(const fs::path& folder) const {
         folder.string(), fmt::join(labels, ", "), set_->info().name, fmt::join(config_.image.labels, ", "));
 }
 
-void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) {
+void ImageSource::open(const data::LoaderState& start, bool evaluates, const Stream& compute) {
   loader_.emplace(set_, loader_options(), start);
   const bool gpu = compute.device().is_cuda();
   // The batches of a step and, while its result is not known yet, those of the next one.
@@ -193,58 +175,29 @@ void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const 
   if (gpu) eval_images_.emplace([this] { return eval_->next(); }, eval_->layout(), compute, eval_->table());
 }
 
-void ImageTask::next() { batch_ = images_ ? Batch(*images_->next()) : Batch(loader_->next(), loader_->layout()); }
-
-std::int64_t ImageTask::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
-  samples_.note(number, micro, batch_.ids);
-  step.accumulate(batch_.views(step.inputs()), number, micro, last);
-  return batch_.valid;
+Batch ImageSource::next() {
+  return images_ ? batch_of(*images_->next()) : batch_of(loader_->next(), loader_->layout());
 }
 
-std::string ImageTask::describe_samples(std::int64_t number, std::int64_t micro,
-                                        std::span<const std::int64_t> rows) const {
+std::string ImageSource::describe_samples(std::span<const std::int64_t> samples) const {
   std::vector<std::string> list;
-  for (const auto id : samples_.in(number, micro, rows))
+  for (const auto id : samples)
     list.push_back(fmt::format("{} ({})", id, set_->info().classes.at(static_cast<std::size_t>(set_->target(id)))));
   return fmt::format("samples {} of {}", fmt::join(list, ", "), set_->info().name);
 }
 
-std::optional<Score> ImageTask::evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) {
-  if (!eval_) return {};
-  eval_->rewind();
-  Score sum;
-  const auto inputs = step.evaluation_inputs();
-  const auto next = [&]() -> std::optional<Batch> {
-    if (eval_images_) {
-      const auto* b = eval_images_->next();
-      return b ? std::optional<Batch>(*b) : std::nullopt;
-    }
-    const auto* b = eval_->next();
-    return b ? std::optional<Batch>(std::in_place, *b, eval_->layout()) : std::nullopt;
-  };
-  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches go round them
-    const auto batch = next();
-    if (!batch) break;
-    const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
-    const auto result = step.evaluate(batch->views(inputs));
-    sum.loss += result.loss, sum.correct += result.correct;
-    sum.counted += batch->valid;
+bool ImageSource::begin_evaluation() {
+  if (eval_) eval_->rewind();
+  return eval_.has_value();
+}
+
+std::optional<Batch> ImageSource::next_evaluation() {
+  if (eval_images_) {
+    const auto* b = eval_images_->next();
+    return b ? std::optional(batch_of(*b)) : std::nullopt;
   }
-  return sum;
-}
-
-io::Json ImageTask::score_metrics(const Score& all) const {
-  return {{"eval_loss", all.mean()}, {"eval_accuracy", all.accuracy()}, {"eval_samples", all.counted}};
-}
-
-std::string ImageTask::score_words(const Score& all) const {
-  return fmt::format("loss {:.4f}, accuracy {:.2f}% over {} images", all.mean(), 100 * all.accuracy(), all.counted);
-}
-
-void ImageTask::save_beside(const fs::path& folder) const { models::write_image_config(folder, config_.image); }
-
-void ImageTask::save_model(const models::Trainable& model, const fs::path& folder) const {
-  if (mesh_.world().rank() == 0) model.save(folder);
+  const auto* b = eval_->next();
+  return b ? std::optional(batch_of(*b, eval_->layout())) : std::nullopt;
 }
 
 }  // namespace hpcdl::train
