@@ -21,8 +21,8 @@
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/run_table.h"
 #include "hpcdl/train/step_programs.h"
+#include "hpcdl/train/synthetic_run.h"
 #include "hpcdl/train/trainer.h"
-#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::cli {
 

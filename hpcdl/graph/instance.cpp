@@ -22,7 +22,7 @@ Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, st
     require(function.run != nullptr, "program", "this program knows no op \"{}\"", r.op.view());
     steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args});
   }
-  crossings_ = crossings(program(), resolved_);
+  dependencies_ = stream_dependencies(program(), resolved_);
 }
 
 void Instance::bind_args() {
@@ -60,13 +60,13 @@ void Instance::run_queued(Stream& s) const {
 /// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what
 /// comes next there.
 void Instance::walk(Stream& s) const {
-  if (crossings_.streams == 1) {
+  if (dependencies_.streams == 1) {
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
     return;
   }
   if (owner_ != s.native()) {
     own_.clear(), beside_.clear();
-    for (int i = 1; i < crossings_.streams; ++i) {
+    for (int i = 1; i < dependencies_.streams; ++i) {
       own_.emplace_back(s.device(), s.pool());
       beside_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
     }
@@ -76,15 +76,15 @@ void Instance::walk(Stream& s) const {
   auto& start = events_.back();
   start.record(s);
   for (std::size_t i = 0; i < beside_.size(); ++i)
-    if (crossings_.last[i] >= 0) start.wait(beside_[i]);
+    if (dependencies_.last[i] >= 0) start.wait(beside_[i]);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const auto stream = program().records[i].stream;
     auto& queue = stream == 0 ? s : beside_[stream - 1u];
-    for (int record : crossings_.waits[i]) events_[static_cast<std::size_t>(record)].wait(queue);
+    for (int record : dependencies_.waits[i]) events_[static_cast<std::size_t>(record)].wait(queue);
     steps_[i].run(queue, steps_[i].operands, steps_[i].args);
-    if (crossings_.signals[i]) events_[i].record(queue);
+    if (dependencies_.signals[i]) events_[i].record(queue);
   }
-  for (int record : crossings_.last)
+  for (int record : dependencies_.last)
     if (record >= 0) events_[static_cast<std::size_t>(record)].wait(s);
 }
 

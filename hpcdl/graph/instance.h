@@ -68,7 +68,7 @@ class Instance {
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;
-  Crossings crossings_;
+  StreamDependencies dependencies_;
   // The streams behind the first, with the step parameters of the first, made where they are first needed.
   mutable std::vector<Stream> own_, beside_;
   mutable const void* owner_ = nullptr;

@@ -35,9 +35,9 @@ bool conflict(const std::vector<Range>& a, const std::vector<Range>& b) {
 
 }  // namespace
 
-Crossings crossings(const Program& program, std::span<const Grad> operands) {
+StreamDependencies stream_dependencies(const Program& program, std::span<const Grad> operands) {
   const auto& records = program.records;
-  Crossings c;
+  StreamDependencies c;
   c.waits.resize(records.size());
   c.signals.assign(records.size(), 0);
   for (const auto& r : records) c.streams = std::max(c.streams, r.stream + 1);

@@ -11,7 +11,7 @@ namespace hpcdl {
 /// Order that streams do not give by themselves. Memory decides, not slots: the planner reuses bytes as soon as the
 /// last record that touches them has been passed in program order, and a record on another stream may still be at work
 /// then.
-struct Crossings {
+struct StreamDependencies {
   int streams = 1;
   std::vector<std::vector<int>>
       waits;                  // per record: records of other streams that must be done, at most one of each stream
@@ -20,6 +20,6 @@ struct Crossings {
 };
 
 /// operands: resolved, all records' in order.
-Crossings crossings(const Program& program, std::span<const Grad> operands);
+StreamDependencies stream_dependencies(const Program& program, std::span<const Grad> operands);
 
 }  // namespace hpcdl

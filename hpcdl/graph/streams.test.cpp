@@ -30,11 +30,11 @@ TEST(Streams, EventsOnlyWhereADependencyCrosses) {
   std::vector<Grad> operands;
   for (int i = 0; i < 5; ++i)
     for (const auto& t : exe.operands(i)) operands.push_back(t);
-  const auto crossing = crossings(exe.program(), operands);
-  EXPECT_EQ(crossing.streams, 2);
-  EXPECT_EQ(crossing.waits, (std::vector<std::vector<int>>{{}, {0}, {}, {}, {2}}));
-  EXPECT_EQ(crossing.signals, (std::vector<char>{1, 0, 1, 0, 0}));
-  EXPECT_EQ(crossing.last, std::vector<int>{2});
+  const auto found = stream_dependencies(exe.program(), operands);
+  EXPECT_EQ(found.streams, 2);
+  EXPECT_EQ(found.waits, (std::vector<std::vector<int>>{{}, {0}, {}, {}, {2}}));
+  EXPECT_EQ(found.signals, (std::vector<char>{1, 0, 1, 0, 0}));
+  EXPECT_EQ(found.last, std::vector<int>{2});
 }
 
 TEST(Streams, ReusedMemoryIsWaitedFor) {
@@ -52,11 +52,11 @@ TEST(Streams, ReusedMemoryIsWaitedFor) {
   std::vector<Grad> operands;
   for (int i = 0; i < 4; ++i)
     for (const auto& t : exe.operands(i)) operands.push_back(t);
-  const auto crossing = crossings(exe.program(), operands);
+  const auto found = stream_dependencies(exe.program(), operands);
   const bool reused =
       exe.operands(2)[0].data() == exe.operands(1)[1].data() || exe.operands(3)[0].data() == exe.operands(1)[1].data();
   ASSERT_TRUE(reused) << "this plan keeps them apart: the test needs another program";
-  EXPECT_TRUE(crossing.waits[2] == std::vector<int>{1} || crossing.waits[3] == std::vector<int>{1});
+  EXPECT_TRUE(found.waits[2] == std::vector<int>{1} || found.waits[3] == std::vector<int>{1});
   EXPECT_TRUE(b && c);
 }
 

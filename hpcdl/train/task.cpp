@@ -10,8 +10,8 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/image_source.h"
+#include "hpcdl/train/run_model.h"
 #include "hpcdl/train/text_source.h"
-#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::train {
 

@@ -9,8 +9,8 @@
 #include "hpcdl/lab/compare/statistics.h"
 #include "hpcdl/lab/profile/timer.h"
 #include "hpcdl/lab/roofline/rows.h"
+#include "hpcdl/train/synthetic_run.h"
 #include "hpcdl/train/trainer.h"
-#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::lab::roofline {
 

@@ -1,8 +1,8 @@
 #include "hpcdl/lab/tune/programs.h"
 
 #include "hpcdl/infer/generator.h"
+#include "hpcdl/train/synthetic_run.h"
 #include "hpcdl/train/trainer.h"
-#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::lab::tune {
 namespace {

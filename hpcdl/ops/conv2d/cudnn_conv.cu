@@ -10,7 +10,7 @@
 
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/cudnn_plan.h"
-#include "hpcdl/ops/conv2d/own_conv.h"
+#include "hpcdl/ops/conv2d/implicit_gemm.h"
 
 namespace hpcdl::cuda {
 namespace {

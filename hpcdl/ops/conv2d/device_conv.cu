@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hpcdl/ops/conv2d/cudnn_conv.h"
-#include "hpcdl/ops/conv2d/own_conv.h"
+#include "hpcdl/ops/conv2d/implicit_gemm.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
@@ -112,7 +112,7 @@ void conv_with(Stream& s, const Conv& c, int candidate) {
           kConvCudnnNext, kCandidates - 1);
   require(fits(s, c, candidate), "conv2d",
           "{} has no way to compute this convolution: conv_candidates() says which can", kNames[candidate]);
-  if (candidate == kConvOwn) own_conv(s, c);
+  if (candidate == kConvOwn) implicit_gemm(s, c);
   else if (candidate == kConvGemm) run_gemm(s, c);
   else run_cudnn(s, c, cudnn_choice(candidate));
 }
@@ -131,7 +131,7 @@ void conv(Stream& s, const Conv& c) { conv_with(s, c, conv_choice(s, c)); }
 
 void conv_gradients(Stream& s, const Conv& data, const Conv& weight) {
   const int of_data = conv_choice(s, data), of_weight = conv_choice(s, weight);
-  if (of_data == kConvOwn && of_weight == kConvOwn) return own_gradients(s, data, weight);
+  if (of_data == kConvOwn && of_weight == kConvOwn) return implicit_gemm_gradients(s, data, weight);
   conv_with(s, data, of_data), conv_with(s, weight, of_weight);
 }
 

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "hpcdl/core/device_macros.h"
-#include "hpcdl/ops/conv2d/own_conv.h"
+#include "hpcdl/ops/conv2d/implicit_gemm.h"
 #if defined(__CUDACC__)
 #include "hpcdl/cuda/lanes.h"
 #endif

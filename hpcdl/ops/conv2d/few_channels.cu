@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
 namespace hpcdl::cuda {
 namespace {

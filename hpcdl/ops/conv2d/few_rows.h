@@ -3,7 +3,7 @@
 
 #include "hpcdl/ops/conv2d/f32_parts.h"
 #include "hpcdl/ops/conv2d/few_channels.h"
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
 namespace hpcdl::cuda {
 

@@ -2,7 +2,7 @@
 // Pixels as the copy engine brings them: boxes of w x h pixels of n images, of which some may lie outside. All three
 // are powers of two.
 
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
 namespace hpcdl::cuda {
 

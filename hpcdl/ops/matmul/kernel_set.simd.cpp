@@ -1,8 +1,8 @@
 #include <type_traits>
 
+#include "hpcdl/ops/matmul/packing.h"
 #include "hpcdl/ops/matmul/small.h"
 #include "hpcdl/ops/matmul/tile.h"
-#include "hpcdl/ops/matmul/words.h"
 
 namespace hpcdl::gemm {
 namespace {

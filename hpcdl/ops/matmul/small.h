@@ -2,7 +2,7 @@
 // Products of a few rows with an unpacked matrix: B is read once, where it lies, at the speed of memory. Packing would
 // cost more than the product. Included by the .simd.cpp files of this folder only.
 
-#include "hpcdl/ops/matmul/words.h"
+#include "hpcdl/ops/matmul/packing.h"
 
 namespace hpcdl::gemm {
 

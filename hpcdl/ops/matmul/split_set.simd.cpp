@@ -14,8 +14,8 @@
 // What differs from f32: parts and sums below 2^-126 count as zero, so operands below 2^-110 have fewer bits.
 #include <algorithm>
 
+#include "hpcdl/ops/matmul/packing.h"
 #include "hpcdl/ops/matmul/tile_registers.h"
-#include "hpcdl/ops/matmul/words.h"
 
 namespace hpcdl::gemm {
 

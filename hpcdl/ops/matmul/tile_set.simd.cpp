@@ -7,8 +7,8 @@
 // take 93 (A is read where it lies); to fetch the next turn's lines into L1 ahead of it, 130.
 #include <cstring>
 
+#include "hpcdl/ops/matmul/packing.h"
 #include "hpcdl/ops/matmul/tile_registers.h"
-#include "hpcdl/ops/matmul/words.h"
 
 namespace hpcdl::gemm {
 

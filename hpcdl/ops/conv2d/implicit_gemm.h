@@ -6,21 +6,21 @@
 namespace hpcdl::cuda {
 
 /// Throws where pixels or terms cannot be counted in 29 bits.
-void own_conv(Stream& s, const Conv& c);
+void implicit_gemm(Stream& s, const Conv& c);
 /// Both of one convolution.
-void own_gradients(Stream& s, const Conv& data, const Conv& weight);
+void implicit_gemm_gradients(Stream& s, const Conv& data, const Conv& weight);
 
 // One file each. Where copies that were padded are read: of x and w, then c has their channels and dw fewer, or of w
 // alone, then dx has those of c.
-void own_forward(Stream& s, const Conv& c);
-void own_data(Stream& s, const Conv& c, std::int64_t padded);
-void own_weight(Stream& s, const Conv& c, std::int64_t inputs);
+void implicit_gemm_forward(Stream& s, const Conv& c);
+void implicit_gemm_data(Stream& s, const Conv& c, std::int64_t padded);
+void implicit_gemm_weight(Stream& s, const Conv& c, std::int64_t inputs);
 /// The same by wgmma; false where its operands do not fit: GPUs other than Hopper, f32, few channels.
 bool tile_weight(Stream& s, const Conv& c);
 
 /// Images whose channels fill no 16 bytes (few_channels.h), on tensor cores; dx on Hopper. False where c is not such.
 bool few_forward(Stream& s, const Conv& c);
-bool few_data(Stream& s, const Conv& c);
+bool narrow_backward_data(Stream& s, const Conv& c);
 bool few_weight(Stream& s, const Conv& c);
 /// y on the plain cores, while terms are few; false where c is not such.
 bool few_channels(Stream& s, const Conv& c);

@@ -11,7 +11,7 @@
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/conv2d/device_gather.h"
 #include "hpcdl/ops/conv2d/device_tiles.h"
-#include "hpcdl/ops/conv2d/own_conv.h"
+#include "hpcdl/ops/conv2d/implicit_gemm.h"
 
 namespace hpcdl::cuda {
 

@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -63,7 +63,7 @@ Classes classes_of(const Conv& c, std::int64_t padded) {
 
 }  // namespace
 
-void own_data(Stream& s, const Conv& c, std::int64_t padded) {
+void implicit_gemm_data(Stream& s, const Conv& c, std::int64_t padded) {
   const Classes classes = classes_of(c, padded);
   if (classes.products.empty()) return;
   const bool whole = in_chunks(c.dy, c.compute, c.shape.o) && in_chunks(c.w, c.compute, padded);

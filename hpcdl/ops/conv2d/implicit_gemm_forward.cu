@@ -1,4 +1,4 @@
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -16,7 +16,7 @@ template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(St
 
 }  // namespace
 
-void own_forward(Stream& s, const Conv& c) {
+void implicit_gemm_forward(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const int k = narrow_int(g.k());
   const Product p{.a = {gather_of_x(g)},

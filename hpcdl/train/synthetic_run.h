@@ -2,7 +2,6 @@
 // A run's model and batches where no data are opened: to look at its programs, to time and to tune them.
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -13,13 +12,6 @@
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
-
-/// The model that `config` describes, once its data have completed it, as this rank of the mesh holds it; without a
-/// seed it is only described.
-std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const parallel::Mesh& mesh,
-                                                  std::optional<std::uint64_t> seed);
-/// Its config.json.
-void write_model_config(const std::filesystem::path& folder, const RunConfig& config);
 
 /// The model of a run, without its data. What [model] leaves to them: a vocabulary of data.vocab_size, which a trained
 /// tokenizer has at most, or ten classes. Resolves `config`.

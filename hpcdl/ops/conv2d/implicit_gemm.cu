@@ -1,4 +1,4 @@
-#include "hpcdl/ops/conv2d/own_conv.h"
+#include "hpcdl/ops/conv2d/implicit_gemm.h"
 
 #include <algorithm>
 
@@ -85,9 +85,9 @@ std::byte* place(const Stream& s, std::size_t at) { return static_cast<std::byte
 
 void run(Stream& s, const Conv& c, std::int64_t inputs) {
   switch (c.pass) {
-    case ConvPass::forward: return own_forward(s, c);
-    case ConvPass::data: return own_data(s, c, c.shape.i);
-    case ConvPass::weight: return own_weight(s, c, inputs);
+    case ConvPass::forward: return implicit_gemm_forward(s, c);
+    case ConvPass::data: return implicit_gemm_data(s, c, c.shape.i);
+    case ConvPass::weight: return implicit_gemm_weight(s, c, inputs);
   }
 }
 
@@ -101,7 +101,7 @@ bool run_padded_data(Stream& s, const Conv& c) {
   Conv p = c;
   p.w = {place(s, kConvPaddedWeight), c.compute};
   pad(s, c.compute, place(s, kConvPaddedWeight), c.w, g.o * g.taps(), g.i, chunks);
-  own_data(s, p, chunks * chunk);
+  implicit_gemm_data(s, p, chunks * chunk);
   return true;
 }
 
@@ -182,23 +182,23 @@ void add_conv_shares(Stream& s, const ConvSums& sums, int shares) {
   launched("shares of a convolution");
 }
 
-void own_conv(Stream& s, const Conv& given) {
+void implicit_gemm(Stream& s, const Conv& given) {
   const auto& g = given.shape;
   require(
       countable(g), "conv2d",
       "{} images of {} x {} x {} with {} filters of {} x {} are more than one launch can count: use a smaller batch",
       g.n, g.h, g.w, g.i, g.o, g.kh, g.kw);
-  if (conv_in_parts(s, {&given, 1}) || few_forward(s, given) || few_data(s, given) || few_weight(s, given) ||
-      few_channels(s, given))
+  if (conv_in_parts(s, {&given, 1}) || few_forward(s, given) || narrow_backward_data(s, given) ||
+      few_weight(s, given) || few_channels(s, given))
     return;
   const Conv c = with_weight_copied(s, given);
   if (!run_padded(s, c) && !run_padded_data(s, c)) run(s, c, g.i);
 }
 
-void own_gradients(Stream& s, const Conv& data, const Conv& weight) {
+void implicit_gemm_gradients(Stream& s, const Conv& data, const Conv& weight) {
   const Conv both[] = {data, weight};
   if (conv_in_parts(s, both)) return;
-  own_conv(s, data), own_conv(s, weight);
+  implicit_gemm(s, data), implicit_gemm(s, weight);
 }
 
 }  // namespace hpcdl::cuda

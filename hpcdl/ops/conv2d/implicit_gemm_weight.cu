@@ -1,4 +1,4 @@
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -14,7 +14,7 @@ void launch(Stream& s, Product p, const ConvSums& sums) {
 
 }  // namespace
 
-void own_weight(Stream& s, const Conv& c, std::int64_t inputs) {
+void implicit_gemm_weight(Stream& s, const Conv& c, std::int64_t inputs) {
   if (inputs == c.shape.i && tile_weight(s, c)) return;
   const auto& g = c.shape;
   const int o = narrow_int(g.o), pixels = narrow_int(g.pixels());

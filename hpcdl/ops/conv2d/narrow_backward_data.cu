@@ -146,7 +146,7 @@ __device__ void store(const FewData& p, const Tile& tile, int row, int col, cons
 
 template <class T, int kTapsH, int kTiles>
 __global__ void __launch_bounds__(kThreads, 1)
-    few_data_kernel(const __grid_constant__ TensorMap dy, const __grid_constant__ FewData p) {
+    narrow_backward_data_kernel(const __grid_constant__ TensorMap dy, const __grid_constant__ FewData p) {
 #if HPCDL_SM90A
   constexpr int kStages = kStagesOf<T>;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -283,7 +283,7 @@ template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
   const TensorMap dy =
       tensor_map(c.dy.data, c.compute, {g.o, g.ow, g.oh, g.n}, {g.o, g.ow * g.o, g.oh * g.ow * g.o},
                  {kChannels, p.box_w, p.box_h, 1}, sizeof(T) == 2 ? Swizzle::bytes32 : Swizzle::bytes64);
-  const auto kernel = few_data_kernel<T, kTapsH, kTiles>;
+  const auto kernel = narrow_backward_data_kernel<T, kTapsH, kTiles>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "conv2d_backward");
   kernel<<<static_cast<unsigned>(std::min(p.tiles, multiprocessors(s))), kThreads, shared, queue(s)>>>(dy, p);
   launched("conv2d_backward");
@@ -300,7 +300,7 @@ template <class T> bool data(Stream& s, const Conv& c) {
 
 }  // namespace
 
-bool few_data(Stream& s, const Conv& c) {
+bool narrow_backward_data(Stream& s, const Conv& c) {
   const bool fits = c.pass == ConvPass::data && of_few_channels(c) && c.out_dtype == c.compute &&
                     c.shape.o % kChannels == 0 && in_chunks(c.dy, c.compute, c.shape.o);
   if (!fits || !has_sm90a(s)) return false;

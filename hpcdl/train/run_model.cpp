@@ -1,0 +1,24 @@
+#include "hpcdl/train/run_model.h"
+
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/image_model.h"
+#include "hpcdl/models/language_model.h"
+
+namespace hpcdl::train {
+
+std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const parallel::Mesh& mesh,
+                                                  std::optional<std::uint64_t> seed) {
+  if (io::is_image_family(config.model.family))
+    return std::make_unique<models::ImageModel>(models::ImageModel::create(config.image, seed, true));
+  using Scheme = parallel::TensorParallel::Scheme;
+  const auto sharing = std::make_shared<parallel::TensorParallel>(
+      mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, seed, true, sharing));
+}
+
+void write_model_config(const std::filesystem::path& folder, const RunConfig& config) {
+  if (io::is_image_family(config.model.family)) models::write_image_config(folder, config.image);
+  else io::write_hf_config(folder, config.model);
+}
+
+}  // namespace hpcdl::train
