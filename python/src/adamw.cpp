@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
-#include "python/src/given.h"
 #include "python/src/gpu_kernels.h"
 #include "python/src/type_error.h"
 

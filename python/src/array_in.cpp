@@ -3,8 +3,8 @@
 #include <string>
 
 #include "hpcdl/core/describe.h"
+#include "python/src/arguments.h"
 #include "python/src/array.h"
-#include "python/src/given.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {

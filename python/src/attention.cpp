@@ -2,9 +2,9 @@
 
 #include "hpcdl/ops/attention/attention.h"
 
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
-#include "python/src/given.h"
 #include "python/src/words.h"
 
 namespace hpcdl::python {

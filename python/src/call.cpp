@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "hpcdl/core/describe.h"
-#include "python/src/given.h"
+#include "python/src/arguments.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {

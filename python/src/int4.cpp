@@ -9,9 +9,9 @@
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/quant/int4_device.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
-#include "python/src/given.h"
 #include "python/src/words.h"
 
 namespace hpcdl::python {

@@ -3,10 +3,10 @@
 #include "hpcdl/ops/linear/linear.h"
 
 #include "hpcdl/ops/linear/packed.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/gelu_form.h"
-#include "python/src/given.h"
 #include "python/src/type_error.h"
 #include "python/src/words.h"
 

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
-#include "python/src/given.h"
 #include "python/src/gpu_kernels.h"
 #include "python/src/words.h"
 

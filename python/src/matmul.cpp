@@ -3,9 +3,9 @@
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 #include "hpcdl/ops/matmul/gemm.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
-#include "python/src/given.h"
 
 namespace hpcdl::python {
 namespace {

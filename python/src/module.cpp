@@ -5,8 +5,8 @@
 #include <nanobind/typing.h>
 
 #include "hpcdl/simd/isa.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
-#include "python/src/given.h"
 #include "python/src/memory.h"
 #include "python/src/runtime.h"
 #include "python/src/type_error.h"

@@ -2,9 +2,9 @@
 
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
-#include "python/src/given.h"
 
 namespace hpcdl::python {
 namespace {

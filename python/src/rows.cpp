@@ -2,10 +2,10 @@
 
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/gelu_form.h"
-#include "python/src/given.h"
 
 namespace hpcdl::python {
 namespace {

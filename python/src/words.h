@@ -6,16 +6,16 @@
 #include <string>
 #include <string_view>
 
-#include "python/src/given.h"
+#include "python/src/arguments.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
 
-/// Place of the word `given` in `words`; throws, naming them all, when it is none of them.
-inline int choose(std::string_view op, std::string_view name, nanobind::handle given,
+/// Place of the word `argument` in `words`; throws, naming them all, when it is none of them.
+inline int choose(std::string_view op, std::string_view name, nanobind::handle argument,
                   std::initializer_list<std::string_view> words) {
   Py_ssize_t length = 0;
-  const char* text = PyUnicode_Check(given.ptr()) ? PyUnicode_AsUTF8AndSize(given.ptr(), &length) : nullptr;
+  const char* text = PyUnicode_Check(argument.ptr()) ? PyUnicode_AsUTF8AndSize(argument.ptr(), &length) : nullptr;
   PyErr_Clear();
   int i = 0;
   for (const auto word : words) {
@@ -24,7 +24,7 @@ inline int choose(std::string_view op, std::string_view name, nanobind::handle g
   }
   std::string all;
   for (const auto word : words) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", word);
-  require_type(text != nullptr, op, "{} must be one of {}, got {}", name, all, kind_of(given));
+  require_type(text != nullptr, op, "{} must be one of {}, got {}", name, all, kind_of(argument));
   fail(op, "{} must be one of {}, got \"{}\"", name, all, text);
 }
 
