@@ -1,5 +1,5 @@
 # Flags, ccache, and the verbs of this build:
-#   hpcdl_sources(FILES...)   adds files to the library, each by the rule of its ending
+#   hpcdl_sources(FILES...)   adds files to the target ${hpcdl_target}, the library or the lab, each by the rule of its ending
 #   hpcdl_op(NAME)            everything in ops/NAME: NAME.cpp, *.simd.cpp, *.cu, *.test.cpp
 #   hpcdl_test(FILE)          one test program from one file
 #   hpcdl_library(NAME HEADER PACKAGE)   links -lNAME, or stops and names the Debian package
@@ -51,15 +51,20 @@ set(HPCDL_FLAGS_avx2 -mavx2 -mfma -mf16c -DHPCDL_SIMD_AVX2)
 set(HPCDL_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
     -mavx512vbmi -mprefer-vector-width=512 -DHPCDL_SIMD_AVX512)
 
-# -O3 whatever the build type, but for Debug. Sanitized kernels are an exception: with the checks in them, attention's backward alone takes
-# GCC 226 s at -O3, and 27 s at -O1.
-set(kernel_optimization $<$<NOT:$<CONFIG:Debug>>:-O3>)
+# -O3 whatever the build type, but for Debug. The scalar set is the fallback of a CPU without AVX2 and the peer of tests: it has
+# no FMA to contract, so its bits are the same at -O1, which takes half the time to compile. Sanitized kernels are at -O1, too:
+# with the checks in them, attention's backward alone takes GCC 226 s at -O3, and 27 s at -O1.
+set(kernel_optimization_scalar $<$<NOT:$<CONFIG:Debug>>:-O1>)
+set(kernel_optimization_avx2 $<$<NOT:$<CONFIG:Debug>>:-O3>)
+set(kernel_optimization_avx512 ${kernel_optimization_avx2})
 if(HPCDL_SANITIZE AND HPCDL_SANITIZE_KERNELS)
-  set(kernel_optimization -O1)
+  foreach(isa IN LISTS HPCDL_ISAS)
+    set(kernel_optimization_${isa} -O1)
+  endforeach()
 endif()
 foreach(isa IN LISTS HPCDL_ISAS)
   add_library(hpcdl_simd_${isa} OBJECT)
-  target_compile_options(hpcdl_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} -DHPCDL_SIMD_TU ${kernel_optimization} -fno-math-errno -fno-trapping-math)
+  target_compile_options(hpcdl_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} -DHPCDL_SIMD_TU ${kernel_optimization_${isa}} -fno-math-errno -fno-trapping-math)
   if(HPCDL_SANITIZE AND NOT HPCDL_SANITIZE_KERNELS)
     target_compile_options(hpcdl_simd_${isa} PRIVATE -fno-sanitize=all)
   endif()
@@ -69,6 +74,12 @@ foreach(isa IN LISTS HPCDL_ISAS)
   target_include_directories(hpcdl_simd_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
   hpcdl_precompile_kernels(hpcdl_simd_${isa})
 endforeach()
+
+# What a release build optimises by how much. -O3 is for kernels. The rest of the library calls them, and compiles in an eighth
+# less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in two thirds of the time, and specs of
+# ops, whose references run longest, take 3 % longer.
+set(HPCDL_LIBRARY_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>)
+set(HPCDL_BRIEF_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 # Most of the compile time of a small file goes into templates that its neighbours use, too, so the library's files are
 # compiled several at a time, those of one folder together. Kernels are not: what the compiler inlines depends on the whole.
@@ -81,7 +92,7 @@ function(hpcdl_compile_together file)
   math(EXPR part "0${count} / 8")
   math(EXPR count "0${count} + 1")
   set_property(GLOBAL PROPERTY hpcdl_files_of_${folder} ${count})
-  set_source_files_properties(${file} TARGET_DIRECTORY hpcdl PROPERTIES UNITY_GROUP ${folder}_${part})
+  set_source_files_properties(${file} TARGET_DIRECTORY ${hpcdl_target} PROPERTIES UNITY_GROUP ${folder}_${part})
 endfunction()
 
 function(hpcdl_sources)
@@ -97,10 +108,10 @@ function(hpcdl_sources)
       endforeach()
     elseif(file MATCHES "\\.cu$")
       if(HPCDL_CUDA)
-        target_sources(hpcdl PRIVATE ${file})
+        target_sources(${hpcdl_target} PRIVATE ${file})
       endif()
     else()
-      target_sources(hpcdl PRIVATE ${file})
+      target_sources(${hpcdl_target} PRIVATE ${file})
       hpcdl_compile_together(${file})
     endif()
   endforeach()
@@ -116,10 +127,6 @@ function(hpcdl_folder)
   file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
   hpcdl_sources(${files})
 endfunction()
-
-# Tests run for a moment: at -O1 they compile in three quarters of the time, and specs of ops, whose references run longest,
-# take 3 % longer.
-set(HPCDL_TEST_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 # ops/softmax/softmax.test.cpp -> target and test "ops.softmax"
 function(hpcdl_test file)
@@ -137,9 +144,9 @@ function(hpcdl_test file)
     list(JOIN parts "." name)
   endif()
   add_executable(test.${name} ${file})
-  target_link_libraries(test.${name} PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
+  target_link_libraries(test.${name} PRIVATE hpcdl_testing hpcdl_lab hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(test.${name} PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_compile_options(test.${name} PRIVATE ${HPCDL_TEST_FLAGS})
+  target_compile_options(test.${name} PRIVATE ${HPCDL_BRIEF_FLAGS})
   hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
   add_test(NAME ${name} COMMAND test.${name})

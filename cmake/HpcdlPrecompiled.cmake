@@ -5,8 +5,8 @@
 #   hpcdl_precompile_kernels(TARGET)   the kernels' set, the same way
 #   hpcdl_precompiled(TARGET KIND)     TARGET shares the headers that were compiled for all targets of a KIND: program or test
 
-set(HPCDL_PRECOMPILED <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory> <optional>
-    <span> <string> <string_view> <thread> <tuple> <unordered_map> <variant> <vector> <fmt/format.h>)
+set(HPCDL_PRECOMPILED <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
+    <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
 set(HPCDL_PRECOMPILED_FOR_KERNELS <algorithm> <array> <atomic> <bit> <cmath> <cstdint> <cstring> <memory> <optional> <span> <string> <string_view>
     <vector> <fmt/core.h> <immintrin.h>)
 

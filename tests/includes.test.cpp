@@ -47,11 +47,16 @@ const std::vector<Rule>& rules() {
         rule("cstdint", "u?int(8|16|32|64)_t", {"stdint.h"}),
         rule("cstring", "mem(cpy|set|cmp|move)\\(|strerror\\(|strlen\\(|strcmp\\(", {"string.h"}),
         rule("filesystem", "filesystem\\b"),
+        rule("fstream", "[io]?fstream\\b"),
         rule("functional", "function\\b|less\\b|greater\\b"),
         rule("map", "(multi)?map<"),
         rule("memory", "(unique|shared|weak)_ptr\\b|make_(unique|shared)\\b"),
+        rule("mutex", "(recursive_|timed_)?mutex\\b|(lock_guard|unique_lock|scoped_lock|once_flag)\\b",
+             {"condition_variable"}),
         rule("optional", "optional<|nullopt\\b"),
+        rule("set", "(multi)?set<"),
         rule("span", "span\\b"),
+        rule("sstream", "[io]?stringstream\\b"),
         rule("string", "string\\b|to_string\\("),
         rule("string_view", "string_view\\b", {"string"}),
         rule("thread", "j?thread\\b|this_thread\\b"),
@@ -64,6 +69,7 @@ const std::vector<Rule>& rules() {
     r.push_back({"fmt/format.h",
                  std::regex("\\bfmt::(join|memory_buffer|to_string|format_int|formatter)\\b"),
                  {"fmt/ranges.h"}});
+    r.push_back({"nlohmann/json.hpp", std::regex("\\b[Jj]son::(parse|array|object)\\(|\\.dump\\("), {}});
     return r;
   }();
   return all;

@@ -8,6 +8,7 @@
 namespace hpcdl {
 
 Graph::Graph(Options options) : options_(options) {}
+Graph::~Graph() = default;
 
 // ---------------------------------------------------------------- leaves and views
 

@@ -38,6 +38,7 @@ class Graph {
   explicit Graph(Options options);
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
+  ~Graph();
 
   // -- leaves. The program names those that lie in memory of the caller. A Tensor with a spec and without memory is
   // enough to record; whoever makes an Instance says then where it lies.

@@ -25,6 +25,17 @@ Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, st
   dependencies_ = stream_dependencies(program(), resolved_);
 }
 
+Instance::Instance(const Pass& pass, std::shared_ptr<Buffer> arena, Device device)
+    : Instance(pass.planned, pass.bindings, std::move(arena), device) {}
+
+Instance::Instance(Recording recorded, std::shared_ptr<Buffer> arena, Device device)
+    : Instance(hpcdl::planned(std::move(recorded.program)), std::move(recorded.bindings), std::move(arena), device) {}
+
+// Here, not in every file that holds one: they destroy a dozen members.
+Instance::Instance(Instance&&) noexcept = default;
+Instance& Instance::operator=(Instance&&) noexcept = default;
+Instance::~Instance() = default;
+
 void Instance::bind_args() {
   if (program().bounds.empty()) return;
   args_ = program().args;

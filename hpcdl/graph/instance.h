@@ -20,10 +20,11 @@ class Instance {
   /// used when it is large enough and replaced by a larger one otherwise.
   Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
            Device device = {});
-  explicit Instance(const Pass& pass, std::shared_ptr<Buffer> arena = nullptr, Device device = {})
-      : Instance(pass.planned, pass.bindings, std::move(arena), device) {}
-  explicit Instance(Recording recorded, std::shared_ptr<Buffer> arena = nullptr, Device device = {})
-      : Instance(hpcdl::planned(std::move(recorded.program)), std::move(recorded.bindings), std::move(arena), device) {}
+  explicit Instance(const Pass& pass, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
+  explicit Instance(Recording recorded, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
+  Instance(Instance&&) noexcept;
+  Instance& operator=(Instance&&) noexcept;
+  ~Instance();
 
   /// Runs all records in order.
   void run(Stream& s) const {

@@ -46,14 +46,7 @@ struct NormArgs {
   float eps = 1e-5f;
 };
 
-inline void require_norm(std::string_view op, const Spec& x, const Spec& gamma, const Spec& beta, float eps) {
-  require_float(op, x);
-  require(x[-1] > 0, op, "rows must not be empty, got {}", to_string(x));
-  require_float(op, gamma, "weight");
-  require_shape(op, "weight", gamma, {x[-1]});
-  if (beta) require_spec(op, "bias", beta, gamma);
-  require(eps >= 0, op, "eps must not be negative, got {}", eps);
-}
+void require_norm(std::string_view op, const Spec& x, const Spec& gamma, const Spec& beta, float eps);
 
 inline Spec row_statistic(const Spec& x) {
   Shape s;

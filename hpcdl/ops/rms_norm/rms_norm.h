@@ -61,42 +61,6 @@ void rms_norm(Stream&, const NormForward&);
 void rms_norm_backward(Stream&, const NormBackward&);
 }  // namespace cuda
 
-inline void run_rms_norm(Stream& s, const NormForward& o) {
-  on(s, [&](auto isa, Pool& pool) { cpu::rms_norm(isa, pool, o); }, [&](auto& q) { cuda::rms_norm(q, o); });
-}
-inline void run_rms_norm(Stream& s, const NormBackward& o) {
-  on(
-      s, [&](auto isa, Pool& pool) { cpu::rms_norm_backward(isa, pool, o); },
-      [&](auto& q) { cuda::rms_norm_backward(q, o); });
-}
-
-inline void RmsNorm::forward(Stream& s, Tensor y, Tensor rstd, View x, View weight, const Args& a) {
-  run_rms_norm(s, NormForward{.y = y, .rstd = rstd, .x = x, .gamma = weight, .eps = a.eps});
-}
-inline void RmsNorm::backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial,
-                              const Args&) {
-  run_rms_norm(
-      s,
-      NormBackward{.dx = dx, .dgamma = dweight, .h = x, .rstd = rstd, .gamma = weight, .dy = dy, .partial = partial});
-}
-inline void AddRmsNorm::forward(Stream& s, Tensor h, Tensor y, Tensor rstd, View x, View residual, View weight,
-                                const Args& a) {
-  run_rms_norm(s,
-               NormForward{.h = h, .y = y, .rstd = rstd, .x = x, .residual = residual, .gamma = weight, .eps = a.eps});
-}
-inline void AddRmsNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, View weight, View h, View rstd,
-                                 View dh, View dy, Tensor partial, const Args&) {
-  run_rms_norm(s, NormBackward{.dx = dx,
-                               .dresidual = dresidual,
-                               .dgamma = dweight,
-                               .h = h,
-                               .rstd = rstd,
-                               .gamma = weight,
-                               .dy = dy,
-                               .dh_in = dh,
-                               .partial = partial});
-}
-
 template <Symbolic V> V rms_norm(const V& x, const V& weight, RmsNorm::Args a = {}) {
   return record<RmsNorm>(a, x, weight);
 }
