@@ -48,8 +48,8 @@ Tensor Binder::view(const std::string& name, const Spec& expected, std::vector<B
   return t;
 }
 
-void Binder::copy(const std::string& name, const Tensor& to, const nn::Part& part) const {
-  if (!part) return convert_elements(to, find(name, to.shape()));
+void Binder::copy(const std::string& name, const Tensor& to, const Part& part) const {
+  if (part.all()) return convert_elements(to, find(name, to.shape()));
   const View from = find(name, part.whole);
   for_each_run(part, [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
     const auto run = [&](const View& v, std::int64_t first) {

@@ -23,7 +23,7 @@ class Binder {
   /// Throws Error when the tensor is missing or has another shape.
   Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
   /// Copies into own memory, converting the type: all of the tensor, or a part of it.
-  void copy(const std::string& name, const Tensor& to, const nn::Part& part = {}) const;
+  void copy(const std::string& name, const Tensor& to, const Part& part = {}) const;
   /// Binds the three tensors of an INT4 matrix; false when the folder holds none of that name.
   bool bind_int4(const std::string& name, nn::Weight& weight) const;
   /// Throws Error where layers of the parameters `read` have weights or biases in the files that are none of them:

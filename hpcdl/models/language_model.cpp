@@ -159,9 +159,9 @@ DType LanguageModel::matrix_type() const {
 }
 
 OwnedTensor LanguageModel::gather(const NamedParameter& p) const {
-  OwnedTensor whole(io::whole_spec(p.host.spec(), p.shard, p.name));
-  io::copy_common(whole.tensor, {}, p.host, p.shard);
-  if (!impl_->sharing || p.shard.all()) return whole;
+  OwnedTensor whole(whole_spec(p.host.spec(), p.part, p.name));
+  copy_common(whole.tensor, {}, p.host, p.part);
+  if (!impl_->sharing || p.part.all()) return whole;
   // Every element is on one rank, and zero bits on the others: a sum of words keeps its bits.
   Pool pool(1);
   const Stream host(pool);
@@ -231,12 +231,12 @@ void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const
   }
   std::vector<io::NamedSpec> specs;
   for (const auto& p : memory_->parameters())
-    specs.push_back({p.name, {io::whole_spec(p.host.spec(), p.shard, p.name).shape, dtype}});
+    specs.push_back({p.name, {whole_spec(p.host.spec(), p.part, p.name).shape, dtype}});
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
   for (const auto& p : memory_->parameters()) {
-    const OwnedTensor whole = p.shard.all() ? OwnedTensor() : gather(p);
-    const Tensor& value = p.shard.all() ? p.host : whole.tensor;
+    const OwnedTensor whole = p.part.all() ? OwnedTensor() : gather(p);
+    const Tensor& value = p.part.all() ? p.host : whole.tensor;
     if (value.dtype() == dtype) {
       writer.write(p.name, value);
       continue;

@@ -38,16 +38,8 @@ void initialise(Pool& pool, const nn::Param& p, const Rng& rng) {
     else if (p.init == nn::Init::uniform) draw_uniform(pool, v, count, rng, first, p.std);
     else std::fill_n(v, count, p.init == nn::Init::ones ? 1.0f : 0.0f);
   };
-  if (p.part) for_each_run(p.part, fill);
-  else fill(0, 0, p.value.size());
-}
-
-/// The part as checkpoints write it down.
-io::ShardSpec shard_spec(const nn::Part& part) {
-  if (!part) return {};
-  io::ShardSpec s{part.dim, part.whole[part.dim], {}};
-  for (const auto& r : part.ranges) s.pieces.push_back({r.begin, r.count()});
-  return s;
+  if (p.part.all()) fill(0, 0, p.value.size());
+  else for_each_run(p.part, fill);
 }
 
 }  // namespace
@@ -115,7 +107,7 @@ void ModelMemory::list() {
   for (auto* p : params_) {
     if (!p->value.spec()) continue;
     auto& to = p->role == nn::Role::trained ? parameters_ : buffers_;
-    to.push_back({p->name, p->value, p->gradient, p->decay, p->value, {}, shard_spec(p->part), p->partial_gradient});
+    to.push_back({p->name, p->value, p->gradient, p->decay, p->value, {}, p->part, p->partial_gradient});
     listed_.push_back({p, &to, to.size() - 1, p->value});
     if (listed_.back().reordered()) bytes += padded(p->value.bytes());
   }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
-#include "hpcdl/io/shard_spec.h"
 #include "hpcdl/nn/param.h"
 
 namespace hpcdl::models {
@@ -23,7 +22,7 @@ struct NamedParameter {
   /// unless files hold its dims in another order.
   Tensor host;
   Tensor copy = {};               // the value rounded to 16 bits, for products: keep_copies()
-  io::ShardSpec shard = {};       // the part of the parameter that `value` is: tensor parallelism
+  Part part = {};                 // of the whole parameter, that `value` is: tensor parallelism
   bool partial_gradient = false;  // the gradients of all ranks along tp are addends of the parameter's
 };
 

@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "hpcdl/core/box.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/graph/graph.h"
-#include "hpcdl/nn/part.h"
 
 namespace hpcdl::nn {
 
@@ -51,7 +51,7 @@ struct Param {
   Tensor copy;      // the value rounded to bf16 or f16, for products; absent where there is none
 
   /// Of the parameter over all ranks.
-  const Shape& whole() const { return part ? part.whole : spec.shape; }
+  const Shape& whole() const { return part.all() ? spec.shape : part.whole; }
   /// As files hold it.
   Shape file_shape() const {
     const auto& c = channels_last;

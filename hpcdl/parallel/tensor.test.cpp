@@ -253,12 +253,14 @@ TEST(tensor, parts_cover_every_parameter_once) {
       const bool split = p.name.find("wte") != std::string::npos || p.name.find("lm_head") != std::string::npos ||
                          p.name.find("c_attn") != std::string::npos || p.name.find("c_fc") != std::string::npos ||
                          p.name.ends_with("c_proj.weight");
-      EXPECT_EQ(!p.shard.all(), split) << p.name;
+      EXPECT_EQ(!p.part.all(), split) << p.name;
     }
     const auto& packed = model.parameters()[4];
     ASSERT_EQ(packed.name, "transformer.h.0.attn.c_attn.weight");
     const auto r = world.rank();
-    EXPECT_EQ(packed.shard, (io::ShardSpec{1, 192, {{16 * r, 16}, {64 + 16 * r, 16}, {128 + 16 * r, 16}}}));
+    Part third{.whole = {64, 192}, .local = {64, 48}, .strides = {48, 1}, .boxes = {}};
+    for (int s = 0; s < 3; ++s) third.boxes.push_back({{0, 64 * s + 16 * r}, {64, 16}, 16 * s});
+    EXPECT_EQ(packed.part, third);
   });
 }
 

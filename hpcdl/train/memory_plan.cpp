@@ -4,7 +4,6 @@
 
 #include "hpcdl/core/units.h"
 #include "hpcdl/graph/plan.h"
-#include "hpcdl/io/shard_spec.h"
 
 namespace hpcdl::train {
 
@@ -30,8 +29,8 @@ constexpr std::int64_t kNccl = 512 * kMiB;
 std::int64_t copy_bytes(const std::vector<io::NamedTensor>& tensors) {
   std::int64_t most = 0;
   for (const auto& t : tensors) {
-    const auto whole = io::whole_spec(t.tensor.spec(), t.shard, t.name).bytes();
-    if (!t.shard.all()) most = std::max(most, 2 * whole);  // and a part of another rank
+    const auto whole = whole_spec(t.tensor.spec(), t.part, t.name).bytes();
+    if (!t.part.all()) most = std::max(most, 2 * whole);  // and a part of another rank
     else if (!t.tensor.is_contiguous()) most = std::max(most, whole);
   }
   return most;

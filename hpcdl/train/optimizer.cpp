@@ -88,7 +88,7 @@ std::vector<io::NamedTensor> Optimizer::state() const {
     const auto& t = tensors_[i];  // the same place in the host's block
     const Tensor host =
         host_.bytes() ? Tensor(host_.data() + (static_cast<std::byte*>(t.data()) - memory_.data()), t.spec()) : t;
-    list.push_back({p.name + "." + std::string(names_[i % names_.size()]), host, p.shard});
+    list.push_back({p.name + "." + std::string(names_[i % names_.size()]), host, p.part});
   }
   return list;
 }

@@ -43,11 +43,10 @@ std::uint32_t checksum_of(const View& x) {
 std::vector<HeldTensor> held(const io::CheckpointContent& content) {
   std::vector<HeldTensor> list;
   for (const auto* tensors : {&content.model, &content.optimizer})
-    for (const auto& [name, view, shard] : *tensors) {
-      auto part = (tensors == &content.model ? "weight " : "optimizer state ") + name;
-      if (!shard.all()) part += fmt::format(", dim {}", shard.dim);
-      for (const auto& p : shard.pieces) part += fmt::format(" [{}, {})", p.begin, p.begin + p.length);
-      list.push_back({part, shard.all(), checksum_of(view)});
+    for (const auto& [name, tensor, part] : *tensors) {
+      auto text = (tensors == &content.model ? "weight " : "optimizer state ") + name;
+      for (const Box& box : part.boxes) text += ", " + to_string(box, part.whole);
+      list.push_back({text, part.all(), checksum_of(tensor)});
     }
   return list;
 }

@@ -122,7 +122,7 @@ void StepPrograms::record_update(Graph& g) const {
       addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
   for (const auto& p : model_.parameters()) {
     all.push_back(g.constant(p.name + ".grad", p.gradient));
-    (p.shard.all() ? whole : parts).push_back(all.back());
+    (p.part.all() ? whole : parts).push_back(all.back());
     if (p.partial_gradient) addends.push_back(all.back());
   }
   const auto update = [&] {
@@ -142,7 +142,7 @@ void StepPrograms::record_update(Graph& g) const {
 std::vector<io::NamedTensor> StepPrograms::weights() const {
   std::vector<io::NamedTensor> list;
   for (const auto part : {model_.parameters(), model_.buffers()})
-    for (const auto& p : part) list.push_back({p.name, p.host, p.shard});
+    for (const auto& p : part) list.push_back({p.name, p.host, p.part});
   return list;
 }
 
