@@ -9,7 +9,7 @@ namespace hpcdl::parallel {
 namespace {
 
 void split(nn::Param& p, int dim, const std::vector<Interval>& ranges) {
-  require(!p.value.spec() && p.part.all(), "shard",
+  require(!p.value && p.part.all(), "shard",
           "{} has memory already or is already split: shard a model before it is allocated", p.name);
   p.part = Part::along(p.spec.shape, dim, ranges);
   p.spec.shape = p.part.local;

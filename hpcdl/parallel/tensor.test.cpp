@@ -225,9 +225,9 @@ TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) 
             const auto& want = whole.parameters()[i];
             for (auto* m : {&made, &loaded}) {
               const auto got = m->gather(m->parameters()[i]);
-              ASSERT_EQ(got.tensor.spec(), want.value.spec()) << want.name;
-              EXPECT_EQ(std::memcmp(got.tensor.data(), want.value.data(), static_cast<std::size_t>(want.value.bytes())),
-                        0)
+              ASSERT_EQ(got.tensor.spec(), want.memory.spec()) << want.name;
+              EXPECT_EQ(
+                  std::memcmp(got.tensor.data(), want.memory.data(), static_cast<std::size_t>(want.memory.bytes())), 0)
                   << want.name;
             }
           }
@@ -237,8 +237,8 @@ TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) 
         });
         auto again = models::LanguageModel::open_for_training(tmp / "many");
         for (std::size_t i = 0; i < whole.parameters().size(); ++i)
-          EXPECT_EQ(std::memcmp(again.parameters()[i].value.data(), whole.parameters()[i].value.data(),
-                                static_cast<std::size_t>(whole.parameters()[i].value.bytes())),
+          EXPECT_EQ(std::memcmp(again.parameters()[i].memory.data(), whole.parameters()[i].memory.data(),
+                                static_cast<std::size_t>(whole.parameters()[i].memory.bytes())),
                     0);
       }
     }

@@ -57,10 +57,10 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
   const StepPrograms step(model, alone, stream);
   MemoryLedger l;
-  for (const auto& p : model.parameters())
-    l.weights += p.value.bytes() + p.copy.bytes(), l.gradients += p.gradient.bytes();
-  for (const auto& b : model.buffers()) l.weights += b.value.bytes();
-  for (const auto& t : step.optimizer().state()) l.optimizer += t.tensor.bytes();
+  model.state().for_each([&](const StateEntry& e) {
+    auto& sum = e.role == StateRole::gradient ? l.gradients : e.role == StateRole::moment ? l.optimizer : l.weights;
+    sum += e.memory.bytes();
+  });
   l.other = model.bytes() - l.weights - l.gradients;
   std::int64_t most = -1;
   const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
@@ -73,7 +73,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   look(step.update(), true);
   look(step.evaluation(), false);
   if (!device.is_cuda()) {
-    l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer().state()));
+    l.saving = std::max(copy_bytes(model.state().model_files()), copy_bytes(stored(step.optimizer().moments())));
     l.process = kOfParameter * std::ssize(model.parameters());
   }
   // Of two steps, which take turns, and of an evaluation.
