@@ -8,8 +8,8 @@
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/models/language_model.h"
-#include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/optim/optimizer.h"
 
 using namespace hpcdl;
 
@@ -37,23 +37,9 @@ int main() {
 
   // The optimizer is a program too: one record for the norm of all gradients, one for all parameters.
   Graph o({.inference = true});
-  std::vector<OwnedTensor> moments;
-  std::vector<AdamWTensor<Var>> update;
-  std::vector<Var> gradients;
-  for (const auto& p : model.parameters()) {
-    const auto moment = [&](const char* which) {
-      moments.emplace_back(p.value.spec());
-      return o.constant(p.name + which, moments.back().tensor);
-    };
-    gradients.push_back(o.constant(p.name + ".grad", p.gradient));
-    update.push_back({.value = o.constant(p.name, p.value),
-                      .gradient = gradients.back(),
-                      .m = moment(".m"),
-                      .v = moment(".v"),
-                      .decay = p.decay});
-  }
-  record_grad_norm(o, gradients, {.max_norm = 1});
-  record_adamw(o, update, {.weight_decay = 0.1f});
+  const Optimizer adamw(model.state(), AdamW::Args{.weight_decay = 0.1f});
+  record_grad_norm(o, adamw.gradients(o), {.max_norm = 1});
+  adamw.record(o);
   const Instance optimizer(o.finish());
 
   // The language: counting upwards in steps of 1, 2 or 3 modulo the vocabulary.

@@ -10,8 +10,8 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/models/language_model.h"
-#include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/optim/optimizer.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/gradients.h"
 
@@ -51,7 +51,7 @@ void train_rank(const comm::Group& world) {
     dry.backward(loss);
   }
   parallel::Gradients gradients(world, order, {.buckets = {.cap = 64 << 10, .first = 16 << 10}});
-  model.place_gradients([&](const models::NamedParameter& p) { return gradients.gradient(p.name); });
+  model.place_gradients([&](const StateEntry& p) { return gradients.gradient(p.name); });
 
   // Recorded again, with the reductions among the records of backward.
   Graph g;
@@ -60,23 +60,9 @@ void train_rank(const comm::Group& world) {
   const Instance step(g.finish());
 
   Graph o({.inference = true});
-  std::vector<OwnedTensor> moments;
-  std::vector<AdamWTensor<Var>> update;
-  std::vector<Var> sums;
-  for (const auto& p : model.parameters()) {
-    const auto moment = [&](const char* which) {
-      moments.emplace_back(p.value.spec());
-      return o.constant(p.name + which, moments.back().tensor);
-    };
-    sums.push_back(o.constant(p.name + ".grad", p.gradient));
-    update.push_back({.value = o.constant(p.name, p.value),
-                      .gradient = sums.back(),
-                      .m = moment(".m"),
-                      .v = moment(".v"),
-                      .decay = p.decay});
-  }
-  record_grad_norm(o, sums, {.max_norm = 1});
-  record_adamw(o, update, {.weight_decay = 0.1f});
+  const Optimizer adamw(model.state(), AdamW::Args{.weight_decay = 0.1f});
+  record_grad_norm(o, adamw.gradients(o), {.max_norm = 1});
+  adamw.record(o);
   const Instance optimizer(o.finish());
 
   Pool pool(1);

@@ -74,7 +74,7 @@ double train_on(const comm::Group& world, const parallel::MeshShape& shape) {
         mesh.describe() + ":",
         [&] {
           std::int64_t n = 0;
-          for (const auto& p : model.parameters()) n += p.value.size();
+          for (const auto& p : model.parameters()) n += p.memory.size();
           return n;
         }(),
         model.parameter_count(), loss, mesh.tp().counters().bytes);

@@ -16,9 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands to its left.
-const std::vector<std::string> kOrder = {"core",     "simd",   "cuda",  "program", "ops",   "graph",
-                                         "comm",     "nn",     "optim", "io",      "quant", "data",
-                                         "parallel", "models", "train", "infer",   "lab",   "testing"};
+const std::vector<std::string> kOrder = {"core",   "simd",  "cuda",  "program", "ops",    "graph", "comm",
+                                         "nn",     "io",    "state", "optim",   "quant",  "data",  "parallel",
+                                         "models", "train", "infer", "lab",     "testing"};
 constexpr int kHardCap = 700;
 constexpr int kMedianCap = 150;
 

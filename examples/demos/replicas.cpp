@@ -31,7 +31,7 @@ Replicas::Replicas(const models::ImageConfig& config, const train::StepOptions& 
                    const std::vector<Device>& devices, std::uint64_t seed) {
   for (const auto device : devices) replicas_.push_back(std::make_unique<Replica>(config, options, device, seed));
   use(*replicas_[0]);
-  for (const auto& p : replicas_[0]->model.parameters()) landing_.emplace_back(p.gradient.spec(), devices[0]);
+  for (const auto& p : replicas_[0]->model.parameters()) landing_.emplace_back(p.memory.spec(), devices[0]);
 }
 
 /// Makes its GPU the one that this thread launches on: as a new stream does, to stay.
@@ -44,7 +44,7 @@ void Replicas::replicate() {
   const auto from = replicas_[0]->model.parameters();
   for (std::size_t r = 1; r < replicas_.size(); ++r) {
     const auto to = replicas_[r]->model.parameters();
-    for (std::size_t i = 0; i < from.size(); ++i) copy(replicas_[r]->stream, to[i].value, from[i].value);
+    for (std::size_t i = 0; i < from.size(); ++i) copy(replicas_[r]->stream, to[i].memory, from[i].memory);
   }
   for (const auto& r : replicas_) r->stream.synchronize();
 }
@@ -55,8 +55,9 @@ void Replicas::gather() {
   for (std::size_t r = 1; r < replicas_.size(); ++r) {
     const auto from = replicas_[r]->model.parameters();
     for (std::size_t i = 0; i < sum.size(); ++i) {
-      copy(first.stream, landing_[i].tensor, from[i].gradient);
-      Add::forward(first.stream, sum[i].gradient, sum[i].gradient, landing_[i].tensor, {});
+      copy(first.stream, landing_[i].tensor, from[i].gradient->memory);
+      const Tensor& total = sum[i].gradient->memory;
+      Add::forward(first.stream, total, total, landing_[i].tensor, {});
     }
   }
   first.stream.synchronize();

@@ -95,12 +95,11 @@ TEST(autocast, a_value_is_cast_once_and_again_after_a_raw_record_wrote_it) {
 }
 
 TEST(autocast, weights_of_layers_are_rounded_by_the_product_and_copies_are_read) {
-  OwnedTensor memory(kSquare), gradient(kSquare), copy({kSquare.shape, DType::bf16});
   nn::Param p;
-  p.name = "w", p.value = memory.tensor, p.gradient = gradient.tensor;
+  p.name = "w", p.value = p.gradient = kSquare;
   for (const bool copies : {false, true}) {
     Graph g;
-    if (copies) p.copy = copy.tensor;
+    if (copies) p.copy = {kSquare.shape, DType::bf16};
     const Var x = g.input("x", kSquare);
     const Graph::Autocast scope(g, AutocastPolicy{});
     const Var w = p.rounded(g, x.dtype());
@@ -165,7 +164,8 @@ Outcome outcome(io::Family family, const How& how) {
   Outcome o{};
   o.outline = outline(recorded(model, how, how.eager ? &s : nullptr, &o.loss));
   for (const auto& p : model.parameters())
-    o.gradients.insert(o.gradients.end(), p.gradient.ptr<float>(), p.gradient.ptr<float>() + p.gradient.size());
+    o.gradients.insert(o.gradients.end(), p.gradient->memory.ptr<float>(),
+                       p.gradient->memory.ptr<float>() + p.memory.size());
   return o;
 }
 

@@ -54,6 +54,8 @@ class Graph {
   Var stand_in(const Var& of, std::string name, Tensor memory);
   /// A leaf in the arena that has a gradient: tests, and stages whose input gradient leaves the program.
   Var differentiable_input(std::string name, Spec spec);
+  /// Where leaves of this name lie that are recorded with a spec alone, from now on.
+  void bind(const std::string& name, const Tensor& memory) { bindings_.bind(name, memory); }
 
   // -- views: no record, no copy; gradients are views too
   Var reshape(const Var& x, Shape shape);

@@ -19,7 +19,7 @@ namespace {
 models::LanguageModel opened(const io::TempFolder& temp, io::Family family, DType dtype) {
   auto model = models::LanguageModel::create(models::tiny(family), 3, false);
   for (auto& p : model.parameters())  // larger than fresh weights, so that the logits are apart
-    for (std::int64_t i = 0; p.decay && i < p.value.size(); ++i) p.value.ptr<float>()[i] *= 6;
+    for (std::int64_t i = 0; p.param->decay && i < p.memory.size(); ++i) p.memory.ptr<float>()[i] *= 6;
   model.save(temp.path(), dtype);
   return models::LanguageModel::open(temp.path());
 }

@@ -7,7 +7,6 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/io/checkpoint_state.h"
-#include "hpcdl/io/copy_elements.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/number_within.h"
 #include "hpcdl/io/safetensors.h"
@@ -57,32 +56,34 @@ CheckpointInfo info_of(const fs::path& folder, const Json& json) {
           o.find("ranks") ? need_within(o, "ranks", 1, kMaxRanks) : 1};
 }
 
-/// One part of a tensor, in one of the files.
+/// A tensor, or a part of one, in one of the files.
 struct StoredPart {
   View view;
-  ShardSpec shard;
+  Part part;
 };
 using StoredTensors = std::map<std::string, std::vector<StoredPart>>;
 
 /// Fills what this rank holds from whatever parts there are.
 void load_into(const fs::path& folder, const StoredTensors& stored, std::span<const NamedTensor> tensors,
                const char* what) {
-  for (const auto& [name, tensor, shard] : tensors) {
+  for (const auto& [name, tensor, part] : tensors) {
     const auto it = stored.find(name);
     require(it != stored.end(), "io",
             "{}: the {} needs tensor {}, which the checkpoint does not have: was it saved with another configuration?",
             folder.string(), what, shown(name));
-    const Spec whole = whole_spec(tensor.spec(), shard, name);
-    std::int64_t copied = 0;
-    for (const auto& part : it->second) {
-      const Spec found = whole_spec(part.view.spec(), part.shard, name);
+    const Spec whole = whole_spec(tensor.spec(), part, shown(name));
+    std::vector<Box> boxes;
+    for (const auto& stored_part : it->second) {
+      const Spec found = whole_spec(stored_part.view.spec(), stored_part.part, shown(name));
       require(found == whole, "io", "{}: {} tensor {}: expected {}, found {}: was it saved with another configuration?",
               folder.string(), what, shown(name), to_string(whole), to_string(found));
-      copied += copy_common(tensor, shard, part.view, part.shard);
+      const auto more = boxes_of(whole.shape, stored_part.part);
+      boxes.insert(boxes.end(), more.begin(), more.end());
     }
-    require(copied == tensor.size(), "io",
-            "{}: {} tensor {}: the files hold {} of the {} elements that this rank needs", folder.string(), what,
-            shown(name), copied, tensor.size());
+    if (const auto flaw = find_flaw(whole.shape, boxes))
+      fail("io", "{}: {} tensor {}: the files hold {} {} times, expected once", folder.string(), what, shown(name),
+           elements(*flaw, whole.shape), flaw->times);
+    for (const auto& stored_part : it->second) copy_common(tensor, part, stored_part.view, stored_part.part);
   }
   require(stored.size() == tensors.size(), "io",
           "{}: expected the {} tensors of the {}, found {}: was it saved with another configuration?", folder.string(),
@@ -120,7 +121,8 @@ void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
       require(entry != tensors.end(), "io", "{}: tensor {} is not in state.json", (folder / name).string(),
               shown(t.name));
       moments[t.name].push_back(
-          {files.back().view(t), shard_from(*entry, (folder / "state.json").string() + ": " + shown(t.name))});
+          {files.back().view(t),
+           part_from(*entry, t.spec.shape, (folder / "state.json").string() + ": " + shown(t.name))});
     }
   }
   load_into(folder, moments, optimizer, "optimizer");

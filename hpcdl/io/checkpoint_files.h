@@ -12,26 +12,20 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/core/box.h"
 #include "hpcdl/io/ranks.h"
-#include "hpcdl/io/shard_spec.h"
 #include "hpcdl/io/train_state.h"
 
 namespace hpcdl::io {
 
-struct NamedView {
-  std::string name;
-  View view;
-  ShardSpec shard = {};
-};
 struct NamedTensor {
   std::string name;
   Tensor tensor;
-  ShardSpec shard = {};
+  Part part = {};  // what it is of the whole tensor of this name
 };
 
 struct CheckpointContent {
-  std::vector<NamedView> model, optimizer;  // in host memory, any strides; stored dense
+  std::vector<NamedTensor> model, optimizer;  // in host memory, any strides; stored dense
   std::string config_toml;
   std::function<void(const fs::path& folder)> extra;  // rank 0: writes further files (config.json, tokenizer.json, ...)
   std::int64_t max_file_bytes = 5'000'000'000;        // of the model part

@@ -56,8 +56,8 @@ TEST_F(CheckpointNumbers, AreHeldAgainstWhatTheyCanBe) {
       {"/sampler/epoch", "\"epoch\"", "found -2", -2},
       {"/sampler/index", "\"index\"", "found -9223372036854775808", INT64_MIN},
       {"/seed", "\"seed\"", "a whole number >= 0", -1},
-      {"/format", "\"format\"", "1 to 2, found 0", 0},
-      {"/format", "\"format\"", "1 to 2, found -9223372036854775808", INT64_MIN},
+      {"/format", "\"format\"", "1 to 3, found 0", 0},
+      {"/format", "\"format\"", "1 to 3, found -9223372036854775808", INT64_MIN},
       {"/serial", "\"serial\"", "found 9223372036854775807", INT64_MAX},
       {"/ranks", "\"ranks\"", "from 1 to 16777216, found 0", 0},
       {"/scalars/best loss", "\"best loss\"", "a number", "1"},
@@ -95,13 +95,18 @@ TEST_F(CheckpointNumbers, AnyValueIsReadOrRefused) {
 TEST(ShardNumbers, PartsLieInTheWhole) {
   const auto said = [](const std::string& text) -> std::string {
     try {
-      shard_from(parse_json(text, "state.json"), "state.json: \"w\"");
+      const Shape local{12, 8};
+      whole_spec({local, DType::f32}, part_from(parse_json(text, "state.json"), local, "state.json: \"w\""),
+                 "state.json: \"w\"");
     } catch (const Error& e) {
       return e.what();
     }
     return "";
   };
   EXPECT_EQ(said(R"({"dim": 1, "whole": 12, "pieces": [[0, 4], [8, 4]]})"), "");
+  EXPECT_EQ(said(R"({"whole": [12, 12], "strides": [8, 1],
+                     "boxes": [[[0, 0], [12, 4], 0], [[0, 8], [12, 4], 4]]})"),
+            "");
   EXPECT_EQ(said("{}"), "");
   const std::pair<const char*, const char*> cases[] = {
       {R"({"dim": -7, "whole": 12, "pieces": [[0, 4]]})", "key \"dim\": expected a whole number from 0 to"},
@@ -111,7 +116,22 @@ TEST(ShardNumbers, PartsLieInTheWhole) {
       {R"({"dim": 0, "whole": 12, "pieces": [[-1, 4]]})", "found \"[-1,4]\""},
       {R"({"dim": 0, "whole": 12, "pieces": [[18446744073709551615, 4]]})", "within the 12 elements"},
       {R"({"dim": 0, "whole": 12, "pieces": [[4, 9223372036854775807]]})", "within the 12 elements"},
-      {R"({"dim": 0, "whole": 12, "pieces": 3})", "key \"pieces\": expected an array, found number"}};
+      {R"({"dim": 0, "whole": 12, "pieces": 3})", "key \"pieces\": expected an array, found number"},
+      {R"({"dim": 2, "whole": 12, "pieces": [[0, 4]]})", "expected a dim of the tensor (12, 8), found 2"},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": 3})", "key \"boxes\": expected an array, found number"},
+      {R"({"whole": [12, 12], "strides": [8, 1]})", "key \"boxes\": expected an array, found none"},
+      {R"({"strides": [8, 1], "boxes": []})", "key \"whole\": expected an array, found null"},
+      {R"({"whole": [12, 12], "boxes": []})", "key \"strides\": expected an array, found null"},
+      {R"({"whole": [1,1,1,1,1,1,1], "strides": [8, 1], "boxes": []})", "key \"whole\": expected at most 6"},
+      {R"({"whole": [12, -12], "strides": [8, 1], "boxes": []})", "found \"[12,-12]\""},
+      {R"({"whole": [12, 18446744073709551615], "strides": [8, 1], "boxes": []})", "whole numbers from 0 to"},
+      {R"({"whole": [12, 12.5], "strides": [8, 1], "boxes": []})", "whole numbers from 0 to"},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": [[[0, 0], [12, 8]]]})", "expected boxes [begin, extent, at]"},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": [[[0, 0], [12, 8], -1]]})", "found \"[[0,0],[12,8],-1]\""},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": [[0, [12, 8], 0]]})", "expected an array, found number"},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": [[[0, 5], [12, 8], 0]]})", "does not lie in (12, 12)"},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": [[[0, 0], [12, 8], 1]]})", "does not lie in the holder's"},
+      {R"({"whole": [12, 12], "strides": [8, 1], "boxes": [[[0, 0], [12, 4], 0]]})", "its boxes have 48 elements"}};
   for (const auto& [text, part] : cases) {
     const auto message = said(text);
     EXPECT_NE(message.find(part), std::string::npos) << text << ": " << message;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/checkpoint_for_tests.h"
+#include "hpcdl/io/checkpoint_state.h"
 #include "hpcdl/io/group_ranks.h"
 #include "hpcdl/io/ranks_for_tests.h"
 #include "hpcdl/io/safetensors.h"
@@ -35,7 +38,7 @@ void save(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t st
     load_checkpoint(found->path, run.model(), run.optimizer());
     if (!run.is_at(step))
       return ::testing::AssertionFailure()
-             << "rank " << r << " of " << mesh.dp << " x " << mesh.tp << " holds other bits";
+             << "rank " << r << " of " << mesh.dp << " x " << mesh.tp << " x " << mesh.flat << " holds other bits";
   }
   return ::testing::AssertionSuccess();
 }
@@ -46,7 +49,8 @@ TEST(CheckpointRanks, EveryMeshLoadsWhatEveryOtherHasSaved) {
       const TempFolder tmp;
       save(tmp.path(), seed, from, 5);
       for (const Mesh to : kMeshes)
-        EXPECT_TRUE(loads(tmp.path(), seed, to, 5)) << "seed " << seed << ", saved by " << from.dp << " x " << from.tp;
+        EXPECT_TRUE(loads(tmp.path(), seed, to, 5))
+            << "seed " << seed << ", saved by " << from.dp << " x " << from.tp << " x " << from.flat;
     }
 }
 
@@ -206,7 +210,7 @@ TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
                    [](int r, CheckpointContent& c, fs::path&) {
                      if (r != 2) return;
                      for (auto& v : c.model)
-                       if (!v.shard.all() && v.view[v.shard.dim] > 0) return v.shard.whole += 1, void();
+                       if (!v.part.all() && v.tensor.size() > 0) return v.part.whole[0] += 1, void();
                    }),
          "rank 2 holds a part of");
   expect(errors_of(tmp / "e", {2, 1},
@@ -234,16 +238,55 @@ TEST(CheckpointRanks, WrongPartsAreRefusedInWords) {
   const auto first_matrix = [](std::vector<NamedTensor>& m) -> NamedTensor& {
     return *std::find_if(m.begin(), m.end(), [](const NamedTensor& t) { return t.tensor.rank() >= 1; });
   };
-  EXPECT_NE(
-      message([&](auto& m) { first_matrix(m).shard = {0, 100, {{0, first_matrix(m).tensor[0]}}}; }).find("expected"),
-      std::string::npos);
-  EXPECT_NE(
-      message([&](auto& m) { first_matrix(m).shard = {0, 100, {{99, 7}}}; }).find("does not lie in the 100 elements"),
-      std::string::npos);
-  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {5, 100, {{0, 7}}}; }).find("split along dim 5"),
-            std::string::npos);
+  const auto rows_from = [&](std::int64_t begin) {
+    return message([&](auto& m) {
+      auto& t = first_matrix(m);
+      Shape whole = t.tensor.shape();
+      whole[0] = 100;
+      t.part = Part::along(whole, 0, std::array{Interval{begin, begin + t.tensor[0]}});
+    });
+  };
+  EXPECT_NE(rows_from(0).find("expected"), std::string::npos);
+  EXPECT_NE(rows_from(99).find("does not lie in (100"), std::string::npos);
   EXPECT_NE(message([](auto& m) { m.pop_back(); }).find("expected the 11 tensors of the model, found 12"),
             std::string::npos);
+}
+
+/// Written by three ranks, before parts were boxes.
+TEST(CheckpointRanks, ACheckpointOfTheSecondFormatLoadsOnAnyRanks) {
+  const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/checkpoint_format2";
+  EXPECT_EQ(verify_checkpoint(golden).ranks, 3);
+  for (const Mesh mesh : {Mesh{1, 3}, Mesh{1, 1}, Mesh{1, 2, 2}, Mesh{1, 1, 5}})
+    for (int r = 0; r < mesh.ranks(); ++r) {
+      ShardedRun run(20, mesh, r, 0, 4);
+      load_checkpoint(golden, run.model(), run.optimizer());
+      EXPECT_TRUE(run.is_at(7)) << "rank " << r;
+    }
+}
+
+/// An element that the files hold twice may stand for one that they lack: the numbers of elements alone do not tell.
+TEST(CheckpointRanks, PartsThatDoNotCoverATensorOnceAreRefused) {
+  const TempFolder tmp;
+  save(tmp.path(), 20, {1, 3}, 7, 4);
+  const fs::path folder = tmp / "step_00000007";
+  Json state = read_json(folder / "state.json");
+  int changed = 0;
+  for (auto& [file, tensors] : state["optimizer"].items())
+    for (auto& [name, tensor] : tensors.items())
+      if (tensor.contains("boxes") && changed == 0)
+        for (auto& box : tensor["boxes"])
+          for (std::size_t d = 0; d < box[0].size() && changed == 0; ++d)
+            if (box[0][d] > 0 && box[1][d] > 0) box[0][d] = box[0][d].get<int>() - 1, ++changed;
+  ASSERT_EQ(changed, 1);
+  seal_checkpoint(folder, state);
+  ShardedRun run(20, {1, 1}, 0, 0, 4);
+  try {
+    load_checkpoint(folder, run.model(), run.optimizer());
+    FAIL() << "a part lies beside its place";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("the files hold elements "), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find(" times, expected once"), std::string::npos) << e.what();
+  }
 }
 
 TEST(CheckpointRanks, ACheckpointOfTheFirstFormatLoads) {

@@ -8,8 +8,9 @@
 namespace hpcdl::io {
 
 /// 1: one rank, whole tensors; "optimizer" lists the tensors of optim-rank0.safetensors.
-/// 2: any number of ranks; "optimizer" lists files, each with its tensors and what part of the whole they are.
-inline constexpr std::int64_t kCheckpointFormat = 2;
+/// 2: any number of ranks; "optimizer" lists files, each with its tensors and which pieces of one dim they are.
+/// 3: these are boxes of the whole tensor.
+inline constexpr std::int64_t kCheckpointFormat = 3;
 
 /// {"bytes": ..., "crc32c": ...}; of a safetensors file only of the header, since the tensors have checksums of their
 /// own.

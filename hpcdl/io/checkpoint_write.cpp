@@ -12,7 +12,6 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/checkpoint_state.h"
-#include "hpcdl/io/copy_elements.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/shard_plan.h"
 
@@ -24,9 +23,9 @@ struct Plan {
   std::vector<ModelFile> files;
 };
 
-std::vector<HeldTensor> held(const std::vector<NamedView>& views) {
+std::vector<HeldTensor> held(const std::vector<NamedTensor>& tensors) {
   std::vector<HeldTensor> out;
-  for (const auto& v : views) out.push_back({v.name, v.view.spec(), v.shard});
+  for (const auto& t : tensors) out.push_back({t.name, t.tensor.spec(), t.part});
   return out;
 }
 
@@ -72,8 +71,8 @@ class Part {
   void write_tensor(const WholeTensor& t);
   OwnedTensor gathered(const WholeTensor& t);
   void write_slices();
-  const NamedView& mine(const std::vector<NamedView>& views, const std::string& name) const {
-    return *std::find_if(views.begin(), views.end(), [&](const NamedView& v) { return v.name == name; });
+  const NamedTensor& mine(const std::vector<NamedTensor>& tensors, const std::string& name) const {
+    return *std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& t) { return t.name == name; });
   }
 
   const fs::path& folder_;
@@ -101,12 +100,12 @@ OwnedTensor Part::gathered(const WholeTensor& t) {
   OwnedTensor whole(t.spec);
   for (const auto& s : t.slices) {
     if (s.from == ranks_.rank()) {
-      const NamedView& v = mine(content_.model, t.name);
-      copy_common(whole.tensor, {}, v.view, v.shard);
+      const auto& held = mine(content_.model, t.name);
+      copy_common(whole.tensor, {}, held.tensor, held.part);
     } else {
-      const OwnedTensor slice(local_spec(t.spec, s.shard));
+      const OwnedTensor slice(s.local);
       ranks_.receive(kBytes(slice), s.from);
-      copy_common(whole.tensor, {}, slice.tensor, s.shard);
+      copy_common(whole.tensor, {}, slice.tensor, s.part);
     }
   }
   return whole;
@@ -116,35 +115,34 @@ void Part::write_tensor(const WholeTensor& t) {
   if (t.writer != ranks_.rank()) {
     for (const auto& s : t.slices) {
       if (s.from != ranks_.rank()) continue;
-      const NamedView& v = mine(content_.model, t.name);
-      const OwnedTensor slice(local_spec(t.spec, s.shard));
-      copy_common(slice.tensor, s.shard, v.view, v.shard);
+      const auto& held = mine(content_.model, t.name);
+      const OwnedTensor slice(s.local);
+      copy_common(slice.tensor, s.part, held.tensor, held.part);
       ranks_.send(kBytes(slice), t.writer);
     }
     return;
   }
-  const bool whole = t.slices.size() == 1;
+  const bool whole = mine(content_.model, t.name).part.all();
   const OwnedTensor assembled = whole ? OwnedTensor() : gathered(t);
   attempt([&] {
-    const View view = whole ? mine(content_.model, t.name).view : View(assembled.tensor);
-    model_[t.name] = {{"spec", to_string(t.spec)}, {"crc32c", file_of_.at(t.name)->write(t.name, view)}};
+    const Tensor& tensor = whole ? mine(content_.model, t.name).tensor : assembled.tensor;
+    model_[t.name] = {{"spec", to_string(t.spec)}, {"crc32c", file_of_.at(t.name)->write(t.name, tensor)}};
   });
 }
 
 void Part::write_slices() {
-  std::vector<const WholeTensor*> tensors;
   std::vector<NamedSpec> specs;
   for (const auto& t : plan_.optimizer)
     for (const auto& s : t.slices)
-      if (s.from == ranks_.rank()) tensors.push_back(&t), specs.push_back({t.name, local_spec(t.spec, s.shard)});
+      if (s.from == ranks_.rank()) specs.push_back({t.name, mine(content_.optimizer, t.name).tensor.spec()});
   if (specs.empty()) return;
   const std::string name = fmt::format("optim-rank{}.safetensors", ranks_.rank());
   SafeTensorsWriter writer(folder_ / name, specs);
   Json list = Json::object();
   for (const auto& t : specs) {
-    const NamedView& v = mine(content_.optimizer, t.name);
-    list[t.name] = to_json(v.shard);
-    list[t.name].update({{"spec", to_string(t.spec)}, {"crc32c", writer.write(t.name, v.view)}});
+    const auto& held = mine(content_.optimizer, t.name);
+    list[t.name] = to_json(held.part);
+    list[t.name].update({{"spec", to_string(t.spec)}, {"crc32c", writer.write(t.name, held.tensor)}});
   }
   writer.commit();
   slices_[name] = list;

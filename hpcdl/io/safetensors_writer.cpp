@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/copy_elements.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/json.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <unordered_map>
 
 #include "hpcdl/core/describe.h"
@@ -13,26 +12,11 @@ namespace {
 
 /// Throws unless the slices cover the whole tensor once.
 void check_cover(const WholeTensor& t) {
-  require(!t.slices.empty(), "io", "tensor {}: its elements are held by no rank", shown(t.name));
-  if (t.slices.size() == 1 && t.slices[0].shard.all()) return;
-  const int dim = t.slices[0].shard.dim;
-  std::vector<Range> ranges;
-  for (const auto& s : t.slices) {
-    require(s.shard.dim == dim && dim >= 0, "io",
-            "tensor {}: rank {} splits it along dim {}, rank {} along dim {} (-1: not at all)", shown(t.name),
-            t.slices[0].holders[0], dim, s.holders[0], s.shard.dim);
-    ranges.insert(ranges.end(), s.shard.pieces.begin(), s.shard.pieces.end());
-  }
-  std::sort(ranges.begin(), ranges.end());
-  std::int64_t end = 0;
-  for (const Range& r : ranges) {
-    require(r.begin == end || r.length == 0, "io", "tensor {}: elements [{}, {}) of dim {} are held {}", shown(t.name),
-            std::min(r.begin, end), std::max(r.begin, end), dim,
-            r.begin > end ? "by no rank" : "twice, by ranks that do not hold the same part");
-    end += r.length;
-  }
-  require(end == t.spec.shape[dim], "io", "tensor {}: elements [{}, {}) of dim {} are held by no rank", shown(t.name),
-          end, t.spec.shape[dim], dim);
+  std::vector<Box> boxes;
+  for (const auto& s : t.slices) boxes.insert(boxes.end(), s.boxes.begin(), s.boxes.end());
+  if (const auto flaw = find_flaw(t.spec.shape, boxes))
+    fail("io", "tensor {}: {} are held by {}", shown(t.name), elements(*flaw, t.spec.shape),
+         flaw->times == 0 ? "no rank" : "several ranks that do not hold the same part");
 }
 
 int least(const std::vector<std::int64_t>& load, const std::vector<int>& among) {
@@ -41,58 +25,88 @@ int least(const std::vector<std::int64_t>& load, const std::vector<int>& among) 
   });
 }
 
-/// One description for one part; none for a part without elements.
-std::optional<ShardSpec> plain(const ShardSpec& shard) {
-  if (shard.all() || shard.whole == 0) return ShardSpec{};
-  ShardSpec out{shard.dim, shard.whole, {}};
-  for (const Range& r : shard.pieces) {
-    if (r.length == 0) continue;
-    if (!out.pieces.empty() && out.pieces.back().begin + out.pieces.back().length == r.begin)
-      out.pieces.back().length += r.length;
-    else out.pieces.push_back(r);
+/// Whether a number of a file is a whole one from 0 to `high`. One without sign may be beyond the type.
+bool is_count(const Json& n, std::int64_t high) {
+  return n.is_number_unsigned() && n.get<std::uint64_t>() <= static_cast<std::uint64_t>(high);
+}
+
+void expect_array(const Json* json, const JsonObject& o, const char* key) {
+  require(json && json->is_array(), "io", "{}: key \"{}\": expected an array, found {}", o.where(), key,
+          json ? json_kind(*json) : "none");
+}
+
+Shape shape_from(const Json& json, const JsonObject& o, const char* key) {
+  expect_array(&json, o, key);
+  const bool counts = std::all_of(json.begin(), json.end(), [](const Json& n) { return is_count(n, kMaxCount); });
+  require(counts && json.size() <= Shape::kMaxRank, "io",
+          "{}: key \"{}\": expected at most {} whole numbers from 0 to {}, found {}", o.where(), key, Shape::kMaxRank,
+          kMaxCount, shown(json.dump()));
+  Shape shape;
+  for (const auto& n : json) shape.push_back(n.get<std::int64_t>());
+  return shape;
+}
+
+/// Pieces of one dim, one after the other, as format 2 has them.
+Part pieces_from(const JsonObject& o, const Shape& local) {
+  const auto dim = static_cast<int>(need_within(o, "dim", 0, Shape::kMaxRank - 1));
+  Shape whole = local;
+  require(dim < local.rank(), "io", "{}: key \"dim\": expected a dim of the tensor {}, found {}", o.where(),
+          to_string(local), dim);
+  whole[dim] = need_within(o, "whole", 0, kMaxCount);
+  const Json* pieces = o.find("pieces");
+  expect_array(pieces, o, "pieces");
+  std::vector<Interval> intervals;
+  for (const auto& p : *pieces) {
+    const bool inside = p.is_array() && p.size() == 2 && is_count(p[0], whole[dim]) &&
+                        is_count(p[1], whole[dim] - p[0].get<std::int64_t>());
+    require(inside, "io",
+            "{}: key \"pieces\": expected [begin, length] within the {} elements of key \"whole\", found {}", o.where(),
+            whole[dim], shown(p.dump()));
+    const auto begin = p[0].get<std::int64_t>();
+    intervals.push_back({begin, begin + p[1].get<std::int64_t>()});
   }
-  if (out.pieces.empty()) return std::nullopt;
-  return out.pieces == std::vector<Range>{{0, shard.whole}} ? ShardSpec{} : out;
+  return Part::along(whole, dim, intervals);
 }
 
 bool holds(const Slice& s, int rank) { return std::find(s.holders.begin(), s.holders.end(), rank) != s.holders.end(); }
 
 }  // namespace
 
-Json to_json(const ShardSpec& shard) {
-  if (shard.all()) return Json::object();
-  Json pieces = Json::array();
-  for (const Range& r : shard.pieces) pieces.push_back({r.begin, r.length});
-  return {{"dim", shard.dim}, {"whole", shard.whole}, {"pieces", pieces}};
+std::string elements(const Flaw& flaw, const Shape& whole) {
+  const auto part = to_string(flaw.region, whole);
+  return part.empty() ? "all elements" : "elements " + part;
 }
 
-ShardSpec shard_from(const Json& json, const std::string& where) {
+Json to_json(const Part& part) {
+  if (part.all()) return Json::object();
+  const auto list = [](const Shape& s) { return std::vector<std::int64_t>(s.begin(), s.end()); };
+  Json boxes = Json::array();
+  for (const Box& b : part.boxes) boxes.push_back({list(b.begin), list(b.extent), b.at});
+  return {{"whole", list(part.whole)}, {"strides", list(part.strides)}, {"boxes", boxes}};
+}
+
+Part part_from(const Json& json, const Shape& local, const std::string& where) {
   const JsonObject o(json, where);
-  if (!o.find("dim")) return {};
-  const Json* pieces = o.find("pieces");
-  require(pieces && pieces->is_array(), "io", "{}: key \"pieces\": expected an array, found {}", where,
-          pieces ? json_kind(*pieces) : "none");
-  const auto dim = need_within(o, "dim", 0, Shape::kMaxRank - 1);
-  ShardSpec shard{static_cast<int>(dim), need_within(o, "whole", 0, kMaxCount), {}};
-  for (const auto& p : *pieces) {
-    require(p.is_array() && p.size() == 2 && p[0].is_number_integer() && p[1].is_number_integer(), "io",
-            "{}: expected pieces [begin, length], found {}", where, shown(p.dump()));
-    const auto in = [&](const Json& n, std::int64_t high) {  // an unsigned number may be beyond the type
-      return n.is_number_unsigned() && n.get<std::uint64_t>() <= static_cast<std::uint64_t>(high);
-    };
-    require(in(p[0], shard.whole) && in(p[1], shard.whole - p[0].get<std::int64_t>()), "io",
-            "{}: key \"pieces\": expected [begin, length] within the {} elements of key \"whole\", found {}", where,
-            shard.whole, shown(p.dump()));
-    shard.pieces.push_back({p[0].get<std::int64_t>(), p[1].get<std::int64_t>()});
+  if (o.find("dim")) return pieces_from(o, local);
+  const Json* boxes = o.find("boxes");
+  if (!boxes && !o.find("whole")) return {};
+  const auto known = [](const Json* j) { return j ? *j : Json(); };
+  Part part{
+      shape_from(known(o.find("whole")), o, "whole"), local, shape_from(known(o.find("strides")), o, "strides"), {}};
+  expect_array(boxes, o, "boxes");
+  for (const auto& b : *boxes) {
+    require(b.is_array() && b.size() == 3 && is_count(b[2], kMaxCount), "io",
+            "{}: key \"boxes\": expected boxes [begin, extent, at], found {}", where, shown(b.dump()));
+    part.boxes.push_back({shape_from(b[0], o, "boxes"), shape_from(b[1], o, "boxes"), b[2].get<std::int64_t>()});
   }
-  return shard;
+  return part;
 }
 
 Json to_json(const std::vector<HeldTensor>& held) {
   Json out = Json::array();
   for (const auto& t : held)
     out.push_back({t.name, dtype_name(t.local.dtype),
-                   std::vector<std::int64_t>(t.local.shape.begin(), t.local.shape.end()), to_json(t.shard)});
+                   std::vector<std::int64_t>(t.local.shape.begin(), t.local.shape.end()), to_json(t.part)});
   return out;
 }
 
@@ -102,7 +116,7 @@ std::vector<HeldTensor> held_from(const Json& json) {
     HeldTensor held{t.at(0).get<std::string>(), {}, {}};
     held.local.dtype = dtype_from_name(t.at(1).get<std::string>());
     for (const auto& n : t.at(2)) held.local.shape.push_back(n.get<std::int64_t>());
-    held.shard = shard_from(t.at(3), held.name);
+    held.part = part_from(t.at(3), held.local.shape, held.name);
     out.push_back(std::move(held));
   }
   return out;
@@ -113,19 +127,21 @@ std::vector<WholeTensor> whole_tensors(const std::vector<std::vector<HeldTensor>
   std::unordered_map<std::string, std::size_t> index;
   for (std::size_t r = 0; r < by_rank.size(); ++r)
     for (const auto& held : by_rank[r]) {
-      const Spec whole = whole_spec(held.local, held.shard, held.name);
+      const Spec whole = whole_spec(held.local, held.part, shown(held.name));
       const auto [it, fresh] = index.emplace(held.name, out.size());
       if (fresh) out.push_back({held.name, whole, {}});
       WholeTensor& t = out[it->second];
       require(t.spec == whole, "io", "tensor {}: rank {} holds a part of {}, a rank before it of {}", shown(held.name),
               r, to_string(whole), to_string(t.spec));
-      const auto shard = plain(held.shard);
-      if (!shard) continue;
-      const auto same =
-          std::find_if(t.slices.begin(), t.slices.end(), [&](const Slice& s) { return s.shard == *shard; });
+      const auto boxes = boxes_of(whole.shape, held.part);
+      if (boxes.empty() && whole.shape.size() > 0) continue;
+      const auto same = std::find_if(t.slices.begin(), t.slices.end(), [&](const Slice& s) {
+        return std::ranges::equal(
+            s.boxes, boxes, [](const Box& a, const Box& b) { return a.begin == b.begin && a.extent == b.extent; });
+      });
       require(same == t.slices.end() || same->holders.back() != static_cast<int>(r), "io", "tensor {} is given twice",
               shown(held.name));
-      if (same == t.slices.end()) t.slices.push_back({*shard, {static_cast<int>(r)}});
+      if (same == t.slices.end()) t.slices.push_back({boxes, held.part, held.local, {static_cast<int>(r)}});
       else same->holders.push_back(static_cast<int>(r));
     }
   for (const auto& t : out) check_cover(t);
@@ -142,7 +158,7 @@ void spread_tensors(std::vector<WholeTensor>& tensors, int ranks) {
     written[static_cast<std::size_t>(t.writer)] += t.spec.bytes();
     for (auto& s : t.slices) {
       s.from = holds(s, t.writer) ? t.writer : least(sent, s.holders);
-      if (s.from != t.writer) sent[static_cast<std::size_t>(s.from)] += local_spec(t.spec, s.shard).bytes();
+      if (s.from != t.writer) sent[static_cast<std::size_t>(s.from)] += s.local.bytes();
     }
   }
 }
@@ -152,7 +168,7 @@ void spread_slices(std::vector<WholeTensor>& tensors, int ranks) {
   for (auto& t : tensors)
     for (auto& s : t.slices) {
       s.from = least(written, s.holders);
-      written[static_cast<std::size_t>(s.from)] += local_spec(t.spec, s.shard).bytes();
+      written[static_cast<std::size_t>(s.from)] += s.local.bytes();
     }
 }
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "hpcdl/core/box.h"
 #include "hpcdl/io/json.h"
-#include "hpcdl/io/shard_spec.h"
 
 namespace hpcdl::io {
 
@@ -15,20 +15,27 @@ namespace hpcdl::io {
 struct HeldTensor {
   std::string name;
   Spec local;
-  ShardSpec shard;
+  Part part;
 };
 
-/// {} for all of a tensor, else {"dim": 0, "whole": 12, "pieces": [[begin, length], ...]}.
-Json to_json(const ShardSpec& shard);
-ShardSpec shard_from(const Json& json, const std::string& where);
+/// {} for all of a tensor, else {"whole": [12, 8], "strides": [4, 1], "boxes": [[[0, 4], [12, 4], 0], ...]}: of each box
+/// begin, extent and where it is in the file's tensor.
+Json to_json(const Part& part);
+/// Of a tensor of shape `local`. Also reads what format 2 has: {"dim": 0, "whole": 12, "pieces": [[begin, length], ...]}.
+/// whole_spec() has still to say whether the parts fit. Throws Error where they have another form.
+Part part_from(const Json& json, const Shape& local, const std::string& where);
+/// The elements of a flaw in words.
+std::string elements(const Flaw& flaw, const Shape& whole);
 
 /// For the ranks of one save to tell each other; not kept in files.
 Json to_json(const std::vector<HeldTensor>& held);
 std::vector<HeldTensor> held_from(const Json& json);
 
-/// A part of a tensor, the ranks that hold it, and the one of them that sends or writes it.
+/// Elements of a tensor, the ranks that hold them, and the one of them that sends or writes them.
 struct Slice {
-  ShardSpec shard;
+  std::vector<Box> boxes;  // without empty ones
+  Part part;               // of the first of these ranks
+  Spec local;              // of its tensor
   std::vector<int> holders;
   int from = 0;
 };

@@ -1,8 +1,9 @@
 #pragma once
-// A run over dp x tp ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in every
-// way that layers are.
+// A run over dp x tp x flat ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in
+// every way that layers are, and what tp leaves a rank in flat ranges of elements.
 
 #include <cstring>
+#include <numeric>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
@@ -13,18 +14,18 @@
 namespace hpcdl::io {
 
 struct Mesh {
-  int dp = 1, tp = 1;
-  int ranks() const { return dp * tp; }
+  int dp = 1, tp = 1, flat = 1;
+  int ranks() const { return dp * tp * flat; }
 };
-inline const std::vector<Mesh> kMeshes = {{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2},
-                                          {4, 1}, {1, 8}, {2, 4}, {4, 2}, {8, 1}};
+inline const std::vector<Mesh> kMeshes = {{1, 1}, {1, 2}, {2, 1}, {1, 4},    {2, 2},    {1, 8},
+                                          {2, 4}, {8, 1}, {1, 3}, {1, 1, 5}, {1, 2, 2}, {2, 3, 2}};
 
 class ShardedRun {
  public:
   /// The split is a function of (seed, mesh); shapes of the whole tensors of seed alone.
   ShardedRun(std::uint64_t seed, Mesh mesh, int rank, std::int64_t step, int tensors = 12) : seed_(seed), step_(step) {
     for (int t = 0; t < tensors; ++t) {
-      for (const bool moment : {false, true}) add(t, moment, mesh, rank % mesh.tp);
+      for (const bool moment : {false, true}) add(t, moment, mesh, rank % mesh.tp, rank / mesh.tp % mesh.flat);
     }
     go_to(step);
   }
@@ -56,7 +57,7 @@ class ShardedRun {
                             write_file_atomic(f / "config.json", "{}\n");
                           }};
     out.max_file_bytes = 2000;
-    for (const auto& h : held_) (h.moment ? out.optimizer : out.model).push_back({h.name, h.view, h.shard});
+    for (const auto& h : held_) (h.moment ? out.optimizer : out.model).push_back({h.name, h.view, h.part});
     return out;
   }
   std::vector<NamedTensor> model() const { return list(false); }
@@ -68,7 +69,7 @@ class ShardedRun {
     bool moment;
     std::uint64_t stream;
     Spec whole;
-    ShardSpec shard;
+    Part part;
     OwnedTensor memory;
     Tensor view;
   };
@@ -76,11 +77,11 @@ class ShardedRun {
   std::vector<NamedTensor> list(bool moment) const {
     std::vector<NamedTensor> out;
     for (const auto& h : held_)
-      if (h.moment == moment) out.push_back({h.name, h.view, h.shard});
+      if (h.moment == moment) out.push_back({h.name, h.view, h.part});
     return out;
   }
 
-  void add(int t, bool moment, Mesh mesh, int tp_rank) {
+  void add(int t, bool moment, Mesh mesh, int tp_rank, int flat_rank) {
     const Rng rng{seed_, static_cast<std::uint64_t>(t)};
     static constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f32, DType::i64, DType::u8};
     Spec whole{{}, moment ? DType::f32 : kTypes[rng.below(0, 5)]};
@@ -97,17 +98,22 @@ class ShardedRun {
               {},
               {}};
     if (dim >= 0) {  // one to three parts (q, k, v), each cut at its own places, which may leave a rank nothing
-      held.shard = {dim, whole.shape[dim], {}};
+      std::vector<Interval> intervals;
       const std::int64_t parts =
           std::min<std::int64_t>(1 + static_cast<std::int64_t>(split.below(1, 3)), whole.shape[dim]);
       for (std::int64_t p = 0; p < parts; ++p) {
         const std::int64_t begin = whole.shape[dim] * p / parts, n = whole.shape[dim] * (p + 1) / parts - begin;
         const std::int64_t from = begin + n * tp_rank / mesh.tp, to = begin + n * (tp_rank + 1) / mesh.tp;
-        held.shard.pieces.push_back({from, to - from});
+        intervals.push_back({from, to});
       }
+      held.part = Part::along(whole.shape, dim, intervals);
     }
-    Spec local = local_spec(whole, held.shard);
-    const bool transposed = dims == 2 && split.below(7, 2) == 1;
+    if (mesh.flat > 1 && split.below(8, 4) != 0) {
+      const auto n = (held.part.all() ? whole.shape : held.part.local).size();
+      held.part = Part::flat(whole.shape, {n * flat_rank / mesh.flat, n * (flat_rank + 1) / mesh.flat}, held.part);
+    }
+    const Spec local{held.part.all() ? whole.shape : held.part.local, whole.dtype};
+    const bool transposed = local.shape.rank() == 2 && split.below(7, 2) == 1;
     held.memory = OwnedTensor(local);
     held.view = held.memory.tensor;
     if (transposed) held.view = Tensor(held.memory.buffer.data(), local, Shape{1, local.shape[0]}, Device{});
@@ -115,21 +121,29 @@ class ShardedRun {
   }
 
   template <class F> void for_each(Held& h, F f) const {
-    std::vector<std::int64_t> place;  // in the whole, of each element of the split dim
-    for (const Range& r : h.shard.pieces)
-      for (std::int64_t i = 0; i < r.length; ++i) place.push_back(r.begin + i);
+    // By element of the holder's tensor, in row-major order: its place in the whole one.
+    std::vector<std::int64_t> place(static_cast<std::size_t>(h.view.size()));
+    std::iota(place.begin(), place.end(), std::int64_t{0});
     const Shape whole = contiguous_strides(h.whole.shape);
+    for (const Box& box : h.part.boxes)
+      for (std::int64_t n = 0; n < box.size(); ++n) {
+        std::int64_t rest = n, at = box.at, global = 0;
+        for (int d = h.whole.shape.rank() - 1; d >= 0; --d) {
+          const std::int64_t i = rest % box.extent[d];
+          rest /= box.extent[d];
+          at += i * h.part.strides[d], global += (box.begin[d] + i) * whole[d];
+        }
+        place[static_cast<std::size_t>(at)] = global;
+      }
     const int width = dtype_bytes(h.whole.dtype);
     for (std::int64_t n = 0; n < h.view.size(); ++n) {
-      std::int64_t rest = n, at = 0, global = 0;
+      std::int64_t rest = n, at = 0;
       for (int d = h.view.rank() - 1; d >= 0; --d) {
-        const std::int64_t i = rest % h.view[d];
+        at += rest % h.view[d] * h.view.strides()[d];
         rest /= h.view[d];
-        at += i * h.view.strides()[d];
-        global += (d == h.shard.dim ? place[static_cast<std::size_t>(i)] : i) * whole[d];
       }
       const Rng value{static_cast<std::uint64_t>(step_) * 7919 + 13, h.stream};
-      const auto b = value.block(static_cast<std::uint64_t>(global));
+      const auto b = value.block(static_cast<std::uint64_t>(place[static_cast<std::size_t>(n)]));
       f(h.view.ptr<std::byte>() + at * width, width, (std::uint64_t{b[0]} << 32) | b[1]);
     }
   }

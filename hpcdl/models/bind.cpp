@@ -48,8 +48,8 @@ Tensor Binder::view(const std::string& name, const Spec& expected, std::vector<B
   return t;
 }
 
-void Binder::copy(const std::string& name, const Tensor& to, const nn::Part& part) const {
-  if (!part) return convert_elements(to, find(name, to.shape()));
+void Binder::copy(const std::string& name, const Tensor& to, const Part& part) const {
+  if (part.all()) return convert_elements(to, find(name, to.shape()));
   const View from = find(name, part.whole);
   for_each_run(part, [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
     const auto run = [&](const View& v, std::int64_t first) {
@@ -60,27 +60,28 @@ void Binder::copy(const std::string& name, const Tensor& to, const nn::Part& par
   });
 }
 
-bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
+bool Binder::bind_int4(const std::string& name, nn::Weight& weight, StateTable& table) const {
   const std::string packed = spelled(int4::packed_name(name));
   if (!files_.contains(packed)) return false;
   require(quant_.has_value(), "model", "{}: {} is there, but config.json has no quantization_config",
           files_.path().string(), packed);
-  const auto bind = [&](const std::string& tensor) {
+  weight.name = name;
+  const auto add = [&](const char* part, const std::string& tensor) {
     const View v = files_.at(spelled(tensor));
-    return Tensor(const_cast<void*>(v.data()), v.spec());
+    table.add_frozen(weight, part, Tensor(const_cast<void*>(v.data()), v.spec()));
+    return v.spec();
   };
-  weight.packed = bind(int4::packed_name(name));
-  const auto fits = [&](std::int64_t n, std::int64_t k) { return weight.packed.spec() == int4::packed_spec(n, k); };
+  weight.packed = add(".packed", int4::packed_name(name));
+  const auto fits = [&](std::int64_t n, std::int64_t k) { return weight.packed == int4::packed_spec(n, k); };
   const Shape& expected = weight.spec.shape;  // (out, in), or turned
   require(expected[0] > 0 && expected[1] > 0 && (fits(expected[0], expected[1]) || fits(expected[1], expected[0])),
           "model", "{}: config.json asks for {} of shape {}, but the file has {} {}, two values in a byte",
-          files_.path().string(), name, to_string(expected), packed, to_string(weight.packed.spec()));
-  weight.scale = bind(int4::scale_name(name));
-  if (!quant_->symmetric) weight.offset = bind(int4::offset_name(name));
+          files_.path().string(), name, to_string(expected), packed, to_string(weight.packed));
+  weight.scale = add(".scale", int4::scale_name(name));
+  if (!quant_->symmetric) weight.offset = add(".offset", int4::offset_name(name));
   require(weight.offset || !files_.contains(spelled(int4::offset_name(name))), "model",
           "{}: {} is there, but quantization_config in config.json says symmetric", files_.path().string(),
           int4::offset_name(name));
-  weight.name = name;
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/bind.h"
+#include "hpcdl/models/create.h"
 #include "hpcdl/models/resnet.h"
 #include "hpcdl/models/simple_cnn.h"
 #include "hpcdl/ops/add/add.h"
@@ -37,7 +38,7 @@ struct ImageModel::Impl {
 
   explicit Impl(ImageConfig c) : config(resolved(c)), model(build(config)) {}
 
-  std::unique_ptr<ModelMemory> memory() {
+  std::unique_ptr<StateTable> table() {
     std::vector<nn::Param*> params;
     std::visit(
         [&](auto& m) {
@@ -47,18 +48,18 @@ struct ImageModel::Impl {
           });
         },
         model);
-    return std::make_unique<ModelMemory>(std::move(params));
+    return std::make_unique<StateTable>(std::move(params));
   }
 };
 
-ImageModel::ImageModel(std::unique_ptr<Impl> impl) : Trainable(impl->memory()), impl_(std::move(impl)) {}
+ImageModel::ImageModel(std::unique_ptr<Impl> impl) : Trainable(impl->table()), impl_(std::move(impl)) {}
 ImageModel::ImageModel(ImageModel&&) noexcept = default;
 ImageModel& ImageModel::operator=(ImageModel&&) noexcept = default;
 ImageModel::~ImageModel() = default;
 
 ImageModel ImageModel::create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients) {
   ImageModel model(std::make_unique<Impl>(config));
-  model.memory_->create(seed, gradients);
+  models::create(*model.state_, seed, gradients);
   return model;
 }
 
@@ -66,21 +67,20 @@ ImageModel ImageModel::open(const std::filesystem::path& folder, bool gradients)
   ImageModel model(std::make_unique<Impl>(read_image_config(folder)));
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files);
-  model.memory_->allocate(gradients);
-  model.memory_->list();
-  for (const auto& p : model.memory_->parameters()) binder.copy(p.name, p.host);
-  for (const auto& b : model.memory_->buffers()) {
-    if (b.value.dtype() != DType::i64) {
+  model.state_->allocate(gradients);
+  for (const auto& p : model.state_->parameters()) binder.copy(p.name, p.host);
+  for (const auto& b : model.state_->buffers()) {
+    if (b.memory.dtype() != DType::i64) {
       binder.copy(b.name, b.host);
     } else if (files.contains(b.name)) {  // older files of torch have none
       const View v = files.at(b.name);
-      require(v.spec() == b.value.spec(), "model", "{}: expected {} to be one I64, the file holds {}", folder.string(),
+      require(v.spec() == b.memory.spec(), "model", "{}: expected {} to be one I64, the file holds {}", folder.string(),
               b.name, to_string(v.spec()));
       std::memcpy(b.host.data(), v.data(), sizeof(std::int64_t));
     }
   }
   Pool pool(1);
-  model.memory_->store(Stream(pool));
+  model.state_->store(Stream(pool));
   return model;
 }
 
@@ -94,9 +94,10 @@ std::vector<InputSpec> ImageModel::inputs(std::int64_t batch, std::int64_t, cons
   return list;
 }
 
-Var ImageModel::logits(Graph&, const Var& images, const nn::ForwardOptions& o) const {
+Var ImageModel::logits(Graph& g, const Var& images, const nn::ForwardOptions& o) const {
   require(images.shape().rank() == 4 && images[3] == 3 && images.dtype() == DType::f32, "model",
           "images must be F32 (N, H, W, 3), got {}", to_string(images.spec()));
+  state_->bind(g);
   const auto size = impl_->config.size;
   require(impl_->config.family == ImageFamily::resnet18 || (images[1] == size && images[2] == size), "model",
           "this model was made for images of {} x {}, got {}", size, size, to_string(images.spec()));
@@ -125,16 +126,16 @@ void ImageModel::save(const std::filesystem::path& folder, DType dtype) const {
     fetch(Stream(pool));
   }
   std::vector<io::NamedSpec> specs;
-  for (const auto& p : memory_->parameters()) specs.push_back({p.name, {p.host.shape(), dtype}});
-  for (const auto& b : memory_->buffers()) specs.push_back({b.name, b.host.spec()});
+  for (const auto& p : state_->parameters()) specs.push_back({p.name, {p.host.shape(), dtype}});
+  for (const auto& b : state_->buffers()) specs.push_back({b.name, b.host.spec()});
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
-  for (const auto& p : memory_->parameters()) {
+  for (const auto& p : state_->parameters()) {
     OwnedTensor t({p.host.shape(), dtype});
     convert_elements(t.tensor, p.host);
     writer.write(p.name, t.tensor);
   }
-  for (const auto& b : memory_->buffers()) writer.write(b.name, b.host);
+  for (const auto& b : state_->buffers()) writer.write(b.name, b.host);
   writer.commit();
   write_image_config(folder, impl_->config);
 }

@@ -74,10 +74,10 @@ TEST(ImageModel, NewWeightsAreAPureFunctionOfTheSeedAndSpreadAsTorchs) {
        b = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false),
        other = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 2, false);
   for (std::size_t i = 0; i < a.parameters().size(); ++i) {
-    EXPECT_EQ(floats(a.parameters()[i].value), floats(b.parameters()[i].value));
+    EXPECT_EQ(floats(a.parameters()[i].memory), floats(b.parameters()[i].memory));
     if (a.parameters()[i].name == "conv2.weight") {
-      const auto v = floats(a.parameters()[i].value);
-      EXPECT_NE(v, floats(other.parameters()[i].value));
+      const auto v = floats(a.parameters()[i].memory);
+      EXPECT_NE(v, floats(other.parameters()[i].memory));
       double squares = 0, largest = 0;
       for (const float x : v) squares += double{x} * double{x}, largest = std::max(largest, std::fabs(double{x}));
       const double bound = 1 / std::sqrt(64.0 * 9);  // kaiming_uniform(a = sqrt(5)); 73,728 draws
@@ -90,8 +90,8 @@ TEST(ImageModel, NewWeightsAreAPureFunctionOfTheSeedAndSpreadAsTorchs) {
   for (const auto& p : r.parameters())
     if (p.name == "layer2.1.conv2.weight") {
       double squares = 0;
-      for (const float x : floats(p.value)) squares += double{x} * double{x};
-      EXPECT_NEAR(squares / static_cast<double>(p.value.size()), 2 / (128.0 * 9),
+      for (const float x : floats(p.memory)) squares += double{x} * double{x};
+      EXPECT_NEAR(squares / static_cast<double>(p.memory.size()), 2 / (128.0 * 9),
                   0.02 * 2 / (128.0 * 9));  // kaiming_normal, fan out
     }
 }
@@ -101,13 +101,13 @@ TEST(ImageModel, SavedFoldersHoldTheSameModelInTorchsOrder) {
   const io::TempFolder temp;
   auto model = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10, 4), 3, true);
   for (auto& b : model.buffers())
-    if (b.value.dtype() == DType::f32)
-      for (std::int64_t i = 0; i < b.value.size(); ++i) b.value.ptr<float>()[i] = 0.5f + 0.1f * static_cast<float>(i);
+    if (b.memory.dtype() == DType::f32)
+      for (std::int64_t i = 0; i < b.memory.size(); ++i) b.memory.ptr<float>()[i] = 0.5f + 0.1f * static_cast<float>(i);
   model.count_pass(), model.count_pass();
   model.save(temp.path());
   const auto files = io::TensorFolder::open(temp.path());
   for (const auto& p : model.parameters()) {
-    const auto file = floats(files.at(p.name)), memory = floats(p.value);
+    const auto file = floats(files.at(p.name)), memory = floats(p.memory);
     if (p.name == "conv2.weight") {
       for (std::int64_t o = 0; o < 8; ++o)
         for (std::int64_t i = 0; i < 4; ++i)
@@ -127,12 +127,12 @@ TEST(ImageModel, SavedFoldersHoldTheSameModelInTorchsOrder) {
   ASSERT_EQ(again.parameters().size(), model.parameters().size());
   ASSERT_EQ(again.buffers().size(), model.buffers().size());
   for (std::size_t i = 0; i < model.parameters().size(); ++i)
-    EXPECT_EQ(floats(again.parameters()[i].value), floats(model.parameters()[i].value)) << model.parameters()[i].name;
+    EXPECT_EQ(floats(again.parameters()[i].memory), floats(model.parameters()[i].memory)) << model.parameters()[i].name;
   for (std::size_t i = 0; i < model.buffers().size(); ++i) {
     const auto &a = again.buffers()[i], &b = model.buffers()[i];
-    EXPECT_EQ(std::memcmp(a.value.data(), b.value.data(), static_cast<std::size_t>(b.value.bytes())), 0) << b.name;
-    if (b.value.dtype() == DType::i64) {
-      EXPECT_EQ(*a.value.ptr<std::int64_t>(), 2);
+    EXPECT_EQ(std::memcmp(a.memory.data(), b.memory.data(), static_cast<std::size_t>(b.memory.bytes())), 0) << b.name;
+    if (b.memory.dtype() == DType::i64) {
+      EXPECT_EQ(*a.memory.ptr<std::int64_t>(), 2);
     }
   }
 }
@@ -160,9 +160,9 @@ std::vector<std::vector<float>> training_pass(ImageConfig c, const nn::ForwardOp
   Stream s(pool, &params);
   exe.run(s);
   std::vector<std::vector<float>> all{floats(exe.tensor(out.loss)), floats(exe.tensor(out.correct))};
-  for (const auto& p : model.parameters()) all.push_back(floats(p.gradient));
+  for (const auto& p : model.parameters()) all.push_back(floats(p.gradient->memory));
   for (const auto& b : model.buffers())
-    if (b.value.dtype() == DType::f32) all.push_back(floats(b.value));
+    if (b.memory.dtype() == DType::f32) all.push_back(floats(b.memory));
   return all;
 }
 

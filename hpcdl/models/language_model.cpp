@@ -12,6 +12,7 @@
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
+#include "hpcdl/models/create.h"
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"
 #include "hpcdl/models/shard.h"
@@ -59,25 +60,16 @@ struct LanguageModel::Impl {
     if (auto* m = std::get_if<Llama>(&model)) f(m->angles);
   }
 
-  std::unique_ptr<ModelMemory> memory() {
+  std::unique_ptr<StateTable> table() {
     std::vector<nn::Param*> params;
     for_each([&](const std::string&, nn::Param& p) { params.push_back(&p); });
-    return std::make_unique<ModelMemory>(std::move(params));
+    return std::make_unique<StateTable>(std::move(params));
   }
 };
 
 void LanguageModel::to_device(const Stream& s) {
   if (!s.device().is_cuda()) return;
   std::vector<Tensor*> others;
-  std::visit(
-      [&](auto& model) {
-        nn::for_each_param(model, [&]<class P>(const std::string&, P& p) {
-          if constexpr (std::is_same_v<P, nn::Weight>)
-            for (Tensor* part : {&p.packed, &p.scale, &p.offset})
-              if (*part) others.push_back(part);
-        });
-      },
-      impl_->model);
   impl_->with_angles([&](RopeAngles& angles) {
     angles.first(impl_->config.context);
     others.push_back(&angles.table.tensor);
@@ -86,7 +78,7 @@ void LanguageModel::to_device(const Stream& s) {
   impl_->with_angles([](RopeAngles& angles) { angles.table.buffer = {}; });
 }
 
-LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->memory()), impl_(std::move(impl)) {}
+LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->table()), impl_(std::move(impl)) {}
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
@@ -95,12 +87,12 @@ LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional
                                     bool with_gradients, Sharing sharing) {
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing)));
   model.impl_->with_angles([&](RopeAngles& angles) { angles.described = !seed; });
-  model.memory_->create(seed, with_gradients);
+  models::create(*model.state_, seed, with_gradients);
   return model;
 }
 
 std::int64_t LanguageModel::bytes() const {
-  std::int64_t sum = memory_->bytes();
+  std::int64_t sum = state_->bytes();
   impl_->with_angles([&](const RopeAngles& angles) { sum += angles.table.tensor.bytes(); });
   return sum;
 }
@@ -115,14 +107,13 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
       [&](auto& m) {
         nn::for_each_param(m, [&]<class P>(const std::string& name, P& p) {
           if constexpr (std::is_same_v<P, nn::Weight>) {
-            if (binder.bind_int4(name, p)) return;
+            if (binder.bind_int4(name, p, *model.state_)) return;
           }
-          p.value = binder.view(name, p.spec, impl->converted);
+          model.state_->add_value(p, binder.view(name, p.spec, impl->converted));
         });
       },
       impl->model);
   binder.require_whole_layers(impl->names());
-  model.memory_->list();
   return model;
 }
 
@@ -138,10 +129,9 @@ LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing s
           gradients ? "training" : "sharing its layers among ranks");
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files);
-  model.memory_->allocate(gradients);
-  impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value, p.part); });
+  model.state_->allocate(gradients);
+  for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
   binder.require_whole_layers(impl->names());
-  model.memory_->list();
   return model;
 }
 
@@ -152,16 +142,16 @@ const parallel::TensorParallel* LanguageModel::sharing() const { return impl_->s
 DType LanguageModel::matrix_type() const {
   std::vector<DType> types;
   impl_->for_each([&](const std::string&, const nn::Param& p) {
-    if (p.multiplied) types.push_back(p.value ? p.value.dtype() : DType::none);
+    if (p.multiplied) types.push_back(p.value.dtype);
   });
   const bool one = std::all_of(types.begin(), types.end(), [&](DType d) { return d == types.front(); });
   return one && !types.empty() ? types.front() : DType::none;
 }
 
-OwnedTensor LanguageModel::gather(const NamedParameter& p) const {
-  OwnedTensor whole(io::whole_spec(p.host.spec(), p.shard, p.name));
-  io::copy_common(whole.tensor, {}, p.host, p.shard);
-  if (!impl_->sharing || p.shard.all()) return whole;
+OwnedTensor LanguageModel::gather(const StateEntry& p) const {
+  OwnedTensor whole(p.whole());
+  copy_common(whole.tensor, {}, p.host, p.part);
+  if (!impl_->sharing || p.part.all()) return whole;
   // Every element is on one rank, and zero bits on the others: a sum of words keeps its bits.
   Pool pool(1);
   const Stream host(pool);
@@ -176,7 +166,8 @@ void LanguageModel::prefetch() {
   for (const auto& shard : impl_->folder->shards()) impl_->reading.push_back(shard.file().prefetch());
 }
 
-Var LanguageModel::body(Graph&, const Var& tokens, const nn::ForwardOptions& o) const {
+Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const {
+  state_->bind(g);
   require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}",
           to_string(tokens.spec()));
   require(o.cache || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
@@ -185,6 +176,7 @@ Var LanguageModel::body(Graph&, const Var& tokens, const nn::ForwardOptions& o) 
 }
 
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
+  state_->bind(g);
   Graph::Scope scope(g, "head");
   const Var mine = std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
   return impl_->sharing
@@ -226,17 +218,16 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
   if (impl_->sharing && impl_->sharing->rank() > 0) {
-    for (const auto& p : memory_->parameters()) gather(p);
+    for (const auto& p : state_->parameters()) gather(p);
     return;
   }
   std::vector<io::NamedSpec> specs;
-  for (const auto& p : memory_->parameters())
-    specs.push_back({p.name, {io::whole_spec(p.host.spec(), p.shard, p.name).shape, dtype}});
+  for (const auto& p : state_->parameters()) specs.push_back({p.name, {p.whole().shape, dtype}});
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
-  for (const auto& p : memory_->parameters()) {
-    const OwnedTensor whole = p.shard.all() ? OwnedTensor() : gather(p);
-    const Tensor& value = p.shard.all() ? p.host : whole.tensor;
+  for (const auto& p : state_->parameters()) {
+    const OwnedTensor whole = p.part.all() ? OwnedTensor() : gather(p);
+    const Tensor& value = p.part.all() ? p.host : whole.tensor;
     if (value.dtype() == dtype) {
       writer.write(p.name, value);
       continue;

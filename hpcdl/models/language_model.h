@@ -37,7 +37,7 @@ class LanguageModel final : public Trainable {
   /// The type of all matrices that products read; none if their types differ or they are INT4.
   DType matrix_type() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
-  OwnedTensor gather(const NamedParameter& p) const;
+  OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;
   /// Starts reading the mapped files ahead in the background, at disk speed. No effect on models in own memory.
   void prefetch();

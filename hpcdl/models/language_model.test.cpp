@@ -117,7 +117,7 @@ TEST_P(Golden, GradientsAgreeWithTransformers) {
     const auto tokens = ids(g.at("tokens"));
     run.loss_and_gradients(model, tokens, 2, {.recompute = recompute});
     for (auto& p : model.parameters()) {
-      auto got = floats(p.gradient);
+      auto got = floats(p.gradient->memory);
       for (auto& v : got) v /= static_cast<float>(tokens.size() - 2);
       EXPECT_LT(distance(got, floats(g.at("grad." + p.name))), 4 * kF32) << p.name;
     }
@@ -194,8 +194,8 @@ TEST(LanguageModel, FreshWeightsPredictNothing) {
     for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 7 % 50);
     EXPECT_NEAR(run.loss_and_gradients(model, tokens, 2), std::log(50.0), 0.1);
     auto same = LanguageModel::create(tiny(family), 1, false), other = LanguageModel::create(tiny(family), 2, false);
-    EXPECT_EQ(floats(same.parameters()[0].value), floats(model.parameters()[0].value));
-    EXPECT_NE(floats(other.parameters()[0].value), floats(model.parameters()[0].value));
+    EXPECT_EQ(floats(same.parameters()[0].memory), floats(model.parameters()[0].memory));
+    EXPECT_NE(floats(other.parameters()[0].memory), floats(model.parameters()[0].memory));
   }
 }
 
@@ -210,7 +210,7 @@ TEST(LanguageModel, RecomputeIsBitwiseNeutral) {
       const auto b = run.loss_and_gradients(thrifty, tokens, 2, {.recompute = true, .dropout = dropout});
       EXPECT_EQ(a, b);
       for (std::size_t i = 0; i < plain.parameters().size(); ++i)
-        EXPECT_EQ(floats(plain.parameters()[i].gradient), floats(thrifty.parameters()[i].gradient))
+        EXPECT_EQ(floats(plain.parameters()[i].gradient->memory), floats(thrifty.parameters()[i].gradient->memory))
             << plain.parameters()[i].name;
     }
 }
@@ -224,7 +224,7 @@ TEST(LanguageModel, LogitsKeptOrComputedTwiceAreTheSame) {
   EXPECT_EQ(run.loss_and_gradients(keep, tokens, 2),
             run.loss_and_gradients(twice, tokens, 2, {.keep_logits_bytes = 0}));
   for (std::size_t i = 0; i < keep.parameters().size(); ++i)
-    EXPECT_EQ(floats(keep.parameters()[i].gradient), floats(twice.parameters()[i].gradient))
+    EXPECT_EQ(floats(keep.parameters()[i].gradient->memory), floats(twice.parameters()[i].gradient->memory))
         << keep.parameters()[i].name;
 }
 
@@ -240,7 +240,7 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       c.resolve();
       auto model = LanguageModel::create(c, 3, false);
       for (auto& p : model.parameters())  // larger than fresh weights, so that attention is not uniform
-        for (std::int64_t i = 0; p.decay && i < p.value.size(); ++i) p.value.ptr<float>()[i] *= 6;
+        for (std::int64_t i = 0; p.param->decay && i < p.memory.size(); ++i) p.memory.ptr<float>()[i] *= 6;
       model.save(temp / "full");
       const auto report = quant::quantize_model(run.pool, temp / "full", temp / "int4",
                                                 {.int4 = {.group = 32, .symmetric = symmetric}});

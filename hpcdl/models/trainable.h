@@ -11,9 +11,9 @@
 
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/graph/program_cache.h"
-#include "hpcdl/models/model_memory.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/state/table.h"
 
 namespace hpcdl::models {
 
@@ -45,24 +45,26 @@ class Trainable {
   /// How ranks share the layers; null if one rank computes all.
   virtual const parallel::TensorParallel* sharing() const { return nullptr; }
 
-  std::span<NamedParameter> parameters() { return memory_->parameters(); }
+  /// Where everything lies that the model and its training keep.
+  StateTable& state() const { return *state_; }
+  std::span<const StateEntry> parameters() const { return state_->parameters(); }
   /// Tensors that are saved but not trained: running statistics, counters.
-  std::span<NamedParameter> buffers() { return memory_->buffers(); }
+  std::span<const StateEntry> buffers() const { return state_->buffers(); }
   /// Over all ranks that share the layers.
-  std::int64_t parameter_count() const { return memory_->parameter_count(); }
+  std::int64_t parameter_count() const { return state_->parameter_count(); }
 
   /// Made without a seed: programs over it can be recorded, but not be run.
-  bool described() const { return memory_->described(); }
+  bool described() const { return state_->described(); }
   /// What its tensors take, or would take, where it lies.
-  virtual std::int64_t bytes() const { return memory_->bytes(); }
+  virtual std::int64_t bytes() const { return state_->bytes(); }
 
   /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run.
   /// Before any program has been recorded; mapped weights stay mapped and are copied once.
   virtual void to_device(const Stream& s) { moved()->to_device(s, {}); }
-  Device device() const { return memory_->device(); }
+  Device device() const { return state_->device(); }
   /// From now on the gradient of a parameter is in where(parameter): memory of the caller, contiguous, with the
   /// parameter's spec and device. Old values are lost. Call it after to_device() and before recording a program.
-  void place_gradients(const std::function<Tensor(const NamedParameter&)>& where) { moved()->place_gradients(where); }
+  void place_gradients(const std::function<Tensor(const StateEntry&)>& where) { moved()->place_gradients(where); }
   /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
   void forget_gradients() { moved()->forget_gradients(); }
   /// Moves gradients that were placed elsewhere back into memory of the model. Their values are lost.
@@ -72,28 +74,28 @@ class Trainable {
   /// bits. Call it after to_device().
   void keep_copies(DType type) { moved()->keep_copies(type); }
   /// Rounds all values into their copies. The optimizer does the same when it writes the values.
-  void round_copies(Stream& s) const { memory_->round_copies(s); }
-  /// Brings NamedParameter::host up to date with `value`, and the other way. Nothing to do on a CPU where files hold a
+  void round_copies(Stream& s) const { state_->round_copies(s); }
+  /// Brings StateEntry::host up to date with `memory`, and the other way. Nothing to do on a CPU where files hold a
   /// tensor as memory does.
-  void fetch(const Stream& s) const { memory_->fetch(s); }
-  void store(const Stream& s) const { memory_->store(s); }
+  void fetch(const Stream& s) const { state_->fetch(s); }
+  void store(const Stream& s) const { state_->store(s); }
   /// Its passes that compute without training: those of all evaluations and generators.
   ProgramCache& programs() const { return *programs_; }
   /// Says that a training pass has been run, for counters among the buffers.
-  void count_pass() const { memory_->count_pass(); }
+  void count_pass() const { state_->count_pass(); }
 
  protected:
-  explicit Trainable(std::unique_ptr<ModelMemory> memory) : memory_(std::move(memory)) {}
+  explicit Trainable(std::unique_ptr<StateTable> table) : state_(std::move(table)) {}
   Trainable(Trainable&&) noexcept;
   Trainable& operator=(Trainable&&) noexcept;
 
-  /// The memory, which is about to move.
-  ModelMemory* moved() {
+  /// The table, whose memory is about to move.
+  StateTable* moved() {
     programs_->clear();
-    return memory_.get();
+    return state_.get();
   }
 
-  std::unique_ptr<ModelMemory> memory_;
+  std::unique_ptr<StateTable> state_;
 
  private:
   std::unique_ptr<ProgramCache> programs_ = std::make_unique<ProgramCache>();

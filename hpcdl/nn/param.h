@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "hpcdl/core/box.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/graph/graph.h"
-#include "hpcdl/nn/part.h"
 
 namespace hpcdl::nn {
 
@@ -28,8 +28,8 @@ enum class Role : unsigned char {
   counter,  // one i64 in host memory: the training passes so far
 };
 
-/// One parameter: what it is (set by its module), and where it lies (set when memory or a file is bound to it).
-/// An absent parameter (a Linear without bias) has an absent spec.
+/// One parameter: what it is (set by its module), and what there is of it. Where that lies is known to the StateTable
+/// (state/table.h), which says it to programs by name. An absent parameter (a Linear without bias) has an absent spec.
 struct Param {
   Spec spec;
   Init init = Init::zeros;
@@ -45,13 +45,13 @@ struct Param {
   Shape channels_last;
 
   std::string name;  // full name, e.g. "transformer.h.0.attn.c_attn.weight"
-  // In a model that is only described they have specs and no memory.
-  Tensor value;
-  Tensor gradient;  // absent where the parameter is frozen
-  Tensor copy;      // the value rounded to bf16 or f16, for products; absent where there is none
+  // Set by the table, for entries of these names: absent until then, and where there are none.
+  Spec value;
+  Spec gradient;  // NAME.grad; absent where the parameter is frozen
+  Spec copy;      // NAME.copy: the value rounded to bf16 or f16, for products
 
   /// Of the parameter over all ranks.
-  const Shape& whole() const { return part ? part.whole : spec.shape; }
+  const Shape& whole() const { return part.all() ? spec.shape : part.whole; }
   /// As files hold it.
   Shape file_shape() const {
     const auto& c = channels_last;
@@ -59,33 +59,36 @@ struct Param {
   }
   /// The parameter as a variable of a program; an absent Var for an absent parameter.
   Var operator()(Graph& g) const {
-    if (!value.spec()) return {};
-    return gradient.spec() ? g.parameter(name, value, gradient) : g.constant(name, value);
+    if (!value) return {};
+    return gradient ? g.parameter(name, Tensor(nullptr, value), Tensor(nullptr, gradient))
+                    : g.constant(name, Tensor(nullptr, value));
   }
   /// Whether no program writes what products read of it.
-  bool constant() const { return !gradient.spec() && !copy.spec(); }
+  bool constant() const { return !gradient && !copy; }
   /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes
   /// in.
   Var rounded(Graph& g, DType x) const {
     const Var v = (*this)(g);
     const DType compute = g.compute_type(OpClass::product, x);
-    return v && copy.spec() && copy.dtype() == compute ? g.stand_in(v, name + ".copy", copy) : v;
+    return v && copy && copy.dtype == compute ? g.stand_in(v, name + ".copy", Tensor(nullptr, copy)) : v;
   }
 };
 
 /// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is absent
-/// and the tensors below are there; offset is absent when symmetric. Described, they have specs alone.
+/// and there are NAME.packed, NAME.scale and NAME.offset; offset is absent when symmetric.
 struct Weight : Param {
   struct Int4Vars {
     Var packed, scale, offset;
   };
-  Tensor packed, scale, offset;
+  Spec packed, scale, offset;
 
-  bool quantized() const { return static_cast<bool>(packed.spec()); }
+  bool quantized() const { return static_cast<bool>(packed); }
   /// The parts of a quantised matrix as variables of a program; offset is absent when symmetric.
   Int4Vars int4(Graph& g) const {
-    return {g.constant(name + ".packed", packed), g.constant(name + ".scale", scale),
-            offset.spec() ? g.constant(name + ".offset", offset) : Var()};
+    const auto frozen = [&](const char* which, const Spec& s) {
+      return s ? g.constant(name + which, Tensor(nullptr, s)) : Var();
+    };
+    return {frozen(".packed", packed), frozen(".scale", scale), frozen(".offset", offset)};
   }
 };
 

@@ -8,11 +8,11 @@
 namespace hpcdl::parallel {
 namespace {
 
-void split(nn::Param& p, int dim, std::vector<nn::Range> ranges) {
-  require(!p.value.spec() && !p.part, "shard",
+void split(nn::Param& p, int dim, const std::vector<Interval>& ranges) {
+  require(!p.value && p.part.all(), "shard",
           "{} has memory already or is already split: shard a model before it is allocated", p.name);
-  p.part = {p.spec.shape, dim, std::move(ranges)};
-  p.spec.shape = p.part.shape();
+  p.part = Part::along(p.spec.shape, dim, ranges);
+  p.spec.shape = p.part.local;
 }
 
 int out_dim(const nn::Linear& l) { return l.layout == nn::Layout::out_in ? 0 : 1; }
@@ -24,12 +24,12 @@ std::string_view scheme_name(TensorParallel::Scheme s) {
   return names[static_cast<int>(s)];
 }
 
-std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks) {
+std::vector<Interval> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks) {
   if (n % (std::int64_t{sections} * ranks) != 0)
     fail_usage("shard", "{}: {} cannot be divided into {}{} parts: choose another tp", what, n,
                sections > 1 ? fmt::format("{} x ", sections) : "", ranks);
   const auto section = n / sections, part = section / ranks;
-  std::vector<nn::Range> list;
+  std::vector<Interval> list;
   for (std::int64_t s = 0; s < sections; ++s)
     list.push_back({s * section + rank * part, s * section + (rank + 1) * part});
   return list;
@@ -116,7 +116,7 @@ Var TensorParallel::norm(const nn::RmsNorm& n, const Var& x) const {
 Var TensorParallel::embed(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) const {
   const bool scatter = scheme_ == sequence;
   const Var y = vocabulary_embedding(table.weight(ids.graph()), ids, positions,
-                                     {compute, peers(table.weight), table.weight.part.ranges[0].begin, !scatter});
+                                     {compute, peers(table.weight), table.weight.part.boxes[0].begin[0], !scatter});
   return scatter ? scatter_rows(y, peers(table.weight)) : y;
 }
 
@@ -128,7 +128,7 @@ Var TensorParallel::dropout(const Var& x, float p, std::int64_t part) const {
 Var TensorParallel::loss(const nn::Weight& head, const Var& h, const Var& labels, const nn::ForwardOptions& o) const {
   const bool keep = h[0] * head.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
   return vocabulary_loss(h, head.rounded(h.graph(), h.dtype()), labels,
-                         {keep, peers().of("loss"), head.part.ranges[0].begin, head.part.whole[0]})[0];
+                         {keep, peers().of("loss"), head.part.boxes[0].begin[0], head.part.whole[0]})[0];
 }
 
 Var TensorParallel::logits(const nn::Weight& head, const Var& mine) const {

@@ -78,6 +78,6 @@ std::string_view scheme_name(TensorParallel::Scheme s);
 
 /// Where one of `ranks` finds its part of every of `sections` equal ranges of n. UsageError, naming `what`, where they
 /// do not divide.
-std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks);
+std::vector<Interval> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks);
 
 }  // namespace hpcdl::parallel

@@ -225,9 +225,9 @@ TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) 
             const auto& want = whole.parameters()[i];
             for (auto* m : {&made, &loaded}) {
               const auto got = m->gather(m->parameters()[i]);
-              ASSERT_EQ(got.tensor.spec(), want.value.spec()) << want.name;
-              EXPECT_EQ(std::memcmp(got.tensor.data(), want.value.data(), static_cast<std::size_t>(want.value.bytes())),
-                        0)
+              ASSERT_EQ(got.tensor.spec(), want.memory.spec()) << want.name;
+              EXPECT_EQ(
+                  std::memcmp(got.tensor.data(), want.memory.data(), static_cast<std::size_t>(want.memory.bytes())), 0)
                   << want.name;
             }
           }
@@ -237,8 +237,8 @@ TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) 
         });
         auto again = models::LanguageModel::open_for_training(tmp / "many");
         for (std::size_t i = 0; i < whole.parameters().size(); ++i)
-          EXPECT_EQ(std::memcmp(again.parameters()[i].value.data(), whole.parameters()[i].value.data(),
-                                static_cast<std::size_t>(whole.parameters()[i].value.bytes())),
+          EXPECT_EQ(std::memcmp(again.parameters()[i].memory.data(), whole.parameters()[i].memory.data(),
+                                static_cast<std::size_t>(whole.parameters()[i].memory.bytes())),
                     0);
       }
     }
@@ -253,12 +253,14 @@ TEST(tensor, parts_cover_every_parameter_once) {
       const bool split = p.name.find("wte") != std::string::npos || p.name.find("lm_head") != std::string::npos ||
                          p.name.find("c_attn") != std::string::npos || p.name.find("c_fc") != std::string::npos ||
                          p.name.ends_with("c_proj.weight");
-      EXPECT_EQ(!p.shard.all(), split) << p.name;
+      EXPECT_EQ(!p.part.all(), split) << p.name;
     }
     const auto& packed = model.parameters()[4];
     ASSERT_EQ(packed.name, "transformer.h.0.attn.c_attn.weight");
     const auto r = world.rank();
-    EXPECT_EQ(packed.shard, (io::ShardSpec{1, 192, {{16 * r, 16}, {64 + 16 * r, 16}, {128 + 16 * r, 16}}}));
+    Part third{.whole = {64, 192}, .local = {64, 48}, .strides = {48, 1}, .boxes = {}};
+    for (int s = 0; s < 3; ++s) third.boxes.push_back({{0, 64 * s + 16 * r}, {64, 16}, 16 * s});
+    EXPECT_EQ(packed.part, third);
   });
 }
 

@@ -133,8 +133,8 @@ TEST_P(ImageGolden, TwentyStepsAgree) {
   EXPECT_LT(distance(m, golden.at("trained." + run())),
             4 * golden.at("trained_deviation." + run()).ptr<double>()[0] + 1e-6);
   for (const auto& buffer : m.buffers())
-    if (buffer.value.dtype() == DType::i64) {
-      EXPECT_EQ(*buffer.value.ptr<std::int64_t>(), kSteps) << buffer.name;
+    if (buffer.memory.dtype() == DType::i64) {
+      EXPECT_EQ(*buffer.memory.ptr<std::int64_t>(), kSteps) << buffer.name;
     }
 }
 
@@ -215,10 +215,10 @@ TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
       step.accumulate(in, i, 0);
       EXPECT_EQ(step.update(1e-2, 6).valid_tokens, 12);
     }
-    const auto floats = [](std::span<models::NamedParameter> part, std::vector<float>& to) {
+    const auto floats = [](std::span<const StateEntry> part, std::vector<float>& to) {
       for (const auto& p : part)
-        if (p.value.dtype() == DType::f32)
-          to.insert(to.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+        if (p.memory.dtype() == DType::f32)
+          to.insert(to.end(), p.memory.ptr<float>(), p.memory.ptr<float>() + p.memory.size());
     };
     const auto me = static_cast<std::size_t>(world.rank());
     floats(model.buffers(), own[me]);

@@ -4,7 +4,6 @@
 
 #include "hpcdl/core/units.h"
 #include "hpcdl/graph/plan.h"
-#include "hpcdl/io/shard_spec.h"
 
 namespace hpcdl::train {
 
@@ -30,8 +29,8 @@ constexpr std::int64_t kNccl = 512 * kMiB;
 std::int64_t copy_bytes(const std::vector<io::NamedTensor>& tensors) {
   std::int64_t most = 0;
   for (const auto& t : tensors) {
-    const auto whole = io::whole_spec(t.tensor.spec(), t.shard, t.name).bytes();
-    if (!t.shard.all()) most = std::max(most, 2 * whole);  // and a part of another rank
+    const auto whole = whole_spec(t.tensor.spec(), t.part, t.name).bytes();
+    if (!t.part.all()) most = std::max(most, 2 * whole);  // and a part of another rank
     else if (!t.tensor.is_contiguous()) most = std::max(most, whole);
   }
   return most;
@@ -58,10 +57,10 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
   const StepPrograms step(model, alone, stream);
   MemoryLedger l;
-  for (const auto& p : model.parameters())
-    l.weights += p.value.bytes() + p.copy.bytes(), l.gradients += p.gradient.bytes();
-  for (const auto& b : model.buffers()) l.weights += b.value.bytes();
-  for (const auto& t : step.optimizer().state()) l.optimizer += t.tensor.bytes();
+  model.state().for_each([&](const StateEntry& e) {
+    auto& sum = e.role == StateRole::gradient ? l.gradients : e.role == StateRole::moment ? l.optimizer : l.weights;
+    sum += e.memory.bytes();
+  });
   l.other = model.bytes() - l.weights - l.gradients;
   std::int64_t most = -1;
   const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
@@ -74,7 +73,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   look(step.update(), true);
   look(step.evaluation(), false);
   if (!device.is_cuda()) {
-    l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer().state()));
+    l.saving = std::max(copy_bytes(model.state().model_files()), copy_bytes(stored(step.optimizer().moments())));
     l.process = kOfParameter * std::ssize(model.parameters());
   }
   // Of two steps, which take turns, and of an evaluation.

@@ -21,7 +21,7 @@ using models::tiny_ids;
 std::vector<float> weights_of(LanguageModel& model) {
   std::vector<float> all;
   for (const auto& p : model.parameters())
-    all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+    all.insert(all.end(), p.memory.ptr<float>(), p.memory.ptr<float>() + p.memory.size());
   return all;
 }
 

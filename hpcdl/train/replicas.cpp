@@ -5,12 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/group_ranks.h"
@@ -26,28 +27,20 @@ struct HeldTensor {
 };
 
 /// Of the elements in their order, whatever their strides.
-std::uint32_t add_elements(const View& x, int dim, const std::byte* at, std::uint32_t sum) {
-  const auto element = dtype_bytes(x.dtype());
-  const auto bytes = [&](std::int64_t count) { return std::span(at, static_cast<std::size_t>(count * element)); };
-  if (dim == x.rank()) return io::crc32c(bytes(1), sum);
-  if (dim + 1 == x.rank() && x.strides()[dim] == 1) return io::crc32c(bytes(x[dim]), sum);
-  for (std::int64_t i = 0; i < x[dim]; ++i) sum = add_elements(x, dim + 1, at + i * x.strides()[dim] * element, sum);
-  return sum;
-}
-
 std::uint32_t checksum_of(const View& x) {
-  const auto* begin = x.ptr<std::byte>();
-  return x.is_contiguous() ? io::crc32c({begin, static_cast<std::size_t>(x.bytes())}) : add_elements(x, 0, begin, 0);
+  const OwnedTensor dense = x.is_contiguous() ? OwnedTensor() : OwnedTensor(x.spec());
+  if (!x.is_contiguous()) copy_elements(dense.tensor, x);
+  const auto* begin = (x.is_contiguous() ? x : dense.tensor).ptr<std::byte>();
+  return io::crc32c({begin, static_cast<std::size_t>(x.bytes())});
 }
 
 std::vector<HeldTensor> held(const io::CheckpointContent& content) {
   std::vector<HeldTensor> list;
   for (const auto* tensors : {&content.model, &content.optimizer})
-    for (const auto& [name, view, shard] : *tensors) {
-      auto part = (tensors == &content.model ? "weight " : "optimizer state ") + name;
-      if (!shard.all()) part += fmt::format(", dim {}", shard.dim);
-      for (const auto& p : shard.pieces) part += fmt::format(" [{}, {})", p.begin, p.begin + p.length);
-      list.push_back({part, shard.all(), checksum_of(view)});
+    for (const auto& [name, tensor, part] : *tensors) {
+      auto text = (tensors == &content.model ? "weight " : "optimizer state ") + name;
+      for (const Box& box : part.boxes) text += ", " + to_string(box, part.whole);
+      list.push_back({text, part.all(), checksum_of(tensor)});
     }
   return list;
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,12 +22,12 @@ struct Held {
   Held(int part, bool turned) {
     for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i);
     const Spec spec{{4, 3}, DType::f32};
-    io::ShardSpec shard;
-    if (part >= 0) shard = {.dim = 0, .whole = 8, .pieces = {{4 * part, 4}}};
+    Part held;
+    if (part >= 0) held = Part::along({8, 3}, 0, std::array{Interval{4 * part, 4 * part + 4}});
     if (part > 0) memory[0] = 99;  // another part holds something else
-    const View second = turned ? View(at(1), spec, Shape{1, 4}, Device{}) : View(at(1), spec);
-    content.model = {{"first", View(at(0), spec), shard}, {"second", second}};
-    content.optimizer = {{"mean.second", View(at(2), spec)}};
+    const Tensor second = turned ? Tensor(at(1), spec, Shape{1, 4}, Device{}) : Tensor(at(1), spec);
+    content.model = {{"first", Tensor(at(0), spec), held}, {"second", second}};
+    content.optimizer = {{"mean.second", Tensor(at(2), spec)}};
   }
   float* at(int tensor) { return memory.data() + 16 * tensor; }
 };

@@ -28,7 +28,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     model_.keep_copies(products);
     model_.round_copies(s);
   }
-  optimizer_.emplace(model_, options_.optimizer);
+  optimizer_.emplace(model_.state(), options_.optimizer);
   if (!options_.scaler) return;
   for (const auto& input : inputs())
     if (input.role == SlotRole::targets) options_.scaler->terms = input.spec.size();
@@ -51,9 +51,9 @@ void StepPrograms::place_gradients() {
   });
   record(g, Kind::alone);
   for (const auto& p : model_.parameters())  // those that no record touches
-    if (ready.insert(p.name).second) order.push_back({p.name, p.value.spec()});
+    if (ready.insert(p.name).second) order.push_back({p.name, p.memory.spec()});
   gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, device_);
-  model_.place_gradients([&](const models::NamedParameter& p) { return gradients_->gradient(p.name); });
+  model_.place_gradients([&](const StateEntry& p) { return gradients_->gradient(p.name); });
 }
 
 nn::ForwardOptions StepPrograms::evaluation_options() const {
@@ -118,12 +118,12 @@ StepPrograms::PassPtr StepPrograms::update() const {
 }
 
 void StepPrograms::record_update(Graph& g) const {
-  std::vector<Var> all, whole, parts,
-      addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
+  // Gradients: those of which each rank along tp has all, its part, and an addend.
+  std::vector<Var> whole, parts, addends;
   for (const auto& p : model_.parameters()) {
-    all.push_back(g.constant(p.name + ".grad", p.gradient));
-    (p.shard.all() ? whole : parts).push_back(all.back());
-    if (p.partial_gradient) addends.push_back(all.back());
+    const Var gradient = g.constant(p.gradient->name, p.gradient->memory);
+    (p.part.all() ? whole : parts).push_back(gradient);
+    if (p.param->partial_gradient) addends.push_back(gradient);
   }
   const auto update = [&] {
     const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
@@ -133,17 +133,10 @@ void StepPrograms::record_update(Graph& g) const {
     } else {
       record_grad_norm(g, whole, norm);
     }
-    optimizer_->record(g, all);
+    optimizer_->record(g);
   };
   if (scaler_) scaler_->around(g, update);
   else update();
-}
-
-std::vector<io::NamedTensor> StepPrograms::weights() const {
-  std::vector<io::NamedTensor> list;
-  for (const auto part : {model_.parameters(), model_.buffers()})
-    for (const auto& p : part) list.push_back({p.name, p.host, p.shard});
-  return list;
 }
 
 }  // namespace hpcdl::train

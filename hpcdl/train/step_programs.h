@@ -15,9 +15,9 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/ops/f32_products.h"
 #include "hpcdl/optim/grad_scaler.h"
+#include "hpcdl/optim/optimizer.h"
 #include "hpcdl/parallel/batch_norm.h"
 #include "hpcdl/parallel/gradients.h"
-#include "hpcdl/train/optimizer.h"
 
 namespace hpcdl::train {
 
@@ -82,8 +82,6 @@ class StepPrograms {
   std::vector<models::InputSpec> evaluation_inputs() const {
     return model_.inputs(options_.batch, options_.length, evaluation_options());
   }
-  /// With the model's buffers, in host memory, as checkpoints hold them.
-  std::vector<io::NamedTensor> weights() const;
 
  private:
   Kind reducing() const { return gradients_ ? Kind::reducing : Kind::alone; }

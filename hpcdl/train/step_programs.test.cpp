@@ -110,7 +110,7 @@ TEST(step_programs, run_from_a_file_to_the_same_bits) {
     run.run(s), optimizer.run(s);
     std::string bits;
     for (const auto& p : model.parameters())
-      bits.append(p.value.ptr<char>(), static_cast<std::size_t>(p.value.bytes()));
+      bits.append(p.memory.ptr<char>(), static_cast<std::size_t>(p.memory.bytes()));
     weights.push_back(bits);
   }
   EXPECT_EQ(weights[0], weights[1]);
@@ -259,7 +259,7 @@ TEST(step_programs, of_any_rank_of_any_mesh_are_recorded) {
   const StepPrograms step(model, {.batch = 1, .length = 2048, .data = mesh.dp()}, s);
   EXPECT_NEAR(static_cast<double>(model.parameter_count()), 174.6e9, 1e9);
   std::int64_t held = 0;
-  for (const auto& p : model.parameters()) held += p.value.size();
+  for (const auto& p : model.parameters()) held += p.memory.size();
   EXPECT_NEAR(static_cast<double>(held), 174.6e9 / 32, 1e8);
   const auto& program = step.first()->planned->program;
   EXPECT_GT(program.records.size(), 1900u);

@@ -228,7 +228,7 @@ NonFinite TrainStep::explain_non_finite() {
   drain();
   const auto& flight = flights_[result_];
   for (const auto& p : model_.parameters())
-    if (!all_finite(stream_, p.value)) return {"the weight \"" + p.name + "\""};
+    if (!all_finite(stream_, p.memory)) return {"the weight \"" + p.name + "\""};
   if (gradients()) {  // ranks stop at different records: programs that exchange nothing
     programs_.leave_shared_batch();
     for (auto* pass : {&first_, &more_, &last_}) {
@@ -247,7 +247,7 @@ NonFinite TrainStep::explain_non_finite() {
     }
   }
   for (const auto& p : model_.parameters())
-    if (!all_finite(stream_, p.gradient)) return {"the gradient of \"" + p.name + "\""};
+    if (!all_finite(stream_, p.gradient->memory)) return {"the gradient of \"" + p.name + "\""};
   return {gradients()
               ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
               : "the global gradient norm, whose squares overflow"};
@@ -263,19 +263,13 @@ std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) con
 void TrainStep::share_buffers() {
   if (options_.data.size() == 1) return;
   for (const auto& b : model_.buffers())
-    if (b.value.dtype() == DType::f32) options_.data.broadcast(stream_, b.value, 0).wait();  // counters are alike
+    if (b.role == StateRole::buffer) options_.data.broadcast(stream_, b.memory, 0).wait();  // counters are alike
   stream_.synchronize();
-}
-
-void TrainStep::fetch() {
-  model_.fetch(stream_);
-  programs_.optimizer().fetch(stream_);
 }
 
 void TrainStep::store() {
   model_.store(stream_);
   model_.round_copies(stream_);
-  programs_.optimizer().store(stream_);
   stream_.synchronize();
 }
 

@@ -84,11 +84,11 @@ class TrainStep {
   std::vector<const Instance*> programs(std::int64_t micro_batches) const;
   /// Weights (with the model's buffers) and optimizer state in host memory, as checkpoints hold them: as of the last
   /// fetch(), and taken over by store().
-  std::vector<io::NamedTensor> weights() const { return programs_.weights(); }
-  std::vector<io::NamedTensor> optimizer_state() const { return programs_.optimizer().state(); }
+  std::vector<io::NamedTensor> weights() const { return model_.state().model_files(); }
+  std::vector<io::NamedTensor> optimizer_state() const { return stored(programs_.optimizer().moments()); }
   /// Copies weights and optimizer state to the host, and back; on a CPU what files hold in another order, the rest is
   /// the same memory.
-  void fetch();
+  void fetch() { model_.fetch(stream_); }
   void store();
   /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see
   /// those.

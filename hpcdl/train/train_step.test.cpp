@@ -33,8 +33,8 @@ std::vector<std::int32_t> ids(std::size_t n, std::uint32_t seed) {
 double gradient_distance(models::LanguageModel& a, models::LanguageModel& b, float scale_b) {
   double worst = 0, largest = 0;
   for (std::size_t i = 0; i < a.parameters().size(); ++i) {
-    const auto& x = a.parameters()[i].gradient;
-    const auto& y = b.parameters()[i].gradient;
+    const auto& x = a.parameters()[i].gradient->memory;
+    const auto& y = b.parameters()[i].gradient->memory;
     for (std::int64_t k = 0; k < x.size(); ++k) {
       worst = std::max(worst, std::fabs(double{x.ptr<float>()[k]} - double{y.ptr<float>()[k] * scale_b}));
       largest = std::max(largest, std::fabs(double{x.ptr<float>()[k]}));
@@ -50,7 +50,7 @@ TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
   const auto weights = [](models::LanguageModel& model) {
     std::vector<float> all;
     for (const auto& p : model.parameters())
-      all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+      all.insert(all.end(), p.memory.ptr<float>(), p.memory.ptr<float>() + p.memory.size());
     return all;
   };
   const auto one_step = [&](models::LanguageModel& model, const comm::Group& data) {
@@ -104,7 +104,7 @@ TEST(train_step, the_same_seed_gives_the_same_bits) {
       step.accumulate(ids(32, 5), ids(32, 6), i, 0);
       step.update(1e-2, 32);
     }
-    const auto& w = model.parameters()[0].value;
+    const auto& w = model.parameters()[0].memory;
     results.emplace_back(w.ptr<float>(), w.ptr<float>() + w.size());
   }
   EXPECT_EQ(results[0], results[1]);
@@ -130,10 +130,10 @@ TEST(train_step, rounded_copies_of_the_weights_change_no_bit) {
       }
       auto& all = results.emplace_back();
       for (const auto& p : model.parameters())
-        all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+        all.insert(all.end(), p.memory.ptr<float>(), p.memory.ptr<float>() + p.memory.size());
       for (const auto& p : model.parameters())
-        for (std::int64_t k = 0; p.copy && k < p.copy.size(); ++k)
-          ASSERT_EQ(p.copy.ptr<bf16>()[k].bits, bf16(p.value.ptr<float>()[k]).bits) << p.name;
+        for (std::int64_t k = 0; p.copy && k < p.copy->memory.size(); ++k)
+          ASSERT_EQ(p.copy->memory.ptr<bf16>()[k].bits, bf16(p.memory.ptr<float>()[k]).bits) << p.name;
     }
     EXPECT_EQ(results[0], results[1]);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(losses[i], losses[i + 3]);
@@ -150,8 +150,8 @@ TEST(train_step, a_scaled_loss_gives_the_same_bits_and_an_overflow_changes_nothi
                 {.batch = 2, .length = 16, .scaler = GradScaler::Options{.init_scale = 512, .growth_interval = 2}});
   const auto same = [&] {
     for (std::size_t i = 0; i < plain.parameters().size(); ++i) {
-      const auto& a = plain.parameters()[i].value;
-      ASSERT_EQ(std::memcmp(a.data(), scaled.parameters()[i].value.data(), static_cast<std::size_t>(a.bytes())), 0)
+      const auto& a = plain.parameters()[i].memory;
+      ASSERT_EQ(std::memcmp(a.data(), scaled.parameters()[i].memory.data(), static_cast<std::size_t>(a.bytes())), 0)
           << plain.parameters()[i].name;
     }
     for (std::size_t i = 0; i < one.optimizer_state().size(); ++i) {
@@ -166,7 +166,7 @@ TEST(train_step, a_scaled_loss_gives_the_same_bits_and_an_overflow_changes_nothi
   same();
   EXPECT_EQ(two.scale_state().scale, 1024) << "grown after two good steps";
   two.accumulate(ids(32, 5), ids(32, 6), 3, 0);
-  scaled.parameters()[1].gradient.ptr<float>()[0] = std::numeric_limits<float>::infinity();
+  scaled.parameters()[1].gradient->memory.ptr<float>()[0] = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(two.update(1e-2, 32).finite());
   EXPECT_EQ(two.scale_state().scale, 512);
   EXPECT_EQ(two.scale_state().counts.skipped, 1);
@@ -183,10 +183,10 @@ TEST(train_step, a_norm_that_is_not_finite_changes_nothing) {
   TrainStep step(model, pool, {.batch = 2, .length = 16});
   step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
   const auto& p = model.parameters()[1];
-  const std::vector<float> before(p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
-  model.parameters()[1].gradient.ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> before(p.memory.ptr<float>(), p.memory.ptr<float>() + p.memory.size());
+  model.parameters()[1].gradient->memory.ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_FALSE(step.update(1e-2, 32).finite());
-  EXPECT_EQ(before, std::vector<float>(p.value.ptr<float>(), p.value.ptr<float>() + p.value.size()));
+  EXPECT_EQ(before, std::vector<float>(p.memory.ptr<float>(), p.memory.ptr<float>() + p.memory.size()));
 }
 
 TEST(train_step, a_bad_weight_is_named) {
@@ -194,7 +194,7 @@ TEST(train_step, a_bad_weight_is_named) {
   auto model = models::LanguageModel::create(toy_model(), 3, true);
   TrainStep step(model, pool, {.batch = 2, .length = 16});
   auto& p = model.parameters()[4];
-  p.value.ptr<float>()[1] = std::numeric_limits<float>::infinity();
+  p.memory.ptr<float>()[1] = std::numeric_limits<float>::infinity();
   step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
   EXPECT_FALSE(std::isfinite(step.loss()));
   EXPECT_EQ(step.explain_non_finite().what, "the weight \"" + p.name + "\"");
@@ -206,9 +206,9 @@ TEST(train_step, evaluation_is_the_loss_without_dropout_and_leaves_gradients_alo
   TrainStep step(model, pool, {.batch = 2, .length = 16});
   step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
   const double loss = step.loss();
-  const float before = model.parameters()[0].gradient.ptr<float>()[7];
+  const float before = model.parameters()[0].gradient->memory.ptr<float>()[7];
   EXPECT_DOUBLE_EQ(step.evaluate(ids(32, 5), ids(32, 6)).loss, loss);
-  EXPECT_EQ(model.parameters()[0].gradient.ptr<float>()[7], before);
+  EXPECT_EQ(model.parameters()[0].gradient->memory.ptr<float>()[7], before);
 }
 
 TEST(non_finite, the_first_record_that_makes_one_is_named_and_the_samples_it_came_with) {

@@ -474,9 +474,7 @@ void Run::save() {
   train_->share_buffers();
   train_->fetch();
   io::CheckpointContent content;
-  for (const auto& [name, tensor, shard] : train_->weights()) content.model.push_back({name, tensor, shard});
-  for (const auto& [name, tensor, shard] : train_->optimizer_state())
-    content.optimizer.push_back({name, tensor, shard});
+  content.model = train_->weights(), content.optimizer = train_->optimizer_state();
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) { task_.save_beside(folder); };
   std::map<std::string, double> scalars{{"loss", loss_}, {"rows_of_step", static_cast<double>(rows_of_step())}};

@@ -1,4 +1,4 @@
-#include "hpcdl/io/copy_elements.h"
+#include "hpcdl/core/copy_elements.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 
-namespace hpcdl::io {
+namespace hpcdl {
 namespace {
 
 /// The two innermost dims in tiles, so that a transpose reads and writes whole cache lines.
@@ -32,7 +32,7 @@ template <class T> void copy_dims(T* dst, const T* src, const Shape& shape, cons
 }  // namespace
 
 void copy_elements(Tensor dst, View src) {
-  require(dst.spec() == src.spec(), "io", "copy: expected {}, found {}", to_string(dst.spec()), to_string(src.spec()));
+  require(dst.spec() == src.spec(), "copy", "expected {}, found {}", to_string(dst.spec()), to_string(src.spec()));
   if (src.size() == 0) return;
   if (src.rank() == 0 || (src.is_contiguous() && dst.is_contiguous())) {
     std::memcpy(dst.data(), src.data(), static_cast<std::size_t>(src.bytes()));
@@ -49,4 +49,4 @@ void copy_elements(Tensor dst, View src) {
   }
 }
 
-}  // namespace hpcdl::io
+}  // namespace hpcdl

@@ -1,0 +1,50 @@
+#include "hpcdl/models/create.h"
+
+#include <algorithm>
+#include <map>
+
+#include "hpcdl/core/pool.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/models/draw.h"
+
+namespace hpcdl::models {
+namespace {
+
+constexpr std::int64_t kWorthThreads = 1 << 18;
+
+void draw(Pool& pool, const StateEntry& e, const Rng& rng) {
+  const nn::Param& p = *e.param;
+  const auto fill = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
+    float* v = e.memory.ptr<float>() + at;
+    const auto first = static_cast<std::uint64_t>(whole);
+    if (p.init == nn::Init::normal) draw_normal(pool, v, count, rng, first, p.std);
+    else if (p.init == nn::Init::uniform) draw_uniform(pool, v, count, rng, first, p.std);
+    else std::fill_n(v, count, p.init == nn::Init::ones ? 1.0f : 0.0f);
+  };
+  if (e.part.all()) fill(0, 0, e.memory.size());
+  else for_each_run(e.part, fill);
+}
+
+void draw_all(const StateTable& table, std::uint64_t seed) {
+  std::int64_t values = 0;
+  std::map<const nn::Param*, const StateEntry*> entries;
+  for (const auto part : {table.parameters(), table.buffers()})
+    for (const auto& e : part) values += e.memory.size(), entries[e.param] = &e;
+  Pool pool(values < kWorthThreads ? 1 : 0);  // for this moment: models are made where no pool is at hand
+  std::uint64_t stream = 0;
+  for (const auto* p : table.params()) {
+    const Rng rng{seed, ++stream};  // absent ones count, too
+    if (const auto it = entries.find(p); it != entries.end() && it->second->role != StateRole::counter)
+      draw(pool, *it->second, rng);
+  }
+}
+
+}  // namespace
+
+void create(StateTable& table, std::optional<std::uint64_t> seed, bool with_gradients) {
+  if (!seed) table.describe();
+  table.allocate(with_gradients);
+  if (seed) draw_all(table, *seed);
+}
+
+}  // namespace hpcdl::models

@@ -1,0 +1,143 @@
+#include "hpcdl/state/table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <string>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/pool.h"
+#include "hpcdl/graph/graph.h"
+
+namespace hpcdl {
+namespace {
+
+/// A matrix of which this holder has two columns, a convolution that memory holds as (N, H, W, C), a bias that is
+/// absent, a running mean and a counter.
+struct Parts {
+  nn::Param matrix, conv, bias, mean, passes;
+  StateTable table{{&matrix, &conv, &bias, &mean, &passes}};
+
+  Parts() {
+    matrix.name = "fc.weight", matrix.part = Part::along({4, 6}, 1, std::array{Interval{2, 4}});
+    matrix.spec = {matrix.part.local, DType::f32}, matrix.multiplied = matrix.decay = true;
+    conv.name = "conv.weight", conv.spec = {{2, 1, 3, 2}, DType::f32}, conv.channels_last = conv.spec.shape;
+    bias.name = "fc.bias";
+    mean.name = "norm.mean", mean.spec = {{3}, DType::f32}, mean.role = nn::Role::state;
+    passes.name = "norm.passes", passes.spec = {{}, DType::i64}, passes.role = nn::Role::counter;
+  }
+  void open(bool gradients) { table.allocate(gradients); }
+  /// Where a program finds the gradient of the matrix.
+  const void* gradient_of_matrix() const {
+    Graph g;
+    table.bind(g);
+    matrix(g);
+    return g.finish().bindings.memory("fc.weight.grad").data();
+  }
+  std::map<StateRole, std::string> names() const {
+    std::map<StateRole, std::string> list;
+    table.for_each([&](const StateEntry& e) { list[e.role] += e.name + " "; });
+    return list;
+  }
+};
+
+TEST(StateTable, EverythingThatIsKeptIsListedOnce) {
+  Parts p;
+  p.open(true);
+  p.table.keep_copies(DType::bf16);
+  const std::string_view kept[] = {"m", "v"};
+  auto moments = p.table.add_moments(kept);
+  auto names = p.names();
+  EXPECT_EQ(names[StateRole::value], "fc.weight conv.weight ");
+  EXPECT_EQ(names[StateRole::gradient], "fc.weight.grad conv.weight.grad ");
+  EXPECT_EQ(names[StateRole::copy], "fc.weight.copy ");
+  EXPECT_EQ(names[StateRole::buffer], "norm.mean ");
+  EXPECT_EQ(names[StateRole::counter], "norm.passes ");
+  EXPECT_EQ(names[StateRole::moment], "fc.weight.m fc.weight.v conv.weight.m conv.weight.v ");
+  const auto& matrix = p.table.parameters()[0];
+  EXPECT_EQ(matrix.whole(), (Spec{{4, 6}, DType::f32}));
+  EXPECT_EQ(moments->entries[1].whole(), matrix.whole()) << "moments are parts as their parameter is";
+  EXPECT_EQ(matrix.gradient->name, "fc.weight.grad");
+  EXPECT_EQ(matrix.copy->memory.dtype(), DType::bf16);
+  EXPECT_EQ(p.table.parameters()[1].copy, nullptr) << "no product reads it as a matrix";
+  EXPECT_EQ(p.table.parameter_count(), 24 + 12);
+  moments = nullptr;
+  EXPECT_FALSE(p.names().contains(StateRole::moment)) << "they go with their optimizer";
+}
+
+TEST(StateTable, GradientsLieWhereTheyWerePlaced) {
+  Parts p;
+  p.open(true);
+  const auto own = p.table.bytes();
+  OwnedTensor there({{20}, DType::f32});
+  const auto place = [&](const StateEntry& e) {
+    return Tensor(there.tensor.ptr<float>() + (e.name == "fc.weight" ? 12 : 0), e.memory.spec());
+  };
+  p.table.place_gradients(place);
+  EXPECT_EQ(p.table.parameters()[0].gradient->memory.data(), there.tensor.ptr<float>() + 12);
+  EXPECT_EQ(p.gradient_of_matrix(), there.tensor.ptr<float>() + 12);
+  EXPECT_LT(p.table.bytes(), own);
+  p.table.forget_gradients();
+  EXPECT_EQ(p.table.parameters()[0].gradient, nullptr);
+  EXPECT_FALSE(p.matrix.gradient) << "the module learns of it";
+  EXPECT_EQ(p.gradient_of_matrix(), nullptr);
+  p.table.own_gradients();
+  EXPECT_EQ(p.gradient_of_matrix(), p.table.parameters()[0].gradient->memory.data());
+  EXPECT_EQ(p.table.bytes(), own);
+  EXPECT_THROW(p.table.place_gradients([&](const StateEntry&) { return there.tensor; }), Error) << "another shape";
+}
+
+TEST(StateTable, TensorsOfTheCallerAreFoundByName) {
+  Parts p;
+  OwnedTensor value(p.matrix.spec), packed({{8}, DType::u8});
+  p.table.add_value(p.matrix, value.tensor);
+  p.table.add_frozen(p.conv, ".packed", packed.tensor);
+  EXPECT_EQ(p.table.parameters().size(), 1u) << "what is quantised has no value";
+  EXPECT_EQ(p.matrix.value, p.matrix.spec);
+  Graph g;
+  p.table.bind(g);
+  p.matrix(g), g.constant("conv.weight.packed", Tensor(nullptr, packed.tensor.spec()));
+  const auto bindings = g.finish().bindings;
+  EXPECT_EQ(bindings.memory("fc.weight").data(), value.tensor.data());
+  EXPECT_EQ(bindings.memory("conv.weight.packed").data(), packed.tensor.data());
+}
+
+TEST(StateTable, FilesHoldChannelsFirst) {
+  Parts p;
+  p.open(false);
+  const auto& conv = p.table.parameters()[1];
+  std::iota(conv.memory.ptr<float>(), conv.memory.ptr<float>() + 12, 0.0f);
+  Pool pool(1);
+  p.table.fetch(Stream(pool));
+  EXPECT_EQ(conv.host.shape(), (Shape{2, 2, 1, 3}));
+  const auto* files = conv.host.ptr<float>();
+  EXPECT_EQ(std::vector<float>(files, files + 12), (std::vector<float>{0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11}));
+  conv.host.ptr<float>()[3] = -1;
+  p.table.store(Stream(pool));
+  EXPECT_EQ(conv.memory.ptr<float>()[1], -1);
+  std::string names;
+  for (const auto& t : p.table.model_files()) names += t.name + (t.part.all() ? " " : "* ");
+  EXPECT_EQ(names, "fc.weight* conv.weight norm.mean norm.passes ");
+  p.table.count_pass(), p.table.count_pass();
+  EXPECT_EQ(*p.table.buffers()[1].memory.ptr<std::int64_t>(), 2);
+}
+
+TEST(StateTable, ADescribedModelHasSpecsAndNoMemory) {
+  Parts p, real;
+  p.table.describe();
+  p.open(true), real.open(true);
+  for (auto* t : {&p.table, &real.table}) t->keep_copies(DType::f16);
+  const std::string_view kept[] = {"momentum"};
+  const auto moments = p.table.add_moments(kept), others = real.table.add_moments(kept);
+  EXPECT_EQ(p.table.bytes(), real.table.bytes());
+  EXPECT_EQ(p.names(), real.names());
+  p.table.for_each([](const StateEntry& e) { EXPECT_TRUE(e.memory.spec() && !e.memory) << e.name; });
+  real.table.for_each([](const StateEntry& e) { EXPECT_TRUE(e.memory) << e.name; });
+  EXPECT_EQ(stored(moments->entries).size(), 2u) << "the memory plan reads what files would hold";
+}
+
+}  // namespace
+}  // namespace hpcdl
