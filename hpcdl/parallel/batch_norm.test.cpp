@@ -94,13 +94,14 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
     std::vector<Result> got(static_cast<std::size_t>(ranks));
     const auto begin = [&](int r) { return r == ranks ? kRows : kRows * r / ranks / 2; };
     testing::run_ranks(ranks, [&](const comm::Group& world) {
-      const Peers peers(world);
+      const GroupAxis data(world);
       if (on_gpus) world.connect(device(world.rank()));  // which cannot be done while a graph is captured
       const auto part = [&](bool graph) {
-        return train(
-            begin(world.rank()), begin(world.rank() + 1), residual,
-            [&](Var x, Var w, Var b, Var m, Var v, Var r) { return sync_batch_norm(x, w, b, m, v, args, peers, r); },
-            {.device = device(world.rank()), .group = world, .captured = graph});
+        return train(begin(world.rank()), begin(world.rank() + 1), residual,
+                     [&](Var x, Var w, Var b, Var m, Var v, Var r) {
+                       return sync_batch_norm(x, w, b, m, v, args, data.axis(), r);
+                     },
+                     {.device = device(world.rank()), .group = world, .captured = graph});
       };
       auto& mine = got[static_cast<std::size_t>(world.rank())];
       mine = part(false);

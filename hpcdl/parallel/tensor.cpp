@@ -2,7 +2,7 @@
 
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/dropout/dropout.h"
-#include "hpcdl/parallel/layers.h"
+#include "hpcdl/ops/mlp/mlp.h"
 #include "hpcdl/parallel/vocabulary.h"
 
 namespace hpcdl::parallel {
@@ -36,7 +36,7 @@ std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int se
 }
 
 TensorParallel::TensorParallel(comm::Group group, Scheme scheme, comm::Algorithm algorithm)
-    : group_(std::move(group)), scheme_(scheme), algorithm_(algorithm) {}
+    : axis_(std::move(group), algorithm), scheme_(scheme) {}
 
 void TensorParallel::split_columns(nn::Linear& l, int sections) const {
   const auto ranges = even_ranges(l.weight.name, l.out(), sections, rank(), size());
@@ -51,8 +51,8 @@ void TensorParallel::split_rows(nn::Linear& l) const {
 }
 
 void TensorParallel::split_vocabulary(nn::Embedding& table) const {
-  const auto share = vocabulary_share(table.weight.spec[0], rank(), size());
-  split(table.weight, 0, {{share.begin, share.end}});
+  const auto shares = vocabulary_shares(table.weight.spec[0], size());
+  split(table.weight, 0, {{shares.begin(rank()), shares.begin(rank() + 1)}});
   table.split = this;
 }
 
@@ -74,19 +74,20 @@ Var TensorParallel::linear(const nn::Linear& l, const Var& x, Activation activat
   const auto scope = module_scope(g, l.weight);
   if (scheme_ == naive) return collected(l, x, residual);
   const bool scatter = scheme_ == sequence;
-  const Var y = record<RowLinear>({{.conv1d = l.layout == nn::Layout::in_out}, peers(l.weight), !scatter}, x,
-                                  l.weight.rounded(g, x.dtype()), l.bias(g), scatter ? Var() : residual);
-  if (!scatter) return y;
-  const Var mine = scatter_rows(y, peers(l.weight));
+  const Var y =
+      hpcdl::linear(x, l.weight.rounded(g, x.dtype()), l.bias(g),
+                    {.conv1d = l.layout == nn::Layout::in_out, .addend = rank() > 0}, scatter ? Var() : residual);
+  if (!scatter) return leave(y, axis(l.weight));
+  const Var mine = scatter_rows(y, axis(l.weight));
   return residual ? add(mine, residual) : mine;
 }
 
 Var TensorParallel::collected(const nn::Linear& l, const Var& x, const Var& residual) const {
   Graph& g = x.graph();
-  const Var all = gather_columns(x, peers(l.weight), true);
+  const Var all = gather_columns(x, axis(l.weight));
   const Var part =
       hpcdl::linear(all, l.weight.rounded(g, x.dtype()), l.bias(g), {.conv1d = l.layout == nn::Layout::in_out});
-  const Var y = gather_columns(part, peers(l.weight), false);
+  const Var y = gather_columns(part, axis(l.weight), rank());
   return residual ? add(y, residual) : y;
 }
 
@@ -94,30 +95,30 @@ Var TensorParallel::mlp(const nn::Linear& first, const nn::Linear& second, const
                         const Var& residual) const {
   if (scheme_ != conjugate) return linear(second, first(x, activation), Activation::none, residual);
   Graph& g = x.graph();
-  return record<RowMlp>(
-      {{.activation = activation, .conv1d = first.layout == nn::Layout::in_out}, peers(second.weight)}, x,
-      first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g), residual);
+  const Var y = hpcdl::mlp(
+      x, first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g),
+      residual, {.activation = activation, .conv1d = first.layout == nn::Layout::in_out, .addend = rank() > 0});
+  return leave(y, axis(second.weight));
 }
 
 Var TensorParallel::norm(const nn::LayerNorm& n, const Var& x) const {
   Graph& g = x.graph();
   const auto scope = module_scope(g, n.weight);
-  if (scheme_ != sequence)
-    return record<EnteringLayerNorm>({{.eps = n.eps}, peers(n.weight)}, x, n.weight(g), n.bias(g));
-  return gather_rows(layer_norm(x, n.weight(g), n.bias(g), {.eps = n.eps}), peers(n.weight));
+  return spread(layer_norm(x, n.weight(g), n.bias(g), {.eps = n.eps}), n.weight);
 }
 Var TensorParallel::norm(const nn::RmsNorm& n, const Var& x) const {
   Graph& g = x.graph();
   const auto scope = module_scope(g, n.weight);
-  if (scheme_ != sequence) return record<EnteringRmsNorm>({{.eps = n.eps}, peers(n.weight)}, x, n.weight(g));
-  return gather_rows(rms_norm(x, n.weight(g), {.eps = n.eps}), peers(n.weight));
+  return spread(rms_norm(x, n.weight(g), {.eps = n.eps}), n.weight);
+}
+Var TensorParallel::spread(const Var& y, const nn::Param& of) const {
+  return scheme_ == sequence ? gather_rows(y, axis(of)) : enter(y, axis(of));
 }
 
 Var TensorParallel::embed(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) const {
-  const bool scatter = scheme_ == sequence;
   const Var y = vocabulary_embedding(table.weight(ids.graph()), ids, positions,
-                                     {compute, peers(table.weight), table.weight.part.ranges[0].begin, !scatter});
-  return scatter ? scatter_rows(y, peers(table.weight)) : y;
+                                     {compute, table.weight.part.ranges[0].begin, rank() == 0});
+  return scheme_ == sequence ? scatter_rows(y, axis(table.weight)) : leave(y, axis(table.weight));
 }
 
 /// What all ranks have is dropped alike on all; a part of the tokens as the whole would be.
@@ -128,11 +129,11 @@ Var TensorParallel::dropout(const Var& x, float p, std::int64_t part) const {
 Var TensorParallel::loss(const nn::Weight& head, const Var& h, const Var& labels, const nn::ForwardOptions& o) const {
   const bool keep = h[0] * head.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
   return vocabulary_loss(h, head.rounded(h.graph(), h.dtype()), labels,
-                         {keep, peers().of("loss"), head.part.ranges[0].begin, head.part.whole[0]})[0];
+                         {keep, head.part.ranges[0].begin, head.part.whole[0]}, axis("loss"));
 }
 
 Var TensorParallel::logits(const nn::Weight& head, const Var& mine) const {
-  return gather_vocabulary(mine, peers().of("logits"), head.part.whole[0]);
+  return gather_columns(mine, axis("logits"), vocabulary_shares(head.part.whole[0], size()));
 }
 
 }  // namespace hpcdl::parallel

@@ -5,7 +5,7 @@
 //   row layers (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the output
 //   embedding and head                      a rank has some rows of the vocabulary (vocabulary.h)
 //
-// What it costs is on the wire: collectives.h for each op, wire.h for a whole step. A model knows nothing of it
+// What it costs is on the wire: ops/exchange for each op, wire_bytes() for a program. A model knows nothing of it
 // (nn/split.h): models/shard.h says for each family which layer is which.
 
 #include <memory>
@@ -14,7 +14,8 @@
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/linear.h"
 #include "hpcdl/nn/norm.h"
-#include "hpcdl/parallel/collectives.h"
+#include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/parallel/axis.h"
 
 namespace hpcdl::parallel {
 
@@ -34,14 +35,14 @@ class TensorParallel final : public nn::Split {
   TensorParallel(const TensorParallel&) = delete;
   TensorParallel& operator=(const TensorParallel&) = delete;
 
-  const comm::Group& group() const { return group_; }
-  int rank() const { return group_.rank(); }
-  int size() const { return group_.size(); }
+  const comm::Group& group() const { return axis_.group(); }
+  int rank() const { return group().rank(); }
+  int size() const { return group().size(); }
   Scheme scheme() const { return scheme_; }
   /// For records: lives as long as this.
-  Peers peers() const { return Peers(group_, algorithm_); }
-  /// For those of the module that owns p, by whose name their collectives are known.
-  Peers peers(const nn::Param& p) const { return peers().of(p.name.substr(0, p.name.rfind('.'))); }
+  Axis axis(std::string_view tensor = {}) const { return axis_.axis(tensor); }
+  /// For those of the module that owns p, by whose name their exchanges are known.
+  Axis axis(const nn::Param& p) const { return axis(std::string_view(p.name).substr(0, p.name.rfind('.'))); }
 
   /// Leaves each rank its part of a module that has no memory yet. `sections`: equal ranges of the outputs that are
   /// split one by one, as q, k and v of a packed layer. UsageError where sizes do not divide.
@@ -67,11 +68,11 @@ class TensorParallel final : public nn::Split {
   Var dropout(const Var& x, float p, std::int64_t part) const override;
 
  private:
+  Var spread(const Var& y, const nn::Param& of) const;
   Var collected(const nn::Linear& l, const Var& x, const Var& residual) const;
 
-  comm::Group group_;
+  GroupAxis axis_;
   Scheme scheme_;
-  comm::Algorithm algorithm_;
 };
 
 std::string_view scheme_name(TensorParallel::Scheme s);

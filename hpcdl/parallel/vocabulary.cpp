@@ -1,6 +1,5 @@
 #include "hpcdl/parallel/vocabulary.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "hpcdl/core/describe.h"
@@ -10,26 +9,23 @@
 
 namespace hpcdl::parallel {
 
-VocabularyShare vocabulary_share(std::int64_t vocab, int rank, int ranks) {
+ColumnShares vocabulary_shares(std::int64_t vocab, int ranks) {
   if (vocab < ranks)
     fail_usage("shard", "a vocabulary of {} cannot be spread over {} ranks: use fewer along tp", vocab, ranks);
   constexpr std::int64_t kTile = 64, kTilesPerRank = 16;
-  const std::int64_t unit = vocab >= kTile * kTilesPerRank * ranks ? kTile : 1, units = vocab / unit;
-  const auto bound = [&](std::int64_t r) { return r == ranks ? vocab : units * r / ranks * unit; };
-  return {bound(rank), bound(rank + 1)};
+  return {vocab, vocab >= kTile * kTilesPerRank * ranks ? kTile : 1, ranks};
 }
 
 // ---------------------------------------------------------------- embedding
 
 void VocabularyEmbedding::forward(Stream& s, Tensor y, View table, View ids, View positions, const Args& a) {
-  const View added = a.peers.rank() == 0 ? positions : View();
+  const View added = a.positions ? positions : View();
   on(
       s,
       [&](auto, Pool& pool) {
         cpu::vocabulary_embedding(pool, y, table, ids, added, a.begin, added ? s.params().position : 0);
       },
       [&](auto& q) { cuda::vocabulary_embedding(q, y, table, ids, added, a.begin); });
-  if (a.sums) a.peers.all_reduce(s, y);
 }
 
 std::array<Spec, 4> VocabularyEmbedding::backward_scratch(const Spec& table, const Spec& ids, const Spec& positions,
@@ -51,111 +47,91 @@ void VocabularyEmbedding::backward(Stream& s, Grad dtable, Grad dpositions, View
   Embedding::backward(s, dtable, dpositions, here, dy, starts, sorted, ranks, parts, {a.out});
 }
 
-// ---------------------------------------------------------------- logits
+// ---------------------------------------------------------------- loss
 
 namespace {
 
-std::int64_t widest_share(std::int64_t vocab, int ranks) {
-  std::int64_t most = 0;
-  for (int r = 0; r < ranks; ++r) {
-    const auto share = vocabulary_share(vocab, r, ranks);
-    most = std::max(most, share.end - share.begin);
-  }
-  return most;
-}
-
-Tensor first_columns(const Tensor& x, std::int64_t begin, std::int64_t count) {
-  return Tensor(x.ptr<std::byte>() + begin * dtype_bytes(x.dtype()), {{x.rows(), count}, x.dtype()},
-                {x.row_stride(), 1}, x.device());
-}
-
-}  // namespace
-
-Spec GatherVocabulary::infer(const Spec& x, const Args& a) {
-  const auto is_share = [&](int rank) {
-    const auto share = vocabulary_share(a.vocab, rank, a.peers.size());
-    return x.shape.rank() >= 1 && x[-1] == share.end - share.begin;
-  };
-  if (a.peers.at) {
-    require(is_share(a.peers.rank()), name, "rank {} of {} has another share of {} words, got {}", a.peers.rank(),
-            a.peers.size(), a.vocab, to_string(x));
-  } else {  // of a program from a file: any rank's
-    int rank = 0;
-    while (rank < a.peers.size() && !is_share(rank)) ++rank;
-    require(rank < a.peers.size(), name, "no rank of {} has this share of {} words, got {}", a.peers.size(), a.vocab,
-            to_string(x));
-  }
-  Spec y = x;
-  y.shape[-1] = a.vocab;
-  return y;
-}
-std::array<Spec, 2> GatherVocabulary::scratch(const Spec& x, const Args& a) {
-  const std::int64_t rows = x[-1] ? x.size() / x[-1] : 0, width = widest_share(a.vocab, a.peers.size());
-  return {Spec{{rows, width}, x.dtype}, Spec{{a.peers.size(), rows, width}, x.dtype}};
-}
-void GatherVocabulary::forward(Stream& s, Tensor y, View x, Tensor mine, Tensor parts, const Args& a) {
-  static_cast<void>(infer(x.spec(), a));  // a program from a file may be another rank's
-  copy_rows(s, first_columns(mine, 0, x.cols()), x);
-  a.peers.all_gather(s, parts, mine);
-  for (int r = 0; r < a.peers.size(); ++r) {
-    const auto share = vocabulary_share(a.vocab, r, a.peers.size());
-    const Tensor part(parts.ptr<std::byte>() + r * mine.bytes(), mine.spec(), parts.device());
-    copy_rows(s, first_columns(y, share.begin, share.end - share.begin),
-              first_columns(part, 0, share.end - share.begin));
-  }
-}
-
-// ---------------------------------------------------------------- loss
-
-std::array<Spec, 4> VocabularyLoss::scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-  const auto list = LmHeadLoss::scratch(h, w, targets, local(a));
-  return {list[0], list[1], Spec{{3, targets.size()}, DType::f32}, targets};
-}
-
-void VocabularyLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w,
-                             View targets, Tensor chunk, Tensor stats, Tensor wire, Tensor here, const Args& a) {
-  const auto rows = targets.size();
-  const Columns columns{a.begin, w[0], a.vocab};
-  const auto elsewhere = static_cast<std::int32_t>(w[0]);
+/// The targets as the columns of this rank count; those of other ranks lie after its last.
+void count_from_here(Stream& s, const Tensor& here, const View& targets, const Columns& columns) {
+  const auto elsewhere = static_cast<std::int32_t>(columns.count);
   on(
       s, [&](auto, Pool&) { cpu::local_ids(here, targets, columns, elsewhere); },
       [&](auto& q) { cuda::local_ids(q, here, targets, columns, elsewhere); });
-  LmHeadLoss::forward(s, loss, count, Tensor(), logits, h, w, here, chunk, stats, local(a));
-  const Spec per_row{{rows}, DType::f32};
-  const Tensor top(wire.data(), per_row, wire.device()),
-      addends(wire.ptr<float>() + rows, {{2, rows}, DType::f32}, wire.device());
-  copy(s, top, View(stats.data(), per_row, stats.device()));
-  a.peers.all_reduce(s, top, comm::Reduce::max);
+}
+
+Spec per_row(const Spec& targets) { return {{targets.size()}, DType::f32}; }
+
+}  // namespace
+
+std::array<Spec, 3> VocabularyRows::infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
+  const auto whole = LmHeadLoss::infer(h, w, targets, {a.keep_logits});
+  return {per_row(targets), Spec{{4, targets.size()}, DType::f32}, whole[3]};
+}
+std::array<Spec, 3> VocabularyRows::scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
+  return {LmHeadLoss::scratch(h, w, targets, {a.keep_logits})[0], targets, Spec{{2}, DType::f32}};
+}
+void VocabularyRows::forward(Stream& s, Tensor top, Tensor stats, Tensor logits, View h, View w, View targets,
+                             Tensor chunk, Tensor here, Tensor unused, const Args& a) {
+  count_from_here(s, here, targets, {a.begin, w[0], a.vocab});
+  const Spec one{{1}, DType::f32};
+  LmHeadLoss::forward(s, Tensor(unused.data(), one, unused.device()),
+                      Tensor(unused.ptr<float>() + 1, one, unused.device()), Tensor(), logits, h, w, here, chunk, stats,
+                      {a.keep_logits});
+  copy(s, top, View(stats.data(), top.spec(), stats.device()));
+}
+
+Spec VocabularyAddends::infer(const Spec& top, const Spec& stats, const Spec& targets, const Args&) {
+  require_spec(name, "the largest logits", top, per_row(targets));
+  require_spec(name, "statistics", stats, {{4, targets.size()}, DType::f32});
+  require(targets.dtype == DType::i32, name, "targets must be I32, got {}", to_string(targets));
+  return {{2, targets.size()}, DType::f32};
+}
+void VocabularyAddends::forward(Stream& s, Tensor addends, View top, View stats, View targets, const Args& a) {
+  const Columns columns{a.begin, a.count, a.vocab};
   on(
-      s, [&](auto, Pool&) { cpu::loss_addends(wire, stats, targets, columns); },
-      [&](auto& q) { cuda::loss_addends(q, wire, stats, targets, columns); });
-  a.peers.all_reduce(s, addends);
-  const View row_loss(stats.ptr<float>() + 3 * rows, per_row, stats.device());
+      s, [&](auto, Pool&) { cpu::loss_addends(addends, top, stats, targets, columns); },
+      [&](auto& q) { cuda::loss_addends(q, addends, top, stats, targets, columns); });
+}
+
+std::array<Spec, 3> VocabularyLoss::infer(const Spec& h, const Spec& w, const Spec& targets, const Spec& top,
+                                          const Spec& addends, const Spec& logits, const Args& a) {
+  const auto whole = LmHeadLoss::infer(h, w, targets, {a.keep_logits});
+  require_spec(name, "the largest logits", top, per_row(targets));
+  require_spec(name, "sums", addends, {{2, targets.size()}, DType::f32});
+  require_spec(name, "logits", logits, whole[3]);
+  return {whole[0], whole[1], whole[2]};
+}
+void VocabularyLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View, View, View targets, View top,
+                             View addends, View, Tensor row_loss, const Args&) {
   on(
       s,
       [&](auto isa, Pool&) {
-        cpu::loss_of_rows(stats, lse, wire, targets);
+        cpu::loss_of_rows(row_loss, lse, top, addends, targets);
         hpcdl::cpu::cross_entropy_sum(isa, loss, count, row_loss, targets);
       },
       [&](auto& q) {
-        cuda::loss_of_rows(q, stats, lse, wire, targets);
+        cuda::loss_of_rows(q, row_loss, lse, top, addends, targets);
         hpcdl::cuda::cross_entropy_sum(q, loss, count, row_loss, targets);
       });
 }
 
-std::array<Spec, 3> VocabularyLoss::backward_scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-  const auto list = LmHeadLoss::backward_scratch(h, w, targets, local(a));
+std::array<Spec, 3> VocabularyLoss::backward_scratch(const Spec& h, const Spec& w, const Spec& targets, const Spec&,
+                                                     const Spec&, const Spec&, const Args& a) {
+  const auto list = LmHeadLoss::backward_scratch(h, w, targets, {a.keep_logits});
   return {list[0], list[1], targets};
 }
-
 void VocabularyLoss::backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits,
                               View dloss, Tensor chunk, Tensor sum, Tensor here, const Args& a) {
-  const Columns columns{a.begin, w[0], a.vocab};
-  const auto elsewhere = static_cast<std::int32_t>(w[0]);
-  on(
-      s, [&](auto, Pool&) { cpu::local_ids(here, targets, columns, elsewhere); },
-      [&](auto& q) { cuda::local_ids(q, here, targets, columns, elsewhere); });
-  LmHeadLoss::backward(s, dh, dw, h, w, here, lse, logits, dloss, chunk, sum, local(a));
+  count_from_here(s, here, targets, {a.begin, w[0], a.vocab});
+  LmHeadLoss::backward(s, dh, dw, h, w, here, lse, logits, dloss, chunk, sum, {a.keep_logits});
+}
+
+Var vocabulary_loss(const Var& h, const Var& w, const Var& targets, VocabularyRows::Args a, const Axis& axis) {
+  a.keep_logits = a.keep_logits && (h.graph().wants_gradient(h) || h.graph().wants_gradient(w));
+  const auto [top, stats, logits] = record<VocabularyRows>(a, h, w, targets);
+  const Var all = all_maximum(top, axis);
+  const Var sums = leave(record<VocabularyAddends>({a.begin, w[0], a.vocab}, all, stats, targets), axis);
+  return record<VocabularyLoss>(a, h, w, targets, all, sums, logits)[0];
 }
 
 // ---------------------------------------------------------------- CPU
@@ -195,11 +171,11 @@ void local_ids(Tensor here, View ids, Columns c, std::int32_t elsewhere) {
   }
 }
 
-void loss_addends(Tensor wire, View stats, View targets, Columns c) {
+void loss_addends(Tensor addends, View tops, View stats, View targets, Columns c) {
   const auto rows = targets.size();
   const float *top = stats.ptr<float>(), *sum = top + rows, *at_target = sum + rows;
-  const float* all = wire.ptr<float>();
-  float *sums = wire.ptr<float>() + rows, *logits = sums + rows;
+  const float* all = tops.ptr<float>();
+  float *sums = addends.ptr<float>(), *logits = sums + rows;
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t t = targets.ptr<std::int32_t>()[r], at = t - c.begin;
     // Where all logits are -inf there is nothing to be relative to.
@@ -209,13 +185,13 @@ void loss_addends(Tensor wire, View stats, View targets, Columns c) {
   }
 }
 
-void loss_of_rows(Tensor stats, Tensor lse, View wire, View targets) {
+void loss_of_rows(Tensor row_loss, Tensor lse, View tops, View addends, View targets) {
   const auto rows = targets.size();
-  const float *top = wire.ptr<float>(), *sum = top + rows, *at_target = sum + rows;
+  const float *top = tops.ptr<float>(), *sum = addends.ptr<float>(), *at_target = sum + rows;
   for (std::int64_t r = 0; r < rows; ++r) {
     const float log_sum = std::log(sum[r]);
     if (lse) lse.ptr<float>()[r] = top[r] + log_sum, lse.ptr<float>()[rows + r] = lse_rest(top[r], log_sum);
-    stats.ptr<float>()[3 * rows + r] = targets.ptr<std::int32_t>()[r] < 0 ? 0.0f : (top[r] - at_target[r]) + log_sum;
+    row_loss.ptr<float>()[r] = targets.ptr<std::int32_t>()[r] < 0 ? 0.0f : (top[r] - at_target[r]) + log_sum;
   }
 }
 

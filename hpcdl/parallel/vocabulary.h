@@ -5,30 +5,28 @@
 //
 // Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
 
+#include "hpcdl/graph/graph.h"
 #include "hpcdl/ops/embedding/embedding.h"
+#include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
-#include "hpcdl/parallel/collectives.h"
 
 namespace hpcdl::parallel {
 
-/// What rank `rank` of `ranks` holds of a vocabulary: shares that differ by one row or, in vocabularies so large that
+/// What the ranks hold of a vocabulary: shares that differ by one row or, in vocabularies so large that
 /// this costs little balance, by the 64 rows that products on a GPU like.
-struct VocabularyShare {
-  std::int64_t begin, end;
-};
-VocabularyShare vocabulary_share(std::int64_t vocab, int rank, int ranks);
+/// UsageError where there are more ranks than rows.
+ColumnShares vocabulary_shares(std::int64_t vocab, int ranks);
 
-/// Embedding (ops/embedding) of rows that are spread over the ranks. A rank adds zeros for ids of others, and rank 0
-/// the positions; `sums` adds the ranks up. The gradients of the rank's rows and of the positions follow from dy, which
-/// every rank has. Ids that no rank has give zeros (rows of NaN on one rank): the data loader refuses them before.
+/// Embedding (ops/embedding) of the rows that this rank has: zeros for ids of others, so that the result is an addend.
+/// The gradients of the rank's rows and of the positions follow from dy, which every rank has. Ids that no rank has give
+/// zeros (rows of NaN on one rank): the data loader refuses them before.
 struct VocabularyEmbedding {
   static constexpr std::string_view name = "vocabulary_embedding";
   static constexpr bool kGathers = true;
   struct Args {
     DType out = DType::none;
-    Peers peers;
     std::int64_t begin = 0;
-    bool sums = true;
+    bool positions = true;  // adds them: one rank does
   };
   static Spec infer(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
     return Embedding::infer(table, ids, positions, {a.out});
@@ -44,55 +42,70 @@ struct VocabularyEmbedding {
   using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>, Scratch<3>>;
 };
 
-/// lm_head_loss (ops/lm_head_loss) of logits that are spread over the ranks by columns: w holds the rank's V_r rows.
-/// Three numbers of each row of h cross the wire: the largest logit, the sum of exponentials and the logit of the
-/// target. Loss and count are those of the whole vocabulary on every rank; dh is the rank's addend, for Enter in front
-/// of it.
-struct VocabularyLoss {
-  static constexpr std::string_view name = "vocabulary_loss";
-  static constexpr int kAux = 2;
+// lm_head_loss (ops/lm_head_loss) of logits that are spread over the ranks by columns, as three ops with exchanges
+// between them; w holds the rank's V_r rows. Three numbers of each row of h are exchanged: the largest logit, the sum
+// of exponentials and the logit of the target.
+
+/// What a rank knows of each row: the largest logit; (4, rows) that and the sum of exponentials, the logit of the
+/// target and working memory; the logits, empty unless they are kept.
+struct VocabularyRows {
+  static constexpr std::string_view name = "vocabulary_rows";
   struct Args {
     bool keep_logits = false;
-    Peers peers;
     std::int64_t begin = 0, vocab = 0;  // of all ranks
   };
-  static LmHeadLoss::Args local(const Args& a) { return {.keep_logits = a.keep_logits}; }
-  static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-    return LmHeadLoss::infer(h, w, targets, local(a));
-  }
+  static std::array<Spec, 3> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
   static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-    return LmHeadLoss::cost(h, w, targets, local(a));
+    return LmHeadLoss::cost(h, w, targets, {a.keep_logits});
   }
-  static Cost backward_cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-    return LmHeadLoss::backward_cost(h, w, targets, local(a));
+  /// A chunk of logits, the targets as the rank's columns count, loss and count of these.
+  static std::array<Spec, 3> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
+  static void forward(Stream& s, Tensor top, Tensor stats, Tensor logits, View h, View w, View targets, Tensor chunk,
+                      Tensor here, Tensor unused, const Args& a);
+};
+
+/// (2, rows): sum and logit of the target as the ranks add them up, given the largest logit of all ranks.
+struct VocabularyAddends {
+  static constexpr std::string_view name = "vocabulary_addends";
+  struct Args {
+    std::int64_t begin = 0, count = 0, vocab = 0;
+  };
+  static Spec infer(const Spec& top, const Spec& stats, const Spec& targets, const Args& a);
+  static Cost cost(const Spec& top, const Spec& stats, const Spec&, const Args&) {
+    return {0, static_cast<double>(3 * top.bytes() + stats.bytes())};
   }
-  /// A chunk of logits; per row: maximum, sum, logit of the target, loss; what crosses the wire: maximum, then sum and
-  /// target; the targets as the rank's columns count.
-  static std::array<Spec, 4> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
-  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
-                      Tensor chunk, Tensor stats, Tensor wire, Tensor here, const Args& a);
-  static std::array<Spec, 3> backward_scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
+  static void forward(Stream& s, Tensor addends, View top, View stats, View targets, const Args& a);
+};
+
+/// Loss and count, those of the whole vocabulary on every rank. Owns the gradient of all three: dh is the rank's
+/// addend.
+struct VocabularyLoss {
+  static constexpr std::string_view name = "vocabulary_loss";
+  static constexpr int kAux = 1;
+  using Args = VocabularyRows::Args;
+  static std::array<Spec, 3> infer(const Spec& h, const Spec& w, const Spec& targets, const Spec& top,
+                                   const Spec& addends, const Spec& logits, const Args& a);
+  static Cost cost(const Spec&, const Spec&, const Spec& targets, const Spec& top, const Spec& addends, const Spec&,
+                   const Args&) {
+    return {0, static_cast<double>(targets.bytes() + top.bytes() + addends.bytes())};
+  }
+  static Cost backward_cost(const Spec& h, const Spec& w, const Spec& targets, const Spec&, const Spec&, const Spec&,
+                            const Args& a) {
+    return LmHeadLoss::backward_cost(h, w, targets, {a.keep_logits});
+  }
+  /// The loss of each row.
+  static std::array<Spec, 1> scratch(const Spec&, const Spec&, const Spec&, const Spec& top, const Spec&, const Spec&,
+                                     const Args&) {
+    return {top};
+  }
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View h, View w, View targets, View top,
+                      View addends, View logits, Tensor row_loss, const Args& a);
+  static std::array<Spec, 3> backward_scratch(const Spec& h, const Spec& w, const Spec& targets, const Spec&,
+                                              const Spec&, const Spec&, const Args& a);
   static void backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss,
                        Tensor chunk, Tensor sum, Tensor here, const Args& a);
   using Backward =
-      Operands<dIn<0>, dIn<1>, In<0>, In<1>, In<2>, Out<2>, Out<3>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>>;
-};
-
-/// Logits (..., V_r) of each rank's rows of the head to (..., V) on all, bit for bit. For inference: what trains never
-/// has them in one place.
-struct GatherVocabulary {
-  static constexpr std::string_view name = "gather_vocabulary";
-  struct Args {
-    Peers peers;
-    std::int64_t vocab = 0;  // of all ranks
-  };
-  static Spec infer(const Spec& x, const Args& a);
-  static Cost cost(const Spec& x, const Args& a) {
-    return {0, (1.0 + 3.0 * a.peers.size()) * static_cast<double>(x.bytes())};
-  }
-  /// The parts of all ranks, as wide as the widest, and before them the rank's own.
-  static std::array<Spec, 2> scratch(const Spec& x, const Args& a);
-  static void forward(Stream& s, Tensor y, View x, Tensor mine, Tensor parts, const Args& a);
+      Operands<dIn<0>, dIn<1>, In<0>, In<1>, In<2>, Out<2>, In<5>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>>;
 };
 
 /// The columns of a vocabulary that a rank has, and how many there are.
@@ -105,28 +118,23 @@ void vocabulary_embedding(Pool&, Tensor y, View table, View ids, View positions,
                           std::int64_t position);
 /// here[i] = ids[i] - begin; -1 where ids[i] < 0, `elsewhere` where that row is another rank's.
 void local_ids(Tensor here, View ids, Columns c, std::int32_t elsewhere);
-/// wire (3, rows): sum and target logit as the other ranks add them up, once wire[0] is the maximum of all.
-void loss_addends(Tensor wire, View stats, View targets, Columns c);
-/// lse and, in stats[3], the loss of each row, from what all ranks have added up.
-void loss_of_rows(Tensor stats, Tensor lse, View wire, View targets);
+/// See VocabularyAddends.
+void loss_addends(Tensor addends, View top, View stats, View targets, Columns c);
+/// lse, which may be absent, and the loss of each row from what all ranks have added up.
+void loss_of_rows(Tensor row_loss, Tensor lse, View top, View addends, View targets);
 }  // namespace cpu
 namespace cuda {
 void vocabulary_embedding(Stream&, Tensor y, View table, View ids, View positions, std::int64_t begin);
 void local_ids(Stream&, Tensor here, View ids, Columns c, std::int32_t elsewhere);
-void loss_addends(Stream&, Tensor wire, View stats, View targets, Columns c);
-void loss_of_rows(Stream&, Tensor stats, Tensor lse, View wire, View targets);
+void loss_addends(Stream&, Tensor addends, View top, View stats, View targets, Columns c);
+void loss_of_rows(Stream&, Tensor row_loss, Tensor lse, View top, View addends, View targets);
 }  // namespace cuda
 
 inline Var vocabulary_embedding(const Var& table, const Var& ids, const Var& positions,
                                 const VocabularyEmbedding::Args& a) {
   return record<VocabularyEmbedding>(a, table, ids, positions);
 }
-inline Var gather_vocabulary(const Var& logits, const Peers& peers, std::int64_t vocab) {
-  return record<GatherVocabulary>({peers, vocab}, logits);
-}
-/// {loss, count}
-inline auto vocabulary_loss(const Var& h, const Var& w, const Var& targets, const VocabularyLoss::Args& a) {
-  return record<VocabularyLoss>(a, h, w, targets);
-}
+/// The sum of the losses. Logits are kept for a backward pass alone.
+Var vocabulary_loss(const Var& h, const Var& w, const Var& targets, VocabularyRows::Args a, const Axis& axis);
 
 }  // namespace hpcdl::parallel

@@ -128,8 +128,8 @@ void StepPrograms::record_update(Graph& g) const {
   const auto update = [&] {
     const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
     if (const auto* shared = model_.sharing()) {
-      parallel::record_sum_gradients(g, addends, shared->peers());
-      parallel::record_grad_norm(g, whole, parts, norm, shared->peers());
+      parallel::record_sum_gradients(g, addends, shared->axis());
+      parallel::record_grad_norm(g, whole, parts, norm, shared->axis());
     } else {
       record_grad_norm(g, whole, norm);
     }
