@@ -13,6 +13,7 @@
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/train/train_step.h"
 
 using namespace hpcdl;

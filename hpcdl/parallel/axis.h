@@ -26,4 +26,7 @@ class GroupAxis final : public Ranks {
   comm::Algorithm algorithm_;
 };
 
+/// What an axis that is bound to a group stands for.
+inline const comm::Group& group_of(const Axis& axis) { return static_cast<const GroupAxis&>(axis.bound()).group(); }
+
 }  // namespace hpcdl::parallel

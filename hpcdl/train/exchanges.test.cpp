@@ -11,6 +11,7 @@
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/program/axis.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/step_programs.h"
@@ -104,7 +105,7 @@ TEST(exchanges, of_language_models_are_what_is_counted) {
                               .accumulate = variant,
                               .forward = {.recompute = variant, .fused_mlp = variant}};
           expect_declared(model, mesh, o, true,
-                          fmt::format("{}, {}, {}", io::enum_name(family), parallel::scheme_name(scheme), variant));
+                          fmt::format("{}, {}, {}", io::enum_name(family), nn::scheme_name(scheme), variant));
         });
 }
 

@@ -4,6 +4,7 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/train/check_config.h"
 
 namespace hpcdl::train {

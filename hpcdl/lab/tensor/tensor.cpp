@@ -88,7 +88,7 @@ std::string tensor_table(const TensorReport& r) {
       r.ranks, format_count(static_cast<double>(r.parameters)), r.options.batch * r.model.context, "scheme",
       "bytes sent", "declared", "ratio", "step", "activations");
   for (const auto& s : r.results)
-    text += fmt::format("{:<10} {:>14} {:>14} {:>7.3f} {:>7.1f} ms {:>12}\n", parallel::scheme_name(s.scheme),
+    text += fmt::format("{:<10} {:>14} {:>14} {:>7.3f} {:>7.1f} ms {:>12}\n", nn::scheme_name(s.scheme),
                         format_bytes(s.wire_bytes), format_bytes(s.declared_bytes),
                         s.declared_bytes > 0 ? s.wire_bytes / s.declared_bytes : 1.0, 1e3 * s.seconds(),
                         format_bytes(static_cast<double>(s.arena_bytes)));
@@ -105,7 +105,7 @@ nlohmann::ordered_json tensor_json(const TensorReport& r) {
                               {"algorithm", r.options.device.is_cuda() ? "auto" : "ring"},
                               {"schemes", nlohmann::ordered_json::array()}};
   for (const auto& s : r.results)
-    j["schemes"].push_back({{"scheme", parallel::scheme_name(s.scheme)},
+    j["schemes"].push_back({{"scheme", nn::scheme_name(s.scheme)},
                             {"wire_bytes", s.wire_bytes},
                             {"declared_bytes", s.declared_bytes},
                             {"seconds", s.seconds()},

@@ -1,4 +1,4 @@
-#include "hpcdl/parallel/vocabulary.h"
+#include "hpcdl/ops/vocabulary/vocabulary.h"
 
 #include <cmath>
 
@@ -7,7 +7,7 @@
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/rows.h"
 
-namespace hpcdl::parallel {
+namespace hpcdl {
 
 ColumnShares vocabulary_shares(std::int64_t vocab, int ranks) {
   if (vocab < ranks)
@@ -107,11 +107,11 @@ void VocabularyLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, V
       s,
       [&](auto isa, Pool&) {
         cpu::loss_of_rows(row_loss, lse, top, addends, targets);
-        hpcdl::cpu::cross_entropy_sum(isa, loss, count, row_loss, targets);
+        cpu::cross_entropy_sum(isa, loss, count, row_loss, targets);
       },
       [&](auto& q) {
         cuda::loss_of_rows(q, row_loss, lse, top, addends, targets);
-        hpcdl::cuda::cross_entropy_sum(q, loss, count, row_loss, targets);
+        cuda::cross_entropy_sum(q, loss, count, row_loss, targets);
       });
 }
 
@@ -124,14 +124,6 @@ void VocabularyLoss::backward(Stream& s, Grad dh, Grad dw, View h, View w, View 
                               View dloss, Tensor chunk, Tensor sum, Tensor here, const Args& a) {
   count_from_here(s, here, targets, {a.begin, w[0], a.vocab});
   LmHeadLoss::backward(s, dh, dw, h, w, here, lse, logits, dloss, chunk, sum, {a.keep_logits});
-}
-
-Var vocabulary_loss(const Var& h, const Var& w, const Var& targets, VocabularyRows::Args a, const Axis& axis) {
-  a.keep_logits = a.keep_logits && (h.graph().wants_gradient(h) || h.graph().wants_gradient(w));
-  const auto [top, stats, logits] = record<VocabularyRows>(a, h, w, targets);
-  const Var all = all_maximum(top, axis);
-  const Var sums = leave(record<VocabularyAddends>({a.begin, w[0], a.vocab}, all, stats, targets), axis);
-  return record<VocabularyLoss>(a, h, w, targets, all, sums, logits)[0];
 }
 
 // ---------------------------------------------------------------- CPU
@@ -196,4 +188,4 @@ void loss_of_rows(Tensor row_loss, Tensor lse, View tops, View addends, View tar
 }
 
 }  // namespace cpu
-}  // namespace hpcdl::parallel
+}  // namespace hpcdl

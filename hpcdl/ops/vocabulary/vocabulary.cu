@@ -1,12 +1,11 @@
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
-#include "hpcdl/parallel/vocabulary.h"
+#include "hpcdl/ops/vocabulary/vocabulary.h"
 
-namespace hpcdl::parallel::cuda {
+namespace hpcdl::cuda {
 namespace {
 
-using namespace hpcdl::cuda;
 constexpr int kThreads = 256;
 
 struct Rows {
@@ -109,4 +108,4 @@ void loss_of_rows(Stream& s, Tensor row_loss, Tensor lse, View tops, View sums, 
   launched("vocabulary_loss");
 }
 
-}  // namespace hpcdl::parallel::cuda
+}  // namespace hpcdl::cuda

@@ -5,12 +5,11 @@
 //
 // Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
 
-#include "hpcdl/graph/graph.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
-namespace hpcdl::parallel {
+namespace hpcdl {
 
 /// What the ranks hold of a vocabulary: shares that differ by one row or, in vocabularies so large that
 /// this costs little balance, by the 64 rows that products on a GPU like.
@@ -130,11 +129,18 @@ void loss_addends(Stream&, Tensor addends, View top, View stats, View targets, C
 void loss_of_rows(Stream&, Tensor row_loss, Tensor lse, View top, View addends, View targets);
 }  // namespace cuda
 
-inline Var vocabulary_embedding(const Var& table, const Var& ids, const Var& positions,
-                                const VocabularyEmbedding::Args& a) {
+template <Symbolic V>
+V vocabulary_embedding(const V& table, const V& ids, const V& positions, const VocabularyEmbedding::Args& a) {
   return record<VocabularyEmbedding>(a, table, ids, positions);
 }
 /// The sum of the losses. Logits are kept for a backward pass alone.
-Var vocabulary_loss(const Var& h, const Var& w, const Var& targets, VocabularyRows::Args a, const Axis& axis);
+template <Symbolic V>
+V vocabulary_loss(const V& h, const V& w, const V& targets, VocabularyRows::Args a, const Axis& axis) {
+  a.keep_logits = a.keep_logits && (h.graph().wants_gradient(h) || h.graph().wants_gradient(w));
+  const auto [top, stats, logits] = record<VocabularyRows>(a, h, w, targets);
+  const V all = all_maximum(top, axis);
+  const V sums = leave(record<VocabularyAddends>({a.begin, w[0], a.vocab}, all, stats, targets), axis);
+  return record<VocabularyLoss>(a, h, w, targets, all, sums, logits)[0];
+}
 
-}  // namespace hpcdl::parallel
+}  // namespace hpcdl
