@@ -122,7 +122,7 @@ void run_rank(const std::vector<Kind>& kinds, const comm::Group& world) {
 Kind kind_of(const std::string& text) {
   const auto colon = text.find(':');
   for (const auto s : {TensorParallel::conjugate, TensorParallel::sequence, TensorParallel::naive})
-    if (text.substr(0, colon) == parallel::scheme_name(s)) return {s, colon != std::string::npos, text};
+    if (text.substr(0, colon) == nn::scheme_name(s)) return {s, colon != std::string::npos, text};
   fail_usage("bench", "no scheme \"{}\": expected conjugate, sequence or naive", text);
 }
 

@@ -1,4 +1,4 @@
-// hpcdl bench tp: what sharing layers out costs, by scheme: bytes between ranks, counted and by formula, time and
+// hpcdl bench tp: what sharing layers out costs, by scheme: bytes between ranks, counted and as declared, time and
 // memory.
 
 #include "cli/bench_tp.h"

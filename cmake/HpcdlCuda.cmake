@@ -46,7 +46,7 @@ endfunction()
 function(hpcdl_gpu_tests)
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/ops/*/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/graph/*.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/train/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/io/upload.test.cpp
-    ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/parallel/batch_norm.test.cpp
+    ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/parallel/gradients.test.cpp)
   add_executable(gpu_tests ${files})
   target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl_lab hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)

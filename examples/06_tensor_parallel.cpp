@@ -13,6 +13,7 @@
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/train/train_step.h"
 
 using namespace hpcdl;
@@ -37,10 +38,10 @@ float mlp_by_hand(const comm::Group& tp) {
   Pool pool(1);
   Stream stream(pool);
   Graph g({.inference = true});
-  const parallel::Peers peers(tp);
-  const Var in = parallel::enter(g.constant("x", x.tensor), peers);  // its gradient would be summed over the ranks
+  const parallel::GroupAxis ranks(tp);
+  const Var in = enter(g.constant("x", x.tensor), ranks.axis());  // its gradient would be summed over the ranks
   const Var hidden = linear(in, g.constant("w1", w1.tensor), {}, {.activation = Activation::gelu_tanh});
-  const Var y = g.keep(parallel::leave(linear(hidden, g.constant("w2", w2.tensor)), peers));
+  const Var y = g.keep(leave(linear(hidden, g.constant("w2", w2.tensor)), ranks.axis()));
   const Instance exe(g.finish());
   exe.run(stream);
   float sum = 0;

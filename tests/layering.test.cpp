@@ -16,9 +16,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands to its left.
-const std::vector<std::string> kOrder = {"core",   "simd",  "cuda",  "program", "ops",    "graph", "comm",
-                                         "nn",     "io",    "state", "optim",   "quant",  "data",  "parallel",
-                                         "models", "train", "infer", "lab",     "testing"};
+const std::vector<std::string> kOrder = {"core",   "simd",     "cuda",  "program", "ops",   "graph", "comm",
+                                         "nn",     "io",       "state", "optim",   "quant", "data",  "models",
+                                         "parallel", "train", "infer", "lab",     "testing"};
 constexpr int kHardCap = 700;
 constexpr int kMedianCap = 150;
 
@@ -84,6 +84,20 @@ TEST(layering, folders_include_only_what_stands_before_them) {
     }
   }
   EXPECT_GT(seen, 10);
+}
+
+/// Parallelism is declared by models and recorded as ops on named axes: only what binds these axes knows groups.
+TEST(layering, models_know_no_groups_of_ranks) {
+  int seen = 0;
+  for (const File& f : files()) {
+    if (const auto folder = folder_of(f.path); (folder != "nn" && folder != "models") || f.path.ends_with(".test.cpp"))
+      continue;
+    ++seen;
+    for (std::size_t i = 0; i < f.lines.size(); ++i)
+      for (const char* what : {"#include \"hpcdl/comm/", "#include \"hpcdl/parallel/", "comm::", "parallel::"})
+        EXPECT_EQ(f.lines[i].find(what), std::string::npos) << f.path << ":" << i + 1 << ": " << f.lines[i];
+  }
+  EXPECT_GT(seen, 20);
 }
 
 TEST(layering, libraries_and_programs_know_their_place) {

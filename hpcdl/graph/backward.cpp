@@ -187,7 +187,7 @@ void Graph::run_backward() {
         std::any_of(node.out.begin(), node.out.end(), [&](int id) { return id >= 0 && base(id).gradient_slot >= 0; });
     const bool useful =
         std::any_of(node.in.begin(), node.in.end(), [&](int id) { return id >= 0 && value(id).needs_gradient; });
-    if (wanted && useful && node.op->backward) {
+    if (wanted && useful && node.op->differentiable()) {
       if (node.segment >= 0 && !rematerialised_[static_cast<std::size_t>(node.segment)]) rematerialise(node.segment);
       backward_of(node);
     }
@@ -247,9 +247,16 @@ void Graph::backward_of(const Node& node) {
     operands.push_back(o);
   }
   args = program_.args.data() + node.args;
-  const Cost cost =
-      op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
-  push_backward(node, operands, cost);
+  if (op.record_backward) {
+    std::vector<std::byte> own(program_.args.begin() + node.args,  // which its records add to
+                               program_.args.begin() + node.args + static_cast<std::ptrdiff_t>(op.args_bytes));
+    if (auto* bound = op.bound ? op.bound(own.data()) : nullptr) bound->at = bindings_.object(bound->name);
+    op.record_backward(*this, operands, own.data());
+  } else {
+    const Cost cost =
+        op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
+    push_backward(node, operands, cost);
+  }
   for (const auto& [id, from] : late) {
     Operand pair[2] = {write_gradient(id), from};
     pair[1].access = Access::read;
@@ -326,6 +333,10 @@ void Graph::rematerialise(int segment) {
   for (auto i = first; i < last; ++i) {
     if (!again[i - first]) continue;
     const Node& node = nodes_[i];
+    if (node.op->renames) {
+      remap_[base_of(node.out[0])] = remapped(node.in[0]);
+      continue;
+    }
     scope_ = node.scope;
     const void* args = program_.args.data() + node.args;
     std::vector<Spec> specs;
@@ -334,13 +345,18 @@ void Graph::rematerialise(int segment) {
     auto operands = forward_operands(*node.op, node.in, node.out, args);
     for (std::size_t k = 0; k < node.out.size(); ++k) {
       if (node.out[k] < 0) continue;
+      if (node.op->updates) {
+        operands[k].slot = remapped(node.out[k]);
+        continue;
+      }
       const auto& v = value(node.out[k]);
       operands[k].slot = add_slot({v.operand.spec, SlotKind::temp, v.name + ".again"});
       if (made[base_of(node.out[k])]) remap_[base_of(node.out[k])] = operands[k].slot;
     }
-    for (std::size_t k = 0; k < node.in.size(); ++k)
+    const std::size_t updated = node.op->updates ? 1 : 0;  // that input is the output
+    for (std::size_t k = updated; k < node.in.size(); ++k)
       if (node.in[k] >= 0)
-        if (const int slot = remapped(node.in[k]); slot >= 0) operands[node.out.size() + k].slot = slot;
+        if (const int slot = remapped(node.in[k]); slot >= 0) operands[node.out.size() + k - updated].slot = slot;
     push(node.op->name, false, operands, node.args, cost, Phase::recompute);
   }
   scope_ = outer;

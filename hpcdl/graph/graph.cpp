@@ -246,9 +246,9 @@ std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const i
   for (int id : in) specs.push_back(id < 0 ? Spec() : value(id).operand.spec);
   for (int id : out) {
     operands.push_back(id < 0 ? Operand() : value(id).operand);
-    operands.back().access = Access::write;
+    operands.back().access = op.updates ? Access::update : Access::write;
   }
-  for (int id : in) {
+  for (int id : in.subspan(op.updates ? 1 : 0)) {
     operands.push_back(id < 0 ? Operand() : value(id).operand);
     operands.back().access = Access::read;
   }
@@ -269,15 +269,22 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   std::vector<Spec> specs(in.size());
   Spec outs[OpInfo::kMaxOut];
   const Bound* bound = op.bound ? op.bound(const_cast<void*>(args)) : nullptr;
-  Node node{&op, {}, {}, store_args(args, op.args_bytes, bound), scope_, segment_};
+  Node node{&op, {}, {}, store_args(args, op.args_bytes, op.renames ? nullptr : bound), scope_, segment_};
+  if (op.renames && bound) {  // no record has these arguments; backward() asks for the object by its name
+    if (bound->at) bindings_.bind(bound->name, bound->at);
+    op.bound(program_.args.data() + node.args)->at = nullptr;
+  }
   bool needs_gradient = false;
   for (std::size_t i = 0; i < in.size(); ++i) {
     node.in.push_back(in[i].id());
     specs[i] = in[i] ? in[i].spec() : Spec();
     if (in[i]) needs_gradient |= value(in[i].id()).needs_gradient;
   }
-  needs_gradient = needs_gradient && op.backward && !options_.inference;
+  if (op.updates) return {update(op, std::move(node), specs)};
+  needs_gradient = needs_gradient && op.differentiable() && !options_.inference;
   op.infer(specs.data(), args, outs);
+  require(!op.renames || View(nullptr, in[0].spec(), in[0].operand().strides, {}).is_contiguous(), op.name,
+          "needs a contiguous tensor, got columns of one");
   std::vector<Var> result;
   for (int i = 0; i < op.n_out; ++i) {
     const bool aux = i >= op.n_out - op.n_aux;
@@ -285,8 +292,10 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
       node.out.push_back(-1);
       continue;
     }
-    const int slot = add_slot({outs[i], SlotKind::temp, std::string(op.name)});
-    const int id = add_value({.operand = whole(slot, outs[i], Access::read),
+    const auto operand = op.renames
+                             ? in[0].operand()
+                             : whole(add_slot({outs[i], SlotKind::temp, std::string(op.name)}), outs[i], Access::read);
+    const int id = add_value({.operand = operand,
                               .base = -1,
                               .region = {},
                               .needs_gradient = needs_gradient && !aux,
@@ -295,10 +304,47 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
     node.out.push_back(id);
     if (!aux) result.push_back(var(id));
   }
-  const auto operands = forward_operands(op, node.in, node.out, args);
-  push(op.name, false, operands, node.args, op.cost(specs.data(), args), Phase::forward);
+  if (!op.renames) {
+    const auto operands = forward_operands(op, node.in, node.out, args);
+    push(op.name, false, operands, node.args, op.cost(specs.data(), args), Phase::forward);
+  }
   if (!options_.inference) nodes_.push_back(std::move(node));
   return result;
+}
+
+/// Overwrites input 0, which must have come from an op and be new: nothing has read it, and no gradient rule will read
+/// what it was.
+Var Graph::update(const OpInfo& op, Node node, std::span<const Spec> specs) {
+  const int id = node.in[0];
+  const auto& o = value(id).operand;
+  const auto& slot = program_.slots[static_cast<std::size_t>(o.slot)];
+  require(slot.kind == SlotKind::temp && o.spec.bytes() == slot.spec.bytes(), op.name,
+          "works in place, so it needs all of what another op made, got {} of \"{}\"", to_string(o.spec), slot.name);
+  bool made = false;
+  for (auto r = program_.records.rbegin(); r != program_.records.rend() && !made; ++r) {
+    for (const auto& other : std::span(program_.operands).subspan(r->operands, r->operand_count)) {
+      if (other.slot != o.slot) continue;
+      require(other.access != Access::read, op.name, "works in place, but \"{}\" has already read its operand",
+              r->op.view());
+      made = true;
+    }
+  }
+  for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n) {
+    const auto at = std::find(n->out.begin(), n->out.end(), value(id).base);
+    if (at == n->out.end()) continue;
+    require(n->segment == segment_, op.name,
+            "works in place: call it within the checkpoint() that computes its operand");
+    for (const auto& ref : n->op->backward_operands)
+      require(ref.kind != OperandKind::out || ref.index != at - n->out.begin(), op.name,
+              "works in place, but the gradient of \"{}\" needs what it would overwrite", n->op->name);
+    break;
+  }
+  node.out = {id};
+  const auto operands = forward_operands(op, node.in, node.out, program_.args.data() + node.args);
+  if (!casts_.empty()) forget_casts(operands);
+  push(op.name, false, operands, node.args, op.cost(specs.data(), program_.args.data() + node.args), Phase::forward);
+  if (!options_.inference) nodes_.push_back(std::move(node));
+  return var(id);
 }
 
 Tensor Graph::eager_tensor(const Var& x) const {

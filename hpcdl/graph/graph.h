@@ -90,6 +90,8 @@ class Graph {
   /// The gradient of x after backward(); absent when none was recorded. Of leaves alone: what lies between them may be
   /// overwritten.
   Var gradient(const Var& x) const;
+  /// Whether backward() can give x a gradient.
+  bool wants_gradient(const Var& x) const { return x && value(x.id()).needs_gradient && !options_.inference; }
   void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
 
   /// Runs f and forgets its intermediates: backward records them anew just before they are needed
@@ -197,6 +199,7 @@ class Graph {
   static Operand whole(int slot, const Spec& spec, Access access);
   Operand scratch(const Spec& spec);
 
+  Var update(const OpInfo& op, Node node, std::span<const Spec> specs);
   std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
                                         const void* args);
   void push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);

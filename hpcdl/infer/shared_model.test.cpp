@@ -75,7 +75,7 @@ TEST(SharedModel, LogitsAreThoseOfOneProcess) {
           float worst = 0;
           for (std::size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::fabs(got[i] - want[i]));
           EXPECT_LE(worst, 1e-5f * largest)
-              << parallel::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
+              << nn::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
         });
   }
 }
@@ -93,7 +93,7 @@ TEST(SharedModel, GeneratesTheTokensOfOneProcess) {
         for (const auto scheme : {Scheme::conjugate, Scheme::naive})
           testing::run_ranks(n, [&](const comm::Group& world) {
             EXPECT_EQ(generated(LanguageModel::open(tmp.path(), sharing(world, scheme)), sampling), want)
-                << parallel::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
+                << nn::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
           });
     }
   }

@@ -5,6 +5,7 @@
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
+#include "hpcdl/ops/vocabulary/vocabulary.h"
 
 namespace hpcdl::models {
 
@@ -18,13 +19,21 @@ Activation activation_of(const io::ModelConfig& c) {
 
 namespace {
 
-Var drop(const nn::Split* split, const Var& x, const nn::ForwardOptions& o) {
-  return split ? split->dropout(x, o.dropout, o.part) : dropout(x, o.dropout, o.part);
+/// Of activations between the layers: what all ranks have is dropped alike on all, a part of the tokens as the whole
+/// would be.
+Var drop(const nn::Sharing* s, const Var& x, const nn::ForwardOptions& o) {
+  const bool part_of_tokens = s && s->scheme == nn::Sharing::sequence;
+  return dropout(x, o.dropout, part_of_tokens ? o.part * s->size() + s->rank : o.part);
 }
 
 Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) {
   Graph& g = ids.graph();
-  if (table.split) return table.split->embed(table, ids, compute, positions);
+  if (const auto* s = table.weight.shared_as(nn::Place::vocabulary)) {
+    const Axis axis = table.weight.axis();
+    const Var y = vocabulary_embedding(table.weight(g), ids, positions,
+                                       {compute, table.weight.part.boxes[0].begin[0], s->rank == 0});
+    return s->scheme == nn::Sharing::sequence ? scatter_rows(y, axis) : leave(y, axis);
+  }
   if (!table.weight.quantized()) return embedding(table.weight(g), ids, positions, {.out = compute});
   const auto w = table.weight.int4(g);
   return int4_embedding(ids, w.packed, w.scale, w.offset, positions, {.dtype = compute});
@@ -33,13 +42,16 @@ Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var
 }  // namespace
 
 Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
-  return drop(table.split, rows_of(table, ids, o.compute, positions), o);
+  return drop(table.weight.sharing, rows_of(table, ids, o.compute, positions), o);
 }
 
 Var head_logits(const nn::Weight& head, const Var& h) {
   Graph& g = h.graph();
-  if (!head.quantized())
-    return linear(h, head.rounded(g, h.dtype()), {}, {.out = DType::f32, .constant_weights = head.constant()});
+  if (!head.quantized()) {
+    const Var y = linear(h, head.rounded(g, h.dtype()), {}, {.out = DType::f32, .constant_weights = head.constant()});
+    const auto* s = head.shared_as(nn::Place::vocabulary);
+    return s ? gather_columns(y, s->axis.with("logits"), vocabulary_shares(head.part.whole[0], s->size())) : y;
+  }
   const auto w = head.int4(g);
   return int4_linear(h, w.packed, w.scale, w.offset, {}, {}, {.out = DType::f32, .constant_weights = true});
 }
@@ -58,7 +70,7 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
 }
 
 Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o) {
-  if (o.dropout > 0) return add(drop(linear.split, linear(x), o), residual);
+  if (o.dropout > 0) return add(drop(linear.weight.sharing, linear(x), o), residual);
   return linear(x, Activation::none, residual);
 }
 

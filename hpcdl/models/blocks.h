@@ -24,7 +24,7 @@ Activation activation_of(const io::ModelConfig& c);
 /// the computing type.
 Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions = {});
 
-/// Logits f32 (..., V) of normalised rows h (..., C).
+/// Logits f32 (..., V) of normalised rows h (..., C): of all words, on every rank that shares the head.
 Var head_logits(const nn::Weight& head, const Var& h);
 
 /// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, which k and v join

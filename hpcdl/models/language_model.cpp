@@ -19,6 +19,7 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
+#include "hpcdl/ops/vocabulary/vocabulary.h"
 
 namespace hpcdl::models {
 namespace {
@@ -137,7 +138,7 @@ LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing s
 
 const io::ModelConfig& LanguageModel::config() const { return impl_->config; }
 
-const parallel::TensorParallel* LanguageModel::sharing() const { return impl_->sharing.get(); }
+const nn::Sharing* LanguageModel::sharing() const { return impl_->sharing.get(); }
 
 DType LanguageModel::matrix_type() const {
   std::vector<DType> types;
@@ -154,8 +155,9 @@ OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   if (!impl_->sharing || p.part.all()) return whole;
   // Every element is on one rank, and zero bits on the others: a sum of words keeps its bits.
   Pool pool(1);
-  const Stream host(pool);
-  impl_->sharing->group().all_reduce(host, Tensor(whole.tensor.data(), {whole.tensor.shape(), DType::i32})).wait();
+  Stream host(pool);
+  const Tensor words(whole.tensor.data(), {whole.tensor.shape(), DType::i32});
+  impl_->sharing->axis.bound().all_reduce(host, words, false, p.name);
   return whole;
 }
 
@@ -178,10 +180,7 @@ Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
   state_->bind(g);
   Graph::Scope scope(g, "head");
-  const Var mine = std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
-  return impl_->sharing
-             ? std::visit([&](const auto& m) { return impl_->sharing->logits(m.head(), mine); }, impl_->model)
-             : mine;
+  return std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
 }
 
 std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {
@@ -206,18 +205,21 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
         const std::int64_t rows = tokens.shape().size();
         const Var labels = g.reshape(targets, {rows});
         const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
-        if (impl_->sharing) return impl_->sharing->loss(weight, h, labels, o);
         if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
-        if (o.head_gradient_now) return lm_head_gradient(h, weight.rounded(g, h.dtype()), labels)[0];
+        const Var w = weight.rounded(g, h.dtype());
         const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
-        return lm_head_loss(h, weight.rounded(g, h.dtype()), labels, {.keep_logits = keep})[0];
+        if (const auto* s = weight.shared_as(nn::Place::vocabulary))
+          return vocabulary_loss(h, w, labels, {keep, weight.part.boxes[0].begin[0], weight.part.whole[0]},
+                                 s->axis.with("loss"));
+        if (o.head_gradient_now) return lm_head_gradient(h, w, labels)[0];
+        return lm_head_loss(h, w, labels, {.keep_logits = keep})[0];
       },
       impl_->model);
 }
 
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
-  if (impl_->sharing && impl_->sharing->rank() > 0) {
+  if (impl_->sharing && impl_->sharing->rank > 0) {
     for (const auto& p : state_->parameters()) gather(p);
     return;
   }

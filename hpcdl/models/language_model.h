@@ -13,7 +13,7 @@
 namespace hpcdl::models {
 
 /// How several ranks share the layers of a model; null: one rank computes everything.
-using Sharing = std::shared_ptr<const parallel::TensorParallel>;
+using Sharing = std::shared_ptr<const nn::Sharing>;
 
 class LanguageModel final : public Trainable {
  public:
@@ -33,7 +33,7 @@ class LanguageModel final : public Trainable {
   ~LanguageModel() override;
 
   const io::ModelConfig& config() const;
-  const parallel::TensorParallel* sharing() const override;
+  const nn::Sharing* sharing() const override;
   /// The type of all matrices that products read; none if their types differ or they are INT4.
   DType matrix_type() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.

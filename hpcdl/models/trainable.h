@@ -12,7 +12,7 @@
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/graph/program_cache.h"
 #include "hpcdl/nn/context.h"
-#include "hpcdl/parallel/tensor.h"
+#include "hpcdl/nn/sharing.h"
 #include "hpcdl/state/table.h"
 
 namespace hpcdl::models {
@@ -43,7 +43,7 @@ class Trainable {
   /// values on the host, so call fetch() first. If ranks share the model, all must call it, and the first one writes.
   virtual void save(const std::filesystem::path& folder, DType dtype = DType::f32) const = 0;
   /// How ranks share the layers; null if one rank computes all.
-  virtual const parallel::TensorParallel* sharing() const { return nullptr; }
+  virtual const nn::Sharing* sharing() const { return nullptr; }
 
   /// Where everything lies that the model and its training keep.
   StateTable& state() const { return *state_; }

@@ -2,7 +2,7 @@
 
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/param.h"
-#include "hpcdl/nn/shared_batch.h"
+#include "hpcdl/ops/sync_batch_norm/sync_batch_norm.h"
 
 namespace hpcdl::nn {
 
@@ -30,7 +30,7 @@ struct BatchNorm {
     a.relu = relu;
     const Var mean = running_mean(g), var = running_var(g);
     if (!o.training) return batch_norm_inference(x, weight(g), bias(g), mean, var, a, residual);
-    return o.shared_batch ? o.shared_batch->batch_norm(x, weight(g), bias(g), mean, var, a, residual)
+    return o.shared_batch ? sync_batch_norm(x, weight(g), bias(g), mean, var, a, *o.shared_batch, residual)
                           : batch_norm(x, weight(g), bias(g), mean, var, a, residual);
   }
   void visit(auto&& f) {

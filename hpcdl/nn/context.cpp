@@ -25,7 +25,7 @@ std::string ForwardOptions::key() const {
   // Does not compile until a new option is named here as well.
   const auto& [dtype, again, drop, of_batch, keep, now, fused, trains, shared, smoothing, mixes, kv] = *this;
   return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", dtype_name(dtype), again, drop, of_batch, keep, now, fused,
-                     trains, shared != nullptr, smoothing, mixes, kv ? to_string(kv->keys.at(0).spec()) : "-");
+                     trains, shared.has_value(), smoothing, mixes, kv ? to_string(kv->keys.at(0).spec()) : "-");
 }
 
 }  // namespace hpcdl::nn

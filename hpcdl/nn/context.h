@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/graph/bindings.h"
+#include "hpcdl/program/axis.h"
 
 namespace hpcdl::nn {
 
@@ -40,8 +42,8 @@ struct ForwardOptions {
   bool fused_mlp = false;
   /// A training pass: batch norms take the statistics of the batch, and bring their running ones up to date.
   bool training = false;
-  /// Non-null: those of all ranks' batches.
-  const class SharedBatch* shared_batch = nullptr;
+  /// The ranks whose batches batch norms take together.
+  std::optional<Axis> shared_batch = {};
   /// Share of every target's weight that is spread over all classes (image models).
   float label_smoothing = 0;
   /// Image models: every image is a mixture of two, each with its target and its weight.

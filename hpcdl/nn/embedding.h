@@ -1,15 +1,13 @@
 #pragma once
 
 #include "hpcdl/nn/param.h"
-#include "hpcdl/nn/split.h"
 #include "hpcdl/ops/embedding/embedding.h"
 
 namespace hpcdl::nn {
 
 /// A table of rows, looked up by i32 ids.
 struct Embedding {
-  Weight weight;                 // (rows, width)
-  const Split* split = nullptr;  // where its rows are spread over several ranks
+  Weight weight;  // (rows, width)
 
   Embedding() = default;
   Embedding(std::int64_t rows, std::int64_t width, float std) {

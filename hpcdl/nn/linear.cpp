@@ -1,5 +1,7 @@
 #include "hpcdl/nn/linear.h"
 
+#include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/mlp/mlp.h"
 
@@ -18,12 +20,30 @@ Var int4(const Linear& l, const Var& x, Activation activation, const Var& residu
                      {.activation = fused, .constant_weights = true});
 }
 
+/// With the inputs of the layer spread over ranks.
+Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation, const Var& residual) {
+  require(activation == Activation::none, "shard", "{}: a layer with an activation cannot be split along its inputs",
+          l.weight.name);
+  Graph& g = x.graph();
+  const Axis axis = l.weight.axis();
+  const auto product = [&](const Var& in, const Var& added, bool addend) {
+    return linear(in, l.weight.rounded(g, in.dtype()), l.bias(g),
+                  {.conv1d = l.layout == Layout::in_out, .addend = addend}, added);
+  };
+  // One rank adds bias and residual, so that the sum holds them once. Their gradients are those of y, which all have.
+  if (s.scheme == Sharing::conjugate) return leave(product(x, residual, s.rank > 0), axis);
+  const Var y = s.scheme == Sharing::sequence
+                    ? scatter_rows(product(x, {}, s.rank > 0), axis)
+                    : gather_columns(product(gather_columns(x, axis), {}, false), axis, s.rank);
+  return residual ? add(y, residual) : y;
+}
+
 }  // namespace
 
 Var Linear::operator()(const Var& x, Activation activation, const Var& residual) const {
-  if (split) return split->linear(*this, x, activation, residual);
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
+  if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual);
   if (weight.quantized()) return int4(*this, x, activation, residual);
   return linear(x, weight.rounded(g, x.dtype()), bias(g),
                 {.activation = activation, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},
@@ -31,11 +51,14 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
 }
 
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {
-  if (second.split) return second.split->mlp(first, second, x, activation, residual);
+  const auto* s = second.weight.shared_as(Place::rows);
+  if (s && s->scheme != Sharing::conjugate) return second(first(x, activation), Activation::none, residual);
   Graph& g = x.graph();
   require(first.layout == second.layout, "nn", "both layers of an MLP must have one layout");
-  return mlp(x, first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g),
-             residual, {.activation = activation, .conv1d = first.layout == Layout::in_out});
+  const Var y =
+      mlp(x, first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g),
+          residual, {.activation = activation, .conv1d = first.layout == Layout::in_out, .addend = s && s->rank > 0});
+  return s ? leave(y, second.weight.axis()) : y;
 }
 
 }  // namespace hpcdl::nn

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "hpcdl/nn/param.h"
-#include "hpcdl/nn/split.h"
 #include "hpcdl/ops/linear/linear.h"
 
 namespace hpcdl::nn {
@@ -12,12 +11,12 @@ enum class Layout : unsigned char {
   in_out,  // (in, out): the Conv1D of GPT-2
 };
 
-/// y = activation(x W^T + b) + residual.   x: (..., in), y: (..., out)
+/// y = activation(x W^T + b) + residual.   x: (..., in), y: (..., out). Of a row layer (sharing.h) x is this rank's
+/// columns, and there is no activation.
 struct Linear {
   Weight weight;
   Param bias;
   Layout layout = Layout::out_in;
-  const Split* split = nullptr;  // where its inputs are spread over several ranks
 
   Linear() = default;
   Linear(std::int64_t in, std::int64_t out, bool with_bias, float std, Layout l = Layout::out_in) : layout(l) {
@@ -38,7 +37,8 @@ struct Linear {
   }
 };
 
-/// second(activation(first(x))) + residual as one op of training programs; both with full weights.
+/// second(activation(first(x))) + residual as one op of training programs, where ranks do not share them in another way;
+/// both with full weights.
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual);
 
 }  // namespace hpcdl::nn

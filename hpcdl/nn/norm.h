@@ -1,16 +1,23 @@
 #pragma once
 
 #include "hpcdl/nn/param.h"
-#include "hpcdl/nn/split.h"
+#include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 
 namespace hpcdl::nn {
 
+/// The output of the norm with this weight, for layers that ranks share: where they do, each gives an addend of its
+/// gradient.
+inline Var entering(const Var& y, const Param& weight) {
+  const auto* s = weight.shared_as(Place::entering);
+  if (!s) return y;
+  return s->scheme == Sharing::sequence ? gather_rows(y, weight.axis()) : enter(y, weight.axis());
+}
+
 struct LayerNorm {
   Param weight, bias;  // (width)
   float eps = 1e-5f;
-  const Split* split = nullptr;  // before layers that are spread over several ranks
 
   LayerNorm() = default;
   LayerNorm(std::int64_t width, float e) : eps(e) {
@@ -18,9 +25,8 @@ struct LayerNorm {
     weight.init = Init::ones;
   }
   Var operator()(const Var& x) const {
-    if (split) return split->norm(*this, x);
     const auto scope = module_scope(x.graph(), weight);
-    return layer_norm(x, weight(x.graph()), bias(x.graph()), {.eps = eps});
+    return entering(layer_norm(x, weight(x.graph()), bias(x.graph()), {.eps = eps}), weight);
   }
   void visit(auto&& f) { f("weight", weight), f("bias", bias); }
 };
@@ -28,7 +34,6 @@ struct LayerNorm {
 struct RmsNorm {
   Param weight;  // (width)
   float eps = 1e-5f;
-  const Split* split = nullptr;
 
   RmsNorm() = default;
   RmsNorm(std::int64_t width, float e) : eps(e) {
@@ -36,9 +41,8 @@ struct RmsNorm {
     weight.init = Init::ones;
   }
   Var operator()(const Var& x) const {
-    if (split) return split->norm(*this, x);
     const auto scope = module_scope(x.graph(), weight);
-    return rms_norm(x, weight(x.graph()), {.eps = eps});
+    return entering(rms_norm(x, weight(x.graph()), {.eps = eps}), weight);
   }
   void visit(auto&& f) { f("weight", weight); }
 };

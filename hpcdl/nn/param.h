@@ -16,6 +16,7 @@
 #include "hpcdl/core/box.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/nn/sharing.h"
 
 namespace hpcdl::nn {
 
@@ -39,7 +40,9 @@ struct Param {
   bool multiplied =
       false;  // a matrix of products: the weight of a Linear or a convolution, the table that the head reads
   Part part;  // what this rank holds of it; `spec` is that of the part
-  bool partial_gradient = false;  // the ranks that share the layers hold addends of the gradient
+  const Sharing* sharing = nullptr;  // where several ranks share the layers
+  Place place = Place::whole;        // along the axis of these ranks
+  bool partial_gradient = false;     // the ranks that share the layers hold addends of the gradient
   /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), also if dims are joined. So do the
   /// kernels of convolutions, and the columns of a linear layer after a flattened image.
   Shape channels_last;
@@ -63,6 +66,10 @@ struct Param {
     return gradient ? g.parameter(name, Tensor(nullptr, value), Tensor(nullptr, gradient))
                     : g.constant(name, Tensor(nullptr, value));
   }
+  /// How ranks share the layer that owns it, if it has this place; else null.
+  const Sharing* shared_as(Place p) const { return place == p ? sharing : nullptr; }
+  /// The axis of these ranks, for exchanges that are known by the name of the module that owns the parameter.
+  Axis axis() const { return sharing->axis.with(std::string_view(name).substr(0, name.rfind('.'))); }
   /// Whether no program writes what products read of it.
   bool constant() const { return !gradient && !copy; }
   /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes

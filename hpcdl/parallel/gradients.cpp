@@ -8,6 +8,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/program/axis.h"
 #include "hpcdl/program/check.h"
 
 namespace hpcdl::parallel {
@@ -42,10 +43,14 @@ comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_m
 }
 
 struct Gradients::Start : Bound {
-  int bucket = 0;
+  int bucket = 0, ranks = 1;
+  char axis[24] = {};
   bool wait = false;
 
-  Start(const Gradients* self, int b, bool w) : Bound(kGradients, self), bucket(b), wait(w) {}
+  Start(const Gradients* self, int b, bool w)
+      : Bound(kGradients, self), bucket(b), ranks(self->group_.size()), wait(w) {
+    fmt::format("{} of {}", self->group_.name(), ranks).copy(axis, sizeof axis - 1);
+  }
   Gradients& self() const { return *static_cast<Gradients*>(const_cast<void*>(at)); }
   /// Buckets, F32 each.
   static void check_record(const RawRecord& r) {
@@ -53,7 +58,15 @@ struct Gradients::Start : Bound {
     for (std::size_t i = 0; i < r.count(); ++i)
       require(r.contiguous(i).dtype == DType::f32, kGradients, "a bucket is {}", to_string(r.spec(i)));
   }
-  static void check_one(const RawRecord& r) { r.require_count(1), check_record(r); }
+  static void check_one(const RawRecord& r) {
+    r.require_count(1), check_record(r);
+    const auto& a = r.args<Start>();
+    require(a.axis[sizeof a.axis - 1] == 0 && a.ranks >= 1, kGradients, "its axis has no name or no ranks");
+  }
+  static std::vector<hpcdl::Exchange> exchanges_of(std::span<const Spec> operands, const void* args) {
+    const auto& a = *static_cast<const Start*>(args);
+    return {{ExchangeKind::all_reduce, a.axis, a.ranks, operands[0].bytes()}};
+  }
 };
 
 // What its records are called, and run.
@@ -62,12 +75,14 @@ struct Gradients::Queued {
   static constexpr RunFn run = &Gradients::start;
   using RecordArgs = Start;
   static void check_record(const RawRecord& r) { Start::check_one(r); }
+  static constexpr ExchangesFn exchanges = &Start::exchanges_of;
 };
 struct Gradients::Reduced {
-  static constexpr std::string_view name = "all_reduce";
+  static constexpr std::string_view name = "all_reduce.gradients";
   static constexpr RunFn run = &Gradients::start;
   using RecordArgs = Start;
   static void check_record(const RawRecord& r) { Start::check_one(r); }
+  static constexpr ExchangesFn exchanges = &Start::exchanges_of;
 };
 struct Gradients::Join {
   static constexpr std::string_view name = "all_reduce.join";

@@ -45,7 +45,7 @@ struct ReadyGradient {
 };
 
 /// One reduction of the last pass: of a bucket, on the clock of std::chrono::steady_clock.
-struct Exchange {
+struct Reduction {
   int bucket = 0;
   std::chrono::steady_clock::time_point begin, end;
 };
@@ -77,7 +77,7 @@ class Gradients {
   /// GPU, timed: adds the last pass to times(). It has ended, and none is queued behind it. Else does nothing.
   void take_times();
   /// CPU, overlapped: what the last pass exchanged, and when.
-  const std::vector<Exchange>& exchanges() const { return exchanges_; }
+  const std::vector<Reduction>& exchanges() const { return exchanges_; }
   /// Where it lies; zero at first.
   Tensor gradient(std::string_view name) const;
 
@@ -115,7 +115,7 @@ class Gradients {
   };
   std::vector<Stamps> stamps_;  // per bucket, of the last pass; empty unless asked for
   TimedEvent computed_;         // the end of its other records
-  std::vector<Exchange> exchanges_;
+  std::vector<Reduction> exchanges_;
   ExchangeTimes times_;
 };
 

@@ -8,8 +8,8 @@
 namespace hpcdl::parallel {
 
 MeshShape fit(MeshShape s, int world) {
-  for (const auto a : {Axis::pp, Axis::dp, Axis::cp, Axis::tp}) {
-    const int n = s.sizes()[static_cast<std::size_t>(a)], least = a == Axis::dp ? 0 : 1;
+  for (const auto a : {MeshAxis::pp, MeshAxis::dp, MeshAxis::cp, MeshAxis::tp}) {
+    const int n = s.sizes()[static_cast<std::size_t>(a)], least = a == MeshAxis::dp ? 0 : 1;
     if (n < least) fail_usage("mesh", "{} must be at least {}, got {}", axis_name(a), least, n);
   }
   const std::int64_t others = std::int64_t{s.pp} * s.cp * s.tp;
@@ -61,7 +61,7 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape) : shape_(fit(shape, world.
   for (std::size_t a = kAxes; a-- > 0;) {
     const int n = shape_.sizes()[a];
     if (n > 1)
-      groups_[a] = world_.split(position - at_[a] * stride, at_[a], std::string(axis_name(static_cast<Axis>(a))));
+      groups_[a] = world_.split(position - at_[a] * stride, at_[a], std::string(axis_name(static_cast<MeshAxis>(a))));
     stride *= n;
   }
 }
@@ -74,7 +74,7 @@ Mesh Mesh::described(const MeshShape& shape, int rank) {
   for (std::size_t a = 0; a < kAxes; ++a)
     if (shape.sizes()[a] > 1)
       mesh.groups_[a] =
-          comm::Group::described(mesh.at_[a], shape.sizes()[a], std::string(axis_name(static_cast<Axis>(a))));
+          comm::Group::described(mesh.at_[a], shape.sizes()[a], std::string(axis_name(static_cast<MeshAxis>(a))));
   return mesh;
 }
 
@@ -82,7 +82,7 @@ std::string Mesh::describe() const {
   std::string text;
   for (std::size_t a = 0; a < kAxes; ++a)
     if (shape_.sizes()[a] > 1)
-      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis_name(static_cast<Axis>(a)), shape_.sizes()[a]);
+      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis_name(static_cast<MeshAxis>(a)), shape_.sizes()[a]);
   return text.empty() ? "one rank" : text;
 }
 

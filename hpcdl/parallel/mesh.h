@@ -10,9 +10,9 @@
 namespace hpcdl::parallel {
 
 /// Axes of a mesh, the slowest first: neighbours along tp exchange most, and are neighbours in the world.
-enum class Axis : std::uint8_t { pp, dp, cp, tp };
+enum class MeshAxis : std::uint8_t { pp, dp, cp, tp };
 inline constexpr int kAxes = 4;
-constexpr std::string_view axis_name(Axis a) {
+constexpr std::string_view axis_name(MeshAxis a) {
   constexpr std::string_view names[] = {"pp", "dp", "cp", "tp"};
   return names[static_cast<int>(a)];
 }
@@ -51,10 +51,10 @@ class Mesh {
   const MeshShape& shape() const { return shape_; }
   const comm::Group& world() const { return world_; }
   /// The ranks that differ from this one along that axis alone, in its order.
-  const comm::Group& along(Axis a) const { return groups_[static_cast<std::size_t>(a)]; }
-  const comm::Group& dp() const { return along(Axis::dp); }
-  const comm::Group& tp() const { return along(Axis::tp); }
-  int index(Axis a) const { return at_[static_cast<std::size_t>(a)]; }
+  const comm::Group& along(MeshAxis a) const { return groups_[static_cast<std::size_t>(a)]; }
+  const comm::Group& dp() const { return along(MeshAxis::dp); }
+  const comm::Group& tp() const { return along(MeshAxis::tp); }
+  int index(MeshAxis a) const { return at_[static_cast<std::size_t>(a)]; }
   /// "dp 2 x tp 4".
   std::string describe() const;
 

@@ -5,18 +5,18 @@
 namespace hpcdl::parallel {
 namespace {
 
-struct PackedArgs {
-  Peers peers;
+struct PackArgs {
   std::int64_t count;
+  bool unpack;
 };
 
-/// Operands: memory for all of them, then the tensors.
-struct SumGradients {
-  static constexpr std::string_view name = "sum_gradients";
-  using RecordArgs = PackedArgs;
+/// Operands: memory for all of them, then the tensors, f32; copies these into it, or back.
+struct PackGradients {
+  static constexpr std::string_view name = "pack_gradients";
+  using RecordArgs = PackArgs;
   static void check_record(const RawRecord& r) {
-    const auto& a = r.args<PackedArgs>();
-    require(a.peers.valid() && a.count >= 0 && a.count < 1 << 30, name, "its arguments are none");
+    const auto& a = r.args<PackArgs>();
+    require(valid_args(a.unpack) && a.count >= 0 && a.count < 1 << 30, name, "its arguments are none");
     r.require_count(1 + a.count);
     std::int64_t size = 0;
     for (std::size_t i = 1; i < r.count(); ++i) {
@@ -25,105 +25,105 @@ struct SumGradients {
     }
     require_spec(name, "their place", r.contiguous(0), {{size}, DType::f32});
   }
-  static void run(Stream& s, const Grad* t, const void* args);
-};
-void SumGradients::run(Stream& s, const Grad* t, const void* args) {
-  const auto& a = *static_cast<const PackedArgs*>(args);
-  const auto pieces = [&](auto&& f) {
+  static void run(Stream& s, const Grad* t, const void* args) {
+    const auto& a = *static_cast<const PackArgs*>(args);
     std::int64_t at = 0;
-    for (std::int64_t i = 1; i <= a.count; ++i) {
-      f(Tensor(t[0].ptr<float>() + at, t[i].spec(), t[0].device()), t[i]);
-      at += t[i].size();
+    for (std::int64_t i = 1; i <= a.count; at += t[i++].size()) {
+      const Tensor packed(t[0].ptr<float>() + at, t[i].spec(), t[0].device());
+      if (a.unpack) copy(s, t[i], packed);
+      else copy(s, packed, t[i]);
     }
-  };
-  pieces([&](const Tensor& packed, const Tensor& one) { copy(s, packed, one); });
-  a.peers.all_reduce(s, t[0]);
-  pieces([&](const Tensor& packed, const Tensor& one) { copy(s, one, packed); });
-}
+  }
+};
 
-struct NormArgs {
-  GradNorm::Args args;
-  Peers peers;
+struct SquaresArgs {
   std::int64_t whole, parts, whole_blocks;
 };
 
-/// A f64 for each rank travels as it is: no transport needs to add them up.
-Tensor as_words(const Tensor& t, std::int64_t first, std::int64_t count) {
-  return Tensor(t.ptr<double>() + first, {{2 * count}, DType::i32}, t.device());
-}
-
-/// Operands: block sums, totals (of what all have, then of each rank's parts), gradients.
-struct GradNormOfRanks {
-  static constexpr std::string_view name = "grad_norm.ranks";
-  using RecordArgs = NormArgs;
+/// Operands: block sums, the sums of squares of what all ranks have and of this rank's parts, gradients.
+struct SumsOfSquares {
+  static constexpr std::string_view name = "grad_norm.squares";
+  using RecordArgs = SquaresArgs;
   static void check_record(const RawRecord& r) {
-    const auto& a = r.args<NormArgs>();
-    require(a.peers.valid() && valid_args(a.args) && std::min(a.whole, a.parts) >= 0 &&
-                std::max(a.whole, a.parts) < 1 << 30,
-            name, "its arguments are none");
-    r.require_count(2 + a.whole + a.parts);
+    const auto& a = r.args<SquaresArgs>();
+    require(std::min(a.whole, a.parts) >= 0 && std::max(a.whole, a.parts) < 1 << 30, name, "its arguments are none");
+    r.require_count(3 + a.whole + a.parts);
     std::int64_t blocks = 0, whole_blocks = 0;
     for (std::int64_t i = 0; i < a.whole + a.parts; ++i) {
       if (i == a.whole) whole_blocks = blocks;
-      const auto at = static_cast<std::size_t>(i) + 2;
+      const auto at = static_cast<std::size_t>(i) + 3;
       blocks += tensor_blocks(require_float(name, r.contiguous(at), "gradient").shape.size());
     }
     if (a.parts == 0) whole_blocks = blocks;
     require(a.whole_blocks == whole_blocks, name, "{} blocks are not those of its tensors", a.whole_blocks);
     require_spec(name, "block sums", r.contiguous(0), {{blocks}, DType::f64});
-    require_spec(name, "totals", r.contiguous(1), {{1 + a.peers.size()}, DType::f64});
+    for (const std::size_t i : {1u, 2u}) require_spec(name, "a total", r.contiguous(i), {{1}, DType::f64});
   }
-  static void run(Stream& s, const Grad* t, const void* args);
+  static void run(Stream& s, const Grad* t, const void* args) {
+    const auto& a = *static_cast<const SquaresArgs*>(args);
+    const Grad *whole = t + 3, *parts = whole + a.whole;
+    double* blocks = t[0].ptr<double>();
+    on(
+        s,
+        [&](auto isa, Pool& pool) {
+          *t[1].ptr<double>() = hpcdl::cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
+          *t[2].ptr<double>() = hpcdl::cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
+        },
+        [&](auto& q) {
+          hpcdl::cuda::sum_of_squares(q, t[0], t[1], whole, a.whole);
+          hpcdl::cuda::sum_of_squares(q, t[0], t[2], parts, a.parts);
+        });
+  }
 };
-void GradNormOfRanks::run(Stream& s, const Grad* t, const void* args) {
-  const auto& a = *static_cast<const NormArgs*>(args);
-  const Tensor totals = t[1];
-  const Grad *whole = t + 2, *parts = whole + a.whole;
-  double* blocks = t[0].ptr<double>();
-  const int mine = 1 + a.peers.rank();
-  on(
-      s,
-      [&](auto isa, Pool& pool) {
-        totals.ptr<double>()[0] = hpcdl::cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
-        totals.ptr<double>()[mine] = hpcdl::cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
-      },
-      [&](auto& q) {
-        const Spec one{{1}, DType::f64};
-        hpcdl::cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
-        hpcdl::cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
-      });
-  a.peers.all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1));
-  on(
-      s,
-      [&](auto, Pool&) {
-        double sum = 0;
-        for (std::int64_t i = 0; i < totals.size(); ++i) sum += totals.ptr<double>()[i];
-        GradNorm::finish(s.params(), sum, a.args);
-      },
-      [&](auto& q) { hpcdl::cuda::finish_norm(q, totals, a.args); });
-}
+
+/// GradNorm::finish() of the sum of its operand, f64.
+struct NormOfTotals {
+  static constexpr std::string_view name = "grad_norm.finish";
+  using RecordArgs = GradNorm::Args;
+  static void check_record(const RawRecord& r) {
+    r.require_count(1);
+    require(valid_args(r.args<GradNorm::Args>()), name, "its arguments are none");
+    require(r.contiguous(0).dtype == DType::f64, name, "totals must be F64, got {}", to_string(r.spec(0)));
+  }
+  static void run(Stream& s, const Grad* t, const void* args) {
+    const auto& a = *static_cast<const GradNorm::Args*>(args);
+    on(
+        s,
+        [&](auto, Pool&) {
+          double sum = 0;
+          for (std::int64_t i = 0; i < t[0].size(); ++i) sum += t[0].ptr<double>()[i];
+          GradNorm::finish(s.params(), sum, a);
+        },
+        [&](auto& q) { hpcdl::cuda::finish_norm(q, t[0], a); });
+  }
+};
 
 }  // namespace
 
-void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Peers& peers) {
+void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Axis& axis) {
   if (gradients.empty()) return;
-  std::vector<Operand> operands;
   std::int64_t size = 0;
   for (const auto& v : gradients) {
     require(v.dtype() == DType::f32, "sum_gradients", "tensors must be F32, got {}", to_string(v.spec()));
-    operands.push_back(update_operand(v));
     size += v.shape().size();
   }
-  operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
-  PackedArgs args{peers.of("gradients of norms"), std::ssize(gradients)};
-  clear_padding(args);
-  emit_update<SumGradients>(g, operands, &args, sizeof args,
-                            {static_cast<double>(size), 20.0 * static_cast<double>(size)}, &args.peers);
+  const Var packed = g.temporary("gradients.packed", {{size}, DType::f32});
+  const auto pack = [&](bool unpack) {
+    std::vector operands{unpack ? read_operand(packed) : write_operand(packed)};
+    for (const auto& v : gradients) operands.push_back(unpack ? write_operand(v) : read_operand(v));
+    PackArgs args{std::ssize(gradients), unpack};
+    clear_padding(args);
+    emit_update<PackGradients>(g, operands, &args, sizeof args, {0, 8.0 * static_cast<double>(size)});
+  };
+  pack(false);
+  const Operand all[] = {update_operand(packed)};
+  emit_op<AllReduce>(g, all, {axis.with("gradients of norms")}, AllReduce::cost(packed.spec(), {}), Phase::update);
+  pack(true);
 }
 
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
-                      const Peers& peers) {
-  std::vector<Operand> operands(2);
+                      const Axis& axis) {
+  std::vector<Operand> operands(3);
   Cost cost;
   std::int64_t blocks = 0, whole_blocks = 0;
   for (const auto* list : {&whole, &parts}) {
@@ -135,11 +135,18 @@ void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector
     }
     if (list == &whole) whole_blocks = blocks;
   }
+  const Var mine = g.temporary("grad_norm.mine", {{1}, DType::f64}),
+            totals = g.temporary("grad_norm.totals", {{1 + axis.ranks}, DType::f64});
   operands[0] = write_operand(g.temporary("grad_norm.partial", {{blocks}, DType::f64}));
-  operands[1] = write_operand(g.temporary("grad_norm.totals", {{1 + peers.size()}, DType::f64}));
-  NormArgs args{a, peers.of("norm of the gradients"), std::ssize(whole), std::ssize(parts), whole_blocks};
-  clear_padding(args);
-  emit_update<GradNormOfRanks>(g, operands, &args, sizeof args, cost, &args.peers);
+  operands[1] = write_operand(g.slice(totals, 0, 1)), operands[2] = write_operand(mine);
+  const SquaresArgs args{std::ssize(whole), std::ssize(parts), whole_blocks};
+  emit_update<SumsOfSquares>(g, operands, &args, sizeof args, cost);
+  const Operand gathered[] = {write_operand(g.slice(totals, 1, axis.ranks)), read_operand(mine)};
+  const AxisArgs where{axis.with("norm of the gradients")};
+  emit_op<AllGather>(g, gathered, where, AllGather::cost(mine.spec(), where), Phase::update);
+  auto norm = a;
+  clear_padding(norm);
+  emit_update<NormOfTotals>(g, std::vector{read_operand(totals)}, &norm, sizeof norm, {});
 }
 
 }  // namespace hpcdl::parallel

@@ -19,10 +19,15 @@ struct Bound {
   }
 };
 
-/// The Bound of a record's arguments: their base, or their member `peers`; null if they have none.
+template <class Args>
+concept HasAxis = requires(Args& a) { requires std::is_base_of_v<Bound, decltype(a.axis)>; };
+/// Whether a record with such arguments names an object.
+template <class Args> inline constexpr bool kBinds = std::is_base_of_v<Bound, Args> || HasAxis<Args>;
+
+/// The Bound of a record's arguments: their base, or their member `axis`; null if they have none.
 template <class Args> Bound* bound_in(Args& args) {
   if constexpr (std::is_base_of_v<Bound, Args>) return &args;
-  else if constexpr (requires { requires std::is_base_of_v<Bound, decltype(args.peers)>; }) return &args.peers;
+  else if constexpr (HasAxis<Args>) return &args.axis;
   else return nullptr;
 }
 

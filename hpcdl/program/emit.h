@@ -7,7 +7,7 @@
 
 #include "hpcdl/program/op.h"
 #include "hpcdl/program/op_info.h"
-#include "hpcdl/program/op_name.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 
@@ -27,13 +27,22 @@ template <Symbolic V> auto update_operand(const V& v) {
   return o;
 }
 
+/// Pushes a record of a typed op, outside of differentiation: operands as its forward takes them.
+template <class Op, class Graph>
+void emit_op(Graph& g, std::span<const Operand> operands, const typename Op::Args& given, Cost cost,
+             Phase phase = Phase::backward) {
+  static_cast<void>(known_op<Op>);
+  auto args = given;
+  clear_padding(args);
+  g.emit(Op::name, op_info<Op>.forward, operands, &args, sizeof args, cost, phase, bound_in(args));
+}
+
 /// Pushes a record of the update phase (optimizer, gradient norm). Raw has a name and a function `run`. `bound`: of the
 /// arguments, where they have one.
-template <class Raw, class Graph, class Operand>
+template <class Raw, class Graph>
 void emit_update(Graph& g, const std::vector<Operand>& operands, const void* args, std::size_t args_bytes, Cost cost,
                  const Bound* bound = nullptr) {
-  using GraphPhase = std::remove_cvref_t<decltype(g.program().records.front().phase)>;
-  g.template emit<Raw>(std::span<const Operand>(operands), args, args_bytes, cost, GraphPhase::update, bound);
+  g.template emit<Raw>(std::span<const Operand>(operands), args, args_bytes, cost, Phase::update, bound);
 }
 
 }  // namespace hpcdl

@@ -1,11 +1,22 @@
 #pragma once
 // An op as data: what the recorder, the executor and the test bench need, with the types erased.
+//
+// Optional members of an op besides those in op.h, for exchanges between ranks:
+//   kUpdates      forward has no output of its own: it gets input 0 as a Tensor, which it overwrites with the result,
+//                 then the other inputs. The gradient of the result is that of input 0
+//   no forward    the output is input 0 itself, and no record is pushed: such an op has a gradient rule only
+//   record_backward(graph, operands, args)
+//                 in place of backward: pushes records of other ops; a template, since ops do not know the recorder.
+//                 `operands` are those that Backward lists
+//   exchanges(specs, args)
+//                 what a record exchanges with other ranks (program/axis.h), from the specs of its operands
 
 #include <cstring>
 #include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "hpcdl/program/bound.h"
 #include "hpcdl/program/op.h"
@@ -13,15 +24,21 @@
 
 namespace hpcdl {
 
+class Graph;
+struct Exchange;
+struct Operand;
+
 /// Runs one record. Operands: forward = outputs, inputs, scratch; backward = the op's Backward list.
 using RunFn = void (*)(Stream&, const Grad* operands, const void* args);
+/// What a record exchanges with other ranks, from the specs of its operands.
+using ExchangesFn = std::vector<Exchange> (*)(std::span<const Spec> operands, const void* args);
 
 struct OpInfo {
   static constexpr int kMaxOut = 4, kMaxScratch = 4;
 
   std::string_view name;
   int n_in = 0, n_out = 0, n_aux = 0;
-  bool gathers = false;
+  bool gathers = false, updates = false, renames = false;
   int passes = -1;  // Op::kPasses: the input whose gradient is that of output 0 unchanged, recorded without a copy
                     // where that is possible
   int splits =
@@ -40,6 +57,11 @@ struct OpInfo {
   int (*backward_scratch)(const Spec* in, const void* args, Spec* out) = nullptr;
   Cost (*backward_cost)(const Spec* in, const void* args) = nullptr;  // null: derive from the operands
   RunFn backward = nullptr;
+  /// Instead of `backward`: records the gradient as records of other ops. Operands as of `backward`.
+  void (*record_backward)(Graph&, std::span<const Operand>, const void* args) = nullptr;
+  ExchangesFn exchanges = nullptr;  // null: nothing
+
+  bool differentiable() const { return backward || record_backward; }
 };
 
 namespace detail {
@@ -70,7 +92,10 @@ template <class Op> struct Traits {
   static constexpr int n_out =
       count_of<std::remove_cvref_t<decltype(call_infer<Op>(nullptr, std::declval<const Args&>(), Ins{}))>>;
   // Stream, outputs, inputs, scratch, Args
-  static constexpr int n_forward = Signature<decltype(&Op::forward)>::arity - 2;
+  static constexpr int n_forward = [] {
+    if constexpr (requires { &Op::forward; }) return Signature<decltype(&Op::forward)>::arity - 2;
+    else return 0;
+  }();
   static constexpr bool has_backward = requires { typename Op::Backward; };
   static_assert(std::is_trivially_copyable_v<Args>);
 };
@@ -111,9 +136,9 @@ template <class Op> constexpr OpInfo make_op_info() {
   if constexpr (requires { Op::kPasses; }) info.passes = Op::kPasses;
   if constexpr (requires { Op::kClass; }) info.cls = Op::kClass, info.casts = Op::kCasts;
   info.args_bytes = sizeof(Args);
-  if constexpr (std::is_base_of_v<Bound, Args> ||
-                requires(Args& a) { requires std::is_base_of_v<Bound, decltype(a.peers)>; })
-    info.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
+  if constexpr (requires { Op::kUpdates; }) info.updates = Op::kUpdates;
+  if constexpr (requires { &Op::exchanges; }) info.exchanges = &Op::exchanges;
+  if constexpr (kBinds<Args>) info.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
   info.valid = [](const void* a) { return valid_args(*static_cast<const Args*>(a)); };
   info.infer = [](const Spec* in, const void* a, Spec* out) {
     put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));
@@ -124,9 +149,11 @@ template <class Op> constexpr OpInfo make_op_info() {
       return collect<Op>([](auto&&... x) { return Op::scratch(x...); }, in, a, out, typename T::Ins{});
     };
   }
-  info.forward = [](Stream& s, const Grad* t, const void* a) {
-    run_forward<Op>(s, t, a, std::make_index_sequence<static_cast<std::size_t>(T::n_forward)>{});
-  };
+  if constexpr (requires { &Op::forward; })
+    info.forward = [](Stream& s, const Grad* t, const void* a) {
+      run_forward<Op>(s, t, a, std::make_index_sequence<static_cast<std::size_t>(T::n_forward)>{});
+    };
+  else info.renames = true;
   if constexpr (T::has_backward) {
     info.backward_operands = Op::Backward::refs;
     if constexpr (requires { &Op::backward_scratch; }) {
@@ -138,9 +165,14 @@ template <class Op> constexpr OpInfo make_op_info() {
       info.backward_cost = [](const Spec* in, const void* a) {
         return run_backward_cost<Op>(in, a, typename T::Ins{});
       };
-    info.backward = [](Stream& s, const Grad* t, const void* a) {
-      run_backward<Op>(s, t, a, std::make_index_sequence<Op::Backward::refs.size()>{});
-    };
+    if constexpr (requires { &Op::backward; })
+      info.backward = [](Stream& s, const Grad* t, const void* a) {
+        run_backward<Op>(s, t, a, std::make_index_sequence<Op::Backward::refs.size()>{});
+      };
+    else
+      info.record_backward = [](Graph& g, std::span<const Operand> o, const void* a) {
+        Op::record_backward(g, o, *static_cast<const Args*>(a));
+      };
   }
   return info;
 }

@@ -63,10 +63,11 @@ void know(OpName name, bool backward, const OpFunction& f) {
 
 void know(const OpInfo& op, std::uint32_t version, void (*check)(const RawRecord&)) {
   const OpName name(op.name);
-  OpFunction f{op.forward, static_cast<std::uint32_t>(op.args_bytes), version, &op, op.bound, op.valid, check};
+  OpFunction f{op.forward,  static_cast<std::uint32_t>(op.args_bytes), version, &op, op.bound, op.valid, check,
+               op.exchanges};
   know(name, false, f);
   if (!op.backward) return;
-  f.run = op.backward, f.check = nullptr;
+  f.run = op.backward, f.check = nullptr, f.exchanges = nullptr;
   know(name, true, f);
 }
 

@@ -42,6 +42,7 @@ struct OpFunction {
   Bound* (*bound)(void* args) = nullptr;
   bool (*valid)(const void* args) = nullptr;
   void (*check)(const RawRecord&) = nullptr;  // instead of what `info` says
+  ExchangesFn exchanges = nullptr;            // null: nothing
 };
 /// Error where the name stands for another function.
 void know(OpName name, bool backward, const OpFunction& f);
@@ -63,9 +64,8 @@ template <class Raw> OpFunction raw_function() {
   if constexpr (requires { typename Raw::RecordArgs; }) {
     using Args = typename Raw::RecordArgs;
     f.args_bytes = sizeof(Args);
-    if constexpr (std::is_base_of_v<Bound, Args> ||
-                  requires(Args& a) { requires std::is_base_of_v<Bound, decltype(a.peers)>; })
-      f.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
+    if constexpr (requires { Raw::exchanges; }) f.exchanges = Raw::exchanges;
+    if constexpr (kBinds<Args>) f.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
   }
   return f;
 }

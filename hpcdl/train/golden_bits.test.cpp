@@ -16,6 +16,7 @@
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"

@@ -98,7 +98,7 @@ void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointConte
   io::GroupRanks ranks(mesh.world());
   const auto mine = held(content);
   const auto digests = ranks.gather(
-      fmt::format("{} {:08x} {:08x}", mesh.index(parallel::Axis::tp), digest(mine, false), digest(mine, true)));
+      fmt::format("{} {:08x} {:08x}", mesh.index(parallel::MeshAxis::tp), digest(mine, false), digest(mine, true)));
   if (all_alike(digests)) return;
   fail("train", "the ranks no longer hold the same model: {}; {}. A processor, its memory or a link is at fault",
        first_difference(mine, ranks), outcome);

@@ -36,7 +36,7 @@ struct Held {
 std::vector<std::string> errors_of(int dp, int tp, int odd, int tensor, bool turned = false) {
   return testing::rank_errors(dp * tp, [&](const comm::Group& world) {
     const parallel::Mesh mesh(world, {.dp = dp, .tp = tp});
-    Held held(tp > 1 ? mesh.index(parallel::Axis::tp) : -1, turned);
+    Held held(tp > 1 ? mesh.index(parallel::MeshAxis::tp) : -1, turned);
     if (world.rank() == odd) held.at(tensor)[7] += 1;
     try {
       expect_equal_replicas(mesh, held.content, "step 4 is not saved");

@@ -3,6 +3,7 @@
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::train {
 

@@ -14,12 +14,12 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   if (model_.device() != device_) model_.to_device(s);
   options_.forward.part = options_.data.rank();
   if (options_.sync_batch_norm && options_.data.size() > 1) {
-    shared_batch_ = std::make_unique<parallel::SharedBatch>(options_.data);
-    options_.forward.shared_batch = shared_batch_.get();
+    shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
+    options_.forward.shared_batch = shared_batch_->axis("batch norm");
   }
   if (device_.is_cuda() && !model_.described()) {  // the first collective would, but may be under capture
     options_.data.connect(device_);
-    if (const auto* shared = model_.sharing()) shared->group().connect(device_);
+    if (const auto* shared = model_.sharing()) parallel::group_of(shared->axis).connect(device_);
   }
   if (options_.data.size() > 1) place_gradients();
   else model_.own_gradients();
@@ -128,8 +128,8 @@ void StepPrograms::record_update(Graph& g) const {
   const auto update = [&] {
     const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
     if (const auto* shared = model_.sharing()) {
-      parallel::record_sum_gradients(g, addends, shared->peers());
-      parallel::record_grad_norm(g, whole, parts, norm, shared->peers());
+      parallel::record_sum_gradients(g, addends, shared->axis);
+      parallel::record_grad_norm(g, whole, parts, norm, shared->axis);
     } else {
       record_grad_norm(g, whole, norm);
     }

@@ -16,7 +16,7 @@
 #include "hpcdl/ops/f32_products.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/optim/optimizer.h"
-#include "hpcdl/parallel/batch_norm.h"
+#include "hpcdl/parallel/axis.h"
 #include "hpcdl/parallel/gradients.h"
 
 namespace hpcdl::train {
@@ -67,7 +67,7 @@ class StepPrograms {
   /// The last micro-batch has a program of its own.
   bool apart() const { return gradients_ && options_.accumulate; }
   /// From now on passes take the statistics of this rank's batch alone: they can run without the others.
-  void leave_shared_batch() { options_.forward.shared_batch = nullptr; }
+  void leave_shared_batch() { options_.forward.shared_batch.reset(); }
 
   models::Trainable& model() const { return model_; }
   const StepOptions& options() const { return options_; }
@@ -99,7 +99,7 @@ class StepPrograms {
   StepOptions options_;
   Device device_;
   std::optional<Optimizer> optimizer_;
-  std::unique_ptr<parallel::SharedBatch> shared_batch_;
+  std::unique_ptr<parallel::GroupAxis> shared_batch_;
   std::unique_ptr<parallel::Gradients> gradients_;
   std::optional<GradScaler> scaler_;
   mutable ProgramCache passes_;

@@ -20,6 +20,7 @@
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/ranks.h"

@@ -123,7 +123,7 @@ TEST(BenchRanks, tp_counts_what_the_formulas_say) {
   ASSERT_EQ(j.at("schemes").size(), 3u) << j;
   for (const auto& scheme : j.at("schemes")) {
     EXPECT_GT(scheme.at("wire_bytes"), 0) << scheme;
-    EXPECT_EQ(scheme.at("wire_bytes"), scheme.at("formula_bytes")) << scheme;
+    EXPECT_EQ(scheme.at("wire_bytes"), scheme.at("declared_bytes")) << scheme;
   }
 }
 

@@ -8,7 +8,6 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/wire.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::lab {
@@ -28,8 +27,7 @@ class Side {
     for (std::size_t i = 0; i < ids_.size(); ++i)
       ids_[i] = static_cast<std::int32_t>(Rng{1, 2}.below(i, static_cast<std::uint64_t>(config.vocab)));
     result_.scheme = scheme;
-    result_.formula_bytes =
-        parallel::wire_bytes(scheme, config, std::ssize(ids_), static_cast<int>(dtype_bytes(o.compute)), tp.size());
+    for (const auto* program : step_.programs(1)) result_.declared_bytes += wire_bytes(program->program());
   }
 
   void step(bool measured) {
@@ -88,11 +86,11 @@ std::string tensor_table(const TensorReport& r) {
   std::string text = fmt::format(
       "{} ranks share the layers of {} parameters; a step of {} tokens\n\n{:<10} {:>14} {:>14} {:>7} {:>10} {:>12}\n",
       r.ranks, format_count(static_cast<double>(r.parameters)), r.options.batch * r.model.context, "scheme",
-      "bytes sent", "by formula", "ratio", "step", "activations");
+      "bytes sent", "declared", "ratio", "step", "activations");
   for (const auto& s : r.results)
-    text += fmt::format("{:<10} {:>14} {:>14} {:>7.3f} {:>7.1f} ms {:>12}\n", parallel::scheme_name(s.scheme),
-                        format_bytes(s.wire_bytes), format_bytes(s.formula_bytes),
-                        s.formula_bytes > 0 ? s.wire_bytes / s.formula_bytes : 1.0, 1e3 * s.seconds(),
+    text += fmt::format("{:<10} {:>14} {:>14} {:>7.3f} {:>7.1f} ms {:>12}\n", nn::scheme_name(s.scheme),
+                        format_bytes(s.wire_bytes), format_bytes(s.declared_bytes),
+                        s.declared_bytes > 0 ? s.wire_bytes / s.declared_bytes : 1.0, 1e3 * s.seconds(),
                         format_bytes(static_cast<double>(s.arena_bytes)));
   return text;
 }
@@ -107,9 +105,9 @@ nlohmann::ordered_json tensor_json(const TensorReport& r) {
                               {"algorithm", r.options.device.is_cuda() ? "auto" : "ring"},
                               {"schemes", nlohmann::ordered_json::array()}};
   for (const auto& s : r.results)
-    j["schemes"].push_back({{"scheme", parallel::scheme_name(s.scheme)},
+    j["schemes"].push_back({{"scheme", nn::scheme_name(s.scheme)},
                             {"wire_bytes", s.wire_bytes},
-                            {"formula_bytes", s.formula_bytes},
+                            {"declared_bytes", s.declared_bytes},
                             {"seconds", s.seconds()},
                             {"steps", s.steps},
                             {"arena_bytes", s.arena_bytes},

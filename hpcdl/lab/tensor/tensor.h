@@ -1,5 +1,5 @@
 #pragma once
-// Schemes of tensor parallelism beside each other on the same ranks: bytes between ranks, counted and by formula, time
+// Schemes of tensor parallelism beside each other on the same ranks: bytes between ranks, counted and as the records declare, time
 // and memory of a step.
 
 #include <functional>
@@ -22,11 +22,11 @@ struct TensorOptions {
 
 struct TensorResult {
   parallel::TensorParallel::Scheme scheme;
-  double wire_bytes = 0, formula_bytes = 0;  // sent by each rank in a step; the mean over the ranks
-  std::vector<double> steps;                 // seconds, of the slowest rank
-  std::int64_t arena_bytes = 0;              // of a rank
-  double loss = 0;                           // of the first step, per token: the same for all schemes
-  double seconds() const;                    // median
+  double wire_bytes = 0, declared_bytes = 0;  // sent by each rank in a step; the mean over the ranks
+  std::vector<double> steps;                  // seconds, of the slowest rank
+  std::int64_t arena_bytes = 0;               // of a rank
+  double loss = 0;                            // of the first step, per token: the same for all schemes
+  double seconds() const;                     // median
 };
 
 struct TensorReport {

@@ -21,7 +21,7 @@ TEST(bench_tensor, bytes_between_ranks_are_those_of_the_formulas) {
           const auto report = bench_tensor(world, pool, c, {.batch = 2, .rounds = 1, .compute = compute});
           ASSERT_EQ(report.results.size(), 3u);
           for (const auto& r : report.results) {
-            EXPECT_DOUBLE_EQ(r.wire_bytes, r.formula_bytes) << parallel::scheme_name(r.scheme) << ' ' << n;
+            EXPECT_DOUBLE_EQ(r.wire_bytes, r.declared_bytes) << nn::scheme_name(r.scheme) << ' ' << n;
             EXPECT_NEAR(r.loss, report.results[0].loss, (compute == DType::f32 ? 1e-5 : 0x1p-8) * r.loss);
             EXPECT_GT(r.seconds(), 0);
           }

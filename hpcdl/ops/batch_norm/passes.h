@@ -1,6 +1,6 @@
 #pragma once
 // The passes over a tensor of (rows, C) that batch normalisation consists of. Apart, because what is between them may
-// be a collective (parallel/batch_norm.h), or statistics that were learnt before.
+// be a collective (ops/sync_batch_norm), or statistics that were learnt before.
 
 #include "hpcdl/program/op.h"
 

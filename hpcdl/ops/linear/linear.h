@@ -20,6 +20,7 @@ struct LinearArgs {
   bool conv1d = false;
   DType out = DType::none;
   bool constant_weights = false;  // nothing writes W while programs run: a GPU may read it early
+  bool addend = false;  // of a sum over ranks: another rank adds bias and residual, whose gradients are as ever
 };
 
 /// Checks operands; returns the spec of y.
@@ -69,6 +70,7 @@ struct ActivatedLinear {
   /// y and z, the pre-activation.
   static std::array<Spec, 2> infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual,
                                    const Args& a) {
+    require(!a.addend, name, "an addend of a sum over ranks has no activation: that of the sum is another");
     const Spec y = linear_spec(name, x, w, bias, residual, a);
     return {y, y};
   }
@@ -107,6 +109,7 @@ void linear_backward(Stream&, const LinearGradients& g, const LinearArgs& a);
 }  // namespace cuda
 
 inline void Linear::forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a) {
+  if (a.addend) bias = residual = View();
   on(
       s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, Tensor(), x, w, bias, residual, a); },
       [&](auto& q) { cuda::linear(q, y, Tensor(), x, w, bias, residual, a); });

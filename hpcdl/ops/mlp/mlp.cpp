@@ -6,6 +6,7 @@ void Mlp::forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View
                   const Args& a) {
   require((z && h) || y.size() == 0, name,
           "keeps the values between its layers for a backward pass: without one, record two linear layers");
+  if (a.addend) b2 = residual = View();
   on(
       s,
       [&](auto isa, Pool& pool) {

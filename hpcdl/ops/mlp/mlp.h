@@ -19,9 +19,10 @@ struct Mlp {
   struct Args {
     Activation activation = Activation::gelu_tanh;
     bool conv1d = false;
+    bool addend = false;  // as in LinearArgs, of b2 and residual
   };
   static LinearArgs first(const Args& a) { return {.activation = a.activation, .conv1d = a.conv1d}; }
-  static LinearArgs second(const Args& a) { return {.conv1d = a.conv1d}; }
+  static LinearArgs second(const Args& a) { return {.conv1d = a.conv1d, .addend = a.addend}; }
   /// y, z, h.
   static std::array<Spec, 3> infer(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2,
                                    const Spec& residual, const Args& a) {

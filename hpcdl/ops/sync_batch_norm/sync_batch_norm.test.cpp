@@ -1,4 +1,4 @@
-#include "hpcdl/parallel/batch_norm.h"
+#include "hpcdl/ops/sync_batch_norm/sync_batch_norm.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,12 @@
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/graph/graph.h"
 #include "hpcdl/graph/instance.h"
+#include "hpcdl/parallel/axis.h"
 #include "hpcdl/testing/ranks.h"
 
-namespace hpcdl::parallel {
+namespace hpcdl {
 namespace {
 
 using Floats = std::vector<float>;
@@ -94,13 +96,14 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
     std::vector<Result> got(static_cast<std::size_t>(ranks));
     const auto begin = [&](int r) { return r == ranks ? kRows : kRows * r / ranks / 2; };
     testing::run_ranks(ranks, [&](const comm::Group& world) {
-      const Peers peers(world);
+      const parallel::GroupAxis data(world);
       if (on_gpus) world.connect(device(world.rank()));  // which cannot be done while a graph is captured
       const auto part = [&](bool graph) {
-        return train(
-            begin(world.rank()), begin(world.rank() + 1), residual,
-            [&](Var x, Var w, Var b, Var m, Var v, Var r) { return sync_batch_norm(x, w, b, m, v, args, peers, r); },
-            {.device = device(world.rank()), .group = world, .captured = graph});
+        return train(begin(world.rank()), begin(world.rank() + 1), residual,
+                     [&](Var x, Var w, Var b, Var m, Var v, Var r) {
+                       return sync_batch_norm(x, w, b, m, v, args, data.axis(), r);
+                     },
+                     {.device = device(world.rank()), .group = world, .captured = graph});
       };
       auto& mine = got[static_cast<std::size_t>(world.rank())];
       mine = part(false);
@@ -152,4 +155,4 @@ TEST(SyncBatchNorm, NormalisingEachBatchAloneIsSomethingElse) {
 }
 
 }  // namespace
-}  // namespace hpcdl::parallel
+}  // namespace hpcdl

@@ -1,12 +1,11 @@
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
-#include "hpcdl/parallel/vocabulary.h"
+#include "hpcdl/ops/vocabulary/vocabulary.h"
 
-namespace hpcdl::parallel::cuda {
+namespace hpcdl::cuda {
 namespace {
 
-using namespace hpcdl::cuda;
 constexpr int kThreads = 256;
 
 struct Rows {
@@ -44,23 +43,23 @@ __global__ void __launch_bounds__(kThreads)
   here[i] = id < 0 ? -1 : at >= 0 && at < c.count ? static_cast<std::int32_t>(at) : elsewhere;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    addends(float* wire, const float* stats, const std::int32_t* targets, std::int64_t rows, Columns c) {
+__global__ void __launch_bounds__(kThreads) addends(float* out, const float* tops, const float* stats,
+                                                    const std::int32_t* targets, std::int64_t rows, Columns c) {
   const auto r = element();
   if (r >= rows) return;
-  const float top = stats[r], all = wire[r];
+  const float top = stats[r], all = tops[r];
   const std::int64_t t = targets[r], at = t - c.begin;
-  wire[rows + r] = stats[rows + r] * (top == all ? 1.0f : expf(top - all));
-  wire[2 * rows + r] = t >= c.vocab || (at >= 0 && at < c.count) ? stats[2 * rows + r] : 0.0f;
+  out[r] = stats[rows + r] * (top == all ? 1.0f : expf(top - all));
+  out[rows + r] = t >= c.vocab || (at >= 0 && at < c.count) ? stats[2 * rows + r] : 0.0f;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    finish(float* row_loss, float* lse, const float* wire, const std::int32_t* targets, std::int64_t rows) {
+__global__ void __launch_bounds__(kThreads) finish(float* row_loss, float* lse, const float* tops, const float* sums,
+                                                   const std::int32_t* targets, std::int64_t rows) {
   const auto r = element();
   if (r >= rows) return;
-  const float log_sum = logf(wire[rows + r]);
-  if (lse) lse[r] = wire[r] + log_sum, lse[rows + r] = lse_rest(wire[r], log_sum);
-  row_loss[r] = targets[r] < 0 ? 0.0f : (wire[r] - wire[2 * rows + r]) + log_sum;
+  const float log_sum = logf(sums[r]);
+  if (lse) lse[r] = tops[r] + log_sum, lse[rows + r] = lse_rest(tops[r], log_sum);
+  row_loss[r] = targets[r] < 0 ? 0.0f : (tops[r] - sums[rows + r]) + log_sum;
 }
 
 }  // namespace
@@ -93,20 +92,20 @@ void local_ids(Stream& s, Tensor here, View ids, Columns c, std::int32_t elsewhe
   launched("local_ids");
 }
 
-void loss_addends(Stream& s, Tensor wire, View stats, View targets, Columns c) {
+void loss_addends(Stream& s, Tensor sums, View tops, View stats, View targets, Columns c) {
   if (targets.size() == 0) return;
   addends<<<blocks_for(targets.size(), kThreads), kThreads, 0, queue(s)>>>(
-      wire.ptr<float>(), stats.ptr<float>(), targets.ptr<std::int32_t>(), targets.size(), c);
+      sums.ptr<float>(), tops.ptr<float>(), stats.ptr<float>(), targets.ptr<std::int32_t>(), targets.size(), c);
   launched("vocabulary_loss");
 }
 
-void loss_of_rows(Stream& s, Tensor stats, Tensor lse, View wire, View targets) {
+void loss_of_rows(Stream& s, Tensor row_loss, Tensor lse, View tops, View sums, View targets) {
   const auto rows = targets.size();
   if (rows == 0) return;
-  finish<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(stats.ptr<float>() + 3 * rows,
-                                                                lse ? lse.ptr<float>() : nullptr, wire.ptr<float>(),
+  finish<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(row_loss.ptr<float>(), lse ? lse.ptr<float>() : nullptr,
+                                                                tops.ptr<float>(), sums.ptr<float>(),
                                                                 targets.ptr<std::int32_t>(), rows);
   launched("vocabulary_loss");
 }
 
-}  // namespace hpcdl::parallel::cuda
+}  // namespace hpcdl::cuda

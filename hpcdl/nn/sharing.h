@@ -1,0 +1,42 @@
+#pragma once
+// How several ranks share the layers of a model (tensor parallelism), as data: a family says which parameter has which
+// place (models/shard.h), modules record the exchanges that follow from it (ops/exchange), and parallel/ knows the
+// ranks.
+//
+//   columns (q, k, v, gate, up, fc)   a rank has some of the outputs: whole heads, or neurons of the MLP
+//   rows (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the output
+//   vocabulary (embedding and head)   a rank has some rows of the table (ops/vocabulary)
+//   entering (norms)                  before layers of the other kinds: every rank has all of it
+
+#include <cstdint>
+#include <string_view>
+
+#include "hpcdl/program/axis.h"
+
+namespace hpcdl::nn {
+
+struct Sharing {
+  enum class Scheme : std::uint8_t {
+    conjugate,  // an all-reduce after row layers, an all-reduce of gradients before column layers; activations between
+                // them are on all ranks
+    sequence,   // the same halves apart: between the layers each rank has a part of the tokens, so that norms and
+                // dropout are done once
+    naive,      // the reference: o and down have a part of the outputs too, and everything is collected around them
+  };
+  using enum Scheme;
+
+  Axis axis;
+  int rank = 0;
+  Scheme scheme = conjugate;
+
+  int size() const { return axis.ranks; }
+};
+
+constexpr std::string_view scheme_name(Sharing::Scheme s) {
+  constexpr std::string_view names[] = {"conjugate", "sequence", "naive"};
+  return names[static_cast<int>(s)];
+}
+
+enum class Place : std::uint8_t { whole, columns, rows, vocabulary, entering };
+
+}  // namespace hpcdl::nn

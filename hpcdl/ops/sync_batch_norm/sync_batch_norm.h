@@ -1,0 +1,105 @@
+#pragma once
+// Batch normalisation over the batches of all ranks of an axis together: what one rank would compute on the whole
+// batch.
+//
+// Forward, every rank gathers (mean, variance, count) of each, 3 C floats, and merges them in the order of the ranks,
+// so that all get the same bits; backward sums (sum(dz), sum(dz * n), count) over the ranks. Batches may differ in
+// size. The gradients of weight and bias are this rank's addends, as those of all other parameters of a data-parallel
+// step.
+
+#include "hpcdl/ops/batch_norm/batch_norm.h"
+#include "hpcdl/ops/exchange/exchange.h"
+
+namespace hpcdl {
+
+/// (3, C) f32: mean and variance of each channel of x (..., C), and the number of rows in each place of the third row.
+/// Not differentiable: SyncBatchNorm owns the gradient.
+struct BatchStatistics {
+  static constexpr std::string_view name = "batch_statistics";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b1;
+  struct Args {};
+  static Spec infer(const Spec& x, const Args&);
+  static Cost cost(const Spec& x, const Args&) { return detail::batch_norm_cost(x, 4, 1); }
+  static std::array<Spec, 1> scratch(const Spec& x, const Args&) { return {batch_partial(x)}; }
+  static void forward(Stream& s, Tensor statistics, View x, Tensor partial, const Args&);
+};
+
+/// y, and the statistics (3, C) of all ranks' batches, from those of each: (p, 3, C). The residual may be absent. See
+/// ops/batch_norm/batch_norm.h.
+struct SyncBatchNorm {
+  static constexpr std::string_view name = "sync_batch_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b11;
+  struct Args : BatchNorm::Args {
+    Axis axis;
+    bool valid() const { return valid_args<BatchNorm::Args>(*this) && axis.valid(); }
+  };
+  static std::array<Spec, 2> infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias,
+                                   const Spec& parts, const Args& a);
+  static Cost cost(const Spec& x, const Spec& residual, const Spec&, const Spec&, const Spec&, const Args&) {
+    return detail::batch_norm_cost(x, 5, residual ? 3 : 2);
+  }
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&,
+                                              const Args&) {
+    return {batch_partial(x)};
+  }
+  static void forward(Stream& s, Tensor y, Tensor statistics, View x, View residual, View weight, View bias, View parts,
+                      const Args& a);
+  /// The sums of this rank, their sum over the ranks, and what follows from it.
+  template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a);
+  using Backward =
+      Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, In<2>, In<3>, Out<1>, Out<0>, dOut<0>, Scratch<0>>;
+};
+
+/// The two halves of the gradient, which an exchange of the sums lies between. Operands of both: those of
+/// SyncBatchNorm::Backward, then the sums.
+struct SyncBackwardArgs {
+  float eps;
+  bool relu;
+};
+struct SyncSums {
+  static constexpr std::string_view name = "sync_batch_norm.sums";
+  using RecordArgs = SyncBackwardArgs;
+  static void check_record(const RawRecord& r);
+  static void run(Stream& s, const Grad* t, const void* args);
+};
+struct SyncGradient {
+  static constexpr std::string_view name = "sync_batch_norm.gradient";
+  using RecordArgs = SyncBackwardArgs;
+  static void check_record(const RawRecord& r);
+  static void run(Stream& s, const Grad* t, const void* args);
+};
+
+template <class G> void SyncBatchNorm::record_backward(G& g, std::span<const Operand> given, const Args& a) {
+  std::vector<Operand> sums(given.begin(), given.end()), gradient = sums;
+  const Spec x = given[4].spec;
+  sums.push_back(write_operand(g.temporary("sync_batch_norm.sums", detail::batch_norm_statistics(x))));
+  gradient.push_back(sums.back());
+  Operand total = sums.back();
+  total.access = Access::update, gradient.back().access = Access::read;
+  sums[0] = gradient[2] = gradient[3] = gradient[11] = Operand();
+  // A residual whose gradient begins here gets dz from the sums, and the other half reads it there.
+  if (given[1].access == Access::update) sums[1] = Operand();
+  else gradient[1].access = Access::read;
+  SyncBackwardArgs args{a.eps, a.relu};
+  clear_padding(args);
+  const int tensors = !given[5].spec ? 2 : a.relu ? 4 : 3;
+  g.template emit<SyncSums>(sums, &args, sizeof args, detail::batch_norm_cost(x, 6, tensors), Phase::backward);
+  emit_op<AllReduce>(g, std::span<const Operand>(&total, 1), {a.axis}, AllReduce::cost(total.spec, {}));
+  g.template emit<SyncGradient>(gradient, &args, sizeof args, detail::batch_norm_cost(x, 7, 3), Phase::backward);
+}
+
+/// batch_norm over all ranks of `axis`. The running statistics, the same on all ranks, may be absent (both), the
+/// residual too.
+template <Symbolic V>
+V sync_batch_norm(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var,
+                  const BatchNorm::Args& a, const Axis& axis, const V& residual = {}) {
+  const V all = gather_rows(record<BatchStatistics>({}, x), axis);
+  const V parts = x.graph().reshape(all, {axis.ranks, 3, x[-1]});
+  const auto [y, statistics] = record<SyncBatchNorm>({a, axis}, x, residual, weight, bias, parts);
+  if (running_mean) update_running_statistics(running_mean, running_var, statistics, a.momentum);
+  return y;
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,20 @@
+#include "hpcdl/parallel/axis.h"
+
+#include "hpcdl/comm/ledger.h"
+
+namespace hpcdl::parallel {
+
+void GroupAxis::all_reduce(Stream& s, const Tensor& x, bool maximum, std::string_view tensor) const {
+  const comm::Label label(tensor);
+  group_.all_reduce(s, x, maximum ? comm::Reduce::max : comm::Reduce::sum, algorithm_).wait();
+}
+void GroupAxis::reduce_scatter(Stream& s, const Tensor& mine, const View& all, std::string_view tensor) const {
+  const comm::Label label(tensor);
+  group_.reduce_scatter(s, mine, all, comm::Reduce::sum, algorithm_).wait();
+}
+void GroupAxis::all_gather(Stream& s, const Tensor& all, const View& mine, std::string_view tensor) const {
+  const comm::Label label(tensor);
+  group_.all_gather(s, all, mine, algorithm_).wait();
+}
+
+}  // namespace hpcdl::parallel

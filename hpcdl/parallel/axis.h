@@ -1,0 +1,32 @@
+#pragma once
+// What the axes that records name are bound to: groups of ranks.
+
+#include "hpcdl/comm/group.h"
+#include "hpcdl/program/axis.h"
+
+namespace hpcdl::parallel {
+
+/// A group as the axis of records. It outlives the programs that are recorded with it.
+class GroupAxis final : public Ranks {
+ public:
+  explicit GroupAxis(comm::Group group, comm::Algorithm algorithm = comm::Algorithm::automatic)
+      : group_(std::move(group)), algorithm_(algorithm) {}
+  GroupAxis(const GroupAxis&) = delete;
+  GroupAxis& operator=(const GroupAxis&) = delete;
+
+  const comm::Group& group() const { return group_; }
+  Axis axis(std::string_view tensor = {}) const { return Axis(group_.name(), group_.size(), this).with(tensor); }
+
+  void all_reduce(Stream& s, const Tensor& x, bool maximum, std::string_view tensor) const override;
+  void reduce_scatter(Stream& s, const Tensor& mine, const View& all, std::string_view tensor) const override;
+  void all_gather(Stream& s, const Tensor& all, const View& mine, std::string_view tensor) const override;
+
+ private:
+  comm::Group group_;
+  comm::Algorithm algorithm_;
+};
+
+/// What an axis that is bound to a group stands for.
+inline const comm::Group& group_of(const Axis& axis) { return static_cast<const GroupAxis&>(axis.bound()).group(); }
+
+}  // namespace hpcdl::parallel

@@ -1,0 +1,125 @@
+// What the programs of a step declare to send is what the communicator counts, to the byte.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "hpcdl/graph/instance.h"
+#include "hpcdl/models/image_model.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/mesh.h"
+#include "hpcdl/parallel/tensor.h"
+#include "hpcdl/program/axis.h"
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/step_programs.h"
+
+namespace hpcdl::train {
+namespace {
+
+using parallel::TensorParallel;
+
+struct Sent {
+  std::int64_t bytes = 0;  // of the tensors that this rank gives
+  double wire = 0;         // mean over the ranks
+};
+
+/// Forward, backward and the reduction of gradients of two micro-batches, then the update: what its records declare,
+/// against what the groups of the mesh have counted meanwhile.
+void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepOptions options, bool of_rings,
+                     const std::string& what) {
+  options.data = mesh.dp();
+  options.reduce.buckets = {.cap = 4096, .first = 1024};
+  if (of_rings) options.reduce.algorithm = comm::Algorithm::ring;
+  Pool pool(1);
+  StepParams params;
+  Stream s(pool, &params);
+  const StepPrograms programs(model, options, s);
+  std::vector<StepPrograms::PassPtr> passes{programs.first()};
+  if (programs.apart()) passes.push_back(programs.last());
+  else if (programs.has_more()) passes.push_back(programs.more());
+  passes.push_back(programs.update());
+  std::vector<Instance> instances;
+  for (const auto& p : passes) instances.emplace_back(*p);
+  const std::pair<const comm::Group*, std::string> axes[] = {{&mesh.dp(), "dp"}, {&mesh.tp(), "tp"}};
+  std::map<std::string, Sent> before;
+  const auto counted = [](const comm::Group& g) {
+    return Sent{g.counters().bytes, static_cast<double>(g.counters().wire_bytes)};
+  };
+  for (const auto& [group, name] : axes) before[name] = counted(*group);
+  for (const auto& exe : instances) {
+    for (std::size_t i = 0; i < exe.planned()->inputs.size(); ++i) {
+      const Tensor t = exe.input(i);
+      if (t.dtype() == DType::i32) std::fill_n(t.ptr<std::int32_t>(), t.size(), 1);
+      else std::fill_n(t.ptr<float>(), t.size(), 0.5f);
+    }
+    exe.run(s);
+  }
+  std::map<std::string, Sent> after;
+  for (const auto& [group, name] : axes) after[name] = counted(*group);
+  for (const auto& [group, name] : axes) {
+    if (group->size() == 1) continue;
+    const auto axis = fmt::format("{} of {}", name, group->size());
+    Sent declared;
+    for (const auto& exe : instances) {
+      declared.wire += wire_bytes(exe.program(), axis);
+      for (const auto& r : exe.program().records)
+        for (const auto& e : exchanges(exe.program(), r))
+          if (e.axis == axis) declared.bytes += e.kind == ExchangeKind::all_reduce ? e.bytes : e.bytes / e.ranks;
+    }
+    const auto where = fmt::format("{}, {}, {}", what, mesh.describe(), axis);
+    EXPECT_GT(declared.bytes, 0) << where;
+    EXPECT_EQ(after[name].bytes - before[name].bytes, declared.bytes) << where;
+    if (of_rings) {
+      const double sent = parallel::sum_over_ranks(*group, after[name].wire - before[name].wire);
+      EXPECT_DOUBLE_EQ(sent, declared.wire * group->size()) << where;
+    }
+  }
+}
+
+template <class F> void on_every_mesh(F&& f) {
+  for (int n = 1; n <= 8; ++n)
+    for (int tp = 1; tp <= n; ++tp)
+      if (n % tp == 0)
+        testing::run_ranks(n, [&](const comm::Group& world) { f(parallel::Mesh(world, {.dp = n / tp, .tp = tp})); });
+}
+
+TEST(exchanges, of_language_models_are_what_is_counted) {
+  for (const auto family : {io::Family::gpt2, io::Family::llama})
+    for (const auto scheme : {TensorParallel::conjugate, TensorParallel::sequence, TensorParallel::naive})
+      for (const bool variant : {false, true})
+        on_every_mesh([&](const parallel::Mesh& mesh) {
+          const int tp = mesh.shape().tp;
+          io::ModelConfig c;
+          c.family = family;
+          c.layers = 2, c.heads = 2 * tp, c.kv_heads = family == io::Family::llama ? tp : 0;
+          c.width = 8 * tp, c.context = 2 * tp, c.ffn = 12 * tp, c.vocab = 53, c.tied = !variant;
+          c.resolve();
+          const auto sharing =
+              tp > 1 ? std::make_shared<TensorParallel>(mesh.tp(), scheme, comm::Algorithm::ring) : nullptr;
+          auto model = models::LanguageModel::create(c, 1, true, sharing);
+          const StepOptions o{.batch = 2,
+                              .length = c.context,
+                              .accumulate = variant,
+                              .forward = {.recompute = variant, .fused_mlp = variant}};
+          expect_declared(model, mesh, o, true,
+                          fmt::format("{}, {}, {}", io::enum_name(family), nn::scheme_name(scheme), variant));
+        });
+}
+
+TEST(exchanges, of_image_models_with_shared_batch_norms_are_what_is_counted) {
+  for (const auto family : {models::ImageFamily::simple_cnn, models::ImageFamily::resnet18})
+    for (int n = 1; n <= 8; ++n)
+      testing::run_ranks(n, [&](const comm::Group& world) {
+        models::ImageConfig c{.family = family, .classes = 10};
+        c.width = 4;
+        auto model = models::ImageModel::create(c, 1, true);
+        const StepOptions o{.batch = 2, .forward = {.recompute = n % 2 == 0}, .sync_batch_norm = true};
+        expect_declared(model, parallel::Mesh(world, {.dp = n}), o, false, fmt::format("image {}", n));
+      });
+}
+
+}  // namespace
+}  // namespace hpcdl::train
