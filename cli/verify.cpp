@@ -7,8 +7,8 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/nearest.h"
-#include "hpcdl/lab/verify/planted/planted.h"
 #include "hpcdl/lab/verify/verify.h"
+#include "tests/planted/planted.h"
 
 namespace hpcdl::cli {
 
@@ -224,9 +224,8 @@ void add_verify(const Command& program, Run& run) {
       "Checks our kernels, or those of a library, against their contracts: shapes, stability, determinism, edges, "
       "speed",
       [](const Command& sub, VerifyOptions& o) {
-        sub.option(
-            "targets", o.targets,
-            "Names of contracts, or shared libraries that use hpcdl/lab/verify/kernel_abi.h; default: all our kernels");
+        sub.option("targets", o.targets,
+                   "Names of contracts, or shared libraries that use hpcdl/ops/kernel_abi.h; default: all our kernels");
         sub.option(
                "--device", o.device,
                "Where our kernels or the planted ones run: cpu or cuda; a library itself says where its kernels run")

@@ -3,7 +3,7 @@
 // and let it be verified: hpcdl verify ./my_cuda_kernels.so
 #include <cuda_fp16.h>
 
-#include "hpcdl/lab/verify/kernel_abi.h"
+#include "hpcdl/ops/kernel_abi.h"
 
 namespace {
 

@@ -92,9 +92,8 @@ void put(const Tensor& t, std::int64_t i, double v) {
   }
 }
 
-Ref to_ref(const View& t) {
-  Ref r{t.shape(), {}};
-  r.data.resize(static_cast<std::size_t>(t.size()));
+Values values_of(const View& t) {
+  Values r{t.spec(), std::vector<double>(static_cast<std::size_t>(t.size()))};
   for (std::int64_t i = 0; i < t.size(); ++i) r[i] = get(t, i);
   return r;
 }
@@ -117,9 +116,9 @@ struct Slope {
 /// a spec's time: tests of one case share it, by the type of their operands.
 using Slopes = std::map<std::pair<DType, std::size_t>, std::vector<Slope>>;
 
-double largest(const Ref& r) {
+double largest(const std::vector<double>& values) {
   double m = 0;
-  for (double v : r.data)
+  for (double v : values)
     if (std::isfinite(v)) m = std::max(m, std::fabs(v));
   return m;
 }
@@ -183,6 +182,7 @@ class OpTest : public ::testing::Test {
     Spec outs[OpInfo::kMaxOut];
     op().infer(specs_.data(), args(), outs);
     out_specs_.assign(outs, outs + op().n_out);
+    reduction_ = reduction();
   }
 
   Stream stream(int threads) {
@@ -247,16 +247,68 @@ class OpTest : public ::testing::Test {
     return scratch;
   }
 
-  std::vector<Ref> reference(std::span<const Ref> in) const {
-    std::vector<Ref> out;
-    for (const auto& s : out_specs_) out.push_back({s.shape, std::vector<double>(static_cast<std::size_t>(s.size()))});
-    spec_.reference(out, in, args());
+  std::vector<Expected> reference(std::span<const Values> in) const {
+    std::vector<Expected> out;
+    for (const auto& s : out_specs_) out.emplace_back(s);
+    spec_.forward.reference(out, in, args());
     return out;
   }
-  std::vector<Ref> input_refs() const {
-    std::vector<Ref> in;
-    for (const auto& m : in_) in.push_back(m.tensor ? to_ref(m.tensor) : Ref{});
+  std::vector<Values> input_values() const {
+    std::vector<Values> in;
+    for (const auto& m : in_) in.push_back(m.tensor ? values_of(m.tensor) : Values{});
     return in;
+  }
+  contract::Problem problem(const std::vector<Spec>& in, const std::vector<Spec>& out) const {
+    contract::Problem p;
+    for (const auto& s : in) p.in.push_back({s});
+    p.out = out;
+    p.args.resize(contract::Problem::kAbiBytes);
+    p.args.insert(p.args.end(), case_.args.begin(), case_.args.end());
+    return p;
+  }
+  double forward_reduction() const {
+    return spec_.magnitudes ? static_cast<double>(spec_.forward.reduction(problem(specs_, out_specs_))) : reduction();
+  }
+  double reduction() const {
+    if (spec_.reduction) return spec_.reduction(specs_, args());
+    if (spec_.backward.empty()) return forward_reduction();
+    const auto [in, out] = backward_specs();
+    return static_cast<double>(spec_.backward[0].reduction(problem(in, out)));
+  }
+  /// Operands of the contract of backward: those of the op without scratch, gradients apart.
+  std::pair<std::vector<Spec>, std::vector<Spec>> backward_specs() const {
+    std::vector<Spec> in, out;
+    for (const auto& ref : op().backward_operands) {
+      const auto i = static_cast<std::size_t>(ref.index);
+      if (ref.kind == OperandKind::in) in.push_back(specs_[i]);
+      else if (ref.kind == OperandKind::grad_in) out.push_back(case_.in[i].differentiable ? specs_[i] : Spec());
+      else if (ref.kind != OperandKind::scratch) in.push_back(out_specs_[i]);
+    }
+    return {in, out};
+  }
+  /// The contract's own gradients, by input.
+  std::map<std::size_t, Expected> backward_reference(const std::vector<Values>& in,
+                                                     const std::vector<Memory>& dout) const {
+    const auto y = reference(in);
+    std::vector<Values> operands;
+    std::vector<Expected> out;
+    std::vector<std::size_t> of;
+    for (const auto& ref : op().backward_operands) {
+      const auto i = static_cast<std::size_t>(ref.index);
+      switch (ref.kind) {
+        case OperandKind::in: operands.push_back(in[i]); break;
+        case OperandKind::out: operands.push_back({y[i].spec, y[i].value}); break;
+        case OperandKind::grad_out: operands.push_back(values_of(dout[i].tensor)); break;
+        case OperandKind::grad_in:
+          out.emplace_back(case_.in[i].differentiable ? specs_[i] : Spec()), of.push_back(i);
+          break;
+        case OperandKind::scratch: break;
+      }
+    }
+    spec_.backward[0].reference(out, operands, args());
+    std::map<std::size_t, Expected> found;
+    for (std::size_t k = 0; k < of.size(); ++k) found[of[k]] = std::move(out[k]);
+    return found;
   }
 
   /// Allowed error of one element of magnitude `m` in a tensor whose largest magnitude is `top`.
@@ -264,37 +316,40 @@ class OpTest : public ::testing::Test {
     const bool multiplies =
         backend_.device.is_cuda() || (backend_.isa >= simd::IsaKind::avx512 && stored == DType::bf16);
     const bool rounds = multiplies && dtype_bytes(stored) == 2;
-    return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) +
+    return allowed_error(stored, m, reduction_, spec_.condition * top) +
            (rounds ? spec_.operand_rounding * half_ulp(stored) * top : 0) + 1e-30;
   }
 
-  void compare(const View& got, const Ref& want, double top, const char* label, double storage_steps = 1) {
+  /// bf16 inputs reach the sums exactly, so only the result is rounded to bf16.
+  void compare(const View& got, const Expected& want, std::size_t output, double length) {
+    const double top = spec_.magnitudes ? 0 : std::max(largest(want.value), input_scale());
     int wrong = 0;
     for (std::int64_t i = 0; i < got.size() && wrong < 4; ++i) {
-      const double g = get(got, i), w = want[i];
+      const auto at = static_cast<std::size_t>(i);
+      const double g = get(got, i), w = want.value[at];
       if (std::isnan(w) ? std::isnan(g) : g == w) continue;
-      const double tol = tolerance(got.dtype(), storage_steps * std::fabs(w), top);
+      const double tol = spec_.magnitudes ? spec_.forward.allowed(want, at, dtype_, length)
+                                          : tolerance(got.dtype(), std::fabs(w), top);
       if (std::fabs(g - w) <= tol) continue;
-      ADD_FAILURE() << label << "[" << i << "]: got " << g << ", reference " << w << ", allowed error " << tol;
+      ADD_FAILURE() << "output " << output << "[" << i << "]: got " << g << ", reference " << w << ", allowed error "
+                    << tol;
       ++wrong;
     }
   }
 
   void forward() {
-    const auto want = reference(input_refs());
+    const auto want = reference(input_values());
+    const double length = forward_reduction();
     for (bool misaligned : {true, false}) {
       const auto got = call_forward(2, misaligned);
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        // bf16 inputs reach the sums exactly, so only the result is rounded to bf16.
-        compare(got[i].tensor, want[i], std::max(largest(want[i]), input_scale()), "output");
-      }
+      for (std::size_t i = 0; i < got.size(); ++i) compare(got[i].tensor, want[i], i, length);
     }
   }
 
   double input_scale() const {
     double top = 0;
     for (const auto& m : in_)
-      if (m.tensor && is_float(m.tensor.dtype())) top = std::max(top, largest(to_ref(m.tensor)));
+      if (m.tensor && is_float(m.tensor.dtype())) top = std::max(top, largest(values_of(m.tensor).v));
     return top;
   }
 
@@ -348,13 +403,14 @@ class OpTest : public ::testing::Test {
   const std::vector<Slope>& slopes(std::size_t i, const std::vector<Memory>& dout) {
     const auto [found, fresh] = slopes_.try_emplace({dtype_, i});
     if (!fresh) return found->second;
-    auto in = input_refs();
+    auto in = input_values();
     const auto objective = [&] {
       const auto y = reference(in);
       double sum = 0;
       for (int o = 0; o < op().n_out - op().n_aux; ++o)
-        for (std::int64_t k = 0; k < y[static_cast<std::size_t>(o)].size(); ++k)
-          sum += y[static_cast<std::size_t>(o)][k] * get(dout[static_cast<std::size_t>(o)].tensor, k);
+        for (std::int64_t k = 0; k < y[static_cast<std::size_t>(o)].spec.size(); ++k)
+          sum += y[static_cast<std::size_t>(o)].value[static_cast<std::size_t>(k)] *
+                 get(dout[static_cast<std::size_t>(o)].tensor, k);
       return sum;
     };
     const auto n = in[i].size();
@@ -371,30 +427,43 @@ class OpTest : public ::testing::Test {
       in[i][k] = x;
       found->second.push_back({k, (up - down) / (2 * h), 0x1p-50 * (std::fabs(up) + std::fabs(down)) / h});
     }
+    if (!spec_.backward.empty()) {
+      const auto gradients = backward_reference(in, dout);
+      const Expected& gradient = gradients.at(i);
+      const double top = gradient_scale(gradient.value, dout);
+      for (const auto& [k, slope, rounding] : found->second)
+        EXPECT_NEAR(gradient.value[static_cast<std::size_t>(k)], slope, difference(top, rounding))
+            << "the contract's gradient of input " << i << " at " << k;
+    }
     return found->second;
   }
+  /// The largest magnitude behind a gradient.
+  double gradient_scale(const std::vector<double>& gradient, const std::vector<Memory>& dout) const {
+    double dout_top = 0;
+    for (const auto& d : dout) dout_top = std::max(dout_top, largest(values_of(d.tensor).v));
+    return std::max({largest(gradient), dout_top, dout_top * input_scale()});
+  }
+  /// How far a difference may be off: its truncation is O(h^2); its rounding is ulp(objective) / h.
+  static double difference(double top, double rounding) { return 1e-7 * top + rounding; }
 
   /// The reference's slopes against backward's result.
   void gradient() {
     auto out = call_forward(2, true);
     auto dout = random_dout();
     const auto run = call_backward(out, dout, Write::overwrite, 2);
-    double dout_top = 0;
-    for (const auto& d : dout) dout_top = std::max(dout_top, largest(to_ref(d.tensor)));
     for (std::size_t i = 0; i < in_.size(); ++i) {
       const Tensor& gradient = run.gradients[i].tensor;
       if (!gradient) continue;
       for (std::int64_t k = 0; k < gradient.size(); ++k)
         ASSERT_TRUE(std::isfinite(get(gradient, k))) << "gradient of input " << i << " at " << k << " not written";
-      const double top = std::max({largest(to_ref(gradient)), dout_top, dout_top * input_scale()});
+      const double top = gradient_scale(values_of(gradient).v, dout);
       int wrong = 0;
       for (const auto& [k, want, rounding] : slopes(i, dout)) {
         const double got = get(gradient, k);
-        // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. 16 bits: backward reads outputs
-        // and upstream gradients that were rounded to them, each an error of half an ulp of what it multiplies.
-        const double difference = 1e-7 * top + rounding;
+        // 16 bits: backward reads outputs and upstream gradients that were rounded to them, each an error of half an ulp
+        // of what it multiplies.
         const double rounded = dtype_ == DType::f32 ? 0 : 2 * half_ulp(dtype_) * top;
-        const double tol = tolerance(gradient.dtype(), std::fabs(want), top) + difference + rounded;
+        const double tol = tolerance(gradient.dtype(), std::fabs(want), top) + difference(top, rounding) + rounded;
         if (std::fabs(got - want) <= tol) continue;
         ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want
                       << ", allowed error " << tol;
@@ -419,8 +488,8 @@ class OpTest : public ::testing::Test {
     const auto sum = call_backward(out, dout, Write::accumulate, 2, &start);
     for (std::size_t i = 0; i < in_.size(); ++i) {
       if (!plain.gradients[i].tensor) continue;
-      Ref want = to_ref(plain.gradients[i].tensor);
-      const double top = largest(want) + 3;
+      Values want = values_of(plain.gradients[i].tensor);
+      const double top = largest(want.v) + 3;
       for (std::int64_t k = 0; k < want.size(); ++k) want[k] += get(start[i].tensor, k);
       int wrong = 0;
       for (std::int64_t k = 0; k < want.size() && wrong < 4; ++k) {
@@ -552,6 +621,7 @@ class OpTest : public ::testing::Test {
   DType dtype_;
   std::string what_;
   std::vector<Spec> specs_, out_specs_;
+  double reduction_ = 1;  // of gradients, and of results without a contract
   std::vector<Memory> in_;
   std::unique_ptr<Pool> one_, two_;
   std::optional<Stream> queue_;

@@ -1,32 +1,35 @@
 #pragma once
 // One spec -> all tests of an op.
 //
-//   const auto spec = testing::op<Softmax>({.cases = {...}, .reference = ..., .reduction = ...});
+//   const auto spec = testing::op<Softmax>({.cases = {...}, .contracts = contract::softmax_contracts()});
 //
 // registers, for every case, with every instruction set of this CPU and on a GPU, in f32, bf16 and f16 (on a CPU values
 // alone):
 //   forward       against the naive double-precision reference, outputs poisoned with NaN, inputs random with outliers,
 //                 operands misaligned by one element
-//   gradient      the op's backward against central differences of the reference in double
+//   gradient      the op's backward, and the contract's reference of it, against central differences of the reference
+//                 in double
 //   accumulate    backward on top of an earlier gradient = overwrite + that gradient
 //   repeat        bit for bit: run to run, one thread and two
 //   replay        bit for bit: eager graph, recorded program, direct call
 //   in_place      where the op allows it
 //
 // Tolerances are derived, not chosen: a result of magnitude m from a reduction of length L may be off by the storage
-// type's half ulp, plus (4 + sqrt(L)) float ulps of the largest magnitude involved ("random walk" bound, Higham,
-// "Accuracy and stability of numerical algorithms", section 2.8), times `condition` where the function amplifies
-// errors.
+// type's half ulp, plus (4 + sqrt(L)) float ulps of the magnitudes involved ("random walk" bound, Higham, "Accuracy and
+// stability of numerical algorithms", section 2.8). A contract says for each result what these are. A reference alone,
+// and differences, do not: there it is the largest magnitude, times `condition` where the function amplifies errors.
 
 #include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "hpcdl/program/op_info.h"
-#include "hpcdl/testing/ref.h"
+#include "hpcdl/ops/contract.h"
 
 namespace hpcdl::testing {
+
+using contract::Expected;
+using contract::Values;
 
 /// Which values an integer or special input takes; float inputs default to `normal`.
 enum class Fill : unsigned char { normal, uniform, positive, zero, index };
@@ -85,7 +88,9 @@ struct ErasedSpec {
   };
   const OpInfo* op = nullptr;
   std::vector<Case> cases;
-  std::function<void(std::span<Ref>, std::span<const Ref>, const void*)> reference;
+  contract::Contract forward;                // of an op without a contract it has a reference of values alone
+  std::vector<contract::Contract> backward;  // one or none
+  bool magnitudes = false;                   // forward knows those of its results
   std::function<double(std::span<const Spec>, const void*)> reduction;
   double condition = 1, operand_rounding = 0;
   bool in_place = false;
@@ -104,9 +109,11 @@ template <class Op> struct OpSpec {
     bool aligned = false;  // operands lie as in a program: where a kernel that needs it is to be reached
   };
   std::vector<Case> cases;
-  /// Naive loops in double. `out` holds all outputs, auxiliary ones too, shaped and zeroed.
-  std::function<void(std::span<Ref> out, std::span<const Ref> in, const Args&)> reference;
-  /// Length of the longest sum behind one result. Default: 1.
+  /// Of ops/X/X.spec.h.
+  contract::Contracts contracts = {};
+  /// Of an op without a contract: naive loops in double. `out` holds all outputs, auxiliary ones too, shaped and zeroed.
+  std::function<void(std::span<Expected> out, std::span<const Values> in, const Args&)> reference = nullptr;
+  /// Length of the longest sum behind one result, where no contract says so. Default: 1.
   std::function<std::int64_t(std::span<const Spec> in, const Args&)> reduction = nullptr;
   /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is
   /// not 1.
@@ -128,12 +135,14 @@ template <class Op> bool op(OpSpec<Op> spec) {
     std::memcpy(bytes.data(), &c.args, sizeof(Args));
     e.cases.push_back({c.in, std::move(bytes), c.gradient, "", c.aligned});
   }
-  e.reference = [f = spec.reference](std::span<Ref> out, std::span<const Ref> in, const void* a) {
-    f(out, in, *static_cast<const Args*>(a));
-  };
-  e.reduction = [f = spec.reduction](std::span<const Spec> in, const void* a) {
-    return f ? static_cast<double>(f(in, *static_cast<const Args*>(a))) : 1.0;
-  };
+  if (spec.reference) e.forward.reference = contract::with_args<Args>(spec.reference);
+  for (auto& c : spec.contracts)
+    if (!c.backward) e.forward = c, e.magnitudes = true;
+    else if (c.op == e.op) e.backward.push_back(c);
+  if (spec.reduction || spec.reference)
+    e.reduction = [f = spec.reduction](std::span<const Spec> in, const void* a) {
+      return f ? static_cast<double>(f(in, *static_cast<const Args*>(a))) : 1.0;
+    };
   e.condition = spec.condition;
   e.operand_rounding = spec.operand_rounding;
   e.bf16 = spec.bf16;

@@ -20,7 +20,7 @@ std::string library(const io::TempFolder& folder, const std::string& name, const
   return so;
 }
 
-const std::string kRelu = R"(#include "hpcdl/lab/verify/kernel_abi.h"
+const std::string kRelu = R"(#include "hpcdl/ops/kernel_abi.h"
 static int relu(const hpcdl_call* c) {
   const float* x = c->inputs[0].data;
   float* y = c->outputs[0].data;

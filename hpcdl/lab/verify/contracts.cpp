@@ -1,6 +1,28 @@
+#include <string>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/verify/contract.h"
+#include "hpcdl/ops/adamw/adamw.spec.h"
+#include "hpcdl/ops/add/add.spec.h"
+#include "hpcdl/ops/attention/attention.spec.h"
+#include "hpcdl/ops/bias_gelu/bias_gelu.spec.h"
+#include "hpcdl/ops/cross_entropy/cross_entropy.spec.h"
+#include "hpcdl/ops/embedding/embedding.spec.h"
+#include "hpcdl/ops/gelu/gelu.spec.h"
+#include "hpcdl/ops/grad_norm/grad_norm.spec.h"
+#include "hpcdl/ops/int4_linear/int4_linear.spec.h"
+#include "hpcdl/ops/layer_norm/layer_norm.spec.h"
+#include "hpcdl/ops/linear/linear.spec.h"
+#include "hpcdl/ops/lm_head_loss/lm_head_loss.spec.h"
+#include "hpcdl/ops/loss_scale/loss_scale.spec.h"
+#include "hpcdl/ops/matmul/matmul.spec.h"
+#include "hpcdl/ops/mlp/mlp.spec.h"
+#include "hpcdl/ops/relu/relu.spec.h"
+#include "hpcdl/ops/rms_norm/rms_norm.spec.h"
+#include "hpcdl/ops/rope/rope.spec.h"
+#include "hpcdl/ops/softmax/softmax.spec.h"
+#include "hpcdl/ops/swiglu/swiglu.spec.h"
 
 namespace hpcdl::lab::verify {
 
@@ -11,33 +33,32 @@ std::string_view pattern_name(Pattern p) {
   return names[static_cast<int>(p)];
 }
 
-namespace detail {
-
-double traffic(const Problem& p) {
-  double bytes = 0;
-  for (const auto& i : p.in) bytes += static_cast<double>(i.spec.bytes());
-  for (const auto& o : p.out) bytes += static_cast<double>(o.bytes());
-  return bytes;
-}
-
-std::vector<Dims> row_shapes() {
-  return {{4, 64}, {1, 1},   {1, 2},   {2, 3},   {3, 7},    {5, 8},    {7, 13},   {2, 15},
-          {2, 16}, {3, 17},  {2, 31},  {4, 33},  {3, 63},   {2, 65},   {1, 127},  {2, 129},
-          {0, 64}, {131, 5}, {1, 257}, {33, 96}, {1, 1023}, {2, 1025}, {3, 4099}, {37, 768}};
-}
-
-}  // namespace detail
-
 const std::vector<Contract>& contracts() {
   static const auto all = [] {
     std::vector<Contract> list;
-    detail::add_elementwise(list);
-    detail::add_rows(list);
-    detail::add_norms(list);
-    detail::add_matrices(list);
-    detail::add_attention(list);
-    detail::add_others(list);
-    detail::add_training(list);
+    using namespace contract;
+    for (const auto of_op : {relu_contracts,
+                             add_contracts,
+                             gelu_contracts,
+                             bias_gelu_contracts,
+                             swiglu_contracts,
+                             softmax_contracts,
+                             cross_entropy_contracts,
+                             layer_norm_contracts,
+                             rms_norm_contracts,
+                             matmul_contracts,
+                             matmul_add_relu_contracts,
+                             linear_contracts,
+                             int4_linear_contracts,
+                             attention_contracts,
+                             rope_contracts,
+                             embedding_contracts,
+                             grad_norm_contracts,
+                             adamw_contracts,
+                             mlp_contracts,
+                             lm_head_loss_contracts,
+                             loss_scale_contracts})
+      for (auto& c : of_op()) list.push_back(std::move(c));
     return list;
   }();
   return all;

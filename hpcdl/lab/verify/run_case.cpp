@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "hpcdl/core/pool.h"
-#include "hpcdl/core/tolerance.h"
 #include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/operands.h"
 
@@ -202,11 +201,6 @@ void Runner::compare(const Problem& problem, const Blocks& out, const std::vecto
   const auto length = static_cast<double>(contract_.reduction(problem));
   for (std::size_t o = 0; o < out.size(); ++o) {
     const Spec& spec = problem.out[o];
-    // bf16 instructions flush what is denormal, results and terms of sums alike.
-    const double least =
-        std::max(spec.dtype == DType::bf16 || case_.dtype == DType::bf16 ? 0x1p-126 : 0x1p-149, contract_.flush) *
-            std::max(length, 1.0) +
-        (spec.dtype == DType::f16 ? 0x1p-24 : 0);  // f16 counts in 2^-24 there
     for (std::int64_t i = 0; i < spec.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       const double got = decode(out[o].data(), spec.dtype, i), w = want[o].value[at];
@@ -215,9 +209,8 @@ void Runner::compare(const Problem& problem, const Blocks& out, const std::vecto
         if (std::all_of(bytes, bytes + dtype_bytes(spec.dtype), [](std::byte b) { return b == std::byte{kNan}; }))
           wrong("{}{} was not written, expected {}", contract_.outputs[o], place_of(spec, i), number(w));
       }
-      if (want[o].scale[at] == kAny) continue;
-      const double tol = allowed_error(spec.dtype, want[o].stored[at], length, want[o].scale[at]) + least;
-      if (!agrees(got, w, tol, spec.dtype))
+      const double tol = contract_.allowed(want[o], at, case_.dtype, length);
+      if (tol != kAny && !agrees(got, w, tol, spec.dtype))
         wrong("{}{} is {}, expected {}, allowed error {:.2g}", contract_.outputs[o], place_of(spec, i), number(got),
               number(w), tol);
     }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/lab/verify/kernel_abi.h"
+#include "hpcdl/ops/kernel_abi.h"
 
 namespace hpcdl::lab::verify {
 

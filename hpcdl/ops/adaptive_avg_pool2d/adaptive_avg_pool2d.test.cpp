@@ -10,16 +10,17 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
+using testing::Expected;
+using testing::Values;
 
 /// torch's bins, by real numbers: floor(o * in / out) to ceil((o + 1) * in / out).
-void reference(Ref& y, const Ref& x) {
-  const auto channels = y.shape[3];
+void reference(Expected& y, const Values& x) {
+  const auto channels = y.spec[3];
   for (std::int64_t at = 0; at < y.size(); ++at) {
-    const auto c = at % channels, ow = at / channels % y.shape[2], oh = at / channels / y.shape[2] % y.shape[1],
-               n = at / channels / y.shape[2] / y.shape[1];
+    const auto c = at % channels, ow = at / channels % y.spec[2], oh = at / channels / y.spec[2] % y.spec[1],
+               n = at / channels / y.spec[2] / y.spec[1];
     const auto bounds = [&](std::int64_t o, int axis) {
-      const double step = static_cast<double>(x.shape[axis]) / static_cast<double>(y.shape[axis]);
+      const double step = static_cast<double>(x.spec[axis]) / static_cast<double>(y.spec[axis]);
       return std::pair(static_cast<std::int64_t>(std::floor(static_cast<double>(o) * step + 1e-9)),
                        static_cast<std::int64_t>(std::ceil(static_cast<double>(o + 1) * step - 1e-9)));
     };
@@ -27,7 +28,7 @@ void reference(Ref& y, const Ref& x) {
     const auto [w0, w1] = bounds(ow, 2);
     for (auto h = h0; h < h1; ++h)
       for (auto w = w0; w < w1; ++w)
-        y[at] += x[((n * x.shape[1] + h) * x.shape[2] + w) * channels + c] / static_cast<double>((h1 - h0) * (w1 - w0));
+        y[at] += x[((n * x.spec[1] + h) * x.spec[2] + w) * channels + c] / static_cast<double>((h1 - h0) * (w1 - w0));
   }
 }
 
@@ -42,7 +43,7 @@ const auto spec = testing::op<AdaptiveAvgPool2d>({
             {.in = {{1, 3, 2, 16}}, .args = {.height = 5, .width = 7}},  // more bins than pixels
             {.in = {{0, 4, 4, 8}}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in,
+    .reference = [](std::span<Expected> out, std::span<const Values> in,
                     const AdaptiveAvgPool2d::Args&) { reference(out[0], in[0]); },
     .reduction = [](std::span<const Spec> in, const AdaptiveAvgPool2d::Args&) { return in[0][1] * in[0][2]; },
 });

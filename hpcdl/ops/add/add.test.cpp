@@ -1,4 +1,4 @@
-#include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/add/add.spec.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,8 +8,6 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
-
 const auto spec = testing::op<Add>({
     .cases = {{.in = {{1}, {1}}},
               {.in = {{3, 7}, {3, 7}}},
@@ -18,10 +16,7 @@ const auto spec = testing::op<Add>({
               {.in = {{1, 20000}, {1, 20000}}},
               {.in = {{4, 9}, testing::Input({4, 9}).fixed()}},
               {.in = {{0, 8}, {0, 8}}}},
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Add::Args&) {
-          std::transform(in[0].data.begin(), in[0].data.end(), in[1].data.begin(), out[0].data.begin(), std::plus<>());
-        },
+    .contracts = contract::add_contracts(),
 });
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/attention/attention.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -11,39 +11,6 @@
 
 namespace hpcdl {
 namespace {
-
-using testing::Ref;
-
-/// Naive, in double: out and lse.
-void reference(std::span<Ref> out, std::span<const Ref> in, const Attention::Args& a) {
-  const Ref &q = in[0], &k = in[1], &v = in[2];
-  const auto B = q.shape[0], T = q.shape[1], S = k.shape[1];
-  const std::int64_t H = a.heads, G = a.kv_heads > 0 ? a.kv_heads : H;
-  const auto D = q.shape.rank() == 4 ? q.shape[3] : q.shape[2] / H;
-  const double scale = a.scale > 0 ? a.scale : 1 / std::sqrt(static_cast<double>(D));
-  std::vector<double> p(static_cast<std::size_t>(S));
-  for (std::int64_t b = 0; b < B; ++b)
-    for (std::int64_t h = 0; h < H; ++h)
-      for (std::int64_t t = 0; t < T; ++t) {
-        const auto g = h * G / H, n = a.causal ? t + S - T + 1 : S;
-        const auto qi = ((b * T + t) * H + h) * D;
-        double top = -INFINITY, sum = 0;
-        for (std::int64_t j = 0; j < n; ++j) {
-          double dot = 0;
-          for (std::int64_t i = 0; i < D; ++i) dot += q[qi + i] * k[((b * S + j) * G + g) * D + i];
-          p[static_cast<std::size_t>(j)] = scale * dot;
-          top = std::max(top, scale * dot);
-        }
-        for (std::int64_t j = 0; j < n; ++j)
-          sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
-        for (std::int64_t i = 0; i < D; ++i) {
-          double y = 0;
-          for (std::int64_t j = 0; j < n; ++j) y += p[static_cast<std::size_t>(j)] * v[((b * S + j) * G + g) * D + i];
-          out[0][qi + i] = y / sum;
-        }
-        out[1][(b * H + h) * T + t] = top + std::log(sum);
-      }
-}
 
 const auto
     spec =
@@ -86,11 +53,7 @@ const auto
                         {.in = {{1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, .args = {.heads = 2}},
                         {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}}},
                     },
-                .reference = reference,
-                .reduction =
-                    [](std::span<const Spec> in, const Attention::Args& a) {
-                      return in[1][1] + in[0].size() / (in[0][0] * in[0][1] * a.heads + 1);
-                    },
+                .contracts = contract::attention_contracts(),
                 // A score of size s carries an error of eps * s into the exponent, and outliers make scores of tens.
                 .condition = 10,
                 // Probabilities are rounded on their way to the values: by half an ulp of sum(p |v|), which no value

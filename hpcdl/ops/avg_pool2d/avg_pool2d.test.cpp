@@ -10,19 +10,20 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
+using testing::Expected;
+using testing::Values;
 
 /// Written from torch's definition, not from WindowAxis.
-void reference(Ref& y, const Ref& x, const AvgPool2d::Args& a) {
-  const std::int64_t channels = y.shape[3], stride = a.stride ? a.stride : a.kernel;
+void reference(Expected& y, const Values& x, const AvgPool2d::Args& a) {
+  const std::int64_t channels = y.spec[3], stride = a.stride ? a.stride : a.kernel;
   for (std::int64_t at = 0; at < y.size(); ++at) {
-    const auto c = at % channels, ow = at / channels % y.shape[2], oh = at / channels / y.shape[2] % y.shape[1],
-               n = at / channels / y.shape[2] / y.shape[1];
+    const auto c = at % channels, ow = at / channels % y.spec[2], oh = at / channels / y.spec[2] % y.spec[1],
+               n = at / channels / y.spec[2] / y.spec[1];
     double sum = 0, inside = 0;
     for (auto h = oh * stride - a.pad; h < oh * stride - a.pad + a.kernel; ++h)
       for (auto w = ow * stride - a.pad; w < ow * stride - a.pad + a.kernel; ++w)
-        if (h >= 0 && h < x.shape[1] && w >= 0 && w < x.shape[2])
-          sum += x[((n * x.shape[1] + h) * x.shape[2] + w) * channels + c], ++inside;
+        if (h >= 0 && h < x.spec[1] && w >= 0 && w < x.spec[2])
+          sum += x[((n * x.spec[1] + h) * x.spec[2] + w) * channels + c], ++inside;
     y[at] = sum / (a.count_include_pad ? static_cast<double>(a.kernel * a.kernel) : inside);
   }
 }
@@ -45,7 +46,7 @@ const auto strided = testing::op<AvgPool2d>({
             {.in = {{2, 9, 8, 21}}, .args = {.kernel = 4, .pad = 1, .count_include_pad = false}},
             {.in = {{0, 4, 4, 8}}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in,
+    .reference = [](std::span<Expected> out, std::span<const Values> in,
                     const AvgPool2d::Args& a) { reference(out[0], in[0], a); },
     .reduction = [](std::span<const Spec>, const AvgPool2d::Args& a) { return std::int64_t{a.kernel} * a.kernel; },
 });

@@ -14,8 +14,9 @@
 namespace hpcdl {
 namespace {
 
+using testing::Expected;
 using testing::Input;
-using testing::Ref;
+using testing::Values;
 
 const auto f32 = DType::f32;
 
@@ -29,7 +30,7 @@ struct WithResidual : AddBatchNorm {
   static constexpr int kAux = 1;
 };
 
-void moments(Ref& statistics, const Ref& x, std::int64_t channels) {
+void moments(Expected& statistics, const Values& x, std::int64_t channels) {
   const auto n = x.size() / channels;
   for (std::int64_t c = 0; c < channels; ++c) {
     double mean = 0, squares = 0;
@@ -42,9 +43,9 @@ void moments(Ref& statistics, const Ref& x, std::int64_t channels) {
   }
 }
 
-/// Absent weight, bias and residual are Refs without elements.
-void normalise(Ref& y, const Ref& x, const Ref& residual, const Ref& weight, const Ref& bias, const double* mean,
-               const double* var, std::int64_t channels, const BatchNorm::Args& a) {
+/// Absent weight, bias and residual have no elements.
+void normalise(Expected& y, const Values& x, const Values& residual, const Values& weight, const Values& bias,
+               const double* mean, const double* var, std::int64_t channels, const BatchNorm::Args& a) {
   for (std::int64_t i = 0; i < x.size(); ++i) {
     const auto c = i % channels;
     y[i] = (x[i] - mean[c]) / std::sqrt(var[c] + static_cast<double>(a.eps)) * (weight.size() ? weight[c] : 1) +
@@ -70,8 +71,8 @@ const auto plain = testing::op<Plain>({
             {.in = {{2, 67, 67, 8}, {8}, {8}}, .gradient = false},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const BatchNorm::Args& a) {
-          const auto channels = in[0].shape[-1];
+        [](std::span<Expected> out, std::span<const Values> in, const BatchNorm::Args& a) {
+          const auto channels = in[0].spec[-1];
           moments(out[1], in[0], channels);
           normalise(out[0], in[0], {}, in[1], in[2], &out[1][0], &out[1][channels], channels, a);
         },
@@ -88,8 +89,8 @@ const auto with_residual = testing::op<WithResidual>({
             {.in = {{9, 257}, {9, 257}, Input::none(), Input::none()}},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const BatchNorm::Args& a) {
-          const auto channels = in[0].shape[-1];
+        [](std::span<Expected> out, std::span<const Values> in, const BatchNorm::Args& a) {
+          const auto channels = in[0].spec[-1];
           moments(out[1], in[0], channels);
           normalise(out[0], in[0], in[1], in[2], in[3], &out[1][0], &out[1][channels], channels, a);
         },
@@ -110,8 +111,8 @@ const auto inference = testing::op<BatchNormInference>({
             {.in = {{0, 8}, Input::none(), {8}, {8}, given(8), given(8)}},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const BatchNorm::Args& a) {
-          normalise(out[0], in[0], in[1], in[2], in[3], in[4].data.data(), in[5].data.data(), in[0].shape[-1], a);
+        [](std::span<Expected> out, std::span<const Values> in, const BatchNorm::Args& a) {
+          normalise(out[0], in[0], in[1], in[2], in[3], in[4].v.data(), in[5].v.data(), in[0].spec[-1], a);
         },
     .reduction = [](std::span<const Spec> in, const BatchNorm::Args&) { return rows(in[0]); },
     .condition = 4,  // 1 / sqrt(var + eps) with var >= 0.1
@@ -126,7 +127,8 @@ TEST(BatchNormTest, LargeMeans) {
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(1000 + Rng{7}.normal(i));
   const Spec xs{{n, channels}, f32};
   OwnedTensor partial(batch_partial(xs));
-  Ref in{{n, channels}, {x.begin(), x.end()}}, want{{3, channels}, std::vector<double>(3 * channels)};
+  const Values in{xs, {x.begin(), x.end()}};
+  Expected want({{3, channels}, f32});
   moments(want, in, channels);
   Pool pool(2);
   Stream s(pool);
@@ -199,9 +201,10 @@ struct Layer {
     for (std::uint64_t batch = 0; batch < 2; ++batch) {
       Layer other;
       other.fill(batch);
-      Ref in{{n, channels}, {}}, statistics{{3, channels}, std::vector<double>(3 * channels)};
+      Values in{{{n, channels}, f32}, {}};
+      Expected statistics({{3, channels}, f32});
       for (std::int64_t i = 0; i < n * channels; ++i)
-        in.data.push_back(static_cast<double>(other.x.tensor.ptr<float>()[i]));
+        in.v.push_back(static_cast<double>(other.x.tensor.ptr<float>()[i]));
       moments(statistics, in, channels);
       for (std::int64_t c = 0; c < channels; ++c) {
         m[static_cast<std::size_t>(c)] = 0.7 * m[static_cast<std::size_t>(c)] + 0.3 * statistics[c];

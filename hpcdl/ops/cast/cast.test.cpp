@@ -7,7 +7,8 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
+using testing::Expected;
+using testing::Values;
 
 const auto spec = testing::op<Cast>({
     .cases =
@@ -18,7 +19,7 @@ const auto spec = testing::op<Cast>({
             {.in = {{1, 20000}}, .args = {DType::bf16}},
             {.in = {{0, 8}}, .args = {DType::bf16}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in, const Cast::Args&) { out[0].data = in[0].data; },
+    .reference = [](std::span<Expected> out, std::span<const Values> in, const Cast::Args&) { out[0].value = in[0].v; },
 });
 
 TEST(cast, refuses_other_types) {

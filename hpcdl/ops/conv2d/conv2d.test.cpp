@@ -17,16 +17,17 @@
 namespace hpcdl {
 namespace {
 
+using testing::Expected;
 using testing::for_each_isa;
 using testing::Input;
 using testing::random_tensor;
-using testing::Ref;
+using testing::Values;
 
 const auto f32 = DType::f32;
 
-void reference(std::span<Ref> out, std::span<const Ref> in, const Conv2d::Args& a) {
-  const Ref &x = in[0], &w = in[1], &bias = in[2];
-  const auto c = Conv2d::shape({x.shape, f32}, {w.shape, f32}, a);
+void reference(std::span<Expected> out, std::span<const Values> in, const Conv2d::Args& a) {
+  const Values &x = in[0], &w = in[1], &bias = in[2];
+  const auto c = Conv2d::shape(x.spec, w.spec, a);
   std::int64_t at = 0;
   for (std::int64_t n = 0; n < c.n; ++n)
     for (std::int64_t p = 0; p < c.oh; ++p)
@@ -131,11 +132,10 @@ TEST(Conv2d, MasterWeightActsAsItsRoundedCopy) {
 }
 
 /// dx, dw and dbias by definition.
-std::vector<Ref> naive_gradients(const Conv2dShape& c, const OwnedTensor& x, const OwnedTensor& w,
-                                 const OwnedTensor& dy) {
-  std::vector<Ref> g;
-  for (const Shape& s : {x.tensor.shape(), w.tensor.shape(), Shape{c.o}})
-    g.push_back({s, std::vector<double>(static_cast<std::size_t>(s.size()))});
+std::vector<Expected> naive_gradients(const Conv2dShape& c, const OwnedTensor& x, const OwnedTensor& w,
+                                      const OwnedTensor& dy) {
+  std::vector<Expected> g;
+  for (const Shape& s : {x.tensor.shape(), w.tensor.shape(), Shape{c.o}}) g.emplace_back(Spec{s, f32});
   const auto at = [](const OwnedTensor& t, std::int64_t i) { return static_cast<double>(t.tensor.ptr<float>()[i]); };
   for (std::int64_t pixel = 0; pixel < c.pixels(); ++pixel)
     for (std::int64_t o = 0; o < c.o; ++o) {
@@ -174,7 +174,7 @@ TEST(Conv2d, GradientsOfLargerShapes) {
     for_each_isa([&] {
       const auto got = all_results(2, k.args, x, w, bias, dy);
       for (std::size_t g = 0; g < want.size(); ++g) {
-        const double top = std::fabs(*std::max_element(want[g].data.begin(), want[g].data.end(),
+        const double top = std::fabs(*std::max_element(want[g].value.begin(), want[g].value.end(),
                                                        [](double a, double b) { return std::fabs(a) < std::fabs(b); }));
         for (std::int64_t i = 0; i < got[g + 1].tensor.size(); ++i)
           ASSERT_NEAR(static_cast<double>(got[g + 1].tensor.ptr<float>()[i]), want[g][i],

@@ -11,7 +11,8 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
+using testing::Expected;
+using testing::Values;
 
 const auto spec = testing::op<Dropout>({
     .cases =
@@ -26,7 +27,7 @@ const auto spec = testing::op<Dropout>({
             {.in = {{3, 67}}, .args = {0.4f, 1, 5}},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Dropout::Args& a) {
+        [](std::span<Expected> out, std::span<const Values> in, const Dropout::Args& a) {
           const Rng rng{1234, a.rng_stream};  // the test bench runs with seed 1234 in step 0
           for (std::int64_t i = 0; i < in[0].size(); ++i)
             out[0][i] = rng.uniform(static_cast<std::uint64_t>(a.part * in[0].size() + i)) < a.p

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/embedding/embedding.h"
+#include "hpcdl/ops/embedding/embedding.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -12,36 +12,30 @@ namespace hpcdl {
 namespace {
 
 using testing::Input;
-using testing::Ref;
 
 const auto f32 = DType::f32;
 
-const auto spec = testing::op<Embedding>({
-    .cases =
-        {
-            {.in = {{1, 1}, Input::indices({1}, 1), Input::none()}},
-            {.in = {{5, 7}, Input::indices({3}, 5), Input::none()}},
-            {.in = {{9, 33}, Input::indices({2, 17}, 9), {20, 33}}},
-            {.in = {{3, 64}, Input::indices({4, 50}, 3), Input({50, 64}).as(f32)}},  // many tokens per row
-            {.in = {Input({600, 70}).as(f32), Input::indices({2, 3, 40}, 600), Input({64, 70}).as(f32)},
-             .args = {.out = DType::bf16}},
-            {.in = {{40, 130}, Input::indices({300}, 40), Input::none()}, .args = {.out = f32}},
-            {.in = {{4, 8}, Input::indices({0}, 4), Input::none()}},
-            {.in = {{2, 9},
-                    Input::indices({6000}, 2),
-                    Input::none()}},  // more tokens of one id than a GPU's block sorts
-            {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // of one id in several chunks
-        },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Embedding::Args&) {
-          const auto n = in[0].shape[1], per = in[1].shape[-1];
-          for (std::int64_t t = 0; t < in[1].size(); ++t)
-            for (std::int64_t c = 0; c < n; ++c)
-              out[0][t * n + c] =
-                  in[0][static_cast<std::int64_t>(in[1][t]) * n + c] + (in[2] ? in[2][t % per * n + c] : 0);
-        },
-    .reduction = [](std::span<const Spec> in, const Embedding::Args&) { return in[1].size(); },
-});
+const auto
+    spec =
+        testing::op<Embedding>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1}, Input::indices({1}, 1), Input::none()}},
+                        {.in = {{5, 7}, Input::indices({3}, 5), Input::none()}},
+                        {.in = {{9, 33}, Input::indices({2, 17}, 9), {20, 33}}},
+                        {.in = {{3, 64}, Input::indices({4, 50}, 3), Input({50, 64}).as(f32)}},  // many tokens per row
+                        {.in = {Input({600, 70}).as(f32), Input::indices({2, 3, 40}, 600), Input({64, 70}).as(f32)},
+                         .args = {.out = DType::bf16}},
+                        {.in = {{40, 130}, Input::indices({300}, 40), Input::none()}, .args = {.out = f32}},
+                        {.in = {{4, 8}, Input::indices({0}, 4), Input::none()}},
+                        {.in = {{2, 9},
+                                Input::indices({6000}, 2),
+                                Input::none()}},  // more tokens of one id than a GPU's block sorts
+                        {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // of one id in several chunks
+                    },
+                .contracts = contract::embedding_contracts(),
+            });
 
 struct Fixture {
   static constexpr int vocab = 4, n = 5, tokens = 6;

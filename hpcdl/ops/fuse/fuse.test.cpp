@@ -7,8 +7,8 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/fuse/probe.h"
-#include "hpcdl/testing/activations.h"
 
 namespace hpcdl::fuse {
 namespace {
@@ -40,7 +40,7 @@ std::vector<double> reference(Probe which, const View& x, const View& w, const V
   for (std::int64_t i = 0; i < n; ++i) {
     double& v = y[static_cast<std::size_t>(i)];
     switch (which) {
-      case Probe::scale_bias_gelu_residual: v = testing::gelu_tanh(2 * v + value(b, i)) + v; break;
+      case Probe::scale_bias_gelu_residual: v = contract::gelu_tanh(2 * v + value(b, i)) + v; break;
       case Probe::softmax: v = std::exp(0.5 * v - top) / sum; break;
       case Probe::rms_norm: v = v / std::sqrt(square + 1e-5) * value(w, i); break;
       case Probe::layer_norm: v = (v - mean) / std::sqrt(square + 1e-5) * value(w, i) + value(b, i); break;
@@ -115,7 +115,7 @@ TEST(fuse, large_outputs_take_the_streaming_path) {
     probe(tag, pool, Probe::scale_bias_gelu_residual, Grad(y.tensor, Write::overwrite), x.tensor, b.tensor, b.tensor);
   });
   for (std::int64_t i = 0; i < x.tensor.size(); i += 997) {
-    const double v = value(x.tensor, i), want = testing::gelu_tanh(2 * v) + v;
+    const double v = value(x.tensor, i), want = contract::gelu_tanh(2 * v) + v;
     ASSERT_NEAR(value(y.tensor, i), want, 1e-5) << i;
   }
 }

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/gelu/gelu.h"
+#include "hpcdl/ops/gelu/gelu.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -6,14 +6,12 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
 using Form = Gelu::Form;
 
 const auto spec = testing::op<Gelu>({
@@ -27,13 +25,7 @@ const auto spec = testing::op<Gelu>({
             {.in = {{1, 20000}}},
             {.in = {{0, 8}}},
         },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Gelu::Args& a) {
-          for (std::int64_t i = 0; i < in[0].size(); ++i) {
-            const double x = in[0][i];
-            out[0][i] = a.form == Form::tanh ? testing::gelu_tanh(x) : testing::gelu_erf(x);
-          }
-        },
+    .contracts = contract::gelu_contracts(),
 });
 
 /// Gates have a floor on a CPU, and squares overflow: neither may show.

@@ -8,9 +8,10 @@
 namespace hpcdl {
 namespace {
 
+using testing::Expected;
 using testing::Fill;
 using testing::Input;
-using testing::Ref;
+using testing::Values;
 using Case = testing::OpSpec<Int4Embedding>::Case;
 
 Case rows(Shape ids, std::int64_t n, std::int64_t k, std::int64_t g, bool asymmetric, DType out = DType::f32,
@@ -28,8 +29,8 @@ const auto spec = testing::op<Int4Embedding>({
               rows({37}, 33, 2304, 64, true, DType::f16), rows({2, 5}, 40, 64, 32, false, DType::f32, Input({7, 64})),
               rows({2, 5}, 40, 64, 32, true, DType::f32, Input({5, 64}).as(DType::bf16))},
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Int4Embedding::Args&) {
-          const auto n = in[1].shape[0], k = 2 * in[1].shape[1], groups = in[2].shape[1];
+        [](std::span<Expected> out, std::span<const Values> in, const Int4Embedding::Args&) {
+          const auto n = in[1].spec[0], k = 2 * in[1].spec[1], groups = in[2].spec[1];
           for (std::int64_t i = 0; i < in[0].size(); ++i) {
             const auto id = static_cast<std::int64_t>(in[0][i]), tile = id / 16 * 16, r = id - tile;
             for (std::int64_t d = 0; d < k; ++d) {
@@ -37,7 +38,7 @@ const auto spec = testing::op<Int4Embedding>({
               v = std::numeric_limits<double>::quiet_NaN();
               if (id < 0 || id >= n) continue;
               const auto height = int4::tile_rows(tile, n);
-              const double p = in[4] ? in[4][i % in[0].shape[-1] * k + d] : 0;
+              const double p = in[4] ? in[4][i % in[0].spec[-1] * k + d] : 0;
               const auto byte = static_cast<int>(in[1][tile * k / 2 + d / 8 * height * 4 + r * 4 + d % 4]);
               const auto at = tile * groups + d / (k / groups) * height + r;
               v = in[2][at] * ((d % 8 < 4 ? byte & 15 : byte >> 4) - 8) + (in[3] ? in[3][at] : 0) + p;

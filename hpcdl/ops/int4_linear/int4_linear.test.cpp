@@ -1,4 +1,4 @@
-#include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/ops/int4_linear/int4_linear.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/op_spec.h"
 #if HPCDL_CUDA
 #include "hpcdl/core/device.h"
@@ -23,43 +22,7 @@ namespace {
 
 using testing::Fill;
 using testing::Input;
-using testing::Ref;
-
-/// Weight (row, k) as int4_layout.h defines it.
-double weight(const Ref& packed, const Ref& scale, const Ref& offset, std::int64_t row, std::int64_t k) {
-  const auto n = packed.shape[0], depth = 2 * packed.shape[1], groups = scale.shape[1];
-  const auto tile = row / 16 * 16, rows = int4::tile_rows(tile, n);
-  const auto byte = static_cast<int>(packed[int4::packed_at(tile, depth) + int4::byte_of(rows, row - tile, k)]);
-  const int q = int4::is_high(k) ? byte >> 4 : byte & 15;
-  const auto at = int4::scale_at(tile, groups) + k / (depth / groups) * rows + row - tile;
-  return scale[at] * (q - 8) + (offset ? offset[at] : 0);
-}
-
-/// The inputs as the 8-bit path sees them, by the same float operations: the rounding of inputs is part of the
-/// definition.
-std::vector<double> rounded(const Ref& x, std::int64_t row, std::int64_t depth, std::int64_t group) {
-  std::vector<double> out(static_cast<std::size_t>(depth));
-  for (std::int64_t g = 0; g < depth; g += group) {
-    float most = 0;
-    for (std::int64_t i = g; i < g + group; ++i)
-      most = std::max(most, std::fabs(static_cast<float>(x[row * depth + i])));
-    const float per_step = most > 0x1p-100f ? 127.0f / most : 0, step = most / 127.0f;
-    for (std::int64_t i = g; i < g + group; ++i)
-      out[static_cast<std::size_t>(i)] =
-          std::nearbyint(static_cast<float>(x[row * depth + i]) * per_step) * static_cast<double>(step);
-  }
-  return out;
-}
-
-double activate(double v, Int4Activation a) {
-  switch (a) {
-    case Int4Activation::relu: return std::max(v, 0.0);
-    case Int4Activation::gelu: return testing::gelu_tanh(v);
-    case Int4Activation::gelu_erf: return testing::gelu_erf(v);
-    case Int4Activation::silu: return testing::silu(v);
-    default: return v;
-  }
-}
+using testing::Values;
 
 Input packed(std::int64_t n, std::int64_t k) { return Input::indices({n, k / 2}, 256).as(DType::u8); }
 Input scales(std::int64_t n, std::int64_t k, std::int64_t group) {
@@ -89,72 +52,60 @@ Case decoding(std::int64_t n, std::int64_t k, std::int64_t g, bool asymmetric = 
           .args = {.activation = act, .constant_weights = true}};
 }
 
-const auto spec = testing::op<Int4Linear>({
-    .cases =
-        {
-            plain(1, 1, 32, 32, false),
-            plain(1, 16, 64, 32, false),
-            plain(1, 100, 256, 64, false),
-            plain(1, 37, 384, 128, false, true),
-            plain(2, 33, 128, 64, false),
-            plain(3, 16, 128, 128, false, true),
-            plain(5, 17, 192, 32, false),
-            plain(7, 50, 64, 64, false, true),
-            plain(8, 96, 512, 32, false),
-            plain(13, 40, 256, 128, false),
-            plain(64, 48, 256, 64, false, true),
-            plain(0, 16, 64, 32, false),
-            plain(1, 5, 32, 32, true),
-            plain(1, 100, 256, 64, true, true),
-            plain(4, 31, 128, 32, true),
-            plain(9, 48, 384, 128, true, true),
-            plain(1, 257, 4096, 128, false),
-            plain(1, 4300, 608, 32, false),  // a GPU's blocks walk on to further rows
-            plain(17, 80, 288, 32, false),
-            plain(21, 2100, 320, 64, false, true),
-            plain(260, 150, 384, 128, false),
-            plain(63, 208, 384, 32, false, true),  // rows around a tile of Hopper's warpgroups
-            plain(64, 64, 1280, 64, false),
-            plain(65, 192, 512, 128, false, true),
-            plain(200, 336, 256, 64, false, true),
-            plain(1, 75, 2304, 64, true),
-            decoding(16, 64, 32),
-            decoding(336, 1344, 64, true),
-            decoding(2064, 320, 32),
-            decoding(512, 8576, 128, true, Int4Activation::silu),
-            decoding(75, 320, 64),
-            decoding(32, 256, 64),
-            decoding(64, 4096, 64),
-            decoding(2112, 256, 32, true, Int4Activation::relu),
-            decoding(96, 768, 128, true, Int4Activation::gelu),
-            full(1, 30, 64, 32, Int4Activation::relu),
-            full(2, 47, 128, 64, Int4Activation::gelu),
-            full(3, 16, 64, 64, Int4Activation::silu),
-            full(4, 21, 64, 32, Int4Activation::none),
-            full(5, 21, 64, 32, Int4Activation::gelu_erf),
-            full(3, 35, 64, 32, Int4Activation::gelu_erf, DType::f32),
-            full(2, 35, 64, 32, Int4Activation::none, DType::f32),
-        },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Int4Linear::Args& a) {
-          const Ref& x = in[0];
-          const auto n = in[1].shape[0], k = 2 * in[1].shape[1], m = x.size() / k;
-          for (std::int64_t i = 0; i < m; ++i) {
-            auto row = rounded(x, i, k, k / in[2].shape[1]);
-            if (a.exact) row.assign(x.data.begin() + i * k, x.data.begin() + (i + 1) * k);
-            for (std::int64_t j = 0; j < n; ++j) {
-              double sum = in[4] ? in[4][j] : 0;
-              for (std::int64_t d = 0; d < k; ++d)
-                sum += row[static_cast<std::size_t>(d)] * weight(in[1], in[2], in[3], j, d);
-              out[0][i * n + j] = activate(sum, a.activation) + (in[5] ? in[5][i * n + j] : 0);
-            }
-          }
-        },
-    .reduction = [](std::span<const Spec> in, const Int4Linear::Args&) { return in[0][-1]; },
-    // A sum is small against its terms, which are up to 8 scales + offset of at most 1, times inputs of at most the
-    // scale that the tolerance knows.
-    .condition = 9,
-});
+const auto
+    spec =
+        testing::op<Int4Linear>(
+            {
+                .cases =
+                    {
+                        plain(1, 1, 32, 32, false),
+                        plain(1, 16, 64, 32, false),
+                        plain(1, 100, 256, 64, false),
+                        plain(1, 37, 384, 128, false, true),
+                        plain(2, 33, 128, 64, false),
+                        plain(3, 16, 128, 128, false, true),
+                        plain(5, 17, 192, 32, false),
+                        plain(7, 50, 64, 64, false, true),
+                        plain(8, 96, 512, 32, false),
+                        plain(13, 40, 256, 128, false),
+                        plain(64, 48, 256, 64, false, true),
+                        plain(0, 16, 64, 32, false),
+                        plain(1, 5, 32, 32, true),
+                        plain(1, 100, 256, 64, true, true),
+                        plain(4, 31, 128, 32, true),
+                        plain(9, 48, 384, 128, true, true),
+                        plain(1, 257, 4096, 128, false),
+                        plain(1, 4300, 608, 32, false),  // a GPU's blocks walk on to further rows
+                        plain(17, 80, 288, 32, false),
+                        plain(21, 2100, 320, 64, false, true),
+                        plain(260, 150, 384, 128, false),
+                        plain(63, 208, 384, 32, false, true),  // rows around a tile of Hopper's warpgroups
+                        plain(64, 64, 1280, 64, false),
+                        plain(65, 192, 512, 128, false, true),
+                        plain(200, 336, 256, 64, false, true),
+                        plain(1, 75, 2304, 64, true),
+                        decoding(16, 64, 32),
+                        decoding(336, 1344, 64, true),
+                        decoding(2064, 320, 32),
+                        decoding(512, 8576, 128, true, Int4Activation::silu),
+                        decoding(75, 320, 64),
+                        decoding(32, 256, 64),
+                        decoding(64, 4096, 64),
+                        decoding(2112, 256, 32, true, Int4Activation::relu),
+                        decoding(96, 768, 128, true, Int4Activation::gelu),
+                        full(1, 30, 64, 32, Int4Activation::relu),
+                        full(2, 47, 128, 64, Int4Activation::gelu),
+                        full(3, 16, 64, 64, Int4Activation::silu),
+                        full(4, 21, 64, 32, Int4Activation::none),
+                        full(5, 21, 64, 32, Int4Activation::gelu_erf),
+                        full(3, 35, 64, 32, Int4Activation::gelu_erf, DType::f32),
+                        full(2, 35, 64, 32, Int4Activation::none, DType::f32),
+                    },
+                .contracts = contract::int4_linear_contracts(),
+                // A sum is small against its terms, which are up to 8 scales + offset of at most 1, times inputs of at most the
+                // scale that the tolerance knows.
+                .condition = 9,
+            });
 
 struct Problem {
   std::int64_t m, n, k, group;
@@ -192,13 +143,13 @@ struct Problem {
   }
 };
 
-Ref ref_of(const View& t) {
-  Ref r{t.shape(), {}};
+Values values_of(const View& t) {
+  Values r{t.spec(), {}};
   for (std::int64_t i = 0; i < t.size(); ++i)
-    r.data.push_back(t.dtype() == DType::u8     ? t.ptr<std::uint8_t>()[i]
-                     : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i])
-                     : t.dtype() == DType::f16  ? static_cast<double>(t.ptr<f16>()[i])
-                                                : static_cast<double>(t.ptr<float>()[i]));
+    r.v.push_back(t.dtype() == DType::u8     ? t.ptr<std::uint8_t>()[i]
+                  : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i])
+                  : t.dtype() == DType::f16  ? static_cast<double>(t.ptr<f16>()[i])
+                                             : static_cast<double>(t.ptr<float>()[i]));
   return r;
 }
 
@@ -207,7 +158,7 @@ TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
   Problem p(3, 40, 512, 64);
   p.x.tensor.ptr<float>()[70] = 40;  // an outlier makes the step of its group large
   p.run(false);
-  const Ref x = ref_of(p.x.tensor), w = ref_of(p.packed.tensor), s = ref_of(p.scale.tensor);
+  const Values x = values_of(p.x.tensor), w = values_of(p.packed.tensor), s = values_of(p.scale.tensor);
   double worst = 0;
   for (std::int64_t i = 0; i < p.m; ++i)
     for (std::int64_t j = 0; j < p.n; ++j) {
@@ -215,7 +166,7 @@ TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
       for (std::int64_t g = 0; g < p.k; g += p.group) {
         double most = 0, weights = 0;
         for (std::int64_t d = g; d < g + p.group; ++d) {
-          const double v = weight(w, s, {}, j, d);
+          const double v = contract::int4_weight(w, s, {}, j, d);
           want += v * x[i * p.k + d];
           weights += std::fabs(v);
           most = std::max(most, std::fabs(x[i * p.k + d]));
@@ -248,12 +199,12 @@ TEST(int4_linear, zeros_and_extreme_inputs) {
     Problem p(1, 20, 64, 32);
     for (int i = 0; i < 64; ++i) p.x.tensor.ptr<float>()[i] = i % 2 ? magnitude : -magnitude;
     p.run(false);
-    const Ref w = ref_of(p.packed.tensor), s = ref_of(p.scale.tensor);
+    const Values w = values_of(p.packed.tensor), s = values_of(p.scale.tensor);
     for (std::int64_t j = 0; j < p.n; ++j) {
       double want = 0, terms = 0;
       for (std::int64_t d = 0; d < p.k; ++d) {
-        want += weight(w, s, {}, j, d) * (d % 2 ? 1 : -1);
-        terms += std::fabs(weight(w, s, {}, j, d));
+        want += contract::int4_weight(w, s, {}, j, d) * (d % 2 ? 1 : -1);
+        terms += std::fabs(contract::int4_weight(w, s, {}, j, d));
       }
       EXPECT_NEAR(p.y.tensor.ptr<float>()[j], want * static_cast<double>(magnitude),
                   terms * (static_cast<double>(magnitude) * 1e-6 + 1e-30));
@@ -362,7 +313,7 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
                         {gpu.values.tensor, gpu.steps.tensor, gpu.sums.tensor},
                         {.activation = Int4Activation::relu, .out = DType::bf16, .constant_weights = true});
       const OwnedTensor back = download(s, to.tensor);
-      const Ref packed = ref_of(host.packed.tensor), scale = ref_of(host.scale.tensor);
+      const Values packed = values_of(host.packed.tensor), scale = values_of(host.scale.tensor);
       const auto at = [](const OwnedTensor& t, std::int64_t i) {
         return static_cast<double>(static_cast<float>(t.tensor.ptr<bf16>()[i]));
       };
@@ -370,7 +321,7 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
         for (std::int64_t r = 0; r < rows; r += 7) {
           double sum = at(bias, j), terms = std::fabs(sum);
           for (std::int64_t d = 0; d < k; ++d) {
-            const double v = at(x, r * k + d) * weight(packed, scale, offsets ? scale : Ref{}, j, d);
+            const double v = at(x, r * k + d) * contract::int4_weight(packed, scale, offsets ? scale : Values{}, j, d);
             sum += v, terms += std::fabs(v);
           }
           const double want = std::max(sum, 0.0) + at(y, r * n + j);
@@ -402,12 +353,13 @@ TEST(int4_linear, ways_of_one_row_agree_with_double) {
             else if (kind == 5 && i % group == 31) host.set(i, -4000);
           }
           OnGpu gpu(s, host, offsets);
-          const Ref w = ref_of(host.packed.tensor), scale = ref_of(host.scale.tensor);
-          const auto x = rounded(ref_of(host.x.tensor), 0, k, group);
+          const Values w = values_of(host.packed.tensor), scale = values_of(host.scale.tensor);
+          const auto x = contract::int4_inputs(values_of(host.x.tensor), 0, k, group, false);
           std::vector<double> want(static_cast<std::size_t>(n)), terms(want);
           for (std::int64_t j = 0; j < n; ++j)
             for (std::int64_t d = 0; d < k; ++d) {
-              const double v = weight(w, scale, offsets ? scale : Ref{}, j, d) * x[static_cast<std::size_t>(d)];
+              const double v =
+                  contract::int4_weight(w, scale, offsets ? scale : Values{}, j, d) * x[static_cast<std::size_t>(d)];
               want[static_cast<std::size_t>(j)] += v;
               // Offsets and the rest of a weight are added up apart.
               terms[static_cast<std::size_t>(j)] +=

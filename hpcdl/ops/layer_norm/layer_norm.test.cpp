@@ -1,7 +1,8 @@
-#include "hpcdl/ops/layer_norm/layer_norm.h"
+#include "hpcdl/ops/layer_norm/layer_norm.spec.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -11,47 +12,35 @@
 namespace hpcdl {
 namespace {
 
+using testing::Expected;
 using testing::Input;
-using testing::Ref;
-
-/// Rows of `h` to y, mean, rstd.
-void reference_rows(Ref& y, Ref& mean, Ref& rstd, const Ref& h, const Ref& gamma, const Ref& beta, double eps) {
-  const auto n = gamma.size();
-  for (std::int64_t r = 0; r < h.size() / n; ++r) {
-    double m = 0, var = 0;
-    for (std::int64_t c = 0; c < n; ++c) m += h[r * n + c] / static_cast<double>(n);
-    for (std::int64_t c = 0; c < n; ++c) var += (h[r * n + c] - m) * (h[r * n + c] - m) / static_cast<double>(n);
-    mean[r] = m;
-    rstd[r] = 1 / std::sqrt(var + eps);
-    for (std::int64_t c = 0; c < n; ++c) y[r * n + c] = (h[r * n + c] - m) * rstd[r] * gamma[c] + (beta ? beta[c] : 0);
-  }
-}
+using testing::Values;
 
 const auto f32 = DType::f32;
 
-const auto plain = testing::op<LayerNorm>({
-    .cases =
-        {
-            // One column has no variance: rounding errors are amplified by 1 / sqrt(eps).
-            {.in = {{1, 1}, {1}, {1}}, .args = {.eps = 0.25f}},
-            {.in = {{3, 7}, {7}, {7}}},
-            {.in = {{2, 5, 16}, {16}, Input::none()}},
-            {.in = {{37, 64}, {64}, {64}}, .args = {.eps = 1e-6f}},
-            {.in = {{9, 133}, Input{133}.as(f32), Input{133}.as(f32)}},
-            {.in = {{70, 768}, Input{768}.as(f32), Input{768}.as(f32)}},
-            {.in = {{2, 4099}, {4099}, {4099}}},
-            {.in = {{2100, 24}, {24}, {24}}, .gradient = false},
-            {.in = {{5, 2048}, {2048}, {2048}}, .gradient = false},
-            {.in = {{2, 40004}, {40004}, {40004}}, .gradient = false},  // longer than what a block of a GPU holds
-            {.in = {{0, 8}, {8}, {8}}},
-        },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const LayerNorm::Args& a) {
-          reference_rows(out[0], out[1], out[2], in[0], in[1], in[2], static_cast<double>(a.eps));
-        },
-    .reduction = [](std::span<const Spec> in, const LayerNorm::Args&) { return in[0].size(); },
-    .condition = 4,  // (x - mean) * rstd carries the errors of both statistics
-});
+const auto
+    plain =
+        testing::op<LayerNorm>(
+            {
+                .cases =
+                    {
+                        // One column has no variance: rounding errors are amplified by 1 / sqrt(eps).
+                        {.in = {{1, 1}, {1}, {1}}, .args = {.eps = 0.25f}},
+                        {.in = {{3, 7}, {7}, {7}}},
+                        {.in = {{2, 5, 16}, {16}, Input::none()}},
+                        {.in = {{37, 64}, {64}, {64}}, .args = {.eps = 1e-6f}},
+                        {.in = {{9, 133}, Input{133}.as(f32), Input{133}.as(f32)}},
+                        {.in = {{70, 768}, Input{768}.as(f32), Input{768}.as(f32)}},
+                        {.in = {{2, 4099}, {4099}, {4099}}},
+                        {.in = {{2100, 24}, {24}, {24}}, .gradient = false},
+                        {.in = {{5, 2048}, {2048}, {2048}}, .gradient = false},
+                        {.in = {{2, 40004}, {40004}, {40004}},
+                         .gradient = false},  // longer than what a block of a GPU holds
+                        {.in = {{0, 8}, {8}, {8}}},
+                    },
+                .contracts = contract::layer_norm_contracts(),
+                .condition = 4,  // (x - mean) * rstd carries the errors of both statistics
+            });
 
 const auto with_residual = testing::op<AddLayerNorm>({
     .cases =
@@ -63,9 +52,10 @@ const auto with_residual = testing::op<AddLayerNorm>({
             {.in = {{0, 8}, {0, 8}, {8}, {8}}},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const AddLayerNorm::Args& a) {
-          for (std::int64_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
-          reference_rows(out[1], out[2], out[3], out[0], in[2], in[3], static_cast<double>(a.eps));
+        [](std::span<Expected> out, std::span<const Values> in, const AddLayerNorm::Args& a) {
+          Values h = in[0];
+          for (std::int64_t i = 0; i < h.size(); ++i) out[0][i] = h[i] += in[1][i];
+          contract::layer_norm_reference(out.subspan(1), std::array{h, in[2], in[3]}, a);
         },
     .reduction = [](std::span<const Spec> in, const AddLayerNorm::Args&) { return in[0].size(); },
     .condition = 4,

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/linear/linear.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "hpcdl/core/buffer.h"
-#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 #include "hpcdl/testing/random_tensor.h"
@@ -17,19 +16,6 @@ namespace {
 using testing::for_each_isa;
 using testing::Input;
 using testing::random_tensor;
-using testing::Ref;
-
-void reference(std::span<Ref> out, std::span<const Ref> in, const LinearArgs& a) {
-  const Ref &x = in[0], &w = in[1], &bias = in[2], &residual = in[3];
-  const auto k = x.shape[-1], n = out[0].shape[-1], rows = out[0].size() / n;
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t j = 0; j < n; ++j) {
-      double z = bias ? bias[j] : 0;
-      for (std::int64_t i = 0; i < k; ++i) z += x[r * k + i] * w[a.conv1d ? i * n + j : j * k + i];
-      if (out.size() > 1) out[1][r * n + j] = z;
-      out[0][r * n + j] = testing::activated(a.activation, z) + (residual ? residual[r * n + j] : 0);
-    }
-}
 
 std::int64_t reduction(std::span<const Spec> in, const LinearArgs& a) {
   return std::max({in[0][-1], in[1][a.conv1d ? 1 : 0], in[0].size() / in[0][-1]});
@@ -48,8 +34,7 @@ const auto plain = testing::op<Linear>({
             {.in = {{19, 64}, {50, 64}, Input::none(), {19, 50}}},
             {.in = {{0, 8}, {3, 8}, {3}, Input::none()}, .gradient = false},
         },
-    .reference = reference,
-    .reduction = reduction,
+    .contracts = contract::linear_contracts(),
     .condition = kCondition,
 });
 
@@ -63,7 +48,7 @@ const auto act = testing::op<ActivatedLinear>({
             {.in = {{3, 16}, {600, 16}, Input::none(), Input::none()}, .args = {.activation = Activation::gelu_erf}},
             {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::relu}},
         },
-    .reference = reference,
+    .contracts = contract::linear_contracts(),
     .reduction = reduction,
     .condition = kCondition,
 });

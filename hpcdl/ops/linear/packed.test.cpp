@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/testing/activations.h"
+#include "hpcdl/ops/activations.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/random_tensor.h"
 
@@ -54,7 +54,7 @@ struct Operands {
       z += at(x.tensor, row * k + i) * v, size += std::fabs(at(x.tensor, row * k + i) * v);
     }
     const double r = residual.tensor ? at(residual.tensor, row * n + col) : 0;
-    return {testing::activated(args.activation, z) + r, size + std::fabs(r)};
+    return {contract::activated(args.activation, z) + r, size + std::fabs(r)};
   }
 };
 

@@ -14,9 +14,9 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/f32_products.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
-#include "hpcdl/testing/activations.h"
 
 #if HPCDL_CUDA
 
@@ -42,7 +42,7 @@ double slope(GemmActivation a, double z) {
   constexpr double kStep = 1e-5;
   return a == GemmActivation::relu
              ? (z > 0 ? 1 : 0)
-             : (testing::activated(a, z + kStep) - testing::activated(a, z - kStep)) / (2 * kStep);
+             : (contract::activated(a, z + kStep) - contract::activated(a, z - kStep)) / (2 * kStep);
 }
 
 float get(const void* p, DType d, std::int64_t i) {
@@ -136,7 +136,7 @@ struct Case {
         want_z.push_back(v);
         if (p.is_z) v *= slope(p.activation, residual.at(i, j));
         else
-          v = testing::activated(p.activation, v) + (p.residual && !p.inside ? residual.at(i, j) : 0) +
+          v = contract::activated(p.activation, v) + (p.residual && !p.inside ? residual.at(i, j) : 0) +
               (p.accumulate ? d.at(i, j) : 0);
         want.push_back(v);
         magnitude.push_back(size * std::abs(static_cast<double>(p.scale)) + 20);

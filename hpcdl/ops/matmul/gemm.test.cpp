@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/testing/activations.h"
+#include "hpcdl/ops/activations.h"
 
 namespace hpcdl::gemm {
 namespace {
@@ -224,11 +224,11 @@ TEST_P(Gemm, EpiloguesAndAccumulation) {
   check(d, [&](double s, auto, auto) { return s * 0.25; }, "scale");
   call(two_, p,
        ep::IntoLinear<float, float, ep::GeluTanh>{.d = d.data(), .ld = n, .f = {{bs}, {pre.data(), n}, {}, {}}});
-  check(d, [&](double s, auto, auto j) { return testing::gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
+  check(d, [&](double s, auto, auto j) { return contract::gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
   check(pre, [&](double s, auto, auto j) { return s + bs[j]; }, "pre-activation");
   call(two_, p, ep::IntoLinear<float, float, ep::GeluErf>{.d = d.data(), .ld = n, .f = {{bs}, {}, {}, {c, n}}});
   check(
-      d, [&](double s, auto i, auto j) { return testing::gelu_erf(s + bs[j]) + c[i * n + j]; },
+      d, [&](double s, auto i, auto j) { return contract::gelu_erf(s + bs[j]) + c[i * n + j]; },
       "bias, gelu_erf, residual");
   call(two_, p, ep::IntoLinear<float, float, ep::Identity>{.d = d.data(), .ld = n});
   check(d, [&](double s, auto, auto) { return s; }, "nothing");

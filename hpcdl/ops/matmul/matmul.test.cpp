@@ -1,4 +1,4 @@
-#include "hpcdl/ops/matmul/matmul.h"
+#include "hpcdl/ops/matmul/matmul.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,6 @@
 
 namespace hpcdl {
 namespace {
-
-using testing::Ref;
 
 const auto spec = testing::op<Matmul>({
     .cases =
@@ -28,23 +26,7 @@ const auto spec = testing::op<Matmul>({
             {.in = {{4, 5, 8}, {11, 8}}, .args = {.transpose_b = true, .scale = 0.5f}},
             {.in = {{0, 5, 8}, {0, 8, 2}}, .gradient = false},
         },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Matmul::Args& t) {
-          const Ref &a = in[0], &b = in[1];
-          Ref& y = out[0];
-          const auto m = y.shape[-2], n = y.shape[-1], k = a.shape[t.transpose_a ? -2 : -1];
-          const auto batch = y.size() / (m * n);
-          for (std::int64_t s = 0; s < batch; ++s)
-            for (std::int64_t i = 0; i < m; ++i)
-              for (std::int64_t j = 0; j < n; ++j) {
-                double sum = 0;
-                const auto b0 = b.shape.rank() == 2 ? 0 : s * k * n;
-                for (std::int64_t l = 0; l < k; ++l)
-                  sum += a[s * m * k + (t.transpose_a ? l * m + i : i * k + l)] *
-                         b[b0 + (t.transpose_b ? j * k + l : l * n + j)];
-                y[(s * m + i) * n + j] = t.scale * sum;
-              }
-        },
+    .contracts = contract::matmul_contracts(),
     .reduction = [](std::span<const Spec> in, const Matmul::Args&) { return in[0][-1] + in[0][-2] + in[1][-1]; },
     // Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
     .condition = 10,

@@ -13,9 +13,10 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
+using testing::Expected;
+using testing::Values;
 
-void reference(std::span<Ref> out, const Ref& x, const Windows& w) {
+void reference(std::span<Expected> out, const Values& x, const Windows& w) {
   for (std::int64_t at = 0; at < out[0].size(); ++at) {
     const auto c = at % w.channels, ow = at / w.channels % w.w.out, oh = at / w.channels / w.w.out % w.h.out,
                n = at / w.channels / w.w.out / w.h.out;
@@ -42,8 +43,8 @@ const auto strided = testing::op<MaxPool2d>({
             {.in = {{9, 32, 32, 64}}, .gradient = false},
             {.in = {{0, 4, 4, 8}}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in,
-                    const MaxPool2d::Args& a) { reference(out, in[0], detail::windows("", in[0].shape, a)); },
+    .reference = [](std::span<Expected> out, std::span<const Values> in,
+                    const MaxPool2d::Args& a) { reference(out, in[0], detail::windows("", in[0].spec.shape, a)); },
     .reduction = [](std::span<const Spec>, const MaxPool2d::Args& a) { return std::int64_t{a.kernel} * a.kernel; },
 });
 
@@ -55,8 +56,8 @@ const auto adaptive = testing::op<AdaptiveMaxPool2d>({
             {.in = {{1, 3, 2, 16}}, .args = {.height = 5, .width = 7}},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const AdaptiveMaxPool2d::Args& a) {
-          reference(out, in[0], detail::bins("", in[0].shape, a.height, a.width));
+        [](std::span<Expected> out, std::span<const Values> in, const AdaptiveMaxPool2d::Args& a) {
+          reference(out, in[0], detail::bins("", in[0].spec.shape, a.height, a.width));
         },
     .reduction = [](std::span<const Spec> in, const AdaptiveMaxPool2d::Args&) { return in[0][1] * in[0][2]; },
 });

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/mlp/mlp.h"
+#include "hpcdl/ops/mlp/mlp.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -9,32 +9,12 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/cast/cast.h"
-#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
 namespace {
 
 using testing::Input;
-using testing::Ref;
-
-void multiply(const Ref& x, const Ref& w, const Ref& bias, bool conv1d, Ref& y) {
-  const auto k = x.shape[-1], n = y.shape[-1], rows = y.size() / n;
-  for (std::int64_t r = 0; r < rows; ++r)
-    for (std::int64_t j = 0; j < n; ++j) {
-      double sum = bias ? bias[j] : 0;
-      for (std::int64_t i = 0; i < k; ++i) sum += x[r * k + i] * w[conv1d ? i * n + j : j * k + i];
-      y[r * n + j] = sum;
-    }
-}
-
-void reference(std::span<Ref> out, std::span<const Ref> in, const Mlp::Args& a) {
-  multiply(in[0], in[1], in[2], a.conv1d, out[1]);
-  for (std::int64_t i = 0; i < out[1].size(); ++i) out[2][i] = testing::activated(a.activation, out[1][i]);
-  multiply(out[2], in[3], in[4], a.conv1d, out[0]);
-  if (in[5])
-    for (std::int64_t i = 0; i < out[0].size(); ++i) out[0][i] += in[5][i];
-}
 
 // Tame inputs: what is rounded to 16 bits between the layers is a sum of products, and its error goes through the
 // second product, where as many terms add up as there are columns between the layers.
@@ -50,9 +30,7 @@ const auto spec = testing::op<Mlp>({
              .args = {.activation = Activation::gelu_erf, .conv1d = true}},
             {.in = {{0, 8}, {3, 8}, {3}, {4, 3}, {4}, Input::none()}, .gradient = false},
         },
-    .reference = reference,
-    .reduction = [](std::span<const Spec> in,
-                    const Mlp::Args&) { return std::max<std::int64_t>({64, in[0][-1], in[0].size() / in[0][-1]}); },
+    .contracts = contract::mlp_contracts(),
     .condition = 40,
     .bf16 = false,
     .outliers = false,

@@ -1,24 +1,15 @@
-#include "hpcdl/ops/rms_norm/rms_norm.h"
+#include "hpcdl/ops/rms_norm/rms_norm.spec.h"
 
-#include <cmath>
+#include <array>
 
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
 namespace {
 
+using testing::Expected;
 using testing::Input;
-using testing::Ref;
-
-void reference_rows(Ref& y, Ref& rstd, const Ref& h, const Ref& weight, double eps) {
-  const auto n = weight.size();
-  for (std::int64_t r = 0; r < h.size() / n; ++r) {
-    double squares = 0;
-    for (std::int64_t c = 0; c < n; ++c) squares += h[r * n + c] * h[r * n + c];
-    rstd[r] = 1 / std::sqrt(squares / static_cast<double>(n) + eps);
-    for (std::int64_t c = 0; c < n; ++c) y[r * n + c] = h[r * n + c] * rstd[r] * weight[c];
-  }
-}
+using testing::Values;
 
 const auto f32 = DType::f32;
 
@@ -34,11 +25,7 @@ const auto plain = testing::op<RmsNorm>({
             {.in = {{2100, 24}, {24}}, .gradient = false},
             {.in = {{0, 8}, {8}}},
         },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const RmsNorm::Args& a) {
-          reference_rows(out[0], out[1], in[0], in[1], static_cast<double>(a.eps));
-        },
-    .reduction = [](std::span<const Spec> in, const RmsNorm::Args&) { return in[0].size(); },
+    .contracts = contract::rms_norm_contracts(),
     .condition = 2,  // x * rstd carries the error of the statistic
 });
 
@@ -51,9 +38,10 @@ const auto with_residual = testing::op<AddRmsNorm>({
             {.in = {{0, 8}, {0, 8}, {8}}},
         },
     .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const AddRmsNorm::Args& a) {
-          for (std::int64_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
-          reference_rows(out[1], out[2], out[0], in[2], static_cast<double>(a.eps));
+        [](std::span<Expected> out, std::span<const Values> in, const AddRmsNorm::Args& a) {
+          Values h = in[0];
+          for (std::int64_t i = 0; i < h.size(); ++i) out[0][i] = h[i] += in[1][i];
+          contract::rms_norm_reference(out.subspan(1), std::array{h, in[2]}, a);
         },
     .reduction = [](std::span<const Spec> in, const AddRmsNorm::Args&) { return in[0].size(); },
     .condition = 2,

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/rope/rope.h"
+#include "hpcdl/ops/rope/rope.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,6 @@ namespace hpcdl {
 namespace {
 
 using testing::Input;
-using testing::Ref;
 
 Input table(std::int64_t positions, std::int64_t d) { return Input({positions, d}).as(DType::f32).fixed(); }
 
@@ -26,18 +25,7 @@ const auto spec = testing::op<Rope>({
             {.in = {{1, 70, 4 * 128}, table(80, 128)}, .args = {128}},
             {.in = {{0, 4, 8}, table(4, 8)}},
         },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Rope::Args& a) {
-          const Ref& x = in[0];
-          const auto d = a.head_dim ? a.head_dim : x.shape[-1], half = d / 2;
-          if (!x) return;
-          const auto per_token = x.size() / (x.shape[0] * x.shape[1]);
-          for (std::int64_t i = 0; i < x.size(); ++i) {
-            const auto t = i / per_token % x.shape[1], k = i % d;
-            const double c = in[1][t * d + k % half], s = in[1][t * d + half + k % half];
-            out[0][i] = k < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;
-          }
-        },
+    .contracts = contract::rope_contracts(),
     // The tables of this test are random, up to 40, not cosines: errors of x are scaled by them.
     .condition = 40,
 });

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/ops/softmax/softmax.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -16,53 +16,47 @@
 namespace hpcdl {
 namespace {
 
-using testing::Ref;
-
-const auto spec = testing::op<Softmax>({
-    .cases =
-        {
-            {.in = {{1, 1}}},
-            {.in = {{3, 7}}},
-            {.in = {{4, 1023}}},
-            {.in = {{64, 257}}, .args = {.scale = 0.125f}},
-            {.in = {{2, 5, 16}}, .args = {.scale = 0.5f, .causal = true}},
-            {.in = {{3, 17, 33}}, .args = {.scale = 1, .causal = true}},
-            {.in = {{2, 50257}}},
-            {.in = {{1, 262144}}, .gradient = false},
-            // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows that begin
-            // inside a pack.
-            {.in = {{70, 24}}, .args = {.scale = -2}},
-            {.in = {{33, 200}}},
-            {.in = {{9, 1000}}},
-            {.in = {{5, 2040}}, .gradient = false},
-            {.in = {{3, 4099}}, .gradient = false},
-            {.in = {{3, 9001}}, .gradient = false},
-            {.in = {{2, 20480}}, .gradient = false},
-            {.in = {{3, 100003}}, .gradient = false},
-            // Causal rows in parts of warps, warps and blocks, of squares and of more columns than rows.
-            {.in = {{3, 9, 24}}, .args = {.scale = -2, .causal = true}},
-            {.in = {{2, 33, 200}}, .args = {.scale = 1, .causal = true}, .aligned = true},
-            {.in = {{1, 5, 1001}}, .args = {.scale = 1, .causal = true}},
-            {.in = {{2, 130, 1024}}, .args = {.scale = 1, .causal = true}, .gradient = false, .aligned = true},
-            {.in = {{1, 7, 4096}}, .args = {.scale = 1, .causal = true}, .gradient = false, .aligned = true},
-            {.in = {{2, 4, 9001}}, .args = {.scale = 1, .causal = true}, .gradient = false},
-            {.in = {{0, 8}}},
-        },
-    .reference =
-        [](std::span<Ref> out, std::span<const Ref> in, const Softmax::Args& a) {
-          const Ref& x = in[0];
-          const auto cols = x.shape[-1], rows = x.shape.size() / cols;  // shape[-1] > 0
-          for (std::int64_t r = 0; r < rows; ++r) {
-            const auto n = a.causal ? r % x.shape[-2] + cols - x.shape[-2] + 1 : cols;
-            double top = -INFINITY, sum = 0;
-            for (std::int64_t c = 0; c < n; ++c) top = std::max(top, a.scale * x[r * cols + c]);
-            for (std::int64_t c = 0; c < n; ++c) sum += std::exp(a.scale * x[r * cols + c] - top);
-            for (std::int64_t c = 0; c < cols; ++c)
-              out[0][r * cols + c] = c < n ? std::exp(a.scale * x[r * cols + c] - top) / sum : 0;
-          }
-        },
-    .reduction = [](std::span<const Spec> in, const Softmax::Args&) { return in[0][-1]; },
-});
+const auto
+    spec =
+        testing::op<Softmax>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1}}},
+                        {.in = {{3, 7}}},
+                        {.in = {{4, 1023}}},
+                        {.in = {{64, 257}}, .args = {.scale = 0.125f}},
+                        {.in = {{2, 5, 16}}, .args = {.scale = 0.5f, .causal = true}},
+                        {.in = {{3, 17, 33}}, .args = {.scale = 1, .causal = true}},
+                        {.in = {{2, 50257}}},
+                        {.in = {{1, 262144}}, .gradient = false},
+                        // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows that begin
+                        // inside a pack.
+                        {.in = {{70, 24}}, .args = {.scale = -2}},
+                        {.in = {{33, 200}}},
+                        {.in = {{9, 1000}}},
+                        {.in = {{5, 2040}}, .gradient = false},
+                        {.in = {{3, 4099}}, .gradient = false},
+                        {.in = {{3, 9001}}, .gradient = false},
+                        {.in = {{2, 20480}}, .gradient = false},
+                        {.in = {{3, 100003}}, .gradient = false},
+                        // Causal rows in parts of warps, warps and blocks, of squares and of more columns than rows.
+                        {.in = {{3, 9, 24}}, .args = {.scale = -2, .causal = true}},
+                        {.in = {{2, 33, 200}}, .args = {.scale = 1, .causal = true}, .aligned = true},
+                        {.in = {{1, 5, 1001}}, .args = {.scale = 1, .causal = true}},
+                        {.in = {{2, 130, 1024}},
+                         .args = {.scale = 1, .causal = true},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{1, 7, 4096}},
+                         .args = {.scale = 1, .causal = true},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{2, 4, 9001}}, .args = {.scale = 1, .causal = true}, .gradient = false},
+                        {.in = {{0, 8}}},
+                    },
+                .contracts = contract::softmax_contracts(),
+            });
 
 /// A result too large for the cache is written past it: the same bits, row by row, as a small one. Odd rows start
 /// unaligned.

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <thread>
 
-#include "hpcdl/lab/verify/planted/planted.h"
+#include "tests/planted/planted.h"
 
 namespace hpcdl::lab::verify::planted {
 namespace {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "hpcdl/lab/verify/planted/planted.h"
+#include "tests/planted/planted.h"
 
 namespace hpcdl::lab::verify::planted {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "hpcdl/lab/verify/planted/planted.h"
+#include "tests/planted/planted.h"
 
 namespace hpcdl::lab::verify::planted {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hpcdl/lab/verify/planted/planted.h"
+#include "tests/planted/planted.h"
 
 namespace hpcdl::lab::verify::planted {
 namespace {

@@ -8,8 +8,8 @@
  * A kernel names its contract: which operands it gets, in which order, and what they mean. `hpcdl verify --contracts`
  * lists all of them with their formulas. Operands that the contract calls optional have `data` NULL when absent.
  */
-#ifndef HPCDL_LAB_VERIFY_KERNEL_ABI_H
-#define HPCDL_LAB_VERIFY_KERNEL_ABI_H
+#ifndef HPCDL_OPS_KERNEL_ABI_H
+#define HPCDL_OPS_KERNEL_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hpcdl/core/dtype.h"
-#include "hpcdl/lab/verify/kernel_abi.h"
+#include "hpcdl/ops/kernel_abi.h"
 
 namespace hpcdl::lab::verify::planted {
 

@@ -1,0 +1,274 @@
+#pragma once
+// The one definition of what an op computes: `ops/X/X.spec.h` gives its formula, operands, shapes, arguments, the least
+// it must cost, and a naive reference in double with the magnitudes that rounding errors grow from. The op's test, the
+// verifier of anyone's kernels and the lists of what can be verified read it.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hpcdl/core/tensor.h"
+#include "hpcdl/core/tolerance.h"
+#include "hpcdl/ops/kernel_abi.h"
+#include "hpcdl/program/op_info.h"
+
+namespace hpcdl::contract {
+
+/// What the data of a case looks like. The last three put one such value among normal ones.
+enum class Pattern : std::uint8_t {
+  normal,
+  positive,
+  huge,
+  tiny,
+  denormal,
+  offset,
+  constant,
+  zero,
+  mixed,
+  nan,
+  pos_inf,
+  neg_inf
+};
+
+/// Where an input's values come from: the pattern; always normal, or uniform in 0.1 .. 1.1; integers in [0, below),
+/// with now and then a -1; the contract's `derive`.
+enum class Role : std::uint8_t { data, weight, positive, index, index_or_none, derived };
+
+struct Input {
+  Spec spec;  // default: absent
+  Role role = Role::data;
+  std::int64_t below = 0;
+};
+
+/// A tensor in double, already rounded to its storage type; false where it is absent.
+struct Values {
+  Spec spec;
+  std::vector<double> v;
+
+  explicit operator bool() const { return static_cast<bool>(spec); }
+  double operator[](std::int64_t i) const { return v[static_cast<std::size_t>(i)]; }
+  double& operator[](std::int64_t i) { return v[static_cast<std::size_t>(i)]; }
+  std::int64_t size() const { return spec.size(); }
+  std::int64_t dim(int i) const { return spec.shape[i]; }
+};
+
+/// The operands and arguments of one call.
+struct Problem {
+  std::vector<Input> in;
+  std::vector<Spec> out;        // default: not asked for
+  std::vector<std::byte> args;  // kAbiBytes with those of kernel_abi.h, then those of the op; empty: Contract::args
+
+  static constexpr std::size_t kAbiBytes = 64;
+  template <class Abi, class Args> void set_args(const Abi& abi, const Args& op) {
+    static_assert(sizeof abi <= kAbiBytes);
+    args.resize(kAbiBytes + sizeof op);
+    std::memcpy(args.data(), &abi, sizeof abi);
+    std::memcpy(args.data() + kAbiBytes, &op, sizeof op);
+  }
+  /// Of what has no arguments but those of kernel_abi.h.
+  template <class Abi> void set_args(const Abi& abi) { set_args(abi, abi); }
+  /// Those of the op.
+  template <class Args> Args as() const {
+    Args a;
+    std::memcpy(&a, args.data() + kAbiBytes, sizeof a);
+    return a;
+  }
+};
+
+/// An element whose value the contract leaves open: what a function gives where its limit and its formula disagree.
+inline constexpr double kAny = std::numeric_limits<double>::infinity();
+
+/// One output as the reference has it. For each element: its value; the magnitudes that were summed behind it (rounding
+/// errors grow from these, core/tolerance.h); the magnitude that rounding to the storage type happens at.
+struct Expected {
+  Spec spec;
+  std::vector<double> value, scale, stored;
+
+  Expected() = default;
+  explicit Expected(const Spec& s)
+      : spec(s), value(static_cast<std::size_t>(s.size())), scale(value.size()), stored(value.size()) {}
+  double operator[](std::int64_t i) const { return value[static_cast<std::size_t>(i)]; }
+  double& operator[](std::int64_t i) { return value[static_cast<std::size_t>(i)]; }
+  std::int64_t size() const { return spec.size(); }
+  /// Nothing happens where the output is not asked for.
+  void set(std::int64_t i, double x, double summed, double rounded) {
+    if (value.empty()) return;
+    const auto at = static_cast<std::size_t>(i);
+    value[at] = x, scale[at] = summed, stored[at] = rounded;
+  }
+  void set(std::int64_t i, double x, double summed) { set(i, x, summed, std::fabs(x)); }
+  void add(std::int64_t i, double x) {
+    if (value.empty()) return;
+    const auto at = static_cast<std::size_t>(i);
+    set(i, value[at] + x, scale[at] + std::fabs(x));
+  }
+};
+
+using Outputs = std::span<Expected>;
+using Inputs = std::span<const Values>;
+/// Fills all outputs, which are 0, those that backward keeps last; `args` are those of the op.
+using Reference = std::function<void(Outputs out, Inputs in, const void* args)>;
+
+/// A reference of an op with typed arguments.
+template <class Args, class F> Reference with_args(F f) {
+  return [f](Outputs out, Inputs in, const void* args) { f(out, in, *static_cast<const Args*>(args)); };
+}
+
+struct Dim {
+  std::string_view name;
+  std::int64_t least = 1, most = 300;  // in fuzzing; 0 rows are an edge case of their own
+};
+using Dims = std::vector<std::int64_t>;
+
+struct Contract {
+  std::string_view name;
+  std::string_view formula;
+  std::vector<std::string_view> inputs, outputs;
+
+  /// The op that must keep to it; null where it is none that programs record by its name (the optimizer).
+  const OpInfo* op = nullptr;
+  /// Another one where arguments say so.
+  const OpInfo* (*op_for)(const void* args) = nullptr;
+  bool backward = false;
+  bool in_place = false;   // our kernel may write output 0 over input 0
+  bool needs_aux = false;  // our kernel does not run without its auxiliary outputs
+  std::vector<std::byte> args;
+
+  std::vector<Dim> dims;
+  /// Awkward sizes; the first is the smoke test, the last the largest that correctness is checked at.
+  std::vector<Dims> shapes;
+  /// An ordinary size with tails everywhere.
+  Dims typical;
+  /// Where it is timed: a few MiB, so that a useful answer is more than noise.
+  Dims timed;
+  int variants = 1;  // of arguments and optional operands
+  std::function<Problem(const Dims&, DType, int variant)> problem;
+  /// Fills input `i` of Role::derived from the ones before it. random(k): uniform in [0, 1).
+  std::function<void(std::vector<Values>& in, std::size_t i, const Problem&,
+                     const std::function<double(std::int64_t)>& random)>
+      derive;
+  Reference reference;
+  /// Length of the longest sum behind one result.
+  std::function<std::int64_t(const Problem&)> reduction = [](const Problem&) { return std::int64_t{1}; };
+  /// The least arithmetic any implementation needs.
+  std::function<double(const Problem&)> flops;
+  /// The least traffic; default: all operands.
+  std::function<double(const Problem&)> bytes;
+  std::vector<Pattern> patterns;  // for numerical stability
+  double huge = 1e4;              // the magnitude of Pattern::huge
+  /// Results, and each of the terms of a sum, may be flushed to zero below this: functions of exp and products, yes;
+  /// copies, no.
+  double flush = 0x1p-126;
+  /// The input that a single NaN or infinity goes into; -1: any. Where a masked key is multiplied with a weight of 0, a
+  /// NaN in it may show or not.
+  int special_input = -1;
+
+  const void* args_of(const Problem& p) const {
+    return p.args.empty() ? args.data() : p.args.data() + Problem::kAbiBytes;
+  }
+  Cost cost(const Problem& p) const {
+    double all = 0;
+    for (const auto& i : p.in) all += static_cast<double>(i.spec.bytes());
+    for (const auto& o : p.out) all += static_cast<double>(o.bytes());
+    return {.flops = flops(p), .bytes = bytes ? bytes(p) : all};
+  }
+  /// How far element `at` of an output may be off where the operands are of `type`; infinite: it is left open.
+  double allowed(const Expected& e, std::size_t at, DType type, double length) const {
+    if (e.scale[at] == kAny) return kAny;
+    // bf16 instructions flush what is denormal, results and terms of sums alike; f16 counts in 2^-24 there.
+    const bool bf16 = e.spec.dtype == DType::bf16 || type == DType::bf16;
+    const double least = std::max(bf16 ? 0x1p-126 : 0x1p-149, flush) * std::max(length, 1.0) +
+                         (e.spec.dtype == DType::f16 ? 0x1p-24 : 0);
+    return allowed_error(e.spec.dtype, e.stored[at], length, e.scale[at]) + least;
+  }
+};
+using Contracts = std::vector<Contract>;
+
+/// A contract of Op, whose arguments are `args` unless a problem says otherwise.
+template <class Op>
+Contract of(std::string_view name, std::string_view formula, std::vector<std::string_view> inputs,
+            std::vector<std::string_view> outputs, const typename Op::Args& args = {}) {
+  Contract c;
+  c.name = name, c.formula = formula, c.inputs = std::move(inputs), c.outputs = std::move(outputs);
+  c.op = &op_info<Op>;
+  if constexpr (requires { Op::kInPlace; }) c.in_place = Op::kInPlace;
+  c.args.resize(sizeof args);
+  std::memcpy(c.args.data(), &args, sizeof args);
+  return c;
+}
+/// That of the gradient, with the same shapes.
+inline Contract backward_of(const Contract& forward, std::string_view name, std::string_view formula,
+                            std::vector<std::string_view> inputs, std::vector<std::string_view> outputs) {
+  Contract c = forward;
+  c.name = name, c.formula = formula, c.inputs = std::move(inputs), c.outputs = std::move(outputs);
+  c.backward = true, c.in_place = c.needs_aux = false;
+  return c;
+}
+
+inline std::vector<Pattern> all_patterns() {
+  return {Pattern::positive, Pattern::huge,  Pattern::tiny, Pattern::denormal, Pattern::offset, Pattern::constant,
+          Pattern::zero,     Pattern::mixed, Pattern::nan,  Pattern::pos_inf,  Pattern::neg_inf};
+}
+/// Those without infinities.
+inline std::vector<Pattern> finite_patterns() {
+  auto p = all_patterns();
+  p.resize(p.size() - 2);
+  return p;
+}
+/// Those of what stands for several ops: nothing that leaves the range of a float halfway.
+inline std::vector<Pattern> tame_patterns() {
+  return {Pattern::positive, Pattern::tiny, Pattern::constant, Pattern::zero, Pattern::mixed, Pattern::nan};
+}
+
+/// Sizes of ops on rows, (rows, cols), that hurt: 1, primes, one beyond or short of a vector or tile, no rows, one long
+/// row.
+inline void set_row_sizes(Contract& c, std::string_view cols = "cols", Dims timed = {1024, 1024}) {
+  c.dims = {{"rows", 1, 24}, {cols, 1, 600}};
+  c.shapes = {{4, 64}, {1, 1},   {1, 2},   {2, 3},   {3, 7},    {5, 8},    {7, 13},   {2, 15},
+              {2, 16}, {3, 17},  {2, 31},  {4, 33},  {3, 63},   {2, 65},   {1, 127},  {2, 129},
+              {0, 64}, {131, 5}, {1, 257}, {33, 96}, {1, 1023}, {2, 1025}, {3, 4099}, {37, 768}};
+  c.typical = {5, 131};
+  c.timed = std::move(timed);
+  c.patterns = all_patterns();
+}
+/// Operations per element of output 0.
+inline auto flops_per_result(double n) {
+  return [n](const Problem& p) { return n * static_cast<double>(p.out[0].size()); };
+}
+inline auto flops_per_input(double n) {
+  return [n](const Problem& p) { return n * static_cast<double>(p.in[0].spec.size()); };
+}
+
+/// `n` operands (rows, cols) of one dtype, one result like them.
+inline Problem alike(const Dims& d, DType t, int n) {
+  Problem p;
+  const Spec s{{d[0], d[1]}, t};
+  p.in.assign(static_cast<std::size_t>(n), {s});
+  p.out = {s};
+  return p;
+}
+
+/// Output 0 by `f(i, in, args) -> {value, scale}`, element by element.
+template <class Args, class F> Reference each(F f) {
+  return with_args<Args>([f](Outputs out, Inputs in, const Args& a) {
+    for (std::int64_t i = 0; i < out[0].spec.size(); ++i) {
+      const std::pair<double, double> element = f(i, in, a);
+      out[0].set(i, element.first, element.second);
+    }
+  });
+}
+
+/// A sum, and the magnitudes behind it.
+struct Sum {
+  double value = 0, scale = 0;
+  void add(double x) { value += x, scale += std::fabs(x); }
+  void put(Expected& e, std::int64_t i) const { e.set(i, value, scale); }
+};
+
+}  // namespace hpcdl::contract

@@ -1,0 +1,62 @@
+#pragma once
+
+#include "hpcdl/ops/contract.h"
+#include "hpcdl/ops/rope/rope.h"
+
+namespace hpcdl::contract {
+
+/// sign -1: the inverse rotation.
+inline void rope_reference(Expected& out, const Values& x, const Values& table, double sign) {
+  if (x.size() == 0) return;
+  const auto depth = table.dim(1), half = depth / 2, tokens = x.dim(1), width = x.size() / (x.dim(0) * tokens);
+  for (std::int64_t i = 0; i < x.size(); ++i) {
+    const auto t = i / width % tokens, k = i % depth;
+    const double c = table[t * depth + k % half], s = sign * table[t * depth + half + k % half];
+    Sum rotated;
+    rotated.add(x[i] * c), rotated.add(k < half ? -x[i + half] * s : x[i - half] * s);
+    rotated.put(out, i);
+  }
+}
+
+/// dims: batch, tokens, half a head. Two heads.
+inline Problem rope_problem(const Dims& d, DType t, bool backward) {
+  Problem p;
+  const auto depth = 2 * d[2];
+  const Input x{{{d[0], d[1], 2 * depth}, t}}, table{{{d[1] + 3, depth}, DType::f32}, Role::derived};
+  p.in = backward ? std::vector<Input>{table, x} : std::vector<Input>{x, table};
+  p.out = {x.spec};
+  p.set_args(hpcdl_rope_args{depth}, Rope::Args{depth});
+  return p;
+}
+
+inline Contracts rope_contracts() {
+  auto c = of<Rope>("rope",
+                    "(x[i], x[i + D/2]) of every head rotated by the angle whose cosine and sine are in row t of table "
+                    "(P, D): D/2 cosines, then D/2 sines",
+                    {"x", "table"}, {"y"});
+  c.dims = {{"batch", 1, 2}, {"tokens", 1, 40}, {"half", 1, 70}};
+  c.shapes = {{1, 4, 16},  {1, 1, 1},  {2, 3, 1},  {1, 7, 3}, {2, 5, 8},  {1, 2, 15},
+              {1, 13, 16}, {1, 3, 17}, {2, 2, 33}, {0, 4, 4}, {1, 33, 64}};
+  c.typical = {2, 5, 19};
+  c.timed = {1, 1024, 256};
+  c.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, false); };
+  c.derive = [](std::vector<Values>& in, std::size_t i, const Problem&, const std::function<double(std::int64_t)>&) {
+    const auto depth = in[i].dim(1), half = depth / 2;
+    for (std::int64_t k = 0; k < in[i].size(); ++k) {
+      const double angle = static_cast<double>(k / depth) *
+                           std::pow(10000.0, -2.0 * static_cast<double>(k % half) / static_cast<double>(depth));
+      in[i][k] = k % depth < half ? std::cos(angle) : std::sin(angle);
+    }
+  };
+  c.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[0], in[1], 1); };
+  c.reduction = [](const Problem&) { return std::int64_t{2}; };
+  c.flops = flops_per_result(3);
+  c.patterns = all_patterns();
+
+  auto b = backward_of(c, "rope_backward", "the inverse rotation of dy", {"table", "dy"}, {"dx"});
+  b.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, true); };
+  b.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[1], in[0], -1); };
+  return {c, b};
+}
+
+}  // namespace hpcdl::contract
