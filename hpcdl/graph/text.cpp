@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/program/axis.h"
 
 namespace hpcdl {
 
 std::string program_text(const Program& program, const Plan& plan) {
   std::string out;
+  std::map<std::string, double> sent;  // by axis
   for (const auto& policy : program.autocasts) out += fmt::format("autocast: {}\n", policy);
   out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops",
                      "bytes");
@@ -21,6 +25,10 @@ std::string program_text(const Program& program, const Plan& plan) {
       if (o.slot < 0) operands += " -";
       else operands += fmt::format(" %{}{}:{}{}", o.slot, mark, dtype_name(o.spec.dtype), to_string(o.spec.shape));
     }
+    for (const auto& e : exchanges(program, r)) {
+      operands += fmt::format("  {} over {}", format_bytes(static_cast<double>(e.bytes)), e.axis);
+      sent[e.axis] += e.wire_bytes();
+    }
     out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op,
                        program.scopes[r.scope], format_count(r.cost.flops), format_bytes(r.cost.bytes), operands);
   }
@@ -30,6 +38,7 @@ std::string program_text(const Program& program, const Plan& plan) {
                   program.records.size(), program.slots.size(), format_count(sum.flops), format_bytes(sum.bytes),
                   format_bytes(static_cast<double>(plan.arena_bytes)),
                   format_bytes(static_cast<double>(plan.live_bytes)), plan.worst_record);
+  for (const auto& [axis, bytes] : sent) out += fmt::format("each rank sends {} over {}\n", format_bytes(bytes), axis);
   return out;
 }
 

@@ -74,8 +74,7 @@ TEST(SharedModel, LogitsAreThoseOfOneProcess) {
           ASSERT_EQ(got.size(), want.size());
           float worst = 0;
           for (std::size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::fabs(got[i] - want[i]));
-          EXPECT_LE(worst, 1e-5f * largest)
-              << nn::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
+          EXPECT_LE(worst, 1e-5f * largest) << nn::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
         });
   }
 }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "hpcdl/graph/instance.h"
+#include "hpcdl/graph/text.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
@@ -119,6 +120,22 @@ TEST(exchanges, of_image_models_with_shared_batch_norms_are_what_is_counted) {
         const StepOptions o{.batch = 2, .forward = {.recompute = n % 2 == 0}, .sync_batch_norm = true};
         expect_declared(model, parallel::Mesh(world, {.dp = n}), o, false, fmt::format("image {}", n));
       });
+}
+
+/// Of a mesh that is not there.
+TEST(exchanges, are_told_with_the_records) {
+  const auto mesh = parallel::Mesh::described({.dp = 2, .tp = 2}, 1);
+  auto model = models::LanguageModel::create(models::tiny(io::Family::gpt2), {}, true,
+                                             std::make_shared<TensorParallel>(mesh.tp()));
+  Pool pool(1);
+  Stream s(pool);
+  const StepPrograms programs(model, {.batch = 2, .length = 16, .data = mesh.dp()}, s);
+  const auto planned = programs.first()->planned;
+  const auto text = program_text(planned->program, planned->plan);
+  // Tokens of 2 x 16, 32 channels: 4 KiB. Two layers, the embedding, the last norm: 10 of them in both directions.
+  EXPECT_NE(text.find("4.00 KiB over tp of 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("each rank sends 40.38 KiB over tp of 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("over dp of 2"), std::string::npos) << text;
 }
 
 }  // namespace
