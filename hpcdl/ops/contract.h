@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/kernel_abi.h"
@@ -57,6 +58,12 @@ struct Values {
   std::int64_t size() const { return spec.size(); }
   std::int64_t dim(int i) const { return spec.shape[i]; }
 };
+
+inline Values values_of(const View& t) {
+  Values r{t.spec(), std::vector<double>(static_cast<std::size_t>(t.size()))};
+  for (std::int64_t i = 0; i < t.size(); ++i) r[i] = element(t, i);
+  return r;
+}
 
 /// The operands and arguments of one call.
 struct Problem {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/pool.h"
 
 namespace hpcdl::testing {
@@ -17,19 +18,6 @@ using comm::Reduce;
 
 /// Exact in every dtype, also after a sum over 16 ranks.
 std::int64_t value(int rank, std::int64_t i, int salt) { return (rank * 3 + i * 7 + salt) % 11; }
-
-template <class F> void visit(DType d, F&& f) {
-  switch (d) {
-    case DType::f32: return f(float{});
-    case DType::f64: return f(double{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    case DType::i64: return f(std::int64_t{});
-    case DType::i32: return f(std::int32_t{});
-    case DType::i16: return f(std::int16_t{});
-    default: return f(std::uint8_t{});
-  }
-}
 
 struct Shape1 {
   Collective what;
@@ -55,7 +43,7 @@ struct Job {
     out = OwnedTensor(Spec{Shape{wide_out ? c.count * g.size() : c.count}, c.dtype});
     x = shared_memory ? Tensor(shared_memory, in.tensor.spec()) : in.tensor;
     y = out.tensor;
-    visit(c.dtype, [&]<class T>(T) {
+    visit_number(c.dtype, [&]<class T>() {
       for (std::int64_t i = 0; i < x.size(); ++i) x.ptr<T>()[i] = T(static_cast<float>(value(g.rank(), i, c.salt)));
     });
   }
@@ -102,7 +90,7 @@ struct Job {
     other.wait();
     if (c.what == Collective::barrier || (c.what == Collective::send && group.size() == 1)) return;
     const Tensor& result = c.what == Collective::all_reduce || c.what == Collective::broadcast ? x : y;
-    visit(c.dtype, [&]<class T>(T) {
+    visit_number(c.dtype, [&]<class T>() {
       for (std::int64_t i = 0; i < result.size(); ++i) {
         const auto got = static_cast<double>(static_cast<float>(result.ptr<T>()[i]));
         require(got == static_cast<double>(expected(i)), "exercise",

@@ -14,6 +14,7 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/describe.h"
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/red_zone.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
@@ -69,34 +70,6 @@ struct Slot {
   Memory* memory = nullptr;
   Write write = Write::overwrite;
 };
-
-double get(const View& t, std::int64_t i) {
-  switch (t.dtype()) {
-    case DType::bf16: return static_cast<double>(static_cast<float>(t.ptr<bf16>()[i]));
-    case DType::f32: return static_cast<double>(t.ptr<float>()[i]);
-    case DType::i32: return t.ptr<std::int32_t>()[i];
-    case DType::u8: return t.ptr<std::uint8_t>()[i];
-    case DType::f16: return static_cast<double>(static_cast<float>(t.ptr<f16>()[i]));
-    default: ADD_FAILURE() << "op_spec cannot read " << dtype_name(t.dtype()); return 0;
-  }
-}
-
-void put(const Tensor& t, std::int64_t i, double v) {
-  switch (t.dtype()) {
-    case DType::bf16: t.ptr<bf16>()[i] = bf16(static_cast<float>(v)); break;
-    case DType::f32: t.ptr<float>()[i] = static_cast<float>(v); break;
-    case DType::i32: t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(v); break;
-    case DType::u8: t.ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(v); break;
-    case DType::f16: t.ptr<f16>()[i] = f16(static_cast<float>(v)); break;
-    default: ADD_FAILURE() << "op_spec cannot write " << dtype_name(t.dtype());
-  }
-}
-
-Values values_of(const View& t) {
-  Values r{t.spec(), std::vector<double>(static_cast<std::size_t>(t.size()))};
-  for (std::int64_t i = 0; i < t.size(); ++i) r[i] = get(t, i);
-  return r;
-}
 
 /// At how many places of an input the reference's slopes are taken. They take most of a spec's time, and under a
 /// sanitizer minutes: there, where values are not what is looked for, a few. What a kernel reads and writes is the
@@ -176,7 +149,7 @@ class OpTest : public ::testing::Test {
             if (in.minus_one && rng.below(u + (1u << 30), 5) == 0) v = -1;
             break;
         }
-        put(in_.back().tensor, k, v);
+        set_element(in_.back().tensor, k, v);
       }
     }
     Spec outs[OpInfo::kMaxOut];
@@ -255,7 +228,7 @@ class OpTest : public ::testing::Test {
   }
   std::vector<Values> input_values() const {
     std::vector<Values> in;
-    for (const auto& m : in_) in.push_back(m.tensor ? values_of(m.tensor) : Values{});
+    for (const auto& m : in_) in.push_back(m.tensor ? contract::values_of(m.tensor) : Values{});
     return in;
   }
   contract::Problem problem(const std::vector<Spec>& in, const std::vector<Spec>& out) const {
@@ -298,7 +271,7 @@ class OpTest : public ::testing::Test {
       switch (ref.kind) {
         case OperandKind::in: operands.push_back(in[i]); break;
         case OperandKind::out: operands.push_back({y[i].spec, y[i].value}); break;
-        case OperandKind::grad_out: operands.push_back(values_of(dout[i].tensor)); break;
+        case OperandKind::grad_out: operands.push_back(contract::values_of(dout[i].tensor)); break;
         case OperandKind::grad_in:
           out.emplace_back(case_.in[i].differentiable ? specs_[i] : Spec()), of.push_back(i);
           break;
@@ -326,7 +299,7 @@ class OpTest : public ::testing::Test {
     int wrong = 0;
     for (std::int64_t i = 0; i < got.size() && wrong < 4; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const double g = get(got, i), w = want.value[at];
+      const double g = element(got, i), w = want.value[at];
       if (std::isnan(w) ? std::isnan(g) : g == w) continue;
       const double tol = spec_.magnitudes ? spec_.forward.allowed(want, at, dtype_, length)
                                           : tolerance(got.dtype(), std::fabs(w), top);
@@ -349,7 +322,7 @@ class OpTest : public ::testing::Test {
   double input_scale() const {
     double top = 0;
     for (const auto& m : in_)
-      if (m.tensor && is_float(m.tensor.dtype())) top = std::max(top, largest(values_of(m.tensor).v));
+      if (m.tensor && is_float(m.tensor.dtype())) top = std::max(top, largest(contract::values_of(m.tensor).v));
     return top;
   }
 
@@ -393,7 +366,7 @@ class OpTest : public ::testing::Test {
       dout.emplace_back(out_specs_[i], !case_.aligned);
       const Rng rng{991 + i, 3};
       for (std::int64_t k = 0; k < out_specs_[i].size(); ++k)
-        put(dout.back().tensor, k, rng.normal(static_cast<std::uint64_t>(k)));
+        set_element(dout.back().tensor, k, rng.normal(static_cast<std::uint64_t>(k)));
     }
     return dout;
   }
@@ -410,7 +383,7 @@ class OpTest : public ::testing::Test {
       for (int o = 0; o < op().n_out - op().n_aux; ++o)
         for (std::int64_t k = 0; k < y[static_cast<std::size_t>(o)].spec.size(); ++k)
           sum += y[static_cast<std::size_t>(o)].value[static_cast<std::size_t>(k)] *
-                 get(dout[static_cast<std::size_t>(o)].tensor, k);
+                 element(dout[static_cast<std::size_t>(o)].tensor, k);
       return sum;
     };
     const auto n = in[i].size();
@@ -440,7 +413,7 @@ class OpTest : public ::testing::Test {
   /// The largest magnitude behind a gradient.
   double gradient_scale(const std::vector<double>& gradient, const std::vector<Memory>& dout) const {
     double dout_top = 0;
-    for (const auto& d : dout) dout_top = std::max(dout_top, largest(values_of(d.tensor).v));
+    for (const auto& d : dout) dout_top = std::max(dout_top, largest(contract::values_of(d.tensor).v));
     return std::max({largest(gradient), dout_top, dout_top * input_scale()});
   }
   /// How far a difference may be off: its truncation is O(h^2); its rounding is ulp(objective) / h.
@@ -455,11 +428,11 @@ class OpTest : public ::testing::Test {
       const Tensor& gradient = run.gradients[i].tensor;
       if (!gradient) continue;
       for (std::int64_t k = 0; k < gradient.size(); ++k)
-        ASSERT_TRUE(std::isfinite(get(gradient, k))) << "gradient of input " << i << " at " << k << " not written";
-      const double top = gradient_scale(values_of(gradient).v, dout);
+        ASSERT_TRUE(std::isfinite(element(gradient, k))) << "gradient of input " << i << " at " << k << " not written";
+      const double top = gradient_scale(contract::values_of(gradient).v, dout);
       int wrong = 0;
       for (const auto& [k, want, rounding] : slopes(i, dout)) {
-        const double got = get(gradient, k);
+        const double got = element(gradient, k);
         // 16 bits: backward reads outputs and upstream gradients that were rounded to them, each an error of half an ulp
         // of what it multiplies.
         const double rounded = dtype_ == DType::f32 ? 0 : 2 * half_ulp(dtype_) * top;
@@ -483,17 +456,18 @@ class OpTest : public ::testing::Test {
         continue;
       }
       start.emplace_back(specs_[i], false);
-      for (std::int64_t k = 0; k < specs_[i].size(); ++k) put(start[i].tensor, k, 1.0 + static_cast<double>(k % 3));
+      for (std::int64_t k = 0; k < specs_[i].size(); ++k)
+        set_element(start[i].tensor, k, 1.0 + static_cast<double>(k % 3));
     }
     const auto sum = call_backward(out, dout, Write::accumulate, 2, &start);
     for (std::size_t i = 0; i < in_.size(); ++i) {
       if (!plain.gradients[i].tensor) continue;
-      Values want = values_of(plain.gradients[i].tensor);
+      Values want = contract::values_of(plain.gradients[i].tensor);
       const double top = largest(want.v) + 3;
-      for (std::int64_t k = 0; k < want.size(); ++k) want[k] += get(start[i].tensor, k);
+      for (std::int64_t k = 0; k < want.size(); ++k) want[k] += element(start[i].tensor, k);
       int wrong = 0;
       for (std::int64_t k = 0; k < want.size() && wrong < 4; ++k) {
-        const double got = get(sum.gradients[i].tensor, k);
+        const double got = element(sum.gradients[i].tensor, k);
         // Both the plain gradient and the sum are rounded to the storage type.
         const double tol = tolerance(specs_[i].dtype, 2 * (std::fabs(want[k]) + 3), top);
         if (std::fabs(got - want[k]) > tol) {

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/io/atomic_file.h"

@@ -7,7 +7,7 @@
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/clock.h"
-#include "hpcdl/lab/comm/number_types.h"
+#include "hpcdl/core/element.h"
 #include "hpcdl/lab/comm/protocol.h"
 
 namespace hpcdl::lab {
@@ -59,12 +59,10 @@ class GpuCase {
     comm::synchronize(g_, s_);
     copy(s_, result.tensor, out());
     double worst = 0, scale = 1;
-    with_number(case_.dtype, [&]<class T>(T) {
-      for (std::int64_t i = 0; i < result.tensor.size(); ++i) {
-        const double want = expected(i), off = std::fabs(static_cast<double>(result.tensor.ptr<T>()[i]) - want);
-        worst = std::max(worst, std::isfinite(off) ? off : INFINITY), scale = std::max(scale, std::fabs(want));
-      }
-    });
+    for (std::int64_t i = 0; i < result.tensor.size(); ++i) {
+      const double want = expected(i), off = std::fabs(element(result.tensor, i) - want);
+      worst = std::max(worst, std::isfinite(off) ? off : INFINITY), scale = std::max(scale, std::fabs(want));
+    }
     std::vector<double> most{worst / scale};
     slowest(most);
     return most[0];
@@ -83,10 +81,7 @@ class GpuCase {
  private:
   void fill() {
     OwnedTensor host(in_.tensor.spec());
-    with_number(case_.dtype, [&]<class T>(T) {
-      for (std::int64_t i = 0; i < host.tensor.size(); ++i)
-        host.tensor.ptr<T>()[i] = T(static_cast<float>(value_of(g_.rank(), i)));
-    });
+    for (std::int64_t i = 0; i < host.tensor.size(); ++i) set_element(host.tensor, i, value_of(g_.rank(), i));
     copy(s_, in_.tensor, host.tensor);
     s_.synchronize();
   }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/lab/comm/number_types.h"
+#include "hpcdl/core/element.h"
 
 namespace hpcdl::lab {
 
@@ -22,25 +22,6 @@ double number(DType d, int rank, std::int64_t i) {
   x ^= x >> 31;
   if (!is_float(d)) return static_cast<double>(x % 8);
   return static_cast<double>(x >> 20) * 0x1p-41 - 4;
-}
-
-double stored(DType d, double x) {
-  double back = 0;
-  with_number(d, [&]<class T>(T) {
-    if constexpr (std::is_arithmetic_v<T>) back = static_cast<double>(static_cast<T>(x));
-    else back = static_cast<double>(static_cast<float>(T(static_cast<float>(x))));
-  });
-  return back;
-}
-
-double element(DType d, const std::byte* data, std::int64_t i) {
-  double x = 0;
-  with_number(d, [&]<class T>(T) {
-    T v;
-    std::memcpy(static_cast<void*>(&v), data + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-    x = static_cast<double>(v);
-  });
-  return x;
 }
 
 }  // namespace
@@ -99,18 +80,13 @@ void CommOperands::call(const Group& g, const Stream& s, const CommSide& side) c
 }
 
 void CommOperands::fill(const Group& g, const CommSide& side) {
-  with_number(case_.dtype, [&]<class T>(T) {
-    T* in = reinterpret_cast<T*>(input(side));
-    for (std::int64_t i = 0; i < in_count_; ++i) {
-      if constexpr (std::is_arithmetic_v<T>) in[i] = static_cast<T>(number(case_.dtype, g.rank(), i));
-      else in[i] = T(static_cast<float>(number(case_.dtype, g.rank(), i)));
-    }
-  });
+  for (std::int64_t i = 0; i < in_count_; ++i)
+    set_element(input(side), case_.dtype, i, number(case_.dtype, g.rank(), i));
 }
 
 double CommOperands::error(const Group& g, const CommSide& side) const {
   const DType d = case_.dtype;
-  const auto of = [&](int rank, std::int64_t i) { return stored(d, number(d, rank, i)); };
+  const auto of = [&](int rank, std::int64_t i) { return rounded_to(d, number(d, rank, i)); };
   const auto reduced = [&](std::int64_t i) {
     double sum = 0, most = -INFINITY;
     for (int r = 0; r < g.size(); ++r) sum += of(r, i), most = std::max(most, of(r, i));
@@ -128,7 +104,7 @@ double CommOperands::error(const Group& g, const CommSide& side) const {
   const std::int64_t step = std::max<std::int64_t>(1, out_count_ / kMost) | 1;
   double worst = 0, scale = 1e-30;
   const auto look = [&](std::int64_t i) {
-    const double w = want(i), off = std::abs(element(d, output(side), i) - w);
+    const double w = want(i), off = std::abs(element(output(side), d, i) - w);
     worst = std::max(worst, std::isfinite(off) ? off : INFINITY);
     scale = std::max(scale, std::abs(w));
   };

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <random>
 #include <vector>
 
 #include "hpcdl/lab/comm/bench.h"
+#include "hpcdl/lab/compare/protocol.h"
 
 namespace hpcdl::lab {
 
@@ -31,15 +31,9 @@ std::vector<CommResult> in_turns(Run& run, const std::vector<CommSide>& sides, c
   }
   const int rounds = o.rounds ? o.rounds : static_cast<int>(std::clamp(o.seconds / round, 5.0, 101.0));
   std::vector<double> times(n * static_cast<std::size_t>(rounds));
-  std::vector<std::size_t> order(n);
-  for (std::size_t i = 0; i < n; ++i) order[i] = i;
-  std::mt19937 random(1);
-  for (int r = 0; r < rounds; ++r) {
-    if (r % 2 == 0) std::shuffle(order.begin(), order.end(), random);
-    else std::reverse(order.begin(), order.end());
-    for (const std::size_t i : order)
+  for (int r = 0; r < rounds; ++r)
+    for (const std::size_t i : compare::turn_order(r, n))
       times[i * static_cast<std::size_t>(rounds) + static_cast<std::size_t>(r)] = run.turn(i, results[i].calls);
-  }
   run.slowest(times);
   const auto of = [&](std::size_t i) {
     return std::vector<double>(times.begin() + static_cast<std::ptrdiff_t>(i) * rounds,

@@ -2,10 +2,11 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
-#include "hpcdl/lab/compare/shared_library.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/shared_library.h"
 
 namespace hpcdl::lab::compare {
 
@@ -44,11 +45,11 @@ Peer onednn(int threads) {
   Peer peer{.name = "onednn", .version = {}, .file = {}, .missing = {}, .offer = {}};
   const SharedLibrary library({"libdnnl.so.3", "libdnnl.so.2", "libdnnl.so"});
   if (!library) return peer.missing = library.error(), peer;
-  const auto* v = library.function<DnnlVersionFn>("dnnl_version")();
-  auto* const sgemm = library.function<DnnlSgemm>("dnnl_sgemm");
+  const auto* v = library.needed<DnnlVersionFn>("dnnl_version")();
+  auto* const sgemm = library.needed<DnnlSgemm>("dnnl_sgemm");
   peer.version = fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
-  peer.file = file_of(reinterpret_cast<const void*>(sgemm));
-  if (void* set = library.find("omp_set_num_threads")) reinterpret_cast<void (*)(int)>(set)(threads);
+  peer.file = std::filesystem::weakly_canonical(library.path()).string();
+  if (auto* const set = library.function<void(int)>("omp_set_num_threads")) set(threads);
   peer.offer = [sgemm](const CaseRun& run) {
     Offer o = bare_products_only(run, "the C interface of oneDNN");
     if (!o.missing.empty()) return o;
@@ -77,12 +78,12 @@ Peer openblas(int threads) {
   Peer peer{.name = "openblas", .version = {}, .file = {}, .missing = {}, .offer = {}};
   const SharedLibrary library({"libopenblas.so.0", "libopenblas.so"});
   if (!library) return peer.missing = library.error(), peer;
-  auto* const sgemm = library.function<CblasSgemm>("cblas_sgemm");
-  auto* const sgemv = library.function<CblasSgemv>("cblas_sgemv");
-  peer.version = fmt::format("{}, core {}", library.function<char*()>("openblas_get_config")(),
-                             library.function<char*()>("openblas_get_corename")());
-  peer.file = file_of(reinterpret_cast<const void*>(sgemm));
-  library.function<void(int)>("openblas_set_num_threads")(threads);
+  auto* const sgemm = library.needed<CblasSgemm>("cblas_sgemm");
+  auto* const sgemv = library.needed<CblasSgemv>("cblas_sgemv");
+  peer.version = fmt::format("{}, core {}", library.needed<char*()>("openblas_get_config")(),
+                             library.needed<char*()>("openblas_get_corename")());
+  peer.file = std::filesystem::weakly_canonical(library.path()).string();
+  library.needed<void(int)>("openblas_set_num_threads")(threads);
   peer.offer = [sgemm, sgemv](const CaseRun& run) {
     Offer o = bare_products_only(run, "OpenBLAS");
     if (!o.missing.empty()) return o;

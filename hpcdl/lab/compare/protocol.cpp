@@ -15,17 +15,6 @@ namespace {
 constexpr int kAlwaysRounds = 3;
 constexpr int kMostCalls = 1'000'000;
 
-/// Side by side in a shuffled order (Fisher and Yates); odd rounds go through it backwards, so that over two rounds
-/// each side stands before each other one equally often.
-std::vector<std::size_t> order_of(int round, std::size_t n, std::uint64_t seed) {
-  std::vector<std::size_t> order(n);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const Rng rng{seed, static_cast<std::uint64_t>(round / 2)};
-  for (std::size_t i = n; i > 1; --i) std::swap(order[i - 1], order[rng.below(i, i)]);
-  if (round % 2) std::reverse(order.begin(), order.end());
-  return order;
-}
-
 class Runner {
  public:
   Runner(const std::vector<Side>& sides, Environment& environment, const Options& options)
@@ -40,7 +29,7 @@ class Runner {
     const double allowed = options_.limit * (sides_.size() > 1 ? std::max(1.0, options_.patience) : 1);
     int look = options_.least;  // intervals are looked at now and then: after 7, 10, 15, 22, ... rounds
     for (int r = 0; r < most; ++r) {
-      for (const auto i : order_of(r, sides_.size(), options_.seed)) turn(i);
+      for (const auto i : turn_order(r, sides_.size(), options_.seed)) turn(i);
       const int done = r + 1;
       if (options_.rounds == 0 && done >= look) {
         if (half_width() <= options_.half_width) break;
@@ -124,6 +113,15 @@ class Runner {
 };
 
 }  // namespace
+
+std::vector<std::size_t> turn_order(int round, std::size_t n, std::uint64_t seed) {
+  std::vector<std::size_t> order(n);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const Rng rng{seed, static_cast<std::uint64_t>(round / 2)};
+  for (std::size_t i = n; i > 1; --i) std::swap(order[i - 1], order[rng.below(i, i)]);
+  if (round % 2) std::reverse(order.begin(), order.end());
+  return order;
+}
 
 std::string_view cache_name(Cache c) {
   switch (c) {

@@ -72,6 +72,11 @@ struct Result {
   Spread ratio(std::string_view top, std::string_view bottom) const;
 };
 
+/// The order in which `n` sides take their turns in a round, here and wherever several things are measured together:
+/// shuffled (Fisher and Yates); odd rounds go through it backwards, so that over two rounds each side stands before each
+/// other one equally often.
+std::vector<std::size_t> turn_order(int round, std::size_t n, std::uint64_t seed = 1);
+
 /// Throws Error for an empty list, two sides of one name, or a side without a call; what a call throws passes through.
 Result run(const std::vector<Side>& sides, Environment& environment, const Options& options = {});
 

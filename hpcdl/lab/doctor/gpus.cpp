@@ -3,8 +3,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "hpcdl/lab/doctor/shared_library.h"
 #include "hpcdl/lab/doctor/software.h"
+#include "hpcdl/lab/shared_library.h"
 
 namespace hpcdl::lab {
 
@@ -70,7 +70,7 @@ void ask_more(const SharedLibrary& nvml, void* device, GpuFact& g) {
 
 /// NVML knows the memory and the CUDA version, too. Its header is not needed for plain C functions.
 void from_nvml(GpuFacts& facts) {
-  const SharedLibrary nvml("libnvidia-ml.so.1");
+  const SharedLibrary nvml({"libnvidia-ml.so.1"});
   const auto init = nvml.function<int()>("nvmlInit_v2"), shutdown = nvml.function<int()>("nvmlShutdown");
   const auto count = nvml.function<int(unsigned*)>("nvmlDeviceGetCount_v2");
   const auto handle = nvml.function<int(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2");

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/lab/doctor/shared_library.h"
+#include "hpcdl/lab/shared_library.h"
 
 namespace hpcdl::lab {
 
@@ -53,13 +53,10 @@ Software find_library(const Places& places, const std::vector<std::string>& name
                       F&& version) {
   Software s;
   if (!places.load_libraries) return s;
-  for (const auto& name : names)
-    if (const SharedLibrary lib(name); lib) {
-      s = {true, version(lib), lib.path(), ""};
-      if (!header(places, header_name))
-        s.note = fmt::format("{} is missing: nothing can be built with it", header_name);
-      break;
-    }
+  if (const SharedLibrary lib(names); lib) {
+    s = {true, version(lib), lib.path(), ""};
+    if (!header(places, header_name)) s.note = fmt::format("{} is missing: nothing can be built with it", header_name);
+  }
   return s;
 }
 

@@ -1,18 +1,18 @@
 #include "hpcdl/lab/probe/figure.h"
 
 #include <algorithm>
-#include <numeric>
-#include <random>
 
 #include "hpcdl/core/clock.h"
+#include "hpcdl/lab/compare/protocol.h"
 
 namespace hpcdl::lab {
 
 Figure figure_of(std::vector<double> samples) {
   if (samples.empty()) return {};
-  std::sort(samples.begin(), samples.end());
-  const auto n = samples.size();
-  return {(samples[(n - 1) / 2] + samples[n / 2]) / 2, samples.front(), samples.back(), static_cast<int>(n)};
+  const auto n = static_cast<int>(samples.size());
+  const auto [least, most] = std::minmax_element(samples.begin(), samples.end());
+  const double min = *least, max = *most;
+  return {compare::median(std::move(samples)), min, max, n};
 }
 
 double Rate::once(double& elapsed) {
@@ -39,21 +39,18 @@ void Rounds::add(std::string what, Figure& into, std::function<double()> sample)
 }
 
 void Rounds::run(int least, int most, double seconds, const OnProgress& progress) {
-  std::vector<std::size_t> order(list_.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::mt19937 random(1);
   const auto start = Clock::now();
   for (int round = -1; round < most; ++round) {
     if (round >= least && seconds_since(start) > seconds) break;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      auto& q = list_[order[i]];
-      const double by_rounds = (round + 1 + static_cast<double>(i) / static_cast<double>(order.size())) / (most + 1);
+    double turn = 0;
+    for (const std::size_t i : compare::turn_order(round + 1, list_.size())) {
+      auto& q = list_[i];
+      const double by_rounds = (round + 1 + turn++ / static_cast<double>(list_.size())) / (most + 1);
       const double by_least = by_rounds * (most + 1) / (least + 1);
       if (progress)
         progress(q.what, std::min(1.0, std::max(by_rounds, std::min(by_least, seconds_since(start) / seconds))));
       if (const double x = q.sample(); round >= 0 && x >= 0) q.samples.push_back(x);
     }
-    std::shuffle(order.begin(), order.end(), random);
   }
   for (auto& q : list_) *q.into = figure_of(std::move(q.samples));
   list_.clear();

@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/lab/doctor/shared_library.h"
+#include "hpcdl/lab/shared_library.h"
 
 namespace hpcdl::lab {
 
@@ -139,7 +139,7 @@ class Loaded : public Cupti {
 
 std::unique_ptr<Cupti> Cupti::open(std::string& why) {
   constexpr int kMajor = CUDA_VERSION / 1000;
-  const SharedLibrary library(fmt::format("libcupti.so.{}", kMajor));
+  const SharedLibrary library({fmt::format("libcupti.so.{}", kMajor)});
   if (!library) return why = fmt::format("the loader does not find libcupti.so.{}", kMajor), nullptr;
   auto& api = store().api;
   const auto find = [&](auto& to, const char* name) {

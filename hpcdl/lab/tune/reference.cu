@@ -2,6 +2,7 @@
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::lab::tune {
@@ -49,29 +50,6 @@ __device__ double rounded(const void* p, DType stored, DType compute, std::int64
                                                      : v);
 }
 
-__device__ double activated(double x, GemmActivation a) {
-  switch (a) {
-    case GemmActivation::relu: return x > 0 ? x : 0;
-    case GemmActivation::gelu_tanh: return 0.5 * x * (1 + ::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-    case GemmActivation::gelu_erf: return 0.5 * x * (1 + ::erf(x * 0.7071067811865476));
-    default: return x;
-  }
-}
-
-__device__ double slope(double x, GemmActivation a) {
-  constexpr double c = 0.7978845608028654;
-  switch (a) {
-    case GemmActivation::relu: return x > 0 ? 1 : 0;
-    case GemmActivation::gelu_tanh: {
-      const double t = ::tanh(c * (x + 0.044715 * x * x * x));
-      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
-    }
-    case GemmActivation::gelu_erf:
-      return 0.5 * (1 + ::erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * ::exp(-0.5 * x * x);
-    default: return 1;
-  }
-}
-
 /// A warp forms D[batch, row, col] as device_gemm.h defines it.
 __global__ void __launch_bounds__(kWarps* kWarp)
     gemm_elements(double* value, double* size, const Sample* at, std::int64_t n, Gemm g) {
@@ -95,8 +73,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
       o.residual ? of(o.residual, o.dtype, p.batch * o.residual_batch_stride + p.row * o.residual_ld + p.col) : 0;
   const double before = o.accumulate ? of(o.d, o.dtype, p.batch * o.batch_stride + p.row * o.ld + p.col) : 0;
   double v = sum * static_cast<double>(o.scale) + bias + (o.residual_inside ? residual : 0);
-  v = o.residual_is_z ? v * slope(residual, o.activation)
-                      : activated(v, o.activation) + (o.residual_inside ? 0 : residual);
+  v = o.residual_is_z ? v * contract::slope(o.activation, residual)
+                      : contract::activated(o.activation, v) + (o.residual_inside ? 0 : residual);
   v += before;
   value[i] = v, size[i] = terms * fabs(static_cast<double>(o.scale)) + fabs(bias) + fabs(residual) + fabs(before);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::lab::verify {
@@ -119,44 +120,12 @@ const char* Block::broken_guard() const {
 void Block::fill(unsigned char value) const { std::memset(data_, value, bytes_); }
 
 void encode(const Values& v, std::byte* to) {
-  const auto put = [&]<class T>(T) {
-    for (std::int64_t i = 0; i < v.size(); ++i) {
-      T x;
-      if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) x = T(static_cast<float>(v[i]));
-      else x = static_cast<T>(v[i]);
-      std::memcpy(to + i * static_cast<std::int64_t>(sizeof(T)), &x, sizeof x);
-    }
-  };
-  switch (v.spec.dtype) {
-    case DType::bf16: return put(bf16());
-    case DType::f16: return put(f16());
-    case DType::i32: return put(std::int32_t());
-    case DType::u8: return put(std::uint8_t());
-    default: return put(float());
-  }
-}
-
-double decode(const std::byte* from, DType d, std::int64_t i) {
-  const auto get = [&]<class T>(T x) {
-    std::memcpy(static_cast<void*>(&x), from + i * static_cast<std::int64_t>(sizeof(T)), sizeof x);
-    return x;
-  };
-  switch (d) {
-    case DType::bf16: return static_cast<double>(static_cast<float>(get(bf16())));
-    case DType::f16: return static_cast<double>(static_cast<float>(get(f16())));
-    case DType::i32: return get(std::int32_t());
-    case DType::u8: return get(std::uint8_t());
-    default: return static_cast<double>(get(float()));
-  }
+  for (std::int64_t i = 0; i < v.size(); ++i) set_element(to, v.spec.dtype, i, v[i]);
 }
 
 void round_to_storage(Values& v) {
-  if (v.spec.dtype == DType::f32)
-    for (double& x : v.v) x = static_cast<double>(static_cast<float>(x));
-  if (v.spec.dtype == DType::bf16)
-    for (double& x : v.v) x = static_cast<double>(static_cast<float>(bf16(static_cast<float>(x))));
-  if (v.spec.dtype == DType::f16)
-    for (double& x : v.v) x = static_cast<double>(static_cast<float>(f16(static_cast<float>(x))));
+  if (is_float(v.spec.dtype))
+    for (double& x : v.v) x = rounded_to(v.spec.dtype, x);
 }
 
 std::vector<Values> make_inputs(const Contract& contract, const Problem& problem, const Case& c, std::uint64_t salt) {

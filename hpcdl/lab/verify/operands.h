@@ -35,9 +35,8 @@ class Block {
   unsigned char guard_ = 0;
 };
 
-/// An element as stored, and back.
+/// All elements as stored.
 void encode(const Values& v, std::byte* to);
-double decode(const std::byte* from, DType d, std::int64_t i);
 /// v rounded to its storage type.
 void round_to_storage(Values& v);
 

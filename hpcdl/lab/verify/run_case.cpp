@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/operands.h"
@@ -203,7 +204,7 @@ void Runner::compare(const Problem& problem, const Blocks& out, const std::vecto
     const Spec& spec = problem.out[o];
     for (std::int64_t i = 0; i < spec.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
-      const double got = decode(out[o].data(), spec.dtype, i), w = want[o].value[at];
+      const double got = element(out[o].data(), spec.dtype, i), w = want[o].value[at];
       if (poisoned_with_nan && !(w != w)) {
         const auto* bytes = out[o].data() + i * dtype_bytes(spec.dtype);
         if (std::all_of(bytes, bytes + dtype_bytes(spec.dtype), [](std::byte b) { return b == std::byte{kNan}; }))
@@ -224,7 +225,7 @@ void Runner::same_bits(const Blocks& a, const Blocks& b, std::string_view what) 
     for (std::int64_t i = 0; i < s.size(); ++i)
       if (std::memcmp(a[o].data() + i * size, b[o].data() + i * size, static_cast<std::size_t>(size)) != 0)
         wrong("{}{} is {} and then {}: {}", contract_.outputs[o], place_of(s, i),
-              number(decode(a[o].data(), s.dtype, i)), number(decode(b[o].data(), s.dtype, i)), what);
+              number(element(a[o].data(), s.dtype, i)), number(element(b[o].data(), s.dtype, i)), what);
   }
 }
 

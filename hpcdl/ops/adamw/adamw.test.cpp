@@ -1,4 +1,4 @@
-#include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/adamw/adamw.spec.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,15 +12,6 @@
 
 namespace hpcdl {
 namespace {
-
-double get(const Tensor& t, std::int64_t k) {
-  return t.dtype() == DType::bf16 ? static_cast<double>(static_cast<float>(t.ptr<bf16>()[k]))
-                                  : static_cast<double>(t.ptr<float>()[k]);
-}
-void put(const Tensor& t, std::int64_t k, double v) {
-  if (t.dtype() == DType::bf16) t.ptr<bf16>()[k] = bf16(static_cast<float>(v));
-  else t.ptr<float>()[k] = static_cast<float>(v);
-}
 
 /// Parameters of awkward sizes, their state, and the same in double.
 struct Model {
@@ -48,8 +39,8 @@ struct Model {
             {},
             i % 3 != 0};
       for (std::int64_t k = 0; k < n; ++k) {
-        put(o.value.tensor, k, Rng{1, static_cast<std::uint64_t>(i)}.normal(static_cast<std::uint64_t>(k)));
-        o.p.push_back(get(o.value.tensor, k));
+        set_element(o.value.tensor, k, Rng{1, static_cast<std::uint64_t>(i)}.normal(static_cast<std::uint64_t>(k)));
+        o.p.push_back(element(o.value.tensor, k));
       }
       o.rm.resize(static_cast<std::size_t>(n));
       o.rv.resize(static_cast<std::size_t>(n));
@@ -77,28 +68,24 @@ struct Model {
     params.skip = step == 2;
     for (std::size_t i = 0; i < tensors.size(); ++i)
       for (std::int64_t k = 0; k < tensors[i].gradient.tensor.size(); ++k)
-        put(tensors[i].gradient.tensor, k,
-            Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
+        set_element(tensors[i].gradient.tensor, k,
+                    Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
     Pool pool(threads);
     Stream s(pool, &params);
     exe->run(s);
   }
 
-  /// torch.optim.AdamW, in double.
+  /// The same in double.
   void reference() {
     if (params.skip) return;
-    const double t = static_cast<double>(params.step + 1), lr = static_cast<double>(params.lr), b1 = args.beta1,
-                 b2 = args.beta2;
     for (auto& o : tensors) {
-      for (std::size_t k = 0; k < o.p.size(); ++k) {
-        const double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) *
-                         static_cast<double>(params.grad_scale * params.clip_factor);
-        if (o.decay) o.p[k] *= 1 - lr * static_cast<double>(args.weight_decay);
-        o.rm[k] = b1 * o.rm[k] + (1 - b1) * g;
-        o.rv[k] = b2 * o.rv[k] + (1 - b2) * g * g;
-        o.p[k] -= lr / (1 - std::pow(b1, t)) * o.rm[k] /
-                  (std::sqrt(o.rv[k]) / std::sqrt(1 - std::pow(b2, t)) + static_cast<double>(args.eps));
-      }
+      contract::AdamWCall call{args, params.lr, params.grad_scale * params.clip_factor, params.step};
+      if (!o.decay) call.args.weight_decay = 0;
+      const Spec& f = o.m.tensor.spec();
+      const contract::Values in[] = {{f, o.p}, contract::values_of(o.gradient.tensor), {f, o.rm}, {f, o.rv}};
+      contract::Expected out[] = {contract::Expected(f), contract::Expected(f), contract::Expected(f)};
+      contract::adamw_reference(out, in, call);
+      o.p = out[0].value, o.rm = out[1].value, o.rv = out[2].value;
     }
   }
 };
@@ -124,11 +111,11 @@ TEST_P(AdamWTest, FollowsTheReference) {
     const auto& o = model.tensors[i];
     for (std::size_t k = 0; k < o.p.size(); ++k) {
       const auto at = static_cast<std::int64_t>(k);
-      ASSERT_NEAR(get(o.value.tensor, at), o.p[k], tol) << i << " " << k;
-      ASSERT_NEAR(get(o.m.tensor, at), o.rm[k], 1e-6);
-      ASSERT_NEAR(get(o.v.tensor, at), o.rv[k], 1e-6);
+      ASSERT_NEAR(element(o.value.tensor, at), o.p[k], tol) << i << " " << k;
+      ASSERT_NEAR(element(o.m.tensor, at), o.rm[k], 1e-6);
+      ASSERT_NEAR(element(o.v.tensor, at), o.rv[k], 1e-6);
       if (o.copy.tensor) {
-        ASSERT_EQ(o.copy.tensor.ptr<bf16>()[k].bits, bf16(static_cast<float>(get(o.value.tensor, at))).bits);
+        ASSERT_EQ(o.copy.tensor.ptr<bf16>()[k].bits, bf16(static_cast<float>(element(o.value.tensor, at))).bits);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/fuse/probe.h"
@@ -13,16 +14,10 @@
 namespace hpcdl::fuse {
 namespace {
 
-double value(const View& x, std::int64_t i) {
-  return static_cast<double>(x.dtype() == DType::bf16 ? static_cast<float>(x.ptr<bf16>()[i]) : x.ptr<float>()[i]);
-}
-
 OwnedTensor random(Shape s, DType d, std::uint64_t stream) {
   OwnedTensor x(Spec{s, d});
   for (std::int64_t i = 0; i < x.tensor.size(); ++i) {
-    const auto v = static_cast<float>(Rng{3, stream}.normal(static_cast<std::uint64_t>(i)));
-    if (d == DType::bf16) x.tensor.ptr<bf16>()[i] = bf16(v);
-    else x.tensor.ptr<float>()[i] = v;
+    set_element(x.tensor, i, Rng{3, stream}.normal(static_cast<std::uint64_t>(i)));
   }
   return x;
 }
@@ -31,7 +26,7 @@ OwnedTensor random(Shape s, DType d, std::uint64_t stream) {
 std::vector<double> reference(Probe which, const View& x, const View& w, const View& b, std::int64_t r) {
   const auto n = x[1];
   std::vector<double> y(static_cast<std::size_t>(n));
-  for (std::int64_t i = 0; i < n; ++i) y[static_cast<std::size_t>(i)] = value(x, r * n + i);
+  for (std::int64_t i = 0; i < n; ++i) y[static_cast<std::size_t>(i)] = element(x, r * n + i);
   double mean = 0, square = 0, top = -INFINITY, sum = 0;
   for (double v : y) mean += v / static_cast<double>(n);
   if (which != Probe::layer_norm) mean = 0;
@@ -40,10 +35,10 @@ std::vector<double> reference(Probe which, const View& x, const View& w, const V
   for (std::int64_t i = 0; i < n; ++i) {
     double& v = y[static_cast<std::size_t>(i)];
     switch (which) {
-      case Probe::scale_bias_gelu_residual: v = contract::gelu_tanh(2 * v + value(b, i)) + v; break;
+      case Probe::scale_bias_gelu_residual: v = contract::gelu_tanh(2 * v + element(b, i)) + v; break;
       case Probe::softmax: v = std::exp(0.5 * v - top) / sum; break;
-      case Probe::rms_norm: v = v / std::sqrt(square + 1e-5) * value(w, i); break;
-      case Probe::layer_norm: v = (v - mean) / std::sqrt(square + 1e-5) * value(w, i) + value(b, i); break;
+      case Probe::rms_norm: v = v / std::sqrt(square + 1e-5) * element(w, i); break;
+      case Probe::layer_norm: v = (v - mean) / std::sqrt(square + 1e-5) * element(w, i) + element(b, i); break;
     }
   }
   return y;
@@ -73,7 +68,7 @@ TEST_P(FuseProbe, equals_the_naive_loop) {
           const double half_ulp = dtype == DType::bf16 ? 0x1p-9 : 0x1p-25;
           const double allowed =
               2 * steps * half_ulp * std::fabs(expected) + (4 + std::sqrt(static_cast<double>(cols))) * 0x1p-24 * 20;
-          ASSERT_NEAR(value(y.tensor, r * cols + i), expected, allowed)
+          ASSERT_NEAR(element(y.tensor, r * cols + i), expected, allowed)
               << rows << "x" << cols << " at " << r << ", " << i;
         }
       }
@@ -115,8 +110,8 @@ TEST(fuse, large_outputs_take_the_streaming_path) {
     probe(tag, pool, Probe::scale_bias_gelu_residual, Grad(y.tensor, Write::overwrite), x.tensor, b.tensor, b.tensor);
   });
   for (std::int64_t i = 0; i < x.tensor.size(); i += 997) {
-    const double v = value(x.tensor, i), want = contract::gelu_tanh(2 * v) + v;
-    ASSERT_NEAR(value(y.tensor, i), want, 1e-5) << i;
+    const double v = element(x.tensor, i), want = contract::gelu_tanh(2 * v) + v;
+    ASSERT_NEAR(element(y.tensor, i), want, 1e-5) << i;
   }
 }
 

@@ -143,22 +143,13 @@ struct Problem {
   }
 };
 
-Values values_of(const View& t) {
-  Values r{t.spec(), {}};
-  for (std::int64_t i = 0; i < t.size(); ++i)
-    r.v.push_back(t.dtype() == DType::u8     ? t.ptr<std::uint8_t>()[i]
-                  : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i])
-                  : t.dtype() == DType::f16  ? static_cast<double>(t.ptr<f16>()[i])
-                                             : static_cast<double>(t.ptr<float>()[i]));
-  return r;
-}
-
 // What 8-bit inputs cost, derived: each input is off by at most half a step of its group.
 TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
   Problem p(3, 40, 512, 64);
   p.x.tensor.ptr<float>()[70] = 40;  // an outlier makes the step of its group large
   p.run(false);
-  const Values x = values_of(p.x.tensor), w = values_of(p.packed.tensor), s = values_of(p.scale.tensor);
+  const Values x = contract::values_of(p.x.tensor), w = contract::values_of(p.packed.tensor),
+               s = contract::values_of(p.scale.tensor);
   double worst = 0;
   for (std::int64_t i = 0; i < p.m; ++i)
     for (std::int64_t j = 0; j < p.n; ++j) {
@@ -199,7 +190,7 @@ TEST(int4_linear, zeros_and_extreme_inputs) {
     Problem p(1, 20, 64, 32);
     for (int i = 0; i < 64; ++i) p.x.tensor.ptr<float>()[i] = i % 2 ? magnitude : -magnitude;
     p.run(false);
-    const Values w = values_of(p.packed.tensor), s = values_of(p.scale.tensor);
+    const Values w = contract::values_of(p.packed.tensor), s = contract::values_of(p.scale.tensor);
     for (std::int64_t j = 0; j < p.n; ++j) {
       double want = 0, terms = 0;
       for (std::int64_t d = 0; d < p.k; ++d) {
@@ -313,7 +304,7 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
                         {gpu.values.tensor, gpu.steps.tensor, gpu.sums.tensor},
                         {.activation = Int4Activation::relu, .out = DType::bf16, .constant_weights = true});
       const OwnedTensor back = download(s, to.tensor);
-      const Values packed = values_of(host.packed.tensor), scale = values_of(host.scale.tensor);
+      const Values packed = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor);
       const auto at = [](const OwnedTensor& t, std::int64_t i) {
         return static_cast<double>(static_cast<float>(t.tensor.ptr<bf16>()[i]));
       };
@@ -353,8 +344,8 @@ TEST(int4_linear, ways_of_one_row_agree_with_double) {
             else if (kind == 5 && i % group == 31) host.set(i, -4000);
           }
           OnGpu gpu(s, host, offsets);
-          const Values w = values_of(host.packed.tensor), scale = values_of(host.scale.tensor);
-          const auto x = contract::int4_inputs(values_of(host.x.tensor), 0, k, group, false);
+          const Values w = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor);
+          const auto x = contract::int4_inputs(contract::values_of(host.x.tensor), 0, k, group, false);
           std::vector<double> want(static_cast<std::size_t>(n)), terms(want);
           for (std::int64_t j = 0; j < n; ++j)
             for (std::int64_t d = 0; d < k; ++d) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "hpcdl/core/element.h"
 #include "hpcdl/ops/activations.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/random_tensor.h"
@@ -14,10 +15,6 @@ namespace {
 
 using testing::for_each_isa;
 using testing::random_tensor;
-
-double at(const View& v, std::int64_t i) {
-  return visit_dtype(v.dtype(), [&]<class T>() { return static_cast<double>(static_cast<float>(v.ptr<T>()[i])); });
-}
 
 struct Case {
   std::int64_t rows, n, k;
@@ -47,13 +44,13 @@ struct Operands {
   /// Element (row, col) in double, and the sum of the sizes of its terms.
   std::pair<double, double> exact(std::int64_t row, std::int64_t col) const {
     const std::int64_t n = y[-1], k = x.tensor[-1];
-    double z = bias.tensor ? at(bias.tensor, col) : 0, size = std::fabs(z);
+    double z = bias.tensor ? element(bias.tensor, col) : 0, size = std::fabs(z);
     for (std::int64_t i = 0; i < k; ++i) {
-      double v = at(w.tensor, args.conv1d ? i * n + col : col * k + i);
+      double v = element(w.tensor, args.conv1d ? i * n + col : col * k + i);
       if (y.dtype == DType::bf16) v = static_cast<float>(bf16(static_cast<float>(v)));
-      z += at(x.tensor, row * k + i) * v, size += std::fabs(at(x.tensor, row * k + i) * v);
+      z += element(x.tensor, row * k + i) * v, size += std::fabs(element(x.tensor, row * k + i) * v);
     }
-    const double r = residual.tensor ? at(residual.tensor, row * n + col) : 0;
+    const double r = residual.tensor ? element(residual.tensor, row * n + col) : 0;
     return {contract::activated(args.activation, z) + r, size + std::fabs(r)};
   }
 };
@@ -76,7 +73,7 @@ TEST(PackedWeight, ActsAsTheWeightItself) {
             for (std::int64_t i = 0; i < o.y.size(); i += 7) {
               const auto [want, size] = o.exact(i / c.n, i % c.n);
               const double eps = dx == DType::f32 ? 0x1p-23 : 0x1p-8;
-              ASSERT_NEAR(at(y.tensor, i), want,
+              ASSERT_NEAR(element(y.tensor, i), want,
                           4 * eps * std::fabs(want) + static_cast<double>(c.k + 4) * 0x1p-24 * size + 1e-6)
                   << c.rows << "x" << c.n << "x" << c.k << " at " << i;
             }

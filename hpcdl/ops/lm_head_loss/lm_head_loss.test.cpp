@@ -49,17 +49,14 @@ struct Run {
 
 std::vector<float> floats(const Tensor& t) {
   std::vector<float> out;
-  for (std::int64_t i = 0; i < t.size(); ++i)
-    out.push_back(t.dtype() == DType::bf16 ? static_cast<float>(t.ptr<bf16>()[i]) : t.ptr<float>()[i]);
+  for (std::int64_t i = 0; i < t.size(); ++i) out.push_back(static_cast<float>(element(t, i)));
   return out;
 }
 
 /// Normal values that both types hold.
 void fill_bf16(const Tensor& t, std::uint64_t stream) {
   for (std::int64_t i = 0; i < t.size(); ++i) {
-    const bf16 v(static_cast<float>(Rng{3, stream}.normal(static_cast<std::uint64_t>(i))));
-    if (t.dtype() == DType::bf16) t.ptr<bf16>()[i] = v;
-    else t.ptr<float>()[i] = v;
+    set_element(t, i, rounded_to(DType::bf16, Rng{3, stream}.normal(static_cast<std::uint64_t>(i))));
   }
 }
 

@@ -47,11 +47,8 @@ TEST(Mlp, OnACpuTheBitsOfTwoLayers) {
       const auto made = [&](Shape shape, DType d) {
         OwnedTensor t({shape, d});
         const Rng rng{5, ++streams};
-        for (std::int64_t i = 0; i < t.tensor.size(); ++i) {
-          const float v = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
-          if (d == DType::bf16) t.tensor.ptr<bf16>()[i] = bf16(v);
-          else t.tensor.ptr<float>()[i] = v;
-        }
+        for (std::int64_t i = 0; i < t.tensor.size(); ++i)
+          set_element(t.tensor, i, rng.normal(static_cast<std::uint64_t>(i)));
         return t;
       };
       const auto x = made({rows, k}, type), w1 = made({k, f}, DType::f32), b1 = made({f}, DType::f32),

@@ -4,21 +4,13 @@
 
 #include <cmath>
 
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/graph/instance.h"
 
 namespace hpcdl {
 namespace {
-
-double get(const Tensor& t, std::int64_t k) {
-  return t.dtype() == DType::bf16 ? static_cast<double>(static_cast<float>(t.ptr<bf16>()[k]))
-                                  : static_cast<double>(t.ptr<float>()[k]);
-}
-void put(const Tensor& t, std::int64_t k, double v) {
-  if (t.dtype() == DType::bf16) t.ptr<bf16>()[k] = bf16(static_cast<float>(v));
-  else t.ptr<float>()[k] = static_cast<float>(v);
-}
 
 /// Parameters of awkward sizes, their state, and the same in double.
 struct Model {
@@ -44,8 +36,8 @@ struct Model {
             {},
             i % 3 != 0};
       for (std::int64_t k = 0; k < n; ++k) {
-        put(o.value.tensor, k, Rng{1, static_cast<std::uint64_t>(i)}.normal(static_cast<std::uint64_t>(k)));
-        o.p.push_back(get(o.value.tensor, k));
+        set_element(o.value.tensor, k, Rng{1, static_cast<std::uint64_t>(i)}.normal(static_cast<std::uint64_t>(k)));
+        o.p.push_back(element(o.value.tensor, k));
       }
       o.buffer.resize(static_cast<std::size_t>(n));
       tensors.push_back(std::move(o));
@@ -72,8 +64,8 @@ struct Model {
     params.skip = step == 2;
     for (std::size_t i = 0; i < tensors.size(); ++i)
       for (std::int64_t k = 0; k < tensors[i].gradient.tensor.size(); ++k)
-        put(tensors[i].gradient.tensor, k,
-            Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
+        set_element(tensors[i].gradient.tensor, k,
+                    Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
     Pool pool(threads);
     Stream s(pool, &params);
     exe->run(s);
@@ -85,7 +77,7 @@ struct Model {
     const double lr = static_cast<double>(params.lr), momentum = static_cast<double>(args.momentum);
     for (auto& o : tensors) {
       for (std::size_t k = 0; k < o.p.size(); ++k) {
-        double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) *
+        double g = element(o.gradient.tensor, static_cast<std::int64_t>(k)) *
                    static_cast<double>(params.grad_scale * params.clip_factor);
         if (o.decay) g += static_cast<double>(args.weight_decay) * o.p[k];
         if (momentum != 0) {
@@ -123,12 +115,12 @@ TEST_P(SgdTest, FollowsTheReference) {
     const auto& o = m.tensors[i];
     for (std::size_t k = 0; k < o.p.size(); ++k) {
       const auto at = static_cast<std::int64_t>(k);
-      ASSERT_NEAR(get(o.value.tensor, at), o.p[k], tol) << i << " " << k;
+      ASSERT_NEAR(element(o.value.tensor, at), o.p[k], tol) << i << " " << k;
       if (m.args.momentum != 0) {
-        ASSERT_NEAR(get(o.m.tensor, at), o.buffer[k], carried);
+        ASSERT_NEAR(element(o.m.tensor, at), o.buffer[k], carried);
       }
       if (o.copy.tensor) {
-        ASSERT_EQ(o.copy.tensor.ptr<bf16>()[k].bits, bf16(static_cast<float>(get(o.value.tensor, at))).bits);
+        ASSERT_EQ(o.copy.tensor.ptr<bf16>()[k].bits, bf16(static_cast<float>(element(o.value.tensor, at))).bits);
       }
     }
   }
