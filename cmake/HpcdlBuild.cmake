@@ -76,7 +76,7 @@ foreach(isa IN LISTS HPCDL_ISAS)
 endforeach()
 
 # What a release build optimises by how much. -O3 is for kernels. The rest of the library calls them, and compiles in an eighth
-# less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in two thirds of the time, and specs of
+# less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in three quarters of the time, and specs of
 # ops, whose references run longest, take 3 % longer.
 set(HPCDL_LIBRARY_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>)
 set(HPCDL_BRIEF_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
