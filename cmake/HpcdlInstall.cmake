@@ -8,9 +8,8 @@ install(EXPORT hpcdlTargets NAMESPACE hpcdl:: DESTINATION ${hpcdl_package_dir})
 export(EXPORT hpcdlTargets NAMESPACE hpcdl:: FILE ${PROJECT_BINARY_DIR}/hpcdlTargets.cmake)
 # Folders that hold no header are left out; install(DIRECTORY) would make them, empty.
 file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/*.h ${PROJECT_SOURCE_DIR}/hpcdl/*.cuh)
-# The lab is no part of the library that users link; the header for kernels of theirs, which the program verifies, is for them.
-list(FILTER headers EXCLUDE REGEX "^hpcdl/(lab|testing)/|_for_tests\\.h$")
-list(APPEND headers hpcdl/lab/verify/kernel_abi.h)
+# The lab is no part of the library that users link.
+list(FILTER headers EXCLUDE REGEX "^hpcdl/(lab|testing)/|/ops/contract\\.h$|(_for_tests|\\.spec)\\.h$")
 foreach(header IN LISTS headers)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
