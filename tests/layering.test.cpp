@@ -16,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands to its left.
-const std::vector<std::string> kOrder = {"core",   "simd",     "cuda",  "program", "ops",   "graph", "comm",
-                                         "nn",     "io",       "state", "optim",   "quant", "data",  "models",
+const std::vector<std::string> kOrder = {"core",     "simd",  "cuda",  "program", "ops",    "graph", "comm",
+                                         "nn",       "io",    "state", "optim",   "quant",  "data",  "models",
                                          "parallel", "train", "infer", "lab",     "testing"};
 constexpr int kHardCap = 700;
 constexpr int kMedianCap = 150;

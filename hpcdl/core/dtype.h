@@ -98,12 +98,20 @@ struct DTypeRow {
   int bytes;               // of an element
   bool floating;
 };
-inline constexpr DTypeRow kDTypes[] = {{"NONE", "none", 0, false},
-#define HPCDL_ROW(dtype, name, array_name, type, floating) {name, array_name, sizeof(type), floating},
-                                       HPCDL_DTYPES(HPCDL_ROW)
+/// A switch that is always inlined, and no table: objects of several instruction sets may share no symbol
+/// (tests/symbols).
+[[gnu::always_inline]] constexpr DTypeRow dtype_row(DType d) {
+  switch (d) {
+#define HPCDL_ROW(dtype, name, array_name, type, floating) \
+  case DType::dtype: return {name, array_name, sizeof(type), floating};
+    HPCDL_DTYPES(HPCDL_ROW)
 #undef HPCDL_ROW
-};
-inline constexpr int kDTypeCount = static_cast<int>(sizeof kDTypes / sizeof *kDTypes);  // with `none`
+    default: return {"NONE", "none", 0, false};
+  }
+}
+#define HPCDL_ONE(...) +1
+inline constexpr int kDTypeCount = 1 HPCDL_DTYPES(HPCDL_ONE);  // with `none`
+#undef HPCDL_ONE
 
 template <class T> inline constexpr DType dtype_of = DType::none;
 #define HPCDL_TYPE(dtype, name, array_name, type, floating) \
@@ -112,22 +120,22 @@ HPCDL_DTYPES(HPCDL_TYPE)
 #undef HPCDL_TYPE
 
 /// Bytes of one element; 0 for `none`.
-constexpr int dtype_bytes(DType d) { return kDTypes[static_cast<int>(d)].bytes; }
+[[gnu::always_inline]] constexpr int dtype_bytes(DType d) { return dtype_row(d).bytes; }
 
 /// The safetensors name, e.g. "BF16".
-constexpr std::string_view dtype_name(DType d) { return kDTypes[static_cast<int>(d)].name; }
+[[gnu::always_inline]] constexpr std::string_view dtype_name(DType d) { return dtype_row(d).name; }
 
 /// The name in NumPy and PyTorch, e.g. "bfloat16".
-constexpr const char* array_name(DType d) { return kDTypes[static_cast<int>(d)].array_name; }
+constexpr const char* array_name(DType d) { return dtype_row(d).array_name; }
 
 /// Inverse of dtype_name; `none` when the name is unknown.
 constexpr DType dtype_from_name(std::string_view name) {
   for (int i = 1; i < kDTypeCount; ++i)
-    if (kDTypes[i].name == name) return static_cast<DType>(i);
+    if (dtype_row(static_cast<DType>(i)).name == name) return static_cast<DType>(i);
   return DType::none;
 }
 
-constexpr bool is_float(DType d) { return kDTypes[static_cast<int>(d)].floating; }
+[[gnu::always_inline]] constexpr bool is_float(DType d) { return dtype_row(d).floating; }
 
 /// Throws Error: no kernel computes with it. infer() rejects such a dtype before a kernel is reached.
 [[noreturn]] void fail_dtype(DType d);
