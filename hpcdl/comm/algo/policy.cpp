@@ -43,7 +43,7 @@ std::vector<Algorithm> possible(const Situation& s, bool native) {
 }
 
 bool position_independent(Algorithm a, int ranks) {
-  const Order order = row_of(a).order;
+  const Order order = a == Algorithm::automatic ? Order::unknown : row_of(a).order;
   return order == Order::of_ranks || (order == Order::of_place && ranks <= 2);
 }
 
