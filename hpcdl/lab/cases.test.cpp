@@ -38,10 +38,13 @@ std::string message_of(const std::function<void()>& f) {
 TEST(cases, every_op_has_one) {
   const auto ops = ops_of_the_build();
   ASSERT_GT(ops.size(), 20u);
+  // Between ranks: `hpcdl bench comm` and `hpcdl bench tp` measure them.
+  const std::set<std::string> between_ranks{"exchange", "sync_batch_norm", "vocabulary"};
   std::set<std::string> covered;
   for (const auto& c : cases()) covered.insert(base_op(c));
   for (const auto& op : ops)
-    EXPECT_TRUE(covered.contains(op)) << op << " has no case: add one to hpcdl/lab/case_families.cpp";
+    EXPECT_NE(covered.contains(op), between_ranks.contains(op))
+        << op << " has no case: add one to hpcdl/lab/case_families.cpp";
   for (const auto& op : covered)
     EXPECT_TRUE(ops.contains(op)) << "hpcdl/lab/case_families.cpp has a case of " << op << ", which is no op";
 }

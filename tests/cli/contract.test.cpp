@@ -345,7 +345,7 @@ TEST_F(Cli, inspect_shows_the_records_of_any_rank_of_any_mesh) {
     for (const auto& o : r.at("operands")) EXPECT_TRUE(o.is_null() || o.at("slot") >= 0) << o.dump();
   }
   EXPECT_NEAR(flops / first.at("flops").get<double>(), 1, 1e-9);
-  EXPECT_TRUE(ops.contains("attention") && ops.contains("row_linear"));
+  EXPECT_TRUE(ops.contains("attention") && ops.contains("all_reduce"));
   EXPECT_EQ(phases, (std::set<std::string>{"backward", "forward"}));
   const auto& digest = first.at("digest");
   EXPECT_NE(programs({"--mesh", "dp=2,tp=2", "--rank", "2"}).at("programs")[0].at("digest"), digest);
