@@ -41,7 +41,6 @@ struct AlgorithmRow {
 HPCDL_COLLECTIVE_ALGORITHMS(HPCDL_ROW)
 #undef HPCDL_ROW
 
-/// Not of `automatic`.
 const AlgorithmRow& row_of(Algorithm a);
 
 }  // namespace hpcdl::comm::algo

@@ -20,7 +20,7 @@ bool can_be_hierarchical(const Situation& s) { return s.hosts > 1 && s.hosts < s
 
 std::vector<Algorithm> algorithms_of(Collective what) {
   std::vector<Algorithm> list;
-  for (int i = 1; i < static_cast<int>(std::size(kAlgorithmNames)); ++i)
+  for (int i = 0; i < static_cast<int>(std::size(kAlgorithmNames)); ++i)
     if (const auto a = static_cast<Algorithm>(i); row_of(a).of(what)) list.push_back(a);
   return list;
 }
@@ -43,7 +43,7 @@ std::vector<Algorithm> possible(const Situation& s, bool native) {
 }
 
 bool position_independent(Algorithm a, int ranks) {
-  const Order order = a == Algorithm::automatic ? Order::unknown : row_of(a).order;
+  const Order order = row_of(a).order;
   return order == Order::of_ranks || (order == Order::of_place && ranks <= 2);
 }
 

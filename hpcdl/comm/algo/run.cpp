@@ -55,9 +55,12 @@ void run_native(const Call& c, Ground& g) {
   g.peers.wait_until(-1, [&] { return g.native->done(); });
 }
 
-constexpr const AlgorithmRow* kRows[] = {
+/// `automatic` does nothing by itself and promises nothing.
+constexpr AlgorithmRow kAutomatic{.order = Order::unknown};
+
+constexpr const AlgorithmRow* kRows[] = {&kAutomatic,
 #define HPCDL_ROW(name) &name##_row,
-    HPCDL_COLLECTIVE_ALGORITHMS(HPCDL_ROW)
+                                         HPCDL_COLLECTIVE_ALGORITHMS(HPCDL_ROW)
 #undef HPCDL_ROW
 };
 
@@ -72,7 +75,7 @@ const AlgorithmRow native_row{.needs = Needs::library,
                               .broadcast = run_native,
                               .barrier = run_native};
 
-const AlgorithmRow& row_of(Algorithm a) { return *kRows[static_cast<int>(a) - 1]; }
+const AlgorithmRow& row_of(Algorithm a) { return *kRows[static_cast<int>(a)]; }
 
 AlgorithmRow::Run AlgorithmRow::of(Collective what) const {
   switch (what) {
