@@ -34,7 +34,7 @@ Shape index_of(std::int64_t at, const Shape& shape) {
   return index;
 }
 
-/// The boxes of elements [range) of the dims from `dim` on, behind the index `begin` of the dims before.
+/// Adds the boxes of a flat range of elements in the dims from `dim` on. The index in the dims before is `begin`.
 void add_flat(const Shape& whole, int dim, Shape begin, Interval range, std::vector<Box>& to) {
   if (range.count() == 0) return;
   std::int64_t row = 1;

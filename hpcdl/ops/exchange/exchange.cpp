@@ -19,8 +19,8 @@ void require_rows(std::string_view op, const Spec& x) {
   require(x.shape.rank() >= 1, op, "needs (..., T, C), got {}", to_string(x));
 }
 
-std::vector<Exchange> exchange(ExchangeKind kind, const Spec& whole, const void* args) {
-  const auto& axis = static_cast<const AxisArgs*>(args)->axis;
+template <class Args> std::vector<Exchange> exchange(ExchangeKind kind, const Spec& whole, const void* args) {
+  const auto& axis = static_cast<const Args*>(args)->axis;
   return {{kind, axis.name, axis.ranks, whole.bytes()}};
 }
 
@@ -81,8 +81,7 @@ void AllReduce::check_record(const RawRecord& r) {
   require(r.contiguous(0).dtype != DType::none, name, "its tensor is absent");
 }
 std::vector<Exchange> AllReduce::exchanges(std::span<const Spec> o, const void* args) {
-  const auto& axis = static_cast<const Args*>(args)->axis;
-  return {{ExchangeKind::all_reduce, axis.name, axis.ranks, o[0].bytes()}};
+  return exchange<Args>(ExchangeKind::all_reduce, o[0], args);
 }
 
 Spec AllGather::infer(const Spec& x, const Args& a) {
@@ -92,7 +91,7 @@ Spec AllGather::infer(const Spec& x, const Args& a) {
   return y;
 }
 std::vector<Exchange> AllGather::exchanges(std::span<const Spec> o, const void* args) {
-  return exchange(ExchangeKind::all_gather, o[0], args);
+  return exchange<Args>(ExchangeKind::all_gather, o[0], args);
 }
 
 Spec ReduceScatter::infer(const Spec& x, const Args& a) {
@@ -105,7 +104,7 @@ Spec ReduceScatter::infer(const Spec& x, const Args& a) {
   return y;
 }
 std::vector<Exchange> ReduceScatter::exchanges(std::span<const Spec> o, const void* args) {
-  return exchange(ExchangeKind::reduce_scatter, o[1], args);
+  return exchange<Args>(ExchangeKind::reduce_scatter, o[1], args);
 }
 
 void PassOn::check_record(const RawRecord& r) {

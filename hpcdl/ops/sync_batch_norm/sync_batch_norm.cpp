@@ -86,15 +86,7 @@ void SyncBatchNorm::forward(Stream& s, Tensor y, Tensor statistics, View x, View
                             View parts, const Args& a) {
   const Tensor mean = statistic(statistics, 0), var = statistic(statistics, 1);
   merge_statistics(s, mean, var, statistic(statistics, 2), parts);
-  batch_normalise(s, {.y = y,
-                      .x = x,
-                      .residual = residual,
-                      .weight = weight,
-                      .bias = bias,
-                      .mean = mean,
-                      .var = var,
-                      .eps = a.eps,
-                      .relu = a.relu});
+  BatchNormInference::forward(s, y, x, residual, weight, bias, mean, var, a);
 }
 
 }  // namespace hpcdl
