@@ -58,9 +58,13 @@ struct Heads {
   }
 };
 
+/// The least weight whose rounding to `t` is relative. That of a smaller one is as large as this one's.
+inline double least_normal(DType t) { return t == DType::f16 ? 0x1p-14 : 0; }
+
 /// out, lse
 inline void attention_reference(Outputs out, Inputs in, const Attention::Args& args) {
   const Heads a(in, args);
+  const double least = least_normal(a.v.spec.dtype);
   a.each([&](auto b, auto h, auto t) {
     double size = 0;
     auto w = a.scores(b, t, h, &size);
@@ -69,9 +73,12 @@ inline void attention_reference(Outputs out, Inputs in, const Attention::Args& a
     for (double& x : w) x = std::exp(x - lse);
     for (std::int64_t i = 0; i < a.depth; ++i) {
       Sum y;
-      for (std::size_t j = 0; j < w.size(); ++j) y.add(w[j] * a.v[a.k_at(b, static_cast<std::int64_t>(j), h) + i]);
-      // Weights may be rounded to the storage type before they meet v.
-      out[0].set(a.q_at(b, t, h) + i, y.value, y.scale * (1 + 2 * size), y.scale);
+      double rounded = 0;  // weights may be rounded to the storage type before they meet v
+      for (std::size_t j = 0; j < w.size(); ++j) {
+        const double v = a.v[a.k_at(b, static_cast<std::int64_t>(j), h) + i];
+        y.add(w[j] * v), rounded += std::max(w[j], least) * std::fabs(v);
+      }
+      out[0].set(a.q_at(b, t, h) + i, y.value, y.scale * (1 + 2 * size), rounded);
     }
   });
 }
@@ -79,6 +86,7 @@ inline void attention_reference(Outputs out, Inputs in, const Attention::Args& a
 inline void attention_backward_reference(Outputs out, Inputs in, const Attention::Args& args) {
   const Heads a(in, args);
   const Values &y = in[3], &lse = in[4], &dy = in[5];
+  const double least = least_normal(a.v.spec.dtype);
   const auto add = [](Expected& e, std::int64_t i, double x, double noise, double rounded) {
     const auto at = static_cast<std::size_t>(i);
     e.value[at] += x, e.scale[at] += noise, e.stored[at] += rounded;
@@ -94,14 +102,13 @@ inline void attention_backward_reference(Outputs out, Inputs in, const Attention
       const auto kj = a.k_at(b, static_cast<std::int64_t>(j), h);
       Sum dp;
       for (std::int64_t i = 0; i < a.depth; ++i) dp.add(dy[qt + i] * a.v[kj + i]);
-      const double w = std::exp(s[j] - l), ds = a.scale * w * (dp.value - d.value),
-                   ds_abs = a.scale * w * (dp.scale + d.scale);
+      const double w = std::exp(s[j] - l), ds = a.scale * w * (dp.value - d.value), ds_abs = w * (dp.scale + d.scale),
+                   ds_stored = a.scale * std::max(ds_abs, least), w_stored = std::max(w, least);
       for (std::int64_t i = 0; i < a.depth; ++i) {
-        const double k_abs = ds_abs * std::fabs(a.k[kj + i]), q_abs = ds_abs * std::fabs(a.q[qt + i]),
-                     w_abs = w * std::fabs(dy[qt + i]);
-        add(out[0], qt + i, ds * a.k[kj + i], k_abs * noise, k_abs);
-        add(out[1], kj + i, ds * a.q[qt + i], q_abs * noise, q_abs);
-        add(out[2], kj + i, w * dy[qt + i], w_abs * noise, w_abs);
+        const double k = std::fabs(a.k[kj + i]), q = std::fabs(a.q[qt + i]), g = std::fabs(dy[qt + i]);
+        add(out[0], qt + i, ds * a.k[kj + i], a.scale * ds_abs * k * noise, ds_stored * k);
+        add(out[1], kj + i, ds * a.q[qt + i], a.scale * ds_abs * q * noise, ds_stored * q);
+        add(out[2], kj + i, w * dy[qt + i], w * g * noise, w_stored * g);
       }
     }
   });
