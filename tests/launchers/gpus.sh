@@ -21,6 +21,19 @@ if command -v mpirun >/dev/null; then
   cmp "$work/mpi/model/model.safetensors" "$work/launched/model/model.safetensors" || fail "other weights"
 fi
 
+# Layers that all GPUs share train as those of one GPU do.
+loss_of() { sed -n 's/.*"eval_loss":\([0-9.]*\).*/\1/p' "$work/$1/metrics.jsonl" | tail -n 1; }
+tensor=("${gpus[@]}" --parallel.dp=1 --model.heads=4)
+"$hpcdl" "${tensor[@]}" --out "$work/one" >"$work/one.log" 2>&1 || fail "one GPU"
+for sequence in false true; do
+  "$hpcdl" launch -n $count -- "${tensor[@]}" --parallel.tp=$count --parallel.sequence=$sequence --out "$work/tp_$sequence" \
+    >"$work/tp_$sequence.log" 2>&1 || fail "tp $count, sequence $sequence"
+  losses="loss $(loss_of "tp_$sequence"), on one GPU $(loss_of one)"
+  awk -v a="$(loss_of one)" -v b="$(loss_of "tp_$sequence")" 'BEGIN { exit !(a > 0 && b > 0.9999 * a && b < 1.0001 * a) }' ||
+    fail "tp $count, sequence $sequence: $losses"
+  echo "tp $count, sequence $sequence: $losses"
+done
+
 # lost SIGNAL: a rank in the middle of its steps
 lost() {
   local out="$work/$1" begin

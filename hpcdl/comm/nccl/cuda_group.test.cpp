@@ -288,7 +288,7 @@ TEST(GpuGroup, DeadlineOfTheDevice) {
                                       synchronize(world, rank.stream);
                                     },
                                     {.deadline_seconds = 4, .hosts = {}, .on_lost = {}});
-    EXPECT_NE(errors[0].find("rank 0 of group world: its GPU has not ended what was queued within 4 s"),
+    EXPECT_NE(errors[0].find("rank 0 of group world: its GPU has not finished what was queued within 4 s"),
               std::string::npos)
         << errors[0];
   }
