@@ -264,7 +264,7 @@ void Graph::backward_of(const Node& node) {
   }
 }
 
-/// One record, or two where the gradient of a weight goes to a stream of its own.
+/// One record, or two where the gradient of a weight goes to a lane of its own.
 void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost cost) {
   const auto& op = *node.op;
   std::vector<Operand> weight = operands;
@@ -282,7 +282,7 @@ void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost 
       (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
   const Cost half{cost.flops / 2, cost.bytes / 2};
   push(op.name, true, operands, node.args, half, Phase::backward);
-  const Beside beside(*this, 1);
+  const OnLane lane(*this, Lane::weights);
   push(op.name, true, weight, node.args, half, Phase::backward);
 }
 

@@ -213,7 +213,7 @@ void Graph::push(OpName name, bool backward, std::span<const Operand> operands, 
   r.operand_count = static_cast<std::uint32_t>(operands.size());
   r.phase = phase;
   r.scope = scope_;
-  r.stream = stream_;
+  r.lane = lane_;
   r.cost = cost;
   program_.operands.insert(program_.operands.end(), operands.begin(), operands.end());
   program_.records.push_back(r);

@@ -23,7 +23,7 @@ class Graph {
     /// Parameter gradients: the first contribution of this program overwrites, or adds to what an earlier run left.
     Write parameter_gradients = Write::overwrite;
     /// GPU: gradients of the weights of linear layers, which only the optimizer waits for, are records of their own on
-    /// stream 1.
+    /// Lane::weights.
     bool weights_beside = false;
     /// Record no gradient rule at all (inference): nothing is kept alive for backward.
     bool inference = false;
@@ -117,17 +117,17 @@ class Graph {
     std::uint32_t outer_;
   };
 
-  /// Records pushed while it lives go to stream number `stream` of a GPU, and wait only for what they depend on.
-  class Beside {
+  /// Records pushed while it lives lie on `lane`.
+  class OnLane {
    public:
-    Beside(Graph& g, std::uint8_t stream) : graph_(g), outer_(g.stream_) { g.stream_ = stream; }
-    ~Beside() { graph_.stream_ = outer_; }
-    Beside(const Beside&) = delete;
-    Beside& operator=(const Beside&) = delete;
+    OnLane(Graph& g, Lane lane) : graph_(g), outer_(g.lane_) { g.lane_ = lane; }
+    ~OnLane() { graph_.lane_ = outer_; }
+    OnLane(const OnLane&) = delete;
+    OnLane& operator=(const OnLane&) = delete;
 
    private:
     Graph& graph_;
-    std::uint8_t outer_;
+    Lane outer_;
   };
 
   /// Ops called while it lives compute in the types of a policy (autocast.h); null: as their inputs are.
@@ -244,7 +244,7 @@ class Graph {
   };
   std::map<std::pair<int, DType>, KnownCast> casts_;  // by value and type
   std::uint32_t scope_ = 0;
-  std::uint8_t stream_ = 0;
+  Lane lane_ = Lane::compute;
   std::uint64_t rng_streams_ = 0;
   int segment_ = -1, segments_ = 0;
 };

@@ -17,12 +17,15 @@ Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, st
   for (const auto& o : program().operands)
     resolved_.emplace_back(resolve(o), o.access == Access::update ? Write::accumulate : Write::overwrite);
   steps_.reserve(program().records.size());
+  std::vector<Lane> lanes;
   for (const auto& r : program().records) {
     const auto function = function_of(r.op, r.backward);
     require(function.run != nullptr, "program", "this program knows no op \"{}\"", r.op.view());
-    steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args});
+    const bool starts = !device.is_cuda() && r.lane != Lane::compute && function.start;
+    steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args, starts ? function.start : nullptr});
+    lanes.push_back(device.is_cuda() || starts ? r.lane : Lane::compute);
   }
-  dependencies_ = stream_dependencies(program(), resolved_);
+  dependencies_ = lane_dependencies(program(), lanes, resolved_);
 }
 
 Instance::Instance(const Pass& pass, std::shared_ptr<Buffer> arena, Device device)
@@ -68,29 +71,29 @@ void Instance::run_queued(Stream& s) const {
   walk(s);
 }
 
-/// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what
-/// comes next there.
+/// Every record on the stream of its lane, after what it must wait for. All of it comes after what is queued on `s`, and
+/// before what will be.
 void Instance::walk(Stream& s) const {
-  if (dependencies_.streams == 1) {
+  if (dependencies_.one_lane) {
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
     return;
   }
   if (owner_ != s.native()) {
-    own_.clear(), beside_.clear();
-    for (int i = 1; i < dependencies_.streams; ++i) {
+    own_.clear(), lanes_.clear();
+    for (int lane = 1; lane < kLanes; ++lane) {
       own_.emplace_back(s.device(), s.pool());
-      beside_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
+      lanes_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
     }
     owner_ = s.native();
   }
   events_.resize(steps_.size() + 1);
   auto& start = events_.back();
   start.record(s);
-  for (std::size_t i = 0; i < beside_.size(); ++i)
-    if (dependencies_.last[i] >= 0) start.wait(beside_[i]);
+  for (std::size_t lane = 1; lane < kLanes; ++lane)
+    if (dependencies_.last[lane] >= 0) start.wait(lanes_[lane - 1]);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const auto stream = program().records[i].stream;
-    auto& queue = stream == 0 ? s : beside_[stream - 1u];
+    const auto lane = static_cast<std::size_t>(program().records[i].lane);
+    auto& queue = lane == 0 ? s : lanes_[lane - 1];
     for (int record : dependencies_.waits[i]) events_[static_cast<std::size_t>(record)].wait(queue);
     steps_[i].run(queue, steps_[i].operands, steps_[i].args);
     if (dependencies_.signals[i]) events_[i].record(queue);
@@ -106,13 +109,37 @@ void Instance::capture(Stream& s) {
   capture_ = Capture::end(s);
 }
 
-void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>& after) const {
+void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>& after,
+                   const std::function<void(int, Ticket::Span)>& waited) const {
   s.push_params();
+  tickets_.resize(steps_.size());
+  const auto wait = [&](int record) {
+    auto& ticket = tickets_[static_cast<std::size_t>(record)];
+    if (!ticket) return;
+    const auto span = ticket.wait();
+    if (waited) waited(record, span);
+  };
+  // Other threads may work on the operands of what has begun, whatever went wrong here.
+  struct Rest {
+    std::span<Ticket> tickets;
+    ~Rest() {
+      for (auto& ticket : tickets) {
+        try {
+          ticket.wait();
+        } catch (const std::exception&) {  // the first error is on its way
+        }
+      }
+    }
+  } rest{std::span(tickets_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))};
   for (int i = begin; i < end; ++i) {
-    const auto& step = steps_[static_cast<std::size_t>(i)];
-    step.run(s, step.operands, step.args);
+    const auto at = static_cast<std::size_t>(i);
+    const auto& step = steps_[at];
+    for (int record : dependencies_.waits[at]) wait(record);
+    if (step.start) tickets_[at] = step.start(s, step.operands, step.args);
+    else step.run(s, step.operands, step.args);
     if (after) after(i);
   }
+  for (int i = begin; i < end; ++i) wait(i);
 }
 
 Tensor Instance::tensor(const Var& v) const {

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/ticket.h"
+#include "hpcdl/graph/lanes.h"
 #include "hpcdl/graph/program_cache.h"
-#include "hpcdl/graph/streams.h"
 
 namespace hpcdl {
 
@@ -26,16 +27,21 @@ class Instance {
   Instance& operator=(Instance&&) noexcept;
   ~Instance();
 
-  /// Runs all records in order.
+  /// Runs all records in order. What lies on other lanes than `compute` is done when this returns; on a GPU, when the
+  /// stream gets there.
   void run(Stream& s) const {
     if (s.device().is_cuda()) return run_queued(s);
+    if (!dependencies_.one_lane) return run(s, 0, static_cast<int>(steps_.size()), {});
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
   }
   /// GPU: walks the records once into a graph that run() launches from then on. On a CPU nothing is left to save.
   void capture(Stream& s);
   bool captured() const { return static_cast<bool>(capture_); }
-  /// Runs records [begin, end) and calls `after(record index)` behind each: profiling, NaN hunts, hang ledgers.
-  void run(Stream& s, int begin, int end, const std::function<void(int)>& after) const;
+  /// Runs records [begin, end), for profiles and hunts for NaN, and calls `after(record)` after each. On a CPU it calls
+  /// `waited(record, when it ran)` after it has waited for a record that other threads went on with. On a GPU all of
+  /// them run on `s`.
+  void run(Stream& s, int begin, int end, const std::function<void(int)>& after,
+           const std::function<void(int, Ticket::Span)>& waited = {}) const;
 
   /// The memory of a variable: inputs before a run, kept variables after it.
   Tensor tensor(const Var& v) const;
@@ -56,6 +62,7 @@ class Instance {
     RunFn run;
     const Grad* operands;
     const void* args;
+    StartFn start;  // CPU: instead of `run`; null: `run`
   };
   Tensor resolve(const Operand& o) const;
   void run_queued(Stream& s) const;
@@ -69,9 +76,11 @@ class Instance {
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;
-  StreamDependencies dependencies_;
-  // The streams behind the first, with the step parameters of the first, made where they are first needed.
-  mutable std::vector<Stream> own_, beside_;
+  LaneDependencies dependencies_;
+  mutable std::vector<Ticket> tickets_;  // CPU: by record, of the run that is under way
+  // GPU: the streams of the lanes but `compute`, made when they are first needed, and the same with the step parameters
+  // of the stream that they serve.
+  mutable std::vector<Stream> own_, lanes_;
   mutable const void* owner_ = nullptr;
   mutable std::vector<Event> events_;  // by record
   Capture capture_;

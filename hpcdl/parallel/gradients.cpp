@@ -17,8 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradients of weights
-
 constexpr std::string_view kGradients = "gradients";
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -42,59 +40,41 @@ comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_m
   return group.size() == 2 ? comm::Algorithm::ring : comm::Algorithm::halving;
 }
 
-struct Gradients::Start : Bound {
+struct Gradients::Args : Bound {
   int bucket = 0, ranks = 1;
   char axis[24] = {};
-  bool wait = false;
 
-  Start(const Gradients* self, int b, bool w)
-      : Bound(kGradients, self), bucket(b), ranks(self->group_.size()), wait(w) {
+  Args(const Gradients* self, int b) : Bound(kGradients, self), bucket(b), ranks(self->group_.size()) {
     fmt::format("{} of {}", self->group_.name(), ranks).copy(axis, sizeof axis - 1);
   }
   Gradients& self() const { return *static_cast<Gradients*>(const_cast<void*>(at)); }
-  /// Buckets, F32 each.
+};
+
+/// The sum of a bucket over the ranks, in place.
+struct Gradients::Reduced {
+  static constexpr std::string_view name = "all_reduce.gradients";
+  static constexpr std::uint32_t kVersion = 2;  // 1 was told in its arguments whether to wait
+  static constexpr RunFn run = &Gradients::reduce;
+  static constexpr StartFn start = &Gradients::start;
+  using RecordArgs = Args;
   static void check_record(const RawRecord& r) {
-    require(valid_args(r.args<Start>().wait), kGradients, "\"wait\" is neither true nor false");
-    for (std::size_t i = 0; i < r.count(); ++i)
-      require(r.contiguous(i).dtype == DType::f32, kGradients, "a bucket is {}", to_string(r.spec(i)));
-  }
-  static void check_one(const RawRecord& r) {
-    r.require_count(1), check_record(r);
-    const auto& a = r.args<Start>();
+    r.require_count(1);
+    require(r.contiguous(0).dtype == DType::f32, kGradients, "a bucket is {}", to_string(r.spec(0)));
+    const auto& a = r.args<Args>();
     require(a.axis[sizeof a.axis - 1] == 0 && a.ranks >= 1, kGradients, "its axis has no name or no ranks");
   }
-  static std::vector<hpcdl::Exchange> exchanges_of(std::span<const Spec> operands, const void* args) {
-    const auto& a = *static_cast<const Start*>(args);
+  static std::vector<hpcdl::Exchange> exchanges(std::span<const Spec> operands, const void* args) {
+    const auto& a = *static_cast<const Args*>(args);
     return {{ExchangeKind::all_reduce, a.axis, a.ranks, operands[0].bytes()}};
   }
 };
-
-// What its records are called, and run.
-struct Gradients::Queued {
-  static constexpr std::string_view name = "queue.all_reduce";
-  static constexpr RunFn run = &Gradients::start;
-  using RecordArgs = Start;
-  static void check_record(const RawRecord& r) { Start::check_one(r); }
-  static constexpr ExchangesFn exchanges = &Start::exchanges_of;
-};
-struct Gradients::Reduced {
-  static constexpr std::string_view name = "all_reduce.gradients";
-  static constexpr RunFn run = &Gradients::start;
-  using RecordArgs = Start;
-  static void check_record(const RawRecord& r) { Start::check_one(r); }
-  static constexpr ExchangesFn exchanges = &Start::exchanges_of;
-};
-struct Gradients::Join {
-  static constexpr std::string_view name = "all_reduce.join";
-  static constexpr RunFn run = &Gradients::join;
-  using RecordArgs = Start;
-  static void check_record(const RawRecord& r) { Start::check_record(r); }
-};
+/// A time stamp after all else that the pass computes.
 struct Gradients::Computed {
   static constexpr std::string_view name = "all_reduce.computed";
+  static constexpr std::uint32_t kVersion = 2;
   static constexpr RunFn run = &Gradients::computed;
-  using RecordArgs = Start;
-  static void check_record(const RawRecord& r) { Start::check_record(r); }
+  using RecordArgs = Args;
+  static void check_record(const RawRecord& r) { r.require_count(0); }
 };
 
 Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device)
@@ -113,7 +93,6 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
                    static_cast<int>(b));
     names_.push_back("gradients." + std::to_string(b));
   }
-  works_.resize(plan_.buckets.size());
   if (options_.timed && device_.is_cuda()) stamps_.resize(plan_.buckets.size());
   if (group_.is_described()) return;
   if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
@@ -124,20 +103,6 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
   else own_ = Buffer(plan_.bytes, device_), data_ = own_.data();
 }
 
-Gradients::~Gradients() {
-  for (auto& work : works_) {
-    try {
-      work.wait();            // its memory goes away
-    } catch (const Error&) {  // told already to whoever waited first
-    }
-  }
-}
-
-const Gradients* Gradients::of(const Instance& exe) {
-  const auto* bound = static_cast<const Gradients*>(exe.bindings().object(kGradients));
-  return bound && bound->options_.overlap && !bound->device_.is_cuda() ? bound : nullptr;
-}
-
 Tensor Gradients::gradient(std::string_view name) const {
   const auto it = index_.find(name);
   require(it != index_.end(), "parallel", "no gradient is called \"{}\"", name);
@@ -145,44 +110,48 @@ Tensor Gradients::gradient(std::string_view name) const {
   return Tensor(data_ ? data_ + plan_.offset[i] : nullptr, order_[i].spec, device_);
 }
 
-void Gradients::start(Stream& s, const Grad* operands, const void* args) {
-  const auto& a = *static_cast<const Start*>(args);
+void Gradients::reduce(Stream& s, const Grad* operands, const void* args) {
+  const auto& a = *static_cast<const Args*>(args);
   auto& self = a.self();
-  require(a.bucket >= 0 && a.bucket < std::ssize(self.names_), "parallel", "there is no bucket {}", a.bucket);
-  const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
+  const auto bucket = self.bucket_of(a);
+  const comm::Label label(self.names_[bucket]);
   if (s.device().is_cuda()) {
-    const auto group = a.wait ? self.group_ : self.group_.beside();
-    auto* stamps = self.stamps_.empty() ? nullptr : &self.stamps_[static_cast<std::size_t>(a.bucket)];
+    const auto group = self.options_.overlap ? self.group_.beside() : self.group_;
+    auto* stamps = self.stamps_.empty() ? nullptr : &self.stamps_[bucket];
     if (stamps) stamps->begin.record(s);
     group.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
     if (stamps) stamps->end.record(s);
-  } else if (a.wait) {
-    const auto begin = Clock::now();
-    self.group_.blocking().all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
-    const double seconds = seconds_between(begin, Clock::now());
-    self.times_.seconds += seconds, self.times_.waited_seconds += seconds;
-  } else {
-    self.works_[static_cast<std::size_t>(a.bucket)] =
-        self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+    return;
   }
+  const auto begin = Clock::now();
+  self.group_.blocking().all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+  const double seconds = seconds_between(begin, Clock::now());
+  self.times_.seconds += seconds, self.times_.waited_seconds += seconds;
 }
 
-void Gradients::join(Stream&, const Grad*, const void* args) {
-  auto& self = static_cast<const Start*>(args)->self();
-  const auto begin = Clock::now();
-  self.exchanges_.clear();
-  for (std::size_t b = 0; b < self.works_.size(); ++b) {
-    comm::Work work = self.works_[b];
+Ticket Gradients::start(Stream& s, const Grad* operands, const void* args) {
+  const auto& a = *static_cast<const Args*>(args);
+  auto& self = a.self();
+  const comm::Label label(self.names_[self.bucket_of(a)]);
+  return Ticket([&times = self.times_,
+                 work = self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm)]() mutable {
+    const auto begin = Clock::now();
+    const comm::Work same = work;
     work.wait();
-    const auto [from, to] = std::exchange(self.works_[b], {}).took();
-    self.exchanges_.push_back({static_cast<int>(b), from, to});
-    self.times_.seconds += seconds_between(from, to);
-  }
-  self.times_.waited_seconds += seconds_between(begin, Clock::now());
+    const auto [from, to] = same.took();
+    times.seconds += seconds_between(from, to);
+    times.waited_seconds += seconds_between(begin, Clock::now());
+    return Ticket::Span{from, to};
+  });
+}
+
+std::size_t Gradients::bucket_of(const Args& a) const {
+  require(a.bucket >= 0 && a.bucket < std::ssize(names_), "parallel", "there is no bucket {}", a.bucket);
+  return static_cast<std::size_t>(a.bucket);
 }
 
 void Gradients::computed(Stream& s, const Grad*, const void* args) {
-  static_cast<const Start*>(args)->self().computed_.record(s);
+  static_cast<const Args*>(args)->self().computed_.record(s);
 }
 
 void Gradients::take_times() {
@@ -206,15 +175,11 @@ struct Gradients::Recording {
 
 void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::Scope scope(g, names_[bucket]);
-  const Graph::Beside beside(g, options_.overlap ? kStream : 0);
-  Start args(this, static_cast<int>(bucket), !options_.overlap);
+  const Graph::OnLane lane(g, options_.overlap ? Lane::reduce : Lane::compute);
+  Args args(this, static_cast<int>(bucket));
   clear_padding(args);
-  // One that is only queued is no collective in a trace: "all_reduce.join" is.
   const Cost cost{.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)};
-  const std::span<const Operand> operands(&r.buckets[bucket], 1);
-  if (options_.overlap && !device_.is_cuda())
-    g.emit<Queued>(operands, &args, sizeof args, cost, Phase::backward, &args);
-  else g.emit<Reduced>(operands, &args, sizeof args, cost, Phase::backward, &args);
+  g.emit<Reduced>(std::span(&r.buckets[bucket], 1), &args, sizeof args, cost, Phase::backward, &args);
 }
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {
@@ -236,13 +201,8 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
   backward();
   for (std::size_t b = 0; b < r->missing.size(); ++b)
     if (r->missing[b] > 0) reduce(g, *r, b);
-  if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
-    Start args(this, 0, true);
-    clear_padding(args);
-    g.emit<Join>(r->buckets, &args, sizeof args, {}, Phase::backward, &args);
-  }
   if (!stamps_.empty()) {  // without operands: it waits for no reduction
-    Start args(this, 0, false);
+    Args args(this, 0);
     clear_padding(args);
     g.emit<Computed>({}, &args, sizeof args, {}, Phase::backward, &args);
   }

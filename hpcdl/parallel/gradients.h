@@ -5,7 +5,6 @@
 // known while recording.
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,9 +15,9 @@
 
 #include "hpcdl/comm/group.h"
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/ticket.h"
 #include "hpcdl/core/timed_event.h"
 #include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/parallel/buckets.h"
 
 namespace hpcdl::parallel {
@@ -44,12 +43,6 @@ struct ReadyGradient {
   Spec spec;  // F32
 };
 
-/// One reduction of the last pass: of a bucket, on the clock of std::chrono::steady_clock.
-struct Reduction {
-  int bucket = 0;
-  std::chrono::steady_clock::time_point begin, end;
-};
-
 /// CPU: time since construction. GPU: of the passes that take_times() has looked at.
 struct ExchangeTimes {
   double seconds = 0;         // in which gradients were exchanged
@@ -63,7 +56,6 @@ class Gradients {
   /// order: all gradients, as backward completes them; last those that no record writes, which stay 0. Collective: the
   /// same on every rank. Without memory where the group is only described.
   Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device = {});
-  ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
@@ -71,13 +63,9 @@ class Gradients {
   const comm::Group& group() const { return group_; }
   /// Whether the ranks of the group see each other's gradients in memory.
   bool shared() const { return window_ != nullptr; }
-  /// Whose reductions an instance overlaps with computing on a CPU; null where it does not.
-  static const Gradients* of(const Instance& exe);
   const ExchangeTimes& times() const { return times_; }
   /// GPU, timed: adds the last pass to times(). It has ended, and none is queued behind it. Else does nothing.
   void take_times();
-  /// CPU, overlapped: what the last pass exchanged, and when.
-  const std::vector<Reduction>& exchanges() const { return exchanges_; }
   /// Where it lies; zero at first.
   Tensor gradient(std::string_view name) const;
 
@@ -87,16 +75,15 @@ class Gradients {
   void record(Graph& g, const std::function<void()>& backward);
 
  private:
-  struct Start;  // arguments of a record
-  struct Queued;
+  struct Args;  // of a record
   struct Reduced;
-  struct Join;
   struct Computed;
   struct Recording;
   void reduce(Graph& g, const Recording& r, std::size_t bucket);
-  static void start(Stream& s, const Grad* operands, const void* args);
-  static void join(Stream& s, const Grad* operands, const void* args);
+  static void reduce(Stream& s, const Grad* operands, const void* args);
+  static Ticket start(Stream& s, const Grad* operands, const void* args);
   static void computed(Stream& s, const Grad* operands, const void* args);
+  std::size_t bucket_of(const Args& a) const;
 
   comm::Group group_;
   std::vector<ReadyGradient> order_;
@@ -109,13 +96,11 @@ class Gradients {
   std::shared_ptr<comm::Window> window_;
   Buffer own_;  // where there is no window
   std::byte* data_ = nullptr;
-  std::vector<comm::Work> works_;  // per bucket, of the pass that is running
   struct Stamps {
     TimedEvent begin, end;
   };
   std::vector<Stamps> stamps_;  // per bucket, of the last pass; empty unless asked for
   TimedEvent computed_;         // the end of its other records
-  std::vector<Reduction> exchanges_;
   ExchangeTimes times_;
 };
 

@@ -82,7 +82,8 @@ std::string body(const Program& p, bool costs) {
   }
   w.count(p.records.size());
   for (const auto& r : p.records) {
-    w.number(ops(r)), w.number(r.args), w.number(r.operands), w.number(r.operand_count), w.number(r.stream);
+    w.number(ops(r)), w.number(r.args), w.number(r.operands), w.number(r.operand_count),
+        w.number(static_cast<std::uint8_t>(r.lane));
     w.number(static_cast<std::uint8_t>(r.phase)), w.number(r.scope);
     if (costs) w.number(r.cost.flops), w.number(r.cost.bytes);
   }
@@ -217,11 +218,11 @@ Record record(Reader& in, const Program& p, const std::vector<KnownOp>& ops) {
   in.check(which < ops.size(), "expected an op below {1}, found {0}", which, ops.size());
   r.op = ops[which].name, r.backward = ops[which].backward;
   r.args = in.number<std::uint32_t>(), r.operands = in.number<std::uint32_t>();
-  r.operand_count = in.number<std::uint32_t>(), r.stream = in.number<std::uint8_t>();
+  r.operand_count = in.number<std::uint32_t>(), r.lane = in.one_of(static_cast<Lane>(kLanes - 1));
   r.phase = in.one_of(Phase::update), r.scope = in.number<std::uint32_t>();
   r.cost.flops = in.number<double>(), r.cost.bytes = in.number<double>();
-  in.check(std::uint64_t{r.operands} + r.operand_count <= p.operands.size() && r.stream < 16,
-           "a record of \"{}\" has operands or a stream that do not exist", r.op.view());
+  in.check(std::uint64_t{r.operands} + r.operand_count <= p.operands.size(),
+           "a record of \"{}\" has operands that do not exist", r.op.view());
   return r;
 }
 

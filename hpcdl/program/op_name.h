@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "hpcdl/core/ticket.h"
 #include "hpcdl/program/op_info.h"
 
 namespace hpcdl {
@@ -33,6 +34,9 @@ class OpName {
 
 class RawRecord;  // check.h
 
+/// Begins a record on a CPU, which other threads may go on with. Its operands stay as they are until then.
+using StartFn = Ticket (*)(Stream&, const Grad* operands, const void* args);
+
 /// What records of one name run, forward or backward, and what those from files are checked with.
 struct OpFunction {
   RunFn run = nullptr;           // null: not known in this process
@@ -43,6 +47,7 @@ struct OpFunction {
   bool (*valid)(const void* args) = nullptr;
   void (*check)(const RawRecord&) = nullptr;  // instead of what `info` says
   ExchangesFn exchanges = nullptr;            // null: nothing
+  StartFn start = nullptr;                    // instead of `run`, on a CPU and on another lane than `compute`
 };
 /// Error where the name stands for another function.
 void know(OpName name, bool backward, const OpFunction& f);
@@ -61,6 +66,7 @@ template <class Op> constexpr auto check_of() {
 }
 template <class Raw> OpFunction raw_function() {
   OpFunction f{.run = Raw::run, .version = version_of<Raw>(), .check = check_of<Raw>()};
+  if constexpr (requires { Raw::start; }) f.start = Raw::start;
   if constexpr (requires { typename Raw::RecordArgs; }) {
     using Args = typename Raw::RecordArgs;
     f.args_bytes = sizeof(Args);
@@ -72,8 +78,8 @@ template <class Raw> OpFunction raw_function() {
 }  // namespace detail
 
 /// Ops that a process can record are known before main() begins, so that programs from files find them: used by
-/// record() and emit(). An op, or what has a name, a function `run` and, to be read from files,
-/// check_record(const RawRecord&) and the type of its arguments, RecordArgs.
+/// record() and emit(). An op, or what has a name, a function `run`, perhaps `start`, and, to be read from
+/// files, check_record(const RawRecord&) and the type of its arguments, RecordArgs.
 template <class Op>
 inline const bool known_op = [] {
   if constexpr (requires { &Op::infer; }) know(op_info<Op>, detail::version_of<Op>(), detail::check_of<Op>());

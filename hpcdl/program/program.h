@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hpcdl/program/lane.h"
 #include "hpcdl/program/op_info.h"
 #include "hpcdl/program/op_name.h"
 
@@ -58,7 +59,7 @@ struct Record {
   std::uint32_t args = 0;      // byte offset into Program::args
   std::uint32_t operands = 0;  // index of the first operand
   std::uint32_t operand_count = 0;
-  std::uint8_t stream = 0;
+  Lane lane = Lane::compute;
   bool backward = false;  // which of the op's functions
   Phase phase = Phase::forward;
   std::uint32_t scope = 0;  // index into Program::scopes: "layers.3.mlp"

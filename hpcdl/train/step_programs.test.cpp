@@ -214,7 +214,7 @@ TEST(step_programs, say_which_argument_is_none) {
     has(told_of("sgd", false, set(offsetof(detail::SgdRecord, count), count)), "[sgd]");
     has(told_of("grad_norm", false, set(offsetof(detail::GradNormRecord, count), count)), "[grad_norm]");
   }
-  has(told_of("all_reduce.join", false, [](Program& p, Record&) { p.bounds.clear(); }), "list of names");
+  has(told_of("all_reduce.gradients", false, [](Program& p, Record&) { p.bounds.clear(); }), "list of names");
   has(told_of("softmax", true, [](Program&, Record&) {}), "no such record");
   has(told_of("max_pool2d", true,
               [](Program& p, Record& r) {  // reads indices that another record wrote
@@ -264,7 +264,7 @@ TEST(step_programs, of_any_rank_of_any_mesh_are_recorded) {
   EXPECT_NEAR(static_cast<double>(held), 174.6e9 / 32, 1e8);
   const auto& program = step.first()->planned->program;
   EXPECT_GT(program.records.size(), 1900u);
-  EXPECT_EQ(program.records.back().op, "all_reduce.join");
+  EXPECT_EQ(program.records.back().op, "all_reduce.gradients");
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <sys/resource.h>
 
-#include "hpcdl/parallel/gradients.h"
-
 namespace hpcdl::lab {
 
 namespace {
@@ -63,12 +61,6 @@ void Recorder::run(const Instance& exe, Stream& s) {
   auto& run = trace_.runs.emplace_back();
   run.program = program_of(exe);
   timer_->run(exe, s, run);
-  const auto* gradients = parallel::Gradients::of(exe);
-  if (!gradients) return;
-  const auto ns = [](auto t) { return std::int64_t{std::chrono::nanoseconds(t.time_since_epoch()).count()}; };
-  for (const auto& e : gradients->exchanges())
-    trace_.exchanges.push_back(
-        {ns(e.begin), ns(e.end), e.bucket, gradients->plan().buckets[static_cast<std::size_t>(e.bucket)].bytes});
 }
 
 std::vector<std::int64_t> live_bytes(const Program& program, const Plan& plan) {

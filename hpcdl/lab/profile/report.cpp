@@ -141,12 +141,12 @@ std::pair<double, double> exchange(const Profile& profile) {
   for (const auto& step : profile.steps) {
     if (!step.recorded) continue;
     ++steps;
-    for (const auto& e : step.exchanges) all += e.end - e.begin;
     for (const auto& run : step.runs) {
+      for (const auto& e : run.exchanges) all += e.end - e.begin;
       const auto& records = profile.programs[static_cast<std::size_t>(run.program)].program.records;
       for (std::size_t i = 0; i < run.times.size(); ++i)
         if (is_collective(records[i].op))
-          for (const auto& e : step.exchanges)
+          for (const auto& e : run.exchanges)
             waited +=
                 std::max<std::int64_t>(0, std::min(e.end, run.times[i].end) - std::max(e.begin, run.times[i].begin));
     }

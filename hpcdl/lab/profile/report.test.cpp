@@ -158,11 +158,11 @@ TEST(steps, numbers_leave_a_scope_and_nothing_else_does) {
 TEST(report, an_exchange_is_hidden_as_far_as_other_records_run) {
   auto profile = toy_profile(3);
   profile.world = 2;
-  profile.programs[0].program.records[3].op = "all_reduce.join";
+  profile.programs[0].program.records[3].op = "all_reduce.gradients";
   for (auto& step : profile.steps) {
     if (!step.recorded) continue;
     const auto& times = step.runs[0].times;  // of 20 us each
-    step.exchanges = {{times[1].begin, times[2].begin, 0, 1000}, {times[2].begin, times[3].begin + 5'000, 1, 4000}};
+    step.runs[0].exchanges = {{times[1].begin, times[2].begin, 2}, {times[2].begin, times[3].begin + 5'000, 3}};
   }
   const auto r = report(profile, toy_roofs());
   EXPECT_NEAR(r.exchange, 45e-6, kNs);
@@ -171,7 +171,7 @@ TEST(report, an_exchange_is_hidden_as_far_as_other_records_run) {
   EXPECT_FALSE(report_json(report(toy_profile(3), toy_roofs())).contains("exchange")) << "one rank";
   const auto trace = trace_text(profile, toy_roofs()).json;
   EXPECT_NE(trace.find("\"gradients of all ranks\""), std::string::npos);
-  EXPECT_NE(trace.find("\"bucket\":1,\"bytes\":4000"), std::string::npos);
+  EXPECT_NE(trace.find("\"name\":\"all_reduce.gradients.backward\",\"cat\":\"exchange\""), std::string::npos);
 }
 
 }  // namespace

@@ -13,9 +13,10 @@
 
 namespace hpcdl::lab {
 
-inline std::int64_t now_ns() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+inline std::int64_t ns_of(std::chrono::steady_clock::time_point t) {
+  return std::chrono::nanoseconds(t.time_since_epoch()).count();
 }
+inline std::int64_t now_ns() { return ns_of(std::chrono::steady_clock::now()); }
 
 struct RecordTime {
   std::int64_t begin = 0, end = 0;
@@ -29,6 +30,12 @@ struct DeviceSpan {
   int run = -1, record = -1;  // of the step's runs, and of that program; -1: of no record
 };
 
+/// A record that other threads went on with, while the program's other records ran.
+struct ExchangeSpan {
+  std::int64_t begin = 0, end = 0;
+  int record = 0;
+};
+
 /// One run of one program.
 struct ProgramRun {
   int program = 0;                // index into the recorder's programs
@@ -36,13 +43,7 @@ struct ProgramRun {
   std::vector<RecordTime> times;  // per record
   /// Working time of each thread within each record, [record * threads + thread]; empty where it was not measured.
   std::vector<std::int64_t> busy;
-};
-
-/// A reduction of gradients, whatever else ran at the time.
-struct ExchangeSpan {
-  std::int64_t begin = 0, end = 0;
-  int bucket = 0;
-  std::int64_t bytes = 0;
+  std::vector<ExchangeSpan> exchanges;  // CPU, many ranks
 };
 
 struct StageTime {
@@ -57,9 +58,8 @@ struct StepTrace {
   bool recorded = false;
   std::int64_t interruptions = 0;  // times that the system took the CPU away from one of our threads
   std::deque<StageTime> stages;
-  std::deque<ProgramRun> runs;          // a deque: a timer may fill a run in later
-  std::vector<ExchangeSpan> exchanges;  // CPU, many ranks: by begin
-  std::vector<DeviceSpan> device;       // what a GPU did, by begin; empty where nobody could tell
+  std::deque<ProgramRun> runs;     // a deque: a timer may fill a run in later
+  std::vector<DeviceSpan> device;  // what a GPU did, by begin; empty where it is not known
 };
 
 /// A program that was run, and what is known of it without a clock.

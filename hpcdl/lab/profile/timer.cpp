@@ -10,8 +10,8 @@ namespace {
 /// felt between short records.
 constexpr int kMeteredThreads = 32;
 
-/// Records run one behind the other, so one look at the clock per record (some 25 ns) gives its end and the next one's
-/// begin.
+/// Records run one after the other, so one look at the clock per record (some 25 ns) gives its end and the next one's
+/// begin. The time of a record that other threads go on with is that for which the others wait for it.
 class CpuTimer : public RecordTimer {
  public:
   void run(const Instance& exe, Stream& s, ProgramRun& out) override {
@@ -26,12 +26,19 @@ class CpuTimer : public RecordTimer {
     }
     auto begin = now_ns();
     auto* busy = out.busy.data();
-    exe.run(s, 0, static_cast<int>(n), [&](int i) {
+    const auto took = [&](int i) {
       const auto end = now_ns();
       out.times[static_cast<std::size_t>(i)] = {begin, end};
       begin = end;
+    };
+    const auto after = [&](int i) {
+      took(i);
       if (!meter) return;
       for (auto& thread : busy_) *busy++ = std::exchange(thread.nanoseconds, 0);
+    };
+    exe.run(s, 0, static_cast<int>(n), after, [&](int i, Ticket::Span ran) {
+      took(i);
+      out.exchanges.push_back({ns_of(ran.begin), ns_of(ran.end), i});
     });
     s.pool().meter(nullptr);
   }

@@ -139,6 +139,7 @@ void Writer::memory(const ProgramRun& run) {
   const auto& live = profile_.programs[static_cast<std::size_t>(run.program)].live_bytes;
   std::int64_t before = -1;
   for (std::size_t i = 0; i < run.times.size(); ++i) {
+    if (i + 1 < run.times.size() && run.times[i].begin > run.times[i + 1].begin) continue;  // waited for later
     if (live[i] != before)
       events_.emplace_back(
           run.times[i].begin,
@@ -167,6 +168,11 @@ void Writer::run(const ProgramRun& run) {
     if (text.collective) args += fmt::format(",\"seq\":{}", sequence_[text.name]++);
     event(text.head, time.begin, time.end, args);
   }
+  for (const auto& e : run.exchanges) {
+    const auto& text = texts[static_cast<std::size_t>(e.record)];
+    event(head(text.name, "exchange", Track::exchange), e.begin, e.end,
+          fmt::format("\"record\":{},{}", e.record, text.args));
+  }
 }
 
 void Writer::step(const StepTrace& step) {
@@ -181,10 +187,6 @@ void Writer::step(const StepTrace& step) {
     event(head(stage_name(s.stage), "user_annotation", Track::stages), s.begin, s.end,
           fmt::format("\"step\":{}", step.step + 1));
   for (const auto& r : step.runs) layers(r), run(r), memory(r);
-  for (const auto& e : step.exchanges)
-    event(head("all_reduce", "exchange", Track::exchange), e.begin, e.end,
-          fmt::format("\"Collective name\":\"all_reduce\",\"bucket\":{},\"bytes\":{},\"Group size\":{}", e.bucket,
-                      e.bytes, profile_.world));
   device(step);
 }
 

@@ -1,0 +1,26 @@
+#pragma once
+// Programs whose records lie on several lanes: which record has to wait for which.
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "hpcdl/program/program.h"
+
+namespace hpcdl {
+
+/// Order that lanes do not give by themselves. Memory decides, not slots: the planner reuses bytes as soon as the last
+/// record that touches them has been passed in program order, and a record on another lane may still be at work then.
+struct LaneDependencies {
+  /// Per record: records of other lanes that must be done, at most one of each lane. They imply the earlier ones.
+  std::vector<std::vector<int>> waits;
+  std::vector<char> signals;  // per record: another record, or the end of the run, waits for it
+  std::array<int, kLanes> last{-1, -1,
+                               -1};  // per lane but `compute`: its last record, which the end of the run waits for
+  bool one_lane = true;              // all records are on `compute`
+};
+
+/// lanes: of each record. operands: resolved, all records' in order.
+LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands);
+
+}  // namespace hpcdl

@@ -1,0 +1,286 @@
+#include "hpcdl/graph/lanes.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
+#include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/softmax/softmax.h"
+
+namespace hpcdl {
+namespace {
+
+/// Of all records, as they are recorded.
+LaneDependencies dependencies_of(const Instance& exe) {
+  std::vector<Grad> operands;
+  std::vector<Lane> lanes;
+  for (int i = 0; i < std::ssize(exe.program().records); ++i) {
+    for (const auto& t : exe.operands(i)) operands.push_back(t);
+    lanes.push_back(exe.program().records[static_cast<std::size_t>(i)].lane);
+  }
+  return lane_dependencies(exe.program(), lanes, operands);
+}
+
+TEST(Lanes, EventsOnlyWhereADependencyCrosses) {
+  Graph g;
+  const Spec spec{{4, 8}, DType::f32};
+  const Var x = g.input("x", spec);
+  const Var a = softmax(x);  // 0
+  Var b, c, d;
+  {
+    Graph::OnLane lane(g, Lane::weights);
+    b = softmax(a);  // 1: reads what 0 wrote
+    c = softmax(b);  // 2: comes after 1 on its lane, which knows of 0
+  }
+  d = softmax(a);     // 3: reads what no record of the other lane writes
+  g.keep(add(c, d));  // 4: reads what 2 wrote
+  for (const auto& v : {a, b, c, d}) g.keep(v);
+  const auto found = dependencies_of(Instance(g.finish()));
+  EXPECT_FALSE(found.one_lane);
+  EXPECT_EQ(found.waits, (std::vector<std::vector<int>>{{}, {0}, {}, {}, {2}}));
+  EXPECT_EQ(found.signals, (std::vector<char>{1, 0, 1, 0, 0}));
+  EXPECT_EQ(found.last, (std::array<int, kLanes>{-1, 2, -1}));
+}
+
+TEST(Lanes, ReusedMemoryIsWaitedFor) {
+  Graph g;
+  const Spec spec{{64, 64}, DType::f32};
+  const Var x = g.input("x", spec);
+  const Var a = softmax(x);  // 0
+  Var b;
+  {
+    Graph::OnLane lane(g, Lane::weights);
+    b = g.keep(softmax(a));  // 1: the last to read a
+  }
+  const Var c = g.keep(softmax(softmax(x)));  // 2 and 3 may get the memory of a
+  const Instance exe(g.finish());
+  const auto found = dependencies_of(exe);
+  const bool reused =
+      exe.operands(2)[0].data() == exe.operands(1)[1].data() || exe.operands(3)[0].data() == exe.operands(1)[1].data();
+  ASSERT_TRUE(reused) << "this plan keeps them apart: the test needs another program";
+  EXPECT_TRUE(found.waits[2] == std::vector<int>{1} || found.waits[3] == std::vector<int>{1});
+  EXPECT_TRUE(b && c);
+}
+
+/// Records of random lanes over random ranges of one block. What the waits and the order of each lane imply must order
+/// every two records that conflict, found by comparing all pairs; and a wait must be for a conflict, or for a record
+/// that ordered one.
+TEST(Lanes, OrderEveryConflictOfRandomPrograms) {
+  constexpr int kRecords = 60;
+  std::vector<float> block(64);
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    const Rng rng{seed, 9};
+    std::uint64_t draw = 0;
+    const auto below = [&](std::int64_t n) {
+      return static_cast<std::int64_t>(rng.uniform(draw++) * static_cast<double>(n));
+    };
+    Program p;
+    std::vector<Grad> operands;
+    std::vector<Lane> lanes;
+    p.slots.resize(1);
+    for (int i = 0; i < kRecords; ++i) {
+      Record r;
+      r.operands = static_cast<std::uint32_t>(p.operands.size());
+      r.operand_count = static_cast<std::uint32_t>(below(4));
+      for (std::uint32_t k = 0; k < r.operand_count; ++k) {
+        const auto begin = below(60), rows = 1 + below(3), cols = below(3), stride = cols + below(3);
+        const auto length = std::min(rows, (64 - begin - cols) / std::max<std::int64_t>(stride, 1) + 1);
+        Operand o;
+        o.slot = below(12) == 0 ? -1 : 0, o.access = static_cast<Access>(below(3));
+        p.operands.push_back(o);
+        operands.emplace_back(Tensor(block.data() + begin, Spec{{length, cols}, DType::f32}, {stride, 1}, {}),
+                              Write::overwrite);
+      }
+      p.records.push_back(r);
+      lanes.push_back(static_cast<Lane>(below(kLanes)));
+    }
+    const auto found = lane_dependencies(p, lanes, operands);
+    const auto range = [&](std::uint32_t k) {
+      const auto& t = operands[k];
+      const auto* at = t.ptr<float>();
+      return std::pair(at, t.size() == 0 ? at : at + (t[0] - 1) * t.strides()[0] + t[1]);
+    };
+    const auto conflict = [&](const Record& a, const Record& b) {
+      for (auto i = a.operands; i < a.operands + a.operand_count; ++i)
+        for (auto j = b.operands; j < b.operands + b.operand_count; ++j) {
+          if (p.operands[i].slot < 0 || p.operands[j].slot < 0) continue;
+          if (p.operands[i].access == Access::read && p.operands[j].access == Access::read) continue;
+          const auto [from, to] = range(i);
+          const auto [first, last] = range(j);
+          if (std::max(from, first) < std::min(to, last)) return true;
+        }
+      return false;
+    };
+    std::vector<std::vector<char>> before(kRecords, std::vector<char>(kRecords));  // [i][j]: j is done before i begins
+    for (std::size_t i = 0; i < kRecords; ++i) {
+      const auto follow = [&](std::size_t j) {
+        before[i][j] = 1;
+        for (std::size_t k = 0; k < j; ++k) before[i][k] = static_cast<char>(before[i][k] | before[j][k]);
+      };
+      for (std::size_t j = i; j-- > 0;)
+        if (lanes[j] == lanes[i]) {
+          follow(j);
+          break;
+        }
+      for (const int j : found.waits[i]) {
+        EXPECT_NE(lanes[static_cast<std::size_t>(j)], lanes[i]);
+        EXPECT_TRUE(conflict(p.records[i], p.records[static_cast<std::size_t>(j)])) << seed << ": " << i << ", " << j;
+        EXPECT_TRUE(found.signals[static_cast<std::size_t>(j)]);
+        follow(static_cast<std::size_t>(j));
+      }
+      for (std::size_t j = 0; j < i; ++j)
+        EXPECT_TRUE(before[i][j] || !conflict(p.records[i], p.records[j])) << seed << ": " << i << " after " << j;
+    }
+    for (std::size_t lane = 1; lane < kLanes; ++lane)
+      for (int i = found.last[lane] + 1; i < kRecords && !found.one_lane; ++i)
+        EXPECT_NE(static_cast<std::size_t>(lanes[static_cast<std::size_t>(i)]), lane);
+  }
+}
+
+std::atomic<int> started = 0, done = 0;
+
+void add_one(const Tensor& x) {
+  for (std::int64_t i = 0; i < x.size(); ++i) x.ptr<float>()[i] += 1;
+}
+
+/// Adds 1 to every element: on another lane than `compute` in another thread, after a while, unless the first is
+/// negative.
+struct AddOne {
+  static constexpr std::string_view name = "test.add_one";
+  static void run(Stream&, const Grad* operands, const void*) { add_one(operands[0]); }
+  static Ticket start(Stream&, const Grad* operands, const void*) {
+    ++started;
+    auto work = std::make_shared<std::future<void>>(std::async(std::launch::async, [x = Tensor(operands[0])] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      require(x.ptr<float>()[0] >= 0, "test", "a negative number");
+      add_one(x);
+      ++done;
+    }));
+    return Ticket([work] {
+      const auto begin = Ticket::Clock::now();
+      work->get();
+      return Ticket::Span{begin, Ticket::Clock::now()};
+    });
+  }
+};
+
+class Tickets : public ::testing::Test {
+ protected:
+  /// On `lane`: x += 1; b += 1. Else: a = softmax(c), y = softmax(x).
+  Instance record(Lane lane) {
+    Graph g;
+    const Spec spec{{2, 8}, DType::f32};
+    const Var x = x_ = g.input("x", spec), b = b_ = g.input("b", spec), c = c_ = g.input("c", spec);
+    {
+      Graph::OnLane on(g, lane);
+      for (const auto& v : {x, b}) {
+        auto o = v.operand();
+        o.access = Access::update;
+        g.emit<AddOne>(std::span(&o, 1), nullptr, 0, {}, Phase::forward);
+      }
+    }
+    a_ = g.keep(softmax(c)), y_ = g.keep(softmax(x));
+    return Instance(g.finish());
+  }
+  std::vector<float> run(const Instance& exe, float first = 1) {
+    Pool pool(1);
+    StepParams params;
+    Stream s(pool, &params);
+    for (const auto& v : {x_, b_, c_}) {
+      const Tensor t = exe.tensor(v);
+      for (std::int64_t i = 0; i < t.size(); ++i) t.ptr<float>()[i] = first + 0.25f * static_cast<float>(i * i % 7);
+    }
+    started = done = 0;
+    exe.run(
+        s, 0, static_cast<int>(exe.program().records.size()),
+        [&](int i) { order_.push_back(fmt::format("ran {}", i)); },
+        [&](int i, Ticket::Span) { order_.push_back(fmt::format("waited for {}", i)); });
+    std::vector<float> all;
+    for (const auto& v : {x_, b_, a_, y_}) {
+      const Tensor t = exe.tensor(v);
+      all.insert(all.end(), t.ptr<float>(), t.ptr<float>() + t.size());
+    }
+    return all;
+  }
+  Var x_, b_, c_, a_, y_;
+  std::vector<std::string> order_;
+};
+
+TEST_F(Tickets, AreWaitedForWhereMemoryIsSharedAndAtTheEnd) {
+  const auto at_once = run(record(Lane::compute));
+  EXPECT_EQ(started, 0);
+  order_.clear();
+  const auto exe = record(Lane::reduce);
+  for (int i = 0; i < 2; ++i) {
+    order_.clear();
+    EXPECT_EQ(run(exe), at_once);
+    EXPECT_EQ(done, 2);
+    EXPECT_EQ(order_, (std::vector<std::string>{"ran 0", "ran 1", "ran 2", "waited for 0", "ran 3", "waited for 1"}));
+  }
+}
+
+TEST_F(Tickets, AreAllWaitedForWhenOneFails) {
+  const auto exe = record(Lane::reduce);
+  EXPECT_THROW(run(exe, -8), Error);  // both fail: the first is told, and no thread is left with the memory
+  EXPECT_EQ(started, 2);
+  EXPECT_EQ(done, 0);
+  EXPECT_NO_THROW(run(exe));
+  EXPECT_EQ(done, 2);
+}
+
+TEST(GpuLanes, TheSameBitsAsOnOneLane) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  const auto device = Device::cuda(0);
+  Pool pool(2);
+  StepParams params;
+  Stream s(device, pool, &params);
+  constexpr std::int64_t rows = 2048, width = 512;
+  std::vector<float> host(static_cast<std::size_t>(width * width));
+  for (std::size_t i = 0; i < host.size(); ++i) host[i] = 0.1f * static_cast<float>(Rng{4, 4}.normal(i));
+  std::vector<std::vector<float>> results;
+  for (const bool beside : {false, true}) {
+    OwnedTensor w({{width, width}, DType::f32}, device), dw(w.tensor.spec(), device);
+    copy(s, w.tensor, View(host.data(), w.tensor.spec()));
+    Graph g({.weights_beside = beside});
+    const Var x = g.input("x", {{rows, width}, DType::f32}), p = g.parameter("w", w.tensor, dw.tensor);
+    Var h = x;
+    for (int layer = 0; layer < 5; ++layer) h = linear(softmax(linear(h, p)), p, {}, {}, h);
+    g.backward(h, g.input("dy", h.spec()));
+    Instance exe(g.finish(), nullptr, device);
+    for (const char* name : {"x", "dy"}) {
+      const auto& slots = exe.program().slots;
+      for (std::size_t i = 0; i < slots.size(); ++i)
+        if (slots[i].name == name) {
+          std::vector<float> values(static_cast<std::size_t>(rows * width));
+          for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>(Rng{5, i}.normal(k));
+          copy(s, Tensor(exe.arena()->data() + exe.plan().offset[i], slots[i].spec, device),
+               View(values.data(), slots[i].spec));
+        }
+    }
+    for (int run = 0; run < 4; ++run) {
+      if (run == 2) exe.capture(s);
+      exe.run(s);
+      auto& got = results.emplace_back(host.size());
+      copy(s, Tensor(got.data(), dw.tensor.spec()), dw.tensor);
+    }
+  }
+  for (const auto& r : results) EXPECT_EQ(r, results[0]);
+  EXPECT_NE(results[0], std::vector<float>(host.size(), 0.0f));
+}
+
+}  // namespace
+}  // namespace hpcdl
