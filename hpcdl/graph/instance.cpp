@@ -25,7 +25,7 @@ Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, st
     steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args, starts ? function.start : nullptr});
     lanes.push_back(device.is_cuda() || starts ? r.lane : Lane::compute);
   }
-  dependencies_ = lane_dependencies(program(), lanes, resolved_);
+  dependencies_ = lane_dependencies(program(), lanes, resolved_, device.is_cuda());
 }
 
 Instance::Instance(const Pass& pass, std::shared_ptr<Buffer> arena, Device device)

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <map>
 
+#include "hpcdl/program/axis.h"
+
 namespace hpcdl {
 namespace {
 
@@ -59,8 +61,8 @@ class LastAccesses {
 
 }  // namespace
 
-LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes,
-                                   std::span<const Grad> operands) {
+LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands,
+                                   bool one_chain) {
   const auto& records = program.records;
   LaneDependencies d;
   d.waits.resize(records.size());
@@ -74,6 +76,8 @@ LaneDependencies lane_dependencies(const Program& program, std::span<const Lane>
     const auto& r = records[i];
     const auto mine = static_cast<std::size_t>(lanes[i]);
     auto waits = kNone;
+    if (one_chain && !exchanges(program, r).empty())  // all of them write to a place where no memory lies
+      accesses.touch(0, 1, true, static_cast<int>(i), waits, lanes[i], lanes);
     for (auto k = r.operands; k < r.operands + r.operand_count; ++k) {
       const auto& t = operands[k];
       if (program.operands[k].slot < 0 || t.size() == 0) continue;

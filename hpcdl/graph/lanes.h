@@ -20,7 +20,10 @@ struct LaneDependencies {
   bool one_lane = true;              // all records are on `compute`
 };
 
-/// lanes: of each record. operands: resolved, all records' in order.
-LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands);
+/// lanes: of each record. operands: resolved, all records' in order. `one_chain`: records that exchange with other ranks
+/// wait for each other, whatever their lanes: on a GPU, collectives of two groups at a time, each of which waits for
+/// other ranks, can wait for each other for ever (NCCL's manual, "Using multiple NCCL communicators concurrently").
+LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands,
+                                   bool one_chain);
 
 }  // namespace hpcdl

@@ -20,6 +20,7 @@
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/program/axis.h"
 
 namespace hpcdl {
 namespace {
@@ -32,7 +33,7 @@ LaneDependencies dependencies_of(const Instance& exe) {
     for (const auto& t : exe.operands(i)) operands.push_back(t);
     lanes.push_back(exe.program().records[static_cast<std::size_t>(i)].lane);
   }
-  return lane_dependencies(exe.program(), lanes, operands);
+  return lane_dependencies(exe.program(), lanes, operands, false);
 }
 
 TEST(Lanes, EventsOnlyWhereADependencyCrosses) {
@@ -76,6 +77,33 @@ TEST(Lanes, ReusedMemoryIsWaitedFor) {
   EXPECT_TRUE(b && c);
 }
 
+struct Exchanging {
+  static constexpr std::string_view name = "test.exchanging";
+  static void run(Stream&, const Grad*, const void*) {}
+  struct RecordArgs {};
+  static std::vector<Exchange> exchanges(std::span<const Spec>, const void*) {
+    return {{ExchangeKind::all_reduce, "tp of 2", 2, 8}};
+  }
+};
+
+TEST(Lanes, ExchangesOfAGpuAreOneChain) {
+  Graph g;
+  const Exchanging::RecordArgs none;
+  std::vector<Lane> lanes;
+  for (const auto lane : {Lane::compute, Lane::reduce, Lane::reduce, Lane::compute, Lane::weights, Lane::reduce}) {
+    Graph::OnLane on(g, lane);
+    if (lane == Lane::weights) softmax(g.input("x", {{1}, DType::f32}));
+    else g.emit<Exchanging>({}, &none, sizeof none, {}, Phase::forward);
+    lanes.push_back(lane);
+  }
+  const Instance exe(g.finish());
+  std::vector<Grad> operands(exe.operands(4).begin(), exe.operands(4).end());
+  const auto& p = exe.program();
+  EXPECT_EQ(lane_dependencies(p, lanes, operands, true).waits,
+            (std::vector<std::vector<int>>{{}, {0}, {}, {2}, {}, {3}}));
+  EXPECT_EQ(lane_dependencies(p, lanes, operands, false).waits, std::vector<std::vector<int>>(6));
+}
+
 /// Records of random lanes over random ranges of one block. What the waits and the order of each lane imply must order
 /// every two records that conflict, found by comparing all pairs; and a wait must be for a conflict, or for a record
 /// that ordered one.
@@ -108,7 +136,7 @@ TEST(Lanes, OrderEveryConflictOfRandomPrograms) {
       p.records.push_back(r);
       lanes.push_back(static_cast<Lane>(below(kLanes)));
     }
-    const auto found = lane_dependencies(p, lanes, operands);
+    const auto found = lane_dependencies(p, lanes, operands, false);
     const auto range = [&](std::uint32_t k) {
       const auto& t = operands[k];
       const auto* at = t.ptr<float>();
