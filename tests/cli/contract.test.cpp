@@ -370,7 +370,7 @@ TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
         {{"--mesh", "dp=0"}, "such as dp=8,tp=4, got \"dp=0\""},
         {{"--mesh", "tp=2.5"}, "such as dp=8,tp=4, got \"tp=2.5\""},
         {{"--mesh", "dp=2,tp"}, "such as dp=8,tp=4, got \"dp=2,tp\""},
-        {{"--mesh", "dp=2,dp=4"}, "dp is there twice"},
+        {{"--mesh", "dp=2,dp=4"}, "dp is given twice"},
         {{"--mesh", "tp=7"}, "are not divisible by tp 7"},
         {{"--generate", "0"}, "more than 0"}}) {
     auto all = words;
@@ -378,8 +378,8 @@ TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
     expect_error(run(all), 2, part);
   }
   expect_error(run({"inspect", path("run.toml"), "--program", "--generate", "99999"}), 70, "do not fit into");
-  expect_error(run({"inspect", path("run"), "--mesh", "dp=2"}), 2, "--mesh belongs to --program");
-  expect_error(run({"inspect", path("run"), "--generate", "2"}), 2, "--generate belongs to --program");
+  expect_error(run({"inspect", path("run"), "--mesh", "dp=2"}), 2, "--mesh is only for --program");
+  expect_error(run({"inspect", path("run"), "--generate", "2"}), 2, "--generate is only for --program");
 }
 
 TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
@@ -411,8 +411,8 @@ TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
   for (const auto& [words, part] :
        {std::pair<std::vector<std::string>, const char*>{{"--arch", "resnet18", "--program"}, "--program needs a path"},
         {{"--arch", "resnet18", "--check"}, "--check needs a path"},
-        {{path("run"), "--classes", "7"}, "--classes belongs to --arch"},
-        {{path("run"), "--stem", "imagenet"}, "--stem belongs to --arch"},
+        {{path("run"), "--classes", "7"}, "--classes is only for --arch"},
+        {{path("run"), "--stem", "imagenet"}, "--stem is only for --arch"},
         {{path("run"), "--program", "--check"}, "give only one of the two"}}) {
     auto all = words;
     all.insert(all.begin(), "inspect");

@@ -203,7 +203,7 @@ TEST_F(Messages, what_is_missing_is_said_with_what_would_do) {
   expect_error({"tune", "--mdel", "x"}, 2, "unknown option --mdel; did you mean --model?");
   expect_error({"tune", "-c", "missing.toml"}, 70, "missing.toml");
   expect_error({"tune", "--model", "no/such/folder"}, 70, "no/such/folder");
-  if (cuda_devices() == 0) expect_error({"tune"}, 70, "there is no GPU here, so there is nothing to tune");
+  if (cuda_devices() == 0) expect_error({"tune"}, 70, "this machine has no GPU, so there is nothing to tune");
   for (const Words& words : {Words{"train"},
                              {"slurm"},
                              {"eval", "--model", "x"},
