@@ -67,7 +67,7 @@ wait $started
 code=$?
 started=
 ((code == 75)) || fail "SIGTERM in MPI's start: it ended with $code"
-grep -q 'asked to stop before all ranks of MPI had come' "$work/waits.log" || fail "SIGTERM in MPI's start: nothing was said"
+grep -q 'asked to stop before all ranks of MPI had started' "$work/waits.log" || fail "SIGTERM in MPI's start: nothing was said"
 
 small_run 1000000
 "${mpi[@]}" --out "$work/long" >"$work/long.log" 2>&1 &

@@ -187,7 +187,7 @@ TEST(rendezvous, a_rank_that_waits_says_what_for) {
   EXPECT_EQ(said[0].find(fmt::format("rank 1 on {} waits for rank 0 at {}", host_name(), (folder / "meet").string())),
             0u)
       << said[0];
-  EXPECT_NE(said[0].find("has not come, or has ended already"), std::string::npos) << said[0];
+  EXPECT_NE(said[0].find("has not started yet, or has already ended"), std::string::npos) << said[0];
 }
 
 TEST(rendezvous, local_ranks_from_host_names) {

@@ -101,7 +101,7 @@ TEST(Processes, DifferentShapesAreTold) {
   auto ranks = launch(3, "size", 2);
   expect_verdict(
       ranks, 3, -1,
-      {"[dist] ranks call different things: rank 2 on ",
+      {"[dist] ranks make different calls: rank 2 on ",
        "all_reduce number 41 of group world, sum of 512 F32, grad.0 while rank 0 on ", "sum of 1024 F32, grad.0"});
 }
 

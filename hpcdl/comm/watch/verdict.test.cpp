@@ -207,7 +207,7 @@ TEST(Verdict, WhatTheTransportSaidIsKept) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[0].report.collective.since = 60'000'000;
-  const Stuck stuck[] = {{0, 1, "a message has another size than expected: the ranks call different things"}};
+  const Stuck stuck[] = {{0, 1, "a message has another size than expected: the ranks make different calls"}};
   const auto v = judge(ranks, stuck);
   expect_parts(v, {1},
                {"[dist] rank 0 on node0 has been in all_reduce number 41", "for 0.1 s: a message has another size",
@@ -218,7 +218,7 @@ TEST(Verdict, WhatTheTransportSaidIsKept) {
                {"[dist] between hosts node0 and node1: rank 0 on node0 has been in all_reduce"});
   ranks = all_waiting(4);
   ranks[1].report.collective = collective(Collective::all_reduce, 41, 512, "grad.0");
-  expect_parts(judge(ranks, stuck), {1}, {"ranks call different things: rank 1 on node0 is in all_reduce number 41"});
+  expect_parts(judge(ranks, stuck), {1}, {"ranks make different calls: rank 1 on node0 is in all_reduce number 41"});
 }
 
 TEST(Verdict, WhoHasFinishedIsNamedThoughItsConnectionIsGone) {
@@ -241,7 +241,7 @@ TEST(Verdict, WhoDidNotRunBlamesNobodyElse) {
   auto ranks = all_waiting(3);
   expect_parts(
       judge_pause(ranks, 0, 42), {0},
-      {"[dist] rank 0 on node0 did not run for 42 s", "the others have left without it", "all_reduce number 41"});
+      {"[dist] rank 0 on node0 did not run for 42 s", "the others have ended without it", "all_reduce number 41"});
 }
 
 }  // namespace
