@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradients of weights
+constexpr std::uint8_t kStream = 2;  // stream of a GPU: 0 computes, 1 may compute gradients of weights
 
 constexpr std::string_view kGradients = "gradients";
 
@@ -69,7 +69,7 @@ struct Gradients::Start : Bound {
   }
 };
 
-// What its records are called, and run.
+// The names and functions of its records.
 struct Gradients::Queued {
   static constexpr std::string_view name = "queue.all_reduce";
   static constexpr RunFn run = &Gradients::start;
@@ -102,7 +102,8 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
   std::vector<std::int64_t> bytes;
   for (const auto& g : order_) {
     require(g.spec.dtype == DType::f32, "parallel",
-            "the gradient of \"{}\" is {}; expected F32, which sums of many ranks need", g.name, to_string(g.spec));
+            "the gradient of \"{}\" is {}; expected F32, because gradients are summed over ranks in F32", g.name,
+            to_string(g.spec));
     require(index_.emplace(g.name, static_cast<int>(bytes.size())).second, "parallel",
             "two gradients are called \"{}\"", g.name);
     bytes.push_back(g.spec.bytes());
@@ -127,8 +128,8 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
 Gradients::~Gradients() {
   for (auto& work : works_) {
     try {
-      work.wait();            // its memory goes away
-    } catch (const Error&) {  // told already to whoever waited first
+      work.wait();            // its memory is freed
+    } catch (const Error&) {  // already thrown to the first that waited
     }
   }
 }
@@ -140,7 +141,7 @@ const Gradients* Gradients::of(const Instance& exe) {
 
 Tensor Gradients::gradient(std::string_view name) const {
   const auto it = index_.find(name);
-  require(it != index_.end(), "parallel", "no gradient is called \"{}\"", name);
+  require(it != index_.end(), "parallel", "expected the name of a gradient, found \"{}\"", name);
   const auto i = static_cast<std::size_t>(it->second);
   return Tensor(data_ ? data_ + plan_.offset[i] : nullptr, order_[i].spec, device_);
 }
@@ -148,7 +149,8 @@ Tensor Gradients::gradient(std::string_view name) const {
 void Gradients::start(Stream& s, const Grad* operands, const void* args) {
   const auto& a = *static_cast<const Start*>(args);
   auto& self = a.self();
-  require(a.bucket >= 0 && a.bucket < std::ssize(self.names_), "parallel", "there is no bucket {}", a.bucket);
+  require(a.bucket >= 0 && a.bucket < std::ssize(self.names_), "parallel",
+          "expected an existing bucket, found number {}", a.bucket);
   const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
   if (s.device().is_cuda()) {
     const auto group = a.wait ? self.group_ : self.group_.beside();
@@ -187,7 +189,7 @@ void Gradients::computed(Stream& s, const Grad*, const void* args) {
 
 void Gradients::take_times() {
   if (stamps_.empty() || !computed_) return;
-  double seconds = 0, behind = 0;  // behind: the last of them ended so long after everything else
+  double seconds = 0, behind = 0;  // after: how long after everything else the last reduction ended
   for (const auto& [begin, end] : stamps_) {
     seconds += TimedEvent::seconds_between(begin, end);
     behind = std::max(behind, TimedEvent::seconds_between(computed_, end));
@@ -197,11 +199,11 @@ void Gradients::take_times() {
   ++times_.passes;
 }
 
-/// What is left to be reduced while a pass is recorded. The recorder keeps hooks for good: afterwards they find nothing
-/// to do.
+/// The buckets that must still be reduced while a pass is recorded. The recorder keeps its hooks: later they find
+/// nothing to do.
 struct Gradients::Recording {
   std::vector<Operand> buckets;
-  std::vector<int> missing;  // gradients of each bucket that backward has not completed
+  std::vector<int> missing;  // number of gradients of each bucket that backward has not completed
 };
 
 void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
@@ -209,7 +211,7 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::Beside beside(g, options_.overlap ? kStream : 0);
   Start args(this, static_cast<int>(bucket), !options_.overlap);
   clear_padding(args);
-  // One that is only queued is no collective in a trace: "all_reduce.join" is.
+  // A reduction that is only queued is not a collective in a trace: "all_reduce.join" is.
   const Cost cost{.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)};
   const std::span<const Operand> operands(&r.buckets[bucket], 1);
   if (options_.overlap && !device_.is_cuda())
@@ -219,7 +221,7 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {
   const auto r = std::make_shared<Recording>();
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward: a hook must not add leaves
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward, because a hook must not add leaves
     const auto& bucket = plan_.buckets[b];
     const Spec spec{{bucket.bytes / dtype_bytes(DType::f32)}, DType::f32};
     auto* at = data_ ? data_ + bucket.offset : nullptr;
