@@ -31,7 +31,7 @@ Instance::Instance(const Pass& pass, std::shared_ptr<Buffer> arena, Device devic
 Instance::Instance(Recording recorded, std::shared_ptr<Buffer> arena, Device device)
     : Instance(hpcdl::planned(std::move(recorded.program)), std::move(recorded.bindings), std::move(arena), device) {}
 
-// Here, not in every file that holds one: they destroy a dozen members.
+// Defined here, and not in every file that uses it, because it destroys a dozen members.
 Instance::Instance(Instance&&) noexcept = default;
 Instance& Instance::operator=(Instance&&) noexcept = default;
 Instance::~Instance() = default;
@@ -51,7 +51,7 @@ Tensor Instance::resolve(const Operand& o) const {
   const auto at = static_cast<std::size_t>(o.slot);
   const auto& slot = program().slots[at];
   const Tensor memory = slot.kind == SlotKind::state ? bindings_.memory(slot.name) : Tensor();
-  if (slot.kind == SlotKind::state && slot.spec.bytes() > 0) {  // nothing has no place: null on some devices
+  if (slot.kind == SlotKind::state && slot.spec.bytes() > 0) {  // an empty tensor has no memory: null on some devices
     require(memory && memory.spec() == slot.spec && memory.is_contiguous(), "program",
             "\"{}\" must be bound to a contiguous {}, got {}", slot.name, to_string(slot.spec),
             memory ? to_string(memory.spec()) : "nothing");
@@ -68,8 +68,8 @@ void Instance::run_queued(Stream& s) const {
   walk(s);
 }
 
-/// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what
-/// comes next there.
+/// Runs every record on its stream, after what it must wait for. All of them come after earlier work of `s` and before
+/// later work.
 void Instance::walk(Stream& s) const {
   if (dependencies_.streams == 1) {
     for (const auto& step : steps_) step.run(s, step.operands, step.args);

@@ -1,5 +1,5 @@
 #pragma once
-// A planned program bound to memory, to ranks and to a device: walking the records is all that is left to do.
+// A planned program bound to memory, to ranks and to a device: running it only walks the records.
 
 #include <functional>
 #include <memory>
@@ -15,9 +15,9 @@ namespace hpcdl {
 
 class Instance {
  public:
-  /// Allocates on `device`: that of the memory in `bindings` and of the stream it will run on. Everything that records
-  /// of the program name has to be bound. `arena` may be shared by instances that never run at the same time; it is
-  /// used when it is large enough and replaced by a larger one otherwise.
+  /// Allocates on `device`, which is that of the memory in `bindings` and of its stream. Everything that records
+  /// of the program name must be bound. `arena` may be shared by instances that never run at the same time; it is
+  /// used if it is large enough and replaced by a larger one otherwise.
   Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
            Device device = {});
   explicit Instance(const Pass& pass, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
@@ -31,10 +31,10 @@ class Instance {
     if (s.device().is_cuda()) return run_queued(s);
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
   }
-  /// GPU: walks the records once into a graph that run() launches from then on. On a CPU nothing is left to save.
+  /// GPU: captures the records once as a graph that run() launches from then on. On a CPU this does nothing.
   void capture(Stream& s);
   bool captured() const { return static_cast<bool>(capture_); }
-  /// Runs records [begin, end) and calls `after(record index)` behind each: profiling, NaN hunts, hang ledgers.
+  /// Runs records [begin, end) and calls `after(record index)` after each: for profiling, NaN searches, hang ledgers.
   void run(Stream& s, int begin, int end, const std::function<void(int)>& after) const;
 
   /// The memory of a variable: inputs before a run, kept variables after it.
@@ -65,12 +65,12 @@ class Instance {
 
   std::shared_ptr<const Planned> planned_;
   Bindings bindings_;
-  std::vector<std::byte> args_;  // the program's, with their Bounds set; empty where it has none
+  std::vector<std::byte> args_;  // those of the program, with their Bounds set; empty if it has none
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;
   StreamDependencies dependencies_;
-  // The streams behind the first, with the step parameters of the first, made where they are first needed.
+  // The streams after the first, with the step parameters of the first, made when they are first needed.
   mutable std::vector<Stream> own_, beside_;
   mutable const void* owner_ = nullptr;
   mutable std::vector<Event> events_;  // by record

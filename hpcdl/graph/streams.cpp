@@ -6,7 +6,7 @@
 namespace hpcdl {
 namespace {
 
-/// Bytes that an operand touches, those between its rows included.
+/// Bytes that an operand touches, including those between its rows.
 struct Range {
   std::uintptr_t begin, end;
   bool written;
@@ -45,7 +45,7 @@ StreamDependencies stream_dependencies(const Program& program, std::span<const G
   c.last.assign(static_cast<std::size_t>(c.streams) - 1, -1);
   std::vector<std::vector<Range>> ranges;
   for (const auto& r : records) ranges.push_back(ranges_of(r, program, operands));
-  // What stream s has waited for on stream t: nothing up to there needs another event.
+  // The last record of stream t for which stream s has waited: up to there no other event is needed.
   std::vector<std::vector<int>> known(static_cast<std::size_t>(c.streams),
                                       std::vector<int>(static_cast<std::size_t>(c.streams), -1));
   for (std::size_t i = 0; i < records.size(); ++i) {

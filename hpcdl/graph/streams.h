@@ -1,5 +1,5 @@
 #pragma once
-// Programs whose records lie on several streams of one GPU: which record has to wait for which.
+// For programs whose records are on several streams of one GPU: which record has to wait for which.
 
 #include <span>
 #include <vector>
@@ -8,15 +8,15 @@
 
 namespace hpcdl {
 
-/// Order that streams do not give by themselves. Memory decides, not slots: the planner reuses bytes as soon as the
-/// last record that touches them has been passed in program order, and a record on another stream may still be at work
-/// then.
+/// Dependencies that streams do not already ensure. Determined by memory, not by slots: the planner reuses bytes as
+/// soon as the last record that touches them has passed in program order, and a record on another stream may still be
+/// working then.
 struct StreamDependencies {
   int streams = 1;
   std::vector<std::vector<int>>
       waits;                  // per record: records of other streams that must be done, at most one of each stream
-  std::vector<char> signals;  // per record: somebody waits for it
-  std::vector<int> last;      // per stream but the first: its last record, which the end of the run waits for
+  std::vector<char> signals;  // per record: another record waits for it
+  std::vector<int> last;      // per stream except the first: its last record, for which the end of the run waits
 };
 
 /// operands: resolved, all records' in order.
