@@ -87,7 +87,7 @@ std::string wrong_start(const std::vector<std::string>& verbs, const std::string
                ? ""
                : fmt::format("expected a verb, found the option \"{}\"", word);
   if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return "";
-  return fmt::format("no verb \"{}\"{}", word, io::did_you_mean(word, verbs));
+  return fmt::format("unknown verb \"{}\"{}", word, io::did_you_mean(word, verbs));
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST_F(Messages, a_misspelt_option_is_named_in_every_verb) {
   expect_error({"train", "--train.stpes=4"}, 2, "did you mean 'train.steps'?");
   expect_error({"bench", "comm", "--max-byte=1"}, 2,
                "bench comm: unknown option --max-byte; see hpcdl bench comm --help");
-  expect_error({"trian"}, 2, "no verb \"trian\"; did you mean 'train'? See hpcdl --help");
+  expect_error({"trian"}, 2, "unknown verb \"trian\"; did you mean 'train'? See hpcdl --help");
   expect_error({}, 2, "expected a verb; see hpcdl --help");
 }
 
