@@ -93,7 +93,7 @@ build() {
 if build; then
   if [[ $part != bars ]]; then
     for ((shard = 0; shard < 4; shard++)); do  # most of the time is for the double reference, which one core computes
-      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*-*GpuMemoryHeld*'
+      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:device_images*:Cudnn*-*GpuMemoryHeld*'
     done
     beside main_job main_job
     for way in own cudnn; do  # every convolution in this way, if possible; cuDNN needs aligned operands, so direct calls and replays differ

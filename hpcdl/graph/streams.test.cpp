@@ -12,7 +12,7 @@
 namespace hpcdl {
 namespace {
 
-TEST(Streams, EventsOnlyWhereADependencyCrosses) {
+TEST(streams, events_only_where_a_dependency_crosses) {
   Graph g;
   const Spec spec{{4, 8}, DType::f32};
   const Var x = g.input("x", spec);
@@ -37,7 +37,7 @@ TEST(Streams, EventsOnlyWhereADependencyCrosses) {
   EXPECT_EQ(found.last, std::vector<int>{2});
 }
 
-TEST(Streams, ReusedMemoryIsWaitedFor) {
+TEST(streams, reused_memory_is_waited_for) {
   Graph g;
   const Spec spec{{64, 64}, DType::f32};
   const Var x = g.input("x", spec);
@@ -60,7 +60,7 @@ TEST(Streams, ReusedMemoryIsWaitedFor) {
   EXPECT_TRUE(b && c);
 }
 
-TEST(GpuStreams, TheSameBitsAsOnOneStream) {
+TEST(gpu_streams, the_same_bits_as_on_one_stream) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const auto device = Device::cuda(0);
   Pool pool(2);
