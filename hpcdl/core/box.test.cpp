@@ -126,7 +126,7 @@ TEST(box, flat_ranges_are_in_order_and_few_boxes) {
   EXPECT_TRUE(Part::flat({3}, {1, 1}).boxes.empty());
 }
 
-TEST(box, what_two_holders_have_in_common_is_copied_between_any_layouts) {
+TEST(box, common_elements_of_two_holders_are_copied_between_any_layouts) {
   Draws d{{3, 1}};
   std::int64_t strided = 0;
   for (int trial = 0; trial < 3000; ++trial) {
@@ -225,7 +225,7 @@ TEST(box, many_holders_are_checked_in_little_time) {
   EXPECT_TRUE(find_flaw(whole, boxes));
 }
 
-TEST(box, a_part_that_cannot_be_is_refused_in_words) {
+TEST(box, an_impossible_part_is_a_clear_error) {
   const auto said = [](const Part& part, const Shape& local) -> std::string {
     try {
       whole_spec({local, DType::f32}, part, "\"w\"");

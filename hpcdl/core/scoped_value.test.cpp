@@ -7,7 +7,7 @@
 namespace hpcdl {
 namespace {
 
-TEST(scoped_value, what_was_there_comes_back_in_reverse_order) {
+TEST(scoped_value, earlier_values_are_restored_in_reverse_order) {
   std::string x = "outside";
   {
     const ScopedValue<std::string> first(x, "first");

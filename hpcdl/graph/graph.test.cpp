@@ -169,7 +169,7 @@ TEST_F(GraphTest, a_program_that_adds_nothing_leaves_an_earlier_gradient) {
   EXPECT_EQ(values(dw.tensor), (std::vector<float>{2, 4}));
 }
 
-TEST_F(GraphTest, hooks_run_behind_the_last_contribution) {
+TEST_F(GraphTest, hooks_run_after_the_last_contribution) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
   Graph g;
   const Var p = g.parameter("w", w.tensor, dw.tensor);

@@ -57,7 +57,7 @@ TEST(atomic_file, reuses_a_leftover_and_refuses_a_second_writer) {
   EXPECT_EQ(files_in(tmp.path()), 1);
 }
 
-TEST(atomic_file, writes_behind_a_link) {
+TEST(atomic_file, writes_the_target_of_a_link) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a", "old");
   fs::create_symlink("a", tmp / "link");
@@ -67,7 +67,7 @@ TEST(atomic_file, writes_behind_a_link) {
 }
 
 // As root, a rename would turn /dev/null into a file, for every program of the machine. A pipe stands in for it.
-TEST(atomic_file, what_is_no_file_stays_what_it_is) {
+TEST(atomic_file, devices_and_pipes_are_not_replaced) {
   const TempFolder tmp;
   const fs::path pipe = tmp / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -153,7 +153,7 @@ TEST(make_folder, says_where_a_link_leads_nowhere) {
   }
 }
 
-TEST(read_file, refuses_what_is_too_large) {
+TEST(read_file, refuses_files_that_are_too_large) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a", "12345");
   EXPECT_EQ(read_file(tmp / "a", 5), "12345");

@@ -133,7 +133,7 @@ TEST(checkpoint, a_damaged_byte_anywhere_falls_back_to_the_one_before) {
   EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error) << "all damaged must not look like a fresh start";
 }
 
-TEST(checkpoint, what_somebody_has_named_otherwise_stays) {
+TEST(checkpoint, folders_with_other_names_stay) {
   const TempFolder tmp;
   Checkpoints store(tmp.path(), 1);
   store.save(ToyRun(1).state(), ToyRun(1).content());

@@ -40,7 +40,7 @@ class CheckpointNumbers : public testing::Test {
   Json whole_;
 };
 
-TEST_F(CheckpointNumbers, are_held_against_what_they_can_be) {
+TEST_F(CheckpointNumbers, are_compared_with_their_ranges) {
   EXPECT_EQ(said("/step", 7), "");
   struct Case {
     const char *pointer, *key, *expected;

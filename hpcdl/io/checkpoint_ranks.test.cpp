@@ -188,7 +188,7 @@ TEST(checkpoint_ranks, a_folder_that_not_all_see_is_refused_before_anything_is_t
   }
 }
 
-TEST(checkpoint_ranks, what_fails_on_one_rank_fails_on_all_with_its_words) {
+TEST(checkpoint_ranks, an_error_on_one_rank_is_thrown_by_all) {
   const TempFolder tmp;
   const auto expect = [&](const std::vector<std::string>& errors, const std::string& part) {
     for (const auto& e : errors) EXPECT_NE(e.find(part), std::string::npos) << "expected \"" << part << "\" in: " << e;
@@ -220,7 +220,7 @@ TEST(checkpoint_ranks, what_fails_on_one_rank_fails_on_all_with_its_words) {
          "is given twice");
 }
 
-TEST(checkpoint_ranks, wrong_parts_are_refused_in_words) {
+TEST(checkpoint_ranks, wrong_parts_are_clear_errors) {
   const TempFolder tmp;
   save(tmp.path(), 3, {1, 2}, 1);
   const auto message = [&](const std::function<void(std::vector<NamedTensor>&)>& change) -> std::string {

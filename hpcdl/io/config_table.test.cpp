@@ -130,7 +130,7 @@ struct Often {
   void visit(auto&& f) { f("every", every, "between saves", {.min = 0, .max = 1e12}); }
 };
 
-TEST(config, steps_and_times_are_said_in_one_way) {
+TEST(config, steps_and_times_have_one_notation) {
   const auto read = [](const std::string& text) {
     Often o;
     ConfigTable t(o);
@@ -209,7 +209,7 @@ TEST(config, unknown_keys_name_the_nearest) {
   EXPECT_EQ(override_error("-x"), "[config] unknown option -x; keys of the config are set by --SECTION.KEY=VALUE");
 }
 
-TEST(config, variables_that_nothing_read_name_the_nearest) {
+TEST(config, unknown_variables_name_the_nearest) {
   Root r;
   const ConfigTable t(r);
   const std::vector<std::string> others = {"HPCDL_THREADS"};

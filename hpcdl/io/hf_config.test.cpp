@@ -131,7 +131,7 @@ TEST(hf_config, ends_outside_the_vocabulary_end_nothing) {
   EXPECT_EQ(parse_hf_config(json, "config.json").eos, std::vector<std::int64_t>{98});
 }
 
-TEST(hf_config, what_we_cannot_compute_is_an_error) {
+TEST(hf_config, unsupported_features_are_errors) {
   expect_error("model_type", "qwen3", "model_type: expected gpt2 or llama, found \"qwen3\"");
   expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\": this scaling is not supported");
   expect_error("model_type", "resnet18", "a classifier of images");

@@ -87,7 +87,7 @@ TEST_F(MappedFaults, any_thread_may_meet_it_and_one_line_is_said) {
   EXPECT_EQ(std::count(ended.said.begin(), ended.said.end(), '\n'), 1) << ended.said;
 }
 
-TEST_F(MappedFaults, what_is_no_longer_mapped_is_forgotten) {
+TEST_F(MappedFaults, unmapped_files_are_forgotten) {
   const auto ended = in_child([&] {
     for (int i = 0; i < 3000; ++i) const MappedFile once(other_);
     const MappedFile file(file_);

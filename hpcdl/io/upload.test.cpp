@@ -10,7 +10,7 @@
 namespace hpcdl::io {
 namespace {
 
-TEST(upload, refuses_what_is_no_upload) {
+TEST(upload, refuses_invalid_uploads) {
   OwnedTensor a({{8}, DType::f32}), b({{9}, DType::f32});
   Upload upload;
   EXPECT_THROW(upload.add(a.tensor, b.tensor), Error);

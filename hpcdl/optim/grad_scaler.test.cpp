@@ -231,7 +231,7 @@ TEST(scaler, finds_its_scale_from_above) {
   EXPECT_LT(far.loss, 0.1);
 }
 
-TEST(scaler, mistakes_are_told) {
+TEST(scaler, mistakes_are_reported) {
   EXPECT_THROW(GradScaler({.terms = 0}), Error);
   EXPECT_THROW(GradScaler({.init_scale = -1}), Error);
   Pool pool(1);

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(host_by_host, what_the_first_rank_of_a_host_makes_the_others_find) {
+TEST(host_by_host, the_others_find_the_files_of_the_first_rank_of_a_host) {
   for (int n = 1; n <= 5; ++n) {
     std::atomic<int> made[2] = {0, 0};
     testing::run_ranks(n,

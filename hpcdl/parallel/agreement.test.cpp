@@ -17,14 +17,14 @@ std::vector<Fact> told(const std::string& lr, const std::string& seed = "1") {
   return {{"program", "a"}, {"train.lr", lr}, {"train.seed", seed}, {"output", ""}};
 }
 
-TEST(agreement, ranks_that_were_told_the_same_go_on) {
+TEST(agreement, ranks_with_equal_settings_continue) {
   for (int n = 1; n <= 9; ++n)
     testing::run_ranks(n, [&](const comm::Group& world) {
       for (int i = 0; i < 3; ++i) expect_agreement(world, told("0.001"));
     });
 }
 
-TEST(agreement, one_that_was_told_something_else_is_named_by_every_rank) {
+TEST(agreement, a_rank_with_other_settings_is_named_by_every_rank) {
   for (int n = 2; n <= 9; ++n)
     for (const int odd : {0, n / 2, n - 1}) {
       const auto errors = testing::rank_errors(n, [&](const comm::Group& world) {

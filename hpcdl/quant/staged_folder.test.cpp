@@ -64,7 +64,7 @@ TEST(staged_folder, is_whole_or_absent) {
   EXPECT_EQ(names_in(tmp / "new"), std::vector<std::string>{"out"});
 }
 
-TEST(staged_folder, what_a_killed_writer_left_is_removed) {
+TEST(staged_folder, remains_of_a_killed_writer_are_removed) {
   const io::TempFolder tmp;
   { const Writer killed(tmp / "out"); }
   EXPECT_GT(names_in(tmp.path()).size(), 0u);
@@ -77,7 +77,7 @@ TEST(staged_folder, what_a_killed_writer_left_is_removed) {
   EXPECT_EQ(names_in(tmp / "out"), std::vector<std::string>{"model.safetensors"});
 }
 
-TEST(staged_folder, nothing_but_that_is_removed) {
+TEST(staged_folder, nothing_else_is_removed) {
   const io::TempFolder tmp;
   for (const char* name : {".tmp-out", ".tmp-out-1", ".tmp-out2"}) {
     fs::create_directory(tmp / name);

@@ -44,7 +44,7 @@ struct Parts {
   }
 };
 
-TEST(state_table, everything_that_is_kept_is_listed_once) {
+TEST(state_table, all_kept_tensors_are_listed_once) {
   Parts p;
   p.open(true);
   p.table.keep_copies(DType::bf16);

@@ -26,7 +26,7 @@ std::string said(const io::CheckpointInfo& found, std::int64_t steps, std::int64
   return "";
 }
 
-TEST(check_resumed, takes_what_a_run_has_written) {
+TEST(check_resumed, accepts_the_files_of_a_run) {
   EXPECT_EQ(said(checkpoint(), 40, 10), "") << "a finished run";
   EXPECT_EQ(said(checkpoint(), 0, 10), "") << "counted in epochs";
   auto more = checkpoint();

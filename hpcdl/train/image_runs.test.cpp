@@ -229,7 +229,7 @@ TEST(image_run, synchronised_batch_norms_see_the_whole_batch) {
   }
 }
 
-TEST(image_run, a_loss_that_is_no_number_names_the_samples) {
+TEST(image_run, a_loss_that_is_not_finite_names_the_samples) {
   const io::TempFolder tmp;
   RunConfig c;
   image_config(c, tmp, "r");
@@ -328,7 +328,7 @@ TEST_P(GpuImageRun, the_bits_are_those_of_plain_batches_in_host_memory) {
   expect_same_file(tmp / "run/model/model.safetensors", tmp / "plain_model/model.safetensors");
 }
 
-TEST(image_run, on_a_gpu_a_loss_that_is_no_number_is_explained_though_the_next_step_was_under_way) {
+TEST(image_run, on_a_gpu_a_loss_that_is_not_finite_is_explained_although_the_next_step_runs) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const io::TempFolder tmp;
   const auto error = [&](const std::string& name, Observer* observer) {
@@ -345,7 +345,7 @@ TEST(image_run, on_a_gpu_a_loss_that_is_no_number_is_explained_though_the_next_s
   EXPECT_EQ(ahead, error("watched", &observer));
 }
 
-TEST(image_run, other_classes_do_not_resume_and_one_is_none) {
+TEST(image_run, other_classes_do_not_resume_and_one_is_refused) {
   const io::TempFolder tmp;
   const auto images = tmp / "images";
   for (const char* name : {"cat", "dog"}) {

@@ -293,7 +293,7 @@ TEST(trainer, the_learning_rate_follows_the_batch) {
   EXPECT_NE(said.at(0).find("x 4 = 0.00195 (linear scaling to 12 samples in a step)"), std::string::npos) << said.at(0);
 }
 
-TEST(trainer, a_warm_up_that_is_longer_than_the_run_is_told) {
+TEST(trainer, a_warm_up_that_is_longer_than_the_run_is_reported) {
   const io::TempFolder tmp;
   for (const int warmup : {4, 40}) {
     RunConfig c;
@@ -372,7 +372,7 @@ TEST(trainer, a_run_keeps_its_tokenizer_when_its_text_changes) {
   EXPECT_EQ(io::read_file(tmp / "r/model/tokenizer.json"), tokenizer);
 }
 
-TEST(trainer, without_a_cache_that_can_be_written_it_caches_beside_the_run) {
+TEST(trainer, without_a_writable_cache_it_caches_next_to_the_run) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -383,7 +383,7 @@ TEST(trainer, without_a_cache_that_can_be_written_it_caches_beside_the_run) {
   EXPECT_FALSE(fs::is_empty(tmp / "r/cache"));
 }
 
-TEST(trainer, a_loss_that_is_no_number_names_step_and_tensor) {
+TEST(trainer, a_loss_that_is_not_finite_names_step_and_tensor) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -410,7 +410,7 @@ TEST(trainer, a_scale_that_can_fall_no_further_names_the_record) {
   }
 }
 
-TEST(trainer, mistakes_are_told_before_the_work) {
+TEST(trainer, mistakes_are_reported_before_the_work) {
   const io::TempFolder tmp;
   RunConfig no_text, no_output, small_vocab;
   toy_config(no_text, tmp, "a");

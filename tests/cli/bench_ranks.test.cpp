@@ -63,7 +63,7 @@ TEST(bench_ranks, the_table_compares_with_native_only_where_there_is_one) {
   EXPECT_EQ(r.out.find("as fast as native"), std::string::npos) << r.out;
 }
 
-TEST(bench_ranks, what_cannot_be_done_is_refused_with_what_can) {
+TEST(bench_ranks, an_impossible_choice_is_refused_with_the_possible_ones) {
   expect_usage_error(comm({"-n", "2", "--collective", "all_to_all", "--algorithm", "ring", "--bytes", "1K"}),
                      "no all_to_all by ring between 2 ranks on 1 host over threads: expected auto, pairwise, shared");
   expect_usage_error(comm({"-n", "2", "--collective", "allreduce"}), "did you mean 'all_reduce'");
@@ -98,7 +98,7 @@ const std::vector<std::string> kSmall = {"-n",        "2",  "--layers", "1",  "-
                                          "--context", "16", "--vocab",  "64", "--batch", "2",  "--rounds", "1",
                                          "--threads", "1",  "--json"};
 
-TEST(bench_ranks, ddp_tells_each_bucket_size_beside_waiting_and_beside_no_exchange) {
+TEST(bench_ranks, ddp_compares_bucket_sizes_with_waiting_and_with_no_exchange) {
   auto words = kSmall;
   words.insert(words.begin(), {"--buckets", "0.01,25"});
   const auto r = bench("ddp", words);

@@ -94,7 +94,7 @@ TEST(completion, bash_offers_what_fits) {
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--prompt", "train"}), "\n") << "files are left to the shell";
 }
 
-TEST(completion, is_written_under_the_names_that_are_looked_for) {
+TEST(completion, is_written_under_the_usual_names) {
   const io::TempFolder tmp;
   for (const char* kind : {"bash", "zsh", "fish", "man"}) printed({"completion", kind, "--out", (tmp / kind).string()});
   for (const char* file : {"bash/hpcdl", "zsh/_hpcdl", "fish/hpcdl.fish", "man/hpcdl.1", "man/hpcdl-bench-comm.1"})

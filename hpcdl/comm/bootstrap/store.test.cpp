@@ -136,7 +136,7 @@ TEST(store, a_late_rank_is_named) {
         << errors[static_cast<std::size_t>(r)];
 }
 
-TEST(store, a_key_that_nobody_sets_is_named) {
+TEST(store, a_key_that_is_never_set_is_named) {
   Launch launch(2);
   expect_none(run_ranks(2, [&](int r) {
     const auto store = launch.join(r);

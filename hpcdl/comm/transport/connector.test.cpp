@@ -61,7 +61,7 @@ TEST(connector, ranks_that_call_each_other_have_one_socket) {
   }
 }
 
-TEST(connector, many_that_call_each_other_all_have_theirs) {
+TEST(connector, many_ranks_that_call_each_other_all_have_sockets) {
   constexpr int n = 12;
   std::vector<std::unique_ptr<Side>> sides;
   for (int r = 0; r < n; ++r) sides.push_back(std::make_unique<Side>(r, n));
@@ -85,7 +85,7 @@ TEST(connector, many_that_call_each_other_all_have_theirs) {
     for (std::size_t b = a + 1; b < n; ++b) expect_connected(sockets[a][b], sockets[b][a]);
 }
 
-TEST(connector, a_rank_that_has_ended_or_leaves_is_told) {
+TEST(connector, a_rank_that_has_ended_or_leaves_is_reported) {
   for (const bool leaves : {false, true}) {
     const Side here(1);
     Side other(0);
@@ -121,7 +121,7 @@ TEST(connector, a_rank_of_another_round_is_not_let_in) {
 
 /// A kernel tells its own processes that a peer has gone. Asked for it every 5 s for 32,640 connections, it lost the
 /// questions, and ended the connections.
-TEST(connector, a_peer_of_this_host_is_not_asked_whether_it_is_there) {
+TEST(connector, a_peer_on_this_host_is_not_probed) {
   const Socket listening = listen_at("127.0.0.1", 0);
   std::string why;
   const Socket near = connect_to("127.0.0.1", port_of(listening), 2s, why);

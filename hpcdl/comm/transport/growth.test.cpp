@@ -76,7 +76,7 @@ template <class Body> void in_world(int n, Body&& body) {
   }));
 }
 
-TEST(growth, ranks_hold_sockets_to_their_neighbours_alone) {
+TEST(growth, ranks_hold_sockets_only_to_their_neighbours) {
   const int n = ranks_for_test();
   const auto links =
       static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(n - 1)));  // of halving, and of trees

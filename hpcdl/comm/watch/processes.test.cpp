@@ -97,7 +97,7 @@ TEST(processes, a_frozen_rank_is_named_and_leaves_when_it_wakes) {
   }
 }
 
-TEST(processes, different_shapes_are_told) {
+TEST(processes, different_shapes_are_reported) {
   auto ranks = launch(3, "size", 2);
   expect_verdict(
       ranks, 3, -1,
@@ -105,21 +105,21 @@ TEST(processes, different_shapes_are_told) {
        "all_reduce number 41 of group world, sum of 512 F32, grad.0 while rank 0 on ", "sum of 1024 F32, grad.0"});
 }
 
-TEST(processes, a_different_order_is_told) {
+TEST(processes, a_different_order_is_reported) {
   auto ranks = launch(2, "order", 1);
   expect_verdict(ranks, 2, -1,
                  {"rank 1 on ", "is in all_gather number 41 of group world, 16 F32, weights while rank 0 on ",
                   "is in all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
 }
 
-TEST(processes, a_rank_that_hangs_outside_collectives_is_named_and_made_to_leave) {
+TEST(processes, a_rank_that_hangs_outside_collectives_is_named_and_ended) {
   auto ranks = launch(3, "hang", 1);
   expect_verdict(ranks, 3, -1,
                  {"[dist] rank 1 on ", "has been in data for ",
                   "did not come to all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
 }
 
-TEST(processes, a_rank_that_ends_by_an_error_of_its_own_is_told_by_all) {
+TEST(processes, the_own_error_of_a_rank_is_reported_by_all) {
   auto ranks = launch(3, "error", 1);
   expect_verdict(ranks, 3, 1, {"[dist] rank 1 on ", "ended by an error of its own: [data] tokens.bin is gone"});
   EXPECT_EQ(ranks.wait(1, Clock::now() + kLimit), exit_code::kInternal);

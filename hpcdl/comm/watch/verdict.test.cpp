@@ -65,14 +65,14 @@ TEST(verdict, a_rank_elsewhere_is_named_with_what_it_does) {
   expect_parts(judge(ranks, 1, -1), {2, 3}, {"rank 2 on node1, rank 3 on node1 are not there", "in data"});
 }
 
-TEST(verdict, who_waits_for_others_in_turn_is_not_the_cause) {
+TEST(verdict, a_rank_that_waits_for_others_is_not_the_cause) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[3].report.collective = collective(Collective::all_gather, 9, 64, "w", 8, 2);
   expect_parts(judge(ranks, 0, 3), {1}, {"rank 1 on node0 has been in compute"});
 }
 
-TEST(verdict, groups_of_one_name_are_told_apart) {
+TEST(verdict, groups_of_one_name_are_distinguished) {
   auto ranks = all_waiting(4);
   for (int r : {0, 1, 2, 3})
     ranks[static_cast<std::size_t>(r)].report.collective =
@@ -141,7 +141,7 @@ TEST(verdict, where_collectives_are_part_of_the_work) {
   expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1 does not answer", "; rank 2 on node1 has been in compute"});
 }
 
-TEST(verdict, a_host_whose_ranks_are_all_away_is_named_itself) {
+TEST(verdict, a_host_is_named_if_all_its_ranks_are_missing) {
   auto ranks = all_waiting(6);
   for (int r : {2, 3}) ranks[static_cast<std::size_t>(r)].kind = Kind::silent;
   expect_parts(
@@ -154,7 +154,7 @@ TEST(verdict, a_host_whose_ranks_are_all_away_is_named_itself) {
 }
 
 /// A broadcast is over for its root and others before the last rank has come.
-TEST(verdict, who_has_gone_on_or_finished_is_not_blamed_for_who_is_away) {
+TEST(verdict, ranks_that_continued_or_finished_are_not_blamed_for_missing_ones) {
   auto ranks = all_waiting(4);
   ranks[1].report.collective = collective(Collective::all_gather, 42, 64, "w");
   ranks[2] = doing(ranks[2], Phase::compute);
@@ -169,7 +169,7 @@ TEST(verdict, who_has_gone_on_or_finished_is_not_blamed_for_who_is_away) {
                {"rank 3 on node1 has been in data for 12 s", "; rank 1 on node0 has finished its run"});
 }
 
-TEST(verdict, who_came_late_is_named_though_it_is_there_by_now) {
+TEST(verdict, a_late_rank_is_named_even_if_it_has_arrived) {
   auto ranks = all_waiting(4);
   ranks[2].report.collective.since = 300'000'000;
   expect_parts(
@@ -180,7 +180,7 @@ TEST(verdict, who_came_late_is_named_though_it_is_there_by_now) {
       << "who came soon after is not what all wait for";
 }
 
-TEST(verdict, where_all_are_there_and_nothing_comes_the_link_is_named) {
+TEST(verdict, the_link_is_named_if_all_wait_and_nothing_arrives) {
   expect_parts(judge(all_waiting(4), 0, 3), {0, 3},
                {"all ranks are in all_reduce number 41",
                 "rank 0 on node0 has waited 2.5 s and gets nothing from rank 3 on node1", "cannot reach each other"});
@@ -203,7 +203,7 @@ TEST(verdict, the_link_between_hosts_is_named_and_not_two_ranks_of_one) {
   EXPECT_EQ(one_host.sentence.find("hosts"), std::string::npos) << one_host.sentence;
 }
 
-TEST(verdict, what_the_transport_said_is_kept) {
+TEST(verdict, the_error_of_the_transport_is_kept) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[0].report.collective.since = 60'000'000;
@@ -221,7 +221,7 @@ TEST(verdict, what_the_transport_said_is_kept) {
   expect_parts(judge(ranks, stuck), {1}, {"ranks make different calls: rank 1 on node0 is in all_reduce number 41"});
 }
 
-TEST(verdict, who_has_finished_is_named_though_its_connection_is_gone) {
+TEST(verdict, a_finished_rank_is_named_even_if_its_connection_is_gone) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[1].kind = Kind::finished;
@@ -237,7 +237,7 @@ TEST(verdict, no_time_is_claimed_where_no_wait_has_failed) {
   EXPECT_EQ(v.sentence.find("GPU"), std::string::npos) << v.sentence;
 }
 
-TEST(verdict, who_did_not_run_blames_nobody_else) {
+TEST(verdict, a_rank_that_did_not_run_blames_no_other) {
   auto ranks = all_waiting(3);
   expect_parts(
       judge_pause(ranks, 0, 42), {0},

@@ -140,7 +140,7 @@ TEST(watch, a_rank_that_is_late_is_named_with_its_phase) {
   }
 }
 
-TEST(watch, different_shapes_are_told) {
+TEST(watch, different_shapes_are_reported) {
   const auto o = run(3, [](Place& p) {
     p.all_reduce("a");
     p.all_reduce("grad.1", p.world.rank() == 1 ? 512 : 1024);
@@ -149,7 +149,7 @@ TEST(watch, different_shapes_are_told) {
                  "alpha is in all_reduce number 2 of group world, sum of 1024 F32, grad.1"});
 }
 
-TEST(watch, a_different_order_is_told) {
+TEST(watch, a_different_order_is_reported) {
   const auto o = run(2, [](Place& p) {
     if (p.world.rank() == 0) p.all_gather("w"), p.all_reduce("g");
     else p.all_reduce("g"), p.all_gather("w");
@@ -195,7 +195,7 @@ TEST(watch, a_frozen_rank0_is_named_by_the_others) {
              {0});
 }
 
-TEST(watch, an_error_of_one_rank_is_told_by_all_at_once) {
+TEST(watch, an_error_of_one_rank_is_reported_by_all_at_once) {
   for (const int bad : {0, 2}) {
     const auto begin = Clock::now();
     const auto o = run(
@@ -219,7 +219,7 @@ TEST(watch, a_rank_that_finishes_early_is_named) {
   expect_all(o, {"rank 1 on beta has finished its run; rank", "waits in all_reduce number 3"}, {1});
 }
 
-TEST(watch, whose_main_thread_hangs_elsewhere_is_made_to_leave) {
+TEST(watch, a_rank_whose_main_thread_hangs_is_ended) {
   const auto o = run(
       2,
       [](Place& p) {
@@ -246,7 +246,7 @@ TEST(watch, work_that_never_ends_is_asked_about_where_it_is_limited) {
   }
 }
 
-TEST(watch, groups_of_one_name_are_told_apart) {
+TEST(watch, groups_of_one_name_are_distinguished) {
   const auto o = run(
       4,
       [](Place& p) {

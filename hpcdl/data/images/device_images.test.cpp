@@ -65,7 +65,7 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
 
 /// Queued far ahead of the GPU, which gets round to nothing before the last batch is there: no copy may overtake what
 /// reads its block.
-TEST_P(DeviceImagesTest, a_block_is_written_again_behind_what_reads_it) {
+TEST_P(DeviceImagesTest, a_block_is_written_again_after_its_readers) {
   constexpr int kBlocks = 3, kBatches = 20;
   ImageLoader cpu(set_, plain()), loader(set_, options_);
   DeviceImages images([&] { return &loader.next(); }, loader.layout(), *stream_, loader.table(), kBlocks);

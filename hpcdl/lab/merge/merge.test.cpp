@@ -223,7 +223,7 @@ TEST(merge, the_file_keeps_to_the_form_and_draws_arrows) {
   EXPECT_EQ(trace.at("distributedInfo").at("world_size"), 3);
 }
 
-TEST(merge, what_does_not_belong_together_is_refused) {
+TEST(merge, traces_of_different_runs_are_refused) {
   const auto error = [](std::vector<RankTrace> traces) {
     try {
       merge(std::move(traces));

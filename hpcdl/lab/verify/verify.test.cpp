@@ -128,7 +128,7 @@ TEST(verify, only_the_kernels_own_time_is_limited) {
   }
 }
 
-TEST(verify, what_a_kernel_prints_is_no_result) {
+TEST(verify, output_of_a_kernel_is_not_a_result) {
   const auto k = kernel_of([](const hpcdl_call* c) {
     std::puts("a word of the kernel");
     return add(c, [](float*, std::int64_t) {});
@@ -176,7 +176,7 @@ TEST(verify, unknown_names_suggest_the_nearest) {
   EXPECT_THROW(verdict_of(k), UsageError);
 }
 
-TEST(verify, libraries_that_are_none_say_so) {
+TEST(verify, invalid_libraries_are_clear_errors) {
   EXPECT_THROW(library_kernels("no/such/library.so"), Error);
   EXPECT_THROW(library_kernels(HPCDL_SOURCE_DIR "/README.md"), Error);
 }
