@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What mixed precision costs in accuracy and gains in speed: trains one configuration in f32 and in other types from several seeds, and prints the
+"""The cost of mixed precision in accuracy and its gain in speed: trains one configuration in f32 and in other types from several seeds, and prints the
 accuracy on images held out, its difference from f32 with the standard error over the seeds, and samples per second.
 
     bench/amp_accuracy.py [--config examples/demos/3_mixed_precision.toml] [--seeds 3] [--types f32,bf16] [--json FILE] [--section.key=value ...]
 
-The program comes from HPCDL_BIN (build/release/hpcdl); everything else is handed to `hpcdl train`.
+The program comes from HPCDL_BIN (build/release/hpcdl); all other arguments are passed to `hpcdl train`.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
     o, words = p.parse_known_args()
     types = o.types.split(",")
     results = {t: [] for t in types}
-    for seed in range(1, o.seeds + 1):  # types in turns: what disturbs the machine disturbs all of them
+    for seed in range(1, o.seeds + 1):  # types in turns, so that disturbances of the machine affect all of them
         for t in types:
             results[t].append(train(o.config, t, seed, words))
             print(f"seed {seed}  {t:<5} accuracy {100 * results[t][-1][0]:6.2f} %  {results[t][-1][1]:9.0f} samples/s", flush=True)

@@ -1,5 +1,5 @@
-// Every convolution of SimpleCNN (batch 128) and of ResNet-18 on 32 x 32 images (batch 32): forward, dx and dw by
-// themselves. Prints "ready", then for every line of standard input the milliseconds of each; bench/peers/conv2d.py
+// Every convolution of SimpleCNN (batch 128) and of ResNet-18 on 32 x 32 images (batch 32): forward, dx and dw
+// separately. Prints "ready", then for every line of standard input the milliseconds of each; bench/peers/conv2d.py
 // lets PyTorch take turns with it.
 //   conv2d_layers [bf16]
 
@@ -25,7 +25,7 @@ struct Layer {
   int stride;
 };
 
-// As in bench/peers/conv2d.py.
+// The same as in bench/peers/conv2d.py.
 const Layer kLayers[] = {
     {"SimpleCNN 1", 128, 32, 3, 64, 3, 1},
     {"SimpleCNN 2", 128, 16, 64, 128, 3, 1},
@@ -76,7 +76,7 @@ class Run {
   OwnedTensor x_, w_, y_, dx_, dw_;
 };
 
-/// Milliseconds of the faster of two calls behind one that is not measured.
+/// Milliseconds of the faster of two calls after one that is not measured.
 template <class F> double milliseconds(F&& f) {
   double best = 1e9;
   for (int i = 0; i < 3; ++i) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What `make demo` takes on this machine as a new user meets it: in a fresh clone, without a compiler cache.
+"""The cost of `make demo` on this machine for a new user: in a fresh clone, without a compiler cache.
 
     bench/demo_time.py [--picture]     writes bench/results/MACHINE/demo.json; --picture also docs/demo.png, by headless Chromium
 
-The time holds the build, not the installation of packages. Memory is the largest resident set of one process, disk what the clone holds afterwards.
+The time includes the build, but not the installation of packages. Memory is the largest resident set of one process, disk the size of the clone afterwards.
 """
 
 import os
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 import common  # noqa: E402
 
-WINDOW = "1180,900"  # of the picture: the part of the report that a first look sees
+WINDOW = "1180,900"  # size of the picture: the top part of the report
 
 
 def timed(*command, cwd):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How far results are from double precision, and how much of what docs/numerics.md allows that is: products, attention, convolutions, INT4 weights.
+"""The errors of results relative to double precision, and their share of the tolerance of docs/numerics.md: products, attention, convolutions, INT4 weights.
 
     bench/errors.py [--device cuda] [--json FILE]     FILE: bench/results/MACHINE/errors.json
 
 Both sides read the same operands. "rms" is the root mean square of the error over that of the exact result, "rounding" the same of the exact result
-rounded to the type it is stored in, which nothing can be better than. "share" is the largest error of an element as a share of what is allowed for that
-element (hpcdl/core/tolerance.h). PyTorch takes its own way, with f32 as f32. Needs the Python module (HPCDL_MODULE: its folder) and torch.
+rounded to the type it is stored in, which is the least possible error. "share" is the largest error of an element as a share of the tolerance of that
+element (hpcdl/core/tolerance.h). PyTorch chooses its own kernels, with f32 as f32. Needs the Python module (HPCDL_MODULE: its folder) and torch.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def rms(t):
 
 
 def row(name, dtype, ours, theirs, exact, terms, magnitudes, beyond=0.0):
-    """terms: of the sum behind an element; magnitudes: the sum of their absolute values; beyond: what the law allows on top, in units of those."""
+    """terms: of the sum of an element; magnitudes: the sum of their absolute values; beyond: an additional tolerance, in units of those."""
     allowed = 2 * HALF_ULP[ours.dtype] * exact.abs() + ((4 + terms**0.5) * 2.0**-24 + beyond) * magnitudes
     error, size = (ours.double() - exact).abs(), rms(exact)
     return {"name": name, "dtype": dtype, "rms": rms(error) / size, "rounding": rms(exact.to(ours.dtype).double() - exact) / size,
@@ -58,8 +58,8 @@ def attention(device):
         shape = (1, 4, 1024, 64)
         q, k, v = (random((*shape[:3], shape[3] + i), dtype, device, s)[..., : shape[3]].contiguous() for i, s in enumerate((9.0, 1.0, 1.0)))
         p = torch.softmax(q.double() @ k.double().transpose(-1, -2) / 8, -1)
-        beyond = 0.0 if dtype == torch.float32 else HALF_ULP[dtype]  # probabilities are rounded to it on their way to the values
-        # A score is a sum of 64 terms; what it errs, the exponential makes relative to the probability.
+        beyond = 0.0 if dtype == torch.float32 else HALF_ULP[dtype]  # probabilities are rounded to it before they are multiplied by the values
+        # A score is a sum of 64 terms; the exponential makes its error a relative error of the probability.
         scores = (4 + 64**0.5) * 2.0**-24 * (q.double().abs() @ k.double().abs().transpose(-1, -2) / 8).max().item()
         yield row("attention, 1024 keys, heads of 64", name, hpcdl.attention(q, k, v), F.scaled_dot_product_attention(q, k, v), p @ v.double(), 1024, p @ v.double().abs(), beyond + 2 * scores)
 
@@ -82,7 +82,7 @@ def convolutions(device):
 
 
 def int4():
-    """Of normal weights: what 4 bits cost, and what activations of 8 bits add to that. On the CPU, which quantises."""
+    """For normal weights: the error of 4 bits, and the additional error of activations of 8 bits. On the CPU, which quantises."""
     x, w = random((64, 4096), torch.float32, "cpu"), random((1024, 4096), torch.float32, "cpu", 0.02)
     for group in (32, 64, 128):
         q = hpcdl.int4_quantize(w.numpy(), group=group)

@@ -17,8 +17,8 @@
 
 namespace hpcdl::bench {
 
-/// Runs body(world) on every rank and returns the exit code of all. Before anything has asked for a GPU: a copy of a
-/// process that has cannot use it.
+/// Runs body(world) on every rank and returns the exit code of all. To be called before the process uses a GPU: a copy
+/// of a process that has cannot use it.
 template <class F> int fork_ranks(int ranks, F&& body) {
   const std::string run = "bench." + std::to_string(getpid());
   std::vector<pid_t> others;
@@ -47,7 +47,7 @@ template <class F> int fork_ranks(int ranks, F&& body) {
   return code;
 }
 
-/// Calls timed() on all ranks for every line that rank 0 reads, and prints there what it returns (JSON); "ready" comes
+/// Calls timed() on all ranks for every line that rank 0 reads, and prints its result (JSON) there; "ready" comes
 /// first.
 template <class F> void for_each_line(const comm::Group& world, F&& timed) {
   const bool speaks = world.rank() == 0;

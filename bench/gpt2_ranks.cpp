@@ -1,9 +1,9 @@
 // Our side of bench/gpu/ranks.py: GPT-2 124M, data parallel over GPUs, with the line protocol of
 // bench/peers/gpt2_ddp.py. One process for each GPU.
 //   gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[/FIRST_MB][:beside|:wait|:apart]]...
-// Of several kinds of buckets, each is measured for itself, without lines on stdin, with rank 0's time stamps around
-// every exchange of its last step: how long they took, waiting for peers included, and how long the step stood still
-// for them. apart: every GPU for itself, nothing is exchanged.
+// With several kinds of buckets, each is measured separately, without lines on stdin, with time stamps of rank 0 around
+// every exchange of its last step: how long they took, including waits for peers, and how long the step waited
+// for them. apart: every GPU trains alone, nothing is exchanged.
 
 #include <chrono>
 #include <cstdio>
@@ -49,7 +49,7 @@ class Trainer {
     steps(3);
   }
 
-  /// Of b.steps steps, from when all ranks are there.
+  /// The time of b.steps steps, starting when all ranks are ready.
   nlohmann::json timed() {
     parallel::any_rank(world_, false);
     const auto start = std::chrono::steady_clock::now();
@@ -83,7 +83,7 @@ class Trainer {
   void queue_pass() {
     trainer_.accumulate({tokens_.data(), tokens_.size() - 1}, {tokens_.data() + 1, tokens_.size() - 1}, step_++, 0);
   }
-  /// As `hpcdl train` does, each pass is queued before the step in front of it has been waited for.
+  /// As in `hpcdl train`, each pass is queued before waiting for the previous step.
   double steps(int n) {
     double loss = 0;
     queue_pass();

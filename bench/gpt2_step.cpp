@@ -1,5 +1,5 @@
 // Our side of bench/peers/gpt2_step.py and bench/gpu/bars.py: GPT-2 124M, one training step (forward, backward, clip,
-// AdamW) for every line on stdin. Peak memory is the process's on a CPU, and what it has taken of the GPU's on one.
+// AdamW) for every line on stdin. Peak memory is that of the process on a CPU, and what it has allocated on a GPU.
 //   gpt2_step BATCH CONTEXT f32|tf32|bf16 [DEVICE]
 
 #include <cstdio>
@@ -45,7 +45,8 @@ int main(int argc, char** argv) {
     const double loss = trainer.update(3e-4, batch * length).loss;
     const double ms = (clock.now() - start) * 1e3;
     if (step == 0 || !device.is_cuda())
-      peak = bench::taken_bytes(device) - before;  // a GPU's is planned and taken once, and may be shared with others
+      peak = bench::taken_bytes(device) -
+             before;  // memory of a GPU is planned and allocated once, and the GPU may be shared with others
     if (step == 0) std::cout << "ready\n";
     else
       std::cout << nlohmann::json(

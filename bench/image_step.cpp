@@ -1,5 +1,5 @@
 // Our side of bench/peers/image_step.py and bench/gpu/bars.py: training steps of an image classifier (forward,
-// backward, SGD with momentum), as many as each line on stdin says, and their mean time.
+// backward, SGD with momentum), the number on each line of stdin, and their mean time.
 //   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]    with --records first: the time of each record,
 //   of ten steps, and no steps
 
@@ -28,12 +28,12 @@ namespace {
 
 using namespace hpcdl;
 
-/// Time of each kind of record over all steps, as `hpcdl profile` takes it: on a GPU by CUPTI inside of the captured
+/// Time of each kind of record over all steps, measured as in `hpcdl profile`: on a GPU by CUPTI inside of the captured
 /// programs.
 class ByRecord : public train::Observer {
  public:
   explicit ByRecord(Device device) : timer_(lab::record_timer(device)) {}
-  /// Before and behind a step.
+  /// Before and after a step.
   void begin_step(std::int64_t) override { runs_.clear(), programs_.clear(), timer_->begin(); }
   void end_step(std::int64_t) override {
     lab::StepTrace trace;
@@ -128,7 +128,8 @@ int main(int argc, char** argv) {
   std::vector<std::int32_t> targets(static_cast<std::size_t>(batch));
   for (std::size_t i = 0; i < images.size(); ++i) images[i] = 2 * rng.uniform(i) - 1;
   for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(rng.below(i, 10));
-  // On a GPU they lie there, as PyTorch's do; and a step is looked at while the next one runs, as the trainer does.
+  // The images lie on the GPU, as in PyTorch; and the result of a step is read while the next one runs, as in the
+  // trainer.
   const Tensor on_host[] = {Tensor(images.data(), inputs[0].spec), Tensor(targets.data(), inputs[1].spec)};
   std::vector<OwnedTensor> there;
   std::vector<View> in;
@@ -154,7 +155,7 @@ int main(int argc, char** argv) {
     trainer.watch(nullptr);
     return by_record.print(), 0;
   }
-  // A GPU's memory is planned and taken once, and asked about before others begin to take theirs.
+  // Memory of a GPU is planned and allocated once, and measured before others begin to allocate theirs.
   const std::int64_t on_gpu = device.is_cuda() ? bench::taken_bytes(device) - before : 0;
   std::cout << "ready" << std::endl;
   while (std::getline(std::cin, line)) {

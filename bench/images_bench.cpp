@@ -1,6 +1,6 @@
-// Images a second of one loader worker, by what it does to them: medians of seven runs, taken in turns. The caller
-// makes the batches itself, and its processor time is what counts, so that nothing but the work is measured: a worker
-// that has a core makes so many.
+// Images per second of one loader worker, by its processing: medians of seven runs, taken in turns. The caller
+// makes the batches itself, and only its processor time counts, so that only the work is measured: a worker
+// with its own core reaches this rate.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ using namespace hpcdl::data;
 
 namespace {
 
-/// As many images in memory as CIFAR-10 has in one file.
+/// The number of images in one file of CIFAR-10, in memory.
 std::shared_ptr<const ImageSet> cifar_like() {
   const auto source = open_images("", Split::train, {.procedural_train = 10000, .remember = false});
   CifarPiece piece;

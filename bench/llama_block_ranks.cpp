@@ -1,7 +1,7 @@
 // A block of Llama 3 8B (d = 4096, 32 heads over 8 of keys and values, MLP 14336), forward and backward in bf16 with
 // f32 weights, computed by RANKS GPUs together: 4 x 2048 tokens, between a small embedding and a small head. For every
-// line on stdin the milliseconds of a captured pass; of several schemes each is measured for itself. beside: gradients
-// of weights on a second stream, under which the exchange of dx is hidden.
+// line on stdin the milliseconds of a captured pass; with several schemes each is measured separately. beside:
+// gradients of weights on a second stream, under which the exchange of dx is hidden.
 //   llama_block_ranks RANKS[xLAYERS] [conjugate|sequence|naive[:beside]]...
 
 #include <chrono>
@@ -26,11 +26,11 @@ namespace {
 using namespace hpcdl;
 using parallel::TensorParallel;
 
-constexpr int kPasses = 10;  // behind each line
+constexpr int kPasses = 10;  // passes per line
 
 constexpr std::int64_t kBatch = 4, kLength = 2048;
 
-int layers = 1;  // three less one tell what a layer takes without embedding, last norm and head
+int layers = 1;  // the difference of three and one gives the time of a layer without embedding, last norm and head
 
 struct Kind {
   TensorParallel::Scheme scheme = TensorParallel::conjugate;
@@ -123,7 +123,7 @@ Kind kind_of(const std::string& text) {
   const auto colon = text.find(':');
   for (const auto s : {TensorParallel::conjugate, TensorParallel::sequence, TensorParallel::naive})
     if (text.substr(0, colon) == nn::scheme_name(s)) return {s, colon != std::string::npos, text};
-  fail_usage("bench", "no scheme \"{}\": expected conjugate, sequence or naive", text);
+  fail_usage("bench", "unknown scheme \"{}\": expected conjugate, sequence or naive", text);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ using namespace hpcdl;
 
 namespace {
 
-/// An op that does nothing, with the operands of a typical one: what is left is the cost of the walk and of the call.
+/// An op that does nothing, with the operands of a typical one: its cost is that of the walk and of the call.
 struct Nothing {
   static constexpr std::string_view name = "nothing";
   struct Args {};

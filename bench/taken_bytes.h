@@ -1,5 +1,5 @@
 #pragma once
-// How much memory a side of a comparison takes.
+// Memory that a side of a comparison uses.
 
 #include <sys/resource.h>
 
@@ -13,7 +13,7 @@
 
 namespace hpcdl::bench {
 
-/// The largest resident size of this process, or the bytes of a GPU that nobody has free.
+/// The largest resident size of this process, or the bytes of a GPU that are not free.
 inline std::int64_t taken_bytes([[maybe_unused]] Device device) {
 #if HPCDL_CUDA
   if (device.is_cuda()) {

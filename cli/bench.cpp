@@ -1,4 +1,4 @@
-// hpcdl bench: ops at their shapes, timed by the protocol of the lab, beside other libraries and against the speed of
+// hpcdl bench: ops at their shapes, timed by the protocol of the lab, next to other libraries and against the speed of
 // light.
 
 #include <algorithm>
@@ -131,7 +131,7 @@ Json header(const BenchOptions& o, const Pool& pool, const compare::Options& p) 
             {"patience", p.patience},
             {"half_width", p.half_width},
             {"confidence", p.confidence},
-            {"order", "random, the next round reversed"},
+            {"order", "random order, the next round in reverse order"},
             {"seed", p.seed}}},
           {"peers", Json::object()},
           {"missing", Json::object()},
@@ -203,8 +203,8 @@ Json distribution(const BenchOptions& o, const Json& cases, std::string& text) {
   result["least"] = at(0), result["p5"] = at(0.05), result["median"] = at(0.5), result["most"] = at(1);
   text += fmt::format(
       "{} shapes, seed {}, {}: least {:.2f}, 5th percentile {:.2f}, median {:.2f}, most {:.2f}; the worst:\n",
-      found.size(), o.seed, peers ? "times as fast as the fastest peer" : "share of light", at(0), at(0.05), at(0.5),
-      at(1));
+      found.size(), o.seed, peers ? "times as fast as the fastest peer" : "share of the speed of light", at(0),
+      at(0.05), at(0.5), at(1));
   for (std::size_t i = 0; i < std::min<std::size_t>(10, found.size()); ++i) {
     text += fmt::format("  {:6.3f}  {}\n", found[i].first, found[i].second);
     result["worst"].push_back({{"case", found[i].second}, {"ratio", found[i].first}});
@@ -237,7 +237,7 @@ class Bench {
     load_peers();
     Work progress(console());
     if (o_.aa)
-      say("A/A: {} repeats of {} s for each of {} cases, at most {} in all", o_.repeats, o_.seconds, cases_.size(),
+      say("A/A: {} repeats of {} s for each of {} cases, at most {} in total", o_.repeats, o_.seconds, cases_.size(),
           format_duration(self_test_seconds() * static_cast<double>(cases_.size())));
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       const auto done = static_cast<double>(i), all = static_cast<double>(cases_.size());
@@ -287,13 +287,13 @@ class Bench {
         say("{}: {} ({})", name, p.version, p.file);
     }
   }
-  /// Those in out_["cases"]: without the ones that failed.
+  /// The cases in out_["cases"]: those that did not fail.
   std::vector<lab::Case> timed_cases() const {
     std::vector<lab::Case> list;
     for (const auto& b : done_) list.push_back(b.what);
     return list;
   }
-  /// Of the repeats of one case: a repeat that a noisy machine draws out takes the time of others.
+  /// For all repeats of one case: a repeat that takes longer on a noisy machine uses up the time of others.
   double self_test_seconds() const { return o_.repeats * o_.seconds; }
 
   compare::CaseBench one(const lab::Case& c, const compare::AfterRepeat& after) {
@@ -311,7 +311,7 @@ class Bench {
                                      after);
     auto b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
     for (int again = 0; again < 2 && !b.fault().empty();
-         ++again) {  // the roofs may be from a slower hour of this machine
+         ++again) {  // the roofs may have been measured while this machine was slower
       measure_roofs();
       b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
     }

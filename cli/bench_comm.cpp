@@ -72,13 +72,13 @@ lab::CommCase case_of(const BenchCommOptions& o, std::int64_t bytes) {
   lab::CommCase c{parse_name<Collective>(o.collective, 4, comm::collective_name, "collective"), bytes,
                   lab::comm_dtype(o.dtype), parse_name<comm::Reduce>(o.op, 3, comm::reduce_name, "operation")};
   if (c.dtype == DType::none)
-    fail_usage("bench", "no dtype \"{}\": expected fp32, bf16, fp16, fp64, int32 and so on", o.dtype);
+    fail_usage("bench", "unknown dtype \"{}\": expected fp32, bf16, fp16, fp64, int32 and so on", o.dtype);
   if (!is_float(c.dtype) && c.op == comm::Reduce::avg)
     fail_usage("bench", "integers have no average: take --op sum or max");
   return c;
 }
 
-/// MPI adds no 16-bit floats.
+/// MPI cannot add 16-bit floats.
 bool native_can(const Group& g, const lab::CommCase& c) {
   const bool reduces = c.what == Collective::all_reduce || c.what == Collective::reduce_scatter;
   return lab::has_native(g) && !(reduces && (c.dtype == DType::bf16 || c.dtype == DType::f16));
@@ -105,7 +105,7 @@ class CommBench {
     return fmt::format("{}, {}, {}, {}", o_.collective, ranks(),
                        o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
   }
-  /// Of the bytes that are moved: whole elements, as many for each rank.
+  /// Rounds the bytes that are moved to whole elements, the same number for each rank.
   lab::CommCase case_here(std::int64_t bytes) const {
     auto c = case_of(o_, bytes);
     c.bytes = lab::part_elements(c, g_.size()) * lab::parts(c, g_.size()) * dtype_bytes(c.dtype);
@@ -243,7 +243,7 @@ std::function<int()> add_bench_comm(const Command& bench) {
   sub.option("--rounds", o->protocol.rounds, "Rounds for each size, instead of --seconds").range(3, 100000);
   sub.flag("--check", o->protocol.check, "First compare the results with sums in double");
   sub.flag("--save", o->save, "After a sweep: let auto use what was fastest on this machine from now on");
-  sub.flag("--alone", o->alone, "Leave native out");
+  sub.flag("--alone", o->alone, "Do not measure native");
   sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
   sub.option("--svg", o->svg, "Draw bus bandwidth over size into this file");
   return [o] { return bench_comm(*o); };

@@ -6,7 +6,7 @@
 
 namespace hpcdl::cli {
 
-/// Adds `hpcdl bench comm` to the verb; what it returns runs it.
+/// Adds `hpcdl bench comm` to the verb; the returned function runs it.
 std::function<int()> add_bench_comm(const Command& bench);
 
 }  // namespace hpcdl::cli

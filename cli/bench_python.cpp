@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 bool lives_in_python(const std::string& name) { return name == "torch" || name == "triton"; }
 
-/// The environment of the child: a build's own module, beside the program, is found without being installed.
+/// The environment of the child: it finds the module of a build, next to the program, without an installation.
 std::vector<std::string> child_environment() {
   std::vector<std::string> out;
   std::error_code ignored;
@@ -67,7 +67,7 @@ std::string last_line(const fs::path& file) {
   return text.substr(text.find_last_of('\n') + 1);
 }
 
-/// A Python that has our module; empty when there is none, and why.
+/// A Python that has our module; if there is none, empty, and the reason.
 std::string find_python(const fs::path& scratch, std::string& why) {
   const char* chosen = std::getenv("HPCDL_BENCH_PYTHON");
   for (const std::string python : {chosen && *chosen ? chosen : "python3", "/usr/bin/python3"}) {
@@ -101,8 +101,8 @@ Json request(const std::vector<std::string>& names, const std::vector<lab::Case>
   return j;
 }
 
-/// One case of the answer into ours. Peers were timed beside our kernel called from Python: that side keeps its own
-/// name.
+/// Copies one case of the answer into ours. Peers were timed in turns with our kernel called from Python: that side
+/// keeps its own name.
 std::string merge(const lab::Case& c, const Json& from, Json& to) {
   const bool fault = to.contains("fault");
   const Json sides = from.value("sides", Json::object()), missing = from.value("missing", Json::object()),

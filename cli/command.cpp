@@ -20,7 +20,7 @@ CLI::Validator worded(std::function<std::string(const std::string&)> check) {
   return CLI::Validator([check = std::move(check)](std::string& text) { return check(text); }, "");
 }
 
-/// That a value can be read at all; what a range asks comes after it.
+/// Checks that a value can be parsed; its range is checked afterwards.
 template <class T> std::string cannot_be_read(const std::string& text) {
   T value{};
   if (CLI::detail::lexical_cast(text, value)) return "";
@@ -28,7 +28,7 @@ template <class T> std::string cannot_be_read(const std::string& text) {
                      text.empty() ? "nothing" : text);
 }
 
-/// NaN lies in every range for who only compares with the ends.
+/// Comparing only with the ends of the range would accept NaN.
 template <class T> CLI::Validator between(T least, T most) {
   return worded([least, most](const std::string& text) {
     T value{};
@@ -91,7 +91,7 @@ template <class T> Option Command::option(const std::string& names, T& value, co
   if constexpr (std::is_arithmetic_v<T>) option->check(cannot_be_read<T>);
   else if constexpr (std::is_arithmetic_v<typename T::value_type> && !std::is_same_v<T, std::string>)
     option->check(cannot_be_read<typename T::value_type>);
-  if constexpr (std::unsigned_integral<T>)  // the parser takes -1 for the largest number
+  if constexpr (std::unsigned_integral<T>)  // the parser reads -1 as the largest number
     option->check([](const std::string& text) {
       return text.starts_with('-') ? "expected a number of 0 or more, found " + text : std::string();
     });

@@ -16,7 +16,7 @@ class Option;
 
 namespace hpcdl::cli {
 
-/// A handle on an option; the parser owns it.
+/// A reference to an option, which the parser owns.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
@@ -31,16 +31,16 @@ class Option {
   Option not_negative() const;
   Option one_of(std::initializer_list<const char*> words) const;
   Option one_of(std::initializer_list<int> numbers) const;
-  /// As many values as these after one name.
+  /// Takes several values after one name.
   Option values(int least, int most) const;
-  /// One value each time that a repeatable option is named, so that a positional word may follow.
+  /// Takes one value each time the option is given, so that a positional word may follow.
   Option one_each() const;
   Option separated_by(char delimiter) const;
 
-  // What --help shows.
+  // Sets what --help shows.
   Option shows_default() const;
   Option kind(const std::string& name) const;
-  /// Stands for kind, range and default.
+  /// Replaces kind, range and default in --help.
   Option described_as(const std::string& text) const;
   Option group(const std::string& name) const;
 
@@ -48,7 +48,7 @@ class Option {
   CLI::Option* option_;
 };
 
-/// A handle on a sub-command; the parser owns it.
+/// A reference to a sub-command, which the parser owns.
 class Command {
  public:
   explicit Command(CLI::App* app) : app_(app) {}
@@ -58,19 +58,19 @@ class Command {
   template <class T> Option option(const std::string& names, T& value, const std::string& help) const;
   Option flag(const std::string& names, bool& value, const std::string& help) const;
   Command subcommand(const std::string& name, const std::string& help) const;
-  /// Behind the options in --help.
+  /// Printed after the options in --help.
   void footer(const std::string& text) const;
-  /// Words that no option takes are left for rest().
+  /// Words that no option takes are kept for rest().
   void takes_rest() const;
   std::vector<std::string> rest() const;
 
-  /// "--model" and so on, the long ones.
+  /// The long names: "--model" and so on.
   std::vector<std::string> option_names() const;
-  /// What this is a command of, or of a command of: every verb with its options.
+  /// The root of the command tree, which holds every verb with its options.
   const CLI::App* program() const;
   bool given(const std::string& option) const;
   bool chosen(const std::string& subcommand) const;
-  /// Called once this command was parsed.
+  /// Called after this command was parsed.
   void when_chosen(std::function<void()> f) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace hpcdl::cli {
 namespace {
 
-/// The verb as it was called, "bench comm", and what belongs to it. Null: none was.
+/// The verb as it was called, "bench comm", and its command. Null: no verb was called.
 struct Chosen {
   std::string name;
   const CLI::App* verb = nullptr;
@@ -26,7 +26,7 @@ struct Chosen {
 /// "--modle" of "--modle=x".
 std::string name_of(const std::string& word) { return word.substr(0, word.find('=')); }
 
-/// The first option among the words that the verb does not take; "": there is none. Keys of a run have a dot.
+/// The first option among the words that the verb does not know; "": there is none. Keys of a run contain a dot.
 std::string unknown_option(const std::vector<std::string>& words) {
   const auto option = std::find_if(words.begin(), words.end(), [](const auto& w) {
     return w.size() > 1 && w.starts_with('-') && name_of(w).find('.') == std::string::npos;
@@ -61,14 +61,14 @@ std::string about(const Chosen& chosen, const CLI::Error& error, const std::vect
     if (option && option->get_items_expected_max() == 0) return fmt::format("{} takes no value", name);
     return fmt::format("expected a value after {}, found none", name);
   }
-  // Every option with a value checks it first (cli/command.cpp): a flag was given one.
+  // Every option that takes a value checks it first (cli/command.cpp), so this is a flag that was given a value.
   if (dynamic_cast<const CLI::ConversionError*>(&error)) return fmt::format("{} takes no value", name);
   if (const auto typo = unknown_option(left); !typo.empty()) return about_option(chosen, typo);
   if (dynamic_cast<const CLI::RequiredError*>(&error))
     return name.starts_with('-') ? fmt::format("{} needs {}", chosen.name, name)
                                  : fmt::format("{} needs one more argument, {}", chosen.name, name);
   if (!left.empty()) return fmt::format("{} takes no argument \"{}\" here", chosen.name, left.front());
-  return fmt::format("{}: these arguments do not fit together", chosen.name);
+  return fmt::format("{}: these arguments cannot be combined", chosen.name);
 }
 
 }  // namespace

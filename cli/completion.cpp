@@ -201,14 +201,14 @@ std::string fish(const std::vector<ListedVerb>& verbs) {
   return out;
 }
 
-/// Text for troff: no line of it is a request.
+/// Escapes text for troff, so that no line of it is a request.
 std::string troff(std::string_view text) {
   auto out = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
   out = replaced(replaced(out, "\n.", "\n\\&."), "\n'", "\n\\&'");
   return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
 }
 
-constexpr std::size_t kPageColumns = 72;  // of notes, which man does not fill: 80 less its indentation
+constexpr std::size_t kPageColumns = 72;  // width of notes, which man does not fill: 80 minus its indentation
 
 std::string page_name(const std::string& path) { return path.empty() ? "hpcdl" : "hpcdl-" + replaced(path, " ", "-"); }
 
@@ -248,7 +248,7 @@ std::vector<File> files_of(const CompletionOptions& o, const std::vector<ListedV
   std::vector<File> pages;
   for (const auto& v : verbs)
     if (!o.out.empty() || v.path == o.verb) pages.emplace_back(page_name(v.path) + ".1", man_page(v));
-  if (pages.empty()) fail_usage("completion", "no verb \"{}\"; hpcdl --help lists them", o.verb);
+  if (pages.empty()) fail_usage("completion", "unknown verb \"{}\"; hpcdl --help lists all verbs", o.verb);
   return pages;
 }
 

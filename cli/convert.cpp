@@ -1,4 +1,4 @@
-// hpcdl convert: the same model in another type or in other shards.
+// hpcdl convert: writes a model with another data type or other shards.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -76,7 +76,7 @@ int convert(ConvertOptions& o) {
 
 void add_convert(const Command& program, Run& run) {
   add_verb<ConvertOptions>(
-      program, run, "convert", "Writes a model folder again with another type or other shards",
+      program, run, "convert", "Writes a copy of a model folder with another data type or other shards",
       [](const Command& sub, ConvertOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();

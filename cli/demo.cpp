@@ -1,5 +1,5 @@
 // hpcdl demo: text of this machine -> tokenizer -> training -> checkpoint -> INT4 -> generation from the mapped model,
-// and a report of it all.
+// and a report.
 
 #include <algorithm>
 #include <chrono>
@@ -94,7 +94,8 @@ void Demo::collect_text() {
   FoundText found;
   if (options_.text.empty()) {
     found = find_text(kTextBytes);
-    require(std::ssize(found.text) >= kLeastText, "demo", "this machine has only {} of English text: give --text FILE",
+    require(std::ssize(found.text) >= kLeastText, "demo",
+            "this machine has only {} of English text, which is too little: give --text FILE",
             format_bytes(static_cast<double>(found.text.size())));
   } else {
     found = read_given(options_.text);
@@ -141,7 +142,7 @@ void Demo::configure() {
                      {"memory bandwidth", fmt::format("{:.0f} GB/s", roofs_.memory() / 1e9)}};
 }
 
-/// As many steps as this machine can do in the time, from a few trial steps on random tokens.
+/// Number of steps that this machine can do in the time, estimated from a few trial steps on random tokens.
 std::int64_t Demo::steps_in(double seconds) {
   auto c = config_.model;
   c.vocab = config_.data.vocab_size;
@@ -221,7 +222,8 @@ void Demo::evaluate() {
       report_.validation_perplexity);
 }
 
-/// The first words of parts the model has not seen, which leave room in its context for what it adds.
+/// The first words of parts that the model has not seen, short enough to leave room in its context for what it
+/// generates.
 std::vector<std::string> prompts(const std::string& text) {
   constexpr std::size_t kLongest = 64;
   std::vector<std::string> list;
@@ -233,7 +235,7 @@ std::vector<std::string> prompts(const std::string& text) {
   return list;
 }
 
-/// Without the runs of empty lines that a small model likes to write.
+/// Removes the runs of empty lines that a small model often writes.
 std::string tidy(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -305,11 +307,11 @@ void Demo::finish() {
 }
 
 int Demo::go() {
-  // A demo starts from the beginning, and may replace an earlier one, but no run of another kind.
+  // A demo starts from the beginning. It may replace the results of an earlier demo, but not those of any other run.
   const bool mine = fs::exists(out_ / "text" / "held_out.txt");
   for (const auto& file : {run_ / "config.toml", int4_ / "config.json"})
     if (!mine && fs::exists(file))
-      fail_usage("demo", "{} is there and was not made by a demo: choose another folder with --out", file.string());
+      fail_usage("demo", "{} exists and was not made by a demo: choose another folder with --out", file.string());
   io::make_folder(out_);
   bool done = false;
   stage("finding text", [&] { collect_text(); });

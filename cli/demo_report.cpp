@@ -30,7 +30,7 @@ lab::Table comparison(const DemoReport& r) {
                {"peak memory while generating", bytes(a.peak_rss_bytes), bytes(b.peak_rss_bytes)}}};
 }
 
-/// Two figures of one model on one page need a reason.
+/// Explains why the page shows two perplexities of one model.
 std::string why_perplexities_differ(const DemoReport& r) {
   return fmt::format(
       "The perplexity was measured on {} tokens that were held out before training. The dots of the loss curve end at "

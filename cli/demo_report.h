@@ -1,5 +1,5 @@
 #pragma once
-// What the demo found, as a page.
+// The results of the demo as a page.
 
 #include <cstdint>
 #include <string>

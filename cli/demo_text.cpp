@@ -73,7 +73,7 @@ std::string read_some(const fs::path& file) {
       stream->read(text, kLimit - text.size());
     }
   } catch (const Error&) {
-    text.clear();  // unreadable or damaged: there is more elsewhere
+    text.clear();  // unreadable or damaged: skipped, because other files have enough text
   }
   return text;
 }
@@ -84,7 +84,7 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-/// POD and reStructuredText mark words up; the text reads better without.
+/// Removes the markup of words in POD and reStructuredText.
 std::string without_markup(std::string_view line, Form form) {
   std::string out;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -138,7 +138,7 @@ template <class F> void for_paragraphs(const std::string& text, Form form, F&& t
   flush();
 }
 
-/// What makes two paragraphs the same: their letters.
+/// Two paragraphs are the same if their letters are.
 std::size_t fingerprint(const std::string& paragraph) {
   std::string letters;
   for (const char c : paragraph)
@@ -224,7 +224,7 @@ FoundText find_text(std::int64_t bytes) {
     if (taken > 0 && std::find(found.places.begin(), found.places.end(), place.folder) == found.places.end())
       found.places.emplace_back(place.folder);
   }
-  // Mixed, so that the end, which evaluation takes, is of the same kind as the rest.
+  // Shuffled, so that the end, which evaluation takes, is of the same kind as the rest.
   found.files = std::ssize(units);
   const Rng rng{1, 1};
   for (std::size_t i = units.size(); i > 1; --i) std::swap(units[i - 1], units[rng.below(i, i)]);

@@ -19,15 +19,15 @@ struct FoundText {
 /// paragraph once, up to `bytes`. Deterministic for one machine.
 FoundText find_text(std::int64_t bytes);
 
-/// Where a part of a text may begin, at `from` or soon after: with a paragraph if one begins before `until`, else with
-/// a line, else with a word, else with a character.
+/// Where a part of a text may begin, at `from` or soon after it: at a paragraph if one begins before `until`, else at
+/// a line, else at a word, else at a character.
 std::size_t begin_of_part(std::string_view text, std::size_t from, std::size_t until);
 
-/// Bytes of the first `count` words of a text, or of fewer where they are longer than `most` bytes. A word that is longer
-/// than that is cut between characters.
+/// Bytes of the first `count` words of a text, or of fewer words if those exceed `most` bytes. A word that is
+/// longer than that is cut between characters.
 std::size_t first_words(std::string_view text, int count, std::size_t most);
 
-/// The text without the part of a word that it ends with, as a text cut after so many tokens does; "..." stands for it.
+/// A text that was cut after some tokens may end within a word: replaces that part of a word with "...".
 std::string whole_words(const std::string& text);
 
 /// Whether a paragraph reads like prose rather than code, tables or lists of names.

@@ -12,7 +12,8 @@ struct NumberedDemo {
   bool json = false, quick = false;
 };
 
-/// One of the four demos in examples/demos: its page as text or as JSON, and as OUT/report.html. Returns the exit code.
+/// Runs one of the four demos in examples/demos: prints its page as text or JSON, writes OUT/report.html. Returns the
+/// exit code.
 int run_demo(const NumberedDemo& options);
 
 }  // namespace hpcdl::cli

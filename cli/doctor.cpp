@@ -1,4 +1,4 @@
-// hpcdl doctor: what this machine has, what is missing, which feature or speed that costs, and how to mend it.
+// hpcdl doctor: what this machine has, what is missing, which feature or speed that costs, and how to fix it.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

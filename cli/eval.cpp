@@ -23,7 +23,7 @@ struct EvalOptions {
 
 DType compute_type(const EvalOptions& o) { return o.dtype == "bf16" ? DType::bf16 : DType::f32; }
 
-/// A run's folder holds its model in model/.
+/// The folder of a run holds its model in model/.
 std::filesystem::path model_folder(const std::string& given) {
   const std::filesystem::path path(given);
   return !std::filesystem::exists(path / "config.json") && std::filesystem::exists(path / "model" / "config.json")

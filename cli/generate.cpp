@@ -22,7 +22,7 @@ namespace {
 
 struct GenerateOptions {
   std::string model, prompt, prompt_file, ids, device = "cpu";
-  int tokens = 0;  // 0: not said
+  int tokens = 0;  // 0: not given
   infer::SamplingOptions sampling;
   bool json = false, ignore_eos = false;
   TuneOption tune;
@@ -44,13 +44,13 @@ std::vector<std::int32_t> prompt_ids(const GenerateOptions& o, const io::Tokeniz
   return ids;
 }
 
-/// As many tokens as were asked for; unasked, some, as far as the context has room for them.
+/// The number of tokens to add: the one that was asked for, or a default that fits into the context.
 int new_tokens(const GenerateOptions& o, std::int64_t prompt, std::int64_t context) {
   constexpr std::int64_t kSome = 100;
   return o.tokens > 0 ? o.tokens : static_cast<int>(std::clamp<std::int64_t>(context - prompt, 1, kSome));
 }
 
-/// What ranks that share the layers must have alike; the prompt is rank 0's.
+/// Options that must be the same on all ranks that share the layers; the prompt is taken from rank 0.
 std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesystem::path& folder) {
   std::string files;
   for (const auto& file : io::list_folder(folder))
@@ -67,7 +67,7 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--tune", o.tune.mode}};
 }
 
-/// On the ranks that a launcher has started, which share the layers; alone otherwise. Rank 0 speaks.
+/// The ranks that a launcher has started share the layers; without a launcher there is one rank. Rank 0 prints.
 int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
   const int asked = o.threads.checked("generate");
@@ -85,7 +85,7 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   if (o.ids.empty() || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
   std::vector<std::int32_t> prompt;
   if (speaks) prompt = prompt_ids(o, tokenizer ? &*tokenizer : nullptr);
-  // Standard input may be rank 0's alone, as mpirun has it: its prompt is that of all.
+  // mpirun gives standard input to rank 0 only, so all ranks take the prompt of rank 0.
   if (shared) prompt = parallel::of_first_rank(ranks.world(), std::move(prompt));
   std::optional<io::StreamDecoder> decoder;
   if (tokenizer) decoder.emplace(*tokenizer);

@@ -31,9 +31,9 @@ namespace {
 
 constexpr auto kHello = std::chrono::seconds(60);
 constexpr std::string_view kGreeting = "hpcdl-agent ";
-constexpr int kNoConnection = 255, kNotFound = 127, kNotRun = 126;  // as ssh and shells end
+constexpr int kNoConnection = 255, kNotFound = 127, kNotRun = 126;  // exit codes of ssh and of shells
 
-/// Variables that belong to a host, an account or a session, and have a value of their own elsewhere.
+/// Variables that belong to a host, an account or a session: other hosts have their own values.
 bool stays_here(std::string_view name) {
   for (const std::string_view own :
        {"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "HOSTNAME", "HOST", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "TMPDIR",
@@ -55,16 +55,16 @@ std::map<std::string, std::string> passed_on() {
   return all;
 }
 
-/// "user@host" by its address.
+/// The address of "user@host".
 std::string address_of(const std::string& host) { return host.substr(host.rfind('@') + 1); }
 
-/// A host as this program sees it.
+/// What this program knows about a host.
 struct Host {
   std::string name;
   int number = 0;
   pid_t pid = -1;
   bool running = true, ready = false;
-  int status = 0;  // of ssh, when it has ended
+  int status = 0;  // exit status of ssh, once it has ended
   int error = 0;   // errno: ssh could not be started
   int port = 0;    // free there
   std::string version;
@@ -145,7 +145,7 @@ void HostsRunner::connect(Host& h) {
   h.pid = fork();
   require(h.pid >= 0, "launch", "cannot start {}: {}", words.front(), std::strerror(errno));
   if (h.pid == 0) {
-    setpgid(0, 0);  // signals of a terminal are passed on, and end no connection
+    setpgid(0, 0);  // signals of the terminal are passed on, and do not end the connection
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
     for (const int ignored : {SIGPIPE, SIGXFSZ}) signal(ignored, SIG_DFL);
@@ -163,7 +163,7 @@ void HostsRunner::connect(Host& h) {
     fail_usage("launch", "cannot run {}: {}; --ssh names another command", words.front(), std::strerror(h.error));
 }
 
-/// Until all have said who they are. Throws for the first that will not.
+/// Waits until the agents of all hosts have answered. Throws for the first that cannot.
 void HostsRunner::hear_hellos() {
   const auto until = Clock::now() + kHello;
   for (;;) {
@@ -219,12 +219,12 @@ void HostsRunner::order(Host& h) {
   for (std::size_t at = 0; at < text.size();) {
     const auto n = write(h.orders.get(), text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return;  // it has gone, which its end tells
+    if (n < 0) return;  // it has ended; the end of its output reports that
     at += static_cast<std::size_t>(n);
   }
 }
 
-/// One that hears nothing any more is given up at the second SIGKILL.
+/// An agent that no longer reads is given up at the second SIGKILL.
 void HostsRunner::signal_all(int signal) {
   const bool again = signal == SIGKILL && kills_++ > 0;
   if (signal == SIGKILL && !again) begin_ending(1);
@@ -238,7 +238,7 @@ void HostsRunner::signal_all(int signal) {
 
 void HostsRunner::hear(Host& h, const std::string& line) {
   if (h.ready) return hear_rank(h, line);
-  if (!line.starts_with(kGreeting)) return;  // what a shell says when it begins
+  if (!line.starts_with(kGreeting)) return;  // output of a shell that starts
   std::istringstream in(line.substr(kGreeting.size()));
   if (in >> h.port && std::getline(in.ignore(), h.version)) h.ready = true;
 }
@@ -275,7 +275,7 @@ void HostsRunner::pump(bool at_end) {
   }
 }
 
-/// ssh has ended: its ranks have told how they did, or are lost with their host.
+/// ssh has ended: its ranks have reported how they ended, or are lost with their host.
 void HostsRunner::reap() {
   for (auto& h : hosts_) {
     if (!h->running || waitpid(h->pid, &h->status, WNOHANG) != h->pid) continue;
@@ -302,7 +302,7 @@ int run_agent() {
   print_text(fmt::format("{}{} {}\n", kGreeting, port, version()));
   std::string line;
   for (char c; line.empty() || line.back() != '\n'; line += c) {
-    const auto n = read(STDIN_FILENO, &c, 1);  // no byte of what follows
+    const auto n = read(STDIN_FILENO, &c, 1);  // reads no byte of what follows
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return exit_code::kDone;  // the ranks are not to start
   }

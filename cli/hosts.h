@@ -1,7 +1,7 @@
 #pragma once
-// Ranks on several hosts. `hpcdl launch --hosts` runs ssh for each of them, and there `hpcdl launch --agent`, which says
-// who it is, reads one order and runs the ranks. What the two say to each other goes over ssh's standard input and
-// output: the secret is on no command line, and when either side goes, the other hears it.
+// Ranks on several hosts. `hpcdl launch --hosts` runs ssh for each host, and ssh runs `hpcdl launch --agent`, which
+// says who it is, reads one order and runs the ranks. Messages between the two go over ssh's standard input and
+// output: the secret is on no command line, and each side notices when the other ends.
 //
 //   agent:  hpcdl-agent PORT VERSION        once; a port that is free there
 //   launch: {"ranks": ...}                  once; then "15", a signal for all ranks
@@ -24,8 +24,8 @@ struct HostsOptions {
   RanksOptions ranks;              // of each host
 };
 
-/// As run_ranks(). MASTER_ADDR and MASTER_PORT are of the first host. Throws UsageError, before any rank has started,
-/// that names the host and says what is wrong with it.
+/// Like run_ranks(). MASTER_ADDR and MASTER_PORT are those of the first host. Throws UsageError, before any rank has
+/// started, that names the host and says what is wrong with it.
 RanksResult run_on_hosts(const HostsOptions& options);
 
 /// `hpcdl launch --agent`.

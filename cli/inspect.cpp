@@ -36,7 +36,7 @@ struct InspectOptions {
   bool json = false, program = false, check = false;
 };
 
-/// The model of a folder, of either kind, for a run of default settings.
+/// The model of a folder, text or images, for a run with default settings.
 void take_model(train::RunConfig& config, const fs::path& folder) {
   if (!models::is_image_config(io::read_json(io::config_of_model(folder)))) {
     config.model = io::read_hf_config(folder);
@@ -46,7 +46,7 @@ void take_model(train::RunConfig& config, const fs::path& folder) {
   config.model.family = models::family_of(config.image.family);
 }
 
-/// "dp=8,tp=4": axes that are not named have one rank, and none is named twice.
+/// "dp=8,tp=4": an axis that is not named has one rank; naming an axis twice is an error.
 parallel::MeshShape mesh_shape(const std::string& words) {
   parallel::MeshShape shape;
   for (std::size_t at = 0; at < words.size();) {
@@ -56,7 +56,7 @@ parallel::MeshShape mesh_shape(const std::string& words) {
     const auto* number = word.data() + std::min(axis.size() + 1, word.size());
     const auto [rest, error] = std::from_chars(number, word.data() + word.size(), ranks);
     const bool known = axis == "dp" || axis == "tp";
-    if (words.find(axis + "=") < at) fail_usage("inspect", "--mesh: {} is there twice, got \"{}\"", axis, words);
+    if (words.find(axis + "=") < at) fail_usage("inspect", "--mesh: {} is given twice in \"{}\"", axis, words);
     if (!known || error != std::errc() || rest != word.data() + word.size() || ranks < 1 || ranks > 1 << 20)
       fail_usage("inspect", "--mesh: expected the ranks along dp and tp, such as dp=8,tp=4, got \"{}\"", words);
     (axis == "dp" ? shape.dp : shape.tp) = ranks;
@@ -80,10 +80,10 @@ std::vector<NamedPass> passes_of_step(const train::StepPrograms& step) {
   return list;
 }
 
-/// Of a generator with room for `capacity` tokens.
+/// The programs of a generator with room for `capacity` tokens.
 std::vector<NamedPass> passes_of_generator(const models::Trainable& any, std::int64_t capacity) {
   const auto* model = dynamic_cast<const models::LanguageModel*>(&any);
-  if (!model) fail_usage("inspect", "--generate: an image classifier generates nothing");
+  if (!model) fail_usage("inspect", "--generate: an image classifier cannot generate text");
   require(capacity <= model->config().context, "inspect", "{} tokens do not fit into the model's context of {}",
           capacity, model->config().context);
   std::vector<NamedPass> list{{"one token", infer::step_pass(*model, 1, capacity)}};
@@ -121,7 +121,7 @@ Json json_of(const Program& program) {
 }
 
 /// The programs of one training step, as a rank records them: of a run's TOML file, or of a model folder with the
-/// default settings. Neither weights nor data nor other ranks are there.
+/// default settings. It needs neither weights nor data nor other ranks.
 int inspect_programs(const InspectOptions& o) {
   train::RunConfig config;
   if (o.path.ends_with(".toml")) train::table_of(config).load({o.path}, {});
@@ -172,7 +172,7 @@ int inspect_programs(const InspectOptions& o) {
   return exit_code::kDone;
 }
 
-/// The tensors of a new image classifier, as its files would hold them.
+/// The tensors of a new image classifier, as its files will hold them.
 int inspect_arch(const InspectOptions& o) {
   models::ImageConfig config{
       .family = o.arch == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn,
@@ -214,8 +214,8 @@ void check(const io::TensorFolder& folder) {
   }
 }
 
-/// The safetensors file, or the folder that holds the model: that of the index of its shards; a training run keeps it
-/// in model/.
+/// The safetensors file, or the folder that holds the model: for an index of shards, its folder; for a training run,
+/// model/.
 fs::path model_of(const fs::path& path) {
   require(fs::exists(path), "inspect", "{}: no such file or folder", path.string());
   if (path.filename() == "model.safetensors.index.json") return path.has_parent_path() ? path.parent_path() : ".";
@@ -236,9 +236,9 @@ int inspect(InspectOptions& o, const Command& sub) {
   for (const char* option : {"--program", "--check"})
     if (!o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} needs a path, not --arch", option);
   for (const char* option : {"--stem", "--classes"})
-    if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} belongs to --arch", option);
+    if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} is only for --arch", option);
   for (const char* option : {"--mesh", "--rank", "--generate"})
-    if (!o.program && sub.given(option)) fail_usage("inspect", "{} belongs to --program", option);
+    if (!o.program && sub.given(option)) fail_usage("inspect", "{} is only for --program", option);
   if (o.program && o.check)
     fail_usage("inspect", "--program reads no tensors, and --check reads all of them: give only one of the two");
   if (!o.arch.empty()) return inspect_arch(o);
@@ -253,7 +253,7 @@ int inspect(InspectOptions& o, const Command& sub) {
   std::int64_t parameters = 0, bytes = 0;
   for (const auto& t : folder.tensors()) parameters += int4::parameters_in(t.name, t.spec), bytes += t.spec.bytes();
   const auto config = fs::exists(config_file) ? Json::parse(io::read_json(config_file).dump()) : Json();
-  // Not all that the files of an image classifier hold is trained.
+  // The files of an image classifier also hold tensors that are not trained.
   if (fs::is_directory(path) && fs::exists(config_file) && models::is_image_config(io::read_json(config_file)))
     parameters = models::ImageModel::open(path).parameter_count();
 

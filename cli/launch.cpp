@@ -1,4 +1,4 @@
-// hpcdl launch: N ranks of one command on this host, or on each of several, started again from their last checkpoint
+// hpcdl launch: N ranks of one command on this host, or on each of several, restarted from their last checkpoint
 // when one is lost.
 
 #include <unistd.h>
@@ -32,7 +32,7 @@ struct LaunchOptions {
   bool plain = false, agent = false;
 };
 
-/// This program by the name that ps and top are to show; where its file has been replaced since, what is running.
+/// This program, by the name that ps and top show; if its file has been replaced since, the one that is running.
 std::string own_path() {
   const std::filesystem::path self = "/proc/self/exe";
   std::error_code none;
@@ -54,7 +54,7 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
                    {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
                    {"TORCHELASTIC_MAX_RESTARTS", std::to_string(o.max_restarts)},
                    {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
-  // Others of this host cannot join the ranks, nor pretend to be one.
+  // A secret, so that other users of this host can neither join the ranks nor pretend to be one.
   if (comm::job_secret().empty()) r.environment["HPCDL_SECRET"] = comm::new_secret();
   if (!o.hosts.empty()) {
     r.program = o.program;
@@ -62,18 +62,18 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
         r.environment.contains("HPCDL_SECRET") ? r.environment["HPCDL_SECRET"] : comm::job_secret();
     return r;
   }
-  // All ranks share the CPUs that this process may use.
+  // The ranks share the CPUs that this process may use.
   if (!std::getenv("OMP_NUM_THREADS") && !std::getenv("HPCDL_THREADS"))
     r.environment["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cpus() / o.count));
   return r;
 }
 
-/// Ctrl-C: then this program ends by it, too, so that a script around it stops.
+/// After Ctrl-C this program ends by SIGINT, too, so that a script around it stops.
 bool interrupted(const RanksResult& result, const RankEnd& first) {
   return result.asked == SIGINT && (first.signal == SIGINT || first.code == exit_code::kInterrupted);
 }
 
-/// Lost ranks are worth another try; wrong words and errors that come again are not.
+/// A restart can help after a lost rank, but not after wrong arguments or errors that would come again.
 bool worth_restarting(const RanksResult& result) { return !result.asked && result.code() == exit_code::kPeerLost; }
 
 RanksResult start_ranks(const LaunchOptions& o, int restart) {
@@ -131,11 +131,12 @@ void add_launch(const Command& program, Run& run) {
         sub.option("--ssh", o.ssh, "Command that is called with a host and a command for that host").shows_default();
         sub.option("--there", o.there, "Path of hpcdl on the hosts of --hosts; default: its path on this host");
         sub.flag("--agent", o.agent, "What --hosts starts on each host").group("");
-        sub.option("--max-restarts", o.max_restarts, "How many times all ranks are started again after a rank was lost")
+        sub.option("--max-restarts", o.max_restarts, "How many times all ranks are restarted after a rank was lost")
             .range(0, 1000000);
         sub.option("--grace", o.grace,
-                   "Seconds that the other ranks have to end after one has failed; then they get SIGTERM, and after as "
-                   "many seconds again SIGKILL")
+                   "Seconds that the other ranks have to end after one has failed; then they get SIGTERM, and after "
+                   "the same "
+                   "time again SIGKILL")
             .range(0.0, 86400.0);
         sub.option("--program", o.program, "Start this program instead of hpcdl");
         sub.flag("--plain", o.plain,

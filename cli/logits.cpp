@@ -1,4 +1,4 @@
-// hpcdl logits: what a model expects after every token of a row, as a safetensors file.
+// hpcdl logits: writes the logits of a model after every token of a row, as a safetensors file.
 
 #include <nlohmann/json.hpp>
 

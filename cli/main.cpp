@@ -27,7 +27,7 @@ namespace {
 
 using namespace hpcdl;
 
-/// Errors say "[area] message" in one line; where they do not, they get an area.
+/// Errors are one line of the form "[area] message"; an error without an area is given one.
 int report(std::string_view what, int code) {
   std::string line(what);
   for (char& c : line)
@@ -36,15 +36,15 @@ int report(std::string_view what, int code) {
   return code;
 }
 
-/// What is opened while 0, 1 or 2 is closed would take its number, and messages would go into a checkpoint. Here
-/// reading and writing fail as before.
+/// A file that is opened while descriptor 0, 1 or 2 is closed would take its number, and messages would go into a
+/// checkpoint. Here reading and writing fail as before.
 void fill_closed_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
       const int the_same = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/// Last word first, as the parser takes them. To it, "--out=" means that the next word is the value.
+/// In reverse order, as the parser expects them. The parser takes the word after "--out=" as its value.
 std::vector<std::string> words_of(int argc, char** argv) {
   std::vector<std::string> words;
   bool ours = true;
@@ -78,8 +78,8 @@ int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageErr
   return report(e.what(), exit_code::kInternal);
 }
 
-/// What is wrong with the first word, which is a verb or asks for help; empty: nothing. To the parser an option that it
-/// does not know is a verb that is missing.
+/// What is wrong with the first word, which must be a verb or ask for help; empty: nothing. To the parser an option
+/// that it does not know is a missing verb.
 std::string wrong_start(const std::vector<std::string>& verbs, const std::string& word) {
   constexpr std::array kOptions{"-h", "--help", "-v", "--version"};
   if (word.starts_with('-'))
@@ -87,14 +87,14 @@ std::string wrong_start(const std::vector<std::string>& verbs, const std::string
                ? ""
                : fmt::format("expected a verb, found the option \"{}\"", word);
   if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return "";
-  return fmt::format("no verb \"{}\"{}", word, io::did_you_mean(word, verbs));
+  return fmt::format("unknown verb \"{}\"{}", word, io::did_you_mean(word, verbs));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is met as a failed write
-  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file that ulimit -f lets grow no further
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
+  std::signal(SIGXFSZ, SIG_IGN);  // and so does a file at the limit of ulimit -f
   fill_closed_descriptors();
   cli::end_cleanly_on_signals();
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
@@ -127,11 +127,12 @@ int main(int argc, char** argv) {
     std::ostringstream out;
     if (app.exit(e, out, std::cerr) != 0) return exit_code::kUsage;
     run = [text = cli::wrapped(out.str(), cli::columns_of(STDOUT_FILENO, 80))] {
-      return cli::print_text(text), exit_code::kDone;  // help and version are no errors
+      return cli::print_text(text), exit_code::kDone;  // help and version are not errors
     };
   }
   const int code = run_guarded(run);
-  // As a program ends that knows nothing of Ctrl-C, so that a script around it stops. Launchers would tell of a crash.
+  // Ends by SIGINT, like a program that does not handle Ctrl-C, so that a script around it stops. Launchers would
+  // report a crash.
   if (code == exit_code::kInterrupted && comm::find_place(comm::process_environment()).world == 1) cli::end_by(SIGINT);
   return code;
 }

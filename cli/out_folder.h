@@ -1,5 +1,5 @@
 #pragma once
-// Verbs that write a whole model folder.
+// For verbs that write a whole model folder.
 
 #include <filesystem>
 #include <string>
@@ -11,7 +11,7 @@ namespace hpcdl::cli {
 
 inline constexpr const char* kForce = "Replace the model that is already in the folder";
 
-/// Throws UsageError where `out` is the model that is read, or holds anything while there is no `force`.
+/// Throws UsageError if `out` is the model that is read, or if it holds anything and `force` is not set.
 inline void check_out_folder(std::string_view verb, const std::filesystem::path& from, const std::string& out,
                              bool force) {
   namespace fs = std::filesystem;

@@ -21,7 +21,7 @@ void check_writable(const std::string& path) {
   std::error_code none;
   if (path.empty()) return;
   if (!std::filesystem::is_fifo(path, none)) return static_cast<void>(io::AtomicFile{path});
-  // If it were opened and closed again, its reader would see the end of it.
+  // Opening and closing a pipe here would give its reader an end of file.
   const bool may = ::access(path.c_str(), W_OK) == 0;  // first: a call may read errno before its other arguments
   require(may, "io", "{}: cannot be written: {}", path, std::strerror(errno));
 }

@@ -2,8 +2,8 @@
 
 namespace hpcdl::cli {
 
-/// The variables HPCDL_... that are no keys of a run: of the library, then of benches, scripts and tests, in whose
-/// environment the program runs.
+/// The variables HPCDL_... that are not keys of a run: those of the library, then those of benches, scripts and tests,
+/// in whose environment the program runs.
 inline constexpr const char* kOwnVariables[] = {
     "HPCDL_ATOMIC_SUMS", "HPCDL_ATTENTION",     "HPCDL_CONV",        "HPCDL_CUDNN_LIBRARY", "HPCDL_ISA",
     "HPCDL_LOG",         "HPCDL_NCCL_LIBRARY",  "HPCDL_SECRET",      "HPCDL_SECRET_FILE",   "HPCDL_THREADS",

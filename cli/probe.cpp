@@ -48,7 +48,7 @@ std::vector<int> parse_threads(const std::string& text) {
   return list;
 }
 
-/// The roofs that earlier measurements found higher stay, and so do those of other thread counts and instruction sets.
+/// Keeps the roofs that earlier measurements found higher, and those of other thread counts and instruction sets.
 void keep_best(Json& now, const Json& before) {
   for (const auto& entry : before.value("gpu_roofs", Json::array())) lab::keep_gpu_roofs(now, entry);
   if (!before.contains("roofs")) return;
@@ -62,7 +62,7 @@ void keep_best(Json& now, const Json& before) {
   }
 }
 
-/// What only a probe of all devices measures stays as it was.
+/// Keeps what only a probe of all devices measures.
 void keep_others(Json& now, const Json& before, const std::string& device) {
   const auto of_gpu = [](const std::string& key) { return key.starts_with("gpu"); };
   for (const auto& [key, value] : before.items())
@@ -85,7 +85,7 @@ int probe(ProbeOptions& o, const Command& sub) {
   for (const char* option : {"--threads", "--disk", "--no-disk", "--svg"})
     if (o.device == "cuda" && sub.given(option))
       fail_usage("probe", "{} is for the CPU and its disk, which --device cuda does not measure", option);
-  if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
+  if (o.device == "cuda") device_from_name(o.device);  // throws if there is none
   lab::ProbeOptions options{.cpu = o.device != "cuda",
                             .gpus = o.device != "cpu",
                             .threads = parse_threads(o.threads),
@@ -94,7 +94,7 @@ int probe(ProbeOptions& o, const Command& sub) {
                                     : o.disk.empty() ? "."
                                                      : o.disk,
                             .version = HPCDL_VERSION};
-  // Opened before anything is measured: half a minute must not end in "permission denied".
+  // Opened before anything is measured, so that "permission denied" comes at once.
   std::unique_ptr<io::AtomicFile> out, svg;
   if (!o.out.empty()) out = std::make_unique<io::AtomicFile>(o.out);
   if (!o.svg.empty()) svg = std::make_unique<io::AtomicFile>(o.svg);

@@ -1,4 +1,4 @@
-// hpcdl profile: trains some steps, records every record of them, and says where the time went.
+// hpcdl profile: trains some steps, measures every record of them, and says where the time went.
 
 #include <algorithm>
 #include <filesystem>
@@ -108,7 +108,7 @@ int profile_rank(const ProfileOptions& o, train::RunConfig& config, const comm::
   const bool seen = std::any_of(done.profile.steps.begin(), done.profile.steps.end(),
                                 [](const lab::StepTrace& s) { return s.recorded; });
   if (parallel::any_rank(world, !seen)) {
-    if (leads) say("stopped before a step was recorded");
+    if (leads) say("stopped before a step was measured");
     return exit_code::kRequeue;
   }
   write_trace(o, done, roofs, world);
@@ -160,10 +160,12 @@ void add_profile(const Command& program, Run& run) {
         sub.option("-c,--config", o.configs,
                    "TOML file of a training run; repeatable, later files override earlier ones");
         sub.option("--steps", o.profile.steps,
-                   "Steps to record; as many plain steps are taken between them, to measure what recording costs")
+                   "Steps to measure; as many plain steps run between them, to measure what measuring costs")
             .positive()
             .shows_default();
-        sub.option("--warmup", o.profile.warmup, "Steps before the first recorded one").not_negative().shows_default();
+        sub.option("--warmup", o.profile.warmup, "Steps before the first one that is measured")
+            .not_negative()
+            .shows_default();
         sub.option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
         sub.option("--html", o.html, "Write a page with ranked bars, timeline and memory");
         sub.option("--trace-limit", o.limit_mb, "Largest trace, in MiB of text; steps that do not fit are left out")
@@ -176,7 +178,7 @@ void add_profile(const Command& program, Run& run) {
         sub.option("--rows", o.text.rows, "Rows of the table; 0: all").shows_default();
         sub.flag("--by-record", o.text.by_record,
                  "Rank every record separately instead of the same records of all layers together");
-        sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
+        sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose the most time");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
         const auto merge = sub.subcommand(

@@ -1,4 +1,4 @@
-// hpcdl quantize: a model folder with its matrices in 4 bits, that works wherever the original did.
+// hpcdl quantize: writes a model folder with 4-bit matrices, which works wherever the original does.
 
 #include <nlohmann/json.hpp>
 

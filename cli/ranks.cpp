@@ -47,7 +47,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
   return list;
 }
 
-/// Standard input, which does not wait; the ranks have none.
+/// Standard input, read without waiting; the ranks do not have it.
 io::Fd own_stdin() {
   io::Fd copy(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   require(copy.get() >= 0, "launch", "cannot read the orders of hpcdl launch: {}", std::strerror(errno));
@@ -120,11 +120,12 @@ void LocalRunner::start(int rank) {
   require(pid >= 0, "launch", "cannot start rank {}: {}", rank, std::strerror(errno));
   if (pid == 0) {
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);  // should this program be killed outright, the ranks still save
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // if this program is killed, the ranks still save
     if (getppid() != parent) _exit(exit_code::kInternal);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
     for (const int ignored : {SIGPIPE, SIGXFSZ}) signal(ignored, SIG_DFL);
-    // Rank 0 reads what this program was given, as under mpirun; not a terminal, which stops those in its background.
+    // Rank 0 reads the standard input of this program, as under mpirun, but not a terminal, which would stop background
+    // processes.
     if (!reads) dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     dup2(out_end.get(), STDOUT_FILENO);
     dup2(err_end.get(), STDERR_FILENO);
@@ -132,7 +133,7 @@ void LocalRunner::start(int rank) {
     dprintf(STDERR_FILENO, "hpcdl: [launch] cannot run %s: %s\n", options_.program.c_str(), std::strerror(errno));
     _exit(exit_code::kUsage);
   }
-  setpgid(pid, pid);  // whoever comes first
+  setpgid(pid, pid);  // the parent and the child both do this, whichever runs first
   processes_.push_back({rank, pid});
   if (options_.for_others) {
     lines_.push_back({LineReader(std::move(out)), fmt::format("{} {} ", kOutLine, rank), out_});
@@ -146,7 +147,7 @@ void LocalRunner::start(int rank) {
 }
 
 void LocalRunner::ended(Process& p, const siginfo_t& info) {
-  kill(-p.pid, SIGKILL);  // what it left behind; its own number is still taken, as nobody has waited for it
+  kill(-p.pid, SIGKILL);  // what it left; its id stays reserved until waitpid()
   waitpid(p.pid, nullptr, 0);
   p.running = false;
   RankEnd end{.rank = p.rank};
@@ -174,7 +175,7 @@ void LocalRunner::pump(bool at_end) {
   }
 }
 
-/// "15": a signal for the ranks. When the other end has closed, the ranks save and end.
+/// "15": a signal for the ranks. When the other end closes, the ranks save and end.
 void LocalRunner::hear_orders() {
   if (!orders_.open()) return;
   orders_.pump(1, [&](const std::string& line) {

@@ -1,5 +1,5 @@
 #pragma once
-// The processes of `hpcdl launch`: started together, their lines told apart, ended together.
+// The processes of `hpcdl launch`: started together, their lines labelled, ended together.
 
 #include <sys/types.h>
 
@@ -10,7 +10,7 @@
 
 namespace hpcdl::cli {
 
-/// How one of them ended.
+/// How a rank ended.
 struct RankEnd {
   int rank = 0;
   int code = 0;          // exit code; with a signal: 128 + its number, as shells have it
@@ -22,7 +22,7 @@ struct RankEnd {
 };
 
 struct RanksOptions {
-  std::string program;  // sought in PATH when there is no slash in it
+  std::string program;  // searched in PATH if it has no slash
   std::vector<std::string> words;
   int count = 1;
   int first = 0, world = 0;  // where other hosts have ranks, too: the first of them here, all of them; 0: these are all
@@ -37,19 +37,19 @@ struct RanksResult {
   std::vector<RankEnd> ends;  // in the order in which they ended
   int asked = 0;              // the signal that was passed on; 0: none
   int lost_lines = 0;         // an errno: lines of the ranks could not be written; 0: all were
-  /// How the rank ended that the others followed: the first that failed, but none that only tells of a lost one (71)
-  /// where another ended by an error of its own, which may take longer to leave; else the first that wants to be
+  /// How the rank ended that caused the others to end: the first that failed, but not one that only reports a lost rank
+  /// (71) if another ended by its own error, which may take longer; else the first that asks to be
   /// started again. Null: all went well.
   const RankEnd* cause() const;
-  /// Of all together: that one's own code; 71 where it was killed; 0 without one.
+  /// The exit code of the launch: that of this rank; 71 if it was killed; 0 if all went well.
   int code() const;
 };
 
-/// Runs them to their end. Each leads a process group of its own, and has RANK and so on as torchrun sets them. Lines
+/// Runs the ranks to their end. Each leads its own process group, and has RANK and so on as torchrun sets them. Lines
 /// on their standard output and error come out on ours after "[rank N] ". SIGTERM, SIGINT and SIGUSR1 are passed on,
-/// also while our output is not read; SIGHUP is passed on as SIGTERM. The same signal twice at once counts as one, and
-/// the third kills. When a rank fails, or a signal that was passed on ends one, the others get `grace` to leave by
-/// themselves, then SIGTERM, then SIGKILL. What they started and left behind is killed with them.
+/// even while our output is not read; SIGHUP is passed on as SIGTERM. The same signal twice at once counts as one, and
+/// the third kills. When a rank fails, or a signal that was passed on ends one, the others have `grace` to end by
+/// themselves, then get SIGTERM, then SIGKILL. Processes that they started are killed with them.
 RanksResult run_ranks(const RanksOptions& options);
 
 }  // namespace hpcdl::cli

@@ -1,4 +1,4 @@
-// hpcdl roofline: what this machine can do at most, and what the kernels make of it.
+// hpcdl roofline: what this machine can do at most, and how much of that the kernels reach.
 
 #include <unistd.h>
 
@@ -51,7 +51,7 @@ std::vector<lab::Case> chosen(const RooflineOptions& o) {
   return list;
 }
 
-/// The seed first; with a config and no ops named, the seed alone.
+/// The built-in cases first; with a config and no ops named, only those.
 std::vector<std::pair<lab::Case, const char*>> work(const RooflineOptions& o) {
   std::vector<std::pair<lab::Case, const char*>> list;
   const auto seed = lab::roofline::seed_cases();
@@ -65,7 +65,8 @@ std::vector<std::pair<lab::Case, const char*>> work(const RooflineOptions& o) {
   return list;
 }
 
-/// Whatever seems faster than light is timed again, and so are the roofs: one disturbed sample is no fault.
+/// A case that seems faster than the speed of light is timed again, and so are the roofs: one disturbed sample is not
+/// an error.
 void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list,
                    const lab::roofline::Place& place, std::shared_ptr<Buffer>& arena) {
   if (report.faults() == 0) return;

@@ -11,7 +11,8 @@ namespace hpcdl::cli {
 
 namespace {
 
-/// A key of a run has a dot; a word without one that no option is near is left to the table, which knows the keys.
+/// Keys of a run contain a dot. A word without a dot that resembles no option is left to the table, which knows the
+/// keys.
 void refuse_misspelt_options(const io::ConfigTable& table, const std::vector<std::string>& words, const Command& verb) {
   for (const auto& word : words) {
     const auto name = word.substr(0, word.find('='));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kPassedOn[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 constexpr int kKillAt = 3;                     // signals
-constexpr std::size_t kLongestLine = 1 << 16;  // then it is cut in two
+constexpr std::size_t kLongestLine = 1 << 16;  // a longer line is cut in two
 constexpr std::size_t kPiece = 4096;  // bytes: what a pipe takes that poll() calls writable, without making us wait
 
 bool is_writable(int fd) {
@@ -119,7 +119,7 @@ void Runner::end_others() {
   next_stage_ = Clock::now() + grace_;
 }
 
-/// Ranks would take a second signal for the word to end without saving.
+/// Ranks would take a second signal as a request to end without saving.
 bool Runner::asked_again(int signal) {
   const auto now = Clock::now();
   const bool again = signal == last_signal_ && now - last_asked_ < train::kSameAsking;
@@ -135,7 +135,7 @@ void Runner::read_signals() {
     const bool again = asked_again(signal), enough = ++asked_times_ >= kKillAt;
     if (again && !enough) continue;
     if (!result_.asked) result_.asked = signal;
-    // A terminal that closes, or a connection to this host: ranks know nothing of SIGHUP, and would be lost unsaved.
+    // The terminal or the connection to this host closes: ranks do not handle SIGHUP, and would end without saving.
     signal_all(enough ? SIGKILL : signal == SIGHUP ? SIGTERM : signal);
     tell("hpcdl: [launch] {} {} the ranks", strsignal(signal), enough ? "for the third time: killing" : "passed on to");
   }
@@ -155,7 +155,7 @@ void Runner::wait_a_while(std::optional<Clock::time_point> until) {
   out_.write(), err_.write();
 }
 
-/// After a request to stop, output that its reader does not take is given up.
+/// After a request to stop, output that is not read is dropped.
 void Runner::drain() {
   std::optional<Clock::time_point> until;
   while (out_.pending() || err_.pending()) {

@@ -1,6 +1,6 @@
 #pragma once
-// What `hpcdl launch` does beside its ranks, wherever those run: it hears signals, hands their lines on, and ends the
-// others when one has failed. Nothing here waits for the reader of its output.
+// What `hpcdl launch` does while its ranks run, wherever they are: it receives signals, prints their lines, and ends
+// the other ranks when one has failed. Nothing here waits for the reader of its output.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -24,13 +24,13 @@ class Output {
   int fd() const { return fd_; }
   void put(std::string_view text);
   bool pending() const { return !text_.empty(); }
-  /// Those that fill it are to wait.
+  /// The ranks that fill it have to wait.
   bool full() const { return text_.size() >= kMost; }
-  /// What goes now.
+  /// Writes what can be written now.
   void write();
-  /// Nothing more is written.
+  /// Stops writing.
   void give_up() { text_.clear(); }
-  /// Why lines could not be written, an errno; 0: they were, or nobody reads them any more.
+  /// Why lines could not be written, an errno; 0: they were, or their reader has gone.
   int failure() const { return failure_; }
 
  private:
@@ -41,7 +41,7 @@ class Output {
   int failure_ = 0;
 };
 
-/// Whole lines of one pipe.
+/// Reads whole lines from one pipe.
 class LineReader {
  public:
   static constexpr int kBlocksAtEnd = 128;  // as many as the largest pipe holds
@@ -49,12 +49,13 @@ class LineReader {
   explicit LineReader(io::Fd from) : from_(std::move(from)) {}
   int fd() const { return from_.get(); }
   bool open() const { return from_.get() >= 0; }
-  /// Calls line(text) for each that is there now, of at most so many blocks: a rank may write faster than anybody reads.
+  /// Calls line(text) for each line that is ready, of at most so many blocks: a rank may write faster than its
+  /// reader reads.
   template <class F> void pump(int blocks, F&& line) {
     for (; open() && blocks > 0 && read_block(); --blocks)
       while (next()) line(line_);
   }
-  /// Also what ends without a line feed.
+  /// Also for a last line without a line feed.
   template <class F> void close(F&& line) {
     if (!text_.empty()) line(std::exchange(text_, {}));
     from_ = io::Fd();
@@ -69,7 +70,7 @@ class LineReader {
   std::size_t parsed_ = 0;
 };
 
-/// A pipe whose first end does not wait, and whose ends no program inherits.
+/// A pipe whose reading end does not block, and whose ends are not inherited.
 std::pair<io::Fd, io::Fd> make_pipe();
 
 class Runner {
@@ -82,29 +83,29 @@ class Runner {
 
  protected:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kBlocks = 4;  // of one pipe at a time: signals and other ranks have their turn
+  static constexpr int kBlocks = 4;  // blocks of one pipe at a time, so that signals and other ranks have their turn
 
   virtual void start() = 0;
   virtual bool running() const = 0;
   virtual void signal_all(int signal) = 0;
   virtual void reap() = 0;
-  /// Reads what there is, and at the end all that is left.
+  /// Reads what is ready, and at the end all that is left.
   virtual void pump(bool at_end) = 0;
-  /// Adds what is worth waking for.
+  /// Adds the descriptors to wait for.
   virtual void wait_for(std::vector<pollfd>& list) const = 0;
 
   void ended(const RankEnd& end);
   template <class... A> void tell(fmt::format_string<A...> f, A&&... args) {
     tell_line(fmt::format(f, std::forward<A>(args)...));
   }
-  /// Once: until something happens, at most until then.
+  /// Waits once: until something happens, at most until the given time.
   void wait_a_while(std::optional<std::chrono::steady_clock::time_point> until = {});
   void read_signals();
-  /// The next stage comes after `grace`: SIGTERM, then SIGKILL.
+  /// After `grace` the next stage begins: SIGTERM, then SIGKILL.
   void begin_ending(int stage = 0);
 
   const std::chrono::milliseconds grace_;
-  bool silent_ = false;  // another one tells, and decides when ranks are to end
+  bool silent_ = false;  // another program reports, and decides when ranks end
   Output out_, err_;
   RanksResult result_;
   sigset_t before_{};

@@ -68,11 +68,11 @@ std::string own_command() {
 
 void end_cleanly_on_signals() {
   struct sigaction action{}, before{};
-  sigfillset(&action.sa_mask);  // the same asking may come twice, to a process and to its group: the removal goes on
+  sigfillset(&action.sa_mask);  // the same request may come twice, to a process and to its group: the removal goes on
   action.sa_handler = [](int signal) {
     static std::atomic_flag begun;
     if (begun.test_and_set())
-      for (;;) pause();  // of another thread, which is ended with the process
+      for (;;) pause();  // locked by another thread, which ends with the process
     leave_bar();
     remove_unfinished();
     end_by(signal);
@@ -81,7 +81,8 @@ void end_cleanly_on_signals() {
     leave_bar();
     remove_unfinished();
   });
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP})  // those that are ignored stay so: nohup, `command &` in a script
+  for (const int signal :
+       {SIGINT, SIGTERM, SIGHUP})  // signals that are ignored stay ignored: nohup, `command &` in a script
     if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
 }
 

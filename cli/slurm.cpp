@@ -22,14 +22,14 @@ struct Shape {
   std::int64_t nodes, tasks_per_node;
 };
 
-/// Ranks of a node where neither the command nor parallel.dp says how many: one for each GPU that is asked for, else one.
+/// Ranks of a node if neither the command nor parallel.dp says how many: one for each GPU that is asked for, else one.
 std::int64_t open_share(const SlurmOptions& o, std::int64_t tp) {
   return std::max({o.gpus_per_node, tp, std::int64_t{1}});
 }
 
 std::string counted(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
-/// Nodes and tasks from what is said of them and of [parallel].
+/// Nodes and tasks, from the options and [parallel].
 Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   std::int64_t ranks = dp * tp;
   if (ranks == 0)
@@ -41,14 +41,14 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
                                       ? o.tasks_per_node
                                       : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
   if (s.nodes * s.tasks_per_node != ranks)
-    fail_usage("slurm", "{} with {} each are {} in all, but parallel.dp * parallel.tp is {} * {} = {}",
+    fail_usage("slurm", "{} with {} each are {} in total, but parallel.dp * parallel.tp is {} * {} = {}",
                counted(s.nodes, "node"), counted(s.tasks_per_node, "task"), counted(s.nodes * s.tasks_per_node, "rank"),
                dp, tp, ranks);
-  if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be shared out in groups of parallel.tp = {}", ranks, tp);
+  if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be divided into groups of parallel.tp = {}", ranks, tp);
   return s;
 }
 
-/// A value of an #SBATCH line, which knows no quotes.
+/// A value of an #SBATCH line, which cannot be quoted.
 const std::string& plain(const char* option, const std::string& value) {
   for (const char c : value)
     if (static_cast<unsigned char>(c) <= ' ' || c == '\'' || c == '"')
@@ -56,8 +56,8 @@ const std::string& plain(const char* option, const std::string& value) {
   return value;
 }
 
-/// Seconds of a time limit as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; no limit: 0. Only the first of
-/// them may be as large as it likes.
+/// Seconds of a time limit as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; no limit: 0. Only the first
+/// number has no limit.
 std::int64_t time_limit(const std::string& text) {
   if (text == "UNLIMITED" || text == "INFINITE") return 0;
   const auto bad = [&] {
@@ -112,7 +112,7 @@ std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
   return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
 }
 
-/// Slurm counts all starts together, so those that follow a lost rank are counted in a file.
+/// Slurm counts all starts together, so restarts after a lost rank are counted in a file.
 std::string requeue_lines(const SlurmOptions& o) {
   std::string text = "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n";
   if (o.max_restarts == 0) return text;

@@ -1,4 +1,4 @@
-// Standard error, as a person sees it: lines that stay and, on a terminal, the bar below them.
+// Standard error for people: lines that stay and, on a terminal, the bar below them.
 
 #include <fmt/chrono.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ bool wants_timestamps() {
   return !value.empty() && value != "0";
 }
 
-/// One that understands where to go and what to erase.
+/// A terminal that understands cursor movements and erasing.
 bool is_terminal() {
   static const bool is = isatty(STDERR_FILENO) && !variable("TERM").empty() && variable("TERM") != "dumb";
   return is;
@@ -49,8 +49,8 @@ bool writes_utf8() {
   return false;
 }
 
-/// Whether lines that are too long for a terminal made narrower go on in the next one. What does not, as xterm and the
-/// console of Linux, cuts them off.
+/// Whether a terminal that is made narrower wraps lines that are now too long. Those that do not, like xterm and the
+/// console of Linux, cut them off.
 bool reflows() {
   const auto term = variable("TERM");
   return variable("XTERM_VERSION").empty() && term != "linux" &&
@@ -62,7 +62,7 @@ int columns() { return static_cast<int>(columns_of(STDERR_FILENO, kUsualColumns)
 std::atomic<bool> bar_stands{false};  // read by a signal handler
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-/// All of a process write through one, ranks that are threads and workers too.
+/// All threads of a process write through one object, including ranks that are threads.
 class Terminal {
  public:
   void line(std::string_view text) {
@@ -98,7 +98,7 @@ class Terminal {
   }
 
  private:
-  /// What takes the bar off, that of a terminal which has been made narrower since from all the lines it takes there.
+  /// The escapes that remove the bar, from all the lines that it fills if the terminal has been made narrower since.
   std::string erased() {
     if (!std::exchange(width_, 0)) return "";
     bar_stands.store(false);
@@ -112,7 +112,7 @@ class Terminal {
     bar_stands.store(true);
     return text;
   }
-  /// Without the escapes that colour it.
+  /// The text without the escapes that colour it.
   static int shown_width(const std::string& text) {
     int n = 0;
     for (std::size_t at = 0; at < text.size(); ++at) {
@@ -128,7 +128,7 @@ class Terminal {
 
   std::mutex mutex_;
   std::optional<Bar> bar_;
-  int width_ = 0, drawn_width_ = 0;  // columns of the terminal when it was drawn, 0: it was not; and of the bar
+  int width_ = 0, drawn_width_ = 0;  // columns of the terminal when the bar was drawn, 0: it was not; and of the bar
   Clock::time_point last_{};
   bool unicode_ = writes_utf8(), timestamps_ = wants_timestamps();
 };

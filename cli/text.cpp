@@ -32,7 +32,7 @@ std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std:
   data::encode_files(data::resolve_text_files(list), {}, tokenizer, pool,
                      [&](std::span<const data::TokenId> part) { ids.insert(ids.end(), part.begin(), part.end()); });
   if (!ids.empty() && tokenizer.end_of_text() == ids.front())
-    ids.erase(ids.begin());  // separates documents; nothing is before the first
+    ids.erase(ids.begin());  // separates documents; there is none before the first
   if (limit > 0 && std::ssize(ids) > limit) ids.resize(static_cast<std::size_t>(limit));
   return ids;
 }

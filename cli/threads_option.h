@@ -10,15 +10,15 @@
 namespace hpcdl::cli {
 
 struct ThreadsOption {
-  int count = 0;  // 0: not said
-  /// For a Pool. Throws UsageError where the machine has no use for so many; `verb` is the one that was asked.
+  int count = 0;  // 0: not given
+  /// Threads for a Pool. Throws UsageError if they are more than the machine can use; `verb` is for its message.
   int checked(std::string_view verb) const;
 };
 
 void add_threads_option(const Command& sub, ThreadsOption& o,
                         const std::string& help = "CPU threads; default: as many as can run at once");
 
-/// Appends "--train.threads=N" to the words where --threads was given.
+/// Appends "--train.threads=N" to the words if --threads was given.
 void add_override(std::vector<std::string>& words, const ThreadsOption& o);
 
 }  // namespace hpcdl::cli

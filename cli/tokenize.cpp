@@ -43,7 +43,7 @@ void check(const TokenizeOptions& o, const Command& sub) {
   };
   refuse(!o.train, "--vocab", "is for learning a tokenizer: it needs --train");
   refuse(o.train || o.ids, "--layout", "is for token files: leave it out with --train and --ids");
-  refuse(o.ids, "--out", "does not go with --ids, which prints the ids");
+  refuse(o.ids, "--out", "cannot be combined with --ids, which prints the ids");
   refuse(o.ids, "--text-key", "is for .jsonl files, but --ids reads plain text from standard input");
 }
 

@@ -154,8 +154,8 @@ int train_verb(TrainOptions& o, const Command& sub) {
 
   check_threads(config.train.threads, "config", "train.threads");
 
-  // From here on: a signal while the text is prepared is met with a checkpoint after the first step.
-  // Ctrl-C ends it, as long as there is nothing to lose.
+  // From here on, a signal that comes while the text is prepared leads to a checkpoint after the first step.
+  // Ctrl-C ends the program, as long as there is nothing to lose.
   const train::StopSignals signals;
   auto joined = join_ranks(config.dist, &config.parallel);
   config.train.device = device_of_rank(config.train.device, joined.place());

@@ -21,7 +21,7 @@ namespace tune = lab::tune;
 
 namespace {
 
-/// The version, and which build of it: candidates go by numbers, which another build may give to other kernels.
+/// Version and build: candidates are numbered, and another build may give the numbers to other kernels.
 std::string build_name() {
   std::error_code unknown;
   const auto file = std::filesystem::read_symlink("/proc/self/exe", unknown);
@@ -90,7 +90,7 @@ void wish_int4(tune::Wishes& to, const std::string& text) {
   tune::wish_int4(to, n[0], n[1], n[2], n[3]);
 }
 
-/// What the command line names, read before a GPU is looked for: a wrong name is told on every machine.
+/// Checks the names of the command line before looking for a GPU, so that a wrong name is reported on every machine.
 struct Named {
   std::optional<train::RunConfig> config;
   std::filesystem::path model;
@@ -138,7 +138,7 @@ int report(const tune::Report& r, const tune::Session& session, const TuneOption
   }
   for (const auto& outcome : r.outcomes) print_text(tune::to_text(outcome, light) + "\n");
   for (const auto& text : r.skipped) say("not tuned: {}", text);
-  say("{} shapes tuned, {} were known; the choices are in {}", r.outcomes.size(), r.remembered,
+  say("{} shapes tuned, {} were already known; the choices are in {}", r.outcomes.size(), r.remembered,
       session.file().string());
   return exit_code::kDone;
 }
@@ -151,7 +151,7 @@ int tune_verb(TuneOptions& o, const Command& sub) {
       o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
     fail("tune", "{}, so there is nothing to tune: on a CPU, the instruction set and the shape determine the kernel",
-         o.device.empty() ? "there is no GPU here" : fmt::format("{} is not a GPU", o.device));
+         o.device.empty() ? "this machine has no GPU" : fmt::format("{} is not a GPU", o.device));
   }
   if (!o.list && o.configs.empty() && o.model.empty() && o.int4.empty())
     fail_usage("tune",

@@ -15,9 +15,9 @@ struct TuneOption {
 
 void add_tune_option(const Command& sub, TuneOption& o);
 
-/// Before the first step of anything. On a CPU there is nothing to choose: no session.
+/// To be called before the first step. On a CPU there is nothing to choose, and no session.
 std::optional<lab::tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool);
-/// Tunes what the programs ask for and the file does not answer, where that is asked for; says what changed.
+/// With "full", tunes the shapes of the programs that the file does not have yet, and prints what changed.
 void tune_programs(std::optional<lab::tune::Session>& session, const TuneOption& o,
                    const std::vector<const Instance*>& programs);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What every verb is made of: a function that adds a sub-command to the parser and sets what to run. `--json`
+// Each verb is a function that adds a sub-command to the parser and sets what to run. `--json`
 // prints one object on stdout; everything meant for people goes to stderr.
 
 #include <functional>
@@ -59,18 +59,18 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
   });
 }
 
-/// Standard output is a pipe whose reader has left, as in `hpcdl bench | head -1`: enough was said.
+/// Thrown when standard output is a pipe whose reader has gone, as in `hpcdl bench | head -1`.
 struct ReaderGone : Error {
   using Error::Error;
 };
-/// Ends as programs do that know nothing of this signal; what they hold is given back by now.
+/// Ends the process by this signal, like a program that does not handle it; its resources have been released by now.
 void end_by(int signal);
 
-/// Throws Error where this file cannot be written: said before the work whose result it is to hold. Empty: no file.
+/// Throws Error if this file cannot be written: to be called before the work whose result it will hold. Empty: no file.
 void check_writable(const std::string& path);
 
 /// One object on stdout, with a newline. Throws Error when stdout is closed or full, ReaderGone if its reader is gone.
-/// Bytes that are no UTF-8 are replaced.
+/// Bytes that are not UTF-8 are replaced.
 void print_json(const Json& object);
 /// The same for text that is the result itself.
 void print_text(std::string_view text);
@@ -81,25 +81,25 @@ template <class... A> void say(fmt::format_string<A...> f, A&&... args) {
   say_raw(fmt::format(f, std::forward<A>(args)...));
 }
 
-/// stderr, with a bar where it is a terminal.
+/// Progress on stderr, with a bar if that is a terminal.
 Console console();
-/// From now on every line for people starts with the time; HPCDL_TIMESTAMPS asks for it too.
+/// From now on every line for people starts with the time; HPCDL_TIMESTAMPS has the same effect.
 void stamp_lines();
-/// For signal handlers: the cursor goes to a line of its own.
+/// For signal handlers: moves the cursor to a new line.
 void leave_bar();
 
-/// Whole lines; nothing for an empty text.
+/// Prints whole lines; prints nothing for an empty text.
 void say_lines(const Console& to, std::string_view text);
 
 /// "--key value" and "--key=value", as they were left over by the parser, for a ConfigTable.
 std::vector<std::string> overrides(const std::vector<std::string>& words);
-/// One word of a shell command.
+/// Quotes one word for a shell.
 std::string quoted(const std::string& word);
 /// All of stdin.
 std::string read_stdin();
 /// "1,2,3"; throws UsageError.
 std::vector<std::int32_t> parse_ids(const std::string& text);
-/// Token ids of files and folders, documents apart from each other by the end-of-text token; the first `limit`, 0: all.
+/// Token ids of files and folders, with the end-of-text token between documents; the first `limit`, 0: all.
 std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool,
                                       std::int64_t limit);
 

@@ -1,4 +1,5 @@
-// hpcdl verify: any kernel against its contract, ours or a library's; and the proof that it finds what is wrong.
+// hpcdl verify: checks kernels, ours or those of a library, against their contracts; --planted proves that it finds
+// errors.
 
 #include <fmt/format.h>
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace {
 
 using namespace lab::verify;
 
-constexpr int kFaults = 1;  // exit code: verified, and not right
+constexpr int kFaults = 1;  // exit code: a kernel is faulty
 
 struct VerifyOptions {
   std::vector<std::string> targets;
@@ -46,7 +47,7 @@ bool is_library(const std::string& target) {
   return target.find('/') != std::string::npos || target.find(".so") != std::string::npos;
 }
 
-/// Kernels of the targets; all of ours when there is none.
+/// Kernels of the targets; all of ours if there is no target.
 std::vector<Subject> subjects_of(const VerifyOptions& o) {
   std::vector<Subject> own = o.on_gpu() ? own_gpu_kernels() : own_kernels(), list;
   if (o.targets.empty()) return own;
@@ -83,7 +84,7 @@ Json to_json(const Verdict& v) {
   return j;
 }
 
-/// What is wrong, where, and how to see it again.
+/// What is wrong, where, and how to repeat it.
 std::string explain(const Verdict& v, const std::string& target, const VerifyOptions& o) {
   const auto& f = *v.fault;
   const auto stage = stage_name(f.at.stage);
@@ -109,7 +110,7 @@ lab::verify::Options run_options(const VerifyOptions& o, const std::vector<Subje
   return r;
 }
 
-/// Measured before any child starts, and and leaves no thread running.
+/// Measured before any child starts, and leaves no thread running.
 lab::Roofs current_roofs(const std::vector<Subject>& subjects, int threads) {
   if (std::none_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CPU; }))
     return {};
@@ -136,8 +137,8 @@ int report(const VerifyOptions& o, const std::vector<Verdict>& verdicts) {
   if (o.json)
     print_json({{"seed", o.seed}, {"kernels", kernels}, {"cases", cases}, {"declined", declined}, {"faults", faults}});
   else
-    print_text(text + (faults ? fmt::format("{} of {} kernels are at fault\n", faults, verdicts.size())
-                              : fmt::format("{} kernel{}, {} cases: all right\n", verdicts.size(),
+    print_text(text + (faults ? fmt::format("{} of {} kernels are faulty\n", faults, verdicts.size())
+                              : fmt::format("{} kernel{}, {} cases: all passed\n", verdicts.size(),
                                             verdicts.size() == 1 ? "" : "s", cases)));
   return faults ? kFaults : exit_code::kDone;
 }
@@ -147,7 +148,7 @@ void require_some(const std::vector<Subject>& subjects) {
           "this build has no CUDA: configure it with --preset cuda on a machine with nvcc");
 }
 
-/// The corpus, and our own kernels among the honest ones.
+/// The planted kernels; ours are among the correct ones.
 int verify_planted(const VerifyOptions& o) {
   std::vector<Subject> subjects;
   std::vector<const char*> faults;

@@ -4,7 +4,7 @@
 
 namespace hpcdl::cli {
 
-/// That this program was built from; "unknown" where there was no git. In a file of its own, made in the build.
+/// The commit that this program was built from; "unknown" without git. The build writes it into a separate file.
 extern const char* const kCommit;
 
 /// "hpcdl 0.1.0, commit 1a2b3c4d5e6f"

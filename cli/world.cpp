@@ -13,7 +13,7 @@
 namespace hpcdl::cli {
 namespace {
 
-/// Says why, and leaves the process in the middle of whatever waits for ranks that do not come.
+/// Prints why, and ends the process even if it is waiting for ranks that will not come.
 auto leaves_with(int code) {
   return [code](const std::string& sentence) {
     say("hpcdl: {}", sentence);
@@ -58,7 +58,7 @@ void expect_same_start(const comm::Joined& ranks, const std::string& verb, const
 }
 
 void close_after_disagreement(comm::Joined& joined) try { joined.close(); } catch (const comm::PeerLost&) {
-  // What they differ in says more than who went first.
+  // What the ranks differ in is more useful than which of them ended first.
 }
 
 std::string device_of_rank(const std::string& device, const comm::Place& place) {

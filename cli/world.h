@@ -1,5 +1,5 @@
 #pragma once
-// Verbs that may run on many ranks.
+// For verbs that may run on many ranks.
 
 #include <exception>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace hpcdl::cli {
 
-/// The ranks that a launcher, or [dist], makes this process one of. Rank 0 says who told. A rank that knows that
-/// another is lost, but cannot end by itself, is ended with code 71. `parallel`: a mesh that is not the world is
+/// The ranks of the launch that a launcher or [dist] describes. Rank 0 prints which. A rank that knows that
+/// another is lost, but cannot end by itself, is ended with code 71. `parallel`: a mesh that does not fit the world is
 /// refused before ranks meet, MPI starts and the rest.
 comm::Joined join_ranks(const train::DistConfig& config, const train::ParallelConfig* parallel = nullptr);
 
@@ -22,14 +22,14 @@ std::vector<parallel::Fact> program_facts(const std::string& verb);
 /// the same instruction set and the same `options`.
 void expect_same_start(const comm::Joined& ranks, const std::string& verb, const std::vector<parallel::Fact>& options);
 
-/// "cuda" of many ranks: the GPU of this one.
+/// With "cuda" and many ranks: the GPU of this rank.
 std::string device_of_rank(const std::string& device, const comm::Place& place);
 
-/// Every rank has thrown the same: they leave together, and none is lost to another.
+/// Every rank has thrown the same error: they end together, and none reports another as lost.
 void close_after_disagreement(comm::Joined& joined);
 
-/// f(), which does the verb on this rank and returns its exit code. The others hear of what it throws, and all leave
-/// together.
+/// f(), which does the work of the verb on this rank and returns its exit code. If it throws, the others are told, and
+/// all end together.
 template <class F> int on_ranks(comm::Joined& joined, F&& f) {
   try {
     const int code = f();

@@ -7,7 +7,7 @@
 namespace hpcdl::cli {
 namespace {
 
-constexpr std::size_t kNarrowest = 20;  // columns; of terminals, and of a description beside its option
+constexpr std::size_t kNarrowest = 20;  // columns of terminals, and of a description next to its option
 constexpr std::size_t npos = std::string_view::npos;
 
 /// Where the description of an option begins, after two blanks or more; of other lines the first word.
@@ -24,7 +24,7 @@ void append_wrapped(std::string_view line, std::size_t width, std::string& out) 
   auto hang = begin;
   if (hang + kNarrowest <= width) {
     out.append(line.substr(0, begin));
-  } else {  // no room beside the name: below it
+  } else {  // no room next to the name: below it
     const auto name = without_blanks_behind(line.substr(0, begin));
     hang = std::min<std::size_t>(4, width - kNarrowest);
     out.append(name).append(name.empty() ? "" : "\n").append(hang, ' ');

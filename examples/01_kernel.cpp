@@ -1,4 +1,4 @@
-// A kernel call: destination first, stream explicit, nothing hidden. No program, no framework.
+// A kernel call: destination first, explicit stream, nothing hidden. No program, no framework.
 //
 //   cmake --build --preset release --target example.01_kernel && build/release/examples/01_kernel
 
@@ -26,7 +26,7 @@ int main() {
     fmt::print("row {} sums to {:.6f}\n", row, sum);
   }
 
-  // Every op says what it must cost at least; that is what rooflines and "% of speed of light" are made of.
+  // Every op declares its minimum cost, from which rooflines and "% of speed of light" are computed.
   const Cost cost = Softmax::cost(x.tensor.spec(), {});
   fmt::print("{} flops, {} bytes, {:.3f} flops per byte, on {}\n", cost.flops, cost.bytes, cost.flops / cost.bytes,
              simd::isa_name(simd::active_isa()));

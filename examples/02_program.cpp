@@ -9,7 +9,7 @@
 
 using namespace hpcdl;
 
-/// y = sum of (a - b)^2, one f32. The gradient rule stands beside the function it belongs to.
+/// y = sum of (a - b)^2, one f32. The gradient rule is next to the function that it belongs to.
 struct SquaredError {
   static constexpr std::string_view name = "squared_error";
   struct Args {};
@@ -39,7 +39,7 @@ int main() {
   StepParams params;
   Stream stream(pool, &params);
 
-  // Parameters lie in memory of ours; everything between them goes to an arena that the planner lays out.
+  // Parameters lie in our memory; all other tensors lie in an arena that the planner lays out.
   OwnedTensor w({{1, 8}, DType::f32}), dw({{1, 8}, DType::f32}), target({{1, 8}, DType::f32});
   for (int i = 0; i < 8; ++i) target.tensor.ptr<float>()[i] = static_cast<float>(i + 1) / 36;
 

@@ -1,4 +1,4 @@
-// A transformer on a toy language, from the pieces: model, program, optimizer, generation.
+// A transformer on a small artificial language, from its parts: model, program, optimizer, generation.
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ int main() {
   fmt::print("{} parameters, {} records, arena of {} bytes\n", model.parameter_count(), step.program().records.size(),
              step.plan().arena_bytes);
 
-  // The optimizer is a program too: one record for the norm of all gradients, one for all parameters.
+  // The optimizer is a program, too: one record for the norm of all gradients, one for all parameters.
   Graph o({.inference = true});
   const Optimizer adamw(model.state(), AdamW::Args{.weight_decay = 0.1f});
   record_grad_norm(o, adamw.gradients(o), {.max_norm = 1});

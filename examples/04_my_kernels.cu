@@ -1,6 +1,6 @@
 // A kernel of your own under `hpcdl verify`, in CUDA. Compile it against the installed header,
 //     nvcc -O2 -shared -Xcompiler -fPIC -I PREFIX/include 04_my_kernels.cu -o my_cuda_kernels.so
-// and let it be verified: hpcdl verify ./my_cuda_kernels.so
+// and verify it: hpcdl verify ./my_cuda_kernels.so
 #include <cuda_fp16.h>
 
 #include "hpcdl/ops/kernel_abi.h"
@@ -28,7 +28,8 @@ int rms_norm(const hpcdl_call* call) {
   if (rows * n == 0) return HPCDL_OK;
   if (x.dtype != weight.dtype) return HPCDL_UNSUPPORTED;
   const auto blocks = static_cast<unsigned>((rows + 7) / 8);
-  const auto stream = static_cast<cudaStream_t>(call->stream);  // what it queues must lie there, and it must not wait
+  const auto stream =
+      static_cast<cudaStream_t>(call->stream);  // it must queue its work on this stream, and must not wait
   if (x.dtype == HPCDL_F16)
     rms_norm_rows<<<blocks, 256, 0, stream>>>(static_cast<__half*>(y.data), static_cast<const __half*>(x.data),
                                               static_cast<const __half*>(weight.data), rows, n, eps);
@@ -38,7 +39,7 @@ int rms_norm(const hpcdl_call* call) {
   return cudaGetLastError() == cudaSuccess ? HPCDL_OK : -1;
 }
 
-// It takes f32 and f16 and may write over its input.
+// It supports f32 and f16 and may overwrite its input.
 const hpcdl_kernel kernels[] = {{"rms_norm", "my_rms_norm", HPCDL_TAKES_F32 | HPCDL_TAKES_F16, HPCDL_IN_PLACE,
                                  HPCDL_ON_CUDA, rms_norm, nullptr, nullptr}};
 

@@ -1,5 +1,5 @@
-// The transformer of 03_train.cpp on four ranks that share each batch out. The ranks are threads here; with mpirun they
-// are processes, and nothing below `train_rank` is different.
+// The transformer of 03_train.cpp on four ranks that divide each batch. The ranks are threads here; with mpirun they
+// are processes, and the code of `train_rank` is the same.
 
 #include <fmt/format.h>
 
@@ -40,7 +40,7 @@ void train_rank(const comm::Group& world) {
     return std::tuple(tokens, targets, g.keep(model.loss(g, tokens, targets)));
   };
 
-  // A pass that is recorded and thrown away tells in which order gradients become ready: they are laid out in that
+  // Records a pass and discards it, to learn in which order gradients become ready: they are laid out in that
   // order.
   std::vector<parallel::ReadyGradient> order;
   {

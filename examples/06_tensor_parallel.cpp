@@ -1,6 +1,6 @@
-// Tensor parallelism from its pieces: an MLP of your own whose two layers two ranks share, and a whole model for which
-// one call does the same. The ranks are threads of this program; with processes, under mpirun or torchrun, nothing but
-// the first lines of main changes.
+// Tensor parallelism from its parts: an MLP of your own whose two layers are shared by two ranks, and a whole model for
+// which one call does the same. The ranks are threads of this program; with processes, under mpirun or torchrun,
+// only the first lines of main change.
 
 #include <fmt/format.h>
 
@@ -22,13 +22,13 @@ using namespace hpcdl;
 
 constexpr std::int64_t kTokens = 8, kWidth = 32, kHidden = 64;
 
-/// What an element of the whole weight is, whoever holds it.
+/// The value of an element of the whole weight, on any rank.
 float weight(std::uint64_t stream, std::int64_t i) {
   return 0.1f * static_cast<float>(Rng{1, stream}.normal(static_cast<std::uint64_t>(i)));
 }
 
-/// y = gelu(x W1^T) W2^T. Each rank holds some rows of W1, which make some hidden neurons, and the columns of W2 that
-/// read them. Between enter() and leave() nobody needs to know what the others do.
+/// y = gelu(x W1^T) W2^T. Each rank holds some rows of W1, which compute some hidden neurons, and the columns of W2
+/// that read them. Between enter() and leave() ranks do not communicate.
 float mlp_by_hand(const comm::Group& tp) {
   const std::int64_t mine = kHidden / tp.size(), first = mine * tp.rank();
   OwnedTensor w1({{mine, kWidth}, DType::f32}), w2({{kWidth, mine}, DType::f32}), x({{kTokens, kWidth}, DType::f32});
@@ -51,7 +51,7 @@ float mlp_by_hand(const comm::Group& tp) {
   return sum;
 }
 
-/// Ten steps of a GPT-2 on a mesh of data x tensor. The model's code knows nothing of it.
+/// Ten steps of a GPT-2 on a mesh of data x tensor. The model's code does not depend on it.
 double train_on(const comm::Group& world, const parallel::MeshShape& shape) {
   const parallel::Mesh mesh(world, shape);
   io::ModelConfig config;
@@ -84,7 +84,7 @@ double train_on(const comm::Group& world, const parallel::MeshShape& shape) {
   return loss;
 }
 
-/// f on n ranks; what rank 0 returned.
+/// Runs f on n ranks; returns the result of rank 0.
 template <class F> auto on_ranks(int n, F f) {
   auto transports = comm::thread_transports(n);
   decltype(f(comm::Group())) first{};

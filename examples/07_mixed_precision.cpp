@@ -1,4 +1,4 @@
-// Mixed precision in a loop of your own: autocast decides types while the program is recorded, a GradScaler keeps f16
+// Mixed precision in your own loop: autocast chooses types while the program is recorded, a GradScaler keeps f16
 // gradients in range.
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ using namespace hpcdl;
 
 constexpr std::int64_t kBatch = 256, kWidth = 64, kClasses = 2;
 
-/// A parameter in f32 with all that belongs to it: weights and moments are f32 whatever the policy.
+/// A parameter in f32 with its state: weights and moments are f32 for any policy.
 struct Parameter {
   OwnedTensor value, gradient, m, v;
   Parameter(Shape shape, float mean, float std, std::uint64_t stream)
@@ -39,7 +39,7 @@ int main() {
       w2({kClasses, kWidth}, 0, 0.1f, 4);
   Parameter* const all[] = {&w1, &gamma, &beta, &w2};
 
-  // The model: not a word about types.
+  // The model does not mention types.
   const auto model = [&](Graph& g, const Var& x, const Var& labels) {
     const auto parameter = [&](const char* name, const Parameter& p) {
       return g.parameter(name, p.value.tensor, p.gradient.tensor);

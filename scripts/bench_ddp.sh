@@ -1,9 +1,9 @@
 #!/bin/bash
 # Data-parallel training over a slow link: two ranks on two "hosts" (network namespaces of this machine, joined by a link of RATE), bucket sizes
-# against waiting for each tensor by itself. Needs root, iproute2 and Open MPI; makes its own namespaces and takes them away again.
+# against waiting for each tensor separately. Needs root, iproute2 and Open MPI; makes its own namespaces and removes them.
 #   scripts/bench_ddp.sh [options of hpcdl bench ddp]         RATE=200mbit  HPCDL=build/release/hpcdl  THREADS=1, of each rank
 #   TORCH=PYTHON scripts/bench_ddp.sh [options of bench/peers/ddp_gloo.py]     the same in PyTorch: DistributedDataParallel over gloo. The Python
-#                                                             has torch, and HPCDL_MODULE says where our module lies (build/release/python)
+#                                                             has torch, and HPCDL_MODULE is the folder of our module (build/release/python)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rate=${RATE:-200mbit}
@@ -42,7 +42,7 @@ if [ -n "${TORCH:-}" ]; then
   exit
 fi
 
-# mpirun starts the daemon of the other host through this: each namespace calls itself another host.
+# mpirun starts the daemon of the other host through this: each namespace has another host name.
 cat > "$folder/agent" << AGENT
 #!/bin/sh
 case "\$1" in 10.78.0.1) name=${tag}a;; *) name=${tag}b;; esac
@@ -52,7 +52,7 @@ AGENT
 chmod +x "$folder/agent"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# --bind-to none: each daemon believes that it owns processor 0. One thread for each rank: the machine's processors are shared out by hand.
+# --bind-to none: otherwise each daemon would bind to processor 0. One thread for each rank: the script divides the machine's processors.
 ip netns exec "${tag}a" unshare --uts -- sh -c 'hostname "$0"; shift 0; exec "$@"' "${tag}a" \
   mpirun --bind-to none --mca plm rsh --mca plm_rsh_agent "$folder/agent" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 \
   --mca btl_tcp_if_include 10.78.0.0/24 --mca oob_tcp_if_include 10.78.0.0/24 -H 10.78.0.1:1,10.78.0.2:1 -np 2 \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds with ninja and says how far it is:  scripts/build.sh FOLDER [TARGET...]
-#   JOBS at a time; SECONDS_LEFT, where it is set, ends it with exit code 124. The output is in FOLDER/build.log, its end
+# Builds with ninja and shows the progress:  scripts/build.sh FOLDER [TARGET...]
+#   JOBS at a time; SECONDS_LEFT, if it is set, ends it with exit code 124. The output is in FOLDER/build.log, its end
 #   is shown when the build fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."

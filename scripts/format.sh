@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # clang-format over all sources:  scripts/format.sh [--check]
-# --check changes nothing, names the first lines that differ and fails; exit code 77 where clang-format cannot be had.
-# The version is pinned, since each lays out a little differently.
+# --check changes nothing, names the first lines that differ and fails; exit code 77 if clang-format is not available.
+# The version is pinned, because versions format differently.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine that has one: builds for it, runs every op spec there, the sanitizers over the
-# kernels, the main job end to end, probe, verify, roofline and profile of the lab, and the bench; where a Python with PyTorch is, the
-# module's tests and every bar beside PyTorch, too. Ends with one table. On 16 cores "tests" take eight minutes and "bars" seven, of which the
-# build, which the second of them finds done, is two and a half.
+# Everything that needs a GPU, on a machine that has one: builds for it, runs every op spec on it, the sanitizers over the
+# kernels, the main job end to end, probe, verify, roofline and profile of the lab, and the bench; with a Python that has PyTorch, also the
+# module's tests and every bar against PyTorch. Ends with one table. On 16 cores "tests" take eight minutes and "bars" seven, including two and
+# a half for the build, which the second of them reuses.
 #   scripts/gpu.sh [FOLDER [all|tests|bars]]   logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json, bars.json and errors.json go to FOLDER (build/gpu)
 #   HPCDL_BENCH_PYTHON                         a Python with torch (otherwise python3)
-#   HPCDL_BUILT=1                              build/cuda and build/bench were carried here, the module for this Python: no compiler is needed
+#   HPCDL_BUILT=1                              build/cuda and build/bench were copied here, with the module for this Python: no compiler is needed
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/gpu} part=${2:-all}
-[[ $part =~ ^(all|tests|bars)$ ]] || { echo "gpu: \"$part\" is no part; expected all, tests or bars" >&2; exit 2; }
+[[ $part =~ ^(all|tests|bars)$ ]] || { echo "gpu: expected all, tests or bars, found \"$part\"" >&2; exit 2; }
 mkdir -p "$out"
-work=$(mktemp -d)  # models and their text: hundreds of megabytes that nobody reads afterwards
+work=$(mktemp -d)  # models and their text: hundreds of megabytes that are not needed afterwards
 trap 'rm -rf "$work"' EXIT
 PATH=$PATH:/usr/local/cuda/bin
-command -v nvidia-smi >/dev/null || { echo "gpu: no NVIDIA driver here; hpcdl doctor says what is missing" >&2; exit 1; }
-[[ -n ${HPCDL_BUILT:-} ]] || command -v nvcc >/dev/null || { echo "gpu: no nvcc here: install the CUDA 13 toolkit" >&2; exit 1; }
+command -v nvidia-smi >/dev/null || { echo "gpu: this machine has no NVIDIA driver; hpcdl doctor says what is missing" >&2; exit 1; }
+[[ -n ${HPCDL_BUILT:-} ]] || command -v nvcc >/dev/null || { echo "gpu: this machine has no nvcc: install the CUDA 13 toolkit" >&2; exit 1; }
 cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-[[ $cc == 90 ]] && cc=90a  # with the instructions of that chip alone
+[[ $cc == 90 ]] && cc=90a  # with the instructions that only this chip has
 
 . scripts/gpu_steps.sh
 run() { logged "$@"; }  # NAME COMMAND...
@@ -41,13 +41,13 @@ main_job() {
       gpu=$(build/cuda/hpcdl eval --model "$folder" --text "$text" --limit 4000 --device cuda) &&
         cpu=$(build/cuda/hpcdl eval --model "$folder" --text "$text" --limit 4000) &&
         build/cuda/hpcdl generate --model "$folder" --prompt "the" --tokens 16 --temperature 0 --device cuda || return 1
-      # Sums of other orders differ in the last digits that are printed at most.
+      # Sums in another order differ at most in the last printed digits.
       awk -v a="$gpu" -v b="$cpu" 'BEGIN { split(a, x); split(b, y); d = x[2] - y[2]; exit !(d < 0.01 && d > -0.01) }' ||
         { echo "GPU and CPU disagree: $gpu, $cpu"; return 1; }
       echo "GPU: $gpu; CPU: $cpu"
     done || return 1
   local dtype
-  for dtype in bf16 fp16; do  # stopped half way and gone on: the same weights as in one go
+  for dtype in bf16 fp16; do  # stopped half way and resumed: the same weights as without a stop
     gpt2 "$work/gpt2_$dtype" 10 $dtype && gpt2 "$work/gpt2_$dtype" 20 $dtype && gpt2 "$work/gpt2_once_$dtype" 20 $dtype &&
       cmp "$work/gpt2_$dtype/model/model.safetensors" "$work/gpt2_once_$dtype/model/model.safetensors" || return 1
     echo "$dtype: $(tail -n 1 "$work/gpt2_$dtype/metrics.jsonl")"
@@ -76,9 +76,9 @@ module_tests() {
   done
 }
 
-# racecheck takes a hundred times as long as what it checks: one type, and no kernels whose threads share nothing. Of rings of stages
-# (hpcdl/cuda/mbarrier.h) it orders the next copy behind the loads of the threads that arrived themselves; the loads of threads that one arrived
-# for, behind __syncwarp() or a named barrier, it takes for races. Tensor copies (tma_load) it does not see: there its silence says nothing.
+# racecheck makes kernels a hundred times slower: one type, and no kernels whose threads share nothing. For rings of stages
+# (hpcdl/cuda/mbarrier.h) it orders the next copy after the loads of the threads that arrived themselves; but it reports races for loads of threads for which one
+# other arrived after __syncwarp() or a named barrier. It does not see tensor copies (tma_load): for them, no report means nothing.
 cases_of() {
   if [[ $1 == racecheck ]]; then echo '*forward.cuda/BF16/*:*accumulate.cuda/BF16/*-add/*:relu/*:gelu/*:swiglu/*:cast/*:rope/*:dropout/*'
   else echo '*forward.cuda/*:*accumulate.cuda/*'; fi
@@ -92,14 +92,14 @@ build() {
 
 if build; then
   if [[ $part != bars ]]; then
-    for ((shard = 0; shard < 4; shard++)); do  # most of it is the double reference, which one core computes
-      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*-*GpuMemoryHeld*'
+    for ((shard = 0; shard < 4; shard++)); do  # most of the time is for the double reference, which one core computes
+      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:device_images*:Cudnn*-*GpuMemoryHeld*'
     done
     beside main_job main_job
-    for way in own cudnn; do  # every convolution by this way, where it can; cuDNN wants aligned operands, so that direct calls and replays differ
+    for way in own cudnn; do  # every convolution in this way, if possible; cuDNN needs aligned operands, so direct calls and replays differ
       beside "conv_$way" env HPCDL_CONV=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*conv2d*cuda*:-*replay*'
     done
-    for way in own cudnn; do  # likewise attention, of gradients those that cuDNN adds up in order
+    for way in own cudnn; do  # the same for attention; only the gradients that cuDNN sums in order
       beside "attention_$way" env HPCDL_ATTENTION=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='attention/*cuda*:-*replay*'
     done
     if ((${#options[@]})); then beside module module_tests; fi
@@ -107,12 +107,12 @@ if build; then
       for tool in memcheck initcheck racecheck; do
         beside "$tool" timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter="$(cases_of "$tool")"
       done
-      # The ways of attention on tensor cores, of heads of 64 and 128; cuDNN's beside them are left out.
+      # The ways of attention on tensor cores, for heads of 64 and 128; without those of cuDNN.
       beside racecheck_attention timeout 200 compute-sanitizer --tool racecheck --kernel-name kns=attention_ --error-exitcode 9 \
         build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='cuda/DeviceAttention.*/2:cuda/DeviceAttention.*/3'
     fi
     together
-    step memory build/cuda/gpu_tests --gtest_filter='*GpuMemoryHeld*'  # alone: it asks the driver what is left
+    step memory build/cuda/gpu_tests --gtest_filter='*GpuMemoryHeld*'  # alone, because it reads the free memory from the driver
     step probe build/cuda/hpcdl probe --device cuda --out "$out/probe.json"
     step profile timeout 60 build/cuda/hpcdl profile "${gpt2[@]}" --steps 5 --rows 10 --trace "$out/gpt2_trace.json.gz" --html "$out/gpt2_profile.html"
     step planted timeout 60 build/cuda/hpcdl verify --planted --device cuda

@@ -2,7 +2,7 @@
 # The four demos in full size on a GPU, and what mixed precision costs in accuracy over three seeds. Four minutes on one H200.
 #   scripts/gpu_demos.sh [FOLDER [STEP...]]    tables, JSON and pages go to FOLDER (build/gpu_demos); runs build/cuda/hpcdl.
 #                                      STEP: some of demo1 demo4 demo3 demo2 accuracy (all, in this order)
-#   HPCDL_SECONDS                      time for all of it (270): what does not fit is cut off or left out, and said
+#   HPCDL_SECONDS                      time for all of it (270): steps that do not fit are cut off or left out, and reported
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-build/gpu_demos}")
@@ -11,13 +11,13 @@ wanted=" ${*:2} "
 seconds=${HPCDL_SECONDS:-270}
 [[ $seconds =~ ^[0-9]+$ ]] || { echo "gpu_demos: HPCDL_SECONDS is \"$seconds\"; expected a number" >&2; exit 2; }
 bin=build/cuda/hpcdl
-[[ -x $bin ]] || { echo "gpu_demos: no $bin: cmake --preset cuda && cmake --build build/cuda --target hpcdl" >&2; exit 1; }
+[[ -x $bin ]] || { echo "gpu_demos: expected $bin: cmake --preset cuda && cmake --build build/cuda --target hpcdl" >&2; exit 1; }
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# step NAME LIMIT COMMAND...: its log, and how it went. LIMIT: seconds.
+# step NAME LIMIT COMMAND...: runs it, with a log and a row of results. LIMIT: seconds.
 step() {
   local name=$1 limit=$2 start=$SECONDS left=$((seconds - SECONDS)) status=ok
   shift 2

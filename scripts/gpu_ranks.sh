@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Everything that needs several GPUs, on a machine that has them: builds for it, tests groups and training over all numbers of GPUs up to those
-# (2; 2 and 4), trains with one process for each GPU and kills one of them, and measures every bar beside NCCL and PyTorch's
-# DistributedDataParallel. One table; within nine minutes on 16 cores. What wants more GPUs than there are is left out, and said.
-# The bars come first: when time is over, what is left are tests of what trained before.
+# (2; 2 and 4), trains with one process for each GPU and kills one of them, and measures every bar against NCCL and PyTorch's
+# DistributedDataParallel. One table; within nine minutes on 16 cores. Steps that need more GPUs than the machine has are left out, and reported.
+# The bars come first: if time is over, only tests of code that has already trained are missing.
 #   scripts/gpu_ranks.sh [--dry-run] [FOLDER [all|tests|bars]]   logs and JSON go to FOLDER (build/gpu_ranks), each below a megabyte
-#   --dry-run                          says what would run, and checks what can be checked without a GPU
+#   --dry-run                          prints the steps, and makes the checks that need no GPU
 #   HPCDL_BENCH_PYTHON                 a Python with torch (otherwise python3); without torch its rows are left out
-#   HPCDL_BUILT=1                      build/cuda is there already
-#   HPCDL_SECONDS                      time for all of it (530): steps get what is left, and none begins behind it
-#   HPCDL_GPUS                         so many of them (all, at most 4)
+#   HPCDL_BUILT=1                      build/cuda is already built
+#   HPCDL_SECONDS                      time for all of it (530): each step has the remaining time, and none begins after it
+#   HPCDL_GPUS                         number of GPUs to use (all, at most 4)
 set -uo pipefail
 dry=
 words=()
 for word in "$@"; do
   case $word in
     --dry-run) dry=1 ;;
-    -*) echo "gpu_ranks: no option $word; see the head of $0" >&2; exit 2 ;;
+    -*) echo "gpu_ranks: unknown option $word; see the head of $0" >&2; exit 2 ;;
     *) words+=("$word") ;;
   esac
 done
@@ -32,14 +32,14 @@ if [[ -z $dry ]]; then
   here=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)
   count=${HPCDL_GPUS:-$here}
   ((count > here)) && count=$here
-  ((count > 1)) || { echo "gpu_ranks: $count GPUs here, and this is about two and more" >&2; exit 1; }
+  ((count > 1)) || { echo "gpu_ranks: expected at least two GPUs, found $count" >&2; exit 1; }
   ((count > 4)) && count=4
   mkdir -p "$out"
 fi
 left_out=
-((count < 4)) && left_out="left out with $count GPUs: tests of 3 and 4 ranks, tensor parallelism of 4 and efficiency on 4; the bars of 4 GPUs are held against $count where they mean something"
+((count < 4)) && left_out="left out with $count GPUs: tests of 3 and 4 ranks, tensor parallelism of 4 and efficiency on 4; the bars of 4 GPUs are compared with $count where that is meaningful"
 [[ -n $left_out ]] && echo "$left_out"
-export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}  # the same for all sides; where multicast is allowed: NCCL_NVLS_ENABLE=1
+export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}  # the same for all sides; if multicast is allowed: NCCL_NVLS_ENABLE=1
 python=${HPCDL_BENCH_PYTHON:-python3}
 bin=build/cuda/hpcdl
 
@@ -76,7 +76,7 @@ fi
 
 bars=("$python" -W ignore bench/gpu/ranks.py --gpus "$count" --limit 100)
 if [[ $part != tests ]]; then
-  # PyTorch compiles for a minute, at four ranks for more. It does so beside tests, and what it compiled is there when it is its turn.
+  # PyTorch compiles for a minute, with four ranks for longer. It does so while tests run, so that its cache is ready for the bars.
   if [[ -n $dry ]] || "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     export TORCHINDUCTOR_CACHE_DIR=${TMPDIR:-/tmp}/hpcdl-inductor
     beside torch_warm 110 bash -c 'echo step | "$@"' - "$python" -W ignore bench/peers/gpt2_ddp.py --ranks "$count" --batch 64 --context 1024
@@ -85,7 +85,7 @@ if [[ $part != tests ]]; then
   fi
 fi
 if [[ $part != bars ]]; then
-  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:GpuGroup*:*GpuRanks*'
+  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:gpu_group*:*GpuRanks*'
   beside launchers 150 tests/launchers/gpus.sh $bin
 fi
 together

@@ -1,5 +1,5 @@
-# How steps run and what is said of them, for scripts that source this file: each has a log, $out/NAME.log, and a row of the table that ends
-# with the log's last line. Two functions are the script's own: run NAME ... runs one of them by `logged`, note NAME takes its row down by `noted`.
+# How steps run and are reported, for scripts that source this file: each has a log, $out/NAME.log, and a row of the table, which ends
+# with the log's last line. The script defines two functions: run NAME ... runs a step by `logged`, note NAME writes its row by `noted`.
 failed=0
 rows=()
 sides=()
@@ -12,13 +12,13 @@ logged() {  # NAME COMMAND...
   printf '%-12s %-7s %4d s  %s\n' "$name" "$status" $((SECONDS - start)) "$last" >"$out/$name.row"
   [[ $status == ok ]]
 }
-noted() {  # NAME: whether it went well
+noted() {  # NAME: whether it succeeded
   rows+=("$(cat "$out/$1.row")")
   echo "${rows[-1]}" >&2
   [[ ${rows[-1]} =~ ^[a-z_0-9]+\ +ok ]] || { failed=$((failed + 1)); return 1; }
 }
 
-# step: alone on the machine. beside: with others, for what is not timed; together waits for all of those.
+# step: alone on the machine. beside: at the same time as others, for untimed steps; together waits for all of those.
 step() {
   run "$@"
   note "$1"

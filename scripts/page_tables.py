@@ -1,4 +1,4 @@
-"""Tables that one page shows and docs/performance_tables.md does not: <!-- table machine/file NAME --> is NAME(contents of the file)."""
+"""Tables of single pages that are not in docs/performance_tables.md: <!-- table machine/file NAME --> is NAME(contents of the file)."""
 
 from results_tables import ASKED, ASKED_OF_PRODUCTS, ASKED_OF_STEPS, spread
 
@@ -14,7 +14,7 @@ SWEPT = {"all-reduce, tensors in the window": ("all_reduce", "shared", "window")
 
 
 def sweep(data):
-    """comm_sweep.json: how many times as fast as MPI's own collective, by size."""
+    """comm_sweep.json: how many times as fast as the collective of MPI, by size."""
     ratio = {(r["collective"], r["algorithm"], r["memory"], r["bytes"]): r["ratio"] for r in data["rows"]}
     yield "| times as fast as MPI | " + " | ".join(size(n) for n in SIZES) + " |"
     yield "|---" * (len(SIZES) + 1) + "|"
@@ -35,7 +35,7 @@ def all_reduce(data):
 
 
 def exchange(data):
-    """ddp.json of `hpcdl bench ddp`: a step by how its gradients are exchanged."""
+    """ddp.json of `hpcdl bench ddp`: a step, by the way in which gradients are exchanged."""
     yield "| buckets | number | step | faster than waiting for each tensor by | exchange hidden |"
     yield "|---|---|---|---|---|"
     for f in data["forms"]:
@@ -47,7 +47,7 @@ def exchange(data):
 
 
 def gpu_buckets(data):
-    """buckets.json: a step of several GPUs by how its gradients are put together."""
+    """buckets.json: a step of several GPUs, by the buckets of its gradients."""
     yield "| buckets: number, first, largest | step | exchange | exchange after everything else |"
     yield "|---|---|---|---|"
     for name, r in data["rows"].items():
@@ -77,11 +77,11 @@ def step_summary(data):
             yield f"| {batch} x {context} tokens, {dtype} | {ours['median_ms']:.0f} ms | {' | '.join(cells)} | {gib(ours)} GiB, {gib(sides['torch' + suffix])} GiB |"
 
 
-BEHIND = 0.97  # a peer that is this close is no faster: within what rounds of the same thing differ by
+BEHIND = 0.97  # a peer within this margin is not faster: rounds of the same side differ by as much
 
 
 def below(results):
-    """(what, measured, asked for or None) of one machine: every bar that is missed, and every peer that is faster where no bar was set."""
+    """(what, measured, bar or None) of one machine: every bar that is missed, and every peer that is faster if no bar was set."""
     for b in results.get("bars", {}).get("bars", []):
         behind = b["goal"] is None and b["ratio"] and b["ratio"]["median"] < BEHIND and not b["peer"].startswith(("copy", "product alone"))
         if behind or (b["goal"] is not None and not b["met"]):
@@ -139,12 +139,12 @@ def loader(data):
 
 
 def against(row):
-    """What a row of shapes.json is held against: its name, its time; the best peer, or a copy of as many bytes."""
+    """The reference of a row of shapes.json: its name and time; the best peer, or a copy of the same number of bytes."""
     return (row["peer"], row["peer_us"]) if "peer" in row else ("a copy", row["copy_us"])
 
 
 def shapes(data):
-    """h200/shapes.json: shapes that no bar names, by op, as ratios to the best peer or to a copy, before and now."""
+    """h200/shapes.json: shapes without a bar, by op, as ratios to the best peer or to a copy, before and now."""
     families = {}
     for row in data["cases"]:
         words = row["case"].split()
@@ -158,7 +158,7 @@ def shapes(data):
 
 
 def worst_shapes(data):
-    """Of those with a peer, the ten that are farthest behind it."""
+    """The ten shapes that are farthest behind their peer."""
     yield "| | | of it | before |\n|---|---|---|---|"
     for r in sorted((r for r in data["cases"] if "peer" in r), key=lambda r: r["peer_us"] / r["us"])[:10]:
         before = f"{r['peer_us'] / r['before_us']:.2f}" if "before_us" in r else ""

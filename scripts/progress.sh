@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Says how far ninja or ctest is:  ninja ... 2>&1 | scripts/progress.sh NAME LOG build|tests
-# All of it goes into LOG. On a terminal one line is rewritten; elsewhere a line comes each minute, in CI every five
-# minutes. Of tests, those that fail or are skipped are shown as they come, with their output.
+# Shows the progress of ninja or ctest:  ninja ... 2>&1 | scripts/progress.sh NAME LOG build|tests
+# The output goes into LOG. On a terminal one line is rewritten; elsewhere a line is printed each minute, in CI every five
+# minutes. Tests that fail or are skipped are shown at once, with their output.
 set -uo pipefail
 
 name=$1 log=$2 kind=$3
@@ -25,7 +25,7 @@ show() {
 while true; do
   IFS= read -r -t 5 line
   status=$?
-  ((status <= 128)) || { show; continue; }  # nothing came within 5 s
+  ((status <= 128)) || { show; continue; }  # no output within 5 s
   ((status == 0)) || [[ -n $line ]] || break
   printf '%s\n' "$line" >>"$log"
   if [[ $kind == build ]]; then

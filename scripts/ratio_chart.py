@@ -1,12 +1,12 @@
-"""The picture of the README: how many times faster than the best peer each thing is, as one SVG."""
+"""The picture of the README: how many times faster than the best peer each case is, as one SVG."""
 
 import html
 import math
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 940, 22, 300, 130, 74
-LOW, HIGH = 0.5, 32.0  # of the logarithmic axis
+LOW, HIGH = 0.5, 32.0  # range of the logarithmic axis
 PEERS = {"torch.compile": "torch.compile", "torch, oneDNN packed, fused": "oneDNN, packed and fused"}
-AHEAD, LEVEL, BEHIND = "ahead", "level", "behind"  # classes; within 3 % of a tie is no win and no loss
+AHEAD, LEVEL, BEHIND = "ahead", "level", "behind"  # classes; within 3 % counts as a tie
 STYLE = """<style>
 svg{--page:#ffffff;--ink:#1e293b;--soft:#475569;--grid:#cbd5e1;--one:#0f172a;--ahead:#0f766e;--level:#64748b;--behind:#b45309;--inside:#ffffff}
 @media(prefers-color-scheme:dark){svg{--page:#0f1520;--ink:#e6ebf2;--soft:#a3b0c2;--grid:#2b3648;--one:#e6ebf2;--ahead:#2dd4bf;--level:#94a3b8;--behind:#f0a04b;--inside:#0f1520}}
@@ -24,7 +24,7 @@ def colour(ratio):
 
 
 def bars(results):
-    """(group, name, ratio, peer) of everything that was compared."""
+    """(group, name, ratio, peer) of all comparisons."""
     for case, row in results.get("gpt2_step", {}).get("rows", {}).items():
         for name, side in row["sides"].items():
             if "ratio" in side and "untuned" not in name:
@@ -56,7 +56,7 @@ def bar(y, name, ratio, peer):
     label = f"{ratio['median']:.2f}× {peer}"
     if ratio["median"] < HIGH:
         yield text(max(end, hi, one) + 8, middle + 4, label, **{"font-size": 11, "class": "soft"})
-    else:  # the bar ends with the axis: two strokes through it and its label say so
+    else:  # the bar ends at the end of the axis: two strokes through it and its label show that
         yield f'<path d="M{end - 12:.1f} {y + 2}l-5 {ROW - 4}M{end - 5:.1f} {y + 2}l-5 {ROW - 4}" class="cut"/>'
         yield text(end - 24, middle + 4, f"{label}, bar cut off at {HIGH:g}×", **{"font-size": 11, "class": "inside", "text-anchor": "end"})
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes what the documents say about speed from bench/results, so that no such number is typed by hand.
+"""Writes the speed figures of the documents from bench/results, so that no such number is typed by hand.
 
     scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
 
 README.md              the part between its markers: what make demo takes, and five ratios
-docs/NAME.md           docs/NAME.in.md, wherever there is one, with these filled in:
+docs/NAME.md           docs/NAME.in.md, if it exists, with these filled in:
                            {{machine/file > key > key | format}}   one number
-                           <!-- table machine/file [NAME] -->      the table of a results file, or NAME of page_tables.py made of it
-                           <!-- summary -->      a screen for every machine     <!-- below -->   what is below its bar or behind a peer
+                           <!-- table machine/file [NAME] -->      the table of a results file, or the table that NAME of page_tables.py makes of it
+                           <!-- summary -->      a screen for every machine     <!-- below -->   results below their bars or behind a peer
                            <!-- tables -->       all tables                     <!-- roofs machine -->   what memory allows
                            <!-- output machine/file -->            bench/results/machine/file.txt, which a command printed
                            <!-- with machine/file --> ... <!-- end -->   nothing while there is no such file

@@ -23,17 +23,17 @@ def ops(data):
                f"{spread(row['ratio'])} {row['best_peer'].removeprefix('torch').strip(' .,') or 'eager'} | {untuned} | {copy} |")
 
 
-# What was asked of the memory-bound cases, times tuned PyTorch, and how many bytes they move for each that their copy moves (None: no copy of theirs).
+# Bars of the memory-bound cases, as multiples of tuned PyTorch, and how many bytes they move for each byte of their copy (None: they have no copy).
 ASKED = {"softmax 4096x32768 f32": (1.25, 1), "softmax 4096x1024 f32": (2, 1), "layer_norm 8192x768 fwd+bwd": (1.7, 2.5),
          "layer_norm 8192x4096 fwd+bwd": (1.7, 2.5), "bias_gelu 8192x3072 f32": (1.5, 1), "cross_entropy 1024x50304 f32": (1.5, 1.5),
          "adamw GPT-2 124M": (1.5, None), "linear 1024x3072x768 gelu f32": (1.35, None), "linear 1024x3072x768 relu f32": (1.35, None)}
-# GPT-2's training steps, times each peer; products of weights packed once, times oneDNN's.
+# Bars of GPT-2's training steps, as multiples of each peer; of products with weights packed once, as multiples of oneDNN.
 ASKED_OF_STEPS = {"torch": 1.2, "llm.c": 4.5}
 ASKED_OF_PRODUCTS = {"f32": 0.95, "bf16": 0.93, "int8": 0.93}
 
 
 def roofs(data):
-    """What a kernel would get whose only time is that of its bytes in the streaming copy of the same rounds."""
+    """The ratio of a kernel whose only time is that of its bytes in the streaming copy of the same rounds."""
     yield "| limited by memory | bar, against PyTorch's best way | measured | at the roof | share of the roof |"
     yield "|---|---|---|---|---|"
     for case, (asked, moved) in ASKED.items():
@@ -107,7 +107,7 @@ def host(data):
 
 
 def bench(data):
-    """hpcdl bench: every op by itself; shares of the roof that its arithmetic or its bytes have on this machine."""
+    """hpcdl bench: every op separately; shares of the roof of its arithmetic or its bytes on this machine."""
     def cell(c):
         if c is None:
             return ""
@@ -127,7 +127,7 @@ def bench(data):
 
 
 def bars(data):
-    """bench/gpu/bars.py: against each peer, and as a share of what a roof measured in the same run allows."""
+    """bench/gpu/bars.py: against each peer, and as a share of a roof measured in the same run."""
     roofs = data["roofs"]
     yield (f"Roofs of that run: a copy of 1 GiB {roofs['copy_GBps']:.0f} GB/s, an 8192^3 bf16 product {roofs['bf16_product_TFLOPs']:.0f} TFLOP/s; "
            f"PyTorch {data['machine']['torch']}. {sum(bool(b['met']) for b in data['bars'])} of {sum(b['goal'] is not None for b in data['bars'])} bars met.")
@@ -151,7 +151,7 @@ def amp_accuracy(data):
 
 
 def ranks(data):
-    """Of the sections that were measured there."""
+    """Tables of the sections that were measured."""
     if data.get("all_reduce"):
         yield "| all-reduce, in captured graphs | ours | the peer | our share of the peer's time |\n|---|---|---|---|"
     for r in data.get("all_reduce", []):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what one target needs on Debian or Ubuntu:  scripts/setup.sh build|demo|test|bench|fuzz|format
-# Idempotent, and silent when nothing is missing. Without root it tries sudo (only where that asks no password) and
+# Idempotent, and silent if nothing is missing. Without root it tries sudo (only if that needs no password) and
 # otherwise lists the packages and the command, and stops.
 set -euo pipefail
 
@@ -8,7 +8,7 @@ target=${1:-build}
 build=(g++ cmake ninja-build make ccache lld git pkg-config libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
        libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libarchive-dev libmd-dev
        libturbojpeg0-dev libpng-dev)
-# What ranks are started and kept apart with in tests. The build takes MPI where it is, and does not ask for it.
+# Programs that start and isolate ranks in tests. The build uses MPI if it is installed, but does not require it.
 ranks=(libopenmpi-dev openmpi-bin slurm-wlm munge iproute2)
 test=("${build[@]}" libgtest-dev binutils python3 python3-venv python3-dev "${ranks[@]}")
 case $target in
@@ -20,7 +20,7 @@ case $target in
   *) echo "setup: unknown target '$target'; expected build, demo, test, bench, fuzz or format" >&2; exit 2 ;;
 esac
 
-# Other systems: everything that is checked here is checked again, by name, when CMake configures.
+# On other systems, CMake makes the same checks when it configures.
 command -v dpkg-query >/dev/null || exit 0
 
 missing=()

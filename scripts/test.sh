@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # Builds and tests, one part after the other while there is time:  scripts/test.sh PART...
-#   release         the whole suite in a release build, with the Python module where it can be built
-#   tsan, asan      what has threads of its own and what parses files it does not trust, under a sanitizer
-#   cuda:90a-real   the CUDA build for one architecture, its tests compiled and not run
-# TEST_BUDGET seconds for everything (900). A part that would not end by then does not start, what its build is short of
-# in the end is not waited for, and both are said. The last line is "N passed, N failed, N skipped".
+#   release         the whole suite in a release build, with the Python module if it can be built
+#   tsan, asan      the parts with threads and the parts that parse untrusted files, under a sanitizer
+#   cuda:90a-real   the CUDA build for one architecture, with its tests compiled but not run
+# TEST_BUDGET seconds for everything (900). A part that would not end by then does not start, and a build that
+# takes too long is stopped; both are reported. The last line is "N passed, N failed, N skipped".
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 export JOBS=${JOBS:-$(nproc)}
 test_jobs=${TEST_JOBS:-3}
 budget=${TEST_BUDGET:-900}
-# What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder, ranks
-# that talk to each other, and everything that parses files.
+# What the sanitizers check (without kernels, which `make asan` and `make tsan` include): the pool, the recorder, ranks
+# that communicate, and everything that parses files.
 sanitized=${SANITIZED:-'^(core|program|graph|io|data|comm|parallel)(\.|$)'}
-build_seconds=0  # what the release build took: other parts are judged by it, as caches and cores are the same
+build_seconds=0  # seconds of the release build: the time of other parts is estimated from it, because caches and cores are the same
 passed=0 failed=0 skipped=0
 
-# fits NAME SECONDS: whether a part that takes so long may start.
+# fits NAME SECONDS: whether a part that takes this time may start.
 fits() {
   ((SECONDS + $2 > budget)) || return 0
   echo "== $1: left out, it takes some $2 s and $((budget - SECONDS)) of $budget s are left" >&2
@@ -32,7 +32,7 @@ configure() {
   return 1
 }
 
-# build PRESET SECONDS TARGET...: false when it failed or its time was over, which is said.
+# build PRESET SECONDS TARGET...: false if it failed or its time was over; reports which.
 build() {
   local preset=$1 limit=$2 status
   shift 2
@@ -57,10 +57,10 @@ run_tests() {
   passed=$((passed + all - bad - none)) failed=$((failed + bad)) skipped=$((skipped + none))
   local cases
   cases=$(grep -cE '^\[  SKIPPED \] [^ ]+ \([0-9]+ ms\)' "build/$1/Testing/Temporary/LastTest.log")
-  ((cases == 0)) || echo "== $1: $cases cases, some of them in tests that passed, were skipped for want of what they need; see build/$1/Testing/Temporary/LastTest.log" >&2
+  ((cases == 0)) || echo "== $1: $cases cases, some of them in tests that passed, were skipped because something that they need is missing; see build/$1/Testing/Temporary/LastTest.log" >&2
 }
 
-# The Python module is built for the Python that runs its tests, when nanobind can be had.
+# The Python module is built for the Python that runs its tests, if nanobind is available.
 python_module() {
   HPCDL_PYTHON=$(scripts/venv.sh test)
   if [[ -n $HPCDL_PYTHON ]]; then export HPCDL_PYTHON; else unset HPCDL_PYTHON; fi
@@ -84,7 +84,7 @@ part_release() {
   run_tests release .
 }
 
-# part_sanitizer PRESET. Cold, its build takes as long as that of the release; warm, both are short.
+# part_sanitizer PRESET. With a cold cache, its build takes as long as that of the release; with a warm cache, both are short.
 part_sanitizer() {
   local tests=300 targets
   fits "$1" $((build_seconds + tests)) || return

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the commands of docs/troubleshooting.md and of docs/distributed.md, "When something goes wrong", print here: one file each in FOLDER,
+# Runs the commands of docs/troubleshooting.md and of docs/distributed.md, "When something goes wrong", and writes the output of each to a file in FOLDER,
 # which scripts/results_pages.py puts into the pages. About a minute; one program that wastes a processor is started and ended again.
 #   scripts/trouble_outputs.sh bench/results/MACHINE     HPCDL: the program (build/release/hpcdl)
 set -uo pipefail
@@ -20,7 +20,7 @@ cd "$work" || exit 1
 mkdir -p "$out"
 image=(-c examples/cifar10.toml) small=(-c examples/cifar10.toml -c examples/small.toml)
 
-# show NAME KEEP COMMAND...: the command, the lines that match KEEP, "..." for others, and the exit code where it is not 0
+# show NAME KEEP COMMAND...: the command, the lines that match KEEP, "..." for others, and the exit code if it is not 0
 show() {
   local name=$1 keep=$2 code
   shift 2

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 """No measurement is typed by hand: fails when README.md, CONTRIBUTING.md or a page of docs/ holds a number that looks like one.
 
-    scripts/typed_numbers.py            says file:line of each, and what to do
-    scripts/typed_numbers.py --planted  is the check right? plants measurements into pages, and wrong definitions, and finds them
+    scripts/typed_numbers.py            prints file:line of each, and what to do
+    scripts/typed_numbers.py --planted  checks the check: plants measurements into pages, and wrong definitions, and finds them
 
-What looks like a measurement: a number with a unit (3.5 ms, 12 GB/s, 40 %, 2 MiB), a factor (1.8x, three times as fast, a tenth of the time), a count out of
+These look like a measurement: a number with a unit (3.5 ms, 12 GB/s, 40 %, 2 MiB), a factor (1.8x, three times as fast, a tenth of the time), a count out of
 others (8 of 79), a number with decimals, a row of a table with several bare numbers. Measurements belong into a file of bench/results, which a program wrote, and
-scripts/results_pages.py fills them in: {{machine/file > key | format}}, tables, outputs. Of a page with a NAME.in.md that source is looked at. Not looked at are blocks
+scripts/results_pages.py fills them in: {{machine/file > key | format}}, tables, outputs. If a page has a NAME.in.md, that source is checked. Not checked are blocks
 that tests compare with the code (<!-- quote FILE -->, the Python of docs/python.md), and the README between its markers.
 
-A number that is defined and not measured (a limit, a default, a size) stands in docs/given_numbers.txt with the place that defines it, one a line:
+A number that is defined and not measured (a limit, a default, a size) is listed in docs/given_numbers.txt with the place that defines it, one per line:
 
     page | words on the page | file of code | words in that file
 
-Both must be there. Every number among the words of the page must be among those of the file, too (in units of it: 0.75 % is 0.0075), so that a page which says something else
-than the code fails.
+Both must exist. Every number in the words of the page must be among those of the file, too (in its units: 0.75 % is 0.0075), so that a page that contradicts
+the code fails.
 """
 
 import pathlib
@@ -23,7 +23,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GIVEN = "docs/given_numbers.txt"
-LONGEST = 60  # of the words on a page: a number and what it belongs to, never a paragraph
+LONGEST = 60  # longest words on a page: a number and what it belongs to, never a paragraph
 
 N = r"(?<![\w.#^-])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 WORD = r"(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|fifteen|twenty|thirty|forty|fifty|hundreds?|thousands?)"
@@ -42,12 +42,12 @@ UNITS = {"%": .01, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "KB": 1024, "KiB": 1024, 
 
 
 def blank(text, pattern, flags=re.S):
-    """What matches becomes empty lines, as many, so that line numbers stay."""
+    """Replaces matches by the same number of empty lines, so that line numbers stay."""
     return re.sub(pattern, lambda m: "\n" * m[0].count("\n"), text, flags=flags)
 
 
 def prose(path, text):
-    """A page without what is filled in and without what a test compares with the code."""
+    """A page without the parts that are filled in or that a test compares with the code."""
     text = blank(text, r"<!-- measured: begin -->.*?<!-- measured: end -->")
     text = blank(text, r"<!-- quote \S+ -->\n```.*?^```", re.S | re.M)
     if path == "docs/python.md":
@@ -57,7 +57,7 @@ def prose(path, text):
 
 
 def sources():
-    """{path: text} of the pages as they are written by hand."""
+    """{path: text} of the hand-written pages."""
     docs = [f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")) if p.name.endswith(".in.md") or not p.with_suffix(".in.md").exists()]
     return {path: (ROOT / path).read_text() for path in ("README.md", "CONTRIBUTING.md", *docs)}
 
@@ -67,18 +67,18 @@ def numbers(words):
 
 
 def agree(said, defined):
-    """The numbers of a page stand in the code, as they are or in its units."""
+    """Whether the numbers of a page are in the code, unchanged or in its units."""
     there = [n for n, _ in numbers(defined.replace("'", ""))]
     return all(any(abs(n * f - d) <= 1e-9 * abs(d) for d in there for f in (1, UNITS.get(unit, 1))) for n, unit in numbers(said))
 
 
 def running_text(file):
-    """Of code, on one line: wherever a comment is broken, its words are together."""
+    """Code on one line, so that the words of a comment are together even if it was wrapped."""
     return re.sub(r"\s*\n\s*(///?|#)?\s*", " ", file.read_text())
 
 
 def given(pages, lines):
-    """Takes the numbers of the list out of the pages; complains of what is not as the list has it."""
+    """Removes the numbers of the list from the pages; reports entries that do not match."""
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -88,19 +88,19 @@ def given(pages, lines):
         if not page:
             yield where + "expected four cells: page | words on the page | file of code | words in that file"
         elif page not in pages:
-            yield where + f"{page} is no page that is written by hand"
+            yield where + f"{page} is not a hand-written page"
         elif len(said) > LONGEST or not numbers(said):
             yield where + f"the words of the page hold a number and are {LONGEST} characters at most"
         elif pathlib.Path(file).parts[0] in ("docs", "README.md") or file.startswith("bench/results") or not (ROOT / file).is_file():
-            yield where + f"{file} is no file of code: a measurement comes from bench/results by {{{{machine/file > key | format}}}}"
+            yield where + f"{file} is not a file of code: a measurement comes from bench/results by {{{{machine/file > key | format}}}}"
         elif defined not in running_text(ROOT / file):
-            yield where + f"{file} has no {defined!r} any more: see what it says now, and whether {page} still says the same"
+            yield where + f"{file} no longer has {defined!r}: check what it says now, and whether {page} still says the same"
         elif not agree(said, defined):
-            yield where + f"{said!r} and {defined!r} are other numbers"
+            yield where + f"{said!r} and {defined!r} have different numbers"
         else:
             pattern = r"\s+".join(map(re.escape, said.split()))
             if not re.search(pattern, pages[page]):
-                yield where + f"{page} has no {said!r}: the line is for nothing"
+                yield where + f"{page} does not contain {said!r}: remove the line"
             pages[page] = blank(pages[page], pattern)
 
 
@@ -133,7 +133,7 @@ def planted():
         at = first
         for words in PLANTED:
             if not any(f.startswith(f"{path}:{at}:") for f in found):
-                bad.append(f"{path}: nobody notices {words!r}")
+                bad.append(f"{path}: the check does not find {words!r}")
             at += 2 + words.count("\n")
     page, said, file, defined = next(line.split(" | ") for line in lines if line.startswith("docs/"))
     wrong = {"words that the code does not have": f"{page} | {said} | {file} | {defined} and more", "another number than the code's": f"{page} | 123 ms | {file} | {defined}",
@@ -141,7 +141,7 @@ def planted():
              "half a line": f"{page} | {said}", "a paragraph": f"{page} | {said * 10} | {file} | {defined}"}
     for why, line in wrong.items():
         if not list(given({p: prose(p, t) for p, t in texts.items()}, [line])):
-            bad.append(f"{GIVEN}: nobody notices {why}")
+            bad.append(f"{GIVEN}: the check does not find {why}")
     return bad
 
 

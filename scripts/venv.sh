@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Prints the path of a Python that has the modules our results are compared with:  scripts/venv.sh build|test|bench|format
+# Prints the path of a Python with the modules for a task:  scripts/venv.sh build|test|bench|format
 #   build: nanobind, with which the Python module is built
 #   test:  numpy safetensors tokenizers tensorboard      (HPCDL_PYTHON overrides)
 #   bench: numpy torch                                   (HPCDL_BENCH_PYTHON overrides)
-#   format: clang-format, always of its own venv
-# Makes build/venv-KIND when it is not there. Prints nothing, and says so on stderr, when the package index is out of
-# reach; the tests that need it then skip.
+#   format: clang-format, always in its own venv
+# Makes build/venv-KIND if it does not exist. Prints nothing, except for a message on stderr, if the package index cannot be
+# reached; the tests that need it are then skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,5 +35,5 @@ if python3 -m venv "$venv" >"$log" 2>&1 &&
    imports "$python"; then
   echo "$python"
 else
-  echo "venv: could not install ${modules[*]} (see $log); what needs them is skipped" >&2
+  echo "venv: could not install ${modules[*]} (see $log); tests that need them are skipped" >&2
 fi

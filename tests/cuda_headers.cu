@@ -1,5 +1,5 @@
-// Compiled by nvcc, never run: what kernels of both devices share must stay readable, and usable, by a CUDA compiler.
-// The two kernels are the plainest driver of a fused chain and of an epilogue that there can be.
+// Compiled by nvcc, never run: the code that kernels of both devices share must compile, and be usable, with a CUDA
+// compiler. The two kernels are the simplest possible drivers of a fused chain and of an epilogue.
 
 #include "hpcdl/core/device.h"
 #include "hpcdl/core/dtype.h"
@@ -15,7 +15,7 @@ namespace {
 
 using namespace hpcdl;
 
-// One thread's place in a row-wise chain (the CPU's is fuse::Spot).
+// The position of a thread in a row-wise chain (on the CPU: fuse::Spot).
 template <class T> struct Place {
   std::int64_t row, col;
   __device__ float load(const fuse::In& x) const { return float(*x.at<T>(row, col)); }
@@ -28,7 +28,7 @@ template <class T, class... S> __global__ void run_chain(fuse::Store<S...> body,
   if (col < cols) body(Place<T>{blockIdx.y, col});
 }
 
-// One thread's place in a matrix product's result.
+// The position of a thread in the result of a matrix product.
 struct Element {
   std::int64_t row, col;
   template <class T> __device__ float cols(const T* p) const { return float(p[col]); }

@@ -133,7 +133,7 @@ std::vector<std::string> missing(const std::string& code, const std::set<std::st
   return out;
 }
 
-TEST(Includes, every_file_reaches_what_it_uses) {
+TEST(includes, every_file_reaches_what_it_uses) {
   const auto files = sources();
   ASSERT_GT(files.size(), 300u);
   for (const auto& [path, file] : files)
@@ -141,7 +141,7 @@ TEST(Includes, every_file_reaches_what_it_uses) {
       ADD_FAILURE() << path << " uses <" << header << "> and does not include it";
 }
 
-TEST(Includes, a_missing_one_is_seen) {
+TEST(includes, a_missing_one_is_seen) {
   EXPECT_EQ(missing("std::vector<int> v; std::sort(v.begin(), v.end());", {"algorithm"}),
             std::vector<std::string>{"vector"});
   EXPECT_EQ(missing("std::string_view s = fmt::format(x);", {"string"}), std::vector<std::string>{"fmt/core.h"});
@@ -149,7 +149,7 @@ TEST(Includes, a_missing_one_is_seen) {
 }
 
 // A header that joins the precompiled ones must join the rules above.
-TEST(Includes, every_precompiled_header_has_a_rule) {
+TEST(includes, every_precompiled_header_has_a_rule) {
   std::ifstream in(HPCDL_SOURCE_DIR "/cmake/HpcdlPrecompiled.cmake");
   std::stringstream text;
   text << in.rdbuf();

@@ -74,7 +74,7 @@ void evict(const fs::path& file) {
   ::close(fd);
 }
 
-TEST(LargerThanMemory, Generates) {
+TEST(larger_than_memory, generates) {
   const io::TempFolder temp;
   io::ModelConfig c;
   c.layers = 4, c.width = 768, c.heads = 12, c.vocab = 8192, c.context = 64;

@@ -1,8 +1,8 @@
-// Matrix products of HPC-DL beside oneDNN and OpenBLAS: interleaved rounds, medians, ratios of the same round.
+// Matrix products of HPC-DL compared with oneDNN and OpenBLAS: interleaved rounds, medians, ratios of the same round.
 //
 //   gemm [--only TEXT] [--rounds N] [--target-ms 20] [--no-peers] [--list] [--json FILE]
 //
-// OpenBLAS 0.3.21 takes Zen 5 for an AVX2 machine: the program restarts itself with OPENBLAS_CORETYPE=SkylakeX. Idle
+// OpenBLAS 0.3.21 treats Zen 5 as an AVX2 machine: the program restarts itself with OPENBLAS_CORETYPE=SkylakeX. Idle
 // threads of one library would take a core from the next: their spinning is bounded. GPT shapes rotate through copies
 // of the weight that together exceed 96 MB, so weights come from memory as they do in a training step; cubes stay in
 // cache. All libraries see the same memory (huge pages).
@@ -49,7 +49,7 @@ PEAK_LOOP(peak_f32, "vfmadd231ps")
 PEAK_LOOP(peak_bf16, "vdpbf16ps")
 PEAK_LOOP(peak_int8, "vpdpbusd")
 
-// Tile registers tmm0..3 as accumulators. The library's kernels have asked for them, so that they may be used here.
+// Tile registers tmm0..3 as accumulators. The library's kernels have requested them, so they may be used here.
 #define PEAK_TILES(NAME, OP)                                                                                  \
   void NAME(std::int64_t n) {                                                                                 \
     simd::TileShapes shapes;                                                                                  \
@@ -135,7 +135,7 @@ struct Options {
   double target = 0.02, limit = 5;
 };
 
-/// Every contender's result against that of the first, relative to the largest value.
+/// The difference of every contender's result to that of the first, relative to the largest value.
 void compare_results(std::vector<Contender>& sides, const Case& c, const Buffer& a, const Buffer& d) {
   const Buffer first(d.bytes());
   const auto at = [&c](const Buffer& b, std::int64_t i) {
@@ -154,7 +154,7 @@ void compare_results(std::vector<Contender>& sides, const Case& c, const Buffer&
   }
 }
 
-/// Every contender and, in the same rounds, the peak. The threads of the side before need a while to go to sleep.
+/// Every contender and, in the same rounds, the peak. The threads of the previous side need some time to go to sleep.
 lab::compare::Result time_rounds(Pool& pool, const std::vector<Contender>& contenders, const Case& c, const Options& o,
                                  const Buffer& a, const Buffer& d) {
   std::vector<lab::compare::Side> sides;

@@ -18,14 +18,15 @@ struct Case {
   Post post = Post::none;
 };
 
-/// call(a, b, d) of one side; b is what `prepare` made of the weight. Empty: the library is missing or cannot do it.
+/// call(a, b, d) of one side; b is the result of `prepare` for the weight. Empty: the library is missing or cannot do
+/// it.
 struct Peer {
   std::function<void(const void* a, const void* b, void* d)> call;
   std::int64_t prepared_bytes = 0;
   std::function<void(const void* b, void* prepared)> prepare;
 };
 
-/// `bias` (n) and `addend` (m, n) are what `post` reads.
+/// `post` reads `bias` (n) and `addend` (m, n).
 Peer onednn(const Case& c, bool packed, const float* bias, const float* addend);
 Peer openblas(const Case& c);
 const char* onednn_version();

@@ -1,5 +1,5 @@
 // All-reduces between the GPUs of this machine, one process each: NCCL and our kernels in every shape, captured in one
-// graph each and launched in turns. What hpcdl/comm/nccl/policy.h says was read off its table.
+// graph each and launched in turns. hpcdl/comm/nccl/policy.h is based on its table.
 //   all_reduce_grid RANKS [MAX_BYTES] > lines of JSON
 
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ using namespace hpcdl::comm;
 
 constexpr int kReplays = 30;
 
-/// Memory that the processes share: a barrier and room for what they tell each other.
+/// Memory that the processes share: a barrier and room for messages.
 struct Table {
   std::atomic<int> arrived, round, failed;
   std::byte room[64][16384];
@@ -71,7 +71,7 @@ struct Variant {
 /// Microseconds of one all-reduce, of the slowest rank, in each of the replays.
 void measure(std::vector<Variant>& variants, const Stream& s, const Tensor& x, int in_graph, const HostExchange& host) {
   for (auto& v : variants) {
-    v.queue(s, x);  // not captured: what loads lazily
+    v.queue(s, x);  // not captured, to load what is loaded lazily
     s.synchronize();
     Capture::begin(s);
     for (int i = 0; i < in_graph; ++i) v.queue(s, x);

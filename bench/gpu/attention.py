@@ -1,6 +1,6 @@
 """Bars of attention: forward and backward kernels against FlashAttention and cuDNN as PyTorch calls them.
 
-Theirs add up dq in another order each time, ours does not, unless HPCDL_ATOMIC_SUMS=1. HPCDL_ATTENTION=own or =cudnn asks for one way.
+They sum dq in another order each time, ours does not, unless HPCDL_ATOMIC_SUMS=1. HPCDL_ATTENTION=own or =cudnn selects one way.
 """
 
 import os
@@ -25,7 +25,7 @@ def sdpa(backend, q, k, v, causal):
 
 
 def their_backward(backend, q, k, v, dy, causal):
-    """The backward pass alone: the forward is done once, on the stream whose work is captured later."""
+    """Only the backward pass: the forward is done once, on the stream whose work is captured later."""
     leaves = [z.detach().requires_grad_() for z in (q, k, v)]
     with torch.cuda.stream(bench.capture_stream()):
         y = sdpa(backend, *leaves, causal)
@@ -38,7 +38,7 @@ def our_backward(q, k, v, dy, causal):
 
 
 def packed_qkv(b, h, t, d):
-    """q, k, v as views (B, H, T, D) of one projection's output (B, T, 3 H D), as a transformer has them."""
+    """q, k, v as views (B, H, T, D) of one projection's output (B, T, 3 H D), as in a transformer."""
     qkv = torch.randn(b, t, 3, h, d, device="cuda").bfloat16()
     return [z.transpose(1, 2) for z in qkv.unbind(2)]
 

@@ -4,7 +4,7 @@
     bench/gpu/bars.py [--only softmax,gemm] [--cases REGEX] [--no-compile] [--seconds S] [--json FILE]
 
 With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm conv attention int4 step image. A ratio is the time of the peer over ours, round by round in turns
-(measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of a copy that moves as many
+(measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of the speed of a copy of the same number of
 bytes. HPCDL_MODULE: the folder of the Python module; HPCDL_GPT2_STEP, HPCDL_IMAGE_STEP: the programs
 bench/gpt2_step and bench/image_step.
 """
@@ -43,7 +43,7 @@ def line(b):
 
 
 def bars(only, use_compile, roofs):
-    """Sections in order; the roofs they are measured against come first."""
+    """Sections in order; the roofs with which they are compared come first."""
     if {"int4", "copy"} & set(only):
         roofs["copy_GBps"] = memory.copy_roof() / 1e9
     if {"relu", "gemm", "conv", "attention", "copy"} & set(only):
@@ -64,7 +64,7 @@ def save(path, old, roofs, rows):
     measured = {b.section for b in rows}
     kept = [{**b, "date": b.get("date") or old["machine"]["date"]} for b in old["bars"] if b["section"] not in measured]
     machine = {"gpu": torch.cuda.get_device_name(), "threads": len(os.sched_getaffinity(0)), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-    sections = list(dict.fromkeys([b["section"] for b in old["bars"]] + [b.section for b in rows]))  # a section that is measured again stays where it was
+    sections = list(dict.fromkeys([b["section"] for b in old["bars"]] + [b.section for b in rows]))  # a section that is measured again keeps its position
     bars = sorted(kept + [{**dataclasses.asdict(b), "met": b.met, "date": machine["date"]} for b in rows], key=lambda b: sections.index(b["section"]))
     data = {"machine": machine, "roofs": {**old["roofs"], **roofs}, "bars": bars}
     path.write_text(json.dumps(data, indent=1) + "\n")
@@ -73,9 +73,9 @@ def save(path, old, roofs, rows):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default=",".join(("copy", *SECTIONS)))
-    p.add_argument("--cases", help="of these sections, the cases that this regular expression is found in")
+    p.add_argument("--cases", help="only the cases that match this regular expression")
     p.add_argument("--no-compile", action="store_true")
-    p.add_argument("--seconds", type=float, help="for one comparison at most, instead of 0.6")
+    p.add_argument("--seconds", type=float, help="limit of one comparison, instead of 0.6")
     p.add_argument("--json")
     args = p.parse_args()
     if args.seconds:
@@ -92,7 +92,7 @@ def main():
     for b in bars(only, not args.no_compile, roofs):
         rows.append(b)
         print(line(b), flush=True)
-        if path:  # what is measured stays, should the time run out
+        if path:  # saves what is measured, in case the time runs out
             save(path, old, roofs, rows)
     asked = [b for b in rows if b.goal is not None]
     print(f"{sum(b.met for b in asked)} of {len(asked)} bars met; roofs: " + ", ".join(f"{k} {v:.0f}" for k, v in roofs.items()))

@@ -1,6 +1,6 @@
 """Bars of convolutions: the layers of ResNet-18 and ResNet-50 on 224 x 224 images, channels last, against PyTorch on the same memory.
 
-PyTorch calls cuDNN with the algorithm that it found fastest there. Ours is what `hpcdl tune` finds fastest, of our kernels and the same library's algorithms that repeat
+PyTorch calls cuDNN with the algorithm that it found fastest there. Ours is the fastest choice of `hpcdl tune` among our kernels and the algorithms of the same library that repeat
 their bits; HPCDL_CONV=own or =cudnn makes it one of them.
 """
 
@@ -22,7 +22,7 @@ LAYERS = [
 
 F32_LAYERS = [("conv2d", "256x28x128x128"), ("conv2d+stride2", "256x14x256x512")]
 
-TUNING_SECONDS = 20  # at most, for a layer
+TUNING_SECONDS = 20  # time limit of a layer
 
 
 def their_call(op, x, dims, backward):
@@ -58,8 +58,8 @@ def one_layer(roof, op, shape, dtype, backward, goal):
 
 def convolutions(roof: float, use_compile: bool):
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False  # as ours: f32 products are not rounded
-    goal = None if "HPCDL_CONV" in os.environ else 0.95  # asked for of the choice, shown for a single way
+    torch.backends.cudnn.allow_tf32 = False  # like ours: f32 products are not rounded
+    goal = None if "HPCDL_CONV" in os.environ else 0.95  # the bar applies to the choice; a single way is only shown
     for dtype, layers in (("bf16", LAYERS), ("f32", F32_LAYERS)):
         for op, shape in layers:
             for backward in (False, True):

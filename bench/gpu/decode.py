@@ -91,7 +91,7 @@ class Llama(torch.nn.Module):
 
 
 def stepper(model, step, prompt):
-    """A CUDA graph of one step, and what runs `tokens` of them and gives tokens per second."""
+    """A CUDA graph of one step, and a function that runs `tokens` of them and returns tokens per second."""
     token, at = torch.zeros(1, 1, dtype=torch.long, device="cuda"), torch.full((1,), prompt, device="cuda")
 
     def once():

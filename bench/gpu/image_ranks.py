@@ -4,7 +4,7 @@ configurations of the demos, and the efficiency, which is the rate over N times 
 
     bench/gpu/image_ranks.py [--gpus N] [--rounds 2] [--json FILE]
 
-One GPU and all of them take turns; a rate is the median of the lines of metrics behind the first quarter, of all rounds. The program comes from
+One GPU and all of them take turns; a rate is the median of the lines of metrics after the first quarter, of all rounds. The program comes from
 HPCDL_BIN (build/cuda/hpcdl).
 """
 

@@ -31,7 +31,7 @@ def torch_command(arch, batch, args):
 
 
 def compiled_before(sets):
-    """All that torch.compile makes, at once, so that the processes which are measured find it in its cache."""
+    """Compiles everything with torch.compile first, so that the measured processes find it in the cache."""
     commands = [torch_command(arch, batch, args) for arch, batch, _, ways in sets for args, _ in ways.values() if "--compile" in args]
     with concurrent.futures.ThreadPoolExecutor(max(1, len(commands))) as pool:
         list(pool.map(lambda command: turns.Side(command).end(), commands))
@@ -46,7 +46,7 @@ def image_steps(use_compile):
         ways = {name: way for name, way in ways.items() if use_compile or "--compile" not in way[0]}
         sides = {}
         try:
-            # Ours first and ready before the others begin: it measures the memory that it takes of the GPU.
+            # Ours first and ready before the others begin: it measures the memory that it uses on the GPU.
             sides["hpcdl"] = turns.Side([program, arch, str(batch), "32", dtype, "cuda"])
             for name, (args, _) in ways.items():
                 sides[name] = turns.Side(torch_command(arch, batch, args))

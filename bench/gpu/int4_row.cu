@@ -1,6 +1,6 @@
-// One row of x times 4-bit weights, in every way that serves, beside kernels that only move as many bytes: graphs of
-// products one after the other, each on weights of its own, which together exceed L2 several times, in turns; medians.
-// What int4_built_in (hpcdl/ops/int4_linear/int4_linear.cu) picks was read off its table.
+// One row of x times 4-bit weights, in every possible way, compared with kernels that only move the same bytes: graphs
+// of consecutive products, each with its own weights, which together exceed L2 several times, in turns; medians.
+// The choices of int4_built_in (hpcdl/ops/int4_linear/int4_linear.cu) are based on its table.
 //   int4_row [N K [GROUP]] > JSON      bench/results/NAME/int4_row.json
 //   int4_row once N K                  each way once, for a profiler
 
@@ -75,7 +75,7 @@ class Clock {
 void measure(Stream& s, std::vector<Side>& sides) {
   Clock clock(s);
   for (auto& side : sides) {
-    side.queue();  // not captured: what loads lazily
+    side.queue();  // not captured, to load what is loaded lazily
     s.synchronize();
     Capture::begin(s);
     side.queue();
@@ -109,7 +109,8 @@ struct Operands {
   }
 };
 
-/// Every way with constant weights, then the one that is picked without that knowledge, then what moves as many bytes.
+/// Every way with constant weights, then the one that is chosen without that knowledge, then kernels that move the same
+/// bytes.
 std::vector<Side> sides_of(Stream& s, const Case& p, const OwnedTensor& x, std::vector<Operands>& sets,
                            const OwnedTensor& target, std::int64_t bytes) {
   const auto weight = [&p](const Operands& o) {

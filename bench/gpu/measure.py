@@ -1,6 +1,6 @@
 """How a bar is measured: every side as a CUDA graph of one call on each of several sets of operands, which together exceed L2
-several times; the graphs then take turns by the lab's protocol (hpcdl/lab/compare/protocol.h). Graphs leave out what it costs
-the host to launch, for all sides alike.
+several times; the graphs then take turns by the lab's protocol (hpcdl/lab/compare/protocol.h). Graphs exclude the cost of launching
+on the host, for all sides.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ class Bar:
 
     section: str
     case: str
-    goal: Optional[float]  # least ratio; None: shown, not asked for
+    goal: Optional[float]  # least ratio; None: only shown
     peer: str = ""
     ours_us: float = 0
     peer_us: float = 0
     ratio: Optional[Dict[str, float]] = None  # median, low, high
-    rate: str = ""  # what we reach, in words
-    share: Optional[float] = None  # of the measured roof
+    rate: str = ""  # our rate, in words
+    share: Optional[float] = None  # share of the measured roof
     note: str = ""
     all_us: Dict[str, float] = dataclasses.field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Measured:
         for name, thunks in sides.items():
             try:
                 self.graphs[name] = one_by_one(thunks) if isinstance(thunks, Plain) else bench.captured(*thunks)
-            except Exception as e:  # a peer that cannot run is reported, and the others still are compared
+            except Exception as e:  # a peer that cannot run is reported, and the others are still compared
                 torch.cuda.synchronize()
                 self.missing[name] = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"[:200]
                 if name == next(iter(sides)):
@@ -84,7 +84,7 @@ class Measured:
 
 
 class Plain(list):
-    """Calls that are made as they are, launched one by one by the host."""
+    """Calls without graphs, launched one by one by the host."""
 
 
 def one_by_one(thunks: Thunks) -> Callable[[], None]:
@@ -96,11 +96,11 @@ def one_by_one(thunks: Thunks) -> Callable[[], None]:
 
 
 def copies(total_bytes: float, sets: int) -> Thunks:
-    """Copies that read and write as many bytes as a case does."""
+    """Copies that read and write the same number of bytes as a case."""
     n = max(256, int(total_bytes) // 2 // 16 * 16)
     pairs = [(torch.ones(n, dtype=torch.uint8, device="cuda"), torch.empty(n, dtype=torch.uint8, device="cuda")) for _ in range(sets)]
     calls = [lambda d=d, s=s: d.copy_(s) for s, d in pairs]
-    return Plain(calls) if sets == 1 else calls  # inside of a graph copies from 512 MiB on run at two thirds of their speed
+    return Plain(calls) if sets == 1 else calls  # in a graph, copies of 512 MiB and more run at two thirds of their speed
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -122,7 +122,7 @@ def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guarded(section: str, case: str, goal: Optional[float], f: Callable[[], Iterable[Bar]]) -> Iterator[Bar]:
-    """What f measures, as it comes, or a bar that says why it could not."""
+    """Yields the results of f, or a bar that says why it failed."""
     if not wanted(case):  # a variable of this module, which bars.py sets
         return
     try:

@@ -1,4 +1,4 @@
-"""Bars of what memory bounds: vector add, softmax at the shapes of the issue, and every other op of the lab's list."""
+"""Bars of memory-bound ops: vector add, softmax at the shapes of the issue, and every other op of the lab's list."""
 
 import torch
 
@@ -8,7 +8,7 @@ from measure import Bar, Measured, compiled, copies, guarded, require_same, sets
 
 PEERS = ["eager", "compile", "Triton"]
 WORDS = {torch.bfloat16: "bf16", torch.float32: "f32", torch.float16: "f16"}
-LARGE = 64e6  # bytes from which the share of copy counts
+LARGE = 64e6  # bytes from which the share of a copy is a bar
 
 
 def bars_of(m: Measured, section: str, case: str, total: float, of_copy: float, of_best: float):
@@ -83,7 +83,7 @@ OPS = [
 
 
 def ways(op: str, backward: bool, use_compile: bool):
-    """PyTorch's and Triton's ways of an op: name -> f(inputs, dims)."""
+    """Implementations of an op in PyTorch and Triton: name -> f(inputs, dims)."""
     if op in _bench_torch.IN_PLACE:
         return {}
     found = {"eager": _bench_torch.FORWARD[op]}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a call from Python costs the host, in microseconds: small tensors, so that the GPU waits for the host; beside PyTorch's call of
-the same thing, and beside the launch alone, queued by the lab without tensors going in or out.
+"""Host time of a call from Python, in microseconds: small tensors, so that the GPU waits for the host; compared with PyTorch's call of
+the same op, and with the launch alone, queued by the lab without converting tensors.
 
     bench/gpu/overhead.py
 """

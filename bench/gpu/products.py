@@ -8,7 +8,7 @@ from measure import Bar, Measured, Plain, compiled, copies, guarded, require_sam
 
 
 def tensor_core_roof() -> float:
-    """FLOP/s of an 8192^3 bf16 product of random numbers through cuBLASLt, either way round: the roof of what arithmetic bounds."""
+    """FLOP/s of an 8192^3 bf16 product of random numbers through cuBLASLt, either way round: the roof of arithmetic-bound ops."""
     n = 8192
     a, b = (torch.randn(n, n, device="cuda").bfloat16() for _ in range(2))
     m = Measured({"nn": [lambda: a @ b], "nt": [lambda: a @ b.t()]}, limit=1.0)
@@ -16,7 +16,7 @@ def tensor_core_roof() -> float:
 
 
 def half_dtype() -> torch.dtype:
-    """float16, or bfloat16 where the module does not take that yet."""
+    """float16, or bfloat16 if the module does not support float16 yet."""
     try:
         x = torch.zeros(64, 64, dtype=torch.float16, device="cuda")
         hpcdl.matmul_add_relu(x, x, x)
@@ -80,7 +80,7 @@ def int4(copy: float, use_compile: bool):
                 x = torch.randn(batch, k, device="cuda").bfloat16()
                 packed = [torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda") for _ in range(count)]
                 scales = [(torch.rand(n, k // 64, device="cuda") / k**0.5).bfloat16() for _ in range(count)]
-                written = [hpcdl.Int4Weight(p, s, tiled=True) for p, s in zip(packed, scales)]  # as far as a product knows
+                written = [hpcdl.Int4Weight(p, s, tiled=True) for p, s in zip(packed, scales)]  # from the point of view of a product
                 weights = [hpcdl.Int4Weight(p, s, tiled=True).freeze() for p, s in zip(packed, scales)]
                 dense = [hpcdl.int4_dequantize(w, dtype=torch.bfloat16) for w in weights]
                 require_same("int4_matmul", hpcdl.int4_matmul(x, weights[0]), x @ dense[0].t())

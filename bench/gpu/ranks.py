@@ -4,7 +4,7 @@ DistributedDataParallel, layers that several GPUs compute together against one G
 
     bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 400] [--first-mb 160] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
 
-A bar on times is a ratio of medians, of sides that take turns. A program that says nothing for --limit seconds is killed: without PyTorch its row
+A bar on times is a ratio of medians, of sides that take turns. A program without output for --limit seconds is killed: without PyTorch its row
 is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
 """
 
@@ -24,7 +24,7 @@ import turns  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("HPCDL_BENCH_BIN") or ROOT / "build" / "bench")
 BATCH, CONTEXT = 64, 1024
-KINDS = ("25:apart",)  # apart: as many GPUs that exchange nothing, which is what they could do together
+KINDS = ("25:apart",)  # apart: the same number of GPUs without exchange, which is the most that they can reach
 
 
 def gpus():
@@ -37,7 +37,7 @@ class Table:
         self.rows = []
 
     def bar(self, section, case, ours, theirs, ratio, goal=None, most=False):
-        """most: the ratio may be as large as the goal at most."""
+        """most: the ratio must not exceed the goal."""
         met = None if goal is None else ratio <= goal if most else ratio >= goal
         self.rows.append({"section": section, "case": case, "ours": ours, "theirs": theirs, "ratio": ratio, "goal": goal, "met": met})
         sign = "" if goal is None else f"{'<=' if most else '>='} {goal:.2f}"
@@ -54,12 +54,12 @@ def all_reduce(table, ranks):
     for d in lines:
         small = d["bytes"] <= 65536 and ranks <= 4
         table.bar("all_reduce", f"{ranks} GPUs, {size(d['bytes'])}, captured", f"auto {d['auto']:.1f} us", f"NCCL {d['nccl']:.1f} us", d["auto"] / d["nccl"],
-                  0.5 if small else 1.02, most=True)  # 2 %: where auto is NCCL, the two differ by chance
+                  0.5 if small else 1.02, most=True)  # 2 %: if auto is NCCL, the two differ only by noise
     return lines
 
 
 def started(commands, limit):
-    """All at once, or none. A command: its words, and its environment or None."""
+    """Starts all commands, or none. A command: its words, and its environment or None."""
     with futures.ThreadPoolExecutor(len(commands)) as pool:
         coming = {name: pool.submit(turns.Side, words, env, limit) for name, (words, env) in commands.items()}
     failed = [side.exception() for side in coming.values() if side.exception()]
@@ -72,7 +72,7 @@ def started(commands, limit):
 
 
 def in_turns(commands, rounds, limit, torch=None):
-    """What each of the commands gave in each round. PyTorch's, which compile, are started before all others, and left out where they fail."""
+    """The results of each command in each round. Those of PyTorch, which compile, are started before all others, and left out if they fail."""
     sides = {}
     try:
         if torch:
@@ -96,24 +96,24 @@ def in_turns(commands, rounds, limit, torch=None):
 
 
 def on_gpu(i):
-    """What a process sees for which GPU number i of those at hand is the only one."""
+    """The environment of a process that only sees GPU number i."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return {**os.environ, "CUDA_VISIBLE_DEVICES": seen.split(",")[i] if seen else str(i)}
 
 
 def references(alone):
-    """What GPUs are held against, of what each of them does alone (tokens/s): the first one; their mean; and the slowest, for which the others
+    """The references for several GPUs, from the rate of each GPU alone (tokens/s): the first one; their mean; and the slowest, for which the others
     wait in every step."""
     return {"the first": alone[0], "their mean": statistics.mean(alone), "the slowest": min(alone)}
 
 
 def efficiencies(together, alone):
-    """What GPUs reach together, of so many times each reference."""
+    """The rate of all GPUs, as a share of that many times each reference."""
     return {name: together / (len(alone) * rate) for name, rate in references(alone).items()}
 
 
 def of_alone(table, who, rate, n, kind, goal):
-    """Rows of efficiency: the bar is held against the first GPU. rate: by side, with "alone 0" and on."""
+    """Rows of efficiency: the bar is compared with the first GPU. rate: by side, with "alone 0" and on."""
     alone = [rate[f"{kind} alone {i}"] for i in range(n)]
     together = rate[f"{kind} {n}"]
     ratios = efficiencies(together, alone)
@@ -123,8 +123,8 @@ def of_alone(table, who, rate, n, kind, goal):
 
 
 def train(table, counts, args):
-    """Every GPU alone, all at once that exchange nothing, and all together, in turns. PyTorch, whose memory for so many at once is more than a GPU
-    has, on the largest number alone; each GPU alone as well where that is two."""
+    """Every GPU alone, all at once without exchange, and all together, in turns. PyTorch, which needs more memory for all of these than a GPU
+    has, only on the largest number; each GPU alone, too, if that is two."""
     most = max(counts)
     ours = lambda n, kind: [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16", str(args.steps), kind]
     theirs = lambda n: [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(n), "--batch", str(BATCH), "--context", str(CONTEXT), "--steps", str(args.steps)]
@@ -150,9 +150,9 @@ def train(table, counts, args):
 
 
 def tensor(table, counts, args):
-    """A layer is half of what three take more than one: embedding, last norm and head are in both."""
+    """The time of a layer is half of the difference of three layers and one: embedding, last norm and head are in both."""
     program = str(BIN / "llama_block_ranks")
-    commands = {f"{n}x{layers}": ([program, f"{n}x{layers}", "conjugate" if n == 1 else "conjugate:beside"], None) for layers in (1, 3) for n in (1, *counts)}  # one GPU is faster so
+    commands = {f"{n}x{layers}": ([program, f"{n}x{layers}", "conjugate" if n == 1 else "conjugate:beside"], None) for layers in (1, 3) for n in (1, *counts)}  # this is faster on one GPU
     samples = in_turns(commands, args.rounds, args.limit)
     ms = {name: statistics.median(s["ms"] for s in rows) for name, rows in samples.items()}
     layer = {n: (ms[f"{n}x3"] - ms[f"{n}x1"]) / 2 for n in (1, *counts)}
@@ -165,18 +165,18 @@ def tensor(table, counts, args):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default="all_reduce,tensor,ddp")
-    p.add_argument("--gpus", type=int, default=8, help="so many at most")
+    p.add_argument("--gpus", type=int, default=8, help="the most GPUs to use")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--bucket-mb", type=float, default=400, help="largest bucket of ours in data-parallel training: over NVLink few large ones cost less than 25 MB")
     p.add_argument("--first-mb", type=float, default=160, help="and the first of them")
-    p.add_argument("--steps", type=int, default=5, help="of data-parallel training in a round")
+    p.add_argument("--steps", type=int, default=5, help="steps of data-parallel training in a round")
     p.add_argument("--no-torch", action="store_true")
-    p.add_argument("--limit", type=int, default=120, help="seconds that a program may say nothing")
+    p.add_argument("--limit", type=int, default=120, help="seconds that a program may be silent")
     p.add_argument("--json")
     args = p.parse_args()
     counts = [n for n in (2, 4, 8) if n <= min(gpus(), args.gpus)]
     if not counts:
-        raise SystemExit(f"ranks: {gpus()} GPU here, and these bars are of two and more")
+        raise SystemExit(f"ranks: expected at least two GPUs, found {gpus()}")
     sections = {"all_reduce": lambda: {str(n): all_reduce(table, n) for n in counts}, "tensor": lambda: tensor(table, counts, args), "ddp": lambda: train(table, counts, args)}
     table, raw, failed = Table(), {}, 0
     for name in args.only.split(","):

@@ -17,14 +17,14 @@ PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
 def commands(program, use_compile):
     torch = [sys.executable, "-W", "ignore", str(PEERS / "gpt2_torch.py"), "--batch", str(BATCH), "--context", str(CONTEXT), "--bf16", "--clip",
              "--device", "cuda"]
-    # Ours first and ready before the others begin: it measures the memory that it takes of the GPU.
+    # Ours first and ready before the others begin: it measures the memory that it uses on the GPU.
     sides = {"hpcdl": [program, str(BATCH), str(CONTEXT), "bf16", "cuda"]}
     sides["torch.compile" if use_compile else "eager"] = [*torch, "--compile"] if use_compile else torch
     return sides
 
 
 def interval(values):
-    """Order statistics that hold the median with 95 % (six values or more), as the lab's protocol takes them."""
+    """Order statistics that bracket the median with 95 % (six values or more), as in the lab's protocol."""
     s = sorted(values)
     k = max(0, int((len(s) - 1.96 * len(s) ** 0.5) / 2))
     return {"median": statistics.median(s), "low": s[k], "high": s[-1 - k]}
@@ -49,7 +49,7 @@ def step(use_compile, program=None):
     ms = {name: [s["ms"] for s in rows] for name, rows in samples.items()}
     peak = {name: rows[-1]["peak_bytes"] for name, rows in samples.items()}
     tokens = {name: BATCH * CONTEXT / statistics.median(v) * 1e3 for name, v in ms.items()}
-    flops = 6.0 * 124.4e6 * BATCH * CONTEXT + 12.0 * 12 * 768 * CONTEXT * BATCH * CONTEXT  # of products and attention, as nanoGPT counts them
+    flops = 6.0 * 124.4e6 * BATCH * CONTEXT + 12.0 * 12 * 768 * CONTEXT * BATCH * CONTEXT  # flops of products and attention, counted as in nanoGPT
     losses = ", ".join(f"{name} {rows[-1]['loss']:.3f}" for name, rows in samples.items())
     for peer, goal in (("torch.compile", 1.0), ("eager", None)):
         if peer not in ms:

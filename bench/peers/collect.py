@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts the JSON lines of a C++ comparison into the machine's results:  build/bench/ggml_int4 | bench/peers/collect.py int4"""
+"""Writes the JSON lines of a C++ comparison into the machine's results:  build/bench/ggml_int4 | bench/peers/collect.py int4"""
 
 import json
 import sys

@@ -4,9 +4,9 @@ at 1 Gbit/s) against MPI_Allreduce: the bars of the distribution, as one JSON fi
 
     comm.py HPCDL [--out FILE] [--seconds S] [--only host|hosts|sweep]
 
-malloc keeps what it was given (MALLOC_*), which is what Open MPI's own buffers gain most from. Every number is a median of rounds in which our
-call and MPI's take turns in one process; where several of MPI's algorithms are tried, each has a launch of its own, with ours in it again, and the
-one that is worst for us counts. Needs root for --only hosts; what it made is taken away again.
+malloc keeps freed memory (MALLOC_*), from which the buffers of Open MPI gain most. Every number is a median of rounds in which our
+call and MPI's take turns in one process; if several algorithms of MPI are tried, each has its own launch, which also measures ours again, and the
+one that is worst for us counts. Needs root for --only hosts; its namespaces are removed afterwards.
 --only sweep: every size from 4 B to 64 MB (all_reduce: 256) and every algorithm of the four collectives, into comm_sweep.json, and pictures comm_COLLECTIVE.svg beside it.
 """
 
@@ -22,7 +22,7 @@ import common
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_TOP_PAD_": "67108864",
         "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# Of coll_tuned, by their numbers there; 0 is its own choice.
+# Algorithms of coll_tuned, by their numbers; 0 is its own choice.
 TUNED = {"all_reduce": ("allreduce", ["default", "1 linear", "2 nonoverlapping", "3 recursive doubling", "4 ring", "5 segmented ring", "6 Rabenseifner"]),
          "reduce_scatter": ("reduce_scatter_block", ["default", "1 linear", "2 recursive doubling", "3 recursive halving", "4 butterfly"]),
          "all_gather": ("allgather", ["default", "1 linear", "2 Bruck", "3 recursive doubling", "4 ring", "5 neighbour exchange", "6 two processes"]),
@@ -30,7 +30,7 @@ TUNED = {"all_reduce": ("allreduce", ["default", "1 linear", "2 nonoverlapping",
 
 
 def one(command, environment=None):
-    """What `hpcdl bench comm` says of one algorithm and size."""
+    """The result of `hpcdl bench comm` for one algorithm and size."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **KEEP, **(environment or {})})
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
@@ -114,7 +114,7 @@ KEPT = ("collective", "algorithm", "memory", "bytes", "us", "busbw", "native_us"
 
 
 def sweep(hpcdl, seconds, folder):
-    """Two ranks of this host; each collective in a launch of its own."""
+    """Two ranks of this host; each collective in its own launch."""
     rows, machine = [], {}
     for collective in COLLECTIVES:
         picture = ["--svg", str(folder / f"comm_{collective}.svg"), "--max", "256M" if collective == "all_reduce" else "64M"]

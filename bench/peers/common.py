@@ -1,4 +1,4 @@
-"""What every comparison shares: our module, the peers' best environment, and where results go."""
+"""Shared by all comparisons: our module, the peers' best environment, and the files of results."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def tuned_environment():
 
 
 def reexec_tuned():
-    """Restarts this script with the peers' best environment, unless --untuned is given or it is there already."""
+    """Restarts this script with the peers' best environment, unless --untuned is given or it already runs in it."""
     from hpcdl import bench
 
     if "--untuned" not in sys.argv:
@@ -63,7 +63,7 @@ def results_file(name):
 
 
 def merge_results(name, rows):
-    """Puts `rows` (case -> result) into the machine's file, keeping cases that were not measured now."""
+    """Writes `rows` (case -> result) to the machine's file, and keeps cases that were not measured now."""
     path = results_file(name)
     old = json.loads(path.read_text()) if path.exists() else {}
     merged = {"machine": machine(), "rows": old.get("rows", {})}

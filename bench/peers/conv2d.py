@@ -15,7 +15,7 @@ import time
 import common
 import turns
 
-# As in bench/conv2d_layers.cpp: name, batch, size, in, out, kernel, stride
+# The same as in bench/conv2d_layers.cpp: name, batch, size, in, out, kernel, stride
 LAYERS = [
     ("SimpleCNN 1", 128, 32, 3, 64, 3, 1), ("SimpleCNN 2", 128, 16, 64, 128, 3, 1), ("SimpleCNN 3", 128, 8, 128, 256, 3, 1),
     ("ResNet stem", 32, 32, 3, 64, 3, 1), ("ResNet 64", 32, 32, 64, 64, 3, 1), ("ResNet 64-128 /2", 32, 32, 64, 128, 3, 2),
@@ -27,7 +27,7 @@ DIRECTIONS = ("forward", "dx", "dw")
 
 
 def milliseconds(call):
-    """Of the faster of two calls behind one that is not measured."""
+    """Milliseconds of the faster of two calls after one that is not measured."""
     times = []
     for _ in range(3):
         start = time.perf_counter()

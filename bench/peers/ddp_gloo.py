@@ -4,7 +4,7 @@ on every rank by scripts/bench_ddp.sh with RANK, WORLD_SIZE, MASTER_ADDR and MAS
 
     ddp_gloo.py --layers 4 --width 384 --heads 6 --context 256 --vocab 1024 --batch 30 [--buckets 1,25] [--rounds 2] [--threads 1]
 
-"compute" exchanges nothing; the others are buckets of so many MB. All take turns.
+"compute" exchanges nothing; the others use buckets of this many MB. All take turns.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 
 class Model(gpt2.Gpt2):
-    """With a head of its own, as ours."""
+    """With a separate head, like ours."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ def main():
             opt.zero_grad(set_to_none=True)
             mine = torch.tensor(time.perf_counter() - start)
             dist.all_reduce(mine, dist.ReduceOp.MAX)
-            if round > 0:  # in the first memory is touched for the first time
+            if round > 0:  # the first one touches memory for the first time
                 seconds[name].append(mine.item())
     if dist.get_rank() == 0:
         median = {name: statistics.median(s) for name, s in seconds.items()}

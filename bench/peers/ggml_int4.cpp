@@ -151,7 +151,7 @@ class Ours {
   Buffer weights_, x_, y_, values_, steps_, sums_;
 };
 
-// What reading the same bytes costs at best: sums 64-bit words, unrolled and fetched ahead, so that the memory is the
+// The least time for reading the same bytes: sums 64-bit words, unrolled and prefetched, so that the memory is the
 // bound.
 void read_all(Pool& pool, const Buffer& buffer, std::int64_t bytes) {
   parallel_for(pool, bytes / 64, 1024, [&](std::int64_t b, std::int64_t e) {

@@ -4,7 +4,7 @@ stdin with some steps (forward, backward, clip, fused AdamW) and their milliseco
 
     gpt2_ddp.py --ranks 4 --batch 64 --context 1024 [--steps 5]
 
-One rank runs without DistributedDataParallel. Data are drawn on the GPU, on ours and on this side alike: loading is not what is compared.
+One rank runs without DistributedDataParallel. Both sides draw their data on the GPU, because loading is not compared.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def free_port():
 
 
 def start_others(args):
-    """Ranks 1 to N-1: this script again, told by its environment who it is."""
+    """Ranks 1 to N-1: this script again, with its rank in the environment."""
     env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(args.ranks)}
     os.environ.update(env)
     return [subprocess.Popen([sys.executable, "-W", "ignore", *sys.argv], env={**env, "RANK": str(r)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -49,7 +49,7 @@ def main():
     rank = int(os.environ.get("RANK", "0"))
     others = start_others(args) if rank == 0 and args.ranks > 1 else []
     if rank > 0:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: whoever kills rank 0 leaves no GPU taken
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: if rank 0 is killed, no process keeps a GPU
     os.environ["RANK"] = str(rank)
     torch.cuda.set_device(rank)
     torch.set_float32_matmul_precision("high")
@@ -96,7 +96,7 @@ def main():
         report = steps(args.steps)
         if rank == 0:
             print(json.dumps(report), flush=True)
-    # Nothing is to be saved, and leaving a group in order (destroy_process_group) waits for the other ranks, in which one hung for minutes.
+    # Nothing has to be saved, and destroy_process_group waits for the other ranks; one hung in it for minutes.
     for o in others:
         try:
             o.wait(20)

@@ -3,7 +3,7 @@
 
     bench/peers/image_step.py --arch simple_cnn --batch 128 [--size 32] [--rounds 9] [--sides hpcdl,torch,torch-channels-last]
 
-Each side is a process that waits while the others compute. PyTorch runs in the environment in which it is fastest; the ratio that counts is the
+Each side is a process that waits while the others compute. PyTorch runs in the environment in which it is fastest; the reported ratio is the
 one to its faster layout.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""One side of image_step.py and bench/gpu/bars.py: an image classifier in PyTorch. Prints "ready", then answers every line on stdin with as many
-training steps (forward, backward, SGD with momentum) as it says and their mean milliseconds as JSON.
+"""One side of image_step.py and bench/gpu/bars.py: an image classifier in PyTorch. Prints "ready", then answers every line on stdin with the given number of
+training steps (forward, backward, SGD with momentum) and their mean milliseconds as JSON.
 
     image_torch.py --arch simple_cnn|resnet18 --batch 128 --size 32 [--channels-last] [--compile] [--dtype bf16|f16] [--device cuda] [--tf32]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds build/bench/llmc_step from your checkout of llm.c:  LLMC_DIR=~/llm.c bench/peers/llmc.sh
-# Compiled as its own Makefile does it: -Ofast -march=native -fopenmp.
+# Compiled with the flags of its own Makefile: -Ofast -march=native -fopenmp.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [[ -f ${LLMC_DIR:-}/train_gpt2.c ]] || { echo "llmc: set LLMC_DIR to a checkout of karpathy/llm.c (found '${LLMC_DIR:-}')" >&2; exit 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All comparisons, one after the other; nothing else should run on the machine. Peers that are not there are left out.
+# All comparisons, one after the other; nothing else should run on the machine. Peers that are not installed are left out.
 #   HPCDL_BENCH_PYTHON   a Python with torch (otherwise build/venv-bench is made)
 #   LLMC_DIR             a checkout of karpathy/llm.c
 #   GGML_DIR             a checkout of ggml-org/ggml, built statically in its build/ (also given to CMake)

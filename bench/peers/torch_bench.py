@@ -17,7 +17,7 @@ import common
 
 common.reexec_tuned()
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(common.BUILD / "inductor"))
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # compare on the CPU, whatever else is there
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # compare on the CPU, even if there is a GPU
 
 import torch  # noqa: E402
 
@@ -28,8 +28,8 @@ import torch_cases  # noqa: E402
 
 OURS = ("hpcdl", "hpcdl packed")
 ROOFS = ("copy", "streaming copy")
-# OpenMP's workers go on spinning after a call: 300,000 pauses by default, which are 16 ms where a pause is 140 cycles long. A side
-# that begins earlier shares a core with them, ours as much as PyTorch's own next call.
+# OpenMP's workers keep spinning after a call: 300,000 pauses by default, which are 16 ms if a pause takes 140 cycles. A side
+# that begins earlier shares a core with them, both ours and PyTorch's own next call.
 SETTLE = 0.02
 
 
@@ -41,7 +41,7 @@ def threads_of(start):
 
 
 def one_core_each():
-    """Gives every thread of both sides a core of its own, the same ones: a scheduler that lets threads which were just woken share
+    """Binds every thread of both sides to its own core, the same cores for both: a scheduler that lets just woken threads share
     a core (it saves power, and hosts of virtual machines like it) would halve the speed of either side, now and then."""
     x = torch.randn(512, 512)
     cores = sorted(os.sched_getaffinity(0))
@@ -67,15 +67,15 @@ def measure(case, args):
         first = next(n for n in seconds if n.startswith("torch"))
         row["untuned_side"], row["untuned_ratio"] = first, common.ratio(seconds[first], seconds["hpcdl"])
         return row
-    # PyTorch as one writes it (eager, every spelling of it) against ours as one writes it; the best of all its ways, which may have packed
-    # weights, against ours with packed ones where there are any.
+    # Compares PyTorch in eager mode, in every form, with our unpacked calls; and the best of all its ways, which may have packed
+    # weights, with ours, packed if possible.
     ours = OURS[-1] if OURS[-1] in seconds else OURS[0]
     eager = min((n for n in peers if n in ("torch", "torch out=", "torch flash")), key=lambda n: common.summary(seconds[n])["median_ms"])
     row["best_peer"], row["best_eager"] = best, eager
     row["ratio"] = common.ratio(seconds[best], seconds[ours])
     row["eager_ratio"] = common.ratio(seconds[eager], seconds["hpcdl"])
     if "copy" in seconds:
-        share = case.bytes / case.copied  # bandwidth against bandwidth, whatever each side moves
+        share = case.bytes / case.copied  # compares bandwidths, even if the sides move different bytes
         row["of_copy"] = common.ratio([share * c for c in seconds["copy"]], seconds["hpcdl"])
     row["error"] = case.error
     row["peer"] = f"PyTorch {torch.__version__.split('+')[0]}"

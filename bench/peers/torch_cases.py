@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import hpcdl
 from hpcdl import bench
 
-LARGER_THAN_CACHE = 128 << 20  # bytes that one side rotates through
+LARGER_THAN_CACHE = 128 << 20  # bytes of the operands through which a side rotates
 
 
 @dataclasses.dataclass
@@ -17,7 +17,7 @@ class Case:
     op: str
     shape: str
     dtype: str
-    bytes: int  # that have to move; 0 where arithmetic is the bound
+    bytes: int  # bytes that have to be moved; 0 if arithmetic is the limit
     flops: int
     sides: dict[str, Callable]
     compare: Callable  # -> (ours, reference, tolerance)
@@ -33,7 +33,7 @@ class Case:
 
 
 class Ring:
-    """Copies of one operand, handed out in turn, so that no call finds its input in the cache."""
+    """Copies of one operand, used in turns, so that no call finds its input in the cache."""
 
     def __init__(self, make, footprint):
         first = make()
@@ -47,7 +47,7 @@ class Ring:
 
 
 def one(make):
-    """An output: the same memory in every call, as PyTorch's allocator hands out the block that was just freed."""
+    """An output: the same memory in every call, because PyTorch's allocator reuses the block that was just freed."""
     return Ring(make, LARGER_THAN_CACHE)
 
 
@@ -101,7 +101,7 @@ def linear(compiled, m, n, k, dtype, activation, residual=False):
     if compiled:
         f = torch.compile(lambda x, w, b: act(F.linear(x, w, b)))
         sides["torch.compile"] = lambda: f(x, w, b)
-        # What Inductor calls when weights are frozen (inference): oneDNN with packed weights and a fused activation.
+        # The call of Inductor for frozen weights (inference): oneDNN with packed weights and a fused activation.
         packed = torch.ops.mkldnn._reorder_linear_weight(w, m)
         attr = ("gelu", [], "tanh") if activation == "gelu" else (activation, [], "")
         sides["torch, oneDNN packed, fused"] = lambda: torch.ops.mkldnn._linear_pointwise(x, packed, b, *attr)
@@ -143,7 +143,7 @@ def bias_gelu(compiled, rows, cols, dtype):
 
 
 def layer_norm(compiled, rows, cols, backward):
-    """Forward alone moves x and y; with backward also x and dy again, and dx."""
+    """Forward moves x and y; with backward also x and dy again, and dx."""
     n = rows * cols * 4
     x, dy = Ring(lambda: torch.randn(rows, cols), 2 * n), Ring(lambda: torch.randn(rows, cols), 2 * n)
     y, dx = one(lambda: torch.empty(rows, cols)), one(lambda: torch.empty(rows, cols))
@@ -190,12 +190,12 @@ def cross_entropy(compiled, rows, vocab, dtype):
     aten = torch.ops.aten
     total = torch.ones((), dtype=dtype)
 
-    def eager(src):  # what autograd runs, without its overhead
+    def eager(src):  # the functions that autograd calls, without its overhead
         logp = aten._log_softmax(src, -1, False)
         out, weight = aten.nll_loss_forward(logp, target, None, 1, -100)
         return out, aten._log_softmax_backward_data(aten.nll_loss_backward(total, logp, target, None, 1, -100, weight), logp, -1, src.dtype)
 
-    def formula(src, index):  # the gradient by hand, so that the compiler can fuse all of it
+    def formula(src, index):  # the gradient written by hand, so that the compiler can fuse all of it
         lse = torch.logsumexp(src.float(), -1)
         grad = torch.exp(src.float() - lse[:, None]) - (torch.arange(vocab) == index[:, None]).float()
         return (lse - src.gather(1, index[:, None])[:, 0].float()).mean(), (grad / rows).to(src.dtype)
@@ -228,7 +228,7 @@ def adamw(compiled, name, vocab, context, c, layers):
     def theirs(a=params, b=grads, c=m, d=v):
         torch._fused_adamw_(a, b, c, d, [], steps, lr=1e-5, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
 
-    n = 2 * sum(t.numel() for t in params)  # a copy of so many 4-byte words moves as much as 4 words for each parameter
+    n = 2 * sum(t.numel() for t in params)  # a copy of this many 4-byte words moves the same bytes as 4 words for each parameter
     big = torch.zeros(n), torch.zeros(n)
     sides = {"hpcdl": ours, "torch": theirs, **copies(lambda: big[0], lambda: big[1])}
 

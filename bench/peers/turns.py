@@ -10,7 +10,7 @@ import time
 
 class Side:
     """A program that prints "ready", and for every line it is sent one JSON object. A line may be the number of steps to take. With a limit, a
-    program that answers nothing for so many seconds is killed, and whoever waits for it gets RuntimeError."""
+    program without an answer for that many seconds is killed, and waiting for it raises RuntimeError."""
 
     def __init__(self, command, env=None, limit=None):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
@@ -46,7 +46,7 @@ class Side:
     def end(self):
         try:
             self.process.stdin.close()
-        except BrokenPipeError:  # it is gone already
+        except BrokenPipeError:  # it has already ended
             pass
         if not self.has_ended(min(self.limit, 30) if self.limit else None):
             self.process.kill()
@@ -54,7 +54,7 @@ class Side:
 
 
 def rounds(sides, count, pause=0.0, steps=1):
-    """{name: [what each step gave]}. The lab's protocol (hpcdl/lab/compare/protocol.h) for processes: a random order, and back through it."""
+    """{name: [result of each step]}. The lab's protocol (hpcdl/lab/compare/protocol.h) for processes: a random order, then its reverse."""
     samples, order, draw = {name: [] for name in sides}, list(sides), random.Random(1)
     for r in range(count):
         draw.shuffle(order) if r % 2 == 0 else order.reverse()

@@ -1,4 +1,4 @@
-// One device, and a run that is stopped half way: what every larger set-up is compared with.
+// One device, and a run that is stopped half way: the baseline for every larger set-up.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ namespace hpcdl::demos {
 
 namespace {
 
-/// Samples per second of the steps that led to an epoch's evaluation.
+/// Samples per second of the steps before an epoch's evaluation.
 std::string rate(const Log& log, std::size_t epoch) {
   const double from = epoch > 0 ? log.epochs[epoch - 1].step : 0, to = log.epochs[epoch].step;
   Log of_epoch;
@@ -31,7 +31,7 @@ lab::Page baseline(const Options& o) {
   config.output = o.out / "run";
   train::forget_run(config.output);
 
-  // Asked to stop half way, as a scheduler would: the run saves. Then the same command again, which goes on from there.
+  // Stops the run half way, like a scheduler: the run saves. Then the same command continues from there.
   const auto images =
       data::open_images(config.data.images, data::Split::train, {.procedural_train = config.data.procedural});
   const std::int64_t half = std::max<std::int64_t>(1, config.train.epochs * images->count() / config.train.batch / 2);

@@ -1,4 +1,4 @@
-// What 16-bit products buy, and what they cost.
+// What 16-bit products gain, and what they cost.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ struct Precision {
 
 lab::Page mixed_precision(const Options& o) {
   const bool gpu = device_from_name(o.device).is_cuda();
-  // A CPU has 16-bit products for bf16 alone; there fp16 would be right, and slower than f32.
+  // A CPU has 16-bit products only for bf16; fp16 would be correct, but slower than f32.
   std::vector<Precision> all;
   std::int64_t batch = 0;
   const auto names = gpu ? std::vector<std::string>{"f32", "bf16", "fp16"} : std::vector<std::string>{"f32", "bf16"};

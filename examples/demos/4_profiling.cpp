@@ -1,4 +1,4 @@
-// Where time and memory go: one thing varied at a time, then all that helped together.
+// Where time and memory go: varies one thing at a time, then combines all that helped.
 
 #include <fmt/format.h>
 

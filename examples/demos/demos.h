@@ -1,6 +1,6 @@
 #pragma once
-// Four demos of what a team does when it moves a vision model from one device to many. Each is one function on the
-// public API and one TOML file, and comes back as a page: a table for the terminal, pictures for the browser. `hpcdl
+// Four demos of moving a vision model from one device to many. Each is one function on the
+// public API and one TOML file, and returns a page: a table for the terminal, pictures for the browser. `hpcdl
 // demo 1` to `hpcdl demo 4` run them.
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Options {
   bool quick = false;          // a tiny model and few images, to see that everything works
   std::filesystem::path out;   // folder for everything that is made
   Console console = {};
-  /// Runs `hpcdl WORDS...` in a process of its own and returns its stdout: how ranks are started.
+  /// Runs `hpcdl WORDS...` in a separate process and returns its stdout: used to start ranks.
   std::function<std::string(const std::vector<std::string>& words)> hpcdl;
 };
 
@@ -31,7 +31,7 @@ lab::Page baseline(const Options& options);
 lab::Page data_parallel(const Options& options);
 /// 3: ResNet-18 in f32 and in mixed precision: time, memory, accuracy.
 lab::Page mixed_precision(const Options& options);
-/// 4: where time and memory go: loader threads, batch size, precision, ranks; and all of it together.
+/// 4: where time and memory go: loader threads, batch size, precision, ranks; and all of them together.
 lab::Page profiling(const Options& options);
 
 }  // namespace hpcdl::demos

@@ -34,7 +34,7 @@ Replicas::Replicas(const models::ImageConfig& config, const train::StepOptions& 
   for (const auto& p : replicas_[0]->model.parameters()) landing_.emplace_back(p.memory.spec(), devices[0]);
 }
 
-/// Makes its GPU the one that this thread launches on: as a new stream does, to stay.
+/// Makes its GPU the current one of this thread permanently, like a new stream.
 void Replicas::use(const Replica& r) {
   Pool none(1);
   Stream(r.stream.device(), none);

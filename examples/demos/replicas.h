@@ -1,7 +1,7 @@
 #pragma once
-// Data parallelism as one process does it alone, PyTorch's nn.DataParallel: the first replica owns the weights. Each
-// step copies them to all others, deals the batch out, runs every replica on a thread and a device of its own, brings
-// all gradients back, adds them up, and updates. Here to be measured against one process per device.
+// Data parallelism in a single process, like PyTorch's nn.DataParallel: the first replica owns the weights. Each
+// step copies them to all others, divides the batch, runs every replica on its own thread and device, copies
+// all gradients back, sums them, and updates. For a comparison with one process per device.
 
 #include <memory>
 #include <vector>
@@ -22,7 +22,7 @@ class Replicas {
   /// One replica on each device. options.batch: samples of each. On CPUs each replica has one thread.
   Replicas(const models::ImageConfig& config, const train::StepOptions& options, const std::vector<Device>& devices,
            std::uint64_t seed);
-  /// batches: one for each replica. Returns the time of the parts; `loss`: the mean over all samples.
+  /// batches: one for each replica. Returns the times of the parts; `loss`: the mean over all samples.
   ReplicaSeconds step(const std::vector<data::ImageBatch>& batches, double lr, double& loss);
 
  private:

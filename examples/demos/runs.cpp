@@ -26,7 +26,7 @@ double number(const io::Json& line, const char* key, double otherwise) {
   return it != line.end() && it->is_number() ? it->get<double>() : otherwise;
 }
 
-/// The first quarter of the lines, one at least where there are two, is warm-up.
+/// The first quarter of the lines, at least one if there are two, is warm-up.
 double median_after_warmup(const std::vector<StepLine>& steps, double StepLine::* value) {
   std::vector<double> values;
   for (std::size_t i = steps.size() > 1 ? std::max<std::size_t>(1, steps.size() / 4) : 0; i < steps.size(); ++i)
@@ -78,7 +78,7 @@ void configure(train::RunConfig& config, std::string_view demo, const Options& o
     if (config.train.epochs > 0) table.apply_override("train.epochs=2");
   }
   for (const auto& word : more) table.apply_override(word);
-  config.checkpoint.resume = "none";  // a demo begins anew
+  config.checkpoint.resume = "none";  // a demo starts from the beginning
 }
 
 std::filesystem::path write_config(train::RunConfig& config, const std::filesystem::path& file) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the demos share: a config from a TOML and what suits the machine, and what a run has written down.
+// Common code of the demos: a config from a TOML file and the machine, and the metrics that a run has written.
 
 #include <filesystem>
 #include <string>
@@ -23,7 +23,7 @@ struct Log {
   std::vector<StepLine> steps;
   std::vector<EpochLine> epochs;
 
-  /// Of the steps behind the first ones, which warm up.
+  /// Over the steps after the first ones, which are warm-up.
   double samples_per_second() const;
   double data_wait_percent() const;
   double comm_percent() const;
@@ -31,21 +31,22 @@ struct Log {
 };
 Log read_log(const std::filesystem::path& run);
 
-/// The TOML of a demo, "1_baseline", then `smaller` ("train.batch=64") where the device is a CPU, then what the options
-/// say, then `more`.
+/// The TOML of a demo, "1_baseline", then `smaller` ("train.batch=64") if the device is a CPU, then the options,
+/// then `more`.
 void configure(train::RunConfig& config, std::string_view demo, const Options& options,
                const std::vector<std::string>& smaller, const std::vector<std::string>& more = {});
-/// Writes `config` where `hpcdl train -c` reads it from.
+/// Writes `config` to a file for `hpcdl train -c`.
 std::filesystem::path write_config(train::RunConfig& config, const std::filesystem::path& file);
 
-/// Throws comm::Stopped where a signal ended the run early: what is left of it is no result.
+/// Throws comm::Stopped if a signal ended the run early, because it is then not a result.
 void require_whole(const train::RunSummary& run);
 /// Trains in this process, into config.output, to the end.
 train::RunSummary train_here(train::RunConfig& config, const Console& console);
-/// Trains as `ranks` processes, `hpcdl launch -n RANKS -- train`, into config.output; what the ranks wrote down.
+/// Trains as `ranks` processes, `hpcdl launch -n RANKS -- train`, into config.output; returns the metrics that the
+/// ranks wrote.
 Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options);
 
-/// Devices (GPU) or cores (CPU) that ranks can have for themselves.
+/// Number of devices (GPU) or cores (CPU), one for each rank.
 int most_ranks(const Options& options);
 /// 1, 2, 4, ... up to most_ranks(), at most 8; 1 and 2 on any CPU, which ranks can share.
 std::vector<int> rank_counts(const Options& options);

@@ -24,7 +24,7 @@ struct Introduction {
   bool has_nccl;
 };
 
-/// Every rank with NCCL and a GPU of its own, or the same words on all of them.
+/// Checks that every rank has NCCL and its own GPU; otherwise throws the same error on all ranks.
 void check_ranks(const HostExchange& host, Device device) {
   Introduction mine{identity_of(device), true};
   std::string missing;
@@ -49,7 +49,7 @@ void log_group(const HostExchange& host, const CudaGroup& group) {
   if (host.rank != 0 || !std::getenv("HPCDL_LOG")) return;
   const auto* peers = group.peers();
   const std::string_view small = !peers            ? "by NCCL"
-                                 : peers->nvlink() ? "by our own kernels"
+                                 : peers->nvlink() ? "by own kernels"
                                                    : "by NCCL: no NVLink between all of them";
   std::fputs(fmt::format("[comm] group {}: {} GPUs, {}; small all-reduces {}\n", host.name, host.size,
                          describe(nccl::Library::get()), small)

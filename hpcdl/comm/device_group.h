@@ -1,5 +1,5 @@
 #pragma once
-// The part of a group that lies on GPUs: one rank, one GPU. Group makes one when a collective of a CUDA stream first
+// The part of a group on GPUs: one rank, one GPU. Group makes one when a collective of a CUDA stream first
 // asks for it.
 
 #include <cstddef>
@@ -16,20 +16,20 @@
 
 namespace hpcdl::comm {
 
-/// What the ranks of a group tell each other over their hosts while they connect their GPUs.
+/// How the ranks of a group communicate over their hosts while they connect their GPUs.
 struct HostExchange {
   int rank = 0, size = 1;
   std::string name;      // of the group
-  double timeout = 300;  // seconds that connecting may take
-  /// Collective: equally many bytes of each rank, by rank. Throws PeerLost when one does not come.
+  double timeout = 300;  // most seconds that connecting may take
+  /// Collective: gathers the same number of bytes from each rank, by rank. Throws PeerLost if one does not come.
   std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather;
 };
 
-/// Collectives of the ranks of one group between their GPUs, in the order of the stream they are given; the host waits
-/// for nothing. All of it can be captured as a graph and launched again. Tensors are contiguous and on the GPU of the
-/// stream; the group has checked them. Calls on different streams are put in order. Algorithm::native is NCCL,
+/// Collectives of the ranks of one group between their GPUs, in the order of their stream; the host does not
+/// wait. All of them can be captured as a graph and launched again. Tensors are contiguous and on the GPU of the
+/// stream; the group has checked them. Calls on different streams are ordered. Algorithm::native is NCCL,
 /// Algorithm::shared the kernels that write to the peers' memory; automatic takes what was measured to be faster. NCCL
-/// divides by the number of ranks before it adds (avg), our own kernels behind it.
+/// divides by the number of ranks before it adds (avg), our own kernels afterwards.
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
@@ -43,24 +43,24 @@ class DeviceGroup {
   virtual void receive(const Stream& s, const Tensor& x, int from) = 0;
   virtual void barrier(const Stream& s) = 0;
 
-  /// Whether Algorithm::shared can be had.
+  /// Whether Algorithm::shared is available.
   virtual bool writes_to_peers() const = 0;
-  /// Waits on the host until all that is queued on the stream is done. Throws PeerLost when the deadline passes, or
-  /// when it ended because a collective failed or was given up: results are worth nothing then.
+  /// Waits on the host until all queued work of the stream is done. Throws PeerLost if the deadline passes, or
+  /// if a collective failed or was given up: then the results are invalid.
   virtual void wait(const Stream& s) = 0;
-  /// What went wrong behind the host's back, in words; empty: nothing. Any thread.
+  /// What went wrong asynchronously, in words; empty: nothing. Any thread.
   virtual std::optional<std::string> error() const = 0;
-  /// Ends whatever is under way, so that streams come free; later calls throw. Any thread.
+  /// Ends all running collectives, so that streams become free; later calls throw. Any thread.
   virtual void give_up() noexcept = 0;
 };
 
-/// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws
-/// Error where two ranks have one GPU, and where this build or this machine has no NCCL.
+/// Collective, on the host only: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws
+/// Error if two ranks have one GPU, or if this build or this machine has no NCCL.
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device device);
 bool is_being_captured(const Stream& s);
 
 class Group;
-/// Stream::synchronize() for whoever has queued collectives of the group: with its deadline.
+/// Stream::synchronize() with the deadline of the group, for streams with its collectives.
 void synchronize(const Group& group, const Stream& s);
 
 }  // namespace hpcdl::comm

@@ -1,5 +1,5 @@
 #pragma once
-// From a Group's call to the algorithm that does it.
+// Dispatches a call of a Group to its algorithm.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Policy;
 
 namespace hpcdl::comm {
 
-/// Where a tensor of a call lies in memory that this host's ranks share. Every rank of the group has its own at the
-/// same offset of its own block (the message tag sees to it).
+/// Place of a tensor of a call in memory that the ranks of this host share. Every rank of the group has its own tensor
+/// at the same offset of its own block (the message tag ensures it).
 struct InWindow {
   const Window* window = nullptr;  // null: private memory
   std::int64_t offset = 0;
@@ -31,9 +31,9 @@ struct InWindow {
   std::byte* at(int index) const { return window->block(index) + offset; }
 };
 
-/// One collective. Sizes have been checked: `count` elements are what all_reduce, broadcast, send and receive work on
-/// (in = out), or one rank's part in reduce_scatter (in: size * count), all_gather (out: size * count) and all_to_all
-/// (both).
+/// One collective. Sizes have been checked: `count` is the number of elements of all_reduce, broadcast, send and
+/// receive (in = out), or of one rank's part in reduce_scatter (in: size * count), all_gather (out: size * count) and
+/// all_to_all (both).
 struct Call {
   Collective what = Collective::barrier;
   Reduce op = Reduce::sum;
@@ -49,7 +49,7 @@ struct Call {
   std::int64_t bytes() const { return count * dtype_bytes(dtype); }
 };
 
-/// Memory of a group that its ranks on this host see: lines for flags, and room to stage tensors that lie in private
+/// Memory that the ranks of a group on this host share: lines for flags, and room to stage tensors that lie in private
 /// memory.
 class Shared {
  public:
@@ -58,7 +58,7 @@ class Shared {
   static constexpr std::int64_t kStaging = std::int64_t{1} << 20;  // bytes, of each rank
   static constexpr std::int64_t kBytes = kLines * 64 + kStaging;
 
-  /// `ranks`: of the group, those on this host in rising order, which are the blocks of the window.
+  /// `ranks`: those of the group on this host in ascending order; they are the blocks of the window.
   Shared(std::shared_ptr<Window> window, std::vector<int> ranks, int index);
 
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -68,11 +68,11 @@ class Shared {
     return *reinterpret_cast<Flag*>(window_->block(index) + line * 64 + word * 8);
   }
   std::byte* staging(int index) const { return window_->block(index) + kLines * 64; }
-  /// Whether each rank has a processor of its own, as all have said where they may run. Not known before the first
-  /// phase that they have passed together.
+  /// Whether each rank has its own processor, from the CPUs that each may use. Not known before the first
+  /// phase that they passed together.
   std::optional<bool> has_processor_each() const;
 
-  /// For algorithms to count with; starts at 0 on every rank, and stays the same on all of them if algorithms keep it
+  /// A counter for algorithms; starts at 0 on every rank, and stays the same on all of them if algorithms keep it
   /// so.
   std::uint64_t epoch = 0;
   algo::StagingTrials trials;
@@ -85,7 +85,7 @@ class Shared {
   int index_;
 };
 
-/// Private working memory that is kept from call to call.
+/// Private scratch memory that is kept from call to call.
 class Scratch {
  public:
   std::byte* bytes(std::int64_t n) {
@@ -98,10 +98,10 @@ class Scratch {
   Buffer buffer_;
 };
 
-/// What an algorithm works with besides the call.
+/// What an algorithm uses besides the call.
 struct Ground {
   Peers& peers;
-  Shared* shared;  // of the ranks on this host; null where there is one rank on every host, or the transport has no
+  Shared* shared;  // of the ranks on this host; null if every host has one rank, or the transport has no
                    // shared memory
   bool one_host;   // all ranks of the group are on this host
   Scratch& scratch;
@@ -111,7 +111,7 @@ struct Ground {
   int on_host = 0;                       // see algo::Situation
 };
 
-/// Runs to the end. The group has at least two ranks. Throws PeerLost.
+/// Runs the collective to its end. The group has at least two ranks. Throws PeerLost.
 void run(const Call& call, Ground& ground);
 
 }  // namespace hpcdl::comm

@@ -14,16 +14,16 @@ int ranks_here(const Transport* t) {
   return here;
 }
 
-/// What a caller polls before it lets its processor go: some slices of the scheduler's. Beside another program a rank
-/// that yields or naps loses its processor for a slice, 3 to 4 ms, and a peer that then waits by a nap as well is late
-/// for it in turn: 4 KiB took 50 us instead of 3.
+/// Time that a caller polls before it gives up its processor: some time slices of the scheduler. Next to another
+/// program, a rank that yields or naps loses its processor for a slice, 3 to 4 ms, and a peer that then naps as well
+/// is late in turn: 4 KiB took 50 us instead of 3.
 constexpr std::chrono::milliseconds kPoll{10};
-/// What the thread beside the caller polls: as long as a short nap of the other side takes, some 75 us with what the
-/// timer adds, and some more. A rank that naps is late for the next message: were that waited for by a nap as well, one
-/// nap would follow from the other for ever.
+/// Time that the progress thread polls: as long as a short nap of the other side takes, some 75 us with what the
+/// timer adds, and some more. A rank that naps is late for the next message: if its peer napped as well, one
+/// nap would cause the next for ever.
 constexpr std::chrono::microseconds kPollBeside{200};
 
-thread_local bool runs_queue = false;  // this is the thread of an engine
+thread_local bool runs_queue = false;  // true in the thread of an engine
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, WorldOptions options)
   be_eager(ranks_here_ <= usable_cpus());
 }
 
-/// Polling is worth a processor only while there is one for every rank.
+/// Polling is only worthwhile while there is a processor for every rank.
 void Engine::be_eager(bool eager) {
   patience_.spins = eager ? 1000 : 10;
   patience_.poll = eager ? kPoll : std::chrono::nanoseconds{};
@@ -119,7 +119,7 @@ void Engine::take_turn() {
     busy_.store(false);
   }
   std::unique_lock lock(mutex_);
-  changed_.notify_all();  // for the thread, should the flag have been up when it looked
+  changed_.notify_all();  // for the thread, if the flag was set when it looked
   changed_.wait(lock, [&] { return queue_.empty() && !busy_.exchange(true); });
 }
 
@@ -137,7 +137,7 @@ void Engine::run_now(Group::Impl& group, const Call& call, const LedgerEntry& en
     ~Turn() { engine.give_turn(); }
   } turn{*this};
   if (failure_) std::rethrow_exception(failure_);
-  execute(group, call, entry, entry.since);  // which was just now: to read the counter again takes as long as a poll
+  execute(group, call, entry, entry.since);  // just now: reading the counter again takes as long as a poll
 }
 
 std::shared_ptr<Work::State> Engine::run_later(Group::Impl& group, const Call& call, const LedgerEntry& entry) {
@@ -170,7 +170,7 @@ void Engine::finish(const Item& item) {
   }
 }
 
-/// Messages that were given one after the other are under way together, and end as they come: two ranks may each send
+/// Messages that were queued one after the other run together, and end as they arrive: two ranks may each send
 /// before they receive.
 void Engine::run_messages(Item& first) {
   struct Active {
@@ -179,7 +179,7 @@ void Engine::run_messages(Item& first) {
     std::int64_t begin;
   };
   std::deque<Active> active;
-  std::size_t started = 0;  // of the queue's head
+  std::size_t started = 0;  // at the head of the queue
   const Patience& patience = runs_queue ? beside_ : patience_;
   const auto admit = [&] {
     for (; static_cast<std::size_t>(queued_.load()) > started; ++started) {
@@ -233,7 +233,7 @@ void Engine::run_messages(Item& first) {
   }
 }
 
-/// This one, so far from the head of the queue, is done.
+/// The call at this position of the queue is done.
 void Engine::retire(Item& item, std::exception_ptr error, std::size_t at) {
   std::lock_guard lock(mutex_);
   queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
@@ -244,7 +244,7 @@ void Engine::retire(Item& item, std::exception_ptr error, std::size_t at) {
   changed_.notify_all();
 }
 
-/// Runs the head of the queue. The caller has the turn and the lock, and only the lock afterwards.
+/// Runs the head of the queue. The caller has the turn and the lock, and afterwards only the lock.
 void Engine::run_front(std::unique_lock<std::mutex>& lock) {
   Item item = queue_.front();
   const bool failed = failure_ != nullptr;
@@ -257,7 +257,7 @@ void Engine::run_front(std::unique_lock<std::mutex>& lock) {
     retire(item, std::move(error));
   }
   lock.lock();
-  // The turn goes back after the last owner of a call has let go here: the last owner of a group must not be the
+  // The turn is returned after the call has been released here: the last owner of a group must not be the
   // progress thread.
   busy_.store(false);
   changed_.notify_all();
@@ -273,8 +273,8 @@ void Engine::loop() {
   }
 }
 
-/// Who waits for the next in the queue does it, if the thread has not begun. Not a message with others behind it: those
-/// would be under way with it, and may end by what the caller does next.
+/// The caller that waits for the next call in the queue runs it, if the thread has not begun. Not a message with others
+/// after it: those would run together with it, and may depend on what the caller does next.
 void Engine::wait(Work::State& state) {
   const auto is_done = [&] { return state.done.load(std::memory_order_acquire); };
   const auto is_mine = [&] {

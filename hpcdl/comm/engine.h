@@ -1,6 +1,6 @@
 #pragma once
-// One rank's side of a world: its transport, and the order in which its collectives run: in the caller when it waits at
-// once and nothing is queued, else on one progress thread, first come first served.
+// The part of one rank in a world: its transport, and the order in which its collectives run: in the caller if it waits
+// at once and nothing is queued, else on one progress thread, first come first served.
 
 #include <atomic>
 #include <condition_variable>
@@ -25,7 +25,7 @@ class Work::State {
   State(std::shared_ptr<class Engine> e, Group::Impl& g, const Call& c, const LedgerEntry& l)
       : engine(std::move(e)), group(&g), call(c), entry(l) {}
   std::shared_ptr<Engine> engine;
-  Group::Impl* group;  // outlives the run: it drains the engine before it goes
+  Group::Impl* group;  // outlives the run: it drains the engine before it is destroyed
   Call call;
   LedgerEntry entry;
   std::exception_ptr error;
@@ -52,7 +52,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes);
   bool quiet() const { return queued_.load() == 0; }
 
-  /// Runs it here, when its turn comes.
+  /// Runs it in this thread, when its turn comes.
   void run_now(Group::Impl& group, const Call& call, const LedgerEntry& entry);
   std::shared_ptr<Work::State> run_later(Group::Impl& group, const Call& call, const LedgerEntry& entry);
   void wait(Work::State& state);
@@ -63,7 +63,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
  private:
   using Item = std::shared_ptr<Work::State>;
-  /// Runs f, which does what the ledger says now; a lost peer ends this engine.
+  /// Runs f, which does what the ledger describes; a lost peer ends this engine.
   template <class F> void guarded(F&& f);
   /// begin: in ticks().
   void execute(Group::Impl& group, const Call& call, const LedgerEntry& entry, std::int64_t begin);
@@ -80,19 +80,19 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::unique_ptr<Transport> transport_;
   WorldOptions options_;
   int ranks_here_;              // of the world, on this host
-  Patience patience_, beside_;  // of the caller's thread; of the one that runs what is queued
-  bool settled_ = false;        // the ranks have said which processors they have
+  Patience patience_, beside_;  // of the calling thread; of the progress thread
+  bool settled_ = false;        // the ranks have exchanged which processors they have
   Ledger ledger_;
   TickClock clock_;
   std::atomic<bool> given_up_ = false;
 
-  std::atomic<bool> busy_ = false;  // whoever has set it runs collectives
+  std::atomic<bool> busy_ = false;  // the thread that has set it runs collectives
   std::atomic<int> queued_ = 0;     // size of queue_
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
   bool stop_ = false;
-  std::exception_ptr failure_;  // a peer is lost: nothing runs any more
+  std::exception_ptr failure_;  // a peer is lost: later calls do not run
   std::thread thread_;          // started by the first call that needs it
   Scratch scratch_;
 };

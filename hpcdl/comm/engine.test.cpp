@@ -29,7 +29,7 @@ std::vector<int> processors() {
 }
 
 /// Not a test but a rank, bound to one processor: its own, or the first. It says whether it polls before it lets that go.
-TEST(BoundRank, Main) {
+TEST(bound_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
   cpu_set_t set;
@@ -49,16 +49,16 @@ TEST(BoundRank, Main) {
 }
 
 void all_end_well(const char* bound) {
-  Launched ranks(2, "BoundRank.Main", {{"bound", bound}});
+  Launched ranks(2, "bound_rank.main", {{"bound", bound}});
   for (int r = 0; r < 2; ++r) EXPECT_EQ(ranks.wait(r, Launched::Clock::now() + 120s), 0) << bound << ranks.words(r);
 }
 
-TEST(Waiting, PollsWhereRanksAreBoundToProcessorsOfTheirOwn) {
+TEST(waiting, polls_where_ranks_are_bound_to_processors_of_their_own) {
   if (processors().size() < 2) GTEST_SKIP() << "one processor";
   all_end_well("apart");
 }
 
-TEST(Waiting, LetsTheProcessorGoWhereRanksAreBoundToOne) { all_end_well("together"); }
+TEST(waiting, lets_the_processor_go_where_ranks_are_bound_to_one) { all_end_well("together"); }
 
 }  // namespace
 }  // namespace hpcdl::comm

@@ -1,5 +1,5 @@
 #pragma once
-// Ranks that do collectives together.
+// Ranks that run collectives together.
 
 #include <cstdint>
 #include <memory>
@@ -16,24 +16,24 @@ namespace hpcdl::comm {
 class DeviceGroup;
 class Ledger;
 
-/// What a group has done so far, on this rank.
+/// Counters of a group on this rank.
 struct Counters {
   std::int64_t calls = 0;
   std::int64_t bytes = 0;       // of the tensors
   std::int64_t wire_bytes = 0;  // sent by this rank
-  double seconds = 0;           // CPU: spent in collectives, wherever they ran
-  double waited_seconds = 0;    // CPU: of the callers, in Work::wait()
+  double seconds = 0;           // CPU: time in collectives, in any thread
+  double waited_seconds = 0;    // CPU: time of the callers in Work::wait()
 };
 
 /// A collective that has been given to a group. On a CPU it may be under way until wait() returns; its tensors must
-/// stay as they are until then. On a GPU the stream orders it, and there is nothing to wait for. Throws PeerLost when
+/// stay as they are until then. On a GPU the stream orders it, and there is nothing to wait for. Throws PeerLost if
 /// the group's deadline passes.
 class Work {
  public:
   Work() = default;  // done
   void wait();
   bool done() const;
-  /// When it ran. Of a call that was queued and is done; else both are equal. Ask a copy: wait() forgets.
+  /// When it ran, for a queued call that is done; otherwise both are equal. Ask a copy: wait() clears it.
   std::pair<Clock::time_point, Clock::time_point> took() const;
 
   class State;
@@ -45,13 +45,13 @@ class Work {
 
 /// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order, over
 /// all groups of a world: ranks that differ never exchange wrong data, but fail by the deadline with an error that
-/// names the difference. Tensors are contiguous, of floats or integers, on the device of the stream; what only moves
-/// may be of any dtype. Results are the same bits on every rank, and for the same inputs and algorithm in every run. A
-/// group of one rank copies, and waits for nothing.
+/// names the difference. Tensors are contiguous, of floats or integers, on the device of the stream; data that only
+/// move may have any dtype. Results have the same bits on every rank, and for the same inputs and algorithm in every
+/// run. A group of one rank copies, and waits for nothing.
 class Group {
  public:
   Group();  // of one rank
-  /// Ranks that are only described, for programs that are recorded and not run: their calls throw.
+  /// A group without processes, for programs that are recorded and not run: its calls throw.
   static Group described(int rank, int size, std::string name);
   bool is_described() const;
   int rank() const;
@@ -62,7 +62,7 @@ class Group {
   /// See Transport::host().
   int host(int rank) const;
   std::string host_name(int rank) const;
-  /// "threads", "mpi", "tcp"; "none" of the group of one rank.
+  /// "threads", "mpi", "tcp"; "none" for a group of one rank.
   std::string_view transport() const;
 
   /// In place.
@@ -79,35 +79,35 @@ class Group {
   Work receive(const Stream& s, const Tensor& x, int from) const;
   Work barrier(const Stream& s) const;
 
-  /// The same group, whose CPU collectives are done when the call returns: in the caller where nothing is queued,
-  /// without a thread's hop or an allocation. For whoever would wait at once.
+  /// The same group, but its CPU collectives are done when the call returns: they run in the caller if nothing is
+  /// queued, without another thread or an allocation. For callers that would wait at once.
   Group blocking() const;
 
-  /// The same group, whose sums on GPUs leave most of a GPU to what runs at the same time, and take longer for it. The
+  /// The same group, but its sums on GPUs leave most of a GPU to other work at the same time, and take longer. The
   /// same bits.
   Group beside() const;
 
   /// Collective. Ranks with one color form a new group, ordered by (key, rank).
   Group split(int color, int key, std::string name) const;
   /// Collective; CPU. Memory in which collectives between the ranks of one host need no copies: give it to gradients.
-  /// Contents are zero. Block i is of the i-th rank of this group on this host; block(local_rank()) is mine. Null where
-  /// the transport has no shared memory, and where a host has more ranks of the group than work in it together.
+  /// Contents are zero. Block i is of the i-th rank of this group on this host; block(local_rank()) is mine. Null if
+  /// the transport has no shared memory, or if a host has too many ranks of the group to share it.
   std::shared_ptr<Window> share(std::int64_t bytes) const;
-  /// Place of this rank among those of the group on its host.
+  /// Index of this rank among those of the group on its host.
   int local_rank() const;
 
-  /// Collective. Connects the GPUs of the ranks now; else the first collective on a GPU does it, which must not be one
-  /// that is captured.
+  /// Collective. Connects the GPUs of the ranks now; otherwise the first collective on a GPU does it, which must not be
+  /// one under capture.
   void connect(Device device) const;
-  /// The part of this group that lies on GPUs; null before they are connected.
+  /// The part of this group on GPUs; null before they are connected.
   std::shared_ptr<DeviceGroup> device_group() const;
 
   Counters counters() const;
-  /// What this rank is doing; one for all groups of a world.
+  /// The ledger of what this rank is doing; one for all groups of a world.
   Ledger& ledger() const;
-  /// Waits for what is under way, with all other ranks. Later calls throw.
+  /// Waits for running collectives, together with all other ranks. Later calls throw.
   void close();
-  /// This rank gives up: its calls throw, and peers lose it at once where the transport can tell them.
+  /// This rank gives up: its calls throw, and its peers lose it at once if the transport can tell them.
   void abandon(std::string_view why) const noexcept;
 
   class Impl;

@@ -167,7 +167,7 @@ TEST(group, split_orders_by_color_and_key) {
   });
 }
 
-TEST(group, hosts_decide_who_shares) {
+TEST(group, only_ranks_of_one_host_share_memory) {
   testing::RankOptions options;
   options.hosts = {0, 0, 2, 2, 2};
   run_ranks(
@@ -230,7 +230,7 @@ TEST(group, ranks_that_differ_fail_and_name_what_they_did) {
   EXPECT_TRUE(named) << errors[0] << '\n' << errors[1];
 }
 
-TEST(group, calls_that_differ_in_their_tensor_alone_are_told_apart) {
+TEST(group, calls_that_differ_only_in_their_tensor_are_distinguished) {
   for (const std::vector<int>& hosts : {std::vector{0, 0}, std::vector{0, 1}}) {  // in shared memory, and by messages
     testing::RankOptions options{.deadline_seconds = 0.3, .hosts = hosts, .on_lost = {}};
     const auto errors = rank_errors(

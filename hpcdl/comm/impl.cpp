@@ -53,12 +53,12 @@ Group::Impl::Impl(std::shared_ptr<Engine> e, std::string n, std::uint64_t i, std
 }
 
 Group::Impl::~Impl() {
-  // Who throws with work under way does not wait for it.
+  // A thread that throws while work is under way does not wait for it.
   if (std::uncaught_exceptions() > 0 && !engine->quiet()) engine->abandon("an error ended its work");
   engine->drain();
 }
 
-/// More ranks than that sum nothing in memory that they share, see can_share() of policy.cpp: they need none.
+/// More ranks than that do not sum in shared memory (can_share() in policy.cpp), so they need none.
 bool Group::Impl::can_share() const { return on_host <= algo::kMostTogether; }
 
 void Group::Impl::make_shared() {
@@ -97,7 +97,7 @@ std::uint32_t Group::Impl::tag_of(const Call& call, std::int64_t n) const {
                      std::uint64_t(call.dtype) << 24 | std::uint64_t(call.in_place ? 1 : 0) << 32 |
                      std::uint64_t(call.out_place ? 1 : 0) << 33 |
                      (call.what == Collective::broadcast ? std::uint64_t(call.peer) << 40 : 0);
-  // Sender and receiver may know a message by different names.
+  // Sender and receiver may use different names for a message.
   const std::uint64_t name_of_tensor = one_to_one(call.what) ? 0 : Label::current_hash();
   const std::uint64_t key =
       mix(mix(id ^ static_cast<std::uint64_t>(n) ^ name_of_tensor, small), static_cast<std::uint64_t>(call.count));
@@ -182,7 +182,7 @@ void Group::Impl::on_device(const Stream& s, const Call& c) {
 
 Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
   require(world_ranks.size() == 1 || engine->transport(), "comm",
-          "group \"{}\" only describes its ranks: there are no processes to exchange data with", name);
+          "group \"{}\" is for recording only: it has no processes to exchange data with", name);
   require(!closed, "comm", "the group {} has been closed", name);
   LiveCounters::add(counters.calls, 1);
   LiveCounters::add(counters.bytes, call.bytes());
@@ -194,7 +194,7 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     on_device(s, call);
     return {};
   }
-  // On several hosts none of the algorithms looks for a window, and not every host may have had the room for one.
+  // On several hosts no algorithm uses a window, and some hosts may not have had the memory for one.
   if (!windows.empty() && local.size() == world_ranks.size() && !one_to_one(call.what)) {
     const std::int64_t n = static_cast<std::int64_t>(world_ranks.size()), part = call.bytes();
     const bool wide_in = call.what == Collective::reduce_scatter || call.what == Collective::all_to_all;
@@ -203,7 +203,7 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     if (call.out) call.out_place = place(call.out, wide_out ? n * part : part);
   }
   const LedgerEntry entry = entry_of(call);
-  // A message does not wait for those before it, which may be answers to it.
+  // A message does not wait for earlier ones, which may be answers to it.
   if (!now) return Work(engine->run_later(*this, call, entry));
   if (one_to_one(call.what) && !engine->quiet()) {
     Work(engine->run_later(*this, call, entry)).wait();

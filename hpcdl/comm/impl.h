@@ -7,7 +7,7 @@
 
 namespace hpcdl::comm {
 
-/// Counters, each of which one thread at a time adds to and others read. Times in ticks().
+/// Counters: one thread at a time adds to each, and others read them. Times are in ticks().
 struct LiveCounters {
   std::atomic<std::int64_t> calls = 0, bytes = 0, wire_bytes = 0, busy = 0, waited = 0;
   static void add(std::atomic<std::int64_t>& to, std::int64_t n) {
@@ -22,7 +22,7 @@ class Group::Impl {
 
   /// Checks, numbers and tags the call, then runs or queues it.
   Work submit(const Stream& s, Call& call, bool now);
-  /// What is needed from a peer to make this group's shared memory.
+  /// What a peer must send to make the shared memory of this group.
   void make_shared();
   std::shared_ptr<Window> share(std::int64_t bytes);
   DeviceGroup& connect(Device on);
@@ -34,7 +34,7 @@ class Group::Impl {
   int rank;
   std::vector<int> local;  // ranks of the group on this host
   int local_index = 0;
-  int hosts = 1, on_host = 0;  // that the group is on; ranks of it on the host that has most of them
+  int hosts = 1, on_host = 0;  // hosts of the group; its ranks on the host that has the most
   std::unique_ptr<Shared> shared;
   std::mutex device_mutex;  // of the next
   std::shared_ptr<DeviceGroup> device;
@@ -61,7 +61,7 @@ class Group::Impl {
   std::uint32_t tag_of(const Call& call, std::int64_t n) const;
 };
 
-/// Well-mixed 64 bits of two.
+/// Hashes two values to 64 bits.
 constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   std::uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -14,7 +14,7 @@ namespace {
 thread_local std::string_view label;
 thread_local std::uint64_t label_hash = 0;
 
-/// FNV-1a: std::hash may differ between builds.
+/// FNV-1a, because std::hash may differ between builds.
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t h = 0xcbf29ce484222325u;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -27,7 +27,7 @@ void Ledger::Line::write(const LedgerEntry& e) {
   const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(e);
   const auto version = version_.load(std::memory_order_relaxed);
   version_.store(version + 1, std::memory_order_relaxed);
-  // Release stores instead of a fence: thread sanitizers do not follow fences. They cost nothing on x86.
+  // Release stores instead of a fence, because thread sanitizers do not understand fences. They cost nothing on x86.
   for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
   version_.store(version + 2, std::memory_order_release);
 }
@@ -68,7 +68,7 @@ std::string_view Label::current() { return label; }
 std::uint64_t Label::current_hash() { return label_hash; }
 
 bool is_sound(const LedgerEntry& e) {
-  // Read as numbers: an enum of another value has no name.
+  // Read as numbers, because an enum with an unknown value has no name.
   const auto in = [](const auto& value, auto last) {
     std::uint8_t number;
     static_assert(sizeof value == sizeof number);

@@ -1,5 +1,5 @@
 #pragma once
-// What a rank is doing, for whoever asks while it hangs.
+// What a rank is doing, readable even while it hangs.
 
 #include <array>
 #include <atomic>
@@ -22,28 +22,28 @@ constexpr std::string_view phase_name(Phase p) {
   return names[static_cast<int>(p)];
 }
 
-/// One line of the ledger. Plain bytes: it may be sent to another rank as it is.
+/// One line of the ledger. Plain bytes, which may be sent to another rank.
 struct LedgerEntry {
   Phase phase = Phase::start;
-  Collective what = Collective::barrier;  // the rest: of a collective
+  Collective what = Collective::barrier;  // the remaining fields describe a collective
   Reduce op = Reduce::sum;
   Algorithm algorithm = Algorithm::automatic;
   DType dtype = DType::none;
   std::uint8_t group_size = 0;  // 255: or more
   std::int16_t peer = -1;       // broadcast: root; send: to; receive: from; by rank of the group
-  std::uint32_t tag = 0;        // equal on ranks that do the same
+  std::uint32_t tag = 0;        // equal on ranks that make the same call
   std::uint32_t group_id = 0;   // equal on the ranks of one group, another in every group of a world
   std::int64_t number = 0;      // of the collectives of its group, from 1
   std::int64_t count = 0;       // elements, see Call
   std::int64_t since = 0;       // Clock::now(), nanoseconds
   char group[24] = {};
-  char tensor[48] = {};  // what Label said
+  char tensor[48] = {};  // the name of Label
 };
 
-/// Whether bytes that another process sent are an entry: names end, and values of enums are known ones.
+/// Whether bytes that another process sent are a valid entry: names are terminated, and values of enums are known.
 bool is_sound(const LedgerEntry& e);
 
-/// What one rank is doing: its own phase, and the collective that is under way or was the last. Written by that rank's
+/// What one rank is doing: its own phase, and the current or last collective. Written by that rank's
 /// threads (each line by one at a time), read by any thread without stopping them.
 class Ledger {
  public:
@@ -57,7 +57,7 @@ class Ledger {
 
  private:
   static_assert(sizeof(LedgerEntry) % 8 == 0);
-  /// A sequence lock over words, each of which is atomic: nothing tears and nothing waits.
+  /// A sequence lock over atomic words: no torn reads, and no waiting.
   class Line {
    public:
     void write(const LedgerEntry& e);
@@ -76,8 +76,8 @@ class Ledger {
   alignas(64) Line collective_;
 };
 
-/// While it lives, collectives of this thread are known by this name (a tensor, a bucket) in the ledger, and are others
-/// than those of another name: all ranks give the same. `name` must outlive it.
+/// For its lifetime, collectives of this thread have this name (a tensor, a bucket) in the ledger, and differ from
+/// those with another name: all ranks must give the same. `name` must outlive it.
 class Label {
  public:
   explicit Label(std::string_view name);
@@ -85,7 +85,7 @@ class Label {
   Label(const Label&) = delete;
   Label& operator=(const Label&) = delete;
   static std::string_view current();
-  /// Of the name, the same in all processes; 0 without one.
+  /// A hash of the name, the same in all processes; 0 without one.
   static std::uint64_t current_hash();
 
  private:
@@ -93,7 +93,7 @@ class Label {
   std::uint64_t hash_before_;
 };
 
-/// While it lives, the rank's own work is in this phase.
+/// For its lifetime, the rank's own work is in this phase.
 class InPhase {
  public:
   InPhase(Ledger& ledger, Phase phase) : ledger_(ledger), before_(ledger.work().phase) { ledger.enter(phase); }

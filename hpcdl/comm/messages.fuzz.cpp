@@ -1,5 +1,5 @@
-// Any bytes, as what a stranger sends to a port and as what a rank sends to another: all end in a message or an Error,
-// and take no more memory than they are long.
+// Parses any bytes as what a stranger sends to a port and as what a rank sends to another: the result is a message or
+// an Error, and takes no more memory than the input.
 
 #include <sys/socket.h>
 
@@ -25,7 +25,7 @@ template <class F> void accept_errors(F&& f) {
   } catch (const hpcdl::Error&) {}
 }
 
-/// Two ends of a connection, one of which has said all of `text`.
+/// Two ends of a connection; one has sent all of `text`.
 struct Pair {
   explicit Pair(std::string_view text) {
     int fds[2];

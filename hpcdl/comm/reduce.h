@@ -5,10 +5,10 @@
 
 namespace hpcdl::comm {
 
-/// How values of all ranks become one. avg: the sum, divided once by the number of ranks (floats alone).
+/// How the values of all ranks are reduced. avg: the sum, divided once by the number of ranks (floats only).
 enum class Reduce : std::uint8_t { sum, max, avg };
 
-/// What a group can do; also what is named in counters, traces and verdicts.
+/// The operations of a group; also their names in counters, traces and verdicts.
 enum class Collective : std::uint8_t {
   all_reduce,
   reduce_scatter,
@@ -23,12 +23,13 @@ enum class Collective : std::uint8_t {
 
 constexpr bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
 
-/// Every collective algorithm, once: its enumerator, its row (comm/algo/algorithm.h) and its name are made from this
+/// The list of all collective algorithms: enumerators, rows (comm/algo/algorithm.h) and names are made from this
 /// list.
 #define HPCDL_COLLECTIVE_ALGORITHMS(ONE) \
   ONE(ring) ONE(ring_blocking) ONE(halving) ONE(tree) ONE(pairwise) ONE(shared) ONE(star) ONE(hierarchical) ONE(native)
 
-/// How it is done. automatic: by size and links, from a measured table. native: the library below (MPI, NCCL).
+/// The algorithm. automatic: chosen by size and links from a measured table. native: the underlying library (MPI,
+/// NCCL).
 enum class Algorithm : std::uint8_t {
   automatic,
 #define HPCDL_ENUMERATOR(name) name,
@@ -45,7 +46,7 @@ constexpr std::string_view collective_name(Collective c) {
                                         "send",       "receive",        "barrier",    "split"};
   return names[static_cast<int>(c)];
 }
-/// "auto" and those of the list.
+/// "auto" and the names of the list.
 inline constexpr std::string_view kAlgorithmNames[] = {"auto",
 #define HPCDL_NAME(name) #name,
                                                        HPCDL_COLLECTIVE_ALGORITHMS(HPCDL_NAME)

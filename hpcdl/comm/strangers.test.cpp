@@ -166,7 +166,7 @@ TEST(strangers, that_are_silent_hold_few_descriptors) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-TEST(strangers, with_another_secret_are_told_at_once_and_end_no_start) {
+TEST(strangers, with_another_secret_are_refused_at_once_and_end_no_start) {
   const RunKey key("run", "0123456789abcdef");
   std::vector<std::string> said;
   Socket listening = listen_at("127.0.0.1", 0);
@@ -209,7 +209,7 @@ TEST(strangers, that_play_rank_0_are_not_believed) {
   EXPECT_TRUE(has(rank_1.words(), "what listens there does not have the secret of rank 1 on b")) << rank_1.words();
 }
 
-TEST(strangers, of_another_version_are_told) {
+TEST(strangers, of_another_version_are_reported) {
   Socket listening = listen_at("127.0.0.1", 0);
   Connection old(knock(port_of(listening)));
   Door door(std::move(listening), "run", "rank 0 on a");

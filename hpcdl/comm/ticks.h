@@ -1,5 +1,5 @@
 #pragma once
-// Time for what is measured in every call: reading the processor's counter takes a third of the time of reading the
+// Time stamps for every call: reading the processor's counter takes a third of the time of reading the
 // clock.
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace hpcdl::comm {
 
-/// A number that grows evenly, on all cores alike.
+/// A counter that grows at the same constant rate on all cores.
 inline std::int64_t ticks() {
 #if defined(__x86_64__)
   return static_cast<std::int64_t>(__rdtsc());
@@ -21,14 +21,14 @@ inline std::int64_t ticks() {
 #endif
 }
 
-/// Turns ticks into time, by the clock at its birth and now.
+/// Converts ticks to time, by the clock at construction and now.
 class TickClock {
  public:
   double seconds(std::int64_t elapsed) const {
     const auto [passed, clock] = since_birth();
     return passed > 0 ? static_cast<double>(elapsed) * clock / static_cast<double>(passed) : 0;
   }
-  /// Clock::now() as it was then, in nanoseconds.
+  /// Clock::now() at that tick, in nanoseconds.
   std::int64_t nanoseconds_at(std::int64_t then) const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(clock_.time_since_epoch()).count() +
            static_cast<std::int64_t>(seconds(then - ticks_) * 1e9);

@@ -8,10 +8,10 @@
 namespace hpcdl::comm {
 namespace {
 
-/// Whether ready() comes true while it is asked for so long, and some times in any case: another program may have the
+/// Polls ready() for this time, and at least a few times: another program may have the
 /// processor meanwhile.
 bool poll_for(std::chrono::nanoseconds time, bool (*ready)(void*), void* context) {
-  constexpr int kLeast = 16, kPolls = 64;  // looks at the clock, and polls from one to the next
+  constexpr int kLeast = 16, kPolls = 64;  // clock reads, and polls between two of them
   const auto until = Clock::now() + time;
   for (int round = 0; round < kLeast || Clock::now() < until; ++round)
     for (int i = 0; i < kPolls; ++i) {
@@ -25,7 +25,7 @@ bool poll_for(std::chrono::nanoseconds time, bool (*ready)(void*), void* context
 
 void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
   using std::chrono::microseconds;
-  // Yields let a rank on the same core go on at once; naps come when the wait is for somebody's work and not for a
+  // Yields let a rank on the same core continue at once; naps follow if the wait is for work and not for a
   // message.
   constexpr int kYields = 200;
   constexpr microseconds kShortest{20}, kLongest{500};
@@ -43,7 +43,7 @@ void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
     try {
       transport_.check(peer);
     } catch (const PeerLost&) {
-      if (ready(context)) return;  // what it has done since, before it left, counts
+      if (ready(context)) return;  // what it did before it left still counts
       throw;
     }
     if (Clock::now() >= deadline_) {

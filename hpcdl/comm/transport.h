@@ -1,5 +1,5 @@
 #pragma once
-// What moves bytes between the ranks of one world. Algorithms are written over it (comm/algo), and never see what is
+// Moves bytes between the ranks of one world. Algorithms (comm/algo) are written on top of it, and never see what is
 // below.
 
 #include <atomic>
@@ -20,18 +20,18 @@ struct Call;
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
-/// A peer did not do its part in time, or is gone: exit code 71.
+/// A peer did not respond in time, or is gone: exit code 71.
 class PeerLost : public Error {
  public:
   explicit PeerLost(const std::string& what, int peer = -1) : Error(what), peer_(peer) {}
-  /// Rank in the world of the one that was waited for; -1: not known.
+  /// Rank in the world of the peer; -1: not known.
   int peer() const { return peer_; }
 
  private:
   int peer_;
 };
 
-/// Somebody was asked to stop while ranks still waited for each other: exit code 75, as there is nothing to save.
+/// A rank was asked to stop while ranks still waited for each other: exit code 75, because there is nothing to save.
 class Stopped : public Error {
  public:
   using Error::Error;
@@ -48,10 +48,10 @@ class Window {
 };
 
 /// Point-to-point messages. Messages from one rank to another with one tag arrive in the order they were sent; those
-/// with different tags do not see each other. All calls of one rank come from one thread at a time.
+/// with different tags are independent. All calls of one rank come from one thread at a time.
 class Transport {
  public:
-  /// A message under way. Its bytes stay as they are until it is done.
+  /// A message under way. Its bytes must not change until it is done.
   struct Pending {
     std::uint64_t id = 0;  // 0: done
     int peer = -1;         // the other side, by its rank in the world
@@ -63,37 +63,37 @@ class Transport {
   virtual int size() const = 0;
   /// Number of the host of a rank: hosts are numbered by their lowest rank. Ranks of one host can share memory.
   virtual int host(int rank) const = 0;
-  /// As people call it.
+  /// The name of the host of a rank, for messages.
   virtual std::string host_name(int rank) const = 0;
 
   virtual Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) = 0;
   /// The message must have exactly this many bytes.
   virtual Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) = 0;
-  /// Lets messages advance; true, and `pending` cleared, when this one is done. Throws PeerLost when its peer is gone.
+  /// Lets messages advance; true, with `pending` cleared, if this one is done. Throws PeerLost if its peer is gone.
   virtual bool done(Pending& pending) = 0;
-  /// Gives up a message that will not come: its bytes are the caller's again.
+  /// Cancels a message: its bytes belong to the caller again.
   virtual void cancel(Pending& pending) = 0;
-  /// Gives up all messages of this rank.
+  /// Cancels all messages of this rank.
   virtual void withdraw() = 0;
-  /// Throws PeerLost when this rank is known to be gone; for waits on shared memory. -1: any rank.
+  /// Throws PeerLost if this rank is known to be gone; for waits on shared memory. -1: any rank.
   virtual void check(int rank) = 0;
-  /// Lets the processor go until something may have happened, at most this long.
+  /// Sleeps until something may have happened, at most this long.
   virtual void nap(std::chrono::microseconds at_most) = 0;
-  /// This rank gives up: the others, as far as they can be told, lose it at once rather than at their deadlines. From
+  /// This rank gives up: the others, if they can be told, lose it at once instead of at their deadlines. From
   /// any thread.
   virtual void leave(std::string_view why) noexcept = 0;
 
-  /// Collective over `ranks` of this world, all on one host, in this order. Null where the transport has no shared
+  /// Collective over `ranks` of this world, all on one host, in this order. Null if the transport has no shared
   /// memory.
   virtual std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
                                         Deadline deadline) = 0;
 
   class Native;
-  /// Collective: Algorithm::native over these ranks. Null where the transport has no library with collectives below.
+  /// Collective: Algorithm::native over these ranks. Null if the transport has no library with collectives.
   virtual std::unique_ptr<Native> native(std::span<const int> /*ranks*/, std::uint32_t /*tag*/) { return nullptr; }
 };
 
-/// Collectives of the library below a transport, over the ranks that it was made for. Calls like this come one at a
+/// Collectives of the library of a transport, over the ranks that it was made for. Calls come one at a
 /// time.
 class Transport::Native {
  public:
@@ -103,16 +103,16 @@ class Transport::Native {
   virtual bool done() = 0;
 };
 
-/// How long and how eagerly one waits.
+/// How long and how actively to wait.
 struct Patience {
   std::chrono::nanoseconds deadline{std::chrono::seconds(600)};
-  int spins = 1000;                             // polls before the processor is let go for the first time
-  std::chrono::nanoseconds poll{};              // and then polls for so long
-  bool beside = false;                          // a thread that computes needs the processor: yields come before polls
+  int spins = 1000;                             // number of polls before the processor is given up for the first time
+  std::chrono::nanoseconds poll{};              // and then time of polling
+  bool beside = false;                          // a computing thread needs the processor: yields come before polls
   const std::atomic<bool>* given_up = nullptr;  // set: waits end with PeerLost
 };
 
-/// One turn of a waiting loop.
+/// One iteration of a waiting loop.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -135,7 +135,7 @@ class Peers {
   int size() const { return static_cast<int>(ranks_.size()); }
   int host(int rank) const { return transport_.host(world(rank)); }
   int world_rank(int rank) const { return world(rank); }
-  /// Some of them, under the same tag. `ranks`: of the world; must outlive it.
+  /// A subset of them, under the same tag. `ranks`: of the world; must outlive it.
   Peers among(std::span<const int> ranks, int rank) const { return {transport_, ranks, rank, tag_, patience_}; }
   std::uint32_t tag() const { return tag_; }
   Transport& transport() const { return transport_; }
@@ -155,7 +155,7 @@ class Peers {
     if (pending.id == 0) return;
     wait_world(pending.peer, [&] { return transport_.done(pending); });
   }
-  /// Until ready() is true, which `rank` (-1: any) will bring about. Throws PeerLost at the deadline, and when that
+  /// Waits until ready() is true, which `rank` (-1: any) causes. Throws PeerLost at the deadline, and if that
   /// rank is gone.
   template <class F> void wait_until(int rank, F&& ready) { wait_world(rank < 0 ? -1 : world(rank), ready); }
 

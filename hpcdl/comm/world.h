@@ -9,15 +9,15 @@
 
 namespace hpcdl::comm {
 
-/// The sentence for people when a peer is lost: who waited for whom in what.
+/// Makes the sentence for people when a peer is lost: which rank waited for which, and in what.
 using OnLost = std::function<std::string(const Ledger& mine, const PeerLost& lost)>;
 
 struct WorldOptions {
-  double deadline_seconds = 600;  // of every collective
-  OnLost on_lost;                 // none: a sentence of what this rank knows
+  double deadline_seconds = 600;  // deadline of every collective
+  OnLost on_lost;                 // null: a sentence from what this rank knows
 };
 
-/// Collective over all ranks of the transport: the group that all others come from.
+/// Collective over all ranks of the transport: the group from which all others are split.
 Group make_world(std::unique_ptr<Transport> transport, WorldOptions options = {});
 
 }  // namespace hpcdl::comm

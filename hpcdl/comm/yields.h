@@ -1,5 +1,5 @@
 #pragma once
-// Waiting by yields, where that works.
+// Waiting by yields, if that works.
 
 #include <algorithm>
 #include <chrono>
@@ -9,13 +9,13 @@
 
 namespace hpcdl::comm {
 
-/// Lets others on this core run; for one thread. Beside another program that computes, that hands over a slice of the
-/// scheduler's, milliseconds long, and Linux from 6.18 on counts it as used by who yields: a rank that yields hardly
-/// runs then, and one that naps does. So one long yield is followed by a time of naps, the longer the more often that
-/// happens.
+/// Lets other threads of this core run; for one thread. If another program computes, a yield gives it a time slice of
+/// the scheduler, milliseconds long, and Linux from 6.18 on charges it to the thread that yields: a rank that
+/// yields hardly runs then, but one that naps does. So a long yield is followed by a time of naps, which is longer
+/// the more often that happens.
 class Yields {
  public:
-  /// false: it is the time of naps.
+  /// False during a time of naps.
   bool yield() {
     const auto begin = Clock::now();
     if (begin < naps_until_) return false;

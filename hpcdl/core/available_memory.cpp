@@ -16,7 +16,7 @@ namespace hpcdl {
 
 namespace {
 
-/// Of /proc/meminfo; negative where there is none.
+/// A value of /proc/meminfo; negative if it is missing.
 std::int64_t memory_to_spare() {
   std::ifstream in("/proc/meminfo");
   for (std::string key, unit; in >> key;) {

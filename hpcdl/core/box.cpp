@@ -24,7 +24,7 @@ std::int64_t dot(const Shape& a, const Shape& b) {
   return sum;
 }
 
-/// Where element number `at`, in row-major order, lies in a tensor that is not empty.
+/// Index of element number `at`, in row-major order, in a tensor that is not empty.
 Shape index_of(std::int64_t at, const Shape& shape) {
   Shape index = shape;
   for (int d = shape.rank() - 1; d >= 0; --d) {
@@ -63,12 +63,12 @@ void add_flat(const Shape& whole, int dim, Shape begin, Interval range, std::vec
   deeper(last, 0, range.end % row);
 }
 
-/// Throws Error, which says `what` of the tensor, unless ok.
+/// Throws Error that says `what` about the tensor, unless ok.
 template <class... A> void expect(bool ok, std::string_view name, fmt::format_string<A...> what, A&&... args) {
   if (!ok) fail("io", "tensor {}: {}", name, fmt::format(what, std::forward<A>(args)...));
 }
 
-/// Whether a box lies in a tensor of shape `local` as Part says.
+/// Whether a box lies in a tensor of shape `local`, as defined by Part.
 bool lies_in(const Box& box, const Part& part) {
   const auto size = part.local.size();
   if (box.at < 0 || box.at >= size) return false;
@@ -161,7 +161,7 @@ Part Part::flat(const Shape& whole, Interval range, const Part& of) {
   std::vector<Box> boxes;
   add_flat(inner, 0, zeros(inner.rank()), range, boxes);
   for (const Box& flat : boxes)
-    for (const Box& outer : boxes_of(whole, of)) {  // whose boxes are boxes of its own tensor, too
+    for (const Box& outer : boxes_of(whole, of)) {  // whose boxes are also boxes of its own tensor
       const Shape first = index_of(outer.at, inner);
       Box box = common(flat, {first, outer.extent});
       if (box.size() == 0) continue;

@@ -1,6 +1,6 @@
 #pragma once
-// Which elements of a whole tensor one holder has, and where they lie in its memory. A holder is a rank, or a file that
-// a rank has written. Every way to divide a tensor is a list of boxes: rows, columns, the columns of q, of k and
+// Which elements of a whole tensor one holder has, and their positions in its memory. A holder is a rank, or a file
+// that a rank has written. Every way to divide a tensor is a list of boxes: rows, columns, the columns of q, of k and
 // of v that a rank has, a flat range of elements, a flat range of a rank's columns.
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-/// What one holder has of a whole tensor. A default Part is everything. Otherwise the holder's own tensor has the shape
-/// `local`: either as many dims as the whole one, and every box is a box of it too, or one dim, and the elements of a
-/// box lie in it at box.at + sum of index[d] * strides[d].
+/// The part of a whole tensor that one holder has. A default Part is everything. Otherwise the holder's own tensor has
+/// the shape `local`: either the number of dims of the whole one, and every box is a box of it too, or one dim,
+/// and the elements of a box lie in it at box.at + sum of index[d] * strides[d].
 struct Part {
   Shape whole, local;
   Shape strides;  // of every box, in elements of the holder's tensor in row-major order
@@ -41,36 +41,36 @@ struct Part {
   bool all() const { return local.rank() == 0; }
   bool operator==(const Part&) const = default;
 
-  /// Intervals of one dim, one after the other: columns of q, of k and of v.
+  /// Consecutive intervals of one dim: columns of q, of k and of v.
   static Part along(const Shape& whole, int dim, std::span<const Interval> intervals);
-  /// The elements `range`, in row-major order, of what `of` has of the whole tensor: at most three boxes of a matrix.
+  /// The elements `range`, in row-major order, of the part `of` of the whole tensor: at most three boxes of a matrix.
   /// The holder's tensor has one dim. Precondition: `of` is everything, or its tensor has the dims of the whole one.
   static Part flat(const Shape& whole, Interval range, const Part& of = {});
 };
 
-/// The spec of the whole tensor of which a holder has `part` as a tensor `local`. Throws Error, which calls the tensor
-/// `name`, unless every box lies in the whole tensor and in the local one, and the boxes have as many elements as that.
+/// The spec of the whole tensor of which a holder has `part` as a tensor `local`. Throws Error that calls the tensor
+/// `name`, unless every box lies in the whole tensor and in the local one, and the boxes cover the local tensor.
 Spec whole_spec(const Spec& local, const Part& part, std::string_view name);
 
-/// The elements that both boxes have; a box without elements where there are none. `at` is 0.
+/// The elements that both boxes have; a box without elements if there are none. `at` is 0.
 Box common(const Box& a, const Box& b);
 
-/// Copies the elements that both holders have of one whole tensor, any strides. Returns how many there were.
+/// Copies the elements that both holders have of one whole tensor, any strides. Returns their number.
 /// Precondition: whole_spec() accepts both.
 std::int64_t copy_common(const Tensor& to, const Part& to_part, const View& from, const Part& from_part);
 
-/// The boxes of a part, that of a default one too, without empty ones.
+/// The boxes of a part, also of a default one, without empty boxes.
 std::vector<Box> boxes_of(const Shape& whole, const Part& part);
 
 /// A region of a tensor that is not held exactly once.
 struct Flaw {
   Box region;
-  int times = 0;  // that it is held
+  int times = 0;  // how often it is held
 };
 /// The first one, or nothing if the boxes cover the whole tensor exactly once. Time: about linear in their number.
 std::optional<Flaw> find_flaw(const Shape& whole, std::span<const Box> boxes);
 
-/// "dim 0 [4, 8)", and further dims after "x"; only those of which the box is a part. Empty where it is everything.
+/// "dim 0 [4, 8)", and further dims after "x"; only dims that the box does not cover. Empty if it is everything.
 std::string to_string(const Box& box, const Shape& whole);
 
 /// f(element in the holder's memory, element in the whole tensor, count): runs of elements that are contiguous in both.

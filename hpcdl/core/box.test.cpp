@@ -83,7 +83,7 @@ std::vector<Part> divided(Draws& d, const Shape& whole, int tp, int flat) {
   return list;
 }
 
-TEST(Box, HoldersOfATensorHaveEveryElementOnceWhereverItIsDivided) {
+TEST(box, holders_of_a_tensor_have_every_element_once_wherever_it_is_divided) {
   Draws d{{1, 1}};
   for (int trial = 0; trial < 2000; ++trial) {
     const Shape whole = random_shape(d, static_cast<int>(d.below(5)));
@@ -108,7 +108,7 @@ TEST(Box, HoldersOfATensorHaveEveryElementOnceWhereverItIsDivided) {
   }
 }
 
-TEST(Box, FlatRangesAreInOrderAndFewBoxes) {
+TEST(box, flat_ranges_are_in_order_and_few_boxes) {
   Draws d{{2, 1}};
   for (int trial = 0; trial < 500; ++trial) {
     const Shape whole = random_shape(d, static_cast<int>(d.below(4)));
@@ -126,7 +126,7 @@ TEST(Box, FlatRangesAreInOrderAndFewBoxes) {
   EXPECT_TRUE(Part::flat({3}, {1, 1}).boxes.empty());
 }
 
-TEST(Box, WhatTwoHoldersHaveInCommonIsCopiedBetweenAnyLayouts) {
+TEST(box, common_elements_of_two_holders_are_copied_between_any_layouts) {
   Draws d{{3, 1}};
   std::int64_t strided = 0;
   for (int trial = 0; trial < 3000; ++trial) {
@@ -178,7 +178,7 @@ TEST(Box, WhatTwoHoldersHaveInCommonIsCopiedBetweenAnyLayouts) {
 }
 
 /// A box that is moved, grown, left out or given twice is found, and where.
-TEST(Box, TheFirstRegionThatIsNotHeldOnceIsNamed) {
+TEST(box, the_first_region_that_is_not_held_once_is_named) {
   Draws d{{4, 1}};
   int found = 0;
   for (int trial = 0; trial < 2000; ++trial) {
@@ -214,7 +214,7 @@ TEST(Box, TheFirstRegionThatIsNotHeldOnceIsNamed) {
   EXPECT_EQ(to_string(Box{{0}, {8}, 0}, {8}), "");
 }
 
-TEST(Box, ManyHoldersAreCheckedInLittleTime) {
+TEST(box, many_holders_are_checked_in_little_time) {
   std::vector<Box> boxes;
   const Shape whole{50257, 1024};
   const auto n = whole.size(), ranks = std::int64_t{4096};
@@ -225,7 +225,7 @@ TEST(Box, ManyHoldersAreCheckedInLittleTime) {
   EXPECT_TRUE(find_flaw(whole, boxes));
 }
 
-TEST(Box, APartThatCannotBeIsRefusedInWords) {
+TEST(box, an_impossible_part_is_a_clear_error) {
   const auto said = [](const Part& part, const Shape& local) -> std::string {
     try {
       whole_spec({local, DType::f32}, part, "\"w\"");

@@ -14,7 +14,7 @@ namespace hpcdl {
 class Buffer {
  public:
   Buffer() = default;
-  /// Throws Error when the memory cannot be had.
+  /// Throws Error if the memory cannot be allocated.
   explicit Buffer(std::int64_t bytes, Device device = {});
   Buffer(Buffer&& o) noexcept { swap(o); }
   Buffer& operator=(Buffer&& o) noexcept {
@@ -39,7 +39,7 @@ class Buffer {
   Device device_;
 };
 
-/// A tensor together with the memory it lies in.
+/// A tensor together with its memory.
 struct OwnedTensor {
   Buffer buffer;
   Tensor tensor;

@@ -9,7 +9,7 @@ namespace {
 
 class BufferEnd : public ::testing::TestWithParam<std::int64_t> {};
 
-TEST_P(BufferEnd, IsKnownToAnAddressSanitizer) {
+TEST_P(BufferEnd, is_known_to_an_address_sanitizer) {
 #ifndef HPCDL_RED_ZONES
   GTEST_SKIP() << "built without an address sanitizer";
 #else
@@ -23,7 +23,7 @@ TEST_P(BufferEnd, IsKnownToAnAddressSanitizer) {
 // Less than a group of eight bytes, a line of the cache, a mapping that is rounded up to pages of 2 MiB.
 INSTANTIATE_TEST_SUITE_P(Sizes, BufferEnd, ::testing::Values(3, 64, (std::int64_t{2} << 20) + 12));
 
-TEST(Buffer, AddressesOfAMappingCanBeUsedAgain) {
+TEST(buffer, addresses_of_a_mapping_can_be_used_again) {
   constexpr std::int64_t kSmaller = (std::int64_t{2} << 20) + 12, kLarger = std::int64_t{4} << 20;
   { const Buffer b(kSmaller); }
   const Buffer b(kLarger);  // where the first was, as a rule

@@ -35,7 +35,7 @@ std::string cgroup_path(const std::string& root, const std::string& controller) 
   return "/";
 }
 
-/// The least positive f(folder) over this process's cgroup and all around it: a limit anywhere above counts. 0: none.
+/// The least positive f(folder) over this process's cgroup and its ancestors, because all their limits apply. 0: none.
 template <class F>
 double least_limit(const std::string& root, const std::string& mount, const std::string& controller, F&& f) {
   double least = 0;

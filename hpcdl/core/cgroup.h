@@ -1,6 +1,6 @@
 #pragma once
-// The limits of this process's control group and of all around it. `root`: where the files of the system are; empty but
-// for tests.
+// The limits of this process's control group and of its ancestors. `root`: prefix of the files of the system; empty
+// except in tests.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@ namespace hpcdl {
 
 /// CPUs that its quota lets it use at a time; 0: no limit.
 double cgroup_cpus(const std::string& root = "");
-/// Bytes of memory, where they are fewer than `total`; 0: no limit.
+/// Bytes of memory, if they are fewer than `total`; 0: no limit.
 std::int64_t cgroup_memory(const std::string& root, std::int64_t total);
 
 }  // namespace hpcdl

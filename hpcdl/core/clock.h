@@ -1,5 +1,5 @@
 #pragma once
-// Time that passes on this machine, whatever its calendar does.
+// Monotonic time, independent of changes of the system's date.
 
 #include <chrono>
 

@@ -9,7 +9,7 @@
 namespace hpcdl {
 namespace {
 
-/// The two innermost dims in tiles, so that a transpose reads and writes whole cache lines.
+/// Copies the two innermost dims in tiles, so that a transpose reads and writes whole cache lines.
 template <class T>
 void copy_plane(T* dst, const T* src, std::int64_t rows, std::int64_t cols, const Shape& ds, const Shape& ss) {
   constexpr std::int64_t kTile = 32;

@@ -4,7 +4,7 @@
 
 namespace hpcdl {
 
-/// dst = src, element by element, whatever the strides of either (so a transposed view is a transpose on the way into
+/// dst = src, element by element, for any strides (so a transposed view is transposed on the way into
 /// or out of a file). Shapes and dtypes must be equal and the memory must not overlap; throws Error otherwise.
 void copy_elements(Tensor dst, View src);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The CUDA runtime as this library uses it. Only for builds with CUDA; include it from .cpp and .cu files alone.
+// The CUDA runtime as this library uses it. Only for builds with CUDA; include it only from .cpp and .cu files.
 
 #include <cuda_runtime_api.h>
 
@@ -9,16 +9,16 @@
 
 namespace hpcdl::cuda {
 
-/// Throws what the runtime says. `what` names the call or the kernel.
+/// Throws the error of the runtime. `what` names the call or the kernel.
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) [[unlikely]]
     fail("cuda", "{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-/// The runtime's queue of a stream.
+/// The CUDA stream of a stream.
 inline cudaStream_t queue(const Stream& s) { return static_cast<cudaStream_t>(s.native()); }
 
-/// Makes `d` the calling thread's device while it lives.
+/// Makes `d` the calling thread's device for its lifetime.
 class OnDevice {
  public:
   explicit OnDevice(Device d) {

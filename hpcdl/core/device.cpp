@@ -14,7 +14,7 @@ int cuda_devices() {
 #if HPCDL_CUDA
   int n = 0;
   if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
-  cudaGetLastError();  // no driver is an answer, not an error that a later call should report
+  cudaGetLastError();  // clears the error of a missing driver, which a later call would report
 #endif
   return 0;
 }

@@ -20,7 +20,7 @@ struct Device {
 /// GPUs that this process sees; 0 in a build without CUDA, without a driver, and without a GPU.
 int cuda_devices();
 
-/// "cpu", "cuda" or "cuda:N". Throws UsageError on anything else, and where there is no such GPU.
+/// "cpu", "cuda" or "cuda:N". Throws UsageError for anything else, and if there is no such GPU.
 Device device_from_name(std::string_view name);
 
 }  // namespace hpcdl

@@ -65,8 +65,8 @@ struct f8_e8m0 {
   std::uint8_t bits = 0;
 };
 
-/// Every dtype, once: its enumerator, its name in safetensors files, its name in NumPy and PyTorch, the C++ type of an
-/// element, and whether kernels compute with it as with a floating-point number.
+/// The list of all dtypes: the enumerator, its name in safetensors files, its name in NumPy and PyTorch, the C++ type
+/// of an element, and whether kernels compute with it as with a floating-point number.
 #define HPCDL_DTYPES(ROW)                                         \
   ROW(f32, "F32", "float32", float, true)                         \
   ROW(bf16, "BF16", "bfloat16", hpcdl::bf16, true)                \

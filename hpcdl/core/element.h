@@ -1,5 +1,5 @@
 #pragma once
-// Single elements of tensors of any type, as numbers: for references, checks and what is made by hand, not for kernels.
+// Single elements of tensors of any type, as numbers: for references, checks and tests, not for kernels.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace hpcdl {
 
-/// Calls f.template operator()<T>() with the C++ type of a dtype's elements. Throws UsageError for one that has none.
+/// Calls f.template operator()<T>() with the C++ type of a dtype's elements. Throws UsageError if it has none.
 template <class F> decltype(auto) visit_number(DType d, F&& f) {
   switch (d) {
     case DType::f32: return f.template operator()<float>();
@@ -26,7 +26,7 @@ template <class F> decltype(auto) visit_number(DType d, F&& f) {
     case DType::u32: return f.template operator()<std::uint32_t>();
     case DType::u16: return f.template operator()<std::uint16_t>();
     case DType::u8: return f.template operator()<std::uint8_t>();
-    default: fail_usage("dtype", "{} is no number: take fp32, bf16, fp16, fp64 or integers", dtype_name(d));
+    default: fail_usage("dtype", "{} is not a type of numbers: use fp32, bf16, fp16, fp64 or integers", dtype_name(d));
   }
 }
 
@@ -50,11 +50,11 @@ inline void set_element(void* data, DType d, std::int64_t i, double x) {
     std::memcpy(static_cast<std::byte*>(data) + i * dtype_bytes(d), &v, sizeof v);
   });
 }
-/// Of a dense tensor in memory of the CPU.
+/// An element of a dense tensor in host memory.
 inline double element(const View& t, std::int64_t i) { return element(t.data(), t.dtype(), i); }
 inline void set_element(const Tensor& t, std::int64_t i, double x) { set_element(t.data(), t.dtype(), i, x); }
 
-/// x as it is stored in type `d`.
+/// x rounded to type `d`.
 inline double rounded_to(DType d, double x) {
   return visit_number(d, [&]<class T>() { return static_cast<double>(to_element<T>(x)); });
 }

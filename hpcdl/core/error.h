@@ -1,5 +1,5 @@
 #pragma once
-// One exception family. `Error` is for what a user can cause or mend: it says what was expected, what was found and
+// The exceptions. `Error` is for what a user can cause or fix: it says what was expected, what was found and
 // what to do, in the form "[area] ...". Programmer mistakes assert. A library never exits the process.
 
 #include <fmt/core.h>
@@ -15,7 +15,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Wrong words on the command line or in a config file: exit code 2.
+/// Errors on the command line or in a config file: exit code 2.
 class UsageError : public Error {
  public:
   using Error::Error;

@@ -1,6 +1,6 @@
 #pragma once
-// Sleeping until a word changes. std::atomic::wait yields some times before it sleeps, and a yield beside another program
-// that computes hands over a whole slice of the scheduler's, milliseconds long.
+// Sleeping until a word changes. std::atomic::wait yields a few times before it sleeps, and a yield while another
+// program computes gives it a whole time slice of the scheduler, milliseconds long.
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -13,8 +13,8 @@
 
 namespace hpcdl {
 
-/// Sleeps while `word` holds `value`, until it is woken or, where `at_most` is positive, for that time. Returns early now
-/// and then: look at the word again.
+/// Sleeps while `word` holds `value`, until it is woken or, if `at_most` is positive, for that time. May return
+/// early: read the word again.
 inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t value,
                        std::chrono::nanoseconds at_most = {}) {
   const auto whole = std::chrono::duration_cast<std::chrono::seconds>(at_most);

@@ -33,7 +33,7 @@ Pinned::~Pinned() {
 }
 
 void copy_to_pinned(const Stream& s, void* to, const View& from) {
-  require(from.is_contiguous(), "memory", "a copy needs a contiguous tensor");
+  require(from.is_contiguous(), "memory", "expected a contiguous tensor to copy");
   const auto bytes = static_cast<std::size_t>(from.bytes());
 #if HPCDL_CUDA
   if (s.device().is_cuda())

@@ -8,12 +8,12 @@
 
 namespace hpcdl {
 
-/// Owner of page-locked host memory, which a GPU's copy engine reads and writes on its own, asynchronously and at the
-/// speed of the bus; ordinary memory where the device is a CPU. Pinning is slow: keep it.
+/// Owner of page-locked host memory, which a GPU's copy engine reads and writes asynchronously and at the
+/// speed of the bus; ordinary memory if the device is a CPU. Pinning is slow, so reuse it.
 class Pinned {
  public:
   Pinned() = default;
-  /// Throws Error when the memory cannot be had.
+  /// Throws Error if the memory cannot be allocated.
   Pinned(std::int64_t bytes, Device device);
   Pinned(Pinned&& o) noexcept { swap(o); }
   Pinned& operator=(Pinned&& o) noexcept {
@@ -35,7 +35,7 @@ class Pinned {
   Device device_;
 };
 
-/// Queues a copy of `from` to pinned memory, where it is once the stream has been synchronized. On a CPU: at once.
+/// Queues a copy of `from` to pinned memory, complete after the stream is synchronized. On a CPU it is immediate.
 void copy_to_pinned(const Stream& s, void* to, const View& from);
 
 }  // namespace hpcdl

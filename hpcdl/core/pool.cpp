@@ -23,7 +23,7 @@ int positive_env(const char* name) {
   return text ? std::max(0, std::atoi(text)) : 0;
 }
 
-/// HPCDL_THREADS; 0 where it is unset, empty or 0. What it cannot mean is told, once.
+/// HPCDL_THREADS; 0 if it is unset, empty or 0. Warns once about an invalid value.
 int asked_threads() {
   const char* text = std::getenv("HPCDL_THREADS");
   if (!text || !*text) return 0;

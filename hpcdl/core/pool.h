@@ -1,8 +1,8 @@
 #pragma once
-// The CPU thread pool. A job is cut into one share per thread. The caller works on share 0, worker t on share t; workers
-// spin for a short while after a job (kernels follow each other within microseconds) and then sleep. A share that its
-// worker has not begun when another thread is done is taken by that thread, so a job waits for no thread that another
-// program keeps off its processor. What a share does depends on its number alone: a result never depends on timing.
+// The CPU thread pool. A job is cut into one share per thread. The caller works on share 0, worker t on share t;
+// workers spin for a short while after a job (kernels follow each other within microseconds) and then sleep. A share
+// that its worker has not begun is taken by a thread that is done, so a job does not wait for a thread that another
+// program keeps off its processor. The work of a share depends only on its number: results never depend on timing.
 
 #include <algorithm>
 #include <atomic>
@@ -30,26 +30,26 @@ class Pool {
 
   int threads() const { return threads_; }
 
-  /// Makes sure that scratch(t) has at least `bytes` for every thread. The blocks only ever grow, so after the first
+  /// Ensures that scratch(t) has at least `bytes` for every thread. The blocks only grow, so after the first
   /// call with the largest size nothing is allocated. Call it before run(): it may throw, jobs may not.
   void reserve_scratch(std::int64_t bytes);
-  /// Working memory of one share (packing buffers, partial sums), valid until the next reserve_scratch(). What it holds
-  /// is lost between kernels.
+  /// Working memory of one share (packing buffers, partial sums), valid until the next reserve_scratch(). Its contents
+  /// are lost between kernels.
   std::byte* scratch(int thread) const { return scratch_[static_cast<std::size_t>(thread)].data(); }
 
-  /// Working time of one share, a cache line of its own.
+  /// Working time of one share, on a separate cache line.
   struct alignas(64) Busy {
     std::int64_t nanoseconds = 0;
   };
-  /// From now on adds the time that each share takes to busy[share]; null stops that. Read and change it between
-  /// run()s. A pool of one thread measures nothing: it is busy all the time.
+  /// From now on adds the time that each share takes to busy[share]; null stops it. Read and change it between
+  /// calls of run(). A pool of one thread measures nothing, because it is always busy.
   void meter(Busy* busy) { busy_ = busy; }
 
   /// Calls f(share) once for each share, 0 .. threads()-1, and waits. One thread may work on several shares, one after
   /// another: shares must not wait for each other. f must not throw and must not call run() on this pool.
   template <class F> void run(F&& f) { start(f, false); }
-  /// The same with every share on a thread of its own, however long one has to wait for it: for what is about threads
-  /// (binding them, measuring them) and not about work.
+  /// The same with every share on its own thread, even if it has to wait for that thread: for work on threads
+  /// themselves (binding them, measuring them).
   template <class F> void run_on_each_thread(F&& f) { start(f, true); }
 
  private:

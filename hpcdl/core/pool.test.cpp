@@ -17,7 +17,7 @@
 namespace hpcdl {
 namespace {
 
-TEST(pool, a_number_of_threads_that_is_none_is_told_once) {
+TEST(pool, an_invalid_number_of_threads_is_reported_once) {
   const char* before = std::getenv("HPCDL_THREADS");
   const std::string kept = before ? before : "";
   ::setenv("HPCDL_THREADS", "1", 1);

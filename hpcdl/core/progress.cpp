@@ -16,7 +16,7 @@ constexpr auto kBetweenLines = std::chrono::seconds(10);
 
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
-/// Of UTF-8, a column for each code point.
+/// Columns of UTF-8 text, one for each code point.
 int width_of(std::string_view text) {
   return static_cast<int>(std::count_if(text.begin(), text.end(), begins_character));
 }
@@ -131,7 +131,7 @@ void Work::show(std::string_view what, double share, std::vector<Fact> facts) {
   const auto now = Clock::now();
   if (!shown_ || what != what_) what_ = what, begin_ = said_ = now, shown_ = true;
   const double spent = seconds();
-  const bool known = share > 0.02 && spent > 1;  // before, the estimate is worth nothing
+  const bool known = share > 0.02 && spent > 1;  // an earlier estimate means nothing
   const Bar bar{.what = what_,
                 .done = share,
                 .facts = std::move(facts),
@@ -155,7 +155,7 @@ Waiting::Waiting(Console console, std::string what) : console_(std::move(console
   if (!console_.bar && !console_.line) return;
   try {
     thread_ = std::thread([this, begin = Clock::now()] { watch(begin); });
-  } catch (const std::system_error&) {}  // no thread to be had: the work itself goes on
+  } catch (const std::system_error&) {}  // no thread is available: the work itself continues
 }
 
 void Waiting::watch(Clock::time_point begin) {

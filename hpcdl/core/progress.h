@@ -1,6 +1,6 @@
 #pragma once
-// What a person sees of work that takes a while: on a terminal one line at the bottom that is drawn again and again,
-// for any width; elsewhere a whole line now and then.
+// Shows the progress of long work to people: on a terminal one line at the bottom that is redrawn,
+// for any width; elsewhere a whole line from time to time.
 
 #include <condition_variable>
 #include <cstddef>
@@ -16,17 +16,17 @@
 
 namespace hpcdl {
 
-/// A word or two of a bar, and how it is said where there is little room; empty: the same.
+/// A part of a bar, and its short form for narrow terminals; empty: the same.
 struct Fact {
   std::string text, brief = {};
 };
 
-/// How far some work has come.
+/// The progress of some work.
 struct Bar {
   std::string what = {};         // "tokenizing"
   double done = -1;              // share, 0 to 1; < 0: not known
   std::vector<Fact> facts = {};  // the most important first
-  std::size_t needed = 0;        // so many of them are said at any width; the others only where there is room
+  std::size_t needed = 0;        // number of parts that are shown at any width; the others only if there is room
   double seconds_left = -1;      // < 0: not known
 };
 
@@ -42,20 +42,20 @@ std::string time_left(double seconds);
 /// Those of the parts that fit into one line, two blanks apart; the first is always there. columns = 0: all of them.
 std::string parts_line(const std::vector<std::string>& parts, int columns);
 
-/// Where lines go. Null functions drop them.
+/// Functions that print lines. Null functions drop them.
 struct Console {
   std::function<void(std::string_view)> line;  // a whole line, which stays
   std::function<void(const Bar*)> bar = {};    // the line at the bottom; null pointer: none. Null without a terminal
   std::function<int()> columns = {};           // of the terminal
 };
 
-/// Some work, from its first show() until it goes. Without a terminal a line every ten seconds, so none of short work.
+/// Some work, from its first show() until its end. Without a terminal a line every ten seconds, so none for short work.
 class Work {
  public:
   explicit Work(Console console) : console_(std::move(console)) {}
   Work(const Work&) = delete;
   ~Work() { end(); }
-  /// Another `what` starts again: the time that is left is computed from there. `share` of it is done.
+  /// Another `what` starts again: the remaining time is computed from then. `share` of it is done.
   void show(std::string_view what, double share, std::vector<Fact> facts = {});
   void end();
   double seconds() const { return seconds_since(begin_); }  // of what is shown
@@ -67,7 +67,7 @@ class Work {
   bool shown_ = false;
 };
 
-/// Work that does not tell how far it has come: what it is, and for how long, once two seconds have gone by.
+/// For work that does not report its progress: shows its name and its time after two seconds.
 class Waiting {
  public:
   Waiting(Console console, std::string what);

@@ -77,7 +77,7 @@ TEST(bar, colours_change_no_word) {
   EXPECT_EQ(width_of(coloured), width_of(bar_line(training(), {.columns = 80, .unicode = true})));
 }
 
-TEST(bar, what_it_is_stands_in_front_and_a_share_that_is_not_known_has_no_cells) {
+TEST(bar, the_name_comes_first_and_an_unknown_share_has_no_cells) {
   const Bar bar{.what = "reading", .facts = {{"3 s"}}, .needed = 1};
   EXPECT_EQ(bar_line(bar, {.columns = 80}), "reading  3 s");
   EXPECT_EQ(bar_line(bar, {.columns = 5}), "read");

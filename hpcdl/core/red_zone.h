@@ -1,7 +1,7 @@
 #pragma once
-// Bytes that are not in use, between those that are: an address sanitizer is told of them, and reports any read or
-// writes one. It knows the blocks of malloc(); not where within one a tensor ends, nor of what is mapped. Without a
-// sanitizer these do nothing.
+// Unused bytes between used ones: the address sanitizer is told about them, and reports any read or
+// write. By itself it knows blocks of malloc(), but not where a tensor ends within one, and not mapped memory. Without
+// a sanitizer these do nothing.
 
 #include <cstddef>
 
@@ -19,15 +19,15 @@
 
 namespace hpcdl {
 
-/// From here on no code may touch [begin, end). Exact at `begin` where memory in use lies before it, and at `end` to 8
-/// bytes: what of a group of eight lies before memory in use stays open.
+/// From now on no code may access [begin, end). Exact at `begin` if memory in use lies before it, and at `end` to 8
+/// bytes: a partial group of eight bytes before memory in use stays accessible.
 inline void close_red_zone([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
 #ifdef HPCDL_RED_ZONES
   __asan_poison_memory_region(begin, static_cast<std::size_t>(end - begin));
 #endif
 }
 
-/// To be called before memory that this process did not get by malloc() is given back.
+/// To be called before releasing memory that did not come from malloc().
 inline void open_red_zone([[maybe_unused]] const std::byte* begin, [[maybe_unused]] const std::byte* end) {
 #ifdef HPCDL_RED_ZONES
   __asan_unpoison_memory_region(begin, static_cast<std::size_t>(end - begin));

@@ -23,7 +23,7 @@ constexpr Philox4 philox4x32(Philox4 counter, std::uint64_t key) {
   return counter;
 }
 
-/// A stream of independent draws, addressed by index. `stream` tells apart the users of one seed (a record, a tensor).
+/// A stream of independent draws, addressed by index. `stream` separates the users of one seed (a record, a tensor).
 struct Rng {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;

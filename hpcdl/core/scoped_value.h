@@ -1,11 +1,11 @@
 #pragma once
-// A variable that has another value for a while.
+// Changes the value of a variable temporarily.
 
 #include <utility>
 
 namespace hpcdl {
 
-/// Sets it for as long as this lives.
+/// Sets it for its own lifetime.
 template <class T> class ScopedValue {
  public:
   ScopedValue(T& variable, T value) : variable_(variable), before_(std::exchange(variable, std::move(value))) {}

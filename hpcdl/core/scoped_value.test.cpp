@@ -7,7 +7,7 @@
 namespace hpcdl {
 namespace {
 
-TEST(ScopedValue, WhatWasThereComesBackInReverseOrder) {
+TEST(scoped_value, earlier_values_are_restored_in_reverse_order) {
   std::string x = "outside";
   {
     const ScopedValue<std::string> first(x, "first");

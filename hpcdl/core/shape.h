@@ -52,9 +52,9 @@ constexpr Shape contiguous_strides(const Shape& s) {
   return out;
 }
 
-/// Strides of dims of one element mean nothing, and frameworks leave anything there. Gives them what lets rows be walked
-/// by strides[-2] alone: dims of one right above the columns take the stride of the nearest longer dim outside, all others
-/// the distance that the dim inside them spans.
+/// Strides of dims of one element have no meaning, and frameworks leave arbitrary values there. Sets them so that rows
+/// can be walked by strides[-2] alone: dims of one right above the columns take the stride of the nearest longer dim
+/// outside, all others the distance that the dim inside them spans.
 constexpr Shape clean_strides(const Shape& s, Shape strides) {
   if (s.rank() == 0) return strides;
   if (s[-1] == 1) strides[-1] = 1;

@@ -17,7 +17,8 @@ void Stream::require_cpu() const {
 Stream Stream::borrowed(Device device, void* native, Pool& pool, StepParams* mirror) {
   Stream s(pool);
   s.device_ = device;
-  s.native_ = std::shared_ptr<void>(std::shared_ptr<void>(), native);  // without a count: it is not freed here
+  s.native_ = std::shared_ptr<void>(std::shared_ptr<void>(),
+                                    native);  // without a reference count, because it is not freed here
   s.mirror_ = std::shared_ptr<StepParams>(std::shared_ptr<void>(), mirror);
   return s;
 }
@@ -33,7 +34,7 @@ Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device),
   require(device.index < cuda_devices(), "cuda", "no GPU number {}: this process sees {}", device.index,
           cuda_devices());
   check(cudaSetDevice(device.index),
-        "cudaSetDevice");  // to stay: the thread that makes a queue launches on it, and its GPU must be current then
+        "cudaSetDevice");  // stays set: the thread that makes a queue launches on it, and then its GPU must be current
   cudaStream_t s = nullptr;
   check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreate");
   native_ = {s, [](void* p) { cudaStreamDestroy(static_cast<cudaStream_t>(p)); }};
@@ -76,14 +77,14 @@ void Event::wait(const Stream& s) const {
 
 void copy(const Stream& s, const Tensor& to, const View& from) {
   require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory",
-          "a copy needs two contiguous tensors of one spec");
+          "expected two contiguous tensors of one spec to copy");
   const auto bytes = static_cast<std::size_t>(to.bytes());
   if (bytes == 0) return;
   if (!to.device().is_cuda() && !from.device().is_cuda()) {
     std::memcpy(to.data(), from.data(), bytes);
     return;
   }
-  require(s.device().is_cuda(), "memory", "a copy to or from a GPU needs a stream of that GPU");
+  require(s.device().is_cuda(), "memory", "expected a stream of the GPU for a copy to or from it");
   check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, queue(s)), "cudaMemcpyAsync");
   if (!to.device().is_cuda()) s.synchronize();
 }
@@ -120,7 +121,7 @@ void Event::record(const Stream&) {}
 void Event::wait(const Stream&) const {}
 void copy(const Stream&, const Tensor& to, const View& from) {
   require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory",
-          "a copy needs two contiguous tensors of one spec");
+          "expected two contiguous tensors of one spec to copy");
   if (to.bytes() > 0) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(to.bytes()));
 }
 void Capture::begin(const Stream&) {}

@@ -9,8 +9,8 @@
 
 namespace hpcdl {
 
-/// What changes from step to step. Kernels read it, records do not: a program never has to be recorded again because
-/// the learning rate moved. On a GPU it lies in device memory (Stream::kernel_params).
+/// Values that change from step to step. Kernels read them, records do not: a program need not be recorded again
+/// because the learning rate changed. On a GPU they lie in device memory (Stream::kernel_params).
 struct StepParams {
   std::uint64_t seed = 0;     // key of every counter-based draw
   std::int64_t step = 0;      // optimizer steps done so far (0-based number of this one)
@@ -19,7 +19,7 @@ struct StepParams {
   float grad_scale = 1;       // every gradient is multiplied by it before use (1 / (loss scale * valid tokens))
   float clip_factor = 1;      // written by the global-norm op
   float grad_norm = 0;        // written by the global-norm op
-  std::int32_t skip = 0;      // non-zero: the optimizer leaves everything as it is
+  std::int32_t skip = 0;      // non-zero: the optimizer changes nothing
 };
 
 /// An ordered queue of work on one device, with the threads (CPU) or the native queue (GPU) that run it. A copy is the
@@ -27,11 +27,11 @@ struct StepParams {
 class Stream {
  public:
   explicit Stream(Pool& pool, StepParams* params = nullptr) : pool_(&pool), params_(params) {}
-  /// A queue on `device`; `pool` serves what the host does for it. Throws where the build or the machine has no such
+  /// A queue on `device`; `pool` runs host work for it. Throws if the build or the machine has no such
   /// device.
   Stream(Device device, Pool& pool, StepParams* params = nullptr);
-  /// GPU: a queue that somebody else owns, by its cudaStream_t. `mirror`: step parameters in device memory, if any are
-  /// there. Both must outlive this.
+  /// GPU: a queue that another owner has, by its cudaStream_t. `mirror`: step parameters in device memory, if they are
+  /// needed. Both must outlive this.
   static Stream borrowed(Device device, void* native, Pool& pool, StepParams* mirror = nullptr);
 
   Device device() const { return device_; }
@@ -40,16 +40,16 @@ class Stream {
   void set_params(StepParams* p) { params_ = p; }
   /// GPU: the cudaStream_t.
   void* native() const { return native_.get(); }
-  /// Throws on a GPU: for work that has CPU code alone.
+  /// Throws on a GPU: for work that only has CPU code.
   void require_cpu() const;
-  /// Waits until everything queued so far is done; throws what went wrong in it.
+  /// Waits until all work queued so far is done; throws its errors.
   void synchronize() const;
 
-  /// Where kernels find the parameters of the step: params() itself, or its mirror on the GPU.
+  /// The address from which kernels read the parameters of the step: params() itself, or its mirror on the GPU.
   StepParams* kernel_params() const { return device_.is_cuda() ? mirror_.get() : params_; }
-  /// GPU: queues a copy of params() to the mirror, which every run of a program begins with.
+  /// GPU: queues a copy of params() to the mirror, at the beginning of every run of a program.
   void push_params() const;
-  /// GPU: waits, and reads back what kernels wrote (clip_factor, grad_norm, skip).
+  /// GPU: waits, and reads back the values that kernels wrote (clip_factor, grad_norm, skip).
   void pull_params() const;
 
  private:

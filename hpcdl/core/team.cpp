@@ -18,12 +18,12 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-// Kernels of one step follow each other within a few microseconds; beyond that a sleeping thread is the better
-// neighbour: where it sleeps its processor is free for one that has work.
+// Kernels of one step follow each other within a few microseconds; beyond that it is better that a thread
+// sleeps, because its processor is free for one that has work.
 constexpr microseconds kSpin{50};
-/// A worker that does not run for so long while it has something to do is late: waking takes some 50 us at most.
+/// A worker that has work but does not run for this long is late: waking takes some 50 us at most.
 constexpr microseconds kLate{200};
-/// How long a late worker is left out. A try costs a slice of the scheduler's, 3 to 4 ms, at worst.
+/// How long a late worker is left out. At worst, a try costs a time slice of the scheduler, 3 to 4 ms.
 constexpr milliseconds kShortest{2}, kLongest{128};
 
 constexpr std::uint32_t kWaiting = 1u << 31;
@@ -126,7 +126,7 @@ void Team::sleep(Seat& own) {
   own.signs.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// Takes what no worker has begun, from the seat after this thread's on.
+/// Takes shares that no worker has begun, starting at the seat after this thread's.
 void Team::help(int thread) {
   for (int i = 1; i < threads_ && unclaimed_.load(std::memory_order_relaxed) > 0; ++i) {
     const int t = (thread + i) % threads_;
@@ -173,7 +173,7 @@ void Team::take_back() {
   }
 }
 
-/// Until all shares are done. Those that are not are with a worker by now.
+/// Waits until all shares are done. A worker has begun each of those that are not.
 void Team::wait() {
   if (spin([&] { return unfinished_.load(std::memory_order_acquire) == 0; })) return;
   for (auto at_most = 2 * kLate;; at_most *= 2) {
@@ -188,7 +188,7 @@ void Team::wait() {
   }
 }
 
-/// The share of a worker that was called went to this thread.
+/// This thread took the share of a worker that was called.
 void Team::missed(int thread) {
   Record& r = record(thread);
   const auto now = Clock::now();

@@ -5,8 +5,8 @@
 // word from `offered` has claimed it. The worker of the seat does so when it runs; a thread that is done with its own
 // share does so for workers that have not come. Only a share that was begun is waited for.
 //
-// A worker that another program keeps off its processor costs time when it has begun a share and is stopped in the
-// middle. Such a worker is left out for a while: its share is for the others, and it sleeps. Each time that it is late
+// A worker that another program keeps off its processor costs time if it has begun a share and is stopped in the
+// middle. Such a worker is left out for a while: the others take its share, and it sleeps. Each time that it is late
 // again soon after its return it stays out twice as long.
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   void run(const Job& job);
-  /// Each share on the thread of its number.
+  /// Runs each share on the thread of its number.
   void run_on_each(const Job& job);
 
  private:
@@ -46,9 +46,9 @@ class Team {
   struct alignas(64) Seat {
     std::atomic<std::uint32_t> state{idle};
     std::atomic<std::uint32_t> signs{0};  // of life: grows when the worker begins a share, goes to sleep, wakes up
-    alignas(64) std::atomic<bool> left{false};  // its share is for others
+    alignas(64) std::atomic<bool> left{false};  // the others take its share
   };
-  /// What the caller knows of a worker.
+  /// What the caller knows about a worker.
   struct Record {
     clockid_t clock{};
     bool has_clock = false, out = false;
@@ -83,7 +83,7 @@ class Team {
   std::vector<Record> records_;                           // likewise
   int out_ = 0;                                           // workers that are left out
   alignas(64) std::atomic<std::uint32_t> unfinished_{0};  // shares but the caller's; kWaiting: the caller sleeps
-  std::atomic<int> unclaimed_{0};                         // of those that others than the owner may take
+  std::atomic<int> unclaimed_{0};                         // number of shares that others than the owner may take
   std::vector<std::thread> workers_;
 };
 

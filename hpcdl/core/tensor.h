@@ -1,5 +1,5 @@
 #pragma once
-// View and Tensor: where elements lie and how to read them. Neither owns memory (see buffer.h).
+// View and Tensor: the addresses of elements and how to read them. Neither owns memory (see buffer.h).
 // A View may be read, a Tensor may be written. Strides are in elements; the last dim is dense in every tensor an op
 // accepts unless that op says otherwise, so kernels think in rows: rows() x cols() at row_stride().
 
@@ -11,7 +11,7 @@
 
 namespace hpcdl {
 
-/// Shape and dtype: what is known of a tensor before it has memory. A default Spec is "absent" (an optional operand).
+/// Shape and dtype, known before a tensor has memory. A default Spec is "absent" (an optional operand).
 struct Spec {
   Shape shape;
   DType dtype = DType::none;

@@ -24,7 +24,7 @@ std::vector<std::int64_t> row_places(const Shape& shape, const Shape& strides) {
 
 /// Rows that lie at one distance are found so, whatever the strides of dims of one say, and row_stride() is that
 /// distance; no other view passes for one.
-TEST(Tensor, UniformRowsAreWhatTheyAreCalled) {
+TEST(tensor, uniform_rows_are_what_they_are_called) {
   const Rng rng{3};
   std::uint64_t drawn = 0;
   const auto below = [&](std::int64_t n) {
@@ -57,7 +57,7 @@ TEST(Tensor, UniformRowsAreWhatTheyAreCalled) {
   EXPECT_LT(uniform, 19900);
 }
 
-TEST(Tensor, DimsOfOneTakeTheStrideOfTheirNeighbours) {
+TEST(tensor, dims_of_one_take_the_stride_of_their_neighbours) {
   EXPECT_EQ(clean_strides({4, 1, 3}, {30, 7, 1}), (Shape{30, 30, 1}));           // x[:, :1]
   EXPECT_EQ(clean_strides({4, 1, 2, 3}, {60, 99, 3, 1}), (Shape{60, 6, 3, 1}));  // x[:, :1] of four dims
   EXPECT_EQ(clean_strides({1, 5, 1}, {0, 8, 0}), (Shape{40, 8, 1}));

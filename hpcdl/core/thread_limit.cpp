@@ -15,8 +15,8 @@ int most_threads() {
 
 void check_threads(std::int64_t threads, std::string_view area, std::string_view name) {
   if (threads >= 0 && threads <= most_threads()) return;
-  fail_usage(area, "{} = {}: expected 1 to {} threads on this machine, or 0 for as many as it can run at once, {}",
-             name, threads, most_threads(), usable_cpus());
+  fail_usage(area, "{} = {}: expected 1 to {} threads on this machine, or 0 for all that it can run at once, {}", name,
+             threads, most_threads(), usable_cpus());
 }
 
 }  // namespace hpcdl

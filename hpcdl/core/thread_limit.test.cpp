@@ -25,7 +25,7 @@ TEST(thread_limit, says_what_would_do) {
   } catch (const UsageError& e) {
     EXPECT_EQ(e.what(),
               fmt::format("[config] train.threads = 100000: expected 1 to {} threads on this machine, or 0 for "
-                          "as many as it can run at once, {}",
+                          "all that it can run at once, {}",
                           most_threads(), usable_cpus()));
   }
 }

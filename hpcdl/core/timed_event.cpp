@@ -24,7 +24,7 @@ void TimedEvent::record(const Stream& s) {
   }
   auto capturing = cudaStreamCaptureStatusNone;
   cuda::check(cudaStreamIsCapturing(cuda::queue(s), &capturing), "cudaStreamIsCapturing");
-  // Without the flag an event in a capture is an edge of the graph and nothing more.
+  // Without the flag an event in a capture is only an edge of the graph.
   const unsigned flag = capturing == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault;
   cuda::check(cudaEventRecordWithFlags(of(native_), cuda::queue(s), flag), "cudaEventRecord");
 }

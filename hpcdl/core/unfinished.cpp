@@ -20,7 +20,7 @@ namespace {
 enum Stage : std::int64_t { kFree, kTaken, kListed, kCreated, kFinishing, kBeingRemoved };
 constexpr std::int64_t kStages = 8;
 
-/// A stage, and the thread that has brought it there.
+/// A stage, and the thread that has set it.
 std::int64_t state_of(Stage stage, std::int64_t thread) { return thread * kStages + stage; }
 Stage stage_of(std::int64_t state) { return static_cast<Stage>(state % kStages); }
 std::int64_t thread_of(std::int64_t state) { return state / kStages; }
@@ -33,11 +33,11 @@ struct Slot {
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "used in a signal handler");
 
 constexpr int kSlots = 128;
-Slot slots[kSlots];  // pages that no path is written to take no memory
+Slot slots[kSlots];  // pages without a path use no memory
 std::atomic<bool> ending{false};
 constexpr int kPatience = 500;  // milliseconds
 
-/// As the kernel writes it: getdents64(2). readdir(3) allocates, which a signal handler must not.
+/// The kernel's format, see getdents64(2): readdir(3) allocates, which a signal handler must not do.
 struct Entry {
   std::uint64_t inode;
   std::int64_t offset;
@@ -46,12 +46,12 @@ struct Entry {
   char name[];
 };
 
-constexpr int kDeepest = 8;  // folders within each other
-constexpr int kTries = 100;  // of a folder, which other threads may still write to
+constexpr int kDeepest = 8;  // depth of nested folders
+constexpr int kTries = 100;  // passes over a folder, to which other threads may still write
 
 void remove_at(int folder, const char* name, int depth) noexcept;
 
-/// Once through all of it. Removing while reading may skip some.
+/// One pass. Removing while reading may skip entries.
 void empty(int folder, int depth) noexcept {
   alignas(Entry) char block[2048];
   lseek(folder, 0, SEEK_SET);
@@ -75,7 +75,7 @@ void remove_at(int folder, const char* name, int depth) noexcept {
   close(fd);
 }
 
-/// The state of a slot once no other thread is about to create or to rename what it names, or the patience is at its
+/// The state of a slot after no other thread is about to create or rename its file, or after the waiting time has
 /// end.
 std::int64_t settled(const Slot& slot, int& patience) noexcept {
   const auto self = this_thread();
@@ -93,7 +93,8 @@ std::int64_t settled(const Slot& slot, int& patience) noexcept {
 
 Unfinished::Unfinished(const std::filesystem::path& path) {
   std::error_code error;
-  const std::string full = std::filesystem::absolute(path, error).string();  // the process may go to another folder
+  const std::string full =
+      std::filesystem::absolute(path, error).string();  // the process may change its current folder
   if (error || full.size() >= sizeof Slot::path) return;
   const auto self = this_thread();
   for (int i = 0; i < kSlots; ++i) {
@@ -121,7 +122,8 @@ Unfinished::~Unfinished() {
   if (slot_ < 0) return;
   auto& state = slots[slot_].state;
   auto now = state.load();
-  if (stage_of(now) != kBeingRemoved) state.compare_exchange_strong(now, kFree);  // else it stays: the process ends
+  if (stage_of(now) != kBeingRemoved)
+    state.compare_exchange_strong(now, kFree);  // otherwise it stays listed: the process ends
 }
 
 void Unfinished::created() noexcept {
@@ -146,7 +148,7 @@ void remove_unfinished() noexcept {
   for (auto& slot : slots) {
     auto state = settled(slot, patience);
     const auto stage = stage_of(state);
-    // Another thread's that does not come to its end may stand under its name by now.
+    // A file of another thread that did not finish may have its final name by now.
     const bool ours =
         stage == kListed || stage == kCreated || (stage == kFinishing && thread_of(state) == this_thread());
     if (ours && slot.state.compare_exchange_strong(state, kBeingRemoved)) remove_at(AT_FDCWD, slot.path, 0);

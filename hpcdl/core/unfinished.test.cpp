@@ -30,7 +30,7 @@ void in_child(const std::function<void()>& body) {
   ASSERT_EQ(status, 0);
 }
 
-TEST(Unfinished, what_is_listed_goes_and_nothing_else) {
+TEST(unfinished, listed_files_are_removed_and_nothing_else) {
   const io::TempFolder tmp;
   in_child([&] {
     for (const char* name : {"begun", "finished", "other"}) write(tmp / name);
@@ -49,7 +49,7 @@ TEST(Unfinished, what_is_listed_goes_and_nothing_else) {
   for (const char* name : {"finished", "other", "kept/file"}) EXPECT_TRUE(fs::exists(tmp / name)) << name;
 }
 
-TEST(Unfinished, a_path_is_that_of_the_folder_it_was_said_in) {
+TEST(unfinished, a_relative_path_refers_to_the_folder_in_which_it_was_listed) {
   const io::TempFolder tmp;
   in_child([&] {
     fs::current_path(tmp.path());
@@ -65,7 +65,7 @@ TEST(Unfinished, a_path_is_that_of_the_folder_it_was_said_in) {
 }
 
 /// A signal between the listing and the creating.
-TEST(Unfinished, what_another_thread_is_about_to_create_goes_too) {
+TEST(unfinished, files_that_another_thread_is_creating_are_removed_too) {
   const io::TempFolder tmp;
   in_child([&] {
     std::atomic<bool> listed{false};
@@ -84,7 +84,7 @@ TEST(Unfinished, what_another_thread_is_about_to_create_goes_too) {
   EXPECT_FALSE(fs::exists(tmp / "begun"));
 }
 
-TEST(Unfinished, what_another_thread_has_given_its_name_stays_whole) {
+TEST(unfinished, a_file_that_another_thread_has_renamed_stays_whole) {
   const io::TempFolder tmp;
   in_child([&] {
     std::atomic<bool> finishing{false};
@@ -108,7 +108,7 @@ TEST(Unfinished, what_another_thread_has_given_its_name_stays_whole) {
   EXPECT_FALSE(fs::exists(tmp / "begun"));
 }
 
-TEST(Unfinished, nothing_begins_once_the_end_has_begun) {
+TEST(unfinished, nothing_begins_once_the_end_has_begun) {
   const io::TempFolder tmp;
   in_child([&] {
     remove_unfinished();
@@ -122,7 +122,7 @@ TEST(Unfinished, nothing_begins_once_the_end_has_begun) {
   EXPECT_FALSE(fs::exists(tmp / "late"));
 }
 
-TEST(Unfinished, more_than_the_list_holds_do_no_harm) {
+TEST(unfinished, more_than_the_list_holds_do_no_harm) {
   const io::TempFolder tmp;
   std::vector<Unfinished> many;
   for (int i = 0; i < 1000; ++i) many.emplace_back(tmp / std::to_string(i));

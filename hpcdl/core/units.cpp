@@ -6,7 +6,7 @@
 
 namespace hpcdl {
 
-// What rounds up to the next unit is shown in it: "1.00 MiB", not "1024.00 KiB".
+// A value that rounds up to the next unit is shown in that unit: "1.00 MiB", not "1024.00 KiB".
 
 std::string format_bytes(double bytes) {
   constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

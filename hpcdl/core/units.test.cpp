@@ -7,7 +7,7 @@
 namespace hpcdl {
 namespace {
 
-TEST(units, what_rounds_up_is_told_in_the_next_unit) {
+TEST(units, a_value_that_rounds_up_is_shown_in_the_next_unit) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1023), "1023 B");
   EXPECT_EQ(format_bytes(1024), "1.00 KiB");

@@ -1,6 +1,6 @@
 #pragma once
-// Which instructions a kernel may use. The body of a kernel made of wgmma, setmaxnreg or TMA stands under `#if
-// HPCDL_SM90A`, so that one source also compiles for older GPUs, where the kernel is empty; the host asks has_sm90a()
+// Which instructions a kernel may use. The body of a kernel with wgmma, setmaxnreg or TMA is inside `#if
+// HPCDL_SM90A`, so that the source also compiles for older GPUs, where the kernel is empty; the host checks has_sm90a()
 // before it launches one.
 
 #include "hpcdl/cuda/launch.h"
@@ -19,10 +19,10 @@
 namespace hpcdl::cuda {
 namespace detail {
 
-/// Never launched: its limit of threads tells which code the running GPU got.
+/// Never launched: its thread limit shows which code the current GPU uses.
 static __global__ void __launch_bounds__(HPCDL_SM90A ? 96 : HPCDL_CLUSTERS ? 64 : 32) arch_probe() {}
 
-/// That limit. Asks the runtime once per device and file.
+/// That limit. Queries the runtime once per device and file.
 inline int probed(const Stream& s) {
   static signed char known[64] = {};
   signed char& answer = known[s.device().index % 64];

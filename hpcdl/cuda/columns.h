@@ -25,7 +25,7 @@ template <int N> __device__ Lanes<N> sum_over_row_threads(const Lanes<N>& mine) 
   return sum;
 }
 
-/// Where the sum of parts goes; null: nowhere.
+/// The destination of the sum of parts; null: none.
 struct PartsTo {
   void* data;
   DType dtype;
@@ -61,13 +61,13 @@ __global__ void __launch_bounds__(kWarp* kPartWarps) add_parts(PartsTo first, Pa
   else put(static_cast<float*>(to.data) + col);
 }
 
-/// Grad `to` of (cols) elements gets the sum of n parts.
+/// Writes the sum of n parts to Grad `to` of (cols) elements.
 inline void sum_parts(Stream& s, const Grad& to, const float* parts, std::int64_t n, std::int64_t stride) {
   add_parts<1><<<blocks_for(to.size(), kWarp), dim3(kWarp, kPartWarps), 0, queue(s)>>>(
       {to.data(), to.dtype(), to.accumulate()}, {}, parts, n, stride, to.size());
   launched("sum of columns");
 }
-/// The same for two of equal size, either of which may be absent; the second's parts lie behind the first's.
+/// The same for two of equal size, each of which may be absent; the parts of the second follow those of the first.
 inline void sum_parts(Stream& s, const Grad& first, const Grad& second, const float* parts, std::int64_t n,
                       std::int64_t stride) {
   const std::int64_t cols = first ? first.size() : second ? second.size() : 0;

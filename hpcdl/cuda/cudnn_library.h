@@ -1,6 +1,6 @@
 #pragma once
 // cuDNN's backend calls, found at run time (libcudnn.so.9, or the file that HPCDL_CUDNN_LIBRARY names), and owners of
-// its descriptors. Only where HPCDL_CUDNN.
+// its descriptors. Only with HPCDL_CUDNN.
 
 #include <cudnn_graph.h>
 
@@ -26,7 +26,7 @@ struct Library {
   decltype(&::cudnnBackendExecute) execute = nullptr;
   bool whole = false;
 
-  /// Not whole where it is missing.
+  /// Incomplete if the library is missing.
   static const Library& get();
 };
 

@@ -71,7 +71,7 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& config) {
                                                  CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
 }
 
-/// The plan of a choice, unless it cannot be made or wants more than `most` bytes.
+/// The plan of a choice, unless it cannot be made or needs more than `most` bytes.
 std::optional<Plan> finished(const Descriptor& config, const Target& target, std::int64_t most) {
   Plan p{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
   if (target.handle) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
@@ -87,7 +87,7 @@ std::optional<Plan> finished(const Descriptor& config, const Target& target, std
 
 std::mutex mutex;
 
-/// Of the stream's GPU. Never destroyed: captured work may hold the library's kernels.
+/// The library on the stream's GPU. Never destroyed, because captured work may hold its kernels.
 cudnnHandle_t handle_of(const Stream& s) {
   static auto* const all = new std::map<int, cudnnHandle_t>();
   cudnnHandle_t& handle = (*all)[s.device().index];

@@ -1,5 +1,5 @@
 #pragma once
-// From operations to something that runs: cuDNN's plans, its handles, its calls. Only where HPCDL_CUDNN.
+// Runs operations with cuDNN: plans, handles, calls. Only with HPCDL_CUDNN.
 
 #include <functional>
 #include <mutex>
@@ -22,30 +22,30 @@ struct Plan {
   std::int64_t workspace = 0;  // bytes
 };
 
-/// Where a plan is for: a handle, or for a GPU that is elsewhere its properties (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
+/// The target of a plan: a handle, or for a GPU of another machine its properties (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
 /// cuDNN 9.8).
 struct Target {
   cudnnHandle_t handle = nullptr;
   const Descriptor* device = nullptr;
 };
 
-/// The operation y = mode(x), mode(x, b) or, of a choice, mode(x, b, by t). Axis: of those that ask for one.
+/// The operation y = mode(x), mode(x, b) or, for a selection, mode(x, b, by t). Axis: for modes that need one.
 Descriptor pointwise(cudnnPointwiseMode_t mode, const Descriptor& y, const Descriptor& x, const Descriptor* b = nullptr,
                      const Descriptor* t = nullptr, cudnnDataType_t compute = CUDNN_DATA_FLOAT,
                      std::optional<std::int64_t> axis = {});
 
-/// Whether a caller takes an engine with these notes on its numerics.
+/// Whether a caller accepts an engine with these notes on its numerics.
 using Accepts = std::function<bool(std::span<const cudnnBackendNumericalNote_t>)>;
 
 /// The library's choices for these operations, in its own order, of the engines that are accepted, with a workspace of
-/// at most `most` bytes: `count` at most, none where it has none.
+/// at most `most` bytes: at most `count`, maybe none.
 std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count,
                            const Accepts& accepts);
 /// The first of them.
 std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most,
                             const Accepts& accepts);
 
-/// Lets the library load what it needs at a first use while a stream is being captured.
+/// Allows the library to load what a first use needs while a stream is being captured.
 class Relaxed {
  public:
   Relaxed();
@@ -62,7 +62,7 @@ class Session {
  public:
   explicit Session(const Stream& s);
   cudnnHandle_t handle() const { return handle_; }
-  /// Queues the plan, its tensors by their ids. Pointers to numbers that are passed by value are read before this
+  /// Queues the plan, with its tensors by their ids. Pointers to numbers that are passed by value are read before this
   /// returns.
   void run(const Stream& s, const Plan& plan, std::span<const std::int64_t> ids, std::span<void* const> places,
            void* workspace);

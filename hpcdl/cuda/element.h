@@ -1,5 +1,5 @@
 #pragma once
-// Elements of a tensor whose type is known at run time only (.cu files).
+// Elements of a tensor whose type is known only at run time (.cu files).
 
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/cuda/lanes.h"
@@ -18,7 +18,7 @@ __device__ inline void put(void* p, DType d, std::int64_t i, float v) {
   else static_cast<float*>(p)[i] = v;
 }
 
-/// N elements from `shift` on, 0 < shift < N, of the 2 N of two packs that lie behind each other.
+/// N elements from `shift` on, 0 < shift < N, of the 2 N of two consecutive packs.
 template <class T, int N> __device__ Pack<T, N> shifted(const Pack<T, N>& low, const Pack<T, N>& high, int shift) {
   constexpr int kWords = Pack<T, N>::kWords;
   static_assert(kWords == 4);
@@ -57,8 +57,8 @@ struct Parameter {
   }
 };
 
-/// Elements [from, to) of the N at column `col`, which is any, of a vector of `cols`; the others are of no account. Two
-/// whole packs are read and put together, where they lie inside of it.
+/// Elements [from, to) of the N at any column `col` of a vector of `cols`; the others are undefined. Two
+/// whole packs are read and combined if they lie inside of it.
 template <int N, class T> __device__ Lanes<N> load_odd(const T* data, int col, int from, int to, int cols) {
   const int shift = col & (N - 1), begin = col - shift;
   if (begin + 2 * N > cols || !one_access<N>(data)) return widen(read<N>(data + col, from, to, T{}));

@@ -61,7 +61,7 @@ template <int K> __device__ Lanes<K> select(const Mask<K>& m, const Lanes<K>& ye
 template <int K> __device__ Lanes<K> fma(const Lanes<K>& a, const Lanes<K>& b, const Lanes<K>& c) {
   return map<K>([&](int i) { return ::fmaf(a.v[i], b.v[i], c.v[i]); });
 }
-template <int K> __device__ Lanes<K> max(const Lanes<K>& a, const Lanes<K>& b) {  // NaN of either
+template <int K> __device__ Lanes<K> max(const Lanes<K>& a, const Lanes<K>& b) {  // NaN if either is NaN
   return map<K>([&](int i) {
     float r;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a.v[i]), "f"(b.v[i]));
@@ -128,7 +128,7 @@ template <int K> __device__ float sum(const Lanes<K>& a) {
   for (int i = 1; i < K; ++i) s += a.v[i];
   return s;
 }
-/// Of those that are numbers.
+/// The maximum of the values that are not NaN.
 template <int K> __device__ float largest(const Lanes<K>& a) {
   float m = a.v[0];
 #pragma unroll
@@ -156,12 +156,12 @@ template <> __device__ inline f16 narrow<f16>(float x) {  // beyond 65504: infin
   return r;
 }
 
-/// K elements as memory has them: what a thread holds of loads in flight and of rows it will need again. For 16-bit
-/// types half the registers of Lanes.
+/// K elements in their memory format, for loads in flight and for rows that are needed again. For 16-bit
+/// types this takes half the registers of Lanes.
 template <class T, int K> struct Pack {
   static_assert(sizeof(T) * K % 4 == 0 || K == 1);
   static constexpr int kBytes = static_cast<int>(sizeof(T)) * K, kWords = (kBytes + 3) / 4;
-  /// Of the widest access that moves it.
+  /// Alignment of the widest access that moves it.
   static constexpr int kAlign = kBytes % 16 == 0 ? 16 : kBytes % 8 == 0 ? 8 : kBytes % 4 == 0 ? 4 : 2;
   unsigned w[kWords];
 
@@ -183,7 +183,7 @@ template <class T, int K> __device__ Lanes<K> widen(const Pack<T, K>& p) {
     else return widen(p.get(i));
   });
 }
-/// The largest that is a number; 16-bit elements two at a time.
+/// The largest value that is not NaN; 16-bit elements two at a time.
 template <class T, int K> __device__ float largest(const Pack<T, K>& p) {
   if constexpr (sizeof(T) == 4 || K == 1) {
     return largest(widen(p));
@@ -246,7 +246,7 @@ template <int K, class T> __device__ Pack<T, K> read_aligned(const T* p) {
   }
   return r;
 }
-/// As assembly: the compiler takes a vector store apart where the same elements may also be stored one by one.
+/// As assembly, because the compiler splits a vector store if the same elements may also be stored one by one.
 template <class T, int K> __device__ void write_aligned(T* p, const Pack<T, K>& r) {
   using P = Pack<T, K>;
   if constexpr (P::kAlign == 16) {
@@ -284,10 +284,10 @@ template <class T, int K> __device__ void write(T* p, const Pack<T, K>& r, int f
     if (i >= from && i < to) p[i] = r.get(i);
 }
 
-/// K elements at p, which may lie at any address. The test is the same for all threads of a row, so it costs next to
+/// K elements at p, which may be any address. The test is the same for all threads of a row, so it costs almost
 /// nothing.
 template <int K, class T> __device__ Lanes<K> load(const T* p) { return widen(read<K>(p, 0, K, T{})); }
-/// The first n of them; the others are `rest`.
+/// Loads the first n of them; the others are `rest`.
 template <int K, class T> __device__ Lanes<K> load(const T* p, int n, float rest = 0) {
   return widen(read<K>(p, 0, n, narrow<T>(rest)));
 }

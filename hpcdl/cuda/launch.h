@@ -1,5 +1,5 @@
 #pragma once
-// Starting a kernel: its error is reported at once and by name.
+// Launching a kernel: its error is reported at once and by name.
 
 #include "hpcdl/core/cuda_runtime.h"
 
@@ -13,14 +13,14 @@ inline unsigned blocks_for(std::int64_t work, std::int64_t per_block) {
   return static_cast<unsigned>(n);
 }
 
-/// Multiprocessors of the stream's GPU.
+/// Number of multiprocessors of the stream's GPU.
 inline int multiprocessors(const Stream& s) {
   int n = 0;
   check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, s.device().index), "cudaDeviceGetAttribute");
   return n;
 }
 
-/// Behind every launch: kernel<<<grid, block, shared, queue(s)>>>(...); launched("softmax");
+/// To be called after every launch: kernel<<<grid, block, shared, queue(s)>>>(...); launched("softmax");
 inline void launched(const char* kernel) { check(cudaGetLastError(), kernel); }
 
 }  // namespace hpcdl::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// One launch over many tensors of any sizes: their addresses travel in the kernel's parameters, so that nothing is
+// One launch over many tensors of any sizes: their addresses are kernel parameters, so that nothing is
 // allocated or copied first and a captured graph keeps them.
 
 #include "hpcdl/cuda/launch.h"
@@ -39,8 +39,8 @@ struct TensorShare {
         end(begin + per_block < table.size[i] ? begin + per_block : table.size[i]) {}
 };
 
-/// launch(table, blocks) for as many tables as hold all tensors, `count` times Table::pointers operands, of which the
-/// first has the size. flags(operands, i) is the byte that goes along with tensor i.
+/// Calls launch(table, blocks) for each table until all tensors are done: `count` times Table::pointers operands; the
+/// first one gives the size. flags(operands, i) is the byte for tensor i.
 template <class Table, class Flags, class Launch>
 void for_tables(const Grad* tensors, std::int64_t count, std::int64_t per_block, Flags&& flags, Launch&& launch) {
   for (std::int64_t first = 0; first < count; first += Table::max) {
@@ -60,7 +60,7 @@ void for_tables(const Grad* tensors, std::int64_t count, std::int64_t per_block,
   }
 }
 
-/// Elements of all tensors.
+/// Number of elements of all tensors.
 inline std::int64_t total_size(const Grad* tensors, std::int64_t count, int operands) {
   std::int64_t n = 0;
   for (std::int64_t i = 0; i < count; ++i) n += tensors[i * operands].size();

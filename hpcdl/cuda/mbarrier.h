@@ -1,6 +1,6 @@
 #pragma once
 // Barriers in shared memory that count arrivals and bytes (mbarrier), and the ring of stages that a producer and its
-// consumers walk with them. Kernels of sm_90 (arch.h).
+// consumers use with them. Kernels of sm_90 (arch.h).
 //
 //   full[stage]:  the producer says how many bytes come (barrier_expect), the copy engine counts them, consumers wait
 //   empty[stage]: every consumer arrives when it has read, the producer waits. An arrival overtakes loads whose values
@@ -16,7 +16,7 @@ using Barrier = std::uint64_t;  // in shared memory
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-/// By one thread, then fence_barrier_init() and a __syncthreads() (with a cluster: cluster_sync()).
+/// To be called by one thread, then fence_barrier_init() and a __syncthreads() (with a cluster: cluster_sync()).
 __device__ inline void barrier_init(Barrier* b, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
@@ -26,7 +26,7 @@ __device__ inline void fence_barrier_init() { asm volatile("fence.mbarrier_init.
 __device__ inline void barrier_arrive(Barrier* b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
-/// At the same barrier of block `rank` of the cluster.
+/// Arrives at the same barrier of block `rank` of the cluster.
 __device__ inline void barrier_arrive_at(Barrier* b, unsigned rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -35,7 +35,7 @@ __device__ inline void barrier_arrive_at(Barrier* b, unsigned rank) {
       "r"(rank)
       : "memory");
 }
-/// Arrives, and has the phase wait for `bytes` more from the copy engine.
+/// Arrives, and lets the phase wait for `bytes` more from the copy engine.
 __device__ inline void barrier_expect(Barrier* b, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
                : "memory");
@@ -54,7 +54,7 @@ __device__ inline bool barrier_try_wait(Barrier* b, unsigned parity) {
 __device__ inline void barrier_wait(Barrier* b, unsigned parity) {
   while (!barrier_try_wait(b, parity)) {}
 }
-/// A place in a ring of kStages stages and the parity to wait for there.
+/// A position in a ring of kStages stages and the parity to wait for.
 template <int kStages> struct Ring {
   int stage = 0;
   unsigned parity = 0;

@@ -1,7 +1,7 @@
 #pragma once
-// Overlapping launches (programmatic dependent launch, sm_90 and later): a kernel may begin before the previous kernel of
-// its stream has ended. Short kernels then hide each other's start-up, and weights are loaded before the activations are
-// ready.
+// Overlapping launches (programmatic dependent launch, sm_90 and later): a kernel may begin before the previous kernel
+// of its stream has ended. Short kernels then hide each other's start-up, and weights are loaded before the activations
+// are ready.
 //
 // In a kernel that launch_overlapped() starts, every thread must call await_previous() before it touches memory that an
 // earlier kernel writes or reads, and in any case before it ends, because the next kernel relies on that.
@@ -10,13 +10,13 @@
 
 namespace hpcdl::cuda {
 
-/// Waits until the previous kernel has ended and what it wrote can be read. Returns at once in other launches.
+/// Waits until the previous kernel has ended and its results can be read. Returns at once in other launches.
 __device__ inline void await_previous() {
 #if HPCDL_CLUSTERS
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// The next kernel may begin once every block has called this, if it was launched with an overlap.
+/// The next kernel may begin after every block has called this, if it was launched with an overlap.
 __device__ inline void let_next_begin() {
 #if HPCDL_CLUSTERS
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -34,7 +34,7 @@ __device__ inline uint4 stream16(const void* p) {
   return r;
 }
 
-/// Whether a launch over so few rows, or blocks, is short enough to gain, and the GPU can.
+/// Whether a launch over this number of rows, or blocks, is short enough to gain, and the GPU supports it.
 inline bool overlaps(const Stream& s, std::int64_t rows) { return rows <= 64 && has_clusters(s); }
 
 struct Launch {
@@ -43,7 +43,7 @@ struct Launch {
   unsigned cluster = 1;    // blocks of one
 };
 
-/// `overlap`: whether it may begin early; false where the GPU cannot.
+/// `overlap`: whether it may begin early; false if the GPU does not support it.
 template <class... P, class... A>
 void launch_overlapped(cudaStream_t queue, bool overlap, void (*kernel)(P...), const Launch& l, const char* name,
                        A&&... args) {

@@ -1,5 +1,5 @@
 #pragma once
-// Sums and maxima over a warp or a block, in an order that depends on the shape alone, so that results repeat bit for
+// Sums and maxima over a warp or a block, in an order that depends only on the shape, so that results repeat bit for
 // bit.
 
 #include "hpcdl/cuda/launch.h"
@@ -15,7 +15,7 @@ struct Max {
   __device__ float operator()(float a, float b) const { return a > b ? a : b; }
 };
 
-/// Over kThreads neighbours of a warp, a power of two; each gets the result.
+/// Over kThreads neighbours of a warp, a power of two; all get the result.
 template <int kThreads = kWarp, class Op> __device__ float warp_reduce(float x, Op op) {
 #pragma unroll
   for (int offset = kThreads / 2; offset > 0; offset /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, offset));

@@ -8,14 +8,14 @@ namespace hpcdl::cuda {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
-/// What to subtract from values whose largest is `top`: with nothing but -inf so far, 0 makes all terms 0 rather than
+/// What to subtract from values whose largest is `top`: if all are -inf so far, 0 makes all terms 0 instead of
 /// NaN.
 __device__ inline float finite(float top) { return top == -__builtin_inff() ? 0.0f : top; }
 
-/// e^(x - top), top the largest value so far. Where all is -inf so far, NaN alone counts.
+/// e^(x - top), top the largest value so far. If all are -inf so far, only NaN matters.
 __device__ inline float relative_exp(float x, float top) { return fast_exp2((x - finite(top)) * kLog2e); }
 
-/// The sum of e^x over values met pack by pack, relative to the largest of them: sum * e^top. NaN anywhere makes the
+/// The sum of e^x over values that come in packs, relative to the largest of them: sum * e^top. Any NaN makes the
 /// sum NaN.
 struct SumOfExp {
   float top = -__builtin_inff(), sum = 0;
@@ -32,11 +32,11 @@ struct SumOfExp {
     sum = relative_to(shift) + more;
     top = higher;
   }
-  /// The sum for another top, not below this one unless all is -inf.
+  /// The sum for another top, not below this one unless all values are -inf.
   __device__ float relative_to(float other) const {
     return top == -__builtin_inff() ? sum : sum * exp2f((top - other) * kLog2e);
   }
-  /// Over the block; every thread gets it. `memory`: two times 32 floats.
+  /// The sum over the block; every thread gets it. `memory`: two times 32 floats.
   template <int kThreads> __device__ void over_block(float (*memory)[kWarp]) {
     const float all = block_reduce<kThreads>(top, Max{}, memory[0]);
     sum = block_reduce<kThreads>(relative_to(finite(all)), Sum{}, memory[1]);

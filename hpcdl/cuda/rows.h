@@ -5,8 +5,8 @@
 //
 // Packs lie on 16-byte boundaries of a contiguous matrix, whatever the length of its rows: a row that begins between
 // two of them (most do, where the length is odd) begins inside its first pack. Only the first and the last pack of a
-// row are then written element by element, and read so where what lies around the row may not be. Which thread holds what depends on the row's number and length, not on
-// addresses: so do the bits of sums.
+// row are then written element by element, and read so where what lies around the row may not be. Which thread holds
+// what depends on the row's number and length, not on addresses: so do the bits of sums.
 
 #include <cooperative_groups.h>
 
@@ -28,22 +28,22 @@ template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct T
   static constexpr bool kCompiled = kBlocks == 1 || HPCDL_CLUSTERS;
   static_assert(kRows == 1 || kThreads <= kWarp, "rows of one block do not wait for each other");
 
-  /// This thread's row; it may lie beyond the last one.
+  /// The row of this thread; it may lie beyond the last one.
   __device__ static std::int64_t row() {
     if constexpr (kRows > 1) return std::int64_t{blockIdx.x} * kRows + threadIdx.x / kThreads;
     else return blockIdx.x / kBlocks;
   }
-  /// Place of the thread in its team.
+  /// Index of the thread in its team.
   __device__ static int thread() { return static_cast<int>(threadIdx.x) % kThreads + part() * kThreads * kPacks; }
   __device__ static int part() { return kBlocks > 1 ? static_cast<int>(blockIdx.x) % kBlocks : 0; }
 
-  /// Over the team's threads in this block; every one of them gets the result. `memory`: 32 floats that no call shares
-  /// with the one before it.
+  /// Over the team's threads in this block; all of them get the result. `memory`: 32 floats that are not shared
+  /// with the previous call.
   template <class Op> __device__ static float reduce(float x, Op op, float* memory) {
     if constexpr (kThreads > kWarp) return block_reduce<kThreads>(x, op, memory);
     else return warp_reduce<kThreads>(x, op);
   }
-  /// The sums of a and of b, at the price of one.
+  /// The sums of a and of b, at the cost of one.
   __device__ static void sum_both(float& a, float& b, float2* memory) {
     constexpr int kHere = kThreads < kWarp ? kThreads : kWarp, kWarps = kThreads / kHere;
     a = warp_reduce<kHere>(a, Sum{}), b = warp_reduce<kHere>(b, Sum{});
@@ -62,11 +62,11 @@ template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct T
 template <class T, class Team, bool kWhole> struct RowShare {
   static constexpr int N = kLanes<T>, K = Team::kPacks;
   using P = Pack<T, N>;
-  int first, cols;  // column of the first pack; below 0 where the row begins inside it
+  int first, cols;  // column of the first pack; below 0 if the row begins inside it
 
   /// Packs begin at column 0.
   __device__ explicit RowShare(std::int64_t columns) : first(Team::thread() * N), cols(static_cast<int>(columns)) {}
-  /// Packs begin where those of a contiguous matrix do.
+  /// Packs begin at the 16-byte boundaries of a contiguous matrix.
   __device__ RowShare(std::int64_t row, std::int64_t columns)
       : first(Team::thread() * N - (kWhole ? 0 : static_cast<int>(row * columns % N))),
         cols(static_cast<int>(columns)) {}
@@ -78,8 +78,8 @@ template <class T, class Team, bool kWhole> struct RowShare {
   __device__ bool some(int k) const { return to(k) > 0; }
   __device__ bool whole(int k) const { return kWhole ? some(k) : from(k) <= 0 && to(k) >= N; }
 
-  /// The row at `row`, as far as its first `limit` columns; elsewhere `rest`. `inside`: whole packs may be read of it
-  /// (inside()), which all are on their way before the first is cut.
+  /// The row at `row`, up to its first `limit` columns; elsewhere `rest`. `inside`: whole packs may be read of it
+  /// (inside()), and all loads are issued before the first pack is cut.
   __device__ void read(P (&v)[K], const T* row, T rest, int limit, bool inside = false) const {
     if constexpr (!kWhole) {
       if (inside && one_access<N>(row + first)) {
@@ -102,12 +102,12 @@ template <class T, class Team, bool kWhole> struct RowShare {
 #pragma unroll
     for (int k = 0; k < K; ++k) v[k] = read(row, k, rest, limit);
   }
-  /// Whether the packs at both ends of a row lie in memory that may be read: there are rows behind it.
+  /// Whether the packs at both ends of a row lie in readable memory, because there are rows after it.
   __device__ static bool inside(std::int64_t row, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
     return row + 1 < rows && stride >= cols;
   }
   __device__ void read(P (&v)[K], const T* row) const { read(v, row, T{}, cols); }
-  /// `limit` cuts a pack where rows are causal, and else none.
+  /// `limit` cuts a pack only if rows are causal.
   __device__ P read(const T* row, int k, T rest, int limit) const {
     if constexpr (kWhole) {
       P p;
@@ -125,7 +125,7 @@ template <class T, class Team, bool kWhole> struct RowShare {
     }
   }
   __device__ P read(const T* row, int k) const { return read(row, k, T{}, cols); }
-  /// From here on only the packs are held: the compiler would rather keep what it has made of them, at twice the
+  /// From here on only the packs are kept: otherwise the compiler would keep the converted values, with twice the
   /// registers.
   __device__ static void hold(P& v) {
 #pragma unroll
@@ -135,7 +135,7 @@ template <class T, class Team, bool kWhole> struct RowShare {
     if constexpr (!kWhole) cuda::write(row + col(k), v, from(k), to(k));
     else if (some(k)) write_aligned(row + col(k), v);
   }
-  /// Values of pack k, added to what is there if so wanted.
+  /// Writes the values of pack k, or adds them.
   __device__ void write(T* row, int k, Lanes<N> v, bool add) const {
     if (add) v = v + widen(read(static_cast<const T*>(row), k));
     write(row, k, pack<T>(v));
@@ -153,7 +153,7 @@ void launch_rows(Stream& s, Kernel* kernel, std::int64_t rows, const Operands& o
 }
 
 /// f.template operator()<Team>() with a team that holds a row of `cols` elements of T, kPacks accesses to a thread;
-/// false where none does. kMaxBlocks > 1: by clusters too, as far as the GPU has them.
+/// false if there is none. kMaxBlocks > 1: also clusters, if the GPU has them.
 template <class T, int kPacks, int kMaxBlocks, class F> bool with_team(const Stream& s, std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>, P = kPacks;
   const std::int64_t packs = (cols + N - 1) / N + (cols % N == 0 || cols == 1 ? 0 : 1);
@@ -185,10 +185,13 @@ template <class T, int kPacks, int kMaxBlocks, class F> bool with_team(const Str
   return false;
 }
 
-/// As with_team(), of rows whose length no pack divides: teams of any number of warps, so that few of their packs hold
-/// nothing; 3 to 8 packs of a thread. H200, us, softmax of bf16 (teams of powers of two | these | a copy): 8191x8193 141 |
-/// 84 | 66, 65536x513 68 | 49 | 34, 8192x2049 32 | 23 | 18, 16384x3001 67 | 50 | 49, 4099x5001 37 | 23 | 22, 100000x99
-/// 27 | 18 | 11, 3000x50257 211 | 188 | 145.
+/// Like with_team(), for rows whose length is not a multiple of a pack: teams of any number of warps, so that few of
+/// their packs are empty; 3 to 8 packs of a thread. Microseconds of softmax of bf16 on an H200:
+///
+///   rows                     8191x8193  65536x513  8192x2049  16384x3001  4099x5001  100000x99  3000x50257
+///   teams of powers of two         141         68         32          67         37         27         211
+///   these teams                     84         49         23          50         23         18         188
+///   a copy                          66         34         18          49         22         11         145
 template <class T, int kMaxBlocks, class F> bool with_odd_team(const Stream& s, std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>;
   const std::int64_t packs = (cols + N - 1) / N + 1;

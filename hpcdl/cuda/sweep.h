@@ -1,15 +1,15 @@
 #pragma once
-// One pass of a block over a row too long for registers, several accesses of each thread under way at a time, and those
-// of the next turn before this one's are used.
+// One pass of a block over a row too long for registers: each thread has several accesses under way at a time, and
+// those of the next turn are issued before the current ones are used.
 
 #include "hpcdl/cuda/whole_packs.h"
 
 namespace hpcdl::cuda {
 
-/// f(column, packs): kThreads threads, K packs each per turn, pack k of a thread `k * kThreads * N` columns behind the
-/// first. Column is below 0 in the first pack if the row begins inside it, behind `lead` elements; elements outside of
-/// [0, cols) are `rest`. Turns begin at turn `first` and are `every` apart, so that blocks can share a row. kWhole: as
-/// whole_packs() says; no lead then.
+/// f(column, packs): kThreads threads, K packs each per turn, pack k of a thread `k * kThreads * N` columns after the
+/// first. Column is below 0 in the first pack if the row begins inside it, after `lead` elements; elements outside of
+/// [0, cols) are `rest`. Turns begin at turn `first` and are `every` apart, so that blocks can share a row. kWhole: see
+/// whole_packs(); then there is no lead.
 template <int kThreads, int K, bool kWhole, class T, class F>
 __device__ void sweep(const T* row, std::int64_t cols, T rest, int lead, F&& f, std::int64_t first = 0,
                       std::int64_t every = 1) {
@@ -43,12 +43,12 @@ __device__ void sweep(const T* row, std::int64_t cols, T rest, int lead, F&& f, 
   }
 }
 
-/// The lead of row `row` of a contiguous matrix, as in rows.h.
+/// The lead of row `row` of a contiguous matrix, see rows.h.
 template <class T> __device__ int row_lead(std::int64_t row, std::int64_t cols) {
   return static_cast<int>(row * cols % kLanes<T>);
 }
 
-/// Turns that a row of `cols` elements of T takes; one that begins inside a pack may take one more.
+/// Number of turns for a row of `cols` elements of T; a row that begins inside a pack may need one more.
 template <class T> std::int64_t sweep_turns(std::int64_t cols, int threads, int packs) {
   return (cols + kLanes<T> - 1) / kLanes<T> / (static_cast<std::int64_t>(threads) * packs) + 1;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Tensor maps: what the copy engine (tma.h) knows of a tensor. Made on the host, passed to a kernel by value.
+// Tensor maps: descriptions of a tensor for the copy engine (tma.h). Made on the host, passed to a kernel by value.
 
 #include <cuda.h>
 
@@ -18,7 +18,7 @@ enum class Swizzle {
 
 namespace detail {
 
-/// The driver's encoder, found through the runtime: nothing links to the driver.
+/// The driver's encoder, found through the runtime, so that nothing links to the driver.
 inline auto encode_tensor_map() {
   static const auto found = [] {
     void* f = nullptr;
@@ -49,15 +49,15 @@ inline CUtensorMapDataType map_type(DType d) {
 
 }  // namespace detail
 
-/// True when the copy engine can address rows of `ld` elements at `data`: both are multiples of 16 bytes.
+/// True if the copy engine can address rows of `ld` elements at `data`: both are multiples of 16 bytes.
 inline bool mappable(const void* data, DType d, std::int64_t ld) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld > 0 && ld * dtype_bytes(d) % 16 == 0 &&
          ld * dtype_bytes(d) < (std::int64_t{1} << 40);
 }
 
 /// A tensor of up to 5 dims, innermost first: `extents` of each, `strides` in elements of all but the innermost, and
-/// `box`, the tile that one copy moves (at most 256 a dim; the innermost at most as wide as the swizzle). `every`: of a
-/// dim every such element alone, at most the 8th; the box then spans as many times more.
+/// `box`, the tile that one copy moves (at most 256 a dim; the innermost at most as wide as the swizzle). `every`: of
+/// one dim only every such element, at most every 8th; the box then spans that many times more.
 inline CUtensorMap tensor_map(const void* data, DType d, std::initializer_list<std::int64_t> extents,
                               std::initializer_list<std::int64_t> strides, std::initializer_list<int> box,
                               Swizzle swizzle = Swizzle::bytes128, std::initializer_list<int> every = {}) {

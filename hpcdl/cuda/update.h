@@ -1,6 +1,6 @@
 #pragma once
-// What optimizers share: one launch over all parameters, each with its gradient, its state and perhaps a 16-bit copy,
-// of the types that each has, several accesses of a thread under way at a time.
+// Common code of optimizers: one launch over all parameters, each with its gradient, its state and perhaps a 16-bit
+// copy, in its own types, with several accesses of a thread under way at a time.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/many_tensors.h"
@@ -15,7 +15,7 @@ struct Update {
 
   template <int kOperands> using Table = TensorTable<kOperands, 400>;  // 20 of the 32 KB that a launch can carry
 
-  /// Where pack k of this thread begins in the turn at `turn`, and how much of it lies before `end`.
+  /// Beginning of pack k of this thread in the turn at `turn`, and how much of it lies before `end`.
   static __device__ std::int64_t place(std::int64_t turn, int k) {
     return turn + (k * threads + static_cast<int>(threadIdx.x)) * lanes;
   }
@@ -23,7 +23,7 @@ struct Update {
     return static_cast<int>(end - place < lanes ? end - place : lanes);
   }
 
-  /// Stores the new value, and its copy where there is one.
+  /// Stores the new value, and its copy if there is one.
   template <class P>
   static __device__ void store_value(P* p, void* copy, unsigned char flags, std::int64_t at, const Lanes<lanes>& out,
                                      int n) {

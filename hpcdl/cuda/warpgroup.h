@@ -1,12 +1,12 @@
 #pragma once
-// Warps that take different parts in one kernel: registers moved between them, barriers of some of them, clusters of
+// Warps with different roles in one kernel: registers moved between them, barriers of some of them, clusters of
 // blocks, and 8 x 8 matrices between registers and shared memory. Kernels of sm_90a (arch.h).
 
 #include "hpcdl/cuda/mbarrier.h"
 
 namespace hpcdl::cuda {
 
-/// A warpgroup gives registers back, or takes more (24 to 256, a multiple of 8, per thread); all its warps call. The
+/// A warpgroup releases registers, or takes more (24 to 256, a multiple of 8, per thread); all its warps call. The
 /// kernel needs
 /// __launch_bounds__(threads, 1), and the roles must be branches of one if/else.
 template <int kRegisters> __device__ void release_registers() {
@@ -47,7 +47,7 @@ __device__ inline void cluster_sync() { cluster_arrive(), cluster_wait(); }
 // ---------------------------------------------------------------- 8 x 8 matrices of 16-bit elements
 
 /// Lane l gives the address of row l % 8 of matrix l / 8; register i then holds of matrix i row lane / 4, columns lane
-/// % 4 * 2 and the next: two neighbours of a wgmma accumulator, as it is. Transposed: column and row change places.
+/// % 4 * 2 and the next: two neighbours of a wgmma accumulator. Transposed: column and row are exchanged.
 __device__ inline void load_matrices(unsigned (&r)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

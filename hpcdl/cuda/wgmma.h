@@ -7,9 +7,9 @@
 //   wgmma_commit();
 //   wgmma_wait<0>();                                // d may be read, the shared memory be written again
 //
-// D: thread t of the warpgroup holds rows t / 32 * 16 + t % 32 / 4 and 8 further down: d[4 j + 2 h + i] is row + 8 h,
-// column 8 j + t % 4 * 2 + i. An A from registers lies likewise, 16 columns at a time: a[0] (row, k 0..7), a[1] (row +
-// 8, k 0..7), a[2] (row, k 8..15), a[3] (row + 8, k 8..15), two neighbours each.
+// D: thread t of the warpgroup holds row t / 32 * 16 + t % 32 / 4 and row + 8: d[4 j + 2 h + i] is row + 8 h,
+// column 8 j + t % 4 * 2 + i. An A from registers has the same layout, 16 columns at a time: a[0] (row, k 0..7), a[1]
+// (row + 8, k 0..7), a[2] (row, k 8..15), a[3] (row + 8, k 8..15), two neighbours each.
 
 #include <cstdint>
 #include <type_traits>
@@ -22,15 +22,14 @@ namespace hpcdl::cuda {
 /// f32 of which the tensor cores read the upper 19 bits.
 struct tf32;
 
-/// Which index of an operand has neighbours in memory: k, or m of A and n of B. tf32 has k alone.
+/// Which index of an operand is contiguous in memory: k, or m of A and n of B. tf32 only has k.
 enum class Major { k = 0, mn = 1 };
 
-// Operands in shared memory are tiles as the copy engine leaves them with the 128-byte swizzle, at multiples of 1024
+// Operands in shared memory are tiles that the copy engine wrote with the 128-byte swizzle, at multiples of 1024
 // bytes: rows of 128 bytes (64 elements of 16 bits), eight of which are one unit.
 //   Major::k:  a row is one m (or n), its 64 elements run along k. Rows follow each other. The next 16 of k: + kStepK.
 //   Major::mn: a row is one k, its 64 elements run along m (or n); `rows` of k are one block, and the next 64 of m or n
-//   lie one
-//              block further. The next 16 of k: + kStepMn.
+//              lie one block further. The next 16 of k: + kStepMn.
 
 inline constexpr std::uint64_t kStepK = 32 >> 4, kStepMn = 2048 >> 4;  // 16 elements of 16 bits (8 of tf32) along k
 
@@ -44,11 +43,11 @@ template <Major kMajor> inline constexpr std::uint64_t wgmma_step = kMajor == Ma
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until all but the last kGroups groups are done.
+/// Waits until all but the last kGroups groups are done.
 template <int kGroups> __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
-/// Keeps the compiler from moving accesses of d across: around waits that leave later groups running.
+/// Keeps the compiler from moving accesses of d across it: around waits that leave later groups running.
 template <int kCount> __device__ void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");

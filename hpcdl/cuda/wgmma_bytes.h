@@ -1,13 +1,13 @@
 #pragma once
-// As wgmma.h, of signed bytes with exact integer sums: K is 32, rows of B in shared memory hold 128 of them (Major::k),
-// the next 32 of k: + kStepK. A from registers: a[0] (row, k 0..15), a[1] (row + 8, the same), a[2] (row, k 16..31),
-// a[3] (row + 8), four neighbours in each. Kernels of sm_90a (arch.h).
+// Like wgmma.h, for signed bytes with exact integer sums: K is 32, rows of B in shared memory hold 128 of them
+// (Major::k), the next 32 of k: + kStepK. A from registers: a[0] (row, k 0..15), a[1] (row + 8, the same), a[2] (row, k
+// 16..31), a[3] (row + 8), four neighbours in each. Kernels of sm_90a (arch.h).
 
 #include "hpcdl/cuda/wgmma.h"
 
 namespace hpcdl::cuda {
 
-/// As that of floats.
+/// Like that of floats.
 template <int kCount> __device__ void wgmma_pin(int (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");

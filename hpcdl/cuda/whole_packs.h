@@ -1,5 +1,5 @@
 #pragma once
-// Which operands move in whole accesses of 16 bytes.
+// Which operands can be moved in whole accesses of 16 bytes.
 
 #include <initializer_list>
 #include <utility>
@@ -8,8 +8,8 @@
 
 namespace hpcdl::cuda {
 
-/// Whether a row-wise kernel may move whole packs alone: rows of whole packs, all operands on 16-byte boundaries. Such
-/// kernels are a fraction of the size of those for any rows, and faster by what that costs.
+/// Whether a row-wise kernel may move only whole packs: rows of whole packs, all operands on 16-byte boundaries. Such
+/// kernels are much smaller than those for any rows, and faster.
 template <class T>
 bool whole_packs(std::int64_t cols, std::initializer_list<std::pair<const void*, std::int64_t>> operands) {
   bool whole = cols % kLanes<T> == 0;

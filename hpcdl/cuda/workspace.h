@@ -1,6 +1,6 @@
 #pragma once
-// Scratch memory of a stream, for work whose need is known only where it is launched: shares of split sums, operands
-// that have to be converted first, cuBLASLt. What is queued behind each other on one stream may use it in turn.
+// Scratch memory of a stream, for work whose need is known only at its launch: shares of split sums, operands
+// that have to be converted first, cuBLASLt. Consecutive work of one stream may use it in turns.
 
 #include <map>
 #include <mutex>

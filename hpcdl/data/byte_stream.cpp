@@ -14,7 +14,7 @@
 namespace hpcdl::data {
 namespace {
 
-/// read(2) until `bytes` are there or the file ends.
+/// Calls read(2) until `bytes` have been read or the file ends.
 std::size_t read_fully(const io::Fd& fd, const fs::path& path, char* to, std::size_t bytes) {
   std::size_t done = 0;
   while (done < bytes) {
@@ -45,7 +45,7 @@ class PlainStream : public ByteStream {
   std::int64_t position_ = 0;
 };
 
-/// The part that both decompressors share: a window of compressed bytes, refilled when it is used up.
+/// The common part of both decompressors: a window of compressed bytes, refilled when it is empty.
 class CompressedStream : public ByteStream {
  public:
   explicit CompressedStream(const fs::path& path) : path_(path), fd_(io::open_for_reading(path)), window_(1 << 18) {}
@@ -61,7 +61,7 @@ class CompressedStream : public ByteStream {
         finished_ = true;
         break;
       }
-      // A decompressor that filled its room may hold more, with nothing left of its input.
+      // A decompressor that filled its output may hold more output, even if its input is empty.
       const std::size_t room = bytes - done,
                         n = at_boundary() && at_ == end_ ? 0 : decompress(out.data() + before + done, room);
       holding_ = n == room;
@@ -73,7 +73,7 @@ class CompressedStream : public ByteStream {
  protected:
   /// Consumes window_[at_, end_) and returns the bytes it wrote.
   virtual std::size_t decompress(char* to, std::size_t room) = 0;
-  /// True between two frames, where a file may end.
+  /// True between two frames: the file may end here.
   virtual bool at_boundary() const = 0;
   [[noreturn]] void damaged(const char* why) const {
     fail("data", "{}: cannot decompress: {}", path_.string(), why ? why : "damaged data");
@@ -108,7 +108,7 @@ class GzStream : public CompressedStream {
 
  protected:
   std::size_t decompress(char* to, std::size_t room) override {
-    // A gzip file may be several members one after another, and end in zeros that fill a block up.
+    // A gzip file may have several members, and end in zeros that fill a block.
     if (ended_) {
       while (input_size() > 0 && *input() == 0) consume(1);
       if (input_size() == 0) return 0;

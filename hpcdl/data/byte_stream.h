@@ -1,5 +1,5 @@
 #pragma once
-// The bytes of a file, decompressed on the way when its name ends in .gz or .zst.
+// The bytes of a file, decompressed if its name ends in .gz or .zst.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,7 +15,7 @@ class ByteStream {
   virtual ~ByteStream() = default;
   /// Appends up to `bytes` bytes; appends nothing only at the end. Throws Error for damaged or truncated data.
   virtual void read(std::string& out, std::size_t bytes) = 0;
-  /// Bytes of the file consumed so far: what progress is measured by.
+  /// Bytes of the file consumed so far, to measure progress.
   virtual std::int64_t position() const = 0;
 };
 

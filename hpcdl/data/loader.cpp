@@ -13,7 +13,7 @@ std::size_t file_of(const std::vector<std::int64_t>& first, std::int64_t i) {
   return static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), i) - first.begin()) - 1;
 }
 
-/// Tokens [begin, begin + n) and the one after each.
+/// Copies tokens [begin, begin + n) and the token after each.
 void read_window(const TokenFile& file, std::int64_t begin, TokenId vocab, std::span<TokenId> tokens,
                  std::span<TokenId> targets) {
   file.read(begin, tokens);
@@ -27,7 +27,7 @@ void read_window(const TokenFile& file, std::int64_t begin, TokenId vocab, std::
 
 SampleIndex::SampleIndex(std::vector<TokenFile> files, std::int64_t context)
     : files_(std::move(files)), context_(context), first_{0} {
-  require(context > 0, "data", "a context of {}; expected at least 1 token", context);
+  require(context > 0, "data", "expected a context of at least 1 token, found {}", context);
   std::int64_t tokens = 0;
   for (const TokenFile& f : files_) {
     tokens += f.size();
@@ -46,12 +46,12 @@ void SampleIndex::read(std::int64_t i, TokenId vocab, std::span<TokenId> tokens,
 
 Loader::Loader(std::vector<TokenFile> files, const LoaderOptions& options, LoaderState start)
     : index_(std::move(files), options.context), options_(options), state_(start) {
-  require(options.batch > 0, "data", "a batch of {}; expected at least 1 sequence", options.batch);
+  require(options.batch > 0, "data", "expected a batch of at least 1 sequence, found {}", options.batch);
   require(options.world > 0 && options.rank >= 0 && options.rank < options.world, "data", "rank {} of {}", options.rank,
           options.world);
   require(start.epoch >= 0 && start.index >= 0, "data",
-          "a loader cannot continue at epoch {}, index {}: there is no such position", start.epoch, start.index);
-  // One slot more than are made ahead: the one its reader holds.
+          "a loader cannot continue at epoch {}, index {}: the data have no such position", start.epoch, start.index);
+  // One slot more than batches are made ahead: the reader uses it.
   slots_.resize(static_cast<std::size_t>(std::max(options.prefetch, 1)) + 1);
   for (Slot& slot : slots_) {
     slot.tokens.resize(static_cast<std::size_t>(options.batch * options.context));
@@ -139,7 +139,7 @@ EvalBatches::EvalBatches(std::vector<TokenFile> files, std::int64_t batch, std::
     targets_ += n;
     first_row_.push_back(first_row_.back() + (n + context - 1) / context);
   }
-  require(targets_ > 0, "data", "fewer than two tokens: nothing to evaluate");
+  require(targets_ > 0, "data", "expected at least two tokens to evaluate on, found fewer: give more text");
   tokens_.resize(static_cast<std::size_t>(batch * context));
   targets_of_.resize(tokens_.size());
   rewind();

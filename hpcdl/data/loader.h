@@ -1,7 +1,7 @@
 #pragma once
 // Batches for training and evaluation. The order of training samples is a pure function of (seed, epoch, index):
-// nothing is stored but these numbers, and neither prefetching nor the number of ranks changes which samples follow
-// each other.
+// nothing is stored but these numbers, and neither prefetching nor the number of ranks changes the order
+// of samples.
 
 #include <chrono>
 #include <condition_variable>
@@ -21,8 +21,8 @@ struct LoaderOptions {
   std::int64_t batch = 8;      // B, sequences of this rank
   std::int64_t context = 256;  // T
   std::uint64_t seed = 0;
-  TokenId vocab = 0;        // tokens must be below; 0: not checked
-  int rank = 0, world = 1;  // of those that share the data; see split_data()
+  TokenId vocab = 0;        // tokens must be below this; 0: not checked
+  int rank = 0, world = 1;  // among the ranks that share the data; see split_data()
   int prefetch = 4;         // batches made ahead
 };
 
@@ -31,16 +31,16 @@ struct Batch {
   std::span<const TokenId> tokens;             // (B, T)
   std::span<const TokenId> targets;            // (B, T), the token that follows; -1: not counted
   std::int64_t valid = 0;                      // targets >= 0
-  std::span<const std::int64_t> samples = {};  // (B) which windows they are; of training batches
+  std::span<const std::int64_t> samples = {};  // (B), the numbers of the windows; for training batches
 };
 
-/// The samples of a row of token files: windows of T + 1 tokens, one after the other, none across two files.
+/// The samples of a list of token files: consecutive windows of T + 1 tokens, none across two files.
 class SampleIndex {
  public:
-  /// Throws Error when no file holds T + 1 tokens.
+  /// Throws Error if no file holds T + 1 tokens.
   SampleIndex(std::vector<TokenFile> files, std::int64_t context);
   std::int64_t samples() const { return first_.back(); }
-  /// Copies sample i: T tokens and the T that follow each.
+  /// Copies sample i: T tokens and, for each, the token that follows it.
   void read(std::int64_t i, TokenId vocab, std::span<TokenId> tokens, std::span<TokenId> targets) const;
 
  private:
@@ -49,7 +49,8 @@ class SampleIndex {
   std::vector<std::int64_t> first_;  // of each file; one more at the end
 };
 
-/// Endless batches; a thread prepares them ahead. When an epoch's samples end, the batch is filled from the next epoch.
+/// Endless batches; a thread prepares them ahead. When the samples of an epoch end, the batch is filled from the next
+/// epoch.
 class Loader {
  public:
   Loader(std::vector<TokenFile> files, const LoaderOptions& options, LoaderState start = {});
@@ -57,10 +58,10 @@ class Loader {
   ~Loader();
 
   const Batch& next();
-  /// The state from which the batch after the last one returned would come: what a checkpoint keeps.
+  /// The position of the batch after the last one returned, which a checkpoint stores.
   LoaderState state() const { return state_; }
   std::int64_t samples_per_epoch() const { return index_.samples(); }
-  /// Time next() has spent waiting since construction.
+  /// Time that next() has waited since construction.
   double waited_seconds() const { return waited_; }
 
  private:
@@ -86,7 +87,8 @@ class Loader {
   std::thread thread_;
 };
 
-/// Every token of the files once, in order, the last batch filled up with targets of -1. Batches go round the ranks.
+/// Every token of the files once, in order, the last batch is filled with targets of -1. Batches are distributed among
+/// the ranks in turns.
 class EvalBatches {
  public:
   EvalBatches(std::vector<TokenFile> files, std::int64_t batch, std::int64_t context, TokenId vocab, int rank = 0,

@@ -1,6 +1,6 @@
 #pragma once
-// A permutation of [0, n) that is computed, not stored: a Feistel network on the next even number of bits, walked along
-// its cycle until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
+// A permutation of [0, n) that is computed, not stored: a Feistel network on the next even number of bits, followed
+// along its cycle until the result is inside (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 
 #include <bit>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace hpcdl::data {
 
 class Permutation {
  public:
-  /// n >= 1. Another (seed, epoch), another permutation.
+  /// n >= 1. Each (seed, epoch) gives another permutation.
   Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t epoch)
       : n_(n),
         seed_(seed),

@@ -17,22 +17,23 @@
 namespace hpcdl::data {
 namespace {
 
-// Rises whenever the same text would become other files.
+// Must be increased whenever the same text would give other files.
 constexpr int kFormat = 3;
 
-/// Says what a folder was made from. Its name does not end as that of a text: the cache may lie among texts.
+/// Describes from what a folder was made. Its name does not end like that of a text, because the cache may lie among
+/// texts.
 constexpr const char* kMadeFrom = "made_from";
 
 constexpr std::int64_t kLeastTokens = 8;
 
-/// FNV-1a, 64 bits: a name, not a defence.
+/// FNV-1a, 64 bits: for a name, not for security.
 std::uint64_t hash_text(std::string_view text) {
   std::uint64_t h = 0xCBF29CE484222325u;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
   return h;
 }
 
-/// Everything that decides what the cached files hold.
+/// Everything that determines the contents of the cached files.
 std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, const std::string& tokenizer) {
   std::string key =
       fmt::format("{} vocab {} val {} key {} replace {} tokenizer {:016x}\n", kFormat, tokenizer.empty() ? o.vocab : 0,
@@ -61,7 +62,8 @@ class FileLock {
   explicit FileLock(const fs::path& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
     if (fd_.get() < 0) io::fail_file(path, "create", errno);
     while (::flock(fd_.get(), LOCK_EX) != 0)
-      // A file system without locks: two at once do the work twice, and the rename lets one win.
+      // On a file system without locks, two processes may do the work twice, and the rename decides which result is
+      // kept.
       if (errno != EINTR) break;
   }
 
@@ -69,7 +71,7 @@ class FileLock {
   io::Fd fd_;
 };
 
-/// Where validation begins: the first document after the wanted place, if it comes before half of the rest has gone
+/// Where validation begins: the first document after the requested position, if it begins in the first half of the rest
 /// by.
 std::int64_t split_at(const TokenFile& all, double fraction, std::optional<TokenId> separator) {
   const std::int64_t n = all.size();
@@ -98,7 +100,7 @@ void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std
           Pool& pool, const OnProgress& progress) {
   const io::Tokenizer tokenizer = o.tokenizer.empty() ? train_tokenizer(files, o.options, o.vocab, pool, progress)
                                                       : io::Tokenizer::load(o.tokenizer);
-  // Not tokenizer.json alone, which does not say what ends a text; of any context.
+  // Not only tokenizer.json, which does not say which token ends a text; for any context.
   tokenizer.save_folder(folder, std::numeric_limits<int>::max());
   const fs::path all_path = folder / "all.bin";
   write_shard(files, o.options, tokenizer, pool, all_path, ShardLayout::llmc, progress);
@@ -116,7 +118,7 @@ void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std
 }  // namespace
 
 PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress& progress) {
-  require(o.val_fraction >= 0 && o.val_fraction <= 0.9, "data", "a validation share of {}; expected 0 to 0.9",
+  require(o.val_fraction >= 0 && o.val_fraction <= 0.9, "data", "expected a validation share from 0 to 0.9, found {}",
           o.val_fraction);
   const std::vector<fs::path> files = resolve_text_files(o.text, o.not_text);
   const std::string key = key_of(o, files, text_of_tokenizer(o.tokenizer));

@@ -1,5 +1,5 @@
 #pragma once
-// From `[data] text = "file or folder"` to token files and a tokenizer, made once and found again.
+// From `[data] text = "file or folder"` to token files and a tokenizer, made once and then cached.
 
 #include "hpcdl/data/tokenize.h"
 
@@ -10,7 +10,7 @@ struct PrepareOptions {
   fs::path cache;              // made if it does not exist
   int vocab = 4096;            // of the tokenizer to train, unless one is given
   fs::path tokenizer;          // a tokenizer.json or a model folder; empty: train one
-  double val_fraction = 0.05;  // the last part of the tokens, from a document's begin if there is one near
+  double val_fraction = 0.05;  // the last part of the tokens, from the beginning of a document if one is near
   TextOptions options;
   fs::path not_text = {};  // see resolve_text_files()
 };
@@ -19,10 +19,10 @@ struct PreparedText {
   io::Tokenizer tokenizer;
   fs::path folder, train, val;  // folder also holds the tokenizer's files
   std::int64_t train_tokens = 0, val_tokens = 0;
-  bool cached = false;  // nothing had to be done
+  bool cached = false;  // everything was cached
 };
 
-/// The second caller, in this process or another, waits for the first and uses what it made. What is cached is found
+/// The second caller, in this process or another, waits for the first and uses its result. The cache is indexed
 /// by the names, sizes and times of the files and by the settings.
 PreparedText prepare_text(const PrepareOptions& options, Pool& pool, const OnProgress& progress = {});
 

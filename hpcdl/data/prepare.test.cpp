@@ -55,7 +55,7 @@ TEST(train_tokenizer, separators_in_the_text_teach_nothing) {
   EXPECT_EQ(t.encode("some words<|endoftext|>").size(), 3u);
 }
 
-TEST(encode_files, documents_stand_behind_separators) {
+TEST(encode_files, documents_follow_separators) {
   const TempFolder tmp;
   io::write_file_atomic(tmp / "a.txt", "first text");
   io::write_file_atomic(tmp / "b.jsonl", "{\"text\": \"second\"}\n{\"text\": \"third one\"}\n");
@@ -171,7 +171,7 @@ TEST_F(Prepare, makes_once_and_finds_again) {
   EXPECT_FALSE(prepare_text(options(), pool_).cached);
 }
 
-TEST_F(Prepare, two_at_once_do_the_work_once) {
+TEST_F(Prepare, two_callers_do_the_work_once) {
   int cached = 0;
   std::mutex mutex;
   std::vector<std::thread> threads;
@@ -209,7 +209,7 @@ TEST_F(Prepare, all_of_the_text_may_be_trained_on) {
 
 // What ends a text by tokenizer_config.json separates the documents, so a model trained on them must be told to stop at
 // it; and another end makes other tokens of the same text and tokenizer.json.
-TEST_F(Prepare, documents_end_as_the_folder_of_the_tokenizer_says) {
+TEST_F(Prepare, documents_end_with_the_token_of_the_tokenizers_folder) {
   PrepareOptions o = options();
   o.tokenizer = tmp_ / "tokenizer";
   io::make_folder(o.tokenizer);
@@ -236,7 +236,7 @@ TEST_F(Prepare, leaves_nothing_behind_when_it_fails) {
   EXPECT_THROW(prepare_text(o, pool_), Error);
 }
 
-TEST_F(Prepare, mends_a_cache_that_lost_its_mark) {
+TEST_F(Prepare, repairs_a_cache_without_its_marker) {
   const PreparedText made = prepare_text(options(), pool_);
   fs::remove(made.folder / "made_from");
   EXPECT_FALSE(prepare_text(options(), pool_).cached);

@@ -31,7 +31,7 @@ template <class T> void widen(const std::byte* from, std::span<TokenId> out) {
 ShardLayout parse_shard_layout(std::string_view name) {
   if (name == "llmc") return ShardLayout::llmc;
   if (name == "nanogpt") return ShardLayout::nanogpt;
-  fail_usage("data", "shard layout '{}' is not known; expected llmc or nanogpt", name);
+  fail_usage("data", "expected the shard layout llmc or nanogpt, found '{}'", name);
 }
 
 ShardWriter::ShardWriter(const fs::path& path, ShardLayout layout, TokenId vocab)
@@ -106,7 +106,7 @@ void TokenFile::read(std::int64_t begin, std::span<TokenId> out) const {
 }
 
 void TokenFile::check_below(TokenId vocab, std::int64_t begin, std::span<const TokenId> tokens) const {
-  // One pass over unsigned values finds whether; only then is asked where.
+  // One pass over unsigned values finds whether there is one; only then its position is searched.
   std::uint32_t largest = 0;
   for (const TokenId t : tokens) largest = std::max(largest, static_cast<std::uint32_t>(t));
   if (largest < static_cast<std::uint32_t>(vocab)) return;

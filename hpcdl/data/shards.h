@@ -23,10 +23,10 @@ enum class ShardLayout { llmc, nanogpt };
 /// Throws UsageError for anything but "llmc" and "nanogpt".
 ShardLayout parse_shard_layout(std::string_view name);
 
-/// Writes aside; the file appears whole with finish(), or not at all.
+/// Writes to a temporary file; the whole file appears with finish(), or not at all.
 class ShardWriter {
  public:
-  /// The vocabulary chooses u16 or u32. Throws Error when it does not fit the layout.
+  /// The vocabulary chooses u16 or u32. Throws Error if it does not fit the layout.
   ShardWriter(const fs::path& path, ShardLayout layout, TokenId vocab);
   /// Throws Error for a token outside the vocabulary.
   void append(std::span<const TokenId> tokens);
@@ -45,7 +45,7 @@ class ShardWriter {
 /// Tokens of one mapped file, or of memory.
 class TokenFile {
  public:
-  /// Recognises the layout by its magic; a file without one is u16. Throws Error when header and size disagree.
+  /// Recognises the layout by its magic; a file without one is u16. Throws Error if header and size disagree.
   static TokenFile open(const fs::path& path);
   static TokenFile from_tokens(std::vector<TokenId> tokens);
 
@@ -53,9 +53,9 @@ class TokenFile {
   const std::string& name() const { return name_; }
   /// Copies tokens [begin, begin + out.size()).
   void read(std::int64_t begin, std::span<TokenId> out) const;
-  /// Throws Error that names the first token >= vocab of the range.
+  /// Throws Error that names the first token >= vocab in the range.
   void check_below(TokenId vocab, std::int64_t begin, std::span<const TokenId> tokens) const;
-  /// Reads the whole file for the same.
+  /// The same check for the whole file.
   void check_below(TokenId vocab) const;
 
  private:
@@ -67,7 +67,8 @@ class TokenFile {
   std::int64_t size_ = 0;
 };
 
-/// The files that paths name: a .bin file itself, a folder for all .bin files in it whose names begin with `prefix`.
+/// The files that paths name: for a .bin file that file, for a folder all .bin files in it whose names begin with
+/// `prefix`.
 std::vector<TokenFile> open_token_files(std::span<const fs::path> paths, std::string_view prefix = "");
 
 }  // namespace hpcdl::data

@@ -38,7 +38,7 @@ void add_folder(const fs::path& folder, const fs::path& not_text, std::vector<fs
           folder.string());
 }
 
-/// A good place to cut, near the end of the text.
+/// A good position to cut, near the end of the text.
 std::size_t find_cut(std::string_view text, const TextOptions& options) {
   for (const std::size_t back : {text.size() / 64, text.size() / 2, text.size()})
     for (std::size_t at = text.size() - back; (at = io::find_safe_cut(text, at)) != npos; ++at)
@@ -56,7 +56,7 @@ std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths, const 
     require(status.type() != fs::file_type::not_found, "data", "{}: no such file or folder", path.string());
     require(!error, "data", "{}: {}", path.string(), error.message());
     require(fs::is_directory(status) || fs::is_regular_file(status), "data",
-            "{}: expected a file or a folder of text, found a device, pipe or socket: write what it gives to a file",
+            "{}: expected a file or a folder of text, found a device, pipe or socket: write its contents to a file",
             path.string());
     try {
       if (fs::is_directory(status)) add_folder(path, not_text, out);

@@ -15,11 +15,11 @@ struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
 };
-struct alignas(64) Counts {  // a cache line of its own, for each thread has one
+struct alignas(64) Counts {  // on separate cache lines, because each thread has one
   std::unordered_map<std::string, std::int64_t, TextHash, std::equal_to<>> of;
 };
 
-/// Counts words on all threads, each into a table of its own.
+/// Counts words on all threads, each with its own table.
 class WordCounter {
  public:
   WordCounter(const io::PreTokenizer& splitter, const io::AddedTokens& special, Pool& pool)
@@ -48,13 +48,13 @@ class WordCounter {
     for (std::size_t t = 1; t < counts_.size(); ++t) {
       auto& of = counts_[t].of;
       counts_[0].of.merge(of);
-      for (const auto& [word, n] : of) counts_[0].of.find(word)->second += n;  // what was there already
+      for (const auto& [word, n] : of) counts_[0].of.find(word)->second += n;  // what was already in the table
       of.clear();
     }
     auto& all = counts_[0].of;
     io::WordCounts words;
     words.reserve(all.size());
-    while (!all.empty()) {  // moved, not copied: a text may be one word
+    while (!all.empty()) {  // moved, not copied, because a text may be one word
       auto node = all.extract(all.begin());
       words.emplace_back(std::move(node.key()), node.mapped());
     }
@@ -85,7 +85,7 @@ std::string names_of(const std::vector<fs::path>& files) {
                            : fmt::format("{} and {} more files", files.at(0).string(), files.size() - 1);
 }
 
-/// The reader's memory goes at the end of this: training has use for it.
+/// The memory of the reader is freed at the end of this, because training needs it.
 void count_words(WordCounter& counter, const std::vector<fs::path>& files, const TextOptions& options,
                  const OnProgress& progress) {
   TextReader reader(files, options);
@@ -95,7 +95,7 @@ void count_words(WordCounter& counter, const std::vector<fs::path>& files, const
     counter.add(parts);
     if (progress) progress({"read", reader.done_bytes(), reader.total_bytes()});
   }
-  require(any, "data", "{}: no text in it", names_of(files));
+  require(any, "data", "{}: expected text, found none", names_of(files));
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& op
   require(!files.empty(), "data", "no text files to train a tokenizer on");
   io::BpeTraining training{.vocab_size = vocab_size, .special = {std::string(io::kEndOfText)}};
   const std::vector<io::AddedToken> special = {{.content = training.special[0], .id = 0}};
-  // A tokenizer of bytes only has the splitter that the trained one will have; it also refuses a vocabulary too small.
+  // A tokenizer of bytes has the same splitter as the trained one; it also refuses a vocabulary that is too small.
   const auto bytes_only = io::Tokenizer::from_bpe(io::train_bpe({}, training), special);
   const io::AddedTokens separators(special);
   WordCounter counter(bytes_only.splitter(), separators, pool);
@@ -144,7 +144,7 @@ TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options
     counts.tokens += static_cast<std::int64_t>(ids.size());
     if (progress) progress({"encode", reader.done_bytes(), reader.total_bytes()});
   }
-  require(any, "data", "{}: no text in it", names_of(files));
+  require(any, "data", "{}: expected text, found none", names_of(files));
   counts.documents = reader.documents();
   return counts;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The two long jobs on raw text: learn a tokenizer from it, and turn it into tokens. Both stream, on all threads.
+// The two long jobs on raw text: learn a tokenizer from it, and encode it as tokens. Both stream it, on all threads.
 
 #include <functional>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace hpcdl::data {
 
-/// How far a job is: stage "read" and "encode" count bytes of the files, "merge" counts tokens of the vocabulary.
+/// Progress of a job: stages "read" and "encode" count bytes of the files, "merge" counts tokens of the vocabulary.
 struct TokenizeProgress {
   std::string_view stage;
   std::int64_t done = 0, total = 0;
@@ -19,7 +19,7 @@ struct TokenizeProgress {
 using OnProgress = std::function<void(const TokenizeProgress&)>;
 
 /// A byte-level BPE with the GPT-2 pattern and the special token <|endoftext|> (id 0). The same for any number of
-/// threads. May have fewer tokens than asked when the text has no more pairs.
+/// threads. May have fewer tokens than requested if the text has no more pairs.
 io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& options, int vocab_size, Pool& pool,
                               const OnProgress& progress = {});
 
@@ -28,12 +28,12 @@ struct TokenCounts {
 };
 
 /// Calls take(tokens) with the ids of the files in order, every document after the tokenizer's end-of-text token.
-/// Throws Error when the files hold no text.
+/// Throws Error if the files hold no text.
 TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options, const io::Tokenizer& tokenizer,
                          Pool& pool, const std::function<void(std::span<const TokenId>)>& take,
                          const OnProgress& progress = {});
 
-/// encode_files() into one token file.
+/// Runs encode_files() into one token file.
 TokenCounts write_shard(std::vector<fs::path> files, const TextOptions& options, const io::Tokenizer& tokenizer,
                         Pool& pool, const fs::path& out, ShardLayout layout, const OnProgress& progress = {});
 

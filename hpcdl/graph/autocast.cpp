@@ -9,7 +9,7 @@
 namespace hpcdl {
 namespace {
 
-/// What both fit into.
+/// The type that holds both.
 DType widest(DType a, DType b) { return a == b || b == DType::none ? a : a == DType::none ? b : DType::f32; }
 
 }  // namespace
@@ -35,7 +35,7 @@ Graph::Autocast::Autocast(Graph& g, std::optional<AutocastPolicy> policy) : grap
   if (std::find(known.begin(), known.end(), to_string(*policy)) == known.end()) known.push_back(to_string(*policy));
 }
 
-/// In front of an op that its policy wants to compute in some type.
+/// Casts an input before an op whose policy requires a type.
 void Graph::cast_inputs(const OpInfo& op, std::span<Var> in) {
   const auto casts = [&](std::size_t i) { return (op.casts >> i & 1u) && in[i] && is_float(in[i].dtype()); };
   DType to = autocast_->of(op.cls);
@@ -46,8 +46,8 @@ void Graph::cast_inputs(const OpInfo& op, std::span<Var> in) {
     if (casts(i)) in[i] = cast_once(in[i], to);
 }
 
-/// A cast of what a checkpointed segment made is known within that segment alone: elsewhere it would be kept alive for
-/// its sake.
+/// A cast of a value of a checkpointed segment is only reused within that segment: elsewhere it would be kept alive for
+/// that.
 Var Graph::cast_once(const Var& x, DType to) {
   if (x.dtype() == to) return x;
   const auto kind = program_.slots[static_cast<std::size_t>(x.operand().slot)].kind;
@@ -59,7 +59,7 @@ Var Graph::cast_once(const Var& x, DType to) {
   return y;
 }
 
-/// Memory that a raw record writes holds other values behind it.
+/// Memory that a raw record writes holds other values after it.
 void Graph::forget_casts(std::span<const Operand> operands) {
   for (const auto& o : operands)
     if (o.slot >= 0 && o.access != Access::read)

@@ -1,20 +1,20 @@
 #pragma once
-// Mixed precision as a policy: which type each class of ops computes in, applied while a program is recorded.
+// Mixed precision as a policy: the type in which each class of ops computes, applied while a program is recorded.
 //
 //   Graph::Autocast scope(g, AutocastPolicy{.product = DType::f16});
-//   const Var loss = model.loss(g, ...);       // written without a word about types
+//   const Var loss = model.loss(g, ...);       // written without types
 //
-// Where an input has another type than its class computes in, a Cast is recorded in front of the op, with its gradient;
+// If an input has another type than that of its class, a Cast is recorded before the op, with its gradient;
 // a value is cast once per program and type. Element-wise ops and classes of type `none` follow their inputs, at the
-// widest of those: f32 meets bf16 at f32. Parameters of layers, convolutions and norms stay as they are: kernels round
-// f32 weights on their way into a product, or read the rounded copies that a model keeps (nn::Param::copy), and the
-// gradients of the weights are f32. Optimizers are records of their own kind: weights and moments are f32 whatever the
-// policy.
+// widest of their types: f32 with bf16 gives f32. Parameters of layers, convolutions and norms keep their types:
+// kernels round f32 weights while reading them for a product, or read the rounded copies that a model keeps
+// (nn::Param::copy), and the gradients of the weights are f32. Optimizers are not affected: weights and moments are
+// f32 for any policy.
 //
 // Kernels of norms, softmax and losses read and write the type of their input, but statistics, sums and all arithmetic
-// between are f32 whatever that is: `none` already gives what others call "norms in fp32", less a copy of the
+// are f32 in any case: `none` already gives what others call "norms in fp32", without a copy of the
 // activations. strict() has them read and write f32 too, so that the result of a norm or a softmax is not rounded
-// before somebody multiplies it.
+// before it is multiplied.
 
 #include <string>
 

@@ -18,12 +18,12 @@ void Graph::fill(const Operand& where, float v) {
        Phase::backward);
 }
 
-/// A gradient has the type of the base, whatever the type of what stands in for it.
+/// A gradient has the type of the base, even if a copy of another type replaces the base.
 Spec Graph::gradient_spec(int id) const {
   return {value(id).operand.spec.shape, value(value(id).base).operand.spec.dtype};
 }
 
-/// The window of the gradient that belongs to a value: laid out as the value is in its base.
+/// The window of the gradient for a value: with the same layout as the value in its base.
 Operand Graph::gradient_operand(int id) const {
   Operand o = value(id).operand;
   o.spec = gradient_spec(id);
@@ -49,7 +49,7 @@ template <class Region> std::vector<Region> gaps(std::vector<Region> covered, Re
 
 }  // namespace
 
-/// An operand that adds a contribution to the gradient of a value: overwrites where nothing has been written yet.
+/// An operand that adds a contribution to the gradient of a value: overwrites if nothing has been written yet.
 Operand Graph::write_gradient(int id) {
   auto& b = base(id);
   const Spec& spec = b.operand.spec;
@@ -80,7 +80,7 @@ Operand Graph::write_gradient(int id) {
   return out;
 }
 
-/// The complete gradient of a value, for the node that made it: what nobody contributed to is zero.
+/// The complete gradient of a value, for the node that made it: parts without contributions are zero.
 Operand Graph::read_gradient(int id) {
   auto& b = base(id);
   for (const auto& gap : gaps(b.written, value(id).region)) {
@@ -95,8 +95,8 @@ Operand Graph::read_gradient(int id) {
   return out;
 }
 
-/// Where an op passes the gradient of its output on to an input as it is, and the input has none yet: the same memory,
-/// and no record that copies it. Nobody but this op reads the gradient of the output, so others may add to it from here
+/// If an op passes the gradient of its output unchanged to an input, and the input has none yet: the same memory,
+/// and no record that copies it. Only this op reads the gradient of the output, so others may add to it from here
 /// on.
 bool Graph::take_over_gradient(const Node& node, int input) {
   const int in = node.in[static_cast<std::size_t>(input)], out = node.out[0];
@@ -117,7 +117,7 @@ Var Graph::gradient(const Var& x) const {
   return Var(const_cast<Graph*>(this), x.id(), gradient_operand(x.id()));
 }
 
-/// A second call finds none of the ops that an earlier one has walked: gradients would be missing without a word.
+/// A second call would not find the ops that an earlier one has walked: gradients would be missing silently.
 void Graph::require_recorded(const Var& y) const {
   const int made = value(y.id()).base;
   const auto kind = program_.slots[static_cast<std::size_t>(y.operand().slot)].kind;
@@ -169,7 +169,7 @@ void Graph::finish_parameter_uses(const Node& node) {
       if (options_.parameter_gradients == Write::overwrite) base(id).written.clear();
     }
     const int owner = p.value;
-    read_gradient(owner);  // zeroes what nobody wrote
+    read_gradient(owner);  // zeroes parts that were not written
     for (const auto& hook : hooks_) hook(*this, value(owner).name, gradient(var(owner)));
   }
 }
@@ -264,7 +264,7 @@ void Graph::backward_of(const Node& node) {
   }
 }
 
-/// One record, or two where the gradient of a weight goes to a lane of its own.
+/// One record, or two if the gradient of a weight goes to a separate lane.
 void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost cost) {
   const auto& op = *node.op;
   std::vector<Operand> weight = operands;
@@ -288,13 +288,13 @@ void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost 
 
 // ---------------------------------------------------------------- recompute
 
-/// Slot of the recomputed twin of a value's base; -1 when the original still stands.
+/// Slot of the recomputed copy of a value's base; -1 if the original is still valid.
 int Graph::remapped(int id) const {
   const auto b = static_cast<std::size_t>(value(id).base);
   return b < remap_.size() ? remap_[b] : -1;
 }
 
-/// Records the forward of a segment again, as far as its backward reads it.
+/// Records the part of the forward of a segment again that its backward reads.
 void Graph::rematerialise(int segment) {
   rematerialised_[static_cast<std::size_t>(segment)] = 1;
   const auto inside = [&](const Node& n) { return n.segment == segment; };
@@ -307,7 +307,7 @@ void Graph::rematerialise(int segment) {
   for (auto i = first; i < last; ++i)
     for (int id : nodes_[i].out)
       if (id >= 0) made[base_of(id)] = 1;
-  // What was read outside the segment is still alive: its readers' gradients have only just been recorded.
+  // Values that are read outside of the segment are still alive: the gradients of their readers were just recorded.
   for (std::size_t i = 0; i < nodes_.size(); ++i)
     if (i < first || i >= last)
       for (int id : nodes_[i].in)

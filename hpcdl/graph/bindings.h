@@ -1,5 +1,5 @@
 #pragma once
-// What the names of a program stand for in one process.
+// The memory and the objects to which the names of a program are bound in one process.
 
 #include <functional>
 #include <map>
@@ -13,11 +13,11 @@ namespace hpcdl {
 
 class Bindings {
  public:
-  /// A name stands for one thing: Error where it is known as another one.
+  /// A name is bound to one thing: throws Error if it is already bound to another.
   void bind(const std::string& name, const Tensor& memory);
   void bind(const std::string& name, const void* object);
 
-  /// Absent where nothing of that name is bound.
+  /// Absent if nothing is bound to that name.
   Tensor memory(std::string_view name) const;
   const void* object(std::string_view name) const;
 
@@ -26,7 +26,7 @@ class Bindings {
   std::map<std::string, const void*, std::less<>> objects_;  // of Bounds
 };
 
-/// A program, and what its recorder was handed under the names in it.
+/// A program, and what its recorder was given for the names in it.
 struct Recording {
   Program program;
   Bindings bindings;

@@ -36,7 +36,7 @@ int Graph::add_value(Value v) {
   return id;
 }
 
-/// The slot of something that lies in memory of the caller.
+/// The slot of a tensor in memory of the caller.
 int Graph::add_state(const std::string& name, const Tensor& memory) {
   if (memory) bindings_.bind(name, memory);
   return add_slot({memory.spec(), SlotKind::state, name});
@@ -131,7 +131,7 @@ Var Graph::keep(const Var& x) {
 
 namespace {
 
-/// Strides of the same elements under another shape; nullopt when that takes a copy. Beyond contiguous tensors, the
+/// Strides of the same elements under another shape; nullopt if that needs a copy. Besides contiguous tensors, the
 /// last dim of strided rows may be split.
 std::optional<Shape> reshaped_strides(const Operand& o, const Shape& to) {
   const Shape& from = o.spec.shape;
@@ -198,7 +198,7 @@ std::uint32_t Graph::store_args(const void* args, std::size_t bytes, const Bound
 }
 
 Recording Graph::finish() {
-  for (const auto at : program_.bounds)  // known to the bindings; only records that ran eagerly needed them here
+  for (const auto at : program_.bounds)  // the bindings have them; only eager records needed them here
     reinterpret_cast<Bound*>(program_.args.data() + at)->at = nullptr;
   return {std::move(program_), std::move(bindings_)};
 }
@@ -270,7 +270,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   Spec outs[OpInfo::kMaxOut];
   const Bound* bound = op.bound ? op.bound(const_cast<void*>(args)) : nullptr;
   Node node{&op, {}, {}, store_args(args, op.args_bytes, op.renames ? nullptr : bound), scope_, segment_};
-  if (op.renames && bound) {  // no record has these arguments; backward() asks for the object by its name
+  if (op.renames && bound) {  // no record has these arguments; backward() looks up the object by its name
     if (bound->at) bindings_.bind(bound->name, bound->at);
     op.bound(program_.args.data() + node.args)->at = nullptr;
   }
@@ -288,7 +288,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   std::vector<Var> result;
   for (int i = 0; i < op.n_out; ++i) {
     const bool aux = i >= op.n_out - op.n_aux;
-    if (aux && !needs_gradient) {  // nobody will read it
+    if (aux && !needs_gradient) {  // it will not be read
       node.out.push_back(-1);
       continue;
     }
@@ -312,8 +312,8 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   return result;
 }
 
-/// Overwrites input 0, which must have come from an op and be new: nothing has read it, and no gradient rule will read
-/// what it was.
+/// Overwrites input 0, which must be the output of an op and unread so far: nothing has read it, and no gradient rule
+/// will read its old value.
 Var Graph::update(const OpInfo& op, Node node, std::span<const Spec> specs) {
   const int id = node.in[0];
   const auto& o = value(id).operand;

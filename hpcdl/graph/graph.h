@@ -1,5 +1,5 @@
 #pragma once
-// The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() hands out the
+// The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() returns the
 // program. In eager mode every record is also run as it is pushed.
 
 #include <functional>
@@ -20,17 +20,17 @@ namespace hpcdl {
 class Graph {
  public:
   struct Options {
-    /// Parameter gradients: the first contribution of this program overwrites, or adds to what an earlier run left.
+    /// Parameter gradients: the first contribution of this program overwrites, or adds to the result of an earlier run.
     Write parameter_gradients = Write::overwrite;
-    /// GPU: gradients of the weights of linear layers, which only the optimizer waits for, are records of their own on
+    /// GPU: gradients of the weights of linear layers, for which only the optimizer waits, are separate records on
     /// Lane::weights.
     bool weights_beside = false;
-    /// Record no gradient rule at all (inference): nothing is kept alive for backward.
+    /// Record no gradient rules (inference): nothing is kept alive for backward.
     bool inference = false;
     /// Non-null: run every record on this stream as it is pushed.
     Stream* eager = nullptr;
   };
-  /// Called when the last contribution to a parameter's gradient has been recorded: the place for a bucket's
+  /// Called when the last contribution to a parameter's gradient has been recorded: used for a bucket's
   /// all-reduce.
   using GradientHook = std::function<void(Graph&, const std::string& name, const Var& gradient)>;
 
@@ -40,21 +40,21 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
 
-  // -- leaves. The program names those that lie in memory of the caller. A Tensor with a spec and without memory is
-  // enough to record; whoever makes an Instance says then where it lies.
+  // -- leaves. The program names those in memory of the caller. A Tensor with a spec and without memory is
+  // enough to record; the code that makes an Instance then binds its memory.
   /// Filled by the caller before each run; no gradient.
   Var input(std::string name, Spec spec, SlotRole role = SlotRole::data);
-  /// Memory of the caller, without gradient: frozen weights, buffers, caches, state. The same name asked for again is
-  /// the same Var, so a module may ask whenever it is called.
+  /// Memory of the caller, without gradient: frozen weights, buffers, caches, state. The same name returns
+  /// the same Var, so a module may call this whenever it is called.
   Var constant(std::string name, Tensor memory);
-  /// Memory of the caller with a gradient that lies in the caller's memory too, as NAME.grad; the same Var for the same name.
+  /// Memory of the caller with a gradient, also in memory of the caller, as NAME.grad; the same Var for the same name.
   Var parameter(std::string name, Tensor value, Tensor gradient);
-  /// The parameter `of` as other memory of the caller holds it, rounded to another type: ops read that, gradients are
-  /// those of `of`.
+  /// A copy of the parameter `of` in other memory of the caller, rounded to another type: ops read the copy, gradients
+  /// are those of `of`.
   Var stand_in(const Var& of, std::string name, Tensor memory);
   /// A leaf in the arena that has a gradient: tests, and stages whose input gradient leaves the program.
   Var differentiable_input(std::string name, Spec spec);
-  /// Where leaves of this name lie that are recorded with a spec alone, from now on.
+  /// Sets the memory of leaves of this name that are recorded with only a spec, from now on.
   void bind(const std::string& name, const Tensor& memory) { bindings_.bind(name, memory); }
 
   // -- views: no record, no copy; gradients are views too
@@ -69,7 +69,7 @@ class Graph {
   /// `run` expects them, `bound` within `args` where they have one. Has no gradient.
   void emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
             Cost cost, Phase phase = Phase::forward, const Bound* bound = nullptr);
-  /// The same of Raw::run() as Raw::name, which programs from files find.
+  /// The same for Raw::run() with the name Raw::name, which programs from files look up.
   template <class Raw>
   void emit(std::span<const Operand> operands, const void* args, std::size_t args_bytes, Cost cost,
             Phase phase = Phase::forward, const Bound* bound = nullptr) {
@@ -82,19 +82,19 @@ class Graph {
   Var keep(const Var& x);
 
   // -- gradients
-  /// Records d(loss)/d(everything that needs it). loss must have one element; its gradient is seeded with 1. Once for
-  /// what has been recorded so far: a second loss of the same ops is an error.
+  /// Records d(loss)/d(everything that needs it). loss must have one element; its gradient is seeded with 1. Only once
+  /// for the ops recorded so far: a second loss of the same ops is an error.
   void backward(const Var& loss);
   /// The same for a tensor-valued y with a given gradient of y.
   void backward(const Var& y, const Var& dy);
-  /// The gradient of x after backward(); absent when none was recorded. Of leaves alone: what lies between them may be
+  /// The gradient of x after backward(); absent when none was recorded. Only for leaves: other gradients may be
   /// overwritten.
   Var gradient(const Var& x) const;
   /// Whether backward() can give x a gradient.
   bool wants_gradient(const Var& x) const { return x && value(x.id()).needs_gradient && !options_.inference; }
   void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
 
-  /// Runs f and forgets its intermediates: backward records them anew just before they are needed
+  /// Runs f and drops its intermediates: backward records them again just before they are needed
   /// (Chen et al., "Training deep nets with sublinear memory cost", 2016). Bitwise neutral.
   template <class F> auto checkpoint(F&& f) {
     const int outer = begin_segment();
@@ -103,8 +103,8 @@ class Graph {
     return out;
   }
 
-  /// Names records pushed while it lives: Scope s(graph, "layers.3"); nested scopes join with dots. An empty name adds
-  /// nothing.
+  /// Names records pushed during its lifetime: Scope s(graph, "layers.3"); nested scopes join with dots. An empty name
+  /// adds nothing.
   class Scope {
    public:
     Scope(Graph& g, std::string_view name);
@@ -117,7 +117,7 @@ class Graph {
     std::uint32_t outer_;
   };
 
-  /// Records pushed while it lives lie on `lane`.
+  /// Records pushed during its lifetime are on `lane`.
   class OnLane {
    public:
     OnLane(Graph& g, Lane lane) : graph_(g), outer_(g.lane_) { g.lane_ = lane; }
@@ -130,7 +130,7 @@ class Graph {
     Lane outer_;
   };
 
-  /// Ops called while it lives compute in the types of a policy (autocast.h); null: as their inputs are.
+  /// Ops called during its lifetime compute in the types of a policy (autocast.h); null: in those of their inputs.
   class Autocast {
    public:
     Autocast(Graph& g, std::optional<AutocastPolicy> policy);
@@ -142,14 +142,14 @@ class Graph {
     Graph& graph_;
     std::optional<AutocastPolicy> outer_;
   };
-  /// What an op of class c computes in here, given an input of type `input`: modules that hold rounded copies of
-  /// weights ask.
+  /// The type in which an op of class c computes here, given an input of type `input`: modules with rounded copies of
+  /// weights use it.
   DType compute_type(OpClass c, DType input) const {
     const DType wanted = autocast_ ? autocast_->of(c) : DType::none;
     return wanted == DType::none ? input : wanted;
   }
 
-  /// Key for counter-based draws: one per call, the same in the same order of recording.
+  /// Key for counter-based random numbers: one per call, the same for the same order of recording.
   std::uint64_t next_rng_stream() { return ++rng_streams_; }
   /// Index of the next record.
   int position() const { return static_cast<int>(program_.records.size()); }
@@ -166,7 +166,7 @@ class Graph {
   };
   struct Value {
     Operand operand;
-    int base;       // value that owns the slot; itself unless a view
+    int base;       // value that owns the slot; the value itself unless it is a view
     Region region;  // in the base
     bool needs_gradient = false;
     // of a base:

@@ -71,7 +71,7 @@ struct Fixture : testing::Test {
 using GraphTest = Fixture;
 using PlanTest = Fixture;
 
-TEST_F(GraphTest, FirstContributionOverwritesLaterOnesAdd) {
+TEST_F(GraphTest, first_contribution_overwrites_later_ones_add) {
   OwnedTensor w(f32({1, 3})), dw(f32({1, 3}));
   set(w.tensor, {1, 2, 3});
   set(dw.tensor, {NAN, NAN, NAN});
@@ -85,7 +85,7 @@ TEST_F(GraphTest, FirstContributionOverwritesLaterOnesAdd) {
   }
 }
 
-TEST_F(GraphTest, ParameterGradientsMayAddToAnEarlierRun) {
+TEST_F(GraphTest, parameter_gradients_may_add_to_an_earlier_run) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
   set(w.tensor, {1, 2});
   const auto build = [&](Write first) {
@@ -101,7 +101,7 @@ TEST_F(GraphTest, ParameterGradientsMayAddToAnEarlierRun) {
   EXPECT_EQ(values(dw.tensor), (std::vector<float>{6, 12}));
 }
 
-TEST_F(GraphTest, SlicesWriteTheirPartAndTheRestIsZero) {
+TEST_F(GraphTest, slices_write_their_part_and_the_rest_is_zero) {
   OwnedTensor w(f32({2, 6})), dw(f32({2, 6}));
   std::iota(w.tensor.ptr<float>(), w.tensor.ptr<float>() + 12, 1.0f);
   Graph g;
@@ -113,7 +113,7 @@ TEST_F(GraphTest, SlicesWriteTheirPartAndTheRestIsZero) {
   EXPECT_EQ(values(dw.tensor), (std::vector<float>{5, 6, 0, 0, 1, 2, 11, 12, 0, 0, 7, 8}));
 }
 
-TEST_F(GraphTest, SliceAndWholeTogether) {
+TEST_F(GraphTest, slice_and_whole_together) {
   OwnedTensor w(f32({1, 4})), dw(f32({1, 4}));
   set(w.tensor, {1, 2, 3, 4});
   for (bool whole_first : {true, false}) {
@@ -127,7 +127,7 @@ TEST_F(GraphTest, SliceAndWholeTogether) {
   }
 }
 
-TEST_F(GraphTest, ReshapeOfASliceKeepsItsStrides) {
+TEST_F(GraphTest, reshape_of_a_slice_keeps_its_strides) {
   Graph g;
   const Var x = g.differentiable_input("x", f32({2, 6}));
   const Var v = g.reshape(g.slice(x, 2, 4), {2, 2, 2});
@@ -137,7 +137,7 @@ TEST_F(GraphTest, ReshapeOfASliceKeepsItsStrides) {
   EXPECT_THROW(g.slice(x, 4, 3), Error);
 }
 
-TEST_F(GraphTest, UnusedParameterGetsAZeroGradient) {
+TEST_F(GraphTest, unused_parameter_gets_a_zero_gradient) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2})), u(f32({1, 2})), du(f32({1, 2}));
   set(w.tensor, {1, 2});
   set(du.tensor, {7, 7});
@@ -156,7 +156,7 @@ TEST_F(GraphTest, UnusedParameterGetsAZeroGradient) {
 }
 
 /// Of two programs that add to the same gradients, one may not reach a parameter that it reads.
-TEST_F(GraphTest, AProgramThatAddsNothingLeavesAnEarlierGradient) {
+TEST_F(GraphTest, a_program_that_adds_nothing_leaves_an_earlier_gradient) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2})), u(f32({1, 2})), du(f32({1, 2}));
   set(w.tensor, {1, 2});
   set(du.tensor, {7, 7});
@@ -169,7 +169,7 @@ TEST_F(GraphTest, AProgramThatAddsNothingLeavesAnEarlierGradient) {
   EXPECT_EQ(values(dw.tensor), (std::vector<float>{2, 4}));
 }
 
-TEST_F(GraphTest, HooksRunBehindTheLastContribution) {
+TEST_F(GraphTest, hooks_run_after_the_last_contribution) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
   Graph g;
   const Var p = g.parameter("w", w.tensor, dw.tensor);
@@ -205,7 +205,7 @@ struct Network {
   }
 };
 
-TEST_F(GraphTest, RecomputeIsBitwiseNeutralAndSmaller) {
+TEST_F(GraphTest, recompute_is_bitwise_neutral_and_smaller) {
   Network plain, thrifty;
   Graph g, h;
   g.backward(plain.loss(g, false));
@@ -219,7 +219,7 @@ TEST_F(GraphTest, RecomputeIsBitwiseNeutralAndSmaller) {
   EXPECT_GT(b.program().records.size(), a.program().records.size());
 }
 
-TEST_F(GraphTest, EagerAndReplayAgreeBitForBit) {
+TEST_F(GraphTest, eager_and_replay_agree_bit_for_bit) {
   Network eager, recorded;
   Graph e({.eager = &stream}), g;
   const Var le = eager.loss(e, false);
@@ -232,7 +232,7 @@ TEST_F(GraphTest, EagerAndReplayAgreeBitForBit) {
   EXPECT_EQ(values(recorded.dw.tensor), values(eager.dw.tensor));
 }
 
-TEST_F(GraphTest, InferenceKeepsNothingForBackward) {
+TEST_F(GraphTest, inference_keeps_nothing_for_backward) {
   Network n;
   Graph train, infer({.inference = true});
   train.backward(n.loss(train, false));
@@ -241,7 +241,7 @@ TEST_F(GraphTest, InferenceKeepsNothingForBackward) {
   EXPECT_LT(plan(infer.program()).live_bytes, plan(train.program()).live_bytes);
 }
 
-TEST_F(GraphTest, ATensorWithoutElementsNeedsNoMemory) {  // devices give out null for it
+TEST_F(GraphTest, a_tensor_without_elements_needs_no_memory) {  // devices give out null for it
   const Tensor nothing(nullptr, f32({0, 4}));
   Graph e({.eager = &stream}), g;
   const Var eager = sum(times(e.parameter("w", nothing, nothing), e.constant("x", nothing)));
@@ -254,7 +254,7 @@ TEST_F(GraphTest, ATensorWithoutElementsNeedsNoMemory) {  // devices give out nu
   EXPECT_EQ(values(exe.tensor(loss)), std::vector<float>{0});
 }
 
-TEST_F(GraphTest, MistakesAreNamed) {
+TEST_F(GraphTest, mistakes_are_named) {
   Graph g, other;
   const Var x = g.differentiable_input("x", f32({2, 2})), y = other.input("y", f32({2, 2}));
   EXPECT_THROW(times(x, y), Error);
@@ -267,7 +267,7 @@ TEST_F(GraphTest, MistakesAreNamed) {
 }
 
 /// What is not there, and memory that is known by another shape.
-TEST_F(GraphTest, VariablesThatAreNotOfTheProgramAreRefused) {
+TEST_F(GraphTest, variables_that_are_not_of_the_program_are_refused) {
   OwnedTensor w(f32({2, 3})), dw(f32({2, 3})), other(f32({2, 3}));
   Graph g;
   const Var p = g.parameter("w", w.tensor, dw.tensor), c = g.constant("c", other.tensor);
@@ -281,7 +281,7 @@ TEST_F(GraphTest, VariablesThatAreNotOfTheProgramAreRefused) {
   EXPECT_THROW(exe.tensor(Var()), Error);
 }
 
-TEST_F(GraphTest, ASecondLossOfTheSameOpsIsRefused) {
+TEST_F(GraphTest, a_second_loss_of_the_same_ops_is_refused) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
   Graph g;
   const Var p = g.parameter("w", w.tensor, dw.tensor);
@@ -291,7 +291,7 @@ TEST_F(GraphTest, ASecondLossOfTheSameOpsIsRefused) {
 }
 
 /// y = a w^T + x hands dy to x as it is: no copy, and the same gradient as that of separate ops.
-TEST_F(GraphTest, AGradientThatPassesThroughIsNotCopied) {
+TEST_F(GraphTest, a_gradient_that_passes_through_is_not_copied) {
   OwnedTensor w({{8, 8}, DType::f32}), dw({{8, 8}, DType::f32}), x({{4, 8}, DType::f32}), dx({{4, 8}, DType::f32});
   for (int i = 0; i < 64; ++i) w.tensor.ptr<float>()[i] = Rng{3, 1}.uniform(static_cast<std::uint64_t>(i));
   for (int i = 0; i < 32; ++i) x.tensor.ptr<float>()[i] = Rng{3, 2}.uniform(static_cast<std::uint64_t>(i));
@@ -318,7 +318,7 @@ TEST_F(GraphTest, AGradientThatPassesThroughIsNotCopied) {
   EXPECT_NE(gradients[0], std::vector<float>(gradients[0].size(), 0.0f));
 }
 
-TEST_F(GraphTest, TextNamesRecordsAndTotals) {
+TEST_F(GraphTest, text_names_records_and_totals) {
   Network n;
   Graph g;
   g.backward(n.loss(g, true));
@@ -327,7 +327,7 @@ TEST_F(GraphTest, TextNamesRecordsAndTotals) {
     EXPECT_NE(text.find(word), std::string::npos) << word;
 }
 
-TEST_F(PlanTest, NoTwoLiveSlotsShareBytes) {
+TEST_F(PlanTest, no_two_live_slots_share_bytes) {
   Network n;
   Graph g;
   g.backward(n.loss(g, false));
@@ -365,7 +365,7 @@ Recording random_program(int records, std::uint64_t seed) {
   return g.finish();
 }
 
-TEST_F(PlanTest, AnInputThatNoRecordReadsHasAPlace) {
+TEST_F(PlanTest, an_input_that_no_record_reads_has_a_place) {
   Graph g;
   const Var x = g.keep(g.input("x", {{3}, DType::f32}));
   const Instance exe(g.finish());
@@ -375,7 +375,7 @@ TEST_F(PlanTest, AnInputThatNoRecordReadsHasAPlace) {
   EXPECT_EQ(exe.plan().worst_record, -1);
 }
 
-TEST_F(PlanTest, WithinATenthOfTheLiveBytes) {
+TEST_F(PlanTest, within_a_tenth_of_the_live_bytes) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto plan = hpcdl::plan(random_program(300, seed).program);
     EXPECT_GE(plan.arena_bytes, plan.live_bytes);
@@ -383,7 +383,7 @@ TEST_F(PlanTest, WithinATenthOfTheLiveBytes) {
   }
 }
 
-TEST_F(PlanTest, PlannedPeakIsMeasuredPeak) {
+TEST_F(PlanTest, planned_peak_is_measured_peak) {
   Network n;
   Graph g;
   g.backward(n.loss(g, false));

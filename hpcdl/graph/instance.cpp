@@ -34,7 +34,7 @@ Instance::Instance(const Pass& pass, std::shared_ptr<Buffer> arena, Device devic
 Instance::Instance(Recording recorded, std::shared_ptr<Buffer> arena, Device device)
     : Instance(hpcdl::planned(std::move(recorded.program)), std::move(recorded.bindings), std::move(arena), device) {}
 
-// Here, not in every file that holds one: they destroy a dozen members.
+// Defined here, and not in every file that uses it, because it destroys a dozen members.
 Instance::Instance(Instance&&) noexcept = default;
 Instance& Instance::operator=(Instance&&) noexcept = default;
 Instance::~Instance() = default;
@@ -54,7 +54,7 @@ Tensor Instance::resolve(const Operand& o) const {
   const auto at = static_cast<std::size_t>(o.slot);
   const auto& slot = program().slots[at];
   const Tensor memory = slot.kind == SlotKind::state ? bindings_.memory(slot.name) : Tensor();
-  if (slot.kind == SlotKind::state && slot.spec.bytes() > 0) {  // nothing has no place: null on some devices
+  if (slot.kind == SlotKind::state && slot.spec.bytes() > 0) {  // an empty tensor has no memory: null on some devices
     require(memory && memory.spec() == slot.spec && memory.is_contiguous(), "program",
             "\"{}\" must be bound to a contiguous {}, got {}", slot.name, to_string(slot.spec),
             memory ? to_string(memory.spec()) : "nothing");
@@ -71,8 +71,8 @@ void Instance::run_queued(Stream& s) const {
   walk(s);
 }
 
-/// Every record on the stream of its lane, after what it must wait for. All of it comes after what is queued on `s`, and
-/// before what will be.
+/// Runs every record on the stream of its lane, after what it must wait for. All of them come after earlier work of `s`
+/// and before later work.
 void Instance::walk(Stream& s) const {
   if (dependencies_.one_lane) {
     for (const auto& step : steps_) step.run(s, step.operands, step.args);

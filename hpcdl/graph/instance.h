@@ -1,5 +1,5 @@
 #pragma once
-// A planned program bound to memory, to ranks and to a device: walking the records is all that is left to do.
+// A planned program bound to memory, to ranks and to a device: running it only walks the records.
 
 #include <functional>
 #include <memory>
@@ -16,9 +16,9 @@ namespace hpcdl {
 
 class Instance {
  public:
-  /// Allocates on `device`: that of the memory in `bindings` and of the stream it will run on. Everything that records
-  /// of the program name has to be bound. `arena` may be shared by instances that never run at the same time; it is
-  /// used when it is large enough and replaced by a larger one otherwise.
+  /// Allocates on `device`, which is that of the memory in `bindings` and of its stream. Everything that records
+  /// of the program name must be bound. `arena` may be shared by instances that never run at the same time; it is
+  /// used if it is large enough and replaced by a larger one otherwise.
   Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
            Device device = {});
   explicit Instance(const Pass& pass, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
@@ -27,18 +27,18 @@ class Instance {
   Instance& operator=(Instance&&) noexcept;
   ~Instance();
 
-  /// Runs all records in order. What lies on other lanes than `compute` is done when this returns; on a GPU, when the
-  /// stream gets there.
+  /// Runs all records in order. Records on other lanes are done, too, when this returns; on a GPU, before later work of
+  /// the stream.
   void run(Stream& s) const {
     if (s.device().is_cuda()) return run_queued(s);
     if (!dependencies_.one_lane) return run(s, 0, static_cast<int>(steps_.size()), {});
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
   }
-  /// GPU: walks the records once into a graph that run() launches from then on. On a CPU nothing is left to save.
+  /// GPU: captures the records once as a graph that run() launches from then on. On a CPU this does nothing.
   void capture(Stream& s);
   bool captured() const { return static_cast<bool>(capture_); }
-  /// Runs records [begin, end), for profiles and hunts for NaN, and calls `after(record)` after each. On a CPU it calls
-  /// `waited(record, when it ran)` after it has waited for a record that other threads went on with. On a GPU all of
+  /// Runs records [begin, end) and calls `after(record)` after each: for profiling and NaN searches. On a CPU it calls
+  /// `waited(record, when it ran)` after it has waited for a record that was left to other threads. On a GPU all of
   /// them run on `s`.
   void run(Stream& s, int begin, int end, const std::function<void(int)>& after,
            const std::function<void(int, Ticket::Span)>& waited = {}) const;
@@ -72,12 +72,12 @@ class Instance {
 
   std::shared_ptr<const Planned> planned_;
   Bindings bindings_;
-  std::vector<std::byte> args_;  // the program's, with their Bounds set; empty where it has none
+  std::vector<std::byte> args_;  // those of the program, with their Bounds set; empty if it has none
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;
   LaneDependencies dependencies_;
-  mutable std::vector<Ticket> tickets_;  // CPU: by record, of the run that is under way
+  mutable std::vector<Ticket> tickets_;  // CPU: by record, of the current run
   // GPU: the streams of the lanes but `compute`, made when they are first needed, and the same with the step parameters
   // of the stream that they serve.
   mutable std::vector<Stream> own_, lanes_;

@@ -1,5 +1,5 @@
 #pragma once
-// Programs whose records lie on several lanes: which record has to wait for which.
+// For programs whose records are on several lanes: which record has to wait for which.
 
 #include <array>
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace hpcdl {
 
-/// Order that lanes do not give by themselves. Memory decides, not slots: the planner reuses bytes as soon as the last
-/// record that touches them has been passed in program order, and a record on another lane may still be at work then.
+/// Dependencies that lanes do not already ensure. Determined by memory, not by slots: the planner reuses bytes as soon as
+/// the last record that touches them has passed in program order, and a record on another lane may still be working then.
 struct LaneDependencies {
   /// Per record: records of other lanes that must be done, at most one of each lane. They imply the earlier ones.
   std::vector<std::vector<int>> waits;

@@ -36,7 +36,7 @@ LaneDependencies dependencies_of(const Instance& exe) {
   return lane_dependencies(exe.program(), lanes, operands, false);
 }
 
-TEST(Lanes, EventsOnlyWhereADependencyCrosses) {
+TEST(lanes, wait_only_where_a_dependency_crosses) {
   Graph g;
   const Spec spec{{4, 8}, DType::f32};
   const Var x = g.input("x", spec);
@@ -57,7 +57,7 @@ TEST(Lanes, EventsOnlyWhereADependencyCrosses) {
   EXPECT_EQ(found.last, (std::array<int, kLanes>{-1, 2, -1}));
 }
 
-TEST(Lanes, ReusedMemoryIsWaitedFor) {
+TEST(lanes, wait_for_reused_memory) {
   Graph g;
   const Spec spec{{64, 64}, DType::f32};
   const Var x = g.input("x", spec);
@@ -86,7 +86,7 @@ struct Exchanging {
   }
 };
 
-TEST(Lanes, ExchangesOfAGpuAreOneChain) {
+TEST(lanes, chain_the_exchanges_of_a_gpu) {
   Graph g;
   const Exchanging::RecordArgs none;
   std::vector<Lane> lanes;
@@ -107,7 +107,7 @@ TEST(Lanes, ExchangesOfAGpuAreOneChain) {
 /// Records of random lanes over random ranges of one block. What the waits and the order of each lane imply must order
 /// every two records that conflict, found by comparing all pairs; and a wait must be for a conflict, or for a record
 /// that ordered one.
-TEST(Lanes, OrderEveryConflictOfRandomPrograms) {
+TEST(lanes, order_every_conflict_of_random_programs) {
   constexpr int kRecords = 60;
   std::vector<float> block(64);
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
@@ -206,7 +206,7 @@ struct AddOne {
   }
 };
 
-class Tickets : public ::testing::Test {
+class tickets : public ::testing::Test {
  protected:
   /// On `lane`: x += 1; b += 1. Else: a = softmax(c), y = softmax(x).
   Instance record(Lane lane) {
@@ -248,7 +248,7 @@ class Tickets : public ::testing::Test {
   std::vector<std::string> order_;
 };
 
-TEST_F(Tickets, AreWaitedForWhereMemoryIsSharedAndAtTheEnd) {
+TEST_F(tickets, are_waited_for_where_memory_is_shared_and_at_the_end) {
   const auto at_once = run(record(Lane::compute));
   EXPECT_EQ(started, 0);
   order_.clear();
@@ -261,7 +261,7 @@ TEST_F(Tickets, AreWaitedForWhereMemoryIsSharedAndAtTheEnd) {
   }
 }
 
-TEST_F(Tickets, AreAllWaitedForWhenOneFails) {
+TEST_F(tickets, are_all_waited_for_when_one_fails) {
   const auto exe = record(Lane::reduce);
   EXPECT_THROW(run(exe, -8), Error);  // both fail: the first is told, and no thread is left with the memory
   EXPECT_EQ(started, 2);
@@ -270,7 +270,7 @@ TEST_F(Tickets, AreAllWaitedForWhenOneFails) {
   EXPECT_EQ(done, 2);
 }
 
-TEST(GpuLanes, TheSameBitsAsOnOneLane) {
+TEST(gpu_lanes, the_same_bits_as_on_one_lane) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const auto device = Device::cuda(0);
   Pool pool(2);

@@ -84,8 +84,8 @@ std::int64_t place_by_time(std::vector<Item> items, int records, std::vector<std
   return top;
 }
 
-/// Places slots by falling size at the lowest address free during their whole life ("greedy by size", Pisarchyk & Lee,
-/// "Efficient memory management for deep neural net inference", 2020). Quadratic.
+/// Places slots by descending size at the lowest address that is free during their whole life ("greedy by size",
+/// Pisarchyk & Lee, "Efficient memory management for deep neural net inference", 2020). Quadratic.
 std::int64_t place_by_size(std::vector<Item> items, std::vector<std::int64_t>& offset) {
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.size > b.size; });
   std::vector<Item> placed;  // by offset
@@ -120,7 +120,7 @@ Plan plan(const Program& program) {
   Plan out;
   out.offset.assign(program.slots.size(), -1);
   out.lifetime = lifetimes(program);
-  const auto records = std::max(static_cast<int>(program.records.size()), 1);  // without any, inputs have a place
+  const auto records = std::max(static_cast<int>(program.records.size()), 1);  // inputs have memory even without any
   std::vector<Item> items;
   std::vector<std::int64_t> delta(static_cast<std::size_t>(records) + 1);
   for (std::size_t s = 0; s < program.slots.size(); ++s) {

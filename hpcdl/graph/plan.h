@@ -1,5 +1,5 @@
 #pragma once
-// The memory planner: a fixed place in one arena for every slot, known before anything runs.
+// The memory planner: a fixed position in one arena for every slot, known before anything runs.
 
 #include "hpcdl/program/program.h"
 
@@ -14,7 +14,7 @@ struct Plan {
 
   std::vector<std::int64_t> offset;  // per slot, bytes from the arena's start; -1: not in the arena
   std::vector<Lifetime> lifetime;    // per slot
-  std::int64_t arena_bytes = 0;      // = peak: the arena is no larger than what some record needs
+  std::int64_t arena_bytes = 0;      // = peak: the arena is not larger than what some record needs
   std::int64_t live_bytes = 0;       // sum of live slots at the worst record: no plan can be smaller
   int worst_record = -1;
 };

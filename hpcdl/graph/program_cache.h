@@ -1,5 +1,5 @@
 #pragma once
-// Passes of a model that were recorded and planned once, for all who run them: training, evaluation, generation.
+// Passes of a model that are recorded and planned once, for all users: training, evaluation, generation.
 
 #include <functional>
 #include <map>
@@ -15,11 +15,11 @@
 
 namespace hpcdl {
 
-/// A program with the plan of its memory: what any number of instances share.
+/// A program with the plan of its memory, shared by any number of instances.
 struct Planned {
   Program program;
   Plan plan;
-  std::vector<Var> inputs, outputs;  // what a caller fills before a run, and reads after it
+  std::vector<Var> inputs, outputs;  // tensors that a caller fills before a run, and reads after it
 };
 
 /// Makes the plan.
@@ -33,13 +33,13 @@ struct Pass {
   static Pass of(Graph& g, std::vector<Var> inputs = {}, std::vector<Var> outputs = {});
 };
 
-/// Any number of threads may ask for passes at the same time.
+/// Any number of threads may request passes at the same time.
 class ProgramCache {
  public:
-  /// The pass that is known by `key`, which says what it computes, of which shapes and with which options. `record`
-  /// makes it where nobody has asked for it before.
+  /// The pass with this `key`, which must contain what it computes, its shapes and its options. `record`
+  /// makes it at the first request.
   std::shared_ptr<const Pass> pass(const std::string& key, const std::function<Pass()>& record);
-  /// Forgets all passes, because what they are bound to moves. Instances keep theirs.
+  /// Forgets all passes, because the memory to which they are bound moves. Instances keep theirs.
   void clear();
 
  private:

@@ -46,7 +46,7 @@ TEST(program_cache, instances_of_one_pass_have_memory_of_their_own) {
   EXPECT_FLOAT_EQ(b.output(0).ptr<float>()[7], 1);
 }
 
-TEST(program_cache, what_it_forgets_stays_with_those_who_have_it) {
+TEST(program_cache, forgotten_passes_stay_valid_for_their_users) {
   ProgramCache cache;
   int recorded = 0;
   const auto ask = [&](const std::string& key) { return cache.pass(key, [&] { return ++recorded, softmax_of(8); }); };

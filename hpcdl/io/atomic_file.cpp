@@ -19,14 +19,14 @@ bool same_file(int fd, const fs::path& path) {
   return ::fstat(fd, &a) == 0 && ::stat(path.c_str(), &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-/// What `path` leads to: a rename would put the file in place of a link, and leave what it points to as it was.
+/// Resolves links: a rename would replace a link, and leave the file that it points to unchanged.
 fs::path behind_links(const fs::path& path) {
   std::error_code none;
   const fs::path target = fs::is_symlink(path, none) ? fs::canonical(path, none) : path;
   return target.empty() ? path : target;
 }
 
-/// /dev/null and its like are written to as they are: a rename would put a file in their place.
+/// Devices such as /dev/null are written directly: a rename would replace them by a file.
 bool is_stream(const fs::path& path) {
   std::error_code none;
   const auto status = fs::status(path, none);
@@ -47,12 +47,12 @@ fs::path aside_of(const fs::path& path) {
   return path.parent_path() / (std::string(kAsidePrefix) + path.filename().string());
 }
 
-/// The process that held it before may have renamed it away while this one opened it: then this one holds a finished
+/// The process that held the lock may have renamed the file while this one opened it: then this one has a finished
 /// file, and tries again.
 Aside open_aside(const fs::path& aside, const fs::path& path) {
   for (;;) {
     std::error_code none;
-    const bool begins = !fs::exists(aside, none);  // what is there may be another process's, until it is locked
+    const bool begins = !fs::exists(aside, none);  // until it is locked, the file may belong to another process
     Unfinished unfinished = begins ? Unfinished(aside) : Unfinished();
     Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!fd) fail_file(path, "create", errno);

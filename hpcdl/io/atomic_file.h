@@ -11,29 +11,30 @@
 
 namespace hpcdl::io {
 
-/// Where what is to become `path` is written: in the same folder, with this before its name.
+/// Prefix of the name under which the file is written, in the same folder.
 inline constexpr std::string_view kAsidePrefix = ".tmp-";
 fs::path aside_of(const fs::path& path);
 struct Aside {
   Fd fd;
-  Unfinished unfinished;  // behind fd: what is no longer listed may become another process's
+  Unfinished unfinished;  // after fd: a file that is no longer listed may be reused by another process
 };
-/// Creates the file `aside`, empty, for one process at a time, as long as it stays open: throws Error while another one
-/// writes what is to become `path`. A leftover of a killed writer is reused.
+/// Creates the empty file `aside` for one process at a time, while it is open: throws Error while another process
+/// writes `path`. A leftover of a killed writer is reused.
 Aside open_aside(const fs::path& aside, const fs::path& path);
 
 /// Every failure (disk full, no permission, ...) throws Error and leaves neither a half file nor the old one changed.
 class AtomicFile {
  public:
-  /// See open_aside() for what it throws. A symbolic link stays, and what it points to is written; so is a device or a
-  /// pipe, which gets the bytes at once, and takes them in order alone.
+  /// See open_aside() for what it throws. A symbolic link stays, and its target is written; a device or a
+  /// pipe gets the bytes at once, and only in order.
   explicit AtomicFile(const fs::path& path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
-  /// Without commit() nothing remains.
+  /// Without commit() no file remains.
   ~AtomicFile();
 
-  /// Asks the file system for the space now, so that a full disk is met before the work. A hint: may do nothing.
+  /// Asks the file system for the space now, so that a full disk is noticed before the work. Only a hint, which may do
+  /// nothing.
   void reserve(std::int64_t bytes);
   void append(std::string_view text) { append(std::as_bytes(std::span(text))); }
   void append(std::span<const std::byte> bytes);

@@ -22,7 +22,7 @@ int files_in(const fs::path& folder) {
   return static_cast<int>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
 }
 
-TEST(AtomicFile, CommitReplacesAndAbandonLeavesTheOldOne) {
+TEST(atomic_file, commit_replaces_and_abandon_leaves_the_old_one) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a", "old");
   {
@@ -35,7 +35,7 @@ TEST(AtomicFile, CommitReplacesAndAbandonLeavesTheOldOne) {
   EXPECT_EQ(files_in(tmp.path()), 1);
 }
 
-TEST(AtomicFile, WritesAtOffsetsInAnyOrder) {
+TEST(atomic_file, writes_at_offsets_in_any_order) {
   const TempFolder tmp;
   AtomicFile file(tmp / "a");
   file.reserve(6);
@@ -46,7 +46,7 @@ TEST(AtomicFile, WritesAtOffsetsInAnyOrder) {
   EXPECT_EQ(read_file(tmp / "a"), "abcdef");
 }
 
-TEST(AtomicFile, ReusesALeftoverAndRefusesASecondWriter) {
+TEST(atomic_file, reuses_a_leftover_and_refuses_a_second_writer) {
   const TempFolder tmp;
   { std::unique_ptr<FILE, int (*)(FILE*)>(fopen((tmp / ".tmp-a").c_str(), "w"), fclose); }
   AtomicFile first(tmp / "a");
@@ -57,7 +57,7 @@ TEST(AtomicFile, ReusesALeftoverAndRefusesASecondWriter) {
   EXPECT_EQ(files_in(tmp.path()), 1);
 }
 
-TEST(AtomicFile, WritesBehindALink) {
+TEST(atomic_file, writes_the_target_of_a_link) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a", "old");
   fs::create_symlink("a", tmp / "link");
@@ -67,7 +67,7 @@ TEST(AtomicFile, WritesBehindALink) {
 }
 
 // As root, a rename would turn /dev/null into a file, for every program of the machine. A pipe stands in for it.
-TEST(AtomicFile, WhatIsNoFileStaysWhatItIs) {
+TEST(atomic_file, devices_and_pipes_are_not_replaced) {
   const TempFolder tmp;
   const fs::path pipe = tmp / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -85,7 +85,7 @@ TEST(AtomicFile, WhatIsNoFileStaysWhatItIs) {
 }
 
 // The limit on file size stands in for a full disk: the same write(2) fails in the same place.
-TEST(AtomicFile, AFailingWriteLeavesNothing) {
+TEST(atomic_file, a_failing_write_leaves_nothing) {
   const TempFolder tmp;
   const pid_t child = fork();
   if (child == 0) {
@@ -105,7 +105,7 @@ TEST(AtomicFile, AFailingWriteLeavesNothing) {
   EXPECT_EQ(files_in(tmp.path()), 0);
 }
 
-TEST(AtomicFile, NoPermissionIsAClearError) {
+TEST(atomic_file, no_permission_is_a_clear_error) {
   const TempFolder tmp;
   const pid_t child = fork();
   if (child == 0) {
@@ -126,7 +126,7 @@ TEST(AtomicFile, NoPermissionIsAClearError) {
 }
 
 /// As /dev/stdout in front of a pipe.
-TEST(AtomicFile, APipeGetsTheBytesInOrder) {
+TEST(atomic_file, a_pipe_gets_the_bytes_in_order) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const Fd out(ends[0]), in(ends[1]);
@@ -140,7 +140,7 @@ TEST(AtomicFile, APipeGetsTheBytesInOrder) {
   EXPECT_STREQ(found, "one two");
 }
 
-TEST(MakeFolder, SaysWhereALinkLeadsNowhere) {
+TEST(make_folder, says_where_a_link_leads_nowhere) {
   const TempFolder tmp;
   fs::create_symlink("nowhere", tmp / "link");
   try {
@@ -153,7 +153,7 @@ TEST(MakeFolder, SaysWhereALinkLeadsNowhere) {
   }
 }
 
-TEST(ReadFile, RefusesWhatIsTooLarge) {
+TEST(read_file, refuses_files_that_are_too_large) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a", "12345");
   EXPECT_EQ(read_file(tmp / "a", 5), "12345");

@@ -43,7 +43,7 @@ void merge_by_scan(const MergeTable& merges, std::vector<TokenId>& ids, std::siz
   ids.resize(begin + n);
 }
 
-/// The same for long words: a linked list and a heap, n log n.
+/// The same for long words, with a linked list and a heap: n log n.
 class HeapMerge {
  public:
   HeapMerge(const MergeTable& merges, std::span<const TokenId> ids) : merges_(merges), id_(ids.begin(), ids.end()) {
@@ -205,7 +205,7 @@ void BpeModel::initial_symbols(std::string_view word, std::vector<TokenId>& out)
     const TokenId id = byte_id_[static_cast<unsigned char>(c)];
     if (id >= 0) out.push_back(id);
     if (id < 0 && unk_id_ >= 0 && !(after_unk && vocab_.fuse_unk)) out.push_back(unk_id_);
-    // Only a known byte ends a row of unknown ones.
+    // A run of unknown bytes ends at a known byte.
     after_unk = id < 0;
   }
 }

@@ -46,11 +46,11 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-/// What a BPE model is made of, as tokenizer.json spells it.
+/// The parts of a BPE model, as tokenizer.json spells them.
 struct BpeVocab {
-  std::vector<std::pair<std::string, TokenId>> tokens = {};  // byte-level spelling, id; any order
+  std::vector<std::pair<std::string, TokenId>> tokens = {};  // byte-level spelling and id, in any order
   std::vector<std::pair<TokenId, TokenId>> merges = {};      // by rank
-  bool ignore_merges = false;                                // a word that is a token is that token
+  bool ignore_merges = false;                                // a whole word that is a token is not split
   std::string unk = {};  // token for a byte without one; empty: such a byte is dropped
   bool fuse_unk = false;
 };
@@ -84,7 +84,7 @@ class BpeModel {
   TokenId size_ = 0;
 };
 
-/// Encodes words through a bounded memory of earlier ones. For one thread.
+/// Encodes words with a bounded cache of earlier ones. For one thread.
 class BpeCache {
  public:
   explicit BpeCache(const BpeModel& model);

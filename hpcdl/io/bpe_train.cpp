@@ -17,7 +17,7 @@ std::uint64_t key_of(Pair p) {
   return std::uint64_t{static_cast<std::uint32_t>(p.first)} << 32 | static_cast<std::uint32_t>(p.second);
 }
 
-/// Pair -> a dense number, and per pair its count and the words to visit when it is merged next.
+/// Maps a pair to a dense number; per pair, its count and the words to visit when it is merged.
 class PairTable {
  public:
   struct Entry {
@@ -59,7 +59,7 @@ struct Candidate {
   bool operator<(const Candidate& o) const { return count != o.count ? count < o.count : pair > o.pair; }
 };
 
-/// Symbol: what holds an id; two bytes where the vocabulary has no more.
+/// Symbol: the type of an id; two bytes if that is enough for the vocabulary.
 template <class Symbol> class Trainer {
  public:
   Trainer(WordCounts words, const BpeTraining& training) : training_(training) {
@@ -159,8 +159,9 @@ template <class Symbol> class Trainer {
     queue_touched();
   }
 
-  /// The counts that the pairs at the edges of each merged pair lose and gain. The merged pair keeps its own count, and
-  /// overlapping occurrences are counted as they come: the library does so, and its order of merges shows it.
+  /// Updates the counts of the pairs next to each merged pair. The merged pair keeps its own count, and
+  /// overlapping occurrences are counted as they come, because the library does so, and its order of merges depends on
+  /// it.
   void merge_in_word(std::uint32_t w, Pair pair, TokenId merged) {
     Symbol* s = symbols_.data() + begin_[w];
     const std::uint32_t n = length_[w];
@@ -184,7 +185,7 @@ template <class Symbol> class Trainer {
     length_[w] = out;
   }
 
-  /// Gives the spellings away: of a text that is one long word, they take as much as the text.
+  /// Moves the spellings out: for a text that is one long word, they are as large as the text.
   BpeVocab finish() {
     BpeVocab vocab;
     for (std::size_t i = 0; i < spelling_.size(); ++i)
@@ -200,7 +201,7 @@ template <class Symbol> class Trainer {
   static TokenId id_of(Symbol s) { return static_cast<TokenId>(s); }
 
   const BpeTraining& training_;
-  std::deque<std::string> spelling_;  // a deque: they stay where id_ looks for them
+  std::deque<std::string> spelling_;  // a deque, so that the strings to which id_ refers stay in place
   std::unordered_map<std::string_view, TokenId> id_;
   std::array<TokenId, 256> byte_id_{};
   // Words as rows of symbols in one buffer; a row only shrinks.

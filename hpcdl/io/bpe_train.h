@@ -18,7 +18,7 @@ struct BpeTraining {
   int vocab_size = 0;
   std::vector<std::string> special = {};                   // take the first ids
   std::int64_t min_count = 1;                              // a pair seen less often is not merged
-  std::function<void(int done, int total)> progress = {};  // tokens so far
+  std::function<void(int done, int total)> progress = {};  // called with the number of tokens so far
 };
 
 /// Throws Error when the vocabulary has no room for the bytes and the special tokens. May return fewer tokens than

@@ -42,7 +42,7 @@ void remove_safely(const fs::path& path) {
   remove_tree(aside);
 }
 
-/// Not one that a user has renamed, to keep it or to look at it: such a folder is never removed.
+/// Not a folder that a user has renamed to keep it: such a folder is never removed.
 bool is_step_name(const std::string& name) {
   constexpr std::string_view kBegin = "step_";
   return name.starts_with(kBegin) && name.size() > kBegin.size() &&
@@ -80,7 +80,7 @@ std::int64_t next_serial(const std::vector<Found>& all) {
   return 1;
 }
 
-/// Puts `aside` at `path`; a folder already there changes places with it in one step, so that one of them is always
+/// Moves `aside` to `path`; an existing folder is exchanged with it in one step, so that one of them is always
 /// there.
 void put_in_place(const fs::path& aside, const fs::path& path) {
   std::error_code ignored;
@@ -115,8 +115,8 @@ void Checkpoints::lock_and_clean() {
     if (path.filename().string().starts_with(kAside)) remove_tree(path);
 }
 
-/// A folder of the same path that another host has for itself may even hold checkpoints: rank 0 writes a word into its
-/// lock, and the others look for it.
+/// Another host may have its own folder with the same path, even with checkpoints: rank 0 writes a word into its
+/// lock file, and the others check for it.
 void Checkpoints::expect_one_folder() {
   const fs::path lock = folder_ / ".lock";
   std::string word;
@@ -178,7 +178,7 @@ void Checkpoints::prune(const fs::path& newest) {
   const auto all = list_checkpoints(folder_);
   std::int64_t kept = 0;
   for (const auto& c : all) {
-    // Damaged ones count for nothing: they must not push out a whole one.
+    // Damaged checkpoints are not counted, so that they do not replace whole ones.
     const bool whole = c.serial != Found::kUnreadable;
     if (c.path == newest || (whole && kept < keep_)) kept += whole;
     else remove_safely(c.path);

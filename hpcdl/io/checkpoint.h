@@ -15,10 +15,10 @@ class Checkpoints {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  /// Makes the folder, removes what killed saves left, and holds a lock until destroyed; throws Error when another
+  /// Makes the folder, removes the remains of killed saves, and holds a lock until destroyed; throws Error if another
   /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: those that write; it
-  /// outlives this; null: this process alone. All calls are collective then, and fail on all ranks or on none. A folder
-  /// that not all ranks see is an Error here, not when hours of training are to be saved.
+  /// must outlive this; null: only this process. With ranks, all calls are collective, and fail on all ranks or on
+  /// none. A folder that some rank does not see is an Error here, and not only when hours of training have to be saved.
   explicit Checkpoints(const fs::path& folder, std::int64_t keep = 0, Ranks* ranks = nullptr);
   Checkpoints(const Checkpoints&) = delete;
 
@@ -27,10 +27,10 @@ class Checkpoints {
   /// Returns its folder.
   fs::path save(const TrainState& state, const CheckpointContent& content);
 
-  /// resume: "none"; "auto": the newest whole checkpoint of `folder`, where each damaged one gives a warning; or the
-  /// path of one checkpoint. Everything is read and verified. Nothing when there is no checkpoint to resume from.
-  /// Throws Error when the named one is damaged, or when there are some and all are.
-  /// With `ranks` each verifies a share, all come to the same answer, and rank 0 warns.
+  /// resume: "none"; "auto": the newest whole checkpoint of `folder`, with a warning for each damaged one; or the
+  /// path of one checkpoint. Everything is read and verified. Returns nothing if there is no checkpoint to resume from.
+  /// Throws Error if the named one is damaged, or if all of them are.
+  /// With `ranks` each verifies a share, all get the same result, and rank 0 warns.
   static std::optional<CheckpointInfo> find(const fs::path& folder, const std::string& resume, const Warn& warn,
                                             Ranks* ranks = nullptr);
 

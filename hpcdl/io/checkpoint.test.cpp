@@ -28,7 +28,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
 }
 const Checkpoints::Warn kQuiet = [](const std::string&) {};
 
-TEST(Checkpoint, RoundTripsTensorsAndState) {
+TEST(checkpoint, round_trips_tensors_and_state) {
   const TempFolder tmp;
   const ToyRun saved(7);
   Checkpoints store(tmp / "c");
@@ -46,7 +46,7 @@ TEST(Checkpoint, RoundTripsTensorsAndState) {
   EXPECT_EQ(TensorFolder::open(path).at("b.weight").dtype(), DType::bf16);
 }
 
-TEST(Checkpoint, FindKnowsNoneAutoAndPath) {
+TEST(checkpoint, find_knows_none_auto_and_path) {
   const TempFolder tmp;
   EXPECT_FALSE(Checkpoints::find(tmp / "missing", "auto", kQuiet));
   Checkpoints store(tmp.path());
@@ -58,7 +58,7 @@ TEST(Checkpoint, FindKnowsNoneAutoAndPath) {
   EXPECT_THROW(Checkpoints::find(tmp.path(), "step_9", kQuiet), Error);
 }
 
-TEST(Checkpoint, KeepsTheNewestByWhenTheyWereWritten) {
+TEST(checkpoint, keeps_the_newest_by_when_they_were_written) {
   const TempFolder tmp;
   Checkpoints store(tmp.path(), 2);
   for (const int step : {10, 20, 30, 5}) store.save(ToyRun(step).state(), ToyRun(step).content());  // went back to 5
@@ -66,7 +66,7 @@ TEST(Checkpoint, KeepsTheNewestByWhenTheyWereWritten) {
   EXPECT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 5);
 }
 
-TEST(Checkpoint, SavingAStepAgainReplacesIt) {
+TEST(checkpoint, saving_a_step_again_replaces_it) {
   const TempFolder tmp;
   Checkpoints store(tmp.path(), 1);
   store.save(ToyRun(3).state(), ToyRun(99).content());
@@ -77,7 +77,7 @@ TEST(Checkpoint, SavingAStepAgainReplacesIt) {
   EXPECT_EQ(names_in(tmp.path()), (std::vector<std::string>{".lock", "latest", "step_00000003"}));
 }
 
-TEST(Checkpoint, LeftoversAreRemovedAndTwoWritersRefused) {
+TEST(checkpoint, leftovers_are_removed_and_two_writers_refused) {
   const TempFolder tmp;
   make_folder(tmp / ".tmp-step_00000009");
   write_file_atomic(tmp / ".tmp-step_00000009/x", "x");
@@ -87,7 +87,7 @@ TEST(Checkpoint, LeftoversAreRemovedAndTwoWritersRefused) {
   EXPECT_THROW(Checkpoints other(tmp.path()), Error);
 }
 
-TEST(Checkpoint, ADifferentConfigurationIsAClearError) {
+TEST(checkpoint, a_different_configuration_is_a_clear_error) {
   const TempFolder tmp;
   Checkpoints store(tmp.path());
   const fs::path path = store.save(ToyRun(1).state(), ToyRun(1).content());
@@ -102,7 +102,7 @@ TEST(Checkpoint, ADifferentConfigurationIsAClearError) {
   EXPECT_THROW(load_checkpoint(path, run.model(), {}), Error);
 }
 
-TEST(Checkpoint, ADamagedByteAnywhereFallsBackToTheOneBefore) {
+TEST(checkpoint, a_damaged_byte_anywhere_falls_back_to_the_one_before) {
   const TempFolder tmp;
   {
     Checkpoints store(tmp.path());
@@ -133,7 +133,7 @@ TEST(Checkpoint, ADamagedByteAnywhereFallsBackToTheOneBefore) {
   EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error) << "all damaged must not look like a fresh start";
 }
 
-TEST(Checkpoint, WhatSomebodyHasNamedOtherwiseStays) {
+TEST(checkpoint, folders_with_other_names_stay) {
   const TempFolder tmp;
   Checkpoints store(tmp.path(), 1);
   store.save(ToyRun(1).state(), ToyRun(1).content());
@@ -146,7 +146,7 @@ TEST(Checkpoint, WhatSomebodyHasNamedOtherwiseStays) {
   EXPECT_EQ(Checkpoints::find(tmp.path(), (tmp / "step_00000001_best").string(), kQuiet)->state.step, 1);
 }
 
-TEST(Checkpoint, NonFiniteScalarsAreRefused) {
+TEST(checkpoint, non_finite_scalars_are_refused) {
   const TempFolder tmp;
   Checkpoints store(tmp.path());
   TrainState state = ToyRun(1).state();
@@ -178,7 +178,7 @@ int failing_save(const fs::path& folder, const std::function<bool()>& break_it, 
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(Checkpoint, AFullDiskKeepsTheEarlierOnes) {
+TEST(checkpoint, a_full_disk_keeps_the_earlier_ones) {
   const TempFolder tmp;
   EXPECT_EQ(failing_save(
                 tmp / "limit",
@@ -191,7 +191,7 @@ TEST(Checkpoint, AFullDiskKeepsTheEarlierOnes) {
             0);
 }
 
-TEST(Checkpoint, AFullFileSystemKeepsTheEarlierOnes) {
+TEST(checkpoint, a_full_file_system_keeps_the_earlier_ones) {
   const TempFolder tmp;
   make_folder(tmp / "small");
   if (mount("tmpfs", (tmp / "small").c_str(), "tmpfs", 0, "size=256k") != 0)
@@ -209,7 +209,7 @@ TEST(Checkpoint, AFullFileSystemKeepsTheEarlierOnes) {
   EXPECT_EQ(result, 0);
 }
 
-TEST(Checkpoint, LostPermissionKeepsTheEarlierOnes) {
+TEST(checkpoint, lost_permission_keeps_the_earlier_ones) {
   const TempFolder tmp;
   fs::permissions(tmp.path(), fs::perms::all);
   const int result = failing_save(

@@ -63,19 +63,21 @@ struct StoredPart {
 };
 using StoredTensors = std::map<std::string, std::vector<StoredPart>>;
 
-/// Fills what this rank holds from whatever parts there are.
+/// Fills the tensors of this rank from the parts in the files.
 void load_into(const fs::path& folder, const StoredTensors& stored, std::span<const NamedTensor> tensors,
                const char* what) {
   for (const auto& [name, tensor, part] : tensors) {
     const auto it = stored.find(name);
     require(it != stored.end(), "io",
-            "{}: the {} needs tensor {}, which the checkpoint does not have: was it saved with another configuration?",
+            "{}: the {} needs tensor {}, which the checkpoint does not have: resume with the configuration that it was "
+            "saved with",
             folder.string(), what, shown(name));
     const Spec whole = whole_spec(tensor.spec(), part, shown(name));
     std::vector<Box> boxes;
     for (const auto& stored_part : it->second) {
       const Spec found = whole_spec(stored_part.view.spec(), stored_part.part, shown(name));
-      require(found == whole, "io", "{}: {} tensor {}: expected {}, found {}: was it saved with another configuration?",
+      require(found == whole, "io",
+              "{}: {} tensor {}: expected {}, found {}: resume with the configuration that it was saved with",
               folder.string(), what, shown(name), to_string(whole), to_string(found));
       const auto more = boxes_of(whole.shape, stored_part.part);
       boxes.insert(boxes.end(), more.begin(), more.end());
@@ -86,8 +88,8 @@ void load_into(const fs::path& folder, const StoredTensors& stored, std::span<co
     for (const auto& stored_part : it->second) copy_common(tensor, part, stored_part.view, stored_part.part);
   }
   require(stored.size() == tensors.size(), "io",
-          "{}: expected the {} tensors of the {}, found {}: was it saved with another configuration?", folder.string(),
-          tensors.size(), what, stored.size());
+          "{}: expected the {} tensors of the {}, found {}: resume with the configuration that it was saved with",
+          folder.string(), tensors.size(), what, stored.size());
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 #pragma once
-// What lies in one checkpoint folder, how it is written, checked and read:
-//   model.safetensors (or several files and their index): whole tensors, whichever ranks held their parts
+// The files of a checkpoint folder, and how they are written, checked and read:
+//   model.safetensors        or several files and their index: whole tensors, whichever ranks held their parts
 //   optim-rankK.safetensors  parts of tensors, as rank K held them; what several ranks hold is written by one of them
-//   config.toml, files of the caller
-//   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place of every tensor
-//   DONE        CRC-32C of state.json; written last, so without it the folder is no checkpoint
-// All of it loads on any number of ranks, however these split their tensors.
-// The model part is what Hugging Face folders hold; with a config.json from the caller transformers loads it as it is.
+//   config.toml              and files of the caller
+//   state.json               state of the run; size and CRC-32C of every file; every tensor's dtype, shape, CRC, place
+//   DONE                     CRC-32C of state.json; written last: a folder without it is not a checkpoint
+// A checkpoint loads on any number of ranks, for any split of their tensors.
+// The model part has the form of Hugging Face folders; with a config.json from the caller, transformers loads it
+// unchanged.
 
 #include <functional>
 #include <span>
@@ -21,7 +22,7 @@ namespace hpcdl::io {
 struct NamedTensor {
   std::string name;
   Tensor tensor;
-  Part part = {};  // what it is of the whole tensor of this name
+  Part part = {};  // its part of the whole tensor of this name
 };
 
 struct CheckpointContent {
@@ -32,8 +33,8 @@ struct CheckpointContent {
 };
 
 /// Collective: fills a folder that all ranks see, and syncs all of it. Tensors are spread over the ranks, which write
-/// at the same time. state and serial of rank 0 count; `serial` orders the checkpoints of a run by when they were
-/// written.
+/// at the same time. state and serial are those of rank 0; `serial` orders the checkpoints of a run by the time they
+/// were written.
 void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial,
                       const CheckpointContent& content, Ranks& ranks);
 
@@ -44,13 +45,13 @@ struct CheckpointInfo {
   std::int64_t ranks = 1;  // that wrote it
 };
 
-/// Marker and state.json only. Throws Error when either is missing or damaged.
+/// Reads only the marker and state.json. Throws Error if either is missing or damaged.
 CheckpointInfo read_checkpoint_info(const fs::path& folder);
-/// Reads everything and compares every checksum; throws Error that names the first thing that is wrong. Of `parts`
-/// callers each reads its share.
+/// Reads everything and compares every checksum; throws Error that names the first error. With `parts`
+/// callers, each reads its share.
 CheckpointInfo verify_checkpoint(const fs::path& folder, int part = 0, int parts = 1);
 
-/// Fills the tensors, or the parts of them that this rank holds. Throws Error when the checkpoint lacks one, holds
+/// Fills the tensors, or the parts of them that this rank holds. Throws Error if the checkpoint lacks one, holds
 /// others, or differs in shape or dtype.
 void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
                      std::span<const NamedTensor> optimizer);

@@ -1,5 +1,5 @@
 #pragma once
-// A run whose every byte is a function of its step, so that a test can tell a right checkpoint from a mixed one.
+// A run whose every byte is a function of its step, so that a test can distinguish a valid checkpoint from a mixed one.
 
 #include <cstring>
 

@@ -57,7 +57,7 @@ std::int64_t last_in(int pipe, std::int64_t last) {
   return last;
 }
 
-TEST(CheckpointKill, FiftyKillsNeverLoseASavedStepNorNeedAHand) {
+TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
   const TempFolder tmp;
   const Rng rng{2026, 0};
   std::int64_t safe = 0;

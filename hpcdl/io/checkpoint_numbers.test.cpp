@@ -40,7 +40,7 @@ class CheckpointNumbers : public testing::Test {
   Json whole_;
 };
 
-TEST_F(CheckpointNumbers, AreHeldAgainstWhatTheyCanBe) {
+TEST_F(CheckpointNumbers, are_compared_with_their_ranges) {
   EXPECT_EQ(said("/step", 7), "");
   struct Case {
     const char *pointer, *key, *expected;
@@ -75,7 +75,7 @@ TEST_F(CheckpointNumbers, AreHeldAgainstWhatTheyCanBe) {
 }
 
 /// Every number of the file, by many values: an Error or a state that is in range, never a crash.
-TEST_F(CheckpointNumbers, AnyValueIsReadOrRefused) {
+TEST_F(CheckpointNumbers, any_value_is_read_or_refused) {
   const Json values[] = {-1, 0, 8, INT64_MAX, INT64_MIN, UINT64_MAX, 1e300, -0.5, nullptr, true, "7", {1}};
   int refused = 0;
   const Json flat = whole_.flatten();
@@ -92,7 +92,7 @@ TEST_F(CheckpointNumbers, AnyValueIsReadOrRefused) {
   EXPECT_GT(refused, 100);
 }
 
-TEST(ShardNumbers, PartsLieInTheWhole) {
+TEST(shard_numbers, parts_lie_in_the_whole) {
   const auto said = [](const std::string& text) -> std::string {
     try {
       const Shape local{12, 8};

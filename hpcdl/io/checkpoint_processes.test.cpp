@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kSeed = 11;
 
 /// Not a test but a rank: resumes, then does nothing but save.
-TEST(SavingRank, Main) {
+TEST(saving_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the test below";
   auto joined = testing::join(*role, 20);
@@ -50,14 +50,14 @@ std::int64_t last_saved(const testing::Launched& ranks, int rank) {
   return last;
 }
 
-TEST(CheckpointProcesses, KilledRanksLoseNothingAndOtherNumbersOfThemGoOn) {
+TEST(checkpoint_processes, killed_ranks_lose_nothing_and_other_numbers_of_them_go_on) {
   const TempFolder tmp;
   const Rng rng{kSeed, 0};
   const Mesh meshes[] = {{2, 2}, {1, 2}, {3, 1}, {1, 4}, {1, 1}, {2, 1}};
   std::int64_t safe = 0;
   for (std::uint64_t round = 0; round < 12 || (safe <= 5 && round < 60); ++round) {
     const Mesh mesh = meshes[round % 6];
-    testing::Launched ranks(mesh.ranks(), "SavingRank.Main",
+    testing::Launched ranks(mesh.ranks(), "saving_rank.main",
                             {{"tp", std::to_string(mesh.tp)}, {"checkpoints", (tmp / "c").string()}});
     ASSERT_TRUE(ranks.prints(0, "resumed")) << ranks.words(0);
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + rng.below(round, 200)));

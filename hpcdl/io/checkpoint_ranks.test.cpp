@@ -43,7 +43,7 @@ void save(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t st
   return ::testing::AssertionSuccess();
 }
 
-TEST(CheckpointRanks, EveryMeshLoadsWhatEveryOtherHasSaved) {
+TEST(checkpoint_ranks, every_mesh_loads_what_every_other_has_saved) {
   for (const std::uint64_t seed : {1, 2, 3})
     for (const Mesh from : kMeshes) {
       const TempFolder tmp;
@@ -54,7 +54,7 @@ TEST(CheckpointRanks, EveryMeshLoadsWhatEveryOtherHasSaved) {
     }
 }
 
-TEST(CheckpointRanks, RanksOfAGroupSaveAndFind) {
+TEST(checkpoint_ranks, ranks_of_a_group_save_and_find) {
   const Mesh mesh{2, 4};
   const TempFolder tmp;
   testing::run_ranks(mesh.ranks(), [&](comm::Group world) {
@@ -68,7 +68,7 @@ TEST(CheckpointRanks, RanksOfAGroupSaveAndFind) {
   EXPECT_TRUE(loads(tmp.path(), 7, {4, 2}, 3));
 }
 
-TEST(CheckpointRanks, TheModelPartIsWholeTensorsInFilesOfSeveralRanks) {
+TEST(checkpoint_ranks, the_model_part_is_whole_tensors_in_files_of_several_ranks) {
   const TempFolder tmp;
   save(tmp.path(), 9, {2, 2}, 3);
   const auto folder = TensorFolder::open(tmp / "step_00000003");
@@ -80,7 +80,7 @@ TEST(CheckpointRanks, TheModelPartIsWholeTensorsInFilesOfSeveralRanks) {
   EXPECT_EQ(read_checkpoint_info(tmp / "step_00000003").ranks, 4);
 }
 
-TEST(CheckpointRanks, FindComesToOneAnswerOnAllRanks) {
+TEST(checkpoint_ranks, find_comes_to_one_answer_on_all_ranks) {
   const TempFolder tmp;
   save(tmp.path(), 4, {2, 2}, 1);
   save(tmp.path(), 4, {4, 1}, 2);
@@ -113,7 +113,7 @@ TEST(CheckpointRanks, FindComesToOneAnswerOnAllRanks) {
   }
 }
 
-TEST(CheckpointRanks, ARankThatDiesAtAnyCallLeavesAWholeCheckpoint) {
+TEST(checkpoint_ranks, a_rank_that_dies_at_any_call_leaves_a_whole_checkpoint) {
   const Mesh mesh{2, 2};
   const int tensors = 4;
   int deaths = 0, finished = 0;
@@ -171,7 +171,7 @@ std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh,
   return out;
 }
 
-TEST(CheckpointRanks, AFolderThatNotAllSeeIsRefusedBeforeAnythingIsTrained) {
+TEST(checkpoint_ranks, a_folder_that_not_all_see_is_refused_before_anything_is_trained) {
   const TempFolder tmp;
   for (const bool stale : {false, true}) {
     if (stale) make_folder(tmp / "own"), write_file_atomic(tmp / "own/.lock", "0123456789abcdef\n");
@@ -188,7 +188,7 @@ TEST(CheckpointRanks, AFolderThatNotAllSeeIsRefusedBeforeAnythingIsTrained) {
   }
 }
 
-TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
+TEST(checkpoint_ranks, an_error_on_one_rank_is_thrown_by_all) {
   const TempFolder tmp;
   const auto expect = [&](const std::vector<std::string>& errors, const std::string& part) {
     for (const auto& e : errors) EXPECT_NE(e.find(part), std::string::npos) << "expected \"" << part << "\" in: " << e;
@@ -220,7 +220,7 @@ TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
          "is given twice");
 }
 
-TEST(CheckpointRanks, WrongPartsAreRefusedInWords) {
+TEST(checkpoint_ranks, wrong_parts_are_clear_errors) {
   const TempFolder tmp;
   save(tmp.path(), 3, {1, 2}, 1);
   const auto message = [&](const std::function<void(std::vector<NamedTensor>&)>& change) -> std::string {
@@ -253,7 +253,7 @@ TEST(CheckpointRanks, WrongPartsAreRefusedInWords) {
 }
 
 /// Written by three ranks, before parts were boxes.
-TEST(CheckpointRanks, ACheckpointOfTheSecondFormatLoadsOnAnyRanks) {
+TEST(checkpoint_ranks, a_checkpoint_of_the_second_format_loads_on_any_ranks) {
   const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/checkpoint_format2";
   EXPECT_EQ(verify_checkpoint(golden).ranks, 3);
   for (const Mesh mesh : {Mesh{1, 3}, Mesh{1, 1}, Mesh{1, 2, 2}, Mesh{1, 1, 5}})
@@ -265,7 +265,7 @@ TEST(CheckpointRanks, ACheckpointOfTheSecondFormatLoadsOnAnyRanks) {
 }
 
 /// An element that the files hold twice may stand for one that they lack: the numbers of elements alone do not tell.
-TEST(CheckpointRanks, PartsThatDoNotCoverATensorOnceAreRefused) {
+TEST(checkpoint_ranks, parts_that_do_not_cover_a_tensor_once_are_refused) {
   const TempFolder tmp;
   save(tmp.path(), 20, {1, 3}, 7, 4);
   const fs::path folder = tmp / "step_00000007";
@@ -289,7 +289,7 @@ TEST(CheckpointRanks, PartsThatDoNotCoverATensorOnceAreRefused) {
   }
 }
 
-TEST(CheckpointRanks, ACheckpointOfTheFirstFormatLoads) {
+TEST(checkpoint_ranks, a_checkpoint_of_the_first_format_loads) {
   const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/checkpoint_format1";
   const auto info = verify_checkpoint(golden);
   EXPECT_EQ(info.state, ToyRun(7).state());

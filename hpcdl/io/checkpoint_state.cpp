@@ -28,7 +28,7 @@ void read_at(const Fd& fd, const fs::path& path, std::int64_t at, std::span<std:
   }
 }
 
-/// The tensors of a file have checksums of their own, so of it only the header counts.
+/// The tensors of a file have their own checksums, so only its header is included.
 std::int64_t checked_bytes(const Fd& fd, const fs::path& path, std::int64_t size) {
   constexpr std::int64_t kLength = sizeof(std::uint64_t);
   if (path.extension() != ".safetensors") return size;
@@ -40,7 +40,7 @@ std::int64_t checked_bytes(const Fd& fd, const fs::path& path, std::int64_t size
   return kLength + static_cast<std::int64_t>(length);
 }
 
-/// Piece by piece: a mapping would need addresses for the whole file.
+/// Reads in pieces, because a mapping would need addresses for the whole file.
 std::uint32_t checksum(const Fd& fd, const fs::path& path, std::int64_t bytes) {
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min(bytes, std::int64_t{1} << 20)));
   std::uint32_t crc = 0;

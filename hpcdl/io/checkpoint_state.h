@@ -12,14 +12,14 @@ namespace hpcdl::io {
 /// 3: these are boxes of the whole tensor.
 inline constexpr std::int64_t kCheckpointFormat = 3;
 
-/// {"bytes": ..., "crc32c": ...}; of a safetensors file only of the header, since the tensors have checksums of their
+/// {"bytes": ..., "crc32c": ...}; for a safetensors file only of the header, since the tensors have checksums of their
 /// own.
 Json file_entry(const fs::path& path);
-/// Syncs and lists every file below `folder` that `files` does not name yet, by its path from there.
+/// Syncs every file below `folder` that `files` does not name yet, and adds it with its relative path.
 void list_other_files(const fs::path& folder, Json& files);
 /// Writes state.json and then DONE.
 void seal_checkpoint(const fs::path& folder, const Json& state);
-/// Throws Error when either is missing or damaged, or of a newer program. Always in the form of the newest format.
+/// Throws Error if either is missing, damaged, or from a newer program. Always returns the newest format.
 Json read_checkpoint_state(const fs::path& folder);
 
 }  // namespace hpcdl::io

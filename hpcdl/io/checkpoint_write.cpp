@@ -44,13 +44,13 @@ Plan make_plan(const CheckpointContent& content, Ranks& ranks) {
   return plan;
 }
 
-/// What one rank does of a plan.
+/// The work of one rank in a plan.
 class Part {
  public:
   Part(const fs::path& folder, const CheckpointContent& content, const Plan& plan, Ranks& ranks)
       : folder_(folder), content_(content), plan_(plan), ranks_(ranks) {}
 
-  /// What was written, for state.json.
+  /// The written files, for state.json.
   Json write();
 
  private:
@@ -58,7 +58,7 @@ class Part {
     return std::span(t.buffer.data(), static_cast<std::size_t>(t.tensor.bytes()));
   };
 
-  /// A rank that fails goes on sending and receiving, so that the others come to the end and learn of it.
+  /// A rank that fails continues to send and receive, so that the others reach the end, where they learn of it.
   template <class F> void attempt(F f) {
     if (failed_) return;
     try {
@@ -95,7 +95,7 @@ void Part::open_files() {
   }
 }
 
-/// The whole tensor, from the parts of all ranks.
+/// Assembles the whole tensor from the parts of all ranks.
 OwnedTensor Part::gathered(const WholeTensor& t) {
   OwnedTensor whole(t.spec);
   for (const auto& s : t.slices) {

@@ -1,4 +1,4 @@
-// Any text, as TOML, as an override and as config.json, gives a config or an Error; what was accepted survives saving.
+// Any text, as TOML, as an override and as config.json, gives a config or an Error; an accepted config survives saving.
 
 #include <nlohmann/json.hpp>
 #include <stdexcept>

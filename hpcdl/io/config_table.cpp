@@ -29,13 +29,14 @@ std::string environment_name(const std::string& key) {
   return out;
 }
 
-/// Whether the origin of a value, an option or a variable, says by its own name which key it is for; a file does not.
+/// Whether the name of a value's origin contains the key: that of an option or a variable does, that of a file does
+/// not.
 bool says_key(const std::string& origin, std::string_view key) {
   const std::string name(key);
   return normal(origin) == normal("--" + name) || origin == environment_name(name);
 }
 
-/// Sections in order of appearance, top level first, because TOML wants plain keys before tables.
+/// Sections in order of appearance, top level first, because TOML needs plain keys before tables.
 std::vector<std::string> sections_of(const std::vector<ConfigField>& fields) {
   std::vector<std::string> out = {""};
   for (const auto& f : fields)
@@ -76,7 +77,7 @@ void ConfigTable::set(std::string_view key, const ConfigValue& value, const std:
     const std::string what = said ? origin : shown(key);
     if (is_section(key))
       fail_usage("config", "{}{} is a section, but has a value here; set one of its keys instead", where, what);
-    // The last word alone may be right where the section is wrong or missing.
+    // Only the last word may be right, while the section is wrong or missing.
     const std::string last = normal(key.substr(key.rfind('.') + 1));
     auto known = words();
     std::erase(known, "");  // the section without a name
@@ -103,7 +104,7 @@ void ConfigTable::apply_environment(const std::function<const char*(const char*)
 
 std::vector<std::string> ConfigTable::unread_variables(const std::vector<std::string>& variables,
                                                        const std::vector<std::string>& others) const {
-  std::vector<std::string> names, unread;  // without the prefix, which is never wrong here
+  std::vector<std::string> names, unread;  // without the prefix, which is always right here
   for (const auto& f : fields_) names.push_back(environment_name(f.key).substr(kPrefix.size()));
   for (const auto& name : others) names.push_back(name.substr(kPrefix.size()));
   for (const auto& variable : variables) {

@@ -1,5 +1,5 @@
 #pragma once
-// The fields of a config struct as a table, and everything that is made of it. See config_visitor.h.
+// The fields of a config struct as a table, and everything that is derived from it. See config_visitor.h.
 
 #include <functional>
 #include <string>
@@ -22,8 +22,8 @@ struct ConfigField {
   std::function<std::string()> toml;  // the value now
 };
 
-/// Refers to the struct it was made of, which must outlive it and stay in place. All errors are UsageError and say what
-/// was expected, what was found and where.
+/// Refers to the struct it was made from, which must outlive it and stay in place. All errors are UsageError and say
+/// what was expected, what was found and where.
 class ConfigTable {
  public:
   template <class C> explicit ConfigTable(C& config) {
@@ -32,16 +32,16 @@ class ConfigTable {
     index();
   }
 
-  /// Everything in order of precedence: default < files (later wins) < environment < overrides.
+  /// Applies all sources in order of precedence: default < files (later wins) < environment < overrides.
   void load(const std::vector<fs::path>& files, const std::vector<std::string>& overrides);
 
   void apply_file(const fs::path& path);
-  /// `name` stands for the file in messages and origins.
+  /// `name` is the name of the file in messages and origins.
   void apply_toml(std::string_view text, const std::string& name);
-  /// HPCDL_SECTION_KEY for every field; `lookup` returns null for what is not set.
+  /// HPCDL_SECTION_KEY for every field; `lookup` returns null for variables that are not set.
   void apply_environment(const std::function<const char*(const char*)>& lookup);
-  /// Of each of these variables that is called HPCDL_..., but is neither for a field nor one of `others`: that nobody
-  /// reads it, and what was probably meant.
+  /// A warning for each variable HPCDL_... that is neither for a field nor one of `others`: that it is not
+  /// read, and what was probably meant.
   std::vector<std::string> unread_variables(const std::vector<std::string>& variables,
                                             const std::vector<std::string>& others) const;
   /// "--train.steps=20", also without "--"; a bare "--train.flag" means true. "-" and "_" are the same in keys.

@@ -79,7 +79,7 @@ void expect_part(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "expected: " << part << "\nfound: " << text;
 }
 
-TEST(Config, ReadsEveryTypeFromToml) {
+TEST(config, reads_every_type_from_toml) {
   Root r;
   ConfigTable t(r);
   t.apply_toml(
@@ -100,7 +100,7 @@ TEST(Config, ReadsEveryTypeFromToml) {
   EXPECT_EQ(r.train.inner_part.clip, 1.0f);
 }
 
-TEST(Config, ReadsEveryTypeFromText) {
+TEST(config, reads_every_type_from_text) {
   Root r;
   ConfigTable t(r);
   for (const char* a :
@@ -130,7 +130,7 @@ struct Often {
   void visit(auto&& f) { f("every", every, "between saves", {.min = 0, .max = 1e12}); }
 };
 
-TEST(Config, StepsAndTimesAreSaidInOneWay) {
+TEST(config, steps_and_times_have_one_notation) {
   const auto read = [](const std::string& text) {
     Often o;
     ConfigTable t(o);
@@ -173,7 +173,7 @@ TEST(Config, StepsAndTimesAreSaidInOneWay) {
   EXPECT_EQ(t.schema().at("properties").at("every").at("type"), Json::array({"integer", "string"}));
 }
 
-TEST(Config, PrecedenceAndOrigins) {
+TEST(config, precedence_and_origins) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a.toml", "[train]\nsteps = 1\nseed = 1\nrate = 1\nname = 'a'\n");
   write_file_atomic(tmp / "b.toml", "[train]\n\nseed = 2\nrate = 2\nname = 'b'\n");
@@ -196,7 +196,7 @@ TEST(Config, PrecedenceAndOrigins) {
   expect_part(t.print_origins(), "# HPCDL_TRAIN_RATE");
 }
 
-TEST(Config, UnknownKeysNameTheNearest) {
+TEST(config, unknown_keys_name_the_nearest) {
   expect_part(toml_error("[train]\n\nstepz = 3\n"),
               "run.toml:3: unknown key \"train.stepz\"; did you mean 'train.steps'?");
   expect_part(toml_error("[trian]\nsteps = 3\n"), "run.toml:1: unknown key \"trian\"; did you mean 'train'?");
@@ -209,7 +209,7 @@ TEST(Config, UnknownKeysNameTheNearest) {
   EXPECT_EQ(override_error("-x"), "[config] unknown option -x; keys of the config are set by --SECTION.KEY=VALUE");
 }
 
-TEST(Config, VariablesThatNothingReadNameTheNearest) {
+TEST(config, unknown_variables_name_the_nearest) {
   Root r;
   const ConfigTable t(r);
   const std::vector<std::string> others = {"HPCDL_THREADS"};
@@ -231,7 +231,7 @@ TEST(Config, VariablesThatNothingReadNameTheNearest) {
   for (const char* fine : {"HPCDL_THREADS", "PATH", "XHPCDL_TRIAN_STEPS"}) EXPECT_EQ(unread(fine).size(), 0u) << fine;
 }
 
-TEST(Config, WrongTypesSayExpectedAndFound) {
+TEST(config, wrong_types_say_expected_and_found) {
   expect_part(toml_error("[train]\nsteps = 'many'\n"),
               "run.toml:2: train.steps: expected an integer >= 1 and <= 1000000000, found the string \"many\"");
   expect_part(toml_error("[train]\nsteps = 1.5\n"), "expected an integer >= 1 and <= 1000000000, found 1.5");
@@ -270,14 +270,14 @@ TEST(Config, WrongTypesSayExpectedAndFound) {
   expect_part(override_error("--train.inner_part.every=-1s"), "expected a time such as 30s or 10m >= 0, found \"-1s\"");
 }
 
-TEST(Config, LettersOfEveryAlphabetInStrings) {
+TEST(config, letters_of_every_alphabet_in_strings) {
   Root r;
   ConfigTable(r).apply_toml("top = \"\"\"a\\\n  \u04d2 \u5b57 \u1681\"\"\"\n",
                             "run.toml");  // after a line that ends in a backslash
   EXPECT_EQ(r.top, "a\u04d2 \u5b57 \u1681");
 }
 
-TEST(Config, BadTomlSaysWhere) {
+TEST(config, bad_toml_says_where) {
   expect_part(toml_error("[train]\nsteps = \n"), "run.toml:2");
   expect_part(toml_error("[train]\nsteps = 1\nsteps = 2\n"), "run.toml:3");
   expect_part(toml_error("a = " + std::string(100'000, '[')), "not valid TOML");
@@ -286,7 +286,7 @@ TEST(Config, BadTomlSaysWhere) {
   expect_part(toml_error("[train]\nname = \u04d2\n"), "run.toml:2: not valid TOML");
 }
 
-TEST(Config, TheSavedConfigReadsBack) {
+TEST(config, the_saved_config_reads_back) {
   Root r;
   ConfigTable t(r);
   for (const char* a : {"--train.seed=18446744073709551615", "--train.rate=0.30000001", "--train.shade=dark",
@@ -303,7 +303,7 @@ TEST(Config, TheSavedConfigReadsBack) {
   EXPECT_EQ(again.train.files, r.train.files);
 }
 
-TEST(Config, HelpAndSchemaHoldEveryField) {
+TEST(config, help_and_schema_hold_every_field) {
   Root r;
   const ConfigTable t(r);
   const Json schema = t.schema();
@@ -314,7 +314,7 @@ TEST(Config, HelpAndSchemaHoldEveryField) {
   expect_part(t.help(), "steps to take (an integer >= 1 and <= 1000000000; default 100)");
 }
 
-TEST(Config, MutatedFilesNeverCrash) {
+TEST(config, mutated_files_never_crash) {
   const std::string good =
       "top = 'x'\n[train]\nflag = true\nsteps = 1.5e3\nname = \"n\\u00e9\"\nfiles = ['a', "
       "'b']\n[train.inner_part]\nbytes = '2MiB'\n";

@@ -75,7 +75,7 @@ const std::string* text_of(const ConfigValue& v) {
   return std::get_if<std::string>(&v);
 }
 
-/// Other bytes could not be written into a file of TOML and read again.
+/// Bytes that are not UTF-8 could not be saved as TOML and read again.
 const std::string& in_utf8(const std::string& text) {
   if (find_invalid_utf8(text) == std::string::npos) return text;
   throw ConfigMismatch{shown(text) + ", which is not UTF-8"};
@@ -108,7 +108,7 @@ template <class Int> Int read_whole(const ConfigValue& v, Unit unit) {
   if (const auto* n = std::get_if<std::int64_t>(&v); n && std::in_range<Int>(*n)) return static_cast<Int>(*n);
   if (const auto* d = std::get_if<double>(&v))
     if (const auto n = whole<Int>(*d)) return *n;
-  // Numbers in quotes: 64-bit values that TOML has no room for, and those with a unit.
+  // Numbers in quotes: 64-bit values beyond the range of TOML, and those with a unit.
   if (const auto* text = text_of(v)) {
     const std::string digits = without_underscores(*text);
     Int n = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What a source (file, environment, command line) said, and how it becomes the type of its field.
+// Values from a source (file, environment, command line), and their conversion to the type of a field.
 
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,7 @@ struct ConfigText {
 };
 using ConfigValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, ConfigText>;
 
-/// What was found, for messages: `the string "x"`.
+/// Describes the value for messages: `the string "x"`.
 std::string describe(const ConfigValue& v);
 
 // The readers below throw ConfigMismatch; the table adds which key and which source.
@@ -104,12 +104,12 @@ template <class T> std::string config_toml(const T& v) {
   } else return toml_string(std::string(v));
 }
 
-/// What a field accepts, without its type.
+/// Describes what a field accepts, without its type.
 struct ConfigType {
   enum class Kind { boolean, integer, number, every, word, text, texts };
   Kind kind = Kind::text;
-  FieldOptions options = {};            // of an integer or number; the steps of Every
-  std::vector<std::string> words = {};  // that a word may be
+  FieldOptions options = {};            // for an integer or a number; for the steps of Every
+  std::vector<std::string> words = {};  // the allowed words
 };
 
 template <class T> ConfigType config_type(const FieldOptions& o) {

@@ -1,5 +1,5 @@
 #pragma once
-// How a struct says what may be configured, once:
+// How a struct declares its configurable fields, once:
 //
 //   struct TrainConfig {
 //     std::int64_t steps = 100;
@@ -14,9 +14,9 @@
 //     void visit(auto&& f) { f.section("train", train); }
 //   };
 //
-// config_table.h makes of it: defaults, TOML, --train.steps=20, HPCDL_TRAIN_STEPS, help, JSON Schema, the saved config.
-// Fields: bool, integers, float, double, std::string, std::filesystem::path, enums with EnumNames, Every, std::optional
-// of these, std::vector<std::string>.
+// config_table.h derives from it: defaults, TOML, --train.steps=20, HPCDL_TRAIN_STEPS, help, JSON Schema, the saved
+// config. Fields: bool, integers, float, double, std::string, std::filesystem::path, enums with EnumNames, Every,
+// std::optional of these, std::vector<std::string>.
 
 #include <cstdint>
 #include <limits>
@@ -24,16 +24,16 @@
 
 namespace hpcdl::io {
 
-/// What a plain number means, and with it the endings it may have in text:
+/// The unit of a plain number, which also determines the suffixes that it may have in text:
 /// bytes: 16G, 25MiB (powers of 1024; KB, MB, GB, TB are powers of 1000); seconds: 500ms, 30s, 10m, 2h, 1d.
 /// Every number may be written as 1.5e9 or 1_000_000.
 enum class Unit { none, bytes, seconds };
 
 /// How often something is done: every so many steps, or every so many seconds. In text 500 is a number of steps, and
-/// "10m" (500ms, 30s, 10m, 2h, 1d) a time; 0 is never. What min and max a field has are those of steps.
+/// "10m" (500ms, 30s, 10m, 2h, 1d) a time; 0 is never. The min and max of a field apply to steps.
 struct Every {
   std::int64_t steps = 0;
-  double seconds = 0;  // 0 where steps count
+  double seconds = 0;  // 0 if steps are counted
 
   constexpr Every() = default;
   constexpr Every(std::int64_t every) : steps(every) {}
@@ -56,7 +56,7 @@ struct FieldOptions {
   constexpr bool has_max() const { return max < std::numeric_limits<double>::infinity(); }
 };
 
-/// Specialise to give an enum its words:
+/// Specialise this to give an enum its words:
 ///   template <> struct EnumNames<Family> {
 ///     static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"},
 ///                                                                      {Family::llama, "llama"}};

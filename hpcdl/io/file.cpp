@@ -66,7 +66,7 @@ std::string read_file(const fs::path& path, std::int64_t limit) {
     const auto n = ::read(fd.get(), text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_file(path, "read", errno);
-    if (n == 0) break;  // it shrank meanwhile
+    if (n == 0) break;  // it has shrunk
     done += static_cast<std::size_t>(n);
   }
   text.resize(done);

@@ -1,5 +1,5 @@
 #pragma once
-// File descriptors with one owner, whole-file reads, and system errors told in words.
+// File descriptors with one owner, whole-file reads, and system errors in words.
 
 #include <cstdint>
 #include <filesystem>
@@ -37,10 +37,10 @@ class Fd {
 Fd open_for_reading(const fs::path& path);
 std::int64_t file_size(const Fd& fd, const fs::path& path);
 
-/// The whole file. Throws Error when it is larger than `limit` bytes.
+/// The whole file. Throws Error if it is larger than `limit` bytes.
 std::string read_file(const fs::path& path, std::int64_t limit = std::int64_t{1} << 30);
 
-/// What lies in a folder, sorted; `deep` goes into folders too. Throws Error when it cannot be read.
+/// The contents of a folder, sorted; `deep` includes sub-folders. Throws Error if it cannot be read.
 std::vector<fs::path> list_folder(const fs::path& path, bool deep = false);
 /// Creates the folder and its parents.
 void make_folder(const fs::path& path);

@@ -9,7 +9,7 @@
 namespace hpcdl::io {
 
 std::vector<std::string> GroupRanks::gather(const std::string& mine) {
-  const comm::Label label("what ranks tell each other of a checkpoint");
+  const comm::Label label("the facts of a checkpoint");
   const std::int64_t n = size();
   OwnedTensor length({{1}, DType::i64}), lengths({{n}, DType::i64});
   *length.tensor.ptr<std::int64_t>() = static_cast<std::int64_t>(mine.size());

@@ -29,7 +29,7 @@ Activation activation_in(const JsonObject& o, const char* key, const char* fallb
   fail("io", "{}: {}: expected gelu_new, gelu, relu or silu, found {}", o.where(), key, shown(name));
 }
 
-/// Sizes are bounded so that no product of a few of them overflows.
+/// Sizes are bounded so that the product of a few of them does not overflow.
 std::int64_t size_in(const JsonObject& o, const char* key, std::optional<std::int64_t> fallback = {}) {
   const std::int64_t v = fallback ? o.get_or<std::int64_t>(key, *fallback) : o.need<std::int64_t>(key);
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
@@ -46,7 +46,8 @@ void read_eos(const JsonObject& o, ModelConfig& c) {
   const Json list = eos->is_array() ? *eos : Json::array({*eos});
   for (const auto& id : list) {
     require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), json_kind(id));
-    // transformers leaves its defaults in config.json whatever the vocabulary; what a model cannot say ends no text.
+    // transformers keeps its default ids in config.json for any vocabulary; an id outside the vocabulary cannot end a
+    // text.
     if (const auto token = id.get<std::int64_t>(); token >= 0 && token < c.vocab) c.eos.push_back(token);
   }
 }
@@ -79,7 +80,7 @@ void read_common(const JsonObject& o, ModelConfig& c, bool tied_by_default) {
 
 ModelConfig parse_gpt2(const JsonObject& o) {
   ModelConfig c{.family = Family::gpt2};
-  // transformers takes the second names, too (GPT2Config.attribute_map), and they win.
+  // transformers also accepts the second names (GPT2Config.attribute_map), and they take precedence.
   const auto size = [&](const char* key, const char* alias, std::int64_t fallback) {
     return size_in(o, alias, size_in(o, key, fallback));
   };
@@ -133,7 +134,7 @@ ModelConfig parse_llama(const JsonObject& o) {
   c.vocab = size_in(o, "vocab_size"), c.context = size_in(o, "max_position_embeddings", 2048);
   c.norm_eps = o.get_or("rms_norm_eps", 1e-6);
   c.rope_theta = o.get_or("rope_theta", 10'000.0);
-  expect_all_rotated(o);  // where configs from before rope_parameters have it
+  expect_all_rotated(o);  // the key of configs from before rope_parameters
   read_rope(o, "rope_scaling", c);
   read_rope(o, "rope_parameters", c);
   c.attention_bias = o.get_or("attention_bias", false);
@@ -221,7 +222,7 @@ Json make_hf_config(const ModelConfig& c) {
               {"attention_bias", c.attention_bias},
               {"mlp_bias", c.mlp_bias},
               {"hidden_act", enum_name(c.activation)}});
-    // Where transformers 5 looks; older versions read rope_theta above, and rope_scaling.
+    // The key of transformers 5; older versions read rope_theta above, and rope_scaling.
     j["rope_parameters"] = rope_json(c.rope_scaling);
     if (c.rope_scaling.kind != RopeScaling::Kind::none) j["rope_scaling"] = j["rope_parameters"];
     j["rope_parameters"]["rope_theta"] = c.rope_theta;

@@ -39,7 +39,7 @@ void expect_error(const std::string& key, const Json& value, const std::string& 
   EXPECT_NE(text.find(part), std::string::npos) << "expected: " << part << "\nfound: " << text;
 }
 
-TEST(HfConfig, RoundTrips) {
+TEST(hf_config, round_trips) {
   const TempFolder tmp;
   for (const auto family : {Family::gpt2, Family::llama}) {
     ModelConfig c = sample(family);
@@ -53,7 +53,7 @@ TEST(HfConfig, RoundTrips) {
   }
 }
 
-TEST(HfConfig, ReadsWhatOthersWrite) {
+TEST(hf_config, reads_what_others_write) {
   // The key sets of gpt2 and of a Llama 3 folder, before and after rope_parameters.
   const auto gpt2 =
       parse_hf_config(Json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
@@ -82,7 +82,7 @@ TEST(HfConfig, ReadsWhatOthersWrite) {
 }
 
 // GPT2Config.attribute_map: with 12 heads in place of 16 and half of the layers every tensor would have its shape.
-TEST(HfConfig, Gpt2TakesTheNamesOfOtherFamilies) {
+TEST(hf_config, gpt2_takes_the_names_of_other_families) {
   const Json json = {{"model_type", "gpt2"},           {"num_hidden_layers", 24}, {"num_attention_heads", 16},
                      {"max_position_embeddings", 512}, {"hidden_size", 1536},     {"n_layer", 12}};
   const auto c = parse_hf_config(json, "config.json");
@@ -94,7 +94,7 @@ TEST(HfConfig, Gpt2TakesTheNamesOfOtherFamilies) {
   expect_error("num_attention_heads", "16", "key \"num_attention_heads\": expected a whole number", json);
 }
 
-TEST(HfConfig, TheOriginalContextMayStandOutside) {
+TEST(hf_config, the_original_context_may_stand_outside) {
   Json json = llama_json();
   json["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
   EXPECT_EQ(parse_hf_config(json, "config.json").rope_scaling.original_context, 32);
@@ -105,7 +105,7 @@ TEST(HfConfig, TheOriginalContextMayStandOutside) {
 }
 
 // As of Llama-3-8B-Instruct, whose config.json once named <|end_of_text|> alone: answers end in <|eot_id|>.
-TEST(HfConfig, GenerationConfigSaysWhatEndsAText) {
+TEST(hf_config, generation_config_says_what_ends_a_text) {
   const TempFolder tmp;
   write_hf_config(tmp.path(), sample(Family::gpt2));
   const auto ends_with = [&](const char* text) {
@@ -123,7 +123,7 @@ TEST(HfConfig, GenerationConfigSaysWhatEndsAText) {
 }
 
 // transformers writes its defaults, 50256 for GPT-2, whatever the vocabulary is.
-TEST(HfConfig, EndsOutsideTheVocabularyEndNothing) {
+TEST(hf_config, ends_outside_the_vocabulary_end_nothing) {
   Json json = llama_json();
   json["eos_token_id"] = json["bos_token_id"] = 50256;
   EXPECT_TRUE(parse_hf_config(json, "config.json").eos.empty());
@@ -131,7 +131,7 @@ TEST(HfConfig, EndsOutsideTheVocabularyEndNothing) {
   EXPECT_EQ(parse_hf_config(json, "config.json").eos, std::vector<std::int64_t>{98});
 }
 
-TEST(HfConfig, WhatWeCannotComputeIsAnError) {
+TEST(hf_config, unsupported_features_are_errors) {
   expect_error("model_type", "qwen3", "model_type: expected gpt2 or llama, found \"qwen3\"");
   expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\": this scaling is not supported");
   expect_error("model_type", "resnet18", "a classifier of images");
@@ -151,7 +151,7 @@ TEST(HfConfig, WhatWeCannotComputeIsAnError) {
   expect_error("scale_attn_by_inverse_layer_idx", true, "is not supported", make_hf_config(sample(Family::gpt2)));
 }
 
-TEST(HfConfig, BadValuesAreErrors) {
+TEST(hf_config, bad_values_are_errors) {
   expect_error("hidden_size", "64", "key \"hidden_size\": expected a whole number, found string");
   expect_error("hidden_size", 64.5, "expected a whole number");
   expect_error("hidden_size", -64, "expected a size from 1 to 1073741824, found -64");
@@ -175,14 +175,14 @@ TEST(HfConfig, BadValuesAreErrors) {
   EXPECT_NE(error_of(Json::array()).find("expected a JSON object"), std::string::npos);
 }
 
-TEST(HfConfig, BadJsonIsAnError) {
+TEST(hf_config, bad_json_is_an_error) {
   for (const std::string& text :
        {std::string("{\"model_type\": \"gpt2\", \"model_type\": \"llama\"}"), std::string(100'000, '['),
         std::string("{"), std::string(""), std::string("{\"a\": \"\xff\"}")})
     EXPECT_THROW(parse_json(text, "x"), Error);
 }
 
-TEST(HfConfig, MutationsNeverCrash) {
+TEST(hf_config, mutations_never_crash) {
   const std::string good = llama_json().dump();
   const Rng rng{3, 0};
   for (std::uint64_t round = 0; round < 5'000; ++round) {
@@ -195,7 +195,7 @@ TEST(HfConfig, MutationsNeverCrash) {
   }
 }
 
-TEST(ModelConfig, ResolvesFromToml) {
+TEST(model_config, resolves_from_toml) {
   ModelConfig c;
   ConfigTable(c).apply_toml("family = 'llama'\nwidth = 256\nheads = 8\nkv_heads = 2\n", "run.toml");
   c.resolve();
@@ -206,7 +206,7 @@ TEST(ModelConfig, ResolvesFromToml) {
   EXPECT_THROW(bad.resolve(), UsageError);
 }
 
-TEST(HfConfig, FindsCachedModels) {
+TEST(hf_config, finds_cached_models) {
   const TempFolder tmp;
   const fs::path snapshot = tmp.path() / "models--org--name/snapshots/abc";
   make_folder(snapshot);
@@ -226,7 +226,7 @@ TEST(HfConfig, FindsCachedModels) {
   EXPECT_EQ(find_model_folder(tmp / "run"), tmp / "run");
 }
 
-TEST(HfConfig, TransformersReadsWhatWeWrite) {
+TEST(hf_config, transformers_reads_what_we_write) {
   const auto python = find_python("transformers");
   if (!python) GTEST_SKIP() << "no Python with transformers; set HPCDL_PYTHON";
   const TempFolder tmp;

@@ -35,7 +35,7 @@ std::string json_mistake(std::string_view text, std::size_t byte) {
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const auto begin = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
   const auto place = fmt::format("in line {}, column {}", line, end - begin + 1);
-  if (end == text.size()) return fmt::format("the end {} before everything was closed", place);
+  if (end == text.size()) return fmt::format("the end {} before all brackets and strings were closed", place);
   const auto tail = before.substr(std::max(begin, end - std::min(end, kShown)));
   return fmt::format("a mistake {}{}", place, tail.empty() ? "" : ", after " + shown(tail));
 }

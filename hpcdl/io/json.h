@@ -16,11 +16,12 @@ using Json = nlohmann::json;
 /// Parses `text`; `where` names its source in errors. Throws Error on bad syntax, nesting beyond `max_depth`, or a key
 /// that appears twice in one object (two readers would not agree which one counts).
 Json parse_json(std::string_view text, std::string_view where, int max_depth = 64);
-/// What a parser met that stopped at this byte, counted from 1: "a mistake in line 3, column 7, after ...".
+/// Describes the position at which a parser stopped, from its byte, counted from 1: "a mistake in line 3, column 7,
+/// after ...".
 std::string json_mistake(std::string_view text, std::size_t byte);
 Json read_json(const fs::path& path, std::int64_t limit = std::int64_t{256} << 20, int max_depth = 64);
 
-/// In quotes, escaped and cut to a length fit for a message.
+/// The text in quotes, escaped and shortened for a message.
 std::string shown(std::string_view text, std::size_t limit = 80);
 /// The kind of a value in words: "string", "number", "object", ...
 std::string_view json_kind(const Json& value);
@@ -29,7 +30,7 @@ std::string_view json_kind(const Json& value);
 /// std::string. A null value counts as absent.
 class JsonObject {
  public:
-  /// Throws Error when `value` is no object. Both must outlive this.
+  /// Throws Error if `value` is not an object. Both must outlive this.
   JsonObject(const Json& value, std::string where);
   const Json* find(const char* key) const;
   template <class T> std::optional<T> get(const char* key) const {

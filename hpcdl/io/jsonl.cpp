@@ -22,7 +22,7 @@ std::string kept_lines(const std::string& text, std::int64_t last_step) {
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = text.find('\n', at);
-    if (end == std::string::npos) break;  // cut short
+    if (end == std::string::npos) break;  // incomplete line
     const std::string line = text.substr(at, end - at);
     if (belongs_before(line, last_step)) out += line + '\n';
     at = end + 1;

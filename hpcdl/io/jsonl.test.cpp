@@ -11,7 +11,7 @@
 namespace hpcdl::io {
 namespace {
 
-TEST(Jsonl, ALineIsInTheFileWhenWriteReturns) {
+TEST(jsonl, a_line_is_in_the_file_when_write_returns) {
   const TempFolder tmp;
   JsonlWriter log(tmp / "m.jsonl");
   log.write({{"step", 1}, {"loss", 2.5}});
@@ -22,7 +22,7 @@ TEST(Jsonl, ALineIsInTheFileWhenWriteReturns) {
   EXPECT_THROW(log.write(Json::array()), Error);
 }
 
-TEST(Jsonl, ResumingRemovesWhatComesAgain) {
+TEST(jsonl, resuming_removes_what_comes_again) {
   const TempFolder tmp;
   const fs::path path = tmp / "m.jsonl";
   const std::string old = "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":4}\n{\"ste";

@@ -28,7 +28,7 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::uintptr_
               "used in a signal handler");
 
 constexpr int kSlots = 1024;
-Slot slots[kSlots];  // pages that no path is written to take no memory
+Slot slots[kSlots];  // pages without a path use no memory
 
 std::atomic<bool> ending{false};
 int exit_code_of_faults = 1;
@@ -40,7 +40,7 @@ const Slot* slot_of(std::uintptr_t address) noexcept {
   return nullptr;
 }
 
-/// One line, put together without an allocation.
+/// One line, built without an allocation.
 class Line {
  public:
   Line& operator<<(std::string_view text) noexcept {
@@ -74,18 +74,18 @@ void explain(const Slot& slot) noexcept {
     line << ": was cut short while it was in use: it had " << std::uint64_t{slot.size} << " bytes and has "
          << static_cast<std::uint64_t>(now.st_size)
          << " now; to change a file, write another one and rename it into place\n";
-  else line << ": cannot be read any more: its disk or its network file system has failed\n";
+  else line << ": can no longer be read: its disk or its network file system has failed\n";
   line.write_to(STDERR_FILENO);
 }
 
 void on_bus_error(int signal, siginfo_t* info, void*) {
   const Slot* slot = info->si_code > 0 ? slot_of(reinterpret_cast<std::uintptr_t>(info->si_addr)) : nullptr;
   if (!slot) {
-    ::signal(signal, SIG_DFL);  // the access is made again, and ends the process as it would have
+    ::signal(signal, SIG_DFL);  // the access is repeated, and ends the process by the default action
     if (info->si_code <= 0) ::raise(signal);
     return;
   }
-  if (ending.exchange(true))  // another thread is saying so
+  if (ending.exchange(true))  // another thread is printing the message
     for (;;) ::pause();
   if (last_thing) last_thing();
   explain(*slot);

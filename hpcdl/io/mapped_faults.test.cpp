@@ -60,7 +60,7 @@ class MappedFaults : public testing::Test {
   fs::path file_ = tmp_ / "model-00001-of-00002.safetensors", other_ = tmp_ / "other";
 };
 
-TEST_F(MappedFaults, AFileCutShortIsNamed) {
+TEST_F(MappedFaults, a_file_cut_short_is_named) {
   const auto ended = in_child([&] {
     const MappedFile other(other_);
     MappedFile first(file_);
@@ -76,7 +76,7 @@ TEST_F(MappedFaults, AFileCutShortIsNamed) {
                             "file, write another one and rename it into place\n");
 }
 
-TEST_F(MappedFaults, AnyThreadMayMeetItAndOneLineIsSaid) {
+TEST_F(MappedFaults, any_thread_may_meet_it_and_one_line_is_said) {
   const auto ended = in_child([&] {
     const MappedFile file(file_);
     fs::resize_file(file_, 0);
@@ -87,7 +87,7 @@ TEST_F(MappedFaults, AnyThreadMayMeetItAndOneLineIsSaid) {
   EXPECT_EQ(std::count(ended.said.begin(), ended.said.end(), '\n'), 1) << ended.said;
 }
 
-TEST_F(MappedFaults, WhatIsNoLongerMappedIsForgotten) {
+TEST_F(MappedFaults, unmapped_files_are_forgotten) {
   const auto ended = in_child([&] {
     for (int i = 0; i < 3000; ++i) const MappedFile once(other_);
     const MappedFile file(file_);
@@ -98,7 +98,7 @@ TEST_F(MappedFaults, WhatIsNoLongerMappedIsForgotten) {
   EXPECT_NE(ended.said.find(file_.string()), std::string::npos) << ended.said;
 }
 
-TEST_F(MappedFaults, OtherBusErrorsEndTheProcessAsBefore) {
+TEST_F(MappedFaults, other_bus_errors_end_the_process_as_before) {
   const auto ended = in_child([&] {
     const MappedFile file(file_);
     ::raise(SIGBUS);

@@ -24,7 +24,7 @@ std::int64_t clamp_end(std::int64_t offset, std::int64_t bytes, std::int64_t siz
 // Measured on a cold 512 MB file, GB/s, medians of 7: populate 3.6, plain faults 3.0, pread of 1 MB 3.0, readahead
 // hints followed by pread 1.5, the same from two or four threads 1.8 to 2.5.
 bool load_chunk(std::byte* data, int fd, std::int64_t at, std::int64_t bytes) {
-  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ of Linux 5.14, which older C libraries do not name
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ of Linux 5.14, which older C libraries do not define
   if (::madvise(data + at, static_cast<std::size_t>(bytes), kPopulateRead) == 0) return true;
   std::vector<char> scratch(1 << 20);
   for (const std::int64_t end = at + bytes; at < end;) {
@@ -67,7 +67,7 @@ Prefetch MappedFile::prefetch(std::int64_t offset, std::int64_t bytes) const {
   Prefetch out;
   offset = std::clamp<std::int64_t>(offset, 0, size_);
   const std::int64_t end = clamp_end(offset, bytes, size_);
-  // The thread must not refer to *this: a MappedFile may move. A mapping and a descriptor stay where they are.
+  // The thread must not refer to *this, because a MappedFile may move. The mapping and the descriptor stay valid.
   if (offset < end)
     out.thread_ = std::jthread([data = data_, fd = fd_.get(), offset, end](std::stop_token stop) {
       for (std::int64_t at = offset / kPage * kPage; at < end && !stop.stop_requested(); at += kChunk)

@@ -1,5 +1,5 @@
 #pragma once
-// A file as memory. Pages are read when first touched and can be given back at any time, so a model may be larger than
+// A file as memory. Pages are read when first touched and can be released at any time, so a model may be larger than
 // the memory of the machine.
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace hpcdl::io {
 
-/// Reads and maps a range of a mapped file from a background thread, in large chunks and in order, so that whoever
-/// computes on the range meets warm pages. Destruction stops it. Must not outlive the file.
+/// Reads and maps a range of a mapped file from a background thread, in large chunks and in order, so that code that
+/// computes on the range finds pages in memory. Destruction stops it. Must not outlive the file.
 class Prefetch {
  public:
   Prefetch() = default;
@@ -50,9 +50,9 @@ class MappedFile {
 
   /// Starts reading [offset, offset + bytes) in the background, at disk speed; bytes < 0 means to the end.
   [[nodiscard]] Prefetch prefetch(std::int64_t offset = 0, std::int64_t bytes = -1) const;
-  /// Gives pages of the range back (whole pages inside it only); the next touch reads them again.
+  /// Releases pages of the range (only whole pages inside it); the next access reads them again.
   void drop(std::int64_t offset = 0, std::int64_t bytes = -1) const;
-  /// Like drop, and asks the kernel to forget its cached copy too: for measuring cold reads.
+  /// Like drop, and also asks the kernel to drop its cached copy: for measuring cold reads.
   void evict() const;
   /// Bytes of the file that are in memory, counting whole pages (mincore(2)).
   std::int64_t resident_bytes() const;

@@ -22,7 +22,7 @@ std::string_view text_of(const MappedFile& f) {
   return {reinterpret_cast<const char*>(f.data()), static_cast<std::size_t>(f.size())};
 }
 
-TEST(MappedFile, HoldsTheFile) {
+TEST(mapped_file, holds_the_file) {
   const TempFolder tmp;
   const std::string text = pattern(100'001);
   write_file_atomic(tmp / "a", text);
@@ -35,7 +35,7 @@ TEST(MappedFile, HoldsTheFile) {
   EXPECT_EQ(text_of(moved), text);
 }
 
-TEST(MappedFile, DropAndPrefetchKeepTheContent) {
+TEST(mapped_file, drop_and_prefetch_keep_the_content) {
   const TempFolder tmp;
   const std::string text = pattern((20 << 20) + 5);
   write_file_atomic(tmp / "a", text);
@@ -53,7 +53,7 @@ TEST(MappedFile, DropAndPrefetchKeepTheContent) {
     file.prefetch(at, n).wait();
 }
 
-TEST(MappedFile, PrefetchCanBeAbandonedAndOutliveAMove) {
+TEST(mapped_file, prefetch_can_be_abandoned_and_outlive_a_move) {
   const TempFolder tmp;
   const std::string text = pattern(32 << 20);
   write_file_atomic(tmp / "a", text);
@@ -65,7 +65,7 @@ TEST(MappedFile, PrefetchCanBeAbandonedAndOutliveAMove) {
   EXPECT_EQ(text_of(moved), text);
 }
 
-TEST(MappedFile, EmptyFile) {
+TEST(mapped_file, empty_file) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a", "");
   const MappedFile file(tmp / "a");
@@ -75,7 +75,7 @@ TEST(MappedFile, EmptyFile) {
   file.drop();
 }
 
-TEST(MappedFile, BadPathsAreErrors) {
+TEST(mapped_file, bad_paths_are_errors) {
   const TempFolder tmp;
   EXPECT_THROW(MappedFile(tmp / "missing"), Error);
   EXPECT_THROW(MappedFile(tmp.path()), Error);

@@ -12,7 +12,7 @@ template <class... A> void check(bool ok, fmt::format_string<A...> f, A&&... arg
 }  // namespace
 
 void ModelConfig::resolve() {
-  if (is_image_family(family)) return;  // they have a config of their own: models/image_config.h
+  if (is_image_family(family)) return;  // they have their own config: models/image_config.h
   check(layers > 0 && heads > 0 && width > 0 && context > 0,
         "expected layers, heads, width, context > 0, found {}, {}, {}, {}", layers, heads, width, context);
   check(kv_heads >= 0 && head_dim >= 0 && ffn >= 0 && vocab >= 0,
@@ -21,7 +21,8 @@ void ModelConfig::resolve() {
   const bool gpt2 = family == Family::gpt2;
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0) {
-    check(width % heads == 0, "width {} is not divisible by {} heads; choose another or give head_dim", width, heads);
+    check(width % heads == 0, "width {} is not divisible by {} heads; choose another width or set head_dim", width,
+          heads);
     head_dim = width / heads;
   }
   if (ffn == 0) ffn = gpt2 ? 4 * width : (width * 8 / 3 + 63) / 64 * 64;

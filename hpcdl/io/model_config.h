@@ -41,7 +41,7 @@ struct QuantConfig {
   bool operator==(const QuantConfig&) const = default;
 };
 
-inline constexpr std::int64_t kMostLayers = 4096;  // to plan 100,000 took 24 s and 6.8 GB
+inline constexpr std::int64_t kMostLayers = 4096;  // planning 100,000 layers took 24 s and 6.8 GB
 
 struct ModelConfig {
   Family family = Family::gpt2;
@@ -52,7 +52,7 @@ struct ModelConfig {
   bool attention_bias = false;  // llama only; gpt2 has biases everywhere
   Activation activation = Activation::automatic;
 
-  // Not for people to set: found in the folder or made with the tokenizer.
+  // Not set by users: taken from the model folder or from the tokenizer.
   bool mlp_bias = false;          // llama only
   RopeScaling rope_scaling = {};  // llama only
   std::optional<std::int64_t> bos = {};
@@ -78,8 +78,8 @@ struct ModelConfig {
     f("activation", activation, "non-linearity of the MLP; auto: gelu_new (gpt2), silu (llama)");
   }
 
-  /// Replaces zeros and `automatic` by what they stand for (vocab stays 0 when unknown), then checks that the numbers
-  /// fit together; throws UsageError "[model] ..." that says which do not.
+  /// Replaces zeros and `automatic` by the values that they stand for (vocab stays 0 if unknown), then checks that the
+  /// numbers are consistent; throws UsageError "[model] ..." that says which are not.
   void resolve();
   bool operator==(const ModelConfig&) const = default;
 };

@@ -22,7 +22,7 @@ int edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr std::size_t kLongest = 200;  // a hostile word must not cost quadratic time
+  constexpr std::size_t kLongest = 200;  // a very long word must not cost quadratic time
   if (word.size() > kLongest) return std::nullopt;
   const std::string* best = nullptr;
   int best_distance = 2 + static_cast<int>(word.size()) / 3;

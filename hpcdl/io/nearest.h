@@ -10,7 +10,7 @@ namespace hpcdl::io {
 /// Insertions, deletions, substitutions and swaps of neighbours between two words.
 int edit_distance(std::string_view a, std::string_view b);
 
-/// What was probably meant by a misspelt word; nothing when no candidate is close.
+/// The candidate that was probably meant by a misspelt word; nothing if none is close.
 std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 /// "; did you mean 'x'?" or "".

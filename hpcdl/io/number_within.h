@@ -1,5 +1,5 @@
 #pragma once
-// Whole numbers of files that must lie in a range.
+// Whole numbers in files that must lie in a range.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace hpcdl::io {
 
-/// Beyond what any run counts, and far enough from the end of the type that sums and products with small factors fit.
+/// Larger than any count of a run, and far enough from the limit of the type for sums and products with small factors.
 inline constexpr std::int64_t kMaxCount = std::int64_t{1} << 48;
 
 /// The whole number of a key. Throws Error with the file, the key, what was expected and what was found unless it lies

@@ -1,5 +1,5 @@
 #pragma once
-// Programs in files: hpcdl/program/bytes.h says what they hold and what is refused.
+// Programs in files: hpcdl/program/bytes.h describes their contents and what is refused.
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/program/bytes.h"

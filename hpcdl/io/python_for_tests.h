@@ -1,5 +1,5 @@
 #pragma once
-// Tests that let the original libraries read what we write find a Python here, or skip.
+// Finds a Python for tests in which the original libraries read our files; without one, they are skipped.
 
 #include <fmt/format.h>
 

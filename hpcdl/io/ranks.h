@@ -1,5 +1,5 @@
 #pragma once
-// What ranks that write or read one checkpoint together need of each other.
+// The communication of ranks that write or read one checkpoint together.
 
 #include <cstddef>
 #include <functional>
@@ -9,13 +9,13 @@
 
 namespace hpcdl::io {
 
-/// All calls are collective but send and receive; a lost rank shows as comm::PeerLost.
+/// All calls except send and receive are collective; a lost rank causes comm::PeerLost.
 class Ranks {
  public:
   virtual ~Ranks() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// What every rank said, by rank.
+  /// The values of all ranks, by rank.
   virtual std::vector<std::string> gather(const std::string& mine) = 0;
   virtual void send(std::span<const std::byte> bytes, int to) = 0;
   virtual void receive(std::span<std::byte> bytes, int from) = 0;
@@ -30,8 +30,8 @@ class OneRank final : public Ranks {
   void receive(std::span<std::byte>, int) override {}
 };
 
-/// Does `part` on every rank, then waits for all. Where it threw an Error on some, all throw that of the lowest of
-/// those; comm::PeerLost goes up at once, since no rank is left to agree with.
+/// Runs `part` on every rank, then waits for all. If it threw an Error on some, all throw that of the lowest of
+/// those; comm::PeerLost is thrown at once, because the ranks can no longer agree.
 void agree(Ranks& ranks, const std::function<void()>& part);
 
 }  // namespace hpcdl::io

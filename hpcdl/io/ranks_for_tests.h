@@ -1,6 +1,6 @@
 #pragma once
 // Ranks as threads of this process, for tests of what they do together. A rank that ends by an exception is gone: the
-// others meet PeerLost.
+// others get PeerLost.
 
 #include <algorithm>
 #include <condition_variable>
@@ -19,7 +19,7 @@ class ThreadRanks {
  public:
   explicit ThreadRanks(int size) : size_(size), said_(static_cast<std::size_t>(size)) {}
 
-  /// What a dying rank throws.
+  /// Thrown by a dying rank.
   struct Dies {};
 
   class Rank final : public Ranks {
@@ -39,8 +39,8 @@ class ThreadRanks {
     int rank_, calls_;
   };
 
-  /// f(Ranks&) on every rank; rethrows the first Error but what the dead and PeerLost threw. Rank `dies` leaves at its
-  /// call number `at`.
+  /// Runs f(Ranks&) on every rank; rethrows the first Error, except those of dead ranks and PeerLost. Rank `dies` ends
+  /// at its call number `at`.
   template <class F> static void run(int size, F f, int dies = -1, int at = -1) {
     ThreadRanks all(size);
     std::exception_ptr failed;

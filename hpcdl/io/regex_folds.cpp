@@ -24,7 +24,8 @@ struct Fold {
 const std::vector<Fold>& long_folds() {
   static const std::vector<Fold> list = [] {
     std::vector<Fold> out;
-    // CaseFolding.txt of Unicode has those of status F in Latin, Greek and Armenian, and among the presentation forms.
+    // CaseFolding.txt of Unicode lists these with status F in Latin, Greek and Armenian, and among the presentation
+    // forms.
     for (const auto& [low, high] : {std::pair<char32_t, char32_t>{0xDF, 0x1FFF}, {0xFB00, 0xFB1F}})
       for (char32_t c = low; c <= high; ++c)
         if (auto to = fold_of(c); to.size() > 1) out.push_back({c, std::move(to)});

@@ -1,16 +1,16 @@
 #pragma once
-// Characters that change their number when their case is folded: the German sharp s is "ss", the ligature of f and i is
-// "fi". Oniguruma matches one for the other where case is ignored, PCRE2 does not.
+// Characters whose case folding has another length: the German sharp s is "ss", the ligature of f and i is
+// "fi". Oniguruma matches them with each other if case is ignored, PCRE2 does not.
 
 #include <string_view>
 
 namespace hpcdl::io {
 
-/// Some character from `low` to `high` folds to several.
+/// Whether some character from `low` to `high` folds to several.
 bool any_folds_to_several(char32_t low, char32_t high);
-/// The case-folded text ends in what some character folds to.
+/// Whether the case-folded text ends with the folding of such a character.
 bool ends_in_fold_of_one(std::u32string_view folded);
-/// A character that folds to one; others stay as they are.
+/// Folds a character that folds to one; others stay unchanged.
 char32_t fold_case(char32_t point);
 
 }  // namespace hpcdl::io

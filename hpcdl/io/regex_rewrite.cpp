@@ -25,7 +25,7 @@ constexpr std::string_view kSpaceSet =
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-/// To PCRE2 the bare name of a script stands for Script_Extensions.
+/// In PCRE2 the bare name of a script means Script_Extensions.
 bool is_script(std::string_view name) {
   const std::string pattern = fmt::format("\\p{{sc:{}}}", name);
   int error = 0;
@@ -58,10 +58,10 @@ class Rewriter {
   }
 
  private:
-  /// A group that is open. (?i) without a colon reads the rest of its group, '|' and all, as a group of its own.
+  /// A group that is open. (?i) without a colon treats the rest of its group, including '|', as a separate group.
   struct Group {
     bool ignores_case = false;
-    int options = 0;  // such groups within, that end with this one
+    int options = 0;  // such groups within it, which end with this one
   };
 
   [[noreturn]] void unsupported(std::string_view what) const {
@@ -148,7 +148,7 @@ class Rewriter {
     ++groups_.back().options;
   }
 
-  /// {n}, {n,}, {,m} or {n,m}; false: braces that stand for themselves.
+  /// {n}, {n,}, {,m} or {n,m}; false: literal braces.
   bool quantifier() {
     const auto number = [&](std::size_t& at) {
       const std::size_t begin = at;
@@ -170,7 +170,7 @@ class Rewriter {
     return true;
   }
 
-  /// A character that stands for itself, outside of a class.
+  /// A literal character outside of a class.
   void literal() {
     std::size_t end = at_;
     note_literal(next_code_point(in_, end));
@@ -181,7 +181,7 @@ class Rewriter {
     if (!groups_.back().ignores_case) return;
     literals_ += fold_case(c);
     if (any_folds_to_several(c, c) || ends_in_fold_of_one(literals_))
-      unsupported("a character whose case folds to several, where case is ignored");
+      unsupported("a character whose case folds to several, if case is ignored");
   }
 
   void step_in_class() {
@@ -207,7 +207,7 @@ class Rewriter {
     }
     const char32_t low = in_range_ && last_ ? *last_ : c;
     if (groups_.back().ignores_case && any_folds_to_several(low, std::max(low, c)))
-      unsupported("a character whose case folds to several, where case is ignored");
+      unsupported("a character whose case folds to several, if case is ignored");
     last_ = in_range_ ? std::nullopt : std::optional(c);
     in_range_ = false;
   }
@@ -216,7 +216,7 @@ class Rewriter {
     if (in_class_) note_member(c);
     else note_literal(c);
   }
-  /// What is no single character.
+  /// An escape that is not a single character.
   void note_set() {
     last_.reset(), in_range_ = false;
     literals_.clear();
@@ -244,7 +244,7 @@ class Rewriter {
       note(next_code_point(in_, end));
       return copy(end - at_);
     }
-    note(U'\n');  // any that has no case
+    note(U'\n');  // any character without case
     copy(2);
   }
 
@@ -268,7 +268,7 @@ class Rewriter {
     if (end == std::string_view::npos) unsupported("\\p without the name of a property in braces");
     const bool in_class = in_class_;
     if (in_class && groups_.back().ignores_case)
-      unsupported("a property inside a class where case is ignored, which engines read differently");
+      unsupported("a property inside a class if case is ignored, which engines read differently");
     note_set();
     std::string_view name = in_.substr(at_ + 3, end - at_ - 3);
     const bool negated = name.starts_with('^');
@@ -286,8 +286,8 @@ class Rewriter {
   std::size_t at_ = 0, class_begin_ = 0;
   bool in_class_ = false, in_range_ = false;
   std::vector<Group> groups_{1};
-  std::optional<char32_t> last_;  // of a class: what may begin a range
-  std::u32string literals_;       // that stand beside each other where case is ignored, folded
+  std::optional<char32_t> last_;  // in a class: the character that may begin a range
+  std::u32string literals_;       // that stand beside each other if case is ignored, folded
 };
 
 }  // namespace

@@ -73,7 +73,7 @@ void TensorFolder::open_shards(const fs::path& index) {
     require(file.is_string(), "io", "{}: tensor {}: expected a file name, found {}", index.string(), shown(name),
             json_kind(file));
     const auto text = file.get<std::string>();
-    // Only plain names: an index must not make us read elsewhere.
+    // Only plain names, so that an index cannot refer to files in other folders.
     require(
         !text.empty() && text.find('/') == std::string::npos && text.find('\0') == std::string::npos && text != "..",
         "io", "{}: tensor {}: expected the name of a file in the folder of the index, found {}", index.string(),

@@ -1,4 +1,4 @@
-// Any bytes, as a file and as the header of one, give tensors that lie inside it or an Error.
+// Any bytes, as a file and as its header, give tensors that lie inside the file or an Error.
 
 #include <cstring>
 #include <stdexcept>

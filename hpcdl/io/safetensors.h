@@ -20,7 +20,7 @@ class SafeTensors {
   static SafeTensors open(const fs::path& path);
 
   std::optional<View> find(const std::string& name) const;
-  /// Throws Error that names the closest tensor there is.
+  /// Throws Error that names the closest existing tensor.
   View at(const std::string& name) const;
   View view(const TensorInfo& info) const { return View(file_.data() + info.offset, info.spec); }
   /// In file order.
@@ -44,7 +44,7 @@ class TensorFolder {
   View at(const std::string& name) const;
   bool contains(const std::string& name) const { return index_.contains(name); }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
-  /// The file that tensors()[i] lies in.
+  /// The file that holds tensors()[i].
   const SafeTensors& shard_of(std::size_t i) const { return shards_[home_[i]]; }
   const std::vector<SafeTensors>& shards() const { return shards_; }
   const fs::path& path() const { return path_; }

@@ -31,7 +31,7 @@ template <class T> void expect_golden(View v) {
   }
 }
 
-TEST(SafeTensors, ReadsWhatTheOriginalLibraryWrote) {
+TEST(safetensors, reads_what_the_original_library_wrote) {
   const auto file = SafeTensors::open(kGolden / "all_dtypes.safetensors");
   EXPECT_EQ(file.tensors().size(), 13u);
   EXPECT_EQ(file.metadata().at("made by"), "make_safetensors.py");
@@ -56,7 +56,7 @@ TEST(SafeTensors, ReadsWhatTheOriginalLibraryWrote) {
       << "a view, no copy";
 }
 
-TEST(TensorFolder, ReadsShards) {
+TEST(tensor_folder, reads_shards) {
   const auto folder = TensorFolder::open(kGolden / "sharded");
   EXPECT_EQ(folder.shards().size(), 2u);
   for (const char* name : {"a", "b", "c"}) {
@@ -66,7 +66,7 @@ TEST(TensorFolder, ReadsShards) {
   EXPECT_FALSE(folder.find("d"));
 }
 
-TEST(SafeTensors, AMissingTensorNamesTheNearest) {
+TEST(safetensors, a_missing_tensor_names_the_nearest) {
   const auto file = SafeTensors::open(kGolden / "all_dtypes.safetensors");
   try {
     file.at("scaler");
@@ -92,7 +92,7 @@ struct Sample {
   }
 };
 
-TEST(SafeTensorsWriter, RoundTripsInAnyOrderAndAligned) {
+TEST(safetensors_writer, round_trips_in_any_order_and_aligned) {
   const TempFolder tmp;
   const Sample s;
   SafeTensorsWriter writer(tmp / "x.safetensors", s.specs);
@@ -109,7 +109,7 @@ TEST(SafeTensorsWriter, RoundTripsInAnyOrderAndAligned) {
   }
 }
 
-TEST(SafeTensorsWriter, StridedViewsAreWrittenDense) {
+TEST(safetensors_writer, strided_views_are_written_dense) {
   const TempFolder tmp;
   const OwnedTensor w = counted({{70, 45}, DType::f32});
   const View transposed(w.tensor.data(), {{45, 70}, DType::f32}, {1, 45}, {});
@@ -122,7 +122,7 @@ TEST(SafeTensorsWriter, StridedViewsAreWrittenDense) {
       ASSERT_EQ(std::memcmp(file.at("t").ptr<float>() + i * 70 + j, w.tensor.ptr<float>() + j * 45 + i, 4), 0);
 }
 
-TEST(SafeTensorsWriter, MisuseIsAnErrorAndLeavesNoFile) {
+TEST(safetensors_writer, misuse_is_an_error_and_leaves_no_file) {
   const TempFolder tmp;
   const Sample s;
   {
@@ -139,7 +139,7 @@ TEST(SafeTensorsWriter, MisuseIsAnErrorAndLeavesNoFile) {
   EXPECT_THROW(SafeTensorsWriter(tmp / "x", {{"a", {}}}), Error);
 }
 
-TEST(TensorFolderWriter, ShardsAndGoesBackToOneFile) {
+TEST(tensor_folder_writer, shards_and_goes_back_to_one_file) {
   const TempFolder tmp;
   const Sample s;
   for (const std::int64_t limit : {64, 1 << 20}) {
@@ -156,7 +156,7 @@ TEST(TensorFolderWriter, ShardsAndGoesBackToOneFile) {
   }
 }
 
-TEST(SafeTensorsWriter, TheOriginalLibraryReadsWhatWeWrite) {
+TEST(safetensors_writer, the_original_library_reads_what_we_write) {
   const auto python = find_python("torch, safetensors");
   if (!python) GTEST_SKIP() << "no Python with torch and safetensors; set HPCDL_PYTHON";
   const TempFolder tmp;
@@ -180,7 +180,7 @@ TEST(SafeTensorsWriter, TheOriginalLibraryReadsWhatWeWrite) {
   EXPECT_NE(out.find("half [2, 3, 4] torch.bfloat16"), std::string::npos) << out;
 }
 
-TEST(TensorFolder, BadIndexFilesAreErrors) {
+TEST(tensor_folder, bad_index_files_are_errors) {
   for (const char* index :
        {"{}", "[]", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": 3}}", "{\"weight_map\": {\"a\": \"../x\"}}",
         "{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "{\"weight_map\": {\"a\": \"\"}}", "{", ""}) {

@@ -19,11 +19,11 @@ struct RawEntry {
   std::string name;
   Spec spec;
   std::uint64_t begin = 0, end = 0;
-  int shapes = 0, offsets = 0;  // how often the key was seen; numbers of it seen
+  int shapes = 0, offsets = 0;  // how often the key occurred; how many numbers it had
   int offset_keys = 0;
 };
 
-/// Takes the JSON apart as it is read and stops at the first thing that does not belong, so that a hostile header can
+/// Parses the JSON while it is read and stops at the first unexpected thing, so that a hostile header can
 /// neither nest deep nor fill memory.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
@@ -160,7 +160,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::unordered_set<std::string> names_;
 };
 
-/// Bytes of a shape, or -1 when they do not fit 63 bits.
+/// Bytes of a shape, or -1 if they do not fit into 63 bits.
 std::int64_t checked_bytes(const Spec& spec) {
   std::int64_t n = dtype_bytes(spec.dtype);
   for (auto d : spec.shape)

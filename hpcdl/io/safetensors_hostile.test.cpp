@@ -42,7 +42,7 @@ std::string one(const std::string& shape, const std::string& offsets, const std:
   return "{\"a\":" + entry(shape, offsets, dtype) + "}";
 }
 
-TEST(HostileSafeTensors, GoodImagesPass) {
+TEST(hostile_safetensors, good_images_pass) {
   EXPECT_EQ(parse(image("{}", 0)).tensors.size(), 0u);
   EXPECT_EQ(parse(image("{}      ", 0)).tensors.size(), 0u);
   EXPECT_EQ(parse(image(one("[2,3]", "[0,24]") + "   ", 24)).tensors[0].spec.size(), 6);
@@ -52,7 +52,7 @@ TEST(HostileSafeTensors, GoodImagesPass) {
             2u);
 }
 
-TEST(HostileSafeTensors, Frames) {
+TEST(hostile_safetensors, frames) {
   expect_error("", "at least 8 bytes, found 0");
   expect_error("1234567", "at least 8 bytes, found 7");
   expect_error(std::string(8, '\xff'), "at most 100000000 are allowed");
@@ -66,7 +66,7 @@ TEST(HostileSafeTensors, Frames) {
   expect_error(image("[]", 0), "starts with '{'");
 }
 
-TEST(HostileSafeTensors, Json) {
+TEST(hostile_safetensors, json) {
   for (const char* bad :
        {"{", "{\"a\"", "{\"a\":}", "{}x", "{\"a\":{\"dtype\":\"F32\"", "{\"\xff\":1}", "{}}", "{\"a\":01}"})
     expect_error(image(bad, 0), "");
@@ -82,7 +82,7 @@ TEST(HostileSafeTensors, Json) {
   expect_error(image("{\"" + std::string(100'000, 'n') + "\":3}", 0), "(100000 bytes)");
 }
 
-TEST(HostileSafeTensors, Entries) {
+TEST(hostile_safetensors, entries) {
   expect_error(image("{\"a\":{}}", 0), "some are missing");
   expect_error(image("{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 0), "some are missing");
   expect_error(image("{\"a\":{\"extra\":1}}", 0), "unknown key \"extra\"");
@@ -105,7 +105,7 @@ TEST(HostileSafeTensors, Entries) {
   expect_error(image(one("[1]", "[-4,0]"), 4), "negative");
 }
 
-TEST(HostileSafeTensors, Layout) {
+TEST(hostile_safetensors, layout) {
   expect_error(image(one("[2]", "[0,8]"), 4), "lie outside the 4 bytes of data: truncated");
   expect_error(image(one("[2]", "[8,0]"), 8), "lie outside");
   expect_error(image(one("[2]", "[18446744073709551608,18446744073709551615]"), 8), "lie outside");
@@ -116,7 +116,7 @@ TEST(HostileSafeTensors, Layout) {
   expect_error(image(overlap, 12), "\"b\": begins at 4 inside the tensor before it, which ends at 8");
 }
 
-TEST(HostileSafeTensors, MutationsNeverCrash) {
+TEST(hostile_safetensors, mutations_never_crash) {
   const std::string good = image("{\"__metadata__\":{\"format\":\"pt\"},\"a\":" + entry("[2,3]", "[0,24]") +
                                      ",\"b\":" + entry("[4]", "[24,32]", "BF16") + "}",
                                  32);
@@ -147,7 +147,7 @@ TEST(HostileSafeTensors, MutationsNeverCrash) {
   EXPECT_GT(rejected, 15'000);
 }
 
-TEST(HostileSafeTensors, EveryTruncationIsAnError) {
+TEST(hostile_safetensors, every_truncation_is_an_error) {
   const std::string good = image(one("[2,3]", "[0,24]"), 24);
   const TempFolder tmp;
   for (std::size_t n = 0; n < good.size(); ++n) {

@@ -24,7 +24,7 @@ inline const std::map<std::string, std::string> kPtMetadata = {{"format", "pt"}}
 /// One file: declare all tensors, write each once in any order, commit. Nothing appears before commit().
 class SafeTensorsWriter {
  public:
-  /// Tensors are laid out by falling element size, then in the order given, so that each is aligned to its element.
+  /// Tensors are ordered by descending element size, then as given, so that each is aligned to its element.
   SafeTensorsWriter(const fs::path& path, std::vector<NamedSpec> tensors,
                     const std::map<std::string, std::string>& metadata = kPtMetadata);
 
@@ -45,7 +45,7 @@ class SafeTensorsWriter {
 };
 
 /// A model folder: model.safetensors when everything fits one file of `max_shard_bytes`, else numbered shards and their
-/// index. On commit the files of the other layout are removed, so that a reader meets one model only.
+/// index. On commit the files of the other layout are removed, so that a reader finds only one model.
 class TensorFolderWriter {
  public:
   TensorFolderWriter(const fs::path& folder, const std::vector<NamedSpec>& tensors,

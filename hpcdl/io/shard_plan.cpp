@@ -25,7 +25,7 @@ int least(const std::vector<std::int64_t>& load, const std::vector<int>& among) 
   });
 }
 
-/// Whether a number of a file is a whole one from 0 to `high`. One without sign may be beyond the type.
+/// Whether a number in a file is an integer from 0 to `high`. An unsigned number may exceed the type.
 bool is_count(const Json& n, std::int64_t high) {
   return n.is_number_unsigned() && n.get<std::uint64_t>() <= static_cast<std::uint64_t>(high);
 }
@@ -46,7 +46,7 @@ Shape shape_from(const Json& json, const JsonObject& o, const char* key) {
   return shape;
 }
 
-/// Pieces of one dim, one after the other, as format 2 has them.
+/// Consecutive pieces of one dim, as in format 2.
 Part pieces_from(const JsonObject& o, const Shape& local) {
   const auto dim = static_cast<int>(need_within(o, "dim", 0, Shape::kMaxRank - 1));
   Shape whole = local;
@@ -131,7 +131,8 @@ std::vector<WholeTensor> whole_tensors(const std::vector<std::vector<HeldTensor>
       const auto [it, fresh] = index.emplace(held.name, out.size());
       if (fresh) out.push_back({held.name, whole, {}});
       WholeTensor& t = out[it->second];
-      require(t.spec == whole, "io", "tensor {}: rank {} holds a part of {}, a rank before it of {}", shown(held.name),
+      require(t.spec == whole, "io",
+              "tensor {}: rank {} holds a part of a tensor {}, but a lower rank holds a part of {}", shown(held.name),
               r, to_string(whole), to_string(t.spec));
       const auto boxes = boxes_of(whole.shape, held.part);
       if (boxes.empty() && whole.shape.size() > 0) continue;

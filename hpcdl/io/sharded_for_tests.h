@@ -1,6 +1,6 @@
 #pragma once
 // A run over dp x tp x flat ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in
-// every way that layers are, and what tp leaves a rank in flat ranges of elements.
+// every way that layers are, and each rank's part along tp also in flat ranges of elements.
 
 #include <cstring>
 #include <numeric>
@@ -22,7 +22,7 @@ inline const std::vector<Mesh> kMeshes = {{1, 1}, {1, 2}, {2, 1}, {1, 4},    {2,
 
 class ShardedRun {
  public:
-  /// The split is a function of (seed, mesh); shapes of the whole tensors of seed alone.
+  /// The split is a function of (seed, mesh); shapes of the whole tensors only of the seed.
   ShardedRun(std::uint64_t seed, Mesh mesh, int rank, std::int64_t step, int tensors = 12) : seed_(seed), step_(step) {
     for (int t = 0; t < tensors; ++t) {
       for (const bool moment : {false, true}) add(t, moment, mesh, rank % mesh.tp, rank / mesh.tp % mesh.flat);
@@ -37,7 +37,7 @@ class ShardedRun {
         std::memcpy(at, &value, static_cast<std::size_t>(width));
       });
   }
-  /// Every element is that of `step`.
+  /// Whether every element is that of `step`.
   bool is_at(std::int64_t step) {
     step_ = step;
     bool same = true;
@@ -97,7 +97,7 @@ class ShardedRun {
               {},
               {},
               {}};
-    if (dim >= 0) {  // one to three parts (q, k, v), each cut at its own places, which may leave a rank nothing
+    if (dim >= 0) {  // one to three parts (q, k, v), each cut at its own places, so a rank may hold nothing
       std::vector<Interval> intervals;
       const std::int64_t parts =
           std::min<std::int64_t>(1 + static_cast<std::int64_t>(split.below(1, 3)), whole.shape[dim]);
@@ -121,7 +121,7 @@ class ShardedRun {
   }
 
   template <class F> void for_each(Held& h, F f) const {
-    // By element of the holder's tensor, in row-major order: its place in the whole one.
+    // For each element of the holder's tensor, in row-major order: its position in the whole tensor.
     std::vector<std::int64_t> place(static_cast<std::size_t>(h.view.size()));
     std::iota(place.begin(), place.end(), std::int64_t{0});
     const Shape whole = contiguous_strides(h.whole.shape);

@@ -1,7 +1,7 @@
 #pragma once
 // Event files that TensorBoard reads. File: events.out.tfevents.<unix s>.<host>.<pid>.<n>, a row of records
 // u64 length | u32 mask(crc32c(length)) | bytes | u32 mask(crc32c(bytes)), little-endian, mask(c) = rotr(c, 15) +
-// 0xa282ead8; bytes are an Event of tensorflow/core/util/event.proto, encoded by hand (ten fields do not earn a
+// 0xa282ead8; bytes are an Event of tensorflow/core/util/event.proto, encoded by hand (ten fields do not justify a
 // dependency).
 
 #include <chrono>
@@ -14,11 +14,11 @@
 namespace hpcdl::io {
 
 /// One event file. Buffered: written out every ten seconds, on flush() and at the end. Failures throw Error, except in
-/// the destructor, where what could not be written is lost.
+/// the destructor, where unwritten data are lost.
 class TensorBoardWriter {
  public:
-  /// `resumed_at`: the step this run goes on from; viewers then forget what an earlier file of the folder says of later
-  /// ones.
+  /// `resumed_at`: the step at which this run continues; viewers then ignore what an earlier file of the folder
+  /// contains for later ones.
   explicit TensorBoardWriter(const fs::path& folder, std::optional<std::int64_t> resumed_at = {});
   TensorBoardWriter(TensorBoardWriter&&) = default;
   ~TensorBoardWriter();

@@ -31,7 +31,7 @@ std::vector<std::string> records_of(const fs::path& path) {
   return out;
 }
 
-TEST(TensorBoard, RecordOfKnownBytes) {
+TEST(tensorboard, record_of_known_bytes) {
   // crc32c of the length word (5 as u64) and of "hello" by the table, masked by hand as above.
   const std::string record = tensorboard_record("hello");
   ASSERT_EQ(record.size(), 8u + 4 + 5 + 4);
@@ -40,7 +40,7 @@ TEST(TensorBoard, RecordOfKnownBytes) {
   EXPECT_EQ(read_at<std::uint32_t>(record, 17), ((0x9A71BB4Cu >> 15) | (0x9A71BB4Cu << 17)) + 0xa282ead8u);
 }
 
-TEST(TensorBoard, EventsHoldTheirBytes) {
+TEST(tensorboard, events_hold_their_bytes) {
   const TempFolder tmp;
   fs::path path;
   {
@@ -61,13 +61,13 @@ TEST(TensorBoard, EventsHoldTheirBytes) {
   EXPECT_NEAR(wall, static_cast<double>(time(nullptr)), 100.0) << "seconds since 1970";
 }
 
-TEST(TensorBoard, TwoWritersGetTwoFiles) {
+TEST(tensorboard, two_writers_get_two_files) {
   const TempFolder tmp;
   const TensorBoardWriter a(tmp.path()), b(tmp.path());
   EXPECT_NE(a.path(), b.path());
 }
 
-TEST(TensorBoard, TheOriginalPackageReadsIt) {
+TEST(tensorboard, the_original_package_reads_it) {
   const auto python = find_python("tensorboard.backend.event_processing.event_accumulator");
   if (!python) GTEST_SKIP() << "no Python with tensorboard; set HPCDL_PYTHON";
   const TempFolder tmp;

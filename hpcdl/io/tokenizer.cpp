@@ -66,7 +66,7 @@ std::vector<TextPiece> Tokenizer::pieces(std::string_view text, std::deque<std::
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special) const {
-  // A cache pays only for more text than it costs to set up.
+  // A cache is only worthwhile for more text than its setup costs.
   constexpr std::size_t kWorthCache = 1 << 16;
   std::optional<BpeCache> cache;
   if (text.size() >= kWorthCache) cache.emplace(*model_);

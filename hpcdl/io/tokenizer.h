@@ -1,6 +1,7 @@
 #pragma once
 // Byte-level BPE, read from and written to the tokenizer.json of Hugging Face. Ids are those of the `tokenizers`
-// library (golden/make_tokenizer_golden.py); what it can do and this cannot is an Error that names the feature.
+// library (golden/make_tokenizer_golden.py); a feature of it that is not supported here is an Error that names the
+// feature.
 
 #include <deque>
 #include <filesystem>
@@ -26,20 +27,20 @@ class Tokenizer {
  public:
   /// From a tokenizer.json, or a model folder that holds one.
   static Tokenizer load(const std::filesystem::path& file_or_folder);
-  /// From the text of a tokenizer.json; `name` stands in messages.
+  /// From the text of a tokenizer.json; `name` is used in messages.
   static Tokenizer parse(std::string_view json, std::string_view name = "tokenizer.json");
   /// From a trained model: the GPT-2 pattern, no normaliser.
   static Tokenizer from_bpe(BpeVocab vocab, std::vector<AddedToken> special);
 
   std::string to_json() const;
   void save(const std::filesystem::path& file) const;
-  /// tokenizer.json, tokenizer_config.json and special_tokens_map.json, as a model folder has them.
+  /// Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json, the files of a model folder.
   void save_folder(const std::filesystem::path& folder, int context) const;
 
-  /// Ids of a text. With `add_special`, also what the post_processor puts around it (<|begin_of_text|> and the like).
+  /// Ids of a text. With `add_special`, also the tokens that the post_processor adds (<|begin_of_text|> and so on).
   /// Throws Error for text that is not UTF-8: see replace_invalid_utf8().
   std::vector<TokenId> encode(std::string_view text, bool add_special = false) const;
-  /// Text of ids; what is not UTF-8 becomes U+FFFD. Throws Error for an id outside the vocabulary.
+  /// Text of ids; bytes that are not UTF-8 become U+FFFD. Throws Error for an id outside the vocabulary.
   std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
   /// The bytes of one token, which need not be whole characters.
   std::string_view bytes_of(TokenId id) const;
@@ -52,8 +53,8 @@ class Tokenizer {
   std::optional<TokenId> end_of_text() const { return end_of_text_; }
   std::optional<TokenId> begin_of_text() const;
 
-  /// The parts of encoding, for Encoder: added tokens out, normalised, words still to be split. `owned` keeps changed
-  /// text.
+  /// First steps of encoding, for Encoder: added tokens separated, text normalised, words not split yet. `owned` keeps
+  /// changed text.
   std::vector<TextPiece> pieces(std::string_view text, std::deque<std::string>& owned) const;
   /// See AddedTokens::over().
   bool added_token_over(std::string_view text, std::size_t at) const;
@@ -67,7 +68,7 @@ class Tokenizer {
   Tokenizer() = default;
   void finish();
   std::string_view spelling_of(TokenId id) const;
-  /// Hands out the text of tokenizer.json in parts.
+  /// Passes on the text of tokenizer.json in parts.
   void write_json(const std::function<void(std::string_view)>& to) const;
 
   std::shared_ptr<const BpeModel> model_;
@@ -79,18 +80,18 @@ class Tokenizer {
   std::optional<TokenId> end_of_text_;
   std::string normalizer_json_, pre_tokenizer_json_, post_processor_json_;
   std::vector<std::string_view> bytes_;                  // by id; of model_ or of kept_
-  std::shared_ptr<const std::deque<std::string>> kept_;  // bytes that the model does not spell as they are
+  std::shared_ptr<const std::deque<std::string>> kept_;  // bytes that the model spells differently
   std::vector<bool> special_;                            // by id
 };
 
-/// Decodes a growing row of ids and gives out only whole characters.
+/// Decodes a growing sequence of ids and returns only whole characters.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
   /// The text that became certain with this id; often empty.
   std::string push(TokenId id);
-  /// What was held back.
+  /// The bytes that were held back.
   std::string finish();
 
  private:

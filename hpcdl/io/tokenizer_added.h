@@ -1,5 +1,5 @@
 #pragma once
-// Added and special tokens: found in the raw text before it is split, leftmost first, the longest of equals.
+// Added and special tokens: found in the raw text before it is split, leftmost first, then the longest.
 
 #include <array>
 #include <string>
@@ -14,16 +14,16 @@ struct AddedToken {
   std::string content;
   TokenId id = -1;
   bool special = true;
-  bool normalized = false;              // looked for in the normalised text
-  bool single_word = false;             // only between characters that are no part of a word
-  bool lstrip = false, rstrip = false;  // takes the white space at its left or right with it
+  bool normalized = false;              // searched in the normalised text
+  bool single_word = false;             // only between characters that do not belong to a word
+  bool lstrip = false, rstrip = false;  // includes the white space at its left or right
 };
 
 /// A part of a text: a token already known (id >= 0), or text still to be split.
 struct TextPiece {
   std::string_view text;
   TokenId id = -1;
-  bool begins = true;  // false: goes on with a text that was cut before it
+  bool begins = true;  // false: continues a text that was cut before it
 };
 
 class AddedTokens {
@@ -33,8 +33,8 @@ class AddedTokens {
   bool empty() const { return tokens_.empty(); }
   /// Appends the pieces of the text, in order and without empty ones.
   void split(std::string_view text, std::vector<TextPiece>& out) const;
-  /// Whether a cut at `at`, as find_safe_cut() gives it, would take a token apart, or the space from the token that it
-  /// belongs to; also where only what follows the text can tell.
+  /// Whether a cut at `at`, from find_safe_cut(), would split a token, or separate a space from the token that it
+  /// belongs to; also true if that depends on what follows the text.
   bool over(std::string_view text, std::size_t at) const;
 
  private:
@@ -43,7 +43,7 @@ class AddedTokens {
 
   std::vector<AddedToken> tokens_;                                       // by first byte, longest first
   std::array<std::pair<std::uint32_t, std::uint32_t>, 256> by_first_{};  // range in tokens_
-  std::string firsts_;                                                   // the first bytes there are
+  std::string firsts_;                                                   // the set of first bytes
 };
 
 }  // namespace hpcdl::io

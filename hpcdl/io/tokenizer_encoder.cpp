@@ -7,7 +7,7 @@
 namespace hpcdl::io {
 namespace {
 
-// Small enough to share work evenly, large enough that handing out costs nothing.
+// Small enough to balance the work, large enough to make the scheduling cheap.
 constexpr std::size_t kTaskBytes = 1 << 16;
 
 }  // namespace
@@ -63,7 +63,7 @@ void Encoder::encode(const std::vector<TextPiece>& pieces, std::vector<TokenId>&
   const auto work = [&](int thread) {
     BpeCache& cache = caches_[static_cast<std::size_t>(thread)].cache;
     for (std::size_t t; (t = next.fetch_add(1)) < tasks.size();) try {
-        // Grown here and moved at the end: neighbours in `tasks` share cache lines.
+        // Built locally and moved at the end, because neighbours in `tasks` share cache lines.
         std::vector<TokenId> ids;
         ids.reserve(kTaskBytes / 2);
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {

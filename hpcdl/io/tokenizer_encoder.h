@@ -1,5 +1,5 @@
 #pragma once
-// Encoding much text: on all threads of a pool, each with a memory of words it has met.
+// Encodes large texts on all threads of a pool, each with a cache of words.
 
 #include <span>
 #include <string_view>
@@ -11,14 +11,14 @@
 namespace hpcdl::io {
 
 /// For one caller at a time. The ids do not depend on the number of threads: a text is cut only where a word ends
-/// whatever stands around it (find_safe_cut()).
+/// in any context (find_safe_cut()).
 class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, Pool& pool);
 
   /// Appends the ids of the documents one after another, each after `before_each` if that is >= 0.
   void encode(std::span<const std::string_view> documents, TokenId before_each, std::vector<TokenId>& out);
-  /// Appends the ids of one text; of one that goes on where the last was cut, where `begins` is false.
+  /// Appends the ids of one text; if `begins` is false, it continues where the last one was cut.
   void encode(std::string_view text, std::vector<TokenId>& out, bool begins = true);
 
  private:

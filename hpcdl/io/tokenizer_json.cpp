@@ -189,7 +189,7 @@ class TokenizerReader {
     }
   }
 
-  /// That of the model, or else the next one: whatever the file says.
+  /// The id of the model, otherwise the next one; the id in the file is ignored.
   TokenId id_in_library(const std::string& content) const {
     if (const TokenId id = t_.model_->find(content); id >= 0) return id;
     auto next = static_cast<TokenId>(t_.model_->vocab().tokens.size());
@@ -291,7 +291,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& file_or_folder) {
   if (!folder || !fs::exists(config)) return t;
   const Json root = Json::parse(read_file(config), nullptr, false);
   if (!root.is_object() || !root.contains("eos_token")) return t;
-  // Written as a name, or as the whole added token.
+  // Written as a name, or as a whole added token.
   const Json& eos = root["eos_token"];
   if (eos.is_string()) TokenizerReader::set_end_of_text(t, eos.get<std::string>());
   if (eos.is_object() && eos.contains("content") && eos["content"].is_string())

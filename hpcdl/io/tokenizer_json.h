@@ -1,5 +1,5 @@
 #pragma once
-// Typed access to the JSON of tokenizer.json: every surprise is an Error that names the key.
+// Typed access to the JSON of tokenizer.json: everything unexpected is an Error that names the key.
 
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@ namespace hpcdl::io {
 const Json& member_of(const Json& section, const char* key, std::string_view where);
 std::string text_of(const Json& section, const char* key, std::string_view where);
 const Json& array_of(const Json& section, const char* key, std::string_view where);
-/// The default stands for a missing key and for null.
+/// The default is used for a missing key and for null.
 bool flag_of(const Json& section, const char* key, bool otherwise);
 
 }  // namespace hpcdl::io

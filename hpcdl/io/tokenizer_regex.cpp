@@ -41,20 +41,20 @@ struct Regex::Code {
 };
 
 Regex::Regex(std::string_view pattern) {
-  require(pattern.size() <= kMaxPattern, "io", "tokenizer.json: a pattern of {} bytes; at most {} are read",
-          pattern.size(), kMaxPattern);
+  require(pattern.size() <= kMaxPattern, "io",
+          "tokenizer.json: a pattern of {} bytes is too long; at most {} are allowed", pattern.size(), kMaxPattern);
   const std::string text = rewrite_for_pcre2(pattern);
   auto code = std::make_shared<Code>();
   code->pattern = pattern;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // Oniguruma's ^ and $ hold at every line.
+  // ^ and $ of Oniguruma match at every line.
   constexpr std::uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
   code->code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), kOptions, &error, &offset, nullptr);
   require(code->code != nullptr, "io", "tokenizer.json: cannot read the pattern '{}': {}", pattern.substr(0, 200),
           pcre_message(error));
-  // Without the compiler (a hardened kernel) matching still works, more slowly.
+  // Without the JIT compiler (on a hardened kernel) matching still works, but more slowly.
   pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);
   code_ = std::move(code);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Regular expressions of tokenizer.json, run by PCRE2 with its compiler. The `tokenizers` library reads them with
-// Oniguruma; what the two understand differently is rewritten, or refused by name.
+// Regular expressions of tokenizer.json, run by PCRE2 with its JIT compiler. The `tokenizers` library uses
+// Oniguruma; syntax with another meaning is rewritten, or refused by name.
 
 #include <cstddef>
 #include <memory>

@@ -67,7 +67,7 @@ TEST(regex, refuses_by_name_what_has_another_meaning) {
       {"(?i:[\u00df])", "a character whose case folds to several"},
       {"(?i:[\u00c0-\u00ff])", "a character whose case folds to several"},
       {"(?i:\\x{df})", "a character whose case folds to several"},
-      {"(?i:[\\p{Lu}])", "a property inside a class where case is ignored"},
+      {"(?i:[\\p{Lu}])", "a property inside a class if case is ignored"},
       {"a{2}?", "{n}?"},
       {"a{1,2}+", "a possessive {n,m}+"},
       {"\\pL", "\\p without the name of a property in braces"},

@@ -23,8 +23,8 @@ OrderedJson write_added(const std::vector<AddedToken>& tokens) {
   return list;
 }
 
-/// ordered_json finds a key by walking all keys: a vocabulary is written by hand. Part by part, as tokens of a text
-/// that is one long word are as long as the text.
+/// ordered_json finds a key by scanning all keys, so a vocabulary is written by hand. In parts, because the tokens of a
+/// text that is one long word are as long as the text.
 void write_model(const BpeVocab& vocab, TokenId size, const std::function<void(std::string_view)>& to) {
   std::vector<const std::string*> spelling(static_cast<std::size_t>(size));
   for (const auto& [token, id] : vocab.tokens) spelling[static_cast<std::size_t>(id)] = &token;

@@ -23,7 +23,7 @@ constexpr std::array<CharClass, 128> kAscii = [] {
 
 constexpr bool is_line_end(char c) { return c == '\r' || c == '\n'; }
 
-/// Class of the character at `at`, and moves past it.
+/// Returns the class of the character at `at`, and moves past it.
 CharClass next_class(std::string_view text, std::size_t& at) {
   const auto byte = static_cast<unsigned char>(text[at]);
   if (byte < 0x80) return ++at, kAscii[byte];

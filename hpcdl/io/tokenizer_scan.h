@@ -1,7 +1,7 @@
 #pragma once
 // The two families of splitting patterns that nearly every byte-level BPE uses, written by hand: several times faster
 // than a regular-expression engine, and with the Unicode version of the `tokenizers` library. tokenizer_scan.test.cpp
-// holds them against PCRE2.
+// compares them with PCRE2.
 
 #include <cstddef>
 #include <optional>
@@ -16,7 +16,7 @@ inline constexpr std::string_view kLlama3Pattern =
 inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-/// A pattern of one of the two families. Every text is covered by its words without gaps.
+/// A pattern of one of the two families. Its words cover every text without gaps.
 struct WordScan {
   bool gpt2 = false;
   int max_digits = 0;  // of one word; the GPT-2 pattern has no limit

@@ -14,7 +14,7 @@ PreTokenizer PreTokenizer::from_json(const Json& section) {
   result.add(section, 0);
   require(result.byte_level_, "io",
           "tokenizer.json: its pre_tokenizer has no ByteLevel; only byte-level BPE is supported");
-  // A cut is safe when the last stage that splits is a known scan and whatever stands before it looks at digits only.
+  // A cut is safe if the last splitting stage is a known scan and the stages before it only split digits.
   std::size_t scans = 0, others = 0;
   for (const Stage& s : result.stages_) {
     scans += std::holds_alternative<WordScan>(s);
@@ -53,7 +53,7 @@ void PreTokenizer::add_split(const Json& section) {
   const bool invert = flag_of(section, "invert", false), removed = behavior == "Removed";
   require(removed || behavior == "Isolated", "io",
           "tokenizer.json: Split behavior '{}' is not supported (Isolated and Removed are)", behavior);
-  // The known scans leave no gaps, so that removing what lies between their words changes nothing.
+  // The known scans leave no gaps, so removing the text between their words changes nothing.
   if (const auto scan = is_regex ? WordScan::of(text) : std::nullopt; scan && (!removed || invert)) {
     stages_.emplace_back(*scan);
     return;
@@ -93,7 +93,7 @@ void PreTokenizer::apply(const Pattern& stage, std::string_view text, Words& out
     if (stage.keep_matches && m.end > m.begin) out.push_back(text.substr(m.begin, m.end - m.begin));
     done = from = m.end;
     if (m.end != m.begin) continue;
-    // Behind an empty match the search goes on one character further.
+    // After an empty match the search continues one character further.
     if (from == text.size()) break;
     next_code_point(text, from);
   }

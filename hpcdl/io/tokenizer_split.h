@@ -1,5 +1,5 @@
 #pragma once
-// From a text to its words: the pre_tokenizer section of tokenizer.json.
+// Splits a text into words: the pre_tokenizer section of tokenizer.json.
 
 #include <deque>
 #include <nlohmann/json_fwd.hpp>
@@ -18,8 +18,8 @@ class PreTokenizer {
   /// Reads ByteLevel, Split, Digits and Sequences of them; throws Error that names anything else.
   static PreTokenizer from_json(const nlohmann::json& section);
 
-  /// Calls f(word) for each word in turn. The text is well-formed UTF-8 and not empty. Unless it begins there, but goes
-  /// on where another was cut, it gets no space in front.
+  /// Calls f(word) for each word in turn. The text is well-formed UTF-8 and not empty. If it continues a text
+  /// that was cut, no space is added in front.
   template <class F> void for_each_word(std::string_view text, F&& f, bool begins = true) const {
     if (const auto* scan = stages_.size() == 1 ? std::get_if<WordScan>(&stages_[0]) : nullptr) {
       for (std::size_t at = 0; at < text.size();) {
@@ -33,7 +33,7 @@ class PreTokenizer {
     for (const std::string_view word : words(text, owned, begins)) f(word);
   }
 
-  /// True when a text may be cut at find_safe_cut() and its parts split by themselves.
+  /// Whether a text may be cut at find_safe_cut() and its parts split independently.
   bool cuttable() const { return cuttable_; }
 
  private:

@@ -1,4 +1,4 @@
-// The only file that knows toml++ (header-only here, so that nothing is linked).
+// The only file that uses toml++ (as a header-only library, so that nothing is linked).
 
 #if defined(__GNUC__)
 #pragma GCC diagnostic push
@@ -12,8 +12,9 @@
 #define TOML_EXCEPTIONS 1
 #define TOML_ENABLE_FORMATTERS 0
 // Two weaknesses of toml++ 3.3 that fuzzing found. It asserts (or, with NDEBUG and clang, assumes) that a key starts
-// with a letter when the file says otherwise: its assertions become exceptions. And it reaches __builtin_unreachable()
-// when it asks whether some letters (U+04D2, say) are white space: in that one header, unreachable becomes "no".
+// with a letter when the file says otherwise: so its assertions are turned into exceptions. And it reaches
+// __builtin_unreachable() when it asks whether some letters (for example U+04D2) are white space: in that
+// header, unreachable becomes "no".
 #include <toml++/impl/preprocessor.h>
 #undef TOML_ASSERT
 #undef TOML_ASSERT_ASSUME
@@ -44,7 +45,7 @@ std::string_view kind_of(const toml::node& n) {
   return "a date or time";
 }
 
-/// Nothing for what no field can hold.
+/// Nothing for a value that no field can hold.
 std::optional<ConfigValue> value_of(const toml::node& n) {
   if (const auto* v = n.as_boolean()) return v->get();
   if (const auto* v = n.as_integer()) return v->get();
@@ -72,7 +73,7 @@ void apply_table(ConfigTable& config, const toml::table& table, const std::strin
     } else if (const auto* field = config.find(full)) {
       fail_usage("config", "{}: {}: expected {}, found {}", origin, field->key, field->type, kind_of(node));
     } else {
-      config.set(full, ConfigText{}, origin);  // unknown: the error of every unknown key
+      config.set(full, ConfigText{}, origin);  // unknown: gives the same error as every unknown key
     }
   }
 }

@@ -21,7 +21,7 @@ constexpr Range kSpaces[] = {{0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85},  
 constexpr char32_t kEnd = 0x110000;
 constexpr int kPageBits = 8;
 
-/// Two levels: 256 code points a page, equal pages shared. About 60 KB.
+/// Two levels: pages of 256 code points, equal pages shared. About 60 KB.
 struct ClassTable {
   std::vector<std::uint16_t> page_of;
   std::vector<CharClass> pages;
@@ -49,7 +49,7 @@ struct ClassTable {
   }
 };
 
-/// The well-formed character, or else the maximal ill-formed part, at the head of a text.
+/// The well-formed character, or otherwise the maximal ill-formed part, at the beginning of a text.
 struct Step {
   int length;
   bool valid, truncated;
@@ -131,7 +131,7 @@ CharClass char_class(char32_t point) {
 }
 
 bool is_word(char32_t point) {
-  // Other_Alphabetic beyond the marks: circled and squared Latin letters.
+  // Other_Alphabetic without the marks: circled and squared Latin letters.
   if ((point >= 0x24B6 && point <= 0x24E9) || (point >= 0x1F130 && point <= 0x1F149) ||
       (point >= 0x1F150 && point <= 0x1F169) || (point >= 0x1F170 && point <= 0x1F189))
     return true;
@@ -150,7 +150,7 @@ bool is_word(char32_t point) {
 
 namespace {
 
-/// Each character decomposed, marks not yet in order.
+/// Decomposes each character; marks are not ordered yet.
 std::vector<utf8proc_int32_t> decomposed(std::string_view text, int options) {
   std::vector<utf8proc_int32_t> out;
   out.reserve(text.size());
@@ -160,7 +160,7 @@ std::vector<utf8proc_int32_t> decomposed(std::string_view text, int options) {
       out.push_back(c);
       continue;
     }
-    utf8proc_int32_t parts[32];  // the longest has 18
+    utf8proc_int32_t parts[32];  // the longest decomposition has 18
     int boundary = 0;
     const auto n = utf8proc_decompose_char(c, parts, 32, static_cast<utf8proc_option_t>(options), &boundary);
     require(n >= 0 && n <= 32, "io", "normalising text: {}", n < 0 ? utf8proc_errmsg(n) : "a long decomposition");
@@ -169,8 +169,8 @@ std::vector<utf8proc_int32_t> decomposed(std::string_view text, int options) {
   return out;
 }
 
-/// Canonical order: runs of marks sorted by class, those of one class as they stood. utf8proc sorts by insertion, which
-/// does not end on a long run.
+/// Canonical order: runs of marks are sorted by class, with a stable order within a class. utf8proc uses insertion
+/// sort, which takes too long for a long run.
 void sort_marks(std::vector<utf8proc_int32_t>& points) {
   struct Mark {
     utf8proc_propval_t order;
@@ -210,8 +210,8 @@ std::string normalize(NormalForm form, std::string_view text) {
   sort_marks(points);
   std::string out;
   out.reserve(text.size());
-  // U+11A7 stands before the first final consonant of Hangul and composes with nothing, but utf8proc takes it for a
-  // syllable without one, and drops it: what it stands between is composed by itself.
+  // U+11A7 stands before the first final consonant of Hangul and composes with nothing, but utf8proc treats it as a
+  // syllable without one, and drops it: so the parts before and after it are composed separately.
   constexpr utf8proc_int32_t kNoFinal = 0x11A7;
   for (std::size_t begin = 0; begin < points.size();) {
     const auto next = std::find(points.begin() + static_cast<std::ptrdiff_t>(begin) + 1, points.end(), kNoFinal);

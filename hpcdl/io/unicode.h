@@ -1,5 +1,5 @@
 #pragma once
-// What text handling needs of Unicode: UTF-8 checked and mended, classes of code points, normal forms.
+// Unicode for text handling: validating and repairing UTF-8, classes of code points, normal forms.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace hpcdl::io {
 
 /// Offset of the first byte that is not part of well-formed UTF-8 (surrogates, overlong forms and values above
-/// U+10FFFF are not); npos when all is well.
+/// U+10FFFF are not); npos if all bytes are.
 std::size_t find_invalid_utf8(std::string_view text);
 
 /// Replaces every maximal ill-formed part by U+FFFD (Unicode 15, table 3-8: as browsers, Python and Rust do).
@@ -18,7 +18,7 @@ std::string replace_invalid_utf8(std::string_view text);
 /// Length of the longest prefix that does not end inside a character which further bytes could still complete.
 std::size_t complete_utf8_prefix(std::string_view bytes);
 
-/// The code point at text[at], and moves `at` past it. The text must be well-formed.
+/// Returns the code point at text[at], and moves `at` past it. The text must be well-formed.
 inline char32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
   const char32_t lead = byte(at);
@@ -31,7 +31,7 @@ void append_utf8(std::string& out, char32_t point);
 
 enum class CharClass : std::uint8_t { other, letter, number, space };
 
-/// Letter (\p{L}), number (\p{N}), white space (\s) or none of them, as the `tokenizers` library sees it.
+/// Letter (\p{L}), number (\p{N}), white space (\s) or none of them, as in the `tokenizers` library.
 CharClass char_class(char32_t point);
 inline bool is_space(char32_t point) { return char_class(point) == CharClass::space; }
 /// \w of the Rust regex crate: alphabetic, mark, decimal number, connector punctuation, joiner.

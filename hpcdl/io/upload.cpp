@@ -15,8 +15,9 @@ namespace hpcdl::io {
 
 void Upload::add(const Tensor& to, const View& from) {
   require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory",
-          "a copy needs two contiguous tensors of one spec");
-  require(to.device().is_cuda() && !from.device().is_cuda(), "memory", "an upload goes from host memory to a GPU");
+          "expected two contiguous tensors of the same spec to copy");
+  require(to.device().is_cuda() && !from.device().is_cuda(), "memory",
+          "expected a source in host memory and a destination on a GPU");
   auto* at = static_cast<std::byte*>(to.data());
   const auto* source = static_cast<const std::byte*>(from.data());
   for (std::int64_t done = 0; done < to.bytes(); done += kPiece)
@@ -27,7 +28,7 @@ void Upload::add(const Tensor& to, const View& from) {
 #if HPCDL_CUDA
 namespace {
 
-/// One thread's blocks of staging memory, each with the event after its last copy.
+/// The blocks of staging memory of one thread, each with the event after its last copy.
 class Staging {
  public:
   Staging(std::byte* memory, cudaStream_t queue) : memory_(memory), queue_(queue) {}
@@ -63,7 +64,7 @@ class Staging {
 }  // namespace
 
 void Upload::run(const Stream& s, int threads) {
-  constexpr int kFeedTheBus = 8;  // one core copies at 8 to 12 GB/s, the bus takes 55
+  constexpr int kFeedTheBus = 8;  // one core copies at 8 to 12 GB/s, the bus transfers 55
   const auto count = static_cast<int>(
       std::min<std::int64_t>(std::ssize(pieces_), std::min(threads > 0 ? threads : kFeedTheBus, s.pool().threads())));
   if (count == 0) return;

@@ -1,6 +1,6 @@
 #pragma once
 // Host memory to a GPU through page-locked staging, at the speed of the bus or of the disk, whichever is slower:
-// threads copy pieces (which is what reads a mapped file) into blocks that the copy engine empties meanwhile.
+// threads copy pieces (which also reads a mapped file) into blocks, while the copy engine transfers other blocks.
 
 #include <cstdint>
 #include <vector>
@@ -11,15 +11,15 @@ namespace hpcdl::io {
 
 class Upload {
  public:
-  /// Bytes of a piece. Every thread has kBlocks of them, and waits only when the engine still holds both.
+  /// Bytes of a piece. Every thread has kBlocks of them, and waits only if the engine still uses both.
   static constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   static constexpr int kBlocks = 2;
 
-  /// Notes a copy between contiguous tensors of one spec, `to` on a GPU. Both must stay until run() is back.
+  /// Adds a copy between contiguous tensors of one spec, `to` on a GPU. Both must stay until run() has returned.
   void add(const Tensor& to, const View& from);
   std::int64_t bytes() const { return bytes_; }
-  /// Copies all of it with up to `threads` threads (0: as many as feed the bus, or the stream's pool if that is fewer),
-  /// and waits for it.
+  /// Makes all copies with up to `threads` threads (0: enough for the bus, but not more than the stream's pool has),
+  /// and waits for them.
   void run(const Stream& s, int threads = 0);
 
  private:

@@ -10,7 +10,7 @@
 namespace hpcdl::io {
 namespace {
 
-TEST(Upload, RefusesWhatIsNoUpload) {
+TEST(upload, refuses_invalid_uploads) {
   OwnedTensor a({{8}, DType::f32}), b({{9}, DType::f32});
   Upload upload;
   EXPECT_THROW(upload.add(a.tensor, b.tensor), Error);
@@ -19,7 +19,7 @@ TEST(Upload, RefusesWhatIsNoUpload) {
 }
 
 /// Tensors of all sizes around a piece, at odd addresses as in files, by any number of threads.
-TEST(GpuUpload, EveryByteArrives) {
+TEST(gpu_upload, every_byte_arrives) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(5);
   const Stream s(Device::cuda(0), pool);

@@ -52,7 +52,7 @@ TEST(cases, every_op_has_one) {
 TEST(cases, all_record_and_cost_something) {
   std::set<std::string> labels;
   for (const auto& c : cases()) {
-    EXPECT_TRUE(labels.insert(case_label(c)).second) << case_label(c) << " is there twice";
+    EXPECT_TRUE(labels.insert(case_label(c)).second) << case_label(c) << " occurs twice";
     Graph g({.inference = !c.backward});
     c.record(g);
     const Program p = g.finish().program;

@@ -20,7 +20,7 @@ LossScale::Args scaling(const GradScaler::Options& o, float divisor) {
 }
 
 float divisor_of(std::int64_t terms) {
-  require(terms >= 1, "grad_scaler", "a loss is the sum of at least 1 term, got {}", terms);
+  require(terms >= 1, "grad_scaler", "expected a loss of at least 1 term, got {}", terms);
   return static_cast<float>(std::bit_ceil(static_cast<std::uint64_t>(terms)));
 }
 

@@ -7,9 +7,9 @@
 //   scaler.backward(g, loss);                              // in place of g.backward(loss); once per micro-batch
 //   scaler.step(o, gradients, {}, [&] { record_adamw(o, tensors, {}); });
 //
-// Everything happens in records (ops/loss_scale): a step reads nothing on the host, and ranks whose gradients have been
-// summed agree by themselves. StepParams::grad_scale is the same as without scaling; gradients in memory are
-// scaled.
+// All work is in records (ops/loss_scale): a step reads nothing on the host, and ranks whose gradients have been
+// summed agree without further communication. StepParams::grad_scale is the same as without scaling; gradients in
+// memory are scaled.
 
 #include <cstddef>
 #include <span>
@@ -28,24 +28,24 @@ class GradScaler {
     float init_scale = 65536, growth_factor = 2, backoff_factor = 0.5f;
     std::int32_t growth_interval = 2000;  // good steps in a row before the scale grows
     float min_scale = 0;                  // 0: no limit
-    /// How many losses backward's loss is the sum of: the scale is that of their mean, as users of a mean loss know it.
-    /// Rounded up to a power of two, so that with scales of powers of two no bit of a gradient that stays within the
-    /// type changes.
+    /// Number of losses whose sum is the loss of backward(): the scale is that of their mean, as usual with a mean
+    /// loss. Rounded up to a power of two, so that with scales that are powers of two no bit of a gradient within the
+    /// range of the type changes.
     std::int64_t terms = 1;
   };
-  /// What a checkpoint holds: the values of GradScaler.state_dict(), and how many steps were skipped.
+  /// The state in a checkpoint: the values of GradScaler.state_dict(), and the number of skipped steps.
   struct State {
     float scale = 65536;
     LossScale::Counts counts = {};  // good: the growth tracker
   };
 
   explicit GradScaler(const Options& options, Device device = {});
-  /// Without memory: its records can be recorded, but not be run.
+  /// Without memory: programs with it can be recorded, but not run.
   static GradScaler described(const Options& options) { return GradScaler(options, nullptr); }
 
-  /// Records the gradients of the scaled loss. The loss itself stays as it is.
+  /// Records the gradients of the scaled loss. The loss itself is not changed.
   void backward(Graph& g, const Var& loss) const;
-  /// Records one optimizer step: `optimizer` records what changes the weights, and does nothing where a gradient is not
+  /// Records one optimizer step: `optimizer` records the update of the weights, which does nothing if a gradient is not
   /// finite.
   template <class F>
   void step(Graph& g, std::span<const Var> gradients, const GradNorm::Args& norm, F&& optimizer) const {
@@ -54,15 +54,16 @@ class GradScaler {
       optimizer();
     });
   }
-  /// The same for an `update` that records the gradient norm (with skip_nonfinite) too, where it is summed over ranks.
+  /// The same for an `update` that also records the gradient norm (with skip_nonfinite), for a norm that is summed over
+  /// ranks.
   template <class F> void around(Graph& g, F&& update) const {
     record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor),
                       args_, update);
   }
 
-  /// As of what has run on the stream; waits for it.
+  /// The state after all work of the stream; waits for it.
   State state(const Stream& s) const;
-  /// The same without waiting: queues copies to `pinned` memory; once they are done, state(*pinned) is the state.
+  /// The same without waiting: queues copies to `pinned` memory; after them, state(*pinned) is the state.
   void queue_state(const Stream& s, State* pinned) const;
   State state(State pinned) const;
   void set_state(const Stream& s, const State& state);
@@ -70,7 +71,7 @@ class GradScaler {
  private:
   GradScaler(const Options& options, std::nullptr_t);
   LossScale::Args args_;
-  float divisor_;               // of the scale, for a loss that is a sum
+  float divisor_;               // factor of the scale, for a loss that is a sum
   OwnedTensor scale_, counts_;  // LossScale's: of the sum
 };
 

@@ -127,7 +127,7 @@ TEST_P(Scaler, state_goes_into_a_checkpoint_and_back) {
   EXPECT_EQ(second.scaler.state(second.s).counts.skipped, 2);
 }
 
-TEST(Scaler, is_of_the_mean_and_changes_no_bit) {
+TEST(scaler, is_of_the_mean_and_changes_no_bit) {
   Pool pool(1);
   StepParams params;
   Stream s(pool, &params);
@@ -212,7 +212,7 @@ struct Xor {
   }
 };
 
-TEST(Scaler, f16_gradients_vanish_without_it_and_the_model_learns_with_it) {
+TEST(scaler, f16_gradients_vanish_without_it_and_the_model_learns_with_it) {
   const Xor without(DType::f16, 1), with(DType::f16, 65536), bf16(DType::bf16, 1), f32(DType::f32, 1);
   EXPECT_TRUE(without.all_zero) << "(p - 1) / 2^26 is below half of the least f16";
   EXPECT_GT(without.loss, 0.69) << "ln 2: nothing has been learned";
@@ -224,14 +224,14 @@ TEST(Scaler, f16_gradients_vanish_without_it_and_the_model_learns_with_it) {
   EXPECT_LT(f32.loss, 0.1);
 }
 
-TEST(Scaler, finds_its_scale_from_above) {
+TEST(scaler, finds_its_scale_from_above) {
   const Xor far(DType::f16, 0x1p60f);
   EXPECT_GT(far.state.counts.skipped, 10);
   EXPECT_LT(far.state.scale, 0x1p45f);
   EXPECT_LT(far.loss, 0.1);
 }
 
-TEST(Scaler, mistakes_are_told) {
+TEST(scaler, mistakes_are_reported) {
   EXPECT_THROW(GradScaler({.terms = 0}), Error);
   EXPECT_THROW(GradScaler({.init_scale = -1}), Error);
   Pool pool(1);

@@ -15,7 +15,7 @@ std::vector<std::string_view> moment_names(const Sgd::Args& a) {
 
 Var variable(Graph& g, const StateEntry* e) { return e ? g.constant(e->name, e->memory) : Var(); }
 
-/// A parameter for record_adamw() or record_sgd(), but for its moments.
+/// A parameter for record_adamw() or record_sgd(), without its moments.
 template <class T> T tensor_of(Graph& g, const StateEntry& p) {
   T t;
   t.value = variable(g, &p), t.gradient = variable(g, p.gradient), t.copy = variable(g, p.copy);

@@ -1,5 +1,5 @@
 #pragma once
-// The optimizers of a training step with one interface: what they keep for every parameter, and the record that updates
+// The optimizers of a training step with one interface: their moments for every parameter, and the record that updates
 // all of them.
 
 #include <memory>
@@ -18,7 +18,7 @@ using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
 
 class Optimizer {
  public:
-  /// Adds its moments to the table for as long as this lives. The table must outlive this.
+  /// Adds its moments to the table for its lifetime. The table must outlive it.
   Optimizer(StateTable& table, const OptimizerArgs& args);
 
   /// The gradients of all parameters as variables of a program, in the order of the table.

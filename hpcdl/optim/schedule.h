@@ -9,7 +9,7 @@ namespace hpcdl {
 enum class ScheduleKind : std::uint8_t {
   constant,
   cosine,  // Loshchilov and Hutter, "SGDR", 2017: half a cosine wave down to `min`
-  linear,  // straight down to `min`
+  linear,  // linearly down to `min`
   wsd,     // warm-up, stable, decay: Hu et al., "MiniCPM", 2024; the last `decay_fraction` goes down linearly
 };
 
@@ -24,15 +24,15 @@ struct Schedule {
   double at(std::int64_t step) const;
 };
 
-/// How a learning rate that was found for another batch is scaled.
+/// How to scale a learning rate that was chosen for another batch size.
 enum class LrScaling : std::uint8_t {
   none,
-  linear,  // as the batch: Goyal et al., "Accurate, large minibatch SGD", 2017. For SGD, with warm-up
-  sqrt,    // as its root: Krizhevsky, "One weird trick", 2014. For Adam: Malladi et al., "On the SDEs and scaling rules
-           // for adaptive gradient algorithms", 2022
+  linear,  // times the ratio of batch sizes: Goyal et al., "Accurate, large minibatch SGD", 2017. For SGD, with warm-up
+  sqrt,    // times its square root: Krizhevsky, "One weird trick", 2014. For Adam: Malladi et al., "On the SDEs and
+           // scaling rules for adaptive gradient algorithms", 2022
 };
 
-/// The factor for a learning rate that was found with `base` samples in a step, if a step has `batch`.
+/// The factor for a learning rate that was chosen for `base` samples in a step, if a step has `batch`.
 double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base);
 
 std::string_view schedule_name(ScheduleKind k);

@@ -10,7 +10,7 @@ namespace hpcdl::parallel {
 
 std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const double> values) {
   if (group.size() == 1) return {values.begin(), values.end()};
-  constexpr std::int64_t kWords = sizeof(double) / sizeof(std::int32_t);  // doubles travel as pairs of integers
+  constexpr std::int64_t kWords = sizeof(double) / sizeof(std::int32_t);  // doubles are sent as pairs of integers
   const auto n = static_cast<std::int64_t>(values.size());
   std::vector<double> mine(values.begin(), values.end()), all(values.size() * static_cast<std::size_t>(group.size())),
       sum(values.size());

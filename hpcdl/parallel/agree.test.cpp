@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(HostByHost, what_the_first_rank_of_a_host_makes_the_others_find) {
+TEST(host_by_host, the_others_find_the_files_of_the_first_rank_of_a_host) {
   for (int n = 1; n <= 5; ++n) {
     std::atomic<int> made[2] = {0, 0};
     testing::run_ranks(n,
@@ -31,7 +31,7 @@ TEST(HostByHost, what_the_first_rank_of_a_host_makes_the_others_find) {
 }
 
 /// Preparing data takes hours where it is much, and all other ranks wait for it.
-TEST(HostByHost, it_may_take_longer_than_the_deadline_of_a_collective) {
+TEST(host_by_host, it_may_take_longer_than_the_deadline_of_a_collective) {
   testing::run_ranks(3,
                      [&](const comm::Group& world) {
                        EXPECT_EQ(host_by_host(world,
@@ -44,7 +44,7 @@ TEST(HostByHost, it_may_take_longer_than_the_deadline_of_a_collective) {
                      {.deadline_seconds = 2, .hosts = {}, .on_lost = {}});
 }
 
-TEST(HostByHost, an_error_of_the_first_rank_is_its_own) {
+TEST(host_by_host, an_error_of_the_first_rank_is_its_own) {
   std::atomic<bool> second = false;
   const auto errors = testing::rank_errors(2, [&](const comm::Group& world) {
     host_by_host(world, [&] {

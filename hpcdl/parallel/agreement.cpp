@@ -15,7 +15,7 @@
 namespace hpcdl::parallel {
 namespace {
 
-// Not part of any key, nor of a value that TOML writes.
+// A character that occurs in no key, and in no value that TOML writes.
 constexpr char kBetween = '\x1f', kBehind = '\x1e';
 
 constexpr std::size_t kMostValues = 3, kMostKeys = 3, kMostRuns = 6;
@@ -46,14 +46,14 @@ std::uint64_t digest_of(std::string_view text) {
 
 bool same_everywhere(const comm::Group& group, std::uint64_t mine) {
   Pool pool(1);
-  const comm::Label label("a digest of what all ranks were told");
+  const comm::Label label("a digest of the settings of all ranks");
   std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
   group.blocking().all_gather(Stream(pool), Tensor(all.data(), {{group.size()}, DType::i64}),
                               View(&mine, {{1}, DType::i64}));
   return std::all_of(all.begin(), all.end(), [&](std::uint64_t d) { return d == mine; });
 }
 
-/// The value of a fact, and who has it.
+/// The value of a fact, and the ranks that have it.
 using Values = std::vector<std::pair<std::string, std::vector<int>>>;
 
 Values values_of(const std::vector<std::vector<Fact>>& by_rank, std::string_view name) {

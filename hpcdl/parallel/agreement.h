@@ -1,5 +1,5 @@
 #pragma once
-// What ranks compare before they work together: ranks that were told different things would train a wrong model, or
+// Facts that ranks compare before they work together: ranks with different settings would train a wrong model, or
 // wait for each other in different collectives.
 
 #include <span>
@@ -16,7 +16,7 @@ struct Fact {
   std::string name, value;
 };
 
-/// Ranks differ. All of them throw it, with the same words, so that no rank has to tell the others.
+/// Thrown if ranks differ, by all of them with the same words, so that no rank has to tell the others.
 class Disagreement : public UsageError {
  public:
   using UsageError::UsageError;
@@ -26,10 +26,10 @@ class Disagreement : public UsageError {
 void expect_agreement(const comm::Group& group, std::span<const Fact> facts);
 
 /// "train.lr is 0.001 on rank 0 and 0.002 on ranks 1 to 3; train.seed differs, too". The first fact that is not the
-/// same everywhere, in the order of the lowest rank that has it; empty: there is none.
+/// same on all ranks, in the order of the lowest rank that has it; empty: there is none.
 std::string difference(const std::vector<std::vector<Fact>>& by_rank);
 
-/// "rank 3", "ranks 0 and 2", "ranks 0 to 3, 6 and 8". Rising and at least one.
+/// "rank 3", "ranks 0 and 2", "ranks 0 to 3, 6 and 8". Ascending, at least one.
 std::string name_ranks(std::span<const int> ranks);
 
 }  // namespace hpcdl::parallel

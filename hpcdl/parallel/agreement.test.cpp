@@ -17,14 +17,14 @@ std::vector<Fact> told(const std::string& lr, const std::string& seed = "1") {
   return {{"program", "a"}, {"train.lr", lr}, {"train.seed", seed}, {"output", ""}};
 }
 
-TEST(Agreement, ranks_that_were_told_the_same_go_on) {
+TEST(agreement, ranks_with_equal_settings_continue) {
   for (int n = 1; n <= 9; ++n)
     testing::run_ranks(n, [&](const comm::Group& world) {
       for (int i = 0; i < 3; ++i) expect_agreement(world, told("0.001"));
     });
 }
 
-TEST(Agreement, one_that_was_told_something_else_is_named_by_every_rank) {
+TEST(agreement, a_rank_with_other_settings_is_named_by_every_rank) {
   for (int n = 2; n <= 9; ++n)
     for (const int odd : {0, n / 2, n - 1}) {
       const auto errors = testing::rank_errors(n, [&](const comm::Group& world) {
@@ -44,7 +44,7 @@ TEST(Agreement, one_that_was_told_something_else_is_named_by_every_rank) {
     }
 }
 
-TEST(Agreement, the_sentence_names_key_values_and_ranks) {
+TEST(agreement, the_sentence_names_key_values_and_ranks) {
   EXPECT_EQ(difference({told("0.001"), told("0.001")}), "");
   EXPECT_EQ(difference({told("0.001"), told("0.002")}), "train.lr is 0.001 on rank 0 and 0.002 on rank 1");
   EXPECT_EQ(difference({told("1"), told("2", "7"), told("1"), told("1")}),
@@ -58,7 +58,7 @@ TEST(Agreement, the_sentence_names_key_values_and_ranks) {
   EXPECT_EQ(difference({told("1"), empty}), "output is empty on rank 0 and here on rank 1");
 }
 
-TEST(Agreement, a_rank_of_another_version_may_know_other_keys) {
+TEST(agreement, a_rank_of_another_version_may_know_other_keys) {
   auto newer = told("1");
   newer.insert(newer.begin() + 1, {"train.momentum", "0.9"});
   EXPECT_EQ(difference({told("1"), newer}), "train.momentum is not known on rank 0 and 0.9 on rank 1");
@@ -66,13 +66,13 @@ TEST(Agreement, a_rank_of_another_version_may_know_other_keys) {
   EXPECT_EQ(difference({told("1"), newer}), "program is a on rank 0 and b on rank 1; train.momentum differs, too");
 }
 
-TEST(Agreement, many_differences_are_counted) {
+TEST(agreement, many_differences_are_counted) {
   std::vector<Fact> one, other;
   for (const char* key : {"a", "b", "c", "d", "e", "f"}) one.push_back({key, "1"}), other.push_back({key, "2"});
   EXPECT_EQ(difference({one, other}), "a is 1 on rank 0 and 2 on rank 1; b, c, d and 2 more differ, too");
 }
 
-TEST(Agreement, ranks_are_named_by_runs) {
+TEST(agreement, ranks_are_named_by_runs) {
   EXPECT_EQ(name_ranks(std::vector{3}), "rank 3");
   EXPECT_EQ(name_ranks(std::vector{0, 2}), "ranks 0 and 2");
   EXPECT_EQ(name_ranks(std::vector{0, 1, 2, 3, 6, 8}), "ranks 0 to 3, 6 and 8");

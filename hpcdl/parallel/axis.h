@@ -1,12 +1,12 @@
 #pragma once
-// What the axes that records name are bound to: groups of ranks.
+// Binds the axes that records name to groups of ranks.
 
 #include "hpcdl/comm/group.h"
 #include "hpcdl/program/axis.h"
 
 namespace hpcdl::parallel {
 
-/// A group as the axis of records. It outlives the programs that are recorded with it.
+/// A group as an axis of records. It must outlive the programs that are recorded with it.
 class GroupAxis final : public Ranks {
  public:
   explicit GroupAxis(comm::Group group, comm::Algorithm algorithm = comm::Algorithm::automatic)
@@ -26,7 +26,7 @@ class GroupAxis final : public Ranks {
   comm::Algorithm algorithm_;
 };
 
-/// What an axis that is bound to a group stands for.
+/// The group to which an axis is bound.
 inline const comm::Group& group_of(const Axis& axis) { return static_cast<const GroupAxis&>(axis.bound()).group(); }
 
 }  // namespace hpcdl::parallel

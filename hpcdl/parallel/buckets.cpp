@@ -7,8 +7,8 @@
 namespace hpcdl::parallel {
 namespace {
 
-constexpr std::int64_t kTensorAlign = 256;   // more than any kernel asks for
-constexpr std::int64_t kBucketAlign = 4096;  // a page: ranks that share memory touch none of each other's
+constexpr std::int64_t kTensorAlign = 256;   // more than any kernel needs
+constexpr std::int64_t kBucketAlign = 4096;  // a page, so that ranks with shared memory do not share pages
 
 std::int64_t padded(std::int64_t bytes, std::int64_t align) { return (bytes + align - 1) / align * align; }
 
@@ -16,11 +16,11 @@ std::int64_t padded(std::int64_t bytes, std::int64_t align) { return (bytes + al
 
 BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions& options) {
   require(options.cap >= 0 && options.first >= 0, "parallel",
-          "a bucket of {} bytes, the first of {}; expected sizes of at least 0", options.cap, options.first);
+          "expected bucket sizes of at least 0 bytes, found {}, and {} for the first", options.cap, options.first);
   BucketPlan plan;
   std::int64_t left = 0, limit = 0;
   for (const auto size : bytes) {
-    require(size >= 0, "parallel", "a gradient of {} bytes", size);
+    require(size >= 0, "parallel", "expected a gradient of at least 0 bytes, found {}", size);
     left += padded(size, kTensorAlign);
   }
   for (const auto size : bytes) {

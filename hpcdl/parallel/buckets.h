@@ -1,6 +1,6 @@
 #pragma once
-// Gradients in buckets: what is reduced together, and where it lies. A pure function of sizes, so every rank computes
-// the same.
+// Gradients in buckets: which are reduced together, and where they lie. A pure function of sizes, so every rank
+// computes the same.
 
 #include <cstdint>
 #include <span>
@@ -10,8 +10,8 @@ namespace hpcdl::parallel {
 
 struct BucketOptions {
   std::int64_t cap =
-      std::int64_t{25} << 20;  // bytes of a bucket; a larger tensor has one of its own; 0: every tensor has
-  std::int64_t first = std::int64_t{1} << 20;  // of the first bucket, which is under way while the second fills up
+      std::int64_t{25} << 20;  // bytes of a bucket; a larger tensor has its own bucket; 0: every tensor has
+  std::int64_t first = std::int64_t{1} << 20;  // bytes of the first bucket, which is sent while the second is filled
 };
 
 struct Bucket {
@@ -21,15 +21,15 @@ struct Bucket {
 
 struct BucketPlan {
   std::vector<std::int64_t> offset;  // per tensor
-  std::vector<Bucket> buckets;       // one behind the other without gaps
+  std::vector<Bucket> buckets;       // one after the other without gaps
   std::int64_t bytes = 0;
 };
 
-/// bytes: of the gradients, in the order in which backward completes them (the reverse of forward, but for weights used
-/// twice). Each bucket is at most twice as large as the one before, so that the wire is busy early, and at most half of
-/// what is left (but `first`), since nothing can hide the reduction of the last one. Every tensor begins at a multiple
-/// of 256 bytes, every bucket of 4096: the padding is reduced with the rest and stays 0. Source: Li et al., "PyTorch
-/// Distributed: experiences on accelerating data parallel training", VLDB 2020, section 3.2.3.
+/// bytes: of the gradients, in the order in which backward completes them (the reverse of forward, except for weights
+/// used twice). Each bucket is at most twice as large as the one before, so that the link is busy early, and at most
+/// half of the rest (but at least `first`), since nothing can hide the reduction of the last one. Every tensor begins
+/// at a multiple of 256 bytes, every bucket of 4096: the padding is reduced with the rest and stays 0. Source: Li et
+/// al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020, section 3.2.3.
 BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions& options = {});
 
 }  // namespace hpcdl::parallel

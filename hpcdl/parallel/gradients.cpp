@@ -82,7 +82,8 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
   std::vector<std::int64_t> bytes;
   for (const auto& g : order_) {
     require(g.spec.dtype == DType::f32, "parallel",
-            "the gradient of \"{}\" is {}; expected F32, which sums of many ranks need", g.name, to_string(g.spec));
+            "the gradient of \"{}\" is {}; expected F32, because gradients are summed over ranks in F32", g.name,
+            to_string(g.spec));
     require(index_.emplace(g.name, static_cast<int>(bytes.size())).second, "parallel",
             "two gradients are called \"{}\"", g.name);
     bytes.push_back(g.spec.bytes());
@@ -105,7 +106,7 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
 
 Tensor Gradients::gradient(std::string_view name) const {
   const auto it = index_.find(name);
-  require(it != index_.end(), "parallel", "no gradient is called \"{}\"", name);
+  require(it != index_.end(), "parallel", "expected the name of a gradient, found \"{}\"", name);
   const auto i = static_cast<std::size_t>(it->second);
   return Tensor(data_ ? data_ + plan_.offset[i] : nullptr, order_[i].spec, device_);
 }
@@ -146,7 +147,8 @@ Ticket Gradients::start(Stream& s, const Grad* operands, const void* args) {
 }
 
 std::size_t Gradients::bucket_of(const Args& a) const {
-  require(a.bucket >= 0 && a.bucket < std::ssize(names_), "parallel", "there is no bucket {}", a.bucket);
+  require(a.bucket >= 0 && a.bucket < std::ssize(names_), "parallel", "expected an existing bucket, found number {}",
+          a.bucket);
   return static_cast<std::size_t>(a.bucket);
 }
 
@@ -156,7 +158,7 @@ void Gradients::computed(Stream& s, const Grad*, const void* args) {
 
 void Gradients::take_times() {
   if (stamps_.empty() || !computed_) return;
-  double seconds = 0, behind = 0;  // behind: the last of them ended so long after everything else
+  double seconds = 0, behind = 0;  // after: how long after everything else the last reduction ended
   for (const auto& [begin, end] : stamps_) {
     seconds += TimedEvent::seconds_between(begin, end);
     behind = std::max(behind, TimedEvent::seconds_between(computed_, end));
@@ -166,11 +168,11 @@ void Gradients::take_times() {
   ++times_.passes;
 }
 
-/// What is left to be reduced while a pass is recorded. The recorder keeps hooks for good: afterwards they find nothing
-/// to do.
+/// The buckets that must still be reduced while a pass is recorded. The recorder keeps its hooks: later they find
+/// nothing to do.
 struct Gradients::Recording {
   std::vector<Operand> buckets;
-  std::vector<int> missing;  // gradients of each bucket that backward has not completed
+  std::vector<int> missing;  // number of gradients of each bucket that backward has not completed
 };
 
 void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
@@ -184,7 +186,7 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {
   const auto r = std::make_shared<Recording>();
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward: a hook must not add leaves
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward, because a hook must not add leaves
     const auto& bucket = plan_.buckets[b];
     const Spec spec{{bucket.bytes / dtype_bytes(DType::f32)}, DType::f32};
     auto* at = data_ ? data_ + bucket.offset : nullptr;

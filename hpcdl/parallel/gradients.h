@@ -1,8 +1,8 @@
 #pragma once
 // Gradients that are summed over ranks while backward still runs. They lie in one block, in the order in which backward
 // completes them, so that a bucket is a range of memory: in memory that the ranks of a host share, if the group has it.
-// The reductions are records of the program: a bucket's is behind the record that writes its last gradient, which is
-// known while recording.
+// The reductions are records of the program: that of a bucket comes after the record that writes its last gradient,
+// which is known while recording.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,18 +24,18 @@ namespace hpcdl::parallel {
 
 struct ReduceOptions {
   BucketOptions buckets;
-  /// false: every reduction is waited for where it starts. The same bits.
+  /// false: waits for every reduction where it starts. The bits are the same.
   bool overlap = true;
-  /// GPU: time stamps around every reduction, also where the pass is captured, for take_times(). The same bits. A CPU
-  /// has its times anyway.
+  /// GPU: time stamps around every reduction, also in a captured pass, for take_times(). The bits are the same. A CPU
+  /// always has these times.
   bool timed = false;
   /// automatic: see position_independent_sum().
   comm::Algorithm algorithm = comm::Algorithm::automatic;
 };
 
-/// CPU: an algorithm that gives every element the same bits wherever it lies, so that buckets of any size give the same
-/// sums, whatever the size of a bucket: `shared` where all ranks see each other's memory, `hierarchical` on several
-/// hosts of which some have several ranks, `ring` for two ranks (whose sums have one order), else `halving`.
+/// CPU: an algorithm that gives every element the same bits at any position, so that buckets of any size give the same
+/// sums: `shared` if all ranks see each other's memory, `hierarchical` on several
+/// hosts if some have several ranks, `ring` for two ranks (whose sums have one order), otherwise `halving`.
 comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_memory);
 
 struct ReadyGradient {
@@ -43,18 +43,18 @@ struct ReadyGradient {
   Spec spec;  // F32
 };
 
-/// CPU: time since construction. GPU: of the passes that take_times() has looked at.
+/// CPU: time since construction. GPU: of the passes that take_times() has read.
 struct ExchangeTimes {
   double seconds = 0;         // in which gradients were exchanged
-  double waited_seconds = 0;  // of them, in which the pass stood still for it
+  double waited_seconds = 0;  // part of that time in which the pass waited
   std::int64_t passes = 0;    // GPU
   double hidden() const { return seconds > 0 ? std::max(0.0, 1 - waited_seconds / seconds) : 0; }
 };
 
 class Gradients {
  public:
-  /// order: all gradients, as backward completes them; last those that no record writes, which stay 0. Collective: the
-  /// same on every rank. Without memory where the group is only described.
+  /// order: all gradients in the order in which backward completes them; at the end those that no record writes, which
+  /// stay 0. Collective: the same on every rank. Without memory if the group has no processes.
   Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device = {});
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -64,14 +64,14 @@ class Gradients {
   /// Whether the ranks of the group see each other's gradients in memory.
   bool shared() const { return window_ != nullptr; }
   const ExchangeTimes& times() const { return times_; }
-  /// GPU, timed: adds the last pass to times(). It has ended, and none is queued behind it. Else does nothing.
+  /// GPU, timed: adds the last pass to times(). It must have ended, and no other may be queued. Otherwise does nothing.
   void take_times();
-  /// Where it lies; zero at first.
+  /// The memory of a gradient; initially zero.
   Tensor gradient(std::string_view name) const;
 
-  /// Calls `backward`, which records the gradients of a pass on `g`, and records their reductions: behind the program's
-  /// run every gradient is the sum over all ranks. The program must not outlive this. Record it on every rank; runs of
-  /// it are collective.
+  /// Calls `backward`, which records the gradients of a pass on `g`, and records their reductions: after the program
+  /// has run, every gradient is the sum over all ranks. The program must not outlive this. Record it on every rank;
+  /// runs of it are collective.
   void record(Graph& g, const std::function<void()>& backward);
 
  private:
@@ -94,12 +94,12 @@ class Gradients {
   std::vector<int> bucket_;         // per gradient
   std::vector<std::string> names_;  // of buckets
   std::shared_ptr<comm::Window> window_;
-  Buffer own_;  // where there is no window
+  Buffer own_;  // if there is no window
   std::byte* data_ = nullptr;
   struct Stamps {
     TimedEvent begin, end;
   };
-  std::vector<Stamps> stamps_;  // per bucket, of the last pass; empty unless asked for
+  std::vector<Stamps> stamps_;  // per bucket, in the last pass; empty unless requested
   TimedEvent computed_;         // the end of its other records
   ExchangeTimes times_;
 };

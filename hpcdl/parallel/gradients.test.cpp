@@ -196,7 +196,7 @@ TEST(gradients, hosts_change_nothing_about_that) {
   }
 }
 
-TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_behind_their_last_use) {
+TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_after_their_last_use) {
   const Net net(5);
   testing::run_ranks(2, [&](const Group& world) {
     const auto got = reduced_gradients(world, net, {.buckets = {.cap = 0, .first = 0}}, 3);
@@ -206,7 +206,7 @@ TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_behind_t
 }
 
 /// Records in the order of the program: what each all_reduce covers has been written before it, and never after it.
-TEST(gradients, a_bucket_is_reduced_behind_the_record_that_writes_its_last_gradient) {
+TEST(gradients, a_bucket_is_reduced_after_the_record_that_writes_its_last_gradient) {
   const Net net(5);
   testing::run_ranks(2, [&](const Group& world) {
     std::vector<ReadyGradient> order;
@@ -374,7 +374,7 @@ TEST(agree, sums_counts_and_votes_are_the_same_everywhere) {
   }
 }
 
-TEST(agree, what_the_first_rank_has_goes_to_all) {
+TEST(agree, the_values_of_the_first_rank_are_sent_to_all) {
   for (int n = 1; n <= 5; ++n) {
     testing::run_ranks(n, [&](const Group& world) {
       for (const std::int32_t size : {0, 1, 1031}) {

@@ -23,7 +23,7 @@ MeshShape fit(MeshShape s, int world) {
   if (others * s.dp == world) return s;
   if (world == 1)
     fail_usage("mesh",
-               "parallel.dp = {} and parallel.tp = {} need {} ranks, and this is a run of one: start them with "
+               "parallel.dp = {} and parallel.tp = {} need {} ranks, but this run has one: start them with "
                "`hpcdl launch -n {} -- train -c run.toml`, mpirun or srun",
                s.dp, s.tp, product, product);
   const std::string fits = world % others == 0

@@ -9,7 +9,7 @@
 
 namespace hpcdl::parallel {
 
-/// Axes of a mesh, the slowest first: neighbours along tp exchange most, and are neighbours in the world.
+/// Axes of a mesh, the slowest first: neighbours along tp exchange the most, and are neighbours in the world.
 enum class MeshAxis : std::uint8_t { pp, dp, cp, tp };
 inline constexpr int kAxes = 4;
 constexpr std::string_view axis_name(MeshAxis a) {
@@ -17,7 +17,7 @@ constexpr std::string_view axis_name(MeshAxis a) {
   return names[static_cast<int>(a)];
 }
 
-/// How many ranks along each axis: pipeline stages, data, context, tensor.
+/// Number of ranks along each axis: pipeline stages, data, context, tensor.
 struct MeshShape {
   int pp = 1, dp = 1, cp = 1, tp = 1;
 
@@ -26,16 +26,16 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
-/// The shape for a world of so many ranks; dp = 0 stands for all ranks that the other axes leave. Throws UsageError
-/// when the product is not the world: it says what there is and what would fit.
+/// The shape for a world of this many ranks; dp = 0: all ranks that the other axes leave. Throws UsageError
+/// if the product is not the size of the world; it names the numbers and a shape that would fit.
 MeshShape fit(MeshShape shape, int world);
 
-/// A rank's place along each axis.
+/// The position of a rank along each axis.
 using Coordinates = std::array<int, kAxes>;
 Coordinates coordinates(const MeshShape& shape, int position);
 
-/// Positions of ranks in the mesh: ranks of one host stand together, in their order, whatever order the launcher gave
-/// them.
+/// Positions of ranks in the mesh: ranks of one host are neighbours, in their order, for any order that the launcher
+/// gave them.
 std::vector<int> positions(const std::vector<int>& host_of_rank);
 
 class Mesh {
@@ -45,12 +45,12 @@ class Mesh {
   /// Collective over `world`.
   Mesh(comm::Group world, const MeshShape& shape);
 
-  /// The place of a rank in a mesh that is not there, on one host: programs can be recorded, but not be run.
+  /// The position of a rank in a mesh without processes, on one host: programs can be recorded, but not run.
   static Mesh described(const MeshShape& shape, int rank);
 
   const MeshShape& shape() const { return shape_; }
   const comm::Group& world() const { return world_; }
-  /// The ranks that differ from this one along that axis alone, in its order.
+  /// The ranks that differ from this one only along that axis, in its order.
   const comm::Group& along(MeshAxis a) const { return groups_[static_cast<std::size_t>(a)]; }
   const comm::Group& dp() const { return along(MeshAxis::dp); }
   const comm::Group& tp() const { return along(MeshAxis::tp); }

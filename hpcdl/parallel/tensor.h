@@ -1,6 +1,6 @@
 #pragma once
-// Tensor parallelism: the ranks that share the layers of a model. How they do is data that a model knows
-// (nn/sharing.h); what it costs is on the wire: ops/exchange for each exchange, wire_bytes() for a program.
+// Tensor parallelism: the ranks that share the layers of a model. A model describes how they do so as data
+// (nn/sharing.h); the bytes it sends: ops/exchange for each exchange, wire_bytes() for a program.
 
 #include "hpcdl/nn/sharing.h"
 #include "hpcdl/parallel/axis.h"

@@ -10,13 +10,13 @@ struct PackArgs {
   bool unpack;
 };
 
-/// Operands: memory for all of them, then the tensors, f32; copies these into it, or back.
+/// Operands: memory for all tensors, then the tensors, f32; copies these into it, or back.
 struct PackGradients {
   static constexpr std::string_view name = "pack_gradients";
   using RecordArgs = PackArgs;
   static void check_record(const RawRecord& r) {
     const auto& a = r.args<PackArgs>();
-    require(valid_args(a.unpack) && a.count >= 0 && a.count < 1 << 30, name, "its arguments are none");
+    require(valid_args(a.unpack) && a.count >= 0 && a.count < 1 << 30, name, "its arguments are not valid");
     r.require_count(1 + a.count);
     std::int64_t size = 0;
     for (std::size_t i = 1; i < r.count(); ++i) {
@@ -40,13 +40,14 @@ struct SquaresArgs {
   std::int64_t whole, parts, whole_blocks;
 };
 
-/// Operands: block sums, the sums of squares of what all ranks have and of this rank's parts, gradients.
+/// Operands: block sums, the sums of squares of the tensors that all ranks have and of this rank's parts, gradients.
 struct SumsOfSquares {
   static constexpr std::string_view name = "grad_norm.squares";
   using RecordArgs = SquaresArgs;
   static void check_record(const RawRecord& r) {
     const auto& a = r.args<SquaresArgs>();
-    require(std::min(a.whole, a.parts) >= 0 && std::max(a.whole, a.parts) < 1 << 30, name, "its arguments are none");
+    require(std::min(a.whole, a.parts) >= 0 && std::max(a.whole, a.parts) < 1 << 30, name,
+            "its arguments are not valid");
     r.require_count(3 + a.whole + a.parts);
     std::int64_t blocks = 0, whole_blocks = 0;
     for (std::int64_t i = 0; i < a.whole + a.parts; ++i) {
@@ -55,7 +56,8 @@ struct SumsOfSquares {
       blocks += tensor_blocks(require_float(name, r.contiguous(at), "gradient").shape.size());
     }
     if (a.parts == 0) whole_blocks = blocks;
-    require(a.whole_blocks == whole_blocks, name, "{} blocks are not those of its tensors", a.whole_blocks);
+    require(a.whole_blocks == whole_blocks, name, "expected the number of blocks of its tensors, got {}",
+            a.whole_blocks);
     require_spec(name, "block sums", r.contiguous(0), {{blocks}, DType::f64});
     for (const std::size_t i : {1u, 2u}) require_spec(name, "a total", r.contiguous(i), {{1}, DType::f64});
   }
@@ -76,13 +78,13 @@ struct SumsOfSquares {
   }
 };
 
-/// GradNorm::finish() of the sum of its operand, f64.
+/// Applies GradNorm::finish() to the sum of its operand, f64.
 struct NormOfTotals {
   static constexpr std::string_view name = "grad_norm.finish";
   using RecordArgs = GradNorm::Args;
   static void check_record(const RawRecord& r) {
     r.require_count(1);
-    require(valid_args(r.args<GradNorm::Args>()), name, "its arguments are none");
+    require(valid_args(r.args<GradNorm::Args>()), name, "its arguments are not valid");
     require(r.contiguous(0).dtype == DType::f64, name, "totals must be F64, got {}", to_string(r.spec(0)));
   }
   static void run(Stream& s, const Grad* t, const void* args) {

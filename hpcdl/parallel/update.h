@@ -1,6 +1,6 @@
 #pragma once
-// What the update phase of a step has to know of tensor parallelism: gradients that the ranks hold addends of, and a
-// norm that counts every parameter once, whether a rank has a part of it or all.
+// Tensor parallelism in the update phase of a step: gradients of which the ranks hold addends, and a
+// norm that counts every parameter once, whether ranks have parts of it or all of it.
 
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace hpcdl::parallel {
 /// Sums gradients (f32) over the ranks, in place, packed for one collective.
 void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Axis& axis);
 
-/// record_grad_norm (ops/grad_norm): `whole` gradients are the same on all ranks, of `parts` each rank has its own.
+/// record_grad_norm (ops/grad_norm): `whole` gradients are the same on all ranks, and each rank has its own `parts`.
 /// Every rank gets the same bits.
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
                       const Axis& axis);

@@ -68,7 +68,7 @@ void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
 }
 
 namespace {
-/// Calls f(index of the byte, index of its low value); the high value is 4 further on.
+/// Calls f(index of the byte, index of its low value); the index of the high value is larger by 4.
 template <class F> void for_bytes(Pool& pool, std::int64_t n, std::int64_t k, F&& f) {
   parallel_for(pool, int4::tiles(n), 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t tile = begin; tile < end; ++tile) {
@@ -92,7 +92,8 @@ void pack_int4(Pool& pool, Tensor packed, View q) {
   require_packed(packed, q);
   const auto* from = q.ptr<std::uint8_t>();
   const auto* large = std::find_if(from, from + q.size(), [](std::uint8_t v) { return v > 15; });
-  require(large == from + q.size(), "quant", "4-bit values are 0 .. 15, got {}", large == from + q.size() ? 0 : *large);
+  require(large == from + q.size(), "quant", "expected 4-bit values 0 .. 15, got {}",
+          large == from + q.size() ? 0 : *large);
   auto* to = packed.ptr<std::uint8_t>();
   for_bytes(pool, q[0], q[1], [&](std::int64_t byte, std::int64_t at) {
     to[byte] = static_cast<std::uint8_t>(from[at] | from[at + 4] << 4);

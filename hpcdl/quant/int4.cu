@@ -7,13 +7,13 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// Where a block of eight values of one row lies: 4 bytes of `packed`.
+/// Position of a block of eight values of one row: 4 bytes of `packed`.
 __device__ std::int64_t word_at(std::int64_t row, std::int64_t k, std::int64_t n, std::int64_t depth) {
   const std::int64_t tile = row / int4::kTileRows * int4::kTileRows;
   return int4::packed_at(tile, depth) + int4::byte_of(int4::tile_rows(tile, n), row - tile, k);
 }
 
-/// f(row, first of eight columns, their place in `packed`): a block of threads walks one row.
+/// Calls f(row, first of eight columns, their position in `packed`): a block of threads handles one row.
 template <class F> __device__ void for_words(std::int64_t n, std::int64_t depth, F&& f) {
   const std::int64_t row = blockIdx.x;
   for (std::int64_t k = std::int64_t{threadIdx.x} * 8; k < depth; k += kThreads * 8)

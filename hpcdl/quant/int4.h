@@ -1,5 +1,5 @@
 #pragma once
-// 4-bit weights: making them, taking them apart. The format and its bits per weight: ops/int4_linear/int4_layout.h.
+// Quantises weights to 4 bits, and back. The format and its bits per weight: ops/int4_linear/int4_layout.h.
 
 #include <string_view>
 
@@ -12,13 +12,13 @@ namespace hpcdl::quant {
 struct Int4Options {
   std::int64_t group = 64;  // 32, 64 or 128, along K
   bool symmetric = true;
-  /// Choose each group's scale (and offset) by its mean squared error: a grid around the full range, then least
-  /// squares. Without it every weight is off by at most half a step; with it the largest weights of a group may be off
-  /// by more and the sum of squares is never larger.
+  /// Chooses each group's scale (and offset) by its mean squared error: a grid around the full range, then least
+  /// squares. Without it the error of every weight is at most half a step; with it the largest weights of a group may
+  /// be off by more and the sum of squares is never larger.
   bool search = true;
 };
 
-/// How far a quantised matrix is from its origin.
+/// The error of a quantised matrix.
 struct Int4Error {
   double squared = 0;  // sum of (w - w')^2
   double origin = 0;   // sum of w^2
@@ -30,10 +30,10 @@ struct Int4Error {
 };
 
 struct Int4Matrix {
-  OwnedTensor packed, scale, offset;  // offset: no tensor when symmetric
+  OwnedTensor packed, scale, offset;  // offset: no tensor if symmetric
 
   Int4Matrix() = default;
-  /// Unwritten memory for a matrix (n, k).
+  /// Uninitialised memory for a matrix (n, k).
   Int4Matrix(std::int64_t n, std::int64_t k, const Int4Options& options);
   int4::Weight weight() const { return {packed.tensor, scale.tensor, offset.tensor}; }
   std::int64_t bytes() const { return packed.tensor.bytes() + scale.tensor.bytes() + offset.tensor.bytes(); }
@@ -52,7 +52,7 @@ Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool tr
 /// out (N, K), f32 or bf16.
 void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w);
 
-/// Places the values q, U8 (N, K) of 0 .. 15, into `packed`, U8 (N, K/2), K a multiple of 8; and back. Exact.
+/// Packs the values q, U8 (N, K) of 0 .. 15, into `packed`, U8 (N, K/2), K a multiple of 8; and unpacks them. Exact.
 void pack_int4(Pool& pool, Tensor packed, View q);
 void unpack_int4(Pool& pool, Tensor q, View packed);
 

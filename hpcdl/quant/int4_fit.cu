@@ -1,4 +1,4 @@
-// The search of int4_fit.simd.cpp with a warp for each group. Sums run in another order, so a scale may differ in its
+// The search of int4_fit.simd.cpp with a warp for each group. Sums have another order, so a scale may differ in its
 // last bit.
 
 #include "hpcdl/cuda/lanes.h"
@@ -34,7 +34,7 @@ struct Sums {
   float error = 0, p = 0, pp = 0, u = 0, up = 0;
 };
 
-/// A group in registers: N of its values in each lane, in units of the largest magnitude.
+/// A group in registers: N of its values in each lane, divided by the largest magnitude.
 template <int N> struct Group {
   float u[N];
   float unit, low, high;
@@ -60,7 +60,7 @@ template <int N> struct Group {
     return {total(s.error), total(s.p), total(s.pp), total(s.u), total(s.up)};
   }
 
-  /// Every weight within half a step.
+  /// Every weight is within half a step.
   __device__ Grid covering(bool symmetric) const {
     const float below = low < 0 ? -low : 0, above = high > 0 ? high : 0;
     if (symmetric || unit > kHuge) {

@@ -13,7 +13,7 @@ constexpr int kMaxGroup = 128;
 constexpr float kTiny = 0x1p-118f, kHuge = 0x1p125f;
 constexpr float kLargestBf16 = 0x1.fep127f;
 
-/// The next bf16 away from zero: a scale rounded so still covers its group.
+/// Rounds to the next bf16 away from zero, so that the scale still covers its group.
 bf16 round_up(float v) {
   const auto u = __builtin_bit_cast(std::uint32_t, v);
   bf16 out;
@@ -26,14 +26,14 @@ struct Grid {
   bf16 scale, offset;
 };
 
-/// The group in units of its largest magnitude, so that squares neither overflow nor vanish.
+/// The group divided by its largest magnitude, so that squares neither overflow nor underflow.
 struct Group {
   const float* u;
   int size;
   float unit, low, high;  // unit: largest magnitude; low, high: of the weights themselves
 };
 
-/// Sums over a group under one grid: squared error, and what a least-squares fit of the grid needs. p = q - 8.
+/// Sums over a group for one grid: squared error, and the sums for a least-squares fit of the grid. p = q - 8.
 struct Sums {
   float error = 0, p = 0, pp = 0, u = 0, up = 0;
 };
@@ -120,7 +120,7 @@ void load_group(float (*buf)[kMaxGroup], const View& w, bool transposed, std::in
     for (int r = 0; r < rows; ++r) buf[r][i] = static_cast<float>(p[(k + i) * w.row_stride() + row + r]);
 }
 
-/// Fits one group, leaves q in `q` and adds its errors. False when a weight is not finite.
+/// Fits one group, writes its values to `q` and adds its errors. False if a weight is not finite.
 template <class Isa>
 bool quantize_group(const float* w, int size, bool symmetric, bool search_scale, Grid& grid, std::uint8_t* q,
                     Int4TileStats& stats) {

@@ -19,7 +19,7 @@ struct Task {
   const io::TensorInfo* tensor;
   const io::SafeTensors* shard;
   Treatment treatment;
-  bool odd = false;  // stays as it is, because the group does not divide its inputs
+  bool odd = false;  // stays unchanged, because the group does not divide its inputs
   std::int64_t n() const { return tensor->spec[treatment == Treatment::conv1d ? 1 : 0]; }
   std::int64_t k() const { return tensor->spec[treatment == Treatment::conv1d ? 0 : 1]; }
 };
@@ -104,7 +104,7 @@ void write_companions(const fs::path& from, const fs::path& to, const Int4Option
 
 Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
   if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
-  // Causal masks that old GPT-2 files carry along.
+  // Causal masks, which old GPT-2 files contain.
   if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
     return Treatment::leave_out;
   const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
@@ -118,7 +118,7 @@ Treatment default_treatment(const io::ModelConfig& config, const std::string& na
 
 ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to, const QuantizeModelOptions& options) {
   const io::ModelConfig config = io::read_hf_config(from);
-  require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
+  require(!config.quant, "quant", "{}: the model is already quantised; start from the original", from.string());
   std::error_code ignored;
   require(!fs::equivalent(from, to, ignored), "quant", "{}: source and target are the same folder", to.string());
   const auto files = io::TensorFolder::open(from);

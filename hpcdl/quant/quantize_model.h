@@ -1,5 +1,5 @@
 #pragma once
-// A model folder with its matrices in 4 bits, from one without. Streams tensor by tensor: memory stays at one matrix.
+// Writes a model folder with 4-bit matrices from an unquantised one. Streams tensors: memory is that of one matrix.
 
 #include <functional>
 
@@ -10,7 +10,8 @@
 
 namespace hpcdl::quant {
 
-/// What happens to a tensor. `matrix` is stored (out, in); `conv1d` is stored (in, out), as GPT-2 does, and turned.
+/// What happens to a tensor. `matrix` is stored (out, in); `conv1d` is stored (in, out), as in GPT-2, and is
+/// transposed.
 enum class Treatment : std::uint8_t { copy, matrix, conv1d, leave_out };
 
 /// Matrices of at least 16 x 32 are quantised, except position embeddings; a tied lm_head.weight and stored causal
@@ -21,16 +22,16 @@ struct QuantizeModelOptions {
   Int4Options int4 = {};
   /// Null: default_treatment.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
-  bool keep_odd = false;  // matrices whose inputs the group does not divide stay as they are, and are no error
-  /// After each tensor, and once before the first with an empty name. Bytes of the source.
+  bool keep_odd = false;  // matrices whose inputs the group does not divide stay unchanged, and are not an error
+  /// Called after each tensor, and once before the first with an empty name. Bytes of the source.
   std::function<void(const std::string& name, std::int64_t done, std::int64_t total)> progress = nullptr;
 };
 
 /// Writes folder `to`: model.safetensors (or shards) with NAME.int4, NAME.int4_scale and, if asymmetric,
-/// NAME.int4_offset for each quantised matrix NAME and everything else as it was; config.json with quantization_config;
-/// the tokenizer's files. `to` appears whole or not at all; an older model there is replaced. Throws Error for NaN or
-/// infinite weights and for a group that does not divide, naming the tensor, and where keep_odd leaves nothing to
-/// quantise; in all cases nothing is written.
+/// NAME.int4_offset for each quantised matrix NAME and all other tensors unchanged; config.json with
+/// quantization_config; the tokenizer's files. `to` appears whole or not at all; an older model there is replaced.
+/// Throws Error for NaN or infinite weights and for a group that does not divide, naming the tensor, and if keep_odd
+/// leaves nothing to quantise; in all cases nothing is written.
 ModelReport quantize_model(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                            const QuantizeModelOptions& options = {});
 

@@ -175,7 +175,7 @@ TEST(quantize_model, says_what_does_not_fit) {
   EXPECT_FALSE(fs::exists(f.to));
   EXPECT_NE(message([&] { quantize_model(pool, f.from, f.from); }).find("same folder"), std::string::npos);
   quantize_model(pool, f.from, f.to);
-  EXPECT_NE(message([&] { quantize_model(pool, f.to, f.temp / "again"); }).find("quantised already"),
+  EXPECT_NE(message([&] { quantize_model(pool, f.to, f.temp / "again"); }).find("already quantised"),
             std::string::npos);
   io::make_folder(f.temp / "photos");
   io::write_file_atomic(f.temp / "photos/cat.jpg", "meow");

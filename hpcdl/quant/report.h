@@ -1,5 +1,5 @@
 #pragma once
-// What quantising a model did, layer by layer.
+// The result of quantising a model, layer by layer.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -11,9 +11,9 @@ namespace hpcdl::quant {
 
 struct LayerReport {
   std::string name;
-  Shape shape;  // (out, in) of a quantised matrix, else as stored
+  Shape shape;  // (out, in) for a quantised matrix, otherwise as stored
   bool quantized = false;
-  bool odd = false;  // a matrix that stayed as it was, because the group does not divide its inputs
+  bool odd = false;  // a matrix that was not quantised, because the group does not divide its inputs
   double bits_per_weight = 0;
   double relative_rms = 0;  // |w - w'| / |w|
   double largest = 0;       // max |w - w'|
@@ -29,10 +29,10 @@ struct ModelReport {
   std::int64_t weights() const;     // of the quantised matrices
   std::int64_t parameters() const;  // of everything written
   std::int64_t bytes() const;
-  /// Of the quantised matrices, scales and offsets included; the 4-bit values alone are 1/8 of fp32.
+  /// For the quantised matrices, with scales and offsets; the 4-bit values alone are 1/8 of fp32.
   double bits_per_weight() const;
   double ratio_fp32() const { return 32 / bits_per_weight(); }
-  /// Of the whole model, with what stayed as it was.
+  /// For the whole model, including unquantised tensors.
   double model_bits_per_parameter() const;
 };
 

@@ -33,14 +33,15 @@ bool belongs_to_model(const fs::path& path) {
           std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames));
 }
 
-/// Throws where there is anything else than a folder with files of a model.
+/// Throws if it is anything else than a folder with files of a model.
 void require_replaceable(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::exists(fs::symlink_status(folder, ignored))) return;
   require(fs::is_directory(folder, ignored), "quant", "{}: expected a folder, found a file", folder.string());
   for (const auto& path : io::list_folder(folder))
     require(belongs_to_model(path), "quant",
-            "{}: the folder contains files that do not belong to a model, such as {}: choose another name, or empty it",
+            "{}: the folder contains files that do not belong to a model, such as {}: choose another name, or empty "
+            "the folder",
             folder.string(), path.filename().string());
 }
 
@@ -89,7 +90,7 @@ void StagedFolder::commit() {
     aside_.clear();
     return;
   }
-  // The old folder and the new one change names in one step; the destructor removes what is then aside.
+  // The old and the new folder exchange names in one step; the destructor removes the old one.
   if (::renameat2(AT_FDCWD, aside_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0)
     io::fail_file(target_, "replace the folder", errno);
   io::sync_folder(target_.parent_path().empty() ? "." : target_.parent_path());

@@ -1,5 +1,5 @@
 #pragma once
-// A folder that is either whole or absent: filled aside as ".tmp-NAME" in the same folder, then renamed.
+// A folder that is either whole or absent: filled as ".tmp-NAME" in the same parent folder, then renamed.
 
 #include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/atomic_file.h"
@@ -9,19 +9,19 @@ namespace hpcdl::quant {
 
 class StagedFolder {
  public:
-  /// Throws Error when `target` holds anything but the files of a model folder, as there is nothing else to lose, and
-  /// while another process writes it. What a killed writer left aside is removed.
+  /// Throws Error if `target` holds anything but the files of a model folder, so that other files are never lost, and
+  /// while another process writes it. The remains of a killed writer are removed.
   explicit StagedFolder(io::fs::path target);
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
-  /// Without commit() nothing remains.
+  /// Without commit() no folder remains.
   ~StagedFolder();
 
   const io::fs::path& path() const { return aside_; }
   void commit();
 
  private:
-  /// Only we write, as long as it lives.
+  /// Lock: only this process writes during its lifetime.
   struct Lock {
     explicit Lock(const io::fs::path& target);
     Lock(const Lock&) = delete;

@@ -51,7 +51,7 @@ class Writer {
   pid_t pid_ = 0;
 };
 
-TEST(StagedFolder, is_whole_or_absent) {
+TEST(staged_folder, is_whole_or_absent) {
   const io::TempFolder tmp;
   { write_model(StagedFolder(tmp / "new/out"), "abandoned"); }
   EXPECT_EQ(names_in(tmp / "new"), std::vector<std::string>{});
@@ -64,7 +64,7 @@ TEST(StagedFolder, is_whole_or_absent) {
   EXPECT_EQ(names_in(tmp / "new"), std::vector<std::string>{"out"});
 }
 
-TEST(StagedFolder, what_a_killed_writer_left_is_removed) {
+TEST(staged_folder, remains_of_a_killed_writer_are_removed) {
   const io::TempFolder tmp;
   { const Writer killed(tmp / "out"); }
   EXPECT_GT(names_in(tmp.path()).size(), 0u);
@@ -77,7 +77,7 @@ TEST(StagedFolder, what_a_killed_writer_left_is_removed) {
   EXPECT_EQ(names_in(tmp / "out"), std::vector<std::string>{"model.safetensors"});
 }
 
-TEST(StagedFolder, nothing_but_that_is_removed) {
+TEST(staged_folder, nothing_else_is_removed) {
   const io::TempFolder tmp;
   for (const char* name : {".tmp-out", ".tmp-out-1", ".tmp-out2"}) {
     fs::create_directory(tmp / name);
@@ -92,7 +92,7 @@ TEST(StagedFolder, nothing_but_that_is_removed) {
   EXPECT_EQ(names_in(tmp / ".tmp-out2"), std::vector<std::string>{"thesis.tex"});
 }
 
-TEST(StagedFolder, one_writer_at_a_time) {
+TEST(staged_folder, one_writer_at_a_time) {
   const io::TempFolder tmp;
   {
     const Writer alive(tmp / "out");
@@ -105,7 +105,7 @@ TEST(StagedFolder, one_writer_at_a_time) {
   EXPECT_EQ(names_in(tmp.path()), std::vector<std::string>{});
 }
 
-TEST(StagedFolder, a_folder_with_other_things_is_not_replaced) {
+TEST(staged_folder, a_folder_with_other_things_is_not_replaced) {
   const io::TempFolder tmp;
   fs::create_directory(tmp / "out");
   io::write_file_atomic(tmp / "out/thesis.tex", "x");

@@ -12,7 +12,7 @@ namespace hpcdl::simd {
 namespace {
 
 /// Tile registers make a thread's state so large (8 KiB) that Linux saves it only for processes that have asked. Older
-/// kernels know nothing of it, and some hypervisors keep it from their guests: then the answer is no.
+/// kernels do not know it, and some hypervisors do not allow it for their guests: then the answer is no.
 bool system_grants_tiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA (Linux 5.16)
@@ -28,7 +28,7 @@ IsaKind initial() {
   if (!wish) return best;
   for (IsaKind k : kIsaKinds)
     if (isa_name(k) == wish) return k <= best ? k : best;
-  std::fprintf(stderr, "[simd] HPCDL_ISA=%s is none of scalar, avx2, avx512, amx; using %s\n", wish,
+  std::fprintf(stderr, "[simd] HPCDL_ISA=%s: expected scalar, avx2, avx512 or amx; using %s\n", wish,
                isa_name(best).data());
   return best;
 }

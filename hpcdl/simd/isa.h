@@ -1,5 +1,5 @@
 #pragma once
-// Which instruction sets there are, and which one this process uses.
+// The instruction sets, and the one that this process uses.
 //
 // A file NAME.simd.cpp is compiled once per instruction set. In it, `simd::Isa` names the set being compiled, and every
 // template it instantiates carries that tag in its symbol, so no two sets ever share a symbol (no ODR trap).
@@ -20,22 +20,22 @@ struct Avx512 {
   static constexpr std::string_view name = "avx512";
 };  // F, BW, DQ, VL, VNNI, BF16 (Zen 4, Sapphire Rapids)
 
-/// Rising. amx is avx512 with tile registers beside it: no file is compiled for it as a whole, its kernels are those of
-/// Avx512 but for the few that ask has_tiles() and use simd/tiles.h.
+/// In ascending order. amx is avx512 with tile registers: no file is compiled for it as a whole, its kernels are those
+/// of Avx512 except the few that check has_tiles() and use simd/tiles.h.
 enum class IsaKind : unsigned char { scalar, avx2, avx512, amx };
 inline constexpr IsaKind kIsaKinds[] = {IsaKind::scalar, IsaKind::avx2, IsaKind::avx512, IsaKind::amx};
 
 /// The best set this CPU runs and the system lets this process use; HPCDL_ISA=scalar|avx2|avx512|amx lowers it.
 IsaKind best_isa();
 IsaKind active_isa();
-/// For tests: makes `k` the active set. Returns false, changing nothing, when the CPU lacks it.
+/// For tests: makes `k` the active set. Returns false, and changes nothing, if the CPU lacks it.
 bool set_active_isa(IsaKind k);
 std::string_view isa_name(IsaKind k);
 inline bool has_tiles() { return active_isa() == IsaKind::amx; }
-/// The CPU has AMX, whether or not the system lets this process use it.
+/// Whether the CPU has AMX, even if the system does not let this process use it.
 bool cpu_has_amx();
 
-/// f(tag) with the tag type of `k`.
+/// Calls f(tag) with the tag type of `k`.
 template <class F> decltype(auto) with_isa(IsaKind k, F&& f) {
   switch (k) {
     case IsaKind::amx:

@@ -1,6 +1,6 @@
 #pragma once
 // Loops over a row of any length: whole registers, then one masked tail. The body is a generic lambda f(i, lanes) that
-// hands `lanes` on to load() and store(), so that one source line serves both.
+// passes `lanes` to load() and store(), so that one source line handles both.
 
 #include "hpcdl/simd/vec.h"
 
@@ -21,7 +21,7 @@ template <class V, class T> inline void stream(T* p, V v, int n) { v.store(p, n)
 template <class V> inline V first(V v, Whole, float) { return v; }
 template <class V> inline V first(V v, int n, float fill) { return v.first(n, fill); }
 
-/// f(i, lanes) over [0, n).
+/// Calls f(i, lanes) over [0, n).
 template <class Isa, class F> inline void loop(std::int64_t n, F&& f) {
   constexpr int N = Vec<Isa>::N;
   std::int64_t i = 0;
@@ -74,7 +74,7 @@ template <class Isa, class F> inline float max_over(std::int64_t n, F&& f) {
   return reduce_max(max(max(a, b), max(c, d)));
 }
 
-/// Makes earlier stream() calls visible to other threads; due before a kernel returns.
+/// Makes earlier stream() calls visible to other threads; required before a kernel returns.
 template <class Isa> inline void stream_fence() {
 #if defined(__AVX2__)
   _mm_sfence();

@@ -64,8 +64,8 @@ template <class Isa> inline Vec<Isa> log(Vec<Isa> x) {
   return select(x < V(0.0f), V(__builtin_nanf("")), select(x == x, y, x));
 }
 
-// Powers that 1 is added to are kept from underflowing: on an Intel Xeon such a result takes 180 cycles, which were a
-// quarter of a product with GELU behind it; and 1 + 2^-60 is 1, too.
+// Keeps powers to which 1 is added from underflowing: on an Intel Xeon such a result takes 180 cycles, which was a
+// quarter of a product followed by GELU; and 1 + 2^-60 is 1, too.
 
 /// 1 / (1 + 2^-x): the logistic function of x ln 2. Below x = -125: 2^-125. For arguments that are scaled anyway.
 template <class Isa> inline Vec<Isa> logistic2(Vec<Isa> x) {

@@ -28,7 +28,7 @@ class MathOnEveryIsa : public testing::TestWithParam<IsaKind> {
 };
 
 /// Masked instructions stop within a register, behind what there is.
-TEST_P(MathOnEveryIsa, NumbersBehindTheEndAreReportedByAnAddressSanitizer) {
+TEST_P(MathOnEveryIsa, numbers_past_the_end_are_reported_by_an_address_sanitizer) {
 #ifndef HPCDL_RED_ZONES
   GTEST_SKIP() << "built without an address sanitizer";
 #else
@@ -64,7 +64,7 @@ template <class Ref> double worst_absolute(const std::vector<float>& x, const st
   return worst;
 }
 
-TEST_P(MathOnEveryIsa, Exp) {
+TEST_P(MathOnEveryIsa, exp) {
   const auto x = grid(-87, 88);
   EXPECT_LT(worst_relative(x, run(MathFn::exp, x), [](double v) { return std::exp(v); }), 3e-7);
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
@@ -79,7 +79,7 @@ TEST_P(MathOnEveryIsa, Exp) {
   EXPECT_TRUE(std::isnan(y[7]));
 }
 
-TEST_P(MathOnEveryIsa, Exp2) {
+TEST_P(MathOnEveryIsa, exp2) {
   const auto x = grid(-126, 127);
   EXPECT_LT(worst_relative(x, run(MathFn::exp2, x), [](double v) { return std::exp2(v); }), 3e-7);
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
@@ -96,7 +96,7 @@ TEST_P(MathOnEveryIsa, Exp2) {
   EXPECT_EQ(y[9], 0.125f);
 }
 
-TEST_P(MathOnEveryIsa, Log) {
+TEST_P(MathOnEveryIsa, log) {
   auto x = grid(-80, 80);
   for (auto& v : x) v = std::exp(v);
   const auto y = run(MathFn::log, x);
@@ -113,7 +113,7 @@ TEST_P(MathOnEveryIsa, Log) {
   EXPECT_NEAR(e[4], std::log(1e-40), 1e-3);
 }
 
-TEST_P(MathOnEveryIsa, TanhAndSigmoid) {
+TEST_P(MathOnEveryIsa, tanh_and_sigmoid) {
   const auto x = grid(-12, 12);
   EXPECT_LT(worst_relative(x, run(MathFn::tanh, x), [](double v) { return std::tanh(v); }), 5e-7);
   EXPECT_LT(worst_relative(x, run(MathFn::sigmoid, x), [](double v) { return 1 / (1 + std::exp(-v)); }), 5e-7);
@@ -124,12 +124,12 @@ TEST_P(MathOnEveryIsa, TanhAndSigmoid) {
   EXPECT_EQ(run(MathFn::tanh, {-1000})[0], -1);
 }
 
-TEST_P(MathOnEveryIsa, Erf) {
+TEST_P(MathOnEveryIsa, erf) {
   const auto x = grid(-6, 6);
   EXPECT_LT(worst_absolute(x, run(MathFn::erf, x), [](double v) { return std::erf(v); }), 3e-7);
 }
 
-TEST_P(MathOnEveryIsa, BFloat16RoundTripMatchesScalarRounding) {
+TEST_P(MathOnEveryIsa, bfloat16_round_trip_matches_scalar_rounding) {
   auto x = grid(-3, 3, 4099);
   x.push_back(std::numeric_limits<float>::infinity());
   x.push_back(3.3961775e38f);
@@ -141,7 +141,7 @@ TEST_P(MathOnEveryIsa, BFloat16RoundTripMatchesScalarRounding) {
 INSTANTIATE_TEST_SUITE_P(Isa, MathOnEveryIsa, testing::Values(IsaKind::scalar, IsaKind::avx2, IsaKind::avx512),
                          [](const auto& p) { return std::string(isa_name(p.param)); });
 
-TEST(HalfPrecision, EveryF16BitPatternSurvivesARoundTrip) {
+TEST(half_precision, every_f16_bit_pattern_survives_a_round_trip) {
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     f16 h;
     h.bits = static_cast<std::uint16_t>(bits);

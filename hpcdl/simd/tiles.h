@@ -1,10 +1,10 @@
 #pragma once
 // The tile registers of AMX: eight registers of up to 16 rows of 64 bytes, and an instruction that multiplies two of
-// them into a third. To be used where has_tiles() says so, in a .simd.cpp as part of the code for Avx512.
+// them into a third. To be used if has_tiles() is true, in a .simd.cpp as part of the code for Avx512.
 //
 // They are written as instructions, not as the compiler's intrinsics, because the number of a register is part of the
-// instruction: here it is a template argument, and no file needs flags of its own. Compilers do not allocate these
-// registers. What is in them is lost when shapes are loaded; a thread that is done with them releases them, so that
+// instruction: here it is a template argument, and no file needs special flags. Compilers do not allocate these
+// registers. Their contents are lost when shapes are loaded; a thread that is done with them releases them, so that
 // context switches need not save them.
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace hpcdl::simd {
 
-/// Rows and bytes per row of every register; the form is the one ldtilecfg reads.
+/// Rows and bytes per row of every register, in the format of ldtilecfg.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -21,7 +21,7 @@ struct alignas(64) TileShapes {
 static_assert(sizeof(TileShapes) == 64);
 
 #if defined(HPCDL_SIMD_AVX512)
-/// Some 50 ns: not something to do for every product of two tiles.
+/// Takes some 50 ns: too long for every product of two tiles.
 inline void load_shapes(const TileShapes& s) { __asm__ volatile("ldtilecfg %0" : : "m"(s)); }
 inline void release_tiles() { __asm__ volatile("tilerelease"); }
 

@@ -13,7 +13,7 @@
 //   round(v)  (nearest even)   fraction(v) = v - floor(v), 0 for infinities   scale2(v, n) = v * 2^floor(n)
 //   mantissa/exponent for log
 //
-// Elementary functions are in math.h. Only the set this translation unit is compiled for is defined beyond Scalar.
+// Elementary functions are in math.h. Besides Scalar, only the set of this translation unit is defined.
 
 #include <cmath>
 #include <cstdint>
@@ -74,7 +74,7 @@ template <> struct Vec<Scalar> {
   friend Mask<Scalar> operator>(Vec a, Vec b) { return {a.v > b.v}; }
   friend Mask<Scalar> operator==(Vec a, Vec b) { return {a.v == b.v}; }
   friend Vec fma(Vec a, Vec b, Vec c) { return a.v * b.v + c.v; }
-  // As the machine instruction: the second operand when either is NaN.
+  // Like the machine instruction: the second operand if either is NaN.
   friend Vec max(Vec a, Vec b) { return a.v > b.v ? a.v : b.v; }
   friend Vec min(Vec a, Vec b) { return a.v < b.v ? a.v : b.v; }
   friend Vec abs(Vec a) { return std::fabs(a.v); }
@@ -309,7 +309,7 @@ template <> struct Vec<Avx512> {
   friend float reduce_min(Vec a) { return _mm512_reduce_min_ps(a.v); }
 
  private:
-  /// One shuffle that puts zeros below every half, where widening and shifting would be two instructions.
+  /// One shuffle that puts zeros below every half; widening and shifting would be two instructions.
   static __m512 widen(__m256i h) {
     const __m512i to = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0, 3,
                                         0, 2, 0, 1, 0, 0, 0);
@@ -321,7 +321,7 @@ template <> struct Vec<Avx512> {
 };
 #endif
 
-// The set this translation unit is compiled for.
+// The set for which this translation unit is compiled.
 #if defined(HPCDL_SIMD_AVX512)
 using Isa = Avx512;
 #elif defined(HPCDL_SIMD_AVX2)

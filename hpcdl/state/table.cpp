@@ -17,12 +17,12 @@ std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign *
 
 bool trained(const nn::Param* p) { return p->role == nn::Role::trained; }
 
-/// Files hold its dims in another order.
+/// Whether files store its dims in another order.
 bool reordered(const StateEntry& e) {
   return e.host && e.param->channels_last.rank() == 4 && e.role != StateRole::moment;
 }
 
-/// (N, C, H, W) from (N, H, W, C), or the other way. F32.
+/// Converts (N, H, W, C) to (N, C, H, W), or back. F32.
 void reorder(const StateEntry& e, bool to_files) {
   const Shape& nhwc = e.param->channels_last;
   const std::int64_t pixels = nhwc[1] * nhwc[2], channels = nhwc[3];
@@ -48,7 +48,7 @@ Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::
 
 }  // namespace
 
-/// Tensors in a block, one after the other; without memory where the block has none.
+/// Consecutive tensors in a block; without memory if the block has none.
 class StateTable::Cursor {
  public:
   explicit Cursor(const Buffer& b, Device device = {}) : at_(b.data()), device_(device) {}
@@ -83,7 +83,7 @@ std::vector<const StateGroup*> StateTable::groups() const {
   return list;
 }
 
-/// Values and modules learn what belongs to them.
+/// Connects values and modules with their entries.
 void StateTable::tell_modules() {
   auto gradient = gradients_.entries.begin();
   auto copy = copies_.entries.begin();

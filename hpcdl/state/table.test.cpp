@@ -44,7 +44,7 @@ struct Parts {
   }
 };
 
-TEST(StateTable, EverythingThatIsKeptIsListedOnce) {
+TEST(state_table, all_kept_tensors_are_listed_once) {
   Parts p;
   p.open(true);
   p.table.keep_copies(DType::bf16);
@@ -68,7 +68,7 @@ TEST(StateTable, EverythingThatIsKeptIsListedOnce) {
   EXPECT_FALSE(p.names().contains(StateRole::moment)) << "they go with their optimizer";
 }
 
-TEST(StateTable, GradientsLieWhereTheyWerePlaced) {
+TEST(state_table, gradients_lie_where_they_were_placed) {
   Parts p;
   p.open(true);
   const auto own = p.table.bytes();
@@ -90,7 +90,7 @@ TEST(StateTable, GradientsLieWhereTheyWerePlaced) {
   EXPECT_THROW(p.table.place_gradients([&](const StateEntry&) { return there.tensor; }), Error) << "another shape";
 }
 
-TEST(StateTable, TensorsOfTheCallerAreFoundByName) {
+TEST(state_table, tensors_of_the_caller_are_found_by_name) {
   Parts p;
   OwnedTensor value(p.matrix.spec), packed({{8}, DType::u8});
   p.table.add_value(p.matrix, value.tensor);
@@ -105,7 +105,7 @@ TEST(StateTable, TensorsOfTheCallerAreFoundByName) {
   EXPECT_EQ(bindings.memory("conv.weight.packed").data(), packed.tensor.data());
 }
 
-TEST(StateTable, FilesHoldChannelsFirst) {
+TEST(state_table, files_hold_channels_first) {
   Parts p;
   p.open(false);
   const auto& conv = p.table.parameters()[1];
@@ -125,7 +125,7 @@ TEST(StateTable, FilesHoldChannelsFirst) {
   EXPECT_EQ(*p.table.buffers()[1].memory.ptr<std::int64_t>(), 2);
 }
 
-TEST(StateTable, ADescribedModelHasSpecsAndNoMemory) {
+TEST(state_table, a_described_model_has_specs_and_no_memory) {
   Parts p, real;
   p.table.describe();
   p.open(true), real.open(true);

@@ -9,7 +9,7 @@
 
 namespace hpcdl::testing {
 
-/// Parameters of tests that run on every kind of device that is here.
+/// Parameters of tests that run on every kind of device of this machine.
 inline std::vector<Device> devices() {
   std::vector<Device> list{Device::cpu()};
   if (cuda_devices() > 0) list.push_back(Device::cuda(0));

@@ -1,5 +1,5 @@
 #pragma once
-// A test body under every instruction set of this CPU.
+// Runs a test body with every instruction set of this CPU.
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 namespace hpcdl::testing {
 
-/// Goes back to the instruction set that was active before, however its scope is left.
+/// Restores the active instruction set at the end of its scope.
 class ActiveIsa {
  public:
   ActiveIsa() = default;
@@ -21,7 +21,7 @@ class ActiveIsa {
   simd::IsaKind before_ = simd::active_isa();
 };
 
-/// Calls body() with each of them active, in the order of simd::kIsaKinds; ends at the first fatal failure.
+/// Calls body() with each instruction set active, in the order of simd::kIsaKinds; ends at the first fatal failure.
 template <class F> void for_each_isa(F&& body) {
   const ActiveIsa restore;
   for (const auto isa : simd::kIsaKinds) {

@@ -28,12 +28,12 @@ struct Shape1 {
   bool later, shared;
 };
 
-/// A collective that is under way, with what it works on.
+/// A collective that is under way, with its tensors.
 struct Job {
   const Group& group;
   Shape1 c;
   OwnedTensor in, out;
-  Tensor x, y;  // where the collective works: in, out, or shared memory
+  Tensor x, y;  // memory of the collective: in, out, or shared memory
   comm::Work work, other;
 
   Job(const Group& g, const Shape1& shape, std::byte* shared_memory) : group(g), c(shape) {
@@ -127,7 +127,7 @@ void exercise(const Group& world, std::uint64_t seed, int iterations) {
   Pool pool(1);
   const Stream s(pool);
   constexpr std::int64_t kWindow = 1 << 20;
-  // Halves of unlike size, neighbours in reverse order, and everybody: groups of one rank among them.
+  // Halves of different size, neighbours in reverse order, and all ranks; including groups of one rank.
   const Group groups[] = {world, world.split(world.rank() % 3 == 0, world.rank(), "thirds"),
                           world.split(world.rank() / 2, -world.rank(), "pairs")};
   std::shared_ptr<comm::Window> windows[3];
@@ -139,13 +139,14 @@ void exercise(const Group& world, std::uint64_t seed, int iterations) {
     Shape1 c = draw(rng, 1 << 20);
     c.root %= groups[g].size();
     const std::int64_t bytes =
-        c.count * world.size() * dtype_bytes(c.dtype);  // at most, so that all ranks decide alike
+        c.count * world.size() * dtype_bytes(c.dtype);  // at most, so that all ranks make the same decision
     // One job at a time may have the window.
     const bool shared = c.shared && windows[g] && bytes <= kWindow && jobs.empty();
     std::byte* memory = shared ? windows[g]->block(groups[g].local_rank()) : nullptr;
     jobs.push_back(std::make_unique<Job>(groups[g], c, memory));
     jobs.back()->start(s);
-    const bool gather_up = rng() % 4 == 0;  // drawn by all, whether they need it or not: the ranks' draws stay alike
+    const bool gather_up =
+        rng() % 4 == 0;  // drawn by all ranks, needed or not, so that their random numbers stay the same
     if (shared || gather_up) {
       for (auto& job : jobs) job->check();
       jobs.clear();

@@ -6,9 +6,9 @@
 
 namespace hpcdl::testing {
 
-/// Random collectives over the world and groups that are split from it: asynchronous and not, of all dtypes, odd and
-/// zero sizes, in shared and in private memory, each against a plain loop. The same seed on all ranks. Throws Error
-/// that names the first element that differs.
+/// Runs random collectives over the world and groups that are split from it: asynchronous or not, of all dtypes, odd
+/// and zero sizes, in shared and in private memory, and compares each with a plain loop. The seed must be the same on
+/// all ranks. Throws Error that names the first element that differs.
 void exercise(const comm::Group& world, std::uint64_t seed, int iterations);
 
 }  // namespace hpcdl::testing

@@ -1,6 +1,6 @@
 #pragma once
 // Ranks that are processes, for tests that kill or stop them: the test program itself, started once more for every rank
-// with a filter that lets it run one "test", which is the body of a rank.
+// with a filter for one "test", which is the body of a rank.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -25,14 +25,14 @@
 
 namespace hpcdl::testing {
 
-/// What a process of Launched is told.
+/// The arguments of a process of Launched.
 struct Role {
   int rank = 0, world = 1;
-  std::string folder;                        // of this launch; also for the ranks' own files
+  std::string folder;                        // folder of this launch; also for files of the ranks
   std::map<std::string, std::string> words;  // of the test
 };
 
-/// In the body of a rank. Nothing in the process that runs the tests.
+/// Set in the body of a rank; empty in the process that runs the tests.
 inline std::optional<Role> launched_role() {
   const char* text = std::getenv("HPCDL_TEST_ROLE");
   if (!text) return std::nullopt;
@@ -56,7 +56,7 @@ inline comm::Joined join(const Role& role, double timeout) {
                             }});
 }
 
-/// Runs body() as the program would: exit codes, errors as one line on standard error, and the other ranks told. Does
+/// Runs body() like the program: exit codes, errors as one line on standard error, and telling the other ranks. Does
 /// not return.
 template <class F> [[noreturn]] void end_rank(comm::Joined& joined, F&& body) {
   int code = exit_code::kDone;
@@ -78,7 +78,7 @@ class Launched {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// filter: of the test that is the body. Output of rank r: folder/r.out and folder/r.err.
+  /// filter: selects the test that is the body. Output of rank r: folder/r.out and folder/r.err.
   Launched(int world, const std::string& filter, std::map<std::string, std::string> words = {}) {
     for (int r = 0; r < world; ++r)
       start(io::Json{{"rank", r}, {"world", world}, {"folder", tmp_.path().string()}, {"words", words}}.dump(), filter,
@@ -107,7 +107,7 @@ class Launched {
     }
     return false;
   }
-  /// Exit code; -1: still there at the limit, -2: killed by a signal.
+  /// Exit code; -1: still running at the limit, -2: killed by a signal.
   int wait(int rank, Clock::time_point limit) {
     pid_t& pid = pids_[static_cast<std::size_t>(rank)];
     for (int status = 0; Clock::now() < limit; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of lengths that no access of 16 bytes divides, with elements around them that no kernel may write: for the tests of
-// the teams of threads that serve them on a GPU.
+// Rows whose lengths are not multiples of 16 bytes, with elements around them that no kernel may write: for the tests
+// of the teams of threads that handle them on a GPU.
 
 #include <gtest/gtest.h>
 
@@ -18,13 +18,13 @@
 
 namespace hpcdl::testing {
 
-/// Elements of bf16; a team ends at a multiple of 8.
+/// Lengths in elements of bf16; a team ends at a multiple of 8.
 inline constexpr std::int64_t kOddLengths[] = {
     3,    57,    119,   185,   249,   377,   505,   761,   1017,  1529,  2041,  3065,  4089,  5113,   6137,  8185,
     8193, 10233, 12281, 16377, 20473, 24569, 32761, 33001, 49145, 50257, 57337, 65529, 98297, 131065, 140001};
 inline constexpr std::int64_t kRows = 5, kAround = 16;
 
-/// Rows of x, `apart` elements from one to the next, after `first` elements.
+/// Rows of x, with a stride of `apart` elements, after `first` elements.
 template <class T> struct Placed {
   OwnedTensor host, there;
   std::int64_t cols, apart, first;
@@ -60,13 +60,13 @@ template <class T> struct Placed {
   }
 };
 
-/// What a row must become, and by how much each element may be off.
+/// The expected row, and the tolerance of each element.
 struct ExpectedRow {
   std::vector<double> values, allowed;
 };
 
-/// Rows of `cols` at three places: op(rows) changes them in place to reference(row), to the same bits at every place,
-/// and nothing around them.
+/// Rows of `cols` at three positions: op(rows) must change them in place to reference(row), with the same bits at every
+/// position, and must change nothing around them.
 template <class T, class Op, class Reference>
 void expect_odd_rows(Stream& s, std::int64_t cols, Op&& op, Reference&& reference) {
   SCOPED_TRACE(to_string(Spec{{kRows, cols}, dtype_of<T>}));

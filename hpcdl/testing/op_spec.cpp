@@ -31,7 +31,7 @@ struct Backend {
   std::string name() const { return device.is_cuda() ? "cuda" : std::string(simd::isa_name(isa)); }
 };
 
-/// Operand memory on the host, off by one element from the allocation's alignment, with a guard behind it.
+/// Operand memory on the host, misaligned by one element, with a guard after it.
 struct Memory {
   static constexpr std::int64_t kGuard = 64;
   Buffer buffer;
@@ -48,7 +48,7 @@ struct Memory {
   }
 };
 
-/// While one lives, an address sanitizer lets nobody touch what lies around an operand. The guard alone notices no
+/// During its lifetime, the address sanitizer reports accesses around an operand. The guard alone does not notice
 /// reads.
 class Enclosed {
  public:
@@ -65,28 +65,28 @@ class Enclosed {
   const Buffer& buffer_;
 };
 
-/// How a kernel is given some Memory; null: an absent operand.
+/// How a Memory is passed to a kernel; null: an absent operand.
 struct Slot {
   Memory* memory = nullptr;
   Write write = Write::overwrite;
 };
 
-/// At how many places of an input the reference's slopes are taken. They take most of a spec's time, and under a
-/// sanitizer minutes: there, where values are not what is looked for, a few. What a kernel reads and writes is the
-/// same.
+/// Number of positions of an input at which slopes of the reference are computed. They take most of a spec's time, and
+/// under a sanitizer minutes: there, where values are not the purpose, only a few. What a kernel reads and writes is
+/// the same.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::int64_t kProbes = 8;
 #else
 constexpr std::int64_t kProbes = 200;
 #endif
 
-/// The reference's own gradient at one place of an input, by central differences, and how far rounding may put it off.
+/// The gradient of the reference at one position of an input, by central differences, and its possible rounding error.
 struct Slope {
   std::int64_t at;
   double value, rounding;
 };
-/// Of every input that has been asked for. What an op is compared with is the same wherever it runs, and takes most of
-/// a spec's time: tests of one case share it, by the type of their operands.
+/// Slopes of every requested input. They are the same wherever the op runs, and take most of
+/// a spec's time: tests of one case share them, by the type of their operands.
 using Slopes = std::map<std::pair<DType, std::size_t>, std::vector<Slope>>;
 
 double largest(const std::vector<double>& values) {
@@ -208,7 +208,7 @@ class OpTest : public ::testing::Test {
     auto scratch = make_scratch(op().scratch);
     for (auto& m : scratch) slots.push_back({&m});
     call(op().forward, slots, threads);
-    for (const auto& m : out) EXPECT_TRUE(m.guard_intact()) << "wrote behind its output";
+    for (const auto& m : out) EXPECT_TRUE(m.guard_intact()) << "wrote past the end of its output";
     return out;
   }
 
@@ -248,7 +248,7 @@ class OpTest : public ::testing::Test {
     const auto [in, out] = backward_specs();
     return static_cast<double>(spec_.backward[0].reduction(problem(in, out)));
   }
-  /// Operands of the contract of backward: those of the op without scratch, gradients apart.
+  /// Operands of the contract of backward: those of the op without scratch, with separate gradients.
   std::pair<std::vector<Spec>, std::vector<Spec>> backward_specs() const {
     std::vector<Spec> in, out;
     for (const auto& ref : op().backward_operands) {
@@ -293,7 +293,7 @@ class OpTest : public ::testing::Test {
            (rounds ? spec_.operand_rounding * half_ulp(stored) * top : 0) + 1e-30;
   }
 
-  /// bf16 inputs reach the sums exactly, so only the result is rounded to bf16.
+  /// bf16 inputs enter the sums exactly, so only the result is rounded to bf16.
   void compare(const View& got, const Expected& want, std::size_t output, double length) {
     const double top = spec_.magnitudes ? 0 : std::max(largest(want.value), input_scale());
     int wrong = 0;
@@ -327,7 +327,7 @@ class OpTest : public ::testing::Test {
   }
 
   struct BackwardRun {
-    std::vector<Memory> gradients;  // per input; empty tensor where none
+    std::vector<Memory> gradients;  // per input; an empty tensor if there is none
   };
 
   BackwardRun call_backward(std::vector<Memory>& out, std::vector<Memory>& dout, Write write, int threads,
@@ -356,7 +356,8 @@ class OpTest : public ::testing::Test {
       }
     }
     call(op().backward, slots, threads);
-    for (const auto& g : run.gradients) EXPECT_TRUE(!g.tensor || g.guard_intact()) << "wrote behind a gradient";
+    for (const auto& g : run.gradients)
+      EXPECT_TRUE(!g.tensor || g.guard_intact()) << "wrote past the end of a gradient";
     return run;
   }
 
@@ -410,16 +411,16 @@ class OpTest : public ::testing::Test {
     }
     return found->second;
   }
-  /// The largest magnitude behind a gradient.
+  /// The largest magnitude that contributes to a gradient.
   double gradient_scale(const std::vector<double>& gradient, const std::vector<Memory>& dout) const {
     double dout_top = 0;
     for (const auto& d : dout) dout_top = std::max(dout_top, largest(contract::values_of(d.tensor).v));
     return std::max({largest(gradient), dout_top, dout_top * input_scale()});
   }
-  /// How far a difference may be off: its truncation is O(h^2); its rounding is ulp(objective) / h.
+  /// The error of a difference: truncation is O(h^2); rounding is ulp(objective) / h.
   static double difference(double top, double rounding) { return 1e-7 * top + rounding; }
 
-  /// The reference's slopes against backward's result.
+  /// Compares the slopes of the reference with the result of backward.
   void gradient() {
     auto out = call_forward(2, true);
     auto dout = random_dout();
@@ -433,8 +434,8 @@ class OpTest : public ::testing::Test {
       int wrong = 0;
       for (const auto& [k, want, rounding] : slopes(i, dout)) {
         const double got = element(gradient, k);
-        // 16 bits: backward reads outputs and upstream gradients that were rounded to them, each an error of half an ulp
-        // of what it multiplies.
+        // 16 bits: backward reads outputs and upstream gradients that were rounded to them, each an error of half an
+        // ulp of what it multiplies.
         const double rounded = dtype_ == DType::f32 ? 0 : 2 * half_ulp(dtype_) * top;
         const double tol = tolerance(gradient.dtype(), std::fabs(want), top) + difference(top, rounding) + rounded;
         if (std::fabs(got - want) <= tol) continue;
@@ -530,7 +531,7 @@ class OpTest : public ::testing::Test {
     }
     return r;
   }
-  /// The bits of `got`, which may lie on a GPU, are those of `want`, which may, too.
+  /// Checks that `got` has the bits of `want`; both may lie on a GPU.
   static void expect_same(Stream& s, const View& got, const View& want, const std::string& what) {
     OwnedTensor a(got.spec()), b(want.spec());
     hpcdl::copy(s, a.tensor, got);
@@ -614,8 +615,8 @@ std::string case_label(const ErasedSpec::Case& c, std::size_t index) {
   return s;
 }
 
-/// Every instruction set of this CPU that is another one for the op (tile registers serve products), and the first GPU
-/// where there is one.
+/// Every instruction set of this CPU that makes a difference for the op (tile registers are for products), and the
+/// first GPU if there is one.
 std::vector<Backend> backends(OpClass cls) {
   std::vector<Backend> list;
   for (auto isa : simd::kIsaKinds)
@@ -628,7 +629,7 @@ std::vector<Backend> backends(OpClass cls) {
 }  // namespace
 
 void register_op_tests(ErasedSpec erased) {
-  // Tests run after main starts and refer to the spec: it lives as long as the program.
+  // Tests run after main starts and refer to the spec, so it lives as long as the process.
   static std::vector<std::unique_ptr<ErasedSpec>> specs;
   specs.push_back(std::make_unique<ErasedSpec>(std::move(erased)));
   const ErasedSpec& spec = *specs.back();
@@ -638,7 +639,7 @@ void register_op_tests(ErasedSpec erased) {
     for (const auto& backend : backends(spec.op->cls)) {
       for (auto dtype : {DType::f32, DType::bf16, DType::f16}) {
         if (dtype != DType::f32 && !spec.bf16) continue;
-        // What does not depend on the type is checked in two of them on a CPU.
+        // Properties that do not depend on the type are checked in two types on a CPU.
         const bool values_only = dtype == DType::f16 && !backend.device.is_cuda();
         std::vector<std::string> kinds{"forward"};
         if (!values_only) kinds.insert(kinds.end(), {"repeat", "replay"});

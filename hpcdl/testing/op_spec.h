@@ -1,5 +1,5 @@
 #pragma once
-// One spec -> all tests of an op.
+// Makes all tests of an op from one spec.
 //
 //   const auto spec = testing::op<Softmax>({.cases = {...}, .contracts = contract::softmax_contracts()});
 //
@@ -12,12 +12,13 @@
 //   accumulate    backward on top of an earlier gradient = overwrite + that gradient
 //   repeat        bit for bit: run to run, one thread and two
 //   replay        bit for bit: eager graph, recorded program, direct call
-//   in_place      where the op allows it
+//   in_place      if the op allows it
 //
 // Tolerances are derived, not chosen: a result of magnitude m from a reduction of length L may be off by the storage
 // type's half ulp, plus (4 + sqrt(L)) float ulps of the magnitudes involved ("random walk" bound, Higham, "Accuracy and
-// stability of numerical algorithms", section 2.8). A contract says for each result what these are. A reference alone,
-// and differences, do not: there it is the largest magnitude, times `condition` where the function amplifies errors.
+// stability of numerical algorithms", section 2.8). A contract gives these magnitudes for each result. A reference
+// alone, and differences, do not: then it is the largest magnitude, times `condition` if the function amplifies
+// errors.
 
 #include <functional>
 #include <span>
@@ -77,7 +78,7 @@ struct Input {
   }
 };
 
-/// The spec with the Args type erased; what op_spec.cpp runs.
+/// The spec with the Args type erased, which op_spec.cpp runs.
 struct ErasedSpec {
   struct Case {
     std::vector<Input> in;
@@ -88,9 +89,9 @@ struct ErasedSpec {
   };
   const OpInfo* op = nullptr;
   std::vector<Case> cases;
-  contract::Contract forward;                // of an op without a contract it has a reference of values alone
+  contract::Contract forward;                // for an op without a contract: a reference of the values only
   std::vector<contract::Contract> backward;  // one or none
-  bool magnitudes = false;                   // forward knows those of its results
+  bool magnitudes = false;                   // forward has magnitudes for its results
   std::function<double(std::span<const Spec>, const void*)> reduction;
   double condition = 1, operand_rounding = 0;
   bool in_place = false;
@@ -106,20 +107,21 @@ template <class Op> struct OpSpec {
     std::vector<Input> in;
     Args args = {};
     bool gradient = true;  // false: too large for finite differences of the reference
-    bool aligned = false;  // operands lie as in a program: where a kernel that needs it is to be reached
+    bool aligned = false;  // operands are aligned as in a program, to reach kernels that need it
   };
   std::vector<Case> cases;
   /// Of ops/X/X.spec.h.
   contract::Contracts contracts = {};
-  /// Of an op without a contract: naive loops in double. `out` holds all outputs, auxiliary ones too, shaped and zeroed.
+  /// For an op without a contract: naive loops in double. `out` holds all outputs, including auxiliary ones,
+  /// shaped and zeroed.
   std::function<void(std::span<Expected> out, std::span<const Values> in, const Args&)> reference = nullptr;
-  /// Length of the longest sum behind one result, where no contract says so. Default: 1.
+  /// Length of the longest sum of one result, if no contract gives it. Default: 1.
   std::function<std::int64_t(std::span<const Spec> in, const Args&)> reduction = nullptr;
   /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is
   /// not 1.
   double condition = 1;
-  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which what goes from one product to the next is
-  /// rounded where products are of 16-bit operands: on a GPU, and for bf16 on CPUs that multiply it.
+  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which values between two products are
+  /// rounded if products have 16-bit operands: on a GPU, and for bf16 on CPUs that multiply it.
   double operand_rounding = 0;
   bool bf16 = true;
   /// Inputs hold a few values 10 times as large as the rest.

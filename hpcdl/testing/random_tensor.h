@@ -7,7 +7,7 @@
 
 namespace hpcdl::testing {
 
-/// Normal values, rounded to the type of `spec`: those of two types and one seed are each other's rounded copies.
+/// Normal values, rounded to the type of `spec`: with one seed, tensors of two types are rounded copies of each other.
 inline OwnedTensor random_tensor(const Spec& spec, std::uint64_t seed) {
   OwnedTensor t(spec);
   visit_dtype(spec.dtype, [&]<class T>() {

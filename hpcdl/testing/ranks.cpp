@@ -34,7 +34,7 @@ Outcome run_all(int n, const std::function<void(comm::Group)>& body, const RankO
       record(rank, e.what());
       world.abandon(e.what());
     } catch (...) {
-      record(rank, "something that is no std::exception");
+      record(rank, "something that is not a std::exception");
       world.abandon("an unknown error");
     }
   };

@@ -10,16 +10,16 @@ namespace hpcdl::testing {
 
 struct RankOptions {
   double deadline_seconds = 60;  // of a collective
-  std::vector<int> hosts;        // that ranks pretend to be on; empty: one
+  std::vector<int> hosts;        // on which ranks pretend to be; empty: one host
   comm::OnLost on_lost;
 };
 
 /// Runs `body` on n ranks, each a thread with its own world group, and waits for all. The first exception of any of
-/// them is thrown here; the other ranks, who would wait for the one that threw, get PeerLost at once. Assertions of
-/// gtest work in it: a rank that they end early ends the others, too.
+/// them is thrown here; the other ranks, which would wait for the one that threw, get PeerLost at once. Assertions of
+/// gtest work in it: if they end a rank early, the others end, too.
 void run_ranks(int n, const std::function<void(comm::Group world)>& body, const RankOptions& options = {});
 
-/// What each rank threw, or an empty string: for tests of failures.
+/// The error of each rank, or an empty string: for tests of failures.
 std::vector<std::string> rank_errors(int n, const std::function<void(comm::Group world)>& body,
                                      const RankOptions& options = {});
 

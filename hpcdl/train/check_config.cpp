@@ -36,7 +36,7 @@ constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kLlama[] = {"model.rope_theta"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 
-/// What is at its default says nothing: a saved config lists every key.
+/// Keys at their defaults are not checked, because a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
             std::string_view here) {
   RunConfig untouched;
@@ -56,7 +56,7 @@ void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
                m.context, p.tp);
 }
 
-/// Scaling by anything else would round gradients, which are promised to keep their bits.
+/// Scaling by anything but a power of two would round gradients, whose bits must not change.
 void check_scaler(const TrainConfig& t) {
   for (const auto& [key, value] : {std::pair{"init_scale", t.init_scale},
                                    {"growth_factor", t.growth_factor},
@@ -69,7 +69,7 @@ void check_scaler(const TrainConfig& t) {
   }
 }
 
-/// 1 would divide by 0. What is nearer to it than a 64-bit float can say is 1 here.
+/// 1 would divide by 0. A value too near to 1 for a 64-bit float is 1 here.
 void check_betas(const TrainConfig& t) {
   for (const auto& [key, value] : {std::pair{"beta1", t.beta1}, {"beta2", t.beta2}})
     if (value >= 1) fail_usage("config", "train.{} = {} must be below 1", key, value);
@@ -103,7 +103,8 @@ void check_config(RunConfig& config) {
                "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: "
                "train.dtype = \"f32\"");
   if (t.optimizer == OptimizerKind::adamw && static_cast<float>(t.eps) == 0)
-    fail_usage("config", "train.eps = {} divides 0 by 0 if a weight has had no gradient: 1e-8 is usual", t.eps);
+    fail_usage("config", "train.eps = {} divides 0 by 0 if a weight has had no gradient: set it above 0, 1e-8 is usual",
+               t.eps);
   if (t.nesterov && t.momentum == 0)
     fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
 }

@@ -4,9 +4,9 @@
 
 namespace hpcdl::train {
 
-/// Throws UsageError if a key is set that has no meaning for such a run, or if two keys contradict each other.
+/// Throws UsageError if a key is set that does not apply to such a run, or if two keys contradict each other.
 void check_config(RunConfig& config);
-/// Sets train.batch from train.global_batch, if that is given, for a run on so many ranks. Throws UsageError if
+/// Sets train.batch from train.global_batch, if that is given, for a run on that many ranks. Throws UsageError if
 /// the ranks do not divide it, or if both are given.
 void share_global_batch(RunConfig& config, int world);
 

@@ -24,7 +24,7 @@ std::string verdict(const std::vector<std::string>& overrides) {
   return "fine";
 }
 
-TEST(check_config, what_means_nothing_is_refused) {
+TEST(check_config, keys_without_effect_are_refused) {
   EXPECT_EQ(verdict({}), "fine");
   EXPECT_EQ(
       verdict({"--model.family=simple_cnn", "--train.optimizer=sgd", "--train.nesterov=true", "--data.mixup=0.2"}),
@@ -71,7 +71,7 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
 }
 
-TEST(check_config, what_does_not_divide_is_refused_before_the_text_is_read) {
+TEST(check_config, sizes_that_do_not_divide_are_refused_before_the_text_is_read) {
   EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=5"}),
             "[shard] 12 heads are not divisible by tp 5, and a head cannot be split; tp may be 1, 2, 3, 4, 6, 12");
   EXPECT_EQ(verdict({"--model.family=llama", "--model.heads=12", "--model.kv_heads=3", "--parallel.tp=2"}),

@@ -13,7 +13,7 @@
 namespace hpcdl::train {
 namespace {
 
-/// What the number of a name must be. "*_loss" stands for all names that end so.
+/// The range of the number with this name. "*_loss" stands for all names that end in "_loss".
 struct Rule {
   std::string_view name;
   double low, high;
@@ -62,8 +62,8 @@ void check_resumed(const io::CheckpointInfo& found, std::int64_t steps, std::int
           "checkpoint.resume to none",
           where, steps, s.step);
   require(s.index < rows, "resume",
-          "{}: sampler: key \"index\": expected less than the {} rows of an epoch, found {}: is this the data, and the "
-          "context, that the checkpoint was made with?",
+          "{}: sampler: key \"index\": expected less than the {} rows of an epoch, found {}: resume with the data and "
+          "the model.context that the checkpoint was made with",
           where, rows, s.index);
   const std::int64_t most = std::min(s.tokens, io::kMaxCount / rows);
   require(s.epoch <= most, "resume", "{}: sampler: key \"epoch\": expected at most {}, found {}", where, most, s.epoch);

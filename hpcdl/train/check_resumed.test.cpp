@@ -26,7 +26,7 @@ std::string said(const io::CheckpointInfo& found, std::int64_t steps, std::int64
   return "";
 }
 
-TEST(CheckResumed, TakesWhatARunHasWritten) {
+TEST(check_resumed, accepts_the_files_of_a_run) {
   EXPECT_EQ(said(checkpoint(), 40, 10), "") << "a finished run";
   EXPECT_EQ(said(checkpoint(), 0, 10), "") << "counted in epochs";
   auto more = checkpoint();
@@ -36,7 +36,7 @@ TEST(CheckResumed, TakesWhatARunHasWritten) {
   EXPECT_EQ(said(more, 100, 10), "");
 }
 
-TEST(CheckResumed, NamesFileKeyAndBothValues) {
+TEST(check_resumed, names_file_key_and_both_values) {
   const auto expect = [](const std::string& message, const std::string& part) {
     EXPECT_NE(message.find("out/step_00000040/state.json"), std::string::npos) << message;
     EXPECT_NE(message.find(part), std::string::npos) << message;

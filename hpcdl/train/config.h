@@ -1,5 +1,5 @@
 #pragma once
-// Everything `hpcdl train` can be told. Each field is listed once, in visit(): see io/config_visitor.h.
+// All settings of `hpcdl train`. Each field is listed once, in visit(): see io/config_visitor.h.
 
 #include <cstdint>
 #include <filesystem>
@@ -224,7 +224,7 @@ struct DistConfig {
       "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all ranks see",
       {.per_rank = true});
     f("transport", transport, "what moves bytes between CPUs: auto, mpi or tcp");
-    f("init_timeout", init_timeout, "time within which all ranks must come",
+    f("init_timeout", init_timeout, "time within which all ranks must connect",
       {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
     f("timeout", timeout,
       "time after which the run gives up a collective that does not end, and names the rank that it waits for",
@@ -232,7 +232,7 @@ struct DistConfig {
   }
 };
 
-/// [model]: of text and of images; family says which.
+/// [model]: for text and for images; `family` says which.
 struct ModelSection {
   io::ModelConfig& text;
   models::ImageConfig& image;
@@ -254,7 +254,7 @@ struct ModelSection {
 
 struct RunConfig {
   io::ModelConfig model;
-  models::ImageConfig image = {.classes = 0};  // but for the family, which is model.family
+  models::ImageConfig image = {.classes = 0};  // without the family, which is model.family
   bool sync_batch_norm = false;                // of [model]
   DataConfig data;
   TrainConfig train;

@@ -123,7 +123,7 @@ TEST(exchanges, of_image_models_with_shared_batch_norms_are_what_is_counted) {
 }
 
 /// Of a mesh that is not there.
-TEST(exchanges, are_told_with_the_records) {
+TEST(exchanges, are_printed_with_the_records) {
   const auto mesh = parallel::Mesh::described({.dp = 2, .tp = 2}, 1);
   auto model = models::LanguageModel::create(models::tiny(io::Family::gpt2), {}, true,
                                              std::make_shared<TensorParallel>(mesh.tp()));

@@ -76,7 +76,7 @@ TEST_F(GlobalBatch, a_run_goes_on_with_them_on_fewer_ranks) {
   EXPECT_NE(io::read_file(tmp / "later/config.toml").find("global_batch = 8"), std::string::npos);
 }
 
-TEST_F(GlobalBatch, steps_that_shrink_with_the_ranks_are_told_in_one_line) {
+TEST_F(GlobalBatch, smaller_steps_are_reported_in_one_line) {
   train_on(4, "run", [](RunConfig& c) { c.train.batch = 2, c.train.steps = 2; });
   const auto same = train_on(4, "run", [](RunConfig& c) { c.train.batch = 2, c.train.steps = 3; });
   EXPECT_EQ(same.find("a step now takes"), std::string::npos) << same;
@@ -85,7 +85,7 @@ TEST_F(GlobalBatch, steps_that_shrink_with_the_ranks_are_told_in_one_line) {
   EXPECT_NE(fewer.find("train.global_batch = 8 keeps the size"), std::string::npos) << fewer;
 }
 
-TEST_F(GlobalBatch, what_does_not_divide_or_is_said_twice_is_refused) {
+TEST_F(GlobalBatch, batches_that_do_not_divide_or_are_given_twice_are_refused) {
   const auto refused = [](std::int64_t global, std::int64_t batch, int world) {
     RunConfig c;
     c.train.global_batch = global, c.train.batch = batch;

@@ -82,7 +82,7 @@ class GpuRanks : public ::testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(, GpuRanks, ::testing::Values(2, 4, 8));
 
-TEST_P(GpuRanks, TrainAsOneDoes) {
+TEST_P(GpuRanks, train_as_one_does) {
   const auto one = train_on(1, {});
   for (const int micro : {1, 2}) {
     if (kBatch / GetParam() < micro) continue;
@@ -97,7 +97,7 @@ TEST_P(GpuRanks, TrainAsOneDoes) {
   EXPECT_LT(one.losses.back(), 0.95 * one.losses.front());
 }
 
-TEST_P(GpuRanks, OverlapChangesNoBit) {
+TEST_P(GpuRanks, overlap_changes_no_bit) {
   for (const auto compute : {DType::f32, DType::bf16}) {
     const auto beside = train_on(GetParam(), {.compute = compute}), again = train_on(GetParam(), {.compute = compute}),
                waited = train_on(GetParam(), {.compute = compute, .overlap = false});
@@ -107,7 +107,7 @@ TEST_P(GpuRanks, OverlapChangesNoBit) {
 }
 
 /// Our kernels add by rank from 0, whatever lies in one bucket.
-TEST_P(GpuRanks, BucketsChangeNoBit) {
+TEST_P(GpuRanks, buckets_change_no_bit) {
   const auto small = train_on(GetParam(), {.bucket_bytes = 4 << 10, .algorithm = comm::Algorithm::shared}),
              large = train_on(GetParam(), {.bucket_bytes = 4 << 20, .algorithm = comm::Algorithm::shared});
   EXPECT_EQ(small.weights, large.weights);

@@ -75,7 +75,7 @@ class GpuStep : public testing::TestWithParam<Case> {
 /// Against f32 on a CPU. The loss of one token is a log-sum of logits of size about 1, each a sum of rounded products,
 /// so its error is a few units of the activations' type, and the mean over tokens is no worse. Later steps start from
 /// weights that differ by as much.
-TEST_P(GpuStep, TrainsAsACpuDoes) {
+TEST_P(GpuStep, trains_as_a_cpu_does) {
   const auto cpu = train(family(), Device::cpu(), DType::f32), gpu = train(family(), Device::cuda(0), compute());
   const double unit = half_ulp(compute());
   for (std::size_t i = 0; i < cpu.steps.size(); ++i) {
@@ -86,7 +86,7 @@ TEST_P(GpuStep, TrainsAsACpuDoes) {
   EXPECT_LT(gpu.steps.back().loss, 0.9 * gpu.steps.front().loss);
 }
 
-TEST_P(GpuStep, TheSameBitsEveryTime) {
+TEST_P(GpuStep, the_same_bits_every_time) {
   StepOptions recompute, direct;
   recompute.forward.recompute = true;
   recompute.forward.dropout = direct.forward.dropout = 0.1f;
@@ -98,7 +98,7 @@ TEST_P(GpuStep, TheSameBitsEveryTime) {
 }
 
 /// As f32 on a CPU does, but for products whose operands have lost up to 2^-10 of themselves; and exact f32 does not.
-TEST(GpuStepTf32, TrainsAsF32Does) {
+TEST(gpu_step_tf32, trains_as_f32_does) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   StepOptions o;
   o.products = F32Products::tf32;

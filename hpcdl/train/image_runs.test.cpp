@@ -64,7 +64,7 @@ TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
 }
 
 /// 36 images are four and a half batches: epochs end in the middle of one.
-TEST(ImageRun, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
+TEST(image_run, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
   const io::TempFolder tmp;
   const auto go = [&](const std::string& name, const Hooks& hooks) {
     RunConfig c;
@@ -90,7 +90,7 @@ TEST(ImageRun, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
 }
 
 /// 5 steps of 8 images, then steps of another size for the 32 that are left of two epochs.
-TEST(ImageRun, epochs_end_where_they_do_though_steps_change_their_size) {
+TEST(image_run, epochs_end_where_they_do_though_steps_change_their_size) {
   const io::TempFolder tmp;
   for (const auto& [batch, last_step] : {std::pair(8, 9), std::pair(4, 13), std::pair(16, 7)}) {
     const auto name = "batch" + std::to_string(batch);
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(gpu, ImageRun,
                                                                             "cuda_resnet_accumulate_bf16"}
                                                  : std::vector<std::string>{}));
 
-TEST(ImageRun, it_learns_and_says_how_well) {
+TEST(image_run, it_learns_and_says_how_well) {
   const io::TempFolder tmp;
   RunConfig c;
   image_config(c, tmp, "learn");
@@ -165,7 +165,7 @@ TEST(ImageRun, it_learns_and_says_how_well) {
 }
 
 /// Running statistics differ from rank to rank; checkpoints and evaluations are those of the first.
-TEST(ImageRun, ranks_stop_and_go_on_to_the_same_bits) {
+TEST(image_run, ranks_stop_and_go_on_to_the_same_bits) {
   const io::TempFolder tmp;
   const auto train_on = [&](const std::string& name, bool stop) {
     testing::run_ranks(2, [&](const comm::Group& world) {
@@ -190,7 +190,7 @@ TEST(ImageRun, ranks_stop_and_go_on_to_the_same_bits) {
 
 /// Two ranks with halves of the batch come to what one comes to with all of it, but for rounding: f32, sums of 8192
 /// numbers at most, five steps behind each other. Norms over halves are far from that.
-TEST(ImageRun, synchronised_batch_norms_see_the_whole_batch) {
+TEST(image_run, synchronised_batch_norms_see_the_whole_batch) {
   const io::TempFolder tmp;
   for (const auto family : {io::Family::simple_cnn, io::Family::resnet18}) {
     const auto losses_on = [&](int ranks, bool sync, bool recompute) {
@@ -229,7 +229,7 @@ TEST(ImageRun, synchronised_batch_norms_see_the_whole_batch) {
   }
 }
 
-TEST(ImageRun, a_loss_that_is_no_number_names_the_samples) {
+TEST(image_run, a_loss_that_is_not_finite_names_the_samples) {
   const io::TempFolder tmp;
   RunConfig c;
   image_config(c, tmp, "r");
@@ -328,7 +328,7 @@ TEST_P(GpuImageRun, the_bits_are_those_of_plain_batches_in_host_memory) {
   expect_same_file(tmp / "run/model/model.safetensors", tmp / "plain_model/model.safetensors");
 }
 
-TEST(ImageRun, on_a_gpu_a_loss_that_is_no_number_is_explained_though_the_next_step_was_under_way) {
+TEST(image_run, on_a_gpu_a_loss_that_is_not_finite_is_explained_although_the_next_step_runs) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const io::TempFolder tmp;
   const auto error = [&](const std::string& name, Observer* observer) {
@@ -345,7 +345,7 @@ TEST(ImageRun, on_a_gpu_a_loss_that_is_no_number_is_explained_though_the_next_st
   EXPECT_EQ(ahead, error("watched", &observer));
 }
 
-TEST(ImageRun, other_classes_do_not_resume_and_one_is_none) {
+TEST(image_run, other_classes_do_not_resume_and_one_is_refused) {
   const io::TempFolder tmp;
   const auto images = tmp / "images";
   for (const char* name : {"cat", "dog"}) {
@@ -383,7 +383,7 @@ struct OtherwiseNormalised : data::ImageSet {
 };
 
 /// Who evaluates a model later knows nothing of the run but its folder.
-TEST(ImageRun, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
+TEST(image_run, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   const io::TempFolder tmp;
   for (const bool normalise : {true, false}) {
     const auto name = normalise ? "normalised" : "plain";
@@ -407,7 +407,7 @@ TEST(ImageRun, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   EXPECT_NE(error_of([&] { run(other, {}); }).find("data.normalise = false"), std::string::npos);
 }
 
-TEST(ImageRun, the_plan_counts_every_batch_that_waits) {
+TEST(image_run, the_plan_counts_every_batch_that_waits) {
   const io::TempFolder tmp;
   RunConfig c;
   image_config(c, tmp, "r");
@@ -421,7 +421,7 @@ TEST(ImageRun, the_plan_counts_every_batch_that_waits) {
       << "of two steps and an evaluation; made ahead for training and for evaluation, 4 and the one that is read";
 }
 
-TEST(ImageRun, a_crop_beyond_the_image_is_refused_as_a_mistake_of_the_config) {
+TEST(image_run, a_crop_beyond_the_image_is_refused_as_a_mistake_of_the_config) {
   const io::TempFolder tmp;
   RunConfig c, widest;
   image_config(c, tmp, "r");
@@ -439,7 +439,7 @@ TEST(ImageRun, a_crop_beyond_the_image_is_refused_as_a_mistake_of_the_config) {
   EXPECT_EQ(run(widest, {}).step, 1);
 }
 
-TEST(ImageRun, another_model_does_not_resume) {
+TEST(image_run, another_model_does_not_resume) {
   const io::TempFolder tmp;
   RunConfig c, wider;
   image_config(c, tmp, "r");

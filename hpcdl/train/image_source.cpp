@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What [model] and the data come to.
+/// The model that follows from [model] and the data.
 models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set) {
   auto c = config.image;
   c.family = models::image_family(config.model.family);
@@ -28,8 +28,9 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   c.labels = set.info().classes;
   if (c.classes == 0) c.classes = set.classes();
   if (c.classes < set.classes())
-    fail_usage("model", "model.classes is {}, but {} has {}: leave it out, or set it to at least as many", c.classes,
-               set.info().name, set.classes());
+    fail_usage("model",
+               "model.classes is {}, but {} has {}: leave model.classes out, or set it to at least that number",
+               c.classes, set.info().name, set.classes());
   c.resolve();
   const auto& d = config.data;
   c.normalise = d.normalise;
@@ -113,7 +114,7 @@ std::string ImageSource::describe() const {
                      set_->info().name, set_->classes());
 }
 
-/// Of the images themselves a few, spread evenly: decoding all of them may take minutes.
+/// Only a few images, evenly spread: decoding all of them may take minutes.
 std::vector<parallel::Fact> ImageSource::facts() const {
   constexpr std::int64_t kDecoded = 64;
   const auto count = set_->count();
@@ -143,7 +144,7 @@ DataMemory ImageSource::memory(std::int64_t batch) const {
 void ImageSource::check_resumes(const fs::path& folder) const {
   auto saved = models::read_image_config(folder);
   const auto labels = std::exchange(saved.labels, config_.image.labels);
-  saved.mean = config_.image.mean, saved.std = config_.image.std;  // other images to go on with
+  saved.mean = config_.image.mean, saved.std = config_.image.std;  // other images to continue with
   if (saved.normalise != config_.image.normalise)
     fail_usage("resume",
                "{} was trained with data.normalise = {}: keep this value, use another output folder, or set "
@@ -164,7 +165,7 @@ void ImageSource::check_resumes(const fs::path& folder) const {
 void ImageSource::open(const data::LoaderState& start, bool evaluates, const Stream& compute) {
   loader_.emplace(set_, loader_options(), start);
   const bool gpu = compute.device().is_cuda();
-  // The batches of a step and, while its result is not known yet, those of the next one.
+  // The batches of a step and, until its result is known, those of the next one.
   if (gpu)
     images_.emplace([this] { return &loader_->next(); }, loader_->layout(), compute, loader_->table(),
                     static_cast<int>(2 * config_.train.accumulate));

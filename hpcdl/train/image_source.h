@@ -14,7 +14,7 @@ namespace hpcdl::train {
 
 class ImageSource final : public DataSource {
  public:
-  /// Opens the training images, host by host, and takes the number of classes from them.
+  /// Opens the training images, one rank of each host first, and takes the number of classes from them.
   ImageSource(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console);
 
   Units units() const override { return {"samples", "samples_per_second", "img/s", "images", 1, true}; }
@@ -40,12 +40,12 @@ class ImageSource final : public DataSource {
 
   RunConfig& config_;
   const parallel::Mesh& mesh_;
-  int threads_;  // that make images before the first step, where a GPU would wait for each
+  int threads_;  // makes images before the first step, so that a GPU does not wait for each of them
   std::function<void(const std::string&)> warn_;
   std::shared_ptr<const data::ImageSet> set_;
   std::optional<data::ImageLoader> loader_;
   std::optional<data::ImageEvalBatches> eval_;
-  std::optional<data::DeviceImages> images_, eval_images_;  // on a GPU: what those make
+  std::optional<data::DeviceImages> images_, eval_images_;  // on a GPU: the batches that they make
 };
 
 }  // namespace hpcdl::train

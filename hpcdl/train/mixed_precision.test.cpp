@@ -90,7 +90,7 @@ Trace train(const comm::Group& world, float init_scale) {
   return t;
 }
 
-TEST(MixedPrecision, ranks_skip_together) {
+TEST(mixed_precision, ranks_skip_together) {
   constexpr float kFar = 0x1p28f;
   const Trace alone = train({}, kFar);
   EXPECT_LT(alone.scales[0], kFar) << "the first step overflows";

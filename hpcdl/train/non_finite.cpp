@@ -10,14 +10,14 @@ namespace hpcdl::train {
 
 namespace {
 
-/// Elements from the first to the last of x, those between its rows included.
+/// Elements from the first to the last of x, including those between its rows.
 std::int64_t extent(const View& x) {
   std::int64_t last = 0;
   for (int i = 0; i < x.rank(); ++i) last += (x[i] - 1) * x.strides()[i];
   return last + 1;
 }
 
-/// Samples of a batch that are bad in x, whose first dim is made of them; none where it is not.
+/// Samples of a batch with bad values in x, if the first dim of x is the samples; otherwise none.
 std::vector<std::int64_t> bad_rows(const Stream& s, const View& x, std::int64_t batch) {
   std::vector<std::int64_t> rows;
   if (x.rank() < 2 || batch < 1 || x[0] % batch != 0) return rows;

@@ -1,12 +1,12 @@
 #pragma once
-// The seam through which the lab watches a training run. Whatever an observer does, the numbers of the run stay the
-// same.
+// The interface through which the lab watches a training run. Whatever an observer does, the numbers of the run stay
+// the same.
 
 #include "hpcdl/graph/instance.h"
 
 namespace hpcdl::train {
 
-/// What the time of a run goes to, besides the programs themselves.
+/// Where the time of a run goes, besides the programs.
 enum class Stage : unsigned char { data, pass, update, evaluate, save };
 
 class Observer {
@@ -17,11 +17,11 @@ class Observer {
   virtual void end_step(std::int64_t) {}
   virtual void begin(Stage) {}
   virtual void end(Stage) {}
-  /// Runs all records of a program in order, as exe.run(s) does, and may look at the clock between them.
+  /// Runs all records of a program in order, like exe.run(s), and may read the clock between them.
   virtual void run(const Instance& exe, Stream& s) { exe.run(s); }
 };
 
-/// One stage, while it lives. A null observer costs a test.
+/// Marks a stage for its lifetime. A null observer costs one comparison.
 class InStage {
  public:
   InStage(Observer* observer, Stage stage) : observer_(observer), stage_(stage) {

@@ -15,7 +15,7 @@ namespace hpcdl::train {
 
 namespace {
 
-/// Ranks of this host, which share its memory.
+/// Number of ranks of this host, which share its memory.
 int ranks_of_host(const comm::Group& world) {
   int n = 0;
   for (int r = 0; r < world.size(); ++r) n += world.host(r) == world.host(world.rank());
@@ -27,8 +27,8 @@ rlim_t limit_of(__rlimit_resource which) {
   return getrlimit(which, &l) == 0 ? l.rlim_cur : RLIM_INFINITY;
 }
 
-/// Addresses that the run reserves beside its memory: of mapped files and of the stacks of threads that are yet to
-/// start. `state`: bytes of weights and optimizer, whose files are mapped when a run goes on.
+/// Addresses that the run reserves beside its memory: mapped files and the stacks of threads that are not started
+/// yet. `state`: bytes of weights and optimizer, whose files are mapped when a run is resumed.
 std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::int64_t state) {
   constexpr std::int64_t kUsualStack = 8 << 20, kAlignment = 8 << 20, kThreads = 4;  // loader, progress, signals, ranks
   const auto stack = limit_of(RLIMIT_STACK);
@@ -47,7 +47,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
                     int threads, bool always) {
   const auto device = device_from_name(config.train.device);
   auto& t = config.train;
-  // The heap that a thread would get of its own reserves 64 MiB.
+  // The separate heap of a thread reserves 64 MiB.
   if (limit_of(RLIMIT_AS) != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
   const MemoryAdvice::Plan plan = [&](const MemoryChange& c) {
     const auto before = t;

@@ -78,7 +78,7 @@ data::OnProgress tokenize_progress(const Console& console) {
     if (stage.name != p.stage) stage = {std::string(p.stage), Clock::now()};
     const double seconds = seconds_since(stage.begin), done = static_cast<double>(p.done);
     std::vector<Fact> facts;
-    if (seconds > 0.05)  // before, a rate is worth nothing
+    if (seconds > 0.05)  // an earlier rate means nothing
       facts.push_back(
           {p.stage == "merge" ? format_count(done / seconds) + " tokens/s" : format_bytes(done / seconds) + "/s"});
     work->show(words_of(p.stage), p.total > 0 ? done / static_cast<double>(p.total) : 1, std::move(facts));

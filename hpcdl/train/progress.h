@@ -1,5 +1,5 @@
 #pragma once
-// What a person sees of a run: a bar on a terminal, and lines that stay.
+// What a run shows to people: a bar on a terminal, and lines that stay.
 
 #include <chrono>
 #include <cstdint>
@@ -18,18 +18,18 @@ struct StepNumbers {
   double loss = 0, lr = 0, grad_norm = 0;
   double per_second = 0, sol_percent = 0, data_wait_percent = 0;  // sol_percent < 0: not known
   const char* unit = "tok/s";                                     // of per_second
-  double epoch = -1, accuracy = -1;      // passes over the data; share of right answers. < 0: not counted
-  double seconds = 0, seconds_left = 0;  // of the run so far, and to its end
-  double comm_percent = -1,
-         hidden_percent =
-             -1;  // of the time: gradients were exchanged; of that: hidden by computing. < 0: one rank, or not known
+  double epoch = -1, accuracy = -1;               // passes over the data; share of right answers. < 0: not counted
+  double seconds = 0, seconds_left = 0;           // of the run so far, and to its end
+  double comm_percent = -1, hidden_percent = -1;  // time share of gradient exchange, and of that hidden by computing.
+                                                  // < 0: one rank, or not known
 };
 
-/// The line that stays; columns: of the terminal, the least important parts give way, but never the time. 0: all.
+/// The line that stays. columns: of the terminal; the least important parts are left out, but never the time. 0: keeps
+/// all.
 std::string progress_line(const StepNumbers& n, int columns = 0);
 Bar progress_bar(const StepNumbers& n);
 
-/// Shows how tokenizing goes.
+/// Shows the progress of tokenizing.
 data::OnProgress tokenize_progress(const Console& console);
 
 class Progress {
@@ -37,10 +37,10 @@ class Progress {
   explicit Progress(const Console& console) : console_(console) {}
   Progress(const Progress&) = delete;
   ~Progress() { end_bar(); }
-  /// A bar is drawn: numbers that stay() does not want are still of use.
+  /// Whether a bar is drawn, which uses numbers even if stay() does not need them.
   bool has_bar() const { return static_cast<bool>(console_.bar); }
   void show(const Bar& bar);
-  /// A line that stays, if the last one is old enough; those of the first and the last step always do.
+  /// A line that stays, if the last one is old enough; those of the first and the last step are always printed.
   void stay(const StepNumbers& n);
   /// A line that stays.
   void say(std::string_view line);

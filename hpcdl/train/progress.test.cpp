@@ -72,7 +72,7 @@ TEST(progress, the_last_line_tells_what_the_run_took_and_no_time_left) {
   EXPECT_EQ(progress_line({.step = 8, .steps = 9, .seconds_left = 1e-7}).find("0 us"), std::string::npos);
 }
 
-TEST(progress, tokenizing_is_told_in_words) {
+TEST(progress, tokenizing_is_shown_in_words) {
   std::vector<Bar> bars;
   const auto progress = tokenize_progress({.line = {}, .bar = [&](const Bar* b) {
                                              if (b) bars.push_back(*b);

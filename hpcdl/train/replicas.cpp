@@ -21,12 +21,12 @@ namespace hpcdl::train {
 namespace {
 
 struct HeldTensor {
-  std::string part;  // its name and, where it is not all of it, which part
+  std::string part;  // its name and, if it is only a part, which part
   bool whole = true;
   std::uint32_t sum = 0;
 };
 
-/// Of the elements in their order, whatever their strides.
+/// Checksum of the elements in their order, for any strides.
 std::uint32_t checksum_of(const View& x) {
   const OwnedTensor dense = x.is_contiguous() ? OwnedTensor() : OwnedTensor(x.spec());
   if (!x.is_contiguous()) copy_elements(dense.tensor, x);
@@ -52,7 +52,8 @@ std::uint32_t digest(const std::vector<HeldTensor>& tensors, bool whole_ones_alo
   return sum;
 }
 
-/// Ranks of one place in a tensor-parallel group hold the same parts, and all hold the same whole tensors.
+/// Ranks with the same position in their tensor-parallel groups hold the same parts, and all ranks hold the same whole
+/// tensors.
 bool all_alike(const std::vector<std::string>& digests) {
   std::map<std::string, std::string> parts;
   for (const auto& d : digests) {
@@ -70,7 +71,7 @@ std::string first_difference(const std::vector<HeldTensor>& mine, io::Ranks& ran
   std::string text;
   for (const auto& t : mine) text += fmt::format("{:08x} {}\n", t.sum, t.part);
   std::vector<std::string> order;
-  std::map<std::string, std::map<std::string, std::vector<int>>> holders;  // by part and checksum
+  std::map<std::string, std::map<std::string, std::vector<int>>> holders;  // ranks by part and checksum
   int rank = 0;
   for (const auto& said : ranks.gather(text)) {
     std::istringstream in(said);
@@ -100,7 +101,9 @@ void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointConte
   const auto digests = ranks.gather(
       fmt::format("{} {:08x} {:08x}", mesh.index(parallel::MeshAxis::tp), digest(mine, false), digest(mine, true)));
   if (all_alike(digests)) return;
-  fail("train", "the ranks no longer hold the same model: {}; {}. A processor, its memory or a link is at fault",
+  fail("train",
+       "the ranks no longer hold the same model: {}; {}. A processor, its memory or a link is faulty: run memory and "
+       "link tests on these hosts",
        first_difference(mine, ranks), outcome);
 }
 

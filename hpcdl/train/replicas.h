@@ -1,5 +1,5 @@
 #pragma once
-// Ranks that hold the same part of a model hold the same bits of it, or something is broken.
+// Checks that ranks with the same part of a model hold the same bits.
 
 #include <string_view>
 

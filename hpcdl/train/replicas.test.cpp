@@ -47,13 +47,13 @@ std::vector<std::string> errors_of(int dp, int tp, int odd, int tensor, bool tur
   });
 }
 
-TEST(Replicas, equal_ones_are_saved) {
+TEST(replicas, equal_ones_are_saved) {
   for (const auto& [dp, tp] : {std::pair(1, 1), std::pair(3, 1), std::pair(1, 2), std::pair(2, 2)})
     for (const bool turned : {false, true})
       for (const auto& e : errors_of(dp, tp, -1, 0, turned)) EXPECT_EQ(e, "");
 }
 
-TEST(Replicas, the_first_tensor_that_differs_is_named_with_its_ranks_on_every_rank) {
+TEST(replicas, the_first_tensor_that_differs_is_named_with_its_ranks_on_every_rank) {
   const char* const names[] = {"weight first is with", "weight second is with", "optimizer state mean.second is with"};
   for (int tensor = 0; tensor < 3; ++tensor)
     for (const bool turned : {false, true})
@@ -65,7 +65,7 @@ TEST(Replicas, the_first_tensor_that_differs_is_named_with_its_ranks_on_every_ra
       }
 }
 
-TEST(Replicas, parts_are_compared_with_the_same_parts_and_whole_tensors_with_all) {
+TEST(replicas, parts_are_compared_with_the_same_parts_and_whole_tensors_with_all) {
   for (const auto& e : errors_of(2, 2, 3, 0)) {
     EXPECT_NE(e.find("weight first, dim 0 [4, 8) is with"), std::string::npos) << e;
     EXPECT_NE(e.find("on rank 1"), std::string::npos) << e;

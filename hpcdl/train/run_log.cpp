@@ -57,7 +57,7 @@ bool evaluated(const std::filesystem::path& folder, std::int64_t step) {
 
 io::Json metrics_line(const StepNumbers& n, const Units& units, std::int64_t seen) {
   io::Json line = {{"step", n.step}, {"loss", n.loss}, {"lr", n.lr}, {units.name, seen}, {units.rate, n.per_second}};
-  if (std::isfinite(n.grad_norm)) line["grad_norm"] = n.grad_norm;  // of a step that was skipped there is none
+  if (std::isfinite(n.grad_norm)) line["grad_norm"] = n.grad_norm;  // a step that was skipped has none
   if (n.epoch >= 0) line["epoch"] = n.epoch;
   if (n.accuracy >= 0) line["accuracy"] = n.accuracy;
   if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;

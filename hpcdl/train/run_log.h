@@ -13,7 +13,7 @@ namespace hpcdl::train {
 class RunLog {
  public:
   static constexpr const char* kMetrics = "metrics.jsonl";
-  /// Appends to the files in `folder`, from which everything after `resumed_at` is dropped.
+  /// Appends to the files in `folder`, after removing everything after `resumed_at`.
   void open(const std::filesystem::path& folder, std::optional<std::int64_t> resumed_at);
   /// One line of metrics.jsonl, and the same numbers under tags that common dashboards know.
   void write(const io::Json& line, std::int64_t step);
@@ -24,7 +24,7 @@ class RunLog {
   std::optional<io::TensorBoardWriter> tensorboard_;
 };
 
-/// Whether metrics.jsonl in `folder` has the evaluation after this step.
+/// Whether metrics.jsonl in `folder` has an evaluation after this step.
 bool evaluated(const std::filesystem::path& folder, std::int64_t step);
 
 /// The numbers of a step as a line of metrics; `seen`: samples since the run's first step, in the task's units.

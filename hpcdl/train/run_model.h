@@ -12,7 +12,7 @@
 
 namespace hpcdl::train {
 
-/// The model that `config` describes, once its data have completed it, as this rank of the mesh holds it; without a
+/// The model that `config` describes, after the data have completed it, as this rank of the mesh holds it; without a
 /// seed it is only described.
 std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const parallel::Mesh& mesh,
                                                   std::optional<std::uint64_t> seed);

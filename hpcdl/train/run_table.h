@@ -5,7 +5,7 @@
 
 namespace hpcdl::train {
 
-/// The fields of a run as a table, which refers to `config`. Made in one place: its code is long.
+/// The fields of a run as a table, which refers to `config`. Instantiated in one place, because its code is long.
 io::ConfigTable table_of(RunConfig& config);
 
 }  // namespace hpcdl::train

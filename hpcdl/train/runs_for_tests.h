@@ -1,5 +1,5 @@
 #pragma once
-// What runs leave behind, compared.
+// Compares the files of runs.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ inline void expect_same_run(const std::filesystem::path& a, const std::filesyste
   EXPECT_EQ(timeless_metrics(a), timeless_metrics(b));
 }
 
-/// How often a tag is in the event files of a run.
+/// How often a tag occurs in the event files of a run.
 inline int tensorboard_values(const std::filesystem::path& run, const std::string& tag) {
   int count = 0;
   for (const auto& file : io::list_folder(run / "tensorboard")) {

@@ -17,7 +17,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
     options_.forward.shared_batch = shared_batch_->axis("batch norm");
   }
-  if (device_.is_cuda() && !model_.described()) {  // the first collective would, but may be under capture
+  if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture
     options_.data.connect(device_);
     if (const auto* shared = model_.sharing()) parallel::group_of(shared->axis).connect(device_);
   }
@@ -40,17 +40,17 @@ StepPrograms::~StepPrograms() {
   if (gradients_) model_.forget_gradients();
 }
 
-/// A pass that is recorded and thrown away tells in which order gradients become ready, and so where they go.
+/// Records a pass and discards it, to learn in which order gradients become ready; that order decides where they lie.
 void StepPrograms::place_gradients() {
   std::vector<parallel::ReadyGradient> order;
   std::set<std::string, std::less<>> ready;
-  model_.own_gradients();  // a step before this one may have taken them along
+  model_.own_gradients();  // an earlier step may have moved them
   Graph g(graph_options(Write::overwrite, Kind::alone));
   g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) {
     if (ready.insert(name).second) order.push_back({name, gradient.spec()});
   });
   record(g, Kind::alone);
-  for (const auto& p : model_.parameters())  // those that no record touches
+  for (const auto& p : model_.parameters())  // gradients that no record writes
     if (ready.insert(p.name).second) order.push_back({p.name, p.memory.spec()});
   gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, device_);
   model_.place_gradients([&](const StateEntry& p) { return gradients_->gradient(p.name); });
@@ -80,7 +80,7 @@ Graph::Options StepPrograms::graph_options(Write write, Kind kind) const {
 
 StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
   const auto key = fmt::format("pass {} {} {}", static_cast<int>(write), static_cast<int>(kind),
-                               forward_options(kind).key());  // all else stays as it is as long as this lives
+                               forward_options(kind).key());  // everything else stays unchanged while this lives
   return passes_.pass(key, [&] {
     Graph g(graph_options(write, kind));
     auto [inputs, outputs] = record(g, kind);
@@ -118,7 +118,7 @@ StepPrograms::PassPtr StepPrograms::update() const {
 }
 
 void StepPrograms::record_update(Graph& g) const {
-  // Gradients: those of which each rank along tp has all, its part, and an addend.
+  // Gradients by what each rank along tp holds: the whole gradient, its part, or an addend.
   std::vector<Var> whole, parts, addends;
   for (const auto& p : model_.parameters()) {
     const Var gradient = g.constant(p.gradient->name, p.gradient->memory);

@@ -1,5 +1,5 @@
 #pragma once
-// The programs of one optimizer step, recorded from a model that may be only described: no data, no memory and no
+// The programs of one optimizer step, recorded from a model that may have no memory: no data, no memory and no
 // peers are needed. TrainStep (train_step.h) runs them.
 
 #include <cmath>
@@ -22,23 +22,24 @@
 namespace hpcdl::train {
 
 struct StepOptions {
-  std::int64_t batch = 8, length = 256;  // samples of a micro-batch, and how long each is where the model does not know
-  bool accumulate = false;               // more than one micro-batch per step
+  std::int64_t batch = 8,
+               length = 256;  // samples of a micro-batch, and the length of each if the model does not know it
+  bool accumulate = false;    // more than one micro-batch per step
   nn::ForwardOptions forward = {};
   OptimizerArgs optimizer = AdamW::Args{};
   float clip = 1;          // 0: no clipping
   std::uint64_t seed = 1;  // of dropout
-  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their
-  /// way: 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
+  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding weights while
+  /// reading them: 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
   std::optional<bool> copies = {};
   /// GPU: see Graph::Options. On an H200 4 % faster with a batch of 4 x 1024 tokens, 1 % slower with 64 x 1024, whose
   /// products fill the chip.
   bool weights_beside = false;
-  /// Of models that name no types: recorded under this policy.
+  /// For models that name no types: the policy under which they are recorded.
   std::optional<AutocastPolicy> autocast = {};
-  /// Of the mean of the losses of a micro-batch; `terms` is set to how many those are.
+  /// The scale of the mean of the losses of a micro-batch; `terms` is set to their number.
   std::optional<GradScaler::Options> scaler = {};
-  /// Ranks that share the batch: each calls the same methods with its part, see data/split_data.h.
+  /// Ranks that share the batch: each calls the same methods with its part (data/split_data.h).
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
   F32Products products = F32Products::exact;
@@ -49,8 +50,8 @@ class StepPrograms {
  public:
   /// The model needs gradients and must outlive this. It is moved to the device of `s` if it is not there.
   StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s);
-  /// With other ranks, whose gradients are summed in memory of this: the model has none then, until another is made for
-  /// it.
+  /// With other ranks, gradients are summed in memory of this object: afterwards the model has none, until another is
+  /// made for it.
   ~StepPrograms();
 
   /// Recorded and planned when first asked for, with inputs() as inputs; outputs as in models::PassOutputs.
@@ -58,15 +59,15 @@ class StepPrograms {
   enum class Kind : unsigned char { alone, reducing, inference };
   PassPtr pass(Write write, Kind kind) const;
   PassPtr update() const;
-  /// Of the first micro-batch, the further ones, and the last one where it is another.
+  /// The programs of the first micro-batch, of further ones, and of the last one if it differs.
   PassPtr first() const { return pass(Write::overwrite, apart() ? Kind::alone : reducing()); }
   PassPtr more() const { return pass(Write::accumulate, Kind::alone); }
   PassPtr last() const { return pass(Write::accumulate, Kind::reducing); }
   PassPtr evaluation() const { return pass(Write::overwrite, Kind::inference); }
   bool has_more() const { return options_.accumulate; }
-  /// The last micro-batch has a program of its own.
+  /// Whether the last micro-batch has its own program.
   bool apart() const { return gradients_ && options_.accumulate; }
-  /// From now on passes take the statistics of this rank's batch alone: they can run without the others.
+  /// From now on passes use the statistics of this rank's batch only, so they can run without the other ranks.
   void leave_shared_batch() { options_.forward.shared_batch.reset(); }
 
   models::Trainable& model() const { return model_; }
@@ -74,7 +75,7 @@ class StepPrograms {
   const Optimizer& optimizer() const { return *optimizer_; }
   const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
-  /// Where gradients lie that are summed over ranks; null with one rank.
+  /// The memory of gradients that are summed over ranks; null with one rank.
   parallel::Gradients* gradients() const { return gradients_.get(); }
   std::vector<models::InputSpec> inputs() const {
     return model_.inputs(options_.batch, options_.length, options_.forward);

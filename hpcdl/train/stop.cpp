@@ -18,7 +18,7 @@ namespace hpcdl::train {
 namespace {
 
 std::atomic<int> received{0};
-std::atomic<std::int64_t> received_at{0};  // milliseconds of the clock that counts up; 0: not yet
+std::atomic<std::int64_t> received_at{0};  // milliseconds of the monotonic clock; 0: not yet
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free &&
                   std::atomic<const char*>::is_always_lock_free,
               "used in a signal handler");
@@ -26,15 +26,15 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>
 struct Watched {
   int signal;
   int watchers = 0;
-  struct sigaction before{};  // what the second signal meets
+  struct sigaction before{};  // the handler for the second signal
 };
 Watched watched[] = {{SIGTERM}, {SIGUSR1}, {SIGINT}};
 std::atomic<std::int64_t> stop_at{INT64_MAX};  // Unix seconds
-std::atomic<const char*> says{nullptr};        // once SIGINT has come
+std::atomic<const char*> says{nullptr};        // after SIGINT
 int alive = 0;                                 // of StopSignals
 std::mutex alive_mutex;
 
-/// Behind the ^C of a terminal it begins on a line of its own.
+/// A terminal has printed ^C, so the message begins on a new line.
 constexpr char kHeard[] =
     "\ninterrupted: the run will save and end after this step; press Ctrl-C again to end it at once without saving\n";
 
@@ -42,8 +42,8 @@ std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-/// When to stop in a job that ends then: a minute before, but in a short job no earlier than after nine tenths of what
-/// is left.
+/// When to stop in a job that ends at the given time: a minute before, but in a short job not before nine tenths of
+/// what is left have passed.
 std::int64_t stop_before(std::string_view job_end) {
   std::int64_t end = 0;
   const auto [rest, error] = std::from_chars(job_end.data(), job_end.data() + job_end.size(), end);
@@ -52,7 +52,7 @@ std::int64_t stop_before(std::string_view job_end) {
   return end - std::min<std::int64_t>(60, (left + 9) / 10);
 }
 
-/// The second signal ends the process, unless it is the same asking: it meets what handled it before.
+/// The second signal ends the process, unless it repeats the same request: the previous handler is restored.
 void handle(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -73,10 +73,10 @@ void handle(int signal) {
     if (next.sa_handler == SIG_IGN) next.sa_handler = SIG_DFL;
     sigaction(signal, &next, nullptr);
   }
-  raise(signal);  // met when this handler is left
+  raise(signal);  // delivered when this handler returns
 }
 
-/// Without a terminal shells start what runs in the background with SIGINT ignored: so it stays.
+/// Without a terminal, shells start background processes with SIGINT ignored: it stays ignored.
 bool ignored(int signal) {
   struct sigaction now{};
   return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
@@ -84,7 +84,7 @@ bool ignored(int signal) {
 
 void install(Watched& w) {
   if (w.watchers++ > 0) return;
-  sigaction(w.signal, nullptr, &w.before);  // there before it may be needed
+  sigaction(w.signal, nullptr, &w.before);  // created before it may be needed
   struct sigaction action{};
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;

@@ -1,7 +1,7 @@
 #pragma once
-// Being asked to stop. SIGTERM and SIGUSR1 mean: save at the next step and ask to be requeued. SIGINT (Ctrl-C) means:
-// save at the next step and end, where asked for. So does the end of a Slurm job, a minute ahead of it. A second signal
-// ends the process at once.
+// Requests to stop. SIGTERM and SIGUSR1 mean: save at the next step and ask to be requeued. SIGINT (Ctrl-C) means:
+// save at the next step and end, if the caller wants that. So does the end of a Slurm job, a minute before. A second
+// signal ends the process at once.
 
 #include <chrono>
 #include <cstdlib>
@@ -12,12 +12,13 @@ inline constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells have it: st
 
 namespace hpcdl::train {
 
-/// The same signal again within this time is the same asking: timeout(1) and others ask a process, and then its group.
-/// So is SIGTERM after SIGINT: torchrun and others pass on in this way what the terminal has told the ranks already.
+/// The same signal within this time repeats the request: timeout(1) and others signal a process, and then its group.
+/// So is SIGTERM after SIGINT: torchrun and others pass on as SIGTERM the SIGINT that the terminal has already sent to
+/// the ranks.
 inline constexpr std::chrono::milliseconds kSameAsking{300};
 
-/// Installs handlers while it lives. Ranks that are threads of one process share them, and so do objects within each
-/// other: the handlers of a signal stand until the last object that watches it goes.
+/// Installs handlers for its lifetime. Ranks that are threads of one process share them, and so do nested
+/// objects: the handlers of a signal stay until the last object that watches it is destroyed.
 class StopSignals {
  public:
   enum class Interrupt { ends, stops, stops_and_says_so };  // what SIGINT does; the last one: a line on standard error

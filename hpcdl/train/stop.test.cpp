@@ -89,7 +89,7 @@ TEST(stop, an_inner_one_adds_the_interrupt_and_takes_it_away) {
 }
 
 /// The second one meets whatever ended the process before: that may have to tidy up.
-TEST(stop, the_second_one_is_left_to_who_was_there_before) {
+TEST(stop, the_second_one_meets_the_previous_handler) {
   const int status = status_of([] {
     signal(SIGINT, [](int) { _exit(42); });
     const StopSignals signals(StopSignals::Interrupt::stops, nullptr);

@@ -1,5 +1,5 @@
 #pragma once
-// A run's model and batches where no data are opened: to look at its programs, to time and to tune them.
+// The model and the batches of a run without its data: to inspect, time and tune its programs.
 
 #include <cstdint>
 #include <memory>
@@ -13,12 +13,12 @@
 
 namespace hpcdl::train {
 
-/// The model of a run, without its data. What [model] leaves to them: a vocabulary of data.vocab_size, which a trained
-/// tokenizer has at most, or ten classes. Resolves `config`.
+/// The model of a run, without its data. Instead of what the data would set: a vocabulary of data.vocab_size, which a
+/// trained tokenizer has at most, or ten classes. Resolves `config`.
 std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::optional<std::uint64_t> seed,
                                                       const parallel::Mesh& mesh = {});
 
-/// Inputs of a pass, drawn: ids, targets and pixels that a model of `config` can read.
+/// Random inputs of a pass: ids, targets and pixels that a model of `config` can read.
 struct DrawnBatch {
   std::vector<OwnedTensor> tensors;
   std::int64_t targets = 0;

@@ -30,7 +30,8 @@ std::vector<View> Batch::of(std::span<const models::InputSpec> inputs) const {
   std::vector<View> list;
   for (const auto& input : inputs) {
     const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == input.name; });
-    require(it != tensors.end(), "train", "the model needs \"{}\", which no batch of this data has", input.name);
+    require(it != tensors.end(), "train", "the model needs \"{}\", which the batches of this data do not have",
+            input.name);
     list.push_back(it->second);
   }
   return list;
@@ -82,7 +83,7 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
   if (!data_->begin_evaluation()) return {};
   Score sum;
   const auto inputs = step.evaluation_inputs();
-  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches go round them
+  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches use them in turns
     const auto batch = data_->next_evaluation();
     if (!batch) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);

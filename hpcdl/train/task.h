@@ -19,7 +19,7 @@
 
 namespace hpcdl::train {
 
-/// Which samples the micro-batches of the last two steps held.
+/// Which samples the micro-batches of the last two steps contained.
 class Samples {
  public:
   void note(std::int64_t step, std::int64_t micro, std::span<const std::int64_t> samples) {
@@ -27,7 +27,7 @@ class Samples {
     if (micro == std::ssize(list)) list.emplace_back();
     list[static_cast<std::size_t>(micro)].assign(samples.begin(), samples.end());
   }
-  /// Those in `rows`; no rows: all.
+  /// The samples in `rows`; no rows: all.
   std::vector<std::int64_t> in(std::int64_t step, std::int64_t micro, std::span<const std::int64_t> rows) const {
     const auto& all = steps_[static_cast<std::size_t>(step % 2)].at(static_cast<std::size_t>(micro));
     if (rows.empty()) return all;
@@ -41,7 +41,7 @@ class Samples {
   std::array<std::vector<std::vector<std::int64_t>>, 2> steps_;  // by micro-batch
 };
 
-/// Sums over batches; of one rank, or of all.
+/// Sums over batches, of one rank or of all ranks.
 struct Score {
   double loss = 0, correct = 0;
   std::int64_t counted = 0;  // targets
@@ -58,8 +58,8 @@ struct Score {
 
 class Task {
  public:
-  /// The task that `config` describes, whose [model] it completes. Collective over the ranks of the mesh; reads and
-  /// prepares the data. Throws parallel::Disagreement where ranks have found other data, or made another model of it.
+  /// Makes the task that `config` describes, and completes its [model]. Collective over the ranks of the mesh; reads
+  /// and prepares the data. Throws parallel::Disagreement if ranks have found different data or models.
   /// `config` and `mesh` must outlive it.
   Task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console);
 
@@ -71,17 +71,18 @@ class Task {
   std::unique_ptr<models::Trainable> make_model(std::optional<std::uint64_t> seed) const;
   /// Fetches the next micro-batch of this rank.
   void next() { batch_ = data_->next(); }
-  /// Runs forward and backward of it; returns the number of targets that count.
+  /// Runs forward and backward for it; returns the number of targets that count.
   std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last);
   /// Says which samples were in these rows of a micro-batch of step `number`, which is the last step or the one before;
-  /// no rows: in all of it.
+  /// no rows: in all rows.
   std::string describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const;
   /// Sums over the evaluation batches of this rank: at most `batches`, and only as long as `goes_on` returns true
   /// before each; empty if there are none.
   std::optional<Score> evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on);
   /// Writes the files of a model folder other than the weights.
   void save_beside(const std::filesystem::path& folder) const;
-  /// Writes the model as others read it, as of the last fetch() of the step. Collective over the mesh.
+  /// Writes the model in the format that other programs read, as of the last fetch() of the step. Collective over the
+  /// mesh.
   void save_model(const models::Trainable& model, const std::filesystem::path& folder) const;
 
  private:

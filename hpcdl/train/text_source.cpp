@@ -25,7 +25,7 @@ fs::path default_cache() {
   return (xdg && *xdg ? fs::path(xdg) : fs::path(home && *home ? home : "/tmp") / ".cache") / "hpcdl" / "data";
 }
 
-/// If it cannot be written, as in a container without a home, next to the run.
+/// If the cache cannot be written, as in a container without a home folder: next to the run.
 fs::path cache_of(const RunConfig& c) {
   if (!c.data.cache.empty()) return c.data.cache;
   const fs::path usual = default_cache();
@@ -34,7 +34,7 @@ fs::path cache_of(const RunConfig& c) {
   return (!error && ::access(usual.c_str(), W_OK) == 0) || c.output.empty() ? usual : c.output / "cache";
 }
 
-/// The tokenizer that the run to be resumed began with; empty: there is none.
+/// The tokenizer with which the run that is resumed began; empty: there is none.
 fs::path tokenizer_of_run(const RunConfig& c) {
   std::vector<fs::path> folders;
   std::error_code ignored;
@@ -47,7 +47,7 @@ fs::path tokenizer_of_run(const RunConfig& c) {
     try {
       if (const auto info = io::read_checkpoint_info(folder); info.serial > serial)
         newest = folder / "tokenizer.json", serial = info.serial;
-    } catch (const Error&) {}  // resuming tells of the damaged ones
+    } catch (const Error&) {}  // resuming reports damaged checkpoints
   }
   return newest;
 }
@@ -62,11 +62,13 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
   o.val_fraction = c.data.val_fraction;
   o.options.replace_invalid = c.data.replace_invalid;
   if (!c.output.empty())
-    o.not_text = c.output / RunLog::kMetrics;  // the run may lie among its texts, and is to find the same ones again
+    o.not_text =
+        c.output /
+        RunLog::kMetrics;  // the output folder may lie within the text folder; the run must find the same files again
   auto text = data::prepare_text(o, pool, tokenize_progress(console));
   const fs::path of_run = o.tokenizer.empty() ? tokenizer_of_run(c) : fs::path();
   if (of_run.empty()) return text;
-  // Learnt from a text that has changed since, the same ids would be other words.
+  // A tokenizer learned from the changed text would give other words the same ids.
   const auto theirs = io::Tokenizer::load(of_run);
   if (theirs.vocab_size() != text.tokenizer.vocab_size() || theirs.to_json() == text.tokenizer.to_json()) return text;
   Progress(console).say("the text has changed since the run began; the run keeps its tokenizer");

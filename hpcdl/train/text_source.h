@@ -15,7 +15,7 @@ namespace hpcdl::train {
 
 class TextSource final : public DataSource {
  public:
-  /// Finds or makes token files and tokenizer, host by host, and fits config.model to them.
+  /// Finds or makes token files and tokenizer, one rank of each host first, and completes config.model from them.
   TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console);
 
   Units units() const override { return {"tokens", "tokens_per_second", "tok/s", "tokens", config_.model.context}; }

@@ -13,7 +13,7 @@
 
 namespace hpcdl::train {
 
-/// English-like, a few thousand words, always the same.
+/// Text similar to English, a few thousand words, always the same.
 inline std::string toy_text() {
   static constexpr const char* kWords[] = {"the", "river", "runs",  "under", "a",   "stone", "bridge",
                                            "and", "small", "boats", "wait",  "for", "rain"};
@@ -42,7 +42,7 @@ inline void toy_config(RunConfig& c, const io::TempFolder& tmp, const std::strin
   c.output = tmp / name;
 }
 
-/// Raises SIGTERM behind a step (1-based) and in front of the evaluation that follows it.
+/// Raises SIGTERM after a step (1-based) and before the evaluation that follows it.
 struct StopsBeforeEvaluation : Observer {
   explicit StopsBeforeEvaluation(std::int64_t behind) : stop_behind(behind) {}
   void end_step(std::int64_t step) override {

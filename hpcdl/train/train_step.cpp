@@ -26,7 +26,8 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
       model_(model),
       options_(programs_.options()),
       waiting_(device, pool) {
-  require(!model.described(), "train", "this model is only described: nothing can be computed with it");
+  require(!model.described(), "train",
+          "this model has no memory and can only be recorded: create it with weights to train it");
   if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
   make_instances();
 }
@@ -54,11 +55,11 @@ void TrainStep::run(Instance& exe) {
   const WithF32Products products(options_.products);
   if (observer_) observer_->run(exe, stream_);
   else exe.run(stream_);
-  if (!exe.captured()) exe.capture(stream_);  // not before everything that loads lazily has been loaded
+  if (!exe.captured()) exe.capture(stream_);  // only after everything that is loaded lazily has been loaded
 }
 
-/// Takes a copy of a batch that is in host memory. Micro-batches keep theirs until the step after the next, and
-/// explain_non_finite() finds them there.
+/// Copies a batch that is in host memory. Micro-batches keep their copy until the step after the next, and
+/// explain_non_finite() reads it.
 TrainStep::Staged& TrainStep::stage(const Instance& exe, Flight& flight, std::int64_t micro,
                                     std::span<const View> batch) {
   const auto& inputs = exe.planned()->inputs;
@@ -104,7 +105,7 @@ void TrainStep::queue(Instance& exe, const Staged& batch) {
   if (exe.planned()->outputs.size() > 1) copy_to_pinned(stream_, &batch.correct(), exe.output(1));
 }
 
-/// Waits for all that is queued.
+/// Waits for all queued work.
 void TrainStep::drain() {
   stream_.synchronize();
   for (auto* f : {&flights_[0], &flights_[1], &evaluation_}) f->queued = false;
@@ -122,8 +123,8 @@ std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens
 /// Parameters and program of one micro-batch.
 Instance& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
   params_.step = step;
-  params_.seed =
-      options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
+  params_.seed = options_.seed + static_cast<std::uint64_t>(micro) *
+                                     0x9E3779B97F4A7C15u;  // different random numbers for every micro-batch
   return micro == 0 ? *first_ : last && last_ ? *last_ : *more_;
 }
 
@@ -170,12 +171,12 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   const InStage stage_of_run(observer_, Stage::update);
   auto& flight = flights_[now_];
   result_ = now_;
-  // A GPU is still at work, and its loss not yet here.
+  // A GPU is still working, and its loss is not known yet.
   const bool at_once = !stream_.device().is_cuda();
   const auto mine = at_once ? sums(flight) : Evaluation();
   const auto all =
       parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
-  require(all[0] > 0, "train", "the batch holds no target to learn from");
+  require(all[0] > 0, "train", "the batch has no target to learn from (all are ignored)");
   params_.step = flight.step;
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
@@ -229,7 +230,7 @@ NonFinite TrainStep::explain_non_finite() {
   const auto& flight = flights_[result_];
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.memory)) return {"the weight \"" + p.name + "\""};
-  if (gradients()) {  // ranks stop at different records: programs that exchange nothing
+  if (gradients()) {  // ranks stop at different records, so these programs must not exchange anything
     programs_.leave_shared_batch();
     for (auto* pass : {&first_, &more_, &last_}) {
       if (!*pass) continue;
@@ -237,7 +238,7 @@ NonFinite TrainStep::explain_non_finite() {
       pass->emplace(*programs_.pass(write, StepPrograms::Kind::alone), arena_, stream_.device());
     }
   }
-  // Ranks that share layers cannot run a pass each for itself.
+  // Ranks that share layers cannot run a pass independently.
   for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
     auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);
     fill(pass, flight.batches[static_cast<std::size_t>(micro)]);
@@ -263,7 +264,8 @@ std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) con
 void TrainStep::share_buffers() {
   if (options_.data.size() == 1) return;
   for (const auto& b : model_.buffers())
-    if (b.role == StateRole::buffer) options_.data.broadcast(stream_, b.memory, 0).wait();  // counters are alike
+    if (b.role == StateRole::buffer)
+      options_.data.broadcast(stream_, b.memory, 0).wait();  // counters are the same on all ranks
   stream_.synchronize();
 }
 

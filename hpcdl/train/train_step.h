@@ -2,7 +2,7 @@
 // One optimizer step of any model and any optimizer as three recorded programs: forward and backward that overwrite the
 // gradients (first micro-batch), the same that adds to them (the others), and the update: gradient norm, clip,
 // optimizer. A fourth evaluates. Where ranks share the batch, the pass of the last micro-batch also sums the gradients
-// over them, so every rank updates alike.
+// over them, so every rank makes the same update.
 
 #include <array>
 #include <cmath>
@@ -22,12 +22,12 @@
 
 namespace hpcdl::train {
 
-/// What an optimizer step came to.
+/// The result of an optimizer step.
 struct StepResult {
   double loss = 0;                // sum over all valid targets of all ranks
   std::int64_t valid_tokens = 0;  // of all ranks
-  double correct = 0;    // targets that were the model's first choice, of all ranks; 0 where the model does not count
-  double grad_norm = 0;  // before clipping; when it is not finite, nothing has been changed
+  double correct = 0;    // targets that were the model's first choice, of all ranks; 0 if the model does not count them
+  double grad_norm = 0;  // before clipping; if it is not finite, nothing has been changed
   bool finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
@@ -36,7 +36,7 @@ struct Evaluation {
   double loss = 0, correct = 0;  // as in StepResult
 };
 
-/// Of dynamic loss scaling, after the last update().
+/// The state of dynamic loss scaling after the last update().
 using ScaleState = GradScaler::State;
 
 class TrainStep {
@@ -44,30 +44,30 @@ class TrainStep {
   /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
   TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device = {});
 
-  /// What a micro-batch consists of, and what evaluate() takes.
+  /// The tensors of a micro-batch, which evaluate() takes, too.
   std::vector<models::InputSpec> inputs() const { return programs_.inputs(); }
   std::vector<models::InputSpec> evaluation_inputs() const { return programs_.evaluation_inputs(); }
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch:
   /// inputs() in their order, contiguous: in host memory, which is copied, or on the GPU, where it must stay as it is
-  /// until result() of the step. On a GPU this only queues work. Ranks exchange gradients in the `last` one alone.
+  /// until result() of the step. On a GPU this only queues work. Ranks exchange gradients only in the `last` one.
   void accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last = true);
-  /// Of models whose inputs are tokens and targets, (B, T) each; target -1 ignored.
+  /// For models whose inputs are tokens and targets, (B, T) each; target -1 is ignored.
   void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
                   std::int64_t micro, bool last = true);
   /// Scales the gradients by 1 / valid_tokens (targets that count, of this rank; the sum over ranks counts), clips,
   /// updates the weights, and waits for all of the step.
   StepResult update(double lr, std::int64_t valid_tokens);
-  /// update() in two halves, between which a GPU need not stand still: the first only queues the work; passes of the
+  /// update() in two halves, between which a GPU need not be idle: the first only queues the work; passes of the
   /// next step may be queued, but not its update, before result() has waited for this one. A step that is not finite
   /// changes nothing, whatever was queued after it.
   void queue_update(double lr, std::int64_t valid_tokens);
   StepResult result();
-  /// Forward only, without what is for training alone: dropout, mixtures, smoothed targets, statistics of the batch.
+  /// Forward only, without what only training uses: dropout, mixtures, smoothed targets, statistics of the batch.
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
-  /// Programs are run by the observer from now on; null: no observer.
+  /// From now on the observer runs the programs; null: no observer.
   void watch(Observer* observer) { observer_ = observer; }
 
   /// Waits for the micro-batches since the last update(), and returns the sum of their losses on this rank.
@@ -76,8 +76,8 @@ class TrainStep {
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
 
-  /// Why the step of the last result() gave no finite number: the first bad tensor. Runs its micro-batches again,
-  /// record by record. Ranks do so each for itself; where only others have bad numbers, it says that.
+  /// Why the result of the last step was not finite: the first bad tensor. Runs its micro-batches again,
+  /// record by record. Each rank does so independently; if only other ranks have bad numbers, it says that.
   NonFinite explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
@@ -86,8 +86,8 @@ class TrainStep {
   /// fetch(), and taken over by store().
   std::vector<io::NamedTensor> weights() const { return model_.state().model_files(); }
   std::vector<io::NamedTensor> optimizer_state() const { return stored(programs_.optimizer().moments()); }
-  /// Copies weights and optimizer state to the host, and back; on a CPU what files hold in another order, the rest is
-  /// the same memory.
+  /// Copies weights and optimizer state to the host, and back; on a CPU only what files store in another order, the
+  /// rest is the same memory.
   void fetch() { model_.fetch(stream_); }
   void store();
   /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see
@@ -96,26 +96,26 @@ class TrainStep {
   std::int64_t arena_bytes() const { return arena_->bytes(); }
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
-  /// Where gradients lie that are summed over ranks; null with one rank.
+  /// The memory of gradients that are summed over ranks; null with one rank.
   const parallel::Gradients* gradients() const { return programs_.gradients(); }
 
  private:
-  /// One micro-batch: what its pass came to and the inputs that came from the host, in memory that the device copies
-  /// from and to by itself.
+  /// One micro-batch: the results of its pass and the inputs that came from the host, in memory that the device copies
+  /// directly from and to.
   struct Staged {
     Pinned outputs, memory;
     std::vector<View> inputs;
     float& loss() const { return outputs.as<float>()[0]; }
     float& correct() const { return outputs.as<float>()[1]; }
   };
-  /// A step from its first pass to its result.
+  /// State of a step from its first pass to its result.
   struct Flight {
     std::vector<Staged> batches;  // by micro-batch
     std::int64_t step = 0, micros = 0;
-    bool queued = false;  // work that reads the batches may still be under way
+    bool queued = false;  // work that reads the batches may still be running
     Pinned numbers;       // GPU: StepParams, and the state of the scaler, after the update
     Event done;
-    StepResult result;  // CPU: at once
+    StepResult result;  // on a CPU: immediately
   };
   struct Numbers {
     StepParams params;
@@ -137,11 +137,12 @@ class TrainStep {
   models::Trainable& model_;
   const StepOptions& options_;
   std::shared_ptr<Buffer> arena_;  // the programs never run at the same time
-  // last_: more_ that reduces, where there are ranks and micro-batches
+  // last_: more_ that also reduces, with several ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_;
-  Stream waiting_;                    // for one step while the next one is queued
-  std::array<Flight, 2> flights_;     // steps take turns
-  std::size_t now_ = 1, result_ = 1;  // whose passes are queued, and whose result is next or was last
+  Stream waiting_;                 // for one step while the next one is queued
+  std::array<Flight, 2> flights_;  // steps take turns
+  std::size_t now_ = 1,
+              result_ = 1;  // the step whose passes are queued, and the step whose result comes next or came last
   Flight evaluation_;
   ScaleState scale_now_;
   Observer* observer_ = nullptr;

@@ -45,7 +45,7 @@ double gradient_distance(models::LanguageModel& a, models::LanguageModel& b, flo
 
 /// Gradients that ranks sum lie in memory of the step, and go with it. Two ranks with one batch learn what one does, to
 /// the bit: 2 g / 2 n.
-TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
+TEST(train_step, a_model_can_be_trained_after_a_step_of_many_ranks) {
   const auto tokens = ids(32, 1), targets = ids(32, 2);
   const auto weights = [](models::LanguageModel& model) {
     std::vector<float> all;

@@ -31,13 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Hooks of one rank: others than the first are silent.
+/// Hooks of one rank: only the first rank reports.
 Hooks of_rank(Hooks hooks) {
   if (hooks.world.rank() > 0) hooks.console = {};
   return hooks;
 }
 
-/// train.threads may differ by rank: what is collective is called anyway.
+/// train.threads may differ by rank, so collective calls are made in any case.
 int threads_of(const RunConfig& config, const comm::Group& world) {
   const int shared = parallel::threads_per_rank(world);
   return config.train.threads > 0 ? config.train.threads : shared;
@@ -84,7 +84,7 @@ class Run {
   double epoch() const {
     return static_cast<double>(at_.epoch) + static_cast<double>(at_.index) / static_cast<double>(task_.data().rows());
   }
-  /// Rows that an optimizer step takes, of all ranks.
+  /// Rows of an optimizer step, over all ranks.
   std::int64_t rows_of_step() const { return config_.train.batch * config_.train.accumulate * mesh_.dp().size(); }
 
   RunConfig& config_;
@@ -104,12 +104,12 @@ class Run {
   std::int64_t step_ = 0, seen_ = 0, saved_ = -1;
   std::int64_t save_at_ = -1;  // the step after which the time between checkpoints has passed, as rank 0 says
   Clock::time_point last_save_ = Clock::now();
-  bool asked_ = false;            // some rank was, to stop
-  data::LoaderState start_, at_;  // where the run began, and where the step after the last one begins
+  bool asked_ = false;            // some rank was asked to stop
+  data::LoaderState start_, at_;  // sample at which the run began, and at which the step after the last one begins
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
   bool epoch_done_ = false;
-  bool evaluation_due_ = false;  // it was left out, as the run was asked to stop
+  bool evaluation_due_ = false;  // skipped, because the run was asked to stop
   /// A step whose passes are queued.
   struct Queued {
     data::LoaderState behind;
@@ -122,7 +122,7 @@ class Run {
   double interval_seconds_ = 0, interval_waited_ = 0;
   parallel::ExchangeTimes exchanged_;  // until then
   std::int64_t interval_steps_ = 0;
-  double recent_seconds_ = 0;                    // of a step: an average in which the last ten or so count
+  double recent_seconds_ = 0;                    // of a step: a moving average over about ten steps
   Clock::time_point loop_begin_ = Clock::now();  // with evaluations and saves, unlike summary_.seconds
   double light_seconds_ = -1;                    // of one step at the speed of light
   RunSummary summary_;
@@ -152,7 +152,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   introduce();
 }
 
-/// Model and programs, once it is known that there is memory for them.
+/// Makes model and programs, after it is known that there is memory for them.
 void Run::make_step(Device device) {
   const auto advice = advise(config_, task_, mesh_, hooks_.host_memory_limit, pool_.threads(), false);
   const auto explain = [&] { progress_.say_lines(advice.text()); };
@@ -174,7 +174,7 @@ void Run::make_step(Device device) {
   }
 }
 
-/// Number of steps and learning rates, which may follow from the data and the number of ranks.
+/// Sets the number of steps and the learning rates, which may depend on the data and the number of ranks.
 void Run::set_schedule() {
   const auto& t = config_.train;
   steps_ = t.epochs > 0 ? steps_from({}) : t.steps;
@@ -193,7 +193,7 @@ void Run::set_schedule() {
                   factor > 1 && t.warmup == 0 ? "; without warm-up a larger rate may diverge: see train.warmup" : ""));
 }
 
-/// Steps to the end of the last epoch, for a run that stands there.
+/// Steps to the end of the last epoch, for a run at that sample.
 std::int64_t Run::steps_from(const data::LoaderState& at) const {
   const auto left = config_.train.epochs * task_.data().rows() - at.epoch * task_.data().rows() - at.index;
   return std::max<std::int64_t>(left + rows_of_step() - 1, 0) / rows_of_step();
@@ -214,10 +214,10 @@ void Run::open_files() {
   const fs::path out = config_.output;
   toml_ = config_text();
   checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep, &io_ranks_);
-  resume();  // before anything is written: what does not go on leaves the run as it is
+  resume();  // before anything is written: a run that cannot be resumed stays unchanged
   if (leads()) io::write_file_atomic(out / "config.toml", toml_);
   if (leads()) log_.open(out, step_ > 0 ? std::optional(step_) : std::nullopt);
-  // It may have been made up for by a run that was then lost before it saved.
+  // A run that was lost before it saved may already have done the evaluation.
   if (evaluation_due_) evaluation_due_ = !parallel::any_rank(world(), leads() && evaluated(out, step_));
 }
 
@@ -230,7 +230,7 @@ std::string Run::config_text() {
   return text;
 }
 
-/// Steps of another size than those before are right, but seldom what was wanted.
+/// Steps of another size than before are valid, but seldom intended.
 void Run::tell_of_other_batch(std::int64_t before) {
   const auto now = rows_of_step();
   if (before <= 0 || before == now) return;
@@ -255,7 +255,7 @@ void Run::resume() {
   step_ = saved_ = found->state.step;
   seen_ = found->state.tokens;
   start_ = {found->state.epoch, found->state.index};
-  // Steps may have been of another size so far, as on another number of ranks: epochs count samples.
+  // Earlier steps may have had another size, as on another number of ranks, so epochs are counted in samples.
   if (config_.train.epochs > 0) schedule_.steps = steps_ = step_ + steps_from(start_);
   const auto scalar = [&](const char* name, double otherwise) {
     const auto it = found->state.scalars.find(name);
@@ -293,7 +293,7 @@ void Run::stop_non_finite(std::string_view what) {
        saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
 }
 
-/// A step that was skipped. With loss scaling that is how the scale is found, until it can fall no further.
+/// A step that was skipped. Loss scaling finds its scale in this way, until the scale cannot be reduced further.
 void Run::overflowed(const StepResult& result) {
   const auto state = train_->scale_state();
   const std::string_view what = std::isfinite(result.loss) ? "gradient norm" : "loss";
@@ -321,7 +321,7 @@ void Run::queue_passes(std::int64_t step) {
   next_ = q;
 }
 
-/// Whether the model as it is after so many steps is evaluated.
+/// Whether the model is evaluated after that many steps.
 bool Run::evaluates_at(std::int64_t step, bool epoch_done) const {
   const auto& t = config_.train;
   return step == steps_ || due(step, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done);
@@ -331,8 +331,8 @@ bool Run::saves_at(std::int64_t step) const {
   return step == steps_ || step == save_at_ || config_.checkpoint.every.at(step);
 }
 
-/// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued
-/// before. Not where somebody wants the model, times or gradients as they are between the two.
+/// So that a GPU is not idle while the host handles the result of a step, the passes of the next one are queued
+/// before. Not if the model, times or gradients are needed as they are between the two.
 bool Run::may_go_ahead() const {
   return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped &&
          !evaluates_at(step_ + 1, next_->epoch_done) && !saves_at(step_ + 1) &&
@@ -366,7 +366,7 @@ void Run::one_step() {
   report(seconds_since(start), task_.data().waited_seconds() - waited);
 }
 
-/// What the bar shows, after every step.
+/// Updates the bar, after every step.
 StepNumbers Run::brief_numbers() const {
   const auto units = task_.units();
   const double spent = seconds_since(loop_begin_);
@@ -385,7 +385,7 @@ StepNumbers Run::brief_numbers() const {
   return n;
 }
 
-/// Of the interval that ends now.
+/// The numbers of the interval that ends now.
 StepNumbers Run::numbers() {
   const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
   auto n = brief_numbers();
@@ -398,7 +398,7 @@ StepNumbers Run::numbers() {
                                         now.waited_seconds - exchanged_.waited_seconds, now.passes - exchanged_.passes};
     const double steps_of_one = since.passes > 0
                                     ? static_cast<double>(interval_steps_) / static_cast<double>(since.passes)
-                                    : 1;  // a GPU tells of some
+                                    : 1;  // a GPU reports some
     n.comm_percent = 100 * since.seconds * steps_of_one / interval_seconds_;
     n.hidden_percent = 100 * since.hidden();
     exchanged_ = now;
@@ -426,8 +426,8 @@ void Run::report(double seconds, double waited) {
   if (logs_at(step_)) interval_score_ = {};
 }
 
-/// A run that is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the run that
-/// continues. Ranks that share the layers of a model leave it after the same batch.
+/// A run that is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the resumed
+/// run. Ranks that share the layers of a model stop it after the same batch.
 void Run::evaluate() {
   evaluation_due_ = false;
   train_->share_buffers();
@@ -451,7 +451,7 @@ void Run::evaluate() {
   const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
   evaluation_due_ = all[3] > 0;
   if (evaluation_due_)
-    return progress_.say(fmt::format("step {}  asked to stop: the run that continues will evaluate", step_));
+    return progress_.say(fmt::format("step {}  asked to stop: the resumed run will evaluate", step_));
   if (score.counted == 0) return;
   summary_.eval_loss = score.mean();
   summary_.eval_tokens = score.counted;
@@ -485,7 +485,7 @@ void Run::save() {
   };
   if (task_.units().classes) keep("interval", interval_score_);
   if (task_.units().classes && (!epoch_done_ || evaluation_due_)) keep("epoch", epoch_score_);
-  // Of the ranks that hold the same tensor one writes it: were they different, the checkpoint would hold two models.
+  // One of the ranks that hold the same tensor writes it: if they differed, the checkpoint would mix two models.
   expect_equal_replicas(mesh_, content,
                         saved_ >= 0
                             ? fmt::format("step {} is not saved, and the last checkpoint is of step {}", step_, saved_)
@@ -506,8 +506,9 @@ void Run::save() {
   last_save_ = Clock::now();
 }
 
-/// What all ranks must know alike before the next step: whether one of them was asked to stop, and whether the
-/// checkpoint after that step is due. That is said a step ahead, as a GPU queues the passes after it before.
+/// What all ranks must agree on before the next step: whether one of them was asked to stop, and whether the
+/// checkpoint after that step is due. They agree one step ahead, because a GPU queues the passes of the following step
+/// early.
 void Run::agree() {
   const auto& every = config_.checkpoint.every;
   const int signal = StopSignals::requested();
@@ -521,7 +522,7 @@ void Run::agree() {
 
 void Run::say_stopped() {
   const auto why = summary_.interrupted ? "interrupted" : "asked to stop";
-  if (hooks_.steps_only) return progress_.say(fmt::format("{}: left at step {}", why, step_));
+  if (hooks_.steps_only) return progress_.say(fmt::format("{}: ended at step {}", why, step_));
   progress_.say(
       fmt::format("{}: saved step {} of {}; {}", why, step_, steps_,
                   hooks_.command.empty() ? "the same command continues from there" : "to continue from there:"));
@@ -570,7 +571,7 @@ RunSummary Run::go() {
   if (evaluation_due_) evaluate();
   if (evaluation_due_) agree();
   summary_.stopped = evaluation_due_;
-  while (step_ < steps_ && (!summary_.stopped || next_)) {  // what is queued is brought to its end
+  while (step_ < steps_ && (!summary_.stopped || next_)) {  // queued work is completed
     one_step();
     const bool last = step_ == steps_;
     if (evaluates_at(step_, epoch_done_)) evaluate();
@@ -596,7 +597,7 @@ RunSummary Run::go() {
 RunSummary run(RunConfig& config, const Hooks& hooks) {
   if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
   expect_same_config(config, hooks.world, hooks.facts);
-  check_config(config);  // mistakes are told before the long work on the text
+  check_config(config);  // mistakes are reported before the long preparation of the text
   share_global_batch(config, hooks.world.size());
   config.model.resolve();
   if (!hooks.steps_only) io::make_folder(config.output);

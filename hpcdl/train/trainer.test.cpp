@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
                                                : std::vector<std::string>{}));
 
 /// Ctrl-C stops a run that asks for it as SIGTERM does, and says what to type; the rest is the same to the byte.
-TEST(Trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
+TEST(trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
   const io::TempFolder tmp;
   RunConfig whole, first, second;
   toy_config(whole, tmp, "whole");
@@ -97,7 +97,7 @@ TEST(Trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
 }
 
 /// A time so short that it has passed after each step, and one that does not pass: behind which steps is then certain.
-TEST(Trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
+TEST(trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
   EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a run that is lost has lost ten minutes";
   const io::TempFolder tmp;
   const auto saved = [&](const std::string& name, io::Every every) {
@@ -119,7 +119,7 @@ TEST(Trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
 }
 
 /// By the run that goes on, once, whatever happens to that.
-TEST(Trainer, an_evaluation_left_out_is_made_up_for) {
+TEST(trainer, an_evaluation_left_out_is_made_up_for) {
   const io::TempFolder tmp;
   const auto go = [&](const std::string& name, const Hooks& hooks) {
     RunConfig c;
@@ -160,7 +160,7 @@ TEST(Trainer, an_evaluation_left_out_is_made_up_for) {
 }
 
 /// Its text may have gone since.
-TEST(Trainer, an_evaluation_that_cannot_be_made_up_for_does_not_hold_up_the_run) {
+TEST(trainer, an_evaluation_that_cannot_be_made_up_for_does_not_hold_up_the_run) {
   const io::TempFolder tmp;
   RunConfig first, second;
   toy_config(first, tmp, "r");
@@ -175,7 +175,7 @@ TEST(Trainer, an_evaluation_that_cannot_be_made_up_for_does_not_hold_up_the_run)
 }
 
 /// The loss of a step that overflowed is a loss all the same; its gradients have no norm.
-TEST(Trainer, a_step_that_is_skipped_says_its_loss) {
+TEST(trainer, a_step_that_is_skipped_says_its_loss) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -194,7 +194,7 @@ TEST(Trainer, a_step_that_is_skipped_says_its_loss) {
   EXPECT_EQ(skipped, 3);
 }
 
-TEST(Trainer, recompute_and_threads_change_no_bit) {
+TEST(trainer, recompute_and_threads_change_no_bit) {
   const io::TempFolder tmp;
   RunConfig plain, recompute, one;
   toy_config(plain, tmp, "plain");
@@ -224,7 +224,7 @@ struct Counter : Observer {
   }
 };
 
-TEST(Trainer, being_watched_changes_no_bit) {
+TEST(trainer, being_watched_changes_no_bit) {
   const io::TempFolder tmp;
   RunConfig plain, watched, alone;
   toy_config(plain, tmp, "plain");
@@ -247,7 +247,7 @@ TEST(Trainer, being_watched_changes_no_bit) {
   EXPECT_FALSE(fs::exists(tmp / "alone")) << "steps only: nothing is written";
 }
 
-TEST(Trainer, it_learns) {
+TEST(trainer, it_learns) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "learn");
@@ -260,7 +260,7 @@ TEST(Trainer, it_learns) {
   EXPECT_LT(s.eval_loss, 2.5);
 }
 
-TEST(Trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
+TEST(trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
   const io::TempFolder tmp;
   RunConfig c, again, longer;
   toy_config(c, tmp, "r");
@@ -276,7 +276,7 @@ TEST(Trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
 
 /// A quarter of the rate and base_batch samples instead of 12: the same factor of four, and with powers of two the same
 /// bits.
-TEST(Trainer, the_learning_rate_follows_the_batch) {
+TEST(trainer, the_learning_rate_follows_the_batch) {
   const io::TempFolder tmp;
   RunConfig plain, scaled;
   toy_config(plain, tmp, "plain");
@@ -293,7 +293,7 @@ TEST(Trainer, the_learning_rate_follows_the_batch) {
   EXPECT_NE(said.at(0).find("x 4 = 0.00195 (linear scaling to 12 samples in a step)"), std::string::npos) << said.at(0);
 }
 
-TEST(Trainer, a_warm_up_that_is_longer_than_the_run_is_told) {
+TEST(trainer, a_warm_up_that_is_longer_than_the_run_is_reported) {
   const io::TempFolder tmp;
   for (const int warmup : {4, 40}) {
     RunConfig c;
@@ -308,7 +308,7 @@ TEST(Trainer, a_warm_up_that_is_longer_than_the_run_is_told) {
   }
 }
 
-TEST(Trainer, epochs_stand_for_steps) {
+TEST(trainer, epochs_stand_for_steps) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -329,7 +329,7 @@ TEST(Trainer, epochs_stand_for_steps) {
   EXPECT_EQ(evaluations.size(), 2u) << "after each epoch";
 }
 
-TEST(Trainer, another_model_does_not_resume) {
+TEST(trainer, another_model_does_not_resume) {
   const io::TempFolder tmp;
   RunConfig c, other, seed;
   toy_config(c, tmp, "r");
@@ -345,7 +345,7 @@ TEST(Trainer, another_model_does_not_resume) {
 }
 
 // Ids that were learnt would be other words else.
-TEST(Trainer, a_run_keeps_its_tokenizer_when_its_text_changes) {
+TEST(trainer, a_run_keeps_its_tokenizer_when_its_text_changes) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -372,7 +372,7 @@ TEST(Trainer, a_run_keeps_its_tokenizer_when_its_text_changes) {
   EXPECT_EQ(io::read_file(tmp / "r/model/tokenizer.json"), tokenizer);
 }
 
-TEST(Trainer, without_a_cache_that_can_be_written_it_caches_beside_the_run) {
+TEST(trainer, without_a_writable_cache_it_caches_next_to_the_run) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -383,7 +383,7 @@ TEST(Trainer, without_a_cache_that_can_be_written_it_caches_beside_the_run) {
   EXPECT_FALSE(fs::is_empty(tmp / "r/cache"));
 }
 
-TEST(Trainer, a_loss_that_is_no_number_names_step_and_tensor) {
+TEST(trainer, a_loss_that_is_not_finite_names_step_and_tensor) {
   const io::TempFolder tmp;
   RunConfig c;
   toy_config(c, tmp, "r");
@@ -396,7 +396,7 @@ TEST(Trainer, a_loss_that_is_no_number_names_step_and_tensor) {
 }
 
 /// In f16 at the floor of the scale, gradients beyond 65504 end the run; the record that made them is named.
-TEST(Trainer, a_scale_that_can_fall_no_further_names_the_record) {
+TEST(trainer, a_scale_that_can_fall_no_further_names_the_record) {
   const io::TempFolder tmp;
   for (const char* device : {"cpu", "cuda"}) {
     if (device == std::string("cuda") && cuda_devices() == 0) continue;
@@ -410,7 +410,7 @@ TEST(Trainer, a_scale_that_can_fall_no_further_names_the_record) {
   }
 }
 
-TEST(Trainer, mistakes_are_told_before_the_work) {
+TEST(trainer, mistakes_are_reported_before_the_work) {
   const io::TempFolder tmp;
   RunConfig no_text, no_output, small_vocab;
   toy_config(no_text, tmp, "a");

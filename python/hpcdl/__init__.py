@@ -2,7 +2,7 @@
 
 Every function takes arrays that offer DLPack or the buffer protocol and returns arrays of the library that its first
 argument came from. `hpcdl.torch` has the same functions with gradients for autograd. Bad arguments raise ValueError or
-TypeError with a text that says what was expected and what was found.
+TypeError that says what was expected and what was found.
 """
 
 import copyreg
@@ -13,7 +13,7 @@ from . import _signatures
 from .files import SafeTensors as SafeTensors
 from .files import open_safetensors as open_safetensors
 
-# By their names, as Python's own functions: multiprocessing hands them to other processes.
+# Pickled by name, like Python's own functions, because multiprocessing sends them to other processes.
 copyreg.pickle(type(_hpcdl.softmax), lambda function: function.__name__)
 
 _hpcdl._set_signature(type(_hpcdl.softmax), _signatures.of_function)

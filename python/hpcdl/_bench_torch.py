@@ -12,7 +12,7 @@ Tensors = Dict[str, torch.Tensor]
 @dataclasses.dataclass
 class Peer:
     call: Callable[[], Any]
-    difference: Optional[float]  # largest, relative to the largest value of PyTorch's result; None where results are random or in place
+    difference: Optional[float]  # largest difference, relative to the largest value of PyTorch's result; None if results are random or in place
 
 
 def _attention(x: Tensors, shape: "list[int]", causal: bool) -> torch.Tensor:
@@ -43,7 +43,7 @@ def _linear(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...,
 
 
 def _conv2d(stride: int) -> Callable[..., torch.Tensor]:
-    """On the same memory: channels last, as PyTorch likes it best, forward and backward."""
+    """On the same memory: channels last, which is fastest in PyTorch, forward and backward."""
 
     def forward(x: Tensors, shape: "list[int]") -> torch.Tensor:
         w = x["w"].permute(0, 3, 1, 2)
@@ -55,14 +55,14 @@ def _conv2d(stride: int) -> Callable[..., torch.Tensor]:
 _tanh_gelu = lambda z: F.gelu(z, approximate="tanh")
 _norm = lambda z, x: F.layer_norm(z, z.shape[-1:], x["gamma"], x["beta"], 1e-5)
 _rms = lambda z, x: F.rms_norm(z, z.shape[-1:], x["gamma"], 1e-5)
-_of_sum = lambda norm: lambda x, s: (lambda h: (norm(h, x), h))(x["x"] + x["residual"])  # the sum is a result, as it is of ours
+_of_sum = lambda norm: lambda x, s: (lambda h: (norm(h, x), h))(x["x"] + x["residual"])  # the sum is a result, too, as in our op
 # Images lie as (N, H, W, C): PyTorch's channels_last.
 _nchw = lambda t: t.permute(0, 3, 1, 2)
 _of_images = lambda f: lambda x, s: f(_nchw(x["x"])).permute(0, 2, 3, 1)
 _batch_norm = lambda t, x: F.batch_norm(_nchw(t), None, None, x["weight"], x["bias"], training=True).permute(0, 2, 3, 1)
 _loss = lambda logits, x: F.cross_entropy(logits.float(), x["targets"], reduction="sum")
 
-# case -> y of (inputs, shape), or y and what else the op writes
+# case -> y of (inputs, shape), or y and the other outputs of the op
 FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[torch.Tensor, ...]]]] = {
     "add": lambda x, s: x["a"] + x["b"],
     "relu": lambda x, s: torch.relu(x["x"]),
@@ -128,7 +128,7 @@ def _sgd(x: Tensors) -> Union[Callable[[], Any], str]:
     return lambda: torch._fused_sgd_(*lists, weight_decay=5e-4, momentum=0.9, lr=0.1, dampening=0.0, nesterov=True, maximize=False, is_first_step=False)
 
 
-# What has no gradient and writes in place, or whose result is not the output: case -> the call
+# Ops without gradient that write in place, or whose result is not the output: case -> the call
 IN_PLACE: Dict[str, Callable[[Tensors, "list[int]"], Any]] = {
     "adamw": lambda x, s: _adamw(x),
     "sgd": lambda x, s: _sgd(x),
@@ -148,7 +148,7 @@ NO_GRADIENT_OF = ("dy", "ids", "targets")
 
 
 def _difference(y: torch.Tensor, kept: torch.Tensor, case: str, dtype: str) -> float:
-    """Fails unless both are the same but for rounding: bf16 results are rounded at each of PyTorch's steps."""
+    """Fails unless both are the same except for rounding: bf16 results are rounded at each of PyTorch's steps."""
     expected = y.detach().double().flatten()
     found = kept.double().flatten()
     difference = ((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)).item()
@@ -159,19 +159,19 @@ def _difference(y: torch.Tensor, kept: torch.Tensor, case: str, dtype: str) -> f
 
 
 def checked(mine: Any, kernel: Callable[[Tensors], torch.Tensor], op: str, dtype: str) -> Peer:
-    """Somebody's kernel on the inputs of a case."""
+    """A kernel on the inputs of a case."""
     x: Tensors = mine.inputs("torch")
     mine.run()
     return Peer(lambda: kernel(x), _difference(kernel(x), next(iter(mine.kept("torch").values())), op, dtype))
 
 
 def counterpart(mine: Any, op: str, shape: str, dtype: str, backward: bool) -> Union[Peer, str]:
-    """PyTorch's way of computing a case, or why there is none."""
+    """The function by which PyTorch computes a case, or why there is none."""
     x: Tensors = mine.inputs("torch")
     dims = [int(n) for n in shape.split("x")]
     for name in ("ids", "targets"):
         if name in x:
-            x[name] = x[name].long()  # its indices are 64 bit
+            x[name] = x[name].long()  # its indices have 64 bits
     if op in IN_PLACE:
         call = IN_PLACE[op](x, dims)
         return call if isinstance(call, str) else Peer(call, None)

@@ -1,4 +1,4 @@
-"""Some of the lab's cases as a practised Triton user would write them: one pass where a row fits a program, few parameters."""
+"""Some of the lab's cases as an experienced Triton user would write them: one pass if a row fits a program, few parameters."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""What inspect.signature() says of compiled functions: nanobind keeps their signatures as text."""
+"""Signatures of compiled functions for inspect.signature(): nanobind stores them as text."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ def signature_of(text: str, values: Any = None):
 
 def _signature(function: Any):
     overloads = getattr(function, "__nb_signature__", ())
-    if len(overloads) != 1:  # inspect has no word for several
+    if len(overloads) != 1:  # inspect has no notion of overloads
         raise AttributeError("__signature__")
     text, _, values = overloads[0]
     try:

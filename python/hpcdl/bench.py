@@ -4,8 +4,8 @@
     result = bench.compare({"mine": lambda: f(x), "theirs": lambda: g(x)})
     result["ratios"]["theirs"]      # {"median": 1.31, "low": 1.29, "high": 1.33, ...}: mine is 1.31 times as fast
 
-`python -m hpcdl.bench REQUEST ANSWER` is what the program `hpcdl bench` starts: it times the cases of a JSON file against
-PyTorch on the same memory and writes what it found. It restarts itself in the environment in which PyTorch is fastest.
+`python -m hpcdl.bench REQUEST ANSWER` is started by the program `hpcdl bench`: it times the cases of a JSON file against
+PyTorch on the same memory and writes the results. It restarts itself in the environment in which PyTorch is fastest.
 """
 
 import functools
@@ -25,14 +25,14 @@ WHOLE, REAL = ("rounds", "seed"), ("target", "limit", "patience", "half_width", 
 
 
 def _checked(options: Dict[str, Any]) -> Dict[str, Any]:
-    """The same as JSON can hold them, which has no infinity. Raises TypeError and ValueError for options that make no sense."""
+    """The options in a form that JSON can hold, which has no infinity. Raises TypeError and ValueError for invalid options."""
     checked: Dict[str, Any] = {}
     for name, value in options.items():
         if name == "cache" and isinstance(value, str):
             checked[name] = value
             continue
         if name not in ("cache", *WHOLE, *REAL):
-            raise TypeError(f"compare() has no option {name}")
+            raise TypeError(f"compare(): unknown option {name}")
         kind, expected = (str, "a word") if name == "cache" else (numbers.Integral, "an integer") if name in WHOLE else (numbers.Real, "a number")
         if not isinstance(value, kind):
             raise TypeError(f"[bench] {name} must be {expected}, got {value!r}")
@@ -47,11 +47,11 @@ def _checked(options: Dict[str, Any]) -> Dict[str, Any]:
 def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: Optional[Dict[str, float]] = None, **options: Any) -> Dict[str, Any]:
     """Times every side. A ratio is the time of a side over the time of the first, in one round: above 1 the first is faster.
 
-    In each round each side has a turn, in random order: one call that is not measured, then calls for about `target`
-    seconds (0.01). Rounds go on until the 95 % interval of every ratio is within `half_width` (0.0075) or `limit` seconds
+    In each round each side has a turn, in random order: one untimed call, then calls for about `target`
+    seconds (0.01). Rounds continue until the 95 % interval of every ratio is within `half_width` (0.0075) or `limit` seconds
     (4) are over, or `patience` (5) times as long if a ratio is not narrow enough by then; `rounds` fixes their number.
     cache: "warm", "flushed" (before each call), or "rotated" (the sides take other operands for each call). settle:
-    seconds of idling before a turn, for libraries whose threads spin. seed: of the random order.
+    idle seconds before a turn, for libraries whose threads spin. seed: of the random order.
 
     device "cuda": times are the GPU's own, between events on PyTorch's current stream, and flushing writes four times L2.
     units: pieces of work in one call of a side; times are per piece.
@@ -62,7 +62,7 @@ def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: 
     """
     work = units or {}
     for name in set(work) - set(sides):
-        raise ValueError(f"[bench] units of {name!r}, which is not a side")
+        raise ValueError(f"[bench] units: expected names of sides, got {name!r}")
     options = _checked(options)
     return json.loads(_hpcdl._compare([(name, call, float(work.get(name, 1))) for name, call in sides.items()], json.dumps(options), device))
 
@@ -70,7 +70,7 @@ def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: 
 def captured(*calls: Callable[[], Any]) -> Callable[[], None]:
     """Captures all calls as one CUDA graph, and returns a function that replays it, without the time that the host needs for launches.
 
-    The calls run twice before, on the stream that is captured. Each result keeps its own memory. A backward pass of PyTorch
+    Before that, the calls run twice on the captured stream. Each result keeps its own memory. A backward pass of PyTorch
     can be captured if its forward pass ran on `capture_stream()`.
     """
     import torch
@@ -105,7 +105,7 @@ def copy(dst: Any, src: Any, streaming: bool = False) -> None:
     _hpcdl._copy(dst, src, streaming)
 
 
-# glibc gives blocks above 128 KiB back to the kernel and so pays page faults for every temporary; frameworks that allocate
+# glibc returns blocks above 128 KiB to the kernel and so has page faults for every temporary; frameworks that allocate
 # as they go run 2-6x slower than they can. PyTorch's own documentation advises changing the allocator.
 TUNED = {
     "MALLOC_MMAP_THRESHOLD_": "17179869184",
@@ -153,7 +153,7 @@ def _import_torch(answer: Dict[str, Any], threads: int) -> Any:
 
 
 def _peers_of(mine: Any, case: Dict[str, Any], vs: "list[str]") -> "tuple[Dict[str, Any], Dict[str, str]]":
-    """The calls of those that can, and why the others cannot."""
+    """The calls of the peers that can compute a case, and why the others cannot."""
     from . import _bench_torch
 
     calls, missing = {}, {}
@@ -189,7 +189,7 @@ def _answer(request: Dict[str, Any]) -> Dict[str, Any]:
     _hpcdl.set_threads(request["threads"])
     torch = _import_torch(answer, request["threads"])
     if "triton" in vs and device == "cpu":
-        answer["missing"]["triton"] = "computes on GPUs alone: --device cuda"
+        answer["missing"]["triton"] = "computes only on GPUs: use --device cuda"
         vs.remove("triton")
     elif "triton" in vs:
         try:

@@ -9,7 +9,7 @@ from . import _hpcdl
 
 
 class SafeTensors(Mapping):
-    """Tensors by name. Each is a view into the mapped file, made when it is asked for, and keeps the file alive."""
+    """Tensors by name. Each is a view into the mapped file, made when it is requested, and keeps the file alive."""
 
     def __init__(self, path: "str | os.PathLike[str]", framework: str = "numpy"):
         if not os.path.exists(path):
@@ -37,7 +37,7 @@ class SafeTensors(Mapping):
 
     @property
     def metadata(self) -> "dict[str, str]":
-        """The file's own strings (`__metadata__`)."""
+        """The strings in the file's `__metadata__`."""
         return self._files.metadata()
 
     @property
@@ -55,9 +55,9 @@ def open_safetensors(path: "str | os.PathLike[str]", framework: str = "numpy") -
     """Maps a .safetensors file, or a model folder with one or several, and returns its tensors by name.
 
     framework: "numpy" or "torch". Nothing is copied or read ahead; arrays lie in the file's pages. NumPy arrays are
-    read-only; PyTorch has no read-only tensors, so what is written to one stays in this process and never reaches the
+    read-only; PyTorch has no read-only tensors, so writes to one stay in this process and never reach the
     file. bfloat16 needs PyTorch, or NumPy with ml_dtypes (TypeError for that tensor otherwise). FileNotFoundError when
-    there is no file, ValueError when it is not a sound safetensors file, KeyError, with the closest name, for a tensor
+    there is no file, ValueError when it is not a valid safetensors file, KeyError, with the closest name, for a tensor
     it lacks.
     """
     return SafeTensors(path, framework)

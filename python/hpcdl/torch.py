@@ -35,7 +35,7 @@ def _tracked(*tensors: Any) -> bool:
 
 
 def _rows(grad: Tensor) -> Tensor:
-    """Gradients that autograd hands over may be broadcast or transposed."""
+    """Gradients from autograd may be broadcast or transposed."""
     return grad if grad.is_contiguous() else grad.contiguous()
 
 
@@ -284,7 +284,7 @@ class _Int4Matmul(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: ops.Int4Weight, bias: Optional[Tensor], residual: Optional[Tensor], exact: bool
     ) -> Tensor:
-        y = ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)  # tells what is none of its types
+        y = ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)  # raises for other types
         ctx.weight, ctx.dtypes = weight, (x.dtype, None if bias is None else bias.dtype)
         return y
 
@@ -332,7 +332,7 @@ class AdamW(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def load_state_dict(self, state_dict: "dict[str, Any]") -> None:
-        """As in every optimizer, but the moments stay float32; torch would round them to the type of their parameters."""
+        """Like in every optimizer, but the moments stay float32; torch would round them to the type of their parameters."""
         super().load_state_dict(state_dict)
         names = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
@@ -343,7 +343,7 @@ class AdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update. Parameters without a gradient are left out."""
+        """One update. Parameters without a gradient are skipped."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

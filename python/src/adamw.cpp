@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kOp = "adamw";
 
-/// One list of tensors. They stay as long as this object.
+/// A list of tensors, which stay valid as long as this object.
 struct Tensors {
   std::vector<Array> arrays;
 
@@ -46,14 +46,15 @@ struct Tensors {
   static constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 };
 
-/// The op's own check describes every operand, fit or not: with hundreds of tensors that would take most of a call.
+/// The check of the op describes every operand, even valid ones: with hundreds of tensors that would take most of a
+/// call.
 void require_fit(const Spec& p, const Spec& g, const Spec& m, const Spec& v, const Spec& copy) {
   const Spec moment{p.shape, DType::f32};
   if (g.shape == p.shape && m == moment && v == moment && (!copy || copy == Spec{p.shape, DType::bf16})) return;
   detail::require_adamw(p, g, m, v, copy);
 }
 
-/// What is written must be written once: a tensor that is listed twice would be updated by two threads.
+/// Tensors that are written must be different: one that is listed twice would be updated by two threads.
 void require_disjoint(std::initializer_list<const Tensors*> lists) {
   std::vector<std::pair<const std::byte*, const std::byte*>> spans;
   for (const Tensors* list : lists)
@@ -71,8 +72,8 @@ Device require_one_device(std::initializer_list<const Tensors*> lists) {
   for (const Tensors* list : lists)
     for (const Array& a : list->arrays)
       if (a.tensor().device() != device) [[unlikely]]
-        fail(kOp, "one tensor is on {} and another on {}: one call updates those of one device", device_name(device),
-             device_name(a.tensor().device()));
+        fail(kOp, "one tensor is on {} and another on {}: expected tensors of one device in one call",
+             device_name(device), device_name(a.tensor().device()));
   return device;
 }
 
@@ -83,7 +84,7 @@ struct Hyper {
 };
 
 void require_hyper(const Hyper& h) {
-  require(h.step >= 1, kOp, "step counts from 1, got {}", h.step);
+  require(h.step >= 1, kOp, "step must be at least 1, got {}", h.step);
   require(h.beta1 >= 0 && h.beta1 < 1 && h.beta2 >= 0 && h.beta2 < 1, kOp, "betas must be in [0, 1), got {} and {}",
           h.beta1, h.beta2);
   require(h.eps >= 0 && h.weight_decay >= 0, kOp, "eps and weight_decay must not be negative, got {} and {}", h.eps,

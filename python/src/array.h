@@ -3,7 +3,7 @@
 //
 // In: NumPy through the buffer protocol; PyTorch and everything else that offers it through the function table of
 // DLPack 1.3, which runs no Python code; the rest through __dlpack__. Out: an array of the library that the input came
-// from; for libraries that we cannot make arrays of, NumPy's.
+// from; for libraries whose arrays we cannot make, one of NumPy.
 
 #include <nanobind/nanobind.h>
 
@@ -19,19 +19,19 @@ namespace hpcdl::python {
 
 namespace nb = nanobind;
 
-/// Whose arrays: of the library with this function table, of an older PyTorch, or of NumPy.
+/// The library of an array: one with this function table, an older PyTorch, or NumPy.
 struct Framework {
   enum class Kind : std::uint8_t { none, numpy, old_torch, exchange } kind = Kind::none;
   const dl::ExchangeApi* api = nullptr;
-  bool torch = false;  // PyTorch, old or not
+  bool torch = false;  // any version of PyTorch
   constexpr explicit operator bool() const { return kind != Kind::none; }
 };
 
 /// "cpu", "cuda:0".
 std::string device_name(Device device);
 
-/// The memory of somebody else's array, on the host or on a GPU, readable as long as this object lives. Needs the GIL,
-/// in all it does.
+/// The memory of an array of another library, on the host or on a GPU, readable as long as this object lives. Needs the
+/// GIL in all functions.
 class Array {
  public:
   Array() = default;
@@ -66,17 +66,17 @@ class Array {
   std::unique_ptr<dl::ManagedVersioned, Release> versioned_;
 };
 
-/// Which library makes the arrays called `name`: "numpy" or "torch". Imports it.
+/// The library called `name`: "numpy" or "torch". Imports it.
 Framework framework_from_name(std::string_view name);
 
-/// Our memory as an array of `framework`, which owns the block from then on. `t` lies in it.
+/// Our memory as an array of `framework`, which then owns the block. `t` lies in it.
 nb::object to_array(Framework framework, Block block, const Tensor& t);
 
-/// Memory that `owner` keeps alive as an array of `framework`. NumPy's is read-only unless `writable`; PyTorch knows no
-/// read-only tensors.
+/// Memory that `owner` keeps alive as an array of `framework`. A NumPy array is read-only unless `writable`; PyTorch
+/// has no read-only tensors.
 nb::object view_array(Framework framework, nb::object owner, const Tensor& t, bool writable);
 
-/// The dtype that a user named or gave: "float32", torch.bfloat16, numpy.float32, ...
+/// The dtype that a user gave: "float32", torch.bfloat16, numpy.float32, ...
 DType dtype_from(std::string_view op, nb::handle dtype);
 
 }  // namespace hpcdl::python

@@ -10,7 +10,7 @@
 namespace hpcdl::python {
 namespace {
 
-// Types that were met, with how to read them. Entries hold their types, so that an address never means two.
+// Known types, with how to read them. Entries hold references to their types, so that an address is never reused.
 struct Known {
   PyTypeObject* type = nullptr;
   Framework framework;
@@ -55,7 +55,7 @@ const Known& look_up(nb::handle object) {
   return place = k;
 }
 
-/// A kernel called by itself records nothing for autograd: better an error than gradients that silently miss.
+/// A direct call of a kernel records nothing for autograd: better an error than silently missing gradients.
 void require_no_gradient(std::string_view op, std::string_view name, nb::handle tensor) {
   static PyObject* attribute = PyUnicode_InternFromString("requires_grad");
   const nb::object wanted = nb::steal(PyObject_GetAttr(tensor.ptr(), attribute));
@@ -75,7 +75,7 @@ void require_no_gradient(std::string_view op, std::string_view name, nb::handle 
                   name, kind_of(object), numbers ? ": pass numpy.array(..., \"float32\")" : ""));
 }
 
-/// PyTorch may hold back a minus sign (the imaginary part of a conjugate, torch._neg_view), which DLPack does not tell.
+/// PyTorch may delay a negation (the imaginary part of a conjugate, torch._neg_view), which DLPack does not report.
 void require_no_negation(std::string_view op, std::string_view name, nb::handle tensor) {
   require(!nb::cast<bool>(tensor.attr("is_neg")()), op,
           "{} is a view whose negation is still pending: pass {}.resolve_neg()", name, name);
@@ -202,18 +202,18 @@ void Array::from_buffer(std::string_view op, std::string_view name, nb::handle o
   auto b = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), b.get(), PyBUF_STRIDES | PyBUF_FORMAT)) {
     PyErr_Clear();
-    // bfloat16 of the package ml_dtypes: NumPy has no letter for it.
+    // bfloat16 of the package ml_dtypes: NumPy has no format letter for it.
     const nb::object dtype = nb::getattr(object, "dtype", nb::none());
     const std::string found = dtype.is_none() ? kind_of(object) : nb::str(dtype).c_str();
-    require_type(found == "bfloat16" && forced == DType::none, op, "{} has elements of type {}, which no kernel reads",
-                 name, found);
+    require_type(found == "bfloat16" && forced == DType::none, op,
+                 "{} has elements of type {}, which no kernel supports", name, found);
     return from_buffer(op, name, object.attr("view")("uint16"), DType::bf16);
   }
   buffer_.reset(b.release());
   const Py_buffer& v = *buffer_;
   require_rank(op, name, v.ndim);
   const DType dtype = forced != DType::none ? forced : from_format(v.format, v.itemsize);
-  require_type(dtype != DType::none, op, "{} has elements of format '{}', which no kernel reads", name,
+  require_type(dtype != DType::none, op, "{} has elements of format '{}', which no kernel supports", name,
                v.format ? v.format : "");
   Spec spec{{}, dtype};
   for (int i = 0; i < v.ndim; ++i) spec.shape.push_back(v.shape[i]);
@@ -238,7 +238,7 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
         framework_.torch || !kGpuKernels, op,
         "{} is an array of {} on a GPU; expected a PyTorch tensor: pass torch.from_dlpack({}), which copies nothing",
         name, kind_of(object), name);
-    options["stream"] = -1;  // calls queue on the stream that is current for PyTorch: nothing to wait for
+    options["stream"] = -1;  // calls are queued on the current stream of PyTorch, so there is nothing to wait for
   }
   const auto exported = [&] { return source.attr("__dlpack__")(**options); };
   nb::object capsule;
@@ -269,8 +269,9 @@ void Array::take(std::string_view op, std::string_view name, const dl::Tensor& t
   const Device device = device_from(op, name, t.device);
   require_rank(op, name, t.ndim);
   const DType dtype = from_dlpack(t.dtype);
-  require_type(dtype != DType::none, op, "{} has elements of DLPack type code {} with {} bits, which no kernel reads",
-               name, int{t.dtype.code}, int{t.dtype.bits});
+  require_type(dtype != DType::none, op,
+               "{} has elements of DLPack type code {} with {} bits, which no kernel supports", name, int{t.dtype.code},
+               int{t.dtype.bits});
   Spec spec{{}, dtype};
   for (int i = 0; i < t.ndim; ++i) spec.shape.push_back(t.shape[i]);
   Shape strides = contiguous_strides(spec.shape);

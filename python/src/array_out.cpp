@@ -11,7 +11,7 @@
 namespace hpcdl::python {
 namespace {
 
-/// What owns memory in Python's eyes: exports it as a buffer of bytes.
+/// The Python object that owns memory: exports it as a buffer of bytes.
 struct Memory {
   Block block;
   nb::object owner;  // instead of block
@@ -88,7 +88,7 @@ nb::object tuple_of(const Shape& s, std::int64_t factor = 1) {
   return tuple;
 }
 
-/// Objects of NumPy that results are made of, found once.
+/// NumPy objects that make results, looked up once.
 struct Numpy {
   nb::object ndarray, dtypes[kDTypeCount];
 };

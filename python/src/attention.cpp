@@ -14,7 +14,7 @@ struct Options {
   nb::handle causal, scale, heads, layout;
 };
 
-/// How the caller's dims stand for (B, T, H, D), and the arguments of the op.
+/// How the caller's dims map to (B, T, H, D), and the arguments of the op.
 class Form {
  public:
   Form(Call& call, const View& q, const View& k, const Options& o) {
@@ -47,7 +47,7 @@ class Form {
     }
   }
 
-  /// The caller's dims in the order of the op, and back: the same swap.
+  /// Converts the caller's dims to the order of the op, and back: the same swap.
   template <class T> T turned(const T& t) const {
     if (!heads_first_ || !t) return t;
     return T(t.data(), {turned(t.shape()), t.dtype()}, turned(t.strides()), t.device());
@@ -57,7 +57,7 @@ class Form {
     return s;
   }
   Grad gradient(const Result& r) const { return r ? Grad(turned(r.tensor), Write::overwrite) : Grad(); }
-  /// Row-major strides in the order in which `like` lies: tokens outside heads, or heads outside tokens.
+  /// Row-major strides in the memory order of `like`: tokens outside heads, or heads outside tokens.
   Shape strides_like(const View& like) const {
     const bool tokens_outside =
         like.rank() == 4 && heads_first_ && like.strides()[2] > like.strides()[1] && like[1] > 1 && like[2] > 1;

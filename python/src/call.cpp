@@ -31,7 +31,7 @@ const char* type_words(Type type, Device device) {
   }
 }
 
-/// A row alone may lie as a column does.
+/// A single row may have the strides of a column.
 bool has_dense_columns(const View& v) {
   return v.rank() == 2 && (v.strides()[0] == 1 || v[0] == 1) && v.strides()[1] >= v[0];
 }
@@ -46,7 +46,7 @@ bool has_layout(const View& v, Layout layout) {
   return v.rows_are_uniform() && v.row_stride() >= v.cols();
 }
 
-/// First byte and the byte behind the last.
+/// The first byte and the byte after the last.
 std::pair<const std::byte*, const std::byte*> extent(const View& v) {
   const auto* begin = v.ptr<std::byte>();
   if (v.size() == 0) return {begin, begin};
@@ -61,13 +61,13 @@ bool overlap(const View& a, const View& b) {
   return a0 < b1 && b0 < a1;
 }
 
-/// An empty array may have no memory, but it is there.
+/// An empty array may have no memory, but it is not absent.
 void* not_null() {
   static std::byte nothing[64];
   return nothing;
 }
 
-/// Two elements may share memory: a broadcast, or a view that steps less than what it steps over is wide.
+/// Two elements may share memory: a broadcast, or a view with a stride that is smaller than the extent inside it.
 bool overlaps_itself(const View& v) {
   if (v.is_contiguous()) return false;
   std::array<std::pair<std::int64_t, std::int64_t>, Shape::kMaxRank> dims;  // stride, elements
@@ -85,7 +85,7 @@ bool overlaps_itself(const View& v) {
 
 }  // namespace
 
-// Conditions are tested before their messages' arguments are made: a small call takes about a microsecond, and so does
+// Conditions are tested before the arguments of messages are made: a small call takes about a microsecond, and so does
 // describing three tensors.
 
 const Array& Call::take(const char* name, nb::handle object, Form form) {

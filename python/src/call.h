@@ -1,5 +1,5 @@
 #pragma once
-// One call of an op from Python: its arguments as views, its results, its scratch, the run without the GIL.
+// A call of an op from Python: arguments as views, results, scratch, and running without the GIL.
 //
 //   Call call("softmax");
 //   const View x = call.in("x", object);
@@ -19,8 +19,8 @@ namespace hpcdl::python {
 
 /// Element types an argument may have.
 enum class Type : std::uint8_t { floating, f32, u8, index, any };  // floating: f32, bf16, on a GPU f16; index: i32, i64
-/// Where its elements may lie. rows: each row dense, all at one distance. matrix: the same, or so for its transpose.
-/// dense_last: any strides but for the last dim.
+/// The allowed strides. rows: dense rows at a constant distance. matrix: the same for the array or its transpose.
+/// dense_last: any strides except for the last dim.
 enum class Layout : std::uint8_t { contiguous, rows, matrix, dense_last };
 
 struct Form {
@@ -31,7 +31,7 @@ inline constexpr Form kRows{}, kContiguous{Type::floating, Layout::contiguous},
     kHeads{Type::floating, Layout::dense_last}, kF32{Type::f32, Layout::contiguous},
     kBytes{Type::u8, Layout::contiguous}, kIndices{Type::index, Layout::contiguous};
 
-/// A result on its way: in the array that the caller gave as out=, or in new memory. Absent when nobody wants it.
+/// A result: in the array that the caller gave as out=, or in new memory. Absent if it is not needed.
 struct Result {
   Tensor tensor;
   Block block;
@@ -55,13 +55,13 @@ class Call {
   std::string_view op() const { return op_; }
   void set_framework(Framework f) { framework_ = f; }
   Framework framework() const { return framework_; }
-  /// Where the arguments so far lie, and the results will.
+  /// The device of the arguments so far, and of the results.
   Device device() const { return device_; }
   void set_device(Device d) { device_ = d; }
-  /// GPU: where ops find the step parameters.
+  /// GPU: memory from which ops read the step parameters.
   void set_params(StepParams* mirror) { mirror_ = mirror; }
 
-  /// The argument as a view. Throws TypeError or Error in words unless it has that form.
+  /// The argument as a view. Throws TypeError or Error unless it has that form.
   View in(const char* name, nb::handle object, Form form = kRows);
   /// The same, absent for None.
   View in_or_absent(const char* name, nb::handle object, Form form = kRows);
@@ -76,14 +76,14 @@ class Call {
   Result out_if(bool needed, const char* name, nb::handle object, const Spec& spec, Layout layout = Layout::rows) {
     return needed ? out(name, object, spec, {}, {}, layout) : Result();
   }
-  /// One number a row: kernels write them one after the other.
+  /// One number per row, contiguous.
   Result statistic_if(bool needed, const char* name, nb::handle object, const Spec& spec) {
     return out_if(needed, name, object, spec, Layout::contiguous);
   }
-  /// Working memory, valid until the call ends.
+  /// Scratch memory, valid until the call ends.
   Tensor scratch(const Spec& spec);
 
-  /// f(stream) with the GIL released: on the pool, or queued on the GPU's current stream.
+  /// Runs f(stream) with the GIL released: on the pool, or queued on the GPU's current stream.
   template <class F> void run(F&& f) {
 #if HPCDL_CUDA
     if (device_.is_cuda()) {
@@ -98,7 +98,7 @@ class Call {
     f(stream);
   }
 
-  /// The result as an object of the framework of the first argument, or the array that was given. None when absent.
+  /// The result as an object of the framework of the first argument, or the given array. None if absent.
   nb::object give(Result& r) const;
   template <class... R> nb::object give_all(R&... r) const { return nb::make_tuple(give(r)...); }
 
@@ -111,7 +111,7 @@ class Call {
   Framework framework_;
   Device device_;
   StepParams* mirror_ = nullptr;
-  /// Made as they come: sixteen empty ones would cost more than the rest of a small call.
+  /// Constructed on demand: sixteen empty ones would cost more than the rest of a small call.
   union Slots {
     Slots() {}
     ~Slots() {}
@@ -124,7 +124,7 @@ class Call {
   std::size_t scratch_count_ = 0;
 };
 
-/// Throws unless `object` is None or holds `n` entries; entry i of it, None where it is None.
+/// Throws unless `object` is None or has `n` entries; returns entry i, or None.
 class Several {
  public:
   Several(std::string_view op, const char* name, nb::handle object, std::size_t n);
@@ -134,7 +134,7 @@ class Several {
   nb::object items_;
 };
 
-/// Which gradients are wanted: all, or those whose flag in `needs` is true.
+/// The gradients to compute: all, or those whose flag in `needs` is true.
 class Needs {
  public:
   Needs(std::string_view op, nb::handle needs, std::size_t n);

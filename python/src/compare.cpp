@@ -1,4 +1,4 @@
-// What `hpcdl.bench` stands on: the lab's protocol over Python calls, and the lab's cases as arrays that other
+// The basis of `hpcdl.bench`: the lab's protocol for Python calls, and the lab's cases as arrays that other
 // libraries can compute on.
 
 #include <nanobind/nanobind.h>
@@ -38,7 +38,7 @@ lab::Case find_case(const std::string& op, const std::string& shape, const std::
 
 Device device_from(const std::string& name) { return name == "cpu" ? Device::cpu() : device_from_name(name); }
 
-/// Which build of this module: choices of kernels go by numbers, which another build may give to others.
+/// Identifies the build of this module: choices of kernels are numbers, which may mean other kernels in another build.
 std::string build_name() {
   Dl_info module{};
   ::dladdr(reinterpret_cast<const void*>(&build_name), &module);
@@ -50,7 +50,7 @@ std::string build_name() {
   return fmt::format("python-{}-{:08x}", HPCDL_VERSION, lab::tune::hash_of("build", std::array{bytes, written}) >> 32);
 }
 
-/// One case of the lab with its memory; inputs and output are arrays on it. On a GPU it runs on PyTorch's current
+/// A case of the lab with its memory, on which inputs and output are arrays. On a GPU it runs on PyTorch's current
 /// stream.
 class BenchCase {
  public:
@@ -65,7 +65,7 @@ class BenchCase {
     if (device_.is_cuda()) {
       GpuTurn turn(framework_from_name("torch"), device_, reinterpret_cast<StepParams*>(mirror_.data()));
       const nb::gil_scoped_release released;
-      return run_.executable().run(turn.stream());  // the step parameters are there since the case was made
+      return run_.executable().run(turn.stream());  // the step parameters were copied when the case was made
     }
 #endif
     const nb::gil_scoped_release released;
@@ -73,8 +73,8 @@ class BenchCase {
     Stream stream(turn.pool());
     run_.run(stream);
   }
-  /// As `hpcdl bench --tune full`: the choices that it asks for and nobody has measured with this build are, in
-  /// `seconds` at most.
+  /// Like `hpcdl bench --tune full`: measures the choices that it needs and that are not known for this build, in
+  /// at most `seconds`.
   void tune(double seconds) const {
     if (!device_.is_cuda()) return;
     const nb::gil_scoped_release released;
@@ -194,7 +194,7 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
   require(!streaming || (aligned(x) && aligned(y)), "copy",
           "a streaming copy needs arrays that begin at a multiple of 64 bytes");
   call.run([&](Stream& s) {
-    constexpr std::int64_t kBlock = 768;  // bytes: half of what cpu::sweep() wants multiples of
+    constexpr std::int64_t kBlock = 768;  // bytes: half of the unit of cpu::sweep()
     const std::int64_t blocks = x.bytes() / kBlock, rest = x.bytes() % kBlock;
     parallel_for(s.pool(), blocks, 128, [&](std::int64_t b, std::int64_t e) {
       std::byte* to = y.ptr<std::byte>() + b * kBlock;
@@ -236,7 +236,7 @@ void bind_compare(nb::module_& m) {
         for (const auto& f : lab::case_families()) out.append(nb::make_tuple(f.op, f.dims));
         return out;
       },
-      "(op, what the numbers of its shape are) of every kind of case.");
+      "(op, meaning of the numbers of its shape) of every kind of case.");
   m.def("_copy", copy, nb::arg("dst"), nb::arg("src"), nb::arg("streaming"), "hpcdl.bench.copy().");
   m.def("_compare", compare_sides, nb::arg("sides"), nb::arg("options"), nb::arg("device"),
         "hpcdl.bench.compare() with JSON in and out.");

@@ -1,5 +1,5 @@
 #pragma once
-// The binary interface of DLPack 1.x (dmlc/dlpack), as far as it is needed here: how frameworks hand tensors to each
+// The binary interface of DLPack 1.x (dmlc/dlpack), as far as it is needed here: how frameworks pass tensors to each
 // other, and the function table through which a framework does so without running Python code.
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Tensor {
   std::uint64_t byte_offset;
 };
 
-/// Before 1.0: capsules named "dltensor".
+/// Before version 1.0: capsules named "dltensor".
 struct Managed {
   Tensor tensor;
   void* context;
@@ -49,7 +49,7 @@ struct ManagedVersioned {
   Tensor tensor;
 };
 
-/// What the capsule `type.__dlpack_c_exchange_api__`, named "dlpack_exchange_api", points to. Functions return 0, or -1
+/// The table in the capsule `type.__dlpack_c_exchange_api__`, named "dlpack_exchange_api". Functions return 0, or -1
 /// with a Python error set.
 struct ExchangeApi {
   Version version;

@@ -15,7 +15,7 @@ namespace {
 
 struct Files {
   Files(io::TensorFolder opened, Framework f) : folder(std::move(opened)), framework(f) {}
-  Files(Files&&) = default;  // a vector of files calls itself copyable, but is not
+  Files(Files&&) = default;  // a vector of files claims to be copyable, but is not
   io::TensorFolder folder;
   Framework framework;
 };
@@ -28,8 +28,8 @@ void open(Files* self, const io::fs::path& path, nb::handle framework) {
     const nb::gil_scoped_release released;
     return io::TensorFolder::open(path);
   }();
-  // PyTorch knows no read-only tensors. The mapping is private: made writable, a write changes a copy of the page and
-  // neither faults nor reaches the file.
+  // PyTorch has no read-only tensors. The mapping is private: if it is writable, a write changes a copy of the page and
+  // neither faults nor changes the file.
   if (f.kind != Framework::Kind::numpy)
     for (const auto& shard : folder.shards())
       if (shard.file().size() > 0)

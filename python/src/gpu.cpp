@@ -23,14 +23,14 @@ void* current_queue(const Framework& f, Device device) {
       nb::cast<std::uintptr_t>((*current)(static_cast<int>(device.index)).attr("cuda_stream")));
 }
 
-/// GPU calls start no threads: what they do on the host is done by the caller.
+/// GPU calls start no threads: their host work is done by the caller.
 Pool& callers_pool() {
   static Pool* pool = new Pool(1);
   return *pool;
 }
 #endif
 
-/// Objects of PyTorch that results are made of, found once.
+/// PyTorch objects that make results, looked up once.
 struct Torch {
   nb::object empty_strided, device_class, dtypes[kDTypeCount];
   std::array<nb::object, 16> devices;

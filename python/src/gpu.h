@@ -1,5 +1,5 @@
 #pragma once
-// Calls on a GPU: the queue that is current for the arrays' library, and memory from its allocator. Nothing here waits,
+// Calls on a GPU: the current stream of the arrays' library, and memory from its allocator. Nothing here waits,
 // so calls may be captured into the library's graphs.
 
 #include "hpcdl/core/stream.h"
@@ -8,7 +8,7 @@
 namespace hpcdl::python {
 
 #if HPCDL_CUDA
-/// The stream that `framework` queues on now, with its device as the thread's own while this lives. Made and destroyed
+/// The current stream of `framework`; makes its device the current one for its lifetime. Made and destroyed
 /// with the GIL held. `mirror`: step parameters on that device, for ops that read them.
 class GpuTurn {
  public:
@@ -19,12 +19,12 @@ class GpuTurn {
   Stream& stream() { return stream_; }
 
  private:
-  int before_ = -1;  // -1: nothing to give back
+  int before_ = -1;  // -1: nothing to restore
   Stream stream_;
 };
 #endif
 
-/// A new array of `framework` on a GPU, not zeroed, and where it lies.
+/// A new array of `framework` on a GPU, not zeroed, and its address.
 nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec,
                      const Shape& strides, Tensor& place);
 

@@ -23,7 +23,7 @@ constexpr Form kScales{Type::floating, Layout::contiguous};
 struct Int4Weight {
   quant::Int4Matrix own;
   std::array<nb::object, 3> given;
-  std::array<OwnedTensor, 2> copies;  // scale and offset, where they were given as float32 or row by row
+  std::array<OwnedTensor, 2> copies;  // scale and offset, if they were given as float32 or row by row
   int4::Weight w;
   Framework framework;
   quant::Int4Error error;
@@ -42,7 +42,7 @@ struct Int4Weight {
 Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset, bool tiled = true);
 
 #if HPCDL_CUDA
-/// On the GPU where w lies. What it costs in accuracy stays there, too, until somebody asks.
+/// On the GPU of w. The errors stay there, too, until they are read.
 Int4Weight quantize_there(Call& call, const View& w, const quant::Int4Options& o) {
   const auto n = w[0], k = w[1];
   Result packed = call.out("packed", nb::none(), int4::packed_spec(n, k)),
@@ -74,7 +74,7 @@ Int4Weight quantize(nb::handle w, nb::handle group, nb::handle symmetric, nb::ha
   return r;
 }
 
-/// Scales row by row in the order of the kernels (int4_layout.h), by PyTorch on the device where they lie.
+/// Brings scales from rows to the order of the kernels (int4_layout.h), by PyTorch on their device.
 nb::object tiled_there(nb::handle scale) {
   const auto n = nb::cast<std::int64_t>(scale.attr("shape")[0]), whole = n / int4::kTileRows * int4::kTileRows;
   const nb::object tiles = scale.attr("narrow")(0, 0, whole)
@@ -85,7 +85,7 @@ nb::object tiled_there(nb::handle scale) {
   return nb::module_::import_("torch").attr("cat")(nb::make_tuple(tiles, rest)).attr("reshape")(scale.attr("shape"));
 }
 
-/// The same on the CPU, rounded to bfloat16 where they are float32.
+/// The same on the CPU, rounded to bfloat16 if they are float32.
 void tile_scales(const Tensor& to, const View& from) {
   const std::int64_t n = from[0], groups = from[1];
   bf16* out = to.ptr<bf16>();
@@ -97,7 +97,7 @@ void tile_scales(const Tensor& to, const View& from) {
       }
 }
 
-/// Scales as the kernels read them. In tiles: bfloat16 in place, float32 (NumPy has no bfloat16) rounded to it.
+/// Scales in the form that kernels read. In tiles: bfloat16 in place, float32 (NumPy has no bfloat16) rounded to it.
 View scales(Call& call, const char* name, nb::handle object, bool tiled, nb::object& keep, OwnedTensor& copy) {
   View v = call.in(name, object, kScales);
   require(v.rank() == 2, call.op(), "{} must be (N, K/G), got {}", name, to_string(v.spec()));
@@ -131,7 +131,7 @@ void make_weight(Int4Weight* self, nb::handle packed, nb::handle scale, nb::hand
   new (self) Int4Weight(weight_of(packed, scale, offset, flag("Int4Weight", "tiled", tiled)));
 }
 
-/// A copy in the memory of another of PyTorch's devices.
+/// A copy on another PyTorch device.
 Int4Weight moved(const Int4Weight& w, nb::handle device) {
   require_type(w.framework.torch, "Int4Weight", "to() is for weights made of PyTorch tensors");
   const auto part = [&](const View& v) {  // w outlives the copy
@@ -145,7 +145,7 @@ Int4Weight moved(const Int4Weight& w, nb::handle device) {
   return r;
 }
 
-/// Waits for what is queued, so that whoever wrote the parts is done.
+/// Waits for queued work, so that the parts are complete.
 nb::object freeze(nb::handle self) {
   auto& w = *nb::inst_ptr<Int4Weight>(self);
 #if HPCDL_CUDA
@@ -162,7 +162,7 @@ nb::object freeze(nb::handle self) {
 nb::object part(nb::handle self, const View& v, bool scale) {
   const auto& w = *nb::inst_ptr<Int4Weight>(self);
   if (!v) return nb::none();
-  if (scale && w.framework.kind == Framework::Kind::numpy) {  // no bfloat16 there: exact in float32
+  if (scale && w.framework.kind == Framework::Kind::numpy) {  // NumPy has no bfloat16: exact in float32
     Block wide(4 * v.size());
     const Tensor t(wide.data(), {v.shape(), DType::f32});
     for (std::int64_t i = 0; i < v.size(); ++i) t.ptr<float>()[i] = v.ptr<bf16>()[i];
@@ -177,7 +177,7 @@ void require_together(std::string_view op, Device x, const Int4Weight& w) {
          device_name(w.w.packed.device()));
 }
 
-/// The host's code on the pool, or the GPU's on its stream.
+/// Runs host code on the pool, or GPU code on its stream.
 template <class Cpu, class Gpu> void run_either(Call& call, Cpu&& cpu, [[maybe_unused]] Gpu&& gpu) {
   call.run([&](Stream& s) {
 #if HPCDL_CUDA
@@ -319,7 +319,7 @@ error. ValueError if a weight is NaN or infinite; on a GPU its group becomes NaN
         anything("out") = nb::none(),
         nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "
                 "None) -> typing.Any"),
-        "The matrix (N, K) that the 4-bit weights stand for. dtype: float32 or bfloat16.");
+        "The matrix (N, K) that the 4-bit weights represent. dtype: float32 or bfloat16.");
   m.def("int4_matmul", matmul, anything("x"), anything("weight"), anything("bias") = nb::none(), nb::kw_only(),
         anything("residual") = nb::none(), anything("activation") = "none", anything("exact") = false,
         anything("out") = nb::none(),

@@ -1,4 +1,4 @@
-// Matrix products with what follows them, and the two-layer perceptron.
+// Matrix products with their epilogues, and the two-layer perceptron.
 
 #include "hpcdl/ops/linear/linear.h"
 
@@ -39,7 +39,8 @@ nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bi
   const PackedWeight* packed = packed_weight(call, keep, weight);
   const View v = call.in("x", x), w = packed ? View() : call.in("weight", weight);
   if (packed && v.device().is_cuda()) [[unlikely]]
-    fail(call.op(), "x is on {} and the weight packed for the CPU: pass the weight itself", device_name(v.device()));
+    fail(call.op(), "x is on {}, but the weight is packed for the CPU: pass the weight itself",
+         device_name(v.device()));
   const View b = call.in_or_absent("bias", bias, kContiguous), r = call.in_or_absent("residual", residual);
   const Spec spec = packed ? linear_spec(v.spec(), *packed, b.spec(), r.spec())
                            : linear_spec(call.op(), v.spec(), w.spec(), b.spec(), r.spec(), a);
@@ -75,7 +76,7 @@ nb::object linear_backward(nb::handle dy, nb::handle x, nb::handle weight, nb::h
   const Spec spec = linear_spec(call.op(), v.spec(), w.spec(), b.spec(), {}, a);
   require_spec(call.op(), "dy", g.spec(), spec);
   require(active == static_cast<bool>(pre), call.op(),
-          "pass z of linear_forward if there is an activation, and only then");
+          "pass z of linear_forward if and only if there is an activation");
   if (active) require_spec(call.op(), "z", pre.spec(), spec);
   Result dx = call.out_if(need[0], "out[0]", outs[0], v.spec()), dw = call.out_if(need[1], "out[1]", outs[1], w.spec());
   Result db = call.out_if(need[2] && b, "out[2]", outs[2], b.spec());

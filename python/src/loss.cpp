@@ -16,11 +16,11 @@ bool is_mean(std::string_view op, nb::handle reduction) {
   return choose(op, "reduction", reduction, {"mean", "sum"}) == 0;
 }
 
-/// Targets as the kernels read them: i32, negative where ignored. Converted only when they are not so already. On a CPU
-/// a target outside the vocabulary is an error; on a GPU, where nobody waits to look, it makes the loss NaN.
+/// Targets in the form that kernels read: i32, negative if ignored. Converted only if necessary. On a CPU
+/// a target outside the vocabulary is an error; on a GPU, where calls do not wait to check, it makes the loss NaN.
 struct Targets {
   View view;
-  std::int64_t valid = 0;  // known on a CPU alone
+  std::int64_t valid = 0;  // known only on a CPU
 
   Targets(Call& call, nb::handle object, const View& logits, nb::handle ignore_index) {
     const auto ignore = integer(call.op(), "ignore_index", ignore_index);
@@ -49,7 +49,7 @@ struct Targets {
   }
 };
 
-/// What one unit of the loss's gradient is worth: 1 for a sum, 1 / valid rows for a mean. Without valid rows a mean is
+/// The factor for the gradient of the loss: 1 for a sum, 1 / valid rows for a mean. Without valid rows a mean is
 /// NaN, as in PyTorch, but its gradient is 0.
 float share(bool mean, std::int64_t valid) {
   return !mean ? 1.0f : valid > 0 ? 1.0f / static_cast<float>(valid) : 0.0f;
@@ -77,12 +77,13 @@ struct Loss {
   }
 };
 
-/// The gradient of the loss, as the op wants it: one f32 where the logits are.
+/// The gradient of the loss, as the op needs it: one f32 on the device of the logits.
 class LossGradient {
  public:
   /// dloss: a number or a float32 array of one element.
   LossGradient(Call& call, nb::handle dloss) : device_(call.device()) {
-    if (PyFloat_Check(dloss.ptr()) || PyLong_Check(dloss.ptr())) {  // a tensor could be cast, too, by waiting for it
+    if (PyFloat_Check(dloss.ptr()) ||
+        PyLong_Check(dloss.ptr())) {  // a tensor could also be cast, but only by waiting for it
       value_ = number(call.op(), "dloss", dloss);
     } else {
       given_ = call.in("dloss", dloss, kF32);

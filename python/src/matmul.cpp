@@ -32,7 +32,7 @@ struct Operands {
     }
   }
   bool c_is_row() const { return c && c.rank() == 1 && d.shape.rank() != 1; }
-  /// B as linear() takes a weight: (K, N) in rows, or the same memory as (N, K).
+  /// B in the form of a weight of linear(): (K, N) in rows, or the same memory as (N, K).
   View weight() const {
     return b_transposed ? View(b.data(), {{b[1], b[0]}, b.dtype()}, Shape{b.strides()[1], 1}, b.device()) : b;
   }
@@ -105,7 +105,7 @@ nb::object matmul_add_relu_backward(nb::handle dd, nb::handle a, nb::handle b, n
               : Result();
   Result dc = call.out_if(need[2] && o.c, "out[2]", outs[2], o.c.spec());
   const bool row = o.c_is_row();
-  // The gradient of relu goes where dc goes, when that has the shape of D.
+  // The gradient of relu is written to dc, if that has the shape of D.
   const Tensor dz = dc && !row ? dc.tensor : call.scratch(o.d);
   Tensor dw = db;
   if (db && !o.b_transposed) require(db.tensor.rows_are_uniform(), call.op(), "out[1] must be stored by rows, as b is");

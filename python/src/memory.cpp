@@ -16,10 +16,10 @@
 namespace hpcdl::python {
 namespace {
 
-constexpr std::int64_t kSmall = 64 << 10;  // below: malloc is quick and does not return pages
+constexpr std::int64_t kSmall = 64 << 10;  // below this size, malloc is fast and does not return pages
 constexpr std::int64_t kAlign = 64;
 
-/// Eight sizes between powers of two: at most an eighth is wasted, and near sizes find each other's blocks.
+/// Eight sizes between powers of two: at most an eighth is wasted, and similar sizes share blocks.
 std::int64_t size_class(std::int64_t bytes) {
   if (bytes <= kSmall) return (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
   const std::int64_t step = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(bytes - 1))) / 8;
@@ -34,7 +34,7 @@ struct Cache {
 
   Cache() {
     limit = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE) / 8;
-    // A fork waits for the moment nobody is inside, so that the child finds whole lists and a free lock.
+    // A fork waits until no thread is inside, so that the child has consistent lists and a free lock.
     pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); }, [] { get().mutex.unlock(); });
   }
   /// Never destroyed: frameworks free tensors until the very end of the process.
@@ -60,7 +60,7 @@ struct Cache {
   }
 
   void give(std::byte* p, std::int64_t bytes) {
-    Buffer b;  // freed after the lock, when there is no room
+    Buffer b;  // freed after the lock, if there is no room
     const std::lock_guard lock(mutex);
     auto node = used.extract(p);
     b = std::move(node.mapped());

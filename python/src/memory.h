@@ -1,6 +1,6 @@
 #pragma once
-// Memory of results and scratch. Blocks that are given back are kept and handed out again: touching fresh pages is
-// several times slower than the kernels that fill them, and Python code frees and asks for the same sizes over and
+// Memory of results and scratch. Freed blocks are kept and reused: touching fresh pages is
+// several times slower than the kernels that fill them, and Python code frees and requests the same sizes over and
 // over.
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class Block {
   std::int64_t bytes_ = 0;  // of the size class
 };
 
-/// Bytes that are kept for later now, and at most.
+/// Bytes that are kept for later: now, and at most.
 std::int64_t cached_bytes();
 std::int64_t cache_limit();
 void set_cache_limit(std::int64_t bytes);

@@ -68,13 +68,14 @@ void translate_errors() {
       PyErr_SetString(PyExc_TypeError, e.what());
     } catch (const Error& e) {
       const bool of_device =
-          std::string_view(e.what()).starts_with("[cuda]");  // what the driver says is nobody's argument
+          std::string_view(e.what()).starts_with("[cuda]");  // errors of the driver do not concern an argument
       PyErr_SetString(of_device ? PyExc_RuntimeError : PyExc_ValueError, e.what());
     }
   });
 }
 
-/// Gives a type of nanobind's an attribute. Its types take none from Python, so it goes into the dictionary of the type.
+/// Adds an attribute to a type of nanobind. Its types do not accept attributes from Python, so it is written to
+/// the type's dictionary.
 void set_signature(nb::handle type, nb::handle property) {
   auto* python_type = reinterpret_cast<PyTypeObject*>(type.ptr());
   if (!PyType_Check(type.ptr())) throw nb::type_error("expected a type");
@@ -88,7 +89,8 @@ void set_signature(nb::handle type, nb::handle property) {
 
 NB_MODULE(_hpcdl, m) {
   using namespace hpcdl::python;
-  nb::set_leak_warnings(false);  // what a thread or a traceback holds at the end of a program is no leak of ours
+  nb::set_leak_warnings(
+      false);  // objects that a thread or a traceback holds at the end of a program are not leaks of this module
   translate_errors();
   m.attr("__version__") = HPCDL_VERSION;
   m.attr("Array") = nb::type_var("Array");

@@ -103,7 +103,7 @@ x; may be x itself.)");
         anything("out") = nb::none(),
         nb::sig(
             "def gelu_backward(dy: Array, x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
-        "Gradient of gelu for x. All like x.");
+        "Gradient of gelu for x. All tensors are like x.");
   m.def(
       "bias_gelu", bias_gelu, anything("x"), anything("bias"), nb::kw_only(), anything("approximate") = "none",
       anything("out") = nb::none(),

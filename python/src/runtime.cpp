@@ -13,8 +13,8 @@ struct Runtime {
   int wanted = 0;
 
   Runtime() {
-    // The threads of a pool do not survive a fork: a fork waits for the running call, and the child starts a pool of
-    // its own when it needs one. The old pool's object stays behind, as its threads cannot be joined there.
+    // The threads of a pool do not survive a fork: a fork waits for the running call, and the child starts its own
+    // pool when it needs one. The old pool object is leaked, because its threads cannot be joined there.
     pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); },
                    [] {
                      static_cast<void>(get().pool.release());

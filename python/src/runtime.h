@@ -11,7 +11,7 @@ int threads();
 /// 0: as many as this process may use (affinity, cgroup quota, OMP_NUM_THREADS, HPCDL_THREADS).
 void set_threads(int n);
 
-/// A turn on the pool. Not to be taken with the GIL held: whoever has the turn may want the GIL back.
+/// A turn on the pool. Must not be taken with the GIL held, because the thread that has the turn may need the GIL.
 class Turn {
  public:
   Turn();

@@ -4,7 +4,7 @@
 
 namespace hpcdl::python {
 
-/// What Python calls a TypeError: the wrong kind of object or element type. Every other Error becomes a ValueError.
+/// Becomes a TypeError in Python: the wrong kind of object or element type. Every other Error becomes a ValueError.
 class TypeError : public Error {
  public:
   using Error::Error;

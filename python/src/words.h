@@ -11,7 +11,7 @@
 
 namespace hpcdl::python {
 
-/// Place of the word `argument` in `words`; throws, naming them all, when it is none of them.
+/// Index of the word `argument` in `words`; throws an error that names them all if it is none of them.
 inline int choose(std::string_view op, std::string_view name, nanobind::handle argument,
                   std::initializer_list<std::string_view> words) {
   Py_ssize_t length = 0;

@@ -1,4 +1,4 @@
-"""What the tests share: skipping, comparing with tolerances that follow from data type and length of the reduction."""
+"""Shared by the tests: skipping, and comparing with tolerances from the data type and the length of the reduction."""
 
 import sys
 import unittest

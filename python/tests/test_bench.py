@@ -1,4 +1,4 @@
-"""hpcdl.bench: the protocol over Python calls, and the cases that `hpcdl bench --vs torch` runs. No time is judged here."""
+"""hpcdl.bench: the protocol over Python calls, and the cases that `hpcdl bench --vs torch` runs. Times are not checked."""
 
 import json
 import pathlib
@@ -64,7 +64,7 @@ class TestCompare(Case):
         self.raises(KeyError, "of the call", bench.compare, {"a": broken}, rounds=3)
 
     def test_copy(self):
-        lines = lambda: (a := np.zeros(4112, np.float32))[-a.ctypes.data // 4 % 16 :][:4096]  # streaming stores want whole cache lines
+        lines = lambda: (a := np.zeros(4112, np.float32))[-a.ctypes.data // 4 % 16 :][:4096]  # streaming stores need whole cache lines
         x, y = lines(), lines()
         x[:] = range(4096)
         for streaming in (False, True):
@@ -86,7 +86,7 @@ class TestCases(Case):
                     except ValueError:
                         self.assertTrue(backward or op in TRAINING_ONLY, op)
                         continue
-                    peer = _bench_torch.counterpart(case, op, SHAPES[dims], dtype, backward)  # raises where results differ
+                    peer = _bench_torch.counterpart(case, op, SHAPES[dims], dtype, backward)  # raises if results differ
                     if isinstance(peer, str):
                         without.add(f"{op} {dtype}")
                     else:
@@ -112,7 +112,7 @@ class TestCases(Case):
             a = json.loads(answer.read_text())
         self.assertIn("--device cuda", a["missing"]["triton"])
         self.assertEqual(a["peers"]["torch"]["threads"], 2)
-        self.assertIn("MALLOC_TRIM_THRESHOLD_", a["peers"]["torch"]["environment"])  # restarted where PyTorch is fastest
+        self.assertIn("MALLOC_TRIM_THRESHOLD_", a["peers"]["torch"]["environment"])  # restarted in the environment in which PyTorch is fastest
         self.assertEqual(list(a["cases"][0]["ratios"]), ["torch"])
         self.assertLess(a["cases"][0]["differences"]["torch"], 1e-5)
         self.assertIn("torch", a["cases"][1]["missing"])

@@ -1,5 +1,5 @@
-"""What calls on CUDA tensors promise besides their results: no waiting, the current stream, PyTorch's allocator, graphs, and
-plain words for what cannot be.
+"""Guarantees of calls on CUDA tensors besides their results: no waiting, the current stream, PyTorch's allocator, graphs, and
+clear errors.
 """
 
 import unittest
@@ -53,7 +53,7 @@ def calls():
 
 class Streams(Case):
     def test_current_stream(self):
-        """Behind what is queued on a busy stream, and not on the default one, which would read y too early."""
+        """After the queued work of a busy stream, and not on the default one, which would read y too early."""
         x, side = rand(64, 64), torch.cuda.Stream()
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
@@ -173,7 +173,7 @@ class Quantize(Case):
 
 
     def test_frozen_weights_multiply_to_the_same_bits(self):
-        """Each layer reads what the kernel in front of it writes, alone and in a graph."""
+        """Each layer reads the output of the previous kernel, alone and in a graph."""
         layers = [hpcdl.int4_quantize(rand(256, 256) / 16, group=64) for _ in range(6)]
 
         def chain(x):

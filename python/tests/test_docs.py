@@ -1,4 +1,4 @@
-"""Runs every block of docs/python.md, in order. Where a block sets `want`, it is compared with `y`."""
+"""Runs every block of docs/python.md, in order. If a block sets `want`, it is compared with `y`."""
 
 import contextlib
 import io

@@ -82,7 +82,7 @@ class Files(Case):
         self.assertEqual((f["b"].dtype, f["i"].dtype, f["none"].shape), (torch.bfloat16, torch.int64, (0, 3)))
         self.assertEqual(f["a"].data_ptr(), f["a"].data_ptr())
         a = f["a"]
-        a[0, 0] = 99  # PyTorch knows no read-only tensors: neither a fault nor a changed file
+        a[0, 0] = 99  # PyTorch has no read-only tensors: neither a fault nor a changed file
         self.assertEqual(self.path.read_bytes(), before)
         del f
         gc.collect()

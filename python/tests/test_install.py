@@ -1,4 +1,4 @@
-"""`pip install .` into a fresh environment, and a call of what it installed, on arrays of the standard library."""
+"""`pip install .` into a fresh environment, and calls of the installed module on arrays of the standard library."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ print(hpcdl.__version__, hpcdl.instruction_set(), folder)
 class Install(unittest.TestCase):
     def test_pip_install(self):
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-        env.setdefault("HPCDL_CUDA", "0")  # the kernels of a GPU take minutes; HPCDL_CUDA=1 tries them as well
+        env.setdefault("HPCDL_CUDA", "0")  # compiling GPU kernels takes minutes; HPCDL_CUDA=1 includes them
         folder = tempfile.mkdtemp(prefix="hpcdl-pip-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         run = lambda *command: subprocess.run(
@@ -40,7 +40,7 @@ class Install(unittest.TestCase):
         if tools.returncode:
             print("skipped: the package index is out of reach\n" + tools.stderr[-500:])
             sys.exit(77)
-        # The compiler by the name that the build of the tests uses: ccache tells c++ from g++.
+        # The compiler by the name that the build of the tests uses, because ccache distinguishes c++ and g++.
         compiler = os.environ.get("HPCDL_CXX", "c++")
         installed = run(*pip, str(ROOT), "--config-settings", f"cmake.define.CMAKE_CXX_COMPILER={compiler}")
         self.assertEqual(installed.returncode, 0, (installed.stdout + installed.stderr)[-6000:])

@@ -27,7 +27,7 @@ class Int4(Case):
                 q = hpcdl.int4_quantize(w, group=group, symmetric=symmetric, search=False)
                 self.assertEqual((q.shape, q.group, q.symmetric), ((33, 128), group, symmetric))
                 dense = hpcdl.int4_dequantize(q)
-                # Every weight is off by at most half a step (and the rounding of the scale to bfloat16).
+                # The error of every weight is at most half a step (and the rounding of the scale to bfloat16).
                 blocks, error = w.reshape(33, -1, group), np.abs(dense - w).reshape(33, -1, group)
                 span = np.abs(blocks).max(-1) / 7.5 if symmetric else np.ptp(blocks, -1) / 15
                 self.assertLessEqual((error.max(-1) / span).max(), 0.5 * 16 / 15 + 8 * 2.0**-8)

@@ -1,4 +1,4 @@
-"""What bench/gpu/ranks.py makes of the tokens per second that its sides report: no GPU is asked for."""
+"""How bench/gpu/ranks.py evaluates the tokens per second that its sides report; needs no GPU."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ ARGS = argparse.Namespace(bucket_mb=400, first_mb=160, rounds=3, steps=5, no_tor
 
 
 def bars(rates, counts, **args):
-    """The rows of train() by case, where each side reports its rate twice and something far off once: medians count. Also the commands."""
+    """The rows of train() by case, when each side reports its rate twice and an outlier once: medians count. Also the commands."""
     asked = {}
 
     def in_turns(commands, rounds, limit, torch):

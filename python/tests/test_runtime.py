@@ -1,4 +1,4 @@
-"""Memory, threads, forks: what surrounds a call."""
+"""Memory, threads and forks around calls."""
 
 import gc
 import os
@@ -126,7 +126,7 @@ class Threads(Case):
         self.assertEqual(wrong, [])
 
     def test_python_runs_while_a_kernel_does(self):
-        """Without the GIL released, the counter would stand still through each call."""
+        """If the GIL were not released, the counter would stop during each call."""
         hpcdl.set_threads(1)
         x = np.random.default_rng(0).standard_normal((1200, 1200)).astype(np.float32)
         counts, stop, seen = [0], threading.Event(), []
@@ -216,7 +216,7 @@ class Module(Case):
         program = (
             "import hpcdl, numpy, threading, time\n"
             "packed = hpcdl.pack_linear(numpy.ones((4, 4), 'f'))\n"
-            "threading.Thread(target=lambda: time.sleep(100), daemon=True).start()\n"  # keeps what it sees
+            "threading.Thread(target=lambda: time.sleep(100), daemon=True).start()\n"  # keeps its references
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -1,4 +1,4 @@
-"""inspect.signature() of everything that the package offers."""
+"""inspect.signature() of all functions of the package."""
 
 import inspect
 import unittest

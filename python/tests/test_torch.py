@@ -1,4 +1,4 @@
-"""hpcdl.torch against PyTorch: values, gradients, bfloat16, strides, and what it does with tensors it cannot take."""
+"""hpcdl.torch against PyTorch: values, gradients, bfloat16, strides, and errors for unsupported tensors."""
 
 import copy
 import unittest
@@ -24,7 +24,7 @@ def rand(*shape, dtype=torch.float32, grad=True):
 
 
 class OnGpu:
-    """The tests of a class once more with CUDA tensors."""
+    """Repeats the tests of a class with CUDA tensors."""
 
     def setUp(self):
         global DEVICE
@@ -155,7 +155,7 @@ class Autograd(Case):
         self.agree(lambda x, w: ht.linear(x, w), F.linear, [rand(5, 24), rand(10, 24)], 24)
 
     def test_packed_linear(self):
-        x, w, b = torch.randn(9, 40), torch.randn(20, 40), torch.randn(20)  # on the CPU alone
+        x, w, b = torch.randn(9, 40), torch.randn(20, 40), torch.randn(20)  # only on the CPU
         for dtype in (torch.float32, torch.bfloat16):
             for weight in (w, w.to(dtype)):
                 packed = hpcdl.pack_linear(weight, dtype=dtype)
@@ -216,7 +216,7 @@ class Autograd(Case):
             )
 
     def test_attention_of_a_packed_qkv(self):
-        """What a GPT does: one linear, three slices, heads transposed, and back. Nothing is copied on the way."""
+        """As in a GPT: one linear, three slices, heads transposed, and back. Nothing is copied."""
 
         def block(attend):
             def f(qkv):
@@ -244,9 +244,9 @@ class Autograd(Case):
         self.raises(RuntimeError, "", torch.autograd.grad, g.sum(), x)
 
     def test_gradcheck(self):
-        """PyTorch's own checker, with steps fit for float32."""
+        """PyTorch's own checker, with steps for float32."""
         x, w, b = rand(3, 6), rand(6), rand(6)
-        warnings.filterwarnings("ignore", message="Input #")  # that these are not doubles
+        warnings.filterwarnings("ignore", message="Input #")  # warns that these are not doubles
         check = lambda f, *a: self.assertTrue(torch.autograd.gradcheck(f, a, eps=2e-2, atol=2e-2, rtol=2e-2))
         check(ht.softmax, x)
         check(ht.gelu, x)
@@ -344,7 +344,7 @@ class Optimizer(Case):
                 p.grad = torch.full_like(p, 0.1 * (i + 1))
                 o.step()
 
-        for dtype in (torch.float32, torch.bfloat16):  # torch casts what it loads to the type of the parameter
+        for dtype in (torch.float32, torch.bfloat16):  # torch casts loaded tensors to the type of the parameter
             torch.manual_seed(3)
             p = torch.randn(50, device=DEVICE).to(dtype)
             o = ht.AdamW([p], lr=1e-2)
@@ -373,14 +373,14 @@ class Int4(Case):
             self.close(dx, dy.double() @ dense, tolerance(dtype, 24))
             self.close(db, dy.double().sum((0, 1)), tolerance(dtype, 6))
             self.assertTrue(torch.equal(dr, dy))
-            one = [t[0, 0].detach().requires_grad_() for t in (x, r)]  # a row by itself
+            one = [t[0, 0].detach().requires_grad_() for t in (x, r)]  # a single row
             dx, db = torch.autograd.grad(ht.int4_matmul(one[0], w, b, residual=one[1], exact=True), (one[0], b), dy[0, 0])
             self.assertEqual((dx.shape, db.shape), ((64,), (24,)))
             self.assertTrue(torch.equal(db, dy[0, 0]))
 
     def test_arrays_that_are_no_tensors(self):
         x = rand(3, 5, grad=False).cpu().numpy()
-        self.assertTrue((ht.softmax(x) == hpcdl.softmax(x)).all())  # nothing here has a gradient
+        self.assertTrue((ht.softmax(x) == hpcdl.softmax(x)).all())  # without gradients
         self.raises(TypeError, r"\[softmax\] x must be a NumPy array", ht.softmax, [1.0])
 
     def test_parts_go_through_torch(self):
@@ -390,7 +390,7 @@ class Int4(Case):
             self.assertEqual(
                 (q.packed.dtype, q.scale.dtype, q.offset is None), (torch.uint8, torch.bfloat16, symmetric)
             )
-            again = hpcdl.Int4Weight(*(None if t is None else t.clone() for t in (q.packed, q.scale, q.offset)), tiled=True)  # lives on in it
+            again = hpcdl.Int4Weight(*(None if t is None else t.clone() for t in (q.packed, q.scale, q.offset)), tiled=True)  # keeps it alive
             x = rand(3, 128, grad=False)
             self.assertTrue(torch.equal(hpcdl.int4_matmul(x, q), hpcdl.int4_matmul(x, again)))
             dense = hpcdl.int4_dequantize(q, dtype=torch.bfloat16)

@@ -1,7 +1,7 @@
 """Every op over views of 3 to 6 dims with dims of one, gaps, expanded and transposed dims and negative steps.
 
-Whatever a view looks like, an op gives what it gives for a copy of it, or refuses it in words; `out=` writes the
-elements of the view and none beside them. A larger run: test_views.py cases=5000 seed=7 (views of each op)."""
+For any view, an op gives the same result as for a copy of it, or raises a clear error; `out=` writes the
+elements of the view and no others. A larger run: test_views.py cases=5000 seed=7 (views of each op)."""
 
 import sys
 import unittest
@@ -72,7 +72,7 @@ def view_of(shape):
 
 
 def ops():
-    """name: (shapes of inputs that may be views, shapes of results, function of inputs and out). Drawn anew each time."""
+    """name: (shapes of inputs that may be views, shapes of results, function of inputs and out). Drawn again each time."""
     top, c = lead(), int(rng.choice([1, 3, 8, 17, 130]))
     x, rows = (*top, c), top
     n, k = int(rng.choice([1, 5, 16])), c
@@ -158,7 +158,7 @@ class Views(Case):
     taken = refused = 0
 
     def call(self, f, inputs, out=None):
-        """The results, or None where the views are refused in words."""
+        """The results, or None if the views are refused with a clear error."""
         try:
             result = several(f(inputs, out))
         except ValueError as e:
@@ -175,7 +175,7 @@ class Views(Case):
     def try_op(self, name, make):
         for _ in range(CASES):
             shapes, results, f = make()[name]
-            # One input is a view at a time, or all: a refusal of one would hide the others.
+            # One input at a time is a view, or all: the refusal of one would hide the others.
             which = int(rng.integers(0, len(shapes) + 1))
             plain = [rng.standard_normal(s).astype(np.float32) for s in shapes]
             views = [view_of(s) if which in (i, len(shapes)) else p for i, (s, p) in enumerate(zip(shapes, plain))]
@@ -198,7 +198,7 @@ class Views(Case):
                 self.same(got, want, what)
                 self.same([view], [want[which]], what)
                 view[...] = 7
-            np.testing.assert_array_equal(memory, before, err_msg=what + ": memory beside it was written")
+            np.testing.assert_array_equal(memory, before, err_msg=what + ": memory next to it was written")
 
     def test_every_function_is_here(self):
         here = " ".join(ops()) + " attention_forward cross_entropy_forward cross_entropy_with_grad adamw"

@@ -100,7 +100,7 @@ TEST_F(Agreement, so_is_the_instruction_set) {
   expect_difference(train("export HPCDL_ISA=scalar;", ""), "the instruction set (HPCDL_ISA) is ");
 }
 
-TEST_F(Agreement, what_may_differ_by_rank_may) {
+TEST_F(Agreement, allowed_differences_between_ranks_are_accepted) {
   const auto r = train("", "--train.threads 2 --train.memory_limit 1G");
   EXPECT_EQ(r.code, 0) << r.err;
 }

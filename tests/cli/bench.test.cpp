@@ -98,7 +98,7 @@ TEST_F(BenchCli, writes_the_object_into_a_file_and_keeps_the_table_on_stdout) {
       << "how it was made cold is stated";
 }
 
-TEST_F(BenchCli, an_op_behind_json_is_no_file) {
+TEST_F(BenchCli, the_name_of_an_op_after_json_is_not_a_file) {
   const auto r = bench({"--shape", "64x256", "--forward", "--json", "relu"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(r.json().at("cases").size(), 2u);
@@ -135,7 +135,7 @@ std::string stand_in(const std::string& file, const std::string& does) {
   return file;
 }
 
-TEST_F(BenchCli, what_python_answers_becomes_part_of_the_result) {
+TEST_F(BenchCli, results_from_python_become_part_of_the_result) {
   const std::string answer =
       R"({"peers": {"torch": {"version": "9"}}, "missing": {"triton": "no CUDA device"}, "cases": [
     {"sides": {"hpcdl": {"median_ms": 1}, "torch": {"median_ms": 2}}, "ratios": {"torch": {"median": 2.0, "low": 1.9, "high": 2.1}}},
@@ -182,7 +182,7 @@ TEST_F(BenchCli, lists_without_timing) {
   EXPECT_EQ(static_cast<std::ptrdiff_t>(j.at("cases").size()), std::count(text.out.begin(), text.out.end(), '\n'));
 }
 
-TEST_F(BenchCli, whoever_reads_a_named_pipe_gets_the_object) {
+TEST_F(BenchCli, the_reader_of_a_named_pipe_gets_the_object) {
   const auto pipe = path("pipe"), read = path("read");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const auto line =
@@ -206,7 +206,7 @@ TEST_F(BenchCli, wrong_words_are_usage_errors) {
   expect(run({"bench", "softmax", "--rounds", "0"}), "--rounds");
 }
 
-TEST_F(BenchCli, what_cannot_end_well_is_told_before_anything_is_timed) {
+TEST_F(BenchCli, impossible_requests_are_refused_before_anything_is_timed) {
   const auto expect = [](const Result& r, const std::string& part) {
     EXPECT_EQ(r.code, 70) << r.err;
     EXPECT_EQ(r.out, "");

@@ -25,7 +25,7 @@ void expect_usage_error(const Result& r, const std::string& part) {
   EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
 }
 
-TEST(BenchRanks, one_collective_is_one_json_object) {
+TEST(bench_ranks, one_collective_is_one_json_object) {
   for (const char* what : {"all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
     for (const char* algorithm : {"auto", "shared"}) {
       const auto r = comm({"-n", "2", "--collective", what, "--algorithm", algorithm, "--bytes", "64K", "--json"});
@@ -40,7 +40,7 @@ TEST(BenchRanks, one_collective_is_one_json_object) {
     }
 }
 
-TEST(BenchRanks, bytes_are_those_of_whole_elements_for_each_rank) {
+TEST(bench_ranks, bytes_are_those_of_whole_elements_for_each_rank) {
   const auto bytes = [](const std::string& what, const std::string& asked) {
     return comm({"-n", "3", "--collective", what, "--algorithm", "shared", "--bytes", asked, "--json"})
         .json()
@@ -56,14 +56,14 @@ TEST(BenchRanks, bytes_are_those_of_whole_elements_for_each_rank) {
   EXPECT_EQ(sizes, (std::vector<int>{12, 60})) << "4 and 16 are both one element for each";
 }
 
-TEST(BenchRanks, the_table_compares_with_native_only_where_there_is_one) {
+TEST(bench_ranks, the_table_compares_with_native_only_where_there_is_one) {
   const auto r = comm({"-n", "2", "--bytes", "1K"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.out.find("all_reduce, 2 ranks on 1 host, threads, fp32"), std::string::npos) << r.out;
   EXPECT_EQ(r.out.find("as fast as native"), std::string::npos) << r.out;
 }
 
-TEST(BenchRanks, what_cannot_be_done_is_refused_with_what_can) {
+TEST(bench_ranks, an_impossible_choice_is_refused_with_the_possible_ones) {
   expect_usage_error(comm({"-n", "2", "--collective", "all_to_all", "--algorithm", "ring", "--bytes", "1K"}),
                      "no all_to_all by ring between 2 ranks on 1 host over threads: expected auto, pairwise, shared");
   expect_usage_error(comm({"-n", "2", "--collective", "allreduce"}), "did you mean 'all_reduce'");
@@ -73,12 +73,12 @@ TEST(BenchRanks, what_cannot_be_done_is_refused_with_what_can) {
                        std::string("there is only one rank: start several with mpirun -n 2 hpcdl bench ") + name);
 }
 
-TEST(BenchRanks, sizes_that_make_no_sweep_are_refused) {
+TEST(bench_ranks, sizes_that_make_no_sweep_are_refused) {
   expect_usage_error(comm({"-n", "2", "--min", "0.5"}), "0.5");  // no byte at all: four times that is no more
   expect_usage_error(comm({"-n", "2", "--min", "1M", "--max", "1K"}), "--min 1M is more than --max 1K");
 }
 
-TEST(BenchRanks, files_are_tried_before_anything_is_timed_and_a_single_size_is_drawn_too) {
+TEST(bench_ranks, files_are_tried_before_anything_is_timed_and_a_single_size_is_drawn_too) {
   for (const char* name : {"comm", "ddp", "tp"})
     for (const char* file : {"--svg", "--json"}) {
       if (std::string(name) == "tp" && std::string(file) == "--svg") continue;
@@ -98,7 +98,7 @@ const std::vector<std::string> kSmall = {"-n",        "2",  "--layers", "1",  "-
                                          "--context", "16", "--vocab",  "64", "--batch", "2",  "--rounds", "1",
                                          "--threads", "1",  "--json"};
 
-TEST(BenchRanks, ddp_tells_each_bucket_size_beside_waiting_and_beside_no_exchange) {
+TEST(bench_ranks, ddp_compares_bucket_sizes_with_waiting_and_with_no_exchange) {
   auto words = kSmall;
   words.insert(words.begin(), {"--buckets", "0.01,25"});
   const auto r = bench("ddp", words);
@@ -116,7 +116,7 @@ TEST(BenchRanks, ddp_tells_each_bucket_size_beside_waiting_and_beside_no_exchang
   }
 }
 
-TEST(BenchRanks, tp_counts_what_the_formulas_say) {
+TEST(bench_ranks, tp_counts_what_the_formulas_say) {
   const auto r = bench("tp", kSmall);
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = r.json();

@@ -193,7 +193,7 @@ TEST_F(Cli, convert_leaves_no_old_shards_and_takes_no_other_files) {
   EXPECT_TRUE(fs::exists(path("shards/thesis.txt")));
 }
 
-TEST_F(Cli, a_folder_that_exists_is_replaced_only_when_told) {
+TEST_F(Cli, an_existing_folder_is_replaced_only_with_force) {
   for (const char* verb : {"convert", "quantize"}) {
     const auto out = path(std::string("into-") + verb);
     fs::create_directory(out);
@@ -208,7 +208,7 @@ TEST_F(Cli, a_folder_that_exists_is_replaced_only_when_told) {
   }
 }
 
-TEST_F(Cli, numbers_that_are_none_are_told) {
+TEST_F(Cli, invalid_numbers_are_reported) {
   const auto files = io::TensorFolder::open(model());
   const auto with = [&](const std::string& name, float value) {
     fs::copy(model(), path(name));
@@ -370,7 +370,7 @@ TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
         {{"--mesh", "dp=0"}, "such as dp=8,tp=4, got \"dp=0\""},
         {{"--mesh", "tp=2.5"}, "such as dp=8,tp=4, got \"tp=2.5\""},
         {{"--mesh", "dp=2,tp"}, "such as dp=8,tp=4, got \"dp=2,tp\""},
-        {{"--mesh", "dp=2,dp=4"}, "dp is there twice"},
+        {{"--mesh", "dp=2,dp=4"}, "dp is given twice"},
         {{"--mesh", "tp=7"}, "are not divisible by tp 7"},
         {{"--generate", "0"}, "more than 0"}}) {
     auto all = words;
@@ -378,8 +378,8 @@ TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
     expect_error(run(all), 2, part);
   }
   expect_error(run({"inspect", path("run.toml"), "--program", "--generate", "99999"}), 70, "do not fit into");
-  expect_error(run({"inspect", path("run"), "--mesh", "dp=2"}), 2, "--mesh belongs to --program");
-  expect_error(run({"inspect", path("run"), "--generate", "2"}), 2, "--generate belongs to --program");
+  expect_error(run({"inspect", path("run"), "--mesh", "dp=2"}), 2, "--mesh is only for --program");
+  expect_error(run({"inspect", path("run"), "--generate", "2"}), 2, "--generate is only for --program");
 }
 
 TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
@@ -411,8 +411,8 @@ TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
   for (const auto& [words, part] :
        {std::pair<std::vector<std::string>, const char*>{{"--arch", "resnet18", "--program"}, "--program needs a path"},
         {{"--arch", "resnet18", "--check"}, "--check needs a path"},
-        {{path("run"), "--classes", "7"}, "--classes belongs to --arch"},
-        {{path("run"), "--stem", "imagenet"}, "--stem belongs to --arch"},
+        {{path("run"), "--classes", "7"}, "--classes is only for --arch"},
+        {{path("run"), "--stem", "imagenet"}, "--stem is only for --arch"},
         {{path("run"), "--program", "--check"}, "give only one of the two"}}) {
     auto all = words;
     all.insert(all.begin(), "inspect");
@@ -523,7 +523,7 @@ TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"train", "-c", path("unknown.toml"), "--out", path("x")}), 2, "steeps");
 }
 
-TEST_F(Cli, what_tokenize_would_not_heed_is_refused) {
+TEST_F(Cli, options_that_tokenize_would_ignore_are_refused) {
   const std::vector<std::string> use = {"tokenize", "--tokenizer", model()}, learn = {"tokenize", "--train"};
   const auto refused = [&](std::vector<std::string> words, const std::vector<std::string>& more,
                            const std::string& part) {
@@ -537,14 +537,14 @@ TEST_F(Cli, what_tokenize_would_not_heed_is_refused) {
   refused(learn, {"--layout", "nanogpt", "--out", path("x"), path("toy.txt")}, "--layout is for token files");
 }
 
-TEST_F(Cli, an_empty_value_takes_no_word_behind_it) {
+TEST_F(Cli, an_empty_value_does_not_take_the_next_word) {
   expect_error(train({"--out="}), 2, "no output folder");
   EXPECT_EQ(
       run({"generate", "--model", model(), "--prompt=", "--json", "--tokens", "3"}).json().at("prompt_ids").size(), 1u);
   EXPECT_EQ(train({"--data.tokenizer=", "--print-config"}).json().at("data").at("tokenizer"), "");
 }
 
-TEST_F(Cli, bad_models_are_told_apart) {
+TEST_F(Cli, bad_models_have_different_errors) {
   expect_error(run({"generate", "--model", path("none"), "--prompt", "x"}), 70, "none");
   fs::create_directories(path("empty"));
   expect_error(run({"generate", "--model", path("empty"), "--prompt", "x"}), 70, "config.json");
@@ -554,7 +554,7 @@ TEST_F(Cli, bad_models_are_told_apart) {
   expect_error(run({"logits", "--model", model(), "--tokens", "1,99999", "--out", path("x")}), 70, "99999");
 }
 
-TEST_F(Cli, bad_text_is_told_apart) {
+TEST_F(Cli, bad_texts_have_different_errors) {
   io::write_file_atomic(path("empty.txt"), "");
   io::write_file_atomic(path("bytes.txt"), "fine so far \xff\xfe not any more");
   const std::string out = path("text-run");
@@ -619,7 +619,7 @@ TEST_F(Cli, a_run_among_its_texts_goes_on) {
   EXPECT_EQ(made, 1) << "the text was another one";
 }
 
-TEST_F(Cli, folders_that_cannot_be_looked_at_are_told) {
+TEST_F(Cli, unreadable_folders_are_reported) {
   fs::create_symlink("loop", path("loop"));
   for (const std::vector<std::string>& words : {std::vector<std::string>{"quantize", "--model", model(), "--out"},
                                                 {"convert", "--model", model(), "--out"},
@@ -642,7 +642,7 @@ TEST_F(Cli, a_reader_that_has_left_is_no_error) {  // as in hpcdl ... | head -1
   EXPECT_EQ(r.err, "");
 }
 
-TEST_F(Cli, a_full_disk_and_a_closed_door_are_told) {
+TEST_F(Cli, a_full_disk_and_a_missing_permission_are_reported) {
   EXPECT_EQ(run({"inspect", path("run"), "--json"}, "/dev/null", "/dev/full").code, 70);
   expect_error(run({"--help"}, "/dev/null", "/dev/full"), 70, "disk is full");
   expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", "/proc/none/l.safetensors"}), 70,

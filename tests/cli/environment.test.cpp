@@ -27,7 +27,7 @@ struct Set {
   const char* name_;
 };
 
-TEST(environment, a_mistyped_key_is_told) {
+TEST(environment, a_mistyped_key_is_reported) {
   const Set wrong("HPCDL_TRIAN_STEPS", "7"), right("HPCDL_TRAIN_BATCH", "5");
   const auto r = run({"train", "--print-config"});
   EXPECT_EQ(r.code, 0) << r.err;

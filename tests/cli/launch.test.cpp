@@ -190,7 +190,7 @@ TEST_F(Launch, a_signal_ends_ranks_that_wait_for_each_other) {
   kill(p.pid(), SIGTERM);
   const auto r = p.wait();
   EXPECT_EQ(r.code, 75) << r.err;
-  EXPECT_NE(r.err.find("asked to stop before all ranks had come"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("asked to stop before all ranks had connected"), std::string::npos) << r.err;
   EXPECT_FALSE(waits()) << "the file by which ranks meet is left behind";
 }
 

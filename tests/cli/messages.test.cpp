@@ -110,7 +110,7 @@ TEST_F(Messages, a_misspelt_option_is_named_in_every_verb) {
   expect_error({"train", "--train.stpes=4"}, 2, "did you mean 'train.steps'?");
   expect_error({"bench", "comm", "--max-byte=1"}, 2,
                "bench comm: unknown option --max-byte; see hpcdl bench comm --help");
-  expect_error({"trian"}, 2, "no verb \"trian\"; did you mean 'train'? See hpcdl --help");
+  expect_error({"trian"}, 2, "unknown verb \"trian\"; did you mean 'train'? See hpcdl --help");
   expect_error({}, 2, "expected a verb; see hpcdl --help");
 }
 
@@ -196,14 +196,14 @@ TEST_F(Messages, what_is_missing_is_said_with_what_would_do) {
   const auto config =
       file("run.toml", "[model]\nfamily = \"gpt2\"\n[data]\ntext = \"" + file("t.txt", "text ") + "\"\n");
   expect_error({"train", "-c", config, "--out", path("run"), "--parallel.dp=2"}, 2,
-               "parallel.dp = 2 and parallel.tp = 1 need 2 ranks, and this is a run of one: start them with `hpcdl "
+               "parallel.dp = 2 and parallel.tp = 1 need 2 ranks, but this run has one: start them with `hpcdl "
                "launch -n 2 -- train -c run.toml`, mpirun or srun");
   expect_error({"tune", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given: add -c run.toml");
   expect_error({"roofline", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given");
   expect_error({"tune", "--mdel", "x"}, 2, "unknown option --mdel; did you mean --model?");
   expect_error({"tune", "-c", "missing.toml"}, 70, "missing.toml");
   expect_error({"tune", "--model", "no/such/folder"}, 70, "no/such/folder");
-  if (cuda_devices() == 0) expect_error({"tune"}, 70, "there is no GPU here, so there is nothing to tune");
+  if (cuda_devices() == 0) expect_error({"tune"}, 70, "this machine has no GPU, so there is nothing to tune");
   for (const Words& words : {Words{"train"},
                              {"slurm"},
                              {"eval", "--model", "x"},

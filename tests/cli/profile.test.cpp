@@ -145,7 +145,7 @@ TEST_F(Profile, inspect_knows_records_by_the_same_names) {
     EXPECT_NE(r.out.find(scope), std::string::npos) << scope;
 }
 
-TEST_F(Profile, mistakes_are_told) {
+TEST_F(Profile, mistakes_are_reported) {
   const auto bad = [&](const std::vector<std::string>& w, int code, const std::string& part) {
     const auto r = run(w);
     EXPECT_EQ(r.code, code) << r.err;

@@ -1,5 +1,5 @@
 #pragma once
-// Runs the real program as users do, and hands back what it said.
+// Runs the real program like a user, and returns its output.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -19,9 +19,9 @@ extern char** environ;
 namespace hpcdl::cli_test {
 
 struct Result {
-  int code = 0;  // exit code; 128 + signal when killed
+  int code = 0;  // exit code; 128 + signal if killed
   std::string out, err;
-  /// stdout as one JSON object; fails to parse loudly.
+  /// stdout as one JSON object; throws if it is not JSON.
   nlohmann::json json() const { return io::parse_json(out, "standard output"); }
 };
 
@@ -43,7 +43,7 @@ class Program {
     std::vector<char*> argv;
     for (auto& w : owned) argv.push_back(w.data());
     argv.push_back(nullptr);
-    posix_spawnattr_t attributes;  // whoever started the tests may have them ignore Ctrl-C
+    posix_spawnattr_t attributes;  // the tests may have been started with Ctrl-C ignored
     posix_spawnattr_init(&attributes);
     sigset_t interrupt;
     sigemptyset(&interrupt), sigaddset(&interrupt, SIGINT);
@@ -55,7 +55,7 @@ class Program {
     posix_spawn_file_actions_destroy(&actions);
   }
   pid_t pid() const { return pid_; }
-  /// What it has said so far on standard error.
+  /// Its standard error so far.
   std::string said() const { return io::read_file(err_); }
   Result wait() {
     int status = 0;

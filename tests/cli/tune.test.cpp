@@ -9,7 +9,7 @@
 namespace hpcdl::cli_test {
 namespace {
 
-TEST(TuneCli, help_names_its_options) {
+TEST(tune_cli, help_names_its_options) {
   const auto r = run({"tune", "--help"});
   EXPECT_EQ(r.code, 0);
   for (const char* word : {"--config", "--model", "--int4", "--seconds", "--anew", "--list", "--json"})
@@ -18,7 +18,7 @@ TEST(TuneCli, help_names_its_options) {
     EXPECT_NE(run({verb, "--help"}).out.find("--tune"), std::string::npos) << verb;
 }
 
-TEST(TuneCli, without_a_gpu_it_fails_and_says_why) {
+TEST(tune_cli, without_a_gpu_it_fails_and_says_why) {
   if (cuda_devices() > 0) GTEST_SKIP() << "there is a GPU";
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"tune"}, {"tune", "--json"}, {"tune", "--list"}, {"tune", "--device", "cpu"}}) {
@@ -30,7 +30,7 @@ TEST(TuneCli, without_a_gpu_it_fails_and_says_why) {
   EXPECT_EQ(run({"tune", "--device", "cuda"}).code, 2) << "a GPU that was asked for and is not there";
 }
 
-TEST(TuneCli, wrong_words_are_usage_errors) {
+TEST(tune_cli, wrong_words_are_usage_errors) {
   for (const auto& words : {std::vector<std::string>{"tune", "--speed", "1"},
                             {"tune", "--seconds", "-1"},
                             {"train", "--tune", "sometimes"},
@@ -42,7 +42,7 @@ TEST(TuneCli, wrong_words_are_usage_errors) {
   }
 }
 
-TEST(TuneCli, on_a_cpu_the_option_changes_nothing) {
+TEST(tune_cli, on_a_cpu_the_option_changes_nothing) {
   for (const char* mode : {"off", "cached", "full"}) {
     const auto r = run({"bench", "add", "--shape", "1024", "--rounds", "3", "--tune", mode, "--json"});
     EXPECT_EQ(r.code, 0) << r.err;
@@ -50,7 +50,7 @@ TEST(TuneCli, on_a_cpu_the_option_changes_nothing) {
   }
 }
 
-TEST(TuneCli, tunes_checks_and_remembers_on_a_gpu) {
+TEST(tune_cli, tunes_checks_and_remembers_on_a_gpu) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const io::TempFolder tmp;
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cut_off.sh HPCDL: hosts that are network namespaces, joined by a switch of 1 Gbit/s. Training over two of them, with mpirun, with hpcdl launch
 # and with one command per host; then one host is cut off in the middle of the steps: both ranks end with 71 within 30 s, and name each other.
-# Ends with 77 where namespaces cannot be made.
+# Ends with 77 if namespaces cannot be made.
 set -uo pipefail
 hpcdl=$(realpath "$1") here=$(realpath "$(dirname "$0")")
 work=$(mktemp -d) id=hpcdl$$ made=()
@@ -38,14 +38,14 @@ start 0 two && start 1 two
 wait "${ranks[0]}" || fail "rank 0 on two hosts"
 wait "${ranks[1]}" || fail "rank 1 on two hosts"
 
-# What mpirun and hpcdl launch call instead of ssh: ADDRESS COMMAND...
+# Called by mpirun and hpcdl launch instead of ssh: ADDRESS COMMAND...
 printf '#!/bin/sh\ni=$(( ${1##*.} - 1 )); shift; exec ip netns exec %s$i unshare --uts -- sh -c "hostname h$i; $*"\n' "$id" >"$work/agent"
 chmod +x "$work/agent"
 launch() { on 0 "$hpcdl" launch -n 1 --hosts 10.77.0.1,10.77.0.2 --ssh "$work/agent" "$@"; }
 launch -- train -c "$work/run.toml" --out "$work/launched" >"$work/launched.log" 2>&1 || fail "hpcdl launch --hosts over two hosts"
 cmp "$work/launched/model/model.safetensors" "$work/two/model/model.safetensors" || fail "hpcdl launch --hosts: other weights"
 
-across() {  # WORDS...: hpcdl by mpirun over both hosts
+across() {  # WORDS...: runs hpcdl by mpirun over both hosts
   on 0 mpirun --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 \
     --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 \
     --mca oob_tcp_keepalive_time 3 --mca oob_tcp_keepalive_intvl 3 --mca oob_tcp_keepalive_probes 3 -H 10.77.0.1:1,10.77.0.2:1 -np 2 \

@@ -12,7 +12,7 @@ on() {  # RANKS NAME OPTIONS...
   shift 2
   "${mpirun[@]}" -n "$n" "$hpcdl" train -c "$work/run.toml" --out "$work/$name" --parallel.dp 0 --train.batch $((8 / n)) --train.threads 1 "$@" >"$work/$name.log" 2>&1 || fail "$name"
 }
-losses() {  # NAME: step and loss, in whatever order their keys stand
+losses() {  # NAME: step and loss, for any order of their keys
   paste <(grep "\"grad_norm\"" "$work/$1/metrics.jsonl" | grep -o "\"step\": *[0-9]*" | grep -o "[0-9]*$") <(grep "\"grad_norm\"" "$work/$1/metrics.jsonl" | grep -o "\"loss\": *[0-9.e+-]*" | grep -o "[0-9.e+-]*$")
 }
 
@@ -30,8 +30,8 @@ for n in 2 4; do
     cmp "$work/mpi$n/model/model.safetensors" "$work/$other$n/model/model.safetensors" || fail "$other buckets, $n ranks: other weights"
   done
 done
-# Wrong words end all ranks with 2, found before MPI has started and behind it. More than once: mpirun crashes or hangs now and then while it ends
-# ranks that leave without MPI_Finalize().
+# Wrong arguments end all ranks with 2, before and after MPI has started. More than once, because mpirun sometimes crashes or hangs while it ends
+# ranks that end without MPI_Finalize().
 refused() {  # WORDS OPTIONS...
   local words=$1
   shift
@@ -39,7 +39,7 @@ refused() {  # WORDS OPTIONS...
     timeout -k 5 60 "${mpirun[@]}" -n 3 "$hpcdl" train -c "$work/run.toml" --out "$work/x" "$@" >"$work/refused.log" 2>&1
     local code=$?
     ((code == 2)) || fail "$* has to end with 2, and ended with $code"
-    grep -q "$words" "$work/refused.log" || fail "$*: what is wrong is not said"
+    grep -q "$words" "$work/refused.log" || fail "$*: the message does not say what is wrong"
   done
 }
 refused "the world has 3 ranks" --parallel.dp 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # gpus.sh HPCDL: one process for each GPU gives the same weights under mpirun and under `hpcdl launch`; a killed and a frozen rank end all of
-# them with 71, though their GPUs wait for each other. Ends with 77 where there are fewer than two GPUs.
+# them with 71, though their GPUs wait for each other. Ends with 77 if there are fewer than two GPUs.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 count=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)
@@ -21,7 +21,7 @@ if command -v mpirun >/dev/null; then
   cmp "$work/mpi/model/model.safetensors" "$work/launched/model/model.safetensors" || fail "other weights"
 fi
 
-# Layers that all GPUs share train as those of one GPU do.
+# Layers that all GPUs share give the losses of one GPU.
 loss_of() { sed -n 's/.*"eval_loss":\([0-9.]*\).*/\1/p' "$work/$1/metrics.jsonl" | tail -n 1; }
 tensor=("${gpus[@]}" --parallel.dp=1 --model.heads=4)
 "$hpcdl" "${tensor[@]}" --out "$work/one" >"$work/one.log" 2>&1 || fail "one GPU"

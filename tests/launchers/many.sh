@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# many.sh HPCDL: more ranks on this host than share memory (64) train: RANKS of them, or 256 where there is memory for as many, 96 elsewhere.
+# many.sh HPCDL: more ranks on this host than share memory (64) train: RANKS of them, or 256 if there is enough memory, otherwise 96.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)
@@ -12,7 +12,7 @@ limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null)
 [[ $limit =~ ^[0-9]+$ ]] && ((limit >> 30 < gigabytes)) && gigabytes=$((limit >> 30))
 ranks=${RANKS:-$((gigabytes >= 8 ? 256 : 96))}
 ((gigabytes >= 3)) || skip "less than 3 GB of memory are free"
-# Two pipes for each rank in `launch`, and a connection in rank 0.
+# `launch` needs two pipes for each rank, and rank 0 one connection.
 ulimit -n "$(ulimit -Hn)"
 [[ $(ulimit -n) == unlimited ]] || (($(ulimit -n) >= 4 * ranks)) || skip "a process may have $(ulimit -n) descriptors"
 small_run 3

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mesh.sh HPCDL: mpirun with 2 and 4 ranks on every mesh of data x tensor gives the losses of one rank to 1e-5, and what stopped on one mesh goes
-# on on another. Ends with 77 where there is no mpirun.
+# mesh.sh HPCDL: mpirun with 2 and 4 ranks on every mesh of data x tensor gives the losses of one rank to 1e-5, and a run that was stopped on one mesh continues
+# on another. Ends with 77 if there is no mpirun.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)

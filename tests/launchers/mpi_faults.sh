@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mpi_faults.sh HPCDL: a rank over MPI that is killed, and one that is frozen. mpirun ends in time and not with 0, and nobody remains; those that are
-# left name the frozen one in one sentence each. Ends with 77 where there is no mpirun.
+# mpi_faults.sh HPCDL: a rank over MPI that is killed, and one that is frozen. mpirun ends in time and not with 0, and no rank remains; those that are
+# left name the frozen one in one sentence each. Ends with 77 if there is no mpirun.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)
@@ -14,12 +14,12 @@ trap finish EXIT
 trap 'exit 143' TERM INT
 . "$(dirname "$0")/small_run.sh"
 . "$(dirname "$0")/mpi.sh"
-# Rank 0 makes tokenizer and tokens while the others wait for it: here and now, that a busy machine does not take longer for it than their patience.
+# Rank 0 makes tokenizer and tokens while the others wait for it: done here, because a busy machine could take longer than their timeout.
 small_run 1
 "$hpcdl" train -c "$work/run.toml" --parallel.dp 0 --out "$work/prepared" >"$work/prepared.log" 2>&1 || fail "one rank"
 small_run 1000000
 
-ranks_below() {  # PROCESS: children of mpirun, or of the proxy that MPICH's has on each host
+ranks_below() {  # PROCESS: children of mpirun, or of the proxy of MPICH on each host
   local child
   for child in $(pgrep -P "$1"); do
     if [[ /proc/$child/exe -ef $hpcdl ]]; then echo "$child"; else ranks_below "$child"; fi
@@ -44,15 +44,15 @@ lost() {
   code=$?
   started=
   ((SECONDS - begin <= 35)) || fail "$name: it took $((SECONDS - begin)) s"
-  gone() { for rank in $ranks; do grep -q '^State:.[^Z]' "/proc/$rank/status" 2>/dev/null && return 1; done; return 0; }  # nobody may have reaped it yet
+  gone() { for rank in $ranks; do grep -q '^State:.[^Z]' "/proc/$rank/status" 2>/dev/null && return 1; done; return 0; }  # it may not have been reaped yet
   comes_true gone || fail "$name: a rank remains"
   echo "$name: mpirun ended with $code after $((SECONDS - begin)) s"
 }
 
-lost killed KILL  # mpirun ends the others a second later: most often, but not always, they have spoken by then
+lost killed KILL  # mpirun ends the others a second later: usually, but not always, they have printed their messages by then
 ((code != 0)) || fail "killed: mpirun says that all is well"
 lost frozen STOP
-# MPICH's mpirun may go by the frozen one, which it has to kill.
+# mpirun of MPICH may return the code of the frozen rank, which it has to kill.
 ((code == 71)) || [[ $starter != "Open MPI" && $code == 9 ]] || fail "frozen: it ended with $code"
 said=$(grep -c "^hpcdl: \[dist\] rank 1 on .* does not answer: it is frozen" "$work/frozen.log")
-((said >= 2)) || fail "frozen: $said ranks say so"  # mpirun wakes the frozen one before it ends it: it may find the verdict and say the same
+((said >= 2)) || fail "frozen: $said ranks say so"  # mpirun wakes the frozen rank before it ends it: that rank may find the verdict and print the same

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mpirun.sh HPCDL: the same command under mpirun and under `hpcdl launch` gives the same weights, and what they generate is that of one process; SIGUSR1, which mpirun passes on, saves
-# and ends with 75. Ends with 77 where there is no mpirun.
+# mpirun.sh HPCDL: the same command under mpirun and under `hpcdl launch` gives the same weights, and the same generated text as one process; SIGUSR1, which mpirun passes on, saves
+# and ends with 75. Ends with 77 if there is no mpirun.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)
@@ -28,7 +28,7 @@ words=(generate --model "$work/mpi/model" --prompt "The quick" --tokens 20)
 "$hpcdl" "${words[@]}" >"$work/alone.txt" 2>"$work/generate.log" || fail "generate"
 "${mpirun[@]}" -n 2 "$hpcdl" "${words[@]}" >"$work/shared.txt" 2>>"$work/generate.log" || fail "generate of two ranks"
 cmp "$work/alone.txt" "$work/shared.txt" || fail "two ranks that share the layers generate another text"
-# Every collective by every algorithm that has it, beside MPI's own call.
+# Every collective by every algorithm that has it, next to MPI's own call.
 collective() {  # NAME ALGORITHM...
   local name=$1 algorithm key
   shift
@@ -48,7 +48,7 @@ collective all_to_all shared auto native
 "${mpirun[@]}" -n 2 "$hpcdl" train -c "$work/run.toml" --out "$work/x" --no.such.key=1 >"$work/bad.log" 2>&1
 (($? == 2)) || fail "a wrong key has to end with 2"
 
-# Ranks that wait in MPI's start for one that does not come are ended by a signal, and not minutes later.
+# Ranks that wait in MPI's start for a missing one are ended by a signal, and not minutes later.
 cat >"$work/waits.sh" <<'EOF'
 n=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}
 trap 'exit 75' TERM
@@ -67,7 +67,7 @@ wait $started
 code=$?
 started=
 ((code == 75)) || fail "SIGTERM in MPI's start: it ended with $code"
-grep -q 'asked to stop before all ranks of MPI had come' "$work/waits.log" || fail "SIGTERM in MPI's start: nothing was said"
+grep -q 'asked to stop before all ranks of MPI had started' "$work/waits.log" || fail "SIGTERM in MPI's start: nothing was said"
 
 small_run 1000000
 "${mpi[@]}" --out "$work/long" >"$work/long.log" 2>&1 &

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# restart.sh HPCDL: under `hpcdl launch` a rank is killed and the run goes on from its last checkpoint; it is asked to stop, ends with 75, and
-# the same command finishes it; a rank is frozen, and the other leaves with 71. The weights are those of a run that nobody disturbed.
+# restart.sh HPCDL: under `hpcdl launch` a rank is killed and the run continues from its last checkpoint; it is asked to stop, ends with 75, and
+# the same command finishes it; a rank is frozen, and the other ends with 71. The weights are those of an undisturbed run.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)

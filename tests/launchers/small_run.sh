@@ -1,7 +1,7 @@
 # A training run of two ranks that takes seconds: source it with $work set. Writes $work/run.toml.
 small_run() {  # STEPS
   local i
-  export XDG_CACHE_HOME=$work/home  # what this machine remembers to be fastest may choose other algorithms, and with them other bits
+  export XDG_CACHE_HOME=$work/home  # remembered measurements of this machine may choose other algorithms, and so other bits
   for ((i = 0; i < 400; i++)); do printf 'The quick brown fox number %d jumps over the lazy dog.\n\n' $i; done >"$work/text.txt"
   cat >"$work/run.toml" <<EOF
 [model]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ssh.sh HPCDL: `hpcdl launch --hosts` with a real sshd. This host stands for two, as 127.0.0.1 and as localhost: ranks train as they do without ssh; SIGTERM saves on both; a cut
-# connection, an unknown key and a missing program are told.
+# ssh.sh HPCDL: `hpcdl launch --hosts` with a real sshd. This host plays two, as 127.0.0.1 and as localhost: ranks train as without ssh; SIGTERM saves on both; a cut
+# connection, an unknown key and a missing program are reported.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)
@@ -16,7 +16,7 @@ trap 'exit 143' TERM INT
 
 server=$(PATH=$PATH:/usr/sbin:/usr/local/sbin type -p sshd) || skip "there is no sshd (openssh-server)"
 type -p ssh ssh-keygen >/dev/null || skip "there is no ssh (openssh-client)"
-# sshd wants this folder, which its service makes.
+# sshd needs this folder, which its service makes.
 ((EUID)) || [[ -d /run/sshd ]] || { mkdir -m 0755 /run/sshd && made=1 || skip "there is no folder /run/sshd"; }
 for key in host user stranger; do ssh-keygen -q -t ed25519 -N '' -f "$work/$key" || fail "no key"; done
 for ((i = 0; i < 20; i++)); do
@@ -63,7 +63,7 @@ all_gone() { ! pgrep -f -- "--out $work/" >/dev/null; }
 comes_true all_gone || fail "ranks were left behind"
 
 "$hpcdl" launch --hosts 127.0.0.1,localhost --ssh "ssh ${common[*]} -i $work/stranger" -n 1 -- version >"$work/key.log" 2>&1 && fail "a strange key was let in"
-# Both hosts refuse at the same moment; the first refusal that arrives is told.
+# Both hosts refuse at the same moment; the first refusal that arrives is reported.
 grep -qE 'host (127\.0\.0\.1|localhost): .*Permission denied' "$work/key.log" || fail "the refusal is not told"
 "$hpcdl" launch --hosts 127.0.0.1 --ssh "$with" --there "$work/none" -n 1 -- version >"$work/none.log" 2>&1 && fail "it ran a missing program"
 grep -q "cannot run $work/none" "$work/none.log" || fail "the missing program is not named"

@@ -6,9 +6,9 @@
 namespace hpcdl::lab::verify::planted {
 namespace {
 
-/// What one head does, and the ways in which it can go wrong.
+/// The computation of one head, and the ways in which it can be wrong.
 struct Ways {
-  int mask_shift = 0;  // keys seen beyond those that may be
+  int mask_shift = 0;  // number of keys used beyond the allowed ones
   bool mask = true, from_left = false, wrong_group = false, scaled = true;
 };
 

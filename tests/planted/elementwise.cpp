@@ -40,7 +40,7 @@ int add_naive(const hpcdl_call* c) {
       out<T>(c, 0)[i] = T(static_cast<float>(in<T>(c, 0)[i]) + static_cast<float>(in<T>(c, 1)[i]));
   });
 }
-/// Starts at the end, by blocks of 16, and finishes the front alone.
+/// Starts at the end, in blocks of 16, and handles the front separately.
 int add_blocks(const hpcdl_call* c) {
   const float *a = in<float>(c, 0), *b = in<float>(c, 1);
   auto n = size(c->inputs[0]);
@@ -93,7 +93,7 @@ int last_element_missing(const hpcdl_call* c) {
   for (std::int64_t i = 0; i + 1 < size(c->inputs[0]); ++i) out<float>(c, 0)[i] = relu(in<float>(c, 0)[i]);
   return HPCDL_OK;
 }
-/// Loads whole vectors of four, whatever is left.
+/// Loads whole vectors of four, even if fewer elements are left.
 int reads_behind(const hpcdl_call* c) {
   const volatile float* x = in<float>(c, 0);
   const auto n = size(c->inputs[0]);
@@ -117,7 +117,7 @@ int adds_to_output(const hpcdl_call* c) {
   }
   return HPCDL_OK;
 }
-/// Works in its input, and copies.
+/// Computes in its input, and copies.
 int changes_input(const hpcdl_call* c) {
   auto* a = static_cast<float*>(c->inputs[0].data);
   const auto n = size(c->inputs[0]);
@@ -129,7 +129,7 @@ int rounds_to_bf16(const hpcdl_call* c) {
     out<float>(c, 0)[i] = bf16(in<float>(c, 0)[i] + in<float>(c, 1)[i]);
   return HPCDL_OK;
 }
-/// Only every thread's share that divides evenly.
+/// Computes only the part that divides evenly among the threads.
 int rest_of_threads(const hpcdl_call* c) {
   std::vector<std::thread> team;
   const auto share = size(c->inputs[0]) / c->threads;

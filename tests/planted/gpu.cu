@@ -1,4 +1,4 @@
-// Kernels for a GPU as people write them, and as they get them wrong there.
+// Kernels for a GPU as people write them, correct ones and ones with typical errors.
 
 #include <cuda_fp16.h>
 
@@ -60,7 +60,7 @@ template <Flaw flaw, class F> __device__ float of_block(float v, float* shared, 
   return all;
 }
 
-__device__ float last_sum = 1;  // of whatever row came last
+__device__ float last_sum = 1;  // of the row that came last
 
 template <Flaw flaw> __global__ void softmax_rows(Rows p) {
   __shared__ float shared[kThreads];
@@ -110,7 +110,7 @@ template <Flaw flaw> int softmax(const hpcdl_call* c) {
   return launched();
 }
 
-/// Does not wait for what the caller has queued, nor does the caller wait for it.
+/// Does not wait for the work of the caller, and the caller does not wait for it.
 int own_stream(const hpcdl_call* c) {
   static cudaStream_t own = [] {
     cudaStream_t s = nullptr;
@@ -170,14 +170,14 @@ int add_any(const hpcdl_call* c) {
 int add_strided(const hpcdl_call* c) {
   return with_type(c->inputs[0], [&]<class T>() { add<T>(c, 3, true); });
 }
-/// As many blocks as fit, and what lies beyond them is nobody's.
+/// Launches as many blocks as fit, and leaves out the rest.
 int add_first_blocks(const hpcdl_call* c) { return add<float>(c, 32, false); }
 
 __global__ void add_vectors(float4* y, const float4* a, const float4* b, int64_t n) {
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (i < n) y[i] = make_float4(a[i].x + b[i].x, a[i].y + b[i].y, a[i].z + b[i].z, a[i].w + b[i].w);
 }
-/// Four at a time, rounded down or up: the last ones are left out, or what lies behind is overwritten.
+/// Four at a time, rounded down or up: the last ones are left out, or memory after them is overwritten.
 template <bool up> int add_fours(const hpcdl_call* c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   if (!aligned(out<float>(c, 0)) || !aligned(in<float>(c, 0)) || !aligned(in<float>(c, 1))) return add_any(c);
@@ -217,7 +217,7 @@ Product product_of(const hpcdl_call* c) {
 
 constexpr int kTile = 16;
 
-/// Tiles in shared memory. `Sum`: what is added up in; barriers false: a tile is read while it is written.
+/// Tiles in shared memory. `Sum`: the type of sums; barriers false: a tile is read while it is written.
 template <class Sum, bool barriers> __global__ void tiled(Product p) {
   __shared__ float a[kTile][kTile], b[kTile][kTile];
   const int x = threadIdx.x, y = threadIdx.y;
@@ -242,7 +242,7 @@ template <class Sum, bool barriers> int matmul(const hpcdl_call* c) {
   return launched();
 }
 
-/// Blocks share the sum of an element among them: kAtomic as it must be, or each with a load and a store of its own.
+/// Blocks share the sum of an element: correctly with kAtomic, otherwise each with its own load and store.
 template <bool kAtomic> __global__ void split(Product p, int64_t part) {
   const int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (at >= p.m * p.n) return;

@@ -91,7 +91,7 @@ int blocked(const hpcdl_call* c) {
   return HPCDL_OK;
 }
 
-/// Splits K into four parts: one thread each where so many are allowed, else one after the other.
+/// Splits K into four parts: one thread each if that many are allowed, otherwise one after the other.
 template <class Work> void four_parts(const hpcdl_call* c, Work work) {
   if (c->threads < 4) {
     for (int t = 0; t < 4; ++t) work(t);
@@ -129,12 +129,12 @@ int split_k(const hpcdl_call* c) {
   return HPCDL_OK;
 }
 
-/// Lets other threads in, now and then.
+/// Sometimes lets other threads run.
 void jitter() {
   const auto ticks = std::chrono::steady_clock::now().time_since_epoch().count();
   for (auto i = (ticks >> 5) & 3; i > 0; --i) ::sched_yield();
 }
-/// Parts are added in the order in which threads come: right, but not twice the same.
+/// Parts are added in the order in which threads come: correct, but not reproducible.
 int order_of_arrival(const hpcdl_call* c) {
   const Product p(c);
   std::vector<std::atomic<float>> sum(static_cast<std::size_t>(results(c)));
@@ -197,7 +197,7 @@ int overlapping_tile(const hpcdl_call* c) {
   if (p.n > 16 && p.n % 16 == 1 && p.m > 0) std::swap(out<float>(c, 0)[p.n - 1], out<float>(c, 0)[p.n - 2]);
   return HPCDL_OK;
 }
-/// A sum that starts where the last call stopped.
+/// A sum that starts with the value of the last call.
 int global_state(const hpcdl_call* c) {
   static float left = 0;
   const float start = left;
@@ -205,7 +205,7 @@ int global_state(const hpcdl_call* c) {
   if (results(c) > 0) left = 1e-3f * out<float>(c, 0)[0];
   return HPCDL_OK;
 }
-/// Noise of its own, from the clock.
+/// Adds noise from the clock.
 int seeded_by_time(const hpcdl_call* c) {
   const auto ticks = static_cast<float>(std::chrono::steady_clock::now().time_since_epoch().count() % 1000) * 1e-9f;
   return matmul(c, [&](std::int64_t k, auto term) { return forwards(k, term) * (1 + ticks); });

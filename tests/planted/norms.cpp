@@ -8,7 +8,7 @@ namespace {
 struct Statistics {
   float mean = 0, rstd = 0;
 };
-/// y from the statistics that `f(x, n, eps)` takes of a row.
+/// y from the statistics that `f(x, n, eps)` computes of a row.
 template <class T, class W, class F> void normalize(const hpcdl_call* c, F f) {
   const auto n = cols(c->inputs[0]);
   const auto *gamma = in<W>(c, 1), *beta = in<W>(c, 2);
@@ -95,7 +95,7 @@ const auto bessel = [](const auto* x, std::int64_t n, float eps) {
   return Statistics{
       m, 1 / std::sqrt(variance_of(x, n, m) * static_cast<float>(n) / static_cast<float>(n > 1 ? n - 1 : 1) + eps)};
 };
-/// Takes beta for granted.
+/// Assumes that beta is given.
 int needs_beta(const hpcdl_call* c) {
   const auto n = cols(c->inputs[0]);
   for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r) {
@@ -141,7 +141,7 @@ const auto in_bf16 = [](const auto* x, std::int64_t n) {
     s = bf16(static_cast<float>(s) + static_cast<float>(x[i]) * static_cast<float>(x[i]));
   return static_cast<float>(s);
 };
-/// Divides the rows among threads that are not there when there are none.
+/// Divides the rows among threads, but fails without rows.
 int crashes_without_rows(const hpcdl_call* c) {
   volatile std::int64_t per = 4096 / rows(c->inputs[0]);
   return per < 0 ? HPCDL_UNSUPPORTED : rms_norm(c, forwards);
@@ -158,16 +158,16 @@ int overruns_workspace(const hpcdl_call* c) {
   });
 }
 std::int64_t row_workspace(const hpcdl_call* c) { return 4 * cols(c->inputs[0]); }
-/// Takes the rows by two, until it has met exactly all of them.
+/// Takes two rows at a time, until it has exactly all of them.
 int hangs(const hpcdl_call* c) {
   const auto all = rows(c->inputs[0]);
-  volatile std::uint8_t done = 0;  // comes round again, but never to an odd number
+  volatile std::uint8_t done = 0;  // wraps around, but never to an odd number
   if (all > 1 && all < 256)
     while (done != all) done = static_cast<std::uint8_t>(done + 2);
   return rms_norm(c, forwards);
 }
 
-/// dgamma of one row at a time is added to what lies in the output.
+/// Adds dgamma of one row at a time to the earlier contents of the output.
 int backward(const hpcdl_call* c, bool clears) {
   const auto n = cols(c->inputs[0]);
   const float *x = in<float>(c, 0), *w = in<float>(c, 1), *rstd = in<float>(c, 2), *dy = in<float>(c, 3);

@@ -40,7 +40,7 @@ int embedding(const hpcdl_call* c, std::int64_t shift) {
       }
   });
 }
-/// Positions go on where the last call ended.
+/// Positions continue where the last call ended.
 int counts_positions(const hpcdl_call* c) {
   static std::int64_t position = 0;
   const auto n = cols(c->inputs[0]);
@@ -116,7 +116,7 @@ struct Int4Ways {
   int zero = 8;
   bool swapped = false, rounds = true, offset = true;
 };
-/// As int4_layout.h has it: tiles of 16 rows; 8 weights of a row in a dword, the first four in the low nibbles.
+/// The layout of int4_layout.h: tiles of 16 rows; 8 weights of a row in a dword, the first four in the low nibbles.
 int int4(const hpcdl_call* c, Int4Ways w) {
   const auto& a = args<hpcdl_int4_args>(c);
   const auto &x = c->inputs[0], &packed = c->inputs[1], &scales = c->inputs[2];

@@ -1,6 +1,6 @@
 #pragma once
-// Kernels that were broken on purpose, one way each, and honest ones that must not be accused. The proof that `hpcdl
-// verify` finds what it says it finds: `hpcdl verify --planted`.
+// Kernels that were broken on purpose, each in one way, and correct ones that must not be reported. They prove that
+// `hpcdl verify` finds errors: `hpcdl verify --planted`.
 
 #include <cstdint>
 #include <cstring>
@@ -17,7 +17,7 @@ struct Planted {
 };
 using Corpus = std::vector<Planted>;
 
-/// The whole corpus; lives as long as the program.
+/// All planted kernels; they live as long as the process.
 const Corpus& corpus();
 
 using Run = int (*)(const hpcdl_call*);
@@ -37,7 +37,7 @@ struct Adder {
   }
 };
 
-// Each file adds its own.
+// Each file adds its own kernels.
 void add_softmax(Corpus&);
 void add_norms(Corpus&);
 void add_elementwise(Corpus&);

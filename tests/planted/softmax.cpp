@@ -14,7 +14,7 @@ std::int64_t seen(const hpcdl_call* c, std::int64_t row) {
   return args<Args>(c).causal ? row % t.shape[t.rank - 2] + cols(t) - t.shape[t.rank - 2] + 1 : cols(t);
 }
 
-/// One honest row: y may be x. A NaN anywhere makes the row NaN.
+/// One correct row: y may be x. Any NaN makes the row NaN.
 template <class T> void row_softmax(T* y, const T* x, std::int64_t n, std::int64_t all, float scale) {
   float top = -INFINITY, sum = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -78,7 +78,7 @@ int in_double(const hpcdl_call* c) {
   }
   return HPCDL_OK;
 }
-/// Says no to what it was not written for.
+/// Declines sizes that it does not support.
 int only_whole_vectors(const hpcdl_call* c) { return cols(c->inputs[0]) % 8 ? HPCDL_UNSUPPORTED : naive(c); }
 
 // ---- broken ----
@@ -119,7 +119,7 @@ int no_tail(const hpcdl_call* c) {
                 args<Args>(c).scale);
   return HPCDL_OK;
 }
-/// Right where rows are 64 long.
+/// Correct if rows have 64 elements.
 int one_shape(const hpcdl_call* c) {
   constexpr std::int64_t n = 64;
   const auto all = size(c->inputs[0]);
@@ -143,7 +143,7 @@ int cached_by_pointer(const hpcdl_call* c) {
   std::copy(kept.begin(), kept.end(), out<float>(c, 0));
   return HPCDL_OK;
 }
-/// Hands out what the call before computed.
+/// Returns the result of the previous call.
 int stale_buffer(const hpcdl_call* c) {
   static std::vector<float> buffer;
   const auto n = static_cast<std::size_t>(size(c->inputs[0]));
@@ -166,7 +166,7 @@ int nan_dropped_by_max(const hpcdl_call* c) {
   }
   return HPCDL_OK;
 }
-/// Right, but rounds rows up to whole vectors when it writes.
+/// Correct, but rounds rows up to whole vectors when it writes.
 int writes_behind(const hpcdl_call* c) {
   naive(c);
   const auto n = size(c->inputs[0]);
@@ -174,7 +174,7 @@ int writes_behind(const hpcdl_call* c) {
     for (auto i = n; i % 4; ++i) out<float>(c, 0)[i] = 0;
   return HPCDL_OK;
 }
-/// Does nothing when nothing seems to have changed since the last call: ten places of input and output look the same.
+/// Does nothing if nothing seems to have changed since the last call: ten positions of input and output are the same.
 int leaves_out_repeats(const hpcdl_call* c) {
   static const void* last = nullptr;
   static std::int64_t last_size = -1;

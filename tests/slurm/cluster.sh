@@ -1,7 +1,7 @@
 # A Slurm of one node in a temporary folder, for tests: source it, then cluster_up; cluster_down ends what it started. Needs root.
-# Its own munged, ports and state: one that the machine has is neither used nor touched.
+# It has its own munged, ports and state: a Slurm of the machine is neither used nor changed.
 
-cluster_missing() {  # what is not there, in words
+cluster_missing() {  # what is missing, in words
   local program
   for program in munged mungekey slurmctld slurmd srun sbatch scontrol squeue runuser; do
     command -v $program >/dev/null || { echo "$program is not installed (slurm-wlm, munge)"; return; }
@@ -16,7 +16,7 @@ cluster_up() {
   cluster=$(mktemp -d) host=$(hostname -s)
   chmod 755 "$cluster"
   export SLURM_CONF=$cluster/slurm.conf
-  # Whoever is killed cannot clean up: a process that is not its child waits for its end, and does so if nobody has.
+  # A killed test cannot clean up: a separate process waits for its end, and cleans up if that was not done.
   (setsid bash -c '. "$1"; cluster=$2; while [[ -d $cluster ]] && kill -0 "$3"; do sleep 1; done; cluster_down' watch \
     "$(realpath "${BASH_SOURCE[0]}")" "$cluster" $$ </dev/null >/dev/null 2>&1 &)
   mkdir -p "$cluster"/{state,log,munge} "$cluster/spool/$host"
@@ -69,7 +69,7 @@ EOF
   return 1
 }
 
-# Only processes whose numbers this cluster wrote down.
+# Only processes whose ids this cluster recorded.
 cluster_down() {
   [[ -n ${cluster:-} && -d $cluster ]] || return 0
   squeue -h -o %A 2>/dev/null | while read -r job; do scancel "$job" 2>/dev/null; done

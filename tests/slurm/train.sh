@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # train.sh HPCDL: the batch script of `hpcdl slurm` on a real Slurm. A run of two ranks is pre-empted by a job of higher priority, saves, is
-# requeued, resumes and finishes, with the weights of a run that nobody disturbed, bit for bit. Ends with 77 where there is no Slurm.
+# requeued, resumes and finishes, with the weights of an undisturbed run, bit for bit. Ends with 77 if there is no Slurm.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 . "$(dirname "$0")/cluster.sh"
@@ -39,5 +39,5 @@ grep -q 'start 2 of this Slurm job' "$work/job.log" || fail "it was not requeued
 grep -q "resumed at step $at" "$work/job.log" || fail "it did not go on from step $at"
 [[ -f $work/run/model/model.safetensors ]] || fail "no model"
 [[ $(scontrol show job "$job" | sed -n 's/.*JobState=\([A-Z]*\).*/\1/p') == COMPLETED ]] || fail "$(scontrol show job "$job")"
-cmp "$work/run/model/model.safetensors" "$work/undisturbed/model/model.safetensors" || fail "other weights than those of the run that nobody disturbed"
+cmp "$work/run/model/model.safetensors" "$work/undisturbed/model/model.safetensors" || fail "other weights than those of the undisturbed run"
 echo "pre-empted at step $at, requeued, resumed, finished: same weights"

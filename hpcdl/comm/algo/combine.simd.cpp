@@ -10,7 +10,7 @@ namespace {
 using simd::Isa;
 using V = simd::Vec<Isa>;
 
-constexpr int kAny = 0;        // as many as the arguments say
+constexpr int kAny = 0;        // the number of rows that the arguments give
 constexpr int kMostRows = 64;  // kMostTogether
 
 struct Sum {
@@ -21,7 +21,7 @@ struct Sum {
   }
 };
 struct Max {
-  // The vector maximum gives its second operand when either is NaN.
+  // The vector maximum returns its second operand if either is NaN.
   static V apply(V a, V b) { return select(a == a, max(a, b), a); }
   template <class T> static T apply_one(T a, T b) {
     if constexpr (std::is_floating_point_v<T>) return a != a ? a : a > b ? a : b;
@@ -74,8 +74,8 @@ template <class T> void floats(const CombineArguments& a) {
   else floats<T, Sum, false>(a);
 }
 
-/// Integers and f64, by the compiler's own vectors. An output is an input itself or apart from it: no iteration sees
-/// another's result.
+/// Integers and f64, by the compiler's own vectors. An output is the same memory as an input or does not overlap it: no
+/// iteration sees the result of another.
 template <class T, class Op> void plain(const CombineArguments& a) {
   T* out = reinterpret_cast<T*>(a.out[0]);
   const T* first = reinterpret_cast<const T*>(a.in[0]);

@@ -9,22 +9,22 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// Bytes up to which steps cost more than what is in them.
+/// Bytes up to which the number of steps costs more than their contents.
 constexpr std::int64_t kShort = 8 << 10;
 
-/// Which ranks take part, and for which chunks.
+/// Which ranks take part, and their chunks.
 struct Places {
   int size;
   int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
   int pairs = size - power;
 
-  bool stands_back(int rank) const { return rank < 2 * pairs && rank % 2 == 1; }  // rank - 1 does its part
+  bool stands_back(int rank) const { return rank < 2 * pairs && rank % 2 == 1; }  // rank - 1 does the work of this rank
   bool has_partner(int rank) const { return rank < 2 * pairs && rank % 2 == 0; }
   int place(int rank) const { return rank < 2 * pairs ? rank / 2 : rank - pairs; }
   int rank(int place) const { return place < pairs ? 2 * place : place + pairs; }  // of `power`: size
 };
 
-/// One rank's view of n elements that are cut into one chunk for each rank.
+/// The view of one rank of n elements that are cut into one chunk for each rank.
 struct Halving {
   Peers& peers;
   std::int64_t n, width;
@@ -32,15 +32,15 @@ struct Halving {
   int rank = peers.rank(), place = places.place(rank);
 
   Range chunk(int of) const { return part_of(n, places.size, of); }
-  /// Of the `count` places that `of` is among.
+  /// The block of `count` places that contains `of`.
   Range block(int of, int count) const {
     const int first = of / count * count;
     return {chunk(places.rank(first)).begin,
             first + count == places.power ? n : chunk(places.rank(first + count)).begin};
   }
 
-  /// x becomes the sum in block(place, 1) on the ranks that take part; anything elsewhere. `from`: what is summed, x or
-  /// apart from it. `room`: for as much as x.
+  /// x becomes the sum in block(place, 1) on the ranks that take part, and is undefined elsewhere. `from`: the input, x
+  /// or other memory. `room`: scratch of the size of x.
   void reduce(std::byte* room, const Reduction& r, std::byte* x, const std::byte* from) const {
     if (places.stands_back(rank)) return send(peers, rank - 1, {from, static_cast<std::size_t>(n * width)});
     const Elements sum{x, width};
@@ -60,7 +60,7 @@ struct Halving {
     }
   }
 
-  /// The same sums with half as many steps and whole tensors in each.
+  /// The same sums in half the number of steps, each with whole tensors.
   void reduce_everywhere(std::byte* room, const Reduction& r, std::byte* x) const {
     const Elements all{x, width}, got{room, width};
     const Range whole{0, n};
@@ -77,7 +77,7 @@ struct Halving {
     if (places.has_partner(rank)) send(peers, rank + 1, all[whole]);
   }
 
-  /// From block(place, 1) on every rank that takes part to all of x on all ranks.
+  /// Distributes block(place, 1) of every rank that takes part, until all ranks have all of x.
   void gather(std::byte* x) const {
     const Elements all{x, width};
     if (places.stands_back(rank)) return receive(peers, rank - 1, all[{0, n}]);

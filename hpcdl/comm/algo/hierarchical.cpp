@@ -1,7 +1,7 @@
-// All-reduce over several hosts with several ranks each: summed inside every host through shared memory, between the
-// first ranks of all hosts by messages, and copied inside every host: each host sends the tensor once, not once for
+// All-reduce over several hosts with several ranks each: sums inside every host through shared memory, between the
+// first ranks of all hosts by messages, and copies inside every host: each host sends the tensor once, not once for
 // each of its ranks. Between two hosts: the pipelined ring. Between more: halving where their number is a power of two,
-// else a chain, so that an element's bits never depend on where it stands.
+// otherwise a chain, so that the bits of an element never depend on its position.
 
 #include <bit>
 
@@ -15,7 +15,7 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// By rank of the group: the lowest of each host.
+/// The lowest rank of each host, by rank of the group.
 std::vector<int> first_ranks(const Peers& peers) {
   std::vector<int> firsts, hosts;
   for (int k = 0; k < peers.size(); ++k) {

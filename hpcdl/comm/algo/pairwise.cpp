@@ -1,6 +1,6 @@
 // N-1 steps; in step s every rank sends to the rank s after it and receives from the rank s before it, so that every
-// link carries one message at a time. Each part goes straight to where it belongs. Summed in the order of ranks, 16-bit
-// floats in f32.
+// link carries one message at a time. Each part goes directly to its destination. Sums are taken in the order of ranks,
+// 16-bit floats in f32.
 
 #include "hpcdl/comm/algo/algorithm.h"
 #include "hpcdl/comm/algo/pieces.h"
@@ -9,7 +9,7 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// going(to) and coming(from): the bytes for a rank.
+/// going(to) and coming(from): the bytes to and from a rank.
 template <class Going, class Coming> void steps(Peers& peers, Going going, Coming coming) {
   const int rank = peers.rank(), size = peers.size();
   for (int s = 1; s < size; ++s) {

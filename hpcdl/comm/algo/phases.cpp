@@ -2,8 +2,8 @@
 
 namespace hpcdl::comm::algo {
 
-/// Polls without a pause, which takes as long as a line takes from core to core: ranks that come together, as they
-/// mostly do, are not made to wait.
+/// Polls without a pause, which takes as long as a cache line takes from core to core: ranks that arrive together, as
+/// they usually do, do not wait.
 constexpr int kEagerPolls = 100;
 
 void Phases::meet() {
@@ -15,7 +15,7 @@ void Phases::meet() {
     const auto& flag = shared_.flag(i, kPhase);
     const auto came = [&] {
       const std::uint64_t there = flag.load(std::memory_order_acquire);
-      // A rank that has gone on has seen this one's tag.
+      // A rank that has continued has seen the tag of this one.
       return there == here || static_cast<std::int32_t>(static_cast<std::uint32_t>(there >> 32) - epoch) > 0;
     };
     bool is_there = false;

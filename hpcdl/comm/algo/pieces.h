@@ -1,5 +1,5 @@
 #pragma once
-// What the algorithms are made of: parts of a tensor, and messages that are given up when their scope is left early.
+// Building blocks of the algorithms: parts of a tensor, and messages that are cancelled when their scope is left early.
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@ struct Range {
   std::int64_t count() const { return end - begin; }
 };
 
-/// The i-th of `parts` parts of n elements, which differ by one element at most.
+/// The i-th of `parts` parts of n elements, whose sizes differ by at most one element.
 inline Range part_of(std::int64_t n, int parts, int i) { return {n * i / parts, n * (i + 1) / parts}; }
 
 /// The tensor of a reduction in memory: ranges of elements as bytes.
@@ -31,7 +31,7 @@ struct Elements {
   Bytes operator[](Range r) const { return {data + r.begin * width, static_cast<std::size_t>(r.count() * width)}; }
 };
 
-/// Messages under way, in the order they were started. Those not waited for are given up in the end.
+/// Messages under way, in the order they were started. The destructor cancels those that were not waited for.
 class Messages {
  public:
   explicit Messages(Peers& peers) : peers_(peers) {}
@@ -45,7 +45,7 @@ class Messages {
   void send(int to, ConstBytes bytes) { list_.push_back(peers_.send(to, bytes)); }
   void receive(int from, Bytes bytes) { list_.push_back(peers_.receive(from, bytes)); }
   std::size_t started() const { return list_.size(); }
-  /// Until the first `count` of them are done.
+  /// Waits until the first `count` of them are done.
   void wait(std::size_t count) {
     for (; waited_ < count; ++waited_) peers_.wait(list_[waited_]);
   }
@@ -57,14 +57,15 @@ class Messages {
   std::size_t waited_ = 0;
 };
 
-/// Of one message. Long tensors go in messages of this size, so that combining one overlaps with the next on its way.
+/// Bytes of one message. Long tensors are sent in messages of this size, so that combining one overlaps with receiving
+/// the next.
 inline constexpr std::int64_t kSegment = 256 << 10;
 inline std::int64_t segments_of(std::int64_t bytes) {
   return std::max<std::int64_t>(1, (bytes + kSegment - 1) / kSegment);
 }
 
 /// Sends and receives at the same time, in segments; arrived(begin, end) is called with bytes of `in` in order.
-/// Receives nothing, or sends nothing, where that side is empty.
+/// Receives nothing, or sends nothing, if that side is empty.
 template <class F> void exchange(Peers& peers, int to, ConstBytes out, int from, Bytes in, F&& arrived) {
   Messages received(peers), sent(peers);
   const auto each = [](std::size_t n, auto&& f) {

@@ -6,7 +6,7 @@
 namespace hpcdl::comm::algo {
 namespace {
 
-/// Whether the ranks of each host can work through the memory that they share: a phase of theirs sums as many tensors
+/// Whether the ranks of each host can use the memory that they share: one of their phases sums as many tensors
 /// as there are ranks.
 bool can_share(const Situation& s) {
   const int on_host = s.on_host > 0 ? s.on_host : (s.ranks + s.hosts - 1) / s.hosts;
@@ -51,7 +51,7 @@ Algorithm default_choice(const Situation& s) {
   constexpr std::int64_t kShort = 16 << 10;
   if (can_be_shared(s)) return Algorithm::shared;
   const bool is_short = s.bytes <= kShort, many = s.ranks > kMostTogether;
-  // A ring of many ranks takes as many steps, each with a part of the tensor that is hardly worth one.
+  // A ring of many ranks takes as many steps, each with a part of the tensor that is too small to be worth a step.
   const bool short_parts = many && s.bytes / s.ranks <= kShort;
   switch (s.what) {
     case Collective::all_reduce:

@@ -1,4 +1,4 @@
-// Choices that were measured: as text, in a file, and the same on all ranks.
+// Measured choices: as text, in a file, and the same on all ranks.
 
 #include <algorithm>
 #include <fstream>

@@ -13,10 +13,10 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-// Cache lines of the flags: what was found, counted from 1; the number of the process.
+// Cache lines of the flags: the result, counted from 1; the process id.
 constexpr int kReach = 1, kProcess = 2;
 
-/// Tells this process from all others, whatever namespaces say of their numbers.
+/// Identifies this process among all others, even if process ids repeat in several namespaces.
 const std::uint64_t& nonce() {
   static const std::uint64_t value = [] {
     std::random_device random;
@@ -31,7 +31,7 @@ bool all_say(Phases& p, std::uint64_t word) {
   return same;
 }
 
-/// The sum of what each rank gives. Collective.
+/// The sum of the values of all ranks. Collective.
 std::int64_t sum_of_all(Phases& p, std::int64_t mine) {
   p.meet(static_cast<std::uint64_t>(mine));
   std::int64_t sum = 0;
@@ -45,8 +45,9 @@ template <class F> std::int64_t nanoseconds(F&& f) {
   return std::chrono::nanoseconds(Clock::now() - begin).count();
 }
 
-/// One copy by the system against two by the ranks themselves: the first takes half as long on a Xeon, and twice as
-/// long on a Zen 5. Ranks in turns with their neighbours, the shortest of some trials, summed over all of them.
+/// Compares one copy by the system with two by the ranks: the first takes half as long on a Xeon, and twice as
+/// long on a Zen 5. Each rank measures with its neighbours in turns; the result is the shortest of some trials, summed
+/// over ranks.
 bool reading_pays(Phases& p, Ground& g) {
   constexpr std::int64_t kBytes = 128 << 10;
   constexpr int kTrials = 8;
@@ -76,7 +77,8 @@ bool reading_pays(Phases& p, Ground& g) {
 
 }  // namespace
 
-/// Every rank finds the number of every other where that says it is: the system lets it, and it is the same process.
+/// Every rank reads the number of every other at the address that it gave: the system allows it, and it is that
+/// process.
 bool can_read(Phases& p, Ground& g) {
   g.shared->flag(p.index(), kProcess).store(static_cast<std::uint64_t>(getpid()), std::memory_order_relaxed);
   p.meet(reinterpret_cast<std::uint64_t>(&nonce()));

@@ -124,7 +124,7 @@ void sum(const Group& g, const Stream& s, std::int64_t n) {
 
 /// Not a test but a rank. "refuse": when the last rank may read no more; "measured": it may, and whether it does is
 /// left to reach().
-TEST(ReadingRank, Main) {
+TEST(reading_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // systems that let parents alone read let the others, too
@@ -160,28 +160,28 @@ TEST(ReadingRank, Main) {
 }
 
 void all_end_well(int world, const std::string& refuse) {
-  Launched ranks(world, "ReadingRank.Main", {{"refuse", refuse}, {"until", ""}});
+  Launched ranks(world, "reading_rank.main", {{"refuse", refuse}, {"until", ""}});
   for (int r = 0; r < world; ++r)
     EXPECT_EQ(ranks.wait(r, Launched::Clock::now() + kLimit), 0)
         << world << " ranks, rank " << r << ": " << ranks.words(r);
 }
 
-TEST(Reading, MovesEverySize) {
+TEST(reading, moves_every_size) {
   if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
   for (const int world : {2, 3, 5}) all_end_well(world, "never");
   all_end_well(3, "measured");
 }
 
-TEST(Reading, IsNotTriedAgainWhereARankIsRefused) {
+TEST(reading, is_not_tried_again_where_a_rank_is_refused) {
   if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
   for (const char* refuse : {"first", "later"})
     for (const int world : {2, 3}) all_end_well(world, refuse);
 }
 
-TEST(Reading, OfAKilledRankEndsInTime) {
+TEST(reading, of_a_killed_rank_ends_in_time) {
   if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
   for (const int bad : {1, 0}) {
-    Launched ranks(3, "ReadingRank.Main", {{"refuse", "never"}, {"until", "killed"}});
+    Launched ranks(3, "reading_rank.main", {{"refuse", "never"}, {"until", "killed"}});
     ASSERT_TRUE(ranks.prints(2, "moves")) << ranks.words(2);
     ranks.signal(bad, SIGKILL);
     for (int r = 0; r < 3; ++r) {
@@ -192,7 +192,7 @@ TEST(Reading, OfAKilledRankEndsInTime) {
   }
 }
 
-TEST(Reading, IsNotForThreads) {
+TEST(reading, is_not_for_threads) {
   testing::run_ranks(3, [](Group g) { EXPECT_EQ(reach_of(g), Reach::addresses); });
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// How elements of several ranks become one.
+// How elements of several ranks are reduced to one.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hpcdl::comm::algo {
 
-/// What is reduced, how, and over how many ranks (avg divides by them).
+/// The dtype, the operation and the number of ranks (avg divides by it).
 struct Reduction {
   DType dtype = DType::f32;
   Reduce op = Reduce::sum;
@@ -19,10 +19,10 @@ struct Reduction {
   std::int64_t bytes(std::int64_t elements) const { return elements * dtype_bytes(dtype); }
 };
 
-/// Throws Error: the dtype cannot be reduced, or has no average.
+/// Throws Error if the dtype cannot be reduced, or has no average.
 void check(const Reduction& r);
 
-/// Where a rank's values stand in the whole sum. last: nothing is added after this, so that an average is divided here,
+/// Position of a rank's values in the whole sum. last: nothing is added after this, so an average is divided here,
 /// once.
 enum class Part : std::uint8_t { inner, last };
 
@@ -30,11 +30,11 @@ enum class Part : std::uint8_t { inner, last };
 /// integers wrap. NaN is the maximum of NaN and anything.
 void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n);
 
-/// Rows that combine_all() takes at most.
+/// The most rows that combine_all() takes.
 inline constexpr int kMostTogether = 64;
 
-/// How floats are gone through; the same bits. down: from the last to the first. stream: up, and the outputs, which are
-/// not read soon, go past the caches.
+/// Order in which floats are processed; the bits are the same. down: from the last to the first. stream: up, and the
+/// outputs, which are not read soon, go past the caches.
 enum class Sweep : std::uint8_t { up, down, stream };
 
 /// Every out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) ..., 16-bit floats in f32 throughout. An output may be an

@@ -6,7 +6,7 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// Segments that a rank has room for beyond the one it combines.
+/// Segments that fit into the buffer of a rank besides the one that it combines.
 constexpr std::int64_t kAhead = 4;
 
 /// The messages of N-1 steps in the order in which every rank sends them: item = step * segments + segment.
@@ -18,7 +18,7 @@ struct Schedule {
   std::int64_t items() const { return segments * (size - 1); }
   int next() const { return (rank + 1) % size; }
   int previous() const { return (rank + size - 1) % size; }
-  /// The part of a chunk that a message holds; the rank's own chunk and those before it are counted by `back`.
+  /// The part of a chunk that a message holds; `back` counts chunks back from the rank's own.
   Range range(std::int64_t item, int back) const {
     const int chunk = static_cast<int>((rank + 2 * size - back - item / segments) % size);
     const Range c = part_of(n, size, chunk);
@@ -27,7 +27,7 @@ struct Schedule {
   }
 };
 
-/// One rank's messages around the ring, in one order for both halves of an all-reduce.
+/// The messages of one rank around the ring, in one order for both halves of an all-reduce.
 class Ring {
  public:
   Ring(Peers& peers, std::int64_t n, std::int64_t width)
@@ -51,10 +51,10 @@ class Ring {
     for (std::int64_t g = 0; g < ring_.segments; ++g) sent_.send(ring_.next(), source[ring_.range(g, 1)]);
     std::int64_t posted = 0;
     for (std::int64_t item = 0; item < ring_.items(); ++item) {
-      // As early as there is room: a long message comes only after its receiver has asked for it, which takes a round
-      // trip.
+      // Posted as early as there is room: a long message comes only after its receiver has asked for it, which takes a
+      // round trip.
       for (; posted < ring_.items() && posted < item + std::max(kAhead, ring_.segments); ++posted) {
-        // What was in the slot before has gone on to the next rank.
+        // The previous contents of the slot have been sent to the next rank.
         if (posted >= slots) sent_.wait(static_cast<std::size_t>(posted - slots + ring_.segments + 1));
         received_.receive(ring_.previous(), slot(posted));
       }
@@ -69,18 +69,18 @@ class Ring {
     }
   }
 
-  /// Segment g of this rank's chunk sets out, and the one before it on the ring is awaited.
+  /// Sends segment g of this rank's chunk, and begins to receive the one of the previous rank.
   void begin_gather(std::byte* x, std::int64_t g) {
     const Elements all{x, ring_.width};
     sent_.send(ring_.next(), all[ring_.range(g, 0)]);
     received_.receive(ring_.previous(), all[ring_.range(g, 1)]);
   }
-  /// The same, of an all-reduce: what is awaited goes where the first segments were sent from.
+  /// The same for an all-reduce: received segments go to the place from which the first ones were sent.
   void turn_to_gather(std::byte* x, std::int64_t g) {
     sent_.wait(static_cast<std::size_t>(g + 1));
     begin_gather(x, g);
   }
-  /// Once every segment has begun.
+  /// To be called after every segment has begun.
   void gather(std::byte* x) {
     const Elements all{x, ring_.width};
     const auto before = static_cast<std::int64_t>(received_.started()) - ring_.segments;
@@ -117,7 +117,7 @@ void ring_all_gather(const Call& c, Ground& g) {
 
 }  // namespace
 
-/// The second half of a segment begins when its first half is done: no link waits in between.
+/// The second half of a segment begins when its first half is done, so that no link is idle in between.
 void ring_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n) {
   Ring ring(peers, n, r.bytes(1));
   ring.reduce_scatter(scratch, r, x + part_of(n, peers.size(), peers.rank()).begin * r.bytes(1), x,

@@ -1,5 +1,5 @@
 // The ring (ring.h) in its simplest form: one blocking send and one blocking receive in every step, whole chunks. Even
-// ranks send first, odd ranks receive first, so that no message needs a buffer to get away: the reference for the other
+// ranks send first, odd ranks receive first, so that no message needs a buffer: the reference for the other
 // forms.
 
 #include <utility>
@@ -11,8 +11,8 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// With an odd number of ranks the last and the first both send first; the first gets rid of its chunk, as rank 1
-/// receives, and then receives.
+/// With an odd number of ranks the last and the first both send first; the first can send its chunk, because rank 1
+/// receives first, and then it receives.
 void step(Peers& peers, ConstBytes out, Bytes in) {
   const int next = (peers.rank() + 1) % peers.size(), previous = (peers.rank() + peers.size() - 1) % peers.size();
   const auto send_all = [&] {

@@ -1,4 +1,4 @@
-// From a call to the algorithm that does it.
+// Dispatches a call to its algorithm.
 
 #include "hpcdl/comm/algo/algorithm.h"
 #include "hpcdl/comm/algo/pieces.h"
@@ -11,7 +11,7 @@ namespace {
 
 Situation situation(const Call& c, const Ground& g) {
   const std::int64_t parts = c.what == Collective::all_reduce || c.what == Collective::broadcast ? 1 : g.peers.size();
-  // A rank that is alone on its host has no shared memory, but the others may: what all ranks know alike is only this.
+  // A rank that is alone on its host has no shared memory, but the others may. All ranks must decide by the same facts.
   return {c.what,
           c.bytes() * parts,
           g.peers.size(),
@@ -25,7 +25,7 @@ Algorithm choose(const Call& c, const Ground& g) {
   return g.policy ? g.policy->choose(situation(c, g)) : default_choice(situation(c, g));
 }
 
-/// many_hosts: `hierarchical` says itself what it lacks.
+/// many_hosts: `hierarchical` itself reports what is missing.
 bool met(Needs needs, const Ground& g) {
   if (needs == Needs::one_host) return g.one_host && g.shared;
   return needs != Needs::library || g.native;
@@ -41,7 +41,7 @@ bool met(Needs needs, const Ground& g) {
        collective_name(c.what), algorithm_name(c.algorithm), has);
 }
 
-/// In one piece, as the progress thread does it when several are under way.
+/// Without segments, as the progress thread does it if several are under way.
 void message(const Call& c, Peers& peers) {
   Messages m(peers);
   const auto n = static_cast<std::size_t>(c.bytes());
@@ -55,7 +55,7 @@ void run_native(const Call& c, Ground& g) {
   g.peers.wait_until(-1, [&] { return g.native->done(); });
 }
 
-/// `automatic` does nothing by itself and promises nothing.
+/// `automatic` is not an algorithm and promises nothing.
 constexpr AlgorithmRow kAutomatic{.order = Order::unknown};
 
 constexpr const AlgorithmRow* kRows[] = {&kAutomatic,

@@ -10,29 +10,30 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// Bytes up to which staging beats another phase: measured on 2 cores, of a Xeon and, for threads, a Zen 5.
+/// Bytes up to which staging is faster than another phase: measured on 2 cores of a Xeon and, for threads, of a Zen 5.
 constexpr std::int64_t kShortWindow = 256, kShortOfThreads = 1 << 20;
-/// Bytes from one rank to another from which one copy from process to process takes less than two through staging
+/// Bytes between two ranks from which one copy from process to process is faster than two through staging
 /// memory: all-gathers of two ranks of a Xeon take 2.6 against 3.8 us at 16 KiB each, 3.7 against 6.2 at 32.
 constexpr std::int64_t kLeastRead = 16 << 10;
-/// Bytes from which what only moves goes past the caches.
+/// Bytes from which data that are only moved bypass the caches.
 constexpr std::int64_t kStream = 16 << 20;
-/// Ranks up to which each sums all of a staged tensor itself, rather than a slice for all.
+/// Ranks up to which each sums the whole staged tensor itself, instead of a slice for all.
 constexpr int kAlone = 4;
-/// Of one round through staging memory: the half of it that is in use, and what was copied, stay in a core's
+/// Bytes of one round through staging memory: the half that is in use, and the copied data, stay in a core's
 /// second-level cache.
 constexpr std::int64_t kRound = 128 << 10;
 static_assert(kRound <= Phases::kHalf);
 /// Bytes of a tensor from which sums are staged in rounds of the whole half: a sum of 1 MiB of two ranks of a Zen 4
-/// takes 150, 105 and 55 us in rounds of 128, 256 and 512 KiB, one of 16 MiB 2.4, 1.9 and 1.6 ms. What a rank has
-/// staged has left its second-level cache by the time the other reads it, and a line comes faster from the cache that
-/// cores share than from that of another core. Beside other programs, fewer rounds wait less often for a rank without a
-/// processor.
+/// takes 150, 105 and 55 us in rounds of 128, 256 and 512 KiB, one of 16 MiB 2.4, 1.9 and 1.6 ms. Data that a rank has
+/// staged have left its second-level cache by the time the other reads them, and a line comes faster from the cache
+/// that cores share than from that of another core. If other programs run, fewer rounds wait less often for a rank
+/// without a processor.
 constexpr std::int64_t kLong = 1 << 20;
-/// What a rank reads of all others before it sums: it stays in a core's second-level cache. 128 KiB took 4 % longer.
+/// Bytes that a rank reads from all others before it sums: they stay in a core's second-level cache. 128 KiB took 4 %
+/// longer.
 constexpr std::int64_t kReadRound = 512 << 10;
 
-/// Past the caches.
+/// Bypasses the caches.
 void stream_bytes(std::byte* to, const std::byte* from, std::int64_t n) {
   combine_all({DType::f32, Reduce::sum, 1}, std::span(&to, 1), std::span(&from, 1), n / 4,
               Sweep::stream);  // of one: a copy
@@ -43,13 +44,13 @@ void move_bytes(std::byte* to, const std::byte* from, std::int64_t n, std::int64
   of_all < kStream || to == from ? copy_bytes(to, from, n) : stream_bytes(to, from, n);
 }
 
-/// A rank's slice of n elements, in whole cache lines: no line is written by two ranks.
+/// The slice of a rank of n elements, in whole cache lines, so that no line is written by two ranks.
 Range slice(std::int64_t n, std::int64_t width, int parts, int i) {
   const std::int64_t line = 64 / width, lines = (n + line - 1) / line;
   return {std::min(n, lines * i / parts * line), std::min(n, lines * (i + 1) / parts * line)};
 }
 
-/// One address for each rank, without a trip to the heap: short collectives take some hundred nanoseconds.
+/// One address for each rank, without the heap: short collectives take a few hundred nanoseconds.
 class Rows {
  public:
   explicit Rows(int n) : n_(static_cast<std::size_t>(n)) {
@@ -64,7 +65,7 @@ class Rows {
   std::byte* at_[kMostTogether];
 };
 
-/// All tensors can be reached: each rank reduces its slice of them into all. Two neighbours go away from the border
+/// All tensors can be reached: each rank reduces its slice of them into all. Two neighbours move away from the border
 /// between them: a processor that runs towards it prefetches lines of the other slice, which the other must then win
 /// back before it can write them (496 against 293 ns for 4 KiB of two ranks on a Xeon, of which 290 are the two
 /// phases).
@@ -91,14 +92,14 @@ void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, con
   }
 }
 
-/// What all ranks have staged, summed by each into its own tensor.
+/// Each rank sums what all ranks have staged into its own tensor.
 void sum_alone(const Reduction& r, Phases& p, std::byte* x, std::int64_t count) {
   Rows in(p.size());
   for (int k = 0; k < p.size(); ++k) in[k] = k == p.index() ? x : p.staged(k);
   combine_all(r, std::span(&x, 1), in.in(), count);
 }
 
-/// Each rank sums a slice of what is staged, into its own place there, from where all copy it.
+/// Each rank sums a slice of the staged data into its own staging memory, from which all ranks copy it.
 void sum_slices(const Reduction& r, Phases& p, std::byte* x, std::int64_t count) {
   Rows in(p.size());
   const Range own = slice(count, r.bytes(1), p.size(), p.index());
@@ -116,9 +117,9 @@ void sum_staged(const Reduction& r, Phases& p, std::byte* x, std::int64_t count)
   p.size() <= kAlone ? sum_alone(r, p, x, count) : sum_slices(r, p, x, count);
 }
 
-/// Every rank reads what the others have for its slice from their memory, into memory that stays in its core's cache,
-/// sums it into its own tensor, and reads the other slices when all are done: a few phases for any length. If a rank was
-/// refused at its first read, returns false on all ranks and changes nothing.
+/// Every rank reads its slice of the others' tensors into memory that stays in its core's cache,
+/// sums it into its own tensor, and reads the other slices when all are done: a few phases for any length. If a rank
+/// was refused at its first read, returns false on all ranks and changes nothing.
 bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
   const int size = p.size(), own = p.index();
   const Range mine = slice(n, r.bytes(1), size, own);
@@ -141,7 +142,7 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
     return done;
   };
   const auto count_at = [&](std::int64_t at) { return std::min(round, mine.end - at); };
-  // Whether all ranks have read what they wanted. One that is gone is found at the phase.
+  // Whether all ranks could read. The phase finds a rank that is gone.
   const auto all_done = [&](bool done) {
     p.meet(done);
     for (int k = 0; k < size; ++k) done = done && p.told(k) == 1;
@@ -149,7 +150,7 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
   };
   const auto expect_all_done = [&](bool done) {
     require(all_done(done), "comm",
-            "the system first let the ranks of this host read each other's memory, and then refused it in the middle "
+            "the system first let the ranks of this host read each other's memory, and then refused it during "
             "of a sum");
   };
   if (!all_done(mine.count() == 0 || read(mine.begin, count_at(mine.begin)))) {
@@ -174,8 +175,8 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
   return true;
 }
 
-/// Each round fills the whole half, and two rounds make a stretch. The time of a stretch runs from the moment when all
-/// ranks have staged its first round until its end. The ranks tell each other this time in their next phase.
+/// Each round fills the whole half, and two rounds form a stretch. The time of a stretch begins when all
+/// ranks have staged its first round. The ranks tell each other this time in their next phase.
 void reduce_staged_long(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
   const std::int64_t round = Phases::kHalf / r.bytes(1), stretch = 2 * round;
   StagingTrials& trials = g.shared->trials;
@@ -218,7 +219,7 @@ Rows addresses(const decltype(Call::in_place)& place, int size) {
   return list;
 }
 
-/// Valid until the next phase: the tensors of ranks of one process, which tell all where they are.
+/// The addresses of the tensors of all ranks of one process. Valid until the next phase.
 Rows addresses(Phases& p, const std::byte* mine) {
   p.meet(reinterpret_cast<std::uint64_t>(mine));
   Rows list(p.size());
@@ -226,7 +227,7 @@ Rows addresses(Phases& p, const std::byte* mine) {
   return list;
 }
 
-/// Calls use(rows) with the addresses of all ranks' tensors, of which nobody writes one until all have come back from
+/// Calls use(rows) with the addresses of all ranks' tensors, which no rank changes until all have returned from
 /// it.
 template <class Use> void with_inputs(const Call& c, Phases& p, Use&& use) {
   if (c.in_place) p.meet();
@@ -235,10 +236,10 @@ template <class Use> void with_inputs(const Call& c, Phases& p, Use&& use) {
   p.meet();
 }
 
-/// How a rank comes by what others have: the same on all of them.
+/// How ranks access each other's data; the same on all ranks.
 enum class Way : std::uint8_t { staging, reading, addresses };
 
-/// `bytes`: of the tensor; `move`: from one rank to another where nothing is reduced, else 0.
+/// `bytes`: of the tensor; `move`: from one rank to another if nothing is reduced, otherwise 0.
 Way way(const Call& c, Ground& g, Phases& p, std::int64_t bytes, std::int64_t move) {
   if (c.in_place) return bytes <= kShortWindow ? Way::staging : Way::addresses;
   const bool reads = move >= kLeastRead;
@@ -248,8 +249,8 @@ Way way(const Call& c, Ground& g, Phases& p, std::int64_t bytes, std::int64_t mo
   return r == Reach::reading && reads ? Way::reading : Way::staging;
 }
 
-/// n bytes of the input of every other rank k, from `offset` on, to to(k). False on all ranks where one of them was
-/// refused: pages of a device, say, are read by no other process.
+/// Copies n bytes of the input of every other rank k, from `offset` on, to to(k). False on all ranks if one of them was
+/// refused: pages of a device, for example, cannot be read by other processes.
 template <class To>
 bool read_others(const Call& c, Ground& g, Phases& p, std::int64_t offset, std::int64_t n, To&& to) {
   p.meet(reinterpret_cast<std::uint64_t>(c.in));
@@ -264,7 +265,7 @@ bool read_others(const Call& c, Ground& g, Phases& p, std::int64_t offset, std::
   return done;
 }
 
-/// What rank k has for this rank goes to out + k * part. In `in` there are parts for all ranks, or one for all of them.
+/// The data of rank k for this rank go to out + k * part. `in` holds a part for each rank, or one part for all ranks.
 void gather(const Call& c, Ground& g, bool parts) {
   Phases p(g);
   const int size = p.size(), own = p.index();
@@ -345,8 +346,8 @@ void shared_reduce_to_first(const Reduction& reduction, Ground& g, std::byte* x,
         for (int k = 0; k < p.size(); ++k) in[k] = k == 0 ? out : staged(k, 0);
         combine_all(r, std::span(&out, 1), in.in(), count);
       },
-      Phases::kHalf);  // ranks may outnumber cores here: a phase is dear, and the link between hosts is slower than any
-                       // memory
+      // There may be more ranks than cores: a phase is expensive, and the link between hosts is slower than memory.
+      Phases::kHalf);
 }
 
 void shared_copy_from(Ground& g, int root, std::byte* x, std::int64_t bytes) {

@@ -1,6 +1,6 @@
 #pragma once
-// What ranks find out while they stage long sums: whether bytes are better stored through a core's caches or past
-// them, and whether the ranks have processors at the same time.
+// What ranks learn while they stage long sums: whether it is faster to store bytes through the caches of a core or past
+// them, and whether the ranks run at the same time.
 
 #include <algorithm>
 #include <array>
@@ -11,21 +11,21 @@
 
 namespace hpcdl::comm::algo {
 
-/// Lines that one core has written come to another from its caches or from memory, and which is faster depends on where
-/// the two cores are. A virtual machine moves between the two cases within a second: a sum of 16 MiB of two ranks of a
-/// Zen 4 takes 1.6 ms with cached stores and 2.4 ms past the caches, or 8.3 and 2.5 ms. So both are tried again and
-/// again. All ranks of a group give took_before() the same numbers, and so always choose alike.
+/// Cache lines that one core has written come to another from its caches or from memory, and which is faster depends on
+/// where the two cores are. A virtual machine changes between the two cases within a second: a sum of 16 MiB of two
+/// ranks of a Zen 4 takes 1.6 ms with cached stores and 2.4 ms past the caches, or 8.3 and 2.5 ms. So both are
+/// measured again and again. All ranks of a group give took_before() the same numbers, and so always choose alike.
 class StoreChoice {
  public:
-  /// The stretch of staging that begins now: whether its bytes go past the caches.
+  /// Whether the bytes of the stretch of staging that begins now bypass the caches.
   bool begin() {
     const bool trial = --until_trial_ <= 0;
     if (trial) until_trial_ = interval_, interval_ = std::min(2 * interval_, kLongest);
     before_ = std::exchange(now_, trial != best_);
     return now_;
   }
-  /// The stretch before the one that has begun took so long on the slowest rank. The shortest of some counts: during
-  /// the others another program may have had the processor.
+  /// The time that the stretch before the current one took on the slowest rank. The shortest of some stretches counts:
+  /// during the others another program may have had the processor.
   void took_before(std::int64_t nanoseconds) {
     Recent& recent = recent_[before_];
     recent.time[recent.next++ % kKept] = nanoseconds;
@@ -35,7 +35,7 @@ class StoreChoice {
 
  private:
   static constexpr std::size_t kKept = 4;
-  static constexpr int kFirst = 4, kLongest = 64;  // stretches between two trials of what was slower
+  static constexpr int kFirst = 4, kLongest = 64;  // stretches between two trials of the slower choice
   struct Recent {
     std::array<std::int64_t, kKept> time;
     std::size_t next = 0;
@@ -48,30 +48,30 @@ class StoreChoice {
   int until_trial_ = kFirst, interval_ = kFirst;
 };
 
-/// How often ranks wait for each other for as long as the scheduler lets another program run. They then come on by one
-/// phase in such a time, and reading, which takes few phases but more work, gets to the end sooner. As with StoreChoice,
+/// How often ranks wait for each other as long as the scheduler lets another program run. They then advance by one
+/// phase in that time, and reading, which takes few phases but more work, ends sooner. As with StoreChoice,
 /// all ranks know the same.
 class Apart {
  public:
   void took(std::int64_t nanoseconds, int ranks) {
     last_ = last_ << 1 | static_cast<std::uint16_t>(nanoseconds > kLong * std::max(1, ranks / 2));
   }
-  /// Of a sum that was read nothing is known: what is remembered fades, and staging is tried again.
+  /// A sum that was read tells nothing about staging: old observations fade, and staging is tried again.
   void read() { last_ = last_ << 1; }
-  /// For so many stretches. A slow one of 1 MiB takes 4 ms, a fast one 0.1; to read it takes 0.3, and the phases of a
-  /// whole sum 8.
+  /// The number of stretches. A slow stretch of 1 MiB takes 4 ms, a fast one 0.1; reading takes 0.3, and the phases of
+  /// a whole sum 8.
   bool reading_pays(std::int64_t stretches) const { return (std::popcount(last_) - 1) * stretches > 2 * 16; }
 
  private:
   static constexpr std::int64_t kLong = 2'000'000;  // nanoseconds
-  std::uint16_t last_ = 0;                          // of each of the last 16: whether it was slow
+  std::uint16_t last_ = 0;                          // one bit for each of the last 16 stretches: it was slow
 };
 
-/// What one rank knows of its group's staging.
+/// What one rank knows about the staging of its group.
 struct StagingTrials {
   StoreChoice choice;
   Apart apart;
-  std::int64_t nanoseconds = 0;  // of its last stretch, which it has still to tell; 0: not measured
+  std::int64_t nanoseconds = 0;  // time of its last stretch, which it has not sent yet; 0: not measured
 };
 
 }  // namespace hpcdl::comm::algo

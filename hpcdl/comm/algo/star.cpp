@@ -1,4 +1,4 @@
-// Everything to rank 0 and back, in two messages on each link: for tensors so short that only the number of steps
+// Sends everything to rank 0 and back, in two messages on each link: for tensors so short that only the number of steps
 // counts. Summed in the order of ranks, 16-bit floats in f32.
 
 #include "hpcdl/comm/algo/algorithm.h"

@@ -45,7 +45,7 @@ class TreeReduce {
         from_parent_(peers),
         down_(peers) {}
 
-  /// The way down of a segment begins before later ones go up: both directions of a link are busy.
+  /// A segment begins its way down before later ones go up, so that both directions of a link are busy.
   void run() {
     const std::int64_t lag = 2 * links_.depth;
     for (std::int64_t g = 0; g < segments_ + lag; ++g) {
@@ -113,13 +113,13 @@ void tree_broadcast(const Call& call, Ground& ground) {
   for (std::int64_t g = 0; g < segments; ++g) {
     if (from_root != 0) received.wait(static_cast<std::size_t>(g + 1));
     for (auto child = links.children.rbegin(); child != links.children.rend(); ++child)
-      sent.send(real(*child), segment(g));  // the deepest first
+      sent.send(real(*child), segment(g));  // the deepest subtree first
   }
   sent.wait();
 }
 
-/// Everybody knows that everybody has come, after log2(N) steps (Hensgen, Finkel, Manber, 1988). Of many ranks those
-/// that halving lets talk to each other do so here, too: others would be as many connections again.
+/// Every rank knows that all ranks have come, after log2(N) steps (Hensgen, Finkel, Manber, 1988). With many ranks, the
+/// same pairs as in halving exchange messages: other pairs would double the number of connections.
 void tree_barrier(const Call&, Ground& g) {
   Peers& peers = g.peers;
   if (peers.size() > kMostTogether) return halving_barrier(peers);

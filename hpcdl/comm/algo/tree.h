@@ -1,6 +1,6 @@
 #pragma once
 // Reduce towards rank 0 and broadcast from it along a tree of ranks, segment by segment, both at once. Every element is
-// summed by the same tree over ranks: its bits do not depend on where it stands.
+// summed by the same tree over ranks: its bits do not depend on its position.
 
 #include "hpcdl/comm/algo/pieces.h"
 

@@ -7,7 +7,7 @@ namespace hpcdl::comm {
 namespace {
 
 constexpr std::size_t kHeader = FrameHeader::kBytes;
-constexpr std::size_t kAtOnce = 1 << 20;  // bytes that one call reads, so that others have their turn
+constexpr std::size_t kAtOnce = 1 << 20;  // most bytes that one call reads, so that other connections have their turn
 constexpr std::size_t kKept = 1 << 20;    // bytes of memory that a connection keeps
 
 }  // namespace
@@ -21,7 +21,7 @@ FrameHeader FrameHeader::parse(std::string_view bytes, std::size_t largest) {
   return h;
 }
 
-/// Bytes that may be read now.
+/// Number of bytes that may be read now.
 std::size_t Connection::room() const {
   if (trusted_) return kAtOnce;
   const std::size_t have = in_.size() - parsed_;

@@ -1,5 +1,5 @@
 #pragma once
-// What ranks and the store say to each other: frames of 12 bytes header (size, id, kind; little-endian) and a payload.
+// Messages between ranks and the store: frames of 12 bytes header (size, id, kind; little-endian) and a payload.
 
 #include <cstdint>
 #include <cstring>
@@ -32,11 +32,11 @@ enum class FrameKind : std::uint8_t {
   bye
 };
 
-/// What becomes of the values in a frame of kind gather.
+/// What happens to the values in a frame of kind gather.
 enum class Together : std::uint8_t {
   gather,   // all get all of them
   collect,  // rank 0 gets all of them
-  scatter   // each gets its own of those that rank 0 has
+  scatter   // each gets its own value of those that rank 0 gave
 };
 
 struct Frame {
@@ -45,7 +45,7 @@ struct Frame {
   std::string payload;
 };
 
-/// Numbers and strings in a row.
+/// A sequence of numbers and strings.
 class Packer {
  public:
   template <class T>
@@ -60,7 +60,7 @@ class Packer {
   std::string text_;
 };
 
-/// Throws Error where the text ends too early.
+/// Throws Error if the text ends too early.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view text) : text_(text) {}
@@ -78,14 +78,14 @@ class Unpacker {
     require(n <= at_most, "dist", "a message of the store has a text of {} bytes; expected at most {}", n, at_most);
     return bytes(n);
   }
-  /// Of a list that follows.
+  /// Length of the list that follows.
   std::uint32_t count(std::uint32_t at_most) {
     const auto n = number<std::uint32_t>();
     require(n <= at_most, "dist", "a message of the store has a list of {}; expected at most {}", n, at_most);
     return n;
   }
   std::string_view bytes(std::size_t n) {
-    require(n <= text_.size(), "dist", "a message of the store is cut short");
+    require(n <= text_.size(), "dist", "a message of the store is truncated");
     const auto part = text_.substr(0, n);
     text_.remove_prefix(n);
     return part;
@@ -101,7 +101,7 @@ struct FrameHeader {
   static constexpr std::size_t kBytes = 12;
   std::uint32_t size = 0, id = 0, kind = 0;
 
-  /// Throws Error where this is no header of a frame of at most `largest` bytes.
+  /// Throws Error if this is not the header of a frame of at most `largest` bytes.
   static FrameHeader parse(std::string_view bytes, std::size_t largest);
 };
 
@@ -113,19 +113,19 @@ class Connection {
 
   explicit Connection(Socket socket) : socket_(std::move(socket)) {}
   const Socket& socket() const { return socket_; }
-  /// The peer is one of the launch: longer frames may come, and several at once. Before, not a byte is read beyond the
-  /// frame that is awaited.
+  /// The peer belongs to the launch: longer frames may come, and several at once. Before this call, no byte is read
+  /// beyond the frame that is awaited.
   void trust() { trusted_ = true; }
   Socket take_socket() { return std::move(socket_); }
 
-  /// Reads some of what has arrived. False when the peer has closed; what came before is still there for next().
+  /// Reads some of what has arrived. False if the peer has closed; next() still returns what came before.
   bool fill();
-  /// The next whole frame. Throws Error when the peer does not speak this language.
+  /// The next whole frame. Throws Error if the peer does not use this protocol.
   std::optional<Frame> next();
   void put(const Frame& frame);
   bool has_output() const { return sent_ < out_.size(); }
   std::size_t unsent() const { return out_.size() - sent_; }
-  /// Writes as much as goes now. False when the peer has closed.
+  /// Writes as much as possible without waiting. False if the peer has closed.
   bool flush();
 
  private:

@@ -11,10 +11,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMagic = 0x4c445048;  // "HPDL"
-constexpr auto kPatience = 10s;               // until a connection has shown who it is
-constexpr auto kSilence = 3s;                 // until it has said hello, which comes with it
-constexpr auto kTurn = 1s;                    // that one which has said hello keeps its place for, whoever else comes
-constexpr auto kFull = 50ms;                  // until a full door looks again
+constexpr auto kPatience = 10s;               // time in which a connection has to prove who it is
+constexpr auto kSilence = 3s;  // time in which it has to send hello, which should come with the connection
+constexpr auto kTurn = 1s;     // time for which one that has sent hello keeps its place when others come
+constexpr auto kFull = 50ms;   // time until a full door looks again
 constexpr std::size_t kMostNewcomers = 256;
 
 Digest digest(Unpacker& in) {
@@ -42,7 +42,7 @@ std::string proof_of_visitor(const Digest& mine, const Digest& theirs, const Vis
       .append((Packer() << v.rank << v.world << v.host).take());
 }
 
-/// What strangers say is shown in messages.
+/// Makes text from strangers safe to print in messages.
 std::string printable(std::string_view text) {
   std::string out;
   for (const char c : text) out += std::isprint(static_cast<unsigned char>(c)) ? c : '?';
@@ -168,7 +168,8 @@ void Door::close() {
   listening_ = Socket();
 }
 
-/// Who says nothing goes first; one that knows this run keeps its place for as long as an answer takes.
+/// Connections that have sent nothing are dropped first; one that knows this run keeps its place for the time of an
+/// answer.
 bool Door::make_room() {
   if (newcomers_.size() < kMostNewcomers) return true;
   auto it = std::find_if(newcomers_.begin(), newcomers_.end(), [](const Newcomer& n) { return !n.said_hello; });
@@ -180,12 +181,12 @@ bool Door::make_room() {
 
 void Door::accept_all() {
   full_ = false;
-  for (std::size_t i = 0; listening_ && i < 16 * kMostNewcomers; ++i) {  // then others have their turn
+  for (std::size_t i = 0; listening_ && i < 16 * kMostNewcomers; ++i) {  // then other connections have their turn
     full_ = !make_room();
     if (full_) return;
     Socket s = accept_from(listening_);
     if (!s) {
-      // No descriptors are left: those that say nothing hold some.
+      // No descriptors are left: drop connections that have sent nothing.
       full_ = errno == EMFILE || errno == ENFILE;
       if (full_) std::erase_if(newcomers_, [](const Newcomer& n) { return !n.said_hello; });
       return;
@@ -193,7 +194,7 @@ void Door::accept_all() {
     const auto now = Clock::now();
     Newcomer n{std::make_unique<Connection>(std::move(s)), now, now + kSilence, {}, {}, false};
     Visitor who;
-    read(n, who);  // hello has mostly come along; that is no proof yet
+    read(n, who);  // hello has usually arrived by now; it is not a proof yet
     if (n.connection) newcomers_.push_back(std::move(n));
   }
 }
@@ -213,7 +214,7 @@ std::vector<Door::Guest> Door::open() {
 bool Door::read(Newcomer& n, Visitor& who) {
   try {
     const bool open = n.connection->fill();
-    const auto frame = open ? n.connection->next() : std::nullopt;  // who has gone again has not come
+    const auto frame = open ? n.connection->next() : std::nullopt;  // a connection that was closed again does not count
     if (frame && !n.said_hello) answer_hello(n, *frame);
     else if (frame) {
       require(frame->kind == FrameKind::introduction, "dist", "the peer has not introduced itself");
@@ -224,7 +225,7 @@ bool Door::read(Newcomer& n, Visitor& who) {
     }
     if (!open) n.connection.reset();
   } catch (const Error&) {
-    n.connection.reset();  // somebody else's program
+    n.connection.reset();  // another program
   }
   return false;
 }
@@ -240,7 +241,8 @@ void Door::answer_hello(Newcomer& n, const Frame& frame) {
           "have to run the same one",
           other_end(n.connection->socket()), name_, n.hello.protocol, kProtocol);
     Guest guest{std::move(n.connection), {}};
-    return refuse(guest, other_version ? last_refusal_ : std::string());  // without a word: of another launch
+    return refuse(guest,
+                  other_version ? last_refusal_ : std::string());  // without an answer: it belongs to another launch
   }
   n.said_hello = true;
   n.until = n.came + kPatience;

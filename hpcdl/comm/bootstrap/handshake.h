@@ -1,8 +1,8 @@
 #pragma once
-// How two processes of one launch come to trust each other. The one that connects says hello, the other answers with a
-// challenge and proves that it has the key of the run; the first proves the same and says who it is; then it is accepted,
-// or refused with a sentence. Keys are proved by HMAC-SHA256 over numbers that both have drawn. What follows is neither
-// encrypted nor signed.
+// How two processes of one launch authenticate each other. The one that connects says hello, the other answers with a
+// challenge and proves that it has the key of the run; the first proves the same and introduces itself; then it
+// is accepted, or refused with a sentence. Keys are proved by HMAC-SHA256 over random numbers of both sides. What
+// follows is neither encrypted nor signed.
 
 #include <poll.h>
 
@@ -17,10 +17,10 @@
 
 namespace hpcdl::comm {
 
-/// Of this language: ranks of another one cannot join.
+/// Version of this protocol: ranks with another version cannot join.
 inline constexpr std::uint32_t kProtocol = 3;
 
-/// What the one that connects says of itself.
+/// How the one that connects introduces itself.
 struct Visitor {
   static constexpr std::size_t kLongest = 256;  // bytes of a host's name
   std::int32_t rank = 0, world = 1;
@@ -34,7 +34,7 @@ struct Hello {
   bool has_secret = false;
 
   std::string packed() const;
-  /// Throws Error, as all of these do, where the text is no such message.
+  /// Throws Error, like all of these, if the text is not such a message.
   static Hello parse(std::string_view text);
 };
 
@@ -61,7 +61,7 @@ class Caller {
     accepted,
     refused,  // words() say why
     stopped,  // the same: a rank was asked to stop
-    foreign   // gone, or not of this launch: another attempt may find more
+    foreign   // gone, or not of this launch: another attempt may succeed
   };
 
   /// `to`: the other side, in a sentence. Says hello.
@@ -69,7 +69,7 @@ class Caller {
   /// Does what can be done without waiting.
   State advance();
   State state() const { return state_; }
-  /// Whether the other side speaks this language.
+  /// Whether the other side uses this protocol.
   bool challenged() const { return proved_; }
   const std::string& words() const { return words_; }
   Connection& connection() { return connection_; }
@@ -88,8 +88,8 @@ class Caller {
   std::string words_;
 };
 
-/// The side that listens, for any number of visitors at once. Those who have proved nothing cost a bounded number of
-/// descriptors and 4 KiB each, for a bounded time.
+/// The side that listens, for any number of connections at once. Those that have proved nothing cost a bounded number
+/// of descriptors and 4 KiB each, for a bounded time.
 class Door {
  public:
   struct Guest {
@@ -101,13 +101,13 @@ class Door {
   Door(Socket listening, RunKey key, std::string name);
   void wait_for(std::vector<pollfd>& list) const;
   Deadline next_deadline() const;
-  /// Lets in who has come: each is to be answered by accept(), or by refuse() with the reason.
+  /// Returns the connections that have proved who they are: answer each by accept(), or by refuse() with the reason.
   std::vector<Guest> open();
   static void accept(Guest& guest);
   static void refuse(Guest& guest, const std::string& why, FrameKind kind = FrameKind::refused);
-  /// Nobody comes any more.
+  /// Stops listening.
   void close();
-  /// Of the last that had another secret or version; empty: none had.
+  /// Why the last one with another secret or version was refused; empty: there was none.
   const std::string& last_refusal() const { return last_refusal_; }
 
  private:
@@ -121,7 +121,7 @@ class Door {
 
   void accept_all();
   bool make_room();
-  /// True when it has proved what it says.
+  /// True if it has proved who it is.
   bool read(Newcomer& n, Visitor& who);
   void answer_hello(Newcomer& n, const Frame& frame);
   bool check(Newcomer& n, const Introduction& i);

@@ -20,7 +20,8 @@ bool use_mpi(const Place& p, const std::string& transport) {
   if (transport != "mpi" && transport != "tcp")
     fail_usage("dist", "dist.transport is \"{}\"; expected auto, mpi or tcp", transport);
   if (transport == "mpi" && !has_mpi())
-    fail_usage("dist", "dist.transport = \"mpi\", but this build has no MPI: build where mpicc is, or take tcp");
+    fail_usage("dist",
+               "dist.transport = \"mpi\", but this build has no MPI: build on a machine with mpicc, or use tcp");
   return transport == "mpi";
 }
 
@@ -36,7 +37,7 @@ void Joined::fail(std::string_view why) {
 
 void Joined::close() {
   if (!watch_) return;
-  world_.close();  // while the watchdog still looks on
+  world_.close();  // while the watchdog still runs
   watch_->close();
   store_->close(Clock::now() + std::chrono::seconds(30));
 }
@@ -55,7 +56,7 @@ Joined join(const Place& place, const JoinOptions& options) {
     if (transport->rank() != place.rank || transport->size() != place.world)
       fail_usage("dist",
                  "MPI says rank {} of {}, but this is {}: start all ranks with one mpirun of the MPI that this was "
-                 "built with, or take dist.transport = \"tcp\"",
+                 "built with, or use dist.transport = \"tcp\"",
                  transport->rank(), transport->size(), describe(place));
   }
   const auto timeout = milliseconds(options.init_timeout);

@@ -13,16 +13,17 @@ namespace hpcdl::comm {
 
 struct JoinOptions {
   std::string method = "auto";     // see RendezvousOptions
-  std::string transport = "auto";  // tcp, mpi; auto: mpi where MPI has started the ranks and this build has it
-  double init_timeout = 300;       // seconds, for all ranks to come
-  double timeout = 600;            // seconds, of every collective
+  std::string transport = "auto";  // tcp, mpi; auto: mpi if MPI has started the ranks and this build has it
+  double init_timeout = 300;       // seconds within which all ranks must connect
+  double timeout = 600;            // seconds, for every collective
   /// See WatchOptions::leave.
   std::function<void(const std::string& sentence)> leave = {};
   /// See WatchOptions::program.
   std::string program = {};
-  /// Whether this rank is asked to stop while ranks wait for each other: all that have come leave with Stopped then.
+  /// Whether this rank is asked to stop while ranks wait for each other: then all connected ranks throw Stopped.
   Store::Asked asked_to_stop = {};
-  /// Called instead, in another thread, where MPI waits for its ranks, as nothing ends that: to leave the process.
+  /// Called instead, in another thread, while MPI waits for its ranks, because nothing can end that wait: must end the
+  /// process.
   std::function<void(const std::string& sentence)> leave_asked = {};
   /// See RendezvousOptions::say.
   std::function<void(const std::string& sentence)> say = {};
@@ -38,9 +39,9 @@ class Joined {
   const std::shared_ptr<Store>& store() const { return store_; }
   const std::shared_ptr<Watch>& watch() const { return watch_; }
 
-  /// This rank ends by an error: the others hear it at once.
+  /// This rank ends by an error: the others are told at once.
   void fail(std::string_view why);
-  /// The run is over, for all ranks. Throws PeerLost when one was lost.
+  /// The run is over, for all ranks. Throws PeerLost if one was lost.
   void close();
 
  private:

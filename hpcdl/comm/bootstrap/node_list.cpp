@@ -38,18 +38,18 @@ std::vector<std::string_view> parts(std::string_view text, std::string_view list
   bool inside = false;
   for (std::size_t i = 0; i <= text.size(); ++i) {
     if (i < text.size() && text[i] == '[') {
-      if (inside) bad_list(list, "a bracket within brackets");
+      if (inside) bad_list(list, "it has a bracket within brackets");
       inside = true;
     } else if (i < text.size() && text[i] == ']') {
-      if (!inside) bad_list(list, "a closing bracket without an opening one");
+      if (!inside) bad_list(list, "it has a closing bracket without an opening one");
       inside = false;
     } else if (i == text.size() || (text[i] == ',' && !inside)) {
-      if (i == begin) bad_list(list, "an empty name");
+      if (i == begin) bad_list(list, "it has an empty name");
       found.push_back(text.substr(begin, i - begin));
       begin = i + 1;
     }
   }
-  if (inside) bad_list(list, "a bracket that is not closed");
+  if (inside) bad_list(list, "it has a bracket that is not closed");
   return found;
 }
 
@@ -60,8 +60,9 @@ std::vector<std::string> expand_ranges(std::string_view ranges, std::string_view
     const auto dash = range.find('-');
     const auto first = range.substr(0, dash), last = dash == std::string_view::npos ? first : range.substr(dash + 1);
     const std::uint32_t from = number(first, list), to = number(last, list);
-    if (to < from) bad_list(list, fmt::format("the range {} runs backwards", range));
-    if (numbers.size() + (to - from) >= kMostNodes) bad_list(list, fmt::format("more than {} nodes", kMostNodes));
+    if (to < from) bad_list(list, fmt::format("the range {} is descending", range));
+    if (numbers.size() + (to - from) >= kMostNodes)
+      bad_list(list, fmt::format("it names more than {} nodes", kMostNodes));
     for (std::uint32_t n = from; n <= to; ++n) numbers.push_back(fmt::format("{:0{}}", n, first.size()));
   }
   return numbers;
@@ -73,12 +74,13 @@ std::vector<std::string> expand_name(std::string_view name, std::string_view lis
     const auto open = name.find('[');
     const auto plain = name.substr(0, open);
     for (const char c : plain)
-      if (!is_name_character(c)) bad_list(list, "a character that no host name has");
+      if (!is_name_character(c)) bad_list(list, "it has a character that host names cannot have");
     for (auto& n : names) n += plain;
     if (open == std::string_view::npos) break;
     const auto close = name.find(']', open);
     const auto numbers = expand_ranges(name.substr(open + 1, close - open - 1), list);
-    if (names.size() * numbers.size() > kMostNodes) bad_list(list, fmt::format("more than {} nodes", kMostNodes));
+    if (names.size() * numbers.size() > kMostNodes)
+      bad_list(list, fmt::format("it names more than {} nodes", kMostNodes));
     std::vector<std::string> longer;
     for (const auto& n : names)
       for (const auto& digits : numbers) longer.push_back(n + digits);
@@ -94,7 +96,7 @@ std::vector<std::string> expand_nodes(std::string_view list) {
   std::vector<std::string> nodes;
   for (const auto name : parts(list, list)) {
     const auto more = expand_name(name, list);
-    if (nodes.size() + more.size() > kMostNodes) bad_list(list, fmt::format("more than {} nodes", kMostNodes));
+    if (nodes.size() + more.size() > kMostNodes) bad_list(list, fmt::format("it names more than {} nodes", kMostNodes));
     nodes.insert(nodes.end(), more.begin(), more.end());
   }
   return nodes;
@@ -107,10 +109,10 @@ std::vector<int> expand_counts(std::string_view list) {
     const auto count = number(part.substr(0, open), list);
     std::uint32_t times = 1;
     if (open != std::string_view::npos) {
-      if (!part.ends_with(')')) bad_list(list, "a bracket that is not closed");
+      if (!part.ends_with(')')) bad_list(list, "it has a bracket that is not closed");
       times = number(part.substr(open + 2, part.size() - open - 3), list);
     }
-    if (counts.size() + times > kMostNodes) bad_list(list, fmt::format("more than {} nodes", kMostNodes));
+    if (counts.size() + times > kMostNodes) bad_list(list, fmt::format("it names more than {} nodes", kMostNodes));
     counts.insert(counts.end(), times, static_cast<int>(count));
   }
   return counts;

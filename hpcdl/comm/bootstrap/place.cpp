@@ -23,7 +23,7 @@ constexpr int kTries = 16;  // ports
 constexpr std::int64_t kFirstSpecialStep =
     0xfffffff0;  // Slurm numbers batch scripts, interactive shells and prologs from here on
 
-/// The variables of one launcher. Null: it has none.
+/// The variables of one launcher. Null: it has no such variable.
 struct Launcher {
   const char *name, *rank, *world, *local_rank, *local_world;
 };
@@ -97,8 +97,8 @@ struct SlurmStep {
   std::vector<int> tasks;  // per node
 };
 
-/// True in a task of a step of `srun`. A batch script and a shell of `salloc` have most of the variables too, but
-/// nobody started the other ranks.
+/// True in a task of an `srun` step. A batch script and a shell of `salloc` have most of the variables too, but
+/// no other ranks were started.
 bool in_step(const Reader& env) {
   if (!env.text("SLURM_PROCID")) return false;
   if (env.small("SLURM_STEP_NUM_TASKS", 1, 0) > 1) return true;
@@ -123,7 +123,7 @@ std::optional<SlurmStep> read_slurm(const Reader& env) {
   return s;
 }
 
-/// Claims that contradict `chosen`, apart from launchers of launchers.
+/// Sources that contradict `chosen`, except launchers that started other launchers.
 void check_others(const Claim& chosen, const std::vector<Claim>& all) {
   for (const auto& c : all)
     if (!c.agrees(chosen) && c.world != 1 && c.local_world != 1)
@@ -131,8 +131,8 @@ void check_others(const Claim& chosen, const std::vector<Claim>& all) {
                  chosen.text(), c.text());
 }
 
-/// Slurm stands before MPI in the order, but where it started one process per node and those started more, MPI's
-/// numbers count.
+/// Slurm comes before MPI in the order, but if it started one process per node and those started more, the numbers of
+/// MPI count.
 const Claim& choose(const std::vector<Claim>& all) {
   const Claim& first = all.front();
   if (first.source == "Slurm")
@@ -141,7 +141,7 @@ const Claim& choose(const std::vector<Claim>& all) {
   return first;
 }
 
-/// The host of each rank: Slurm fills node after node, unless told otherwise.
+/// The host of each rank: Slurm fills one node after the other, unless told otherwise.
 std::vector<std::string> hosts_of_ranks(const SlurmStep& s, const Reader& env) {
   const auto order = env.text_or("SLURM_DISTRIBUTION", "block");
   if (s.nodes.size() != s.tasks.size() || !order.starts_with("block")) return {};
@@ -164,7 +164,7 @@ void add_slurm_master(Place& p, const SlurmStep& s, const Reader& env) {
   if (reserved) p.master_port = split_address("x:" + reserved->substr(0, dash)).second;
   else
     p.master_port = 20000 + static_cast<int>((job * 31 + step) % 10000),
-    p.ports = kTries;  // below the ports that systems give away
+    p.ports = kTries;  // below the ephemeral ports of systems
 }
 
 void add_master(Place& p, const Reader& env, const std::optional<SlurmStep>& slurm) {
@@ -173,7 +173,7 @@ void add_master(Place& p, const Reader& env, const std::optional<SlurmStep>& slu
     p.master_host = *host;
     p.master_port = static_cast<int>(env.number("MASTER_PORT", 1, 65535).value_or(kTorchPort));
     p.ports = kTries;
-    // The agent of torchrun listens at the port that it names: its workers are to use that store.
+    // The agent of torchrun listens at the port that it gives, because its workers use that store.
     if (env.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True") ++p.master_port, --p.ports;
   }
   if (p.source == "torchrun")
@@ -193,10 +193,13 @@ void add_master(Place& p, const Reader& env, const std::optional<SlurmStep>& slu
 std::string hint(const Reader& env) {
   if (const auto* job = env.text("SLURM_JOB_ID"))
     return fmt::format(
-        "this is Slurm job {}, but no task of a step: one process runs; start all ranks with `srun hpcdl ...`", *job);
+        "this process belongs to Slurm job {}, but not to a task of a step, so it runs alone; start all ranks with "
+        "`srun hpcdl ...`",
+        *job);
   for (const auto& [one, other] :
        {std::pair{"RANK", "WORLD_SIZE"}, {"PALS_RANKID", "PMI_SIZE"}, {"MLX_RANK", "MLX_WORLD_SIZE"}})
-    if (env.text(one) && !env.text(other)) return fmt::format("{} is set, but {} is not: one process runs", one, other);
+    if (env.text(one) && !env.text(other))
+      return fmt::format("{} is set, but {} is not: this process runs alone", one, other);
   return "";
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A launch whose ranks are threads, each with a store of its own.
+// A launch whose ranks are threads, each with its own store.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 inline Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
 
-/// What each thread threw; empty: nothing.
+/// The error of each thread; empty: none.
 inline std::vector<std::string> run_ranks(int world, const std::function<void(int rank)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(world));
   std::vector<std::jthread> threads;

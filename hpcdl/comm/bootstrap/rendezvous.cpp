@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kPause = 50ms;  // between rounds of attempts, at first
+constexpr auto kPause = 50ms;  // first pause between rounds of attempts
 constexpr auto kLongestPause = 1000ms;
 constexpr auto kConnect = 2000ms;  // for one attempt
 
@@ -33,7 +33,7 @@ struct Address {
   int port;
 };
 
-/// What rank 0 tells the others outside of TCP: token and addresses, a line each.
+/// What rank 0 sends to the others outside of TCP: token and addresses, one per line.
 struct Invitation {
   std::string token;
   std::vector<Address> addresses;
@@ -43,7 +43,7 @@ struct Invitation {
     for (const auto& a : addresses) t += a.host + " " + std::to_string(a.port) + "\n";
     return t + "end\n";
   }
-  /// Without addresses when the text is not whole.
+  /// Without addresses if the text is not complete.
   static Invitation parse(const std::string& text) {
     std::istringstream in(text);
     std::string word, host;
@@ -54,7 +54,7 @@ struct Invitation {
   }
 };
 
-/// A method once what it needs is known.
+/// A method with all that it needs.
 struct Plan {
   enum class Kind { tcp, file, mpi } kind;
   std::string host;  // tcp
@@ -66,7 +66,7 @@ struct Plan {
   RunKey key(const std::string& run_token) const { return {run_token, secret}; }
 };
 
-/// Of this launch: several of one job or user do not meet.
+/// Name of this launch, so that several launches of one job or user do not meet.
 std::string run_name(const Place& p) {
   const auto name = p.run_id.empty() ? fmt::format("launcher-{}", getppid()) : p.run_id;
   std::string safe;
@@ -75,11 +75,12 @@ std::string run_name(const Place& p) {
 }
 
 Plan tcp_plan(const Place& p, std::string host, int port, int ports) {
-  if (port == 0) fail_usage("dist", "{} needs a port: the other ranks have to know it", host);
+  if (port == 0)
+    fail_usage("dist", "{} needs a port that the other ranks know: give HOST:PORT with a port above 0", host);
   return {Plan::Kind::tcp, std::move(host), port, ports, "hpcdl " + p.run_id, {}, {}};
 }
 
-/// A folder of this user alone in one that all users share.
+/// A private folder of this user within one that all users share.
 fs::path own_folder(const fs::path& shared) {
   const fs::path folder = shared / fmt::format("hpcdl-{}", geteuid());
   const bool made = ::mkdir(folder.c_str(), 0700) == 0;
@@ -107,7 +108,7 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
     return tcp_plan(p, host, port, 1);
   }
   if (m.starts_with("file://")) {
-    Place named = p;  // ranks that were started by hand, or on hosts with a launcher each, have PATH alone in common
+    Place named = p;  // ranks that were started by hand, or by one launcher per host, have only PATH in common
     if (named.run_id.empty()) named.run_id = "run";
     return file_plan(named, fs::absolute(m.substr(7)).string());
   }
@@ -120,12 +121,12 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
   }
   if (m != "env" && m != "auto")
     fail_usage("dist", "dist.method is \"{}\"; expected auto, env, mpi, tcp://HOST:PORT or file://PATH", m);
-  // A launch without a name is known by its parent process, which a script around each rank would hide: where MPI can
-  // tell, it does.
+  // A launch without a name is identified by its parent process, which a script around each rank would hide: if MPI can
+  // give the address, it is used.
   if (m == "auto" && p.run_id.empty() && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}, {}};
   if (m == "auto" && p.one_host() && (p.master_host.empty() || p.source != "options")) {
     const char* temporary = std::getenv("TMPDIR");
-    std::error_code none;  // it may name a folder of the host that the job came from
+    std::error_code none;  // it may be a folder of the host that submitted the job
     const fs::path folder = temporary && fs::is_directory(temporary, none) ? temporary : "/tmp";
     return file_plan(p, (own_folder(folder) / "store").string());
   }
@@ -137,7 +138,7 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
              describe(p));
 }
 
-/// Only this user may read it: the token is in it. Never through a link that somebody else left there.
+/// Only this user may read it, because it holds the token. Never through a link that another user left there.
 void write_invitation(const fs::path& file, const std::string& text) {
   const fs::path temporary = file.string() + ".new." + std::to_string(getpid());
   ::unlink(temporary.c_str());
@@ -149,8 +150,8 @@ void write_invitation(const fs::path& file, const std::string& text) {
   require(placed, "dist", "cannot write {}: {}", file.string(), std::strerror(errno));
 }
 
-/// Without addresses, and `why`, where there is none that can be believed. With a secret rank 0 itself has to prove that
-/// it is the right one; without, what another user may have written is not read.
+/// Without addresses, and `why`, if there is none that can be trusted. With a secret rank 0 itself has to prove
+/// that it is the right one; without a secret, a file that another user may have written is not read.
 Invitation read_invitation(const Plan& plan, std::string& why) {
   constexpr std::size_t kLongest = 1 << 16;  // bytes
   struct File {
@@ -176,8 +177,8 @@ bool is_own_address(const std::string& host) {
   return is_loopback(host) || std::find(own.begin(), own.end(), host) != own.end();
 }
 
-/// The address that rank 0 listens at; empty: all of this host. Names are not looked up: other hosts may know another
-/// address by them.
+/// The address that rank 0 listens at; empty: all of this host. Names are not resolved: other hosts may resolve them to
+/// another address.
 std::string listening_host(const Plan& plan, const Place& p) {
   if (p.one_host()) return "127.0.0.1";
   if (plan.kind != Plan::Kind::tcp) return {};
@@ -193,7 +194,7 @@ Socket listen_for(const Plan& plan, const std::string& host) {
        plan.port, plan.ports > 1 ? fmt::format(" to {}", plan.port + plan.ports - 1) : "");
 }
 
-/// Where a token that could be guessed is all that keeps others out of a port that other hosts reach.
+/// Warns if only a token that could be guessed protects a port that other hosts reach.
 void warn_of_strangers(const Plan& plan, const std::string& host, const RendezvousOptions& o) {
   if (plan.kind != Plan::Kind::tcp || !plan.secret.empty() || is_loopback(host) || !o.say) return;
   o.say(
@@ -235,7 +236,7 @@ std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousO
 std::string where(const Plan& plan) {
   return plan.kind == Plan::Kind::file  ? plan.file.string()
          : plan.kind == Plan::Kind::tcp ? fmt::format("{}:{}", plan.host, plan.port)
-                                        : "the address that MPI told";
+                                        : "the address that MPI gave";
 }
 
 std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOptions& o, Deadline deadline) {
@@ -245,17 +246,17 @@ std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOp
   if (plan.kind == Plan::Kind::mpi) invitation = Invitation::parse(o.broadcast(""));
   const auto leave_if_asked = [&] {
     if (o.asked_to_stop && o.asked_to_stop())
-      throw Stopped(fmt::format("[dist] rank {} on {} was asked to stop before it reached rank 0: nothing was begun",
+      throw Stopped(fmt::format("[dist] rank {} on {} was asked to stop before it reached rank 0: nothing was started",
                                 p.rank, host_name()));
   };
   const double patience = std::chrono::duration<double>(o.timeout).count();
-  std::string why = "nothing there yet";
+  std::string why = "nothing listens there yet";
   bool told = !o.say;
   const auto tell_at = Clock::now() + o.silent;
   for (std::chrono::milliseconds pause = kPause; Clock::now() < deadline;
        pause = std::min(pause * 3 / 2, kLongestPause)) {
     if (plan.kind == Plan::Kind::file)
-      invitation = read_invitation(plan, why);  // again and again: a stale one is replaced
+      invitation = read_invitation(plan, why);  // repeatedly: a stale address is replaced
     for (const auto& a : invitation.addresses) {
       leave_if_asked();
       Socket s = connect_to(a.host, a.port, kConnect, why);
@@ -268,7 +269,7 @@ std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOp
     if (!told && Clock::now() >= tell_at) {
       told = true;
       o.say(fmt::format(
-          "rank {} on {} waits for rank 0 at {}: it has not come, or has ended already ({}); dist.init_timeout "
+          "rank {} on {} waits for rank 0 at {}: it has not started yet, or has already ended ({}); dist.init_timeout "
           "ends this after {} s",
           p.rank, host_name(), where(plan), why, patience));
     }

@@ -115,7 +115,7 @@ TEST(rendezvous, a_temporary_folder_that_is_not_there_does_no_harm) {
   was ? setenv("TMPDIR", before.c_str(), 1) : unsetenv("TMPDIR");
 }
 
-TEST(rendezvous, what_cannot_work_says_so) {
+TEST(rendezvous, impossible_methods_are_clear_errors) {
   const auto error = [](const Place& p, const RendezvousOptions& o) {
     try {
       open_store(p, o);
@@ -141,7 +141,7 @@ TEST(rendezvous, nobody_there_names_the_address) {
 }
 
 /// Instead of waiting for the deadline, wherever the signal came.
-TEST(rendezvous, whoever_is_asked_to_stop_takes_those_along_that_have_come) {
+TEST(rendezvous, a_request_to_stop_ends_all_connected_ranks) {
   for (const int asked : {0, 1}) {
     const io::TempFolder folder;
     std::atomic<bool> stop = false;
@@ -163,7 +163,7 @@ TEST(rendezvous, whoever_is_asked_to_stop_takes_those_along_that_have_come) {
   }
 }
 
-TEST(rendezvous, a_rank_that_finds_nobody_can_be_asked_to_stop) {
+TEST(rendezvous, a_rank_that_finds_no_other_can_be_asked_to_stop) {
   const auto begin = Clock::now();
   EXPECT_THROW(open_store(place(1, 2), {.method = fmt::format("tcp://127.0.0.1:{}", free_port()),
                                         .timeout = 20s,
@@ -187,7 +187,7 @@ TEST(rendezvous, a_rank_that_waits_says_what_for) {
   EXPECT_EQ(said[0].find(fmt::format("rank 1 on {} waits for rank 0 at {}", host_name(), (folder / "meet").string())),
             0u)
       << said[0];
-  EXPECT_NE(said[0].find("has not come, or has ended already"), std::string::npos) << said[0];
+  EXPECT_NE(said[0].find("has not started yet, or has already ended"), std::string::npos) << said[0];
 }
 
 TEST(rendezvous, local_ranks_from_host_names) {

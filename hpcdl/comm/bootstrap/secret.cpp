@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kLeastSecret = 16, kMostSecret = 4096;  // bytes
 
-/// Without the line end that an editor leaves.
+/// Without the line end that an editor adds.
 std::string trimmed(std::string text) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
   return text;
@@ -59,7 +59,7 @@ std::string random_bytes(std::size_t n) {
   std::string bytes(n, '\0');
   for (std::size_t at = 0; at < n;) {
     const auto got = getrandom(bytes.data() + at, n - at, 0);
-    require(got > 0 || errno == EINTR, "dist", "the system gives no random numbers: {}", std::strerror(errno));
+    require(got > 0 || errno == EINTR, "dist", "the system cannot provide random numbers: {}", std::strerror(errno));
     if (got > 0) at += static_cast<std::size_t>(got);
   }
   return bytes;

@@ -22,7 +22,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// Null, and `why`, when the name is not known (yet).
+/// Null, and `why`, if the name is not known (yet).
 Addresses look_up(const std::string& host, int port, int flags, std::string& why) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -91,7 +91,7 @@ Socket listen_at(const std::string& host, int port) {
   std::string why;
   const auto addresses = look_up(host, port, AI_PASSIVE, why);
   require(addresses != nullptr, "dist", "cannot listen at {}: {}", host, why);
-  // Both families through one socket where the system has IPv6.
+  // Both families through one socket if the system has IPv6.
   const addrinfo* chosen = addresses.get();
   for (const addrinfo* a = addresses.get(); host.empty() && a; a = a->ai_next)
     if (a->ai_family == AF_INET6 && Socket(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0))) chosen = a;

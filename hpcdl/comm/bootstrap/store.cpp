@@ -19,15 +19,15 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr auto kGrace = 5s;  // after a deadline, for rank 0's answer that names who is late
+constexpr auto kGrace = 5s;  // time after a deadline for the answer of rank 0 that names the late ranks
 constexpr auto kFirstWord = 3s, kSecondWord = 10s;
-constexpr auto kParting = 2s;  // for rank 0 to tell the others
+constexpr auto kParting = 2s;  // time for rank 0 to tell the others
 
 template <class... A> [[noreturn]] void lost(fmt::format_string<A...> f, A&&... args) {
   throw PeerLost("[dist] " + fmt::format(f, std::forward<A>(args)...));
 }
 
-/// The next frame, waiting for it. Empty at the deadline, when the peer has closed, or once `asked` says so.
+/// Waits for the next frame. Empty at the deadline, if the peer has closed, or once `asked` returns true.
 std::optional<Frame> wait_frame(Connection& c, Deadline deadline, const Store::Asked& asked = {}) {
   for (;;) {
     if (auto frame = c.next()) return frame;
@@ -85,7 +85,7 @@ class Store::Link {
   std::uint32_t next_id_ = 1;
   std::map<std::uint32_t, std::optional<Frame>> requests_;
   std::deque<Event> events_;
-  std::string over_;  // why nothing comes any more; empty: it does
+  std::string over_;  // why the connection has ended; empty: it has not
   bool left_ = false, stop_ = false;
   std::mutex handlers_mutex_;  // held while a handler runs
   OnMessage on_message_;
@@ -119,7 +119,7 @@ void Store::Link::wake() {
   [[maybe_unused]] const auto n = ::write(wake_.fd(), &one, sizeof one);
 }
 
-/// With the lock held. What does not go at once is written by the thread.
+/// With the lock held. What cannot be written at once is written by the thread.
 void Store::Link::put(const Frame& frame) {
   connection_.put(frame);
   connection_.flush();
@@ -161,7 +161,7 @@ void Store::Link::say_goodbye() {
 }
 
 void Store::Link::run() {
-  // Once nothing comes any more, the thread stays: handlers that are set later hear of it, too.
+  // After the connection has ended, the thread continues: handlers that are set later are told, too.
   for (bool open = read_all();; open = open && read_all()) {
     deliver();
     pollfd fds[2] = {{wake_.fd(), POLLIN, 0}, {connection_.socket().fd(), POLLIN, 0}};
@@ -216,7 +216,7 @@ int Store::Link::known(std::int32_t rank_of_event) const {
   return rank_of_event;
 }
 
-/// Hands events to the handlers, without the lock that callers need.
+/// Passes events to the handlers, without the lock that callers need.
 void Store::Link::deliver() {
   const std::lock_guard handlers(handlers_mutex_);
   while (on_message_ && on_lost_) {
@@ -249,7 +249,7 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
   c.trust();
   auto frame = wait_frame(c, deadline + kGrace, asked);
   if (!frame && asked && asked()) {
-    // All ranks leave, unless the last one has come by now: then they all go on, and stop together later.
+    // All ranks stop, unless the last one has connected by now: then they all continue, and stop together later.
     c.put({FrameKind::stop, 0, ""});
     c.flush();
     frame = wait_frame(c, Clock::now() + kParting);
@@ -260,7 +260,7 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
   if (frame->kind == FrameKind::stop) throw Stopped("[dist] " + frame->payload);
   if (frame->kind != FrameKind::welcome) lost("{}", frame->payload);
   Unpacker in(frame->payload);
-  std::vector<std::string> hosts;  // in rows of ranks of one host
+  std::vector<std::string> hosts;  // run-length encoded: consecutive ranks of one host
   while (hosts.size() < static_cast<std::size_t>(world)) {
     const auto host = in.string();
     const auto ranks = in.number<std::uint32_t>();

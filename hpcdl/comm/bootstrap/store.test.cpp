@@ -136,7 +136,7 @@ TEST(store, a_late_rank_is_named) {
         << errors[static_cast<std::size_t>(r)];
 }
 
-TEST(store, a_key_that_nobody_sets_is_named) {
+TEST(store, a_key_that_is_never_set_is_named) {
   Launch launch(2);
   expect_none(run_ranks(2, [&](int r) {
     const auto store = launch.join(r);
@@ -145,7 +145,7 @@ TEST(store, a_key_that_nobody_sets_is_named) {
         store->get("nccl id", in(100ms));
         ADD_FAILURE();
       } catch (const PeerLost& e) {
-        EXPECT_NE(std::string(e.what()).find("nobody has set \"nccl id\""), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("no rank has set \"nccl id\""), std::string::npos) << e.what();
       }
     }
     store->close(in(20s));

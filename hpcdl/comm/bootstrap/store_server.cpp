@@ -19,14 +19,14 @@ namespace {
 using namespace std::chrono_literals;
 constexpr int kMostNamed = 16;  // ranks in one message
 constexpr int kEvents = 64;     // of one round
-// What one rank may take of rank 0's memory, by mistake.
+// Limits for the memory of rank 0 that one rank may use by mistake.
 constexpr std::size_t kLongestKey = 4096, kMostKept = std::size_t{1} << 30;  // bytes
 constexpr std::size_t kMostUnsent = 4 * Connection::kLargest;                // bytes
 constexpr std::uint32_t kMostKeys = 4096;                                    // in one request
 constexpr std::size_t kMostWaiting = 1 << 12;                                // requests of one rank
-constexpr std::size_t kOfValue = 128;                                        // bytes beside its name and what it holds
+constexpr std::size_t kOfValue = 128;  // bytes in addition to its name and its contents
 
-/// Rank 0 holds a connection to every rank. Raises the soft limit of open files where it is too low for that.
+/// Rank 0 holds a connection to every rank. Raises the soft limit of open files if it is too low for that.
 void allow_connections(int world) {
   constexpr rlim_t kOthers = 256;  // files, listeners, links to neighbours
   const rlim_t needed = static_cast<rlim_t>(world) + kOthers;
@@ -75,7 +75,7 @@ void StoreServer::run() {
   done_.notify_all();
 }
 
-/// One round of poll. False when everybody has left.
+/// One round of poll. False if all ranks have left.
 bool StoreServer::serve_once() {
   std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}, {watched_.fd(), POLLIN, 0}};
   door_.wait_for(fds);
@@ -97,7 +97,7 @@ bool StoreServer::serve_once() {
 }
 
 void StoreServer::write_all() {
-  while (!to_write_.empty())  // a loss is told to all
+  while (!to_write_.empty())  // a loss is reported to all
     for (const int r : std::exchange(to_write_, {})) {
       auto& rank = ranks_[static_cast<std::size_t>(r)];
       rank.to_write = false;
@@ -131,7 +131,8 @@ void StoreServer::let_in() {
   start_if_complete();
 }
 
-/// Empty: none. It has proved that it has the key, so what is wrong ends the start for all.
+/// Why a rank cannot be accepted; empty: it can. It has proved that it has the key, so an error ends the start of all
+/// ranks.
 std::string StoreServer::problem_with(const Visitor& v) const {
   if (v.world != options_.world)
     return fmt::format("rank {} on {} was started in a world of {}, rank 0 in a world of {}", v.rank, v.host, v.world,
@@ -147,7 +148,7 @@ std::string StoreServer::problem_with(const Visitor& v) const {
 
 void StoreServer::seat(Door::Guest& guest) {
   if (gave_up_.empty()) {
-    // It may have come before, and gone unnoticed.
+    // It may have connected before, and ended unnoticed.
     if (!started_ && guest.who.rank >= 0 && guest.who.rank < options_.world) read_from(guest.who.rank);
     const auto problem = problem_with(guest.who);
     if (!problem.empty() && !started_) give_up(problem);
@@ -240,7 +241,8 @@ void StoreServer::handle(int rank, const Frame& f) {
     case FrameKind::stop: {
       const auto& host = ranks_[static_cast<std::size_t>(rank)].host;
       if (!started_ && gave_up_.empty())
-        give_up(fmt::format("rank {} on {} was asked to stop before all ranks had come: nothing was begun", rank, host),
+        give_up(fmt::format("rank {} on {} was asked to stop before all ranks had connected: nothing was started", rank,
+                            host),
                 FrameKind::stop);
       break;
     }
@@ -271,7 +273,7 @@ void StoreServer::contribute(int rank, std::uint32_t id, Unpacker& in) {
   first_late_ = std::min(first_late_, deadline);
   if (m.missing == 0) {
     answer_all(m);
-    meetings_.erase(name);  // a later round of the same name starts anew
+    meetings_.erase(name);  // a later round of the same name starts again
   } else if (std::any_of(absent_.begin(), absent_.end(),
                          [&](int r) { return !m.values[static_cast<std::size_t>(r)]; })) {
     end_late(name, m);
@@ -297,7 +299,7 @@ void StoreServer::answer_all(Meeting& m) {
   }
 }
 
-/// For all that wait: somebody who has gone will not come.
+/// Ends waits for a rank that is gone.
 void StoreServer::end_late(const std::string& name, Meeting& m) {
   const auto text = missing(name, m);
   for (const Waiting& w : std::exchange(m.waiting, {})) {
@@ -331,7 +333,7 @@ void StoreServer::answer_gets() {
   std::erase_if(gets_, [this](const Waiting& w) { return answer(w); });
 }
 
-/// True when it has been answered, well or not.
+/// True if it has been answered, with or without an error.
 bool StoreServer::answer(const Waiting& w) {
   auto& rank = ranks_[static_cast<std::size_t>(w.rank)];
   if (!rank.connection) return true;
@@ -361,7 +363,7 @@ std::string StoreServer::named(int rank) const {
                               : "");
 }
 
-/// Who has not come, in words.
+/// The ranks that have not come, in words.
 std::string StoreServer::absent() const {
   std::string not_here, here;
   int count = 0;
@@ -382,14 +384,14 @@ std::string StoreServer::missing(const Waiting& w) const {
     if (!values_.contains(key)) text += (text.empty() ? "" : ", ") + fmt::format("\"{}\"", key);
   for (int r = 0; r < options_.world; ++r)
     if (ranks_[static_cast<std::size_t>(r)].lost) lost += (lost.empty() ? "" : ", ") + named(r);
-  return fmt::format("nobody has set {}{}{}", text, lost.empty() ? "" : "; lost: rank ", lost);
+  return fmt::format("no rank has set {}{}{}", text, lost.empty() ? "" : "; lost: rank ", lost);
 }
 
 std::string StoreServer::missing(const std::string& name, const Meeting& m) const {
   std::string text;
   const auto waits_for = [&](int r) { return !m.values[static_cast<std::size_t>(r)]; };
   const auto gone = [&](int r) { return waits_for(r) && !ranks_[static_cast<std::size_t>(r)].connection; };
-  bool any_gone = false;  // then the others are not to blame
+  bool any_gone = false;  // then the others are not the cause
   for (int r = 0; r < options_.world; ++r) any_gone |= gone(r);
   int named_so_far = 0;
   for (int r = 0; r < options_.world; ++r)
@@ -398,12 +400,12 @@ std::string StoreServer::missing(const std::string& name, const Meeting& m) cons
   return fmt::format("\"{}\" waits for rank {}", name, text);
 }
 
-/// It is not there any more, and will not come to what the others wait for.
+/// It is gone, and will not take part in what the others wait for.
 void StoreServer::vacate(int rank) {
   auto& r = ranks_[static_cast<std::size_t>(rank)];
   r.connection.reset();
   --here_;
-  if (!started_) return;  // it may come again
+  if (!started_) return;  // it may connect again
   absent_.push_back(rank);
   for (auto& [name, m] : meetings_)
     if (!m.values[static_cast<std::size_t>(rank)]) end_late(name, m);
@@ -431,7 +433,7 @@ void StoreServer::reply(int rank, std::uint32_t id, std::string payload) {
                    Connection::kLargest));
 }
 
-/// Throws Error, which ends the rank that wants it, where that would be too much.
+/// Throws Error, which ends the rank that asks, if that would be too large.
 std::string& StoreServer::value_of(std::string_view key) {
   const auto it = values_.find(key);
   if (it != values_.end()) return it->second;

@@ -1,5 +1,6 @@
 #pragma once
-// Rank 0's half of the store: a thread that keeps the values, knows who is there, and passes messages on.
+// The server of the store, on rank 0: a thread that keeps the values, knows which ranks are connected, and passes
+// messages on.
 
 #include <atomic>
 #include <condition_variable>
@@ -21,30 +22,30 @@ struct ServerOptions {
   RunKey key;                         // of this launch: connections of another one are refused
   Deadline join_by;                   // for all ranks
   std::vector<std::string> expected;  // host of each rank, for messages; may be empty
-  /// Told, from the server's thread, of one that was refused for its secret or version; once.
+  /// Called once, from the server's thread, when a connection was refused for its secret or version.
   std::function<void(const std::string& sentence)> say = {};
 };
 
 class StoreServer {
  public:
   StoreServer(Socket listening, ServerOptions options);
-  /// Ends at once; ranks that are still there see rank 0 as lost.
+  /// Ends at once; ranks that are still connected see rank 0 as lost.
   ~StoreServer();
   /// Waits until every rank has said goodbye or is gone. False at the deadline.
   bool wait_for_all(Deadline deadline);
-  /// Frames that have come and gone so far.
+  /// Number of frames received and sent so far.
   std::int64_t messages() const { return messages_.load(std::memory_order_relaxed); }
 
  private:
   struct Rank {
     std::unique_ptr<Connection> connection;
-    std::string host;   // known once it came
+    std::string host;   // known after it has connected
     bool over = false;  // its run is
     bool left = false;  // said goodbye
     bool lost = false;
     bool to_write = false;    // is in to_write_
     bool writes = false;      // is watched for room to write
-    std::size_t waiting = 0;  // requests that are not answered
+    std::size_t waiting = 0;  // requests that are not answered yet
   };
   struct Waiting {
     int rank;
@@ -52,8 +53,8 @@ class StoreServer {
     Deadline deadline;
     std::vector<std::string> keys;  // of a get
   };
-  /// What all ranks do together: the answers go out when the last has come. Nothing here is gone through once for each
-  /// rank that comes, so that n ranks take n steps and not n * n.
+  /// A collective of the store: the answers are sent when the last rank has come. Nothing here is scanned once for each
+  /// rank that comes, so n ranks take n steps and not n * n.
   struct Meeting {
     Together kind = Together::gather;
     std::vector<std::unique_ptr<std::string>> values;  // by rank
@@ -99,17 +100,17 @@ class StoreServer {
   Socket wake_;
   Socket watched_;  // epoll of the ranks' connections
   std::vector<Rank> ranks_;
-  std::vector<int> to_write_;  // ranks that something was put for
+  std::vector<int> to_write_;  // ranks with something to write
   std::size_t here_ = 0;       // ranks with a connection
   std::vector<int> absent_;    // once started: ranks without
   bool started_ = false;
-  std::string gave_up_;  // why; empty: it did not
+  std::string gave_up_;  // why it failed; empty: it did not
   FrameKind gave_up_as_ = FrameKind::refused;
   std::map<std::string, std::string, std::less<>> values_;
-  bool new_values_ = false;  // since answer_gets()
+  bool new_values_ = false;  // changes since answer_gets()
   std::map<std::string, Meeting, std::less<>> meetings_;
   std::vector<Waiting> gets_;
-  Deadline first_late_ = Deadline::max();  // no later than any deadline of what waits
+  Deadline first_late_ = Deadline::max();  // not later than any deadline of a waiting request
   std::size_t kept_ = 0;                   // bytes of values_, with their names
   std::atomic<std::int64_t> messages_ = 0;
   std::atomic<bool> stop_ = false;

@@ -11,13 +11,13 @@
 namespace hpcdl::comm::nccl {
 namespace {
 
-constexpr double kFarewell = 10;  // seconds that leaving in good order may take
+constexpr double kFarewell = 10;  // most seconds that an orderly shutdown may take
 
 auto in_seconds(double s) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(s));
 }
 
-/// Rank 0's id, on every rank. A rank that cannot take part says so, so that no other waits for it.
+/// The id of rank 0, on every rank. A rank that cannot take part tells the others, so that none waits for it.
 ncclUniqueId shared_id(const HostExchange& host, const Library& library) {
   struct Message {
     ncclUniqueId id;
@@ -66,7 +66,7 @@ Communicator::~Communicator() {
   else give_up();
 }
 
-/// ncclInProgress when the deadline passes.
+/// ncclInProgress if the deadline passes.
 ncclResult_t Communicator::settled(ncclComm_t comm, Clock::time_point deadline) const {
   auto status = ncclInProgress;
   for (int round = 0; comm; ++round) {

@@ -1,5 +1,5 @@
 #pragma once
-// One NCCL communicator: this rank's part.
+// One NCCL communicator, on this rank.
 
 #include <atomic>
 #include <chrono>
@@ -11,11 +11,11 @@
 
 namespace hpcdl::comm::nccl {
 
-/// Calls return before their work is queued (NCCL's non-blocking mode), so that a peer that never comes costs a
-/// deadline and not the process. All calls but error() and give_up() come from one thread at a time.
+/// Calls return before their work is queued (NCCL's non-blocking mode), so that a missing peer costs a
+/// deadline instead of blocking the process. All calls but error() and give_up() come from one thread at a time.
 class Communicator {
  public:
-  /// Collective. Throws PeerLost when it is not connected by the host's timeout.
+  /// Collective. Throws PeerLost if it is not connected within the host's timeout.
   Communicator(const HostExchange& host, Device device);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -24,7 +24,7 @@ class Communicator {
   const Library& library() const { return library_; }
   /// Throws PeerLost after give_up().
   ncclComm_t handle() const;
-  /// Behind every call: waits until NCCL has queued it. Throws what went wrong.
+  /// To be called after every call: waits until NCCL has queued it. Throws if it failed.
   void done(ncclResult_t status, const char* call) const;
 
   std::optional<std::string> error() const;

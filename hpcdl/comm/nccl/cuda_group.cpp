@@ -65,7 +65,7 @@ CudaGroup::CudaGroup(const HostExchange& host, Device device)
   warm_up();
 }
 
-/// NCCL makes channels when the first call asks for them, and loads its kernels: not while anybody captures.
+/// NCCL makes channels and loads its kernels at the first call, which must not be under capture.
 void CudaGroup::warm_up() {
   Pool pool(1);
   const Stream s(device_, pool);
@@ -92,7 +92,7 @@ void CudaGroup::wait(const Stream& s, const char* what) {
                       "for another rank, or the work takes longer",
                       rank_, name_, what, timeout_));
     }
-    // As cudaStreamSynchronize does: a step ends within a second.
+    // Polls like cudaStreamSynchronize: a step ends within a second.
     if (seconds > 1 || !yields.yield()) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (const auto wrong = error()) throw PeerLost(fmt::format("[comm] rank {} of group {}: {}", rank_, name_, *wrong));
@@ -158,7 +158,7 @@ void CudaGroup::all_to_all(const Stream& s, const Tensor& out, const View& in) {
       l.send(in.ptr<std::byte>() + at, part, ncclUint8, r, c, cuda::queue(s));
       l.receive(out.ptr<std::byte>() + at, part, ncclUint8, r, c, cuda::queue(s));
     }
-    return l.group_end();  // reports what any of them said
+    return l.group_end();  // reports the errors of all
   });
 }
 

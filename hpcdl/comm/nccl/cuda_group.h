@@ -8,18 +8,18 @@
 
 namespace hpcdl::comm {
 
-/// Puts calls on different streams in the order in which they were made, as NCCL does for its own.
+/// Orders calls on different streams as they were made, as NCCL does for its own.
 class InOrder {
  public:
-  /// In front of a call.
+  /// To be called before a call.
   void enter(const Stream& s);
-  /// Behind it.
+  /// To be called after it.
   void leave(const Stream& s);
 
  private:
   Event last_;
   void* stream_ = nullptr;
-  unsigned long long capture_ = 0;  // of the last call; 0: none. Nothing in a capture waits for what is not in it.
+  unsigned long long capture_ = 0;  // of the last call; 0: none. A capture must not wait for work outside of it.
 };
 
 class CudaGroup final : public DeviceGroup {
@@ -39,14 +39,14 @@ class CudaGroup final : public DeviceGroup {
   std::optional<std::string> error() const override { return communicator_.error(); }
   void give_up() noexcept override;
 
-  /// Null where the GPUs cannot write each other's memory.
+  /// Null if the GPUs cannot write each other's memory.
   const PeerReduce* peers() const { return peers_.get(); }
 
  private:
   void warm_up();
   void wait(const Stream& s, const char* what);
   bool by_peers(const Tensor& x, Reduce op, Algorithm a) const;
-  /// NCCL's call on this group's communicator, which may be a lambda that makes several.
+  /// A call of NCCL on the communicator of this group; may be a lambda that makes several calls.
   template <class F> void call(const Stream& s, const char* name, F&& f);
 
   std::string name_;

@@ -92,7 +92,7 @@ const std::vector<std::int64_t> kSizes = {0, 1, 3, 7, 64, 1023, 4096, 65536 + 5,
 class CudaRanks : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(, CudaRanks, ::testing::Values(2, 3, 4, 8));
 
-TEST_P(CudaRanks, GpuAllReduceOfEveryTypeAndSize) {
+TEST_P(CudaRanks, gpu_all_reduce_of_every_type_and_size) {
   NEEDS_GPUS(GetParam());
   hpcdl::testing::run_ranks(GetParam(), [](const Group& world) {
     Rank rank(world);
@@ -113,7 +113,7 @@ TEST_P(CudaRanks, GpuAllReduceOfEveryTypeAndSize) {
   });
 }
 
-TEST_P(CudaRanks, GpuKernelsOverPeersInEveryShape) {
+TEST_P(CudaRanks, gpu_kernels_over_peers_in_every_shape) {
   NEEDS_GPUS(GetParam());
   hpcdl::testing::run_ranks(GetParam(), [](const Group& world) {
     Rank rank(world);
@@ -134,7 +134,7 @@ TEST_P(CudaRanks, GpuKernelsOverPeersInEveryShape) {
   });
 }
 
-TEST_P(CudaRanks, GpuMovesAndScatters) {
+TEST_P(CudaRanks, gpu_moves_and_scatters) {
   NEEDS_GPUS(GetParam());
   hpcdl::testing::run_ranks(GetParam(), [](const Group& world) {
     Rank rank(world);
@@ -172,7 +172,7 @@ TEST_P(CudaRanks, GpuMovesAndScatters) {
   });
 }
 
-TEST_P(CudaRanks, GpuCapturedAgainAndAgainTheSameBits) {
+TEST_P(CudaRanks, gpu_captured_again_and_again_the_same_bits) {
   NEEDS_GPUS(GetParam());
   hpcdl::testing::run_ranks(GetParam(), [](const Group& world) {
     Rank rank(world);
@@ -213,7 +213,7 @@ TEST_P(CudaRanks, GpuCapturedAgainAndAgainTheSameBits) {
   });
 }
 
-TEST_P(CudaRanks, GpuSplitGroupsKeepApart) {
+TEST_P(CudaRanks, gpu_split_groups_keep_apart) {
   NEEDS_GPUS(GetParam());
   hpcdl::testing::run_ranks(GetParam(), [](const Group& world) {
     Rank rank(world);
@@ -226,13 +226,13 @@ TEST_P(CudaRanks, GpuSplitGroupsKeepApart) {
   });
 }
 
-TEST(GpuGroup, TwoRanksOfOneGpuAreRefused) {
+TEST(gpu_group, two_ranks_of_one_gpu_are_refused) {
   NEEDS_GPUS(1);
   const auto errors = hpcdl::testing::rank_errors(2, [](const Group& world) { world.connect(Device::cuda(0)); });
   for (const auto& e : errors) EXPECT_NE(e.find("ranks 0 and 1 have the same GPU"), std::string::npos) << e;
 }
 
-TEST(GpuGroup, FirstCollectiveMustNotBeCaptured) {
+TEST(gpu_group, first_collective_must_not_be_captured) {
   NEEDS_GPUS(1);
   hpcdl::testing::run_ranks(2, [](const Group& world) {
     if (world.rank() == 1) return;  // it is refused before anybody is asked, and must not set up a GPU meanwhile
@@ -251,7 +251,7 @@ TEST(GpuGroup, FirstCollectiveMustNotBeCaptured) {
   });
 }
 
-TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
+TEST(gpu_group, given_up_while_a_peer_is_missing) {
   NEEDS_GPUS(2);
   hpcdl::testing::run_ranks(2, [](const Group& world) {
     Rank rank(world);
@@ -273,7 +273,7 @@ TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
   });
 }
 
-TEST(GpuGroup, DeadlineOfTheDevice) {
+TEST(gpu_group, deadline_of_the_device) {
   NEEDS_GPUS(2);
   for (const auto a : {Algorithm::native, Algorithm::shared}) {
     const auto errors =
@@ -299,6 +299,6 @@ TEST(GpuGroup, DeadlineOfTheDevice) {
 
 #else
 
-TEST(GpuGroup, NeedsNccl) { GTEST_SKIP() << "SKIPPED: this build has no NCCL (--preset cuda, where nccl.h is)"; }
+TEST(gpu_group, needs_nccl) { GTEST_SKIP() << "SKIPPED: this build has no NCCL (--preset cuda, where nccl.h is)"; }
 
 #endif

@@ -15,7 +15,7 @@
 namespace hpcdl::comm {
 namespace {
 
-/// The id that the kernel drew when it started, and the name: containers of one host have both in common only if they
+/// The boot id of the kernel, and the host name: containers of one host have both in common only if they
 /// share the network's namespace, which CUDA IPC does not need, but NCCL's sockets do.
 std::uint64_t host_hash() {
   std::string text, line;
@@ -26,7 +26,7 @@ std::uint64_t host_hash() {
   return std::hash<std::string>{}(text);
 }
 
-/// Process numbers of two containers may be the same.
+/// Process ids of two containers may be the same.
 std::int64_t process_token() {
   std::random_device draw;
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(draw()) << 32 | draw());

@@ -1,5 +1,5 @@
 #pragma once
-// Which GPU a rank has.
+// Identifies the GPU of a rank.
 
 #include <array>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace hpcdl::comm {
 /// Plain bytes, to be sent to other ranks.
 struct GpuIdentity {
   std::array<char, 16> uuid;  // a MIG slice has its own
-  std::uint64_t host;         // a hash of what tells running machines apart
+  std::uint64_t host;         // a hash that identifies a running machine
   std::int64_t process;
 
   bool same_gpu(const GpuIdentity& o) const { return host == o.host && uuid == o.uuid; }

@@ -25,9 +25,8 @@ void* open_library() {
   }
   for (const char* name : {"libnccl.so.2", "libnccl.so"})
     if (void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) return handle;
-  fail(
-      "comm",
-      "libnccl.so.2 is not where the loader looks: install NCCL 2.18 or newer, or name its file in HPCDL_NCCL_LIBRARY");
+  fail("comm",
+       "the loader does not find libnccl.so.2: install NCCL 2.18 or newer, or name its file in HPCDL_NCCL_LIBRARY");
 }
 
 Library load() {

@@ -1,5 +1,5 @@
 #pragma once
-// NCCL, loaded where it is: a program that was built with it starts where it is missing, too.
+// NCCL, loaded at run time, so that a program that was built with it also starts without it.
 
 #include <nccl.h>
 
@@ -28,12 +28,12 @@ struct Library {
   std::string path;
   int version = 0;  // 22809: 2.28.9
 
-  /// Throws Error where there is none. HPCDL_NCCL_LIBRARY names one that the loader would not find.
+  /// Throws Error if there is none. HPCDL_NCCL_LIBRARY may name a file that the loader would not find.
   static const Library& get();
 };
 
-/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2), NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0": the library, and what of the environment
-/// steers it.
+/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2), NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0": the library, and the environment variables
+/// that affect it.
 std::string describe(const Library& library);
 
 }  // namespace hpcdl::comm::nccl

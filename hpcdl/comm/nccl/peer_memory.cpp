@@ -11,22 +11,22 @@
 namespace hpcdl::comm {
 namespace {
 
-/// Blocks of this size share their allocation with no other, so that a handle opens this block and no more.
+/// Blocks of this size do not share their allocation, so a handle opens only this block.
 constexpr std::int64_t kGranule = std::int64_t{2} << 20;
 
 struct Offer {
   GpuIdentity gpu;
   cudaIpcMemHandle_t handle;
-  const std::shared_ptr<std::byte>* block;  // to be copied in its own process before the next collective
+  const std::shared_ptr<std::byte>* block;  // must be copied in its own process before the next collective
   bool ok;
 };
 
 bool said_yes(cudaError_t status) {
-  if (status != cudaSuccess) cudaGetLastError();  // an answer, not an error that a later call should report
+  if (status != cudaSuccess) cudaGetLastError();  // clears the error, which a later call would report
   return status == cudaSuccess;
 }
 
-/// The number of a peer's GPU in this process; -1 when it does not see it.
+/// The number of a peer's GPU in this process; -1 if it does not see it.
 int local_number(const GpuIdentity& gpu) {
   for (int i = 0; i < cuda_devices(); ++i)
     if (identity_of(Device::cuda(i)).same_gpu(gpu)) return i;
@@ -40,7 +40,7 @@ bool linked_by_nvlink(int here, int there) {
          atomics != 0;
 }
 
-/// Zeroed; null when there is no memory.
+/// Zeroed; null if there is not enough memory.
 std::shared_ptr<std::byte> device_block(std::size_t bytes) {
   void* p = nullptr;
   if (!said_yes(cudaMalloc(&p, bytes))) return nullptr;
@@ -91,7 +91,7 @@ std::unique_ptr<PeerMemory> PeerMemory::connect(const HostExchange& host, Device
   return agreed(host, ok) ? std::move(memory) : nullptr;
 }
 
-/// Another process may still have this rank's block open: the driver keeps it until nobody has.
+/// Another process may still have the block of this rank open: the driver keeps it until all have closed it.
 PeerMemory::~PeerMemory() {
   for (void* p : opened_) cudaIpcCloseMemHandle(p);
 }

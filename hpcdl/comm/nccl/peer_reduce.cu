@@ -11,10 +11,11 @@ using Word = unsigned long long;
 
 constexpr int kThreads = 512;
 
-// ---------------------------------------------------------------- what one GPU tells another
+// ---------------------------------------------------------------- messages between GPUs
 
-/// Two halves of a line of 16 bytes. Each is written and read as a whole: 4 bytes of a message with the number of the
-/// call above them, which says that they have come. No flag, no fence, one trip (the idea of NCCL's LL protocol).
+/// Two halves of a line of 16 bytes. Each is written and read as a whole: 4 bytes of data with the number of the
+/// call in the upper half, which shows that they have arrived. No flag, no fence, one trip (the idea of NCCL's LL
+/// protocol).
 __device__ inline void put_line(void* at, Word a, Word b) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(a), "l"(b) : "memory");
 }
@@ -30,22 +31,22 @@ __device__ inline unsigned look(const unsigned* flag) {
   return v;
 }
 
-/// Asks the host now and then whether anybody will answer.
+/// Checks from time to time whether the host has given up.
 struct Patience {
   const int* stop;
   unsigned asked = 0;
   __device__ bool left() { return (++asked & 0xfff) != 0 || *static_cast<const volatile int*>(stop) == 0; }
 };
 
-/// The number of this call, from 1. Every launch adds kUnits to the counter at the start of the block, its blocks one
-/// by one as they end: the last kUnits are a whole only when the launch is over, so all of its blocks read the same
-/// number.
+/// The number of this call, from 1. Every launch adds kUnits in total to the counter at the start of the block, its
+/// blocks one by one as they end: the counter is a multiple of kUnits only when the launch is over, so all of its
+/// blocks read the same number.
 __device__ inline unsigned call_number(const std::byte* own) {
   Word n;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(n) : "l"(own) : "memory");
   return static_cast<unsigned>(n / PeerBlocks::kUnits) + 1;
 }
-/// All threads of the block have read the number.
+/// To be called after all threads of the block have read the number.
 __device__ inline void count_block(std::byte* own) {
   const Word n = blockIdx.x == 0 ? PeerBlocks::kUnits + 1 - gridDim.x : 1;
   if (threadIdx.x == 0) asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(own), "l"(n) : "memory");
@@ -69,7 +70,7 @@ template <class T, int B> struct alignas(B) Bytes {
   T v[kCount];
 };
 
-/// Of the elements from `at` on, as many as there are; the others are 0.
+/// Loads the elements from `at` on; those past the end are 0.
 template <class P, class T> __device__ P load(const T* x, std::int64_t at, std::int64_t count) {
   if (at + P::kCount <= count) return *reinterpret_cast<const P*>(x + at);
   P p{};
@@ -88,7 +89,7 @@ template <class P, class T> __device__ void store(T* x, std::int64_t at, std::in
     if (at + i < count) x[at + i] = p.v[i];
 }
 
-/// Of the first `size` of N.
+/// Sums the first `size` of N.
 template <Reduce op, class P, class T, int N> __device__ P reduce(const P (&parts)[N], int size) {
   using S = Sum<T>;
   P out;
@@ -110,13 +111,13 @@ template <Reduce op, class P, class T, int N> __device__ P reduce(const P (&part
 
 // ---------------------------------------------------------------- one trip
 
-/// The k-th rank behind this one: nobody is written to by all at once.
+/// The k-th rank after this one, so that not all ranks write to the same one at once.
 __device__ inline int behind(const PeerBlocks& g, int k) {
   return g.rank + k < g.size ? g.rank + k : g.rank + k - g.size;
 }
 
-/// Everybody sends everything to everybody and sums for itself. A line of call n is overwritten in call n + 2, which no
-/// peer begins before this GPU has begun n + 1, and so has read all of n. N: room for so many ranks.
+/// Every rank sends everything to every other and sums by itself. A line of call n is overwritten in call n + 2, which
+/// no peer begins before this GPU has begun n + 1, and so has read all of n. N: room for this many ranks.
 template <class T, Reduce op, int N>
 __global__ __launch_bounds__(kThreads) void one_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count) {
   using P = Bytes<T, 8>;
@@ -157,7 +158,7 @@ __global__ __launch_bounds__(kThreads) void one_shot(const __grid_constant__ Pee
 
 // ---------------------------------------------------------------- two trips
 
-/// Block b of every rank works on slice b of every part: they wait for each other, and for no other block.
+/// Block b of every rank works on slice b of every part: these blocks wait for each other, but not for other blocks.
 __device__ inline void meet(const PeerBlocks& g, int trip, unsigned number) {
   __syncthreads();
   const int r = static_cast<int>(threadIdx.x);
@@ -173,8 +174,8 @@ __device__ inline void meet(const PeerBlocks& g, int trip, unsigned number) {
   __syncthreads();
 }
 
-/// Rank r sums part r and sends the result to everybody. Nobody writes where another still reads: what comes in the
-/// first trip of call n + 1 was sent behind the second of n, and what comes in its second behind its first.
+/// Rank r sums part r and sends the result to all. No rank writes where another still reads: what comes in the
+/// first trip of call n + 1 was sent after the second of n, and what comes in its second trip after its first.
 template <class T, Reduce op, int N>
 __global__ __launch_bounds__(kThreads) void two_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count,
                                                      std::int64_t part) {
@@ -185,7 +186,7 @@ __global__ __launch_bounds__(kThreads) void two_shot(const __grid_constant__ Pee
   const std::int64_t begin = part * blockIdx.x / gridDim.x,
                      end = part * (blockIdx.x + 1) / gridDim.x;  // in packs of 16 bytes
   // Not unrolled over the peers, here and below: that would be seven times the code, which took this file two and a
-  // half times as long to compile, and no load would begin earlier.
+  // half times as long to compile, and would not start loads earlier.
 #pragma unroll 1
   for (int k = 1; k < N; ++k) {
     if (k >= g.size) break;
@@ -250,7 +251,7 @@ void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, Reduce op, Pe
   if constexpr (!std::is_same_v<T, int>) launch<T, Reduce::avg>(s, g, x, shape);
 }
 
-/// On four H200s: half of these blocks cost up to 1.9 times as much, twice as many gain nothing.
+/// On four H200s: half of these blocks take up to 1.9 times as long, twice as many are not faster.
 PeerReduce::Shape measured(std::int64_t bytes, PeerReduce::Shape asked) {
   auto shape = asked;
   if (shape.trips == 0) shape.trips = bytes <= PeerBlocks::kOneShot ? 1 : 2;

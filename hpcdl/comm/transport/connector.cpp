@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPause = 50ms;      // before another attempt
-constexpr auto kConnect = 2000ms;  // for TCP's part of one, at one address
+constexpr auto kConnect = 2000ms;  // for the TCP connection of an attempt, at one address
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Card Card::of(Unpacker& u) {
   Card c;
   c.port = u.number<int>();
   c.addresses.resize(u.count(kMostAddresses));
-  require(!c.addresses.empty(), "comm", "a rank has named no address that it listens at");
+  require(!c.addresses.empty(), "comm", "a rank has sent no address at which it listens");
   for (auto& a : c.addresses) a = u.string(kLongest);
   return c;
 }
@@ -155,7 +155,7 @@ bool Connector::advance(int to, Call& c) {
       deliver(to, c.caller->connection().take_socket());
       return true;
     case Caller::State::refused: deliver(to, Socket(), c.caller->words()); return true;
-    default:  // it had no room, calls this rank itself, or has left; or something else listens there
+    default:  // it had no room, is itself calling this rank, or has left; or something else listens there
       c.caller.reset();
       c.address = c.refusals = 0;
       c.pause = Clock::now() + kPause;
@@ -163,7 +163,7 @@ bool Connector::advance(int to, Call& c) {
   }
 }
 
-/// All ranks listen from the start to their ends: where one does not, it has ended.
+/// All ranks listen from start to end: a rank that does not listen has ended.
 bool Connector::attempt_failed(int to, Call& c, int error) {
   c.connecting = Socket();
   c.refusals += error == ECONNREFUSED;
@@ -190,7 +190,7 @@ void Connector::let_in(Door::Guest& guest) {
                            named(rank_), from));
   const auto call = calls_.find(from);
   const bool calls_it = call != calls_.end() && call->second.under_way();
-  if (calls_it && rank_ > from) return Door::refuse(guest, "");  // without a word: it tries again, should mine fail
+  if (calls_it && rank_ > from) return Door::refuse(guest, "");  // without an answer: it tries again if mine fails
   guest.connection->put({FrameKind::accepted, 0, ""});
   if (!guest.connection->flush()) return;
   if (call != calls_.end()) calls_.erase(call);

@@ -1,8 +1,8 @@
 #pragma once
-// The sockets between one rank and those it talks to, each made when one of the two first needs it. A thread lets in
-// the ranks that call and calls others, so that a rank that computes is reached, too. It listens for as long as the
-// run lasts: the one that calls proves that it has the key of this round, as in any handshake, and those that prove
-// nothing cost what a Door allows them.
+// The sockets between one rank and its peers, each made when one of the two first needs it. A thread accepts
+// connections and makes others, so that a rank that computes can be reached, too. It listens for as long as the
+// run lasts: the caller proves that it has the key of this round, as in any handshake, and callers that prove
+// nothing are limited by the Door.
 
 #include <atomic>
 #include <cstdint>
@@ -36,23 +36,25 @@ class Connector {
     std::string why;  // there is none
   };
 
-  /// names: the host of each rank, for messages. key: of this round; what each rank listens with is derived from it.
+  /// names: the host of each rank, for messages. key: of this round; the key with which each rank listens is derived
+  /// from it.
   Connector(int rank, std::vector<std::string> names, RunKey key, Socket listening);
   ~Connector();
   Connector(const Connector&) = delete;
   Connector& operator=(const Connector&) = delete;
 
-  /// There will be news of this rank. A second wish for the same is none.
+  /// Asks for a socket to this rank; take() will report it. Asking again has no effect.
   void want(int rank, const Card& card);
   bool has_news() const { return has_news_.load(std::memory_order_acquire); }
   std::vector<News> take_news();
-  /// Can be read while there is news, and for ever once this rank leaves.
+  /// Readable while there is news, and for ever after this rank leaves.
   int news_fd() const { return news_fd_.fd(); }
-  /// This rank leaves: all sockets end, none is made any more, and nobody listens. From any thread.
+  /// This rank leaves: closes all sockets, makes no more, and stops listening. From any thread.
   void leave() noexcept;
 
  private:
-  /// A call of another rank. The higher of two that call each other at the same time goes on, and the lower gives way.
+  /// A call to another rank. If two ranks call each other at the same time, the higher continues, and the lower gives
+  /// way.
   struct Call {
     Card card;
     std::size_t address = 0;         // under way, of the card's
@@ -60,7 +62,7 @@ class Connector {
     std::unique_ptr<Caller> caller;  // then ours
     Deadline until{};                // of TCP's part
     Deadline pause{};                // until the next attempt
-    std::size_t refusals = 0;        // addresses of this attempt where nobody listens
+    std::size_t refusals = 0;        // addresses of this attempt where nothing listens
     bool under_way() const { return connecting || caller; }
   };
   struct Wish {
@@ -71,7 +73,7 @@ class Connector {
   void run();
   void take_wishes();
   void advance_calls();
-  /// True when it is over.
+  /// True if it is over.
   bool advance(int rank, Call& call);
   bool attempt_failed(int rank, Call& call, int error);
   void let_in(Door::Guest& guest);
@@ -84,15 +86,15 @@ class Connector {
   const std::vector<std::string> names_;
   const RunKey key_;
 
-  // Of the thread alone.
+  // Used only by the thread.
   Door door_;
   std::map<int, Call> calls_;
-  std::vector<bool> open_;  // by rank: has, or has had, its socket
+  std::vector<bool> open_;  // by rank: it has, or has had, its socket
 
   std::mutex mutex_;  // of the next
   std::vector<Wish> wishes_;
   std::vector<News> news_;
-  std::vector<int> delivered_;  // sockets, which their owners close after this object has gone
+  std::vector<int> delivered_;  // sockets, which their owners close after this object is destroyed
   bool left_ = false;
 
   std::atomic<bool> has_news_ = false;

@@ -46,7 +46,7 @@ void expect_connected(const Socket& a, const Socket& b) {
   }
 }
 
-TEST(Connector, ranks_that_call_each_other_have_one_socket) {
+TEST(connector, ranks_that_call_each_other_have_one_socket) {
   for (int round = 0; round < 100; ++round) {
     const Side low(0), high(1);
     if (round % 3 != 1) low.connector->want(1, high.card);
@@ -61,7 +61,7 @@ TEST(Connector, ranks_that_call_each_other_have_one_socket) {
   }
 }
 
-TEST(Connector, many_that_call_each_other_all_have_theirs) {
+TEST(connector, many_ranks_that_call_each_other_all_have_sockets) {
   constexpr int n = 12;
   std::vector<std::unique_ptr<Side>> sides;
   for (int r = 0; r < n; ++r) sides.push_back(std::make_unique<Side>(r, n));
@@ -85,7 +85,7 @@ TEST(Connector, many_that_call_each_other_all_have_theirs) {
     for (std::size_t b = a + 1; b < n; ++b) expect_connected(sockets[a][b], sockets[b][a]);
 }
 
-TEST(Connector, a_rank_that_has_ended_or_leaves_is_told) {
+TEST(connector, a_rank_that_has_ended_or_leaves_is_reported) {
   for (const bool leaves : {false, true}) {
     const Side here(1);
     Side other(0);
@@ -99,7 +99,7 @@ TEST(Connector, a_rank_that_has_ended_or_leaves_is_told) {
   }
 }
 
-TEST(Connector, sockets_end_when_a_rank_leaves) {
+TEST(connector, sockets_end_when_a_rank_leaves) {
   const Side low(0), high(1);
   low.connector->want(1, high.card);
   const auto of_low = low.wait_for_news(), of_high = high.wait_for_news();
@@ -112,7 +112,7 @@ TEST(Connector, sockets_end_when_a_rank_leaves) {
   EXPECT_EQ(receive_some(of_high[0].socket, nothing, count), Io::closed);
 }
 
-TEST(Connector, a_rank_of_another_round_is_not_let_in) {
+TEST(connector, a_rank_of_another_round_is_not_let_in) {
   const Side here(0), stranger(1, 2, "another round");
   stranger.connector->want(0, here.card);
   EXPECT_TRUE(here.wait_for_news(300ms).empty());
@@ -121,7 +121,7 @@ TEST(Connector, a_rank_of_another_round_is_not_let_in) {
 
 /// A kernel tells its own processes that a peer has gone. Asked for it every 5 s for 32,640 connections, it lost the
 /// questions, and ended the connections.
-TEST(Connector, a_peer_of_this_host_is_not_asked_whether_it_is_there) {
+TEST(connector, a_peer_on_this_host_is_not_probed) {
   const Socket listening = listen_at("127.0.0.1", 0);
   std::string why;
   const Socket near = connect_to("127.0.0.1", port_of(listening), 2s, why);

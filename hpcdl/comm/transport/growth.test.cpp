@@ -76,7 +76,7 @@ template <class Body> void in_world(int n, Body&& body) {
   }));
 }
 
-TEST(Growth, ranks_hold_sockets_to_their_neighbours_alone) {
+TEST(growth, ranks_hold_sockets_only_to_their_neighbours) {
   const int n = ranks_for_test();
   const auto links =
       static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(n - 1)));  // of halving, and of trees
@@ -126,7 +126,7 @@ TEST(Growth, ranks_hold_sockets_to_their_neighbours_alone) {
 
 /// A tensor whose parts of a ring would be hardly worth a step, and the collectives that all ranks pass before they
 /// train, in a world of a size that is no power of two.
-TEST(Growth, more_ranks_than_share_memory) {
+TEST(growth, more_ranks_than_share_memory) {
   constexpr int n = 75;
   in_world(n, [&](Member& m) {
     auto& [rank, store, world, deadline] = m;

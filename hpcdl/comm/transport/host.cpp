@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kPage = 4096, kHuge = 2 << 20;
 
 #ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25  // Linux 6.1; what does not know it refuses
+#define MADV_COLLAPSE 25  // Linux 6.1; older kernels refuse it
 #endif
 
 class MappedWindow : public Window {
@@ -39,7 +39,7 @@ class MappedWindow : public Window {
   std::int64_t bytes_, stride_;
 };
 
-/// Memory while it is offered. A name in /dev/shm goes with it, whatever happens to those who were to map it.
+/// Memory while it is offered to other ranks. Its name in /dev/shm is removed with it, whatever happens to those ranks.
 struct Offered {
   int fd = -1;
   std::string name;
@@ -53,14 +53,14 @@ struct Offered {
   }
 };
 
-/// Short blocks, whose time is that of a few lines, have a page between them: processors prefetch the first line of the
-/// next.
+/// Short blocks, whose time is that of a few cache lines, have a page between them: processors prefetch the first line
+/// of the next.
 std::int64_t stride_of(std::int64_t bytes) {
   if (bytes >= kHuge) return (bytes + kHuge - 1) / kHuge * kHuge;
   return std::max(kPage, (bytes + kPage - 1) / kPage * kPage) + kPage;
 }
 
-/// Memory without a name, which others reach through /proc; or, for those who cannot, a name in /dev/shm. False: errno
+/// Memory without a name, which others open through /proc; or, if they cannot, a name in /dev/shm. False: errno
 /// says why.
 bool create(Offered& memory, SharedFile& file, bool named, std::int64_t bytes) {
   if (named) {
@@ -74,11 +74,11 @@ bool create(Offered& memory, SharedFile& file, bool named, std::int64_t bytes) {
     file.name(fmt::format("/proc/{}/fd/{}", getpid(), memory.fd));
   }
   if (memory.fd < 0 || !file.identify(memory.fd) || ftruncate(memory.fd, bytes) != 0) return false;
-  // A full /dev/shm would kill whoever writes there: reserve the pages now.
+  // Writing to a full /dev/shm would kill the process: reserve the pages now.
   return !named || (errno = posix_fallocate(memory.fd, 0, bytes)) == 0;
 }
 
-/// What can have huge pages begins at a multiple of them.
+/// A mapping that can have huge pages begins at a multiple of their size.
 std::byte* map(int fd, std::int64_t bytes) {
   if (fd < 0) return nullptr;
   const std::int64_t room = bytes >= kHuge ? bytes + kHuge : bytes;
@@ -99,19 +99,19 @@ std::byte* map(int fd, std::int64_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
-/// Pages come to the rank that works on them, now and not in the first collective. Huge ones whatever the system's
-/// setting for shared memory says, whose default is never: sums of 64 MiB take 14 % less, and to touch the memory half
-/// as long. A huge page is made of one that is there.
+/// Touches the pages in the rank that works on them, now and not in the first collective. Asks for huge pages whatever
+/// the system's setting for shared memory is (its default is never): sums of 64 MiB take 14 % less time, and touching
+/// the memory half as long. A huge page is made from existing pages.
 void touch(std::byte* block, std::int64_t bytes) {
   const auto every = [&](std::int64_t step) {
     for (std::int64_t i = 0; i < bytes; i += step) *static_cast<volatile char*>(static_cast<void*>(block + i)) = 0;
   };
   if (bytes >= kHuge)
-    every(kHuge), madvise(block, static_cast<std::size_t>(bytes), MADV_COLLAPSE);  // else small ones stay
+    every(kHuge), madvise(block, static_cast<std::size_t>(bytes), MADV_COLLAPSE);  // otherwise small pages stay
   every(kPage);
 }
 
-/// One attempt, all ranks together.
+/// One attempt of all ranks together.
 std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
   const std::int64_t stride = stride_of(bytes), all = stride * peers.size();
   struct Offer {

@@ -22,7 +22,7 @@ SharedFile offer(int fd) {
   return f;
 }
 
-TEST(host, what_has_the_path_of_shared_memory_and_is_another_file_is_not_opened) {
+TEST(host, another_file_with_the_path_of_shared_memory_is_not_opened) {
   const int mine = memory_file(), other = memory_file();
   auto file = offer(mine);
   const int again = file.open();

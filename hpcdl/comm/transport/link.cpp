@@ -42,7 +42,7 @@ void Link::give(Message& m, std::deque<Unasked>::iterator it) {
 
 void Link::take_back(Message& m) {
   std::erase(wanted_, &m);
-  if (target_message_ == &m) {  // the rest of it goes nowhere
+  if (target_message_ == &m) {  // the rest of it is discarded
     buffer_.resize(header_.bytes);
     target_ = buffer_.data();
     target_message_ = nullptr;
@@ -54,7 +54,7 @@ void Link::take_back(Message& m) {
     queue_.erase(it);
     return;
   }
-  it->message = nullptr;  // half of it is on its way: the peer must find the next header where it expects it
+  it->message = nullptr;  // a part of it has been sent: the peer must find the next header where it expects it
   it->rest.assign(it->from, it->from + it->header.bytes);
   it->from = it->rest.data();
 }
@@ -133,8 +133,8 @@ void Link::choose_target() {
   keep_buffer_ = true;
 }
 
-/// Bytes that target_ has room for. A long message that nobody has asked for takes memory as it comes: what its header
-/// says is the peer's word alone.
+/// Bytes that target_ has room for. A long message without a receive takes memory as it arrives: the size in its header
+/// is only a claim of the peer.
 std::size_t Link::make_room() {
   if (target_message_ || !keep_buffer_) return header_.bytes - got_;
   if (got_ == buffer_.size()) {
@@ -162,7 +162,7 @@ void Link::finish() {
   } else if (keep_buffer_) {
     buffer_.resize(header_.bytes);
     unasked_.push_back({header_.tag, std::move(buffer_)});
-    // Somebody may have asked while it came.
+    // A receive may have been posted while it arrived.
     const auto it =
         std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* m) { return m->tag == header_.tag; });
     if (it != wanted_.end()) {

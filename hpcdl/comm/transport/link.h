@@ -10,9 +10,10 @@
 
 namespace hpcdl::comm {
 
-/// The messages of this rank and one peer over one socket, which may come after the first of them: a header of 16 bytes (tag, 0, size; little-endian), then the
-/// bytes. What comes goes to the oldest receive of its tag. What nobody has asked for stays in the socket while nothing
-/// else is wanted from this peer, so that a sender cannot fill this rank's memory.
+/// The messages between this rank and one peer over one socket, which may be connected later: a header of 16 bytes
+/// (tag, 0, size; little-endian), then the bytes. A message goes to the oldest receive with its tag. A message
+/// without a receive stays in the socket while nothing else is wanted from this peer, so that a sender cannot fill this
+/// rank's memory.
 class Link {
  public:
   struct Message {
@@ -26,27 +27,27 @@ class Link {
 
   Link() = default;  // without a socket so far
   explicit Link(Socket socket) { open(std::move(socket)); }
-  /// A rank may compute for longer than any time of TCP's. That a host is gone, the store's connections tell.
+  /// A rank may compute for longer than any timeout of TCP. The connections of the store report a host that is gone.
   void open(Socket socket);
   bool is_open() const { return static_cast<bool>(socket_); }
   const Socket& socket() const { return socket_; }
 
-  /// The message lives until it is done or taken back.
+  /// The message must live until it is done or cancelled.
   void send(Message& m);
   void receive(Message& m);
   void take_back(Message& m);
-  /// Moves what goes without waiting.
+  /// Sends and receives what is possible without waiting.
   void advance();
 
-  /// The peer has closed, and everything it sent before has been read or is wanted by nobody.
+  /// The peer has closed, and everything it sent before has been read or has no receive.
   bool closed() const { return closed_; }
-  /// Closed as the peer sent what is no message.
+  /// Closed because the peer sent something that is not a message.
   bool broken() const { return broken_; }
   bool wants_to_read() const {
     return is_open() && !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked();
   }
   bool wants_to_write() const { return is_open() && !closed_ && !queue_.empty(); }
-  /// Of a peer from whom nothing is awaited: whether it is still there, as far as its socket tells.
+  /// For a peer from which nothing is expected: whether it is still connected, according to its socket.
   bool peer_is_there() const;
 
  private:
@@ -57,13 +58,13 @@ class Link {
     bool makes_sense() const { return zero == 0 && bytes <= kLongest; }
   };
   static constexpr std::uint64_t kLongest = std::uint64_t{1} << 44;  // bytes of a message
-  static constexpr std::size_t kAhead = 4 << 20;  // bytes that memory is taken for before they have come
+  static constexpr std::size_t kAhead = 4 << 20;  // bytes for which memory is allocated before they have arrived
   struct Outgoing {
-    Message* message;  // null: taken back while it was being sent
+    Message* message;  // null: cancelled while it was being sent
     Header header;
     std::size_t sent = 0;  // of header and bytes
     const std::byte* from;
-    std::vector<std::byte> rest;  // of a message that was taken back: its bytes
+    std::vector<std::byte> rest;  // the bytes of a message that was cancelled
   };
   struct Unasked {
     std::uint32_t tag;
@@ -86,12 +87,12 @@ class Link {
   std::deque<Message*> wanted_;
   std::deque<Unasked> unasked_;
 
-  // What is being read.
+  // The message that is being read.
   Header header_;
   std::size_t reading_header_bytes_ = 0;
   bool have_header_ = false;
-  Message* target_message_ = nullptr;  // null: unasked, or taken back
-  std::byte* target_ = nullptr;        // set once it is known where the bytes go
+  Message* target_message_ = nullptr;  // null: no receive, or cancelled
+  std::byte* target_ = nullptr;        // set after the destination of the bytes is known
   std::size_t got_ = 0;
   std::vector<std::byte> buffer_;
   bool keep_buffer_ = false;

@@ -18,13 +18,13 @@
 #include "hpcdl/comm/transport/host.h"
 
 #ifdef __SANITIZE_THREAD__
-/// Open MPI takes locks of its TCP links in two orders while MPI_Init_thread() runs. Not ours to mend.
+/// Open MPI takes locks of its TCP links in two orders while MPI_Init_thread() runs. Not our error.
 extern "C" const char* __tsan_default_suppressions() { return "deadlock:mca_btl_tcp\n"; }
 #endif
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
-/// What Open MPI's own threads leave behind. Not ours to mend.
+/// Leaks of Open MPI's own threads. Not our error.
 extern "C" const char* __lsan_default_suppressions() {
   return "leak:/mca_\nleak:libmpi.so\nleak:libopen-pal.so\nleak:libopen-rte.so\nleak:libpmix.so\n";
 }
@@ -36,7 +36,7 @@ namespace {
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one MPI message: its counts are int
 
 std::atomic<bool> healthy = true;  // this rank has not given up, and no peer is lost
-std::atomic<bool> torn = false;    // a message was given up under way: MPI cannot be finished any more
+std::atomic<bool> torn = false;    // a message was cancelled under way: MPI can no longer be finalized
 
 void check_mpi(int code, std::string_view what, int peer = -1) {
   if (code == MPI_SUCCESS) [[likely]]
@@ -46,11 +46,11 @@ void check_mpi(int code, std::string_view what, int peer = -1) {
   MPI_Error_string(code, text, &n);
   MPI_Error_class(code, &kind);
   if (kind == MPI_ERR_TRUNCATE)
-    throw PeerLost("a message has another size than expected: the ranks call different things", peer);
+    throw PeerLost("a message has another size than expected: the ranks make different calls", peer);
   throw PeerLost(fmt::format("{}: {}", what, text), peer);
 }
 
-/// Whether all ranks come to their ends: only then MPI_Finalize() ends, too.
+/// Whether all ranks reach their ends: only then MPI_Finalize() ends, too.
 bool all_leave(std::chrono::seconds patience) {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -63,15 +63,15 @@ bool all_leave(std::chrono::seconds patience) {
   }
 }
 
-/// Ranks that end by an error, each by its own or by that of another, finish MPI as well where all of them come to it:
-/// who leaves without is to its launcher a crash, by which it kills the others before they have said what they have to
+/// Ranks that end by an error, their own or that of another, finalize MPI as well if all of them reach it:
+/// to its launcher, a rank that ends without it has crashed, and it kills the others before they have printed their
 /// say.
 void finish_mpi() {
   int finished = 0;
   MPI_Finalized(&finished);
   if (finished || torn || !all_leave(std::chrono::seconds(healthy ? 60 : 3))) return;
 #ifdef __SANITIZE_ADDRESS__
-  __lsan_do_leak_check();  // now: MPI_Finalize() unloads plug-ins, and what they leave behind bears no name any more
+  __lsan_do_leak_check();  // now: MPI_Finalize() unloads plug-ins, and then their leaks have no names
 #endif
   MPI_Finalize();
 }
@@ -161,7 +161,7 @@ class MpiNative : public Transport::Native {
   bool done() override { return true; }
 
  private:
-  /// MPI's in-place form leaves the result at the start of the input, where other parts belong.
+  /// The in-place form of MPI leaves the result at the start of the input, where other parts belong.
   void scatter(const Call& c, int n, MPI_Op op, bool in_place) {
     std::byte* out = c.out;
     if (in_place) {
@@ -184,7 +184,7 @@ class MpiNative : public Transport::Native {
   Buffer copy_;
 };
 
-/// Looks on while MPI starts, until it goes away.
+/// Watches the start of MPI until it is destroyed.
 class Alarm {
  public:
   explicit Alarm(const MpiStart& start) : start_(start) {
@@ -208,7 +208,7 @@ class Alarm {
     const auto end = Clock::now() + std::chrono::duration<double>(start_.timeout);
     for (std::unique_lock lock(mutex_); !over_.wait_for(lock, kAsk, [&] { return stop_; });) {
       if (start_.asked_to_stop && start_.leave_asked && start_.asked_to_stop())
-        return start_.leave_asked("[dist] asked to stop before all ranks of MPI had come: nothing was begun");
+        return start_.leave_asked("[dist] asked to stop before all ranks of MPI had started: nothing was started");
       if (ends && Clock::now() >= end)
         return start_.late(
             fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks have not come "
@@ -351,7 +351,7 @@ class MpiTransport : public Transport {
     MPI_Get_count(&status, MPI_BYTE, &n);
     const std::size_t expected = std::min(kLargest, slot.bytes - slot.next * kLargest);
     if (static_cast<std::size_t>(n) != expected)
-      throw PeerLost("a message has another size than expected: the ranks call different things", peer);
+      throw PeerLost("a message has another size than expected: the ranks make different calls", peer);
   }
 
   void release(Pending& pending) {
@@ -360,7 +360,7 @@ class MpiTransport : public Transport {
     pending.id = 0;
   }
 
-  /// A receive can be taken back. A send cannot (MPI has deprecated that): its bytes may still be read, but nothing is
+  /// A receive can be cancelled. A send cannot (MPI has deprecated that): its bytes may still be read, but nothing is
   /// written.
   void drop(Slot& slot) {
     for (; slot.next < slot.requests.size(); ++slot.next) {
@@ -442,7 +442,8 @@ std::string mpi_library() { return ""; }
 
 std::unique_ptr<Transport> mpi_transport(const MpiStart&) {
   fail_usage("comm",
-             "this build has no MPI: configure it where mpicc is (apt-get install libopenmpi-dev), or start with hpcdl "
+             "this build has no MPI: configure it on a machine with mpicc (apt-get install libopenmpi-dev), or start "
+             "with hpcdl "
              "launch or torchrun");
 }
 

@@ -82,7 +82,7 @@ TEST(mpi, a_native_collective_that_hangs_has_a_deadline) {
       << ran.output;
 }
 
-TEST(mpi, what_was_built_with_says_its_name) {
+TEST(mpi, the_library_of_the_build_is_named) {
   if (!has_mpi()) GTEST_SKIP() << "no MPI in this build";
   const std::string name = mpi_library();
   EXPECT_NE(name.find("MPI"), std::string::npos) << name;

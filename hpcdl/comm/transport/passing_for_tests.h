@@ -1,5 +1,5 @@
 #pragma once
-// For tests: a Transport that passes every call on, for those that change one of them.
+// For tests: a Transport that forwards every call, as a base for those that change one.
 
 #include <chrono>
 #include <cstddef>

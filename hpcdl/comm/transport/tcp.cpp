@@ -25,7 +25,7 @@
 namespace hpcdl::comm {
 namespace {
 
-/// What each rank says of where it is, before any of them listens.
+/// What each rank sends about its place, before any of them listens.
 struct Whereabouts {
   std::string host_key, network, called, own_address, address_of_rank_0;
 
@@ -48,10 +48,10 @@ std::string network_key() {
   return host_key() + std::filesystem::read_symlink("/proc/self/ns/net", none).string();
 }
 
-/// What rank 0 makes of it for all.
+/// What rank 0 derives from these for all ranks.
 struct Plan {
   bool loopback = false;          // all are of one host, and reach each other over that device
-  std::string address_of_rank_0;  // where the others found it; empty: they found several
+  std::string address_of_rank_0;  // the address at which the others found it; empty: they found several
   std::string number;             // of this round of connections
 
   std::string packed() const {
@@ -76,21 +76,21 @@ Plan plan_for(const std::vector<Whereabouts>& all) {
           random_bytes(sizeof(Digest))};
 }
 
-/// Where a rank listens: what the others need, and no more. Empty: at all addresses.
+/// The address at which a rank listens: only what the others need. Empty: all addresses.
 std::string listening_address(const Plan& plan, const Whereabouts& mine, int rank) {
   if (plan.loopback) return "127.0.0.1";
-  if (rank > 0) {  // one with a scope means something else elsewhere
+  if (rank > 0) {  // an address with a scope means something else on other hosts
     const bool known = !is_loopback(mine.own_address) && mine.own_address.find('%') == std::string::npos;
     return known ? mine.own_address : std::string();
   }
-  // Rank 0 reaches its own store in its own way: what counts is where the others found it.
+  // Rank 0 may reach its own store by another address: use the one at which the others found it.
   const auto& address = plan.address_of_rank_0;
   const auto own = own_addresses();
   const bool there = !is_loopback(address) && std::find(own.begin(), own.end(), address) != own.end();
   return there ? address : std::string();
 }
 
-/// What every rank knows of all in the end.
+/// What every rank finally knows of all ranks.
 struct Table {
   std::vector<int> hosts;          // by rank
   std::vector<std::string> names;  // by host
@@ -125,7 +125,7 @@ int parent_of(int rank) { return rank & (rank - 1); }
 std::vector<int> children_of(int rank, int size) {
   std::vector<int> list;
   for (int bit = 1; rank + bit < size && !(rank & bit); bit *= 2) list.push_back(rank + bit);
-  std::reverse(list.begin(), list.end());  // the one with most ranks below it first
+  std::reverse(list.begin(), list.end());  // the child with the most ranks below it first
   return list;
 }
 
@@ -211,8 +211,7 @@ class TcpTransport : public Transport {
     const bool wrong = m.wrong_size;
     free_.push_back(pending.id);
     pending.id = 0;
-    if (wrong)
-      throw PeerLost("a message has another size than expected: the ranks call different things", pending.peer);
+    if (wrong) throw PeerLost("a message has another size than expected: the ranks make different calls", pending.peer);
     return true;
   }
 
@@ -232,7 +231,7 @@ class TcpTransport : public Transport {
     for (std::size_t i = messages_.size(); i > 0; --i) free_.push_back(i);
   }
 
-  /// A rank that is waited for in shared memory gets a link, too: nothing else tells that it is gone.
+  /// A rank that is waited for in shared memory gets a link, too: only that shows that it is gone.
   void check(int rank) override {
     take_news();
     const auto look_at = [&](int r) {
@@ -251,8 +250,8 @@ class TcpTransport : public Transport {
       const int events = (l.wants_to_read() ? POLLIN | POLLRDHUP : 0) | (l.wants_to_write() ? POLLOUT : 0);
       if (events) fds.push_back({l.socket().fd(), static_cast<short>(events), 0});
     }
-    // What a message brings ends the nap, whatever its length: of many ranks that share few processors, each looks
-    // around less often.
+    // An arriving message ends the nap, whatever its length: if many ranks share few processors, each polls
+    // less often.
     const auto ns = std::chrono::nanoseconds(at_most).count() * (fds.size() > 1 ? crowd_ : 1);
     const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
     ppoll(fds.data(), fds.size(), &time, nullptr);
@@ -270,7 +269,7 @@ class TcpTransport : public Transport {
  private:
   static constexpr std::uint32_t kTable = 0x7fffffff;  // tag of the first messages
 
-  /// From the parent, and on to the children: no rank sends more than log2(ranks) copies of what all are to know.
+  /// Received from the parent and sent on to the children: no rank sends more than log2(ranks) copies of the table.
   void spread(Table table, std::string_view card_of_parent, Deadline deadline) {
     std::string text;
     const Patience patience{.deadline = deadline - Clock::now()};
@@ -305,14 +304,14 @@ class TcpTransport : public Transport {
     crowd_ = std::max<std::int64_t>(1, here / (kNoCrowd * usable_cpus()));
   }
 
-  /// The link to this rank, and the wish for its socket with the first use.
+  /// The link to this rank; the first use asks for its socket.
   Link& link(int rank) {
     auto& l = links_[static_cast<std::size_t>(rank)];
     if (l) return *l;
     l = std::make_unique<Link>();
     used_.push_back(rank);
     const Card& card = cards_[static_cast<std::size_t>(rank)];
-    if (!card.addresses.empty()) connector_->want(rank, card);  // else it is a child, which calls
+    if (!card.addresses.empty()) connector_->want(rank, card);  // otherwise it is a child, which calls
     return *l;
   }
   Link::Message& message(std::uint64_t id) { return messages_[id - 1]; }
@@ -361,15 +360,15 @@ class TcpTransport : public Transport {
   std::shared_ptr<Store> store_;
   std::vector<std::unique_ptr<Link>> links_;  // by rank; null: never used
   std::vector<int> used_;                     // ranks with a link
-  std::vector<std::string> failures_;         // by rank: why there is no socket to it; empty: it is there, or may come
+  std::vector<std::string> failures_;         // by rank: why there is no socket to it; empty: there is, or may be later
   std::vector<int> hosts_;                    // by rank
   std::vector<std::string> names_;            // by host
   std::vector<Card> cards_;                   // by rank
   std::deque<Link::Message> messages_;        // addresses stay
   std::vector<std::uint64_t> free_;
   std::vector<pollfd> polled_;
-  std::int64_t crowd_ = 1;                // by which naps are longer
-  std::unique_ptr<Connector> connector_;  // goes before the links
+  std::int64_t crowd_ = 1;                // factor by which naps are longer
+  std::unique_ptr<Connector> connector_;  // destroyed before the links
 };
 
 }  // namespace

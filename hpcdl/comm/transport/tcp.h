@@ -10,9 +10,10 @@ namespace hpcdl::comm {
 
 class Store;
 
-/// Collective over all ranks of the store, by which they come to know each other's addresses. Throws PeerLost when not
-/// all have come by the deadline. Keeps the store. Ranks of one host share memory; `host`: what this rank calls its host,
-/// empty: as the system does. A rank whose transport is destroyed has left: whoever waits for it loses it at once.
+/// Collective over all ranks of the store, which exchanges their addresses. Throws PeerLost if not
+/// all have come by the deadline. Keeps the store. Ranks of one host share memory; `host`: the name of this rank's
+/// host, empty: from the system. A rank whose transport is destroyed has left: ranks that wait for it lose it at
+/// once.
 std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Store> store, Deadline deadline, const std::string& host = {});
 
 }  // namespace hpcdl::comm

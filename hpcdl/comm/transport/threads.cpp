@@ -26,7 +26,7 @@ struct Message {
   const char* error = nullptr;  // written before `done`
 };
 
-/// What was sent to one rank or is wanted by it, and has not met its other side.
+/// Sends to one rank and receives of it that have not found their other side.
 struct Mailbox {
   std::mutex mutex;
   std::deque<std::shared_ptr<Message>> sent, wanted;
@@ -54,7 +54,7 @@ struct World {
       : hosts(std::move(h)), boxes(static_cast<std::size_t>(n)), left(static_cast<std::size_t>(n)) {}
   std::vector<int> hosts;
   std::vector<Mailbox> boxes;
-  std::vector<std::atomic<bool>> left;  // by rank: it does nothing any more
+  std::vector<std::atomic<bool>> left;  // by rank: it has left
   std::atomic<bool> failed = false;
   std::mutex mutex;  // of the rest
   std::string why;   // the first that failed
@@ -115,7 +115,7 @@ class ThreadTransport : public Transport {
   bool done(Pending& pending) override {
     if (pending.id == 0) return true;
     const auto it = active_.find(pending.id);
-    // Whether the peer has left is read first: what it sent before it left still counts.
+    // Reads first whether the peer has left: what it sent before still counts.
     const bool left = world_->left[static_cast<std::size_t>(pending.peer)].load() || world_->failed.load();
     if (!it->second->done.load(std::memory_order_acquire)) {
       if (left) gone(pending.peer);
@@ -201,13 +201,13 @@ class ThreadTransport : public Transport {
 
   static void meet(Message& sent, Message& wanted) {
     if (sent.bytes != wanted.bytes)
-      sent.error = wanted.error = "a message has another size than expected: the ranks call different things";
+      sent.error = wanted.error = "a message has another size than expected: the ranks make different calls";
     else if (sent.bytes > 0) std::memcpy(wanted.target, sent.source, sent.bytes);
     sent.done.store(true, std::memory_order_release);
     wanted.done.store(true, std::memory_order_release);
   }
 
-  /// A send waits in the box of the peer, a receive in mine.
+  /// A send waits in the box of the peer, a receive in that of this rank.
   void forget(Message& m, int peer) {
     Mailbox& box = world_->boxes[static_cast<std::size_t>(m.source ? peer : rank_)];
     std::lock_guard lock(box.mutex);

@@ -27,7 +27,7 @@ TEST(threads, random_collectives_on_hosts_of_unlike_size) {
 }
 
 /// A rank does its part between a look at it and the question whether that rank is there, and has ended by then.
-TEST(threads, what_a_rank_did_before_it_ended_counts) {
+TEST(threads, messages_sent_before_a_rank_ended_count) {
   auto t = thread_transports(2);
   const int ranks[] = {0, 1};
   const Patience patience{.spins = 10};  // as with more ranks than processors: naps follow the yields at once

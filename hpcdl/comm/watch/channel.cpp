@@ -59,7 +59,7 @@ class ThreadChannel final : public Channel {
   bool over_ = false;
   OnMessage on_message_;
   OnLost on_lost_;
-  std::vector<Event> early_;  // came before anybody listened
+  std::vector<Event> early_;  // came before there was a handler
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// How watchdogs of all ranks talk, apart from the messages of collectives.
+// How the watchdogs of all ranks communicate, independently of the messages of collectives.
 
 #include <functional>
 #include <memory>
@@ -21,19 +21,19 @@ class Channel {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string host(int rank) const = 0;
-  /// To one rank, or with -1 to all others. Does not wait; nothing happens for a rank that is gone.
+  /// Sends to one rank, or with -1 to all others. Does not wait; nothing happens for a rank that is gone.
   virtual void send(int to, std::string_view bytes) = 0;
-  /// This rank's run is over: the others do not hear of it as lost any more.
+  /// The run of this rank is over: it will no longer be reported as lost.
   virtual void finish() = 0;
-  /// Null: nothing is called any more once this has returned.
+  /// Null: nothing is called after this has returned.
   virtual void listen(OnMessage on_message, OnLost on_lost) = 0;
 };
 
 /// Over the connections that every rank of a launch has to rank 0.
 std::unique_ptr<Channel> store_channel(std::shared_ptr<Store> store);
 
-/// Of ranks that are threads of this process, by rank. hosts: names; "host0" where missing. A rank whose channel is
-/// destroyed is lost to the others.
+/// Channels of ranks that are threads of this process, by rank. hosts: names; "host0" if missing. A rank whose channel
+/// is destroyed is lost to the others.
 std::vector<std::unique_ptr<Channel>> thread_channels(int n, std::vector<std::string> hosts = {});
 
 }  // namespace hpcdl::comm

@@ -321,7 +321,7 @@ std::string judged(Plan& p, Outcome& o) {
   }
 }
 
-TEST(Injected, AThousandFaults) {
+TEST(injected, a_thousand_faults) {
   const auto asked = [](const char* variable, std::uint64_t otherwise) {
     const char* text = std::getenv(variable);
     return text ? std::strtoull(text, nullptr, 10) : otherwise;

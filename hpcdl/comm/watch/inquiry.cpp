@@ -96,7 +96,7 @@ std::string Inquiry::failed(int rank, std::string_view why, const Report& mine) 
   return judge(ranks_, stuck_).sentence;
 }
 
-/// Of the others, apart from rank 0, nothing is known here, and nothing bad is said.
+/// This rank knows nothing about the others except rank 0, so it does not blame them.
 std::string Inquiry::without_keeper(const Report& mine) {
   set_ages();
   std::vector<RankState> known(ranks_);

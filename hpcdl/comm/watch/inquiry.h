@@ -1,5 +1,5 @@
 #pragma once
-// What one watchdog knows of all ranks, and rank 0's round of questions. Of one thread.
+// What one watchdog knows about all ranks, and the inquiry of rank 0. For one thread.
 
 #include <chrono>
 #include <string>
@@ -15,33 +15,33 @@ namespace hpcdl::comm {
 
 class Inquiry {
  public:
-  /// `settle`: how long others that wait are listened to, where what one says of its wait tells little.
+  /// `settle`: time to collect the reports of other waiting ranks, if the report of one is not conclusive.
   Inquiry(const Channel& channel, std::chrono::nanoseconds patience, std::chrono::nanoseconds settle);
 
   void heard(int rank, const Report& report, bool answer);
   void gone(int rank, const std::string& why);
   void finished(int rank) { state(rank).kind = RankState::Kind::finished; }
   bool has_finished(int rank) const { return ranks_[static_cast<std::size_t>(rank)].kind == RankState::Kind::finished; }
-  /// Not gone, failed or finished; apart from this rank.
+  /// Ranks that are not gone, failed or finished, without this rank.
   std::vector<int> reachable() const;
 
-  /// Rank 0 asks all: on behalf of the rank that could not go on, or of none (rank -1). False when it asks already;
-  /// what that rank says counts all the same.
+  /// Rank 0 asks all: on behalf of the rank that could not continue, or of none (rank -1). False if an inquiry is
+  /// running; the report of that rank counts anyway.
   bool begin(const Stuck& stuck);
   /// Every reachable rank has answered, while asking.
   bool complete() const;
-  /// All have answered, but ranks that have not yet said that they wait would tell more: it is worth waiting for
+  /// All have answered, but ranks that have not yet reported their wait could add more: it is worth waiting for
   /// deadline(), which is soon.
   bool may_learn(const Report& mine);
   Deadline deadline() const { return deadline_; }
   void end() { deadline_ = Deadline::max(), asking_ = false; }
   /// `mine`: what this rank is doing.
   std::string verdict(const Report& mine);
-  /// That this rank has ended by an error.
+  /// The verdict that this rank has ended by an error.
   std::string failed(int rank, std::string_view why, const Report& mine);
-  /// That this rank has not run for so many seconds, where all others have left meanwhile; else empty.
+  /// The verdict that this rank has not run for that many seconds, if all others have left meanwhile; otherwise empty.
   std::string paused(const Report& mine, double seconds);
-  /// Of a rank that gets no word from rank 0.
+  /// The verdict of a rank that gets no answer from rank 0.
   std::string without_keeper(const Report& mine);
 
  private:

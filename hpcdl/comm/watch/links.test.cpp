@@ -69,7 +69,7 @@ std::vector<std::string> errors_behind_a_cut(Algorithm algorithm) {
   return errors;
 }
 
-TEST(Links, the_two_hosts_are_named) {
+TEST(links, the_two_hosts_are_named) {
   for (const auto algorithm : {Algorithm::ring, Algorithm::automatic})
     for (const auto& e : errors_behind_a_cut(algorithm)) {
       EXPECT_TRUE(e.starts_with("[dist] hosts alpha and beta cannot reach each other") ||

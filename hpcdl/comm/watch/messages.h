@@ -1,5 +1,5 @@
 #pragma once
-// What watchdogs say to each other: one byte of Said and what belongs to it.
+// Messages between watchdogs: one byte of Said and its contents.
 
 #include <cstring>
 #include <string>
@@ -10,7 +10,7 @@
 namespace hpcdl::comm {
 
 enum class Said : char {
-  beat = 'b',      // to rank 0, and from it to all: a report, unasked
+  beat = 'b',      // to rank 0, and from it to all: a periodic report
   stuck = 's',     // to rank 0: a wait has failed; peer, report, why
   ask = 'a',       // from rank 0
   report = 'r',    // to rank 0: the answer

@@ -38,7 +38,7 @@ void step(const Group& world, const Stream& s, const std::string& fault) {
 }
 
 /// Not a test but a rank.
-TEST(FaultyRank, Main) {
+TEST(faulty_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
   auto joined = testing::join(*role, 2);
@@ -54,7 +54,7 @@ TEST(FaultyRank, Main) {
 }
 
 Launched launch(int world, const std::string& fault = "", int bad = -1) {
-  return Launched(world, "FaultyRank.Main", {{"fault", fault}, {"bad", std::to_string(bad)}});
+  return Launched(world, "faulty_rank.main", {{"fault", fault}, {"bad", std::to_string(bad)}});
 }
 
 /// All but `except` end in time with 71 and one line of words that holds every part.
@@ -70,7 +70,7 @@ void expect_verdict(Launched& ranks, int world, int except, std::initializer_lis
   }
 }
 
-TEST(Processes, AKilledRankIsNamed) {
+TEST(processes, a_killed_rank_is_named) {
   for (const int bad : {1, 0}) {
     auto ranks = launch(3);
     ASSERT_TRUE(ranks.prints(0, std::to_string(200))) << ranks.words(0);
@@ -82,7 +82,7 @@ TEST(Processes, AKilledRankIsNamed) {
   }
 }
 
-TEST(Processes, AFrozenRankIsNamedAndLeavesWhenItWakes) {
+TEST(processes, a_frozen_rank_is_named_and_leaves_when_it_wakes) {
   for (const int bad : {2, 0}) {
     auto ranks = launch(3);
     ASSERT_TRUE(ranks.prints(1, std::to_string(kFaultAt))) << ranks.words(1);
@@ -97,29 +97,29 @@ TEST(Processes, AFrozenRankIsNamedAndLeavesWhenItWakes) {
   }
 }
 
-TEST(Processes, DifferentShapesAreTold) {
+TEST(processes, different_shapes_are_reported) {
   auto ranks = launch(3, "size", 2);
   expect_verdict(
       ranks, 3, -1,
-      {"[dist] ranks call different things: rank 2 on ",
+      {"[dist] ranks make different calls: rank 2 on ",
        "all_reduce number 41 of group world, sum of 512 F32, grad.0 while rank 0 on ", "sum of 1024 F32, grad.0"});
 }
 
-TEST(Processes, ADifferentOrderIsTold) {
+TEST(processes, a_different_order_is_reported) {
   auto ranks = launch(2, "order", 1);
   expect_verdict(ranks, 2, -1,
                  {"rank 1 on ", "is in all_gather number 41 of group world, 16 F32, weights while rank 0 on ",
                   "is in all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
 }
 
-TEST(Processes, ARankThatHangsOutsideCollectivesIsNamedAndMadeToLeave) {
+TEST(processes, a_rank_that_hangs_outside_collectives_is_named_and_ended) {
   auto ranks = launch(3, "hang", 1);
   expect_verdict(ranks, 3, -1,
                  {"[dist] rank 1 on ", "has been in data for ",
                   "did not come to all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
 }
 
-TEST(Processes, ARankThatEndsByAnErrorOfItsOwnIsToldByAll) {
+TEST(processes, the_own_error_of_a_rank_is_reported_by_all) {
   auto ranks = launch(3, "error", 1);
   expect_verdict(ranks, 3, 1, {"[dist] rank 1 on ", "ended by an error of its own: [data] tokens.bin is gone"});
   EXPECT_EQ(ranks.wait(1, Clock::now() + kLimit), exit_code::kInternal);

@@ -1,5 +1,5 @@
 #pragma once
-// What one rank knows and says of itself when the ranks ask each other what they are doing.
+// What one rank reports of itself when the ranks ask each other what they are doing.
 
 #include <cstdint>
 #include <string>
@@ -16,20 +16,20 @@ struct Report {
   bool in_collective() const { return collective.phase == Phase::collective; }
 };
 
-/// Of this moment.
+/// The report of this moment.
 Report report_of(const Ledger& ledger);
 std::string pack(const Report& report);
-/// An empty report for text that no rank packs.
+/// An empty report if the text is not a packed report.
 Report unpack_report(std::string_view text);
 
-/// What is known of a rank when a verdict is made.
+/// What is known about a rank when a verdict is made.
 struct RankState {
   enum class Kind : std::uint8_t {
-    answers,  // it has said what it is doing
-    silent,   // it was asked and says nothing
+    answers,  // it has reported what it is doing
+    silent,   // it was asked and has not answered
     gone,     // its connection broke
-    failed,   // it said that it ends by an error of its own
-    finished  // it said that its run is over
+    failed,   // it reported that it ends by its own error
+    finished  // it reported that its run is over
   };
   Kind kind = Kind::silent;
   std::string host;

@@ -36,7 +36,7 @@ double age(const LedgerEntry& e) { return static_cast<double>(e.since) * 1e-9; }
 
 std::string operation(const Report& r) { return describe(r.collective); }
 
-/// What it was doing by its own words, "in data for 3.1 s".
+/// What it was doing according to its own report, "in data for 3.1 s".
 std::string doing(const Report& r) {
   if (r.in_collective()) return fmt::format("in {} for {}", operation(r), format_age(age(r.collective)));
   std::string text = r.work.phase == Phase::start || r.work.phase == Phase::idle || r.work.phase == Phase::collective
@@ -51,7 +51,7 @@ std::string last_words(const RankState& s) {
   return fmt::format("{} ago it was {}", format_age(s.heard_ago), doing(s.report));
 }
 
-/// Who waits, and in what: "; rank 0 on a waits in ...". The asker, or the lowest rank that is in a collective.
+/// Which rank waits, and in what: "; rank 0 on a waits in ...": the asker, or the lowest rank that is in a collective.
 std::string waiting(Ranks ranks, int asker, const std::vector<int>& blamed) {
   const auto waits = [&](int r) {
     return at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective() &&
@@ -67,7 +67,7 @@ std::string waiting(Ranks ranks, int asker, const std::vector<int>& blamed) {
   return fmt::format("; {} waits in {}", named(ranks, who), operation(at(ranks, who).report));
 }
 
-/// The one host that holds all of these ranks and no other: then the host is what is named. Of a single host nothing is
+/// The one host that holds exactly these ranks: then the verdict names the host. Of a single host nothing is
 /// said.
 std::string whole_host(Ranks ranks, const std::vector<int>& which) {
   const std::string& host = at(ranks, which.front()).host;
@@ -98,8 +98,8 @@ Verdict unreachable(Ranks ranks, std::vector<int> which, int asker, bool gone) {
   return {which, fmt::format("[dist] {} {} {}{}", list(ranks, which), what, last_words(first), tail)};
 }
 
-/// Ranks that are in collectives which do not belong together: of one number and yet different, or of different
-/// numbers. Those that are of one mind with most others are right.
+/// Ranks in collectives that do not match: different ones with the same number, or with different
+/// numbers. The majority is assumed to be right.
 std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine, bool of_one_number) {
   std::map<std::uint32_t, std::vector<int>> by_tag;
   for (const int r : of_kind(ranks, Kind::answers)) {
@@ -109,7 +109,7 @@ std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine, bool of_one_numb
       by_tag[e.tag].push_back(r);
   }
   if (by_tag.size() < 2) return {};
-  const auto better = [](const auto& a, const auto& b) {  // more, or as many with a lower rank
+  const auto better = [](const auto& a, const auto& b) {  // more ranks, or the same number with a lower rank
     return a.second.size() != b.second.size() ? a.second.size() > b.second.size() : a.second.front() < b.second.front();
   };
   const auto right = std::min_element(by_tag.begin(), by_tag.end(), better);
@@ -128,15 +128,15 @@ Verdict different_things(Ranks ranks, const LedgerEntry& mine, int asker, const 
         std::find(odd.begin(), odd.end(), r) == odd.end())
       right = r;
   }
-  return {odd, fmt::format("[dist] ranks call different things: {} is in {} while {} is in {}: all ranks must make the "
+  return {odd, fmt::format("[dist] ranks make different calls: {} is in {} while {} is in {}: all ranks must make the "
                            "same calls with the same shapes in the same order",
                            list(ranks, odd), operation(at(ranks, odd.front()).report), named(ranks, right),
                            operation(at(ranks, right).report))};
 }
 
-/// Ranks of the group of `mine` that are elsewhere and have not been there: in other collectives, or in none. The
-/// group's members are not known here: those whose last collective was of this group, or all, where it is the world;
-/// else whoever `peer` is.
+/// Ranks of the group of `mine` that have not reached that collective: they are in other collectives, or in none. The
+/// members of the group are not known here: those whose last collective was of this group, or all, if it is the world;
+/// otherwise `peer`.
 std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer, bool in_collectives) {
   std::vector<int> out;
   const bool world = mine.group_size == ranks.size();
@@ -151,7 +151,7 @@ std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer, bool in_
   return out;
 }
 
-/// Ranks that are in the collective of `mine` by now, and came to it when more than half of the wait in it was over.
+/// Ranks that are now in the collective of `mine`, but reached it after more than half of the wait.
 std::vector<int> late_ones(Ranks ranks, const LedgerEntry& mine) {
   std::vector<int> out;
   for (const int r : of_kind(ranks, Kind::answers)) {
@@ -163,7 +163,7 @@ std::vector<int> late_ones(Ranks ranks, const LedgerEntry& mine) {
   return out;
 }
 
-/// The asker is in no collective that is known here: on a GPU they are part of its work.
+/// The asker is in no collective that is known here: on a GPU, collectives are part of its work.
 Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished, bool timed_out) {
   const std::string_view late = timed_out ? ", longer than dist.timeout" : "";
   const Report& mine = at(ranks, asker).report;
@@ -189,7 +189,8 @@ bool across_hosts(Ranks ranks, const Stuck& s) {
   return s.rank >= 0 && s.peer >= 0 && at(ranks, s.rank).host != at(ranks, s.peer).host;
 }
 
-/// The transport has said what is wrong, and both sides answer; one of them may be about to say that it has failed.
+/// The transport has reported what is wrong, and both sides answer; one of them may be about to report that it has
+/// failed.
 Verdict as_told(Ranks ranks, const Stuck& s) {
   const std::string where =
       across_hosts(ranks, s) ? fmt::format("between hosts {} and {}: ", at(ranks, s.rank).host, at(ranks, s.peer).host)
@@ -203,8 +204,8 @@ Verdict as_told(Ranks ranks, const Stuck& s) {
           true};
 }
 
-/// All are there, and nothing comes. Ranks of one host may wait for each other because one of them waits for another
-/// host: then that is the link.
+/// All ranks are in the collective, and nothing arrives. Ranks of one host may wait for each other because one of them
+/// waits for another host: then the link between these hosts is the cause.
 Verdict no_link(Ranks ranks, std::span<const Stuck> stuck) {
   const auto far = std::find_if(stuck.begin(), stuck.end(), [&](const Stuck& s) { return across_hosts(ranks, s); });
   const Stuck& s = far != stuck.end() ? *far : stuck.front();
@@ -244,8 +245,8 @@ Verdict all_answer(Ranks ranks, std::span<const Stuck> stuck) {
                            doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker),
                            finished.empty() ? "" : fmt::format("; {} has finished its run", list(ranks, finished)))};
   };
-  // Some may wait for others in turn: whoever computes, loads or saves is nearer to the cause than whoever is in
-  // another collective. Who has finished may have taken part in this one.
+  // Some may wait for others in turn: a rank that computes, loads or saves is nearer to the cause than one that is in
+  // another collective. A rank that has finished may have taken part in this one.
   if (const auto away = absent(ranks, mine.collective, peer, false); !away.empty()) return blame_absent(away);
   const auto blame_finished = [&] {
     return Verdict{finished, fmt::format("[dist] {} has finished its run{}", list(ranks, finished),
@@ -266,7 +267,7 @@ Verdict all_answer(Ranks ranks, std::span<const Stuck> stuck) {
   return no_link(ranks, stuck);
 }
 
-/// A connection broke, and nobody's wait has failed.
+/// A connection broke, but no wait has failed.
 Verdict none_is_stuck(Ranks ranks) {
   int in_one = -1;
   for (int r = static_cast<int>(ranks.size()) - 1; r >= 0; --r)
@@ -292,8 +293,8 @@ Verdict judge(Ranks ranks, int asker, int peer) {
 
 Verdict judge_pause(Ranks ranks, int rank, double seconds) {
   return {{rank},
-          fmt::format("[dist] {} did not run for {}: it was stopped, or its host was suspended or far too busy, and "
-                      "the others have left without it; it has been {}",
+          fmt::format("[dist] {} did not run for {}: it was stopped, or its host was suspended or overloaded, and "
+                      "the others have ended without it; it has been {}",
                       named(ranks, rank), format_age(seconds), doing(at(ranks, rank).report))};
 }
 

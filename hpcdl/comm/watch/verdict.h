@@ -1,5 +1,5 @@
 #pragma once
-// From what all ranks say to one sentence about what went wrong.
+// Derives one sentence about what went wrong from the reports of all ranks.
 
 #include <span>
 #include <string>
@@ -12,22 +12,22 @@ namespace hpcdl::comm {
 struct Verdict {
   std::vector<int> blamed;  // ranks; never empty
   std::string
-      sentence;  // "[dist] rank 1 on node7 ...": who, where, what it was doing, and who waits for it in which operation
-  bool vague = false;  // what ranks say a moment later, of their waits or of an error, may tell more
+      sentence;        // "[dist] rank 1 on node7 ...": the rank, where and in what it is, and who waits for it in what
+  bool vague = false;  // later reports of waits or of an error may say more
 };
 
 /// A rank whose wait has failed.
 struct Stuck {
-  int rank = -1, peer = -1;  // who waited, and for whom; -1: not known
-  std::string why = {};  // where it was not the deadline: what the transport said, such as a message of another size
+  int rank = -1, peer = -1;  // the rank that waited, and the one it waited for; -1: not known
+  std::string why = {};  // if it was not the deadline: the error of the transport, such as a message of another size
 };
 
 /// `stuck`: the ranks whose waits have failed, the first of them first; none: a connection broke. A pure function, so
-/// that ranks that know the same say the same.
+/// ranks with the same facts give the same verdict.
 Verdict judge(std::span<const RankState> ranks, std::span<const Stuck> stuck);
-/// Of one rank, whose wait came to its deadline; -1: none did.
+/// The verdict from one rank's own knowledge, whose wait reached its deadline; -1: none did.
 Verdict judge(std::span<const RankState> ranks, int asker, int peer);
-/// Of a rank that has not run for so long that all others have left it.
+/// The verdict for a rank that has not run for so long that all others have ended.
 Verdict judge_pause(std::span<const RankState> ranks, int rank, double seconds);
 
 /// "rank 3 on node7"

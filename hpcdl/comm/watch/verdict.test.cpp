@@ -55,7 +55,7 @@ void expect_parts(const Verdict& v, const std::vector<int>& blamed, std::initial
   EXPECT_EQ(v.sentence.find('\n'), std::string::npos);
 }
 
-TEST(Verdict, ARankElsewhereIsNamedWithWhatItDoes) {
+TEST(verdict, a_rank_elsewhere_is_named_with_what_it_does) {
   auto ranks = all_waiting(4);
   ranks[2] = doing(ranks[2], Phase::data);
   expect_parts(judge(ranks, 1, -1), {2},
@@ -65,14 +65,14 @@ TEST(Verdict, ARankElsewhereIsNamedWithWhatItDoes) {
   expect_parts(judge(ranks, 1, -1), {2, 3}, {"rank 2 on node1, rank 3 on node1 are not there", "in data"});
 }
 
-TEST(Verdict, WhoWaitsForOthersInTurnIsNotTheCause) {
+TEST(verdict, a_rank_that_waits_for_others_is_not_the_cause) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[3].report.collective = collective(Collective::all_gather, 9, 64, "w", 8, 2);
   expect_parts(judge(ranks, 0, 3), {1}, {"rank 1 on node0 has been in compute"});
 }
 
-TEST(Verdict, GroupsOfOneNameAreToldApart) {
+TEST(verdict, groups_of_one_name_are_distinguished) {
   auto ranks = all_waiting(4);
   for (int r : {0, 1, 2, 3})
     ranks[static_cast<std::size_t>(r)].report.collective =
@@ -82,7 +82,7 @@ TEST(Verdict, GroupsOfOneNameAreToldApart) {
   expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1", "rank 2 on node1 waits"});
 }
 
-TEST(Verdict, DifferentShapesAndDifferentOrder) {
+TEST(verdict, different_shapes_and_different_order) {
   auto ranks = all_waiting(4);
   ranks[3].report.collective = collective(Collective::all_reduce, 41, 512, "grad.0");
   expect_parts(judge(ranks, 3, 2), {3},
@@ -97,7 +97,7 @@ TEST(Verdict, DifferentShapesAndDifferentOrder) {
                {"rank 1 on node0 is in all_reduce number 41", "rank 0 on node0 is in all_gather number 41"});
 }
 
-TEST(Verdict, GoneSilentFailedFinished) {
+TEST(verdict, gone_silent_failed_finished) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[1].kind = Kind::gone;
@@ -129,7 +129,7 @@ TEST(Verdict, GoneSilentFailedFinished) {
                {"rank 1 on node0 has finished its run; rank 0 on node0 waits in all_reduce number 41"});
 }
 
-TEST(Verdict, WhereCollectivesArePartOfTheWork) {
+TEST(verdict, where_collectives_are_part_of_the_work) {
   auto ranks = all_waiting(4);
   for (auto& r : ranks) r = doing(r, Phase::compute);
   expect_parts(judge(ranks, 2, -1), {2},
@@ -141,7 +141,7 @@ TEST(Verdict, WhereCollectivesArePartOfTheWork) {
   expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1 does not answer", "; rank 2 on node1 has been in compute"});
 }
 
-TEST(Verdict, AHostWhoseRanksAreAllAwayIsNamedItself) {
+TEST(verdict, a_host_is_named_if_all_its_ranks_are_missing) {
   auto ranks = all_waiting(6);
   for (int r : {2, 3}) ranks[static_cast<std::size_t>(r)].kind = Kind::silent;
   expect_parts(
@@ -154,7 +154,7 @@ TEST(Verdict, AHostWhoseRanksAreAllAwayIsNamedItself) {
 }
 
 /// A broadcast is over for its root and others before the last rank has come.
-TEST(Verdict, WhoHasGoneOnOrFinishedIsNotBlamedForWhoIsAway) {
+TEST(verdict, ranks_that_continued_or_finished_are_not_blamed_for_missing_ones) {
   auto ranks = all_waiting(4);
   ranks[1].report.collective = collective(Collective::all_gather, 42, 64, "w");
   ranks[2] = doing(ranks[2], Phase::compute);
@@ -169,7 +169,7 @@ TEST(Verdict, WhoHasGoneOnOrFinishedIsNotBlamedForWhoIsAway) {
                {"rank 3 on node1 has been in data for 12 s", "; rank 1 on node0 has finished its run"});
 }
 
-TEST(Verdict, WhoCameLateIsNamedThoughItIsThereByNow) {
+TEST(verdict, a_late_rank_is_named_even_if_it_has_arrived) {
   auto ranks = all_waiting(4);
   ranks[2].report.collective.since = 300'000'000;
   expect_parts(
@@ -180,14 +180,14 @@ TEST(Verdict, WhoCameLateIsNamedThoughItIsThereByNow) {
       << "who came soon after is not what all wait for";
 }
 
-TEST(Verdict, WhereAllAreThereAndNothingComesTheLinkIsNamed) {
+TEST(verdict, the_link_is_named_if_all_wait_and_nothing_arrives) {
   expect_parts(judge(all_waiting(4), 0, 3), {0, 3},
                {"all ranks are in all_reduce number 41",
                 "rank 0 on node0 has waited 2.5 s and gets nothing from rank 3 on node1", "cannot reach each other"});
 }
 
 /// Ranks of one host wait for each other because one of them waits for the other host.
-TEST(Verdict, TheLinkBetweenHostsIsNamedAndNotTwoRanksOfOne) {
+TEST(verdict, the_link_between_hosts_is_named_and_not_two_ranks_of_one) {
   const auto ranks = all_waiting(4);
   const auto alone = judge(ranks, 0, 1);
   EXPECT_TRUE(alone.vague);
@@ -203,11 +203,11 @@ TEST(Verdict, TheLinkBetweenHostsIsNamedAndNotTwoRanksOfOne) {
   EXPECT_EQ(one_host.sentence.find("hosts"), std::string::npos) << one_host.sentence;
 }
 
-TEST(Verdict, WhatTheTransportSaidIsKept) {
+TEST(verdict, the_error_of_the_transport_is_kept) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[0].report.collective.since = 60'000'000;
-  const Stuck stuck[] = {{0, 1, "a message has another size than expected: the ranks call different things"}};
+  const Stuck stuck[] = {{0, 1, "a message has another size than expected: the ranks make different calls"}};
   const auto v = judge(ranks, stuck);
   expect_parts(v, {1},
                {"[dist] rank 0 on node0 has been in all_reduce number 41", "for 0.1 s: a message has another size",
@@ -218,10 +218,10 @@ TEST(Verdict, WhatTheTransportSaidIsKept) {
                {"[dist] between hosts node0 and node1: rank 0 on node0 has been in all_reduce"});
   ranks = all_waiting(4);
   ranks[1].report.collective = collective(Collective::all_reduce, 41, 512, "grad.0");
-  expect_parts(judge(ranks, stuck), {1}, {"ranks call different things: rank 1 on node0 is in all_reduce number 41"});
+  expect_parts(judge(ranks, stuck), {1}, {"ranks make different calls: rank 1 on node0 is in all_reduce number 41"});
 }
 
-TEST(Verdict, WhoHasFinishedIsNamedThoughItsConnectionIsGone) {
+TEST(verdict, a_finished_rank_is_named_even_if_its_connection_is_gone) {
   auto ranks = all_waiting(4);
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[1].kind = Kind::finished;
@@ -229,7 +229,7 @@ TEST(Verdict, WhoHasFinishedIsNamedThoughItsConnectionIsGone) {
   expect_parts(judge(ranks, stuck), {1}, {"[dist] rank 1 on node0 has finished its run; rank 0 on node0 waits in"});
 }
 
-TEST(Verdict, NoTimeIsClaimedWhereNoWaitHasFailed) {
+TEST(verdict, no_time_is_claimed_where_no_wait_has_failed) {
   auto ranks = all_waiting(2);
   for (auto& r : ranks) r = doing(r, Phase::compute);
   const auto v = judge(ranks, -1, -1);
@@ -237,11 +237,11 @@ TEST(Verdict, NoTimeIsClaimedWhereNoWaitHasFailed) {
   EXPECT_EQ(v.sentence.find("GPU"), std::string::npos) << v.sentence;
 }
 
-TEST(Verdict, WhoDidNotRunBlamesNobodyElse) {
+TEST(verdict, a_rank_that_did_not_run_blames_no_other) {
   auto ranks = all_waiting(3);
   expect_parts(
       judge_pause(ranks, 0, 42), {0},
-      {"[dist] rank 0 on node0 did not run for 42 s", "the others have left without it", "all_reduce number 41"});
+      {"[dist] rank 0 on node0 did not run for 42 s", "the others have ended without it", "all_reduce number 41"});
 }
 
 }  // namespace

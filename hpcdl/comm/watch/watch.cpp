@@ -18,12 +18,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// As Peers::wait_slowly() ends a wait, see transport.cpp.
+/// The beginning of the error with which Peers::wait_slowly() (transport.cpp) ends a wait.
 bool is_deadline(const PeerLost& lost) { return std::string_view(lost.what()).starts_with("nothing came from "); }
 
 }  // namespace
 
-/// Everything but the public face. Handlers of the channel only put events into a queue; the thread does the rest.
+/// The implementation. Handlers of the channel only put events into a queue; the thread does the rest.
 class Watch::State {
  public:
   State(std::unique_ptr<Channel> channel, WatchOptions options);
@@ -73,7 +73,7 @@ class Watch::State {
 
   std::unique_ptr<Channel> channel_;
   const WatchOptions options_;
-  Inquiry inquiry_;  // of rank 0; of others only what they know of rank 0
+  Inquiry inquiry_;  // on rank 0; other ranks only know rank 0
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -81,18 +81,19 @@ class Watch::State {
   bool stop_ = false;
   std::string verdict_;
   std::shared_ptr<Group> world_;  // null: not guarded yet, or no longer
-  std::vector<int> present_;      // others that have neither finished nor gone
-  std::vector<int> untold_;       // of rank 0: ranks that have not said that they know the verdict
+  std::vector<int> present_;      // others that have neither finished nor are gone
+  std::vector<int> untold_;       // on rank 0: ranks that have not confirmed the verdict
   double work_limit_ = 0;         // seconds; 0: none
-  double native_limit_ = 0;       // of a collective of the library below, whose wait has no end of its own
-  std::string why_;               // why its wait failed, where it was not the deadline
-  int wants_ = -2;                // whom this rank waited for at its deadline; -2: it did not
+  double native_limit_ = 0;       // of a native collective, whose wait has no deadline
+  std::string why_;               // why its wait failed, if it was not the deadline
+  int wants_ = -2;                // the rank for which this rank waited at its deadline; -2: it did not wait
 
-  // Of the thread alone.
+  // Used only by the thread.
   Deadline next_beat_{}, settled_at_ = Deadline::max(), verdict_by_ = Deadline::max(), leave_at_ = Deadline::max();
   bool asked_ = false;
-  Deadline ran_at_ = Clock::now(), woke_at_{};  // the last turn of the thread, and of one that came far too late
-  double paused_ = 0;                           // seconds before that
+  Deadline ran_at_ = Clock::now(),
+           woke_at_{};  // the last iteration of the thread, and the last one that came far too late
+  double paused_ = 0;   // seconds before that
   std::thread thread_;
 };
 
@@ -140,7 +141,7 @@ Report Watch::State::report() const {
   return world ? report_of(world->ledger()) : Report{};
 }
 
-/// In the thread whose wait has failed: until there is a verdict, which there always will be.
+/// In the thread whose wait has failed: waits for the verdict, which always comes.
 std::string Watch::State::lost(const PeerLost& lost) {
   std::unique_lock lock(mutex_);
   if (verdict_.empty() && !stop_) {
@@ -154,7 +155,7 @@ std::string Watch::State::lost(const PeerLost& lost) {
   return verdict_;
 }
 
-/// Rank 0 carries the verdict to the others, and goes when they have it.
+/// Rank 0 sends the verdict to the others, and ends when they have it.
 void Watch::State::wait_untold(std::unique_lock<std::mutex>& lock) {
   changed_.wait_for(lock, seconds(options_.answer_seconds),
                     [&] { return (!verdict_.empty() && untold_.empty()) || stop_; });
@@ -320,8 +321,8 @@ void Watch::State::conclude_if_complete() {
   if (inquiry_.complete() && !inquiry_.may_learn(report())) conclude(verdict_of_all());
 }
 
-/// The thread has a turn at every beat. Where one comes seconds late, the process did not run: what others did meanwhile
-/// is no fault of theirs.
+/// The thread runs at every beat. If a beat comes seconds late, the process did not run: what the others did
+/// meanwhile is not an error.
 void Watch::State::notice_pause() {
   const auto now = Clock::now();
   const double gap = std::chrono::duration<double>(now - ran_at_).count();
@@ -334,7 +335,7 @@ std::string Watch::State::own(const std::string& sentence) const {
   return sentence + " (" + options_.program + ")";
 }
 
-/// This rank's own, of what it knows.
+/// The verdict of this rank, from its own knowledge.
 std::string Watch::State::verdict_of_all() {
   const Report mine = report();
   std::string sentence;
@@ -344,7 +345,7 @@ std::string Watch::State::verdict_of_all() {
   return own(sentence);
 }
 
-/// Rank 0 says nothing though it was asked to.
+/// Rank 0 does not answer.
 void Watch::State::fall_back() {
   verdict_by_ = Deadline::max();
   if (verdict().empty()) conclude(verdict_of_all());

@@ -113,7 +113,7 @@ void expect_all(const Outcome& o, std::initializer_list<const char*> parts, cons
   }
 }
 
-TEST(Watch, ARunWithoutFaultsIsLeftAlone) {
+TEST(watch, a_run_without_faults_is_left_alone) {
   const auto o = run(4, [](Place& p) {
     for (int i = 0; i < 50; ++i) p.all_reduce("x"), p.all_gather("y");
     if (p.world.rank() == 2) std::this_thread::sleep_for(300ms);  // others finish long before
@@ -122,7 +122,7 @@ TEST(Watch, ARunWithoutFaultsIsLeftAlone) {
   for (const auto& e : o.errors) EXPECT_EQ(e, "");
 }
 
-TEST(Watch, ARankThatIsLateIsNamedWithItsPhase) {
+TEST(watch, a_rank_that_is_late_is_named_with_its_phase) {
   for (const int late : {0, 1, 3}) {
     const auto o = run(4, [&](Place& p) {
       p.all_reduce("loss");
@@ -140,7 +140,7 @@ TEST(Watch, ARankThatIsLateIsNamedWithItsPhase) {
   }
 }
 
-TEST(Watch, DifferentShapesAreTold) {
+TEST(watch, different_shapes_are_reported) {
   const auto o = run(3, [](Place& p) {
     p.all_reduce("a");
     p.all_reduce("grad.1", p.world.rank() == 1 ? 512 : 1024);
@@ -149,7 +149,7 @@ TEST(Watch, DifferentShapesAreTold) {
                  "alpha is in all_reduce number 2 of group world, sum of 1024 F32, grad.1"});
 }
 
-TEST(Watch, ADifferentOrderIsTold) {
+TEST(watch, a_different_order_is_reported) {
   const auto o = run(2, [](Place& p) {
     if (p.world.rank() == 0) p.all_gather("w"), p.all_reduce("g");
     else p.all_reduce("g"), p.all_gather("w");
@@ -158,7 +158,7 @@ TEST(Watch, ADifferentOrderIsTold) {
                  "in all_gather number 1 of group world, 16 F32, w"});
 }
 
-TEST(Watch, AFrozenRankIsNamed) {
+TEST(watch, a_frozen_rank_is_named) {
   for (const int frozen : {1, 2}) {
     const auto o = run(3, [&](Place& p) {
       for (int i = 0; i < 3; ++i) p.all_reduce("x");
@@ -178,7 +178,7 @@ TEST(Watch, AFrozenRankIsNamed) {
   }
 }
 
-TEST(Watch, AFrozenRank0IsNamedByTheOthers) {
+TEST(watch, a_frozen_rank0_is_named_by_the_others) {
   const auto o = run(3, [](Place& p) {
     p.all_reduce("x");
     if (p.world.rank() == 0) {
@@ -195,7 +195,7 @@ TEST(Watch, AFrozenRank0IsNamedByTheOthers) {
              {0});
 }
 
-TEST(Watch, AnErrorOfOneRankIsToldByAllAtOnce) {
+TEST(watch, an_error_of_one_rank_is_reported_by_all_at_once) {
   for (const int bad : {0, 2}) {
     const auto begin = Clock::now();
     const auto o = run(
@@ -212,14 +212,14 @@ TEST(Watch, AnErrorOfOneRankIsToldByAllAtOnce) {
   }
 }
 
-TEST(Watch, ARankThatFinishesEarlyIsNamed) {
+TEST(watch, a_rank_that_finishes_early_is_named) {
   const auto o = run(3, [](Place& p) {
     for (int i = 0; i < (p.world.rank() == 1 ? 2 : 3); ++i) p.all_reduce("x");
   });
   expect_all(o, {"rank 1 on beta has finished its run; rank", "waits in all_reduce number 3"}, {1});
 }
 
-TEST(Watch, WhoseMainThreadHangsElsewhereIsMadeToLeave) {
+TEST(watch, a_rank_whose_main_thread_hangs_is_ended) {
   const auto o = run(
       2,
       [](Place& p) {
@@ -230,7 +230,7 @@ TEST(Watch, WhoseMainThreadHangsElsewhereIsMadeToLeave) {
   EXPECT_NE(o.left[1].find("rank 1 on beta has been outside collectives"), std::string::npos) << o.left[1];
 }
 
-TEST(Watch, WorkThatNeverEndsIsAskedAboutWhereItIsLimited) {
+TEST(watch, work_that_never_ends_is_asked_about_where_it_is_limited) {
   for (const bool limited : {false, true}) {
     const auto o = run(
         3,
@@ -246,7 +246,7 @@ TEST(Watch, WorkThatNeverEndsIsAskedAboutWhereItIsLimited) {
   }
 }
 
-TEST(Watch, GroupsOfOneNameAreToldApart) {
+TEST(watch, groups_of_one_name_are_distinguished) {
   const auto o = run(
       4,
       [](Place& p) {

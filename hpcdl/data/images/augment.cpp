@@ -12,23 +12,23 @@
 namespace hpcdl::data {
 namespace {
 
-// What is drawn for a sample in an epoch has its own stream of the seed: crop and flip, and the weight of mixup.
+// Each random draw of a sample in an epoch has its own stream of the seed: crop and flip, and the weight of mixup.
 enum class Use : std::uint64_t { place = 1, mix = 2 };
-constexpr std::uint64_t kPartners = 0x6d69787570;  // tells the order of partners from the order of samples
+constexpr std::uint64_t kPartners = 0x6d69787570;  // makes the order of partners differ from the order of samples
 
 std::uint64_t stream_of(std::int64_t epoch, Use use) {
   return static_cast<std::uint64_t>(epoch) << 8 | static_cast<std::uint64_t>(use);
 }
 
 /// log of a draw from Gamma(shape, 1). Marsaglia and Tsang, "A simple method for generating gamma variables", TOMS
-/// 2000. In logs, because for small shapes the draw itself is below what a double holds.
+/// 2000. In logs, because for small shapes the draw itself underflows in double.
 double log_gamma_draw(double shape, const Rng& rng, std::uint64_t first) {
   if (shape < 1) {
     const double u = (rng.block(first)[0] + 0.5) * 0x1p-32;
     return log_gamma_draw(shape + 1, rng, first + 1) + std::log(u) / shape;
   }
   const double d = shape - 1. / 3, c = 1 / std::sqrt(9 * d);
-  for (std::uint64_t k = first;; k += 2) {  // more than 95 of 100 are taken at once
+  for (std::uint64_t k = first;; k += 2) {  // more than 95 of 100 are accepted at once
     const double x = rng.normal(k), u = (rng.block(k + 1)[0] + 0.5) * 0x1p-32, t = 1 + c * x;
     if (t <= 0) continue;
     const double v = t * t * t;
@@ -70,9 +70,9 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
   require(height_ > 0 && width_ > 0, "data", "the images of {} differ in size: give the height and width that you want",
           set.info().name);
   require(options.crop >= 0 && options.crop < std::min(height_, width_), "data",
-          "a crop padding of {} pixels for images of {} x {}; expected 0 to {}", options.crop, height_, width_,
+          "a crop padding of {} pixels for images of {} x {}: expected 0 to {}", options.crop, height_, width_,
           std::min(height_, width_) - 1);
-  require(options.mixup >= 0 && options.mixup <= 1000, "data", "a mixup alpha of {}; expected 0 (none) to 1000",
+  require(options.mixup >= 0 && options.mixup <= 1000, "data", "expected a mixup alpha from 0 (none) to 1000, found {}",
           options.mixup);
   for (int x = 0; x < width_; ++x)
     for (std::size_t c = 0; c < 3; ++c) {
@@ -86,7 +86,7 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
 void Augmenter::copy_row(const Window& w, int y, std::uint8_t* line) const {
   const auto row = static_cast<std::size_t>(width_) * 3;
   const int begin = std::clamp(-w.left, 0, width_),
-            end = std::clamp(w.from->width - w.left, begin, width_);  // columns inside
+            end = std::clamp(w.from->width - w.left, begin, width_);  // columns inside the picture
   const int source = w.top + y;
   const bool inside = source >= 0 && source < w.from->height;
   if (!inside || begin > 0 || end < width_) std::fill_n(line, row, std::uint8_t{0});
@@ -157,7 +157,7 @@ Mix Augmenter::mix(std::int64_t i, std::int64_t epoch) const {
   const Permutation partners(static_cast<std::uint64_t>(set_.count()), seed_ ^ kPartners,
                              static_cast<std::uint64_t>(epoch));
   const auto id = static_cast<std::uint64_t>(i);
-  // A seed for the sample, so that a rejected draw takes the next of its own.
+  // A seed for the sample, so that a rejected draw is followed by the next draw of the same sample.
   const auto key = Rng{seed_, stream_of(epoch, Use::mix)}.block(id);
   const double weight =
       beta_draw(options_.mixup, std::uint64_t{key[0]} << 32 | key[1], std::uint64_t{key[2]} << 32 | key[3]);

@@ -1,7 +1,7 @@
 #pragma once
-// From a decoded picture to the pixels that a model reads, f32 or still bytes. What is drawn is a pure function of
-// (seed, epoch, sample): an image is the same every time in an epoch, whatever makes it and whatever is next to
-// it in the batch.
+// From a decoded picture to the pixels that a model reads, as f32 or bytes. Random draws are a pure function of
+// (seed, epoch, sample): within an epoch an image is always the same, independent of the thread and of its neighbours
+// in the batch.
 
 #include <cstdint>
 #include <optional>
@@ -13,17 +13,17 @@
 namespace hpcdl::data {
 
 struct AugmentOptions {
-  int height = 0, width = 0;  // of what comes out; 0: as the set's images are
-  int crop = 0;       // a random crop of the picture with so many black pixels put around it; 4 is usual for CIFAR
-  bool flip = false;  // left and right, every second time
+  int height = 0, width = 0;  // size of the result; 0: that of the images of the set
+  int crop = 0;       // pads the picture with this many black pixels and crops it at random; 4 is usual for CIFAR
+  bool flip = false;  // mirrors left and right, with probability 1/2
   bool random_resized =
       false;  // a random part, 8 to 100 % of the area and 3/4 to 4/3 in shape, resized (Szegedy et al., CVPR 2015)
   double mixup = 0;                      // alpha of Beta(alpha, alpha); 0: none (Zhang et al., "mixup", ICLR 2018)
   bool normalise = true;                 // by a mean and standard deviation; otherwise pixels are in [0, 1]
-  std::optional<Normalisation> by = {};  // these, in place of the set's
+  std::optional<Normalisation> by = {};  // these values instead of those of the set
 };
 
-/// The weight of a sample and the one that it is mixed with.
+/// The weight of a sample and its partner in mixup.
 struct Mix {
   std::int64_t partner = 0;
   float weight = 1;  // image = weight * image + (1 - weight) * partner's
@@ -31,7 +31,7 @@ struct Mix {
 
 class Augmenter {
  public:
-  /// Memory of one thread.
+  /// Scratch memory of one thread.
   struct Scratch {
     Picture picture, resized;
     std::vector<float> partner;
@@ -43,26 +43,26 @@ class Augmenter {
   int width() const { return width_; }
   std::int64_t pixels() const { return std::int64_t{height_} * width_ * 3; }
 
-  /// Writes (height, width, 3): sample `i` as it is in `epoch`. As bytes: before they are normalised, see table().
+  /// Writes (height, width, 3): sample `i` in `epoch`. As bytes: not normalised yet, see table().
   void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const {
     convert(window(i, epoch, scratch), to);
   }
   void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<std::uint8_t> to) const {
     convert(window(i, epoch, scratch), to);
   }
-  /// training(), mixed with its partner's.
+  /// The result of training(), mixed with that of its partner.
   Mix mixed(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const;
-  /// Nothing drawn; a picture of another size is resized and its middle taken.
+  /// Without random draws; a picture of another size is resized, and its middle is used.
   void plain(std::int64_t i, Scratch& scratch, std::span<float> to) const { convert(whole(i, scratch), to); }
   void plain(std::int64_t i, Scratch& scratch, std::span<std::uint8_t> to) const { convert(whole(i, scratch), to); }
-  /// (256, 3): what a byte comes to in each channel, to the bit as above.
+  /// (256, 3): the value of a byte in each channel, with the same bits as above.
   std::vector<float> table() const;
 
-  /// Whom `i` is mixed with in `epoch`, and how much: every sample is a partner once.
+  /// The partner of `i` in `epoch` and its weight: every sample is a partner once.
   Mix mix(std::int64_t i, std::int64_t epoch) const;
 
  private:
-  /// The part of a picture with its corner at (top, left), which may lie outside: black there.
+  /// The part of a picture with its corner at (top, left); parts outside of the picture are black.
   struct Window {
     const Picture* from = nullptr;
     int top = 0, left = 0;
@@ -79,7 +79,7 @@ class Augmenter {
   AugmentOptions options_;
   std::uint64_t seed_;
   int height_, width_;
-  std::vector<float> scale_, shift_;  // of one row (width, 3): the compiler sees a loop over equal things
+  std::vector<float> scale_, shift_;  // for one row (width, 3), so that the compiler sees a plain loop
 };
 
 /// A draw from Beta(alpha, alpha), a pure function of its arguments.

@@ -13,8 +13,8 @@ std::size_t BatchQueue::slots(int workers, int prefetch) {
 
 BatchQueue::BatchQueue(std::int64_t batches, int workers, int prefetch, Make make)
     : batches_(batches), make_(std::move(make)) {
-  require(workers >= 0 && workers <= 256, "data", "{} loader workers; expected 0 to 256", workers);
-  require(prefetch >= 0 && prefetch <= 4096, "data", "{} batches ahead; expected 0 to 4096", prefetch);
+  require(workers >= 0 && workers <= 256, "data", "expected 0 to 256 loader workers, found {}", workers);
+  require(prefetch >= 0 && prefetch <= 4096, "data", "expected 0 to 4096 batches ahead, found {}", prefetch);
   slots_.resize(slots(workers, prefetch));
   for (int w = 0; w < workers; ++w) threads_.emplace_back([this, w] { work(static_cast<std::size_t>(w)); });
 }
@@ -33,7 +33,7 @@ void BatchQueue::work(std::size_t worker) {
     std::int64_t b;
     {
       std::unique_lock lock(mutex_);
-      const auto room = static_cast<std::int64_t>(slots_.size()) - 1;  // one is the reader's
+      const auto room = static_cast<std::int64_t>(slots_.size()) - 1;  // one slot is used by the reader
       taken_cv_.wait(lock, [&] { return stop_ || begun_ >= batches_ || begun_ - taken_ < room; });
       if (stop_ || begun_ >= batches_) return;
       b = begun_++;

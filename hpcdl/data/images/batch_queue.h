@@ -1,6 +1,6 @@
 #pragma once
-// Batches made ahead by worker threads and handed out in order. Which thread made one changes nothing: batch b lies in
-// slot b % slots and is made by a function of b alone.
+// Batches made ahead by worker threads and returned in order. The result does not depend on the thread: batch b lies in
+// slot b % slots and is a function of b only.
 
 #include <condition_variable>
 #include <cstdint>
@@ -14,18 +14,19 @@ namespace hpcdl::data {
 
 class BatchQueue {
  public:
-  /// Makes batch `b` in `slot`; `worker` tells threads apart. Called by several threads at once, for different slots.
+  /// Makes batch `b` in `slot`; `worker` is the number of the thread. Called by several threads at once, for different
+  /// slots.
   using Make = std::function<void(std::int64_t b, std::size_t slot, std::size_t worker)>;
 
-  /// Batches [0, batches). No workers: each is made when it is asked for. Otherwise up to `prefetch` batches are made
+  /// Batches [0, batches). No workers: each is made when it is requested. Otherwise up to `prefetch` batches are made
   /// ahead, `workers` at a time; a slot is kept for the batch that the reader holds.
   BatchQueue(std::int64_t batches, int workers, int prefetch, Make make);
   BatchQueue(const BatchQueue&) = delete;
   ~BatchQueue();
   static std::size_t slots(int workers, int prefetch);
 
-  /// The slot of the next batch, which is valid until the next call. Throws what making it threw, now and at every call
-  /// after. Precondition: fewer than `batches` have been taken.
+  /// The slot of the next batch, which is valid until the next call. Throws the error of making it, now and at every
+  /// call after. Precondition: fewer than `batches` have been taken.
   std::size_t next();
   std::int64_t taken() const { return taken_; }
   double waited_seconds() const { return waited_; }

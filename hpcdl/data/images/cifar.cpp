@@ -16,7 +16,7 @@
 namespace hpcdl::data {
 namespace {
 
-/// One of the four things that are published.
+/// One of the four published versions.
 struct Version {
   const char* name;
   const char* folder;  // in the archive
@@ -27,7 +27,7 @@ struct Version {
   std::vector<std::string> train, test;
   const char* meta;
   const char* meta_key;                            // Python only
-  const char *coarse_meta = "", *coarse_key = "";  // CIFAR-100: of its 20 classes
+  const char *coarse_meta = "", *coarse_key = "";  // CIFAR-100: the one with 20 classes
   bool has(const std::string& file, Split split) const {
     const auto& wanted = split == Split::train ? train : test;
     return file == meta || file == coarse_meta || std::find(wanted.begin(), wanted.end(), file) != wanted.end();
@@ -84,7 +84,7 @@ const std::array<Version, 4>& versions() {
   return all;
 }
 
-/// Over the training images; widely used values.
+/// Over the training images; these values are widely used.
 Normalisation normalisation_of(int classes) {
   if (classes == 10) return {{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
   return {{0.5071f, 0.4865f, 0.4409f}, {0.2673f, 0.2564f, 0.2762f}};
@@ -125,7 +125,7 @@ std::shared_ptr<const ImageSet> build(const Version& v, Files files, Split split
     require(file != files.end(), "data", "{}: {} is missing, which {} has", from, name, v.name);
     pieces.push_back(v.python ? read_cifar_python(file->second, v.classes, path(name))
                               : read_cifar_binary(file->second, v.classes, path(name)));
-    files.erase(file);  // frees it
+    files.erase(file);  // frees the memory
   }
   return std::make_shared<Cifar>(std::move(info), std::move(pieces));
 }
@@ -137,7 +137,7 @@ bool has_any(const Version& v, const std::function<bool(const std::string&)>& th
   return any(v.train) || any(v.test);
 }
 
-/// The version with the classes that are asked for.
+/// The version with the requested classes.
 Version chosen(Version v, bool coarse, const fs::path& from) {
   if (!coarse) return v;
   if (v.classes != 100)
@@ -170,9 +170,10 @@ void compare_md5(const fs::path& path, const std::function<void(const std::strin
   char found[MD5_DIGEST_STRING_LENGTH];
   if (MD5File(path.c_str(), found) == nullptr) io::fail_file(path, "read", errno);
   if (*want != found)
-    warn(fmt::format(
-        "{} has the MD5 {}, but the published archive of that name has {}: not the original, or changed since",
-        path.string(), found, *want));
+    warn(
+        fmt::format("{} has the MD5 {}, but the published archive of that name has {}: it is not the original or was "
+                    "changed: download it again",
+                    path.string(), found, *want));
 }
 
 std::shared_ptr<const ImageSet> open_archive(const fs::path& path, Split split,

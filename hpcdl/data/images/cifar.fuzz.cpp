@@ -1,4 +1,4 @@
-// Any bytes, as a file of CIFAR in each version and as a picture, give whole images or an Error.
+// Any bytes, read as a file of CIFAR in each version and as a picture, give whole images or an Error.
 
 #include <stdexcept>
 

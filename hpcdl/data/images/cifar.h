@@ -31,8 +31,8 @@ class Cifar : public ImageSet {
   std::int64_t count_ = 0;
 };
 
-/// Null when `path`, a folder or a tar archive, holds no file of CIFAR. Throws Error when what it holds is damaged or
-/// not all there. CIFAR-100 gives its 100 fine classes, or its 20 `coarse` ones.
+/// Null if `path`, a folder or a tar archive, holds no file of CIFAR. Throws Error if its contents are damaged or
+/// incomplete. CIFAR-100 gives its 100 fine classes, or its 20 `coarse` ones.
 std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split,
                                            const std::function<void(const std::string&)>& warn = {},
                                            bool coarse = false);

@@ -160,7 +160,7 @@ TEST(cifar, a_published_name_with_another_checksum_is_a_warning) {
   EXPECT_EQ(said.size(), 1u);
 }
 
-TEST(cifar, what_is_no_set_of_images_is_refused_in_words) {
+TEST(cifar, a_path_without_images_is_a_clear_error) {
   const io::TempFolder folder;
   write(folder / "notes.txt", "hello");
   write(folder / "sub/readme.md", "hello");

@@ -16,7 +16,7 @@ constexpr std::int64_t kMostPixels = std::int64_t{1} << 27;
 
 void set_size(const std::string& from, std::int64_t height, std::int64_t width, int channels, Picture& to) {
   require(height > 0 && width > 0 && height <= kMostPixels / width, "data",
-          "{}: an image of {} x {}; expected 1 to 2^27 pixels", from, height, width);
+          "{}: expected an image of 1 to 2^27 pixels, found {} x {}", from, height, width);
   to.height = static_cast<int>(height), to.width = static_cast<int>(width);
   to.pixels.resize(static_cast<std::size_t>(height * width) * static_cast<std::size_t>(channels));
 }
@@ -26,13 +26,13 @@ void decode_jpeg(std::string_view bytes, const std::string& from, Picture& to) {
   require(decoder != nullptr, "data", "no memory to decode a JPEG");
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, sampling = 0, space = 0;
-  // Warnings count, too: a truncated file gives a warning and a grey lower half.
+  // Warnings are errors, too: a truncated file gives a warning and a grey lower half.
   const auto check = [&](int rc) {
     require(rc == 0, "data", "{}: not a whole JPEG: {}", from, tjGetErrorStr2(decoder.get()));
   };
   check(tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &sampling, &space));
-  require(space != TJCS_CMYK && space != TJCS_YCCK, "data", "{}: a JPEG in CMYK; expected colours or grey: convert it",
-          from);
+  require(space != TJCS_CMYK && space != TJCS_YCCK, "data",
+          "{}: expected a JPEG in RGB or grey, found CMYK: convert it", from);
   set_size(from, height, width, 3, to);
   check(tjDecompress2(decoder.get(), data, bytes.size(), to.pixels.data(), width, 0, height, TJPF_RGB,
                       TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS));
@@ -46,7 +46,7 @@ void decode_png(std::string_view bytes, const std::string& from, Picture& to) {
     require(ok && !PNG_IMAGE_FAILED(image), "data", "{}: not a whole PNG: {}", from, image.message);
   };
   check(png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()));
-  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // as those of 8 bits; else 16 would be taken for linear light
+  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // like images of 8 bits; otherwise 16 bits would be read as linear light
   // With alpha, because without it the library would lay the image over what the buffer holds.
   image.format = PNG_FORMAT_RGBA;
   set_size(from, image.height, image.width, 4, to);

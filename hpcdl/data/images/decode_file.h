@@ -8,10 +8,10 @@
 namespace hpcdl::data {
 
 /// The image as 8-bit RGB; grey becomes three equal channels, transparency is dropped. `from` names the file in errors.
-/// Throws Error when it is damaged, truncated, neither of the two, or has more than 2^27 pixels.
+/// Throws Error if it is damaged, truncated, neither of the two, or has more than 2^27 pixels.
 void decode_image(std::string_view bytes, const std::string& from, Picture& to);
 
-/// True for .jpg, .jpeg and .png, in any case.
+/// True for .jpg, .jpeg and .png, in upper or lower case.
 bool is_image_name(const fs::path& path);
 
 }  // namespace hpcdl::data

@@ -17,8 +17,8 @@ DeviceImages::DeviceImages(Next next, const ImageBatchLayout& layout, const Stre
   const bool bytes = layout.pixel == DType::u8;
   require(compute.device().is_cuda() && blocks >= 2, "data", "copying batches to a GPU needs at least 2 blocks, got {}",
           blocks);
-  require(!bytes || std::ssize(table) == 3 * 256, "data",
-          "images of bytes need the number of each byte and channel, got {}", table.size());
+  require(!bytes || std::ssize(table) == 3 * 256, "data", "expected a table (256, 3) F32 for images of bytes, got {}",
+          table.size());
   for (auto& b : blocks_) {
     b.memory = Buffer(layout.bytes, compute.device());
     if (bytes) b.numbers = Buffer(layout.batch * layout.pixels() * std::int64_t{sizeof(float)}, compute.device());
@@ -49,11 +49,11 @@ const DeviceBatch* DeviceImages::next() {
   if (block.timed) starved_ += std::max(0.0, TimedEvent::seconds_between(block.asked, block.there));
   block.timed = false;
   block.asked.record(compute_);
-  copies_.synchronize();  // of the batch before, long done: its memory goes back to the loader
+  copies_.synchronize();  // of the previous batch, which is done: its memory returns to the loader
   const ImageBatch* from = next_();
   if (!from) return nullptr;
   at_ = (at_ + 1) % blocks_.size();
-  blocks_[at_].asked.wait(copies_);  // when that was recorded, all that reads what lay here was queued
+  blocks_[at_].asked.wait(copies_);  // all work that reads the previous contents was queued before this event
   const auto device = compute_.device();
   auto* memory = block.memory.data();
   const Spec bytes{{layout_.bytes}, DType::u8};

@@ -1,6 +1,6 @@
 #pragma once
-// The loader's batches on the GPU that computes. Each is copied from pinned memory on a stream of its own while the
-// step before it runs, and bytes of pixels become numbers there; the host waits for the loader alone.
+// The batches of the loader on the GPU that computes. Each is copied from pinned memory on a separate stream while the
+// previous step runs, and bytes of pixels become numbers there; the host only waits for the loader.
 
 #include <functional>
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace hpcdl::data {
 
-/// Work on the tensors goes to the stream that DeviceImages was made with.
+/// Queue work on the tensors on the stream that was given to DeviceImages.
 struct DeviceBatch {
   Tensor images;                  // (B, H, W, 3) f32
   Tensor targets, targets_b;      // (B) i32
@@ -24,27 +24,28 @@ struct DeviceBatch {
 
 class DeviceImages {
  public:
-  /// `next` gives batches of `layout`, and null at the end; each must stay valid until it is called again.
+  /// `next` returns batches of `layout`, and null at the end; each must stay valid until the next call.
   using Next = std::function<const ImageBatch*()>;
-  /// compute: a stream of a GPU. table: Augmenter::table(), where pixels are bytes. blocks, at least 2: as many batches
-  /// lie on the GPU.
+  /// compute: a stream of a GPU. table: Augmenter::table(), if pixels are bytes. blocks, at least 2: number of batches
+  /// that fit on the GPU.
   DeviceImages(Next next, const ImageBatchLayout& layout, const Stream& compute, const std::vector<float>& table = {},
                int blocks = 2);
 
-  /// The next batch, or null at the end. What is queued on the compute stream from now on finds it there. It is valid
-  /// until next() has been called `blocks` - 1 times more and what reads it was queued before the first of them. To be
-  /// called while the step before still runs: the copy takes as long as that needs.
+  /// The next batch, or null at the end. Work that is queued on the compute stream from now on can use it. It is valid
+  /// until next() has been called `blocks` - 1 times more; work that reads it must be queued before the first of these
+  /// calls. To be called while the previous step still runs, so that the copy overlaps with it.
   const DeviceBatch* next();
-  /// Time in which the compute stream had nothing left to do and the batch was not there yet: the loader's, or the
-  /// copy's. The last `blocks` batches are not counted yet.
+  /// Time in which the compute stream was idle because the batch had not arrived: time of the loader, or of the
+  /// copy. The last `blocks` batches are not counted yet.
   double starved_seconds() const { return starved_; }
 
  private:
   struct Block {
     Buffer memory, numbers;  // as the layout says; (B, H, W, 3) f32, where that holds bytes
     DeviceBatch batch;
-    TimedEvent asked, there;  // on the compute stream: all that was queued before; on the other one: batch is complete
-    bool timed = false;       // both are recorded, and their times not counted yet
+    TimedEvent asked,
+        there;           // on the compute stream: all earlier work is done; on the other one: the batch is complete
+    bool timed = false;  // both are recorded, but their times are not counted yet
   };
   void describe(const ImageBatch& from, Block& to) const;
 

@@ -65,7 +65,7 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
 
 /// Queued far ahead of the GPU, which gets round to nothing before the last batch is there: no copy may overtake what
 /// reads its block.
-TEST_P(DeviceImagesTest, a_block_is_written_again_behind_what_reads_it) {
+TEST_P(DeviceImagesTest, a_block_is_written_again_after_its_readers) {
   constexpr int kBlocks = 3, kBatches = 20;
   ImageLoader cpu(set_, plain()), loader(set_, options_);
   DeviceImages images([&] { return &loader.next(); }, loader.layout(), *stream_, loader.table(), kBlocks);
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(gpu, DeviceImagesTest, ::testing::Values(false, true),
                          [](const auto& each) { return each.param ? "bytes" : "floats"; });
 
 /// What a GPU does with bytes, on a CPU.
-TEST(DeviceImages, bytes_and_the_table_come_to_the_same_bits) {
+TEST(device_images, bytes_and_the_table_come_to_the_same_bits) {
   const auto set = open_images("", Split::train, {.procedural_train = 40});
   ImageLoaderOptions o{.batch = 8, .seed = 6, .workers = 0, .augment = {.crop = 4, .flip = true}};
   ImageLoader floats(set, o);
@@ -128,7 +128,7 @@ TEST(DeviceImages, bytes_and_the_table_come_to_the_same_bits) {
   }
 }
 
-TEST(DeviceImages, mixed_images_are_no_bytes) {
+TEST(device_images, mixed_images_are_no_bytes) {
   const auto set = open_images("", Split::train, {.procedural_train = 40});
   EXPECT_THROW(ImageLoader(set, {.bytes = true, .augment = {.mixup = 0.2}}), Error);
 }

@@ -37,7 +37,7 @@ std::vector<fs::path> class_folders(const fs::path& path, const std::function<vo
   return found;
 }
 
-/// Whether the splits have folders of their own. A class may be called train as well: beside others.
+/// Whether the splits have their own folders. A class may be called train, too, next to other classes.
 bool splits_apart(const fs::path& path) {
   if (!is_folder(path / "train")) return false;
   if (!is_class(path / "train")) return true;
@@ -48,7 +48,7 @@ bool splits_apart(const fs::path& path) {
   });
 }
 
-/// Whether it is the val or test beside a train.
+/// Whether it is val or test next to train.
 bool is_for_testing(const fs::path& path) {
   auto whole = fs::absolute(path).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();
@@ -70,11 +70,11 @@ bool ImageFolder::is_one(const fs::path& path) {
 }
 
 ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& options)
-    // Mean and standard deviation of ImageNet, which pictures of the world are usually normalised by.
+    // Mean and standard deviation of ImageNet, which are usual for photographs.
     : ImageSet({.name = "images of " + path.string(),
                 .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
   const bool apart = splits_apart(path);
-  const bool of_model = split == Split::test && !options.classes.empty();  // nothing here is being trained on
+  const bool of_model = split == Split::test && !options.classes.empty();  // only the test split is opened
   const bool all = apart || (of_model && is_for_testing(path));
   const auto folder = apart ? split_folder(path, split) : path;
   require(folder.has_value(), "data", "{}: expected a folder val or test next to train", path.string());
@@ -87,7 +87,7 @@ ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& op
   for (const auto& c : class_folders(*folder)) {
     const auto name = c.filename().string();
     const auto at = std::find(info_.classes.begin(), info_.classes.end(), name);
-    require(at != info_.classes.end(), "data", "{}: class {} is not among those of the training images: {}",
+    require(at != info_.classes.end(), "data", "{}: class {} is not among the classes of the training images: {}",
             folder->string(), name, fmt::join(info_.classes, ", "));
     std::int64_t nth = 0;
     for (const auto& file : io::list_folder(c)) {

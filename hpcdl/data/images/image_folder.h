@@ -5,15 +5,15 @@
 
 namespace hpcdl::data {
 
-/// DIR/train/CLASS/*.jpg and DIR/val or DIR/test, each read when it is asked for. Without those, DIR/CLASS/*.jpg: of
-/// each class every tenth image by name is the test split, the others the training split. To the
-/// classes of a model, DIR/val and DIR/test by themselves are test splits as well, beside DIR/train.
+/// DIR/train/CLASS/*.jpg and DIR/val or DIR/test, each read when it is requested. Without those, DIR/CLASS/*.jpg: of
+/// each class, every tenth image by name belongs to the test split, the others to the training split. For the
+/// classes of a model, DIR/val and DIR/test without DIR/train can be opened as test splits, too.
 class ImageFolder : public ImageSet {
  public:
-  /// Throws Error when there is no class or no image, or test has a class that train, or the model, has not. Warns of
-  /// sub-folders without an image, which are no classes.
+  /// Throws Error if there is no class or no image, or if test has a class that train, or the model, does not have.
+  /// Warns of sub-folders without images, which are not classes.
   ImageFolder(const fs::path& path, Split split, const OpenImages& options = {});
-  /// False when `path` has no sub-folder with images.
+  /// False if `path` has no sub-folder with images.
   static bool is_one(const fs::path& path);
 
   std::int64_t count() const override { return static_cast<std::int64_t>(files_.size()); }

@@ -12,11 +12,11 @@ namespace {
 std::size_t at_least_one(int workers) { return static_cast<std::size_t>(std::max(workers, 1)); }
 
 const ImageLoaderOptions& checked(const ImageLoaderOptions& o) {
-  require(o.batch > 0, "data", "a batch of {}; expected at least 1 image", o.batch);
+  require(o.batch > 0, "data", "expected a batch of at least 1 image, found {}", o.batch);
   require(o.world > 0 && o.rank >= 0 && o.rank < o.world, "data", "rank {} of {}", o.rank, o.world);
-  require(o.workers >= 0 && o.workers <= 256, "data", "{} loader workers; expected 0 to 256", o.workers);
+  require(o.workers >= 0 && o.workers <= 256, "data", "expected 0 to 256 loader workers, found {}", o.workers);
   require(!o.bytes || o.augment.mixup <= 0, "data", "mixup needs images as f32, not as bytes");
-  require(o.prefetch >= 0 && o.prefetch <= 4096, "data", "{} batches ahead; expected 0 to 4096", o.prefetch);
+  require(o.prefetch >= 0 && o.prefetch <= 4096, "data", "expected 0 to 4096 batches ahead, found {}", o.prefetch);
   return o;
 }
 
@@ -49,7 +49,7 @@ ImageSlots::ImageSlots(const ImageBatchLayout& layout, std::size_t slots, std::s
       memory_(layout.bytes * static_cast<std::int64_t>(slots), device),
       batches_(slots),
       scratch_(workers) {
-  std::memset(memory_.data(), 0, static_cast<std::size_t>(memory_.bytes()));  // what lies between the parts, too
+  std::memset(memory_.data(), 0, static_cast<std::size_t>(memory_.bytes()));  // including the gaps between the parts
   for (std::size_t s = 0; s < slots; ++s) {
     const Rows r = rows(s);
     const auto bytes = static_cast<std::size_t>(layout.bytes);
@@ -86,7 +86,7 @@ ImageLoader::ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderO
       queue_(INT64_MAX, options.workers, options.prefetch,
              [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); }) {
   require(start.epoch >= 0 && start.index >= 0, "data",
-          "a loader cannot continue at epoch {}, index {}: there is no such position", start.epoch, start.index);
+          "a loader cannot continue at epoch {}, index {}: the data have no such position", start.epoch, start.index);
 }
 
 void ImageLoader::make(std::int64_t b, std::size_t slot, std::size_t worker) {

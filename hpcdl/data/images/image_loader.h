@@ -1,7 +1,7 @@
 #pragma once
-// Batches of images for training and evaluation. The order of training samples, and all that is drawn for them, is a
-// pure function of (seed, epoch, index): neither the number of workers nor of ranks changes which images follow each
-// other, or a bit of them.
+// Batches of images for training and evaluation. The order of training samples, and all random draws for them, are a
+// pure function of (seed, epoch, index): neither the number of workers nor of ranks changes the order of images
+// or any bit of them.
 
 #include <cstdint>
 #include <memory>
@@ -18,15 +18,15 @@ namespace hpcdl::data {
 struct ImageLoaderOptions {
   std::int64_t batch = 128;  // B, of this rank
   std::uint64_t seed = 0;
-  int rank = 0, world = 1;  // of those that share the data; see split_data()
-  int workers = 2;          // threads that decode and augment; 0: the caller does, in next()
-  int prefetch = 4;         // batches made ahead, by all workers together; at least one a worker
-  Device device = {};       // a GPU: batches lie in pinned memory, from which it copies on its own
+  int rank = 0, world = 1;  // among the ranks that share the data; see split_data()
+  int workers = 2;          // threads that decode and augment; 0: next() does it in the caller
+  int prefetch = 4;         // batches made ahead by all workers together; at least one per worker
+  Device device = {};       // a GPU: batches lie in pinned memory, from which it copies asynchronously
   bool bytes = false;       // pixels stay bytes, a fourth of the memory; normalise them by table(); not with mixup
   AugmentOptions augment = {};
 };
 
-/// How a batch lies in one block of memory, so that one copy takes all of it to a device. Offsets are in bytes.
+/// Layout of a batch in one block of memory, so that one copy moves it to a device. Offsets are in bytes.
 struct ImageBatchLayout {
   std::int64_t batch = 0, height = 0, width = 0;
   DType pixel = DType::f32;                                                         // or u8
@@ -38,20 +38,20 @@ struct ImageBatchLayout {
   std::int64_t pixels() const { return height * width * 3; }  // of one image
 };
 
-/// Valid until the next call of what made it.
+/// Valid until the next call of the function that returned it.
 struct ImageBatch {
   std::span<const float> images;            // (B, H, W, 3), or
   std::span<const std::uint8_t> pixels;     // the same with ImageLoaderOptions::bytes
   std::span<const std::int32_t> targets;    // (B); -1: no sample, in the last batch of an evaluation
-  std::span<const std::int32_t> targets_b;  // (B), of the partners in mixup; elsewhere the targets again
-  std::span<const float> mix, mix_b;  // (B), the weight of the target, 1 without mixup, and of the partner's, 1 - mix
+  std::span<const std::int32_t> targets_b;  // (B), of the partners in mixup; without mixup the targets again
+  std::span<const float> mix, mix_b;  // (B), the weight of the target, 1 without mixup; that of the partner is 1 - mix
   std::span<const std::int64_t> ids;  // (B), which samples of the set; -1: none
   std::int64_t valid = 0;             // targets >= 0
   LoaderState after;                  // of the loader, once this batch is done
   std::span<const std::byte> block;   // all of it, as the layout says
 };
 
-/// Memory of batches that are made ahead, and of the threads that make them.
+/// Bytes for batches that are made ahead, and for the threads that make them.
 class ImageSlots {
  public:
   ImageSlots(const ImageBatchLayout& layout, std::size_t slots, std::size_t workers, Device device);
@@ -75,21 +75,21 @@ class ImageSlots {
   std::vector<Augmenter::Scratch> scratch_;
 };
 
-/// Endless batches. When an epoch's samples end, the batch is filled from the next epoch: none is dropped, none comes
-/// twice in an epoch, and every batch is full.
+/// Endless batches. When the samples of an epoch end, the batch is filled from the next epoch: no sample is dropped or
+/// comes twice in an epoch, and every batch is full.
 class ImageLoader {
  public:
   ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options, LoaderState start = {});
 
   const ImageBatch& next();
-  /// The state from which the batch after the last one returned would come: what a checkpoint keeps.
+  /// The position of the batch after the last one returned, which a checkpoint stores.
   LoaderState state() const { return state_; }
   std::int64_t samples_per_epoch() const { return set_->count(); }
   const ImageBatchLayout& layout() const { return slots_.layout(); }
   /// See Augmenter::table().
   std::vector<float> table() const { return augment_.table(); }
   const ImageSet& set() const { return *set_; }
-  /// Time next() has spent waiting since construction; without workers, making batches.
+  /// Time that next() has waited since construction; without workers, time of making batches.
   double waited_seconds() const { return queue_.waited_seconds(); }
 
  private:
@@ -100,18 +100,18 @@ class ImageLoader {
   LoaderState start_, state_;
   Augmenter augment_;
   ImageSlots slots_;
-  BatchQueue queue_;  // last: its threads use the others
+  BatchQueue queue_;  // last, because its threads use the other members
 };
 
-/// Every image once, in order, nothing drawn; the last batch filled up with black images and targets of -1. Batches go
-/// round the ranks.
+/// Every image once, in order, without random draws; the last batch is filled with black images and targets of -1.
+/// Batches are distributed among the ranks in turns.
 class ImageEvalBatches {
  public:
   ImageEvalBatches(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options);
 
   /// nullptr at the end.
   const ImageBatch* next();
-  /// From the first batch again.
+  /// Starts again at the first batch.
   void rewind();
   /// Images of all batches of all ranks.
   std::int64_t samples() const { return set_->count(); }

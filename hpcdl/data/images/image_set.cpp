@@ -25,12 +25,15 @@ std::shared_ptr<const ImageSet> open_any(const std::string& path, Split split, c
     return remembered;
   }
   std::error_code ec;
-  require(fs::exists(path, ec), "data", "{}: no such file or folder; leave it empty for the procedural set", path);
+  require(fs::exists(path, ec), "data",
+          "{}: no such file or folder; set data.images to an existing path, or leave it empty for the procedural set",
+          path);
   if (auto set = open_cifar(path, split, options.warn, options.coarse)) return set;
-  if (options.coarse) fail_usage("data", "coarse classes are for CIFAR-100, which {} is not", path);
+  if (options.coarse)
+    fail_usage("data", "data.coarse is for CIFAR-100, but {} is another data set: leave data.coarse out", path);
   if (ImageFolder::is_one(path)) return std::make_shared<ImageFolder>(path, split, options);
   fail("data",
-       "{}: not a set of images. Expected an archive of CIFAR-10 or CIFAR-100 (cifar-10-binary.tar.gz, "
+       "{}: not a set of images: expected an archive of CIFAR-10 or CIFAR-100 (cifar-10-binary.tar.gz, "
        "cifar-10-python.tar.gz, ...), its unpacked folder, "
        "or a folder with a sub-folder of .jpg or .png files for each class",
        path);

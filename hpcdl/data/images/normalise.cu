@@ -14,7 +14,7 @@ struct Images {
   std::int64_t pixels;  // of one image, times 3
 };
 
-/// A block writes kThreads * N elements of one image. N = 4: where every image begins at a whole word.
+/// A block writes kThreads * N elements of one image. N = 4 if every image begins at a whole word.
 template <int N> __global__ void __launch_bounds__(kThreads) look_up(Images a, unsigned blocks) {
   const std::int64_t image = blockIdx.x / blocks, at = (std::int64_t{blockIdx.x % blocks} * kThreads + threadIdx.x) * N;
   if (at >= a.pixels) return;
@@ -36,7 +36,7 @@ template <int N> __global__ void __launch_bounds__(kThreads) look_up(Images a, u
 
 void normalise(const Stream& s, const Tensor& to, const View& pixels, const View& ids, const View& table) {
   require(pixels.dtype() == DType::u8 && to.dtype() == DType::f32 && to.shape() == pixels.shape() && to[-1] == 3,
-          "data", "expected images of bytes and their numbers");
+          "data", "expected pixels U8 and a result F32 of the same shape, with a table (256, 3) F32");
   if (to.size() == 0) return;
   const Images a{to.ptr<float>(), pixels.ptr<std::uint8_t>(), ids.ptr<std::int64_t>(), table.ptr<float>(),
                  to.size() / to[0]};

@@ -14,7 +14,7 @@ constexpr std::size_t kMostValues = std::size_t{1} << 22, kMostMemo = kMostValue
 
 template <class T> Ref make(T value) { return std::make_shared<Value>(Value{std::move(value)}); }
 
-/// Latin-1 characters that Python 3 wrote as UTF-8, as bytes again.
+/// Converts Latin-1 characters that Python 3 wrote as UTF-8 back to bytes.
 std::optional<std::string> latin1_of_utf8(std::string_view s) {
   std::string out;
   out.reserve(s.size());
@@ -39,7 +39,8 @@ class Reader {
     if (u8() != 0x80) refuse("it does not begin with a protocol number: not a pickle of protocol 2");
     if (const int protocol = u8(); protocol != 2)
       refuse(fmt::format(
-          "protocol {}; expected 2, which the CIFAR archives have (Python: pickle.dump(..., protocol=2))", protocol));
+          "expected protocol 2, which the CIFAR archives have, found {} (Python: pickle.dump(..., protocol=2))",
+          protocol));
     for (;;) {
       const int op = u8();
       if (op == '.') break;
@@ -73,7 +74,7 @@ class Reader {
   int u8() { return static_cast<int>(number(1)); }
   std::string_view line() {
     const auto end = in_.find('\n', at_);
-    if (end == std::string_view::npos) refuse("a name that does not end");
+    if (end == std::string_view::npos) refuse("a name without an end");
     const auto s = in_.substr(at_, end - at_);
     at_ = end + 1;
     return s;
@@ -108,8 +109,8 @@ class Reader {
     refuse(fmt::format("expected {}", what));
   }
 
-  // Lists hold plain things and dictionaries those and lists, as in every archive: so nothing can hold itself, which
-  // would never be freed, and nothing is nested deeply.
+  // Lists hold plain values, and dictionaries plain values and lists, as in every archive: so no object can contain
+  // itself, which would never be freed, and nesting stays shallow.
   void append(std::vector<Ref> items) {
     auto& list = as<List>(top(), "a list").items;
     for (Ref& i : items) {
@@ -141,7 +142,7 @@ class Reader {
     for (std::size_t i = n; i-- > 0;) items[i] = pop();
     tuple(std::move(items));
   }
-  /// Bytes that are copied, which a hostile pickle can ask for again and again.
+  /// Counts copied bytes, because a hostile pickle can request copies repeatedly.
   void count(std::size_t bytes) {
     copied_ += bytes;
     if (copied_ > 8 * in_.size()) refuse("it unfolds to many times its own size");
@@ -171,7 +172,7 @@ class Reader {
   std::unordered_map<std::uint64_t, Ref> memo_;
 };
 
-/// What puts a number or a string down. Names of instructions: Python's pickletools.
+/// Instructions that push a number or a string. Their names are those of Python's pickletools.
 bool Reader::constant(int op) {
   switch (op) {
     case 'N': push(make(None{})); return true;
@@ -230,7 +231,7 @@ void Reader::global() {
                      module.substr(0, 60), name.substr(0, 60)));
 }
 
-/// Calls, each known by heart: _reconstruct(ndarray, (0,), 'b'), dtype('u1', 0, 1), encode(text, 'latin1').
+/// The only calls that are accepted: _reconstruct(ndarray, (0,), 'b'), dtype('u1', 0, 1), encode(text, 'latin1').
 void Reader::reduce() {
   const Ref arguments = pop(), called = pop();
   const auto& list = as<Tuple>(*arguments, "a tuple of arguments").items;
@@ -255,7 +256,7 @@ void Reader::reduce() {
   }
 }
 
-/// The state of an array, (version, shape, dtype, by columns?, bytes), or of a dtype, which says nothing about bytes.
+/// The state of an array, (version, shape, dtype, by columns?, bytes), or of a dtype, which does not matter for bytes.
 void Reader::build() {
   const Ref state = pop();
   auto& list = as<Tuple>(*state, "a tuple of state").items;

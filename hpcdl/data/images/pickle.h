@@ -1,8 +1,8 @@
 #pragma once
 // Reads Python pickles of protocol 2 as far as the CIFAR archives need it: dictionaries, lists, tuples, numbers,
-// strings and NumPy arrays of bytes. A pickle is a program for a small machine that may call anything; this machine
-// calls nothing. It knows three names by heart (what rebuilds an array, its dtype, and the strings that Python 3
-// writes) and refuses every other, and every other instruction, in words.
+// strings and NumPy arrays of bytes. A pickle is a program for a small virtual machine that may call any function; this
+// one calls nothing. It accepts three fixed names (those that rebuild an array, its dtype, and the strings that Python
+// 3 writes) and refuses all other names and instructions with an error.
 
 #include <cstdint>
 #include <memory>
@@ -35,13 +35,13 @@ struct Dict {
 struct Dtype {
   std::string name;
 };
-enum class Name { reconstruct, ndarray, dtype, encode };  // the things of Python that a pickle may name
+enum class Name { reconstruct, ndarray, dtype, encode };  // the Python objects that a pickle may name
 
 struct Value {
   std::variant<None, bool, std::int64_t, std::string, List, Tuple, Dict, Array, Dtype, Name> v;
 };
 
-/// `from` names the file in errors. Throws Error for anything that is not whole and known.
+/// `from` names the file in errors. Throws Error for anything that is incomplete or unknown.
 Ref read(std::string_view bytes, const std::string& from);
 
 /// The entry of a dictionary, or null.

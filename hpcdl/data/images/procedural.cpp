@@ -10,7 +10,7 @@ namespace hpcdl::data {
 namespace {
 
 constexpr int kSide = 32, kClasses = 10;
-// What a sample draws, in blocks of Philox: 8 for its parameters, then 16 bytes of noise each.
+// The random numbers of a sample, in blocks of Philox: 8 for its parameters, then blocks of 16 bytes of noise.
 constexpr std::uint64_t kParameterBlocks = 8, kNoiseBlocks = kSide * kSide * 3 / 16,
                         kBlocks = kParameterBlocks + kNoiseBlocks;
 
@@ -42,7 +42,7 @@ class Draws {
 
 float box(float u, float v, float w, float h) { return std::max(std::abs(u) - w, std::abs(v) - h); }
 float disc(float u, float v) { return std::sqrt(u * u + v * v); }
-/// What is left of v > -64 over the whole number below it; std::floor would be a call for each pixel.
+/// The fractional part of v > -64; std::floor would be a call for each pixel.
 float fraction(float v) { return v - static_cast<float>(static_cast<int>(v + 64) - 64); }
 /// Distance to the bars of a grating with period 1/f and equal bars and gaps.
 float bars(float u, float f) { return (std::abs(fraction(u * f) - .5f) - .25f) / f; }
@@ -58,7 +58,7 @@ float distance(int kind, float u, float v) {
     case 5: return std::max(box(u, v, 1, 1), bars(v, 1.6f));
     case 6: return std::max(box(u, v, 1, 1), bars(u, 1.6f));
     case 7: return std::max(box(u, v, 1, 1), bars(.7071f * (u + v), 1.6f));
-    case 8: {  // a chequered square: inside where exactly one of two gratings is
+    case 8: {  // a chequered square: inside if exactly one of two gratings is
       const float a = bars(u, 1.1f), b = bars(v, 1.1f);
       return std::max(box(u, v, 1, 1), std::max(std::min(a, b), -std::max(a, b)));
     }
@@ -73,8 +73,8 @@ Colour mixed(Colour a, Colour b, float t) {
   return {a.r + t * (b.r - a.r), a.g + t * (b.g - a.g), a.b + t * (b.b - a.b)};
 }
 
-/// A figure somewhere in the image. Angles are drawn as t = tan(angle / 2), so that no result depends on a library's
-/// sine.
+/// A figure somewhere in the image. Angles are drawn as t = tan(angle / 2), so that the result does not depend on a
+/// library's sine.
 struct Figure {
   int kind;
   float x, y, size, cosine, sine, opacity;
@@ -92,7 +92,7 @@ struct Canvas {
   Colour pixels[kSide][kSide];
 
   void draw(const Figure& f) {
-    const float reach = 1.5f * f.size + 1;  // of the corners of a square that is turned
+    const float reach = 1.5f * f.size + 1;  // of the corners of a rotated square
     const auto clip = [](float v) { return static_cast<int>(std::clamp(v, 0.f, static_cast<float>(kSide))); };
     for (int y = clip(f.y - reach); y < clip(f.y + reach + 1); ++y)
       for (int x = clip(f.x - reach); x < clip(f.x + reach + 1); ++x)
@@ -117,7 +117,8 @@ Scene draw_scene(int kind, Draws draw) {
   };
   const bool dark = draw.below(2) == 0;  // light on dark, or dark on light
   const Colour base =
-      dark ? grey(.15f, .45f) : grey(.55f, .85f);  // one draw a statement: the order of arguments is the compiler's
+      dark ? grey(.15f, .45f)
+           : grey(.55f, .85f);  // one draw per statement, because compilers choose the order of arguments
   s.background = lean(base, draw(-.1f, .5f));
   s.slope_x = draw(-.008f, .008f), s.slope_y = draw(-.008f, .008f);
   s.noise = draw(.05f, .3f);
@@ -125,7 +126,8 @@ Scene draw_scene(int kind, Draws draw) {
               level = (s.background.r + s.background.g + s.background.b) / 3 + contrast;
   const Colour ink{level + draw(-.15f, .15f), level + draw(-.15f, .15f), level + draw(-.15f, .15f)};
   s.front = {kind, draw(10, 22), draw(10, 22), draw(6, 11), 0, 0, 1, ink};
-  // Gratings keep their direction within 17 degrees, which tells three classes apart; the other figures lie anyhow.
+  // Gratings keep their direction within 17 degrees, because three classes differ by it; other figures have any
+  // rotation.
   s.front.turn(kind >= 5 && kind <= 7 ? draw(-.15f, .15f) : draw(-1, 1));
   s.back = {draw.below(kClasses),
             draw(0, 32),
@@ -151,14 +153,15 @@ ProceduralImages::ProceduralImages(std::int64_t count, std::uint64_t seed, Split
       count_(count),
       seed_(seed),
       split_(split) {
-  require(count > 0, "data", "a procedural set of {} images; expected at least 1", count);
+  require(count > 0, "data", "expected a procedural set of at least 1 image, found {}", count);
 }
 
 std::int32_t ProceduralImages::target(std::int64_t i) const { return static_cast<std::int32_t>(i % kClasses); }
 
 void ProceduralImages::decode(std::int64_t i, Picture& to) const {
   require(i >= 0 && i < count_, "data", "image {} of {}", i, count_);
-  const Rng rng{seed_, split_ == Split::train ? 0x74726169u : 0x74657374u};  // other counters, so no image is in both
+  const Rng rng{seed_,
+                split_ == Split::train ? 0x74726169u : 0x74657374u};  // other counters, so the splits share no image
   const std::uint64_t first = static_cast<std::uint64_t>(i) * kBlocks;
   const Scene s = draw_scene(target(i), Draws(rng, first));
   to.height = to.width = kSide;

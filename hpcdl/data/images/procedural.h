@@ -1,13 +1,13 @@
 #pragma once
-// A CIFAR-shaped set that is computed, not stored: ten classes of shapes and textures on 32 x 32 pixels.
+// A data set like CIFAR that is computed, not stored: ten classes of shapes and textures on 32 x 32 pixels.
 
 #include "hpcdl/data/images/image_set.h"
 
 namespace hpcdl::data {
 
-/// Sample i is a pure function of (seed, split, i), to the bit. The class is what is drawn; its place, size, turn,
-/// colours and contrast, a second thing half hidden, a gradient and noise are drawn at random. Colours lean on the
-/// class a little, which is all that a linear classifier finds.
+/// Sample i is a pure function of (seed, split, i), to the bit. The class is the figure; its position, size, rotation,
+/// colours and contrast, a second figure that is half hidden, a gradient and noise are random. Colours depend a little
+/// on the class, which is all that a linear classifier can learn.
 class ProceduralImages : public ImageSet {
  public:
   ProceduralImages(std::int64_t count, std::uint64_t seed, Split split);

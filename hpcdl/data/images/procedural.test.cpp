@@ -60,7 +60,7 @@ TEST(procedural, classes_come_equally_often_and_pixels_have_the_mean_and_deviati
   }
 }
 
-TEST(procedural, images_that_are_remembered_are_the_same_whoever_asks_first) {
+TEST(procedural, remembered_images_do_not_depend_on_the_first_reader) {
   const auto plain = open_images("", Split::test, {.procedural_test = 60, .remember = false}),
              kept = open_images("", Split::test, {.procedural_test = 60});
   EXPECT_EQ(kept->count(), 60);

@@ -12,7 +12,8 @@ RememberedImages::RememberedImages(std::shared_ptr<const ImageSet> set)
     : ImageSet(set->info()),
       set_(std::move(set)),
       bytes_(static_cast<std::size_t>(info_.height) * static_cast<std::size_t>(info_.width) * 3) {
-  require(bytes_ > 0, "data", "the images of {} differ in size: they cannot be kept", info_.name);
+  require(bytes_ > 0, "data", "the images of {} differ in size: only images of one size can be kept in memory",
+          info_.name);
   const auto n = static_cast<std::size_t>(set_->count());
   pixels_ = std::make_unique_for_overwrite<std::uint8_t[]>(n * bytes_);
   states_ = std::make_unique<std::atomic<std::uint8_t>[]>(n);

@@ -47,7 +47,7 @@ void resize(const Picture& from, const Box& box, int height, int width, Picture&
   require(height > 0 && width > 0, "data", "cannot resize a picture to {} x {}", height, width);
   const Taps across = taps_of(box.left, box.width, width), down = taps_of(box.top, box.height, height);
   const auto row = static_cast<std::size_t>(width) * 3;
-  // First the rows of the box become `width` wide, then those are added up.
+  // First resizes the rows of the box to `width`, then combines these rows.
   std::vector<float> lines(static_cast<std::size_t>(box.height) * row);
   for (int y = 0; y < box.height; ++y) {
     const std::uint8_t* in =

@@ -1,5 +1,5 @@
 #pragma once
-// Pictures of another size.
+// Resizes pictures.
 
 #include "hpcdl/data/images/image_set.h"
 
@@ -10,8 +10,8 @@ struct Box {
   int top = 0, left = 0, height = 0, width = 0;
 };
 
-/// Resizes the box of `from` to height x width: bilinear, and where the picture shrinks each output pixel is the mean,
-/// weighted by a triangle, over all that it covers (what Pillow calls BILINEAR). The box must lie inside and not be
+/// Resizes the box of `from` to height x width: bilinear; if the picture shrinks, each output pixel is the mean,
+/// weighted by a triangle, over the pixels that it covers (BILINEAR in Pillow). The box must lie inside and not be
 /// empty.
 void resize(const Picture& from, const Box& box, int height, int width, Picture& to);
 

@@ -14,10 +14,10 @@
 namespace hpcdl::data {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 30;  // of all that is kept
+constexpr std::int64_t kMost = std::int64_t{1} << 30;  // of all files that are kept
 constexpr std::int64_t kStep = 1 << 24;
 
-/// What libarchive reads: decompressed here, because its own gzip reader does not look at the checksum.
+/// The input of libarchive: decompressed here, because its own gzip reader does not check the checksum.
 struct Source {
   std::unique_ptr<ByteStream> stream;
   std::string chunk = {};
@@ -29,7 +29,7 @@ la_ssize_t read_chunk(archive* a, void* client, const void** buffer) {
   source.chunk.clear();
   try {
     source.stream->read(source.chunk, 1 << 18);
-  } catch (...) {  // not through the library, which is C
+  } catch (...) {  // an exception must not pass through the library, which is C
     source.error = std::current_exception();
     archive_set_error(a, EIO, "cannot read");
     return -1;
@@ -65,7 +65,7 @@ class Tar {
     std::string all;
     for (;;) {
       const auto before = all.size();
-      // As much as the header says, and one more to see the end; in steps, because the header may say anything.
+      // The size in the header, and one byte more to see the end; in steps, because the header cannot be trusted.
       const auto step =
           static_cast<std::size_t>(std::clamp<std::int64_t>(size_ - static_cast<std::int64_t>(before), 0, kStep)) + 1;
       all.resize(before + step);
@@ -78,7 +78,7 @@ class Tar {
     }
   }
 
-  /// To the end of the compressed data, after the last file.
+  /// Reads to the end of the compressed data, after the last file.
   void drain() {
     do {
       source_.chunk.clear();

@@ -15,7 +15,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 SCRIPTS = ("Han Hani Hiragana Katakana Hira Kana Latin Greek Cyrillic Arabic Devanagari Thai Hangul Hebrew Common "
            "Inherited Bengali Tamil Armenian Bopomofo han").split()
-# Many are used by several scripts, and so are in Script_Extensions of what they are not of by Script.
+# Many are used by several scripts, so they are in Script_Extensions of scripts that are not their Script.
 LETTERS = ("a\u00aa\u00b7\u02c7\u0301\u0342\u0345\u0363\u03b1\u0436\u0483\u0484\u0531\u0589\u05d0\u060c\u0627\u0640"
            "\u064b\u0660\u0905\u0951\u0964\u0966\u09ac\u0ba4\u0e01\u1100\u1cd0\u1cf2\u1dc0\u20f0\u3001\u3003\u3005"
            "\u3007\u3013\u3021\u302a\u3031\u303c\u3042\u3099\u309b\u30a0\u30a2\u30fb\u30fc\u3105\u31c0\u3220\u3280"

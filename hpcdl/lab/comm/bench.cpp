@@ -49,7 +49,7 @@ class Sides {
     operands_.clear();
     return most[0];
   }
-  /// The largest of all ranks, element by element.
+  /// The maximum over all ranks, element by element.
   void slowest(std::vector<double>& times) const {
     g_.all_reduce(s_, Tensor(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64}),
                   comm::Reduce::max, Algorithm::tree);

@@ -1,6 +1,6 @@
 #pragma once
-// Collectives timed on the ranks of a group, algorithm against algorithm and against the library below (MPI, NCCL), in
-// turns.
+// Collectives timed on the ranks of a group, comparing algorithms with each other and with the native library (MPI,
+// NCCL), in turns.
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -17,7 +17,7 @@ namespace hpcdl::lab {
 enum class Memory : std::uint8_t { own, window };
 constexpr const char* memory_name(Memory m) { return m == Memory::own ? "private" : "window"; }
 
-/// What is compared at one size.
+/// The sides that are compared at one size.
 struct CommSide {
   comm::Algorithm algorithm = comm::Algorithm::automatic;
   Memory memory = Memory::own;
@@ -32,15 +32,15 @@ struct CommCase {
   comm::Reduce op = comm::Reduce::sum;
 };
 
-/// Parts of the larger tensor: one that all_reduce keeps whole, else one for each rank.
+/// Parts of the larger tensor: one for all_reduce, otherwise one for each rank.
 int parts(const CommCase& c, int ranks);
-/// Elements of a part: as many as `bytes` has room for, at least one.
+/// Elements of a part: as many as fit into `bytes`, at least one.
 std::int64_t part_elements(const CommCase& c, int ranks);
 
 struct CommOptions {
   double seconds = 1;     // for a whole case, of all sides
   double target = 0.004;  // of one side's turn in a round
-  int rounds = 0;         // 0: as many as fit
+  int rounds = 0;         // 0: as many as fit into the time
   bool check = false;
 };
 
@@ -48,24 +48,25 @@ struct CommResult {
   CommSide side;
   compare::Spread seconds;               // of one call, on the slowest rank
   double native_seconds = 0;             // 0: not measured
-  std::optional<compare::Spread> ratio;  // native's time / this one's, round by round
+  std::optional<compare::Spread> ratio;  // time of native / time of this side, round by round
   std::optional<double> max_error;       // against sums in double, relative to the largest
   std::int64_t wire_bytes = 0;           // that rank 0 sends in one call
   int rounds = 0, calls = 0;             // calls in a turn
 
-  /// Bytes by time; and times what a link carries at least, so that numbers of ranks compare (as nccl-tests define it).
+  /// Bytes / time; and that times the share that a link must carry, which is comparable between numbers of ranks (as in
+  /// nccl-tests).
   double algbw(const CommCase& c) const { return static_cast<double>(c.bytes) / seconds.median; }
   double busbw(const CommCase& c, int ranks) const;
 };
 
-/// Collective: all ranks call it with the same arguments, and get the same times. Sides take turns in a round, in an
-/// order that the next round reverses; a call that is not timed comes before each turn.
+/// Collective: all ranks call it with the same arguments, and get the same times. Sides take turns in each round, in an
+/// order that the next round reverses; an untimed call comes before each turn.
 std::vector<CommResult> bench_collective(const comm::Group& g, const Stream& s, const CommCase& c,
                                          const std::vector<CommSide>& sides, const CommOptions& options);
 
-/// The sides that can run there: `algorithm` alone, or all of them. Window sides where the ranks share memory.
+/// The sides that can run: only `algorithm`, or all of them. Window sides if the ranks share memory.
 std::vector<CommSide> comm_sides(const comm::Group& g, const CommCase& c, bool native);
-/// Whether the transport has a library of its own.
+/// Whether the transport has a native library.
 bool has_native(const comm::Group& g);
 int hosts_of(const comm::Group& g);
 
@@ -74,15 +75,15 @@ struct CommRow {
   std::vector<CommResult> results;
 };
 
-/// Beside the lab's other memories of this machine; comm::algo::Policy.
+/// The file with the choices, next to the other remembered measurements of this machine; see comm::algo::Policy.
 std::filesystem::path comm_policy_file();
-/// Puts the fastest of each size there.
+/// Writes the fastest algorithm of each size to it.
 void save_comm_policy(const std::vector<CommRow>& rows, const comm::Group& g);
 
 nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const comm::Group& g);
 /// One line for each size, one column for each side: microseconds and how many times as fast as native.
 std::string comm_table(const std::vector<CommRow>& rows, int ranks);
-/// Bus bandwidth over size, as an SVG that stands alone.
+/// Bus bandwidth over size, as a self-contained SVG.
 std::string comm_picture(const std::vector<CommRow>& rows, const std::string& title, int ranks);
 
 }  // namespace hpcdl::lab

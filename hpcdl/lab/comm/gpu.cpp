@@ -23,7 +23,7 @@ constexpr std::int64_t kMostShared = std::int64_t{16} << 20;  // bytes, of the k
 constexpr int kInGraph = 20;                                  // calls
 constexpr std::int64_t kPattern = 64;                         // values repeat
 
-/// Exact in every type, and so are its sums over some ranks, but for bf16 beyond 8.
+/// Exact in every type, and so are sums over a few ranks, except for bf16 with more than 8 ranks.
 double value_of(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 13) % kPattern); }
 
 class GpuCase {
@@ -51,7 +51,7 @@ class GpuCase {
     return seconds_since(begin) / (launches * size);
   }
 
-  /// Against sums in double, relative to the largest.
+  /// The largest difference to sums in double, relative to the largest sum.
   double error(std::size_t side) {
     OwnedTensor result(out().spec());
     fill();
@@ -109,7 +109,7 @@ class GpuCase {
   }
 
   void capture(std::size_t side, int calls) {
-    call(side);  // what loads lazily
+    call(side);  // loads what is loaded lazily
     comm::synchronize(g_, s_);
     Capture::begin(s_);
     for (int i = 0; i < calls; ++i) call(side);

@@ -14,7 +14,7 @@ using comm::Reduce;
 
 namespace {
 
-/// In [-4, 4), of a multiple of 1/64 where a type is short of digits or has none behind the point.
+/// In [-4, 4); a multiple of 1/64 if a type has few digits, an integer for integer types.
 double number(DType d, int rank, std::int64_t i) {
   std::uint64_t x = (static_cast<std::uint64_t>(rank) << 40) + static_cast<std::uint64_t>(i) + 1;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -52,7 +52,7 @@ CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<
   out_count_ = c.what == Collective::reduce_scatter ? part_ : whole;
   in_.reset(static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(in_count_ * width))));
   if (!one) out_.reset(static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(out_count_ * width))));
-  require(in_ && (one || out_), "bench", "there is no memory for tensors of {} bytes", c.bytes);
+  require(in_ && (one || out_), "bench", "not enough memory for tensors of {} bytes: choose a smaller size", c.bytes);
   if (std::any_of(sides.begin(), sides.end(), [](const CommSide& s) { return s.memory == Memory::window; })) {
     window_ = g.share(in_count_ * width);
     require(window_ != nullptr, "bench", "these ranks share no memory: leave out --memory window");

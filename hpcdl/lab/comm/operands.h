@@ -15,7 +15,7 @@ class CommOperands {
   void call(const comm::Group& g, const Stream& s, const CommSide& side) const;
   void fill(const comm::Group& g, const CommSide& side);
   void clear();
-  /// Of the last call, see CommResult::max_error. At most some millions of elements are looked at.
+  /// Error of the last call, see CommResult::max_error. At most some millions of elements are compared.
   double error(const comm::Group& g, const CommSide& side) const;
 
  private:
@@ -33,7 +33,7 @@ class CommOperands {
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
   };
-  /// From malloc, as programs of MPI have it.
+  /// Memory from malloc, as in MPI programs.
   std::unique_ptr<std::byte, Free> in_, out_;
   std::shared_ptr<comm::Window> window_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// How sides of a collective take turns, wherever their tensors lie.
+// How sides of a collective take turns, on any device.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace hpcdl::lab {
 
-/// run.turn(side, calls): seconds of one of so many calls on this rank; run.error(side); run.wire_bytes(side);
-/// run.slowest(times): the largest of all ranks, element by element. All of it is collective.
+/// run.turn(side, calls): seconds per call of that many calls on this rank; run.error(side); run.wire_bytes(side);
+/// run.slowest(times): the maximum over all ranks, element by element. All of them are collective.
 template <class Run>
 std::vector<CommResult> in_turns(Run& run, const std::vector<CommSide>& sides, const CommOptions& o) {
   const std::size_t n = sides.size();
@@ -22,7 +22,7 @@ std::vector<CommResult> in_turns(Run& run, const std::vector<CommSide>& sides, c
   std::vector<double> first(n);
   for (std::size_t i = 0; i < n; ++i) first[i] = run.turn(i, 1);
   for (std::size_t i = 0; i < n; ++i) first[i] = std::min(first[i], run.turn(i, 3));
-  run.slowest(first);  // so that all ranks decide alike
+  run.slowest(first);  // so that all ranks make the same decision
   double round = 0;
   for (std::size_t i = 0; i < n; ++i) {
     results[i].calls = static_cast<int>(std::clamp(o.target / first[i], 1.0, 20000.0));

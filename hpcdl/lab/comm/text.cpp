@@ -1,4 +1,4 @@
-// What bench comm shows: a table and a picture.
+// The output of bench comm: a table and a picture.
 
 #include <fmt/format.h>
 
@@ -60,7 +60,7 @@ Chart chart_of(const std::vector<CommRow>& rows, int ranks) {
     for (const auto& r : row.results)
       c.low = std::min(c.low, r.busbw(row.what, ranks)), c.high = std::max(c.high, r.busbw(row.what, ranks));
   }
-  const double room = c.high > c.low * 2 ? 1.4 : 1.6;  // a line of the grid, 1, 2 or 5, is always in it
+  const double room = c.high > c.low * 2 ? 1.4 : 1.6;  // so that it always contains a grid line at 1, 2 or 5
   c.last = std::max(c.last, c.first * 2), c.low /= room, c.high *= room;
   return c;
 }
@@ -99,12 +99,12 @@ struct Curve {
   double end = 0, label = 0;  // y
 };
 
-/// "3.1 us", "15.81 ms": four digits, and never a power of ten.
+/// "3.1 us", "15.81 ms": at most four digits, without a power of ten.
 std::string time(double seconds) {
   return seconds < 9.9995e-3 ? fmt::format("{:.4g} us", seconds * 1e6) : fmt::format("{:.4g} ms", seconds * 1e3);
 }
 
-/// Names beside the ends of curves, from the highest down, never closer than a line.
+/// Names next to the ends of curves, from the highest down, at least a line apart.
 void place(std::vector<Curve>& curves) {
   std::sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.end < b.end; });
   double next = kTop;
@@ -139,7 +139,7 @@ std::string comm_table(const std::vector<CommRow>& rows, int ranks) {
   });
   return out + fmt::format("{} ranks; {}\n", ranks,
                            compared ? "x: how many times as fast as native, in the same rounds"
-                                    : "native, to compare with, is not among them");
+                                    : "native, the reference, was not measured");
 }
 
 std::string comm_picture(const std::vector<CommRow>& rows, const std::string& title, int ranks) {
@@ -163,7 +163,7 @@ std::string comm_picture(const std::vector<CommRow>& rows, const std::string& ti
       kStyle + fmt::format("<rect class=\"paper\" width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight) +
       text(kLeft, 34, "title", title) + axes(chart);
   for (const auto& c : curves) {
-    if (rows.size() == 1)  // a line of one point is none
+    if (rows.size() == 1)  // a line with one point is not visible
       svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", chart.x(chart.first), c.end,
                          c.colour);
     svg += fmt::format(

@@ -50,13 +50,13 @@ CaseBench bench_case(const Case& c, Stream stream, Environment& environment, con
     const auto product = *product_of(run);
     const double d = out.differences[peer.name] = difference(product, *o.result);
     require(d <= rounding(product), "compare",
-            "{}: {} computes something else: relative difference {:.2e}, rounding explains only {:.2e}", case_label(c),
-            peer.name, d, rounding(product));
+            "{}: {} computes another result: relative difference {:.2e}, but rounding explains at most {:.2e}",
+            case_label(c), peer.name, d, rounding(product));
     sides.push_back({peer.name, o.call});
     offers.push_back(std::move(o));
   }
   Options o = options;
-  if (sides.size() == 1) o.settle = 0;  // nobody else's threads
+  if (sides.size() == 1) o.settle = 0;  // no threads of other libraries
   out.result = compare::run(sides, environment, o);
   return out;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// One case timed by the protocol, beside the peers that can compute it, and held against the speed of light.
+// Times one case by the protocol, together with the peers that can compute it, and compares it with the speed of light.
 
 #include <map>
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace hpcdl::lab::compare {
 
-/// How our side is called in results.
+/// The name of our side in results.
 inline constexpr const char* kOurs = "hpcdl";
 
 struct CaseBench {
@@ -24,27 +24,27 @@ struct CaseBench {
   std::map<std::string, std::string> missing;  // peer -> why it has no side in this case
   std::map<std::string, double> differences;   // peer -> largest relative difference from our output
   std::optional<SelfTest> self_test;
-  Disturbance disturbance;  // while it was timed; of a GPU none is known
+  Disturbance disturbance;  // while it was timed; not known for a GPU
 
   double seconds() const { return result.sides[0].time().median; }
-  /// light / measured: 1 is the speed of light.
+  /// Speed of light / measured time: 1 is the speed of light.
   double score() const { return light / seconds(); }
-  /// Not empty: the time cannot be believed. The whole interval is faster than light: the work was not done, its cost
-  /// is declared too high, or the roofs were measured too low.
+  /// Not empty: the time is not credible. The whole interval is faster than the speed of light: the work was not done,
+  /// its cost is declared too high, or the roofs were measured too low.
   std::string fault() const;
 };
 
-/// Light of a program whose operands may lie in the cache (warm), or come from memory (cold).
+/// Speed of light of a program whose operands may lie in the cache (warm), or come from memory (cold).
 LightTime light_of(const Program& program, const Roofs& roofs, Cache cache);
 
-/// Runs on the device of `stream`. Throws Error when a peer computes something else than we do.
+/// Runs on the device of `stream`. Throws Error if the results of a peer differ from ours.
 CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
                      const std::vector<Peer>& peers, const Options& options);
 /// Compares the case with itself, `repeats` times or for `limit` seconds.
 CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
                          const Options& options, int repeats, double limit, const AfterRepeat& after = {});
 
-/// Times in milliseconds. Where there is a fault, its text stands in place of ratios.
+/// Times in milliseconds. If there is a fault, its text replaces the ratios.
 nlohmann::ordered_json to_json(const CaseBench& b);
 
 }  // namespace hpcdl::lab::compare

@@ -35,7 +35,7 @@ void HostEnvironment::flush() {
   if (!sweep_.data()) {
     sweep_ = Buffer(sweep_bytes());
     std::memset(sweep_.data(), 1,
-                static_cast<std::size_t>(sweep_.bytes()));  // pages never written are one page of zeros
+                static_cast<std::size_t>(sweep_.bytes()));  // unwritten pages would all be one page of zeros
   }
   const auto* words = reinterpret_cast<const std::uint64_t*>(sweep_.data());
   parallel_for(*pool_, sweep_.bytes() / 64, 1024, [&](std::int64_t begin, std::int64_t end) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the protocol needs of the device that does the work and of the clock: all that a test replaces, and all that
+// The device and the clock of the protocol: everything that a test replaces, and everything that
 // differs between a CPU and a GPU.
 
 #include <functional>
@@ -15,15 +15,15 @@ class Environment {
   virtual ~Environment() = default;
   /// Seconds since some fixed moment.
   virtual double now() = 0;
-  /// Returns when everything queued on the device is done.
+  /// Returns when all queued work of the device is done.
   virtual void synchronize() = 0;
-  /// Leaves nothing of what calls have touched in any cache of the device.
+  /// Removes the data of earlier calls from all caches of the device.
   virtual void flush() = 0;
   /// Idles, so that threads of another library stop spinning.
   virtual void sleep(double seconds) = 0;
-  /// What flush() does, in words for the result.
+  /// Describes flush() for the result.
   virtual std::string flush_method() const = 0;
-  /// Seconds that `calls` calls take, queued without a gap and waited for. A GPU may answer with its own timers.
+  /// Seconds that `calls` calls take, queued without gaps until they are done. A GPU may use its own timers.
   virtual double time(const std::function<void()>& call, int calls);
 };
 

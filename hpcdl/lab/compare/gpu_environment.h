@@ -6,7 +6,7 @@
 
 namespace hpcdl::lab::compare {
 
-/// A GPU's queue. Time is that between two events around the calls, taken by the GPU; flush() writes memory of several
+/// The queue of a GPU. Times are those between two GPU events around the calls; flush() writes memory of several
 /// times its L2 cache.
 class GpuEnvironment : public HostEnvironment {
  public:

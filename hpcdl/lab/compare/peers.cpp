@@ -14,7 +14,7 @@ namespace {
 
 void suggest(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); }
 
-/// Threads of OpenMP that spin long after a call would take a core from the next side.
+/// OpenMP threads that spin long after a call would take cores from the next side.
 void tune_openmp(int threads) {
   suggest("OMP_NUM_THREADS", std::to_string(threads));
   suggest("GOMP_SPINCOUNT", "20000");
@@ -68,7 +68,7 @@ Peer openblas(int threads) {
   tune_openmp(threads);
   suggest("OPENBLAS_NUM_THREADS", std::to_string(threads));
   suggest("OPENBLAS_THREAD_TIMEOUT", "20");  // its own threads yield for 2^20 cycles after a call, then sleep
-  // Releases older than a CPU take it for the generation that they know, without AVX-512: half the speed. A peer runs
+  // Releases older than a CPU treat it as a generation that they know, without AVX-512: half the speed. A peer runs
   // at its best, so a slower choice of the environment does not count.
   const char* core = std::getenv("OPENBLAS_CORETYPE");
   const std::string_view chosen = core ? core : "";
@@ -117,7 +117,7 @@ double difference(const Product& ours, const Buffer& theirs) {
   double worst = 0, top = 0;
   for (std::int64_t i = 0; i < ours.m * ours.n; ++i) {
     const double d = std::fabs(static_cast<double>(x[i]) - static_cast<double>(y[i]));
-    if (!(d <= worst)) worst = d;  // a NaN stays
+    if (!(d <= worst)) worst = d;  // keeps NaN
     top = std::max(top, std::fabs(static_cast<double>(y[i])));
   }
   return worst / std::max(top, 1e-30);

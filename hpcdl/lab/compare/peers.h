@@ -1,6 +1,6 @@
 #pragma once
-// Other libraries that compute a case on the same memory in the same process. They are looked for at run time, run with
-// as many threads as we do, and are told what the CPU can do where they do not know it.
+// Other libraries that compute a case on the same memory in the same process. They are loaded at run time, run with
+// the same number of threads, and are told the features of the CPU if they do not know them.
 
 #include <functional>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace hpcdl::lab::compare {
 
-/// A peer's way of computing one case, or why it has none.
+/// The function by which a peer computes one case, or why it has none.
 struct Offer {
   std::function<void()> call;
   std::shared_ptr<Buffer> result;  // what `call` writes: the output in f32
@@ -21,18 +21,18 @@ struct Offer {
 struct Peer {
   std::string name;
   std::string version, file;  // of the library that runs
-  std::string missing;        // why there is no such library here; empty: there is
+  std::string missing;        // why the library cannot be used; empty: it can
   std::function<Offer(const CaseRun&)> offer;
 };
 
-/// The peers that need nothing but a shared library: "onednn", "openblas".
+/// The peers that only need a shared library: "onednn", "openblas".
 const std::vector<std::string>& library_peers();
 /// Loads it, after setting the environment variables that make it fast on this CPU.
 Peer library_peer(const std::string& name, int threads);
 
 /// The largest difference between the output of our kernel and of the peer's, relative to the largest value.
 double difference(const Product& ours, const Buffer& theirs);
-/// What rounding explains of it: both sum k products in f32, in different orders.
+/// The difference that rounding explains: both sum k products in f32, in different orders.
 double rounding(const Product& p);
 
 }  // namespace hpcdl::lab::compare

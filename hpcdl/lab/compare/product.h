@@ -12,13 +12,13 @@ struct Product {
   bool transpose_a = false, transpose_b = false;
   DType dtype = DType::f32;
   const void *a = nullptr, *b = nullptr;
-  const void* d = nullptr;  // what our kernel writes
+  const void* d = nullptr;  // the output of our kernel
 
   std::int64_t lda() const { return transpose_a ? m : k; }
   std::int64_t ldb() const { return transpose_b ? k : n; }
 };
 
-/// Nothing when the case does more than that: a bias, an activation, a batch, a backward pass.
+/// Nothing if the case does more than that: a bias, an activation, a batch, a backward pass.
 std::optional<Product> product_of(const CaseRun& run);
 
 }  // namespace hpcdl::lab::compare

@@ -27,7 +27,7 @@ class Runner {
   Result all() {
     const int most = options_.rounds ? options_.rounds : options_.most;
     const double allowed = options_.limit * (sides_.size() > 1 ? std::max(1.0, options_.patience) : 1);
-    int look = options_.least;  // intervals are looked at now and then: after 7, 10, 15, 22, ... rounds
+    int look = options_.least;  // intervals are checked after 7, 10, 15, 22, ... rounds
     for (int r = 0; r < most; ++r) {
       for (const auto i : turn_order(r, sides_.size(), options_.seed)) turn(i);
       const int done = r + 1;
@@ -44,7 +44,7 @@ class Runner {
   }
 
  private:
-  /// f() as the turn of one side: after idling, between its before() and after().
+  /// Runs f() as the turn of one side: after idling, between its before() and after().
   template <class F> auto in_turn(const Side& side, F&& f) {
     if (options_.settle > 0) env_.sleep(options_.settle);
     if (side.before) side.before();
@@ -53,7 +53,8 @@ class Runner {
     return out;
   }
 
-  /// Calls that fill the target. They are warm-up, too: pages are touched, code and tables are built.
+  /// Number of calls that fill the target. Finding it is also the warm-up: pages are touched, code and tables are
+  /// built.
   int calibrated(const Side& side) {
     return in_turn(side, [&] {
       env_.time(side.call, 1);
@@ -64,7 +65,7 @@ class Runner {
         seconds = env_.time(side.call, calls);
       }
       double each = seconds / calls;
-      if (options_.cache == Cache::flushed) {  // flushes take their part, too: the whole may last four times the target
+      if (options_.cache == Cache::flushed) {  // flushes take time, too: the whole may last four times the target
         const double begin = env_.now(), cold = one_flushed(side);
         each = std::max(cold, (env_.now() - begin) / 4);
       }
@@ -82,7 +83,8 @@ class Runner {
     const Side& side = sides_[i];
     Measured& m = result_.sides[i];
     const double seconds = in_turn(side, [&] {
-      // Threads woken from an idle while may share a core for some milliseconds: warm up for as long as was idled.
+      // Threads that wake after an idle time may share a core for some milliseconds: warm up for as long as the idle
+      // time.
       const double warm = env_.now() + options_.settle;
       do env_.time(side.call, 1);
       while (env_.now() < warm);
@@ -139,7 +141,7 @@ bool Result::has(std::string_view name) const {
 const Measured& Result::side(std::string_view name) const {
   for (const auto& m : sides)
     if (m.name == name) return m;
-  fail("compare", "no side \"{}\" in this comparison", name);
+  fail("compare", "expected the name of a side of this comparison, found \"{}\"", name);
 }
 
 Spread Result::ratio(std::string_view top, std::string_view bottom) const {
@@ -153,7 +155,8 @@ Result run(const std::vector<Side>& sides, Environment& environment, const Optio
     require(sides[i].units > 0, "compare", "side \"{}\": expected units above 0, found {}", sides[i].name,
             sides[i].units);
     for (std::size_t k = 0; k < i; ++k)
-      require(sides[k].name != sides[i].name, "compare", "two sides are called \"{}\"", sides[i].name);
+      require(sides[k].name != sides[i].name, "compare", "expected different names of sides, found \"{}\" twice",
+              sides[i].name);
   }
   require(options.rounds >= 0, "compare", "expected 0 rounds or more, found {}", options.rounds);
   require(options.confidence > 0 && options.confidence < 1, "compare",

@@ -93,7 +93,7 @@ TEST(protocol, more_noise_takes_more_rounds_until_the_interval_is_narrow) {
   EXPECT_GT(rounds[1], 2 * rounds[0]);
 }
 
-TEST(protocol, a_machine_that_is_too_noisy_is_told_when_the_time_is_up) {
+TEST(protocol, too_much_noise_is_reported_when_the_time_is_over) {
   Synthetic e;
   const auto r = run({noisy(e, "a", 0.01, 0.4), noisy(e, "b", 0.01, 0.4)}, e, {.limit = 1, .patience = 1});
   EXPECT_FALSE(r.settled);
@@ -160,7 +160,7 @@ TEST(protocol, each_side_has_its_turn_in_each_round_in_an_order_that_changes_and
   EXPECT_NE(order_with(2), order);
 }
 
-TEST(protocol, what_stands_around_a_turn_is_not_timed) {
+TEST(protocol, work_around_a_turn_is_not_timed) {
   Synthetic e;
   int depth = 0, turns = 0;
   const auto call = [&] {

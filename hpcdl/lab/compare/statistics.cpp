@@ -14,7 +14,7 @@ double median(std::vector<double> values) {
 
 MedianInterval median_interval(int n, double confidence) {
   if (n <= 0) return {};
-  // P(exactly i of n values below the median), summed from both ends: what the interval leaves out.
+  // P(exactly i of n values below the median), summed from both ends: the probability outside of the interval.
   const auto probability = [n](int i) {
     return std::exp(std::lgamma(n + 1.0) - std::lgamma(i + 1.0) - std::lgamma(n - i + 1.0) - n * std::log(2.0));
   };
@@ -43,7 +43,8 @@ Spread spread(std::vector<double> values, double confidence) {
 
 namespace {
 
-constexpr int kExact = 60;  // values up to which the distribution is counted out; beyond it is normal to three digits
+constexpr int kExact =
+    60;  // up to this number of values the distribution is enumerated; beyond, it is normal to three digits
 
 /// P(rank sum <= s) of n signed ranks, for every s: each rank counts with probability 1/2.
 std::vector<double> signed_rank_distribution(int n) {
@@ -74,7 +75,8 @@ SignedRankInterval signed_rank_interval(int n, double confidence) {
   const auto missed = [&](std::int64_t place) {
     return exact.empty() ? below(place, n) : exact[static_cast<std::size_t>(place - 1)];
   };
-  std::int64_t low = 1, high = std::int64_t{n} * (n + 1) / 4;  // the last place that misses no more than it may
+  std::int64_t low = 1,
+               high = std::int64_t{n} * (n + 1) / 4;  // the last position whose error probability is small enough
   while (low < high) {
     const auto middle = (low + high + 1) / 2;
     if (missed(middle) <= outside) low = middle;

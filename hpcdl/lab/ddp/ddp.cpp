@@ -20,7 +20,7 @@ namespace {
 
 std::int64_t mib(double n) { return static_cast<std::int64_t>(n * (1 << 20)); }
 
-/// One form with its model and its programs, and what its steps came to.
+/// One form with its model, its programs, and the results of its steps.
 struct Side {
   Side(const comm::Group& world, Pool& pool, const io::ModelConfig& config, const DdpForm& form, const DdpOptions& o)
       : model(models::LanguageModel::create(config, 1, true)), step(model, pool, step_options(world, config, form, o)) {
@@ -49,7 +49,7 @@ struct Side {
   DdpResult result;
 };
 
-/// The slowest rank's value.
+/// The value of the slowest rank.
 double slowest(const comm::Group& world, double mine) {
   std::vector<double> all(static_cast<std::size_t>(world.size()));
   all[static_cast<std::size_t>(world.rank())] = mine;

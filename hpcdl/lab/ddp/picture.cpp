@@ -38,10 +38,9 @@ std::string ddp_picture(const DdpReport& r, const std::string& title) {
       "<rect class=\"paper\" width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
       kWidth, height);
   svg += text(16, 26, "title", title);
-  svg +=
-      text(16, 46, "small",
-           fmt::format("{} of gradients over {}; dark: gradients are waited for; line: the step without any exchange",
-                       format_bytes(4.0 * static_cast<double>(r.parameters)), r.transport));
+  svg += text(16, 46, "small",
+              fmt::format("{} of gradients over {}; dark: waiting for gradients; line: the step without exchange",
+                          format_bytes(4.0 * static_cast<double>(r.parameters)), r.transport));
   double y = kTop;
   for (const auto& x : r.results) {
     const double waited = x.form.exchange ? std::min(x.waited_seconds, x.seconds()) : 0;

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMostText = 1 << 16;
 
-/// Starts a program in a process group of its own with both outputs on `fd`; its id, or -1.
+/// Starts a program in its own process group with both outputs on `fd`; returns its id, or -1.
 pid_t start(const std::filesystem::path& program, const std::vector<std::string>& words, int fd) {
   std::vector<std::string> owned{program.string()};
   owned.insert(owned.end(), words.begin(), words.end());
@@ -42,7 +42,7 @@ pid_t start(const std::filesystem::path& program, const std::vector<std::string>
   return pid;
 }
 
-/// All that comes until the other end is closed; false when that takes too long.
+/// Reads until the other end is closed; false if that takes too long.
 bool read_until(int fd, Clock::time_point deadline, std::string& text) {
   for (char block[4096];;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();

@@ -75,7 +75,7 @@ TEST_F(Doctor, an_empty_machine_lacks_everything) {
   EXPECT_TRUE(g.gpus.empty() && g.driver.empty() && g.on_bus == 0);
 }
 
-TEST_F(Doctor, tells_versions_of_what_is_there) {
+TEST_F(Doctor, reports_versions_of_installed_software) {
   script(bin_ / "mpirun", "if [ $1 = --version ]; then echo 'mpirun (Open MPI) 4.1.4'; else echo no; exit 1; fi");
   EXPECT_EQ(find_mpi(places_).version, "Open MPI 4.1.4");
   EXPECT_NE(find_mpi(places_).note.find("mpicc"), std::string::npos);

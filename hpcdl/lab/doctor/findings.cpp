@@ -43,7 +43,7 @@ Finding cores(const Facts& f) {
   x.value += m.cpu_quota > 0 ? fmt::format(", cgroup quota {:.4g}", m.cpu_quota) : ", no cgroup quota";
   if (m.cpu_quota > 0 && f.threads > static_cast<int>(std::ceil(m.cpu_quota)))
     return x.state = State::gap,
-           x.cost = "more threads than the quota allows: all of them are stopped for a part of every period",
+           x.cost = "more threads than the quota allows: all of them are stopped during a part of every period",
            x.fix = fmt::format("export HPCDL_THREADS={}", std::max(1, static_cast<int>(m.cpu_quota))), x;
   if (f.threads < m.cpus_allowed)
     return x.state = State::gap,
@@ -105,7 +105,7 @@ void add_memory(const Facts& f, std::vector<Finding>& list) {
   list.push_back({"/dev/shm", m.shm_free < 0 ? "none" : bytes(m.shm_free) + " free"});
   if (m.shm_free < 64 * kMiB)
     list.back().state = State::gap,
-    list.back().cost = "ranks of one host cannot share memory: what they exchange is copied twice",
+    list.back().cost = "ranks of one host cannot share memory: data that they exchange are copied twice",
     list.back().fix = "docker run --shm-size=1g, or mount a tmpfs at /dev/shm";
 }
 
@@ -127,7 +127,7 @@ void add_limits(const Facts& f, std::vector<Finding>& list) {
 
 Finding gpu(const GpuFacts& g) {
   if (g.gpus.empty() && g.on_bus > 0 && g.driver.empty())
-    return {"gpu", fmt::format("{} on the PCI bus, no driver", g.on_bus), State::gap, "the GPUs cannot be used",
+    return {"gpu", fmt::format("{} on the PCI bus, but no driver", g.on_bus), State::gap, "the GPUs cannot be used",
             "install the NVIDIA driver: apt-get install nvidia-driver, then nvidia-smi"};
   if (g.gpus.empty() && !g.driver.empty())
     return {"gpu", fmt::format("driver {}, but it shows no GPU", g.driver), State::gap, "the GPUs cannot be used",
@@ -145,9 +145,9 @@ Finding gpu(const GpuFacts& g) {
                                      g.cuda.empty() ? "" : ", runs CUDA up to " + g.cuda)};
 }
 
-constexpr int kLeastCapability = 8;  // the oldest chips that kernels are compiled for: A100
+constexpr int kLeastCapability = 8;  // the oldest GPU for which kernels are compiled: A100
 
-/// What each GPU can and lacks; nothing without one.
+/// What each GPU has and lacks; nothing without a GPU.
 void add_gpus(const Facts& f, std::vector<Finding>& list) {
   for (std::size_t i = 0; i < f.gpus.gpus.size(); ++i) {
     const auto& g = f.gpus.gpus[i];
@@ -166,7 +166,7 @@ void add_gpus(const Facts& f, std::vector<Finding>& list) {
         list.back().value += fmt::format(", {:.0f} TFLOP/s bf16, {:.0f} f32, {:.0f} GB/s", f.gpu_roofs[i].bf16 / 1e12,
                                          f.gpu_roofs[i].f32 / 1e12, f.gpu_roofs[i].memory() / 1e9);
     }
-    if (g.memory_bytes <= 0 && g.ecc < 0 && g.uncorrected_errors == 0) continue;  // no more than its name is known
+    if (g.memory_bytes <= 0 && g.ecc < 0 && g.uncorrected_errors == 0) continue;  // only its name is known
     list.push_back(
         {name("memory"), fmt::format("{}, ECC {}", g.memory_bytes > 0 ? format_bytes(g.memory_bytes) : "unknown",
                                      g.ecc < 0 ? "unknown"
@@ -207,7 +207,7 @@ Finding software(const std::string& what, const Software& s, const std::string& 
   return x;
 }
 
-/// What starts ranks, and what this program speaks.
+/// What can start ranks, and which of these this program supports.
 Finding mpi(const Facts& f) {
   auto x = software("mpi", f.mpi, "ranks on several hosts cannot be started with mpirun",
                     "apt-get install libopenmpi-dev openmpi-bin");
@@ -227,7 +227,7 @@ Finding mpi(const Facts& f) {
   return x;
 }
 
-/// Fails where the driver is older than the toolkit.
+/// Reported if the driver is older than the toolkit.
 Finding toolkit(const Facts& f) {
   auto x = software("cuda toolkit", f.cuda, "GPU kernels cannot be built; the CPU part does not need it",
                     "developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit");
@@ -287,14 +287,14 @@ std::vector<Finding> findings(const Facts& f) {
   list.push_back(toolkit(f));
   list.push_back(software("nccl", f.nccl, "GPUs cannot exchange gradients over NVLink and InfiniBand",
                           "apt-get install libnccl-dev (from NVIDIA's repository)"));
-  list.push_back(software("cublaslt", f.cublaslt, "products run only on our own kernels",
+  list.push_back(software("cublaslt", f.cublaslt, "products run only on the kernels of this program",
                           "apt-get install libcublas-dev-13-0 (from NVIDIA's repository)"));
-  list.push_back(software("cudnn", f.cudnn, "convolutions and attention run only on our own kernels",
+  list.push_back(software("cudnn", f.cudnn, "convolutions and attention run only on the kernels of this program",
                           "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
   if (f.cuda_build && !f.cudnn_build && list.back().state == State::ok)
     list.back().state = State::absent, list.back().value += "; this build was made without cudnn_graph.h",
-    list.back().cost = "convolutions and attention run only on our own kernels",
-    list.back().fix = "configure and build again, now that cuDNN 9 is here";
+    list.back().cost = "convolutions and attention run only on the kernels of this program",
+    list.back().fix = "configure and build again: cuDNN 9 is installed now";
   list.push_back(software("cupti", f.cupti,
                           "hpcdl profile times the records of a GPU by events, which is inaccurate for short kernels",
                           "apt-get install cuda-cupti-dev-13-0 (from NVIDIA's repository)"));

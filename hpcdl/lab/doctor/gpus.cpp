@@ -27,7 +27,7 @@ int nvidia_on_bus(const fs::path& root) {
   return n;
 }
 
-/// What the driver writes under /proc: its version, and a folder for each GPU.
+/// The driver's files under /proc: its version, and a folder for each GPU.
 void from_proc(const fs::path& root, GpuFacts& facts) {
   const auto folder = root / "proc/driver/nvidia";
   facts.driver = version_in(text_of(folder / "version"));
@@ -41,7 +41,7 @@ void from_proc(const fs::path& root, GpuFacts& facts) {
   }
 }
 
-/// What NVML says of one GPU beyond its name and memory; a function that it lacks leaves its fact unknown.
+/// What NVML reports about one GPU besides its name and memory; if it lacks a function, that fact stays unknown.
 void ask_more(const SharedLibrary& nvml, void* device, GpuFact& g) {
   const auto number = [&](const char* name) {
     unsigned value = 0;

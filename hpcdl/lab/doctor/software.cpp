@@ -47,7 +47,7 @@ bool header(const Places& places, const std::string& name) {
   return std::any_of(folders.begin(), folders.end(), [&](const fs::path& f) { return there(f / name); });
 }
 
-/// A library that answers `version()` and what its header is called, for programs that are built with it.
+/// A library with a `version()`, and the name of its header, for programs that are built with it.
 template <class F>
 Software find_library(const Places& places, const std::vector<std::string>& names, const std::string& header_name,
                       F&& version) {
@@ -55,7 +55,8 @@ Software find_library(const Places& places, const std::vector<std::string>& name
   if (!places.load_libraries) return s;
   if (const SharedLibrary lib(names); lib) {
     s = {true, version(lib), lib.path(), ""};
-    if (!header(places, header_name)) s.note = fmt::format("{} is missing: nothing can be built with it", header_name);
+    if (!header(places, header_name))
+      s.note = fmt::format("{} is missing: programs cannot be built with it", header_name);
   }
   return s;
 }
@@ -140,7 +141,7 @@ Software find_cublaslt(const Places& places) {
 
 Software find_cupti(const Places& places) {
   return find_library(places, {"libcupti.so.13", "libcupti.so.12"}, "cupti.h", [](const SharedLibrary& lib) {
-    std::uint32_t code = 0;  // 130000: of CUDA 13.0
+    std::uint32_t code = 0;  // 130000 for CUDA 13.0
     const auto get = lib.function<int(std::uint32_t*)>("cuptiGetVersion");
     return get && get(&code) == 0 && code >= 10000 ? version_of_code(static_cast<int>(code)) : "";
   });
@@ -148,7 +149,7 @@ Software find_cupti(const Places& places) {
 
 namespace {
 
-/// Why mpirun starts nothing here; empty: it does. Within a launch it is not asked: some refuse to nest.
+/// Why mpirun starts nothing on this machine; empty: it does. Not tried within a launch, because some refuse to nest.
 std::string mpirun_refuses(const fs::path& mpirun) {
   for (const char* inside : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
     if (!env(inside).empty()) return "";
@@ -164,14 +165,14 @@ std::string mpirun_refuses(const fs::path& mpirun) {
 Software find_mpi(const Places& places) {
   const auto mpirun = find_program(places, "mpirun");
   if (mpirun.empty()) return {};
-  // A library of it is not loaded: some fail loudly outside of mpirun.
+  // Its library is not loaded, because some print errors outside of mpirun.
   const auto text = first_line(ask(mpirun, {"--version"}));
   Software s{true, version_in(text), mpirun.string(), ""};
   if (text.find("Open MPI") != std::string::npos) s.version = "Open MPI " + s.version;
   else if (text.find("HYDRA") != std::string::npos) s.version = "MPICH " + version_in(ask(mpirun, {"--version"}));
   else if (text.find("Intel") != std::string::npos) s.version = "Intel MPI " + s.version;
   if (s.version.empty()) s.note = "mpirun does not print its version";
-  else if (find_program(places, "mpicc").empty()) s.note = "mpicc is missing: nothing can be built with it";
+  else if (find_program(places, "mpicc").empty()) s.note = "mpicc is missing: programs cannot be built with it";
   else s.note = mpirun_refuses(mpirun);
   return s;
 }
@@ -189,7 +190,7 @@ Software find_slurm(const Places& places) {
   const auto nodes = ask(sinfo, {"--noheader", "--Node", "--format=%N"});
   if (nodes.empty()) return s.note = "sinfo gets no answer from a controller", s;
   std::istringstream in(nodes);
-  std::set<std::string> names;  // a node stands there once for each of its partitions
+  std::set<std::string> names;  // a node is listed once for each of its partitions
   for (std::string name; in >> name;) names.insert(name);
   s.version += fmt::format(", {} node{}", names.size(), names.size() == 1 ? "" : "s");
   return s;
@@ -198,7 +199,7 @@ Software find_slurm(const Places& places) {
 Software find_python_module(const Places& places) {
   const auto python = find_program(places, "python3");
   if (python.empty()) return {false, "", "", "no python3 on PATH"};
-  // Not from the folder that this runs in, where a folder of the same name would do as a package.
+  // Not from the current folder, where a folder of the same name would be taken for a package.
   const auto text = ask(
       python,
       {"-c",

@@ -1,5 +1,5 @@
 #pragma once
-// What else is installed: found on PATH, in well-known folders and by the loader, and asked for its version. Nothing is
+// Other installed software: found on PATH, in well-known folders and by the loader, with its version. Nothing is
 // linked.
 
 #include <filesystem>
@@ -9,30 +9,30 @@
 
 namespace hpcdl::lab {
 
-/// Where to look; tests point it elsewhere.
+/// Where to search; tests use other places.
 struct Places {
-  std::filesystem::path root = "/";  // before /proc, /sys, /usr
+  std::filesystem::path root = "/";  // prefix of /proc, /sys, /usr
   std::string path;                  // folders with colons between
   std::string cuda_home;             // "": not set
   bool load_libraries = true;
-  /// Of this process: $PATH, $CUDA_HOME or $CUDA_PATH.
+  /// Those of this process: $PATH, $CUDA_HOME or $CUDA_PATH.
   static Places here();
 };
 
 struct Software {
   bool found = false;
   std::string version, where;  // where: program, library or folder
-  std::string note;            // what is incomplete about it
+  std::string note;            // what is incomplete
 };
 
 /// The first dotted number in a text: "4.1.4" of "mpirun (Open MPI) 4.1.4"; "" without one.
 std::string version_in(std::string_view text);
-/// "2.28.9" of 22809: two digits each for what follows the major number.
+/// "2.28.9" for 22809: two digits for each number after the first.
 std::string version_of_code(int code);
 
-/// The file of this name in `places.path` that may be executed; empty when there is none.
+/// The executable file of this name in `places.path`; empty if there is none.
 std::filesystem::path find_program(const Places& places, const std::string& name);
-/// What a program prints on stdout and stderr, up to 64 KiB; empty when it cannot be started, fails, or takes longer
+/// What a program prints on stdout and stderr, up to 64 KiB; empty if it cannot be started, fails, or takes longer
 /// than `seconds`.
 std::string ask(const std::filesystem::path& program, const std::vector<std::string>& words, double seconds = 5);
 
@@ -54,13 +54,13 @@ struct GpuFact {
   long long uncorrected_errors = 0;                              // since the driver was loaded
   int pcie_generation = 0, pcie_width = 0, pcie_width_most = 0;  // of the link; 0: unknown
   bool mig = false;                                              // cut into instances
-  bool slowed = false;                                           // by heat or power at this moment
+  bool slowed = false;                                           // now, by heat or power
 };
 
 struct GpuFacts {
   std::string driver;         // version; "": none
   std::string cuda;           // newest CUDA version the driver runs; "": unknown
-  std::vector<GpuFact> gpus;  // that the driver shows
+  std::vector<GpuFact> gpus;  // GPUs that the driver shows
   int on_bus = 0;             // NVIDIA display and 3D controllers on the PCI bus
 };
 

@@ -22,8 +22,8 @@ Median median(std::vector<double> x) {
 
 std::optional<Alignment> by_pings(const RankTrace& reference, const RankTrace& t) {
   if (t.clock.pings.empty()) return std::nullopt;
-  // The answer was given between sending and receiving: the shortest exchange says most. The best of the first and of
-  // the second half, when they lie far apart, give the drift as well.
+  // The answer was given between sending and receiving: the shortest exchange is the most accurate. The best of the
+  // first and of the second half also give the drift, if they are far apart.
   const auto trip = [](const Ping& p) { return p.received - p.sent; };
   const auto best = [&](auto begin, auto end) {
     return *std::min_element(begin, end, [&](const Ping& a, const Ping& b) { return trip(a) < trip(b); });
@@ -40,7 +40,7 @@ std::optional<Alignment> by_pings(const RankTrace& reference, const RankTrace& t
   a.uncertainty = micros(trip(whole)) / 2;
   if (half == pings.begin()) return a;
   const Ping first = best(pings.begin(), half), second = best(half, pings.end());
-  constexpr double kFarApart = 1e6;  // a second: clocks drift by some microseconds in it
+  constexpr double kFarApart = 1e6;  // a second, in which clocks drift by some microseconds
   if (const double apart = local(second) - local(first); apart > kFarApart) {
     a.drift = (offset(second) - offset(first)) / apart;
     a.offset = offset(first) - a.drift * local(first);
@@ -49,7 +49,7 @@ std::optional<Alignment> by_pings(const RankTrace& reference, const RankTrace& t
   return a;
 }
 
-/// Whoever comes last, all leave a collective together.
+/// All ranks leave a collective together, whichever comes last.
 std::optional<Alignment> by_collectives(const RankTrace& reference, const RankTrace& t) {
   std::map<std::string, double> ends;
   for (const auto& w : reference.work)
@@ -97,7 +97,7 @@ Alignment align_one(const RankTrace& reference, const RankTrace& t) {
 
 std::string_view aligned_name(AlignedBy by) {
   constexpr std::string_view names[] = {"reference",   "same host, same clock", "pings",
-                                        "collectives", "begins of steps",       "wall clock"};
+                                        "collectives", "beginnings of steps",   "wall clock"};
   return names[static_cast<int>(by)];
 }
 

@@ -51,7 +51,7 @@ std::string folded(const std::string& name) {
              : name.substr(0, space + 1) + folded_scope(std::string_view(name).substr(space + 1));
 }
 
-/// Seconds by name of what a rank did between its previous meeting and work item `until`.
+/// Seconds by name of the work of a rank between its previous meeting and work item `until`.
 std::map<std::string, double> since_last_meeting(const RankTrace& t, std::size_t until) {
   std::map<std::string, double> sums;
   for (auto i = until; i-- > 0 && t.work[i].match.empty();)
@@ -59,7 +59,7 @@ std::map<std::string, double> since_last_meeting(const RankTrace& t, std::size_t
   return sums;
 }
 
-/// What the last one did longer than the mean of the others.
+/// The work for which the last rank took longer than the mean of the others.
 void add_excess(const std::vector<RankTrace>& traces, const Meeting& m, std::map<std::string, double>& excess) {
   const auto& late = m.parts[m.late];
   for (const auto& [name, s] : since_last_meeting(traces[late.trace], late.work)) excess[name] += s;
@@ -93,7 +93,7 @@ std::vector<Straggler> stragglers(const std::vector<RankTrace>& traces, const st
   return out;
 }
 
-/// Walks backwards and sums up what it passes.
+/// Walks backwards and sums the work on the path.
 class Walk {
  public:
   Walk(const std::vector<RankTrace>& traces, const std::vector<Alignment>& clocks, const std::vector<Meeting>& list)
@@ -111,7 +111,7 @@ class Walk {
           trace = t, at = i, last = end;
     if (trace == traces_.size()) return {};
     double now = last;
-    // Ranks that met in different orders would send it round for ever.
+    // If ranks met in different orders, the walk would not end.
     std::set<std::pair<std::size_t, std::size_t>> seen;
     while (seen.emplace(trace, at).second) {
       pass(trace);
@@ -177,7 +177,7 @@ std::string critical_path_text(const CriticalPath& path, std::size_t meetings) {
   for (std::size_t i = 0; i < std::min<std::size_t>(8, path.segments.size()); ++i)
     out += fmt::format("  rank {:<4} {}  {}\n", path.segments[i].rank, share(path.segments[i].seconds, path.seconds),
                        path.segments[i].what);
-  if (meetings == 0) return out + "no collective was matched: within these traces no rank waits for another\n";
+  if (meetings == 0) return out + "no collective was matched: in these traces no rank waits for another\n";
   out += fmt::format("the ranks that made others wait, in {} collectives\n", meetings);
   for (const auto& s : path.stragglers) {
     out +=

@@ -16,20 +16,19 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 void check(std::vector<RankTrace>& traces) {
-  require(!traces.empty(), "merge", "no trace to merge");
+  require(!traces.empty(), "merge", "expected at least one trace to merge, found none");
   std::stable_sort(traces.begin(), traces.end(),
                    [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
   for (std::size_t i = 0; i + 1 < traces.size(); ++i) {
     const auto &a = traces[i], &b = traces[i + 1];
-    require(a.rank != b.rank, "merge",
-            "{} and {} both say that they are of rank {}: profile with --rank, or give --by-order", a.file, b.file,
-            a.rank);
-    require(a.world == b.world, "merge", "{} is of {} ranks, {} of {}: these are traces of different runs", a.file,
+    require(a.rank != b.rank, "merge", "{} and {} are both traces of rank {}: profile with --rank, or give --by-order",
+            a.file, b.file, a.rank);
+    require(a.world == b.world, "merge", "{} is a trace of {} ranks, {} of {}: give traces of the same run", a.file,
             a.world, b.file, b.world);
   }
 }
 
-/// An event of the merged file and when it begins; names of rows come first of all.
+/// An event of the merged file and when it begins; names of rows come first.
 struct Placed {
   double at;
   io::Json event;

@@ -1,5 +1,5 @@
 #pragma once
-// The traces of all ranks in one file, on one clock.
+// Merges the traces of all ranks into one file, on one clock.
 
 #include <string>
 #include <vector>
@@ -9,13 +9,13 @@
 namespace hpcdl::lab {
 
 struct Merged {
-  std::string json;  // the trace: pid is the rank; arrows lead from who came last to who waited
+  std::string json;  // the trace: pid is the rank; arrows lead from the rank that came last to those that waited
   std::vector<Alignment> clocks;
   std::vector<Meeting> meetings;
   CriticalPath path;
 };
 
-/// Throws Error when two traces are of one rank, or are said to be of different worlds.
+/// Throws Error if two traces are of one rank, or have different numbers of ranks.
 Merged merge(std::vector<RankTrace> traces);
 /// Clocks, critical path, stragglers.
 std::string merged_text(const Merged& merged);

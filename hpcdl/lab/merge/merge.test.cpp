@@ -223,7 +223,7 @@ TEST(merge, the_file_keeps_to_the_form_and_draws_arrows) {
   EXPECT_EQ(trace.at("distributedInfo").at("world_size"), 3);
 }
 
-TEST(merge, what_does_not_belong_together_is_refused) {
+TEST(merge, traces_of_different_runs_are_refused) {
   const auto error = [](std::vector<RankTrace> traces) {
     try {
       merge(std::move(traces));
@@ -232,13 +232,13 @@ TEST(merge, what_does_not_belong_together_is_refused) {
     }
     return std::string("no error");
   };
-  EXPECT_NE(error(traces_of({{.rank = 0, .backward = 1}, {.rank = 0, .backward = 1}}))
-                .find("both say that they are of rank 0"),
-            std::string::npos);
+  EXPECT_NE(
+      error(traces_of({{.rank = 0, .backward = 1}, {.rank = 0, .backward = 1}})).find("are both traces of rank 0"),
+      std::string::npos);
   auto worlds = traces_of({{.rank = 0, .backward = 1}, {.rank = 1, .backward = 1}});
   worlds[1].world = 8;
-  EXPECT_NE(error(worlds).find("different runs"), std::string::npos);
-  EXPECT_NE(error({}).find("no trace"), std::string::npos);
+  EXPECT_NE(error(worlds).find("the same run"), std::string::npos);
+  EXPECT_NE(error({}).find("at least one trace"), std::string::npos);
   const auto refused = [](const std::string& text) {
     try {
       parse_rank_trace(text, "x.json");

@@ -27,7 +27,7 @@ footer{color:var(--soft);font-size:13px;margin-top:28px}@media(max-width:720px){
 main{padding:24px 12px 40px}.card{padding:16px}td{font-size:14px}.num{padding-left:10px}svg{min-width:680px}.many{min-width:560px}.hint{display:block}}
 )";
 
-constexpr std::size_t kManyColumns = 4;  // more than a phone shows beside each other
+constexpr std::size_t kManyColumns = 4;  // more than a phone shows next to each other
 
 std::string body(const std::vector<Fact>& facts) {
   std::string rows;
@@ -65,7 +65,7 @@ std::string body(const std::vector<Pair>& pairs) {
   return out;
 }
 
-/// On a phone this is wider than the page: it scrolls by itself, below a line that says so.
+/// On a phone this is wider than the page: it scrolls separately, below a line that says so.
 bool is_wide(const Card& c) {
   const auto* table = std::get_if<Table>(&c.content);
   return std::holds_alternative<LineChart>(c.content) || std::holds_alternative<BarChart>(c.content) ||

@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kHeight = 330, kLeft = 62, kRight = 20, kTop = 36, kBottom = 46;
 constexpr std::size_t kDotsUpTo = 60;
-constexpr double kLeastSpan = 1e-10;  // of the largest value: what differs by less, by rounding, counts as equal
+constexpr double kLeastSpan =
+    1e-10;  // share of the largest value: smaller differences come from rounding and count as equal
 
 using Points = std::vector<std::pair<double, double>>;
 
@@ -36,7 +37,7 @@ Points finite(const Series& s, bool log_x) {
   return out;
 }
 
-/// Around all points, with ends that are ticks.
+/// The range of all points, extended to ticks.
 Frame frame_of(const LineChart& c, const std::vector<Points>& all) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   Frame f{kInf, -kInf, kInf, -kInf, c.log_x};
@@ -55,7 +56,7 @@ Frame frame_of(const LineChart& c, const std::vector<Points>& all) {
   return f;
 }
 
-/// Steps and epochs are counted: between two of them there is nothing to mark.
+/// Steps and epochs are whole numbers: no ticks between two of them.
 bool whole(const std::vector<Points>& all) {
   return std::all_of(all.begin(), all.end(), [](const Points& points) {
     return std::all_of(points.begin(), points.end(), [](const auto& p) { return p.first == std::round(p.first); });

@@ -1,6 +1,6 @@
 #pragma once
-// A report that people look at: what it says once, told in two forms, text for the terminal and one HTML page that
-// needs nothing else.
+// A report for people: its contents are given once and printed in two forms, text for the terminal and one HTML page
+// that needs nothing else.
 
 #include <string>
 #include <utility>
@@ -21,35 +21,35 @@ struct Table {
 
 struct Series {
   enum class Form : unsigned char {
-    line,  // with a dot at each point, as long as they can be told apart
+    line,  // with a dot at each point, if the points are far enough apart
     dots,
-    smooth,  // faint, with the mean of each neighbourhood over it
+    smooth,  // faint, with a moving average over it
   };
   std::string name;
-  std::vector<std::pair<double, double>> points;  // x rising; those that are not finite are left out
+  std::vector<std::pair<double, double>> points;  // ascending x; points that are not finite are left out
   Form form = Form::line;
 };
 
 struct LineChart {
-  std::string x, y;  // what the axes show, with units
+  std::string x, y;  // labels of the axes, with units
   std::vector<Series> series;
   bool from_zero = false;  // y starts at 0
   bool log_x = false;      // x in powers of two: each point has its own tick
 };
 
-/// Horizontal bars, each of one or several parts one behind the other.
+/// Horizontal bars, each of one or several consecutive parts.
 struct BarChart {
   struct Bar {
     std::string name;
     std::vector<double> parts;
-    std::string label;  // behind the bar
+    std::string label;  // text after the bar
   };
   std::vector<std::string> parts = {};  // the names of the parts; empty: bars have one
   std::vector<Bar> bars = {};
   double mark = 0;  // a dashed line across all bars; 0: none
 };
 
-/// Texts beside each other: the same prompt answered twice, say.
+/// Texts next to each other, for example two answers to the same prompt.
 struct Pair {
   std::string first_name, second_name, lead, first, second;
 };
@@ -57,24 +57,24 @@ struct Pair {
 struct Card {
   std::string title;
   std::variant<std::vector<Fact>, Table, LineChart, BarChart, std::vector<Pair>> content;
-  std::string note = {};  // one sentence below
+  std::string note = {};  // one sentence below it
   bool half = false;      // half as wide as the page
 };
 
 struct Page {
   std::string title, subtitle;
-  std::vector<Fact> tiles;  // the few numbers that matter
+  std::vector<Fact> tiles;  // the few most important numbers
   std::vector<Card> cards;
   std::string footer;
-  std::string caveat = {};  // why its numbers are not to be quoted; shown before all of them
+  std::string caveat = {};  // why its numbers must not be quoted; shown first
 };
 
-/// A picture of its own, or a part of a page; "" for a chart without points.
+/// A separate picture, or a part of a page; "" for a chart without points.
 std::string svg(const LineChart& chart);
 std::string svg(const BarChart& chart);
 
 std::string page_html(const Page& page);
-/// Charts are left out: their numbers belong into a table as well.
+/// Without charts: their numbers should also be in a table.
 std::string page_text(const Page& page);
 
 }  // namespace hpcdl::lab

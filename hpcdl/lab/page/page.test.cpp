@@ -86,7 +86,7 @@ TEST(chart, points_stand_where_their_numbers_say) {
   EXPECT_NE(s.find("M62.0,284.0 L840.0,36.0"), std::string::npos) << s;  // from the corner below to the one above
 }
 
-TEST(chart, what_is_counted_has_no_ticks_between) {
+TEST(chart, counts_have_no_ticks_between_whole_numbers) {
   const auto ticks = [](double last) {
     return svg(LineChart{.x = "epoch", .y = "y", .series = {{"a", {{1, 0}, {last, 5}}}}});
   };
@@ -112,7 +112,7 @@ TEST(chart, odd_numbers_are_left_out_and_nothing_is_drawn_of_nothing) {
   EXPECT_EQ(one.find("inf"), std::string::npos) << one;
 }
 
-TEST(chart, what_differs_by_rounding_alone_has_ticks_that_end) {
+TEST(chart, values_that_differ_only_by_rounding_have_finitely_many_ticks) {
   const auto s = svg(LineChart{.x = "x", .y = "y", .series = {{"a", {{1, 0.1 + 0.2}, {2, 0.3}}}}});
   expect_balanced(s);
   EXPECT_LT(count(s, "class=\"grid\""), 20);

@@ -1,5 +1,5 @@
 #pragma once
-// Pieces of pictures that all charts share.
+// Common parts of all charts.
 
 #include <string>
 #include <string_view>
@@ -9,16 +9,16 @@ namespace hpcdl::lab {
 
 constexpr double kChartWidth = 860;
 
-/// For text between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 std::string escaped(std::string_view text);
 
 /// 1, 2 or 5 times a power of ten, so that about `count` steps cover `span`, which is above 0.
 double tick_step(double span, double count);
 
-/// The colour of series number i: of the page where there is one, and by itself in a picture of its own.
+/// The colour of series number i: that of the page if there is one, otherwise a fixed one.
 std::string series_colour(std::size_t i);
 
-/// Opens a picture of `width` x `height` units with the style of all charts; `label` says what it shows.
+/// Opens a picture of `width` x `height` units with the style of all charts; `label` describes it.
 std::string svg_begin(double width, double height, std::string_view label);
 std::string svg_text(double x, double y, std::string_view anchor, std::string_view words,
                      std::string_view classes = "tick");

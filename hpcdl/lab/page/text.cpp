@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kNames = 34;
 
-/// Characters, where every byte that goes on with one counts nothing.
+/// Number of characters: continuation bytes of UTF-8 are not counted.
 std::size_t width(const std::string& s) {
   return static_cast<std::size_t>(
       std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));

@@ -23,7 +23,8 @@ bool bind_to(int cpu) {
 Bound::Bound(const std::vector<Pool*>& pools) {
   const auto cpus = allowed_cpus();
   for (Pool* pool : pools) {
-    if (pool->threads() > static_cast<int>(cpus.size())) continue;  // more threads than CPUs: the system knows better
+    if (pool->threads() > static_cast<int>(cpus.size()))
+      continue;  // more threads than CPUs: leave their placement to the system
     Before b{pool, std::vector<cpu_set_t>(static_cast<std::size_t>(pool->threads()))};
     pool->run_on_each_thread([&](int t) {
       pthread_getaffinity_np(pthread_self(), sizeof(cpu_set_t), &b.masks[static_cast<std::size_t>(t)]);
@@ -34,7 +35,7 @@ Bound::Bound(const std::vector<Pool*>& pools) {
 }
 
 Bound::~Bound() {
-  // The calling thread is the first of every pool, so the last binding goes first.
+  // The calling thread is the first of every pool, so bindings are removed in reverse order.
   for (auto b = before_.rbegin(); b != before_.rend(); ++b)
     b->pool->run_on_each_thread([&](int t) {
       pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), &b->masks[static_cast<std::size_t>(t)]);

@@ -10,12 +10,12 @@ namespace hpcdl::lab {
 
 /// CPUs this process may run on.
 std::vector<int> allowed_cpus();
-/// Binds the calling thread; false when the system refuses.
+/// Binds the calling thread; false if the system refuses.
 bool bind_to(int cpu);
 
-/// While it lives, thread t of each pool stays on the t-th CPU. A worker that is woken otherwise starts on the CPU of
-/// the thread that woke it, and waits there until that one stops spinning: seen as launches of 100 us, and as half the
-/// peak.
+/// For its lifetime, thread t of each pool stays on the t-th CPU. Otherwise a woken worker starts on the CPU of
+/// the thread that woke it, and waits there until that one stops spinning, which caused launches of 100 us, and half
+/// the peak.
 class Bound {
  public:
   explicit Bound(const std::vector<Pool*>& pools);

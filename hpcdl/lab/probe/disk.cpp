@@ -39,7 +39,7 @@ std::string file_system(const std::filesystem::path& folder) {
   }
 }
 
-/// A file without a name, or with one that is removed at once: nothing stays behind, whatever happens.
+/// A file without a name, or with one that is removed at once, so that nothing remains in any case.
 struct Scratch {
   io::Fd fd, direct;
   std::string path, error, direct_error;
@@ -48,7 +48,7 @@ struct Scratch {
     path = (folder / ".tmp-hpcdl-probe-XXXXXX").string();
     fd = io::Fd(::mkstemp(path.data()));
     if (!fd) {
-      error = fmt::format("{}: cannot write a file there: {}", folder.string(), std::strerror(errno));
+      error = fmt::format("{}: cannot write a file in this folder: {}", folder.string(), std::strerror(errno));
       return;
     }
     direct = io::Fd(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
@@ -96,7 +96,7 @@ Disk probe_disk(const std::filesystem::path& folder, std::int64_t bytes, double 
   Scratch file(folder);
   if (!file.fd) return d.note = file.error, d;
   Buffer block(kBlock);
-  auto* words = reinterpret_cast<std::uint32_t*>(block.data());  // what no file system compresses away
+  auto* words = reinterpret_cast<std::uint32_t*>(block.data());  // random data, which file systems cannot compress
   for (std::uint32_t i = 0, x = 1; i < kBlock / 4; ++i) words[i] = x = x * 1664525 + 1013904223;
 
   std::vector<double> write, cold, warm, direct;

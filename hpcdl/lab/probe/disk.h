@@ -4,8 +4,8 @@
 
 namespace hpcdl::lab {
 
-/// Writes a file of `bytes` into `folder`, reads it in each way for about `seconds` in all, and removes it. What cannot
-/// be done is said in the notes; nothing throws.
+/// Writes a file of `bytes` into `folder`, reads it in each way for about `seconds` in total, and removes it. What
+/// cannot be measured is described in the notes; nothing throws.
 Disk probe_disk(const std::filesystem::path& folder, std::int64_t bytes, double seconds, const OnProgress& progress);
 
 }  // namespace hpcdl::lab

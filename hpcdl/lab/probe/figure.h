@@ -1,6 +1,6 @@
 #pragma once
-// How the lab measures: many quantities in turn, round after round, so that a slow spell of the machine costs every
-// quantity one round and none of them all.
+// How the lab measures: many quantities in turns, in rounds, so that a slow period of the machine affects every
+// quantity in one round and no quantity in all rounds.
 
 #include <cstdint>
 #include <functional>
@@ -22,11 +22,11 @@ struct Figure {
 
 Figure figure_of(std::vector<double> samples);
 
-/// Work per second. Before each timing it works `warm` repeats that do not count: between two samples other quantities
-/// have been in the caches. The first call finds how many repeats take about `seconds`.
+/// Work per second. Each timing begins with `warm` untimed repeats: between two samples other quantities
+/// have used the caches. The first call finds how many repeats take about `seconds`.
 class Rate {
  public:
-  /// `work(repeats)` does the work and returns how much that was.
+  /// `work(repeats)` does the work and returns its amount.
   Rate(std::function<double(std::int64_t)> work, double seconds, std::int64_t warm = 1)
       : work_(std::move(work)), seconds_(seconds), warm_(warm) {}
   double operator()();
@@ -38,15 +38,16 @@ class Rate {
   std::int64_t warm_, repeats_ = 0;
 };
 
-/// Called before each sample: what is measured, and which part of the whole is done, 0 .. 1.
+/// Called before each sample: the quantity, and the share of the whole that is done, 0 .. 1.
 using OnProgress = std::function<void(std::string_view what, double done)>;
 
 /// Quantities that are measured together.
 class Rounds {
  public:
-  /// `sample` measures once; negative: not possible here, the figure stays without rounds. `into` must outlive run().
+  /// `sample` measures once; negative: not possible on this machine, the figure keeps no rounds. `into` must outlive
+  /// run().
   void add(std::string what, Figure& into, std::function<double()> sample);
-  /// Rounds of all quantities in random order, the first of which only warms up: at least `least`, then until `seconds`
+  /// Rounds of all quantities in random order; the first round only warms up: at least `least`, then until `seconds`
   /// are over or `most` are done.
   void run(int least, int most, double seconds, const OnProgress& progress = {});
 

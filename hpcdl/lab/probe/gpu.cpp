@@ -32,7 +32,7 @@ double kept_by_l2(const Gpu& gpu) {
   double l2 = 0;
   for (const auto& s : gpu.stairs) l2 = std::max(l2, s.rate.median);
   if (memory <= 0 || l2 <= memory) return gpu.l2_bytes;
-  // Of n bytes, m come from memory and n - m from L2, each at its rate.
+  // Of n bytes, m come from memory and n - m from L2, each at its own rate.
   for (const auto& s : gpu.stairs)
     if (s.rate.measured()) most = std::max(most, s.bytes * (1 - (1 / s.rate.median - 1 / l2) / (1 / memory - 1 / l2)));
   return std::min(most, gpu.l2_bytes);
@@ -83,7 +83,7 @@ template <class T> T* allocate(std::int64_t count) {
 constexpr int kNodes = 1000;
 constexpr std::int64_t kHostBytes = std::int64_t{64} << 20, kLinkBytes = std::int64_t{256} << 20;
 
-/// One GPU under measurement: its queue, its memory and what is done there.
+/// A GPU that is measured: its queue, its memory and its work.
 class Bench {
  public:
   Bench(int device, std::int64_t bytes, bool quick)
@@ -105,7 +105,7 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  /// Work per second by the GPU's clock; negative where `work` does none. `repeats` is found by the first call.
+  /// Work per second by the GPU's clock; negative if `work` does none. The first call finds `repeats`.
   std::function<double()> rate(std::function<double(std::int64_t)> work) {
     return [this, work = std::move(work), repeats = std::int64_t{0}]() mutable {
       const cuda::OnDevice on(Device::cuda(device_));
@@ -208,7 +208,7 @@ class Bench {
   std::unique_ptr<compare::Stopwatch> watch_;
 };
 
-/// Several times L2, as far as the free memory goes.
+/// Several times the size of L2, limited by the free memory.
 std::int64_t sweep_bytes(const Gpu& g) {
   std::size_t free = 0, total = 0;
   const cuda::OnDevice on(Device::cuda(g.index));
@@ -220,7 +220,7 @@ std::int64_t sweep_bytes(const Gpu& g) {
 void add_bandwidth(Rounds& rounds, Gpu& g, Bench& b, std::int64_t bytes) {
   using gpu::Way;
   const auto inside =
-      static_cast<std::int64_t>(g.l2_bytes / 3) / (1 << 20) * (1 << 20);  // of a part of it that is near
+      static_cast<std::int64_t>(g.l2_bytes / 3) / (1 << 20) * (1 << 20);  // of the part of it that is near
   for (const auto way : {Way::read, Way::write, Way::copy, Way::update})
     g.bandwidth.push_back({"memory", gpu::way_name(way), static_cast<double>(bytes)});
   g.bandwidth.push_back({"memory", "copy engine", static_cast<double>(bytes)});
@@ -288,11 +288,11 @@ void add_links(Rounds& rounds, Probe& p, std::vector<std::unique_ptr<Bench>>& be
       check(cudaDeviceCanAccessPeer(&reaches, a, b), "cudaDeviceCanAccessPeer");
       if (reaches) {
         const cuda::OnDevice on(Device::cuda(a));
-        if (cudaDeviceEnablePeerAccess(b, 0) != cudaSuccess) (void)cudaGetLastError();  // someone else has enabled it
+        if (cudaDeviceEnablePeerAccess(b, 0) != cudaSuccess) (void)cudaGetLastError();  // already enabled
         check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, a, b),
               "cudaDeviceGetP2PAttribute");
       }
-      // Atomics of the other's memory work over NVLink alone.
+      // Atomics on the memory of the other GPU only work over NVLink.
       p.gpu_links.push_back({a, b, atomics ? "nvlink" : reaches ? "pcie" : "pcie through the host", {}, {}});
     }
   for (auto& l : p.gpu_links) {

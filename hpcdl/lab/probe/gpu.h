@@ -4,12 +4,12 @@
 
 namespace hpcdl::lab {
 
-/// What a GPU is, without measuring: everything of Gpu that is no Figure. Throws where this build or machine has no
+/// Describes a GPU without measuring: everything of Gpu that is not a Figure. Throws if this build or machine has no
 /// such GPU.
 Gpu describe_gpu(int index);
 
-/// Fills `gpus` and `gpu_links` with every GPU that this process sees; where there is none, `gpu_note` says why.
-/// `quick`: what roofs are made of, in less than a second per GPU; else about five.
+/// Fills `gpus` and `gpu_links` with every GPU that this process sees; if there is none, `gpu_note` says why.
+/// `quick`: only what roofs need, in less than a second per GPU; otherwise about five.
 void probe_gpus(Probe& probe, bool quick, const OnProgress& progress);
 
 }  // namespace hpcdl::lab

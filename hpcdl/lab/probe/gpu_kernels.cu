@@ -13,7 +13,7 @@ __device__ __forceinline__ unsigned scrambled(unsigned x) {
   return x ^ x >> 16;
 }
 
-// Random bits that are ordinary numbers of a type: exponents around that of 1, so that no sum overflows.
+// Random bits that are normal numbers of a type, with exponents near that of 1, so that no sum overflows.
 struct Bf16 {
   static __device__ unsigned bits(unsigned r) { return (r & 0x80ff80ffu) | 0x3f003f00u; }
 };
@@ -279,7 +279,7 @@ double spin(std::size_t which, int multiprocessors, std::int64_t rounds, int* fl
   if (l.shared > 48 << 10 &&
       cudaFuncSetAttribute(reinterpret_cast<const void*>(l.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                            l.shared) != cudaSuccess) {
-    (void)cudaGetLastError();  // a GPU with less shared memory: the flag stays 0
+    (void)cudaGetLastError();  // on a GPU with less shared memory the flag stays 0
     return 0;
   }
   l.kernel<<<blocks, static_cast<unsigned>(l.threads), static_cast<std::size_t>(l.shared), s>>>(rounds, flag);

@@ -1,5 +1,5 @@
 #pragma once
-// The loops that the roofs of a GPU are measured with. Only for builds with CUDA. Each queues its work and returns at
+// The loops that measure the roofs of a GPU. Only for builds with CUDA. Each queues its work and returns at
 // once.
 
 #include <cuda_runtime_api.h>
@@ -20,14 +20,14 @@ const std::vector<Spin>& spins();
 
 /// Queues `rounds` of loop `which` on every multiprocessor; returns the operations (a multiply-add is two). Operands
 /// are random: on zeros a chip draws less power and runs faster. `flag`: device memory for one int, left at 0 by a loop
-/// that this build does not hold for this GPU.
+/// that this build does not have for this GPU.
 double spin(std::size_t which, int multiprocessors, std::int64_t rounds, int* flag, cudaStream_t s);
 
-/// Ways through memory, past the L1 caches.
+/// Accesses to memory that bypass the L1 caches.
 enum class Way : std::uint8_t { read, write, copy, update };
 const char* way_name(Way w);
 /// Queues `repeats` passes over `bytes` (a multiple of 4096) of memory: of x, or for a copy from its first half to its
-/// second. Returns the bytes that the pass names, each read and each write counted.
+/// second. Returns the bytes that the passes access, each read and each write counted.
 double sweep(Way w, void* x, std::int64_t bytes, std::int64_t repeats, int multiprocessors, cudaStream_t s);
 /// Conflict-free 16-byte reads of shared memory by every multiprocessor; returns the bytes.
 double read_shared(int multiprocessors, std::int64_t rounds, int* flag, cudaStream_t s);

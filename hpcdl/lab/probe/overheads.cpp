@@ -54,7 +54,7 @@ Instance small_program() {
 
 constexpr std::int64_t kTouched = std::int64_t{32} << 20;
 
-/// Bytes per second of writing to pages for the first time; negative when the memory cannot be had.
+/// Bytes per second of the first write to pages; negative if the memory cannot be allocated.
 double first_touch(Pool& pool, bool huge) {
   constexpr std::int64_t kHuge = std::int64_t{2} << 20, kPage = 4096;
   void* p = mmap(nullptr, kTouched + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -70,7 +70,7 @@ double first_touch(Pool& pool, bool huge) {
   return static_cast<double>(kTouched) / seconds;
 }
 
-/// Seconds one way; negative when a thread cannot be bound to its CPU.
+/// Seconds in one direction; negative if a thread cannot be bound to its CPU.
 double ping_pong(int from, int to) {
   constexpr int kTrips = 2000;
   struct alignas(64) {

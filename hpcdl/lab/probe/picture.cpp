@@ -1,4 +1,4 @@
-// Bandwidth over working set: the staircase of the caches, as an SVG that stands alone.
+// Bandwidth over working set: the staircase of the caches, as a self-contained SVG.
 
 #include <fmt/format.h>
 
@@ -82,8 +82,8 @@ Scale scale_of(const std::vector<Line>& all) {
   return s;
 }
 
-/// Levels as bands. Between its share with all threads and its whole size a shared cache holds less and less: a fading
-/// band.
+/// Levels as bands. Between its share with all threads and its whole size, a shared cache holds a decreasing part: a
+/// fading band.
 std::string bands(const Probe& p, const Scale& s, int threads) {
   std::string svg;
   double from = s.first;
@@ -157,7 +157,7 @@ std::string curve(const Line& l, const Scale& s) {
       path, l.colour, l.width, l.dash.empty() ? "none" : l.dash, dots);
 }
 
-/// Names of the thick lines at their right ends, pushed apart, with what they reach there.
+/// Names of the thick lines at their right ends, pushed apart, with their values there.
 std::string names(const std::vector<Line>& all, const Scale& s) {
   std::vector<std::pair<double, const Line*>> order;
   for (const auto& l : all)
@@ -175,7 +175,7 @@ std::string names(const std::vector<Line>& all, const Scale& s) {
   return svg;
 }
 
-/// What reading reaches within each level: the bandwidth table's figure, where the thick line stands.
+/// The read bandwidth within each level, from the bandwidth table, at the position of the thick line.
 std::string plateaus(const Probe& p, const Line& read, const Scale& s) {
   std::string svg;
   for (const auto& b : p.bandwidth) {
@@ -217,7 +217,7 @@ std::string to_svg(const Probe& p) {
   for (const auto& l : all)
     if (l.sweep == cpu::Sweep::read) read = &l;
   const int threads = all.back().threads;
-  svg += label(kLeft, 40, "title", "What the memory of this machine gives");
+  svg += label(kLeft, 40, "title", "Memory bandwidth of this machine");
   svg += label(
       kLeft, 64, "sub",
       fmt::format("{} · {} · {} · medians of {} rounds · {}{}", p.machine.cpu.empty() ? "unknown CPU" : p.machine.cpu,

@@ -19,10 +19,10 @@ struct Bandwidth {
   cpu::Sweep sweep = cpu::Sweep::read;
   int threads = 1;
   double bytes_per_thread = 0;  // working set
-  Figure rate = {};             // bytes the program names, all threads together
+  Figure rate = {};             // bytes that the program accesses, all threads together
 };
 
-/// One load that depends on the one before, at random places of a working set.
+/// A load that depends on the previous one, at random positions of a working set.
 struct LoadLatency {
   std::string level;
   double bytes = 0;
@@ -35,7 +35,7 @@ struct Peak {
   Figure rate = {};  // a multiply-add is two operations
 };
 
-/// Pool::run of an empty job: right after the one before, and after the workers went to sleep.
+/// Pool::run of an empty job: right after the previous one, and after the workers went to sleep.
 struct Launch {
   int threads = 1;
   Figure awake = {}, asleep = {};
@@ -47,13 +47,14 @@ struct FirstTouch {
   Figure rate = {};
 };
 
-/// One way between two CPUs through a shared cache line.
+/// Latency in one direction between two CPUs through a shared cache line.
 struct CoreToCore {
   int from = 0, to = 0;
   Figure seconds = {};
 };
 
-/// Sequential, of a file of `bytes` that is gone afterwards. Cold: dropped from the page cache before each read.
+/// Sequential access to a file of `bytes`, which is removed afterwards. Cold: dropped from the page cache before each
+/// read.
 struct Disk {
   std::string folder, file_system;
   double bytes = 0;
@@ -61,7 +62,7 @@ struct Disk {
   std::string note, direct_note;                    // why something was not measured
 };
 
-/// A way through one level of a GPU's memory: "memory", "L2", "shared".
+/// Bandwidth of one level of a GPU's memory: "memory", "L2", "shared".
 struct GpuBandwidth {
   std::string level, way;  // way: "read", "write", "copy", "update", "copy engine"
   double bytes = 0;        // working set
@@ -75,10 +76,10 @@ struct Gpu {
   double clock_hz = 0, memory_clock_hz = 0;  // highest ones
   double memory_bytes = 0, l2_bytes = 0;
   std::vector<GpuBandwidth> bandwidth;
-  std::vector<GpuBandwidth> stairs;       // reads of one working set after the other, from well within L2 to beyond it
+  std::vector<GpuBandwidth> stairs;       // reads of increasing working sets, from well within L2 to beyond it
   std::vector<Peak> peaks;                // isa: "cuda", "mma" or "wgmma"
   Figure host_to_device, device_to_host;  // pinned host memory, bytes per second
-  Figure launch, round_trip;              // seconds: of one of many launches queued behind each other; launch and wait
+  Figure launch, round_trip;              // seconds: of one of many queued launches; of a launch and the wait for it
   Figure replay_node;                     // seconds per node of a captured chain of empty kernels
 };
 
@@ -94,13 +95,13 @@ struct Probe {
   std::string date, version;  // UTC, ISO 8601; of this program
   std::string isa;            // of everything but peaks
   bool quick = false;
-  double seconds = 0;  // it took
+  double seconds = 0;  // seconds that the probe took
   std::vector<Bandwidth> bandwidth;
-  std::vector<Bandwidth> stairs;  // over all sizes; level: the sweep is at home in
+  std::vector<Bandwidth> stairs;  // over all sizes; level: the level that holds the working set
   std::vector<LoadLatency> latency;
   std::vector<Peak> peaks;
   std::vector<Launch> launch;
-  Figure replay_empty, replay_small;  // seconds per record: does nothing; relu of 16 numbers
+  Figure replay_empty, replay_small;  // seconds per record: an empty one; relu of 16 numbers
   std::vector<FirstTouch> first_touch;
   std::vector<CoreToCore> core_to_core;
   Disk disk;
@@ -122,17 +123,17 @@ struct ProbeOptions {
   std::string version;
 };
 
-/// Throws Error when not even the smallest working set can be allocated.
+/// Throws Error if even the smallest working set cannot be allocated.
 Probe run_probe(const ProbeOptions& options, const OnProgress& progress = {});
 
 /// Best rates of one instruction set and thread count; of one GPU.
 Roofs roofs_of(const Probe& probe, const std::string& isa, int threads);
 Roofs roofs_of(const Gpu& gpu);
-/// Bytes of L2 that a sweep finds again in the next one, at most: less than its size where one half keeps copies of
-/// what the other holds. Its size where the stairs were not measured.
+/// Most bytes of L2 that a sweep finds again in the next one: less than its size if one half keeps copies of
+/// the other half. Its size if the stairs were not measured.
 double kept_by_l2(const Gpu& gpu);
 
-/// What text, JSON and picture say of a quick probe.
+/// The remark about a quick probe in text, JSON and picture.
 inline constexpr const char* kQuickCaveat =
     "made with --quick: few rounds of small pieces; for figures to quote, run hpcdl probe without it";
 nlohmann::ordered_json to_json(const Probe& probe);

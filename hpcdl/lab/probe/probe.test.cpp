@@ -85,7 +85,7 @@ TEST(rounds, take_every_quantity_in_turn_and_do_not_count_the_first) {
   EXPECT_FALSE(refused.measured());
 }
 
-TEST(rate, counts_the_work_it_was_told_and_warms_up_before_each_sample) {
+TEST(rate, counts_the_reported_work_and_warms_up_before_each_sample) {
   std::vector<std::int64_t> calls;
   Rate rate(
       [&](std::int64_t n) {
@@ -208,7 +208,7 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   EXPECT_EQ(r.cache_bytes, 5e7);
 }
 
-TEST(probe, what_l2_keeps_is_what_a_sweep_finds_again) {
+TEST(probe, l2_keeps_what_a_repeated_sweep_finds) {
   Gpu g;
   g.l2_bytes = 60e6;
   g.bandwidth = {{"memory", "read", 1e9, figure(4e12)}, {"L2", "read", 2e7, figure(8e12)}};
@@ -237,7 +237,7 @@ TEST(probe, text_is_a_table_that_fits) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
 }
 
-TEST(probe, the_picture_names_its_levels_and_escapes_what_it_is_told) {
+TEST(probe, the_picture_names_its_levels_and_escapes_names) {
   const auto svg = to_svg(example());
   EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
   for (const char* part :
@@ -270,7 +270,7 @@ TEST(probe, no_line_of_the_picture_runs_through_the_names_of_the_levels) {
   }
 }
 
-TEST(disk, is_measured_in_a_file_that_leaves_nothing_behind) {
+TEST(disk, is_measured_in_a_file_that_is_removed) {
   const io::TempFolder tmp;
   const auto d = probe_disk(tmp.path(), 8 * kMiB, 0, {});
   EXPECT_EQ(d.write.rounds, 2) << d.note;

@@ -22,7 +22,7 @@ struct Effort {
   double seconds;   // of all rounds
   double sample;    // seconds
   int stairs_per_octave;
-  double stairs_bytes;  // the largest step, a step being swept as a whole
+  double stairs_bytes;  // the largest step; a step is always swept as a whole
   std::int64_t disk_bytes;
   double disk_seconds;
 };
@@ -71,7 +71,8 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
   Rounds rounds;
   add_core_to_core(rounds, p.core_to_core);
   const Bound bound(pools);
-  add_latency(rounds, p.machine, p.latency, effort.sample);  // first: what follows drives its chains out of the caches
+  add_latency(rounds, p.machine, p.latency,
+              effort.sample);  // first, because the others evict its chains from the caches
   SweepMemory memory(*pools.back(), bytes);
   add_sweeps(rounds, p.bandwidth, pools, memory, effort.sample, true);
   add_sweeps(rounds, p.stairs, pools, memory, effort.sample / 2, false);

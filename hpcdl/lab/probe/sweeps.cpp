@@ -24,8 +24,8 @@ std::int64_t operands(cpu::Sweep s) {
 }
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// A cycle in random order (Sattolo's algorithm) through every cache line of `bytes`, or through kChain of them, spread
-/// evenly: more than a probe ever follows.
+/// A cycle in random order (Sattolo's algorithm) through every cache line of `bytes`, or through kChain of them, evenly
+/// spread: more than a probe ever follows.
 Buffer chain(std::int64_t bytes) {
   constexpr std::int64_t kChain = std::int64_t{1} << 20;
   Buffer b(bytes);
@@ -55,7 +55,7 @@ std::string_view sweep_name(cpu::Sweep s) {
 SweepMemory::SweepMemory(Pool& pool, std::int64_t bytes)
     : buffer_(round_up(bytes, kPage) + pool.threads() * (kSlack + kPage)),
       moved_(static_cast<std::size_t>(pool.threads()) * 8) {
-  // Memory that was never written is one shared page of zeros: reading it would measure the cache.
+  // Unwritten memory is one shared page of zeros: reading it would measure the cache.
   auto* x = reinterpret_cast<float*>(buffer_.data());
   const std::int64_t n = buffer_.bytes() / 4, threads = pool.threads();
   pool.run_on_each_thread([&](int t) { std::fill(x + n * t / threads, x + n * (t + 1) / threads, 1.0f); });
@@ -77,7 +77,7 @@ double SweepMemory::walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thr
   return moved;
 }
 
-/// Operand i of a thread lies `part` behind the one before; `offset` into each.
+/// Operands of a thread lie `part` apart; `offset`: position within each.
 double SweepMemory::run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes,
                         std::int64_t repeats) {
   const std::int64_t stride = buffer_.bytes() / pool.threads() / kPage * kPage;
@@ -173,7 +173,7 @@ void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency
         seconds,
         l.level == "memory"
             ? 256
-            : memory->bytes() / 64 / 64);  // there, what translates addresses is warm and the data is not
+            : memory->bytes() / 64 / 64);  // there, the translation of addresses is warm, but the data are not
     rounds.add(l.level + " load", l.seconds, [rate]() mutable { return 1 / rate(); });
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Bandwidth and load latency of every level of the memory.
+// Bandwidth and load latency of every level of memory.
 
 #include <span>
 
@@ -9,15 +9,17 @@
 
 namespace hpcdl::lab {
 
-/// Memory that several threads sweep over, each in its own part.
+/// Memory that several threads sweep, each in its own part.
 class SweepMemory {
  public:
-  /// Room for `bytes` of working set split over any pool of up to `pool.threads()`; touched by the threads of `pool`.
+  /// Memory for a working set of `bytes`, split over any pool of up to `pool.threads()`; touched by the threads of
+  /// `pool`.
   SweepMemory(Pool& pool, std::int64_t bytes);
   /// Bytes moved by all threads, each with `bytes_per_thread` of working set (rounded down to whole vectors).
   double sweep(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t repeats);
-  /// The same over `windows` of some MiB of that working set, each behind the last: before one comes again, all others
-  /// have passed through the caches. Where these hold hundreds of MiB, sweeps over several times as much take seconds.
+  /// The same over `windows` of some MiB of that working set, one after the other: before one is repeated, all others
+  /// have passed through the caches. If the caches hold hundreds of MiB, sweeps over several times that size would take
+  /// seconds.
   double walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t windows);
   std::span<float> floats() const {
     return {reinterpret_cast<float*>(buffer_.data()), static_cast<std::size_t>(buffer_.bytes()) / sizeof(float)};
@@ -32,11 +34,11 @@ class SweepMemory {
   std::vector<double> moved_;
 };
 
-/// Threads that share one cache of this level when `threads` of them run.
+/// Number of threads that share one cache of this level if `threads` run.
 int sharers(const CacheLevel& level, int threads);
-/// A working set for each of `threads` that stays within level `i` and outgrows the one before.
+/// A working set for each of `threads` that fits into level `i` and exceeds the previous level.
 std::int64_t bytes_within(const std::vector<CacheLevel>& caches, std::size_t i, int threads);
-/// The same for memory: well more than all caches hold, as far as a quarter of the free memory goes.
+/// The same for memory: much more than all caches hold, but at most a quarter of the free memory.
 std::int64_t bytes_beyond(const Machine& machine, int threads);
 
 /// Fills `bandwidth` with every level and sweep for these threads; add_sweeps() has them measured.
@@ -44,8 +46,8 @@ void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>&
 /// Working sets of all sizes, of up to `most` bytes in all threads.
 void list_stairs(const Machine& machine, int threads, int per_octave, double most, std::vector<Bandwidth>& stairs);
 
-/// `list`, `pools` (by thread count) and `memory` must outlive the rounds. `walk`: what is called memory is walked
-/// through, not swept.
+/// `list`, `pools` (by thread count) and `memory` must outlive the rounds. `walk`: level "memory" is walked
+/// in windows, not swept.
 void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory,
                 double seconds, bool walk);
 void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency>& list, double seconds);

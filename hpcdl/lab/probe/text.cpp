@@ -11,7 +11,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-/// Three digits that count: 1860, 385, 48.2, 1.03.
+/// Three significant digits: 1860, 385, 48.2, 1.03.
 std::string digits(double x) {
   return x >= 99.95 ? fmt::format("{:.0f}", x) : x >= 9.995 ? fmt::format("{:.1f}", x) : fmt::format("{:.2f}", x);
 }
@@ -26,7 +26,7 @@ std::string time(const Figure& f) {
 
 std::string threads(int n) { return fmt::format("{} thread{}", n, n == 1 ? "" : "s"); }
 
-/// A heading, what the columns are, and rows of a label, a quantity and numbers.
+/// A heading, names of columns, and rows of a label, a quantity and numbers.
 class Table {
  public:
   Table(std::string title, Cells columns, std::string last = "spread") : columns_(std::move(columns)) {

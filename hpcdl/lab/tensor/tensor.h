@@ -1,6 +1,6 @@
 #pragma once
-// Schemes of tensor parallelism beside each other on the same ranks: bytes between ranks, counted and as the records declare, time
-// and memory of a step.
+// Compares schemes of tensor parallelism on the same ranks: bytes between ranks, counted and as declared by the
+// records, time and memory of a step.
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -15,7 +15,7 @@ namespace hpcdl::lab {
 
 struct TensorOptions {
   std::int64_t batch = 4;
-  int rounds = 3;  // measured steps of each scheme, behind one that is not
+  int rounds = 3;  // measured steps of each scheme, after one that is not measured
   DType compute = DType::f32;
   Device device = {};  // of this rank
 };

@@ -17,7 +17,7 @@ std::string words(const AttentionShape& s) {
                      s.keys == s.queries ? "" : fmt::format(" keys {}", s.keys), s.causal ? " causal" : "");
 }
 
-/// The reference is the kernels of plain f32 sums, which op specs hold against loops in double.
+/// The reference is the kernels with plain f32 sums, which op specs compare with loops in double.
 class AttentionTunable : public Tunable {
  public:
   AttentionTunable(Bench& bench, const AttentionShape& s)
@@ -64,7 +64,7 @@ class AttentionTunable : public Tunable {
     for (const auto& c : all) list.push_back({c.id, std::string(c.name)});
     return list;
   }
-  /// A result's places, and what the plain kernel wrote there.
+  /// Positions of a result, and the values that the plain kernel wrote there.
   struct Wants {
     std::vector<Sample> at;
     std::vector<double> value;
@@ -78,9 +78,9 @@ class AttentionTunable : public Tunable {
     w.value = got(t, w.at);
     return w;
   }
-  /// Probabilities that a kernel rounds to 16 bits before it sums are off by half a unit in the last place each, and
-  /// sum up to 1; their gradients likewise. In f32 tensor cores cut each of three sums for 8 terms by up to 2^-23 of
-  /// what there is so far, half of the whole on average.
+  /// If a kernel rounds probabilities to 16 bits before it sums them, each has an error of half a unit in the last
+  /// place, and they sum to 1; the same holds for their gradients. In f32, tensor cores truncate each of three sums
+  /// every 8 terms by up to 2^-23 of the partial sum, which is half of the sum on average.
   std::string difference(const char* what, const OwnedTensor& t, const Wants& want) const {
     const auto now = got(t, want.at);
     double off = 0, size = 0;
@@ -89,9 +89,11 @@ class AttentionTunable : public Tunable {
     const auto terms = static_cast<double>(std::max(shape_.keys, shape_.queries * shape_.heads / shape_.kv_heads));
     const double error = std::sqrt(off / size),
                  allowed = t.tensor.dtype() == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype);
-    return error <= allowed ? ""
-                            : fmt::format("{} differs from the plain kernel's by {:.2g} of its size, {:.2g} is allowed",
-                                          what, error, allowed);
+    return error <= allowed
+               ? ""
+               : fmt::format(
+                     "{} differs from that of the plain kernel by {:.2g} of its size, but only {:.2g} is allowed", what,
+                     error, allowed);
   }
 
   Bench& bench_;

@@ -5,14 +5,14 @@
 
 namespace hpcdl::lab::tune {
 
-/// What a call looks like without its memory.
+/// A call without its memory.
 struct AttentionShape {
   std::int64_t batch, queries, keys, heads, kv_heads, width;
   bool causal, aligned;  // aligned: all operands at multiples of 16 bytes
   DType dtype;
   float scale;
   bool backward = false;
-  bool atomic = false;  // sums of gradients may be added up in any order
+  bool atomic = false;  // gradients may be summed in any order
   std::string_view op() const { return backward ? "attention_backward" : "attention"; }
 };
 AttentionShape shape_of(const cuda::Attend& c);

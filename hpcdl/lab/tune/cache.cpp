@@ -22,7 +22,7 @@ constexpr std::int64_t kLimit = 16 << 20;
 
 double time_of(const Json& j, const char* key) {
   const double s = j.at(key).get<double>();
-  require(std::isfinite(s) && s >= 0 && s < 1e6, "tune", "{} is {}: expected seconds from 0 on", key, s);
+  require(std::isfinite(s) && s >= 0 && s < 1e6, "tune", "{} is {}: expected seconds of at least 0", key, s);
   return s;
 }
 
@@ -126,10 +126,10 @@ Cache read_cache(const std::filesystem::path& file, const Identity& identity) {
     auto cache = parse_cache(io::read_file(file, kLimit), file.string());
     if (cache.identity == identity) return cache;
     none.warning =
-        fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices are ignored here and made again",
+        fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices are ignored here and measured again",
                     file.string(), cache.identity.device, cache.identity.driver, cache.identity.version);
   } catch (const Error& e) {
-    none.warning = fmt::format("{}; the file is damaged: its choices are ignored and made again", e.what());
+    none.warning = fmt::format("{}; the file is damaged: its choices are ignored and measured again", e.what());
   }
   return none;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Choices on disk: one JSON file for each GPU, driver and version, written aside, synced and renamed.
+// Choices on disk: one JSON file for each GPU, driver and version, written to a temporary file, synced and renamed.
 
 #include <filesystem>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace hpcdl::lab::tune {
 
-/// Choices of one are no choices of another.
+/// Choices hold only for the same hardware and software.
 struct Identity {
   std::string device, driver, version;  // "NVIDIA H200", "580.95", version and build of hpcdl
   bool operator==(const Identity&) const = default;
@@ -17,7 +17,7 @@ struct Identity {
 
 struct Entry {
   Key key;
-  std::string dtype, shape;  // of the call that was tuned
+  std::string dtype, shape;  // the key of the tuned call
   int id = -1;
   std::string candidate;  // its name
   double seconds = 0, built_in_seconds = 0;
@@ -28,7 +28,7 @@ Entry entry_of(const Outcome& o);
 struct Cache {
   Identity identity;
   std::vector<Entry> entries;  // one for each key
-  std::string warning = {};    // of reading: why the file counts for nothing
+  std::string warning = {};    // why the file was ignored
   const Entry* find(const Key& key) const;
   /// Replaces the entry of the same key.
   void put(Entry e);
@@ -37,13 +37,13 @@ struct Cache {
 
 /// $XDG_CACHE_HOME/hpcdl/tune/DEVICE-driver-DRIVER-VERSION.json, or the same under ~/.cache.
 std::filesystem::path cache_file(const Identity& identity);
-/// No entries when there is no file; no entries and a warning when it is damaged or another GPU's.
+/// No entries if there is no file; no entries and a warning if it is damaged or belongs to another GPU.
 Cache read_cache(const std::filesystem::path& file, const Identity& identity);
-/// Throws Error when the file cannot be written.
+/// Throws Error if the file cannot be written.
 void write_cache(const std::filesystem::path& file, const Cache& cache);
 
 std::string to_text(const Cache& cache);
-/// Throws Error; `where` names the source in it.
+/// Throws Error that names `where` as the source.
 Cache parse_cache(const std::string& text, const std::string& where);
 
 }  // namespace hpcdl::lab::tune

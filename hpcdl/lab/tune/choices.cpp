@@ -27,7 +27,7 @@ std::uint64_t hash_of(std::string_view op, std::span<const std::int64_t> fields)
 
 void adopt(const std::map<Key, int>& choices) {
   static std::mutex mutex;
-  static std::vector<std::unique_ptr<const Table>> all;  // a launch may still be reading the one before
+  static std::vector<std::unique_ptr<const Table>> all;  // a launch may still be reading the previous one
   Table table;
   for (const auto& [key, id] : choices) table.emplace(hash_of(key.op, key.fields), id);
   const std::lock_guard lock(mutex);

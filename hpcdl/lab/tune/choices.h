@@ -1,5 +1,5 @@
 #pragma once
-// What was chosen for which shape. Looked up at every launch: no text, no file, no lock.
+// The choice for each shape. Looked up at every launch, so without text, file or lock.
 
 #include <compare>
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace hpcdl::lab::tune {
 
-/// The largest size of v's bucket. Sizes of one bucket share a choice: up to 16 each its own, above that those with the
-/// same next number of four leading bits (at most an eighth apart).
+/// The largest size of v's bucket. Sizes of one bucket share a choice: up to 16 each size has its own bucket, above
+/// that those with the same next number of four leading bits (at most an eighth apart).
 constexpr std::int64_t bucket(std::int64_t v) {
   int shift = 0;
   while ((v >> shift) >= 16) ++shift;
   return ((v + (std::int64_t{1} << shift) - 1) >> shift) << shift;
 }
 
-/// An op and what of a call decides about the candidates: sizes in buckets, types, parts of the epilogue.
+/// An op and the properties of a call that determine the candidates: sizes in buckets, types, parts of the epilogue.
 struct Key {
   std::string op;
   std::vector<std::int64_t> fields;
@@ -28,9 +28,9 @@ struct Key {
 
 std::uint64_t hash_of(std::string_view op, std::span<const std::int64_t> fields);
 
-/// The choices of this process, all of them at once: never while something is queued that should repeat its bits.
+/// Replaces all choices of this process: never while queued work must repeat its bits.
 void adopt(const std::map<Key, int>& choices);
-/// The candidate chosen for it, or -1.
+/// The chosen candidate, or -1.
 int chosen(std::string_view op, std::span<const std::int64_t> fields);
 
 }  // namespace hpcdl::lab::tune

@@ -22,7 +22,7 @@ std::string words(const cuda::Conv& c) {
   return text;
 }
 
-/// The reference is our own kernel with a f32 result, which tests hold against loops in double.
+/// The reference is our own kernel with a f32 result, which tests compare with loops in double.
 class ConvTunable : public Tunable {
  public:
   ConvTunable(Bench& bench, const cuda::Conv& c) : bench_(bench), conv_(c), fields_(fields_of(c)) {
@@ -67,13 +67,13 @@ class ConvTunable : public Tunable {
     return list;
   }
   int built_in() override {
-    cuda::set_conv_chooser(nullptr);  // the choice without ours
+    cuda::set_conv_chooser(nullptr);  // the built-in choice
     const int id = cuda::conv_choice(bench_.stream, conv_);
     follow_choices();
     return id;
   }
   std::string verify(int id) override {
-    const int poison = conv_.accumulate ? 0 : 0xff;  // what is added up begins at 0
+    const int poison = conv_.accumulate ? 0 : 0xff;  // sums start at 0
     cuda::check(cudaMemsetAsync(conv_.out, poison, static_cast<std::size_t>(memory_.back().tensor.bytes()),
                                 cuda::queue(bench_.stream)),
                 "poison");
@@ -86,8 +86,9 @@ class ConvTunable : public Tunable {
                  allowed = conv_.out_dtype == DType::f32 ? 1e-5 : 4 * half_ulp(conv_.out_dtype);
     return error <= allowed
                ? ""
-               : fmt::format("differs from our kernel's f32 sums by {:.2g} of their size, {:.2g} is allowed", error,
-                             allowed);
+               : fmt::format(
+                     "differs from the f32 sums of our own kernel by {:.2g} of their size, but only {:.2g} is allowed",
+                     error, allowed);
   }
   double seconds(int id) override {
     return bench_.cold([&] { cuda::conv_with(bench_.stream, conv_, id); });
@@ -98,7 +99,7 @@ class ConvTunable : public Tunable {
   cuda::Conv conv_;
   std::array<std::int64_t, 14> fields_;
   std::int64_t size_ = 0, cols_ = 0;
-  std::vector<OwnedTensor> memory_;  // the last: the result
+  std::vector<OwnedTensor> memory_;  // the last one is the result
   std::vector<Sample> at_;
   std::vector<double> want_;
 };

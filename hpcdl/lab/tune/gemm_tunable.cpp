@@ -22,7 +22,7 @@ std::string words(const cuda::Gemm& g) {
   return text;
 }
 
-/// Alignment as copy engines and wide stores see it.
+/// The alignment that matters for copy engines and wide stores.
 bool wide(const void* p, std::int64_t ld, std::int64_t batch_stride, DType d) {
   return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld * dtype_bytes(d) % 16 == 0 &&
          batch_stride * dtype_bytes(d) % 16 == 0;
@@ -75,7 +75,7 @@ class GemmTunable : public Tunable {
     return list;
   }
   int built_in() override {
-    cuda::set_gemm_chooser(nullptr);  // the choice without ours
+    cuda::set_gemm_chooser(nullptr);  // the built-in choice
     const int id = cuda::gemm_choice(bench_.stream, g_);
     follow_choices();
     return id;
@@ -98,7 +98,7 @@ class GemmTunable : public Tunable {
   Bench& bench_;
   cuda::Gemm g_;
   std::array<std::int64_t, 19> fields_;
-  std::vector<OwnedTensor> memory_;  // the last: D
+  std::vector<OwnedTensor> memory_;  // the last one is D
   OwnedTensor before_;
   std::vector<Sample> at_;
   Wanted want_;

@@ -20,7 +20,7 @@ namespace hpcdl::lab::tune {
 
 namespace {
 
-/// Ops that ask for a choice.
+/// Ops that look up a choice.
 constexpr std::string_view kAsking[] = {"int4_linear", "attention", "linear", "matmul", "mlp", "lm_head", "conv2d"};
 
 std::mutex mutex;
@@ -51,7 +51,7 @@ int choose_conv(Stream&, const cuda::Conv& c) {
   return chosen("conv2d", fields);
 }
 
-/// With one query, or out of a cache, there is one kernel that fits.
+/// With one query, or with a cache, there is only one kernel.
 template <class Call> int choose_attention(const Call& c) {
   if (c.args.cached || c.q[1] == 1) return -1;
   const auto shape = shape_of(c);

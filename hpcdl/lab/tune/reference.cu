@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(256) fill(void* to, DType dtype, std::int64_t 
   for (std::int64_t i = std::int64_t{blockIdx.x} * 256 + threadIdx.x; i < n; i += std::int64_t{gridDim.x} * 256) {
     const std::uint64_t r = mixed(seed * 0x10001 + static_cast<std::uint64_t>(i));
     if (dtype == DType::u8 || dtype == DType::i8) static_cast<std::uint8_t*>(to)[i] = static_cast<std::uint8_t>(r);
-    // The sum of four uniform numbers: near enough to a normal one of unit variance.
+    // The sum of four uniform numbers: close to a normal one of unit variance.
     else
       cuda::put(to, dtype, i,
                 (static_cast<float>(r & 0xffff) + static_cast<float>(r >> 16 & 0xffff) +
@@ -50,7 +50,7 @@ __device__ double rounded(const void* p, DType stored, DType compute, std::int64
                                                      : v);
 }
 
-/// A warp forms D[batch, row, col] as device_gemm.h defines it.
+/// A warp computes D[batch, row, col] as defined in device_gemm.h.
 __global__ void __launch_bounds__(kWarps* kWarp)
     gemm_elements(double* value, double* size, const Sample* at, std::int64_t n, Gemm g) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -89,7 +89,7 @@ struct Int4Operands {
   bool exact;
 };
 
-/// A warp forms y[row, col]; inputs are rounded as int4_linear.h defines them.
+/// A warp computes y[row, col]; inputs are rounded as defined in int4_linear.h.
 __global__ void __launch_bounds__(kWarps* kWarp)
     int4_elements(double* value, double* size, const Sample* at, std::int64_t n, Int4Operands o) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (lane == 0) value[i] = sum, size[i] = terms;
 }
 
-/// n numbers on the device, and back.
+/// Copies n numbers to the device, and back.
 struct Doubles {
   OwnedTensor there;
   Doubles(Stream& s, std::size_t n) : there({{static_cast<std::int64_t>(n) * 2}, DType::f32}, s.device()) {}

@@ -47,7 +47,7 @@ Report Session::tune(const Wishes& wishes, const Budget& budget, bool anew) {
       auto outcome = tune::tune(*wish.make(bench), budget);
       if (outcome.complete) cache_.put(entry_of(outcome));
       report.outcomes.push_back(std::move(outcome));
-    } catch (const Error& e) {  // most likely no memory for the operands
+    } catch (const Error& e) {  // probably not enough memory for the operands
       report.skipped.push_back(fmt::format("{}: {}", wish.text, e.what()));
     }
   }

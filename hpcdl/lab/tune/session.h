@@ -1,5 +1,5 @@
 #pragma once
-// Tuning as a whole: what is remembered, what is missing, what it came to.
+// A tuning session: remembered choices, missing choices, results.
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -7,27 +7,28 @@
 
 namespace hpcdl::lab::tune {
 
-/// off: the choices built in. cached: what is remembered, nothing is measured. full: what is missing is measured first.
+/// off: built-in choices. cached: remembered choices, nothing is measured. full: missing choices are measured first.
 enum class Mode : std::uint8_t { off, cached, full };
 /// Throws UsageError.
 Mode mode_from_name(std::string_view name);
 
 struct Report {
   std::vector<Outcome> outcomes;     // of this session
-  std::vector<std::string> skipped;  // why something wished for was not tuned
-  int remembered = 0;                // wishes that the file answered
+  std::vector<std::string> skipped;  // why a wish was not tuned
+  int remembered = 0;                // wishes that were in the file
 };
 
-/// On one GPU; none of it may run in the middle of a step.
+/// For one GPU; must not be used during a step.
 class Session {
  public:
-  /// Reads the file and adopts its choices. `say` gets a line for people: of a damaged file, of what is being tuned.
+  /// Reads the file and adopts its choices. `say` is called with lines for people: about a damaged file, about
+  /// progress.
   Session(Device device, Pool& pool, Mode mode, const std::string& version, std::function<void(std::string_view)> say);
 
-  /// Tunes what of `wishes` is not remembered (everything, where `anew`), within the budget, adopts the choices and
-  /// writes the file. A file that cannot be written is said, and no error.
+  /// Tunes the `wishes` that are not remembered (all of them if `anew`), within the budget, adopts the choices and
+  /// writes the file. A file that cannot be written is reported, but is not an error.
   Report tune(const Wishes& wishes, const Budget& budget, bool anew = false);
-  /// mode full: tune() of what the programs ask for; else nothing.
+  /// In mode full: tune() for the programs; otherwise nothing.
   Report prepare(const std::vector<const Instance*>& programs, double seconds);
 
   const Cache& cache() const { return cache_; }
@@ -44,9 +45,9 @@ class Session {
   Cache cache_;
 };
 
-/// Least seconds for some work on this GPU; null, or 0: not known.
+/// The shortest possible time in seconds for some work on this GPU; null, or 0: not known.
 using LightOf = std::function<double(const Work&)>;
-/// The table that a choice was made from.
+/// The table of candidates of a choice.
 std::string to_text(const Outcome& o, const LightOf& light);
 nlohmann::ordered_json to_json(const Outcome& o, const LightOf& light);
 

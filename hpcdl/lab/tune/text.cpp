@@ -40,7 +40,7 @@ std::string to_text(const Outcome& o, const LightOf& light) {
                         share_of(o, t, light), note);
   }
   if (!o.complete)
-    text += "  the time for tuning ended before every candidate had its turn: nothing is changed or remembered\n";
+    text += "  the time for tuning ended before every candidate was measured: nothing is changed or remembered\n";
   return text;
 }
 

@@ -15,7 +15,7 @@ std::string problem_of(Tunable& what, int id) try { return what.verify(id); } ca
   return e.what();
 }
 
-/// One run; infinite when it throws.
+/// Seconds of one run; infinite if it throws.
 struct Sampled {
   Timed* timed;
   std::vector<double> seconds;
@@ -35,7 +35,7 @@ double best_of(const std::vector<Sampled>& all) {
   return best;
 }
 
-/// The built-in candidate first: when time ends early, it has been measured.
+/// The built-in candidate first, so that it has been measured if time ends early.
 void put_first(std::vector<Candidate>& list, int id) {
   std::stable_partition(list.begin(), list.end(), [&](const Candidate& c) { return c.id == id; });
 }

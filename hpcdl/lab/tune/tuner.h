@@ -1,5 +1,5 @@
 #pragma once
-// Picks among candidates by measurement: every one is checked against a reference before it is timed.
+// Chooses among candidates by measurement: each is checked against a reference before it is timed.
 
 #include <functional>
 #include <string>
@@ -16,7 +16,7 @@ struct Candidate {
   std::string name;
 };
 
-/// One thing to choose: an op at one shape, with operands to run it on.
+/// One choice: an op at one shape, with operands to run it.
 class Tunable {
  public:
   virtual ~Tunable() = default;
@@ -25,9 +25,9 @@ class Tunable {
   virtual std::string shape() const = 0;  // for people: "4096x4096x4096 +bias gelu"
   virtual Work work() const = 0;
   virtual std::vector<Candidate> candidates() = 0;
-  /// The id that is taken without a choice.
+  /// The id of the built-in choice.
   virtual int built_in() = 0;
-  /// Runs a candidate on poisoned outputs and compares with the reference: what is wrong, or nothing.
+  /// Runs a candidate on poisoned outputs and compares with the reference: returns what is wrong, or nothing.
   virtual std::string verify(int id) = 0;
   /// Seconds of one run whose operands come from memory.
   virtual double seconds(int id) = 0;
@@ -35,7 +35,7 @@ class Tunable {
 
 struct Timed {
   Candidate candidate;
-  std::string problem = {};  // of verification; a candidate with one is not timed and never chosen
+  std::string problem = {};  // error of the check; a candidate with an error is not timed and never chosen
   double seconds = 0;        // median; 0: not timed
   int runs = 0;
 };
@@ -46,7 +46,7 @@ struct Outcome {
   Work work;
   std::vector<Timed> table = {};  // the fastest first, then those that were not timed
   int chosen = -1, built_in = -1;
-  bool complete = false;  // false: the budget ended before every candidate had its turn; nothing is remembered
+  bool complete = false;  // false: the budget ended before every candidate was measured; nothing is remembered
   const Timed* find(int id) const;
 };
 
@@ -56,11 +56,11 @@ struct Budget {
   double end = 0;
   bool over() const { return now() >= end; }
 };
-/// From now on.
+/// Starts the budget now.
 Budget budget_of(double seconds);
 
-/// Candidates that come within a quarter of the best after one run each run in turns until each has `rounds`; the
-/// lowest median is chosen, but the built-in one where that is within 2 %. A candidate that throws is not right.
+/// After one run of each, candidates within a quarter of the best run in turns until each has `rounds`; the
+/// lowest median is chosen, or the built-in one if it is within 2 %. A candidate that throws is wrong.
 Outcome tune(Tunable& what, const Budget& budget, int rounds = 9);
 
 }  // namespace hpcdl::lab::tune

@@ -1,4 +1,4 @@
-// Which cases make a stage.
+// The cases of each stage.
 
 #include <fmt/format.h>
 
@@ -40,14 +40,14 @@ void stability(Maker& m, DType t) {
   for (Pattern p : m.contract.patterns)
     for (int place = 0; place < (p >= Pattern::nan ? 3 : 1); ++place)
       for (int v = 0; v < m.contract.variants; ++v) {
-        // Once with tails everywhere, once with whole vectors: a kernel may be written for these only.
+        // Once with tails everywhere, once with whole vectors: a kernel may support only these.
         for (const Dims* size : {&m.contract.typical, &m.contract.shapes[0]}) {
           if (size != &m.contract.typical && place != 1 && p >= Pattern::nan) continue;
           Case& c = m.add(Check::plain, t, *size, v);
           c.pattern = p, c.place = place;
         }
       }
-  // Long sums of one sign, where a short accumulator stands still.
+  // Long sums of one sign, in which a short accumulator stops growing.
   for (int v = 0; v < m.contract.variants; ++v)
     m.add(Check::plain, t, m.contract.shapes[m.contract.shapes.size() - 2], v).pattern = Pattern::positive;
 }
@@ -64,7 +64,7 @@ void determinism(Maker& m, DType t) {
   }
 }
 
-/// A size near a multiple of what kernels are tiled by.
+/// A size near a multiple of usual tiles.
 std::int64_t near_a_tile(const Dim& d, const Rng& rng, std::uint64_t at) {
   constexpr std::int64_t tiles[] = {1, 4, 8, 16, 32, 64, 128, 256};
   const auto tile = tiles[rng.below(at, std::size(tiles))];
@@ -104,7 +104,7 @@ std::string_view stage_name(Stage s) { return kNames[static_cast<int>(s)]; }
 Stage stage_from_name(std::string_view name) {
   for (int i = 0; i < kStages; ++i)
     if (kNames[i] == name) return static_cast<Stage>(i);
-  fail_usage("verify", "no stage is called \"{}\"{}: they are {}", name,
+  fail_usage("verify", "unknown stage \"{}\"{}: expected one of {}", name,
              io::did_you_mean(name, {std::begin(kNames), std::end(kNames)}), fmt::join(kNames, ", "));
 }
 

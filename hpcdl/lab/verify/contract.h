@@ -1,6 +1,6 @@
 #pragma once
-// The contracts by name: what kernels under test know of them (kernel_abi.h); ours and anybody else's are held to the
-// same ones.
+// The contracts by name, as kernels under test know them (kernel_abi.h); our kernels and those of others are checked by
+// the same contracts.
 
 #include "hpcdl/ops/contract.h"
 
@@ -19,7 +19,7 @@ using contract::Values;
 
 std::string_view pattern_name(Pattern p);
 
-/// All, in the order of reports.
+/// All contracts, in the order of reports.
 const std::vector<Contract>& contracts();
 /// Throws UsageError with the nearest name.
 const Contract& find_contract(std::string_view name);

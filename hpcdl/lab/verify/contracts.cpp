@@ -70,7 +70,7 @@ const Contract& find_contract(std::string_view name) {
     if (c.name == name) return c;
     names.emplace_back(c.name);
   }
-  fail_usage("verify", "no contract is called \"{}\"{}; hpcdl verify --contracts lists all", name,
+  fail_usage("verify", "unknown contract \"{}\"{}; hpcdl verify --contracts lists all", name,
              io::did_you_mean(name, names));
 }
 

@@ -22,13 +22,14 @@ using cuda::check;
 class OnGpu : public GpuSide {
  public:
   OnGpu() {
-    require(cuda_devices() > 0, "verify", "no GPU here, or no driver for it: hpcdl doctor says what is missing");
+    require(cuda_devices() > 0, "verify",
+            "expected a GPU with a driver, found none: hpcdl doctor says what is missing");
     check(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "cudaStreamCreate");
     grow(kLeast);
   }
   void reset(std::size_t bytes) override {
     placed_.clear();
-    if (4 * bytes + kLeast / 2 > capacity_) grow(4 * bytes + kLeast);  // workspaces come on top
+    if (4 * bytes + kLeast / 2 > capacity_) grow(4 * bytes + kLeast);  // workspaces are added to this
     check(cudaMemsetAsync(arena_, 0xff, std::min(capacity_, used_ + kMargin), queue_), "cudaMemset");
     used_ = kMargin;
   }
@@ -37,11 +38,11 @@ class OnGpu : public GpuSide {
     if (!fresh) return at->second.data;
     const auto zone = static_cast<std::size_t>(b.end() - b.begin());
     const auto before = static_cast<std::size_t>(b.data() - b.begin());
-    // The operand lies at the same place of a cache line as on the host.
+    // The operand has the same offset in a cache line as on the host.
     const std::size_t begin =
         (used_ + before + kLine - 1) / kLine * kLine + reinterpret_cast<std::uintptr_t>(b.data()) % kHostLine - before;
     require(begin + zone + kMargin <= capacity_, "verify",
-            "the workspace of a kernel takes {} bytes, beyond anything its operands explain", b.bytes());
+            "the workspace of a kernel needs {} bytes, much more than its operands explain", b.bytes());
     at->second = {const_cast<std::byte*>(b.begin()), arena_ + begin, arena_ + begin + before, zone};
     used_ = begin + zone + kMargin;
     check(cudaMemcpyAsync(arena_ + begin, b.begin(), zone, cudaMemcpyHostToDevice, queue_), "cudaMemcpy");
@@ -88,7 +89,7 @@ class OnGpu : public GpuSide {
 }  // namespace
 
 GpuSide& GpuSide::here() {
-  static auto& side = *new OnGpu;  // the driver may be gone before static objects are
+  static auto& side = *new OnGpu;  // the driver may be shut down before static objects are destroyed
   return side;
 }
 

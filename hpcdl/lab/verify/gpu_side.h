@@ -1,6 +1,6 @@
 #pragma once
-// The GPU's side of a call: its operands are copied there with their guard zones, and back when the kernel is done, so
-// that everything that is looked at on a CPU can be looked at in the same way.
+// The GPU part of a call: its operands are copied to the GPU with their guard zones, and back after the kernel, so
+// that the same checks as on a CPU can be made.
 
 #include <functional>
 #include <memory>
@@ -12,18 +12,18 @@ namespace hpcdl::lab::verify {
 
 class GpuSide {
  public:
-  /// How faults begin after which nothing more runs in this process.
+  /// Prefix of faults after which nothing can run in this process.
   static constexpr std::string_view kBroken = "on the GPU: ";
-  /// Of this process, made by the first call: a process that has one must not fork. Throws Error without a GPU.
+  /// One per process, made by the first call: a process that has one must not fork. Throws Error without a GPU.
   static GpuSide& here();
   virtual ~GpuSide() = default;
-  /// A new call with blocks of `bytes` in all: nothing is placed any more, and everything reads as NaN.
+  /// Begins a new call with blocks of `bytes` in total: removes all placed blocks, and fills memory with NaN.
   virtual void reset(std::size_t bytes) = 0;
-  /// Where a copy of the block lies, in the same place of a cache line; one copy of a block that is given again.
+  /// Address of a copy of the block, with the same offset in a cache line; a block that is given twice has one copy.
   virtual void* place(const Block& block) = 0;
-  /// Waits, and copies back all that was placed; what went wrong on the GPU, "" if nothing.
+  /// Waits, and copies back all placed blocks; returns what went wrong on the GPU, "" if nothing.
   virtual std::string fetch() = 0;
-  /// Seconds of work that `queue` queues, by the GPU's clock.
+  /// Seconds of the work that `queue` queues, by the GPU's clock.
   virtual double seconds(const std::function<void()>& queue) = 0;
   /// A cudaStream_t.
   virtual void* stream() = 0;

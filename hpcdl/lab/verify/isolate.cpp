@@ -40,7 +40,7 @@ SharedMemory::SharedMemory(std::size_t bytes) {
 
 Child::Child(const std::function<void()>& body, const volatile std::uint64_t* beat, std::chrono::milliseconds patience)
     : beat_(beat), last_(*beat), patience_(patience), since_(std::chrono::steady_clock::now()) {
-  std::fflush(stdout);  // or the child would print it again
+  std::fflush(stdout);  // otherwise the child would print it again
   pid_ = ::fork();
   require(pid_ >= 0, "verify", "cannot start a process for a kernel: {}", std::strerror(errno));
   if (pid_ > 0) return;
@@ -54,7 +54,7 @@ Child::Child(const std::function<void()>& body, const volatile std::uint64_t* be
     *returned_.as<bool>() = true;
   } catch (...) {}
   std::fflush(stdout);
-  ::_exit(*returned_.as<bool>() ? 0 : 1);  // the parent's destructors are not the child's to run
+  ::_exit(*returned_.as<bool>() ? 0 : 1);  // the child must not run the parent's destructors
 }
 
 Child::Child(Child&& o) noexcept

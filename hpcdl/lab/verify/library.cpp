@@ -15,7 +15,7 @@ constexpr std::uint32_t kMost = 512;
 constexpr std::uint32_t kDTypes = HPCDL_TAKES_F32 | HPCDL_TAKES_BF16 | HPCDL_TAKES_F16,
                         kFlags = HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS | HPCDL_BITS_MAY_VARY;
 
-/// What a library says of itself, told by the child that loaded it.
+/// The description of a library, from the child that loaded it.
 struct Listing {
   struct Entry {
     char contract[64], name[128];
@@ -68,7 +68,7 @@ void list(const std::string& path, Listing& l) {
 std::vector<Subject> library_kernels(const std::string& file) {
   namespace fs = std::filesystem;
   require(fs::exists(file), "verify", "{}: no such file", file);
-  const std::string path = fs::absolute(file).string();  // without a slash dlopen would search elsewhere
+  const std::string path = fs::absolute(file).string();  // without a slash dlopen would search other folders
   const SharedMemory memory(sizeof(Listing));
   auto& l = *memory.as<Listing>();
   Child child([&] { list(path, l); }, &l.beat, std::chrono::seconds(20));
@@ -85,12 +85,12 @@ std::vector<Subject> library_kernels(const std::string& file) {
     const auto& e = l.kernels[i];
     require(e.contract[0] && e.name[0] && e.runs && e.dtypes, "verify",
             "{}: kernel {} lacks a contract, a name, dtypes or run", file, i);
-    require(
-        !(e.dtypes & ~kDTypes) && !(e.flags & ~kFlags) &&
-            (e.device_kind == HPCDL_ON_CPU || e.device_kind == HPCDL_ON_CUDA),
-        "verify",
-        "{}: kernel {} ({}) has dtypes {:#x}, flags {:#x} and device_kind {}, of which kernel_abi.h does not know all",
-        file, i, e.name, e.dtypes, e.flags, e.device_kind);
+    require(!(e.dtypes & ~kDTypes) && !(e.flags & ~kFlags) &&
+                (e.device_kind == HPCDL_ON_CPU || e.device_kind == HPCDL_ON_CUDA),
+            "verify",
+            "{}: kernel {} ({}) has dtypes {:#x}, flags {:#x} and device_kind {}, but some of these bits are not "
+            "defined in kernel_abi.h",
+            file, i, e.name, e.dtypes, e.flags, e.device_kind);
     subjects.push_back({e.contract, e.name, e.dtypes, e.flags, e.device_kind, [path, i]() -> const hpcdl_kernel& {
                           std::string error;
                           const auto* table = load(path, &error);

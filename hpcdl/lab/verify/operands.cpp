@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLine = 64;
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
-/// Readable pages between two that are not.
+/// Readable pages between two inaccessible ones.
 std::shared_ptr<void> map_between_guard_pages(std::size_t bytes, std::byte** first, std::size_t* usable) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   *usable = round_up(std::max<std::size_t>(bytes, 1), page);
@@ -35,12 +35,12 @@ std::uint64_t mix(
   return x ^ (x >> 31);
 }
 
-/// Draws of one operand.
+/// Random numbers of one operand.
 struct Draw {
   std::uint64_t key;
   std::uint64_t bits(std::int64_t i) const { return mix(key + static_cast<std::uint64_t>(i) * 0x632be59bd9b4e019u); }
   double uniform(std::int64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1p-53; }
-  /// Sum of four uniforms: close to normal, at most 3.5; one in 61 is six times as large.
+  /// Sum of four uniform numbers: close to normal, at most 3.5; one in 61 is six times as large.
   double normal(std::int64_t i) const {
     const auto b = bits(i);
     const double sum =

@@ -11,8 +11,8 @@ namespace hpcdl::lab::verify {
 
 enum class Placement : std::uint8_t { aligned, misaligned, ends_at_page, begins_at_page };
 
-/// One operand. Guard zones of an input are NaN in every float type, so that reading them shows in the result; those of
-/// an output are not, so that a copy of what lies beyond an input shows, too.
+/// One operand. Guard zones of an input are NaN in every float type, so that reading them changes the result; those of
+/// an output are not, so that a copy of the zone beyond an input is detected, too.
 class Block {
  public:
   static constexpr std::size_t kGuard = 256;
@@ -24,7 +24,7 @@ class Block {
   /// Of the operand and its guard zones.
   const std::byte* begin() const { return begin_; }
   const std::byte* end() const { return end_; }
-  /// "before" or "past the end of" the operand, or nullptr while both guards are as they were.
+  /// "before" or "past the end of" the operand, or nullptr if both guards are unchanged.
   const char* broken_guard() const;
   void fill(unsigned char value) const;
 
@@ -40,11 +40,11 @@ void encode(const Values& v, std::byte* to);
 /// v rounded to its storage type.
 void round_to_storage(Values& v);
 
-/// Inputs of a case; `salt` tells apart several sets of values of one case.
+/// Inputs of a case; `salt` selects one of several sets of values of a case.
 std::vector<Values> make_inputs(const Contract& contract, const Problem& problem, const Case& c,
                                 std::uint64_t salt = 0);
 
-/// What the reference says.
+/// Results of the reference.
 std::vector<Expected> expect(const Contract& contract, const Problem& problem, const std::vector<Values>& in);
 
 /// Tensors of the ABI.

@@ -1,4 +1,4 @@
-// Our ops behind the ABI, so that they are held to the same contracts by the same code as anybody else's kernels.
+// Our ops behind the ABI, so that the same code checks them against the same contracts as other kernels.
 
 #include <deque>
 #include <map>
@@ -46,20 +46,20 @@ Pool& pool_of(int threads) {
   return *p;
 }
 
-/// On a GPU the queue of the call, with parameters of ours behind it.
+/// On a GPU the queue of the call, with our parameters.
 Stream stream_of(const hpcdl_call& c, StepParams* params) {
   if (c.device_kind != HPCDL_ON_CUDA) return Stream(pool_of(c.threads), params);
   const Device device = Device::cuda(c.device_index);
   static const auto& mirror =
-      *new Buffer(sizeof(StepParams), device);  // the driver may be gone before static objects are
+      *new Buffer(sizeof(StepParams), device);  // the driver may be shut down before static objects are destroyed
   Stream s = Stream::borrowed(device, c.stream, pool_of(1), reinterpret_cast<StepParams*>(mirror.data()));
   s.set_params(params);
   s.push_params();
   return s;
 }
 
-/// A call translated: operands in the op's order, scratch last. Auxiliary outputs that the op needs lie in the
-/// workspace, too, where `aux` says, in front of the scratch.
+/// A translated call: operands in the order of the op, scratch last. Auxiliary outputs that the op needs lie in the
+/// workspace, too, at the offsets in `aux`, before the scratch.
 struct Translated {
   const OpInfo& op;
   const void* args;
@@ -217,7 +217,7 @@ int adamw_on_gpu(const hpcdl_call* c) {
 }
 #endif
 
-/// Lives as long as the program: subjects point into it.
+/// Lives as long as the process, because subjects point into it.
 struct Registry {
   std::deque<OwnKernel> kernels;
   std::deque<hpcdl_kernel> table;

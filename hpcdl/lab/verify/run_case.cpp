@@ -24,9 +24,9 @@ template <class... A> [[noreturn]] void wrong(fmt::format_string<A...> f, A&&...
 }
 
 constexpr unsigned char kNan = 0xff, kFinite = 0x43;  // poisons: NaN, and 195.26 (f32) or 195 (bf16)
-constexpr double kMargin = 1.25;                      // how far roofs and clocks may be off
+constexpr double kMargin = 1.25;                      // error of roofs and clocks
 constexpr int kSecondLooks =
-    6;  // at the roofs, each beside the kernel: on a busy machine either may be the one that was disturbed
+    6;  // measurements of the roofs, each next to the kernel: on a busy machine either may be disturbed
 constexpr unsigned char kInputGuard = 0xff, kOutputGuard = 0xc3;
 
 std::string number(double x) { return std::isnan(x) ? "nan" : fmt::format("{:.9g}", x); }
@@ -38,7 +38,7 @@ std::string place_of(const Spec& s, std::int64_t i) {
   return fmt::format("[{}]", fmt::join(at, ", "));
 }
 
-/// While it exists, what takes its time is not the kernel.
+/// During its lifetime, time is not counted for the kernel.
 class OwnWork {
  public:
   explicit OwnWork(const Alive& alive) : alive_(alive) {
@@ -74,7 +74,7 @@ class Runner {
   bool any_threads() const { return (kernel_.flags & HPCDL_SAME_BITS_ANY_THREADS) != 0 && !may_vary(); }
   Placement placement() const { return case_.misaligned ? Placement::misaligned : Placement::aligned; }
 
-  /// Those of a large case take seconds of the processor.
+  /// The operands of a large case take seconds of processor time.
   std::vector<Values> inputs(const Problem& problem, std::uint64_t salt = 0) const {
     const OwnWork own(alive_);
     return make_inputs(contract_, problem, case_, salt);
@@ -103,7 +103,7 @@ class Runner {
     return b;
   }
 
-  /// A call that is ready to run; stays where it is.
+  /// A call that is ready to run; must not be moved.
   struct Ready {
     std::vector<hpcdl_tensor> in, out;
     Block workspace;
@@ -112,7 +112,7 @@ class Runner {
     Ready(const Ready&) = delete;
   };
   void prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place) const;
-  /// Calls the kernel, watches guards and inputs. in_place: output 0 lies in the block of input 0.
+  /// Calls the kernel, and checks guards and inputs. in_place: output 0 lies in the block of input 0.
   void call(const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place = false) const;
   void compare(const Problem& problem, const Blocks& out, const std::vector<Expected>& want,
                bool poisoned_with_nan) const;
@@ -132,7 +132,7 @@ class Runner {
   const Case& case_;
   const Alive& alive_;
   Problem problem_;
-  GpuSide* gpu_ = nullptr;  // where the kernel runs there
+  GpuSide* gpu_ = nullptr;  // if the kernel runs on a GPU
 };
 
 void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads,
@@ -185,7 +185,7 @@ void Runner::call(const Problem& problem, const Blocks& in, const Blocks& out, i
   if (status != HPCDL_OK) wrong("returned {} instead of 0", status);
 }
 
-/// True when `got` is what storage makes of an exact result within `tol` of `want`.
+/// True if `got` is a rounded value of an exact result within `tol` of `want`.
 bool agrees(double got, double want, double tol, DType stored) {
   if (std::isnan(want)) return std::isnan(got);
   if (std::isinf(want)) return got == want;
@@ -240,7 +240,7 @@ void Runner::plain(Placement p) const {
   const auto second = results(problem_, p, kFinite);
   call(problem_, in, second, threads);
   if (may_vary()) compare(problem_, second, want, false);
-  else same_bits(first, second, "the result depends on what was in the output before, or on chance");
+  else same_bits(first, second, "the result depends on the earlier contents of the output, or is not deterministic");
 }
 
 void Runner::guard_pages() const {
@@ -307,7 +307,7 @@ void Runner::same_address() const {
       values[i][values[i].size() * 3 / 7] = -1.5;
       break;
     }
-  for (std::size_t i = 0; i < values.size(); ++i)  // what the changed element leads to
+  for (std::size_t i = 0; i < values.size(); ++i)  // the result with the changed element
     if (problem_.in[i].role == Role::derived)
       contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
   step("; one element of an input had changed, its address had not");
@@ -399,7 +399,7 @@ void Runner::time(const std::function<double(const Problem&, bool)>& ceiling) {
     if (best * kMargin >= limit) return;
     if (attempt == kSecondLooks)
       wrong(
-          "{:.3g} us, but the speed of light of this machine is {:.3g} us: work was left out or kept from an earlier "
+          "{:.3g} us, but the speed of light of this machine is {:.3g} us: work was skipped or reused from an earlier "
           "call",
           best * 1e6, limit * 1e6);
     limit = std::min(limit, ceiling(problem_, true));

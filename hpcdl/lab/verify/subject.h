@@ -1,5 +1,5 @@
 #pragma once
-// Kernels under test, wherever they come from.
+// Kernels under test, from any source.
 
 #include <functional>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace hpcdl::lab::verify {
 
-/// What is known of a kernel without running any of its code.
+/// What is known about a kernel without running any of its code.
 struct Subject {
   std::string contract, name;
   std::uint32_t dtypes = 0, flags = 0;
@@ -23,8 +23,8 @@ std::vector<Subject> own_kernels();
 /// Our ops on a GPU, one subject for each contract. None in a build without CUDA.
 std::vector<Subject> own_gpu_kernels();
 
-/// The kernels of a shared library. Loading it, too, happens in a process of its own. Throws Error when it is no
-/// library, exports no table, or speaks another version of the ABI.
+/// The kernels of a shared library. It is also loaded in a separate process. Throws Error if it is not a
+/// library, exports no table, or has another version of the ABI.
 std::vector<Subject> library_kernels(const std::string& path);
 
 /// Kernels that are part of this program.

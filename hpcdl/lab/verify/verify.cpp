@@ -18,7 +18,7 @@ namespace {
 /// How much larger the timed case is on a GPU, where a launch alone takes longer than a few MiB.
 constexpr std::int64_t kGpuTimes = 32;
 
-/// What a child tells; plain memory, so that it survives a crash.
+/// The report of a child; in plain memory, so that it survives a crash.
 struct Told {
   std::uint64_t beat;
   Case now;
@@ -38,7 +38,7 @@ Roofs roofs_again() {
   return lab::roofs(Device::cuda(0), pool, Remember::best);
 }
 
-/// Makes the sizes of a failing case as small as it keeps failing; `attempt` says why a case fails, "" when it does
+/// Reduces the sizes of a failing case while it still fails; `attempt` returns why a case fails, "" if it does
 /// not.
 void shrink(const Contract& contract, Fault& f, const std::function<std::string(const Case&)>& attempt) {
   int budget = 80;
@@ -56,7 +56,7 @@ void shrink(const Contract& contract, Fault& f, const std::function<std::string(
   for (bool smaller = true; smaller && budget > 0;) {
     smaller = false;
     for (int d = 0; d < f.at.n_dims; ++d) {
-      // Between a size that passes (or is none) and one that fails, as if all smaller ones passed.
+      // Bisects between a size that passes (or 0) and one that fails, as if all smaller ones passed.
       auto passes = std::min(f.at.dims[d], contract.dims[static_cast<std::size_t>(d)].least) - 1;
       for (auto to = passes + 1; to < f.at.dims[d] && budget > 0; to = passes + (f.at.dims[d] - passes) / 2) {
         Case c = f.at;
@@ -74,7 +74,7 @@ bool has_sizes(const Fault& f) {
   return f.at.check != Check::time && f.at.n_dims > 0 && !f.what.starts_with("declined");
 }
 
-/// In the child: its parent waits while work is not the kernel's.
+/// In the child: its parent waits during work outside of the kernel.
 Alive alive(Told& told) {
   return [&told](bool own_work) {
     if (own_work) told.beat |= Child::kPatient;
@@ -105,7 +105,8 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
     if (!again) return least_seconds(contract, p, on_gpu ? o.gpu : roofs);
     alive(told)(true);
     const Roofs now =
-        on_gpu ? roofs_again() : light_within(0.5 * contract.cost(p).bytes);  // what is updated in place counts twice
+        on_gpu ? roofs_again()
+               : light_within(0.5 * contract.cost(p).bytes);  // operands that are updated in place count twice
     alive(told)(false);
     return least_seconds(contract, p, now);
   };
@@ -131,7 +132,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
   if (taken == 0) told.fault("declined every case: nothing was verified");
 }
 
-/// Why a case fails in a process of its own; empty when it does not.
+/// Why a case fails in a separate process; empty if it does not.
 std::string probe(const Subject& subject, const Case& c, const Options& o) {
   const SharedMemory memory(sizeof(Told));
   Told& told = *memory.as<Told>();

@@ -1,5 +1,5 @@
 #pragma once
-// Five stages and a stopwatch for any kernel that keeps to kernel_abi.h.
+// Five stages of checks, and one of timing, for any kernel that follows kernel_abi.h.
 
 #include <array>
 #include <chrono>
@@ -18,9 +18,9 @@ struct StageResult {
 };
 
 struct Fault {
-  Case at;  // the smallest that still fails
+  Case at;  // the smallest sizes that still fail
   std::string what;
-  bool alone = true;  // the case fails by itself, in a fresh process
+  bool alone = true;  // the case also fails alone, in a new process
 };
 
 struct Verdict {
@@ -36,21 +36,21 @@ struct Verdict {
 struct Options {
   std::uint64_t seed = 1;
   std::optional<Stage> only;
-  std::chrono::milliseconds patience{20000};  // for one call of a kernel
+  std::chrono::milliseconds patience{20000};  // seconds for one call of a kernel
   int processes = 2;                          // at a time
   Roofs gpu;                                  // for subjects that run on one: gpu_roofs()
 };
 
-/// Roofs of the first GPU, found by a child process: one that has used a GPU cannot start others that do. Throws Error
-/// where there is none.
+/// Roofs of the first GPU, measured by a child process: a process that has used a GPU cannot start others that do.
+/// Throws Error if there is none.
 Roofs gpu_roofs();
 
-/// Verifies all subjects, each in a child process; the calling process must have no thread but its own. `done` hears of
-/// each verdict as it comes. A kernel fails at its first fault.
+/// Verifies all subjects, each in a child process; the calling process must have only one thread. `done` is called with
+/// each verdict. A kernel fails at its first fault.
 std::vector<Verdict> verify(const std::vector<Subject>& subjects, const Roofs& roofs, const Options& options,
                             const std::function<void(const Verdict&, std::size_t done)>& done = {});
 
-/// Seconds that no implementation can be faster than, with data in the fastest cache that was measured.
+/// The shortest possible time in seconds, with data in the fastest cache that was measured.
 double least_seconds(const Contract& contract, const Problem& problem, const Roofs& roofs);
 
 }  // namespace hpcdl::lab::verify

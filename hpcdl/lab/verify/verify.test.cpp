@@ -44,7 +44,7 @@ Verdict five_stages(const hpcdl_kernel& k) {
   return verify({linked_kernel(k)}, fast, without_speed()).at(0);
 }
 
-TEST(Verify, HonestKernelPasses) {
+TEST(verify, honest_kernel_passes) {
   const auto k = kernel_of([](const hpcdl_call* c) { return add(c, [](float*, std::int64_t) {}); },
                            HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS);
   const auto v = five_stages(k);
@@ -52,7 +52,7 @@ TEST(Verify, HonestKernelPasses) {
   for (const auto& s : v.stages) EXPECT_GT(s.cases, 0);
 }
 
-TEST(Verify, FaultIsMadeSmallAndNamesTheElement) {
+TEST(verify, fault_is_made_small_and_names_the_element) {
   const auto k = kernel_of([](const hpcdl_call* c) {
     return add(c, [](float* y, std::int64_t n) {
       if (n >= 21) y[20] = 1e9f;
@@ -65,7 +65,7 @@ TEST(Verify, FaultIsMadeSmallAndNamesTheElement) {
   EXPECT_TRUE(v.fault->alone);
 }
 
-TEST(Verify, FaultOfTheSameSeedIsTheSame) {
+TEST(verify, fault_of_the_same_seed_is_the_same) {
   const auto k = kernel_of([](const hpcdl_call* c) {
     return add(c, [](float* y, std::int64_t n) {
       if (n % 16 == 3) y[n - 1] = 0;
@@ -77,7 +77,7 @@ TEST(Verify, FaultOfTheSameSeedIsTheSame) {
   EXPECT_EQ(to_string(a.fault->at, find_contract("add")), to_string(b.fault->at, find_contract("add")));
 }
 
-TEST(Verify, CrashesAndHangsAreVerdicts) {
+TEST(verify, crashes_and_hangs_are_verdicts) {
   auto crashing = kernel_of([](const hpcdl_call* c) {
     if (c->inputs[0].shape[1] == 7) __builtin_trap();
     return add(c, [](float*, std::int64_t) {});
@@ -105,7 +105,7 @@ TEST(Verify, CrashesAndHangsAreVerdicts) {
 }
 
 /// Making what a large case reads takes longer than a kernel may.
-TEST(Verify, OnlyTheKernelsOwnTimeIsLimited) {
+TEST(verify, only_the_kernels_own_time_is_limited) {
   static bool own_work;
   static int limited, unlimited, times;  // calls of the kernel; spells of other work
   own_work = false, limited = unlimited = times = 0;
@@ -128,7 +128,7 @@ TEST(Verify, OnlyTheKernelsOwnTimeIsLimited) {
   }
 }
 
-TEST(Verify, WhatAKernelPrintsIsNoResult) {
+TEST(verify, output_of_a_kernel_is_not_a_result) {
   const auto k = kernel_of([](const hpcdl_call* c) {
     std::puts("a word of the kernel");
     return add(c, [](float*, std::int64_t) {});
@@ -140,7 +140,7 @@ TEST(Verify, WhatAKernelPrintsIsNoResult) {
   EXPECT_NE(testing::internal::GetCapturedStderr().find("a word of the kernel"), std::string::npos);
 }
 
-TEST(Verify, KernelThatDeclinesEverythingIsNotVerified) {
+TEST(verify, kernel_that_declines_everything_is_not_verified) {
   for (const Contract& contract : contracts()) {
     auto k = kernel_of([](const hpcdl_call*) -> int { return HPCDL_UNSUPPORTED; }, HPCDL_IN_PLACE);
     k.contract = contract.name.data();
@@ -150,7 +150,7 @@ TEST(Verify, KernelThatDeclinesEverythingIsNotVerified) {
   }
 }
 
-TEST(Verify, FasterThanLightIsAFault) {
+TEST(verify, faster_than_light_is_a_fault) {
   const auto k = kernel_of([](const hpcdl_call* c) { return add(c, [](float*, std::int64_t) {}); });
   Options o = without_speed();
   o.only = Stage::speed;
@@ -163,7 +163,7 @@ TEST(Verify, FasterThanLightIsAFault) {
   EXPECT_NE(v.fault->what.find("speed of light"), std::string::npos) << v.fault->what;
 }
 
-TEST(Verify, UnknownNamesSuggestTheNearest) {
+TEST(verify, unknown_names_suggest_the_nearest) {
   try {
     find_contract("sofmax");
     FAIL();
@@ -176,14 +176,14 @@ TEST(Verify, UnknownNamesSuggestTheNearest) {
   EXPECT_THROW(verdict_of(k), UsageError);
 }
 
-TEST(Verify, LibrariesThatAreNoneSaySo) {
+TEST(verify, invalid_libraries_are_clear_errors) {
   EXPECT_THROW(library_kernels("no/such/library.so"), Error);
   EXPECT_THROW(library_kernels(HPCDL_SOURCE_DIR "/README.md"), Error);
 }
 
 /// Contracts are complete, and their references are finite on ordinary data and within their own tolerance of
 /// themselves.
-TEST(Contracts, AreWhole) {
+TEST(contracts, are_whole) {
   std::set<std::string_view> names;
   for (const auto& c : contracts()) {
     EXPECT_TRUE(names.insert(c.name).second) << c.name;
@@ -208,7 +208,7 @@ TEST(Contracts, AreWhole) {
   }
 }
 
-TEST(Contracts, EveryOneHasAKernelOfOurs) {
+TEST(contracts, every_one_has_a_kernel_of_ours) {
   std::set<std::string> have;
   for (const auto& s : own_kernels()) have.insert(s.contract);
   for (const auto& c : contracts()) EXPECT_TRUE(have.count(std::string(c.name))) << c.name;

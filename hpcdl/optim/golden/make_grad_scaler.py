@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What torch.amp.GradScaler does over scripted sequences of good steps and overflows, and to a weight that SGD trains meanwhile.
+"""The behaviour of torch.amp.GradScaler in scripted sequences of good steps and overflows, and its effect on a weight that SGD trains.
 
 Usage: make_grad_scaler.py > grad_scaler.json   (needs torch)
 
-Each run: its settings, whether each step overflows ("overflow"), and behind each step the scale, the growth tracker and the weight.
+Each run: its settings, whether each step overflows ("overflow"), and after each step the scale, the growth tracker and the weight.
 """
 import json
 

@@ -35,7 +35,7 @@ def py2_number(n):
 
 
 class Python2:
-    """What cPickle of Python 2 wrote for protocol 2: byte strings, and a place in the memo for each object."""
+    """The output of cPickle of Python 2 for protocol 2: byte strings, and a memo entry for each object."""
 
     def __init__(self):
         self.out, self.memo = b"\x80\x02", 0
@@ -102,7 +102,7 @@ def archive(name, folder, files):
 
 def cifar10():
     train = [(f"data_batch_{f + 1}", f) for f in range(5)]
-    files = train[3:] + [("test_batch", 5)] + train[:3]  # the published archives are in no order, either
+    files = train[3:] + [("test_batch", 5)] + train[:3]  # the published archives have no order, either
     binary, python = [], []
     for name, f in files:
         data, labels = pixels(f, 2), [(2 * f + i) % 10 for i in range(2)]
@@ -148,7 +148,7 @@ def pictures():
     picture.save(HERE / "colour.png")
     write_png16(HERE / "colour16.png", colour)
     picture.save(HERE / "colour.jpg", quality=90)
-    Image.open(HERE / "colour.jpg").convert("RGB").save(HERE / "colour_jpg.png")  # what Pillow decodes
+    Image.open(HERE / "colour.jpg").convert("RGB").save(HERE / "colour_jpg.png")  # the pixels that Pillow decodes
     grey = picture.convert("L")
     grey.save(HERE / "grey.png")
     grey.save(HERE / "grey.jpg", quality=90)
