@@ -21,9 +21,9 @@ TEST(streams, events_only_where_a_dependency_crosses) {
   {
     Graph::Beside beside(g, 1);
     b = softmax(a);  // 1: reads what 0 wrote
-    c = softmax(b);  // 2: behind 1 on its stream, knows of 0
+    c = softmax(b);  // 2: after 1 on its stream, which has waited for 0
   }
-  d = softmax(a);     // 3: reads what nobody beside writes
+  d = softmax(a);     // 3: reads what no other stream writes
   g.keep(add(c, d));  // 4: reads what 2 wrote
   for (const auto& v : {a, b, c, d}) g.keep(v);
   const Instance exe(g.finish());
