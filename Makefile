@@ -1,9 +1,10 @@
-# Two commands matter: `make demo` and `make test`. Both work on a fresh Debian or Ubuntu with nothing done before.
+# The two main commands are `make demo` and `make test`. Both work on a fresh Debian or Ubuntu without preparation.
 JOBS ?= $(shell nproc)
-# Tests at a time: one more than there are cores, as a third of their time goes into waiting for deadlines, and not more than
-# eight, whose timings and memory would get in each other's way. cmake/HpcdlSchedule.cmake says which go one by one.
+# Tests at a time: one more than there are cores, because a third of their time is spent waiting for deadlines, but at
+# most eight, because more would disturb each other's timings and memory. cmake/HpcdlSchedule.cmake says which run
+# one by one.
 TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 7 ? n + 1 : 8)))
-# Of `make test`: scripts/test.sh says what there is.
+# The parts of `make test`: see scripts/test.sh.
 PARTS ?= release asan tsan
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60

@@ -6,8 +6,8 @@
 
 find_program(HPCDL_CCACHE ccache)
 if(HPCDL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # What it must overlook to cache a file that is compiled with precompiled headers (its manual, "Precompiled headers"),
-  # and by relative names what one build folder compiled serves the next: `pip install .` has its own.
+  # What it must ignore to cache a file that is compiled with precompiled headers (its manual, "Precompiled headers"),
+  # and relative names, so that build folders share results: `pip install .` has its own folder.
   set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HPCDL_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
@@ -18,23 +18,25 @@ if(HPCDL_LLD AND NOT HPCDL_SANITIZE)
 endif()
 
 if(HPCDL_FUZZ)
-  # Coverage of the library itself is what steers the fuzzer.
+  # The fuzzer is guided by the coverage of the library itself.
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 add_library(hpcdl_flags INTERFACE)
-# Errors only where a compiler's warnings are known: a newer one warns of more, which must not keep anybody from building.
+# Warnings are errors only for known compilers: newer ones have more warnings, which must not break builds of
+# users.
 set(HPCDL_KNOWN_COMPILER OFF)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 17)
   set(HPCDL_KNOWN_COMPILER ON)
 endif()
 option(HPCDL_WERROR "Warnings are errors" ${HPCDL_KNOWN_COMPILER})
 target_compile_options(hpcdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;$<$<BOOL:${HPCDL_WERROR}>:-Werror>;-Wshadow;-Wno-psabi>)
-# GCC inlines across std headers and its own intrinsics (_mm512_undefined_ps, bug 105593) and then warns about code that it
-# made up itself.
+# GCC inlines across std headers and its own intrinsics (_mm512_undefined_ps, bug 105593) and then warns about code that
+# it generated itself.
 target_compile_options(hpcdl_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
-# GCC gets along without collecting garbage in most files of ours: a tenth of the compile time, for half a gigabyte at most.
+# GCC needs no garbage collection for most of our files: that saves a tenth of the compile time, for at most half a
+# gigabyte.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 if(HPCDL_SANITIZE)
   add_compile_options(-fsanitize=${HPCDL_SANITIZE} -fno-omit-frame-pointer)
@@ -44,16 +46,16 @@ if(HPCDL_SANITIZE)
   endif()
 endif()
 
-# One flag set per instruction set of simd/isa.h. Kernels may assume finite-math nowhere; contraction to FMA is wanted.
+# One flag set per instruction set of simd/isa.h. No kernel may assume finite math; contraction to FMA is intended.
 set(HPCDL_ISAS scalar avx2 avx512)
 set(HPCDL_FLAGS_scalar "")
 set(HPCDL_FLAGS_avx2 -mavx2 -mfma -mf16c -DHPCDL_SIMD_AVX2)
 set(HPCDL_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
     -mavx512vbmi -mprefer-vector-width=512 -DHPCDL_SIMD_AVX512)
 
-# -O3 whatever the build type, but for Debug. The scalar set is the fallback of a CPU without AVX2 and the peer of tests: it has
-# no FMA to contract, so its bits are the same at -O1, which takes half the time to compile. Sanitized kernels are at -O1, too:
-# with the checks in them, attention's backward alone takes GCC 226 s at -O3, and 27 s at -O1.
+# -O3 for every build type except Debug. The scalar set is the fallback of a CPU without AVX2 and the peer of
+# tests: it has no FMA to contract, so its bits are the same at -O1, which takes half the time to compile. Sanitized
+# kernels are at -O1, too: with the checks in them, attention's backward alone takes GCC 226 s at -O3, and 27 s at -O1.
 set(kernel_optimization_scalar $<$<NOT:$<CONFIG:Debug>>:-O1>)
 set(kernel_optimization_avx2 $<$<NOT:$<CONFIG:Debug>>:-O3>)
 set(kernel_optimization_avx512 ${kernel_optimization_avx2})
@@ -75,14 +77,15 @@ foreach(isa IN LISTS HPCDL_ISAS)
   hpcdl_precompile_kernels(hpcdl_simd_${isa})
 endforeach()
 
-# What a release build optimises by how much. -O3 is for kernels. The rest of the library calls them, and compiles in an eighth
-# less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in three quarters of the time, and specs of
-# ops, whose references run longest, take 3 % longer.
+# Optimisation levels of a release build. -O3 is for kernels. The rest of the library calls them, and compiles in an
+# eighth less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in three quarters of
+# the time, and specs of ops, whose references run longest, take 3 % longer.
 set(HPCDL_LIBRARY_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>)
 set(HPCDL_BRIEF_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 # Most of the compile time of a small file goes into templates that its neighbours use, too, so the library's files are
-# compiled several at a time, those of one folder together. Kernels are not: what the compiler inlines depends on the whole.
+# compiled several at a time, those of one folder together. Kernels are not: what the compiler inlines depends on the
+# whole.
 function(hpcdl_compile_together file)
   cmake_path(GET file PARENT_PATH folder)
   cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/hpcdl)
@@ -150,7 +153,7 @@ function(hpcdl_test file)
   hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
   add_test(NAME ${name} COMMAND test.${name})
-  # All its cases were skipped: CTest is not to count it among those that passed. GoogleTest ends so where none failed.
+  # All its cases were skipped: CTest must not count it as passed. This is the output of GoogleTest in that case.
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  PASSED  \\] 0 tests\\.\n(\\[  SKIPPED \\] [^\n]*\n)+$")
   hpcdl_ends_within(${name} 600)
   hpcdl_scheduled(${name})

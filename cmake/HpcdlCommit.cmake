@@ -1,11 +1,11 @@
-# Writes OUT, a C++ file that holds the commit SOURCE stands at: cmake -D SOURCE=... -D OUT=... -P HpcdlCommit.cmake
-# Run in every build; the file is touched only where the commit has changed, and is the only one to be compiled then.
+# Writes OUT, a C++ file with the commit of SOURCE: cmake -D SOURCE=... -D OUT=... -P HpcdlCommit.cmake
+# Run in every build; the file is changed only if the commit has changed, and then only this file is compiled.
 set(commit unknown)
 find_program(git git)
 if(git)
   execute_process(COMMAND ${git} -C ${SOURCE} rev-parse --show-toplevel OUTPUT_VARIABLE top OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
   file(REAL_PATH "${SOURCE}" source)
-  if(top STREQUAL source)  # and not a repository that sources without one lie in
+  if(top STREQUAL source)  # and not an outer repository that contains the sources
     execute_process(COMMAND ${git} -C ${SOURCE} rev-parse --short=12 HEAD OUTPUT_VARIABLE found RESULT_VARIABLE failed
       OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     if(NOT failed)

@@ -1,5 +1,5 @@
-# nvcc, and HPCDL_CUDA as ON or OFF where AUTO was asked for (`pip install .`: with CUDA where nvcc and a GPU are).
-# Architectures of the GPUs that are visible, "90a-real;80-real"; empty where none is.
+# Finds nvcc, and sets HPCDL_CUDA to ON or OFF if it is AUTO (`pip install .`: with CUDA if nvcc and a GPU are found).
+# Architectures of the GPUs that are visible, "90a-real;80-real"; empty if there is none.
 function(hpcdl_architectures_here out)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE found RESULT_VARIABLE status
     OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -9,7 +9,7 @@ function(hpcdl_architectures_here out)
     foreach(capability IN LISTS found)
       string(REPLACE "." "" number ${capability})
       if(number EQUAL 90)
-        set(number 90a)  # with the instructions of that chip alone
+        set(number 90a)  # with the instructions that only this chip has
       endif()
       list(APPEND list ${number}-real)
     endforeach()
@@ -33,7 +33,7 @@ if(HPCDL_CUDA STREQUAL "AUTO")
 endif()
 if(HPCDL_CUDA AND NOT CMAKE_CUDA_COMPILER)
   if(NOT HPCDL_NVCC)
-    message(FATAL_ERROR "HPCDL_CUDA is on and nvcc is missing: install the CUDA 13 toolkit, put nvcc on PATH or set CUDA_HOME, or build without HPCDL_CUDA")
+    message(FATAL_ERROR "HPCDL_CUDA is on, but nvcc is missing: install the CUDA 13 toolkit, put nvcc on PATH or set CUDA_HOME, or build without HPCDL_CUDA")
   endif()
   set(CMAKE_CUDA_COMPILER ${HPCDL_NVCC})
 endif()

@@ -1,4 +1,5 @@
-# find_package(hpcdl) -> hpcdl::hpcdl, headers under include/hpcdl, the program in bin. Also from the build folder, uninstalled.
+# find_package(hpcdl) -> hpcdl::hpcdl, headers under include/hpcdl, the program in bin. Also from the build folder,
+# uninstalled.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -6,9 +7,9 @@ set(hpcdl_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hpcdl)
 install(TARGETS hpcdl hpcdl_flags EXPORT hpcdlTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT hpcdlTargets NAMESPACE hpcdl:: DESTINATION ${hpcdl_package_dir})
 export(EXPORT hpcdlTargets NAMESPACE hpcdl:: FILE ${PROJECT_BINARY_DIR}/hpcdlTargets.cmake)
-# Folders that hold no header are left out; install(DIRECTORY) would make them, empty.
+# Folders without headers are left out; install(DIRECTORY) would make empty ones.
 file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/*.h ${PROJECT_SOURCE_DIR}/hpcdl/*.cuh)
-# The lab is no part of the library that users link.
+# The lab is not part of the library that users link.
 list(FILTER headers EXCLUDE REGEX "^hpcdl/(lab|testing)/|/ops/contract\\.h$|(_for_tests|\\.spec)\\.h$")
 foreach(header IN LISTS headers)
   cmake_path(GET header PARENT_PATH folder)
@@ -21,7 +22,8 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hpcdlConfig.cmake.in $
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/hpcdlConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/hpcdlConfig.cmake ${PROJECT_BINARY_DIR}/hpcdlConfigVersion.cmake DESTINATION ${hpcdl_package_dir})
 
-# pkg-config --cflags --libs hpcdl: the library is static, so what it needs comes after it. Written as it is installed, where the prefix is known.
+# pkg-config --cflags --libs hpcdl: the library is static, so its dependencies come after it. Written at installation,
+# when the prefix is known.
 get_target_property(linked hpcdl LINK_LIBRARIES)
 set(hpcdl_pc_libraries -pthread)
 foreach(library IN LISTS linked)
@@ -43,7 +45,7 @@ set(CMAKE_INSTALL_PREFIX "${hpcdl_pc_prefix}")
 install(CODE "configure_file(\"${PROJECT_BINARY_DIR}/hpcdl.pc.in\" \"${PROJECT_BINARY_DIR}/hpcdl.pc\" @ONLY)")
 install(FILES ${PROJECT_BINARY_DIR}/hpcdl.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# Completions and man pages say what --help says: the program that is installed prints them.
+# The installed program prints completions and man pages, from the same texts as --help.
 if(TARGET hpcdl_program AND NOT CMAKE_CROSSCOMPILING)
   foreach(place bash:${CMAKE_INSTALL_DATADIR}/bash-completion/completions zsh:${CMAKE_INSTALL_DATADIR}/zsh/site-functions
       fish:${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d man:${CMAKE_INSTALL_MANDIR}/man1)

@@ -1,4 +1,5 @@
-# MPI, where it is installed: one more transport. Open MPI or MPICH, whichever mpicc is; -DMPI_C_COMPILER=mpicc.mpich picks the other.
+# MPI, if it is installed: one more transport. Open MPI or MPICH, depending on mpicc; -DMPI_C_COMPILER=mpicc.mpich
+# selects the other.
 set(HPCDL_MPI AUTO CACHE STRING "Build the MPI transport: ON, OFF, or AUTO, where mpicc is")
 if(HPCDL_MPI STREQUAL AUTO AND SKBUILD)
   set(HPCDL_MPI OFF)  # a wheel runs on machines without it
@@ -6,7 +7,8 @@ endif()
 if(HPCDL_MPI)
   find_package(MPI QUIET COMPONENTS C)
   if(MPI_C_FOUND)
-    # What starts ranks of the MPI that is linked: mpirun.mpich beside mpicc.mpich. FindMPI would name whichever mpiexec comes first.
+    # The mpirun of the MPI that is linked: mpirun.mpich next to mpicc.mpich. FindMPI would take the first mpiexec that
+    # it finds.
     set(mpirun mpirun)
     if(MPI_C_COMPILER MATCHES "/mpi+cc([^/]*)$")
       set(mpirun mpirun${CMAKE_MATCH_1})
@@ -29,7 +31,7 @@ if(MPI_C_FOUND)
   endforeach()
 endif()
 
-# Links MPI to the library; one file sees its headers.
+# Links MPI to the library; only one file includes its headers.
 function(hpcdl_link_mpi file)
   if(NOT MPI_C_FOUND)
     return()

@@ -1,6 +1,7 @@
-# Precompiled headers: those of the standard library and of other libraries, which change with the machine only. Never our
-# own: touching one would compile everything anew. No source may count on them; every file includes what it uses. The presets
-# dev and fuzz build without them (CMAKE_DISABLE_PRECOMPILE_HEADERS), and tests/includes.test.cpp reads every file for it.
+# Precompiled headers: those of the standard library and of other libraries, which change only with the machine. Never
+# our own: changing one would compile everything again. No source may rely on them; every file includes what it uses.
+# The presets dev and fuzz build without them (CMAKE_DISABLE_PRECOMPILE_HEADERS), and tests/includes.test.cpp
+# checks every file.
 #   hpcdl_precompile(TARGET)           the library's set, compiled with the flags of TARGET
 #   hpcdl_precompile_kernels(TARGET)   the kernels' set, the same way
 #   hpcdl_precompiled(TARGET KIND)     TARGET shares the headers that were compiled for all targets of a KIND: program or test
@@ -10,7 +11,7 @@ set(HPCDL_PRECOMPILED <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdi
 set(HPCDL_PRECOMPILED_FOR_KERNELS <algorithm> <array> <atomic> <bit> <cmath> <cstdint> <cstring> <memory> <optional> <span> <string> <string_view>
     <vector> <fmt/core.h> <immintrin.h>)
 
-# What a compiler cache needs to see through a precompiled header: its name in preprocessed text, and no time in it.
+# What a compiler cache needs for precompiled headers: its name in preprocessed text, and no time stamps in it.
 add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>" "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
 
 function(hpcdl_precompile target)
@@ -21,7 +22,8 @@ function(hpcdl_precompile_kernels target)
   target_precompile_headers(${target} PRIVATE ${HPCDL_PRECOMPILED_FOR_KERNELS})
 endfunction()
 
-# A target that exists for its precompiled headers, with the flags of an executable and those that all of the kind have as OPTIONS.
+# A target only for its precompiled headers, with the flags of an executable and the common flags of the kind as
+# OPTIONS.
 function(hpcdl_precompiled_kind kind)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LIBRARIES;OPTIONS")
   set(source ${CMAKE_CURRENT_BINARY_DIR}/precompiled_for_${kind}.cpp)
@@ -35,6 +37,7 @@ endfunction()
 
 function(hpcdl_precompiled target kind)
   target_precompile_headers(${target} REUSE_FROM hpcdl_precompiled_for_${kind})
-  # Out of a precompiled header, GCC 12 no longer knows that code is the standard library's, and warns of its "text" + std::string (bug 105651).
+  # In a precompiled header, GCC 12 does not recognise code of the standard library, and warns about its "text" +
+  # std::string (bug 105651).
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 endfunction()

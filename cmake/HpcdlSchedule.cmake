@@ -1,11 +1,11 @@
-# Tests beside each other (`ctest -j`, as scripts/test.sh runs them): which take long, and which do not bear company.
+# Tests at the same time (`ctest -j`, as scripts/test.sh runs them): which take long, and which must run alone.
 #   SECONDS TEST [HOW]   on two cores; the longest begin first
-#     alone      its verdict hangs on times: of kernels, against what it finds the machine able to do
-#     measures   takes the machine's rates, whatever they are, and goes on until they settle: one of these at a time
-#     ranks      more processes than cores, with seconds of patience for each other: one of these at a time
-#   hpcdl_scheduled(TEST)   behind its add_test()
-#   hpcdl_ends_within(TEST SECONDS)   or it has failed; under a sanitizer ten times as long
-#   hpcdl_check_schedule()  at the end: stops where a row is of no test
+#     alone      its result depends on times: it compares kernels with the measured limits of the machine
+#     measures   measures the machine, and continues until the rates are stable: one of these at a time
+#     ranks      more processes than cores, with deadlines of seconds for each other: one of these at a time
+#   hpcdl_scheduled(TEST)   after its add_test()
+#   hpcdl_ends_within(TEST SECONDS)   otherwise it fails; under a sanitizer ten times as long
+#   hpcdl_check_schedule()  at the end: an error if a row names no test
 set(HPCDL_SCHEDULE
   "28 tests.planted_kernels alone" "2 lab.verify alone" "1 tests.cli.verify alone" "1 tests.install alone" "1 examples.04_my_kernels alone"
   "39 tests.cli.probe measures" "8 lab.roofs measures" "8 python.bench measures" "8 tests.cli.bench measures" "5 tests.cli.roofline measures"

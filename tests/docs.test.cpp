@@ -47,7 +47,7 @@ std::vector<fs::path> pages() {
   return found;
 }
 
-// Every file that a page names in backquotes is there.
+// Every file that a page names in backquotes exists.
 TEST(docs, name_files_that_exist) {
   const fs::path root = HPCDL_SOURCE_DIR;
   for (const auto& page : pages()) {

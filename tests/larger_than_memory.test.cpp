@@ -65,7 +65,7 @@ std::vector<std::int32_t> generate(const fs::path& folder) {
   return out;
 }
 
-/// Pushes a file out of the page cache, so that its pages are charged to who reads them next.
+/// Pushes a file out of the page cache, so that its pages are charged to the process that reads them next.
 void evict(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDONLY);
   ASSERT_GE(fd, 0);

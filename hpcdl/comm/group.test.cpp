@@ -256,8 +256,8 @@ TEST(group, calls_that_differ_only_in_their_tensor_are_distinguished) {
   }
 }
 
-/// Whoever has asked for several messages goes on as soon as the one that he waits for is there: the others may come
-/// only for what he does then.
+/// A rank that waits for one of several messages continues as soon as that one has arrived: the others may come
+/// only because of what it does next.
 TEST(group, messages_wait_for_no_others) {
   testing::RankOptions options{.deadline_seconds = 5, .hosts = {}, .on_lost = {}};
   run_ranks(

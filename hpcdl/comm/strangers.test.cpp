@@ -1,4 +1,4 @@
-// Who does not belong to a job: programs that connect and say nothing, nonsense, too much or too slowly; ranks with
+// Programs that do not belong to a job: they connect and send nothing, nonsense, too much or too slowly; ranks with
 // another secret; false rank 0s. None of them costs a rank, and none costs more than a bounded share of descriptors and
 // memory.
 
@@ -100,7 +100,7 @@ void sum_over(const Group& world) {
   EXPECT_EQ(x[0], static_cast<float>(world.size() * (world.size() - 1) / 2));
 }
 
-/// Strangers before, between and beside the ranks of a job, at the store and at the sockets of the collectives.
+/// Strangers before, between and after the ranks of a job, at the store and at the sockets of the collectives.
 TEST(strangers, cost_no_rank_at_any_port) {
   constexpr int kWorld = 3;
   Launch launch(kWorld);
@@ -126,7 +126,7 @@ TEST(strangers, cost_no_rank_at_any_port) {
     store->barrier("started", in(20s));
     if (rank == 0) stop = true, stranger.join();
     store->barrier("alone", in(20s));
-    // Of a job that runs, each rank listens for the others, and the store for nobody.
+    // In a running job, each rank listens for the others, and the store no longer listens.
     if (rank == 0) {
       EXPECT_EQ(listeners().size(), static_cast<std::size_t>(kWorld));
     }

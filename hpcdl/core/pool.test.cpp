@@ -114,7 +114,7 @@ TEST(pool, parallel_for_splits_the_same_way_every_time) {
   EXPECT_EQ(first, (std::vector<std::int64_t>{333, 666, 999}));
 }
 
-// ---- workers that do not run, as beside another program: a signal holds them up
+// ---- workers that do not run, as if another program ran: a signal stops them
 
 std::atomic<int> held{0};
 std::atomic<bool> released{false};

@@ -1,5 +1,5 @@
-// Every op at chosen shapes. Large means at least four times a cache of 32 MiB even in bf16, so that nothing of one run
-// is left for the next; the other shapes are those of GPT-2 124M with 1024 tokens.
+// Every op at chosen shapes. Large means at least four times a cache of 32 MiB even in bf16, so that no data of one run
+// are left for the next; the other shapes are those of GPT-2 124M with 1024 tokens.
 
 #include "hpcdl/lab/cases.h"
 #include "hpcdl/ops/adamw/adamw.h"
@@ -43,7 +43,7 @@ namespace {
 
 using Families = std::vector<CaseFamily>;
 
-/// An input with a gradient, where the graph records gradients.
+/// An input with a gradient, if the graph records gradients.
 Var leaf(Graph& g, const char* name, Shape s, DType d) { return g.differentiable_input(name, {s, d}); }
 Var indices(Graph& g, const char* name, Shape s) { return g.input(name, {s, DType::i32}); }
 
@@ -203,7 +203,7 @@ void products(Families& to) {
                 .training_only = true});
 }
 
-/// Images (N, S, S, I), a kernel of `size` x `size` with as many zeros around the images as keep their size.
+/// Images (N, S, S, I), a kernel of `size` x `size` padded with zeros so that the images keep their size.
 CaseFamily convolution(std::string op, int size, int stride, bool bias, std::vector<Shape> shapes) {
   return {.op = std::move(op),
           .dims = "NxSxIxO",
@@ -259,7 +259,7 @@ void quantised(Families& to) {
                 .index_dim = 0});
 }
 
-/// q, k, v packed as the projection leaves them, (B, T, 3 H D).
+/// q, k, v packed in the output of the projection, (B, T, 3 H D).
 Var self_attention(Graph& g, const Shape& s, DType d, bool causal) {
   const auto width = s[1] * s[3];
   const Var qkv = leaf(g, "qkv", {s[0], s[2], 3 * width}, d);

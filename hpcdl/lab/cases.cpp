@@ -32,7 +32,7 @@ void add_cases(std::vector<Case>& to, const CaseFamily& f, const Shape& shape, b
 
 std::string base_of(const std::string& op) { return op.substr(0, op.find('+')); }
 
-/// The op that was meant, or all of them.
+/// Suggests the op that was meant, or lists all of them.
 std::string hint_of(const std::string& name, const std::vector<std::string>& known) {
   if (const auto meant = io::did_you_mean(name, known); !meant.empty()) return meant;
   std::set<std::string> ops;
@@ -40,7 +40,7 @@ std::string hint_of(const std::string& name, const std::vector<std::string>& kno
   return fmt::format("; expected one of {}", fmt::join(ops, ", "));
 }
 
-/// True when some name means this op; checks every name against all that there are.
+/// True if some name means this op; checks every name against all ops.
 class Selection {
  public:
   explicit Selection(const std::vector<std::string>& names) : names_(names) {
@@ -139,7 +139,7 @@ std::vector<Case> find_cases(const std::vector<std::string>& names) {
 }
 
 std::vector<Case> cases_at(const std::vector<std::string>& names, const std::string& shape) {
-  if (names.empty()) fail_usage("cases", "--shape needs the names of the ops that it is for");
+  if (names.empty()) fail_usage("cases", "--shape needs the names of its ops");
   const Selection wanted(names);
   const Shape s = parse_shape(shape);
   std::vector<Case> found;
@@ -167,12 +167,13 @@ std::string case_label(const Case& c) {
 
 namespace {
 
-/// Linux grants more than there is and ends the process, or another one, when it is touched.
+/// Linux grants more memory than it has, and kills this or another process when it is touched.
 void require_room(const Case& c, std::int64_t bytes, const Buffer* arena) {
   if (arena && arena->bytes() >= bytes) return;
   const Room room = available_memory(Device::cpu());
-  require(bytes <= room.bytes, "memory", "{} takes {}, but there is only {} ({}); use a smaller --shape", case_label(c),
-          format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(room.bytes)), room.of);
+  require(bytes <= room.bytes, "memory", "{} needs {}, but only {} is available ({}); use a smaller --shape",
+          case_label(c), format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(room.bytes)),
+          room.of);
 }
 
 }  // namespace

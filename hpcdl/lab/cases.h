@@ -1,6 +1,6 @@
 #pragma once
-// What bench, roofline and profile time: every op at chosen shapes, forward and forward with backward, f32 and bf16.
-// One list, so that all of them speak of the same work.
+// The cases of bench, roofline and profile: every op at chosen shapes, forward and forward with backward, f32 and bf16.
+// One list, so that all of them measure the same work.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +17,7 @@ struct Case {
   std::string op;     // folder of ops/, with the variant behind a plus: "linear+bias_relu"
   std::string shape;  // "1024x3072x768"; what the numbers mean: CaseFamily::dims
   DType dtype = DType::f32;
-  bool backward = false;               // forward and backward; else forward alone, as recorded for inference
+  bool backward = false;               // forward and backward; otherwise only forward, as recorded for inference
   std::function<void(Graph&)> record;  // on a Graph with Options::inference = !backward
   std::int64_t index_below = 0;        // integer inputs are drawn from [0, index_below)
   std::int64_t position = 0;           // StepParams::position: tokens already in a KV cache
@@ -30,13 +30,13 @@ struct CaseFamily {
   std::string dims;                   // what the numbers of a shape are: "MxNxK"
   bool gradient = true;               // has a backward
   std::vector<Shape> shapes;          // larger than any cache, and those of GPT-2
-  std::vector<Shape> forward_shapes;  // of which only the forward is timed
-  /// Records the forward and returns what has a gradient (absent where there is none).
+  std::vector<Shape> forward_shapes;  // whose forward only is timed
+  /// Records the forward and returns the output that has a gradient (absent if there is none).
   std::function<Var(Graph&, const Shape&, DType)> forward;
   int index_dim = -1;     // dim of the shape that bounds integer inputs
   int position_dim = -1;  // dim that is the capacity of a KV cache, of which one token is free
   bool positive = false;
-  bool training_only = false;  // keeps what backward needs: there is no forward alone
+  bool training_only = false;  // keeps what backward needs, so it has no separate forward
 };
 
 const std::vector<CaseFamily>& case_families();
@@ -50,17 +50,17 @@ const std::vector<Case>& cases();
 /// Cases whose op is one of `names`: "linear" means "linear" and all its variants. No names: all. Throws UsageError
 /// with the nearest match for a name that no case has.
 std::vector<Case> find_cases(const std::vector<std::string>& names);
-/// The same ops at a shape of the caller's, "512x1000". Throws UsageError where the shape does not fit an op named.
+/// The same ops at a shape of the caller's, "512x1000". Throws UsageError if the shape does not fit a named op.
 std::vector<Case> cases_at(const std::vector<std::string>& names, const std::string& shape);
 
 /// "softmax" of "softmax+causal".
 std::string base_op(const Case& c);
 /// "softmax 4096x1024 f32 fwd+bwd".
 std::string case_label(const Case& c);
-/// "f32", as people write it.
+/// The usual name: "f32".
 std::string dtype_word(DType d);
 
-/// A case with its memory, ready to run again and again.
+/// A case with its memory, ready to run repeatedly.
 class CaseRun {
  public:
   /// Records, plans, allocates, and fills the inputs with random values (N(0, 1); the same for every run). `arena` may
@@ -73,7 +73,7 @@ class CaseRun {
     executable_->capture(own);
   }
 
-  /// All records once, on the threads of `s`; step parameters are the case's own.
+  /// Runs all records once, on the threads of `s`; with the step parameters of the case.
   void run(Stream& s) const {
     Stream own = s;
     own.set_params(&params_);
@@ -83,7 +83,7 @@ class CaseRun {
   const Instance& executable() const { return *executable_; }
   const std::shared_ptr<Buffer>& arena() const { return executable_->arena(); }
   StepParams& params() const { return params_; }
-  /// Of all records together.
+  /// The cost of all records together.
   Cost cost() const { return program().cost(); }
 
  private:
@@ -93,7 +93,7 @@ class CaseRun {
   std::unique_ptr<Instance> executable_;
 };
 
-/// A case that is ready to be timed on `s`; on a GPU as one captured graph, as programs are run there.
+/// A case that is ready to be timed on `s`; on a GPU as one captured graph, like programs.
 CaseRun ready(const Case& c, Stream& s, std::shared_ptr<Buffer> arena = nullptr);
 
 }  // namespace hpcdl::lab

@@ -18,14 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a quiet machine shows: its own daemons, the ticks of the clock in which others are counted. Of bench's figures of
-/// 111 cases on the two processors of a virtual machine (Zen 4, two threads, 0.3 s each), right are those within 10 % of
-/// the case's best run, wrong those that are 25 % slower. Said at 5 | 10 | 20 % waited:
+/// Limits that a quiet machine stays below (its daemons, the clock ticks in which others are counted). Of bench's
+/// figures for
+/// 111 cases on the two processors of a virtual machine (Zen 4, two threads, 0.3 s each), right are those within 10 %
+/// of the case's best run, wrong those that are 25 % slower. Reported with limits of 5 | 10 | 20 % waiting:
 ///   quiet                                7 |   5 |   3 of  98 right ones,   2 |   2 |   2 of   4 wrong ones
 ///   others now and then                 15 |   8 |   3 of  64 right ones,   5 |   4 |   2 of  24 wrong ones
 ///   others half of the time              1 |   1 |   1 of  24 right ones,  68 |  68 |  67 of  74 wrong ones
-///   beside one and two busy loops        4 |   4 |   4 of   4 right ones, 212 | 212 | 212 of 212 wrong ones
-/// Loops are seen by the time that others ran, so waiting need only tell what that does not show.
+///   one and two busy loops               4 |   4 |   4 of   4 right ones, 212 | 212 | 212 of 212 wrong ones
+/// The time that others ran shows busy loops, so waiting is only needed for what that does not show.
 constexpr double kWaitedShare = 0.10, kStolenShare = 0.02, kOthersShare = 0.05, kIdleShare = 0.2;
 constexpr double kTicks = 4;
 

@@ -1,5 +1,5 @@
 #pragma once
-// How far a measurement was disturbed by what else ran on this machine meanwhile.
+// How much a measurement was disturbed by other programs on this machine.
 
 #include <array>
 #include <cstdint>
@@ -16,28 +16,28 @@ namespace hpcdl::lab {
 struct Disturbance {
   double seconds = 0;          // that were watched
   int processors = 1;          // that this process may run on
-  double waited = 0;           // seconds that its threads wanted to run and did not, all together
+  double waited = 0;           // seconds that its threads were ready but did not run, summed
   double others = 0;           // processor seconds of other programs
   double idle = 0;             // processor seconds that were left
   double stolen = 0;           // processor seconds that the host of this virtual machine gave to others
   std::int64_t preempted = 0;  // times that a thread had to leave its processor
 
-  /// Figures measured meanwhile are not to be trusted.
+  /// Whether figures of that time must not be trusted.
   bool heavy() const;
-  /// Why, in words; empty where they may be trusted.
+  /// Why, in words; empty if they may be trusted.
   std::string text() const;
 };
 
 nlohmann::ordered_json to_json(const Disturbance& d);
 
-/// Counters of the system, seconds where nothing else is said.
+/// Counters of the system, in seconds unless noted.
 struct ProcessorTimes {
   double busy = 0, idle = 0, stolen = 0;
 };
-/// Sum over these processors of what /proc/stat says; `tick`: seconds of its unit.
+/// Sum of /proc/stat over these processors; `tick`: seconds of its unit.
 ProcessorTimes processor_times(std::string_view proc_stat, const std::vector<int>& processors, double tick);
 
-/// Watches from its birth on. What children of this process use is counted as its own once they have ended.
+/// Watches from construction on. The time of children of this process is counted as its own after they have ended.
 class DisturbanceWatch {
  public:
   DisturbanceWatch();

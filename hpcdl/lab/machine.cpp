@@ -26,7 +26,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// The value behind "key : value" or "key: value kB"; empty when there is none.
+/// The value after "key : value" or "key: value kB"; empty if there is none.
 std::string field(const std::string& path, const std::string& key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -51,7 +51,7 @@ std::string huge_page_mode(const std::string& root) {
   return open == std::string::npos || close == std::string::npos ? "unknown" : line.substr(open + 1, close - open - 1);
 }
 
-/// CPUs in a list such as "0-3,8".
+/// Number of CPUs in a list such as "0-3,8".
 int count_cpus(const std::string& list) {
   int n = 0;
   std::istringstream in(list);

@@ -1,5 +1,5 @@
 #pragma once
-// Facts about the machine this process runs on, as far as the system tells.
+// Facts about the machine of this process, as far as the system reports them.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,7 +21,7 @@ struct Machine {
   std::string kernel;    // "Linux 6.1.0"
   int cpus_online = 0;   // of the machine
   int cpus_allowed = 0;  // affinity mask
-  double cpu_quota = 0;  // least of this cgroup and those around it, in CPUs; 0: none
+  double cpu_quota = 0;  // least of this cgroup and its ancestors, in CPUs; 0: none
   std::string isa;       // the instruction set kernels use
   std::string isa_best;  // the best one the CPU has
   bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false, amx = false;
@@ -30,13 +30,13 @@ struct Machine {
   std::int64_t memory_total = 0, memory_available = 0;
   std::int64_t memory_limit = 0;  // the same of memory; 0: none
   std::string huge_pages;         // "always", "madvise", "never", or "unknown"
-  std::int64_t shm_free = -1;     // /dev/shm; -1: not there
+  std::int64_t shm_free = -1;     // /dev/shm; -1: missing
 };
 
-/// `root` stands before /proc and /sys: for tests.
+/// `root` is a prefix of /proc and /sys, for tests.
 Machine this_machine(const std::filesystem::path& root = "/");
 
-/// What makes it the same machine as another day: figures of one are no figures of another.
+/// Identifies the machine: measurements of one machine are not used on another.
 nlohmann::ordered_json identity(const Machine& m);
 
 /// Largest resident set so far, bytes.

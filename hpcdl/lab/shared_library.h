@@ -11,8 +11,8 @@
 
 namespace hpcdl::lab {
 
-/// A library that is loaded if it is there: the first of its names that can be. It stays loaded, since those of CUDA and
-/// those with threads of their own do not survive being closed.
+/// A library that is loaded if it exists: the first of its names that can be loaded. It stays loaded, because those of
+/// CUDA and those with threads cannot be closed safely.
 class SharedLibrary {
  public:
   explicit SharedLibrary(const std::vector<std::string>& names) : names_(fmt::format("{}", fmt::join(names, " or "))) {
@@ -20,15 +20,15 @@ class SharedLibrary {
       if ((handle_ = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE))) return;
   }
   explicit operator bool() const { return handle_ != nullptr; }
-  /// Why there is none, in words.
+  /// Why it could not be loaded, in words.
   std::string error() const {
-    return fmt::format("{} cannot be loaded: not installed, or not where the loader looks (LD_LIBRARY_PATH)", names_);
+    return fmt::format("{} cannot be loaded: not installed, or its folder is not in LD_LIBRARY_PATH", names_);
   }
-  /// Null when it, and those it depends on, have none of this name.
+  /// Null if neither it nor its dependencies have a function of this name.
   template <class F> F* function(const char* name) const {
     return handle_ ? reinterpret_cast<F*>(::dlsym(handle_, name)) : nullptr;
   }
-  /// Throws Error where function() is null.
+  /// Throws Error if function() is null.
   template <class F> F* needed(const char* name) const {
     F* const f = function<F>(name);
     require(f != nullptr, "library", "{} has no function {}", names_, name);

@@ -9,7 +9,7 @@
 namespace hpcdl::lab {
 namespace {
 
-/// What a number of a shape counts, and so where it is drawn from.
+/// The meaning of a number of a shape, which determines its distribution.
 enum class Dim : unsigned char { rows, width, vocabulary, batch, heads, tokens, head_width };
 
 constexpr std::int64_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384},
@@ -50,7 +50,8 @@ class Draw {
     return static_cast<std::int64_t>(rng_.below(at_++, static_cast<std::uint64_t>(n)));
   }
 
-  /// Half of the numbers are those of models; of the others half lie beside one of them, half anywhere up to the largest.
+  /// Half of the numbers are those of models; of the others, half lie next to one of them, and half anywhere up
+  /// to the largest.
   std::int64_t dim(Dim d) {
     const auto list = of_models(d);
     const std::int64_t known = list[static_cast<std::size_t>(below(std::ssize(list)))], way = below(4);
@@ -65,7 +66,7 @@ class Draw {
   std::uint64_t at_ = 0;
 };
 
-/// What an op at this shape does, in steps of work: multiplications, or elements.
+/// The work of an op at this shape: multiplications, or elements.
 double work(const CaseFamily& f, const Shape& s) {
   double product = 1;
   for (int i = 0; i < s.rank(); ++i) product *= static_cast<double>(s[i]);
@@ -103,7 +104,7 @@ std::vector<Case> swept_cases(const std::vector<std::string>& names, const Sweep
     }
   }
   if (found.empty() && !named.empty())
-    fail_usage("cases", "there is no way to draw shapes of {}: those of rows, products and attention are drawn",
+    fail_usage("cases", "shapes of {} cannot be drawn: expected an op on rows, a product or attention",
                named.front().op);
   return found;
 }

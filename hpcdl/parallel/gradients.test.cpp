@@ -272,7 +272,7 @@ TEST(gradients, refuses_what_it_cannot_reduce) {
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}}, {}).gradient("b"), Error);
 }
 
-/// What a captured pass leaves behind, and what its time stamps say. One GPU is enough: a group of one sums nothing
+/// The results of a captured pass, and its time stamps. One GPU is enough: a group of one sums nothing
 /// between them.
 struct TimedPasses {
   std::vector<float> gradients;
@@ -334,7 +334,7 @@ TEST(gradients, time_stamps_of_a_captured_pass_change_no_bit) {
   }
 }
 
-/// Stamps in a graph are those of its last launch, and lie between what was queued in front of it and behind.
+/// Stamps in a graph are those of its last launch, and lie between the work that was queued before and after it.
 TEST(gradients, an_event_in_a_capture_is_reached_by_every_launch) {
   if (cuda_devices() == 0) GTEST_SKIP() << "SKIPPED: needs a GPU";
   const auto device = Device::cuda(0);

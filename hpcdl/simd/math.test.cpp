@@ -27,7 +27,7 @@ class MathOnEveryIsa : public testing::TestWithParam<IsaKind> {
   }
 };
 
-/// Masked instructions stop within a register, behind what there is.
+/// Masked instructions stop within a register, at the end of the data.
 TEST_P(MathOnEveryIsa, numbers_past_the_end_are_reported_by_an_address_sanitizer) {
 #ifndef HPCDL_RED_ZONES
   GTEST_SKIP() << "built without an address sanitizer";

@@ -105,7 +105,7 @@ TEST_P(ImageGolden, logits_of_the_first_weights_agree) {
 
 /// Both sides differ from double by what roundings grow to in 20 steps, and by what follows where one of them turns a
 /// ReLU or a maximum: PyTorch's float32 does so by `deviation`, and ours may by four times the largest of those so far,
-/// beside the rounding of the loss itself.
+/// in addition to the rounding of the loss itself.
 TEST_P(ImageGolden, twenty_steps_agree) {
   const auto golden = io::SafeTensors::open(folder() / "golden.safetensors");
   auto m = model();

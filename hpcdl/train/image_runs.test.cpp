@@ -114,7 +114,7 @@ TEST(image_run, epochs_end_where_they_do_though_steps_change_their_size) {
   }
 }
 
-/// Who makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
+/// Which thread makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
 /// difference, and running statistics are brought up to date once.
 TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {
   const io::TempFolder tmp;
@@ -189,7 +189,7 @@ TEST(image_run, ranks_stop_and_go_on_to_the_same_bits) {
 }
 
 /// Two ranks with halves of the batch come to what one comes to with all of it, but for rounding: f32, sums of 8192
-/// numbers at most, five steps behind each other. Norms over halves are far from that.
+/// numbers at most, five consecutive steps. Norms over halves are far from that.
 TEST(image_run, synchronised_batch_norms_see_the_whole_batch) {
   const io::TempFolder tmp;
   for (const auto family : {io::Family::simple_cnn, io::Family::resnet18}) {
@@ -262,7 +262,7 @@ class GpuImageRun : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(kinds, GpuImageRun, ::testing::Values("f32", "f32_mixup", "fp16_accumulate", "fp16"));
 
-/// Whoever watches a step has the results of each before the next one begins.
+/// An observer of steps has the results of each before the next one begins.
 TEST_P(GpuImageRun, going_ahead_changes_no_bit) {
   const io::TempFolder tmp;
   RunConfig ahead, watched;
@@ -382,7 +382,7 @@ struct OtherwiseNormalised : data::ImageSet {
   void decode(std::int64_t i, data::Picture& to) const override { set->decode(i, to); }
 };
 
-/// Who evaluates a model later knows nothing of the run but its folder.
+/// A later evaluation of a model only has the folder of the run.
 TEST(image_run, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   const io::TempFolder tmp;
   for (const bool normalise : {true, false}) {

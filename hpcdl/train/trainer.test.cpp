@@ -96,7 +96,7 @@ TEST(trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
   expect_same_run(tmp / "whole", tmp / "r", "step_00000006");
 }
 
-/// A time so short that it has passed after each step, and one that does not pass: behind which steps is then certain.
+/// A time so short that it has passed after each step, and one that never passes: then it is certain after which steps.
 TEST(trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
   EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a run that is lost has lost ten minutes";
   const io::TempFolder tmp;

@@ -1,4 +1,4 @@
-// Ranks that were told different things, as real processes: all end at once, with one sentence.
+// Ranks with different settings, as real processes: all end at once, with one sentence.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ struct Agreement : testing::Test {
         "--checkpoint.resume none --dist.timeout 600",
         HPCDL_PROGRAM, at, at, at);
   }
-  /// Two ranks; `rank1` is a shell's words for rank 1 alone, in front of the program and behind it.
+  /// Two ranks; `rank1` holds shell words only for rank 1, before the program and after it.
   Result train(const std::string& environment, const std::string& words, const std::vector<std::string>& more = {}) {
     std::vector<std::string> all = {"launch", "-n", "2", "--program", "/bin/sh", "--", "-c"};
     all.push_back(fmt::format("if [ $RANK = 1 ]; then {} exec {} {}; else exec {}; fi", environment, command(), words,

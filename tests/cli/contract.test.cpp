@@ -1,4 +1,4 @@
-// The contract of the program: what other programs rely on, and what bad input gets for an answer.
+// The contract of the program: what other programs rely on, and the errors for bad input.
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// The demos, as small as they come: what they print and what they leave behind.
+// The smallest demos: what they print and which files they write.
 
 #include <gtest/gtest.h>
 

@@ -45,7 +45,7 @@ pid_t pid_in(const fs::path& file) {
   return pid;
 }
 
-/// Gone, or nobody has waited for it yet.
+/// Ended, maybe not waited for yet.
 bool ended(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(in)), {});
@@ -240,7 +240,7 @@ int code_of(const Program& p) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// Nobody reads, and the pipe is full: signals are heard all the same, and the ranks end by the first.
+/// The output is not read, and the pipe is full: signals still work, and the ranks end by the first.
 TEST_F(Launch, signals_are_passed_on_while_nobody_reads) {
   const auto fifo = (folder / "fifo").string();
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -252,7 +252,7 @@ TEST_F(Launch, signals_are_passed_on_while_nobody_reads) {
   ASSERT_TRUE(there("ready.0") && there("ready.1"));
   std::this_thread::sleep_for(500ms);  // until nothing goes in any more
   kill(p.pid(), SIGTERM);
-  // Ranks whose lines nobody takes wait in their echo; the others after the reader has come back.
+  // Ranks whose lines are not read wait in their echo; the others after the reader has come back.
   std::jthread late([&] {
     std::this_thread::sleep_for(1s);
     char block[4096];
@@ -442,7 +442,7 @@ TEST_F(Launch, ends_what_it_started_and_nothing_else) {
     pause();
     _exit(0);
   }
-  // Rank 0 ignores SIGTERM and starts another process; rank 2 has ended well and left one behind.
+  // Rank 0 ignores SIGTERM and starts another process; rank 2 has ended well, but left a process.
   const auto r = sh(3,
                     "case $RANK in 0) trap '' TERM; sleep 600 & echo $! >$D/child; while :; do sleep 0.05; done;; 1) "
                     "while [ ! -s $D/child ] || [ ! -s $D/left ]; do sleep 0.05; done; exit 70;;"

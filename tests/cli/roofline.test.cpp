@@ -98,7 +98,7 @@ TEST_F(RooflineCli, says_what_is_wrong) {
        {std::pair<std::vector<std::string>, std::string>{{"roofline", "sofmax"}, "did you mean 'softmax'"},
         {{"roofline", "softmax", "--shape", "7"}, "softmax takes RxC"},
         {{"roofline", "softmax", "--shape", "4xfour"}, "expected a shape"},
-        {{"roofline", "--shape", "4x4"}, "needs the names of the ops"},
+        {{"roofline", "--shape", "4x4"}, "needs the names of its ops"},
         {{"roofline", "--train.batch=3"}, "is a key of a run, but no run is given: add -c run.toml"},
         {{"roofline", "-c", path("run.toml"), "--train.bach=3", "--no-measure"}, "batch"}}) {
     const auto r = run(words);

@@ -387,7 +387,7 @@ TEST(combine, sums_16_bit_floats_in_f32) {
   EXPECT_EQ(static_cast<float>(out[0]), 258.f);  // rounded after each addition it would be 256
 }
 
-/// Every length up to some registers, out of the middle of a tensor: nothing beside it is written.
+/// Every length up to some registers, from the middle of a tensor: nothing next to it is written.
 TEST(combine, is_the_same_in_every_direction) {
   constexpr std::int64_t kMost = 200, kAround = 3;
   for (const int ins : {2, 3})

@@ -24,7 +24,7 @@ Place place(int rank, int world, bool one_host = true) {
   return p;
 }
 
-/// Whatever the method: all meet, and agree on who is where.
+/// With any method, all ranks meet, and agree on the host of each rank.
 void expect_to_meet(int world, bool one_host, const std::function<RendezvousOptions(int rank)>& options,
                     const std::function<void(Place&)>& adapt = {}) {
   expect_none(run_ranks(world, [&](int r) {
@@ -171,7 +171,7 @@ TEST(rendezvous, a_rank_that_finds_no_other_can_be_asked_to_stop) {
                Stopped);
 }
 
-/// Whoever comes when rank 0 has left again, or long before it, says so instead of waiting in silence.
+/// A rank that comes after rank 0 has left, or long before it, reports that instead of waiting silently.
 TEST(rendezvous, a_rank_that_waits_says_what_for) {
   const io::TempFolder folder;
   const auto file = "file://" + (folder / "meet").string();

@@ -269,7 +269,7 @@ TEST(store, a_rank_may_have_come_and_gone_before) {
   }));
 }
 
-/// Of one that has come again nobody hears that it is lost.
+/// A rank that has connected again is not reported as lost.
 TEST(store, a_rank_may_come_again) {
   Launch launch(3);
   std::atomic<bool> came = false;

@@ -121,7 +121,7 @@ TEST_P(CudaRanks, gpu_kernels_over_peers_in_every_shape) {
     const auto* peers = dynamic_cast<const CudaGroup&>(*world.device_group()).peers();
     ASSERT_NE(peers, nullptr);
     for (int round = 0; round < 3;
-         ++round)  // one message after another, of every size: nobody overwrites what is still read
+         ++round)  // one message after another, of every size: nothing is overwritten while it is still read
       for (const int trips : {1, 2})
         for (const int blocks : {1, 3, 64})
           for (const std::int64_t n : {1, 3, 17, 1000, 65536, 9999}) {

@@ -42,7 +42,7 @@ int names_of_ours() {
   return n;
 }
 
-/// A rank that is to map memory leaves behind the first offer, which it cannot map.
+/// A rank that should map memory skips the first offer, which it cannot map.
 TEST(host, a_rank_that_leaves_does_not_leave_a_name_in_shared_memory) {
   if (!std::filesystem::is_directory("/dev/shm")) GTEST_SKIP() << "this system has no /dev/shm";
   auto t = thread_transports(2);

@@ -67,7 +67,7 @@ TEST(mpi, native_equals_ours) {
 
 TEST(mpi, a_rank_that_does_not_come_is_named_and_nothing_hangs) {
   NEEDS_MPI();
-  // Whoever has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the
+  // A rank that has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the
   // other one.
   const Ran ran = mpirun(2, "mpi_rank.late");
   EXPECT_EQ(WEXITSTATUS(ran.status), exit_code::kPeerLost) << ran.output;

@@ -89,7 +89,7 @@ TEST(tcp, messages_out_of_order_and_taken_back) {
   }));
 }
 
-/// A message gets on its way while the other rank computes, as it does over a connection that is there already.
+/// A message is sent while the other rank computes, as over an existing connection.
 TEST(tcp, a_rank_that_computes_is_reached) {
   Launch launch(4);
   expect_none(run_ranks(4, [&](int rank) {

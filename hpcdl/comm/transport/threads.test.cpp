@@ -26,7 +26,7 @@ TEST(threads, random_collectives_on_hosts_of_unlike_size) {
   testing::run_ranks(6, [](Group world) { testing::exercise(world, 7, 200); }, options);
 }
 
-/// A rank does its part between a look at it and the question whether that rank is there, and has ended by then.
+/// A rank does its part between the first check and the check whether that rank is alive, and has ended by then.
 TEST(threads, messages_sent_before_a_rank_ended_count) {
   auto t = thread_transports(2);
   const int ranks[] = {0, 1};

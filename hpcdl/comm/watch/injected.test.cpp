@@ -1,5 +1,5 @@
-// A thousand runs of ranks that are threads, each with one fault drawn at random: nobody hangs, nobody takes a wrong
-// result for a right one, and where there is one culprit all others name it. A failure prints the seed of its run:
+// A thousand runs of ranks that are threads, each with one random fault: no rank hangs, no rank takes a wrong
+// result for a correct one, and if there is one culprit, all others name it. A failure prints the seed of its run:
 // HPCDL_FAULT_SEED=n repeats it, and with HPCDL_FAULT_COUNT=m as many from n on are run.
 
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::Launched;
 constexpr int kSteps = 100'000, kFaultAt = 20;
-constexpr auto kLimit = 30s;  // after the fault, for everybody to be gone
+constexpr auto kLimit = 30s;  // seconds after the fault in which all ranks must end
 
 /// One step of a rank; `fault` strikes in it.
 void step(const Group& world, const Stream& s, const std::string& fault) {

@@ -260,7 +260,7 @@ TEST(watch, groups_of_one_name_are_distinguished) {
         const Label label("qkv");
         for (int i = 0; i < 2; ++i) tp.all_reduce(p.s, x.tensor).wait();
       },
-      0.8);  // rank 2 may wait that long for a core, and then waits for nobody yet
+      0.8);  // rank 2 may wait that long for a core, and does not wait for a rank until then
   expect_all(o,
              {"rank 3 on delta has been in compute for",
               "did not come to all_reduce number 2 of group tp, sum of 32 F32, qkv", "rank 2 on gamma waits"},

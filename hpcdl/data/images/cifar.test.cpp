@@ -156,7 +156,8 @@ TEST(cifar, a_published_name_with_another_checksum_is_a_warning) {
   EXPECT_EQ(open_images((folder / "cifar-10-python.tar.gz").string(), Split::train, options)->count(), 10);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_NE(said[0].find("c58f30108f718f92721af3b95e74349a"), std::string::npos) << said[0];
-  open_images((kGolden / "cifar10-python.tar.gz").string(), Split::train, options);  // a name that nobody published
+  open_images((kGolden / "cifar10-python.tar.gz").string(), Split::train,
+              options);  // a name without a published archive
   EXPECT_EQ(said.size(), 1u);
 }
 

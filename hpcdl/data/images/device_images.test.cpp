@@ -63,7 +63,7 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
   EXPECT_GT(images.starved_seconds(), 0) << "nothing was computed, so every batch was waited for";
 }
 
-/// Queued far ahead of the GPU, which gets round to nothing before the last batch is there: no copy may overtake what
+/// Queued far ahead of the GPU, which starts only after the last batch is queued: no copy may overtake the work that
 /// reads its block.
 TEST_P(DeviceImagesTest, a_block_is_written_again_after_its_readers) {
   constexpr int kBlocks = 3, kBatches = 20;

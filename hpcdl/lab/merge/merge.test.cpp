@@ -157,7 +157,7 @@ TEST(merge, ranks_of_one_host_share_its_clock) {
   EXPECT_NEAR(clocks[1].offset, 7000, 1e-6);
 }
 
-/// Each host's clock is far off and no two are alike: pings give the offset to within half a trip, and the drift.
+/// The clocks of all hosts are far off and differ: pings give the offset to within half a trip, and the drift.
 TEST(merge, pings_undo_known_offsets_and_drift) {
   for (const double drift : {0.0, 2e-5}) {
     const auto traces = traces_of(
