@@ -4,16 +4,20 @@
 
 #include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/ops/argmax/argmax.h"
 #include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::infer {
 
 namespace {
 
-/// A product of an f32 activation and a 16-bit weight is one that no tensor core forms.
+/// A product of an f32 activation and a 16-bit weight is one that no tensor core forms; of INT4 weights, activations
+/// are rounded to 8 bits anyway.
 DType type_of_steps(const models::LanguageModel& model) {
+  if (!model.device().is_cuda()) return DType::f32;
+  if (model.config().quant) return DType::bf16;
   const DType weights = model.matrix_type();
-  return model.device().is_cuda() && (weights == DType::bf16 || weights == DType::f16) ? weights : DType::f32;
+  return weights == DType::bf16 || weights == DType::f16 ? weights : DType::f32;
 }
 
 /// Of one layer, keys or values.
@@ -33,7 +37,10 @@ std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::i
     Graph g({.inference = true});
     const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
     std::vector<Var> out{g.keep(model.body(g, ids, options))};
-    if (tokens == 1) out.push_back(model.head(g, out[0]));
+    if (tokens == 1) {
+      out.push_back(g.keep(model.head(g, out[0])));
+      if (model.device().is_cuda()) argmax_into(g.reshape(ids, {1}), g.reshape(out[1], {1, out[1][-1]}));
+    }
     return Pass::of(g, {ids}, out);
   });
 }
@@ -53,6 +60,7 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
   require(capacity >= 1 && capacity <= c.context, "generate",
           "{} tokens do not fit into the model's context of {}: ask for fewer, or shorten the prompt", capacity,
           c.context);
+  ids_ = Pinned(2 * sizeof(std::int32_t), model.device());
   const Spec spec = cache_spec(model, capacity);
   for (int i = 0; i < c.layers; ++i) {
     memory_.emplace_back(spec, model.device());
@@ -121,6 +129,37 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   }
 }
 
+/// Greedy decoding after `token` on a GPU, whose steps find their tokens themselves: each is queued before the token of
+/// the one before it is read.
+void Generator::run_ahead(std::int32_t token, int tokens, const std::function<bool(std::int32_t)>& on_token) {
+  Instance& exe = step(1);
+  const Tensor next = exe.input(0);
+  copy(stream_, next, View(&token, next.spec()));
+  Stream reader(stream_.device(), stream_.pool());
+  Event found[2];
+  int queued = 0;
+  const auto queue = [&] {
+    run(exe);
+    params_.position += 1;
+    copy_to_pinned(stream_, ids_.as<std::int32_t>() + queued % 2, next);
+    found[queued++ % 2].record(stream_);
+  };
+  queue();
+  for (int i = 0; i < tokens; ++i) {
+    if (queued < tokens) queue();
+    found[i % 2].wait(reader);
+    reader.synchronize();
+    const std::int32_t id = ids_.as<std::int32_t>()[i % 2];
+    require(
+        id >= 0, "generate",
+        "the logit of token {} is no finite number: the weights hold NaN or overflow; check them with `hpcdl inspect "
+        "--check`",
+        -1 - id);
+    if (!on_token(id)) break;
+  }
+  stream_.synchronize();
+}
+
 GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                                     const std::function<bool(std::int32_t)>& on_token) {
   sampling.check();
@@ -137,15 +176,22 @@ GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int to
   if (tokens <= 0) return stats;
   const auto start = Clock::now();
   auto logits = feed(prompt);
-  Clock::time_point first;
-  while (true) {
-    const std::int32_t id = sample(logits, sampling, static_cast<std::uint64_t>(stats.new_tokens));
-    if (++stats.new_tokens == 1) {
-      stats.time_to_first_token_ms = 1e3 * seconds_since(start);
-      first = Clock::now();
-    }
-    if (!on_token(id) || stats.new_tokens == tokens) break;
+  std::int32_t id = sample(logits, sampling, 0);
+  stats.time_to_first_token_ms = 1e3 * seconds_since(start);
+  const auto first = Clock::now();
+  const auto take = [&](std::int32_t token) {
+    ++stats.new_tokens;
+    return on_token(token) && stats.new_tokens < tokens;
+  };
+  bool more = take(id);
+  if (more && stream_.device().is_cuda() && sampling.is_greedy()) {
+    run_ahead(id, tokens - 1, take);
+    more = false;
+  }
+  while (more) {
     logits = feed({&id, 1});
+    id = sample(logits, sampling, static_cast<std::uint64_t>(stats.new_tokens));
+    more = take(id);
   }
   stats.tokens_per_second =
       stats.new_tokens > 1 ? (stats.new_tokens - 1) / seconds_since(first) : 1e3 / stats.time_to_first_token_ms;

@@ -31,7 +31,8 @@ std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model);
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
 /// All ranks that share the layers of a model make the same calls and get the same tokens; their scheme must not split
-/// sequences. Computes, and caches, in f32; on a GPU in the type of the model's matrices where they have 16 bits.
+/// sequences. Computes, and caches, in f32; on a GPU in the type of the model's matrices where they have 16 bits, and in
+/// bf16 where they are INT4.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; at most the model's context.
@@ -53,6 +54,7 @@ class Generator {
  private:
   Instance& step(std::int64_t tokens);
   void run(Instance& exe);
+  void run_ahead(std::int32_t token, int tokens, const std::function<bool(std::int32_t)>& on_token);
   std::span<const float> feed(std::span<const std::int32_t> ids);
   Instance& head();
   std::span<const float> head_of_last(const Instance& exe, std::int64_t tokens);
@@ -66,6 +68,7 @@ class Generator {
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
   Pinned logits_;  // of the last token, on the host
+  Pinned ids_;     // of two steps
   std::map<std::int64_t, Instance> steps_;
   std::optional<Instance> head_;
   std::set<const Instance*> warm_;  // have run: what a GPU loads lazily has been loaded

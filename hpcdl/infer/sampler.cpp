@@ -63,7 +63,7 @@ int sample(std::span<const float> logits, const SamplingOptions& options, std::u
   const double top = logits[static_cast<std::size_t>(best)];
   require(std::isfinite(top), "generate",
           "all logits are {}: the weights overflow; check them with `hpcdl inspect --check`", top);
-  if (options.temperature == 0 || options.top_k == 1) return best;
+  if (options.is_greedy()) return best;
 
   std::vector<Candidate> all(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i)

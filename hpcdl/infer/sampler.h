@@ -11,6 +11,8 @@ struct SamplingOptions {
   float top_p = 1;        // keep the smallest set with at least this probability; 1: all (Holtzman et al., 2020)
   std::uint64_t seed = 0;
 
+  /// Whether the most likely token is always taken.
+  bool is_greedy() const { return temperature == 0 || top_k == 1; }
   /// Throws UsageError for values without meaning.
   void check() const;
 };

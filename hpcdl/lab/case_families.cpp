@@ -5,6 +5,7 @@
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
 #include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/argmax/argmax.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/avg_pool2d/avg_pool2d.h"
 #include "hpcdl/ops/batch_norm/batch_norm.h"
@@ -29,6 +30,8 @@
 #include "hpcdl/ops/matmul/matmul.h"
 #include "hpcdl/ops/max_pool2d/max_pool2d.h"
 #include "hpcdl/ops/mlp/mlp.h"
+#include "hpcdl/ops/norm_qkv/norm_qkv.h"
+#include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
 #include "hpcdl/ops/relu/relu.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "hpcdl/ops/rope/rope.h"
@@ -240,7 +243,43 @@ CaseFamily int4_product(std::string op, Int4Linear::Args a, std::vector<Shape> s
           }};
 }
 
+/// (N, K), dense or INT4.
+Matrix<Var> decoded_matrix(Graph& g, const std::string& name, std::int64_t n, std::int64_t k, DType d, bool int4) {
+  if (!int4) return {g.input(name, {{n, k}, d}), {}, {}, {}};
+  return {g.input(name, int4::packed_spec(n, k)), g.input(name + ".scale", int4::scale_spec(n, k, 64)), {}, {}};
+}
+
+/// One token of a decoder: the ops that join what leads to attention, and the first half of an MLP.
+void decoding(Families& to, bool int4) {
+  const std::string suffix = int4 ? "+int4" : "";
+  to.push_back({.op = "norm_qkv" + suffix,
+                .dims = "CxHxGxD",
+                .gradient = false,
+                .shapes = {{4096, 32, 8, 128}, {2048, 32, 4, 64}},
+                .forward_shapes = {},
+                .forward = [int4](Graph& g, const Shape& s, DType d) {
+                  const std::int64_t kv = s[2] * s[3];
+                  const Matrix<Var> m[] = {decoded_matrix(g, "q", s[1] * s[3], s[0], d, int4),
+                                           decoded_matrix(g, "k", kv, s[0], d, int4),
+                                           decoded_matrix(g, "v", kv, s[0], d, int4)};
+                  return norm_qkv(leaf(g, "x", {1, 1, s[0]}, d), leaf(g, "gamma", {s[0]}, d),
+                                  g.input("table", {{8, s[3]}, DType::f32}), m, leaf(g, "k_cache", {1, 8, kv}, d),
+                                  leaf(g, "v_cache", {1, 8, kv}, d), {.head_dim = s[3], .constant_weights = true});
+                }});
+  to.push_back({.op = "norm_swiglu" + suffix,
+                .dims = "NxK",
+                .gradient = false,
+                .shapes = {{11008, 4096}, {5632, 2048}},
+                .forward_shapes = {},
+                .forward = [int4](Graph& g, const Shape& s, DType d) {
+                  return norm_swiglu(leaf(g, "x", {1, 1, s[1]}, d), leaf(g, "gamma", {s[1]}, d),
+                                     decoded_matrix(g, "gate", s[0], s[1], d, int4),
+                                     decoded_matrix(g, "up", s[0], s[1], d, int4), {.constant_weights = true});
+                }});
+}
+
 void quantised(Families& to) {
+  decoding(to, false), decoding(to, true);
   to.push_back(int4_product("int4_linear", {.constant_weights = true},
                             {{1, 131072, 4096}, {1, 4096, 4096}, {8, 4096, 4096}, {64, 4096, 4096}}));
   to.push_back(int4_product("int4_linear+exact", {.exact = true, .constant_weights = true},
@@ -337,6 +376,16 @@ void vocabulary(Families& to) {
                                            {.label_smoothing = 0.1f})[0];
                     },
                 .index_dim = 1});
+  to.push_back({.op = "argmax",
+                .dims = "RxV",
+                .gradient = false,
+                .shapes = {{512, 128256}, {1, 32000}},
+                .forward_shapes = {},
+                .forward = [](Graph& g, const Shape& s, DType d) {
+                  const Var ids = g.input("ids", {{s[0]}, DType::i32});
+                  argmax_into(ids, leaf(g, "logits", s, d));
+                  return ids;
+                }});
   to.push_back({.op = "top1",
                 .dims = "TxV",
                 .gradient = false,

@@ -5,6 +5,8 @@
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
+#include "hpcdl/ops/norm_qkv/norm_qkv.h"
+#include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
 #include "hpcdl/ops/vocabulary/vocabulary.h"
 
 namespace hpcdl::models {
@@ -39,6 +41,17 @@ Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var
   return int4_embedding(ids, w.packed, w.scale, w.offset, positions, {.dtype = compute});
 }
 
+Attention::Args attention_args(Heads heads, const nn::ForwardOptions& o) {
+  return {.heads = heads.query, .kv_heads = heads.key_value, .causal = true, .cached = o.cache != nullptr};
+}
+
+/// Keys and values of a layer.
+std::pair<Var, Var> cache_of(Graph& g, int layer, const nn::ForwardOptions& o) {
+  const auto i = static_cast<std::size_t>(layer);
+  return {g.constant(nn::KvCache::name_of_keys(layer), o.cache->keys[i]),
+          g.constant(nn::KvCache::name_of_values(layer), o.cache->values[i])};
+}
+
 }  // namespace
 
 Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
@@ -57,16 +70,31 @@ Var head_logits(const nn::Weight& head, const Var& h) {
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
-  const Attention::Args args{.heads = heads.query, .kv_heads = heads.key_value, .causal = true};
+  const Attention::Args args = attention_args(heads, o);
   if (!o.cache) return attention(q, k, v, args);
-  Graph& g = q.graph();
-  const auto i = static_cast<std::size_t>(layer);
-  const Var keys = g.constant(nn::KvCache::name_of_keys(layer), o.cache->keys[i]);
-  const Var values = g.constant(nn::KvCache::name_of_values(layer), o.cache->values[i]);
+  const auto [keys, values] = cache_of(q.graph(), layer, o);
   append_to_cache(keys, values, k, v);
-  auto cached = args;
-  cached.cached = true;
-  return attention(q, keys, values, cached);
+  return attention(q, keys, values, args);
+}
+
+bool is_decoding_step(const Var& x, const nn::Linear& first, const nn::ForwardOptions& o) {
+  return o.cache && x[1] == 1 && !first.weight.sharing;
+}
+
+Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,
+                const Var& angles, Heads heads, int layer, const nn::ForwardOptions& o) {
+  Graph& g = x.graph();
+  const auto [keys, values] = cache_of(g, layer, o);
+  const Matrix<Var> matrices[] = {q.matrix(g, x.dtype()), k.matrix(g, x.dtype()), v.matrix(g, x.dtype())};
+  const Var rotated = norm_qkv(x, norm.weight(g), angles, matrices, keys, values,
+                               {.head_dim = angles[1], .eps = norm.eps, .constant_weights = q.weight.constant()});
+  return attention(rotated, keys, values, attention_args(heads, o));
+}
+
+Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear& up, const Var& x) {
+  Graph& g = x.graph();
+  return norm_swiglu(x, norm.weight(g), gate.matrix(g, x.dtype()), up.matrix(g, x.dtype()),
+                     {.eps = norm.eps, .constant_weights = gate.weight.constant()});
 }
 
 Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o) {

@@ -7,6 +7,7 @@
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/linear.h"
+#include "hpcdl/nn/norm.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/dropout/dropout.h"
 
@@ -30,6 +31,15 @@ Var head_logits(const nn::Weight& head, const Var& h);
 /// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, which k and v join
 /// first.
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
+
+/// Whether a block is recorded by the two functions below: of one token a sequence, after those of a cache, by layers
+/// that no ranks share. `first`: a layer of the block.
+bool is_decoding_step(const Var& x, const nn::Linear& first, const nn::ForwardOptions& o);
+/// attend() with the queries, keys and values of norm(x), rotated by the angles of rope(), as one op each.
+Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,
+                const Var& angles, Heads heads, int layer, const nn::ForwardOptions& o);
+/// silu(gate(norm(x))) * up(norm(x)) as one op.
+Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear& up, const Var& x);
 
 /// residual + dropout(linear(x)): one kernel without dropout.
 Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o);

@@ -45,8 +45,23 @@ Var Llama::body(const Var& tokens, const nn::ForwardOptions& o) const {
 }
 
 Var LlamaBlock::operator()(const Var& x, const Var& angles, int layer, const nn::ForwardOptions& o) const {
+  if (is_decoding_step(x, self_attn.q_proj, o)) return step(x, angles, layer, o);
   const Var y = self_attn(input_layernorm(x), x, angles, layer, o);
   return mlp(post_attention_layernorm(y), y, o);
+}
+
+Var LlamaBlock::step(const Var& x, const Var& angles, int layer, const nn::ForwardOptions& o) const {
+  Graph& g = x.graph();
+  const auto& a = self_attn;
+  Var y;
+  {
+    Graph::Scope scope(g, "attn");
+    const Var seen =
+        attend_step(input_layernorm, a.q_proj, a.k_proj, a.v_proj, x, angles, {a.heads, a.kv_heads}, layer, o);
+    y = project(a.o_proj, seen, x, o);
+  }
+  Graph::Scope scope(g, "mlp");
+  return project(mlp.down_proj, gated_step(post_attention_layernorm, mlp.gate_proj, mlp.up_proj, y), y, o);
 }
 
 Var LlamaAttention::operator()(const Var& x, const Var& residual, const Var& angles, int layer,

@@ -37,6 +37,10 @@ struct LlamaBlock {
     f("self_attn", self_attn), f("mlp", mlp), f("input_layernorm", input_layernorm);
     f("post_attention_layernorm", post_attention_layernorm);
   }
+
+ private:
+  /// The same for one token of decoding.
+  Var step(const Var& x, const Var& angles, int layer, const nn::ForwardOptions& o) const;
 };
 
 struct Llama {

@@ -50,6 +50,14 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
                 residual);
 }
 
+Matrix<Var> Linear::matrix(Graph& g, DType x) const {
+  require(layout == Layout::out_in || weight.quantized(), "nn", "{}: expected a matrix (out, in), got (in, out)",
+          weight.name);
+  if (!weight.quantized()) return {weight.rounded(g, x), {}, {}, bias(g)};
+  const auto w = weight.int4(g);
+  return {w.packed, w.scale, w.offset, bias(g)};
+}
+
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {
   const auto* s = second.weight.shared_as(Place::rows);
   if (s && s->scheme != Sharing::conjugate) return second(first(x, activation), Activation::none, residual);

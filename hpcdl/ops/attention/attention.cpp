@@ -56,11 +56,11 @@ Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
   // Blocks that the multiprocessors of a large GPU hold at once: two each, narrow heads four. A share has at least
-  // kLeast keys.
-  constexpr std::int64_t kMultiprocessors = 132, kLeast = 128;
+  // kLeast keys. Of short caches there are as many as a cluster has, which joins its shares without a second kernel.
+  constexpr std::int64_t kMultiprocessors = 132, kLeast = 128, kCluster = 8, kShort = 4096;
   const std::int64_t blocks = (head_dim(q, a.heads, "q") <= 64 ? 4 : 2) * kMultiprocessors;
   const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a));
-  return std::clamp<std::int64_t>(std::min(blocks / passes, k[1] / kLeast), 1, kMaxSplits);
+  return std::clamp<std::int64_t>(std::min(blocks / passes, k[1] / kLeast), 1, k[1] <= kShort ? kCluster : kMaxSplits);
 }
 
 std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {

@@ -1,25 +1,28 @@
 #include "hpcdl/cuda/overlap.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/ops/attention/decode_mma.h"
 #include "hpcdl/ops/attention/heads.h"
 
 // One query a sequence: bound by reading keys and values once. Blocks share out the keys of a key/value head, whose
-// query heads (up to four at a time, on tensor cores 16) are served by one pass; a second kernel joins what the blocks
-// found. A warp has keys and values on their way while it works on those before them.
+// query heads (up to four at a time, on tensor cores 16) are served by one pass. What the blocks found is joined by
+// themselves, where they are a cluster, else by a second kernel. A warp has keys and values on their way while it works on
+// those before them.
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kWarps = 8, kMmaWarps = 4;  // of a block
+constexpr int kWarps = 8;       // of a block
+constexpr int kMostBlocks = 8;  // of a cluster
 
 struct Decode {
   Heads q, k, v, out;
   float *lse = nullptr, *parts = nullptr;  // (B, H); (B, H, splits, D + 2): sums, top, sum
   const StepParams* params = nullptr;
   int heads = 0, kv_heads = 0, capacity = 0, splits = 1, width = 0;
-  bool cached = false;
-  float scale = 0;  // times log2 e
+  bool cached = false, cluster = false;  // the splits are a cluster
+  float scale = 0;                       // times log2 e
 
   __device__ int keys() const { return cached ? static_cast<int>(params->position) + 1 : capacity; }
 };
@@ -40,26 +43,70 @@ template <int N> struct Partial {
   }
 };
 
+/// *p, as block `rank` of the cluster has it.
+__device__ inline float read_shared(const float* p, int rank) {
+  float v;
+  asm volatile(
+      "{\n.reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.f32 %0, [there];\n}"
+      : "=f"(v)
+      : "r"(static_cast<unsigned>(__cvta_generic_to_shared(p))), "r"(rank)
+      : "memory");
+  return v;
+}
+
+/// What a block of a cluster found: of each head its sums, then the sum of weights and their top.
+template <int kHeads, int kMost> using Found = float[kHeads][kMost + 2];
+
 /// Joins what the warps of a block found of heads [h0, h0 + heads): of each up to kMost sums, then the sum of weights and
-/// their top. `scale`: of the tops.
+/// their top; then, by `own`, what the blocks of a cluster did. `scale`: of the tops.
 template <int kCount, int kHeads, int kMost>
-__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kMost + 2], int b, int h0, int heads,
-                       float scale) {
+__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kMost + 2], Found<kHeads, kMost>& own,
+                       int b, int h0, int heads, float scale) {
+  const auto put = [&](int h, int d, const Partial<1>& all) {
+    const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
+    p.out.put(p.out.at(b, 0, h0 + h) + d, all.out.v[0] / all.sum);
+    if (p.lse && d == 0) p.lse[head] = (__fmul_rn(all.top, scale) + log2f(all.sum)) / kLog2e;
+  };
   for (int i = static_cast<int>(threadIdx.x); i < heads * p.width; i += kCount * kWarp) {
     const int h = i / p.width, d = i % p.width;
     Partial<1> all;
     for (int w = 0; w < kCount; ++w)
       all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kMost], memory[w][h][kMost + 1], scale);
-    const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
     if (p.splits == 1) {
-      p.out.put(p.out.at(b, 0, h0 + h) + d, all.out.v[0] / all.sum);
-      if (p.lse && d == 0) p.lse[head] = (__fmul_rn(all.top, scale) + log2f(all.sum)) / kLog2e;
-      continue;
+      put(h, d, all);
+    } else if (p.cluster) {
+      own[h][d] = all.out.v[0];
+      if (d == 0) own[h][kMost] = all.sum, own[h][kMost + 1] = all.top;
+    } else {
+      const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
+      float* to = p.parts + (head * p.splits + blockIdx.x) * (p.width + 2);
+      to[d] = all.out.v[0];
+      if (d == 0) to[p.width] = all.sum, to[p.width + 1] = all.top;
     }
-    float* to = p.parts + (head * p.splits + blockIdx.x) * (p.width + 2);
-    to[d] = all.out.v[0];
-    if (d == 0) to[p.width] = all.sum, to[p.width + 1] = all.top;
   }
+#if HPCDL_CLUSTERS
+  if (!p.cluster) return;
+  cluster_sync();
+  constexpr int kThreads = kCount * kWarp;
+  for (int i = static_cast<int>(cluster_rank()) * kThreads + static_cast<int>(threadIdx.x); i < heads * p.width;
+       i += p.splits * kThreads) {
+    const int h = i / p.width, d = i % p.width;
+    float out[kMostBlocks], sums[kMostBlocks], tops[kMostBlocks];
+#pragma unroll
+    for (int r = 0; r < kMostBlocks; ++r) {
+      const int from = r < p.splits ? r : 0;
+      out[r] = read_shared(&own[h][d], from), sums[r] = read_shared(&own[h][kMost], from);
+      tops[r] = r < p.splits ? read_shared(&own[h][kMost + 1], from) : -__builtin_inff();
+    }
+    Partial<1> all;
+#pragma unroll
+    for (int r = 0; r < kMostBlocks; ++r) all.join(Lanes<1>(out[r]), sums[r], tops[r], scale);
+    put(h, d, all);
+  }
+  cluster_sync();  // the others may still read what this block found
+#endif
 }
 
 /// Block (split, pass of query heads, sequence). kShare threads hold a row, kPacks accesses of 16 bytes each, those
@@ -69,6 +116,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   constexpr int kPack = kLanes<K>, N = kPacks * kPack, kMost = kShare * N, kRows = kWarp / kShare,
                 kBatch = 4 / kPacks;  // rows of a thread on their way
   __shared__ float memory[kWarps][kHeads][kMost + 2];
+  __shared__ Found<kHeads, kMost> own;
   let_next_begin();
   await_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp,
@@ -158,17 +206,17 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
     }
   }
   __syncthreads();
-  finish<kWarps, kHeads, kMost>(p, memory, b, h0, kHeads, 1.0f);
+  finish<kWarps, kHeads, kMost>(p, memory, own, b, h0, kHeads, 1.0f);
 }
 
 /// Block (split, pass of up to 16 query heads, sequence).
-template <class T, int kWidth, bool kTall>
-__global__ void __launch_bounds__(kMmaWarps* kWarp, kWidth == 64 && !kTall ? 4 : 2)
+template <class T, int kWidth, bool kTall, int kMmaWarps>
+__global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16 : 8) / kMmaWarps)
     decode_mma(const __grid_constant__ Decode p) {
   constexpr int kRows = kTall ? 16 : 8;
   __shared__ float memory[kMmaWarps][kRows][kWidth + 2];
+  __shared__ Found<kRows, kWidth> own;
   let_next_begin();
-  await_previous();
   const int group = p.heads / p.kv_heads, passes = (group + 15) / 16, b = static_cast<int>(blockIdx.z),
             kv = static_cast<int>(blockIdx.y) / passes;
   const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
@@ -176,13 +224,19 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, kWidth == 64 && !kTall ? 4 :
   const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
-  DecodeWarp<T, kWidth, kTall> w;
+  DecodeWarp<T, kWidth, kTall> w(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv),
+                                 static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv), p.k.token, p.v.token,
+                                 begin + 16 * warp, end);
+  // The kernels before this one write no token but the last: those of earlier tokens ended before the position changed.
+  const bool early = p.cached && w.at + 16 < keys;
+  if (early) w.bring();
+  await_previous();
+  if (!early) w.bring();
   w.bring_query(static_cast<const T*>(p.q.data) + p.q.at(b, 0, h0), p.q.head, heads);
-  w.walk(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv), static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv),
-         p.k.token, p.v.token, begin + 16 * warp, end, 16 * kMmaWarps, p.scale);
+  w.walk(16 * kMmaWarps, p.scale);
   w.put(memory[warp]);
   __syncthreads();
-  finish<kMmaWarps, kRows, kWidth>(p, memory, b, h0, heads, p.scale);
+  finish<kMmaWarps, kRows, kWidth>(p, memory, own, b, h0, heads, p.scale);
 }
 
 /// Block (query head, sequence), one thread an element. `scale`: of the tops.
@@ -208,11 +262,13 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width, float s
   if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
 }
 
+unsigned blocks_of_cluster(const Decode& p) { return p.cluster ? static_cast<unsigned>(p.splits) : 1; }
+
 template <class K, int kShare, int kPacks, int kHeads, bool kWhole> void start(Stream& s, const Decode& p, int batch) {
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.heads / kHeads),
                   static_cast<unsigned>(batch));
   launch_overlapped(queue(s), overlaps(s, batch), decode<K, kShare, kPacks, kHeads, kWhole>,
-                    {.grid = grid, .block = kWarps * kWarp}, "attention", p);
+                    {.grid = grid, .block = kWarps * kWarp, .cluster = blocks_of_cluster(p)}, "attention", p);
 }
 template <class K, int kShare, int kPacks> void start(Stream& s, const Decode& p, int batch) {
   const int group = p.heads / p.kv_heads;
@@ -233,19 +289,26 @@ template <class K> void start(Stream& s, const Decode& p, int batch) {
   else start<K, 32, 2>(s, p, batch);
 }
 
-template <class T, int kWidth> void start_mma(Stream& s, const Decode& p, int batch) {
-  const int group = p.heads / p.kv_heads;
+template <class T, int kWidth, bool kTall> void start_mma(Stream& s, const Decode& p, int batch) {
+  // The few blocks of a cluster have as many warps as shared memory holds the results of: few tiles of keys in turn.
+  constexpr int kFew = 4, kMany = 1024 / (kWidth * (kTall ? 2 : 1));
+  const int group = p.heads / p.kv_heads, warps = p.cluster ? kMany : kFew;
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
                   static_cast<unsigned>(batch));
   launch_overlapped(queue(s), overlaps(s, batch),
-                    group <= 8 ? decode_mma<T, kWidth, false> : decode_mma<T, kWidth, true>,
-                    {.grid = grid, .block = kMmaWarps * kWarp}, "attention", p);
+                    p.cluster ? decode_mma<T, kWidth, kTall, kMany> : decode_mma<T, kWidth, kTall, kFew>,
+                    {.grid = grid, .block = static_cast<unsigned>(warps * kWarp), .cluster = blocks_of_cluster(p)},
+                    "attention", p);
 }
 /// False where the tensor cores do not serve the call.
 bool try_mma(Stream& s, const Decode& p, int batch) {
   if (p.q.dtype != p.k.dtype || (p.width != 64 && p.width != 128)) return false;
   if (!p.q.whole_pieces() || !p.k.whole_pieces() || !p.v.whole_pieces()) return false;
-  const auto with = [&]<class T>() { p.width == 64 ? start_mma<T, 64>(s, p, batch) : start_mma<T, 128>(s, p, batch); };
+  const bool tall = p.heads / p.kv_heads > 8;
+  const auto with = [&]<class T>() {
+    if (p.width == 64) tall ? start_mma<T, 64, true>(s, p, batch) : start_mma<T, 64, false>(s, p, batch);
+    else tall ? start_mma<T, 128, true>(s, p, batch) : start_mma<T, 128, false>(s, p, batch);
+  };
   if (p.q.dtype == DType::bf16) with.template operator()<bf16>();
   else if (p.q.dtype == DType::f16) with.template operator()<f16>();
   else return false;
@@ -260,6 +323,7 @@ bool decode_fits(const Attend& c) {
 
 void attend_decode(Stream& s, const Attend& c) {
   const auto width = c.width();
+  const int splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args));
   const Decode p{.q = heads_of(c.q, width),
                  .k = heads_of(c.k, width),
                  .v = heads_of(c.v, width),
@@ -270,14 +334,15 @@ void attend_decode(Stream& s, const Attend& c) {
                  .heads = c.args.heads,
                  .kv_heads = c.kv_heads(),
                  .capacity = static_cast<int>(c.k[1]),
-                 .splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args)),
+                 .splits = splits,
                  .width = static_cast<int>(width),
                  .cached = c.args.cached,
+                 .cluster = splits > 1 && splits <= kMostBlocks && has_clusters(s),
                  .scale = c.scale() * kLog2e};
   const int batch = static_cast<int>(c.q[0]);
   const bool scaled = !try_mma(s, p, batch);  // the queries, and with them the scores
   if (scaled) visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch); });
-  if (p.splits == 1) return;
+  if (p.splits == 1 || p.cluster) return;
   launch_overlapped(
       queue(s), overlaps(s, batch), join_splits,
       {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)}, .block = static_cast<unsigned>(width)},

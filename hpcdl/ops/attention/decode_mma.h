@@ -26,10 +26,17 @@ template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a
 /// One warp's pass over tiles of 16 keys. Rows of the product: query heads lane / 4 and, where kTall, 8 more.
 template <class T, int kWidth, bool kTall> struct DecodeWarp {
   static constexpr int kSteps = kWidth / 32, kParts = kWidth / 64;
+  const T *keys, *values;
+  std::int64_t key_apart, value_apart;
+  int at, end;  // of the tokens: where the next tile begins, and where those of this warp end
   unsigned q[2 * kSteps][4];
   uint4 k[2][kSteps], v[kParts][4];
   float out[kParts][8][4] = {};
   RowSoftmax state;
+
+  __device__ DecodeWarp(const T* k_, const T* v_, std::int64_t between_keys, std::int64_t between_values, int begin,
+                        int end_)
+      : keys(k_), values(v_), key_apart(between_keys), value_apart(between_values), at(begin), end(end_) {}
 
   /// Rows of q `apart` elements from each other, the first `rows` of which there are.
   __device__ void bring_query(const T* from, std::int64_t apart, int rows) {
@@ -44,29 +51,43 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
         q[2 * u][h] = x.x, q[2 * u][2 + h] = x.y, q[2 * u + 1][h] = x.z, q[2 * u + 1][2 + h] = x.w;
       }
   }
+  /// Relaxed, so that the load stays before await_previous() (cuda/overlap.h).
   __device__ static uint4 piece(const T* from, bool there) {
-    return there ? __ldcs(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+    uint4 r = make_uint4(0, 0, 0, 0);
+    if (there)
+      asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                   : "l"(from)
+                   : "memory");
+    return r;
   }
-  /// `keys` of the tile are there.
-  __device__ void bring_keys(const T* from, std::int64_t apart, int keys) {
+  /// Of the tile at token `first`.
+  __device__ void bring_keys(int first) {
+    const T* const from = keys + first * key_apart;
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
       for (int u = 0; u < kSteps; ++u)
-        k[t][u] = piece(from + (8 * t + lane / 4) * apart + 32 * u + lane % 4 * 8, 8 * t + lane / 4 < keys);
+        k[t][u] = piece(from + (8 * t + lane / 4) * key_apart + 32 * u + lane % 4 * 8, first + 8 * t + lane / 4 < end);
   }
-  __device__ void bring_values(const T* from, std::int64_t apart, int keys) {
+  __device__ void bring_values(int first) {
+    const T* const from = values + first * value_apart;
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int row = lane % 4 * 2 + r % 2 + r / 2 * 8;
 #pragma unroll
-      for (int w = 0; w < kParts; ++w) v[w][r] = piece(from + row * apart + 64 * w + lane / 4 * 8, row < keys);
+      for (int w = 0; w < kParts; ++w)
+        v[w][r] = piece(from + row * value_apart + 64 * w + lane / 4 * 8, first + row < end);
     }
   }
-  /// p: the scores, as an A operand 2^(scale s - top); what was summed shrinks along.
-  __device__ void scores(unsigned (&p)[4], float scale, int keys) {
+  /// The first tile.
+  __device__ void bring() {
+    if (at < end) bring_keys(at), bring_values(at);
+  }
+  /// Of a tile of which `left` tokens are there. p: the scores, as an A operand 2^(scale s - top); what was summed shrinks along.
+  __device__ void scores(unsigned (&p)[4], float scale, int left) {
     float s[8] = {};
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
@@ -78,7 +99,7 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        s[4 * t + i] = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < keys ? d[i] : -__builtin_inff();
+        s[4 * t + i] = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < left ? d[i] : -__builtin_inff();
     }
     float shrink[2];
     state.update(s, scale, shrink);
@@ -107,18 +128,14 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
                        half(raw[2][j / 2], raw[3][j / 2], j % 2));
     }
   }
-  /// Keys [begin, end), `step` from one tile of this warp to the next.
-  __device__ void walk(const T* keys, const T* values, std::int64_t key_apart, std::int64_t value_apart, int begin,
-                       int end, int step, float scale) {
-    if (begin >= end) return;
-    bring_keys(keys + begin * key_apart, key_apart, end - begin);
-    bring_values(values + begin * value_apart, value_apart, end - begin);
-    for (int at = begin; at < end; at += step) {
+  /// All tiles, `step` from one of this warp to the next; the first one has been brought.
+  __device__ void walk(int step, float scale) {
+    for (; at < end; at += step) {
       unsigned p[4];
       scores(p, scale, end - at);
-      if (at + step < end) bring_keys(keys + (at + step) * key_apart, key_apart, end - at - step);
+      if (at + step < end) bring_keys(at + step);
       add_values(p);
-      if (at + step < end) bring_values(values + (at + step) * value_apart, value_apart, end - at - step);
+      if (at + step < end) bring_values(at + step);
     }
   }
   /// rows[r]: width sums, then the sum of weights and their top, not yet scaled.

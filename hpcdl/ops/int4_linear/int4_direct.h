@@ -16,12 +16,12 @@
 namespace hpcdl::cuda::quant4 {
 
 /// kPairs: of tiles, in a block. A lane loads 16 bytes: four rows of one tile of a pair.
-template <int kGroup_, int kPairs_> struct Direct {
-  static constexpr int kGroup = kGroup_, kPairs = kPairs_, kWarps = 16, kThreads = kWarps * kWarp,
+template <int kGroup_, int kPairs_, int kWarps_ = 16> struct Direct {
+  static constexpr int kGroup = kGroup_, kPairs = kPairs_, kWarps = kWarps_, kThreads = kWarps * kWarp,
                        kPairRows = 2 * static_cast<int>(kTileRows), kRows = kPairs * kPairRows,
                        kMostK = kWarps * kChunk,
-                       kBlocks = kPairs == 1 ? 2 : 1;   // of a multiprocessor
-  static constexpr int kScales = kGroup == 32 ? 2 : 1;  // of a row, for the 64 inputs whose sums a lane gets
+                       kBlocks = kPairs * kWarps == 16 ? 2 : 1;  // of a multiprocessor
+  static constexpr int kScales = kGroup == 32 ? 2 : 1;           // of a row, for the 64 inputs whose sums a lane gets
 };
 
 #if HPCDL_SM90A
@@ -67,23 +67,23 @@ template <int N> __device__ float sum_in_pairs(const float* v) {
   else return sum_in_pairs<N / 2>(v) + sum_in_pairs<N / 2>(v + N / 2);
 }
 
-/// One chunk of a block's rows, of lane (g, t): rows 4g .. 4g + 3 of each pair, blocks t, t + 4, ...
+/// One chunk of rows, of lane (g, t): rows 4g .. 4g + 3 of each pair, blocks t, t + 4, ... `tile`: the first row of the
+/// tile of a pair that the lane reads, the first one where g < 4.
 template <class F> struct DirectChunk {
   uint4 weights[F::kPairs][8];
   uint2 scales[F::kPairs][F::kScales], offsets[F::kPairs][F::kScales];
 
-  __device__ DirectChunk(const Product& o, unsigned chunk, unsigned lane) {
-    if (o.aligned) fetch(o, chunk, lane, [](auto* p) { return stream16(p); }, [](auto* p) { return stream8(p); });
-    else fetch(o, chunk, lane, [](auto* p) { return gather16(p); }, [](auto* p) { return gather8(p); });
+  template <class Matrix> __device__ DirectChunk(const Matrix& o, unsigned tile, unsigned chunk, unsigned lane) {
+    if (o.aligned) fetch(o, tile, chunk, lane, [](auto* p) { return stream16(p); }, [](auto* p) { return stream8(p); });
+    else fetch(o, tile, chunk, lane, [](auto* p) { return gather16(p); }, [](auto* p) { return gather8(p); });
   }
 
  private:
-  template <class Weights, class Scales>
-  __device__ void fetch(const Product& o, unsigned chunk, unsigned lane, Weights of16, Scales of8) {
+  template <class Matrix, class Weights, class Scales>
+  __device__ void fetch(const Matrix& o, unsigned tile, unsigned chunk, unsigned lane, Weights of16, Scales of8) {
     constexpr unsigned kTile = kTileRows;
     const unsigned g = lane / 4, t = lane % 4, k = static_cast<unsigned>(o.k);
-    const unsigned tile = blockIdx.x * F::kRows + g / 4 * kTile,
-                   from = tile * (k / 2) + chunk * kChunkBytes + t * (kTile * 4) + g % 4 * 16,
+    const unsigned from = tile * (k / 2) + chunk * kChunkBytes + t * (kTile * 4) + g % 4 * 16,
                    scale = tile * (k / F::kGroup) + (chunk * kChunk + t * 64) / F::kGroup * kTile + g % 4 * 4;
 #pragma unroll
     for (int p = 0; p < F::kPairs; ++p) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_direct(const
   let_next_begin();
   if (!o.constant) await_previous();
   if (warp * kChunk < o.k) {
-    const DirectChunk<F> w(o, warp, lane);
+    const DirectChunk<F> w(o, blockIdx.x * F::kRows + lane / 16 * static_cast<unsigned>(kTileRows), warp, lane);
     await_previous();
     float step;
     const unsigned at = warp * kChunk + lane * 8;

@@ -41,15 +41,18 @@ template <int kTiles_, int kWarps_> struct StripWay {
 };
 using Strips = Ways<StripWay<2, 16>, StripWay<4, 16>>;
 
-/// The same, straight into registers: pairs of tiles.
-inline constexpr int kDirectPairs[] = {1, 2};
+/// The same, straight into registers: pairs of tiles, warps.
+struct DirectWay {
+  int pairs, warps;
+};
+inline constexpr DirectWay kDirects[] = {{1, 16}, {2, 16}, {1, 32}};
 
 // Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows, of Strips, of
-// kDirectPairs.
+// kDirects.
 inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
                      kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
                      kFirstDirect = kFirstStrip + Strips::count,
-                     kWays = kFirstDirect + static_cast<int>(std::size(kDirectPairs));
+                     kWays = kFirstDirect + static_cast<int>(std::size(kDirects));
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
@@ -177,8 +180,12 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
       start_overlapped<multiply_direct<F>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads, 0, o, on, queue,
                                            "int4_linear.direct");
     };
-    if (way == kFirstDirect) start.template operator()<Direct<kGroup, kDirectPairs[0]>>();
-    else start.template operator()<Direct<kGroup, kDirectPairs[1]>>();
+    const auto with = [&]<int i>() {
+      start.template operator()<Direct<kGroup, kDirects[i].pairs, kDirects[i].warps>>();
+    };
+    if (way == kFirstDirect) with.template operator()<0>();
+    else if (way == kFirstDirect + 1) with.template operator()<1>();
+    else with.template operator()<2>();
     return;
   }
   if (way >= kFirstStrip) {

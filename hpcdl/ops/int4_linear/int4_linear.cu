@@ -9,7 +9,7 @@
 namespace hpcdl::cuda {
 namespace {
 
-using quant4::kDirectPairs;
+using quant4::kDirects;
 using quant4::kExactWay;
 using quant4::kFirstDirect;
 using quant4::kFirstFew;
@@ -30,7 +30,7 @@ constexpr std::string_view kNames[kWays] = {
     "rows 32x16 w4 s2",       "rows 32x16 w8 s2",       "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
     "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4",  "warpgroups 64x128 k2 c2",
     "warpgroups 64x128 k2",   "warpgroups 128x128",     "strip 32x1 w16",       "strip 64x1 w16",
-    "direct 32x1 w16",        "direct 64x1 w16",
+    "direct 32x1 w16",        "direct 64x1 w16",        "direct 32x1 w32",
 };
 
 Int4Chooser chooser = nullptr;
@@ -63,14 +63,14 @@ template <class F> decltype(auto) with_group(std::int64_t group, F&& f) {
 bool aligned(View v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0; }
 bool aligned(const int4::Weight& w) { return aligned(w.packed) && aligned(w.scale) && aligned(w.offset); }
 
-bool serves_direct(const Stream& s, int pairs, const Int4Shape& shape) {
+bool serves_direct(const Stream& s, const quant4::DirectWay& way, const Int4Shape& shape) {
   return limits(s).warpgroups && shape.rows == 1 && !shape.exact && shape.k % quant4::kChunk == 0 &&
-         shape.k <= quant4::Direct<32, 1>::kMostK && shape.n % (pairs * quant4::Direct<32, 1>::kPairRows) == 0 &&
+         shape.k <= way.warps * quant4::kChunk && shape.n % (way.pairs * quant4::Direct<32, 1>::kPairRows) == 0 &&
          shape.n * shape.k < (std::int64_t{1} << 32);
 }
 
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
-  if (way >= kFirstDirect) return serves_direct(s, kDirectPairs[way - kFirstDirect], shape);
+  if (way >= kFirstDirect) return serves_direct(s, kDirects[way - kFirstDirect], shape);
   const bool strip = way >= kFirstStrip, wide = way >= kFirstWide && !strip;
   if ((way == kExactWay) != shape.exact || ((way < kFirstFew || strip) && shape.rows != 1)) return false;
   if ((strip || wide) && (!limits(s).warpgroups || shape.n % int4::kTileRows != 0)) return false;
@@ -103,6 +103,8 @@ int picked_strip(const Int4Shape& shape) {
 /// those of the next product lie on the others.
 int picked_direct(const Int4Shape& shape) {
   if (shape.n > 32768 && shape.k <= 1024) return -1;
+  // A block of 32 warps has a multiprocessor to itself: of matrices that need each of them once.
+  if (shape.k > kDirects[0].warps * quant4::kChunk) return shape.n <= 32 * 132 ? kFirstDirect + 2 : -1;
   return shape.n >= 2048 && shape.n <= 4096 ? kFirstDirect + 1 : kFirstDirect;
 }
 

@@ -93,6 +93,8 @@ const auto
                         decoding(64, 4096, 64),
                         decoding(2112, 256, 32, true, Int4Activation::relu),
                         decoding(96, 768, 128, true, Int4Activation::gelu),
+                        decoding(64, 5632, 64),
+                        decoding(96, 8192, 32, true, Int4Activation::silu),
                         full(1, 30, 64, 32, Int4Activation::relu),
                         full(2, 47, 128, 64, Int4Activation::gelu),
                         full(3, 16, 64, 64, Int4Activation::silu),

@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp, kRows == 1 ? (kAhead == 8
   finish<T>(g.out, total, r, first + of, batch);
 }
 
-/// The same where there are rows enough for every warp: it has `rounds` of them, kAhead pieces at a time, and the next
-/// ones are on their way while it multiplies.
+/// The same where there are rows enough for every warp: it has `rounds` of them, 2 kAhead pieces at a time, and half of
+/// those on their way while it multiplies the other half.
 template <class E, class T, int kRows, int kAhead>
 __global__ void __launch_bounds__(kStreamWarps* kWarp, 2) flowing_rows(const __grid_constant__ Gemm g, int rounds) {
   constexpr int kStep = kWarp * kPiece, kTurn = kAhead * kStep;
@@ -124,35 +124,40 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp, 2) flowing_rows(const __g
   const std::int64_t batch = blockIdx.y;
   const E* const a = static_cast<const E*>(g.a.data) + batch * g.a.batch_stride + lane * kPiece;
   const E* const b = static_cast<const E*>(g.b.data) + batch * g.b.batch_stride + lane * kPiece;
-  std::int64_t col = std::int64_t{blockIdx.x} * kStreamWarps * rounds + warp;
-  const std::int64_t last = col + std::int64_t{kStreamWarps} * (rounds - 1), end = last < g.n ? last + 1 : g.n;
-  int at = 0;  // of the row
-  const auto fetch = [&](uint4(&w)[kAhead]) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * kStreamWarps * rounds + warp,
+                     last = first + std::int64_t{kStreamWarps} * (rounds - 1), end = last < g.n ? last + 1 : g.n;
+  struct Place {
+    std::int64_t col;
+    int k;
+    __device__ void advance(int length) {
+      k += kTurn;
+      if (k >= length) k = 0, col += kStreamWarps;
+    }
+  };
+  Place ahead{first, 0}, here = ahead;
+  const auto bring = [&](uint4(&w)[kAhead]) {
+    if (ahead.col >= end) return;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (at + i * kStep + lane * kPiece < length) w[i] = stream16(b + col * g.b.ld + at + i * kStep);
+      if (ahead.k + i * kStep + lane * kPiece < length) w[i] = stream16(b + ahead.col * g.b.ld + ahead.k + i * kStep);
+    ahead.advance(length);
   };
   Lanes<kPiece> sums[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[r] = Lanes<kPiece>(0.0f);
-  /// Multiplies what is there, with what follows on its way; false at the end.
-  const auto turn = [&](const uint4(&now)[kAhead], uint4(&next)[kAhead]) {
-    const int here = at;
-    const std::int64_t row = col;
-    at += kTurn;
-    if (at >= length) at = 0, col += kStreamWarps;
-    const bool more = col < end;
-    if (more) fetch(next);
+  const auto multiply = [&](const uint4(&w)[kAhead]) {
+    const std::int64_t row = here.col;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int k = here + i * kStep;
+      const int k = here.k + i * kStep;
       if (k + lane * kPiece >= length) break;
-      const auto weights = load<kPiece>(reinterpret_cast<const E*>(&now[i]));
+      const auto weights = load<kPiece>(reinterpret_cast<const E*>(&w[i]));
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
         if (r < rows) sums[r] = fma(weights, widen(read_aligned<kPiece>(a + r * g.a.ld + k)), sums[r]);
     }
-    if (col == row) return more;
+    here.advance(length);
+    if (here.col == row) return;
     float mine = 0;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -161,15 +166,17 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp, 2) flowing_rows(const __g
       sums[r] = Lanes<kPiece>(0.0f);
     }
     if (lane < rows) finish<T>(g.out, mine, lane, row, batch);
-    return more;
   };
   uint4 even[kAhead], odd[kAhead];
   let_next_begin();
   if (!g.constant_b) await_previous();
-  if (col < end) fetch(even);
+  bring(even), bring(odd);
   await_previous();
-  if (col < end)
-    while (turn(even, odd) && turn(odd, even)) {}
+  while (here.col < end) {
+    multiply(even), bring(even);
+    if (here.col >= end) break;
+    multiply(odd), bring(odd);
+  }
 }
 
 bool whole_pieces(const GemmOperand& o) {

@@ -1,0 +1,40 @@
+#pragma once
+// The place of the largest value of each row, the first of equal ones: greedy decoding, where the next step can read its
+// token without the host.
+//
+// logits: (..., V), f32 or 16 bits; ids: (...) i32. A row that holds NaN or infinity, or -infinity alone, has no largest
+// value: its id is -1 - the place of the first such value.
+
+#include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
+#include "hpcdl/program/emit.h"
+
+namespace hpcdl {
+
+struct Argmax {
+  static constexpr std::string_view name = "argmax";
+  static void check(const Spec& ids, const Spec& logits);
+  static void find(Stream& s, Tensor ids, View logits);
+  static void check_record(const RawRecord& r);
+  static void run(Stream& s, const Grad* t, const void*) { find(s, t[0], t[1]); }
+  static Cost cost(const Spec& logits) {
+    return {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
+  }
+};
+
+namespace cpu {
+void argmax(Tensor ids, View logits);
+}  // namespace cpu
+namespace cuda {
+void argmax(Stream&, Tensor ids, View logits);
+}  // namespace cuda
+
+/// Records the search, whose result overwrites `ids`: perhaps the input that the next run of the program reads.
+template <Symbolic V> void argmax_into(const V& ids, const V& logits) {
+  Argmax::check(ids.spec(), logits.spec());
+  const auto operand = update_operand(ids);  // an input keeps its memory until the end
+  const decltype(update_operand(ids)) operands[] = {operand, read_operand(logits)};
+  logits.graph().template emit<Argmax>(operands, nullptr, 0, Argmax::cost(logits.spec()));
+}
+
+}  // namespace hpcdl

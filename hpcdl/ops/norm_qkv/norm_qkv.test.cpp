@@ -1,0 +1,182 @@
+#include "hpcdl/ops/norm_qkv/norm_qkv.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
+#include "hpcdl/testing/decoding.h"
+#include "hpcdl/testing/every_isa.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::RandomMatrix;
+
+struct Shapes {
+  std::int64_t batch, tokens, width, heads, kv_heads, head_dim, group;  // group 0: dense
+  bool asymmetric, bias;
+};
+
+constexpr std::int64_t kCapacity = 9, kPosition = 5;
+
+/// q, and all of both caches, of which other tokens hold 7.
+struct Result {
+  std::vector<float> q, keys, values;
+};
+
+enum class Way { joined, recorded, apart };
+
+Result computed(Stream& s, const Shapes& d, DType type, Way way) {
+  const auto n = d.heads * d.head_dim, kv = d.kv_heads * d.head_dim;
+  const RandomMatrix parts[] = {{n, d.width, d.group, d.asymmetric, d.bias, 1, type},
+                                {kv, d.width, d.group, d.asymmetric, d.bias, 2, type},
+                                {kv, d.width, d.group, d.asymmetric, d.bias, 3, type}};
+  std::vector<OwnedTensor> memory;
+  const Matrix<View> m[] = {parts[0].on(s, memory), parts[1].on(s, memory), parts[2].on(s, memory)};
+  const auto x = testing::random_on(s, {d.batch, d.tokens, d.width}, type, 90),
+             gamma = testing::random_on(s, {d.width}, type, 91);
+  OwnedTensor angles({{kCapacity, d.head_dim}, DType::f32}), table(angles.tensor.spec(), s.device());
+  rope_table(angles.tensor, 10000);
+  copy(s, table.tensor, angles.tensor);
+  const Spec cache{{d.batch, kCapacity, kv}, type};
+  OwnedTensor before(cache), keys(cache, s.device()), values(cache, s.device()),
+      q(Spec{{d.batch, d.tokens, n}, type}, s.device());
+  for (std::int64_t i = 0; i < before.tensor.size(); ++i) set_element(before.tensor, i, 7);
+  copy(s, keys.tensor, before.tensor), copy(s, values.tensor, before.tensor);
+  s.synchronize();
+  const auto specs = [](const Matrix<View>& w) {
+    const auto spec = [](const View& v) { return v ? v.spec() : Spec(); };
+    return Matrix<Spec>{spec(w.w), spec(w.scale), spec(w.offset), spec(w.bias)};
+  };
+  const Matrix<Spec> all[] = {specs(m[0]), specs(m[1]), specs(m[2])};
+  const NormQkv::Args args{.head_dim = d.head_dim, .constant_weights = true};
+  Tensor scratch[6];
+  for (std::size_t i = 0; const auto& spec : NormQkv::scratch(x.tensor.spec(), all))
+    scratch[i++] = memory.emplace_back(spec, s.device()).tensor;
+  if (way == Way::joined) {
+    NormQkv::forward(s, q.tensor, keys.tensor, values.tensor, x.tensor, gamma.tensor, table.tensor, m, scratch, args);
+  } else if (way == Way::recorded) {
+    Graph g({.inference = true});
+    const auto leaf = [&](const char* name, const View& v) {
+      return v ? g.constant(name, Tensor(const_cast<void*>(v.data()), v.spec(), v.device())) : Var();
+    };
+    Matrix<Var> vars[3];
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto name = [&](const char* part) { return part + std::to_string(i); };
+      vars[i] = {leaf(name("w").c_str(), m[i].w), leaf(name("scale").c_str(), m[i].scale),
+                 leaf(name("offset").c_str(), m[i].offset), leaf(name("bias").c_str(), m[i].bias)};
+    }
+    const Var y = g.keep(norm_qkv(leaf("x", x.tensor), leaf("gamma", gamma.tensor), leaf("table", table.tensor), vars,
+                                  leaf("keys", keys.tensor), leaf("values", values.tensor), args));
+    Instance exe(g.finish(), nullptr, s.device());
+    exe.run(s);
+    copy(s, q.tensor, exe.tensor(y));
+    s.synchronize();
+  } else {
+    const int4::Scratch rounded{scratch[3], scratch[4], scratch[5]};
+    RmsNorm::forward(s, scratch[0], {}, x.tensor, gamma.tensor, {});
+    const Tensor to[] = {q.tensor, scratch[1], scratch[2]};
+    for (std::size_t i = 0; i < 3; ++i) multiply(s, to[i], scratch[0], m[i], rounded, true);
+    for (std::size_t i = 0; i < 2; ++i) Rope::forward(s, to[i], to[i], table.tensor, {d.head_dim});
+    s.push_params();
+    KvCache::append(s, keys.tensor, values.tensor, to[1], to[2]);
+  }
+  return {testing::on_host(s, q.tensor), testing::on_host(s, keys.tensor), testing::on_host(s, values.tensor)};
+}
+
+// All GQA ratios, narrow and wide heads, widths that no access divides, some that kernels leave to the ops they join.
+constexpr Shapes kShapes[] = {
+    {1, 1, 64, 4, 4, 64, 0, false, false},    {1, 1, 2048, 14, 2, 64, 0, false, true},
+    {1, 1, 136, 7, 1, 96, 0, false, false},   {1, 1, 1000, 3, 3, 80, 0, false, true},
+    {1, 1, 512, 14, 1, 128, 0, false, false}, {1, 1, 320, 2, 1, 256, 0, false, false},
+    {1, 1, 33, 2, 1, 6, 0, false, false},     {3, 1, 64, 4, 2, 32, 0, false, true},
+    {2, 3, 40, 2, 2, 16, 0, false, false},    {1, 1, 256, 4, 2, 64, 32, false, false},
+    {1, 1, 2048, 8, 1, 128, 64, true, true},  {1, 1, 4096, 2, 1, 96, 128, false, false},
+    {1, 1, 512, 3, 1, 80, 64, false, false},  {1, 1, 320, 2, 1, 64, 64, false, true},
+    {2, 1, 256, 4, 2, 64, 64, true, false},
+};
+
+class NormQkvTest : public ::testing::TestWithParam<Shapes> {};
+
+TEST_P(NormQkvTest, on_a_cpu_the_bits_of_the_ops_that_it_joins) {
+  Pool pool(2);
+  StepParams params{.position = kPosition};
+  testing::for_each_isa([&] {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      Stream s(pool, &params);
+      const auto want = computed(s, GetParam(), type, Way::apart);
+      for (const Way way : {Way::joined, Way::recorded}) {
+        const auto got = computed(s, GetParam(), type, way);
+        EXPECT_EQ(got.q, want.q);
+        EXPECT_EQ(got.keys, want.keys);
+        EXPECT_EQ(got.values, want.values);
+      }
+    }
+  });
+}
+
+TEST_P(NormQkvTest, on_a_gpu_as_on_a_cpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(2);
+  StepParams params{.position = kPosition};
+  Stream host(pool, &params), gpu(Device::cuda(0), pool, &params);
+  gpu.push_params();
+  const bool int4 = GetParam().group > 0;
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    const auto want = computed(host, GetParam(), DType::f32, Way::apart),
+               apart = computed(gpu, GetParam(), type, Way::apart);
+    const double by_rounding = type == DType::f32    ? 1e-5
+                               : type == DType::bf16 ? 0.01
+                                                     : 2e-3,
+                 allowed = int4 ? by_rounding + 0.02 : by_rounding;  // inputs in 8 bits may fall to the other side
+    for (const Way way : {Way::joined, Way::recorded}) {
+      const auto got = computed(gpu, GetParam(), type, way);
+      EXPECT_LT(testing::distance(got.q, want.q), allowed) << dtype_name(type);
+      EXPECT_LT(testing::distance(got.q, apart.q), allowed) << dtype_name(type);
+      EXPECT_LT(testing::distance(got.keys, want.keys), allowed) << dtype_name(type);
+      EXPECT_LT(testing::distance(got.values, want.values), allowed) << dtype_name(type);
+      const std::int64_t kv = GetParam().kv_heads * GetParam().head_dim;
+      for (std::int64_t i = 0; i < std::ssize(got.keys); ++i) {
+        const std::int64_t token = i / kv % kCapacity;
+        if (token >= kPosition && token < kPosition + GetParam().tokens) continue;
+        ASSERT_EQ(got.keys[static_cast<std::size_t>(i)], 7) << "token " << token << " was overwritten";
+        ASSERT_EQ(got.values[static_cast<std::size_t>(i)], 7) << "token " << token << " was overwritten";
+      }
+    }
+  }
+}
+
+TEST(norm_qkv, writes_nothing_behind_a_full_cache) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params{.position = kCapacity};
+  Stream gpu(Device::cuda(0), pool, &params);
+  gpu.push_params();
+  for (const Shapes& d : {kShapes[0], kShapes[9]}) {
+    const auto got = computed(gpu, d, DType::bf16, Way::joined);
+    for (float v : got.keys) ASSERT_EQ(v, 7);
+    for (float v : got.values) ASSERT_EQ(v, 7);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(all, NormQkvTest, ::testing::ValuesIn(kShapes), [](const auto& c) {
+  const Shapes& d = c.param;
+  return "width" + std::to_string(d.width) + "_heads" + std::to_string(d.heads) + "_" + std::to_string(d.kv_heads) +
+         "_dim" + std::to_string(d.head_dim) + "_group" + std::to_string(d.group) + "_tokens" +
+         std::to_string(d.batch * d.tokens);
+});
+
+TEST(norm_qkv, refuses_what_does_not_fit) {
+  const Spec x{{1, 1, 8}, DType::f32}, gamma{{8}, DType::f32}, table{{9, 4}, DType::f32}, w{{8, 8}, DType::f32},
+      cache{{1, 9, 8}, DType::f32};
+  const Matrix<Spec> fit[] = {{w, {}, {}, {}}, {w, {}, {}, {}}, {w, {}, {}, {}}};
+  const NormQkv::Args a{.head_dim = 4};
+  EXPECT_EQ(NormQkv::checked(x, gamma, table, fit, cache, cache, a), x);
+  EXPECT_THROW(NormQkv::checked(x, gamma, table, fit, Spec({{1, 9, 4}, DType::f32}), cache, a), Error);
+  EXPECT_THROW(NormQkv::checked(x, gamma, table, fit, cache, cache, {.head_dim = 6}), Error);
+  const Matrix<Spec> odd[] = {{w, {}, {}, {}}, {Spec{{8, 7}, DType::f32}, {}, {}, {}}, {w, {}, {}, {}}};
+  EXPECT_THROW(NormQkv::checked(x, gamma, table, odd, cache, cache, a), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
