@@ -106,7 +106,6 @@ class Trainer {
 
 void run_rank(const Bench& b, const comm::Group& world) {
   io::ModelConfig config{.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocab = 50304};
-  config.resolve();
   Pool pool(4);
   auto model = models::LanguageModel::create(config, 1, true);
   if (b.kinds.size() == 1) {

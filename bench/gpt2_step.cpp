@@ -23,7 +23,6 @@ int main(int argc, char** argv) {
   const std::int64_t before = device.is_cuda() ? bench::taken_bytes(device) : 0;
   const std::int64_t batch = std::atoi(argv[1]), length = std::atoi(argv[2]);
   io::ModelConfig config{.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocab = 50304};
-  config.resolve();
   Pool pool;
   auto model = models::LanguageModel::create(config, 1, true);
   train::StepOptions options;

@@ -77,17 +77,15 @@ class Block {
 
  private:
   static io::ModelConfig config() {
-    io::ModelConfig c{.family = io::Family::llama,
-                      .layers = layers,
-                      .heads = 32,
-                      .width = 4096,
-                      .context = kLength,
-                      .kv_heads = 8,
-                      .ffn = 14336,
-                      .vocab = 512,
-                      .tied = false};
-    c.resolve();
-    return c;
+    return {.family = io::Family::llama,
+            .layers = layers,
+            .heads = 32,
+            .width = 4096,
+            .context = kLength,
+            .kv_heads = 8,
+            .ffn = 14336,
+            .vocab = 512,
+            .tied = false};
   }
   void passes() {
     for (int i = 0; i < kPasses; ++i) exe_->run(s_);

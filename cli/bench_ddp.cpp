@@ -12,6 +12,7 @@
 #include "hpcdl/lab/ddp/ddp.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::cli {
@@ -31,7 +32,7 @@ struct BenchDdpOptions {
 void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
   auto model = o.model;
   model.tied = false;
-  model.resolve();
+  models::resolve(model);
   Pool pool(o.threads.count > 0 ? o.threads.count : parallel::threads_per_rank(world));
   const bool speaks = world.rank() == 0;
   if (speaks) check_writable(o.svg), check_writable(o.json.empty() ? "" : o.json[0]);

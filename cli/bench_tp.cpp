@@ -12,6 +12,7 @@
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/roofline/report.h"
 #include "hpcdl/lab/tensor/tensor.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::cli {
@@ -31,7 +32,7 @@ void bench_rank(const BenchTpOptions& o, const comm::Group& world, Device device
   if (world.rank() == 0) check_writable(o.json.empty() ? "" : o.json[0]);
   auto model = o.model;
   model.family = o.llama ? io::Family::llama : io::Family::gpt2;
-  model.resolve();
+  models::resolve(model);
   auto options = o.tensor;
   if (o.bf16) options.compute = DType::bf16;
   options.device = device;

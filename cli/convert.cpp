@@ -7,9 +7,10 @@
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/units.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::cli {
@@ -30,7 +31,7 @@ bool converts(DType d) { return d == DType::f32 || d == DType::bf16 || d == DTyp
 
 int convert(ConvertOptions& o) {
   const auto from = io::find_model_folder(o.model);
-  auto config = io::read_hf_config(from);
+  auto config = models::read_hf_config(from);
   if (config.quant) fail_usage("convert", "{} is quantised: convert the original model instead", from.string());
   check_out_folder("convert", from, o.out, o.force);
   const DType target = o.dtype.empty()     ? DType::none
@@ -61,7 +62,7 @@ int convert(ConvertOptions& o) {
   }
   writer.commit();
   if (target != DType::none) config.dtype = target;
-  io::write_hf_config(folder.path(), config);
+  models::write_hf_config(folder.path(), config);
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"})
     if (fs::exists(from / name)) fs::copy_file(from / name, folder.path() / name);

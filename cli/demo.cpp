@@ -21,7 +21,7 @@
 #include "hpcdl/io/json.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/machine.h"
-#include "hpcdl/quant/quantize_model.h"
+#include "hpcdl/models/quantize.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
@@ -146,7 +146,6 @@ void Demo::configure() {
 std::int64_t Demo::steps_in(double seconds) {
   auto c = config_.model;
   c.vocab = config_.data.vocab_size;
-  c.resolve();
   auto model = models::LanguageModel::create(c, 1, true);
   train::TrainStep step(model, pool_, train::step_options(config_));
   const auto size = static_cast<std::size_t>(config_.train.batch * c.context);
@@ -198,7 +197,7 @@ bool Demo::train() {
 }
 
 void Demo::quantize() {
-  const auto report = quant::quantize_model(pool_, summary_.model, int4_, {.int4 = {.group = 64}});
+  const auto report = models::quantize_folder(pool_, summary_.model, int4_, {.int4 = {.group = 64}});
   report_.after.bits_per_weight = report.bits_per_weight();
   say("      {} weights in {:.2f} bits each", format_count(static_cast<double>(report.weights())),
       report.bits_per_weight());

@@ -7,7 +7,7 @@
 #include "hpcdl/data/tokenize.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/infer/evaluate_images.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/model_folder.h"
 
 namespace hpcdl::cli {
 

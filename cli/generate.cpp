@@ -10,7 +10,7 @@
 #include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/infer/generator.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/tensor.h"

@@ -12,9 +12,10 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/infer/generator.h"
-#include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/quant/int4_names.h"
@@ -39,7 +40,7 @@ struct InspectOptions {
 /// The model of a folder, text or images, for a run with default settings.
 void take_model(train::RunConfig& config, const fs::path& folder) {
   if (!models::is_image_config(io::read_json(io::config_of_model(folder)))) {
-    config.model = io::read_hf_config(folder);
+    config.model = models::read_hf_config(folder);
     return;
   }
   config.image = models::read_image_config(folder);

@@ -6,7 +6,7 @@
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/graph/instance.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/language_model.h"
 

@@ -8,8 +8,8 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/tokenize.h"
 #include "hpcdl/infer/evaluate.h"
-#include "hpcdl/io/hf_config.h"
-#include "hpcdl/quant/quantize_model.h"
+#include "hpcdl/io/model_folder.h"
+#include "hpcdl/models/quantize.h"
 
 namespace hpcdl::cli {
 
@@ -45,7 +45,7 @@ int quantize(QuantizeOptions& o) {
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
     if (total > 0) progress.show("quantising", static_cast<double>(done) / static_cast<double>(total), {{name}});
   };
-  const auto report = quant::quantize_model(pool, from, o.out, options);
+  const auto report = models::quantize_folder(pool, from, o.out, options);
   progress.end();
   const Json comparison = o.text.empty() ? Json() : compare(o, from, pool);
   if (o.json) {

@@ -10,7 +10,7 @@
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/lab/tune/programs.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/train/run_table.h"

@@ -14,7 +14,7 @@ set(HPCDL_SCHEDULE
   "19 tests.launchers.mpi_faults ranks" "17 tests.launchers.mpirun ranks" "13 tests.launchers.data_parallel ranks" "10 tests.launchers.mesh ranks"
   "12 tests.launchers.ssh ranks" "8 tests.launchers.torchrun ranks" "1 tests.launchers.gpus ranks"
   "38 python.install" "20 comm.transport.growth ranks" "34 comm.watch.processes" "31 comm.watch.injected" "30 comm.transport.tcp" "25 comm.watch" "19 comm.algo" "15 ops.attention" "12 models.language_model"
-  "10 train.mesh_ranks" "10 comm.bootstrap.rendezvous" "9 ops.conv2d" "8 io.hf_config" "8 ops.softmax" "8 parallel.tensor" "6 tests.format"
+  "10 train.mesh_ranks" "10 comm.bootstrap.rendezvous" "9 ops.conv2d" "8 models.hf_config" "8 ops.softmax" "8 parallel.tensor" "6 tests.format"
   "6 ops.matmul.gemm" "6 python.errors" "5 ops.bias_gelu" "5 ops.lm_head_loss")
 
 function(hpcdl_scheduled name)

@@ -19,7 +19,6 @@ int main() {
   config.family = io::Family::llama;
   config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64,
   config.vocab = kVocab;
-  config.resolve();
   auto model = models::LanguageModel::create(config, /*seed=*/1, /*gradients=*/true);
 
   Pool pool;

@@ -30,7 +30,6 @@ void train_rank(const comm::Group& world) {
   config.family = io::Family::llama;
   config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64,
   config.vocab = kVocab;
-  config.resolve();
   auto model = models::LanguageModel::create(config, /*seed=*/1, /*gradients=*/true);  // the same on every rank
 
   const std::int64_t rows = kBatch / world.size();

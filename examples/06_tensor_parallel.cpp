@@ -56,7 +56,6 @@ double train_on(const comm::Group& world, const parallel::MeshShape& shape) {
   const parallel::Mesh mesh(world, shape);
   io::ModelConfig config;
   config.layers = 2, config.heads = 4, config.width = 64, config.context = 16, config.vocab = 50;
-  config.resolve();
   const auto sharing = std::make_shared<parallel::TensorParallel>(mesh.tp(), parallel::TensorParallel::conjugate);
   auto model = models::LanguageModel::create(config, /*seed=*/1, /*gradients=*/true, sharing);
 

@@ -12,6 +12,7 @@
 
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 
 namespace hpcdl {
@@ -78,7 +79,7 @@ TEST(larger_than_memory, generates) {
   const io::TempFolder temp;
   io::ModelConfig c;
   c.layers = 4, c.width = 768, c.heads = 12, c.vocab = 8192, c.context = 64;
-  c.resolve();
+  models::resolve(c);
   models::LanguageModel::create(c, 5, false).save(temp.path());
   const auto want = generate(temp.path());
   ASSERT_EQ(want.size(), 4u);

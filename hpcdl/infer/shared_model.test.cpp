@@ -9,6 +9,8 @@
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/testing/ranks.h"
 
@@ -23,8 +25,8 @@ io::ModelConfig small(io::Family family) {
   io::ModelConfig c;
   c.family = family;
   c.layers = 2, c.heads = 8, c.width = 64, c.context = kLength, c.vocab = kVocab, c.tied = family == io::Family::gpt2;
-  if (family == io::Family::llama) c.kv_heads = 4;
-  c.resolve();
+  if (family != io::Family::gpt2) c.kv_heads = 4;
+  models::resolve(c);
   return c;
 }
 
@@ -63,7 +65,7 @@ std::shared_ptr<const parallel::TensorParallel> sharing(const comm::Group& world
 }
 
 TEST(SharedModel, LogitsAreThoseOfOneProcess) {
-  for (const auto family : {io::Family::gpt2, io::Family::llama}) {
+  for (const auto family : models::text_families()) {
     const auto want = logits(LanguageModel::create(small(family), 3, false), 2, 16);
     float largest = 0;
     for (const float x : want) largest = std::max(largest, std::fabs(x));
@@ -82,7 +84,7 @@ TEST(SharedModel, LogitsAreThoseOfOneProcess) {
 /// From the files of one process, each rank reading its part; greedy and drawn.
 TEST(SharedModel, GeneratesTheTokensOfOneProcess) {
   const io::TempFolder tmp;
-  for (const auto family : {io::Family::gpt2, io::Family::llama}) {
+  for (const auto family : models::text_families()) {
     LanguageModel::create(small(family), 4, false).save(tmp.path());
     for (const SamplingOptions& sampling :
          {SamplingOptions{}, SamplingOptions{.temperature = 1, .top_k = 40, .seed = 5}}) {

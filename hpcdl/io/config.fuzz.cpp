@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "hpcdl/io/config_table.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/hf_config.h"
 
 namespace {
 
@@ -57,8 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     hpcdl::io::ConfigTable(c).apply_override(text);
   });
   accept_errors([&] {
-    const auto config = hpcdl::io::parse_hf_config(hpcdl::io::parse_json(text, "fuzz"), "fuzz");
-    if (hpcdl::io::parse_hf_config(hpcdl::io::make_hf_config(config), "again") != config)
+    const auto config = hpcdl::models::parse_hf_config(hpcdl::io::parse_json(text, "fuzz"), "fuzz");
+    if (hpcdl::models::parse_hf_config(hpcdl::models::make_hf_config(config), "again") != config)
       throw std::logic_error("config.json reads back otherwise");
   });
   return 0;

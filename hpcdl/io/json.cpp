@@ -70,6 +70,8 @@ JsonObject::JsonObject(const Json& value, std::string where) : value_(value), wh
   require(value.is_object(), "io", "{}: expected a JSON object, found {}", where_, json_kind(value));
 }
 
+bool JsonObject::has(const char* key) const { return value_.contains(key); }
+
 const Json* JsonObject::find(const char* key) const {
   const auto it = value_.find(key);
   return it == value_.end() || it->is_null() ? nullptr : &*it;

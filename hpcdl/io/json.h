@@ -33,6 +33,8 @@ class JsonObject {
   /// Throws Error if `value` is not an object. Both must outlive this.
   JsonObject(const Json& value, std::string where);
   const Json* find(const char* key) const;
+  /// Whether the key is there, with null too.
+  bool has(const char* key) const;
   template <class T> std::optional<T> get(const char* key) const {
     const Json* value = find(key);
     return value ? std::optional<T>(convert<T>(*value, key)) : std::nullopt;

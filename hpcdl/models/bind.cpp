@@ -23,10 +23,9 @@ std::string layer_of(const std::string& name) {
 }  // namespace
 
 std::string Binder::spelled(const std::string& name) const {
-  if (files_.contains(name)) return name;
-  for (const std::string_view prefix : {"transformer.", "model."})
-    if (name.starts_with(prefix) && files_.contains(name.substr(prefix.size()))) return name.substr(prefix.size());
-  return name;
+  if (files_.contains(name) || !name.starts_with(decoder_.prefix)) return name;
+  const std::string bare = name.substr(decoder_.prefix.size());
+  return files_.contains(bare) ? bare : name;
 }
 
 View Binder::find(const std::string& name, const Shape& expected) const {
@@ -93,8 +92,7 @@ void Binder::require_whole_layers(const std::vector<std::string>& read) const {
   }
   std::vector<std::string_view> others;
   for (const auto& t : files_.tensors()) {
-    // Old files of GPT-2 hold the causal mask, as attn.bias.
-    const bool counts = (t.name.ends_with(".weight") || t.name.ends_with(".bias")) && !t.name.ends_with(".attn.bias");
+    const bool counts = (t.name.ends_with(".weight") || t.name.ends_with(".bias")) && !decoder_.is_no_parameter(t.name);
     if (counts && !names.contains(t.name) && layers.contains(layer_of(t.name))) others.push_back(t.name);
   }
   require(others.empty(), "model",

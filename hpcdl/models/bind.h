@@ -8,17 +8,19 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/models/decoder_spec.h"
 #include "hpcdl/nn/param.h"
 #include "hpcdl/state/table.h"
 
 namespace hpcdl::models {
 
-/// Finds parameters in the files of a model folder. Files of the bare GPT-2 model lack the prefix "transformer." (those
-/// of the bare Llama model "model."): both spellings are found.
+/// Finds parameters in the files of a model folder. Files of a decoder without its head lack the prefix of its names:
+/// both spellings are found.
 class Binder {
  public:
-  explicit Binder(const io::TensorFolder& files, std::optional<io::QuantConfig> quant = {})
-      : files_(files), quant_(std::move(quant)) {}
+  explicit Binder(const io::TensorFolder& files, const DecoderSpec& decoder = {},
+                  std::optional<io::QuantConfig> quant = {})
+      : files_(files), decoder_(decoder), quant_(std::move(quant)) {}
 
   /// A view into the file; F16 and F64, which no CPU kernel reads, are converted into `converted`.
   /// Throws Error when the tensor is missing or has another shape.
@@ -37,6 +39,7 @@ class Binder {
   std::string spelled(const std::string& name) const;
 
   const io::TensorFolder& files_;
+  DecoderSpec decoder_;
   std::optional<io::QuantConfig> quant_;
 };
 

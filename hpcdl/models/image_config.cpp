@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/model_folder.h"
 
 namespace hpcdl::models {
 namespace {

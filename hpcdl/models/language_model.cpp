@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <variant>
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/create.h"
-#include "hpcdl/models/gpt.h"
-#include "hpcdl/models/llama.h"
-#include "hpcdl/models/shard.h"
+#include "hpcdl/models/decoder.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
@@ -24,10 +22,9 @@
 namespace hpcdl::models {
 namespace {
 
-std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
-  require(!io::is_image_family(c.family), "model", "{} reads images, not text", io::enum_name(c.family));
-  if (c.family == io::Family::gpt2) return Gpt(c);
-  return Llama(c);
+io::ModelConfig resolved(io::ModelConfig c) {
+  resolve(c);
+  return c;
 }
 
 }  // namespace
@@ -35,15 +32,16 @@ std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
 struct LanguageModel::Impl {
   io::ModelConfig config;
   Sharing sharing;  // before the model, which points to it
-  std::variant<Gpt, Llama> model;
+  Decoder model;
   std::optional<io::TensorFolder> folder;  // mapped models
   std::vector<io::Prefetch> reading;       // after folder: stops before the mapping goes
   std::vector<Buffer> converted;           // tensors of a mapped model whose type no kernel reads (F64)
 
-  explicit Impl(io::ModelConfig c, Sharing s = {}) : config(std::move(c)), sharing(std::move(s)), model(build(config)) {
+  explicit Impl(io::ModelConfig c, Sharing s = {})
+      : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
     if (sharing && sharing->size() == 1) sharing = {};
-    if (sharing) std::visit([&](auto& m) { shard(m, *sharing); }, model);
+    if (sharing) model.share(*sharing);
   }
 
   std::vector<std::string> names() {
@@ -52,14 +50,7 @@ struct LanguageModel::Impl {
     return list;
   }
 
-  template <class F> void for_each(F f) {
-    std::visit([&](auto& m) { nn::for_each_param(m, f); }, model);
-  }
-
-  /// f(angles of rotary positions), of models that have them.
-  template <class F> void with_angles(F f) {
-    if (auto* m = std::get_if<Llama>(&model)) f(m->angles);
-  }
+  template <class F> void for_each(F f) { nn::for_each_param(model, f); }
 
   std::unique_ptr<StateTable> table() {
     std::vector<nn::Param*> params;
@@ -71,12 +62,10 @@ struct LanguageModel::Impl {
 void LanguageModel::to_device(const Stream& s) {
   if (!s.device().is_cuda()) return;
   std::vector<Tensor*> others;
-  impl_->with_angles([&](RopeAngles& angles) {
-    angles.first(impl_->config.context);
-    others.push_back(&angles.table.tensor);
-  });
+  auto* angles = impl_->model.angles();
+  if (angles) angles->first(impl_->config.context), others.push_back(&angles->table.tensor);
   moved()->to_device(s, others);
-  impl_->with_angles([](RopeAngles& angles) { angles.table.buffer = {}; });
+  if (angles) angles->table.buffer = {};
 }
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->table()), impl_(std::move(impl)) {}
@@ -87,33 +76,28 @@ LanguageModel::~LanguageModel() = default;
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
                                     bool with_gradients, Sharing sharing) {
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing)));
-  model.impl_->with_angles([&](RopeAngles& angles) { angles.described = !seed; });
+  if (auto* angles = model.impl_->model.angles()) angles->described = !seed;
   models::create(*model.state_, seed, with_gradients);
   return model;
 }
 
 std::int64_t LanguageModel::bytes() const {
-  std::int64_t sum = state_->bytes();
-  impl_->with_angles([&](const RopeAngles& angles) { sum += angles.table.tensor.bytes(); });
-  return sum;
+  const auto* angles = impl_->model.angles();
+  return state_->bytes() + (angles ? angles->table.tensor.bytes() : 0);
 }
 
 LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing) {
   if (sharing && sharing->size() > 1) return load(folder, std::move(sharing), false);
-  LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder)));
+  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder)));
   auto* impl = model.impl_.get();
   impl->folder = io::TensorFolder::open(folder);
-  const Binder binder(*impl->folder, impl->config.quant);
-  std::visit(
-      [&](auto& m) {
-        nn::for_each_param(m, [&]<class P>(const std::string& name, P& p) {
-          if constexpr (std::is_same_v<P, nn::Weight>) {
-            if (binder.bind_int4(name, p, *model.state_)) return;
-          }
-          model.state_->add_value(p, binder.view(name, p.spec, impl->converted));
-        });
-      },
-      impl->model);
+  const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
+  impl->for_each([&]<class P>(const std::string& name, P& p) {
+    if constexpr (std::is_same_v<P, nn::Weight>) {
+      if (binder.bind_int4(name, p, *model.state_)) return;
+    }
+    model.state_->add_value(p, binder.view(name, p.spec, impl->converted));
+  });
   binder.require_whole_layers(impl->names());
   return model;
 }
@@ -124,12 +108,12 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
 
 /// Into own f32 memory.
 LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
-  LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder), std::move(sharing)));
+  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: {} needs the original model", folder.string(),
           gradients ? "training" : "sharing its layers among ranks");
   const auto files = io::TensorFolder::open(folder);
-  const Binder binder(files);
+  const Binder binder(files, impl->model.spec());
   model.state_->allocate(gradients);
   for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
   binder.require_whole_layers(impl->names());
@@ -174,13 +158,13 @@ Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o
           to_string(tokens.spec()));
   require(o.cache || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
           impl_->config.context);
-  return std::visit([&](const auto& m) { return m.body(tokens, o); }, impl_->model);
+  return impl_->model.body(tokens, o);
 }
 
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
   state_->bind(g);
   Graph::Scope scope(g, "head");
-  return std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
+  return head_logits(impl_->model.head(), impl_->model.norm(hidden));
 }
 
 std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {
@@ -199,22 +183,18 @@ Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions&
 Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const {
   const Var hidden = body(g, tokens, o);
   Graph::Scope scope(g, "head");
-  return std::visit(
-      [&](const auto& m) {
-        const auto& weight = m.head();
-        const std::int64_t rows = tokens.shape().size();
-        const Var labels = g.reshape(targets, {rows});
-        const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
-        if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
-        const Var w = weight.rounded(g, h.dtype());
-        const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
-        if (const auto* s = weight.shared_as(nn::Place::vocabulary))
-          return vocabulary_loss(h, w, labels, {keep, weight.part.boxes[0].begin[0], weight.part.whole[0]},
-                                 s->axis.with("loss"));
-        if (o.head_gradient_now) return lm_head_gradient(h, w, labels)[0];
-        return lm_head_loss(h, w, labels, {.keep_logits = keep})[0];
-      },
-      impl_->model);
+  const auto& weight = impl_->model.head();
+  const std::int64_t rows = tokens.shape().size();
+  const Var labels = g.reshape(targets, {rows});
+  const Var h = g.reshape(impl_->model.norm(hidden), {rows, hidden[-1]});
+  if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
+  const Var w = weight.rounded(g, h.dtype());
+  const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
+  if (const auto* s = weight.shared_as(nn::Place::vocabulary))
+    return vocabulary_loss(h, w, labels, {keep, weight.part.boxes[0].begin[0], weight.part.whole[0]},
+                           s->axis.with("loss"));
+  if (o.head_gradient_now) return lm_head_gradient(h, w, labels)[0];
+  return lm_head_loss(h, w, labels, {.keep_logits = keep})[0];
 }
 
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
@@ -241,7 +221,7 @@ void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const
   writer.commit();
   io::ModelConfig c = impl_->config;
   c.dtype = dtype;
-  io::write_hf_config(folder, c);
+  write_hf_config(folder, c);
 }
 
 }  // namespace hpcdl::models

@@ -18,8 +18,9 @@ using Sharing = std::shared_ptr<const nn::Sharing>;
 class LanguageModel final : public Trainable {
  public:
   /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
-  /// A pure function of (config, seed): a rank that shares the layers has its part of the same weights, and no memory
-  /// for others. Without a seed it is only described: its tensors have names and specs, and no memory.
+  /// Zeros in the config are replaced (family.h). A pure function of (config, seed): a rank that shares the layers has
+  /// its part of the same weights, and no memory for others. Without a seed it is only described: its tensors have names
+  /// and specs, and no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
                               Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.

@@ -1,49 +1,16 @@
-#include "hpcdl/models/shard.h"
+// Which place each module of a decoder has where ranks share the layers: it follows from what the module does.
 
-#include <algorithm>
-#include <span>
+#include <type_traits>
+#include <vector>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/models/decoder.h"
 #include "hpcdl/ops/vocabulary/vocabulary.h"
 
 namespace hpcdl::models {
 namespace {
 
 using nn::Place;
-
-/// The place of the parameters of modules whose names end so. `dim` is that of the weight which is split, in `sections`
-/// equal ranges one by one, as q, k and v of a packed layer. The bias is split with the outputs: of columns, and in the
-/// scheme `naive` of rows.
-struct Placement {
-  std::string_view module;
-  Place place;
-  int dim = 0, sections = 1;
-};
-
-constexpr Placement kGpt[] = {
-    {"wte", Place::vocabulary},  {"lm_head", Place::vocabulary}, {"c_attn", Place::columns, 1, 3},
-    {"c_fc", Place::columns, 1}, {"c_proj", Place::rows},        {"ln_1", Place::entering},
-    {"ln_2", Place::entering},   {"ln_f", Place::entering},
-};
-
-constexpr Placement kLlama[] = {
-    {"embed_tokens", Place::vocabulary}, {"lm_head", Place::vocabulary},  {"q_proj", Place::columns},
-    {"k_proj", Place::columns},          {"v_proj", Place::columns},      {"gate_proj", Place::columns},
-    {"up_proj", Place::columns},         {"o_proj", Place::rows, 1},      {"down_proj", Place::rows, 1},
-    {"layernorm", Place::entering},      {"model.norm", Place::entering},
-};
-
-/// This rank's part of each of `sections` equal ranges of n.
-std::vector<Interval> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks) {
-  if (n % (std::int64_t{sections} * ranks) != 0)
-    fail_usage("shard", "{}: {} cannot be divided into {}{} parts: choose another tp", what, n,
-               sections > 1 ? fmt::format("{} x ", sections) : "", ranks);
-  const auto section = n / sections, part = section / ranks;
-  std::vector<Interval> list;
-  for (std::int64_t s = 0; s < sections; ++s)
-    list.push_back({s * section + rank * part, s * section + (rank + 1) * part});
-  return list;
-}
 
 void split(nn::Param& p, int dim, const std::vector<Interval>& ranges) {
   require(!p.value && p.part.all(), "shard",
@@ -52,34 +19,69 @@ void split(nn::Param& p, int dim, const std::vector<Interval>& ranges) {
   p.spec.shape = p.part.local;
 }
 
-void place(nn::Param& p, const Placement& as, const nn::Sharing& s) {
-  p.sharing = &s, p.place = as.place;
+/// Leaves this rank its part of each of the sections, which one matrix holds one after the other; none: all is one.
+void split_evenly(nn::Param& p, int dim, const nn::Sharing& s, std::vector<std::int64_t> sections = {}) {
   if (!p.spec) return;
-  const auto evenly = [&](int dim) {
-    split(p, dim, even_ranges(p.name, p.spec.shape[dim], as.sections, s.rank, s.size()));
-  };
-  const bool matrix = p.spec.shape.rank() == 2;
-  switch (as.place) {
-    case Place::columns: return evenly(matrix ? as.dim : 0);
-    case Place::rows:
-      if (s.scheme == nn::Sharing::naive) return evenly(matrix ? 1 - as.dim : 0);
-      if (matrix) evenly(as.dim);
-      return;
-    case Place::vocabulary: {
-      const auto shares = vocabulary_shares(p.spec.shape[0], s.size());
-      return split(p, 0, {{shares.begin(s.rank), shares.begin(s.rank + 1)}});
-    }
-    case Place::entering: p.partial_gradient = s.scheme == nn::Sharing::sequence; return;
-    case Place::whole: return;
+  if (sections.empty()) sections = {p.spec.shape[dim]};
+  std::vector<Interval> list;
+  std::int64_t begin = 0;
+  for (const auto n : sections) {
+    if (n % s.size() != 0)
+      fail_usage("shard", "{}: {} cannot be divided into {} parts: choose another tp", p.name, n, s.size());
+    const auto part = n / s.size();
+    list.push_back({begin + s.rank * part, begin + (s.rank + 1) * part});
+    begin += n;
   }
+  split(p, dim, list);
 }
 
-template <class Model> void place_all(Model& model, std::span<const Placement> table, const nn::Sharing& s) {
-  nn::for_each_param(model, [&](const std::string& name, nn::Param& p) {
-    const auto module = std::string_view(name).substr(0, name.rfind('.'));
-    const auto as = std::ranges::find_if(table, [&](const Placement& a) { return module.ends_with(a.module); });
-    if (as != table.end()) place(p, *as, s);
-  });
+template <class Module> void set_place(Module& m, Place place, const nn::Sharing& s) {
+  nn::for_each_param(m, [&](const std::string&, nn::Param& p) { p.sharing = &s, p.place = place; });
+}
+
+int output_dim(const nn::Linear& l) { return l.layout == nn::Layout::out_in ? 0 : 1; }
+
+void columns(nn::Linear& l, const nn::Sharing& s, const std::vector<std::int64_t>& sections = {}) {
+  set_place(l, Place::columns, s);
+  split_evenly(l.weight, output_dim(l), s, sections);
+  split_evenly(l.bias, 0, s, sections);
+}
+
+void rows(nn::Linear& l, const nn::Sharing& s) {
+  set_place(l, Place::rows, s);
+  if (s.scheme != nn::Sharing::naive) return split_evenly(l.weight, 1 - output_dim(l), s);
+  split_evenly(l.weight, output_dim(l), s);
+  split_evenly(l.bias, 0, s);
+}
+
+void vocabulary(nn::Embedding& table, const nn::Sharing& s) {
+  if (!table.weight.spec) return;
+  set_place(table, Place::vocabulary, s);
+  const auto shares = vocabulary_shares(table.weight.spec.shape[0], s.size());
+  split(table.weight, 0, {{shares.begin(s.rank), shares.begin(s.rank + 1)}});
+}
+
+/// Of a norm between layers that ranks share.
+void entering(auto& norm, const nn::Sharing& s) {
+  set_place(norm, Place::entering, s);
+  const bool partial = s.scheme == nn::Sharing::Scheme::sequence;
+  nn::for_each_param(norm, [&](const std::string&, nn::Param& p) { p.partial_gradient = partial; });
+}
+
+/// Q and K: outputs that are queries, and keys or values, of all ranks.
+template <class M> void place(BlockPart part, M& m, std::int64_t Q, std::int64_t K, const nn::Sharing& s) {
+  using enum BlockPart;
+  if constexpr (std::is_same_v<M, nn::Linear>) {
+    if (part == o || part == down) rows(m, s);
+    else if (part == qkv) columns(m, s, {Q, K, K});
+    else if (part == gate_up) columns(m, s, std::vector<std::int64_t>(2, m.out() / 2));
+    else columns(m, s);
+  } else if (part == q_norm || part == k_norm) {  // every rank normalises its own heads, with all of the weight
+    m.weight.sharing = &s;
+    m.weight.partial_gradient = true;
+  } else {
+    entering(m, s);
+  }
 }
 
 void check_whole(std::string_view what, std::int64_t heads, std::int64_t ranks) {
@@ -98,21 +100,15 @@ void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks) 
   check_whole("heads of keys and values", kv_heads, ranks);
 }
 
-void shard(Gpt& model, const nn::Sharing& s) {
-  for (auto& b : model.h) {
-    check_heads(b.attn.heads, 0, s.size());
-    b.attn.heads /= s.size();
-  }
-  place_all(model, kGpt, s);
-}
-
-void shard(Llama& model, const nn::Sharing& s) {
-  for (auto& b : model.layers) {
-    auto& a = b.self_attn;
-    check_heads(a.heads, a.kv_heads, s.size());
-    a.heads /= s.size(), a.kv_heads /= s.size();
-  }
-  place_all(model, kLlama, s);
+void Decoder::share(const nn::Sharing& s) {
+  check_heads(heads_, kv_heads_, s.size());
+  vocabulary(tokens_, s);
+  const std::int64_t Q = heads_ * head_dim_, K = kv_heads_ * head_dim_;
+  for (auto& b : blocks_)
+    for (auto& entry : b) std::visit([&](auto& m) { place(entry.first, m, Q, K, s); }, entry.second);
+  std::visit([&](auto& norm) { entering(norm, s); }, last_norm_);
+  vocabulary(head_, s);
+  heads_ /= s.size(), kv_heads_ /= s.size();
 }
 
 }  // namespace hpcdl::models

@@ -5,15 +5,23 @@
 #include <vector>
 
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/family.h"
 
 namespace hpcdl::models {
+
+/// Every family that reads text.
+inline std::vector<io::Family> text_families() {
+#define HPCDL_VALUE(name) io::Family::name,
+  return {HPCDL_TEXT_FAMILIES(HPCDL_VALUE)};
+#undef HPCDL_VALUE
+}
 
 inline io::ModelConfig tiny(io::Family family) {
   io::ModelConfig c;
   c.family = family;
   c.layers = 2, c.heads = 2, c.width = 32, c.context = 16, c.vocab = 50;
   c.tied = family == io::Family::gpt2;
-  c.resolve();
+  resolve(c);
   return c;
 }
 

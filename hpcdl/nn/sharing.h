@@ -1,6 +1,6 @@
 #pragma once
-// How several ranks share the layers of a model (tensor parallelism), as data: a family says which parameter has which
-// place (models/shard.h), modules record the exchanges that follow from it (ops/exchange), and parallel/ knows the
+// How several ranks share the layers of a model (tensor parallelism), as data: a model says which parameter has which
+// place (models/shard.cpp), modules record the exchanges that follow from it (ops/exchange), and parallel/ knows the
 // ranks.
 //
 //   columns (q, k, v, gate, up, fc)   a rank has some of the outputs: whole heads, or neurons of the MLP

@@ -14,7 +14,9 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
@@ -30,8 +32,9 @@ io::ModelConfig tiny(io::Family family, bool tied) {
   io::ModelConfig c;
   c.family = family;
   c.layers = 2, c.heads = 8, c.width = 64, c.context = kLength, c.vocab = kVocab, c.tied = tied;
-  if (family == io::Family::llama) c.heads = 16, c.kv_heads = 8, c.attention_bias = true;
-  c.resolve();
+  if (family != io::Family::gpt2) c.heads = 16, c.kv_heads = 8;
+  c.attention_bias = models::row_of(family).chooses_attention_bias;
+  models::resolve(c);
   return c;
 }
 
@@ -156,6 +159,17 @@ Case with(io::Family family, Scheme scheme, nn::ForwardOptions forward, int step
   return {.config = tiny(family, true), .steps = steps, .step = {.forward = forward}, .scheme = scheme};
 }
 
+TEST(tensor, every_family_trains_what_one_rank_trains) {
+  for (const auto family : models::text_families()) {
+    const Trained want = alone(with(family, Scheme::conjugate, {}));
+    for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive})
+      testing::run_ranks(4, [&](const comm::Group& world) {
+        expect_parity(train(world, {.dp = 2, .tp = 2}, with(family, scheme, {})), want,
+                      fmt::format("{} {}", io::enum_name(family), scheme_name(scheme)));
+      });
+  }
+}
+
 /// What all ranks have draws the same on all, and a part of the tokens what the whole would: masks do not depend on the
 /// mesh.
 TEST(tensor, dropout_does_not_depend_on_the_split) {
@@ -210,7 +224,7 @@ models::LanguageModel model_of(const io::ModelConfig& config, const comm::Group&
 
 TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) {
   const io::TempFolder tmp;
-  for (const auto family : {io::Family::gpt2, io::Family::llama}) {
+  for (const auto family : models::text_families()) {
     const auto config = tiny(family, false);
     auto whole = models::LanguageModel::create(config, 5, true);
     whole.save(tmp / "one");

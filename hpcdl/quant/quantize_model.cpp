@@ -5,7 +5,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/quant/int4_names.h"
 #include "hpcdl/quant/staged_folder.h"
@@ -26,13 +26,11 @@ struct Task {
 
 bool quantized(Treatment t) { return t == Treatment::matrix || t == Treatment::conv1d; }
 
-std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& config,
-                       const QuantizeModelOptions& options) {
+std::vector<Task> plan(const io::TensorFolder& files, const QuantizeModelOptions& options) {
   std::vector<Task> tasks;
   for (std::size_t i = 0; i < files.tensors().size(); ++i) {
     const auto& t = files.tensors()[i];
-    const auto treatment =
-        options.treatment ? options.treatment(t.name, t.spec) : default_treatment(config, t.name, t.spec);
+    const auto treatment = options.treatment(t.name, t.spec);
     if (treatment == Treatment::leave_out) continue;
     auto& task = tasks.emplace_back(Task{&t, &files.shard_of(i), treatment});
     if (!quantized(treatment)) continue;
@@ -102,27 +100,11 @@ void write_companions(const fs::path& from, const fs::path& to, const Int4Option
 
 }  // namespace
 
-Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
-  if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
-  // Causal masks, which old GPT-2 files contain.
-  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
-    return Treatment::leave_out;
-  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
-  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
-  if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;
-  if (config.family == io::Family::gpt2)
-    for (const char* conv : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
-      if (name.ends_with(conv)) return Treatment::conv1d;
-  return Treatment::matrix;
-}
-
 ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to, const QuantizeModelOptions& options) {
-  const io::ModelConfig config = io::read_hf_config(from);
-  require(!config.quant, "quant", "{}: the model is already quantised; start from the original", from.string());
   std::error_code ignored;
   require(!fs::equivalent(from, to, ignored), "quant", "{}: source and target are the same folder", to.string());
   const auto files = io::TensorFolder::open(from);
-  const auto tasks = plan(files, config, options);
+  const auto tasks = plan(files, options);
   std::int64_t total = 0, done = 0;
   for (const auto& t : tasks) total += t.tensor->spec.bytes();
 

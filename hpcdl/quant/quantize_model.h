@@ -3,7 +3,6 @@
 
 #include <functional>
 
-#include "hpcdl/io/model_config.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/quant/int4.h"
 #include "hpcdl/quant/report.h"
@@ -14,13 +13,9 @@ namespace hpcdl::quant {
 /// transposed.
 enum class Treatment : std::uint8_t { copy, matrix, conv1d, leave_out };
 
-/// Matrices of at least 16 x 32 are quantised, except position embeddings; a tied lm_head.weight and stored causal
-/// masks are left out.
-Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec);
-
 struct QuantizeModelOptions {
   Int4Options int4 = {};
-  /// Null: default_treatment.
+  /// What happens to a tensor of the source; must be set. models::quantize_folder() knows it for every family.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
   bool keep_odd = false;  // matrices whose inputs the group does not divide stay unchanged, and are not an error
   /// Called after each tensor, and once before the first with an empty name. Bytes of the source.
@@ -33,6 +28,6 @@ struct QuantizeModelOptions {
 /// Throws Error for NaN or infinite weights and for a group that does not divide, naming the tensor, and if keep_odd
 /// leaves nothing to quantise; in all cases nothing is written.
 ModelReport quantize_model(Pool& pool, const io::fs::path& from, const io::fs::path& to,
-                           const QuantizeModelOptions& options = {});
+                           const QuantizeModelOptions& options);
 
 }  // namespace hpcdl::quant

@@ -10,10 +10,12 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/models/quantize.h"
 #include "hpcdl/quant/int4_names.h"
 
 namespace hpcdl::quant {
@@ -38,9 +40,9 @@ struct Folder {
 
   explicit Folder(float poison = 0) {
     io::ModelConfig c{.layers = 1, .heads = 4, .width = 64, .context = 32, .vocab = 70};
-    c.resolve();
+    models::resolve(c);
     io::make_folder(from);
-    io::write_hf_config(from, c);
+    models::write_hf_config(from, c);
     io::write_file_atomic(from / "tokenizer.json", "{\"version\": 1}");
     io::TensorFolderWriter writer(from, kGpt2);
     const Rng rng{5, 5};
@@ -83,11 +85,11 @@ TEST(quantize_model, writes_a_folder_that_stands_alone) {
     EXPECT_GT(done, last);
     last = done, total = all, ++calls;
   };
-  const auto report = quantize_model(pool, f.from, f.to, options);
+  const auto report = models::quantize_folder(pool, f.from, f.to, options);
   EXPECT_EQ(last, total);
   EXPECT_EQ(calls, report.layers.size() + 1);
 
-  const auto config = io::read_hf_config(f.to);
+  const auto config = models::read_hf_config(f.to);
   ASSERT_TRUE(config.quant);
   EXPECT_EQ(config.quant->group_size, 32);
   EXPECT_FALSE(config.quant->symmetric);
@@ -127,7 +129,7 @@ TEST(quantize_model, kernels_run_on_the_mapped_file) {
   const Folder f;
   Pool pool(2);
   Stream s(pool);
-  quantize_model(pool, f.from, f.to);
+  models::quantize_folder(pool, f.from, f.to);
   const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
   const std::string name = "transformer.h.0.attn.c_attn.weight";
   const View packed = now.at(int4::packed_name(name)), scale = now.at(int4::scale_name(name));
@@ -149,39 +151,40 @@ TEST(quantize_model, kernels_run_on_the_mapped_file) {
 TEST(quantize_model, replaces_an_older_model_or_changes_nothing) {
   Pool pool(2);
   const Folder good, bad(NAN);
-  quantize_model(pool, good.from, good.to);
+  models::quantize_folder(pool, good.from, good.to);
   const auto before = io::read_file(good.to / "config.json");
   const auto entries = [](const fs::path& p) {
     return std::distance(fs::directory_iterator(p), fs::directory_iterator());
   };
 
-  const std::string text = message([&] { quantize_model(pool, bad.from, good.to); });
+  const std::string text = message([&] { models::quantize_folder(pool, bad.from, good.to); });
   EXPECT_NE(text.find("transformer.h.0.attn.c_attn.weight: weight [3, 7]"), std::string::npos) << text;
   EXPECT_EQ(io::read_file(good.to / "config.json"), before);
   EXPECT_EQ(entries(good.temp.path()), 2) << "something was left beside the model";
 
-  quantize_model(pool, good.from, good.to, {.int4 = {.group = 32}});
-  EXPECT_EQ(io::read_hf_config(good.to).quant->group_size, 32);
+  models::quantize_folder(pool, good.from, good.to, {.int4 = {.group = 32}});
+  EXPECT_EQ(models::read_hf_config(good.to).quant->group_size, 32);
   EXPECT_EQ(entries(good.temp.path()), 2);
 }
 
 TEST(quantize_model, says_what_does_not_fit) {
   Pool pool(2);
   const Folder f;
-  const std::string group = message([&] { quantize_model(pool, f.from, f.to, {.int4 = {.group = 128}}); });
+  const std::string group = message([&] { models::quantize_folder(pool, f.from, f.to, {.int4 = {.group = 128}}); });
   EXPECT_NE(group.find("transformer.wte.weight: group size 128 does not divide its K = 64"), std::string::npos)
       << group;
   EXPECT_NE(group.find("that does: 32, 64"), std::string::npos) << group;
   EXPECT_FALSE(fs::exists(f.to));
-  EXPECT_NE(message([&] { quantize_model(pool, f.from, f.from); }).find("same folder"), std::string::npos);
-  quantize_model(pool, f.from, f.to);
-  EXPECT_NE(message([&] { quantize_model(pool, f.to, f.temp / "again"); }).find("already quantised"),
+  EXPECT_NE(message([&] { models::quantize_folder(pool, f.from, f.from); }).find("same folder"), std::string::npos);
+  models::quantize_folder(pool, f.from, f.to);
+  EXPECT_NE(message([&] { models::quantize_folder(pool, f.to, f.temp / "again"); }).find("quantised already"),
             std::string::npos);
   io::make_folder(f.temp / "photos");
   io::write_file_atomic(f.temp / "photos/cat.jpg", "meow");
-  EXPECT_NE(
-      message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("files that do not belong to a model"),
-      std::string::npos);
+  EXPECT_NE(message([&] {
+              models::quantize_folder(pool, f.from, f.temp / "photos");
+            }).find("files that do not belong to a model"),
+            std::string::npos);
   EXPECT_EQ(io::read_file(f.temp / "photos/cat.jpg"), "meow");
 }
 
@@ -190,11 +193,11 @@ TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was_when_asked) 
   Pool pool(2);
   io::ModelConfig c{.family = io::Family::llama, .layers = 1, .heads = 4, .width = 64, .context = 32, .vocab = 70};
   c.ffn = 100;
-  c.resolve();
+  models::resolve(c);
   models::LanguageModel::create(c, 1, false).save(temp / "model");
-  EXPECT_NE(message([&] { quantize_model(pool, temp / "model", temp / "int4"); }).find("--keep-odd"),
+  EXPECT_NE(message([&] { models::quantize_folder(pool, temp / "model", temp / "int4"); }).find("--keep-odd"),
             std::string::npos);
-  const auto report = quantize_model(pool, temp / "model", temp / "int4", {.keep_odd = true});
+  const auto report = models::quantize_folder(pool, temp / "model", temp / "int4", {.keep_odd = true});
   const std::string odd = "model.layers.0.mlp.down_proj.weight", even = "model.layers.0.mlp.up_proj.weight";
   const auto old = io::TensorFolder::open(temp / "model"), now = io::TensorFolder::open(temp / "int4");
   expect_same(old.at(odd), now.at(odd));
@@ -205,10 +208,10 @@ TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was_when_asked) 
               infer::evaluate(models::LanguageModel::open(temp / "model"), pool, tokens).loss, 0.05);
 
   c.width = 48, c.ffn = 80, c.head_dim = 0;
-  c.resolve();
+  models::resolve(c);
   models::LanguageModel::create(c, 1, false).save(temp / "odd");
   EXPECT_NE(message([&] {
-              quantize_model(pool, temp / "odd", temp / "none", {.keep_odd = true});
+              models::quantize_folder(pool, temp / "odd", temp / "none", {.keep_odd = true});
             }).find("nothing to quantise"),
             std::string::npos);
 }
@@ -219,9 +222,10 @@ TEST(quantize_model, a_matrix_that_this_group_does_not_divide_stays_as_it_was_wh
   Pool pool(2);
   io::ModelConfig c{.family = io::Family::llama, .layers = 1, .heads = 4, .width = 128, .context = 32, .vocab = 70};
   c.ffn = 160;
-  c.resolve();
+  models::resolve(c);
   models::LanguageModel::create(c, 1, false).save(temp / "model");
-  const auto report = quantize_model(pool, temp / "model", temp / "int4", {.int4 = {.group = 128}, .keep_odd = true});
+  const auto report =
+      models::quantize_folder(pool, temp / "model", temp / "int4", {.int4 = {.group = 128}, .keep_odd = true});
   EXPECT_NE(to_text(report).find("unchanged: 128 does not divide its inputs"), std::string::npos) << to_text(report);
   const std::string odd = "model.layers.0.mlp.down_proj.weight", even = "model.layers.0.mlp.up_proj.weight";
   const auto old = io::TensorFolder::open(temp / "model"), now = io::TensorFolder::open(temp / "int4");

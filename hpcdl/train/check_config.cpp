@@ -7,7 +7,8 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/thread_limit.h"
-#include "hpcdl/models/shard.h"
+#include "hpcdl/models/decoder.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/run_table.h"
 
@@ -33,7 +34,7 @@ constexpr std::string_view kScaled[] = {"train.base_batch"};
 constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor", "train.growth_interval",
                                       "train.backoff_factor", "train.min_scale"};
 constexpr std::string_view kFalling[] = {"train.min_lr"};
-constexpr std::string_view kLlama[] = {"model.rope_theta"};
+constexpr std::string_view kRotary[] = {"model.rope_theta"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
@@ -54,6 +55,12 @@ void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
   if (p.sequence && m.context % p.tp != 0)
     fail_usage("config", "parallel.sequence: a context of {} tokens is not divisible by tp {}: change one of them",
                m.context, p.tp);
+}
+
+void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
+  check_shares(config.model, config.parallel);
+  if (!models::row_of(config.model.family).decoder(config.model).rotary())
+    refuse(table, kRotary, "families with rotary positions", family);
 }
 
 /// Scaling by anything but a power of two would round gradients, whose bits must not change.
@@ -83,8 +90,7 @@ void check_config(RunConfig& config) {
   check_threads(t.threads, "config", "train.threads");
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
-  else refuse(table, kImages, "images", family), check_shares(config.model, config.parallel);
-  if (config.model.family == io::Family::gpt2) refuse(table, kLlama, "llama", family);
+  else refuse(table, kImages, "images", family), check_text(table, config, family);
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);

@@ -35,7 +35,7 @@ TEST(check_config, keys_without_effect_are_refused) {
   EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.tp=2"}),
             "[config] parallel.tp = 2 is for text, and model.family is resnet18");
   EXPECT_EQ(verdict({"--model.rope_theta=5000"}),
-            "[config] model.rope_theta = 5000.0 is for llama, and model.family is gpt2");
+            "[config] model.rope_theta = 5000.0 is for families with rotary positions, and model.family is gpt2");
   EXPECT_EQ(verdict({"--model.family=simple_cnn", "--model.stem=imagenet"}),
             "[config] model.stem = \"imagenet\" is for resnet18, and model.family is simple_cnn");
   EXPECT_EQ(verdict({"--model.family=resnet18", "--model.stem=imagenet"}), "fine");

@@ -7,6 +7,7 @@
 
 #include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
@@ -88,16 +89,16 @@ template <class F> void on_every_mesh(F&& f) {
 }
 
 TEST(exchanges, of_language_models_are_what_is_counted) {
-  for (const auto family : {io::Family::gpt2, io::Family::llama})
+  for (const auto family : models::text_families())
     for (const auto scheme : {TensorParallel::conjugate, TensorParallel::sequence, TensorParallel::naive})
       for (const bool variant : {false, true})
         on_every_mesh([&](const parallel::Mesh& mesh) {
           const int tp = mesh.shape().tp;
           io::ModelConfig c;
           c.family = family;
-          c.layers = 2, c.heads = 2 * tp, c.kv_heads = family == io::Family::llama ? tp : 0;
+          c.layers = 2, c.heads = 2 * tp, c.kv_heads = family == io::Family::gpt2 ? 0 : tp;
           c.width = 8 * tp, c.context = 2 * tp, c.ffn = 12 * tp, c.vocab = 53, c.tied = !variant;
-          c.resolve();
+          models::resolve(c);
           const auto sharing =
               tp > 1 ? std::make_shared<TensorParallel>(mesh.tp(), scheme, comm::Algorithm::ring) : nullptr;
           auto model = models::LanguageModel::create(c, 1, true, sharing);

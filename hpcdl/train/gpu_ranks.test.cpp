@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
@@ -23,7 +24,7 @@ struct Trace {
 io::ModelConfig small_model() {
   io::ModelConfig c;
   c.layers = 2, c.heads = 4, c.width = 64, c.context = 64, c.vocab = kVocab;
-  c.resolve();
+  models::resolve(c);
   return c;
 }
 

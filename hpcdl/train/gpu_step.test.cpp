@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
@@ -18,7 +19,7 @@ io::ModelConfig small_model(io::Family family) {
   c.family = family;
   c.layers = 2, c.heads = 4, c.width = 64, c.context = 64, c.vocab = kVocab;
   if (family == io::Family::llama) c.kv_heads = 2, c.tied = false;
-  c.resolve();
+  models::resolve(c);
   return c;
 }
 
@@ -37,7 +38,7 @@ struct Trace {
 io::ModelConfig wide_model() {
   auto c = small_model(io::Family::gpt2);
   c.width = 512, c.ffn = c.head_dim = 0;
-  c.resolve();
+  models::resolve(c);
   return c;
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "hpcdl/infer/evaluate_images.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -289,7 +290,7 @@ TEST_P(GpuImageRun, the_bits_are_those_of_plain_batches_in_host_memory) {
   gpu_config(plain, tmp, "plain", GetParam());
   c.data.crop = plain.data.crop = 3;
   const auto done = run(c, {});
-  plain.model.resolve();
+  models::resolve(plain.model);
   const auto set = data::open_images("", data::Split::train, {.procedural_train = plain.data.procedural});
   plain.image.family = models::ImageFamily::simple_cnn, plain.image.classes = set->classes();
   plain.image.resolve();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -25,7 +26,7 @@ TEST_P(MemoryPlanned, is_what_a_step_takes) {
   RunConfig c;
   c.model.family = GetParam().family;
   c.model.layers = 2, c.model.heads = 2, c.model.width = 32, c.model.context = 32, c.model.vocab = 300;
-  c.model.resolve();
+  models::resolve(c.model);
   c.train.batch = 3, c.train.recompute = GetParam().recompute, c.train.dtype = GetParam().dtype,
   c.train.accumulate = GetParam().accumulate;
   auto described = models::LanguageModel::create(c.model, std::nullopt, true),
@@ -53,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(kinds, MemoryPlanned,
 TEST(memory_plan, a_model_larger_than_any_machine_is_planned) {
   io::ModelConfig m;
   m.layers = 96, m.heads = 96, m.width = 12288, m.context = 2048, m.vocab = 50257;
-  m.resolve();
+  models::resolve(m);
   RunConfig c;
   c.model = m;
   auto described = models::LanguageModel::create(m, std::nullopt, true);

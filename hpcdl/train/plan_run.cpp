@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "hpcdl/core/available_memory.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/facts.h"
@@ -77,7 +78,7 @@ MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
   expect_same_config(config, hooks.world, hooks.facts);
   check_config(config);
   share_global_batch(config, hooks.world.size());
-  config.model.resolve();
+  models::resolve(config.model);
   const parallel::Mesh mesh(hooks.world,
                             {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});
   Pool pool(config.train.threads);

@@ -1,6 +1,6 @@
 #include "hpcdl/train/run_model.h"
 
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/tensor.h"
@@ -19,7 +19,7 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
 
 void write_model_config(const std::filesystem::path& folder, const RunConfig& config) {
   if (io::is_image_family(config.model.family)) models::write_image_config(folder, config.image);
-  else io::write_hf_config(folder, config.model);
+  else models::write_hf_config(folder, config.model);
 }
 
 }  // namespace hpcdl::train

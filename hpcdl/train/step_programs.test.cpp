@@ -15,6 +15,7 @@
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/program_file.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
@@ -252,7 +253,7 @@ TEST(step_programs, of_ranks_that_are_only_described_do_not_run) {
 TEST(step_programs, of_any_rank_of_any_mesh_are_recorded) {
   io::ModelConfig m;
   m.layers = 96, m.heads = 96, m.width = 12288, m.context = 2048, m.vocab = 50257;
-  m.resolve();
+  models::resolve(m);
   const auto mesh = parallel::Mesh::described({.dp = 128, .tp = 32}, 4095);
   auto model = LanguageModel::create(m, {}, true, std::make_shared<parallel::TensorParallel>(mesh.tp()));
   Pool pool(1);

@@ -2,6 +2,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/run_model.h"
 
@@ -10,7 +11,7 @@ namespace hpcdl::train {
 std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::optional<std::uint64_t> seed,
                                                       const parallel::Mesh& mesh) {
   check_config(config);
-  config.model.resolve();
+  models::resolve(config.model);
   if (io::is_image_family(config.model.family)) {
     auto& image = config.image;
     image.family = models::image_family(config.model.family);

@@ -7,7 +7,8 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/crc32c.h"
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/facts.h"
@@ -95,7 +96,7 @@ TextSource::TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool
       mesh_(mesh),
       text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
   fit_vocabulary(config_.model, text_.tokenizer);
-  config_.model.resolve();
+  models::resolve(config_.model);
 }
 
 std::string TextSource::describe() const {
@@ -117,7 +118,7 @@ DataMemory TextSource::memory(std::int64_t batch) const {
 }
 
 void TextSource::check_resumes(const fs::path& folder) const {
-  auto theirs = io::read_hf_config(folder);
+  auto theirs = models::read_hf_config(folder);
   const auto& ours = config_.model;
   theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
   if (theirs != ours)

@@ -14,6 +14,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint.h"
 #include "hpcdl/io/group_ranks.h"
+#include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/check_resumed.h"
@@ -599,7 +600,7 @@ RunSummary run(RunConfig& config, const Hooks& hooks) {
   expect_same_config(config, hooks.world, hooks.facts);
   check_config(config);  // mistakes are reported before the long preparation of the text
   share_global_batch(config, hooks.world.size());
-  config.model.resolve();
+  models::resolve(config.model);
   if (!hooks.steps_only) io::make_folder(config.output);
   return Run(config, hooks).go();
 }

@@ -10,7 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/stop.h"
@@ -144,10 +145,10 @@ TEST_F(Interrupt, nothing_half_written_stays) {
   io::ModelConfig m;
   m.family = io::Family::llama;
   m.layers = 6, m.heads = 8, m.width = 512, m.context = 64, m.vocab = 4096;
-  m.resolve();
+  models::resolve(m);
   fs::create_directory(tmp / "model");
   models::LanguageModel::create(m, 1, false).save(tmp / "model");
-  io::write_hf_config(tmp / "model", m);
+  models::write_hf_config(tmp / "model", m);
   const auto there = [&](const std::string& name) { return [this, name] { return fs::exists(tmp / name); }; };
   expect_clean({"quantize", "--model", path("model"), "--out", path("q")}, there(".tmp-q"));
   EXPECT_FALSE(fs::exists(tmp / "q"));
@@ -174,10 +175,10 @@ TEST_F(Interrupt, other_verbs_end_without_a_word) {
   io::ModelConfig m;
   m.family = io::Family::llama;
   m.layers = 2, m.heads = 2, m.width = 64, m.context = 1 << 14, m.vocab = 300;
-  m.resolve();
+  models::resolve(m);
   fs::create_directory(tmp / "model");
   models::LanguageModel::create(m, 1, false).save(tmp / "model");
-  io::write_hf_config(tmp / "model", m);
+  models::write_hf_config(tmp / "model", m);
   const auto soon = [] { return std::this_thread::sleep_for(700ms), true; };
   expect_clean({"generate", "--model", path("model"), "--prompt-ids", "1", "--tokens", "16000", "--ignore-eos"}, soon);
   expect_clean({"bench", "softmax", "--seconds", "60"}, soon);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/models/family.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::lab {
@@ -11,7 +12,7 @@ namespace {
 TEST(ddp_bench, every_form_takes_its_steps_and_says_what_was_exchanged) {
   io::ModelConfig model{.layers = 2, .heads = 2, .width = 32, .context = 16, .vocab = 64};
   model.tied = false;
-  model.resolve();
+  models::resolve(model);
   testing::run_ranks(3, [&](const comm::Group& world) {
     Pool pool(1);
     const auto report = bench_ddp(world, pool, model, ddp_forms({0.02, 25}), {.batch = 2, .rounds = 2});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/models/family.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::lab {
@@ -16,7 +17,7 @@ TEST(bench_tensor, bytes_between_ranks_are_those_of_the_formulas) {
         testing::run_ranks(n, [&](const comm::Group& world) {
           io::ModelConfig c;
           c.family = family, c.layers = 3, c.heads = 4, c.width = 64, c.context = 16, c.vocab = 50;
-          c.resolve();
+          models::resolve(c);
           Pool pool(1);
           const auto report = bench_tensor(world, pool, c, {.batch = 2, .rounds = 1, .compute = compute});
           ASSERT_EQ(report.results.size(), 3u);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes small random models of both families, as transformers saves them, with the logits that transformers computes.
+"""Writes small random models of every family, as transformers saves them, with the logits that transformers computes.
 
 Usage: make_models.py [OUT]   (needs torch, transformers, safetensors; OUT defaults to this folder)
 
@@ -60,6 +60,12 @@ def main():
             scaling |= dict(low_freq_factor=1.0, high_freq_factor=3.0, original_max_position_embeddings=20)
         write(out / f"llama_rope_{kind}", scrambled(make_llama(head_dim=12, mlp_bias=True, rope_parameters=scaling), 7), 61)
     write(out / "llama_head_dim_bf16", scrambled(make_llama(head_dim=8, tie_word_embeddings=False), 5), 61, dtype=torch.bfloat16)
+    # Descendants of Llama. A window as long as the context hides nothing.
+    make = lambda name, **k: getattr(transformers, name + "ForCausalLM")(getattr(transformers, name + "Config")(**{**llama, "tie_word_embeddings": False, **k}))
+    write(out / "mistral", scrambled(make("Mistral", sliding_window=24), 8), 61)
+    write(out / "phi3", scrambled(make("Phi3", pad_token_id=None), 9), 61, gradients=True)
+    write(out / "qwen2", scrambled(make("Qwen2", tie_word_embeddings=True), 10), 61, gradients=True)
+    write(out / "qwen3", scrambled(make("Qwen3", head_dim=8), 11), 61, gradients=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-#include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/hf_config.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -6,20 +6,26 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/python_for_tests.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/tiny_for_tests.h"
 
-namespace hpcdl::io {
+namespace hpcdl::models {
 namespace {
+
+using namespace io;
 
 ModelConfig sample(Family family) {
   ModelConfig c{.family = family, .layers = 2, .heads = 4, .width = 64, .context = 32, .vocab = 99};
   c.bos = 3;
   c.eos = {5};
-  if (family == Family::llama) {
-    c.kv_heads = 2, c.tied = false, c.attention_bias = true, c.rope_theta = 5e5, c.head_dim = 24;
+  if (family != Family::gpt2) {
+    c.kv_heads = 2, c.tied = false, c.rope_theta = 5e5, c.head_dim = 24;
     c.dtype = DType::bf16, c.eos = {5, 7};
+    c.attention_bias = row_of(family).chooses_attention_bias;
   }
-  c.resolve();
+  resolve(c);
   return c;
 }
 
@@ -41,12 +47,13 @@ void expect_error(const std::string& key, const Json& value, const std::string& 
 
 TEST(hf_config, round_trips) {
   const TempFolder tmp;
-  for (const auto family : {Family::gpt2, Family::llama}) {
+  for (const auto family : text_families()) {
     ModelConfig c = sample(family);
     c.quant = QuantConfig{.group_size = 128, .symmetric = false};
     for (const auto kind : {RopeScaling::Kind::none, RopeScaling::Kind::linear, RopeScaling::Kind::llama3}) {
-      if (family == Family::llama) c.mlp_bias = true, c.rope_scaling = {.kind = kind};
-      if (kind == RopeScaling::Kind::llama3 && family == Family::llama) c.rope_scaling.low_freq_factor = 2;
+      if (family == Family::llama) c.mlp_bias = true;
+      if (family != Family::gpt2) c.rope_scaling = {.kind = kind};
+      if (kind == RopeScaling::Kind::llama3 && family != Family::gpt2) c.rope_scaling.low_freq_factor = 2;
       write_hf_config(tmp.path(), c);
       EXPECT_EQ(read_hf_config(tmp.path()), c);
     }
@@ -79,6 +86,39 @@ TEST(hf_config, reads_what_others_write) {
   llama["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
   llama["dtype"] = "bfloat16";
   EXPECT_EQ(parse_hf_config(llama, "config.json"), old);
+}
+
+// The key sets of Qwen2.5-0.5B, Phi-4 and the first Mistral, whose attention has a window.
+TEST(hf_config, reads_the_descendants_of_llama) {
+  const auto qwen = parse_hf_config(Json::parse(R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+    "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2",
+    "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "use_cache": true, "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})"),
+                                    "config.json");
+  EXPECT_EQ(qwen.head_dim, 64);
+  EXPECT_EQ(qwen.kv_heads, 2);
+  EXPECT_TRUE(qwen.tied);
+  Json phi = Json::parse(R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 100257, "embd_pdrop": 0.0, "eos_token_id": 100265, "hidden_act": "silu", "hidden_size": 5120,
+    "intermediate_size": 17920, "max_position_embeddings": 16384, "model_type": "phi3", "num_attention_heads": 40,
+    "num_hidden_layers": 40, "num_key_value_heads": 10, "original_max_position_embeddings": 16384,
+    "pad_token_id": 100349, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 250000,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 100352})");
+  EXPECT_EQ(parse_hf_config(phi, "config.json").head_dim, 128);
+  EXPECT_FALSE(parse_hf_config(phi, "config.json").tied);
+  expect_error("partial_rotary_factor", 0.75, "partial_rotary_factor = 0.75 is not supported", phi);
+  expect_error("rope_scaling", {{"type", "longrope"}}, "found \"longrope\": this scaling is not supported", phi);
+  const Json mistral = Json::parse(R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+    "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32000})");
+  expect_error("sliding_window", 4096, "a sliding_window of 4096 tokens is not supported", mistral);
+  Json full = mistral;  // as of its third version
+  full["sliding_window"] = nullptr;
+  EXPECT_EQ(parse_hf_config(full, "config.json").context, 32768);
 }
 
 // GPT2Config.attribute_map: with 12 heads in place of 16 and half of the layers every tensor would have its shape.
@@ -131,15 +171,17 @@ TEST(hf_config, ends_outside_the_vocabulary_end_nothing) {
   EXPECT_EQ(parse_hf_config(json, "config.json").eos, std::vector<std::int64_t>{98});
 }
 
-TEST(hf_config, unsupported_features_are_errors) {
-  expect_error("model_type", "qwen3", "model_type: expected gpt2 or llama, found \"qwen3\"");
+TEST(hf_config, what_we_cannot_compute_is_an_error) {
+  expect_error("model_type", "gemma",
+               "model_type: expected one of gpt2, llama, mistral, phi3, qwen2, qwen3, found \"gemma\"");
   expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\": this scaling is not supported");
   expect_error("model_type", "resnet18", "a classifier of images");
-  expect_error("sliding_window", 4096, "sliding_window is not supported");
+  expect_error("sliding_window", 4096, "sliding_window = 4096 is not supported for this family; expected none");
   expect_error("hidden_act", "relu2", "expected gelu_new, gelu, relu or silu, found \"relu2\"");
   expect_error("hidden_act", "relu", "activation relu is not available for family llama");
   expect_error("hidden_act", "gelu", "activation gelu is not available for family llama");
-  expect_error("partial_rotary_factor", 0.5, "partial_rotary_factor other than 1 is not supported");
+  expect_error("partial_rotary_factor", 0.5,
+               "partial_rotary_factor = 0.5 is not supported for this family; expected 1 or none");
   expect_error("rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor other than 1");
   expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
   expect_error("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}},
@@ -149,6 +191,57 @@ TEST(hf_config, unsupported_features_are_errors) {
   expect_error("quantization_config", {{"quant_method", "hpcdl_int4"}, {"bits", 8}, {"group_size", 64}},
                "expected 4 bits, found 8");
   expect_error("scale_attn_by_inverse_layer_idx", true, "is not supported", make_hf_config(sample(Family::gpt2)));
+}
+
+// What other families compute, in a config that says it is one of ours.
+TEST(hf_config, other_arithmetic_is_refused_by_name) {
+  for (const auto family : text_families()) {
+    const Json json = make_hf_config(sample(family));
+    for (const auto& [key, value] :
+         std::initializer_list<std::pair<const char*, Json>>{{"attn_logit_softcapping", 50.0},
+                                                             {"embedding_multiplier", 12.0},
+                                                             {"num_local_experts", 8},
+                                                             {"alibi", true},
+                                                             {"logits_scaling", 8},
+                                                             {"clip_qkv", 8}})
+      expect_error(key, value, std::string(key) + " = ", json);
+    expect_error("layer_types", {"linear_attention"}, "found \"\\\"linear_attention\\\"\"", json);
+    Json same = json;
+    same["embedding_multiplier"] = 1, same["num_local_experts"] = 0, same["alibi"] = nullptr;
+    same["layer_types"] = {"full_attention", "full_attention"};
+    EXPECT_EQ(parse_hf_config(same, "config.json"), sample(family));
+  }
+  expect_error("attention_bias", true, "attention_bias = ", make_hf_config(sample(Family::mistral)));
+}
+
+TEST(hf_config, windows_shorter_than_the_context_are_refused) {
+  const auto json = [](Family family) { return make_hf_config(sample(family)); };  // context 32
+  for (const auto family : {Family::mistral, Family::phi3}) {
+    expect_error("sliding_window", 31, "a sliding_window of 31 tokens is not supported", json(family));
+    Json wide = json(family);
+    wide["sliding_window"] = 32;
+    EXPECT_EQ(parse_hf_config(wide, "config.json"), sample(family));
+  }
+  for (const auto family : {Family::qwen2, Family::qwen3}) {
+    Json unused = json(family);
+    unused["sliding_window"] = 31;
+    EXPECT_EQ(parse_hf_config(unused, "config.json"), sample(family));
+    expect_error("use_sliding_window", true, "a sliding_window of 31 tokens is not supported", unused);
+  }
+  Json unstated = json(Family::mistral);  // 4096, says MistralConfig
+  unstated.erase("sliding_window");
+  EXPECT_EQ(parse_hf_config(unstated, "config.json"), sample(Family::mistral));
+  expect_error("max_position_embeddings", 32768, "a sliding_window of 4096 tokens is not supported", unstated);
+}
+
+TEST(family, refuses_what_it_has_no_choice_of) {
+  for (const auto family : text_families()) {
+    auto c = sample(family);
+    c.attention_bias = true;
+    if (row_of(family).chooses_attention_bias) EXPECT_NO_THROW(resolve(c));
+    else EXPECT_THROW(resolve(c), UsageError);
+  }
+  EXPECT_THROW(row_of(Family::resnet18), UsageError);
 }
 
 TEST(hf_config, bad_values_are_errors) {
@@ -198,12 +291,12 @@ TEST(hf_config, mutations_never_crash) {
 TEST(model_config, resolves_from_toml) {
   ModelConfig c;
   ConfigTable(c).apply_toml("family = 'llama'\nwidth = 256\nheads = 8\nkv_heads = 2\n", "run.toml");
-  c.resolve();
+  resolve(c);
   EXPECT_EQ(c.head_dim, 32);
   EXPECT_EQ(c.ffn, 704);
-  EXPECT_EQ(c.activation, Activation::silu);
+  EXPECT_EQ(c.activation, io::Activation::silu);
   ModelConfig bad{.heads = 5};
-  EXPECT_THROW(bad.resolve(), UsageError);
+  EXPECT_THROW(resolve(bad), UsageError);
 }
 
 TEST(hf_config, finds_cached_models) {
@@ -230,7 +323,7 @@ TEST(hf_config, transformers_reads_what_we_write) {
   const auto python = find_python("transformers");
   if (!python) GTEST_SKIP() << "no Python with transformers; set HPCDL_PYTHON";
   const TempFolder tmp;
-  for (const auto family : {Family::gpt2, Family::llama}) {
+  for (const auto family : text_families()) {
     write_hf_config(tmp.path(), sample(family));
     const std::string script =
         "import sys, json\nfrom transformers import AutoConfig\nc = AutoConfig.from_pretrained(sys.argv[1])\nd = "
@@ -243,11 +336,13 @@ TEST(hf_config, transformers_reads_what_we_write) {
     bool ok = false;
     const std::string out = run_python(*python, script, tmp.path().string(), ok);
     ASSERT_TRUE(ok) << out;
-    const std::string want = family == Family::gpt2 ? "found gpt2 64 2 4 99 None None None True 5 torch.float32"
-                                                    : "found llama 64 2 4 99 500000.0 24 2 False [5, 7] torch.bfloat16";
+    const std::string want =
+        family == Family::gpt2
+            ? "found gpt2 64 2 4 99 None None None True 5 torch.float32"
+            : fmt::format("found {} 64 2 4 99 500000.0 24 2 False [5, 7] torch.bfloat16", enum_name(family));
     EXPECT_NE(out.find(want), std::string::npos) << out;
   }
 }
 
 }  // namespace
-}  // namespace hpcdl::io
+}  // namespace hpcdl::models

@@ -1,0 +1,18 @@
+#pragma once
+// Where the folders of Hugging Face models lie.
+
+#include <string>
+
+#include "hpcdl/io/file.h"
+
+namespace hpcdl::io {
+
+/// A folder as given, model/ in the folder of a run, or the newest snapshot of a name like "openai-community/gpt2" in
+/// the local cache ($HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub). Never touches the network; throws Error
+/// when there is none.
+fs::path find_model_folder(const std::string& path_or_name);
+
+/// The config.json of a model folder. Throws Error where there is none, with what is there instead.
+fs::path config_of_model(const fs::path& folder);
+
+}  // namespace hpcdl::io

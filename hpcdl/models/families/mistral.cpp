@@ -1,0 +1,25 @@
+// Mistral (Jiang et al., 2023): Llama without biases. Models whose attention sees only a window of the text are refused.
+
+#include <nlohmann/json.hpp>
+
+#include "hpcdl/models/hf_keys.h"
+
+namespace hpcdl::models {
+
+const FamilyRow mistral_row{
+    .architecture = "MistralForCausalLM",
+    .parse =
+        [](const io::JsonObject& o, io::ModelConfig& c) {
+          parse_llama_keys(o, c, {.context = 131072, .kv_heads = 8});
+          expect_no_window(o, c, 4096);
+        },
+    .write =
+        [](const io::ModelConfig& c, io::Json& j) {
+          write_llama_keys(c, j);
+          j["sliding_window"] = nullptr;
+        },
+    .decoder = [](const io::ModelConfig&) { return llama_decoder(); },
+    .reads = {"sliding_window"},
+};
+
+}  // namespace hpcdl::models

@@ -1,0 +1,37 @@
+// Phi-3 and Phi-4 (Abdin et al., 2024): Llama with q, k and v in one matrix, and gate and up in another. Models whose
+// attention sees only a window of the text are refused.
+
+#include <nlohmann/json.hpp>
+
+#include "hpcdl/models/hf_keys.h"
+
+namespace hpcdl::models {
+
+const FamilyRow phi3_row{
+    .architecture = "Phi3ForCausalLM",
+    .parse =
+        [](const io::JsonObject& o, io::ModelConfig& c) {
+          parse_llama_keys(o, c, {.norm_eps = 1e-5, .context = 4096});
+          expect_no_window(o, c);
+        },
+    .write =
+        [](const io::ModelConfig& c, io::Json& j) {
+          write_llama_keys(c, j);
+          j["pad_token_id"] = nullptr;  // else transformers takes 32000, which small vocabularies do not have
+        },
+    .decoder =
+        [](const io::ModelConfig&) {
+          using enum BlockPart;
+          static constexpr DecoderSpec::Module block[] = {
+              {qkv, "self_attn.qkv_proj"},         {o, "self_attn.o_proj"},
+              {gate_up, "mlp.gate_up_proj"},       {down, "mlp.down_proj"},
+              {attention_norm, "input_layernorm"}, {mlp_norm, "post_attention_layernorm"},
+          };
+          auto spec = llama_decoder();
+          spec.block = block;
+          return spec;
+        },
+    .reads = {"sliding_window"},
+};
+
+}  // namespace hpcdl::models

@@ -1,0 +1,174 @@
+#include "hpcdl/models/hf_config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/model_folder.h"
+#include "hpcdl/models/family.h"
+
+namespace hpcdl::models {
+
+using io::Json;
+using io::JsonObject;
+using io::ModelConfig;
+using io::shown;
+
+namespace {
+
+constexpr std::pair<DType, std::string_view> kTorchNames[] = {
+    {DType::f32, "float32"}, {DType::bf16, "bfloat16"}, {DType::f16, "float16"}, {DType::f64, "float64"}};
+
+// Keys with which models of some kind compute something else than our layers. They must be absent or off (false, 0), or
+// absent or 1 (true), but for those that a family knows (FamilyRow::reads).
+constexpr const char* kAbsent[] = {"add_cross_attention",
+                                   "alibi",
+                                   "attention_bias",
+                                   "attention_multiplier",
+                                   "attn_logit_softcapping",
+                                   "clip_qkv",
+                                   "final_logit_softcapping",
+                                   "mlp_bias",
+                                   "no_rope_layers",
+                                   "num_experts",
+                                   "num_local_experts",
+                                   "parallel_attn",
+                                   "qk_layernorm",
+                                   "query_pre_attn_scalar",
+                                   "rope_interleaved",
+                                   "scale_attn_by_inverse_layer_idx",
+                                   "sliding_window",
+                                   "use_mrope",
+                                   "use_parallel_residual",
+                                   "use_qk_norm"};
+constexpr const char* kOne[] = {"embedding_multiplier", "logit_scale", "logits_scaling",    "partial_rotary_factor",
+                                "residual_multiplier",  "rotary_pct",  "scale_attn_weights"};
+
+void refuse_other_arithmetic(const JsonObject& o, const FamilyRow& row) {
+  const auto expect = [&](const char* key, int number, std::string_view words) {
+    const Json* v = o.find(key);
+    if (!v || *v == number || *v == (number != 0) || std::ranges::find(row.reads, key) != row.reads.end()) return;
+    fail("io", "{}: {} = {} is not supported for this family; expected {}", o.where(), key,
+         v->is_number() || v->is_boolean() ? v->dump() : shown(v->dump()), words);
+  };
+  for (const auto* key : kAbsent) expect(key, 0, "none");
+  for (const auto* key : kOne) expect(key, 1, "1 or none");
+  if (const Json* types = o.find("layer_types"))
+    for (const auto& type : *types)  // windows are a matter of sliding_window
+      require(type == "full_attention" || type == "sliding_attention", "io",
+              "{}: layer_types: expected full_attention or sliding_attention, found {}", o.where(), shown(type.dump()));
+}
+
+io::Family family_in(const JsonObject& o) {
+  const auto type = o.need<std::string>("model_type");
+  std::string known;
+  bool of_images = false;
+  for (const auto& [family, name] : io::EnumNames<io::Family>::values) {
+    if (io::is_image_family(family)) {
+      of_images |= name == type;
+      continue;
+    }
+    if (name == type) return family;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
+  }
+  fail("io", "{}: model_type: expected one of {}, found {}: {}", o.where(), known, shown(type),
+       of_images ? "a classifier of images, which hpcdl eval --images takes" : "this family is not supported");
+}
+
+/// A number, a list of them, or nothing.
+void read_eos(const JsonObject& o, ModelConfig& c) {
+  const Json* eos = o.find("eos_token_id");
+  if (!eos) return;
+  c.eos.clear();
+  const Json list = eos->is_array() ? *eos : Json::array({*eos});
+  for (const auto& id : list) {
+    require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), io::json_kind(id));
+    // transformers leaves its defaults in config.json whatever the vocabulary; what a model cannot say ends no text.
+    if (const auto token = id.get<std::int64_t>(); token >= 0 && token < c.vocab) c.eos.push_back(token);
+  }
+}
+
+/// Of every family, after its own keys: c.tied is what the family has by default.
+void read_common(const JsonObject& o, ModelConfig& c) {
+  c.tied = o.get_or("tie_word_embeddings", c.tied);
+  c.bos = o.get<std::int64_t>("bos_token_id");
+  read_eos(o, c);
+  const auto dtype = o.get<std::string>("torch_dtype").value_or(o.get_or<std::string>("dtype", "float32"));
+  c.dtype = DType::none;
+  for (const auto& [d, name] : kTorchNames)
+    if (name == dtype) c.dtype = d;
+  require(c.dtype != DType::none, "io", "{}: torch_dtype: expected float32, bfloat16, float16 or float64, found {}",
+          o.where(), shown(dtype));
+  if (const Json* quant = o.find("quantization_config")) {
+    const JsonObject q(*quant, o.where() + ": quantization_config");
+    const auto method = q.need<std::string>("quant_method");
+    require(method == "hpcdl_int4", "io", "{}: expected quant_method hpcdl_int4, found {}: start from the original",
+            q.where(), shown(method));  // first: the others have other keys
+    const io::QuantConfig out{.method = method,
+                              .bits = q.need<std::int64_t>("bits"),
+                              .group_size = q.need<std::int64_t>("group_size"),
+                              .symmetric = q.get_or("symmetric", true)};
+    require(out.bits == 4, "io", "{}: expected 4 bits, found {}", q.where(), out.bits);
+    require(out.group_size > 0 && out.group_size <= 1 << 20, "io", "{}: group_size: expected 32, 64 or 128, found {}",
+            q.where(), out.group_size);
+    c.quant = out;
+  }
+}
+
+}  // namespace
+
+ModelConfig parse_hf_config(const Json& json, const std::string& where) {
+  const JsonObject o(json, where);
+  ModelConfig c{.family = family_in(o)};
+  const FamilyRow& row = row_of(c.family);
+  refuse_other_arithmetic(o, row);
+  row.parse(o, c);
+  read_common(o, c);
+  require(c.norm_eps >= 0 && c.norm_eps <= 1, "io", "{}: epsilon of the norms: expected 0 to 1, found {}", where,
+          c.norm_eps);
+  require(c.rope_theta >= 1 && c.rope_theta < 1e30, "io", "{}: rope_theta: expected a number >= 1, found {}", where,
+          c.rope_theta);
+  try {
+    resolve(c);
+  } catch (const UsageError& e) {
+    fail("io", "{}: {}", where, e.what());
+  }
+  return c;
+}
+
+ModelConfig read_hf_config(const io::fs::path& folder) {
+  constexpr std::int64_t kLargest = 16 << 20;
+  const io::fs::path path = io::config_of_model(folder), generation = folder / "generation_config.json";
+  ModelConfig c = parse_hf_config(io::read_json(path, kLargest), path.string());
+  std::error_code ignored;
+  if (!io::fs::exists(generation, ignored)) return c;
+  const Json json = io::read_json(generation, kLargest);
+  read_eos(JsonObject(json, generation.string()), c);
+  return c;
+}
+
+Json make_hf_config(const ModelConfig& c) {
+  require(c.vocab > 0, "io", "config.json: expected a vocabulary size, found 0");
+  const FamilyRow& row = row_of(c.family);
+  Json j = {{"model_type", io::enum_name(c.family)},
+            {"architectures", {row.architecture}},
+            {"vocab_size", c.vocab},
+            {"tie_word_embeddings", c.tied}};
+  for (const auto& [d, name] : kTorchNames)
+    if (d == c.dtype) j["torch_dtype"] = name;
+  j["bos_token_id"] = c.bos ? Json(*c.bos) : Json();
+  j["eos_token_id"] = c.eos.empty() ? Json() : c.eos.size() == 1 ? Json(c.eos[0]) : Json(c.eos);
+  row.write(c, j);
+  if (c.quant)
+    j["quantization_config"] = {{"quant_method", c.quant->method},
+                                {"bits", c.quant->bits},
+                                {"group_size", c.quant->group_size},
+                                {"symmetric", c.quant->symmetric}};
+  return j;
+}
+
+void write_hf_config(const io::fs::path& folder, const ModelConfig& config) {
+  io::write_file_atomic(folder / "config.json", make_hf_config(config).dump(2) + "\n");
+}
+
+}  // namespace hpcdl::models

@@ -1,0 +1,35 @@
+#include "hpcdl/models/quantize.h"
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/hf_config.h"
+
+namespace hpcdl::models {
+namespace {
+
+quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::string& name, const Spec& spec) {
+  using enum quant::Treatment;
+  if (decoder.is_no_parameter(name) || (tied && name == fmt::format("{}.weight", decoder.head))) return leave_out;
+  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
+  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
+  const bool position = !decoder.rotary() && name.ends_with(fmt::format("{}.weight", decoder.positions));
+  if (!wide_enough || !widens || position || !name.ends_with(".weight")) return copy;
+  const bool of_block = std::ranges::any_of(
+      decoder.block, [&](const auto& m) { return name.ends_with(fmt::format(".{}.weight", m.name)); });
+  return of_block && decoder.layout == nn::Layout::in_out ? conv1d : matrix;
+}
+
+}  // namespace
+
+quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
+                                   quant::QuantizeModelOptions options) {
+  const io::ModelConfig config = read_hf_config(from);
+  require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
+  const DecoderSpec decoder = row_of(config.family).decoder(config);
+  options.treatment = [=](const std::string& name, const Spec& spec) {
+    return treatment(decoder, config.tied, name, spec);
+  };
+  return quant::quantize_model(pool, from, to, options);
+}
+
+}  // namespace hpcdl::models
