@@ -21,6 +21,13 @@ constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradien
 
 constexpr std::string_view kGradients = "gradients";
 
+/// Of a record that names its operands for the order alone.
+Cost untouched(std::span<const Operand> updated) {
+  Cost c;
+  for (const auto& o : updated) c.updates -= static_cast<double>(o.spec.bytes());
+  return c;
+}
+
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
@@ -67,6 +74,11 @@ struct Gradients::Start : Bound {
     const auto& a = *static_cast<const Start*>(args);
     return {{ExchangeKind::all_reduce, a.axis, a.ranks, operands[0].bytes()}};
   }
+  static std::vector<hpcdl::Exchange> later(std::span<const Spec> operands, const void* args) {
+    auto list = exchanges_of(operands, args);
+    list[0].waits = false;
+    return list;
+  }
 };
 
 // What its records are called, and run.
@@ -75,7 +87,7 @@ struct Gradients::Queued {
   static constexpr RunFn run = &Gradients::start;
   using RecordArgs = Start;
   static void check_record(const RawRecord& r) { Start::check_one(r); }
-  static constexpr ExchangesFn exchanges = &Start::exchanges_of;
+  static constexpr ExchangesFn exchanges = &Start::later;
 };
 struct Gradients::Reduced {
   static constexpr std::string_view name = "all_reduce.gradients";
@@ -210,11 +222,10 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   Start args(this, static_cast<int>(bucket), !options_.overlap);
   clear_padding(args);
   // One that is only queued is no collective in a trace: "all_reduce.join" is.
-  const Cost cost{.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)};
   const std::span<const Operand> operands(&r.buckets[bucket], 1);
   if (options_.overlap && !device_.is_cuda())
-    g.emit<Queued>(operands, &args, sizeof args, cost, Phase::backward, &args);
-  else g.emit<Reduced>(operands, &args, sizeof args, cost, Phase::backward, &args);
+    g.emit<Queued>(operands, &args, sizeof args, untouched(operands), Phase::backward, &args);
+  else g.emit<Reduced>(operands, &args, sizeof args, {}, Phase::backward, &args);
 }
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {
@@ -239,7 +250,7 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
   if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
     Start args(this, 0, true);
     clear_padding(args);
-    g.emit<Join>(r->buckets, &args, sizeof args, {}, Phase::backward, &args);
+    g.emit<Join>(r->buckets, &args, sizeof args, untouched(r->buckets), Phase::backward, &args);
   }
   if (!stamps_.empty()) {  // without operands: it waits for no reduction
     Start args(this, 0, false);

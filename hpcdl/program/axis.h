@@ -55,6 +55,7 @@ struct Exchange {
   std::string axis;  // "tp of 4"
   int ranks = 1;
   std::int64_t bytes = 0;  // of the whole tensor: what is reduced or gathered
+  bool waits = true;       // false: it goes on after the record has ended
 
   /// Bytes that a rank sends at least, as ring algorithms do: the mean over the ranks.
   double wire_bytes() const {
