@@ -67,7 +67,7 @@ class ByRecord : public train::Observer {
       const double us = row.ns * 1e-3 / steps_;
       all += us;
       sorted.emplace_back(us, fmt::format("{:9.1f} us {:6.1f} TFLOP/s {:6.0f} GB/s  {}", us,
-                                          row.cost.flops / row.ns * 1e-3, row.cost.bytes / row.ns, name));
+                                          row.cost.operations / row.ns * 1e-3, row.cost.bytes() / row.ns, name));
     }
     std::sort(sorted.rbegin(), sorted.rend());
     fmt::print("{:9.1f} us of {} steps, by record\n", all, steps_);

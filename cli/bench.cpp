@@ -103,8 +103,8 @@ std::string line(const compare::CaseBench& b) {
   std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>11}  {:>4.0f} % of light", lab::case_label(b.what),
                                  lab::roofline::show_seconds(s), lab::roofline::show_seconds(time.low),
                                  lab::roofline::show_seconds(time.high),
-                                 b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9)
-                                                 : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
+                                 b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.operations / s / 1e9)
+                                                 : fmt::format("{:.1f} GB/s", b.cost.bytes() / s / 1e9),
                                  100 * b.score());
   const auto fault = b.fault();
   if (!fault.empty()) text += "  FAULT: " + fault;

@@ -170,6 +170,7 @@ class CommBench {
     progress.end();
     if (!speaks()) return;
     report();
+    if (const auto n = lab::network_roof(rows_, g_.size(), lab::hosts_of(g_), o_.device)) lab::remember_network(*n);
     if (o_.save)
       lab::save_comm_policy(rows_, g_), say("{}: the fastest algorithms on this machine; auto uses them from now on",
                                             lab::comm_policy_file().string());

@@ -114,8 +114,10 @@ Json json_of(const Program& program) {
     list.push_back({{"op", r.op.view()},
                     {"phase", phase_name(r.phase)},
                     {"scope", program.scopes[r.scope]},
-                    {"flops", r.cost.flops},
-                    {"bytes", r.cost.bytes},
+                    {"flops", r.cost.operations},
+                    {"unit", unit_name(r.cost.unit)},
+                    {"bytes", r.cost.bytes()},
+                    {"wire_bytes", r.cost.wire},
                     {"operands", std::move(operands)}});
   }
   return list;
@@ -158,8 +160,8 @@ int inspect_programs(const InspectOptions& o) {
       out.push_back({{"name", name},
                      {"digest", mark},
                      {"records", program.records.size()},
-                     {"flops", cost.flops},
-                     {"bytes", cost.bytes},
+                     {"flops", cost.operations},
+                     {"bytes", cost.bytes()},
                      {"peak_bytes", planned.arena_bytes},
                      {"record_list", json_of(program)}});
     else text += fmt::format("{}, digest {}\n{}\n", name, mark, program_text(program, planned));

@@ -48,9 +48,11 @@ std::vector<int> parse_threads(const std::string& text) {
   return list;
 }
 
-/// Keeps the roofs that earlier measurements found higher, and those of other thread counts and instruction sets.
+/// The roofs that earlier measurements found higher stay, and so do those of other thread counts and instruction sets, and of
+/// networks.
 void keep_best(Json& now, const Json& before) {
   for (const auto& entry : before.value("gpu_roofs", Json::array())) lab::keep_gpu_roofs(now, entry);
+  if (before.contains("networks")) now["networks"] = before.at("networks");
   if (!before.contains("roofs")) return;
   for (const auto& entry : before.at("roofs")) {
     if (!entry.is_object() || !entry.contains("isa") || !entry.contains("threads")) continue;

@@ -163,7 +163,7 @@ int tune_verb(TuneOptions& o, const Command& sub) {
   if (o.list) return list_choices(session, o);
   const auto result = session.tune(named.wishes(pool, device), budget, o.anew);
   const auto roofs = lab::roofs(device, pool);
-  return report(result, session, o, [&](const lab::Work& w) { return lab::light(w, roofs).seconds; });
+  return report(result, session, o, [&](const Cost& c) { return lab::light(c, roofs).seconds; });
 }
 
 }  // namespace

@@ -26,8 +26,10 @@ int main() {
     fmt::print("row {} sums to {:.6f}\n", row, sum);
   }
 
-  // Every op declares its minimum cost, from which rooflines and "% of speed of light" are computed.
-  const Cost cost = Softmax::cost(x.tensor.spec(), {});
-  fmt::print("{} flops, {} bytes, {:.3f} flops per byte, on {}\n", cost.flops, cost.bytes, cost.flops / cost.bytes,
+  // Every op says how many operations it does; its operands say how many bytes have to move. Rooflines and "% of speed
+  // of light" are made of these.
+  const double operations = Softmax::cost(x.tensor.spec(), {}).operations;
+  const auto bytes = static_cast<double>(x.tensor.bytes() + y.tensor.bytes());
+  fmt::print("{} flops, {} bytes, {:.3f} flops per byte, on {}\n", operations, bytes, operations / bytes,
              simd::isa_name(simd::active_isa()));
 }

@@ -14,8 +14,7 @@ void Graph::fill(const Operand& where, float v) {
   o.access = Access::write;
   const Fill::Args args{v};
   static_cast<void>(known_op<Fill>);
-  emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args),
-       Phase::backward);
+  emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, {}, Phase::backward);
 }
 
 /// A gradient has the type of the base, even if a copy of another type replaces the base.
@@ -206,7 +205,6 @@ void Graph::backward_of(const Node& node) {
   const void* args = program_.args.data() + node.args;
   Spec scratches[OpInfo::kMaxScratch];
   if (op.backward_scratch) op.backward_scratch(specs.data(), args, scratches);
-  double bytes = 0;
   std::vector<int> written;
   const auto overlaps = [&](int a, int b) {
     return value(a).base == value(b).base && value(a).region.lo < value(b).region.hi &&
@@ -241,21 +239,15 @@ void Graph::backward_of(const Node& node) {
         break;
       case OperandKind::scratch: o = scratch(scratches[i]); break;
     }
-    const bool sparse = op.gathers && o.access == Access::update;
-    if (o.slot >= 0 && ref.kind != OperandKind::scratch && !sparse)
-      bytes += static_cast<double>(o.spec.bytes()) * (o.access == Access::update ? 2 : 1);
     operands.push_back(o);
   }
-  args = program_.args.data() + node.args;
   if (op.record_backward) {
     std::vector<std::byte> own(program_.args.begin() + node.args,  // which its records add to
                                program_.args.begin() + node.args + static_cast<std::ptrdiff_t>(op.args_bytes));
     if (auto* bound = op.bound ? op.bound(own.data()) : nullptr) bound->at = bindings_.object(bound->name);
     op.record_backward(*this, operands, own.data());
   } else {
-    const Cost cost =
-        op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
-    push_backward(node, operands, cost);
+    push_backward(node, specs, operands);
   }
   for (const auto& [id, from] : late) {
     Operand pair[2] = {write_gradient(id), from};
@@ -264,9 +256,28 @@ void Graph::backward_of(const Node& node) {
   }
 }
 
-/// One record, or two if the gradient of a weight goes to a separate lane.
-void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost cost) {
+namespace {
+
+/// What the op states of a record with these operands.
+Cost backward_cost(const OpInfo& op, const Spec* in, const void* args, std::span<const Operand> operands) {
+  if (op.backward_cost) return op.backward_cost(in, args);
+  const Cost forward = op.stated_cost(in, args);
+  double passes = op.splits < 0 ? 2 : 0;
+  for (std::size_t i = 0; i < op.backward_operands.size() && op.splits >= 0; ++i)
+    if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in && operands[i].slot >= 0)
+      passes += ref.index == 0 || ref.index == op.splits;
+  return {.operations = passes * forward.operations, .unit = forward.unit};
+}
+
+}  // namespace
+
+/// One record, or two if the gradient of a weight goes to a separate lane. `in`: the inputs of forward.
+void Graph::push_backward(const Node& node, const std::vector<Spec>& in, std::vector<Operand> operands) {
   const auto& op = *node.op;
+  const auto record = [&](std::span<const Operand> list) {
+    const Cost stated = backward_cost(op, in.data(), program_.args.data() + node.args, list);
+    push(op.name, true, list, node.args, stated, Phase::backward);
+  };
   std::vector<Operand> weight = operands;
   bool weight_wanted = false, more_wanted = false;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -275,15 +286,13 @@ void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost 
     const bool is_weight = ref.index == op.splits;
     (is_weight ? weight_wanted : more_wanted) = true;
   }
-  if (!options_.weights_beside || !weight_wanted || !more_wanted)
-    return push(op.name, true, operands, node.args, cost, Phase::backward);
+  if (!options_.weights_beside || !weight_wanted || !more_wanted) return record(operands);
   for (std::size_t i = 0; i < operands.size(); ++i)
     if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in)
       (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
-  const Cost half{cost.flops / 2, cost.bytes / 2};
-  push(op.name, true, operands, node.args, half, Phase::backward);
+  record(operands);
   const OnLane lane(*this, Lane::weights);
-  push(op.name, true, weight, node.args, half, Phase::backward);
+  record(weight);
 }
 
 // ---------------------------------------------------------------- recompute
@@ -341,7 +350,7 @@ void Graph::rematerialise(int segment) {
     const void* args = program_.args.data() + node.args;
     std::vector<Spec> specs;
     for (int id : node.in) specs.push_back(id < 0 ? Spec() : value(id).operand.spec);
-    const Cost cost = node.op->cost(specs.data(), args);
+    const Cost stated = node.op->stated_cost(specs.data(), args);
     auto operands = forward_operands(*node.op, node.in, node.out, args);
     for (std::size_t k = 0; k < node.out.size(); ++k) {
       if (node.out[k] < 0) continue;
@@ -357,7 +366,7 @@ void Graph::rematerialise(int segment) {
     for (std::size_t k = updated; k < node.in.size(); ++k)
       if (node.in[k] >= 0)
         if (const int slot = remapped(node.in[k]); slot >= 0) operands[node.out.size() + k - updated].slot = slot;
-    push(node.op->name, false, operands, node.args, cost, Phase::recompute);
+    push(node.op->name, false, operands, node.args, stated, Phase::recompute);
   }
   scope_ = outer;
 }

@@ -203,7 +203,7 @@ Recording Graph::finish() {
   return {std::move(program_), std::move(bindings_)};
 }
 
-void Graph::push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost,
+void Graph::push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, const Cost& stated,
                  Phase phase) {
   Record r;
   r.op = name;
@@ -214,8 +214,8 @@ void Graph::push(OpName name, bool backward, std::span<const Operand> operands, 
   r.phase = phase;
   r.scope = scope_;
   r.lane = lane_;
-  r.cost = cost;
   program_.operands.insert(program_.operands.end(), operands.begin(), operands.end());
+  r.cost = whole_cost(stated, program_, r, options_.f32_products);
   program_.records.push_back(r);
   if (!options_.eager) return;
   std::vector<Grad> tensors;
@@ -233,10 +233,10 @@ void Graph::push(OpName name, bool backward, std::span<const Operand> operands, 
 }
 
 void Graph::emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
-                 Cost cost, Phase phase, const Bound* bound) {
+                 const Cost& stated, Phase phase, const Bound* bound) {
   if (!casts_.empty()) forget_casts(operands);
   know(name, false, {run});
-  push(name, false, operands, store_args(args, args_bytes, bound), cost, phase);
+  push(name, false, operands, store_args(args, args_bytes, bound), stated, phase);
 }
 
 std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
@@ -306,7 +306,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   }
   if (!op.renames) {
     const auto operands = forward_operands(op, node.in, node.out, args);
-    push(op.name, false, operands, node.args, op.cost(specs.data(), args), Phase::forward);
+    push(op.name, false, operands, node.args, op.stated_cost(specs.data(), args), Phase::forward);
   }
   if (!options_.inference) nodes_.push_back(std::move(node));
   return result;
@@ -342,7 +342,8 @@ Var Graph::update(const OpInfo& op, Node node, std::span<const Spec> specs) {
   node.out = {id};
   const auto operands = forward_operands(op, node.in, node.out, program_.args.data() + node.args);
   if (!casts_.empty()) forget_casts(operands);
-  push(op.name, false, operands, node.args, op.cost(specs.data(), program_.args.data() + node.args), Phase::forward);
+  push(op.name, false, operands, node.args, op.stated_cost(specs.data(), program_.args.data() + node.args),
+       Phase::forward);
   if (!options_.inference) nodes_.push_back(std::move(node));
   return var(id);
 }

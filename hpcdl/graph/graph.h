@@ -27,6 +27,8 @@ class Graph {
     bool weights_beside = false;
     /// Record no gradient rules (inference): nothing is kept alive for backward.
     bool inference = false;
+    /// What products of f32 operands are made of, for the costs: f32 or tf32.
+    Unit f32_products = Unit::f32;
     /// Non-null: run every record on this stream as it is pushed.
     Stream* eager = nullptr;
   };
@@ -66,15 +68,16 @@ class Graph {
   /// Pushes a record of a typed op and returns its non-auxiliary outputs. Use record<Op>() below.
   std::vector<Var> apply(const OpInfo& op, std::span<const Var> given, const void* args);
   /// Pushes a record outside the op protocol (optimizer over many tensors, collectives): `operands` in the order that
-  /// `run` expects them, `bound` within `args` where they have one. Has no gradient.
+  /// `run` expects them, `bound` within `args` where they have one. `stated`: what does not follow from
+  /// the operands (program/cost.h). Has no gradient.
   void emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
-            Cost cost, Phase phase = Phase::forward, const Bound* bound = nullptr);
-  /// The same for Raw::run() with the name Raw::name, which programs from files look up.
+            const Cost& stated = {}, Phase phase = Phase::forward, const Bound* bound = nullptr);
+  /// The same of Raw::run() as Raw::name, which programs from files find.
   template <class Raw>
-  void emit(std::span<const Operand> operands, const void* args, std::size_t args_bytes, Cost cost,
+  void emit(std::span<const Operand> operands, const void* args, std::size_t args_bytes, const Cost& stated = {},
             Phase phase = Phase::forward, const Bound* bound = nullptr) {
     static_cast<void>(known_op<Raw>);
-    emit(Raw::name, Raw::run, operands, args, args_bytes, cost, phase, bound);
+    emit(Raw::name, Raw::run, operands, args, args_bytes, stated, phase, bound);
   }
   /// A new arena variable without gradient, e.g. an output for emit().
   Var temporary(std::string name, Spec spec);
@@ -202,7 +205,8 @@ class Graph {
   Var update(const OpInfo& op, Node node, std::span<const Spec> specs);
   std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
                                         const void* args);
-  void push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);
+  void push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, const Cost& stated,
+            Phase phase);
   std::uint32_t store_args(const void* args, std::size_t bytes, const Bound* bound);
   int add_state(const std::string& name, const Tensor& memory);
   std::byte* eager_data(int slot) const { return eager_data_[static_cast<std::size_t>(slot)]; }
@@ -216,7 +220,7 @@ class Graph {
   void require_recorded(const Var& y) const;
   void run_backward();
   void backward_of(const Node& node);
-  void push_backward(const Node& node, std::vector<Operand> operands, Cost cost);
+  void push_backward(const Node& node, const std::vector<Spec>& in, std::vector<Operand> operands);
   bool take_over_gradient(const Node& node, int input);
   Operand write_gradient(int id);
   Operand read_gradient(int id);

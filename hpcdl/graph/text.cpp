@@ -29,13 +29,14 @@ std::string program_text(const Program& program, const Plan& plan) {
       operands += fmt::format("  {} over {}", format_bytes(static_cast<double>(e.bytes)), e.axis);
       sent[e.axis] += e.wire_bytes();
     }
-    out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op,
-                       program.scopes[r.scope], format_count(r.cost.flops), format_bytes(r.cost.bytes), operands);
+    out +=
+        fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op,
+                    program.scopes[r.scope], format_count(r.cost.operations), format_bytes(r.cost.bytes()), operands);
   }
   const Cost sum = program.cost();
   out +=
       fmt::format("{} records, {} slots, {} flops, {} moved at least; peak memory {} planned, {} live at record {}\n",
-                  program.records.size(), program.slots.size(), format_count(sum.flops), format_bytes(sum.bytes),
+                  program.records.size(), program.slots.size(), format_count(sum.operations), format_bytes(sum.bytes()),
                   format_bytes(static_cast<double>(plan.arena_bytes)),
                   format_bytes(static_cast<double>(plan.live_bytes)), plan.worst_record);
   for (const auto& [axis, bytes] : sent) out += fmt::format("each rank sends {} over {}\n", format_bytes(bytes), axis);

@@ -92,8 +92,7 @@ Var fused_chain(Graph& g, const Shape& s, DType d) {
       fuse::probe(isa, pool, fuse::Probe::scale_bias_gelu_residual, t[0], t[1], t[2], t[2]);
     });
   };
-  const Cost cost{15.0 * static_cast<double>(x.spec().size()), 2.0 * static_cast<double>(x.spec().bytes())};
-  g.emit("fuse", run, operands, nullptr, 0, cost);
+  g.emit("fuse", run, operands, nullptr, 0, {.operations = 15.0 * static_cast<double>(x.spec().size())});
   return y;
 }
 
@@ -113,8 +112,7 @@ void raw_element_wise(Families& to) {
                   const Var y = g.temporary("y", {s, d});
                   const Operand operand = write_operand(y);
                   const Fill::Args args{1};
-                  g.emit(Fill::name, op_info<Fill>.forward, std::span(&operand, 1), &args, sizeof args,
-                         Fill::cost(y.spec(), args));
+                  g.emit(Fill::name, op_info<Fill>.forward, std::span(&operand, 1), &args, sizeof args);
                   return y;
                 }});
   to.push_back({.op = "fill+add_into",

@@ -56,8 +56,8 @@ TEST(cases, all_record_and_cost_something) {
     Graph g({.inference = !c.backward});
     c.record(g);
     const Program p = g.finish().program;
-    EXPECT_GT(p.cost().bytes, 0) << case_label(c);
-    EXPECT_GE(p.cost().flops, 0) << case_label(c);
+    EXPECT_GT(p.cost().bytes(), 0) << case_label(c);
+    EXPECT_GE(p.cost().operations, 0) << case_label(c);
     EXPECT_EQ(
         std::any_of(p.records.begin(), p.records.end(), [](const Record& r) { return r.phase == Phase::backward; }),
         c.backward)
@@ -70,7 +70,7 @@ TEST(cases, a_run_computes_and_repeats) {
   Stream s(pool);
   for (const auto& c : cases_at({"softmax"}, "8x100")) {
     CaseRun run(c);
-    EXPECT_EQ(run.cost().bytes, run.program().cost().bytes);
+    EXPECT_EQ(run.cost().bytes(), run.program().cost().bytes());
     const auto& first = run.program().records.front();
     const Tensor y = run.executable().operands(0)[0];
     ASSERT_EQ(first.op, "softmax");

@@ -11,17 +11,16 @@ struct Rates {
   double read, half, write, update;  // bytes per second; 0: not known, that of its neighbour counts
 };
 
-double mixed_rate(const Work& w, Rates r) {
+double mixed_rate(const Cost& c, Rates r) {
   if (r.half <= 0) r.half = r.read;
   if (r.write <= 0) r.write = r.half;
   r.update = std::max(r.update, r.half);
-  const double in_place = std::min(2 * w.updates, w.bytes), rest = w.bytes - in_place;
-  double seconds = in_place / r.update;
-  if (rest > 0) {
-    const double t = 2 * std::clamp((w.writes - in_place / 2) / rest, 0.0, 1.0);
+  double seconds = 2 * c.updates / r.update;
+  if (const double rest = c.reads + c.writes; rest > 0) {
+    const double t = 2 * c.writes / rest;
     seconds += rest * (t <= 1 ? (1 - t) / r.read + t / r.half : (2 - t) / r.half + (t - 1) / r.write);
   }
-  return w.bytes / seconds;
+  return c.bytes() / seconds;
 }
 
 struct Level {
@@ -30,47 +29,29 @@ struct Level {
 };
 
 /// Innermost first; none slower than one that lies further out.
-std::vector<Level> levels(const Work& w, const Roofs& r) {
+std::vector<Level> levels(const Cost& cost, const Roofs& r) {
   std::vector<Level> list;
-  for (const auto& c : r.caches) list.push_back({c.name, c.bytes, cache_rate(w, c)});
+  for (const auto& c : r.caches) list.push_back({c.name, c.bytes, cache_rate(cost, c)});
   if (list.empty()) list.push_back({"cache", r.cache_bytes, r.cache_read});
-  double slowest = memory_rate(w, r);
+  double slowest = memory_rate(cost, r);
   for (auto it = list.rbegin(); it != list.rend(); ++it) slowest = it->rate = std::max(it->rate, slowest);
   return list;
 }
 
 }  // namespace
 
-double memory_rate(const Work& w, const Roofs& r) {
-  return mixed_rate(w, {r.memory_read, r.memory_copy, r.memory_write, r.memory_update});
+double memory_rate(const Cost& c, const Roofs& r) {
+  return mixed_rate(c, {r.memory_read, r.memory_copy, r.memory_write, r.memory_update});
 }
-double cache_rate(const Work& w, const CacheRoof& c) { return mixed_rate(w, {c.read, c.copy, 0, c.update}); }
+double cache_rate(const Cost& cost, const CacheRoof& c) { return mixed_rate(cost, {c.read, c.copy, 0, c.update}); }
 
-Work work_of(const Program& program, const Record& record) {
-  Work w{.flops = record.cost.flops, .dtype = DType::f32, .bytes = record.cost.bytes};
-  for (std::uint32_t i = 0; i < record.operand_count; ++i) {
-    const auto& o = program.operands[record.operands + i];
-    if (o.slot < 0) continue;
-    if (program.slots[static_cast<std::size_t>(o.slot)].role == SlotRole::scratch)
-      continue;  // its bytes are no operands of arithmetic, whatever they are declared as
-    const auto d = o.spec.dtype;
-    if (d == DType::u8 || d == DType::i8) w.dtype = DType::i8;
-    else if ((d == DType::bf16 || d == DType::f16) && w.dtype == DType::f32) w.dtype = d;
-    if (o.access != Access::read) w.writes += static_cast<double>(o.spec.bytes());
-    if (o.access == Access::update) w.updates += static_cast<double>(o.spec.bytes());
-  }
-  w.writes = std::min(w.writes, w.bytes);
-  w.updates = std::min(w.updates, w.bytes / 2);
-  return w;
-}
-
-double traffic_seconds(const Work& work, const Roofs& roofs, std::string* level) {
+double traffic_seconds(const Cost& cost, const Roofs& roofs, std::string* level) {
   if (level) *level = "memory";
-  if (work.bytes <= 0) return 0;
-  const double footprint = work.footprint(), passes = work.bytes / footprint;
-  const auto caches = levels(work, roofs);
-  const double memory = memory_rate(work, roofs);
-  if (footprint >= 4 * caches.back().bytes) return work.bytes / memory;
+  if (cost.bytes() <= 0) return 0;
+  const double footprint = cost.footprint(), passes = cost.bytes() / footprint;
+  const auto caches = levels(cost, roofs);
+  const double memory = memory_rate(cost, roofs);
+  if (footprint >= 4 * caches.back().bytes) return cost.bytes() / memory;
   double seconds = 0, inner = 0;
   for (const auto& c : caches) {
     if (c.bytes <= inner) continue;
@@ -83,32 +64,49 @@ double traffic_seconds(const Work& work, const Roofs& roofs, std::string* level)
   return seconds + passes * (footprint - inner) / memory;
 }
 
-double peak(DType dtype, const Roofs& roofs) {
-  if (dtype == DType::i8 || dtype == DType::u8) return std::max({roofs.i8, roofs.bf16, roofs.f32});
-  return dtype_bytes(dtype) == 2 ? std::max(roofs.bf16, roofs.f32) : roofs.f32;
+double peak(Unit unit, const Roofs& roofs) {
+  const double half = std::max(roofs.bf16, roofs.f32);
+  switch (unit) {
+    case Unit::i8: return std::max(roofs.i8, half);
+    case Unit::bf16:
+    case Unit::f16: return half;
+    case Unit::tf32: return roofs.tf32 > 0 ? roofs.tf32 : half;
+    case Unit::none:
+    case Unit::f32: break;
+  }
+  return roofs.f32;
 }
 
-LightTime light(const Work& work, const Roofs& roofs) {
+LightTime light(const Cost& cost, const Roofs& roofs, std::span<const Exchange> exchanges) {
   LightTime l;
-  l.arithmetic = work.flops / peak(work.dtype, roofs);
-  l.traffic = traffic_seconds(work, roofs, &l.bound);
-  l.seconds = std::max(l.arithmetic, l.traffic);
-  if (l.by_arithmetic())
-    l.bound = work.dtype == DType::u8 || work.dtype == DType::i8 ? "i8"
-              : work.dtype == DType::bf16                        ? "bf16"
-              : work.dtype == DType::f16                         ? "f16"
-                                                                 : "f32";
+  if (cost.operations > 0) l.arithmetic = cost.operations / peak(cost.unit, roofs);
+  l.traffic = traffic_seconds(cost, roofs, &l.bound);
+  for (const auto& e : exchanges) {
+    if (e.ranks < 2) continue;
+    const auto* network = network_of(roofs, e.ranks);
+    if (network) l.network += network->latency + e.wire_bytes() / network->bandwidth;
+    else l.network_known = false;
+  }
+  l.launch = roofs.launch;
+  l.seconds = std::max({l.arithmetic, l.traffic, l.network, l.launch});
+  if (l.by_arithmetic()) l.bound = unit_name(cost.unit);
+  else if (l.network > std::max(l.traffic, l.launch)) l.bound = "network";
+  else if (l.launch > l.traffic) l.bound = "launch";
   return l;
 }
 
 LightTime light(const Program& program, const Record& record, const Roofs& roofs) {
-  return light(work_of(program, record), roofs);
+  return light(record.cost, roofs, exchanges(program, record));
 }
 
 LightTime light(const Program& program, const Roofs& roofs) {
-  std::vector<LightTime> lights;
-  for (const auto& r : program.records) lights.push_back(light(program, r, roofs));
-  return sum(lights);
+  std::vector<LightTime> computing, reducing;
+  for (const auto& r : program.records)
+    (r.lane == Lane::reduce ? reducing : computing).push_back(light(program, r, roofs));
+  const auto a = sum(computing), b = sum(reducing);
+  auto l = a.seconds >= b.seconds ? a : b;
+  l.network_known = a.network_known && b.network_known;
+  return l;
 }
 
 LightTime sum(std::span<const LightTime> lights) {
@@ -116,6 +114,8 @@ LightTime sum(std::span<const LightTime> lights) {
   std::map<std::string, double> by_bound;
   for (const auto& l : lights) {
     all.seconds += l.seconds, all.arithmetic += l.arithmetic, all.traffic += l.traffic;
+    all.network += l.network, all.launch += l.launch;
+    all.network_known &= l.network_known;
     by_bound[l.bound] += l.seconds;
   }
   double most = -1;

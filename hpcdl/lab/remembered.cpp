@@ -26,6 +26,8 @@ template <class R, class F> void each(R& r, F&& f) {
       f("memory_update", r.memory_update);
   f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
 }
+/// What may be unknown.
+template <class R, class F> void each_optional(R& r, F&& f) { f("tf32", r.tf32), f("launch_seconds", r.launch); }
 
 /// Throws on anything that is no positive, finite number.
 double rate(const Json& j) {
@@ -34,12 +36,13 @@ double rate(const Json& j) {
   return x;
 }
 
-/// Of a level too small, or too large, to be measured alone.
+/// Of a level too small, or too large, to be measured alone; of what a device does not have.
 double rate_or_none(const Json& j) { return j.get<double>() == 0 ? 0 : rate(j); }
 
 Roofs parse(const Json& j) {
   Roofs r;
   each(r, [&](const char* name, double& value) { value = rate(j.at(name)); });
+  each_optional(r, [&](const char* name, double& value) { value = rate_or_none(j.at(name)); });
   for (const auto& c : j.at("caches"))
     r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy")),
                         rate_or_none(c.at("update"))});
@@ -47,7 +50,8 @@ Roofs parse(const Json& j) {
 }
 
 void write(Json& entry, const Roofs& roofs) {
-  each(roofs, [&](const char* name, double value) { entry[name] = value; });
+  const auto put = [&](const char* name, double value) { entry[name] = value; };
+  each(roofs, put), each_optional(roofs, put);
   entry["caches"] = Json::array();
   for (const auto& c : roofs.caches)
     entry["caches"].push_back(
@@ -151,8 +155,38 @@ void keep_gpu_roofs(Json& file, const Json& entry) try {
   // damaged: it counts as none
 }
 
+std::vector<NetworkRoof> find_networks(const Json& file, std::string_view device) {
+  std::vector<NetworkRoof> list;
+  if (!file.contains("networks")) return list;
+  for (const auto& j : file.at("networks")) try {
+      NetworkRoof n{j.at("device").get<std::string>(), j.at("ranks").get<int>(), j.at("hosts").get<int>(),
+                    rate(j.at("bandwidth")), rate(j.at("latency_seconds"))};
+      if (n.device == device && n.ranks > 1) list.push_back(std::move(n));
+    } catch (const std::exception&) {
+      // damaged: it counts as none
+    }
+  return list;
+}
+
+void put_network(Json& file, const NetworkRoof& network) {
+  NetworkRoof best = network;
+  for (const auto& n : find_networks(file, network.device))
+    if (n.ranks == best.ranks && n.hosts == best.hosts)
+      best.bandwidth = std::max(best.bandwidth, n.bandwidth), best.latency = std::min(best.latency, n.latency);
+  const Json identity_of{{"device", best.device}, {"ranks", best.ranks}, {"hosts", best.hosts}};
+  Json entry = identity_of;
+  entry["bandwidth"] = best.bandwidth, entry["latency_seconds"] = best.latency;
+  if (!file.contains("machine")) file["machine"] = identity(this_machine());
+  if (!file.contains("roofs")) file["roofs"] = Json::array();
+  if (!file.contains("networks") || !file["networks"].is_array()) file["networks"] = Json::array();
+  if (auto* old = entry_of(file["networks"], identity_of)) *old = std::move(entry);
+  else file["networks"].push_back(std::move(entry));
+}
+
 Roofs best_of(const Roofs& a, const Roofs& b) {
   Roofs best = a;
+  best.tf32 = std::max(a.tf32, b.tf32);
+  best.launch = a.launch > 0 && b.launch > 0 ? std::min(a.launch, b.launch) : std::max(a.launch, b.launch);
   std::vector<double> other;
   each(b, [&](const char*, double value) { other.push_back(value); });
   std::size_t i = 0;

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hpcdl/lab/roofs.h"
 
@@ -30,7 +31,11 @@ std::optional<Roofs> find_gpu_roofs(const nlohmann::ordered_json& file, const Gp
 void put_gpu_roofs(nlohmann::ordered_json& file, const Gpu& gpu, const Roofs& roofs);
 /// Takes over an entry of another file's "gpu_roofs": what it has of the same GPU and higher, or of another GPU.
 void keep_gpu_roofs(nlohmann::ordered_json& file, const nlohmann::ordered_json& entry);
-/// The higher of each.
+/// What was measured between ranks on this machine, with tensors on such a device.
+std::vector<NetworkRoof> find_networks(const nlohmann::ordered_json& file, std::string_view device);
+/// Takes it over where it is better than what the file has of as many ranks and hosts.
+void put_network(nlohmann::ordered_json& file, const NetworkRoof& network);
+/// The better of each.
 Roofs best_of(const Roofs& a, const Roofs& b);
 
 }  // namespace hpcdl::lab

@@ -70,12 +70,12 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
           .cache_read = 1e15,
           .cache_bytes = 1 << 20,
           .caches = {}};
-  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.flops / 1e9);
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.operations / 1e9);
   r.f32 = 1e20;
   r.cache_read = 2e9, r.memory_read = 1e9, r.memory_copy = 1.5e9;
-  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes / 2e9) << "fits the cache";
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes() / 2e9) << "fits the cache";
   r.cache_bytes = 1000;
-  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes / 1.5e9);
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes() / 1.5e9);
 }
 
 TEST(remembered, one_file_holds_all_thread_counts_and_what_the_probe_wrote) {
@@ -172,6 +172,42 @@ TEST(remembered, the_higher_of_each_is_the_roof) {
   EXPECT_EQ(best.bf16, 9);
   EXPECT_EQ(best.caches[0].read, 5);
   EXPECT_EQ(best.caches[0].copy, 2);
+}
+
+TEST(remembered, the_shortest_empty_record_is_the_floor) {
+  Roofs a = alike(1, {"L1", 1, 1, 1}), b = a;
+  a.launch = 3e-9, b.launch = 2e-9;
+  EXPECT_EQ(best_of(a, b).launch, 2e-9);
+  b.launch = 0;
+  EXPECT_EQ(best_of(a, b).launch, 3e-9) << "0 is not known";
+  EXPECT_EQ(best_of(b, a).launch, 3e-9);
+  nlohmann::ordered_json file;
+  put_roofs(file, "avx2", 1, a);
+  EXPECT_EQ(find_roofs(file, "avx2", 1)->launch, 3e-9);
+  file["roofs"][0].erase("launch_seconds");
+  EXPECT_FALSE(find_roofs(file, "avx2", 1)) << "of a program that did not measure it";
+}
+
+TEST(remembered, networks_are_kept_by_device_ranks_and_hosts) {
+  const io::TempFolder tmp;
+  ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
+  nlohmann::ordered_json file;
+  const std::string isa(simd::isa_name(simd::active_isa()));
+  put_roofs(file, isa, 1, alike(1, {"L1", 1, 1, 1}));
+  put_network(file, {"cpu", 2, 1, 5e9, 4e-6});
+  put_network(file, {"cpu", 2, 1, 4e9, 3e-6});
+  put_network(file, {"cpu", 2, 2, 1e9, 9e-6});
+  put_network(file, {"cuda", 2, 1, 2e11, 8e-6});
+  file["networks"].push_back("damaged");
+  write_remembered(file);
+  Pool pool(1);
+  const auto r = roofs(pool);
+  ASSERT_EQ(r.networks.size(), 2u) << "of CPUs";
+  ASSERT_TRUE(network_of(r, 2));
+  EXPECT_EQ(network_of(r, 2)->bandwidth, 5e9) << "the fastest";
+  EXPECT_EQ(network_of(r, 2)->latency, 3e-6) << "the better of each";
+  EXPECT_FALSE(network_of(r, 4));
+  EXPECT_EQ(find_networks(file, "cuda").size(), 1u);
 }
 
 }  // namespace

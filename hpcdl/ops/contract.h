@@ -165,7 +165,7 @@ struct Contract {
   std::function<std::int64_t(const Problem&)> reduction = [](const Problem&) { return std::int64_t{1}; };
   /// The least arithmetic any implementation needs.
   std::function<double(const Problem&)> flops;
-  /// The least traffic; default: all operands.
+  /// The least traffic, results included; default: all operands.
   std::function<double(const Problem&)> bytes;
   std::vector<Pattern> patterns;  // for numerical stability
   double huge = 1e4;              // the magnitude of Pattern::huge
@@ -180,10 +180,11 @@ struct Contract {
     return p.args.empty() ? args.data() : p.args.data() + Problem::kAbiBytes;
   }
   Cost cost(const Problem& p) const {
-    double all = 0;
-    for (const auto& i : p.in) all += static_cast<double>(i.spec.bytes());
-    for (const auto& o : p.out) all += static_cast<double>(o.bytes());
-    return {.flops = flops(p), .bytes = bytes ? bytes(p) : all};
+    Cost c{.operations = flops(p)};
+    for (const auto& i : p.in) c.reads += static_cast<double>(i.spec.bytes());
+    for (const auto& o : p.out) c.writes += static_cast<double>(o.bytes());
+    if (bytes) c.reads = bytes(p) - c.writes;
+    return c;
   }
   /// How far element `at` of an output may be off where the operands are of `type`; infinite: it is left open.
   double allowed(const Expected& e, std::size_t at, DType type, double length) const {

@@ -67,6 +67,11 @@ struct Gradients::Reduced {
     const auto& a = *static_cast<const Args*>(args);
     return {{ExchangeKind::all_reduce, a.axis, a.ranks, operands[0].bytes()}};
   }
+  static std::vector<hpcdl::Exchange> later(std::span<const Spec> operands, const void* args) {
+    auto list = exchanges_of(operands, args);
+    list[0].waits = false;
+    return list;
+  }
 };
 /// A time stamp after all else that the pass computes.
 struct Gradients::Computed {
@@ -180,8 +185,7 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::OnLane lane(g, options_.overlap ? Lane::reduce : Lane::compute);
   Args args(this, static_cast<int>(bucket));
   clear_padding(args);
-  const Cost cost{.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)};
-  g.emit<Reduced>(std::span(&r.buckets[bucket], 1), &args, sizeof args, cost, Phase::backward, &args);
+  g.emit<Reduced>(std::span(&r.buckets[bucket], 1), &args, sizeof args, {}, Phase::backward, &args);
 }
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {

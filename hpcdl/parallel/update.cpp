@@ -115,24 +115,24 @@ void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Axi
     for (const auto& v : gradients) operands.push_back(unpack ? write_operand(v) : read_operand(v));
     PackArgs args{std::ssize(gradients), unpack};
     clear_padding(args);
-    emit_update<PackGradients>(g, operands, &args, sizeof args, {0, 8.0 * static_cast<double>(size)});
+    emit_update<PackGradients>(g, operands, &args, sizeof args);
   };
   pack(false);
   const Operand all[] = {update_operand(packed)};
-  emit_op<AllReduce>(g, all, {axis.with("gradients of norms")}, AllReduce::cost(packed.spec(), {}), Phase::update);
+  emit_op<AllReduce>(g, all, {axis.with("gradients of norms")}, Phase::update);
   pack(true);
 }
 
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
                       const Axis& axis) {
   std::vector<Operand> operands(3);
-  Cost cost;
+  double elements = 0;
   std::int64_t blocks = 0, whole_blocks = 0;
   for (const auto* list : {&whole, &parts}) {
     for (const auto& v : *list) {
       require_float("grad_norm", v.spec(), "gradient");
       blocks += tensor_blocks(v.shape().size());
-      cost += {2.0 * static_cast<double>(v.shape().size()), static_cast<double>(v.spec().bytes())};
+      elements += static_cast<double>(v.shape().size());
       operands.push_back(read_operand(v));
     }
     if (list == &whole) whole_blocks = blocks;
@@ -142,13 +142,12 @@ void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector
   operands[0] = write_operand(g.temporary("grad_norm.partial", {{blocks}, DType::f64}));
   operands[1] = write_operand(g.slice(totals, 0, 1)), operands[2] = write_operand(mine);
   const SquaresArgs args{std::ssize(whole), std::ssize(parts), whole_blocks};
-  emit_update<SumsOfSquares>(g, operands, &args, sizeof args, cost);
+  emit_update<SumsOfSquares>(g, operands, &args, sizeof args, {.operations = 2 * elements});
   const Operand gathered[] = {write_operand(g.slice(totals, 1, axis.ranks)), read_operand(mine)};
-  const AxisArgs where{axis.with("norm of the gradients")};
-  emit_op<AllGather>(g, gathered, where, AllGather::cost(mine.spec(), where), Phase::update);
+  emit_op<AllGather>(g, gathered, {axis.with("norm of the gradients")}, Phase::update);
   auto norm = a;
   clear_padding(norm);
-  emit_update<NormOfTotals>(g, std::vector{read_operand(totals)}, &norm, sizeof norm, {});
+  emit_update<NormOfTotals>(g, std::vector{read_operand(totals)}, &norm, sizeof norm);
 }
 
 }  // namespace hpcdl::parallel

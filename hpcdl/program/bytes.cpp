@@ -13,7 +13,7 @@ namespace hpcdl {
 namespace {
 
 constexpr std::string_view kMagic = "HPCDLPRG";
-constexpr std::uint32_t kFormat = 2;  // 1 had no roles of slots
+constexpr std::uint32_t kFormat = 3;  // 1 had no roles of slots, 2 costs without units and wire
 
 /// FNV-1a.
 std::uint64_t hash(std::string_view bytes) {
@@ -85,7 +85,9 @@ std::string body(const Program& p, bool costs) {
     w.number(ops(r)), w.number(r.args), w.number(r.operands), w.number(r.operand_count),
         w.number(static_cast<std::uint8_t>(r.lane));
     w.number(static_cast<std::uint8_t>(r.phase)), w.number(r.scope);
-    if (costs) w.number(r.cost.flops), w.number(r.cost.bytes);
+    if (!costs) continue;
+    w.number(static_cast<std::uint8_t>(r.cost.unit));
+    for (const double x : {r.cost.operations, r.cost.reads, r.cost.writes, r.cost.updates, r.cost.wire}) w.number(x);
   }
   w.text({reinterpret_cast<const char*>(p.args.data()), p.args.size()});
   w.count(p.bounds.size());
@@ -220,7 +222,9 @@ Record record(Reader& in, const Program& p, const std::vector<KnownOp>& ops) {
   r.args = in.number<std::uint32_t>(), r.operands = in.number<std::uint32_t>();
   r.operand_count = in.number<std::uint32_t>(), r.lane = in.one_of(static_cast<Lane>(kLanes - 1));
   r.phase = in.one_of(Phase::update), r.scope = in.number<std::uint32_t>();
-  r.cost.flops = in.number<double>(), r.cost.bytes = in.number<double>();
+  r.cost.unit = in.one_of(Unit::i8);
+  for (double* x : {&r.cost.operations, &r.cost.reads, &r.cost.writes, &r.cost.updates, &r.cost.wire})
+    *x = in.number<double>();
   in.check(std::uint64_t{r.operands} + r.operand_count <= p.operands.size(),
            "a record of \"{}\" has operands that do not exist", r.op.view());
   return r;
@@ -259,7 +263,7 @@ Program program_of(std::string_view bytes, std::string_view from) {
   }
   p.operands.resize(in.count(5));
   for (auto& o : p.operands) o = operand(in, p);
-  p.records.resize(in.count(38));
+  p.records.resize(in.count(63));
   for (auto& r : p.records) r = record(in, p, ops);
   const auto args = in.text();
   p.args.assign(reinterpret_cast<const std::byte*>(args.data()),

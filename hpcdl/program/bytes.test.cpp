@@ -57,7 +57,7 @@ TEST(program_bytes, what_is_read_is_what_was_written) {
 TEST(program_bytes, costs_are_not_in_the_digest_and_everything_else_is) {
   Program p = small();
   const auto first = digest(p);
-  p.records[0].cost.flops += 1;
+  p.records[0].cost.operations += 1, p.records[0].cost.unit = Unit::i8, p.records[0].cost.wire = 8;
   EXPECT_EQ(digest(p), first);
   p.slots[1].name += "x";
   EXPECT_NE(digest(p), first);
@@ -125,6 +125,22 @@ TEST(program_bytes, whatever_is_read_can_be_planned) {
     EXPECT_TRUE(error == "no error" || error.starts_with("[program] FILE: ")) << error;
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST(program_bytes, costs_come_back_and_those_without_units_are_refused_by_format) {
+  Program p = small();
+  p.records[0].cost = {1, Unit::i8, 2, 3, 4, 5};
+  const auto bytes = to_bytes(p);
+  const Cost c = program_of(bytes, "FILE").records[0].cost;
+  EXPECT_EQ(c.operations, 1);
+  EXPECT_EQ(c.unit, Unit::i8);
+  EXPECT_EQ(c.bytes(), 2 + 3 + 2 * 4);
+  EXPECT_EQ(c.footprint(), 2 + 3 + 4);
+  EXPECT_EQ(c.wire, 5);
+  auto before = bytes;
+  before[8] = 2;  // after the magic
+  EXPECT_NE(error_of(summed(before)).find("it has format 2, this build reads format 3"), std::string::npos)
+      << error_of(summed(before));
 }
 
 TEST(program_bytes, ops_of_another_build_are_refused_by_name) {

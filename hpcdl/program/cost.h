@@ -1,15 +1,45 @@
 #pragma once
+// What a record must do at least. The speed of light follows from it (lab/light.h).
+
+#include <cstdint>
+#include <string_view>
+
+#include "hpcdl/core/dtype.h"
 
 namespace hpcdl {
 
-/// What a record must do at least: floating-point operations, and bytes that have to cross main memory once.
-/// Speed of light = max(flops / peak flops, bytes / bandwidth).
+/// What does a record's arithmetic. One unit is enough for a record: where it has products, nearly all operations are
+/// theirs; everything else is computed in f32, whatever the storage. exp and tanh count as operations in f32, because
+/// no roof of theirs is measured.
+enum class Unit : std::uint8_t { none, f32, tf32, bf16, f16, i8 };
+inline constexpr std::string_view kUnitNames[] = {"-", "f32", "tf32", "bf16", "f16", "i8"};
+constexpr std::string_view unit_name(Unit u) { return kUnitNames[static_cast<int>(u)]; }
+/// Of products of such operands.
+constexpr Unit unit_of(DType d) { return d == DType::bf16 ? Unit::bf16 : d == DType::f16 ? Unit::f16 : Unit::f32; }
+
+/// Bytes count once for each way through main memory that a record cannot do without.
+///
+/// An op's `cost(specs, args)` and `backward_cost(specs, args)` state a Cost, too: the operations, and what does not
+/// follow from the operands. Their bytes are added to those of the operands (whole_cost() in program.h), and may be
+/// negative: rows that a gather leaves out, a causal half, a second pass. Their unit may be `none`: it then follows
+/// from the operands.
 struct Cost {
-  double flops = 0;
-  double bytes = 0;
+  double operations = 0;   // a multiply-add counts as two
+  Unit unit = Unit::none;  // none: no operations
+  double reads = 0;        // bytes that are read and not written
+  double writes = 0;       // bytes that are written and not read
+  double updates = 0;      // bytes that are read and written in the same place
+  double wire = 0;         // bytes that this rank sends to others, as ring algorithms do
+
+  /// Through main memory, both ways.
+  double bytes() const { return reads + writes + 2 * updates; }
+  /// Bytes of the places that are touched.
+  double footprint() const { return reads + writes + updates; }
+  /// Sums of a whole program; the unit stays as it is.
   Cost& operator+=(const Cost& o) {
-    flops += o.flops;
-    bytes += o.bytes;
+    operations += o.operations;
+    reads += o.reads, writes += o.writes, updates += o.updates;
+    wire += o.wire;
     return *this;
   }
 };

@@ -29,20 +29,23 @@ template <Symbolic V> auto update_operand(const V& v) {
 
 /// Pushes a record of a typed op, outside of differentiation: operands as its forward takes them.
 template <class Op, class Graph>
-void emit_op(Graph& g, std::span<const Operand> operands, const typename Op::Args& given, Cost cost,
+void emit_op(Graph& g, std::span<const Operand> operands, const typename Op::Args& given,
              Phase phase = Phase::backward) {
   static_cast<void>(known_op<Op>);
+  constexpr const OpInfo& op = op_info<Op>;
   auto args = given;
   clear_padding(args);
-  g.emit(Op::name, op_info<Op>.forward, operands, &args, sizeof args, cost, phase, bound_in(args));
+  std::vector<Spec> in;
+  for (const auto& o : operands.subspan(op.updates ? 0 : static_cast<std::size_t>(op.n_out))) in.push_back(o.spec);
+  g.emit(Op::name, op.forward, operands, &args, sizeof args, op.stated_cost(in.data(), &args), phase, bound_in(args));
 }
 
-/// Pushes a record of the update phase (optimizer, gradient norm). Raw has a name and a function `run`. `bound`: of the
-/// arguments, where they have one.
+/// Pushes a record of the update phase (optimizer, gradient norm). Raw has a name and a function `run`. `stated`: see
+/// cost.h. `bound`: of the arguments, where they have one.
 template <class Raw, class Graph>
-void emit_update(Graph& g, const std::vector<Operand>& operands, const void* args, std::size_t args_bytes, Cost cost,
-                 const Bound* bound = nullptr) {
-  g.template emit<Raw>(std::span<const Operand>(operands), args, args_bytes, cost, Phase::update, bound);
+void emit_update(Graph& g, const std::vector<Operand>& operands, const void* args, std::size_t args_bytes,
+                 const Cost& stated = {}, const Bound* bound = nullptr) {
+  g.template emit<Raw>(std::span<const Operand>(operands), args, args_bytes, stated, Phase::update, bound);
 }
 
 }  // namespace hpcdl

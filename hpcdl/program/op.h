@@ -5,7 +5,7 @@
 //     static constexpr std::string_view name = "softmax";
 //     struct Args { float scale = 1; bool causal = false; };              // trivially copyable
 //     static Spec infer(const Spec& x, const Args&);                        // or std::array<Spec, N> for N outputs
-//     static Cost cost(const Spec& x, const Args&);
+//     static Cost cost(const Spec& x, const Args&);                         // operations, and what cost.h says
 //     static void forward(Stream&, Tensor y, View x, const Args&);         // outputs, inputs, forward scratch, Args
 //     static void backward(Stream&, Grad dx, View y, View dy, const Args&);
 //     using Backward = Operands<dIn<0>, Out<0>, dOut<0>>;                  // the operands of backward, in its order
@@ -15,7 +15,8 @@
 //   kAux                      how many trailing outputs only serve backward (row statistics, pre-activations)
 //   scratch(specs..., args)   std::array<Spec, N> of forward scratch, appended after the inputs
 //   backward_scratch(...)     the same for backward; named Scratch<I> in Backward
-//   backward_cost(...)        default: twice the flops, the bytes of all operands of backward
+//   backward_cost(...)        default: twice the operations; with kSplits, as many as forward for each of the gradients
+//                             of input 0 and of the split one
 //   kInPlace                  true when output 0 may be the memory of input 0
 //   kGathers                  backward adds to few rows of a gradient, which the data names: its cost counts none
 //   kClass, kCasts            what the op is to autocast (graph/autocast.h), and which inputs it may cast, as a mask;

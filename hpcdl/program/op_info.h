@@ -49,19 +49,21 @@ struct OpInfo {
   Bound* (*bound)(void* args) = nullptr;      // null where they have none
   bool (*valid)(const void* args) = nullptr;  // valid_args()
   void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
-  Cost (*cost)(const Spec* in, const void* args) = nullptr;
+  Cost (*cost)(const Spec* in, const void* args) = nullptr;  // null: no arithmetic, the bytes of all operands
   int (*scratch)(const Spec* in, const void* args, Spec* out) = nullptr;  // returns how many
   RunFn forward = nullptr;
   // Backward; `backward` is null for an op without one.
   std::span<const OperandRef> backward_operands;
   int (*backward_scratch)(const Spec* in, const void* args, Spec* out) = nullptr;
-  Cost (*backward_cost)(const Spec* in, const void* args) = nullptr;  // null: derive from the operands
+  Cost (*backward_cost)(const Spec* in, const void* args) = nullptr;  // null: from `cost`
   RunFn backward = nullptr;
   /// Instead of `backward`: records the gradient as records of other ops. Operands as of `backward`.
   void (*record_backward)(Graph&, std::span<const Operand>, const void* args) = nullptr;
   ExchangesFn exchanges = nullptr;  // null: nothing
 
   bool differentiable() const { return backward || record_backward; }
+  /// What a record of the op states of its cost (cost.h).
+  Cost stated_cost(const Spec* in, const void* args) const { return cost ? cost(in, args) : Cost(); }
 };
 
 namespace detail {
@@ -143,7 +145,8 @@ template <class Op> constexpr OpInfo make_op_info() {
   info.infer = [](const Spec* in, const void* a, Spec* out) {
     put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));
   };
-  info.cost = [](const Spec* in, const void* a) { return run_cost<Op>(in, a, typename T::Ins{}); };
+  if constexpr (requires { &Op::cost; })
+    info.cost = [](const Spec* in, const void* a) { return run_cost<Op>(in, a, typename T::Ins{}); };
   if constexpr (requires { &Op::scratch; }) {
     info.scratch = [](const Spec* in, const void* a, Spec* out) {
       return collect<Op>([](auto&&... x) { return Op::scratch(x...); }, in, a, out, typename T::Ins{});

@@ -63,7 +63,7 @@ struct Record {
   bool backward = false;  // which of the op's functions
   Phase phase = Phase::forward;
   std::uint32_t scope = 0;  // index into Program::scopes: "layers.3.mlp"
-  Cost cost;
+  Cost cost;                // whole_cost()
 };
 
 struct Program {
@@ -81,6 +81,10 @@ struct Program {
     return sum;
   }
 };
+
+/// What a record of the program costs: what its op states, with the bytes of its operands and exchanges. Scratch does
+/// not count: it may stay in a cache. `f32_products`: the unit of products of f32 operands, f32 or tf32.
+Cost whole_cost(const Cost& stated, const Program& program, const Record& record, Unit f32_products = Unit::f32);
 
 }  // namespace hpcdl
 

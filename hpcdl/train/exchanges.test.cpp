@@ -61,6 +61,8 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
   }
   std::map<std::string, Sent> after;
   for (const auto& [group, name] : axes) after[name] = counted(*group);
+  double costs = 0, sent_on_all = 0;
+  for (const auto& exe : instances) costs += exe.program().cost().wire;
   for (const auto& [group, name] : axes) {
     if (group->size() == 1) continue;
     const auto axis = fmt::format("{} of {}", name, group->size());
@@ -78,7 +80,9 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
       const double sent = parallel::sum_over_ranks(*group, after[name].wire - before[name].wire);
       EXPECT_DOUBLE_EQ(sent, declared.wire * group->size()) << where;
     }
+    sent_on_all += declared.wire;
   }
+  EXPECT_DOUBLE_EQ(costs, sent_on_all) << what << ", " << mesh.describe() << ": the costs of all records";
 }
 
 template <class F> void on_every_mesh(F&& f) {

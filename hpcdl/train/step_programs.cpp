@@ -75,7 +75,8 @@ nn::ForwardOptions StepPrograms::forward_options(Kind kind) const {
 Graph::Options StepPrograms::graph_options(Write write, Kind kind) const {
   return {.parameter_gradients = write,
           .weights_beside = options_.weights_beside && device_.is_cuda(),
-          .inference = kind == Kind::inference};
+          .inference = kind == Kind::inference,
+          .f32_products = options_.products == F32Products::tf32 && device_.is_cuda() ? Unit::tf32 : Unit::f32};
 }
 
 StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {

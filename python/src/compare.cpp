@@ -89,8 +89,8 @@ class BenchCase {
     return arrays(self, framework, SlotKind::kept);
   }
   std::int64_t position() const { return run_.params().position; }
-  double bytes() const { return run_.cost().bytes; }
-  double flops() const { return run_.cost().flops; }
+  double bytes() const { return run_.cost().bytes(); }
+  double flops() const { return run_.cost().operations; }
 
  private:
   lab::CaseRun made(const lab::Case& c) const {

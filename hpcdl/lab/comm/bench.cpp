@@ -12,6 +12,7 @@
 #include "hpcdl/lab/comm/operands.h"
 #include "hpcdl/lab/comm/protocol.h"
 #include "hpcdl/lab/remembered.h"
+#include "hpcdl/program/axis.h"
 
 namespace hpcdl::lab {
 
@@ -126,6 +127,37 @@ void save_comm_policy(const std::vector<CommRow>& rows, const Group& g) {
   }
   io::make_folder(comm_policy_file().parent_path());
   io::write_file_atomic(comm_policy_file(), policy.text());
+}
+
+std::optional<NetworkRoof> network_roof(const std::vector<CommRow>& rows, int ranks, int hosts,
+                                        const std::string& device) {
+  struct Point {
+    double wire, seconds;
+  };
+  std::vector<Point> points;
+  for (const auto& row : rows) {
+    if (row.results.empty() || row.what.what > Collective::all_gather) continue;
+    const auto kind = row.what.what == Collective::all_reduce       ? ExchangeKind::all_reduce
+                      : row.what.what == Collective::reduce_scatter ? ExchangeKind::reduce_scatter
+                                                                    : ExchangeKind::all_gather;
+    double fastest = row.results[0].seconds.min;
+    for (const auto& r : row.results) fastest = std::min(fastest, r.seconds.min);
+    points.push_back({Exchange{kind, "", ranks, row.what.bytes}.wire_bytes(), fastest});
+  }
+  if (points.empty()) return std::nullopt;
+  NetworkRoof n{device, ranks, hosts, 0, points[0].seconds};
+  for (const auto& p : points) n.latency = std::min(n.latency, p.seconds);
+  for (const auto& p : points)  // shorter ones say little beside the latency
+    if (p.seconds >= 2 * n.latency) n.bandwidth = std::max(n.bandwidth, p.wire / (p.seconds - n.latency));
+  return n.bandwidth > 0 ? std::optional(n) : std::nullopt;
+}
+
+void remember_network(const NetworkRoof& network) try {
+  auto file = read_remembered();
+  put_network(file, network);
+  write_remembered(file);
+} catch (const Error&) {
+  // a read-only home
 }
 
 nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const Group& g) {

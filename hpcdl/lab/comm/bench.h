@@ -10,6 +10,7 @@
 
 #include "hpcdl/comm/group.h"
 #include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/roofs.h"
 
 namespace hpcdl::lab {
 
@@ -79,6 +80,14 @@ struct CommRow {
 std::filesystem::path comm_policy_file();
 /// Writes the fastest algorithm of each size to it.
 void save_comm_policy(const std::vector<CommRow>& rows, const comm::Group& g);
+
+/// What the fastest side of each size says of the network between the ranks; none where no collective of `rows` is one
+/// that records exchange by, or no size takes long enough to tell the bandwidth.
+std::optional<NetworkRoof> network_roof(const std::vector<CommRow>& rows, int ranks, int hosts,
+                                        const std::string& device);
+/// Keeps it with the roofs of this machine, where it is better than what is there. A file that cannot be written is no
+/// error.
+void remember_network(const NetworkRoof& network);
 
 nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const comm::Group& g);
 /// One line for each size, one column for each side: microseconds and how many times as fast as native.

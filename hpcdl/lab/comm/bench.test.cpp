@@ -66,6 +66,31 @@ TEST(bench_comm, the_picture_of_one_size_shows_a_mark_and_what_it_means) {
   EXPECT_NE(comm_picture({row}, "all_reduce", 2).find(">0.00005<"), std::string::npos);
 }
 
+TEST(bench_comm, a_sweep_tells_the_latency_and_the_bandwidth) {
+  std::vector<CommRow> rows;
+  const auto add = [&](Collective what, std::int64_t bytes, double seconds) {
+    CommRow row{{what, bytes, DType::f32}, {}};
+    for (const double slower : {1.5, 1.0}) {
+      CommResult r;
+      r.seconds = compare::spread({seconds * slower});
+      row.results.push_back(r);
+    }
+    rows.push_back(row);
+  };
+  for (const std::int64_t bytes : {4, 1024, 1 << 20, 1 << 28})
+    add(Collective::all_reduce, bytes, 2e-6 + static_cast<double>(bytes) * 1e-10);
+  const auto n = network_roof(rows, 4, 1, "cpu");
+  ASSERT_TRUE(n);
+  EXPECT_EQ(n->ranks, 4);
+  EXPECT_NEAR(n->latency, 2e-6, 1e-8);
+  EXPECT_NEAR(n->bandwidth, 1.5e10, 1e8) << "each rank sends 1.5 bytes for a byte of the tensor";
+  rows.resize(2);
+  EXPECT_FALSE(network_roof(rows, 4, 1, "cpu")) << "small sizes alone tell no bandwidth";
+  rows.clear();
+  add(Collective::all_to_all, 1 << 28, 1);
+  EXPECT_FALSE(network_roof(rows, 4, 1, "cpu")) << "no record exchanges by it";
+}
+
 TEST(bench_comm, table_and_picture_show_all_sizes) {
   std::vector<CommRow> rows;
   for (const std::int64_t bytes : {4, 1024, 1 << 20, 1 << 28}) {

@@ -40,14 +40,14 @@ double kept_by_l2(const Gpu& gpu) {
 
 Roofs roofs_of(const Gpu& gpu) {
   Roofs r;
-  double tf32 = 0;
+  r.launch = gpu.replay_node.min;
   for (const auto& p : gpu.peaks) {
     if (p.dtype == "f32") best(r.f32, p.rate);
-    if (p.dtype == "tf32") best(tf32, p.rate);
+    if (p.dtype == "tf32") best(r.tf32, p.rate);
     if (p.dtype == "bf16" || p.dtype == "f16") best(r.bf16, p.rate);
     if (p.dtype == "i8") best(r.i8, p.rate);
   }
-  r.f32 = std::max(r.f32, tf32 / 3);  // three products of parts keep the accuracy of f32
+  r.f32 = std::max(r.f32, r.tf32 / 3);  // three products of parts keep the accuracy of f32
   CacheRoof l2{"L2", kept_by_l2(gpu)};
   for (const auto& b : gpu.bandwidth) {
     const bool memory = b.level == "memory";

@@ -192,6 +192,7 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
              {"mma", "bf16", 1, figure(5e14)},
              {"wgmma", "tf32", 1, figure(3e14)},
              {"cuda", "f32", 1, figure(6e13)}};
+  g.replay_node = figure(5e-7);
   p.gpus.push_back(g);
   p.gpu_links.push_back({0, 1, "nvlink", figure(4e11), {}});
   const auto text = to_text(p);
@@ -202,6 +203,8 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   const Roofs r = roofs_of(g);
   EXPECT_EQ(r.bf16, 2 * 9e14);
   EXPECT_EQ(r.f32, 2 * 1e14) << "three tf32 products are faster than plain f32";
+  EXPECT_EQ(r.tf32, 2 * 3e14);
+  EXPECT_EQ(r.launch, g.replay_node.min);
   EXPECT_EQ(r.memory_copy, 2 * 3e12);
   ASSERT_EQ(r.caches.size(), 1u) << "shared memory keeps nothing from one kernel to the next";
   EXPECT_EQ(r.cache_read, 2 * 5e12);

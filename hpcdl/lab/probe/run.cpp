@@ -115,6 +115,7 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
 
 Roofs roofs_of(const Probe& probe, const std::string& isa, int threads) {
   Roofs r;
+  r.launch = probe.replay_empty.min;
   for (const auto& p : probe.peaks) {
     if (p.isa != isa || p.threads != threads) continue;
     if (p.dtype == "f32") r.f32 = p.rate.max;

@@ -32,6 +32,8 @@ std::string what_to_try(const Row& r, const Roofs& roofs) {
   const bool f32_product = r.dtype == DType::f32 && r.bound == Bound::compute && roofs.bf16 > 1.5 * roofs.f32;
   const auto bf16 =
       fmt::format("train.dtype = \"bf16\" has a roof {:.1f} times as high", roofs.f32 > 0 ? roofs.bf16 / roofs.f32 : 0);
+  if (r.of_roof() >= kNearRoof && r.bound == Bound::network)
+    return "it is near the roof of the network: only fewer bytes make it faster, that is fewer ranks or a larger batch";
   if (r.of_roof() >= kNearRoof)
     return f32_product ? "it is near its roof for f32; " + bf16
                        : "it is near its roof: only less work makes it faster, that is a smaller model or fewer tokens";

@@ -88,7 +88,7 @@ std::string ranked(const Report& r) {
     rows += fmt::format(
         "<td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{:.2f}x</td><td "
         "class=\"num\">{:.2f}x</td></tr>",
-        bound_name(row.bound), row.light > 0 ? percent(row.of_roof()) : "-", row.busy >= 0 ? percent(row.busy) : "-",
+        bound_name(row.bound), row.roof_text(), row.busy >= 0 ? percent(row.busy) : "-",
         r.step_seconds / std::max(r.step_seconds - row.lost(), 1e-12),
         r.step_seconds / std::max(r.step_seconds - row.seconds, 1e-12));
   }

@@ -1,8 +1,11 @@
 #pragma once
 // A made-up profile whose every number is known: two layers of one record each, forward and backward, two threads.
 
+#include <cstring>
+
 #include "hpcdl/lab/profile/recorder.h"
 #include "hpcdl/lab/profile/report.h"
+#include "hpcdl/ops/exchange/exchange.h"
 
 namespace hpcdl::lab {
 
@@ -18,7 +21,7 @@ inline ProgramFacts toy_facts() {
     r.phase = i < 2 ? Phase::forward : Phase::backward;
     r.scope = i < 2 ? i + 1 : 4 - i;
     r.operands = i, r.operand_count = 1;
-    r.cost = {i < 2 ? 4000.0 : 8000.0, 100};
+    r.cost = {.operations = i < 2 ? 4000.0 : 8000.0, .unit = Unit::f32, .writes = 100};
     p.records.push_back(r);
     p.operands.push_back({static_cast<int>(i % 2), 0, {{100}, DType::f32}, {{1}}, Access::write});
   }
@@ -74,6 +77,16 @@ inline Profile toy_gpu_profile(int steps) {
     }
   }
   return profile;
+}
+
+/// Record `i` becomes the sum of its operand over an axis of two ranks. The program must have no arguments yet.
+inline void reduce_over_two_ranks(Program& p, std::size_t i) {
+  static_cast<void>(known_op<AllReduce>);
+  AllReduce::Args args{Axis("dp", 2, nullptr)};
+  clear_padding(args);
+  p.args.resize(sizeof args);
+  std::memcpy(p.args.data(), &args, sizeof args);
+  p.records[i].op = AllReduce::name, p.records[i].backward = false;
 }
 
 /// 1 GFLOP/s and 1 GB/s: a record of 4000 flops takes 4 us at the speed of light.

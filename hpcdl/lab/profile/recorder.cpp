@@ -46,20 +46,22 @@ void Recorder::end(train::Stage) {
   if (look_ == Look::record) trace_.stages.back().end = now_ns();
 }
 
-int Recorder::program_of(const Instance& exe) {
+int Recorder::program_of(const Instance& exe, Device device) {
   for (std::size_t i = 0; i < programs_.size(); ++i)
     if (programs_[i].identity == &exe) return static_cast<int>(i);
-  programs_.push_back({&exe, stage_, exe.program(), exe.plan(), live_bytes(exe.program(), exe.plan())});
+  programs_.push_back(
+      {&exe, stage_, exe.program(), exe.plan(), live_bytes(exe.program(), exe.plan()), device.is_cuda()});
   return static_cast<int>(programs_.size()) - 1;
 }
 
 void Recorder::run(const Instance& exe, Stream& s) {
   if (!timer_) timer_ = record_timer(s.device()), look_ == Look::record ? timer_->begin() : void();
-  if (look_ == Look::away) program_of(exe), timer_->prepare(exe, s);  // warm-up: nothing of this in a step that counts
+  if (look_ == Look::away)
+    program_of(exe, s.device()), timer_->prepare(exe, s);  // warm-up: nothing of this in a step that counts
   if (look_ != Look::record) return exe.run(s);
   threads_ = s.pool().threads();
   auto& run = trace_.runs.emplace_back();
-  run.program = program_of(exe);
+  run.program = program_of(exe, s.device());
   timer_->run(exe, s, run);
 }
 

@@ -30,7 +30,7 @@ class Recorder : public train::Observer {
   void run(const Instance& exe, Stream& s) override;
 
  private:
-  int program_of(const Instance& exe);
+  int program_of(const Instance& exe, Device device);
 
   std::function<Look(std::int64_t)> policy_;
   std::function<void(StepTrace&&)> sink_;

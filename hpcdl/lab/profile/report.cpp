@@ -216,7 +216,7 @@ nlohmann::ordered_json row_json(const Report& r, const Row& row) {
                               {"flops", row.flops},
                               {"bytes", row.bytes},
                               {"bound", bound_name(row.bound)},
-                              {"of_roof", row.of_roof()},
+                              {"of_roof", row.network_known ? nlohmann::ordered_json(row.of_roof()) : nullptr},
                               {"lost_ms", 1e3 * row.lost()},
                               {"step_ms_at_roof", 1e3 * (r.step_seconds - row.lost())},
                               {"step_ms_if_free", 1e3 * (r.step_seconds - row.seconds)}};

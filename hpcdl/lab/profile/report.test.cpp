@@ -1,6 +1,8 @@
 #include "hpcdl/lab/profile/report.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/profile/advice.h"
@@ -153,6 +155,31 @@ TEST(steps, numbers_leave_a_scope_and_nothing_else_does) {
   EXPECT_EQ(folded_scope(""), "");
   EXPECT_TRUE(is_collective("all_reduce.sum"));
   EXPECT_FALSE(is_collective("linear"));
+}
+
+TEST(report, an_exchange_is_compared_with_the_network_or_said_not_to_be) {
+  auto profile = toy_profile(1);
+  auto& p = profile.programs[0].program;
+  reduce_over_two_ranks(p, 3);
+  p.records[3].cost = {.updates = 400, .wire = 400};
+  const auto row_of = [](const Report& r) {
+    return *std::find_if(r.rows.begin(), r.rows.end(),
+                         [](const Row& row) { return row.name.starts_with("all_reduce"); });
+  };
+  const auto blind = report(profile, toy_roofs());
+  EXPECT_EQ(row_of(blind).roof_text(), "network not measured");
+  EXPECT_EQ(row_of(blind).bound, Bound::network);
+  EXPECT_EQ(row_of(blind).lost(), 0) << "nothing can be said";
+  EXPECT_NE(report_text(blind, {}).find("run hpcdl bench comm"), std::string::npos);
+  EXPECT_NE(report_json(blind).dump().find("\"of_roof\":null"), std::string::npos);
+  EXPECT_NE(trace_text(profile, toy_roofs()).json.find("\"network\":\"not measured\""), std::string::npos);
+  auto roofs = toy_roofs();
+  roofs.networks = {{"cpu", 2, 1, 1e8, 1e-6}};
+  const auto r = report(profile, roofs);
+  EXPECT_NEAR(row_of(r).light, 1e-6 + 400 / 1e8, kNs);
+  EXPECT_EQ(row_of(r).bound, Bound::network);
+  EXPECT_EQ(row_of(r).roof_text(), "25.0 %");
+  EXPECT_EQ(report_text(r, {}).find("bench comm"), std::string::npos);
 }
 
 TEST(report, an_exchange_is_hidden_as_far_as_other_records_run) {

@@ -69,6 +69,7 @@ struct ProgramFacts {
   Program program;
   Plan plan;
   std::vector<std::int64_t> live_bytes;  // of the arena, while each record runs
+  bool on_gpu = false;
 };
 
 /// "linear.backward", "linear": op and phase of a record in one word.

@@ -63,9 +63,9 @@ std::string table(const Report& r, const TextOptions& o) {
     }
     out += fmt::format("{:>3}  {:<{}} {:>6.4g} {:>10} {:>7}  {:<8} {:>8} {:>8} {:>9}  {:>16}  {:>16}\n", i + 1,
                        row.label(), width, row.calls, ms(row.seconds), percent(row.seconds / r.step_seconds),
-                       bound_name(row.bound), row.light > 0 ? percent(row.of_roof()) : "-",
-                       row.busy >= 0 ? percent(row.busy) : "-", row.balance >= 0 ? percent(row.balance) : "-",
-                       gain(r.step_seconds, row.lost()), gain(r.step_seconds, row.seconds));
+                       bound_name(row.bound), row.roof_text(), row.busy >= 0 ? percent(row.busy) : "-",
+                       row.balance >= 0 ? percent(row.balance) : "-", gain(r.step_seconds, row.lost()),
+                       gain(r.step_seconds, row.seconds));
   }
   if (count < rows.size())
     out += fmt::format("{:>3}  {:<{}} {:>6} {:>10} {:>7}\n", "", fmt::format("and {} more", rows.size() - count), width,
@@ -92,11 +92,21 @@ std::string threads_text(const Report& r) {
 
 /// Cached operands are charged at the speed of the cache only where the whole record fits.
 std::string beyond_light(const Report& r) {
-  const auto n = std::count_if(r.rows.begin(), r.rows.end(), [](const Row& row) { return row.of_roof() > 1.05; });
+  const auto n = std::count_if(r.rows.begin(), r.rows.end(),
+                               [](const Row& row) { return row.network_known && row.of_roof() > 1.05; });
   if (n == 0) return "";
   return fmt::format(
       "note: {} row{} took less time than the roof allows: an earlier record left the operands in the cache, or the "
       "roofs were measured on a busy machine\n",
+      n, n == 1 ? "" : "s");
+}
+
+std::string network_text(const Report& r) {
+  const auto n = std::count_if(r.rows.begin(), r.rows.end(), [](const Row& row) { return !row.network_known; });
+  if (n == 0) return "";
+  return fmt::format(
+      "note: the network between the ranks of {} row{} was not measured on this machine, and the speed of light lacks "
+      "it: run hpcdl bench comm on as many ranks\n",
       n, n == 1 ? "" : "s");
 }
 
@@ -121,7 +131,7 @@ std::string report_text(const Report& r, const TextOptions& options) {
     out +=
         fmt::format("gpu: {}{}\n",
                     r.kernels > 0 ? fmt::format("{:.0f} kernels, copies and fills per step; ", r.kernels) : "", r.how);
-  out += overhead_text(r) + beyond_light(r);
+  out += overhead_text(r) + network_text(r) + beyond_light(r);
   constexpr double kOften = 5;  // a quiet machine takes the CPU away less than once per 10 ms and thread
   if (r.interruptions > std::max(kOften, 100 * r.step_seconds * r.threads))
     out += fmt::format(

@@ -85,10 +85,11 @@ class Picture {
     for (std::size_t i = 0; i < run.times.size(); ++i) {
       const auto& r = facts.program.records[i];
       const auto [begin, end] = run.times[i];
-      const double light = light_of(facts.program, r, roofs_).seconds * 1e9;
-      const double share = end > begin ? std::min(1.0, light / static_cast<double>(end - begin)) : 0;
-      const auto tip = fmt::format("{} ({}): {}, {:.0f} % of its roof", record_label(facts.program, r),
-                                   phase_name(r.phase), ms(begin, end), 100 * share);
+      const Light light = light_of(facts, r, roofs_);
+      const double share = end > begin ? std::min(1.0, light.seconds * 1e9 / static_cast<double>(end - begin)) : 0;
+      const auto tip =
+          fmt::format("{} ({}): {}, {}", record_label(facts.program, r), phase_name(r.phase), ms(begin, end),
+                      light.network_known ? fmt::format("{:.0f} % of its roof", 100 * share) : "network not measured");
       box(kRecords, kRecordHeight, begin, end, fmt::format("{} faint", phase_name(r.phase)), "", tip);
       const double left = x(begin), width = std::max(x(end) - left - 0.3, 0.3);
       svg_ +=

@@ -46,14 +46,25 @@ RecordTotal Totals::record(std::size_t program, std::size_t record) const {
 }
 
 std::string_view bound_name(Bound bound) {
-  constexpr std::string_view names[] = {"-", "compute", "memory"};
+  constexpr std::string_view names[] = {"-", "compute", "memory", "network", "launch"};
   return names[static_cast<int>(bound)];
 }
 
-Light light_of(const Program& program, const Record& record, const Roofs& roofs) {
-  const auto l = light(program, record, roofs);
-  if (l.seconds <= 0) return {};
-  return {l.seconds, l.by_arithmetic() ? Bound::compute : Bound::memory};
+Light light_of(const ProgramFacts& facts, const Record& record, const Roofs& roofs) {
+  const bool left_to_others = record.lane != Lane::compute && function_of(record.op, record.backward).start;
+  if (!facts.on_gpu && left_to_others) return {};  // its time is that for which the pass waited
+  const auto l = light(facts.program, record, roofs);
+  const Bound bound = !l.network_known || l.bound == "network" ? Bound::network
+                      : l.seconds <= 0                         ? Bound::none
+                      : l.by_arithmetic()                      ? Bound::compute
+                      : l.bound == "launch"                    ? Bound::launch
+                                                               : Bound::memory;
+  return {l.seconds, bound, l.network_known};
+}
+
+std::string Row::roof_text() const {
+  if (!network_known) return "network not measured";
+  return light > 0 ? fmt::format("{:.1f} %", 100 * of_roof()) : "-";
 }
 
 namespace {
@@ -61,12 +72,12 @@ namespace {
 /// A row under construction: what is summed before shares can be taken of it.
 struct Sum {
   Row row;
-  double slowest = -1, compute = 0;  // seconds of light that arithmetic binds
+  double slowest = -1;
+  double bound[5] = {};  // seconds of light by what binds them
   std::vector<double> busy;
 };
 
-/// 16 bits as soon as one operand has them: products then run at that roof, whatever their weights are kept in.
-DType arithmetic_type(const Program& program, const Record& record) {
+DType operand_type(const Program& program, const Record& record) {
   for (std::uint32_t k = 0; k < record.operand_count; ++k)
     if (const auto& o = program.operands[record.operands + k];
         o.slot >= 0 && (o.spec.dtype == DType::bf16 || o.spec.dtype == DType::f16))
@@ -77,25 +88,28 @@ DType arithmetic_type(const Program& program, const Record& record) {
 void add(Sum& sum, const ProgramFacts& facts, int program, int index, const RecordTotal& total, double runs,
          const Roofs& roofs) {
   const auto& record = facts.program.records[static_cast<std::size_t>(index)];
-  const Light light = light_of(facts.program, record, roofs);
+  const Light light = light_of(facts, record, roofs);
   auto& row = sum.row;
   row.calls += runs;
   row.seconds += total.seconds;
   row.light += runs * light.seconds;
-  row.flops += runs * record.cost.flops;
-  row.bytes += runs * record.cost.bytes;
-  if (light.bound == Bound::compute) sum.compute += runs * light.seconds;
+  row.flops += runs * record.cost.operations;
+  row.bytes += runs * record.cost.bytes();
+  row.network_known &= light.network_known;
+  sum.bound[static_cast<int>(light.bound)] += runs * light.seconds;
   sum.busy.resize(std::max(sum.busy.size(), total.busy.size()));
   for (std::size_t t = 0; t < total.busy.size(); ++t) sum.busy[t] += total.busy[t];
   if (total.seconds <= sum.slowest) return;
   sum.slowest = total.seconds;
   row.program = program, row.record = index;
-  row.dtype = arithmetic_type(facts.program, record);
+  row.dtype = operand_type(facts.program, record);
 }
 
 void finish(Sum& sum) {
   auto& row = sum.row;
-  if (row.light > 0) row.bound = 2 * sum.compute >= row.light ? Bound::compute : Bound::memory;
+  const auto most = std::max_element(std::begin(sum.bound), std::end(sum.bound));
+  if (!row.network_known) row.bound = Bound::network;
+  else if (*most > 0) row.bound = static_cast<Bound>(most - std::begin(sum.bound));
   if (sum.busy.size() < 2 || row.seconds <= 0) return;
   const double all = std::accumulate(sum.busy.begin(), sum.busy.end(), 0.0);
   const double largest = *std::max_element(sum.busy.begin(), sum.busy.end());

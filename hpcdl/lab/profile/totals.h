@@ -45,14 +45,15 @@ class Totals {
   std::vector<OfProgram> programs_;
 };
 
-enum class Bound : unsigned char { none, compute, memory };
+enum class Bound : unsigned char { none, compute, memory, network, launch };
 std::string_view bound_name(Bound bound);
 
 struct Light {
   double seconds = 0;  // no implementation can take less
   Bound bound = Bound::none;
+  bool network_known = true;  // false: nothing is known of the network that it waits for, and `seconds` lacks it
 };
-Light light_of(const Program& program, const Record& record, const Roofs& roofs);
+Light light_of(const ProgramFacts& facts, const Record& record, const Roofs& roofs);
 
 /// The same record in all layers, or one record. All numbers per step.
 struct Row {
@@ -65,10 +66,13 @@ struct Row {
   double busy = -1;     // share of the threads' time that was work; < 0: not known
   double balance = -1;  // mean over largest working time of a thread; < 0: not known
   Bound bound = Bound::none;
-  DType dtype = DType::f32;  // of its arithmetic
+  DType dtype = DType::f32;  // 16 bits as soon as one of its operands has them
+  bool network_known = true;
 
-  double lost() const { return seconds > light ? seconds - light : 0; }
+  double lost() const { return network_known && seconds > light ? seconds - light : 0; }
   double of_roof() const { return seconds > 0 ? light / seconds : 0; }
+  /// "87.0 %", "network not measured", or "-" where nothing is known.
+  std::string roof_text() const;
   std::string label() const { return scope.empty() ? name : name + ' ' + scope; }
 };
 

@@ -66,10 +66,11 @@ Writer::Writer(const Profile& profile, const Roofs& roofs, const TraceOptions& o
     auto& list = records_.emplace_back();
     for (const auto& r : facts.program.records) {
       list.push_back(describe(facts, r));
-      const Light light = light_of(facts.program, r, roofs);
-      list.back().light = light.seconds;
-      list.back().args += fmt::format(",\"flops\":{:.0f},\"bytes\":{:.0f},\"bound\":\"{}\"", r.cost.flops, r.cost.bytes,
-                                      bound_name(light.bound));
+      const Light light = light_of(facts, r, roofs);
+      list.back().light = light.network_known ? light.seconds : 0;
+      list.back().args += fmt::format(",\"flops\":{:.0f},\"bytes\":{:.0f},\"bound\":\"{}\"", r.cost.operations,
+                                      r.cost.bytes(), bound_name(light.bound));
+      if (!light.network_known) list.back().args += ",\"network\":\"not measured\"";
     }
   }
 }

@@ -60,7 +60,7 @@ TEST(trace, too_large_a_trace_loses_whole_steps) {
 TEST(trace, collectives_are_numbered_and_say_what_they_carry) {
   auto profile = toy_profile(2);
   profile.world = 2, profile.rank = 1;
-  profile.programs[0].program.records[3].op = "all_reduce";
+  reduce_over_two_ranks(profile.programs[0].program, 3);
   const auto trace = io::parse_json(trace_text(profile, toy_roofs()).json, "trace");
   std::vector<int> seen;
   for (const auto& e : trace.at("traceEvents"))

@@ -81,7 +81,7 @@ std::string table_row(const Row& r, std::size_t index) {
   html += cell(r.intensity(), show_intensity(r.intensity())) + cell(r.light.bound) +
           cell(r.light.seconds, show_seconds(r.light.seconds));
   if (!r.measured()) return html + "<td></td><td></td><td></td></tr>\n";
-  html += cell(r.seconds, show_seconds(r.seconds)) + cell(r.cost.flops / r.seconds, show_rate(r, r.seconds));
+  html += cell(r.seconds, show_seconds(r.seconds)) + cell(r.cost.operations / r.seconds, show_rate(r, r.seconds));
   const auto width = r.share() < 1 ? 100 * r.share() : 100.0;
   html += fmt::format(
       "<td class=\"n\" data-v=\"{:.6g}\">{}<span class=\"bar\"><i class=\"{}\" "

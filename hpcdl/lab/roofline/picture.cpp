@@ -30,15 +30,15 @@ struct Axes {
   }
 };
 
-double rate_of(const Row& r) { return r.cost.flops / (r.measured() ? r.seconds : r.light.seconds); }
-double roof_of(const Row& r) { return r.cost.flops / r.light.seconds; }
+double rate_of(const Row& r) { return r.cost.operations / (r.measured() ? r.seconds : r.light.seconds); }
+double roof_of(const Row& r) { return r.cost.operations / r.light.seconds; }
 
 /// What the rows of a colour multiply.
 std::string words_of_class(const Report& report, const std::string& kind) {
   if (kind != "bf16") return kind == "i8" ? "int8" : kind;
   bool bf16 = false, f16 = false;
   for (const Row* r : report.all())
-    for (const auto& part : r->parts) bf16 |= part.dtype == DType::bf16, f16 |= part.dtype == DType::f16;
+    for (const auto& part : r->parts) bf16 |= part.unit == Unit::bf16, f16 |= part.unit == Unit::f16;
   return bf16 && f16 ? "bf16 and f16" : f16 ? "f16" : "bf16";
 }
 
@@ -60,7 +60,7 @@ struct Picture {
 Picture prepare(const Report& report) {
   Picture p{.report = report, .rows = {}, .slopes = {}, .flats = {}, .taken = {}, .roof_lines = {}};
   for (const Row* r : report.all())
-    if (r->cost.flops > 0 && r->cost.bytes > 0) p.rows.push_back(r);
+    if (r->cost.operations > 0 && r->cost.bytes() > 0) p.rows.push_back(r);
   p.slopes.push_back({"memory", report.roofs.memory()});
   for (auto c = report.roofs.caches.rbegin(); c != report.roofs.caches.rend(); ++c)
     p.slopes.push_back({c->name, std::max(c->read, c->copy)});
@@ -195,7 +195,7 @@ std::string details(const Row& r) {
                        show_seconds(r.light.seconds));
   if (r.measured())
     words += fmt::format("\ntook {}: {}, {}\n{} of its roof", show_seconds(r.seconds), show_rate(rate_of(r), "FLOP/s"),
-                         show_rate(r.cost.bytes / r.seconds, "B/s"), show_share(r));
+                         show_rate(r.cost.bytes() / r.seconds, "B/s"), show_share(r));
   if (r.fault()) words += "\nABOVE ITS ROOF: cost or measurement is wrong";
   return words;
 }

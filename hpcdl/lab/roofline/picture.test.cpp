@@ -119,7 +119,7 @@ TEST(picture, f16_stands_under_the_roof_of_bf16_and_bears_its_own_name) {
   auto report = report_for_tests({"matmul"}, 0.6);
   for (auto& r : report.rows)
     for (auto& part : r.parts)
-      if (part.dtype == DType::bf16) part.dtype = DType::f16;
+      if (part.unit == Unit::bf16) part.unit = Unit::f16;
   const auto svg = to_svg(report);
   for (const char* words : {"bf16 1000 GFLOP/s", ">f16 operands<", ">f16 arithmetic<"})
     EXPECT_NE(svg.find(words), std::string::npos) << words;

@@ -22,15 +22,15 @@ Json row_json(const Row& r) {
             {"dtype", r.dtype},   {"pass", r.pass}, {"device", r.device}};
   if (r.source == "step") j["scope"] = r.scope, j["count"] = r.count;
   j["records"] = r.parts.size();
-  j["flops"] = r.cost.flops, j["bytes"] = r.cost.bytes, j["intensity"] = r.intensity();
+  j["flops"] = r.cost.operations, j["bytes"] = r.cost.bytes(), j["intensity"] = r.intensity();
   j["bound"] = r.light.bound;
   j["light_seconds"] = r.light.seconds, j["arithmetic_seconds"] = r.light.arithmetic,
   j["traffic_seconds"] = r.light.traffic;
   const auto measured = [&](double x) { return r.measured() ? Json(x) : Json(); };
   j["seconds"] = measured(r.seconds), j["seconds_min"] = measured(r.fastest), j["seconds_max"] = measured(r.slowest),
   j["runs"] = r.runs;
-  j["flops_per_second"] = measured(r.cost.flops / r.seconds),
-  j["bytes_per_second"] = measured(r.cost.bytes / r.seconds);
+  j["flops_per_second"] = measured(r.cost.operations / r.seconds),
+  j["bytes_per_second"] = measured(r.cost.bytes() / r.seconds);
   j["share"] = measured(r.share()), j["above_roof"] = r.fault();
   return j;
 }
@@ -86,8 +86,8 @@ std::string show_rate(double per_second, const char* unit) {
 }
 
 std::string show_rate(const Row& row, double seconds) {
-  return row.light.by_arithmetic() ? show_rate(row.cost.flops / seconds, "FLOP/s")
-                                   : show_rate(row.cost.bytes / seconds, "B/s");
+  return row.light.by_arithmetic() ? show_rate(row.cost.operations / seconds, "FLOP/s")
+                                   : show_rate(row.cost.bytes() / seconds, "B/s");
 }
 
 std::string show_intensity(double x) { return x < 0.095 ? fmt::format("{:.3f}", x) : digits(x); }
@@ -124,7 +124,7 @@ std::string to_csv(const Report& report) {
   for (const Row* r : report.all()) {
     const auto number = [&](double x) { return r->measured() ? fmt::format("{}", x) : ""; };
     text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r->source, r->op, csv_word(r->shape),
-                        r->dtype, r->pass, csv_word(r->scope), r->device, r->count, r->cost.flops, r->cost.bytes,
+                        r->dtype, r->pass, csv_word(r->scope), r->device, r->count, r->cost.operations, r->cost.bytes(),
                         r->intensity(), r->light.bound, r->light.seconds, number(r->seconds), number(r->fastest),
                         number(r->slowest), number(r->share()), r->fault() ? 1 : 0);
   }

@@ -19,21 +19,21 @@ inline constexpr double kAbove = 1.02;
 
 struct Row {
   std::string source;            // "seed", "case"; "step": records of a training step
-  std::string op, shape, dtype;  // "softmax", "4096x1024", "f32"
+  std::string op, shape, dtype;  // "softmax", "4096x1024", "f32"; of a step, the unit of its arithmetic
   std::string pass;              // "fwd", "fwd+bwd"; of a step: forward, recompute, backward, update
   std::string scope;             // of a step: where in the model, "layers.*.mlp"
   std::string device = "cpu";
   std::int64_t count = 1;  // equal records of a step; all figures are of one
   Cost cost;
-  std::vector<Work> parts;  // the records that one run consists of
+  std::vector<Cost> parts;  // the records that one run consists of
   LightTime light;
   double seconds = 0;  // median; 0: not measured
   double fastest = 0, slowest = 0;
   int runs = 0;
 
   bool measured() const { return seconds > 0; }
-  double intensity() const { return cost.bytes > 0 ? cost.flops / cost.bytes : 0; }
-  double flops_per_second() const { return cost.flops / seconds; }
+  double intensity() const { return cost.bytes() > 0 ? cost.operations / cost.bytes() : 0; }
+  double flops_per_second() const { return cost.operations / seconds; }
   double share() const { return light.seconds / seconds; }
   /// Faster than light: the declared cost or the measurement is wrong. Never a win.
   bool fault() const { return measured() && share() > kAbove; }

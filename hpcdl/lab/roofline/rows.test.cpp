@@ -53,8 +53,8 @@ TEST(rows, a_case_is_timed_and_several_records_add_up) {
     EXPECT_GE(row.runs, 3);
     EXPECT_EQ(row.parts.size(), c.backward ? 2u : 1u);
     double bytes = 0;
-    for (const auto& p : row.parts) bytes += p.bytes;
-    EXPECT_DOUBLE_EQ(row.cost.bytes, bytes);
+    for (const auto& p : row.parts) bytes += p.bytes();
+    EXPECT_DOUBLE_EQ(row.cost.bytes(), bytes);
     EXPECT_TRUE(arena);
   }
 }

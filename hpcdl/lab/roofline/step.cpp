@@ -46,8 +46,8 @@ Row row_of_record(const Program& p, const Record& r, const Roofs& roofs) {
   row.scope = without_numbers(p.scopes[r.scope]);
   row.shape = operand_shapes(p, r);
   row.cost = r.cost;
-  row.parts = {work_of(p, r)};
-  row.dtype = dtype_word(row.parts[0].dtype);
+  row.parts = {r.cost};
+  row.dtype = unit_name(r.cost.unit);
   relight(row, roofs);
   return row;
 }
@@ -79,7 +79,7 @@ class Groups {
  public:
   void add(Row row, double seconds, std::int64_t times, int runs) {
     const auto key =
-        fmt::format("{}|{}|{}|{}|{}|{}", row.op, row.pass, row.scope, row.shape, row.cost.flops, row.cost.bytes);
+        fmt::format("{}|{}|{}|{}|{}|{}", row.op, row.pass, row.scope, row.shape, row.cost.operations, row.cost.bytes());
     const auto [it, fresh] = index_.try_emplace(key, rows_.size());
     if (fresh) rows_.push_back(std::move(row)), rows_.back().count = 0, rows_.back().fastest = seconds;
     Row& r = rows_[it->second];

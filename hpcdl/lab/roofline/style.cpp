@@ -37,8 +37,8 @@ std::string xml_text(std::string_view words) {
 
 std::string colour_class(const Row& row) {
   for (const auto& part : row.parts)
-    if (part.dtype == DType::i8 || part.dtype == DType::u8) return "i8";
-  const auto half = [](const auto& part) { return part.dtype == DType::bf16 || part.dtype == DType::f16; };
+    if (part.unit == Unit::i8) return "i8";
+  const auto half = [](const auto& part) { return part.unit == Unit::bf16 || part.unit == Unit::f16; };
   return std::any_of(row.parts.begin(), row.parts.end(), half) ? "bf16" : "f32";
 }
 

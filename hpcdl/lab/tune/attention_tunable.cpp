@@ -51,8 +51,13 @@ class AttentionTunable : public Tunable {
   cuda::Attend call() const {
     return {out_.tensor, lse_.tensor, q_.tensor, k_.tensor, v_.tensor, scratch_.tensor, args_};
   }
-  Work work_of(const Cost& c, double writes) const {
-    return {.flops = c.flops, .dtype = shape_.dtype, .bytes = c.bytes, .writes = writes};
+  /// What the op states, and the operands.
+  Cost with_operands(Cost c, std::initializer_list<const OwnedTensor*> reads,
+                     std::initializer_list<const OwnedTensor*> writes) const {
+    c.unit = unit_of(shape_.dtype);
+    for (const auto* t : reads) c.reads += static_cast<double>(t->tensor.bytes());
+    for (const auto* t : writes) c.writes += static_cast<double>(t->tensor.bytes());
+    return c;
   }
   void poison(const OwnedTensor& t) const {
     cuda::check(
@@ -108,9 +113,9 @@ class ForwardTunable : public AttentionTunable {
     cuda::attend_plain(bench.stream, call());
     want_ = wants(out_), want_lse_ = wants(lse_);
   }
-  Work work() const override {
-    return work_of(Attention::cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_),
-                   static_cast<double>(out_.tensor.bytes()));
+  Cost cost() const override {
+    return with_operands(Attention::cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_), {&q_, &k_, &v_},
+                         {&out_, &lse_});
   }
   std::vector<Candidate> candidates() override { return named(cuda::attention_candidates(bench_.stream, call())); }
   int built_in() override { return cuda::attention_choice(bench_.stream, call()); }
@@ -141,9 +146,9 @@ class BackwardTunable : public AttentionTunable {
     cuda::attend_backward_plain(bench.stream, gradients());
     want_q_ = wants(dq_), want_k_ = wants(dk_), want_v_ = wants(dv_);
   }
-  Work work() const override {
-    return work_of(Attention::backward_cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_),
-                   static_cast<double>(dq_.tensor.bytes() + dk_.tensor.bytes() + dv_.tensor.bytes()));
+  Cost cost() const override {
+    return with_operands(Attention::backward_cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_),
+                         {&q_, &k_, &v_, &out_, &lse_, &dout_}, {&dq_, &dk_, &dv_});
   }
   std::vector<Candidate> candidates() override { return named(cuda::attention_candidates(bench_.stream, gradients())); }
   int built_in() override { return cuda::attention_choice(bench_.stream, gradients()); }

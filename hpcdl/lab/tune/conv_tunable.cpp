@@ -53,13 +53,10 @@ class ConvTunable : public Tunable {
   Key key() const override { return {"conv2d", {fields_.begin(), fields_.end()}}; }
   std::string dtype() const override { return type_name(conv_.compute); }
   std::string shape() const override { return words(conv_); }
-  Work work() const override {
-    double bytes = 0;
-    for (const auto& m : memory_) bytes += static_cast<double>(m.tensor.bytes());
-    return {.flops = conv_.shape.flops(),
-            .dtype = conv_.compute,
-            .bytes = bytes,
-            .writes = static_cast<double>(memory_.back().tensor.bytes())};
+  Cost cost() const override {
+    Cost c{.operations = conv_.shape.flops(), .unit = unit_of(conv_.compute)};
+    for (const auto& m : memory_) (&m == &memory_.back() ? c.writes : c.reads) += static_cast<double>(m.tensor.bytes());
+    return c;
   }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;

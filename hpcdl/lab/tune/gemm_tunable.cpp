@@ -57,16 +57,16 @@ class GemmTunable : public Tunable {
   Key key() const override { return {"gemm", {fields_.begin(), fields_.end()}}; }
   std::string dtype() const override { return type_name(g_.compute); }
   std::string shape() const override { return words(g_); }
-  Work work() const override {
+  Cost cost() const override {
     const auto elements = [&](std::int64_t n, DType d) { return static_cast<double>(n * dtype_bytes(d)); };
     const double d = elements(g_.batch * g_.m * g_.n, g_.out.dtype), writes = d * (g_.out.z ? 2 : 1);
     const double reads = elements(g_.batch * g_.m * g_.k, g_.a.dtype) +
                          elements((g_.b.batch_stride ? g_.batch : 1) * g_.k * g_.n, g_.b.dtype) +
                          d * ((g_.out.residual ? 1 : 0) + (g_.out.accumulate ? 1 : 0));
-    return {.flops = 2.0 * static_cast<double>(g_.batch) * static_cast<double>(g_.m) * static_cast<double>(g_.n) *
-                     static_cast<double>(g_.k),
-            .dtype = g_.compute,
-            .bytes = reads + writes,
+    return {.operations = 2.0 * static_cast<double>(g_.batch) * static_cast<double>(g_.m) * static_cast<double>(g_.n) *
+                          static_cast<double>(g_.k),
+            .unit = unit_of(g_.compute),
+            .reads = reads,
             .writes = writes};
   }
   std::vector<Candidate> candidates() override {

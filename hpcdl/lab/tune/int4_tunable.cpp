@@ -39,12 +39,11 @@ class Int4Tunable : public Tunable {
   }
   std::string dtype() const override { return "int4"; }
   std::string shape() const override { return words(shape_); }
-  Work work() const override {
-    const Cost c = Int4Linear::cost(x_.tensor.spec(), packed_.tensor.spec(), scale_.tensor.spec(), {}, {}, {}, args());
-    return {.flops = c.flops,
-            .dtype = shape_.exact ? DType::bf16 : DType::i8,
-            .bytes = c.bytes,
-            .writes = static_cast<double>(y_.tensor.bytes())};
+  Cost cost() const override {
+    Cost c = Int4Linear::cost(x_.tensor.spec(), packed_.tensor.spec(), scale_.tensor.spec(), {}, {}, {}, args());
+    for (const auto* t : {&x_, &packed_, &scale_}) c.reads += static_cast<double>(t->tensor.bytes());
+    c.writes = static_cast<double>(y_.tensor.bytes());
+    return c;
   }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;

@@ -45,9 +45,9 @@ class Session {
   Cache cache_;
 };
 
-/// The shortest possible time in seconds for some work on this GPU; null, or 0: not known.
-using LightOf = std::function<double(const Work&)>;
-/// The table of candidates of a choice.
+/// Least seconds for some work on this GPU; null, or 0: not known.
+using LightOf = std::function<double(const Cost&)>;
+/// The table that a choice was made from.
 std::string to_text(const Outcome& o, const LightOf& light);
 nlohmann::ordered_json to_json(const Outcome& o, const LightOf& light);
 

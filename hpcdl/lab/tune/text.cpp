@@ -12,14 +12,14 @@ namespace hpcdl::lab::tune {
 namespace {
 
 std::string share_of(const Outcome& o, const Timed& t, const LightOf& light) {
-  const double least = light && t.seconds > 0 ? light(o.work) : 0;
+  const double least = light && t.seconds > 0 ? light(o.cost) : 0;
   return least > 0 ? fmt::format("{:.0f} %", 100 * least / t.seconds) : "";
 }
 
-std::string rate_of(const Work& w, double seconds) {
+std::string rate_of(const Cost& c, double seconds) {
   if (seconds <= 0) return "";
-  return w.flops > 200 * w.bytes ? fmt::format("{:.1f} TFLOP/s", w.flops / seconds * 1e-12)
-                                 : fmt::format("{:.0f} GB/s", w.bytes / seconds * 1e-9);
+  return c.operations > 200 * c.bytes() ? fmt::format("{:.1f} TFLOP/s", c.operations / seconds * 1e-12)
+                                        : fmt::format("{:.0f} GB/s", c.bytes() / seconds * 1e-9);
 }
 
 }  // namespace
@@ -36,7 +36,7 @@ std::string to_text(const Outcome& o, const LightOf& light) {
     else if (t.seconds <= 0) note += note.empty() ? "no time left" : ", no time left";
     else note += note.empty() ? "verified" : ", verified";
     text += fmt::format("  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", t.candidate.name, width,
-                        t.seconds > 0 ? fmt::format("{:.2f} us", 1e6 * t.seconds) : "-", rate_of(o.work, t.seconds),
+                        t.seconds > 0 ? fmt::format("{:.2f} us", 1e6 * t.seconds) : "-", rate_of(o.cost, t.seconds),
                         share_of(o, t, light), note);
   }
   if (!o.complete)
@@ -45,10 +45,14 @@ std::string to_text(const Outcome& o, const LightOf& light) {
 }
 
 nlohmann::ordered_json to_json(const Outcome& o, const LightOf& light) {
-  nlohmann::ordered_json j{{"op", o.key.op},         {"dtype", o.dtype},
-                           {"shape", o.shape},       {"key", o.key.fields},
-                           {"flops", o.work.flops},  {"bytes", o.work.bytes},
-                           {"complete", o.complete}, {"candidates", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j{{"op", o.key.op},
+                           {"dtype", o.dtype},
+                           {"shape", o.shape},
+                           {"key", o.key.fields},
+                           {"flops", o.cost.operations},
+                           {"bytes", o.cost.bytes()},
+                           {"complete", o.complete},
+                           {"candidates", nlohmann::ordered_json::array()}};
   for (const auto& t : o.table) {
     nlohmann::ordered_json c{{"name", t.candidate.name},
                              {"id", t.candidate.id},
@@ -56,7 +60,7 @@ nlohmann::ordered_json to_json(const Outcome& o, const LightOf& light) {
                              {"chosen", t.candidate.id == o.chosen},
                              {"built_in", t.candidate.id == o.built_in}};
     if (t.seconds > 0) c["seconds"] = t.seconds, c["runs"] = t.runs;
-    if (const double least = light && t.seconds > 0 ? light(o.work) : 0; least > 0)
+    if (const double least = light && t.seconds > 0 ? light(o.cost) : 0; least > 0)
       c["share_of_roof"] = least / t.seconds;
     if (!t.problem.empty()) c["problem"] = t.problem;
     j["candidates"].push_back(std::move(c));

@@ -68,7 +68,7 @@ struct Fake : Tunable {
   Key key() const override { return {"fake", {1}}; }
   std::string dtype() const override { return "f32"; }
   std::string shape() const override { return "1"; }
-  Work work() const override { return {.flops = 1, .bytes = 1}; }
+  Cost cost() const override { return {.operations = 1, .unit = Unit::f32, .reads = 1}; }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;
     for (std::size_t i = 0; i < ways.size(); ++i) list.push_back({static_cast<int>(i), "way " + std::to_string(i)});
@@ -109,7 +109,7 @@ TEST(tuner, takes_the_fastest_of_those_that_are_right) {
   EXPECT_NE(o.find(3)->problem.find("no memory"), std::string::npos);
   for (int id : {2, 3}) EXPECT_EQ(std::count(f.timed.begin(), f.timed.end(), id), 0) << "what is wrong is not timed";
   EXPECT_GT(o.find(1)->runs, o.find(4)->runs) << "time goes to those in the running";
-  const auto text = to_text(o, [](const Work&) { return 1.5e-6; });
+  const auto text = to_text(o, [](const Cost&) { return 1.5e-6; });
   EXPECT_NE(text.find("chosen, verified"), std::string::npos) << text;
   EXPECT_NE(text.find("50 %"), std::string::npos) << text;
   EXPECT_NE(text.find("3 of 9 elements are wrong"), std::string::npos) << text;

@@ -23,7 +23,7 @@ class Tunable {
   virtual Key key() const = 0;
   virtual std::string dtype() const = 0;
   virtual std::string shape() const = 0;  // for people: "4096x4096x4096 +bias gelu"
-  virtual Work work() const = 0;
+  virtual Cost cost() const = 0;
   virtual std::vector<Candidate> candidates() = 0;
   /// The id of the built-in choice.
   virtual int built_in() = 0;
@@ -43,7 +43,7 @@ struct Timed {
 struct Outcome {
   Key key;
   std::string dtype, shape;
-  Work work;
+  Cost cost;
   std::vector<Timed> table = {};  // the fastest first, then those that were not timed
   int chosen = -1, built_in = -1;
   bool complete = false;  // false: the budget ended before every candidate was measured; nothing is remembered

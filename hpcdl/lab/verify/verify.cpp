@@ -105,8 +105,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
     if (!again) return least_seconds(contract, p, on_gpu ? o.gpu : roofs);
     alive(told)(true);
     const Roofs now =
-        on_gpu ? roofs_again()
-               : light_within(0.5 * contract.cost(p).bytes);  // operands that are updated in place count twice
+        on_gpu ? roofs_again() : light_within(0.5 * contract.cost(p).bytes());  // what is updated in place counts twice
     alive(told)(false);
     return least_seconds(contract, p, now);
   };
@@ -233,9 +232,9 @@ double least_seconds(const Contract& contract, const Problem& problem, const Roo
     if (i.spec.dtype == DType::u8) peak = std::max(peak, roofs.i8);
   }
   for (const auto& c : roofs.caches)
-    if (c.bytes >= 0.5 * contract.cost(problem).bytes) bandwidth = std::max({bandwidth, c.read, c.copy});
+    if (c.bytes >= 0.5 * contract.cost(problem).bytes()) bandwidth = std::max({bandwidth, c.read, c.copy});
   const Cost cost = contract.cost(problem);
-  return std::max(cost.flops / peak, cost.bytes / bandwidth);
+  return std::max(cost.operations / peak, cost.bytes() / bandwidth);
 }
 
 std::vector<Verdict> verify(const std::vector<Subject>& subjects, const Roofs& roofs, const Options& o,

@@ -198,7 +198,7 @@ TEST(contracts, are_whole) {
         ASSERT_EQ(p.out.size(), c.outputs.size()) << c.name;
         const auto in = make_inputs(c, p, one);
         EXPECT_GE(c.reduction(p), 0) << c.name;
-        EXPECT_GT(c.cost(p).bytes, 0) << c.name;
+        EXPECT_GT(c.cost(p).bytes(), 0) << c.name;
         for (const auto& e : expect(c, p, in))
           for (std::size_t i = 0; i < e.value.size(); ++i) {
             ASSERT_TRUE(std::isfinite(e.value[i])) << c.name << " " << i;

@@ -89,18 +89,16 @@ void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW
   detail::AdamWRecord head{a, static_cast<std::int64_t>(tensors.size())};
   clear_padding(head);
   std::memcpy(args.data(), &head, sizeof head);
-  Cost cost;
+  double elements = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& t = tensors[i];
     detail::require_adamw(t.value.spec(), t.gradient.spec(), t.m.spec(), t.v.spec(), t.copy ? t.copy.spec() : Spec());
     operands.insert(operands.end(), {update_operand(t.value), read_operand(t.gradient), update_operand(t.m),
                                      update_operand(t.v), t.copy ? write_operand(t.copy) : GraphOperand()});
     args[sizeof head + i] = static_cast<std::byte>(t.decay ? 1 : 0);
-    const double n = static_cast<double>(t.value.spec().size());
-    cost += {14 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) +
-                         static_cast<double>(t.gradient.spec().bytes()) + 16 * n + (t.copy ? 2 * n : 0)};
+    elements += static_cast<double>(t.value.spec().size());
   }
-  emit_update<AdamW>(g, operands, args.data(), args.size(), cost);
+  emit_update<AdamW>(g, operands, args.data(), args.size(), {.operations = 14 * elements});
 }
 template <class Graph, Symbolic V>
 void record_adamw(Graph& g, const std::vector<AdamWTensor<V>>& tensors, const AdamW::Args& a) {

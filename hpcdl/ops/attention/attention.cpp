@@ -43,15 +43,13 @@ std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v
   return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
 }
 
-Cost Attention::cost(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
+Cost Attention::cost(const Spec& q, const Spec& k, const Spec&, const Args& a) {
   const auto d = static_cast<double>(head_dim(q, a.heads, "q"));
-  return {.flops = 4 * d * static_cast<double>(q[0] * a.heads) * pairs(q, k, a),
-          .bytes = static_cast<double>(2 * q.bytes() + k.bytes() + v.bytes())};
+  return {.operations = 4 * d * static_cast<double>(q[0] * a.heads) * pairs(q, k, a)};
 }
 
 Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
-  return {.flops = 2.5 * cost(q, k, v, a).flops,
-          .bytes = static_cast<double>(4 * q.bytes() + 2 * (k.bytes() + v.bytes()))};
+  return {.operations = 2.5 * cost(q, k, v, a).operations};
 }
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {

@@ -29,7 +29,8 @@ struct Attention {
     float scale = 0;  // 0: 1/sqrt(D)
   };
   static std::array<Spec, 2> infer(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// Counts only the work that a causal mask leaves.
+  /// Counts only the work that a causal mask leaves; all of a cache, since the position is not known here. Backward
+  /// computes the scores again.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   /// How many shares of the keys a GPU works on separately where T = 1, to read them with all of its multiprocessors.

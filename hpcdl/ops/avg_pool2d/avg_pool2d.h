@@ -40,8 +40,7 @@ inline void run_avg_pool_backward(Stream& s, Grad dx, View dy, const Averages& w
       [&](auto& q) { cuda::avg_pool2d_backward(q, dx, dy, w); });
 }
 inline Cost avg_pool_cost(const Spec& x, const Windows& w) {
-  const Spec y = pooled(x, w);
-  return {static_cast<double>(y.size()) * w.h.widest() * w.w.widest(), static_cast<double>(x.bytes() + y.bytes())};
+  return {.operations = static_cast<double>(w.h.widest() * w.w.widest() * pooled(x, w).size())};
 }
 
 }  // namespace detail

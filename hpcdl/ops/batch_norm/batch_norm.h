@@ -42,9 +42,9 @@ inline void require_batch_norm(std::string_view op, const Spec& x, const Spec& w
 inline void require_batch(std::string_view op, const Spec& x) {
   require(x.shape.size() / x[-1] > 1, op, "training needs more than one value per channel, got {}", to_string(x));
 }
-/// x is read twice and y written once; every residual is read once.
-inline Cost batch_norm_cost(const Spec& x, double flops, int tensors) {
-  return {flops * static_cast<double>(x.size()), tensors * static_cast<double>(x.bytes())};
+/// `again`: tensors as large as x that are read a second time, because the first pass ends before the second begins.
+inline Cost batch_norm_cost(const Spec& x, double operations, int again) {
+  return {.operations = operations * static_cast<double>(x.size()), .reads = again * static_cast<double>(x.bytes())};
 }
 inline Spec batch_norm_statistics(const Spec& x) { return {{3, x[-1]}, DType::f32}; }
 template <class T> T statistic(const T& statistics, int i) {
@@ -65,9 +65,9 @@ struct BatchNorm {
     detail::require_batch(name, x);
     return {x, detail::batch_norm_statistics(x)};
   }
-  static Cost cost(const Spec& x, const Spec&, const Spec&, const Args&) { return detail::batch_norm_cost(x, 8, 3); }
+  static Cost cost(const Spec& x, const Spec&, const Spec&, const Args&) { return detail::batch_norm_cost(x, 8, 1); }
   static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Args&) {
-    return detail::batch_norm_cost(x, 12, 5);
+    return detail::batch_norm_cost(x, 12, 2);
   }
   static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Args&) {
     return {batch_partial(x)};
@@ -96,10 +96,10 @@ struct AddBatchNorm {
     return {x, detail::batch_norm_statistics(x)};
   }
   static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
-    return detail::batch_norm_cost(x, 9, 4);
+    return detail::batch_norm_cost(x, 9, 1);
   }
   static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args& a) {
-    return detail::batch_norm_cost(x, 13, a.relu ? 7 : 6);
+    return detail::batch_norm_cost(x, 13, a.relu ? 2 : 1);  // y is read for relu alone
   }
   static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
     return {batch_partial(x)};
@@ -130,9 +130,12 @@ struct BatchNormInference {
     require_spec(name, "running_var", var, {{x[-1]}, DType::f32});
     return x;
   }
-  static Cost cost(const Spec& x, const Spec& residual, const Spec&, const Spec&, const Spec&, const Spec&,
-                   const Args&) {
-    return detail::batch_norm_cost(x, 4, residual ? 3 : 2);
+  static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&, const Spec&, const Args&) {
+    return detail::batch_norm_cost(x, 4, 0);
+  }
+  static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&, const Spec&,
+                            const Args& a) {
+    return detail::batch_norm_cost(x, 8, a.relu ? 0 : -1);  // y is read for relu alone
   }
   static std::array<Spec, 2> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&,
                                               const Spec&, const Args&) {
@@ -268,8 +271,8 @@ void update_running_statistics(const V& running_mean, const V& running_var, cons
   RunningStatistics::check_args(running_mean.spec(), running_var.spec(), statistics.spec(), args);
   const decltype(read_operand(V())) operands[] = {update_operand(running_mean), update_operand(running_var),
                                                   read_operand(statistics)};
-  const auto bytes = 6.0 * static_cast<double>(running_mean.spec().bytes());
-  statistics.graph().template emit<RunningStatistics>(operands, &args, sizeof args, Cost{bytes, bytes});
+  const double operations = 6.0 * static_cast<double>(running_mean.spec().size());
+  statistics.graph().template emit<RunningStatistics>(operands, &args, sizeof args, {.operations = operations});
 }
 
 /// Training. The running statistics may be absent (both), the residual too.

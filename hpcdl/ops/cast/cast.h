@@ -17,9 +17,6 @@ struct Cast {
             "can cast to F32, BF16 or F16, got {}", dtype_name(a.to));
     return {x.shape, a.to};
   }
-  static Cost cost(const Spec& x, const Args& a) {
-    return {0, static_cast<double>(x.bytes() + x.size() * dtype_bytes(a.to))};
-  }
   static void forward(Stream& s, Tensor y, View x, const Args&);
   static void backward(Stream& s, Grad dx, View dy, const Args&);
   using Backward = Operands<dIn<0>, dOut<0>>;

@@ -30,7 +30,7 @@ struct CrossEntropy {
     return {Spec{{1}, DType::f32}, Spec{{1}, DType::f32}, Spec{rows, DType::f32}};
   }
   static Cost cost(const Spec& logits, const Spec&, const Args&) {
-    return {4.0 * static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
+    return {.operations = 4.0 * static_cast<double>(logits.size())};
   }
   /// The loss of every row, summed afterwards in one fixed order.
   static std::array<Spec, 1> scratch(const Spec& logits, const Spec&, const Args&) {

@@ -31,7 +31,7 @@ struct SmoothCrossEntropy {
     return out;
   }
   static Cost cost(const Spec& logits, const Spec&, const Spec&, const Args&) {
-    return {5.0 * static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
+    return {.operations = 5.0 * static_cast<double>(logits.size())};
   }
   static std::array<Spec, 1> scratch(const Spec& logits, const Spec& targets, const Spec&, const Args&) {
     return CrossEntropy::scratch(logits, targets, {});

@@ -31,9 +31,7 @@ struct Dropout {
     require(a.part >= 0, name, "part {}: expected a number from 0 on", a.part);
     return x;
   }
-  static Cost cost(const Spec& x, const Args&) {
-    return {.flops = 2.0 * static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
-  }
+  static Cost cost(const Spec& x, const Args&) { return {.operations = 2.0 * static_cast<double>(x.size())}; }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   static void backward(Stream& s, Grad dx, View dy, const Args& a);
   using Backward = Operands<dIn<0>, dOut<0>>;

@@ -34,11 +34,20 @@ struct Embedding {
     y.shape.push_back(table[1]);
     return require_float(name, y, "output");
   }
-  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
-    const auto y = infer(table, ids, positions, a);
-    const double n = static_cast<double>(y.size());
-    return {positions ? n : 0,
-            static_cast<double>(y.bytes()) + n * dtype_bytes(table.dtype) + static_cast<double>(ids.bytes())};
+  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args&) {
+    const auto n = ids.size() * table[1];
+    Cost c = rows_apart(table, ids, positions);
+    c.operations = positions ? static_cast<double>(n) : 0;
+    c.reads += static_cast<double>(n * dtype_bytes(table.dtype));
+    return c;
+  }
+  static Cost backward_cost(const Spec& table, const Spec& ids, const Spec& positions, const Args&) {
+    return {.operations = (positions ? 2 : 1) * static_cast<double>(ids.size() * table[1])};
+  }
+  /// No row of the table is read, and of the positions T rows.
+  static Cost rows_apart(const Spec& table, const Spec& ids, const Spec& positions) {
+    const auto unread = positions ? (positions[0] - ids[-1]) * positions[1] * dtype_bytes(positions.dtype) : 0;
+    return {.reads = -static_cast<double>(table.bytes() + unread)};
   }
   /// Sorted tokens that a GPU's block sums; where tokens of one id are in several blocks, their sums are added
   /// afterwards.

@@ -90,7 +90,7 @@ TEST(Embedding, AddingToAGradientChargesNoRowOfTheTable) {
     Graph g({.parameter_gradients = write});
     const Var y = embedding(g.parameter("table", table.tensor, gradient.tensor), g.input("ids", {{2, 3}, DType::i32}));
     g.backward(y, g.input("dy", y.spec()));
-    bytes[write == Write::accumulate] = g.finish().program.records.back().cost.bytes;
+    bytes[write == Write::accumulate] = g.finish().program.records.back().cost.bytes();
   }
   const double tokens = 6 * 4 + 6 * 8 * 4;  // ids and dy
   EXPECT_EQ(bytes[0], tokens + 5000 * 8 * 4);

@@ -28,9 +28,7 @@ struct AllReduce {
     bool maximum = false;
   };
   static Spec infer(const Spec& x, const Args&) { return x; }
-  static Cost cost(const Spec& x, const Args&) {
-    return {static_cast<double>(x.size()), 2.0 * static_cast<double>(x.bytes())};
-  }
+  static Cost cost(const Spec& x, const Args&) { return {.operations = static_cast<double>(x.size())}; }
   static void check_record(const RawRecord& r);
   static std::vector<Exchange> exchanges(std::span<const Spec> operands, const void* args);
   static void forward(Stream& s, Tensor x, const Args& a) { a.axis.bound().all_reduce(s, x, a.maximum, a.axis.tensor); }
@@ -46,7 +44,6 @@ struct AllGather {
   static constexpr std::string_view name = "all_gather";
   using Args = AxisArgs;
   static Spec infer(const Spec& x, const Args& a);
-  static Cost cost(const Spec& x, const Args& a) { return {0, (1.0 + a.axis.ranks) * static_cast<double>(x.bytes())}; }
   static std::vector<Exchange> exchanges(std::span<const Spec> operands, const void* args);
   static void forward(Stream& s, Tensor y, View x, const Args& a) { a.axis.bound().all_gather(s, y, x, a.axis.tensor); }
   template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a);
@@ -58,9 +55,7 @@ struct ReduceScatter {
   static constexpr std::string_view name = "reduce_scatter";
   using Args = AxisArgs;
   static Spec infer(const Spec& x, const Args& a);
-  static Cost cost(const Spec& x, const Args&) {
-    return {static_cast<double>(x.size()), 2.0 * static_cast<double>(x.bytes())};
-  }
+  static Cost cost(const Spec& x, const Args&) { return {.operations = static_cast<double>(x.size())}; }
   static std::vector<Exchange> exchanges(std::span<const Spec> operands, const void* args);
   static void forward(Stream& s, Tensor y, View x, const Args& a) {
     a.axis.bound().reduce_scatter(s, y, x, a.axis.tensor);
@@ -83,19 +78,18 @@ struct Enter {
   static constexpr int kPasses = 0;
   using Args = AxisArgs;
   static Spec infer(const Spec& x, const Args&) { return x; }
-  static Cost cost(const Spec&, const Args&) { return {}; }
   template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a) {
     Operand sum = o[1];
     const auto pass_on = [&](const Operand& to, const Operand& from) {
       const Operand pair[] = {to, from};
-      g.template emit<PassOn>(pair, nullptr, 0, AddInto::cost(to.spec), Phase::backward);
+      g.template emit<PassOn>(pair, nullptr, 0, {}, Phase::backward);
     };
     if (g.program().slots[static_cast<std::size_t>(sum.slot)].kind != SlotKind::temp) {  // given to backward()
       sum = write_operand(g.temporary("enter.sum", sum.spec));
       pass_on(sum, o[1]);
     }
     sum.access = Access::update;
-    emit_op<AllReduce>(g, std::span<const Operand>(&sum, 1), {a.axis}, AllReduce::cost(sum.spec, {}));
+    emit_op<AllReduce>(g, std::span<const Operand>(&sum, 1), {a.axis});
     sum.access = Access::read;
     if (o[0].slot >= 0) pass_on(o[0], sum);
   }
@@ -122,7 +116,6 @@ struct JoinColumns {
   };
   static ColumnShares shares(const Args& a) { return {a.columns, a.unit, a.ranks}; }
   static Spec infer(const Spec& parts, const Args& a);
-  static Cost cost(const Spec& parts, const Args&) { return {0, 2.0 * static_cast<double>(parts.bytes())}; }
   static void forward(Stream& s, Tensor y, View parts, const Args& a);
   /// Of equal shares.
   static void backward(Stream& s, Grad dparts, View dy, const Args& a);
@@ -138,8 +131,10 @@ struct JoinMyColumns {
     bool valid() const { return rank >= 0 && ranks > rank && ranks <= 1 << 20; }
   };
   static Spec infer(const Spec& parts, const Spec& mine, const Args& a);
-  static Cost cost(const Spec& parts, const Spec&, const Args&) {
-    return {0, 2.0 * static_cast<double>(parts.bytes())};
+  /// `mine` is there for its gradient.
+  static Cost cost(const Spec&, const Spec& mine, const Args&) { return {.reads = -static_cast<double>(mine.bytes())}; }
+  static Cost backward_cost(const Spec&, const Spec& mine, const Args& a) {  // of dy, the columns of this rank
+    return {.reads = (1.0 - a.ranks) * static_cast<double>(mine.bytes())};
   }
   static void forward(Stream& s, Tensor y, View parts, View mine, const Args& a);
   static void backward(Stream& s, Grad dmine, View dy, const Args& a);
@@ -153,7 +148,10 @@ struct PadColumns {
     std::int64_t width = 0;
   };
   static Spec infer(const Spec& x, const Args& a);
-  static Cost cost(const Spec& x, const Args&) { return {0, 2.0 * static_cast<double>(x.bytes())}; }
+  /// The columns beyond those of x are not written.
+  static Cost cost(const Spec& x, const Args& a) {
+    return {.writes = static_cast<double>(x.bytes()) * (1 - static_cast<double>(a.width) / static_cast<double>(x[-1]))};
+  }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
 };
 
@@ -163,7 +161,7 @@ template <class Op, class G> void record_adjoint(G& g, const Operand& dx, const 
   Operand result = dx;
   if (dx.access == Access::update) result = write_operand(g.temporary("exchange.addend", dx.spec));
   const Operand moved[] = {result, dy};
-  emit_op<Op>(g, moved, a, Op::cost(dy.spec, a));
+  emit_op<Op>(g, moved, a);
   if (dx.access != Access::update) return;
   result.access = Access::read;
   const Operand sum[] = {dx, result};

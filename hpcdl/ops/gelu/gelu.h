@@ -16,9 +16,7 @@ struct Gelu {
     Form form = Form::tanh;
   };
   static Spec infer(const Spec& x, const Args&) { return require_float(name, x); }
-  static Cost cost(const Spec& x, const Args&) {
-    return {.flops = 12.0 * static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
-  }
+  static Cost cost(const Spec& x, const Args&) { return {.operations = 12.0 * static_cast<double>(x.size())}; }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   static void backward(Stream& s, Grad dx, View x, View dy, const Args& a);
   using Backward = Operands<dIn<0>, In<0>, dOut<0>>;

@@ -59,18 +59,18 @@ struct GradNormRecord {
 template <class Graph, Symbolic V>
 void record_grad_norm(Graph& g, std::span<const V> gradients, const GradNorm::Args& a) {
   std::int64_t blocks = 0;
-  Cost cost;
+  double elements = 0;
   for (const auto& v : gradients) {
     require_float(GradNorm::name, v.spec(), "gradient");
     blocks += tensor_blocks(v.spec().size());
-    cost += {2.0 * static_cast<double>(v.spec().size()), static_cast<double>(v.spec().bytes())};
+    elements += static_cast<double>(v.spec().size());
   }
   const V partial = g.temporary("grad_norm.partial", {{blocks}, DType::f64});
   std::vector operands{write_operand(partial)};
   for (const auto& v : gradients) operands.push_back(read_operand(v));
   detail::GradNormRecord args{a, static_cast<std::int64_t>(gradients.size())};
   clear_padding(args);
-  emit_update<GradNorm>(g, operands, &args, sizeof args, cost);
+  emit_update<GradNorm>(g, operands, &args, sizeof args, {.operations = 2 * elements});
 }
 template <class Graph, Symbolic V>
 void record_grad_norm(Graph& g, const std::vector<V>& gradients, const GradNorm::Args& a) {

@@ -32,13 +32,14 @@ struct Int4Embedding {
     }
     return y;
   }
+  /// One row of the weights for each id, and of the positions T rows.
   static Cost cost(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
-                   const Args& a) {
-    const auto rows = static_cast<double>(ids.size()), k = 2.0 * static_cast<double>(packed[1]);
-    const auto groups = static_cast<double>(scale[1]);
-    return {.flops = 2 * rows * k,
-            .bytes = rows * (4 + k / 2 + groups * (offset ? 4 : 2) +
-                             k * (dtype_bytes(a.dtype) + dtype_bytes(positions.dtype)))};
+                   const Args&) {
+    const auto rows = static_cast<double>(ids.size());
+    const auto weights = static_cast<double>(packed.bytes() + scale.bytes() + offset.bytes());
+    const auto unread = positions ? (positions[0] - ids[-1]) * positions[1] * dtype_bytes(positions.dtype) : 0;
+    return {.operations = 4 * rows * static_cast<double>(packed[1]),
+            .reads = (rows / static_cast<double>(packed[0]) - 1) * weights - static_cast<double>(unread)};
   }
   static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions,
                       const Args& a);

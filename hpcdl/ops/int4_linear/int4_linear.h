@@ -62,14 +62,10 @@ struct Int4Linear {
     if (residual) require_spec(name, "residual", residual, y);
     return y;
   }
-  static Cost cost(const Spec& x, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& bias,
-                   const Spec& residual, const Args& a) {
+  static Cost cost(const Spec& x, const Spec& packed, const Spec&, const Spec&, const Spec&, const Spec&,
+                   const Args& a) {
     const auto rows = static_cast<double>(x.size()) / static_cast<double>(x[-1] > 0 ? x[-1] : 1);
-    const auto n = static_cast<double>(packed[0]);
-    return {.flops = 4.0 * rows * static_cast<double>(packed.size()),
-            .bytes = static_cast<double>(x.bytes() + packed.bytes() + scale.bytes() + offset.bytes() + bias.bytes() +
-                                         residual.bytes()) +
-                     rows * n * dtype_bytes(a.out == DType::none ? x.dtype : a.out)};
+    return {.operations = 4 * rows * static_cast<double>(packed.size()), .unit = a.exact ? unit_of(x.dtype) : Unit::i8};
   }
   /// What the kernels read instead of x, in blocks of up to 8 rows (see the .simd.cpp): its values (8 bits, or f32 when
   /// exact), the step of each group, the sum of each group.

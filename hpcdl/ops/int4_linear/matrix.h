@@ -19,9 +19,11 @@ inline Spec matrix_spec(std::string_view op, const Spec& x, const Matrix<Spec>& 
   return Int4Linear::infer(x, m.w, m.scale, m.offset, m.bias, {}, {});
 }
 
-inline Cost matrix_cost(const Spec& x, const Matrix<Spec>& m, const Spec& y) {
-  if (!m.quantized()) return linear_cost(x, m.w, m.bias, {}, y);
-  return Int4Linear::cost(x, m.w, m.scale, m.offset, m.bias, {}, {});
+inline Cost matrix_cost(const Spec& x, const Matrix<Spec>& m) {
+  if (m.quantized()) return Int4Linear::cost(x, m.w, m.scale, m.offset, m.bias, {}, {});
+  Cost c = linear_cost(x, m.w, m.bias, {}, false);
+  c.unit = unit_of(x.dtype);
+  return c;
 }
 
 /// y = x W^T + bias by the kernels of Linear or Int4Linear. `constant`: no kernel writes the weights.

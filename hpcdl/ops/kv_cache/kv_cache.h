@@ -36,8 +36,10 @@ struct KvCache {
   }
   static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void*) { append(s, t[0], t[1], t[2], t[3]); }
-  static Cost cost(const Spec& k_cache, const Spec& k) {
-    return {0, 2.0 * static_cast<double>(k.bytes() + k.size() * dtype_bytes(k_cache.dtype))};
+  /// Of the caches, the rows of the new tokens are written, and nothing is read.
+  static Cost cost(const Spec& k_cache, const Spec& v_cache, const Spec& k) {
+    return {.writes = static_cast<double>(k.size() * (dtype_bytes(k_cache.dtype) + dtype_bytes(v_cache.dtype))),
+            .updates = -static_cast<double>(k_cache.bytes() + v_cache.bytes())};
   }
 };
 
@@ -48,7 +50,7 @@ template <Symbolic V> void append_to_cache(const V& k_cache, const V& v_cache, c
   auto cached = k_cache.operand(), cached_v = v_cache.operand();
   cached.access = cached_v.access = decltype(cached.access)::update;
   const decltype(cached) operands[] = {cached, cached_v, k.operand(), v.operand()};
-  k.graph().template emit<KvCache>(operands, nullptr, 0, KvCache::cost(k_cache.spec(), k.spec()));
+  k.graph().template emit<KvCache>(operands, nullptr, 0, KvCache::cost(k_cache.spec(), v_cache.spec(), k.spec()));
 }
 
 }  // namespace hpcdl

@@ -3,7 +3,6 @@
 
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/cost.h"
 
 namespace hpcdl {
 
@@ -58,10 +57,6 @@ inline Spec row_statistic(const Spec& x) {
 inline Spec norm_scratch(const Spec& x) {
   const auto chunks = norm_chunks(x.shape.size() / x[-1]), parts = norm_parts(x);
   return {{chunks > parts ? chunks : parts, 2, x[-1]}, DType::f32};
-}
-
-inline Cost norm_cost(const Spec& x, double flops, int tensors) {
-  return {flops * static_cast<double>(x.size()), tensors * static_cast<double>(x.bytes())};
 }
 
 }  // namespace detail

@@ -37,9 +37,11 @@ inline Spec linear_spec(std::string_view op, const Spec& x, const Spec& w, const
   return y;
 }
 
-inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Spec& y) {
-  return {.flops = 2.0 * static_cast<double>(y.size()) * static_cast<double>(x[-1]),
-          .bytes = static_cast<double>(x.bytes() + w.bytes() + bias.bytes() + residual.bytes() + y.bytes())};
+/// An addend is computed without bias and residual.
+inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, bool addend) {
+  const auto rows = static_cast<double>(x.size()) / static_cast<double>(x[-1] > 0 ? x[-1] : 1);
+  return {.operations = 2 * rows * static_cast<double>(w.size()),
+          .reads = addend ? -static_cast<double>(bias.bytes() + residual.bytes()) : 0};
 }
 
 struct Linear {
@@ -54,7 +56,7 @@ struct Linear {
     return linear_spec(name, x, w, bias, residual, a);
   }
   static Cost cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
-    return linear_cost(x, w, bias, residual, linear_spec(name, x, w, bias, residual, a));
+    return linear_cost(x, w, bias, residual, a.addend);
   }
   static void forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a);
   static void backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy, const Args& a);
@@ -74,8 +76,8 @@ struct ActivatedLinear {
     const Spec y = linear_spec(name, x, w, bias, residual, a);
     return {y, y};
   }
-  static Cost cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
-    return linear_cost(x, w, bias, residual, linear_spec(name, x, w, bias, residual, a));
+  static Cost cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args&) {
+    return linear_cost(x, w, bias, residual, false);
   }
   static void forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const Args& a);
   /// dz

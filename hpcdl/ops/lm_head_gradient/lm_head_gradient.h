@@ -32,11 +32,11 @@ struct LmHeadGradient {
     return {outs[0], outs[1], h, Spec{w.shape, DType::f32}};
   }
   static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
-    const auto once = LmHeadLoss::cost(h, w, targets, {});
-    return {3 * once.flops, 2 * once.bytes};
+    const Cost once = LmHeadLoss::cost(h, w, targets, {});
+    return {.operations = 3 * once.operations, .unit = once.unit};
   }
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args&) {
-    return {static_cast<double>(h.size() + w.size()), 2.0 * static_cast<double>(h.bytes() + w.size() * 4)};
+    return {.operations = static_cast<double>(h.size() + w.size()), .unit = Unit::f32};
   }
   /// Logits as the device wants them, followed by dh in f32 on a CPU; per row: lse and what it
   /// has lost, or loss, and what lm_head_loss keeps.

@@ -41,14 +41,13 @@ struct LmHeadLoss {
     const Spec one{{1}, DType::f32};
     return {one, one, Spec{{2, rows.size()}, DType::f32}, Spec{{rows.size(), a.keep_logits ? w[0] : 0}, h.dtype}};
   }
-  static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-    const double products = 2.0 * static_cast<double>(targets.size()) * static_cast<double>(w.size());
-    const double logits = a.keep_logits ? static_cast<double>(targets.size() * w[0] * dtype_bytes(h.dtype)) : 0;
-    return {products, static_cast<double>(h.bytes() + w.bytes()) + logits};
+  static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
+    return {.operations = 2.0 * static_cast<double>(targets.size()) * static_cast<double>(w.size()),
+            .unit = unit_of(h.dtype)};
   }
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
-    const auto once = cost(h, w, targets, a);
-    return {(a.keep_logits ? 2 : 3) * once.flops, once.bytes + static_cast<double>(h.bytes() + w.bytes())};
+    const Cost once = cost(h, w, targets, a);
+    return {.operations = (a.keep_logits ? 2 : 3) * once.operations, .unit = once.unit};
   }
   /// A chunk of logits, and per row: maximum, sum, logit of the target, loss.
   static std::array<Spec, 2> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args&) {

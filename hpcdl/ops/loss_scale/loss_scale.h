@@ -81,10 +81,9 @@ void record_loss_scale(Graph& g, const V& scale, const V& counts, const LossScal
   LossScale::check_args(a);
   auto args = a;
   clear_padding(args);
-  emit_update<LossScale>(g, std::vector{read_operand(scale), read_operand(counts)}, &args, sizeof args, Cost{});
+  emit_update<LossScale>(g, std::vector{read_operand(scale), read_operand(counts)}, &args, sizeof args);
   update();
-  emit_update<LossScale::End>(g, std::vector{update_operand(scale), update_operand(counts)}, &args, sizeof args,
-                              Cost{});
+  emit_update<LossScale::End>(g, std::vector{update_operand(scale), update_operand(counts)}, &args, sizeof args);
 }
 
 }  // namespace hpcdl

@@ -20,9 +20,8 @@ struct Matmul {
   };
   static Spec infer(const Spec& a, const Spec& b, const Args& t);
   static Cost cost(const Spec& a, const Spec& b, const Args& t) {
-    const Spec y = infer(a, b, t);
-    return {.flops = 2.0 * static_cast<double>(y.size()) * static_cast<double>(a[t.transpose_a ? -2 : -1]),
-            .bytes = static_cast<double>(a.bytes() + b.bytes() + y.bytes())};
+    return {.operations =
+                2.0 * static_cast<double>(infer(a, b, t).size()) * static_cast<double>(a[t.transpose_a ? -2 : -1])};
   }
   static void forward(Stream& s, Tensor y, View a, View b, const Args& t);
   static void backward(Stream& s, Grad da, Grad db, View a, View b, View dy, const Args& t);

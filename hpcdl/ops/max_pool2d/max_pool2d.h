@@ -41,9 +41,7 @@ inline std::array<Spec, 2> max_pooled(std::string_view op, const Spec& x, const 
   return {y, Spec{y.shape, DType::u8}};
 }
 inline Cost max_pool_cost(const Spec& x, const Windows& w) {
-  const Spec y = pooled(x, w);
-  const double window = static_cast<double>(w.h.widest() * w.w.widest()), n = static_cast<double>(y.size());
-  return {window * n, static_cast<double>(x.bytes() + y.bytes()) + n};
+  return {.operations = static_cast<double>(w.h.widest() * w.w.widest() * pooled(x, w).size())};
 }
 
 }  // namespace detail

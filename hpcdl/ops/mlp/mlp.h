@@ -32,11 +32,8 @@ struct Mlp {
   }
   static Cost cost(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2, const Spec& residual,
                    const Args& a) {
-    const auto outs = infer(x, w1, b1, w2, b2, residual, a);
-    Cost c = linear_cost(x, w1, b1, {}, outs[1]);
-    c += linear_cost(outs[2], w2, b2, residual, outs[0]);
-    c.bytes += static_cast<double>(outs[2].bytes());
-    return c;
+    Cost c = linear_cost(x, w1, b1, {}, false);
+    return c += linear_cost(linear_spec(name, x, w1, b1, {}, first(a)), w2, b2, residual, a.addend);
   }
   static void forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2,
                       View residual, const Args& a);

@@ -25,11 +25,10 @@ std::array<Spec, 6> NormQkv::scratch(const Spec& x, const Matrix<Spec> (&m)[3]) 
   return {h, k, v, most[0], most[1], most[2]};
 }
 
-Cost NormQkv::cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys) {
-  Cost c;
-  for (const auto& w : m) c += matrix_cost(x, w, matrix_spec(name, x, w));
-  c.bytes -= 2.0 * static_cast<double>(x.bytes());  // all three read one x
-  c += KvCache::cost(keys, matrix_spec(name, x, m[1]));
+Cost NormQkv::cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys, const Spec& values) {
+  Cost c = matrix_cost(x, m[0]);
+  c += matrix_cost(x, m[1]), c += matrix_cost(x, m[2]);
+  c += KvCache::cost(keys, values, matrix_spec(name, x, m[1]));
   return c;
 }
 

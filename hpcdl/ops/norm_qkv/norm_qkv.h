@@ -33,7 +33,7 @@ struct NormQkv {
                       const Spec& values, const Args& a);
   /// h, k, v, values, steps, sums.
   static std::array<Spec, 6> scratch(const Spec& x, const Matrix<Spec> (&m)[3]);
-  static Cost cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys);
+  static Cost cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys, const Spec& values);
   static void forward(Stream& s, Tensor q, Tensor keys, Tensor values, View x, View gamma, View table,
                       const Matrix<View> (&m)[3], const Tensor (&scratch)[6], const Args& a);
   static void check_record(const RawRecord& r);
@@ -65,7 +65,7 @@ V norm_qkv(const V& x, const V& gamma, const V& table, const Matrix<V> (&m)[3], 
   for (const auto& s : NormQkv::scratch(x.spec(), all)) operands.push_back(write_operand(g.temporary("scratch", s)));
   auto args = a;
   clear_padding(args);
-  g.template emit<NormQkv>(operands, &args, sizeof args, NormQkv::cost(x.spec(), all, keys.spec()));
+  g.template emit<NormQkv>(operands, &args, sizeof args, NormQkv::cost(x.spec(), all, keys.spec(), values.spec()));
   return q;
 }
 

@@ -11,9 +11,7 @@ struct Relu {
   static constexpr bool kInPlace = true;
   struct Args {};
   static Spec infer(const Spec& x, const Args&) { return require_float(name, x); }
-  static Cost cost(const Spec& x, const Args&) {
-    return {.flops = static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
-  }
+  static Cost cost(const Spec& x, const Args&) { return {.operations = static_cast<double>(x.size())}; }
   static void forward(Stream& s, Tensor y, View x, const Args&);
   /// Reads y, not x: the two have the same sign.
   static void backward(Stream& s, Grad dx, View y, View dy, const Args&);

@@ -20,7 +20,9 @@ struct RmsNorm {
     detail::require_norm(name, x, weight, {}, a.eps);
     return {x, detail::row_statistic(x)};
   }
-  static Cost cost(const Spec& x, const Spec&, const Args&) { return detail::norm_cost(x, 5, 2); }
+  static Cost cost(const Spec& x, const Spec&, const Args&) {
+    return {.operations = 5.0 * static_cast<double>(x.size())};
+  }
   static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Args&) {
     return {detail::norm_scratch(x)};
   }
@@ -42,7 +44,9 @@ struct AddRmsNorm {
     require_spec(name, "residual", residual, x);
     return {x, x, detail::row_statistic(x)};
   }
-  static Cost cost(const Spec& x, const Spec&, const Spec&, const Args&) { return detail::norm_cost(x, 6, 4); }
+  static Cost cost(const Spec& x, const Spec&, const Spec&, const Args&) {
+    return {.operations = 6.0 * static_cast<double>(x.size())};
+  }
   static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Spec&, const Args&) {
     return {detail::norm_scratch(x)};
   }

@@ -21,9 +21,12 @@ struct Rope {
   };
   static std::int64_t head_dim(const Spec& x, const Args& a) { return a.head_dim > 0 ? a.head_dim : x[-1]; }
   static Spec infer(const Spec& x, const Spec& table, const Args& a);
-  static Cost cost(const Spec& x, const Spec&, const Args&) {
-    return {.flops = 3.0 * static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
+  /// Of the table, the rows of T positions are read.
+  static Cost cost(const Spec& x, const Spec& table, const Args&) {
+    return {.operations = 3.0 * static_cast<double>(x.size()),
+            .reads = static_cast<double>((x[1] - table[0]) * table[1] * dtype_bytes(table.dtype))};
   }
+  static Cost backward_cost(const Spec& x, const Spec& table, const Args& a) { return cost(x, table, a); }
   static void forward(Stream& s, Tensor y, View x, View table, const Args& a);
   /// The inverse rotation.
   static void backward(Stream& s, Grad dx, View table, View dy, const Args& a);

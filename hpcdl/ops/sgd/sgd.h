@@ -106,7 +106,7 @@ void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args
   detail::SgdRecord head{a, static_cast<std::int64_t>(tensors.size())};
   clear_padding(head);
   std::memcpy(args.data(), &head, sizeof head);
-  Cost cost;
+  double elements = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& t = tensors[i];
     detail::require_sgd(t.value.spec(), t.gradient.spec(), t.m ? t.m.spec() : Spec(), t.copy ? t.copy.spec() : Spec(),
@@ -115,11 +115,9 @@ void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args
                     {update_operand(t.value), read_operand(t.gradient), t.m ? update_operand(t.m) : GraphOperand(),
                      t.copy ? write_operand(t.copy) : GraphOperand()});
     args[sizeof head + i] = static_cast<std::byte>(t.decay ? 1 : 0);
-    const double n = static_cast<double>(t.value.spec().size());
-    cost += {7 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) +
-                        (t.m ? 8 * n : 0) + (t.copy ? 2 * n : 0)};
+    elements += static_cast<double>(t.value.spec().size());
   }
-  emit_update<Sgd>(g, operands, args.data(), args.size(), cost);
+  emit_update<Sgd>(g, operands, args.data(), args.size(), {.operations = 7 * elements});
 }
 template <class Graph, Symbolic V>
 void record_sgd(Graph& g, const std::vector<SgdTensor<V>>& tensors, const Sgd::Args& a) {

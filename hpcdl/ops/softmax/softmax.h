@@ -35,11 +35,12 @@ struct Softmax {
     return all / cols * (cols - (rows - 1) / 2);
   }
   static Cost cost(const Spec& x, const Args& a) {
-    return {.flops = 5.0 * seen(x, a), .bytes = (seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
+    return {.operations = 5.0 * seen(x, a),
+            .reads = (seen(x, a) - static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
   }
   static Cost backward_cost(const Spec& x, const Args& a) {
-    return {.flops = 10.0 * seen(x, a),
-            .bytes = (2 * seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
+    const Cost once = cost(x, a);
+    return {.operations = 2 * once.operations, .reads = 2 * once.reads};
   }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   /// dx = scale * y * (dy - sum(y * dy)).

@@ -19,7 +19,7 @@ struct Swiglu {
     return gate;
   }
   static Cost cost(const Spec& gate, const Spec&, const Args&) {
-    return {.flops = 10.0 * static_cast<double>(gate.size()), .bytes = 3.0 * static_cast<double>(gate.bytes())};
+    return {.operations = 10.0 * static_cast<double>(gate.size())};
   }
   static void forward(Stream& s, Tensor y, View gate, View up, const Args&);
   static void backward(Stream& s, Grad dgate, Grad dup, View gate, View up, View dy, const Args&);

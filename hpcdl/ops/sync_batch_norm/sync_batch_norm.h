@@ -20,7 +20,7 @@ struct BatchStatistics {
   static constexpr unsigned kCasts = 0b1;
   struct Args {};
   static Spec infer(const Spec& x, const Args&);
-  static Cost cost(const Spec& x, const Args&) { return detail::batch_norm_cost(x, 4, 1); }
+  static Cost cost(const Spec& x, const Args&) { return detail::batch_norm_cost(x, 4, 0); }
   static std::array<Spec, 1> scratch(const Spec& x, const Args&) { return {batch_partial(x)}; }
   static void forward(Stream& s, Tensor statistics, View x, Tensor partial, const Args&);
 };
@@ -37,8 +37,8 @@ struct SyncBatchNorm {
   };
   static std::array<Spec, 2> infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias,
                                    const Spec& parts, const Args& a);
-  static Cost cost(const Spec& x, const Spec& residual, const Spec&, const Spec&, const Spec&, const Args&) {
-    return detail::batch_norm_cost(x, 5, residual ? 3 : 2);
+  static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&, const Args&) {
+    return detail::batch_norm_cost(x, 5, 0);
   }
   static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&,
                                               const Args&) {
@@ -84,10 +84,12 @@ template <class G> void SyncBatchNorm::record_backward(G& g, std::span<const Ope
   else gradient[1].access = Access::read;
   SyncBackwardArgs args{a.eps, a.relu};
   clear_padding(args);
-  const int tensors = !given[5].spec ? 2 : a.relu ? 4 : 3;
-  g.template emit<SyncSums>(sums, &args, sizeof args, detail::batch_norm_cost(x, 6, tensors), Phase::backward);
-  emit_op<AllReduce>(g, std::span<const Operand>(&total, 1), {a.axis}, AllReduce::cost(total.spec, {}));
-  g.template emit<SyncGradient>(gradient, &args, sizeof args, detail::batch_norm_cost(x, 7, 3), Phase::backward);
+  // The residual is not read, y only for the sake of relu after a residual; where dz is kept, it is read for dy and y.
+  const bool residual = given[5].slot >= 0, reads_y = residual && a.relu, keeps_dz = sums[1].slot >= 0;
+  const int unread = (residual ? 1 : 0) + (reads_y ? 0 : 1), later = (residual ? 1 : 0) + (keeps_dz ? 2 : !reads_y);
+  g.template emit<SyncSums>(sums, &args, sizeof args, detail::batch_norm_cost(x, 6, -unread), Phase::backward);
+  emit_op<AllReduce>(g, std::span<const Operand>(&total, 1), {a.axis});
+  g.template emit<SyncGradient>(gradient, &args, sizeof args, detail::batch_norm_cost(x, 7, -later), Phase::backward);
 }
 
 /// batch_norm over all ranks of `axis`. The running statistics, the same on all ranks, may be absent (both), the

@@ -30,8 +30,9 @@ struct VocabularyEmbedding {
   static Spec infer(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
     return Embedding::infer(table, ids, positions, {a.out});
   }
-  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
-    return Embedding::cost(table, ids, positions, {a.out});
+  /// Which of the rows this rank has depends on the ids: at least none.
+  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args&) {
+    return Embedding::rows_apart(table, ids, positions);
   }
   static void forward(Stream& s, Tensor y, View table, View ids, View positions, const Args& a);
   /// Those of Embedding; behind the sorted tokens, the ids as the rank's rows count.
@@ -70,8 +71,9 @@ struct VocabularyAddends {
     std::int64_t begin = 0, count = 0, vocab = 0;
   };
   static Spec infer(const Spec& top, const Spec& stats, const Spec& targets, const Args& a);
-  static Cost cost(const Spec& top, const Spec& stats, const Spec&, const Args&) {
-    return {0, static_cast<double>(3 * top.bytes() + stats.bytes())};
+  /// Of the rank's four numbers for a row, the largest logit, the sum and the logit of the target.
+  static Cost cost(const Spec& top, const Spec&, const Spec&, const Args&) {
+    return {.reads = -static_cast<double>(top.bytes())};
   }
   static void forward(Stream& s, Tensor addends, View top, View stats, View targets, const Args& a);
 };
@@ -84,9 +86,10 @@ struct VocabularyLoss {
   using Args = VocabularyRows::Args;
   static std::array<Spec, 3> infer(const Spec& h, const Spec& w, const Spec& targets, const Spec& top,
                                    const Spec& addends, const Spec& logits, const Args& a);
-  static Cost cost(const Spec&, const Spec&, const Spec& targets, const Spec& top, const Spec& addends, const Spec&,
+  /// Only backward reads h, w and the logits.
+  static Cost cost(const Spec& h, const Spec& w, const Spec&, const Spec&, const Spec&, const Spec& logits,
                    const Args&) {
-    return {0, static_cast<double>(targets.bytes() + top.bytes() + addends.bytes())};
+    return {.reads = -static_cast<double>(h.bytes() + w.bytes() + logits.bytes())};
   }
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec& targets, const Spec&, const Spec&, const Spec&,
                             const Args& a) {
