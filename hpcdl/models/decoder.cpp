@@ -97,10 +97,10 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
   Graph::Scope scope(g, "attn");
   const auto D = head_dim_, Q = heads_ * D, K = kv_heads_ * D;
   using enum BlockPart;
-  const auto positioned = [&](Var y, BlockPart norm) {
-    if (b.contains(norm)) {
+  const auto positioned = [&](Var y, BlockPart head_norm) {
+    if (b.contains(head_norm)) {
       const Shape flat = y.shape();
-      y = g.reshape(normalised(b.at(norm), g.reshape(y, {flat[0], flat[1], flat[2] / D, D})), flat);
+      y = g.reshape(normalised(b.at(head_norm), g.reshape(y, {flat[0], flat[1], flat[2] / D, D})), flat);
     }
     return angles ? rope(y, angles, {.head_dim = D}) : y;
   };

@@ -67,11 +67,6 @@ struct Gradients::Reduced {
     const auto& a = *static_cast<const Args*>(args);
     return {{ExchangeKind::all_reduce, a.axis, a.ranks, operands[0].bytes()}};
   }
-  static std::vector<hpcdl::Exchange> later(std::span<const Spec> operands, const void* args) {
-    auto list = exchanges_of(operands, args);
-    list[0].waits = false;
-    return list;
-  }
 };
 /// A time stamp after all else that the pass computes.
 struct Gradients::Computed {
