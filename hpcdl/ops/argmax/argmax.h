@@ -6,8 +6,8 @@
 // value: its id is -1 - the place of the first such value.
 
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
 #include "hpcdl/program/emit.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 
