@@ -69,11 +69,12 @@ std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&
 
 std::array<Spec, 1> Attention::backward_scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {
   if (k.dtype == DType::f32) return {Spec{{0}, DType::f32}};
-  // A GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128, two statistics and less than a
-  // counter.
+  // A GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128 and four statistics; for 64 rows
+  // four words of a tile.
   const auto d = head_dim(k, kv_heads(a), "k"), sums = d <= 128 ? (d + 63) / 64 * 64 : d;
   const auto rows = q[0] * a.heads * ((q[1] + 127) / 128 * 128), one = std::max<std::int64_t>(1, k.size());
-  return {Spec{{std::max<std::int64_t>(2, (rows * (sums + 3) + one) / one), k[0], kv_heads(a), k[1], d}, DType::f32}};
+  return {Spec{{std::max<std::int64_t>(2, (rows * (sums + 4) + rows / 16 + one) / one), k[0], kv_heads(a), k[1], d},
+               DType::f32}};
 }
 
 void require_cached(const View& q, const View& k, std::int64_t position) {

@@ -4,6 +4,7 @@
 
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/ops/attention/backward_work.h"
+#include "hpcdl/ops/attention/far_rows.h"
 #include "hpcdl/ops/attention/softmax_rows.h"
 
 namespace hpcdl::cuda {
@@ -139,10 +140,29 @@ template <class T, class Shape> struct BackwardConsumer {
         }
     }
   }
+  /// BackwardProblem::lse of the present tile: 0, or 1 + its number.
+  __device__ int far_tile() const { return __float_as_int(m.lse(qs.stage)[Shape::kQueries]); }
+  /// Scores of far rows, of which this tile has some, relative to the largest of their row.
+  __device__ void subtract_tops(int number) {
+    const float* tops = p.tops + static_cast<std::int64_t>(number) * Shape::kQueries + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 top = *reinterpret_cast<const float2*>(tops + 8 * j);
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) s[4 * j + 2 * h + i] = below_top(s[4 * j + 2 * h + i], i == 0 ? top.x : top.y);
+    }
+  }
   /// s -> P^T, rounded, as an operand.
-  __device__ void probabilities(unsigned (&a)[kScores / 8][4], const BackwardPiece<Shape>& w, int tile, bool masked) {
-    if (masked) probabilities<true>(w, tile);
-    else probabilities<false>(w, tile);
+  __device__ void probabilities(unsigned (&a)[kScores / 8][4], const BackwardPiece<Shape>& w, int tile, bool masked,
+                                int far) {
+    if (masked || far != 0) {  // one branch of the many tiles that are neither
+      if (far != 0) subtract_tops(far - 1);
+      probabilities<true>(w, tile);
+    } else {
+      probabilities<false>(w, tile);
+    }
     pack_operand<T>(a, s);
   }
   /// dS^T = P^T (dP^T - delta), as an operand.
@@ -242,10 +262,11 @@ template <class T, class Shape> struct BackwardConsumer {
   /// s holds the scores of this tile and, when this returns, those of the next, where there are more.
   template <bool kMore> __device__ void step(const BackwardPiece<Shape>& w, int head, int tile, bool masked) {
     float ds[kScores];
+    const int far = far_tile();
     barrier_wait(m.dout_full(qs.stage), qs.parity);
     issue_scores(ds, m.value(ks.stage), m.dout(qs.stage));
     unsigned a[kScores / 8][4], b[kScores / 8][4];
-    probabilities(a, w, tile, masked);
+    probabilities(a, w, tile, masked, far);
     issue_gradient(dv, a, m.dout(qs.stage));
     wgmma_wait<1>();
     wgmma_pin(ds);

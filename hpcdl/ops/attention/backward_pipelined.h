@@ -70,7 +70,7 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
   issue_dq(dq);
   scores.next();
   if constexpr (kMore) {
-    probabilities(a, w, next, masked);
+    probabilities(a, w, next, masked, far_tile());
     wgmma_wait<1>();
     barrier_arrive(m.query_empty(stage));
     issue_next_dv(a);
@@ -90,7 +90,7 @@ template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape
   const int sharing = w.sharing(p), end = w.first_head(p) + sharing;
   int head = end - sharing, tile = p.ascending ? w.tiles - 1 : w.first;
   unsigned a[kScores / 8][4];
-  probabilities(a, w, tile, w.masked(p, tile));
+  probabilities(a, w, tile, w.masked(p, tile), far_tile());
   issue_next_dv(a);
   for (int more = w.steps(p) - 1; more > 0; --more) {  // step i without the divisions, whose registers would be spilled
     int next_head = head + 1, next = tile;

@@ -66,38 +66,66 @@ __global__ void __launch_bounds__(256) attention_backward_add(const __grid_const
   store(place, to.accumulate ? sum + load<4>(static_cast<const T*>(place)) : sum);
 }
 
-/// delta and lse in the order and padding of backward; all turns and the ticket to 0. One warp a row of 8 kLanes x 16
-/// bytes.
-template <class T, int kWidth>
-__global__ void __launch_bounds__(256)
-    attention_backward_begin(Heads out, Heads dout, const float* lse, float* lse2, float* delta, unsigned* counters,
-                             int count, int heads, int queries, int padded, int rows, int width) {
-  constexpr int kShare = kWidth / 8, kTogether = 32 / kShare;  // threads of a row, rows of a warp
+/// sum + the products of eight elements of x and of y, each of which begin at 16 bytes.
+template <class T>
+__device__ float add_product(const Heads& x, std::int64_t i, const Heads& y, std::int64_t j, float sum) {
+  const uint4 x4 = *reinterpret_cast<const uint4*>(static_cast<const T*>(x.data) + i),
+              y4 = *reinterpret_cast<const uint4*>(static_cast<const T*>(y.data) + j);
+  const unsigned xs[4] = {x4.x, x4.y, x4.z, x4.w}, ys[4] = {y4.x, y4.y, y4.z, y4.w};
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    sum += unpack_low<T>(xs[k]) * unpack_low<T>(ys[k]) + unpack_high<T>(xs[k]) * unpack_high<T>(ys[k]);
+  return sum;
+}
+
+/// By kLanes neighbours. Not inline: what ordinary rows need not wait for.
+template <class T, int kLanes>
+__device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, int b, int t, int h, float lse) {
+  const std::int64_t q0 = p.q.at(b, t, h);
+  return row_exponent<kLanes>(lse, p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
+    const std::int64_t k0 = p.k.at(b, key, h / p.group());
+    float dot = 0;
+#pragma unroll 1
+    for (int d = 0; d < p.width; d += 8) dot = add_product<T>(p.q, q0 + d, p.k, k0 + d, dot);
+    return dot;
+  });
+}
+
+/// delta, lse and tops in the order and padding of backward; all turns and the ticket to 0. A row of 8 kShare x 16
+/// bytes is read by kShare threads.
+template <class T, class Shape>
+__global__ void __launch_bounds__(256, 6)
+    attention_backward_begin(const __grid_constant__ AttentionProblem p, float* lse2, float* delta, float* tops,
+                             unsigned* counters, int count, int rows) {
+  constexpr int kShare = Shape::kWidth / 8, kTogether = 32 / kShare,  // threads of a row, rows of a warp
+      kQueries = Shape::kQueries;
   const int thread = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
   for (int i = thread; i < count; i += static_cast<int>(gridDim.x) * 256) counters[i] = 0;
   const int r = thread / 32 * kTogether + thread % 32 / kShare, lane = thread % kShare;
   if (r >= rows) return;
   // Rows in memory order: (B, padded T, H).
-  const int h = r % heads, t = r / heads % padded, b = r / heads / padded;
-  float sum = 0;
-  if (t < queries && 8 * lane < width) {
-    const auto read = [&](const Heads& x) {
-      return *reinterpret_cast<const uint4*>(static_cast<const T*>(x.data) + b * x.batch + t * x.token + h * x.head +
-                                             8 * lane);
-    };
-    const uint4 x = read(out), y = read(dout);
-    const unsigned xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+  const int queries = static_cast<int>(p.queries), tiles = Shape::tiles(queries), h = r % p.heads,
+            t = r / p.heads % (tiles * kQueries), b = r / p.heads / (tiles * kQueries);
+  const float* const lse = p.lse + (static_cast<std::int64_t>(b) * p.heads + h) * queries;
+  const float own = t < queries ? lse[t] : __builtin_inff();
+  bool far = false;
+  if (t % kQueries == 0) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sum += unpack_low<T>(xs[i]) * unpack_low<T>(ys[i]) + unpack_high<T>(xs[i]) * unpack_high<T>(ys[i]);
+    for (int i = 0; i < kQueries; i += kShare) far |= is_far_lse(lse[::min(t + i + lane, queries - 1)]);
   }
+  float sum = 0;
+  if (t < queries && 8 * lane < p.width)
+    sum = add_product<T>(p.out, p.out.at(b, t, h) + 8 * lane, p.dout, p.dout.at(b, t, h) + 8 * lane, 0);
 #pragma unroll
   for (int offset = kShare / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  const auto e = __any_sync(~0u, is_far_lse(own)) ? far_exponent<T, kShare>(p, b, t, h, own) : near_exponent(own);
+  const unsigned votes = __ballot_sync(0xffffffffu, far) >> thread % 32 / kShare * kShare & ((1u << kShare) - 1);
   if (lane != 0) return;
-  const std::int64_t at = (static_cast<std::int64_t>(b) * heads + h) * padded + t;
-  delta[at] = sum;
-  lse2[at] = t < queries ? lse[(static_cast<std::int64_t>(b) * heads + h) * queries + t] * 1.4426950408889634f
-                         : __builtin_inff();
+  const int number = (b * p.heads + h) * tiles + t / kQueries;
+  const std::int64_t at = static_cast<std::int64_t>(number) * kQueries + t % kQueries;
+  float* const of_tile = lse2 + static_cast<std::int64_t>(number) * Shape::kStatistics;
+  delta[at] = sum, tops[at] = e.top, of_tile[t % kQueries] = e.log;
+  if (t % kQueries == 0) of_tile[kQueries] = __int_as_float(votes != 0 ? number + 1 : 0);
 }
 
 }  // namespace hpcdl::cuda

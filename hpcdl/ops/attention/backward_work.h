@@ -11,8 +11,11 @@ namespace hpcdl::cuda {
 
 struct BackwardProblem {
   Heads dq, dk, dv;
-  const float* lse = nullptr;    // (B * H, padded T) of lse * log2 e, +inf behind T
+  // (B * H, tiles of queries, kStatistics): logs of far_rows.h, +inf behind T; then 0 for a tile without far rows, or
+  // 1 + its number among all.
+  const float* lse = nullptr;
   const float* delta = nullptr;  // (B * H, padded T) of sum(dO out)
+  const float* tops = nullptr;   // (B * H, padded T), of far_rows.h
   float* sums = nullptr;         // dq so far, in the order of the accumulators' registers
   unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): pieces added so far
   unsigned* ticket = nullptr;    // pieces handed out so far
@@ -40,9 +43,10 @@ template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool 
   static constexpr int kKeyStages = kWidth == 64 ? 2 : 1;  // of keys and values: what shared memory holds
   static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2,
                        kScoreBytes = kQueries * kKeys * 2;
+  static constexpr int kStatistics = kQueries + 4;
   static constexpr int kSumBytes = kQueries * kWidth * 2;  // of dq that one warpgroup makes, f32
   static constexpr int kBytes = kStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + 2 * kScoreBytes + 2 * kSumBytes +
-                                kStages * kQueries * 4 + 256;
+                                kQueryStages * kStatistics * 4 + kDoutStages * kQueries * 4 + 256;
   static constexpr int kSums = kQueries * kWidth / 256;  // of dq that one thread holds
 
   static __host__ __device__ int tiles(int queries) { return (queries + kQueries - 1) / kQueries; }
@@ -114,9 +118,9 @@ template <class Shape> struct BackwardMemory {
   __device__ char* dout(int s) const { return query(Shape::kQueryStages + s); }
   __device__ char* score(int s) const { return query(Shape::kStages) + s * Shape::kScoreBytes; }
   __device__ float4* sums(int group) const { return reinterpret_cast<float4*>(score(2) + group * Shape::kSumBytes); }
-  __device__ float* lse(int s) const { return reinterpret_cast<float*>(sums(2)) + s * Shape::kQueries; }
-  __device__ float* delta(int s) const { return lse(Shape::kQueryStages + s); }
-  __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(lse(Shape::kStages)); }
+  __device__ float* lse(int s) const { return reinterpret_cast<float*>(sums(2)) + s * Shape::kStatistics; }
+  __device__ float* delta(int s) const { return lse(Shape::kQueryStages) + s * Shape::kQueries; }
+  __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(delta(Shape::kDoutStages)); }
   __device__ Barrier* key_full(int s) const { return barriers() + s; }
   __device__ Barrier* key_empty(int s) const { return barriers() + 2 + s; }
   __device__ Barrier* sums_full(int group) const { return barriers() + 4 + group; }
@@ -150,7 +154,7 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
   Ring<Shape::kQueryStages> qs{.parity = 1};
   Ring<Shape::kDoutStages> os{.parity = 1};
   const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch,
-            padded = Shape::tiles(p.queries) * Shape::kQueries;
+            tiles = Shape::tiles(p.queries);
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
     for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
   };
@@ -166,17 +170,18 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
     ks.next();
     for (int i = 0; i < w.steps(p); ++i) {
       const int h = w.head(p, i), tile = w.tile(p, i);
-      const std::int64_t row = (static_cast<std::int64_t>(w.sequence) * p.heads + h) * padded + tile * Shape::kQueries;
-      const auto bring = [&](char* to, float* statistic, const TensorMap& map, const float* from, Barrier* full,
-                             Barrier* empty, unsigned parity) {
+      const std::int64_t number = (static_cast<std::int64_t>(w.sequence) * p.heads + h) * tiles + tile;
+      const auto bring = [&](char* to, float* statistic, const TensorMap& map, const float* from, int count,
+                             Barrier* full, Barrier* empty, unsigned parity) {
         barrier_wait(empty, parity);
-        barrier_expect(full, Shape::kQueryBytes + Shape::kQueries * 4);
+        barrier_expect(full, static_cast<unsigned>(Shape::kQueryBytes + count * 4));
         load(to, Shape::kQueries, map, full, h, tile * Shape::kQueries, w.sequence);
-        bulk_load(statistic, from + row, Shape::kQueries * 4, full);
+        bulk_load(statistic, from + number * count, static_cast<unsigned>(count * 4), full);
       };
-      bring(m.query(qs.stage), m.lse(qs.stage), q, p.lse, m.query_full(qs.stage), m.query_empty(qs.stage), qs.parity);
-      bring(m.dout(os.stage), m.delta(os.stage), dout, p.delta, m.dout_full(os.stage), m.dout_empty(os.stage),
-            os.parity);
+      bring(m.query(qs.stage), m.lse(qs.stage), q, p.lse, Shape::kStatistics, m.query_full(qs.stage),
+            m.query_empty(qs.stage), qs.parity);
+      bring(m.dout(os.stage), m.delta(os.stage), dout, p.delta, Shape::kQueries, m.dout_full(os.stage),
+            m.dout_empty(os.stage), os.parity);
       qs.next();
       os.next();
     }

@@ -11,6 +11,7 @@
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/attention/cudnn_plan.h"
+#include "hpcdl/ops/attention/far_rows.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -67,39 +68,6 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
   });
 }
 
-/// `sequences` from `sequence` on and `heads` of each from `head` on, of x as operands lie.
-template <class T>
-T part_of(const T& x, std::int64_t sequence, std::int64_t sequences, std::int64_t head, std::int64_t heads,
-          std::int64_t width) {
-  const std::int64_t apart = x.rank() == 4 ? x.strides()[2] : width, first = sequence * x.strides()[0] + head * apart;
-  auto* const data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(x.data()) +
-                                             static_cast<std::uintptr_t>(first * dtype_bytes(x.dtype())));
-  const Shape shape = x.rank() == 4 ? Shape{sequences, x[1], heads, x[3]} : Shape{sequences, x[1], heads * width};
-  return T(data, {shape, x.dtype()}, x.strides(), x.device());
-}
-Grad part_of(const Grad& x, std::int64_t sequence, std::int64_t sequences, std::int64_t head, std::int64_t heads,
-             std::int64_t width) {
-  return {part_of(static_cast<const Tensor&>(x), sequence, sequences, head, heads, width), x.write()};
-}
-
-/// Part (`sequence`, `head` of keys) of a call that is cut in 1 / sequences and 1 / heads.
-AttendBackward part_of(const AttendBackward& c, std::int64_t sequence, std::int64_t sequences, int head, int heads) {
-  const int group = c.args.heads / c.kv_heads();
-  const std::int64_t width = c.width(), count = c.q[0] / sequences;
-  const int kv_heads = c.kv_heads() / heads;
-  const auto queries = [&](const auto& x) {
-    return part_of(x, sequence, count, std::int64_t{head} * group, std::int64_t{kv_heads} * group, width);
-  };
-  const auto keys = [&](const auto& x) { return part_of(x, sequence, count, head, kv_heads, width); };
-  AttendBackward p = c;
-  p.args.heads = kv_heads * group, p.args.kv_heads = kv_heads;
-  p.q = queries(c.q), p.out = queries(c.out), p.dout = queries(c.dout), p.dq = queries(c.dq);
-  p.k = keys(c.k), p.v = keys(c.v), p.dk = keys(c.dk), p.dv = keys(c.dv);
-  p.lse = View(c.lse.ptr<float>() + (sequence * c.args.heads + head * group) * c.q[1],
-               {{count, p.args.heads, c.q[1]}, DType::f32}, c.lse.device());
-  return p;
-}
-
 /// Where cuDNN may keep ds: the workspace, or the scratch that sums of dq would have, which those in order do not need.
 struct Room {
   void* data = nullptr;  // null: the workspace
@@ -117,7 +85,7 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
   const auto make = [&]() -> std::optional<Planned> {
     const std::int64_t room = room_of(c, sums).bytes, batch = c.q[0];
     const auto cut = [&](std::int64_t sequences, int heads) -> std::optional<Planned> {
-      const auto part = part_of(c, 0, sequences, 0, heads);
+      const auto part = BackwardPart{0, batch / sequences, 0, c.kv_heads() / heads}.of(c);
       // ds in whole tiles; what else there is, is small.
       const std::int64_t pairs = ((c.q[1] + 63) / 64 * 64) * ((c.k[1] + 63) / 64 * 64);
       if (sums == DqSums::in_order && part.q[0] * part.args.heads * pairs * 2 > room) return std::nullopt;
@@ -184,25 +152,37 @@ void attend_cudnn(Stream& s, const Attend& given) {
   session.run(s, planned->plan, at.ids, at.places, workspace(s));
 }
 
-void attend_backward_cudnn(Stream& s, const AttendBackward& c, DqSums sums) {
+/// The library makes nothing of rows whose lse is +inf: those that are far come behind it.
+void attend_backward_cudnn(Stream& s, const AttendBackward& given, DqSums sums) {
+  AttendBackward c = given;
+  // Sums of dq, a number for each query, and what is known of rows; lse begins at 16 bytes.
+  auto* const scratch = given.scratch.ptr<float>();
+  const std::int64_t rows = (c.lse.size() + 3) / 4 * 4;
+  float* const row_sums = scratch + c.q.size();
+  const RowStatistics statistics{.tops = row_sums + 2 * rows,
+                                 .logs = row_sums + 3 * rows,
+                                 .near_lse = row_sums + rows,
+                                 .any_far = reinterpret_cast<int*>(row_sums + 4 * rows)};
+  find_statistics(s, given, statistics);
+  c.lse = View(statistics.near_lse, c.lse.spec(), c.lse.device());
   cudnn::Session session(s);
   const auto& planned = plan(s, session, c, sums);
   require(planned.has_value(), "attention", "cuDNN has no way to compute these gradients: cudnn_fits() says so first");
-  auto* const scratch = c.scratch.ptr<float>();  // dq and a number for each query
   const Room room = room_of(c, sums);
   const std::int64_t count = c.q[0] / planned->sequences;
   const int heads = c.kv_heads() / planned->heads;
   for (std::int64_t sequence = 0; sequence < c.q[0]; sequence += count)
     for (int head = 0; head < c.kv_heads(); head += heads) {
-      const auto part = part_of(c, sequence, planned->sequences, head, planned->heads);
+      const auto part = BackwardPart{sequence, count, head, heads}.of(c);
       Places at(part);
       at.add(cudnn::kDout, part.dout), at.add(cudnn::kDq, part.dq), at.add(cudnn::kDk, part.dk),
           at.add(cudnn::kDv, part.dv);
       at.add_one();
       if (sums == DqSums::atomic) at.add(cudnn::kDqSums, scratch);
-      at.add(cudnn::kRowSums, scratch + c.q.size());
+      at.add(cudnn::kRowSums, row_sums);
       session.run(s, planned->plan, at.ids, at.places, room.data ? room.data : workspace(s));
     }
+  add_far_gradients(s, given, statistics);
 }
 
 }  // namespace hpcdl::cuda

@@ -1,4 +1,3 @@
-#include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/attention/mma_backward.h"
 #include "hpcdl/ops/attention/mma_host.h"
 
@@ -31,30 +30,26 @@ template <class F> void with_shapes(const Stream& s, const AttendBackward& c, F&
   });
 }
 
-std::int64_t rows_of(const Attend& c) { return c.q[0] * c.args.heads * c.q[1]; }
-
 }  // namespace
 
 bool mma_fits(const Stream& s, const AttendBackward& c) {
-  if (!mma_fits(s, static_cast<const Attend&>(c)) || rows_of(c) * 4 > static_cast<std::int64_t>(kWorkspaceBytes))
-    return false;
+  if (!mma_fits(s, static_cast<const Attend&>(c))) return false;
   bool fits = false;
   with_shapes(s, c, [&]<class Query, class Key>() { fits = has_room(s, std::max(Query::kBytes, Key::kBytes)); });
   return fits;
 }
 
-void attend_backward_mma(Stream& s, const AttendBackward& c) {
+namespace {
+
+void backward_part(Stream& s, const AttendBackward& c, const RowStatistics& rows) {
   const int heads = c.args.heads, kv_heads = c.kv_heads();
-  auto* const deltas = static_cast<float*>(workspace(s));
   with_shapes(s, c, [&]<class Query, class Key>() {
     auto p = mma_problem(s, c, c.q[1], heads, Query::kRows);
-    attention_deltas<<<blocks_for(rows_of(c), 32), 256, 0, queue(s)>>>(p, deltas, rows_of(c));
-    launched("attention_backward");
-    p.deltas = deltas;
+    p.rows = rows;
     if (c.dq) start<Query>(s, attention_query_gradient_mma<Query>, p, heads, "attention_backward");
     if (!c.dk && !c.dv) return;
     p = mma_problem(s, c, c.k[1], kv_heads, Key::kRows);
-    p.deltas = deltas;
+    p.rows = rows;
     const auto sum = [&](auto* kernel) { start<Key>(s, kernel, p, kv_heads, "attention_backward"); };
     if constexpr (Key::kWidth > 128) {
       if (c.dk) sum(attention_key_gradient_mma<Key, KeyGradients::keys>);
@@ -63,6 +58,13 @@ void attend_backward_mma(Stream& s, const AttendBackward& c) {
       sum(attention_key_gradient_mma<Key>);
     }
   });
+}
+
+}  // namespace
+
+void attend_backward_mma(Stream& s, const AttendBackward& c) {
+  with_statistics(s, c, true,
+                  [&](const AttendBackward& part, const RowStatistics& rows) { backward_part(s, part, rows); });
 }
 
 }  // namespace hpcdl::cuda

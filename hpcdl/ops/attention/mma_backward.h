@@ -16,22 +16,8 @@ template <class Kind_, int kWidth_, int kM_, int kOther_, int kStages_, int kBlo
   static constexpr int kWidth = kWidth_, kM = kM_, kOther = kOther_, kStages = kStages_, kBlocks = kBlocks_,
                        kRows = 64 * kM;
   static constexpr int kTileBytes = (2 * kRows + kStages * 2 * kOther) * Tile<Kind, kWidth>::kRowBytes;
-  static constexpr int kBytes = kTileBytes + kStages * 2 * kOther * 4;
+  static constexpr int kBytes = kTileBytes + kStages * 3 * kOther * 4;
 };
-
-/// deltas = sum(dout out), of (B, H, T): eight lanes have a row.
-static __global__ void __launch_bounds__(256)
-    attention_deltas(const __grid_constant__ MmaProblem p, float* deltas, std::int64_t rows) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * 32 + threadIdx.x / 8;
-  const std::int64_t row = i < rows ? i : rows - 1, t = row % p.queries, h = row / p.queries % p.heads,
-                     b = row / p.queries / p.heads;
-  float delta = 0;
-  for (int d = static_cast<int>(threadIdx.x) % 8; d < p.width; d += 8)
-    delta = ::fmaf(p.dout.get(p.dout.at(b, t, h) + d), p.out.get(p.out.at(b, t, h) + d), delta);
-#pragma unroll
-  for (int offset = 4; offset > 0; offset /= 2) delta += __shfl_xor_sync(~0u, delta, offset);
-  if (threadIdx.x % 8 == 0 && i < rows) deltas[i] = delta;
-}
 
 /// Steps over the tiles of the other side: bring(step) copies one into stage step % kStages, work(step) uses it.
 template <int kStages> __device__ void in_stages(int steps, auto&& bring, auto&& work) {
@@ -46,6 +32,14 @@ template <int kStages> __device__ void in_stages(int steps, auto&& bring, auto&&
     if (kStages > 1 && step + 1 < steps) bring(step + 1);
     work(step);
   }
+}
+
+/// Scores of far rows relative to the largest of their row, top(m, j).
+template <int kM, int kCount> __device__ void subtract_tops(float (&s)[kM][kCount], auto&& top) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[m][i] = below_top(s[m][i], top(m, i));
 }
 
 /// p and ds in place of scores and of dout v^T. lse(m, j): in units of log2; seen(m, j): whether the query sees the
@@ -82,14 +76,18 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const int whole = p.sees(t0 + row0),
             most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
   float lse[kM][2], delta[kM][2];
+  bool far = false;
+  const float* const tops = p.rows.tops + (static_cast<std::int64_t>(at.sequence) * p.heads + at.head) * queries;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int t = t0 + row0 + 16 * m + 8 * h + lane_row();
       const std::int64_t i = (static_cast<std::int64_t>(at.sequence) * p.heads + at.head) * queries + t;
-      lse[m][h] = t < queries ? p.lse[i] * kLog2e : 0.0f, delta[m][h] = t < queries ? p.deltas[i] : 0.0f;
+      lse[m][h] = t < queries ? p.rows.logs[i] : 0.0f, delta[m][h] = t < queries ? p.rows.deltas[i] : 0.0f;
+      far |= t < queries && tops[t] != 0;
     }
+  far = __any_sync(~0u, far);
   qs.template bring<kRows>(p.q, at.sequence, t0, queries, at.head, p.width, p.copies);
   ds.template bring<kRows>(p.dout, at.sequence, t0, queries, at.head, p.width, p.copies);
   const float scale = p.scale * kLog2e;
@@ -105,6 +103,11 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     if (k0 >= most) return;
     float s[kM][kKeys / 2] = {}, dp[kM][kKeys / 2] = {};
     dots(s, qs, row0, stage(step));
+    if (far)
+      subtract_tops(s, [&](int m, int i) {
+        const int t = t0 + row0 + 16 * m + 8 * half_of(i) + lane_row();
+        return t < queries ? tops[t] : 0.0f;
+      });
     dots(dp, ds, row0, stage(step).behind(kKeys));
     const auto sees = [&](int m, int i) {
       const int key = k0 + lane_column() + column_of(i);
@@ -145,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const float scale = p.scale * kLog2e;
   float dk[kM][kKeys ? kWidth / 2 : 1] = {}, dv[kM][kValues ? kWidth / 2 : 1] = {};
   const auto stage = [&](int step) { return stages.behind(step % Shape::kStages * 2 * kQueries); };
-  const auto lses = [&](int step) { return statistics + step % Shape::kStages * 2 * kQueries; };
+  const auto lses = [&](int step) { return statistics + step % Shape::kStages * 3 * kQueries; };
   const auto bring = [&](int step) {
     const int h = at.head * p.group() + step / each, t0 = (first + step % each) * kQueries;
     stage(step).template bring<kQueries>(p.q, at.sequence, t0, queries, h, p.width, p.copies);
@@ -153,17 +156,24 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     copies_issued();
     if (const int t = t0 + static_cast<int>(threadIdx.x); threadIdx.x < kQueries) {
       const std::int64_t i = (static_cast<std::int64_t>(at.sequence) * p.heads + h) * queries + t;
-      lses(step)[threadIdx.x] = t < queries ? p.lse[i] * kLog2e : 0.0f;
-      lses(step)[kQueries + threadIdx.x] = t < queries ? p.deltas[i] : 0.0f;
+      lses(step)[threadIdx.x] = t < queries ? p.rows.logs[i] : 0.0f;
+      lses(step)[kQueries + threadIdx.x] = t < queries ? p.rows.deltas[i] : 0.0f;
+      lses(step)[2 * kQueries + threadIdx.x] = t < queries ? p.rows.tops[i] : 0.0f;
     }
   };
   in_stages<Shape::kStages>(each * p.group(), bring, [&](int step) {
     const int t0 = (first + step % each) * kQueries, key = k0 + row0;
     if (p.causal && key > t0 + kQueries - 1 + offset) return;
+    const float* const of = lses(step) + lane_column();
+    bool far = false;
+#pragma unroll
+    for (int i = 0; i < kQueries; i += 32)
+      far |= lses(step)[2 * kQueries + (i + static_cast<int>(threadIdx.x) % 32) % kQueries] != 0;
+    far = __any_sync(~0u, far);
     float s[kM][kQueries / 2] = {}, dp[kM][kQueries / 2] = {};
     dots(s, ks, row0, stage(step));
+    if (far) subtract_tops(s, [&](int, int i) { return of[2 * kQueries + column_of(i)]; });
     if constexpr (kKeys) dots(dp, vs, row0, stage(step).behind(kQueries));
-    const float* const of = lses(step) + lane_column();
     gradients(
         s, dp, scale, p.causal && key + 16 * kM - 1 > t0 + offset, [&](int, int i) { return of[column_of(i)]; },
         [&](int, int i) { return of[kQueries + column_of(i)]; },

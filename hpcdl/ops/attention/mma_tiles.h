@@ -12,6 +12,7 @@
 #include "hpcdl/cuda/async_copy.h"
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/warpgroup.h"
+#include "hpcdl/ops/attention/far_rows.h"
 #include "hpcdl/ops/attention/problem.h"
 #include "hpcdl/ops/attention/softmax_rows.h"
 
@@ -261,7 +262,7 @@ __device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOu
 // ---------------------------------------------------------------- blocks
 
 struct MmaProblem : AttentionProblem {
-  const float* deltas = nullptr;  // (B, H, T), of backward
+  RowStatistics rows;  // of backward
   bool copies = false, vectors = false;
   int tiles = 0;    // of the rows of a head that blocks own
   int section = 0;  // heads that are worked on together, so that what they share stays in L2

@@ -1,5 +1,5 @@
 #include "hpcdl/cuda/reduce.h"
-#include "hpcdl/ops/attention/problem.h"
+#include "hpcdl/ops/attention/far_rows.h"
 
 // Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four
 // threads share a row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and
@@ -10,6 +10,8 @@ namespace {
 
 constexpr int kRows = 32, kShare = 4, kThreads = kRows * kShare, kEach = kRows / kShare;
 constexpr float kInf = __builtin_inff();
+/// Blocks of backward that a multiprocessor's shared memory holds.
+template <int kMaxWidth> constexpr int kBlocks = kMaxWidth > 128 ? 1 : kMaxWidth > 64 ? 3 : 4;
 
 /// Rows [t0, t0 + 32) of one head into shared memory, zeros behind `end`. Row stride `ld` floats.
 __device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end,
@@ -149,22 +151,45 @@ __device__ float row_delta(const AttentionProblem& p, const float* douts, int ld
   return share_sum(delta);
 }
 
-/// Block (query tile, head, sequence).
+struct PlainBackward : AttentionProblem {
+  RowStatistics rows;
+  bool only_far = false;  // add what far rows give, where there are any, and nothing else
+
+  __device__ bool nothing_to_do() const { return only_far && *rows.any_far == 0; }
+  __device__ std::int64_t row(std::int64_t b, std::int64_t h, std::int64_t t) const {
+    return (b * heads + h) * queries + t;
+  }
+  /// Of a row that is there.
+  __device__ float top(std::int64_t row) const { return rows.tops[row]; }
+  __device__ float log_sum(std::int64_t row) const {
+    return rows.tops[row] == 0 ? lse[row] : rows.logs[row] * 0.6931471805599453f;
+  }
+  __device__ bool takes(float top) const { return !only_far || top != 0; }
+};
+
+/// body(tile, head, sequence) for each of tiles x heads x batch, which the blocks share out.
+template <class F> __device__ void for_each_tile(std::int64_t tiles, std::int64_t heads, std::int64_t batch, F&& body) {
+  for (std::int64_t i = blockIdx.x; i < tiles * heads * batch; i += gridDim.x)
+    body(i % tiles, i / tiles % heads, i / tiles / heads);
+}
+
+/// One tile of queries.
 template <int kMaxWidth>
-__global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant__ AttentionProblem p) {
+__device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::int64_t h, std::int64_t b) {
   extern __shared__ float memory[];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
             share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ds = qs + kRows * ld, *ks = ds + kRows * ld, *vs = ks + kRows * ld, *weights = vs + kRows * ld;
-  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z,
-                     kv = h / p.group();
+  const std::int64_t t0 = tile * kRows, t = t0 + row, kv = h / p.group();
   const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries,
                      end = p.seen(last - 1);
+  const float top = t < p.queries ? p.top(p.row(b, h, t)) : 0.0f,
+              lse = t < p.queries ? p.log_sum(p.row(b, h, t)) : 0.0f;
+  if (!__syncthreads_or(p.takes(top))) return;
   bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
   bring(ds, ld, p.dout, b, t0, p.queries, h, p.width);
   __syncthreads();
-  const float delta = row_delta(p, ds, ld, row, b, t, h, share),
-              lse = t < p.queries ? p.lse[(b * p.heads + h) * p.queries + t] : 0.0f;
+  const float delta = row_delta(p, ds, ld, row, b, t, h, share);
   float acc[kMaxWidth / kShare] = {};
   for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
     __syncthreads();
@@ -177,27 +202,39 @@ __global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       weights[row * (kRows + 1) + share + kShare * i] =
-          k0 + share + kShare * i < seen ? expf(s[i] * p.scale - lse) * (dp[i] - delta) * p.scale : 0.0f;
+          k0 + share + kShare * i < seen ? expf(below_top(s[i], top) * p.scale - lse) * (dp[i] - delta) * p.scale
+                                         : 0.0f;
     __syncwarp();
     add_rows<kMaxWidth>(acc, weights + row * (kRows + 1), ks, ld, p.width, share);
     __syncwarp();
   }
-  if (t >= p.queries) return;
+  if (t >= p.queries || !p.takes(top)) return;
 #pragma unroll
   for (int i = 0; i < kMaxWidth / kShare; ++i)
     if (share + kShare * i < p.width) p.dq.put(p.dq.at(b, t, h) + share + kShare * i, acc[i]);
 }
 
-/// Block (key tile, key head, sequence): the query heads of the group, one after the other.
 template <int kMaxWidth>
-__global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__ AttentionProblem p) {
+__global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>)
+    query_gradients(const __grid_constant__ PlainBackward p) {
+  if (p.nothing_to_do()) return;
+  for_each_tile((p.queries + kRows - 1) / kRows, p.heads, p.batch,
+                [&](std::int64_t tile, std::int64_t h, std::int64_t b) {
+                  query_gradient<kMaxWidth>(p, tile, h, b);
+                  __syncthreads();
+                });
+}
+
+/// One tile of keys: the query heads of the group, one after the other.
+template <int kMaxWidth>
+__device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int64_t kv, std::int64_t b) {
   extern __shared__ float memory[];
-  __shared__ float lses[kRows], deltas[kRows];
+  __shared__ float lses[kRows], tops[kRows], deltas[kRows];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
             share = static_cast<int>(threadIdx.x) % kShare;
   float *ks = memory, *vs = ks + kRows * ld, *qs = vs + kRows * ld, *ds = qs + kRows * ld, *probs = ds + kRows * ld,
         *weights = probs + kRows * (kRows + 1);
-  const std::int64_t k0 = std::int64_t{blockIdx.x} * kRows, key = k0 + row, kv = blockIdx.y, b = blockIdx.z;
+  const std::int64_t k0 = tile * kRows, key = k0 + row;
   bring(ks, ld, p.k, b, k0, p.capacity, kv, p.width);
   bring(vs, ld, p.v, b, k0, p.capacity, kv, p.width);
   float dk[kMaxWidth / kShare] = {}, dv[kMaxWidth / kShare] = {};
@@ -205,14 +242,16 @@ __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__
                                                            : 0;  // earlier queries see none of these keys
   for (std::int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h)
     for (std::int64_t t0 = first; t0 < p.queries; t0 += kRows) {
-      __syncthreads();
+      const bool there = t0 + row < p.queries;
+      const float top = there ? p.top(p.row(b, h, t0 + row)) : 0.0f;
+      if (!__syncthreads_or(p.takes(top))) continue;
       bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
       bring(ds, ld, p.dout, b, t0, p.queries, h, p.width);
       __syncthreads();
       const float delta = row_delta(p, ds, ld, row, b, t0 + row, h, share);
       if (share == 0) {
-        deltas[row] = delta;
-        lses[row] = t0 + row < p.queries ? p.lse[(b * p.heads + h) * p.queries + t0 + row] : 0.0f;
+        deltas[row] = delta, tops[row] = top;
+        lses[row] = there ? p.log_sum(p.row(b, h, t0 + row)) : 0.0f;
       }
       __syncthreads();
       float s[kEach], dp[kEach];
@@ -221,8 +260,8 @@ __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int j = share + kShare * i;
-        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j);
-        const float e = sees ? expf(s[i] * p.scale - lses[j]) : 0.0f;
+        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j) && p.takes(tops[j]);
+        const float e = sees ? expf(below_top(s[i], tops[j]) * p.scale - lses[j]) : 0.0f;
         probs[row * (kRows + 1) + j] = e;
         weights[row * (kRows + 1) + j] = sees ? e * (dp[i] - deltas[j]) * p.scale : 0.0f;
       }
@@ -240,6 +279,16 @@ __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__
   }
 }
 
+template <int kMaxWidth>
+__global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>) key_gradients(const __grid_constant__ PlainBackward p) {
+  if (p.nothing_to_do()) return;
+  for_each_tile((p.capacity + kRows - 1) / kRows, p.kv_heads, p.batch,
+                [&](std::int64_t tile, std::int64_t kv, std::int64_t b) {
+                  key_gradient<kMaxWidth>(p, tile, kv, b);
+                  __syncthreads();
+                });
+}
+
 /// f.template operator()<widest head>()
 template <class F> void with_width(int width, F&& f) {
   if (width <= 64) f.template operator()<64>();
@@ -247,8 +296,8 @@ template <class F> void with_width(int width, F&& f) {
   else f.template operator()<256>();
 }
 
-template <class Kernel>
-void start(Stream& s, Kernel kernel, dim3 grid, int tiles, int squares, const AttentionProblem& p, const char* name) {
+template <class Problem>
+void start(Stream& s, void (*kernel)(Problem), dim3 grid, int tiles, int squares, const Problem& p, const char* name) {
   const int bytes = (tiles * kRows * (p.width | 1) + squares * kRows * (kRows + 1)) * 4;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
   kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), queue(s)>>>(p);
@@ -269,17 +318,31 @@ void attend_plain(Stream& s, const Attend& c) {
   });
 }
 
-void attend_backward_plain(Stream& s, const AttendBackward& c) {
-  const auto p = problem_of(s, c);
-  const auto batch = static_cast<unsigned>(c.q[0]);
+namespace {
+
+void start_backward(Stream& s, const AttendBackward& c, const PlainBackward& p) {
+  const auto blocks = [&](std::int64_t tokens, int heads) {
+    const std::int64_t all = (tokens + kRows - 1) / kRows * heads * p.batch;
+    return dim3(blocks_for(p.only_far ? std::min<std::int64_t>(all, multiprocessors(s)) : all, 1));
+  };
   with_width(p.width, [&]<int kWidth>() {
-    if (c.dq)
-      start(s, query_gradient<kWidth>, dim3(blocks_for(p.queries, kRows), static_cast<unsigned>(p.heads), batch), 4, 1,
-            p, "attention_backward");
-    if (c.dk || c.dv)
-      start(s, key_gradient<kWidth>, dim3(blocks_for(p.capacity, kRows), static_cast<unsigned>(p.kv_heads), batch), 4,
-            2, p, "attention_backward");
+    if (c.dq) start(s, query_gradients<kWidth>, blocks(p.queries, p.heads), 4, 1, p, "attention_backward");
+    if (c.dk || c.dv) start(s, key_gradients<kWidth>, blocks(p.capacity, p.kv_heads), 4, 2, p, "attention_backward");
   });
+}
+
+}  // namespace
+
+void attend_backward_plain(Stream& s, const AttendBackward& c) {
+  with_statistics(s, c, false, [&](const AttendBackward& part, const RowStatistics& rows) {
+    start_backward(s, part, {problem_of(s, part), rows});
+  });
+}
+
+void add_far_gradients(Stream& s, const AttendBackward& c, const RowStatistics& rows) {
+  PlainBackward p{problem_of(s, c), rows, true};
+  p.dq.accumulate = p.dk.accumulate = p.dv.accumulate = true;
+  start_backward(s, c, p);
 }
 
 }  // namespace hpcdl::cuda

@@ -66,7 +66,7 @@ template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
 /// Where the parts of backward's scratch begin.
 template <class Shape> struct BackwardScratch {
   std::int64_t tiles, rows, counters;
-  float *lse, *delta, *sums;
+  float *lse, *delta, *tops, *sums;
   unsigned* turns;
 
   BackwardScratch(const AttendBackward& c)
@@ -75,8 +75,9 @@ template <class Shape> struct BackwardScratch {
         counters(c.q[0] * c.args.heads * tiles * 2 + 1) {
     sums = c.scratch.ptr<float>();
     lse = sums + rows * Shape::kWidth;
-    delta = lse + rows;
-    turns = reinterpret_cast<unsigned*>(delta + rows);
+    delta = lse + rows / Shape::kQueries * Shape::kStatistics;
+    tops = delta + rows;
+    turns = reinterpret_cast<unsigned*>(tops + rows);
   }
 };
 
@@ -99,10 +100,9 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
             queries = static_cast<int>(c.q[1]), keys = static_cast<int>(c.k[1]);
   const BackwardScratch<Shape> memory(c);
   constexpr int kRowsPerBlock = 256 * 8 / Shape::kWidth;
-  attention_backward_begin<T, Shape::kWidth><<<blocks_for(memory.rows, kRowsPerBlock), 256, 0, queue(s)>>>(
-      heads_of(c.out, width), heads_of(c.dout, width), c.lse.ptr<float>(), memory.lse, memory.delta, memory.turns,
-      static_cast<int>(memory.counters), heads, queries, static_cast<int>(memory.tiles) * Shape::kQueries,
-      static_cast<int>(memory.rows), static_cast<int>(width));
+  attention_backward_begin<T, Shape><<<blocks_for(memory.rows, kRowsPerBlock), 256, 0, queue(s)>>>(
+      problem_of(s, c), memory.lse, memory.delta, memory.tops, memory.turns, static_cast<int>(memory.counters),
+      static_cast<int>(memory.rows));
   launched("attention_backward");
   const int parts = Shape::kParts ? parts_of(c, Shape::pieces(keys)) : 1;
   const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * parts * batch,
@@ -121,6 +121,7 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
       .dv = heads_of(c.dv, width),
       .lse = memory.lse,
       .delta = memory.delta,
+      .tops = memory.tops,
       .sums = memory.sums,
       .turns = memory.turns,
       .ticket = memory.turns + memory.counters - 1,
