@@ -45,7 +45,6 @@ struct MemoryPlan {
 /// The ranks and threads that share the work, as far as memory is concerned.
 struct Workers {
   int threads = 1, ranks = 1;
-  bool images = false;  // of a GPU: cuDNN
 };
 
 /// Fills in what is estimated.

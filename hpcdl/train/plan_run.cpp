@@ -60,7 +60,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
       const auto data = task.data().memory(c.batch);
       ledger.staged += data.ahead, ledger.other += data.held;
     }
-    add_estimates(ledger, {threads, mesh.world().size(), task.units().classes}, device);
+    add_estimates(ledger, {threads, mesh.world().size()}, device);
     return ledger;
   };
   const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype};
