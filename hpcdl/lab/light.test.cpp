@@ -15,6 +15,7 @@
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/norm_qkv/norm_qkv.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/mesh.h"
@@ -196,10 +197,10 @@ Cost counted(const Program& p, const Record& r) {
 
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
   // The next test is about these.
-  const std::set<std::string_view> other_bytes{"softmax",  "rope",       "embedding",     "int4_embedding",
-                                               "kv_cache", "batch_norm", "add_batch_norm"};
-  const std::set<std::string_view> products{"linear", "linear_act", "mlp",         "matmul",
-                                            "conv2d", "attention",  "lm_head_loss"};
+  const std::set<std::string_view> other_bytes{"softmax",  "rope",       "embedding",      "int4_embedding",
+                                               "kv_cache", "batch_norm", "add_batch_norm", "norm_qkv"};
+  const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",     "conv2d",
+                                            "attention", "lm_head_loss", "norm_qkv", "norm_swiglu"};
   std::set<std::string_view> seen;
   for (const auto& c : cases()) {
     Graph g({.inference = !c.backward});
@@ -217,8 +218,9 @@ TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products)
       }
       EXPECT_EQ(r.cost.wire, 0) << where;
       const bool multiplies = products.contains(op) || (op == "lm_head_gradient" && !r.backward);
-      const Unit want = multiplies               ? unit_of(c.dtype)
-                        : r.cost.operations == 0 ? Unit::none
+      const bool int4 = c.op.ends_with("+int4");
+      const Unit want = multiplies               ? int4 ? Unit::i8 : unit_of(c.dtype)
+                                      : r.cost.operations == 0 ? Unit::none
                         : op == "int4_linear"    ? c.op.find("exact") == std::string::npos ? Unit::i8 : unit_of(c.dtype)
                                                  : Unit::f32;
       EXPECT_EQ(r.cost.unit, want) << where;
@@ -255,6 +257,14 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   append_to_cache(cache, cache, k, k);
   EXPECT_EQ(last().reads, 2 * (2 * 3 * 16 * 4));
   EXPECT_EQ(last().writes, 2 * (2 * 3 * 16 * 2)) << "the rows of the new tokens";
+  EXPECT_EQ(last().updates, 0);
+  const Var row = input("row", {1, 1, 4}, DType::f32), wide = input("wide", {8, 4}, DType::f32),
+            narrow = input("narrow", {4, 4}, DType::f32), caches = input("caches", {1, 9, 4}, DType::bf16);
+  const Matrix<Var> m[] = {{wide, {}, {}, {}}, {narrow, {}, {}, {}}, {narrow, {}, {}, {}}};
+  norm_qkv(row, input("gamma", {4}, DType::f32), input("table", {9, 4}, DType::f32), m, caches, caches,
+           {.head_dim = 4});
+  EXPECT_EQ(last().reads, (4 + 4 + 9 * 4 + 8 * 4 + 2 * 4 * 4) * 4) << "x, gamma, the table and the matrices";
+  EXPECT_EQ(last().writes, 8 * 4 + 3 * 4 * 4 + 2 * 4 * 2) << "q, three rows on the way, and the row of each cache";
   EXPECT_EQ(last().updates, 0);
   const Var x = input("image", {4, 2, 2, 8}, DType::bf16), weight = input("weight", {8}, DType::f32);
   batch_norm(x, weight, weight, Var(), Var());

@@ -531,7 +531,7 @@ TEST_F(Cli, options_that_tokenize_would_ignore_are_refused) {
     expect_error(run(words), 2, part);
   };
   refused(use, {"--ids", path("toy.txt")}, "--ids reads standard input: write < ");
-  refused(use, {"--ids", "--out", path("x")}, "--out does not go with --ids");
+  refused(use, {"--ids", "--out", path("x")}, "--out cannot be combined with --ids");
   refused(use, {"--ids", "--text-key", "body"}, "--text-key is for .jsonl files");
   refused(use, {"--vocab", "300", "--out", path("x"), path("toy.txt")}, "--vocab is for learning a tokenizer");
   refused(learn, {"--layout", "nanogpt", "--out", path("x"), path("toy.txt")}, "--layout is for token files");
