@@ -56,7 +56,7 @@ class TestCompare(Case):
             self.raises(TypeError, f"{next(iter(option))} must be a", bench.compare, {"a": print}, **option)
         for option in ({"rounds": -1}, {"settle": -1}, {"patience": float("nan")}):
             self.raises(ValueError, f"{next(iter(option))} must not be negative", bench.compare, {"a": print}, **option)
-        self.raises(ValueError, "units of 'b'", bench.compare, {"a": print}, units={"b": 2})
+        self.raises(ValueError, "units: expected names of sides, got 'b'", bench.compare, {"a": print}, units={"b": 2})
 
         def broken():
             raise KeyError("of the call")
