@@ -44,7 +44,7 @@ template <int N> struct Partial {
 };
 
 /// *p, as block `rank` of the cluster has it.
-__device__ inline float read_shared(const float* p, int rank) {
+[[maybe_unused]] __device__ inline float read_shared(const float* p, int rank) {  // no cluster before sm_90
   float v;
   asm volatile(
       "{\n.reg .b32 there;\n"
