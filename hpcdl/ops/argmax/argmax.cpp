@@ -28,7 +28,7 @@ void Argmax::check_record(const RawRecord& r) {
 namespace cpu {
 
 void argmax(Tensor ids, View logits) {
-  const auto find = [&]<class T>() {
+  visit_dtype(logits.dtype(), [&]<class T>() {
     for (std::int64_t r = 0; r < logits.rows(); ++r) {
       const T* x = logits.ptr<T>() + r * logits.row_stride();
       std::int64_t best = -1;  // -infinity alone: -1 - 0
@@ -43,9 +43,7 @@ void argmax(Tensor ids, View logits) {
       }
       ids.ptr<std::int32_t>()[r] = static_cast<std::int32_t>(best);
     }
-  };
-  if (logits.dtype() == DType::f16) find.template operator()<f16>();
-  else visit_dtype(logits.dtype(), find);
+  });
 }
 
 }  // namespace cpu
