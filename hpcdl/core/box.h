@@ -48,8 +48,8 @@ struct Part {
   static Part flat(const Shape& whole, Interval range, const Part& of = {});
 };
 
-/// The spec of the whole tensor of which a holder has `part` as a tensor `local`. Throws Error that calls the tensor
-/// `name`, unless every box lies in the whole tensor and in the local one, and the boxes cover the local tensor.
+/// The spec of the whole tensor; `local` is the spec of the tensor that holds `part` of it. Throws Error, which calls
+/// it `name`, unless every box lies in the whole tensor and in the local one, and the boxes cover the local tensor.
 Spec whole_spec(const Spec& local, const Part& part, std::string_view name);
 
 /// The elements that both boxes have; a box without elements if there are none. `at` is 0.

@@ -67,7 +67,7 @@ inline void sum_parts(Stream& s, const Grad& to, const float* parts, std::int64_
       {to.data(), to.dtype(), to.accumulate()}, {}, parts, n, stride, to.size());
   launched("sum of columns");
 }
-/// The same for two of equal size, each of which may be absent; the parts of the second follow those of the first.
+/// The same for two results of equal size. Either may be absent; the parts of the second follow those of the first.
 inline void sum_parts(Stream& s, const Grad& first, const Grad& second, const float* parts, std::int64_t n,
                       std::int64_t stride) {
   const std::int64_t cols = first ? first.size() : second ? second.size() : 0;

@@ -9,20 +9,20 @@
 
 namespace hpcdl {
 
-/// Dependencies that lanes do not already ensure. Determined by memory, not by slots: the planner reuses bytes as soon as
-/// the last record that touches them has passed in program order, and a record on another lane may still be working then.
+/// Dependencies that lanes do not already ensure. Memory decides, not slots: the planner reuses bytes as soon as the
+/// last record that touches them has passed in program order, and a record on another lane may still be working then.
 struct LaneDependencies {
   /// Per record: records of other lanes that must be done, at most one of each lane. They imply the earlier ones.
   std::vector<std::vector<int>> waits;
   std::vector<char> signals;  // per record: another record, or the end of the run, waits for it
-  std::array<int, kLanes> last{-1, -1,
-                               -1};  // per lane but `compute`: its last record, which the end of the run waits for
-  bool one_lane = true;              // all records are on `compute`
+  /// Per lane but `compute`: its last record, for which the end of the run waits; -1: none.
+  std::array<int, kLanes> last{-1, -1, -1};
+  bool one_lane = true;  // all records are on `compute`
 };
 
-/// lanes: of each record. operands: resolved, all records' in order. `one_chain`: records that exchange with other ranks
-/// wait for each other, whatever their lanes: on a GPU, collectives of two groups at a time, each of which waits for
-/// other ranks, can wait for each other for ever (NCCL's manual, "Using multiple NCCL communicators concurrently").
+/// lanes: of each record. operands: resolved, all records' in order. `one_chain`: records that exchange with other
+/// ranks wait for each other on all lanes. On a GPU, collectives of two groups that run at the same time can deadlock
+/// (NCCL's manual, "Using multiple NCCL communicators concurrently").
 LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands,
                                    bool one_chain);
 

@@ -1,4 +1,4 @@
-// Our ops behind the ABI, so that the same code checks them against the same contracts as other kernels.
+// Our ops, called through the kernel ABI, so that the same code checks them and other kernels.
 
 #include <deque>
 #include <map>

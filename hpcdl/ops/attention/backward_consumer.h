@@ -142,7 +142,7 @@ template <class T, class Shape> struct BackwardConsumer {
   }
   /// BackwardProblem::lse of the present tile: 0, or 1 + its number.
   __device__ int far_tile() const { return __float_as_int(m.lse(qs.stage)[Shape::kQueries]); }
-  /// Scores of far rows, of which this tile has some, relative to the largest of their row.
+  /// Makes the scores of this tile's far rows relative to the largest score of each row.
   __device__ void subtract_tops(int number) {
     const float* tops = p.tops + static_cast<std::int64_t>(number) * Shape::kQueries + threadIdx.x % 4 * 2;
 #pragma unroll

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(256) attention_backward_add(const __grid_const
   store(place, to.accumulate ? sum + load<4>(static_cast<const T*>(place)) : sum);
 }
 
-/// sum + the products of eight elements of x and of y, each of which begin at 16 bytes.
+/// sum + the products of eight elements of x with eight of y. Both groups are aligned to 16 bytes.
 template <class T>
 __device__ float add_product(const Heads& x, std::int64_t i, const Heads& y, std::int64_t j, float sum) {
   const uint4 x4 = *reinterpret_cast<const uint4*>(static_cast<const T*>(x.data) + i),
