@@ -76,8 +76,8 @@ TEST(processes, a_killed_rank_is_named) {
     ASSERT_TRUE(ranks.prints(0, std::to_string(200))) << ranks.words(0);
     ranks.signal(bad, SIGKILL);
     expect_verdict(ranks, 3, bad,
-                   {fmt::format("[dist] rank {} on ", bad), "is gone (its connection is gone)", " ago it was in",
-                    " waits in ", "of group world"});
+                   {fmt::format("[dist] rank {} on ", bad), "is gone (its connection is gone)", " ago it was ",
+                    " number ", " waits in ", "of group world"});
     EXPECT_EQ(ranks.wait(bad, Clock::now() + kLimit), -2);
   }
 }
