@@ -1,5 +1,5 @@
 #pragma once
-// What a run trains: a model and the data that it learns from. The run's loop (trainer.cpp) handles checkpoints,
+// What a run trains: a model and the data that it learns from. The loop of a run (loop.cpp) handles checkpoints,
 // metrics, signals and ranks.
 
 #include <array>

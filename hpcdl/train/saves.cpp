@@ -1,0 +1,142 @@
+#include "hpcdl/train/saves.h"
+
+#include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/train/check_resumed.h"
+#include "hpcdl/train/replicas.h"
+#include "hpcdl/train/run_table.h"
+
+namespace hpcdl::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// train.batch is left out where it follows from train.global_batch: another number of ranks has another.
+std::string config_text(RunConfig& config) {
+  const auto share = config.train.batch;
+  if (config.train.global_batch > 0) config.train.batch = TrainConfig().batch;
+  auto text = table_of(config).to_toml();
+  config.train.batch = share;
+  return text;
+}
+
+/// A number of a checkpoint, or `otherwise` if the checkpoint does not hold it.
+double scalar(const io::TrainState& state, const std::string& name, double otherwise) {
+  const auto it = state.scalars.find(name);
+  return it == state.scalars.end() ? otherwise : it->second;
+}
+
+}  // namespace
+
+io::TrainState Standing::to_state(std::uint64_t seed, std::int64_t rows_of_step, bool classes) const {
+  io::TrainState state{.step = step,
+                       .tokens = seen,
+                       .seed = seed,
+                       .epoch = at.epoch,
+                       .index = at.index,
+                       .scalars = {{"loss", loss}, {"rows_of_step", static_cast<double>(rows_of_step)}}};
+  const auto keep = [&](const std::string& of, const Score& score) {
+    state.scalars.insert({{of + "_loss", score.loss},
+                          {of + "_correct", score.correct},
+                          {of + "_counted", static_cast<double>(score.counted)}});
+  };
+  if (classes) keep("interval", interval);
+  if (classes && (!epoch_done || evaluation_due)) keep("epoch", epoch);
+  if (evaluation_due) state.scalars.insert({{"evaluation_due", 1}, {"epoch_done", epoch_done}});
+  return state;
+}
+
+Standing Standing::from_state(const io::TrainState& state) {
+  const auto score = [&](const std::string& of) {
+    return Score{scalar(state, of + "_loss", 0), scalar(state, of + "_correct", 0),
+                 static_cast<std::int64_t>(scalar(state, of + "_counted", 0))};
+  };
+  return {.step = state.step,
+          .seen = state.tokens,
+          .at = {state.epoch, state.index},
+          .loss = scalar(state, "loss", 0),
+          .interval = score("interval"),
+          .epoch = score("epoch"),
+          .epoch_done = scalar(state, "epoch_done", 0) > 0,
+          .evaluation_due = scalar(state, "evaluation_due", 0) > 0};
+}
+
+Saves::Saves(RunConfig& config, const Hooks& hooks, const parallel::Mesh& mesh, Task& task, TrainStep& step,
+             Progress& progress)
+    : config_(config),
+      hooks_(hooks),
+      mesh_(mesh),
+      task_(task),
+      step_(step),
+      progress_(progress),
+      toml_(config_text(config)),
+      ranks_(mesh.world()),
+      checkpoints_(config.output / "checkpoints", config.checkpoint.keep, &ranks_) {}
+
+/// Steps of another size than before are valid, but seldom intended.
+void Saves::warn_of_other_batch(std::int64_t before) const {
+  const auto now = rows_of_step(config_, mesh_);
+  if (before <= 0 || before == now) return;
+  progress_.say(fmt::format(
+      "warning: a step now takes {} samples, but took {} before this checkpoint: train.batch is the batch of each of "
+      "{} data-parallel ranks; train.global_batch = {} keeps the size of a step on any number of ranks",
+      now, before, mesh_.dp().size(), before));
+}
+
+Standing Saves::resume(std::int64_t steps) {
+  const Waiting waiting(hooks_.console, "reading the last checkpoint");
+  const auto warn = [&](const std::string& message) { progress_.say("warning: " + message); };
+  const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn, &ranks_);
+  if (!found) return {};
+  const auto& state = found->state;
+  task_.data().check_resumes(found->path);
+  if (state.seed != config_.train.seed)
+    fail_usage("resume", "{} was made with seed {}, but train.seed is {}", found->path.string(), state.seed,
+               config_.train.seed);
+  check_resumed(*found, steps, task_.data().rows());
+  io::load_checkpoint(found->path, step_.weights(), step_.optimizer_state());
+  step_.store();
+  saved_ = state.step;
+  warn_of_other_batch(static_cast<std::int64_t>(scalar(state, "rows_of_step", 0)));
+  auto scale = step_.scale_state();
+  scale.scale = static_cast<float>(scalar(state, "loss_scale", scale.scale));
+  scale.counts.good = static_cast<std::int32_t>(scalar(state, "good_steps", 0));
+  scale.counts.skipped = static_cast<std::int32_t>(scalar(state, "skipped_steps", 0));
+  step_.set_scale_state(scale);
+  return Standing::from_state(state);
+}
+
+void Saves::write_config() const { io::write_file_atomic(config_.output / "config.toml", toml_); }
+
+fs::path Saves::save(const Standing& now) {
+  if (saved_ == now.step) return {};
+  const InStage stage(hooks_.observer, Stage::save);
+  const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::checkpoint);
+  const Waiting waiting(hooks_.console, fmt::format("saving step {}", now.step));
+  step_.share_buffers();
+  step_.fetch();
+  io::CheckpointContent content;
+  content.model = step_.weights(), content.optimizer = step_.optimizer_state();
+  content.config_toml = toml_;
+  content.extra = [&](const fs::path& folder) { task_.save_beside(folder); };
+  // One of the ranks that hold the same tensor writes it: if they differed, the checkpoint would mix two models.
+  expect_equal_replicas(mesh_, content, fmt::format("step {} is not saved, and {}", now.step, last_one()));
+  auto state = now.to_state(config_.train.seed, rows_of_step(config_, mesh_), task_.units().classes);
+  if (step_.scales_loss()) {
+    const auto scale = step_.scale_state();
+    state.scalars.insert(
+        {{"loss_scale", scale.scale}, {"good_steps", scale.counts.good}, {"skipped_steps", scale.counts.skipped}});
+  }
+  auto folder = checkpoints_.save(state, content);
+  saved_ = now.step;
+  begin();
+  return folder;
+}
+
+std::string Saves::last_one() const {
+  return saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written";
+}
+
+}  // namespace hpcdl::train

@@ -1,0 +1,69 @@
+#pragma once
+// The files of a run: its config and its checkpoints.
+
+#include <filesystem>
+#include <string>
+
+#include "hpcdl/core/clock.h"
+#include "hpcdl/io/checkpoint.h"
+#include "hpcdl/io/group_ranks.h"
+#include "hpcdl/io/train_state.h"
+#include "hpcdl/train/run_schedule.h"
+#include "hpcdl/train/trainer.h"
+
+namespace hpcdl::train {
+
+/// Where a run stands between two steps: what its checkpoints hold besides tensors.
+struct Standing {
+  std::int64_t step = 0;        // steps done
+  std::int64_t seen = 0;        // samples in these steps, over all ranks, in the units of the task
+  data::LoaderState at;         // the sample with which the next step begins
+  double loss = 0;              // of the last step: the mean over its targets
+  Score interval, epoch;        // since the last line of metrics; of the epoch
+  bool epoch_done = false;      // the last step ended an epoch
+  bool evaluation_due = false;  // an evaluation was left out, because the run was asked to stop
+
+  /// As a checkpoint holds it. `rows_of_step`: samples of a step, over all ranks. The scores are kept if `classes`.
+  io::TrainState to_state(std::uint64_t seed, std::int64_t rows_of_step, bool classes) const;
+  static Standing from_state(const io::TrainState& state);
+};
+
+class Saves {
+ public:
+  /// Makes the folder of the checkpoints, or throws Error. Everything that is passed must outlive this. Collective, as
+  /// all methods are that say nothing else.
+  Saves(RunConfig& config, const Hooks& hooks, const parallel::Mesh& mesh, Task& task, TrainStep& step,
+        Progress& progress);
+
+  /// Takes over the checkpoint that the config names, if there is one; otherwise the run is at step 0. steps: of the
+  /// whole run; 0: it is counted in epochs. Nothing has been written before this: a run that cannot be resumed stays
+  /// unchanged.
+  Standing resume(std::int64_t steps);
+  /// Writes config.toml. Not collective: by the leading rank.
+  void write_config() const;
+  /// Saves unless this step is saved; returns the folder of the new checkpoint, or an empty path.
+  std::filesystem::path save(const Standing& now);
+
+  /// Seconds since the last save, or since begin().
+  double age() const { return seconds_since(last_); }
+  void begin() { last_ = Clock::now(); }
+  /// In words, for the error that ends a run.
+  std::string last_one() const;
+
+ private:
+  void warn_of_other_batch(std::int64_t before) const;
+
+  const RunConfig& config_;
+  const Hooks& hooks_;
+  const parallel::Mesh& mesh_;
+  Task& task_;
+  TrainStep& step_;
+  Progress& progress_;
+  std::string toml_;
+  io::GroupRanks ranks_;
+  io::Checkpoints checkpoints_;
+  std::int64_t saved_ = -1;  // step of the last checkpoint
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace hpcdl::train
