@@ -1,7 +1,5 @@
 // Runs on images.
 
-#include "hpcdl/train/image_source.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 
