@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "hpcdl/data/images/image_loader.h"
 #include "hpcdl/infer/evaluate_images.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/testing/ranks.h"

@@ -105,7 +105,8 @@ template <class T> void plain(const CombineArguments& a) {
 
 /// Nothing for types that are no numbers: check() refuses them.
 template <class T> void of_type(const CombineArguments& a) {
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, f16>) floats<T>(a);
+  constexpr bool is_narrow_float = std::is_class_v<T> && std::is_convertible_v<T, float>;
+  if constexpr (std::is_same_v<T, float> || is_narrow_float) floats<T>(a);
   else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) plain<T>(a);
 }
 
