@@ -225,8 +225,7 @@ std::function<int()> add_bench_comm(const Command& bench) {
                                        "algorithm, or one of them, against MPI's own");
   sub.option("--collective", o->collective, "all_reduce, reduce_scatter, all_gather or all_to_all").shows_default();
   sub.option("--algorithm", o->algorithm,
-             "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; default: all "
-             "that can be used");
+             fmt::format("One of {}; default: all that can be used", fmt::join(comm::kAlgorithmNames, ", ")));
   sub.option("--bytes", o->bytes, "Size of the larger tensor of a rank: 64K, 1M; default: all from --min to --max");
   sub.option("--min", o->least, "Smallest size of a sweep").shows_default();
   sub.option("--max", o->most, "Largest size of a sweep; each size is four times the one before").shows_default();

@@ -73,11 +73,10 @@ Option Option::not_negative() const {
   return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))->type_name("N>=0"));
 }
 Option Option::one_of(std::initializer_list<const char*> words) const {
-  return Option(one_among(option_, std::vector<std::string>(words.begin(), words.end())));
+  return one_of(std::vector<std::string>(words.begin(), words.end()));
 }
-Option Option::one_of(std::initializer_list<int> numbers) const {
-  return Option(one_among(option_, std::vector<int>(numbers)));
-}
+Option Option::one_of(const std::vector<std::string>& words) const { return Option(one_among(option_, words)); }
+Option Option::one_of(const std::vector<int>& numbers) const { return Option(one_among(option_, numbers)); }
 Option Option::values(int least, int most) const { return Option(option_->expected(least, most)); }
 Option Option::one_each() const { return Option(option_->allow_extra_args(false)); }
 Option Option::separated_by(char delimiter) const { return Option(option_->delimiter(delimiter)); }

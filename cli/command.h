@@ -30,7 +30,8 @@ class Option {
   Option positive() const;
   Option not_negative() const;
   Option one_of(std::initializer_list<const char*> words) const;
-  Option one_of(std::initializer_list<int> numbers) const;
+  Option one_of(const std::vector<std::string>& words) const;
+  Option one_of(const std::vector<int>& numbers) const;
   /// Takes several values after one name.
   Option values(int least, int most) const;
   /// Takes one value each time the option is given, so that a positional word may follow.

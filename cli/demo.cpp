@@ -197,7 +197,7 @@ bool Demo::train() {
 }
 
 void Demo::quantize() {
-  const auto report = models::quantize_folder(pool_, summary_.model, int4_, {.int4 = {.group = 64}});
+  const auto report = models::quantize_folder(pool_, summary_.model, int4_, {.options = {.group = 64}});
   report_.after.bits_per_weight = report.bits_per_weight();
   say("      {} weights in {:.2f} bits each", format_count(static_cast<double>(report.weights())),
       report.bits_per_weight());

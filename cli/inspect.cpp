@@ -18,7 +18,7 @@
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/program/bytes.h"
-#include "hpcdl/quant/int4_names.h"
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/run_table.h"
 #include "hpcdl/train/step_programs.h"
@@ -254,7 +254,7 @@ int inspect(InspectOptions& o, const Command& sub) {
   if (o.check) check(folder);
   const auto config_file = fs::is_directory(path) ? path / "config.json" : path.parent_path() / "config.json";
   std::int64_t parameters = 0, bytes = 0;
-  for (const auto& t : folder.tensors()) parameters += int4::parameters_in(t.name, t.spec), bytes += t.spec.bytes();
+  for (const auto& t : folder.tensors()) parameters += quant::parameters_in(t.name, t.spec), bytes += t.spec.bytes();
   const auto config = fs::exists(config_file) ? Json::parse(io::read_json(config_file).dump()) : Json();
   // The files of an image classifier also hold tensors that are not trained.
   if (fs::is_directory(path) && fs::exists(config_file) && models::is_image_config(io::read_json(config_file)))

@@ -1,5 +1,6 @@
 // hpcdl quantize: writes a model folder with 4-bit matrices, which works wherever the original does.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/out_folder.h"
@@ -40,7 +41,8 @@ int quantize(QuantizeOptions& o) {
   const auto from = io::find_model_folder(o.model);
   check_out_folder("quantize", from, o.out, o.force);
   Work progress(console());
-  quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain},
+  quant::QuantizeModelOptions options{.codec = quant::find_codec(o.format),
+                                      .options = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain},
                                       .keep_odd = o.keep_odd};
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
     if (total > 0) progress.show("quantising", static_cast<double>(done) / static_cast<double>(total), {{name}});
@@ -72,8 +74,16 @@ void add_quantize(const Command& program, Run& run) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.flag("--force", o.force, kForce);
-        sub.option("--format", o.format, "Format of the quantised weights").one_of({"int4"}).shows_default();
-        sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
+        std::vector<std::string> names;
+        std::vector<int> groups;
+        for (const auto* c : quant::codecs()) {
+          names.emplace_back(c->name);
+          groups.insert(groups.end(), c->groups.begin(), c->groups.end());
+        }
+        std::ranges::sort(groups);
+        groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+        sub.option("--format", o.format, "Format of the quantised weights").one_of(names).shows_default();
+        sub.option("--group", o.group, "Weights that share a scale").one_of(groups).shows_default();
         sub.flag("--asymmetric", o.asymmetric, "Also store an offset per group");
         sub.flag("--keep-odd", o.keep_odd,
                  "Leave a matrix as it is if --group does not divide its inputs; without this it is an error");

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -37,6 +40,46 @@ TEST(docs, quote_code_that_exists) {
     }
   }
   EXPECT_GT(quotes, 0);
+}
+
+/// What a program of C++ consists of besides comments, texts in quotes and includes.
+std::string code_of(const fs::path& path) {
+  static const std::regex other(R"re(//[^\n]*|"(\\.|[^"\\\n])*"|#include[^\n]*)re");
+  return std::regex_replace(read(path), other, "");
+}
+
+/// The files below hpcdl/ whose code has a match, without tests. `part`: a text that every match has.
+std::set<std::string> users(const std::string& part, const std::string& pattern) {
+  const fs::path root = fs::path(HPCDL_SOURCE_DIR) / "hpcdl";
+  const std::regex expression(pattern);
+  std::set<std::string> found;
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    const std::string name = entry.path().string();
+    const bool is_code = name.ends_with(".h") || name.ends_with(".cpp") || name.ends_with(".cu");
+    if (!is_code || name.ends_with(".test.cpp") || read(entry.path()).find(part) == std::string::npos) continue;
+    if (std::regex_search(code_of(entry.path()), expression)) found.insert(fs::relative(entry.path(), root).string());
+  }
+  return found;
+}
+
+// The pages say how few files an addition needs. Their examples need no more.
+TEST(docs, examples_of_additions_have_the_files_that_the_pages_say) {
+  using Files = std::set<std::string>;
+  const fs::path root = fs::path(HPCDL_SOURCE_DIR) / "hpcdl";
+  EXPECT_EQ(users("qwen2", R"(\bqwen2(_row)?\b)"), (Files{"io/model_config.h", "models/families/qwen2.cpp"}));
+  EXPECT_EQ(users("star", R"(\bstar(_row)?\b)"), (Files{"comm/algo/star.cpp", "comm/reduce.h"}));
+  EXPECT_EQ(users("f8_e5m2", R"(\bf8_e5m2\b)"), (Files{"core/dtype.h"}));
+  EXPECT_EQ(users("int4", R"(\bint4_codec\b|\bONE\(int4\))"), (Files{"quant/codecs.h", "quant/int4.cpp"}));
+  EXPECT_EQ(users("Source", R"(\bTextSource\b)"), (Files{"train/text_source.cpp"}));
+  EXPECT_EQ(users("Source", R"(\bImageSource\b)"), (Files{"train/image_source.cpp"}));
+
+  Files of_op;
+  for (const auto& entry : fs::directory_iterator(root / "ops/relu")) of_op.insert(entry.path().filename().string());
+  EXPECT_EQ(of_op, (Files{"relu.cu", "relu.h", "relu.simd.cpp", "relu.spec.h", "relu.test.cpp"}));
+  for (const auto& entry : fs::directory_iterator(root / "models/families")) {
+    const std::string text = read(entry.path());
+    EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 120) << entry.path();
+  }
 }
 
 std::vector<fs::path> pages() {

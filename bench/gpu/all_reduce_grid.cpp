@@ -1,5 +1,5 @@
 // All-reduces between the GPUs of this machine, one process each: NCCL and our kernels in every shape, captured in one
-// graph each and launched in turns. hpcdl/comm/nccl/policy.h is based on its table.
+// graph each and launched in turns. hpcdl/comm/algo/policy.cpp is based on its table.
 //   all_reduce_grid RANKS [MAX_BYTES] > lines of JSON
 
 #include <sys/mman.h>

@@ -5,6 +5,7 @@
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/comm/impl.h"
+#include "hpcdl/core/element.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -17,7 +18,7 @@ void check_tensor(const Stream& s, const View& v, Collective what) {
 }
 
 void check_reduce(DType d, Reduce op, Collective what) {
-  const bool ok = is_float(d) || (d >= DType::i64 && d <= DType::u8);
+  const bool ok = is_number(d);
   require(ok, "comm", "{}: expected floats or integers, got {}", collective_name(what), dtype_name(d));
   require(op != Reduce::avg || is_float(d), "comm", "{}: expected floats for an average, got {}", collective_name(what),
           dtype_name(d));

@@ -10,12 +10,15 @@ namespace {
 
 template <class F> void visit_float(DType d, F&& f) {
   switch (d) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::bf16: return f.template operator()<bf16>();
-    case DType::f16: return f.template operator()<f16>();
-    case DType::f64: return f.template operator()<double>();
-    default: fail("convert", "expected a floating-point type, got {}", dtype_name(d));
+#define HPCDL_CASE(dtype, name, array_name, type, floating)       \
+  case DType::dtype:                                              \
+    if constexpr (floating) return f.template operator()<type>(); \
+    break;
+    HPCDL_DTYPES(HPCDL_CASE)
+#undef HPCDL_CASE
+    default: break;
   }
+  fail("convert", "expected a floating-point type, got {}", dtype_name(d));
 }
 
 /// Element `i`, which need not be aligned: tensors in files are not.

@@ -11,23 +11,30 @@
 
 namespace hpcdl {
 
-/// Calls f.template operator()<T>() with the C++ type of a dtype's elements. Throws UsageError if it has none.
+/// Whether elements of type T convert to numbers.
+template <class T> inline constexpr bool is_number_type = std::is_convertible_v<T, float> && !std::is_same_v<T, bool>;
+constexpr bool is_number(DType d) {
+  switch (d) {
+#define HPCDL_CASE(dtype, name, array_name, type, floating) \
+  case DType::dtype: return is_number_type<type>;
+    HPCDL_DTYPES(HPCDL_CASE)
+#undef HPCDL_CASE
+    default: return false;
+  }
+}
+
+/// Calls f.template operator()<T>() with the C++ type of a dtype's elements. Throws UsageError if they are no numbers.
 template <class F> decltype(auto) visit_number(DType d, F&& f) {
   switch (d) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::bf16: return f.template operator()<bf16>();
-    case DType::f16: return f.template operator()<f16>();
-    case DType::f64: return f.template operator()<double>();
-    case DType::i64: return f.template operator()<std::int64_t>();
-    case DType::i32: return f.template operator()<std::int32_t>();
-    case DType::i16: return f.template operator()<std::int16_t>();
-    case DType::i8: return f.template operator()<std::int8_t>();
-    case DType::u64: return f.template operator()<std::uint64_t>();
-    case DType::u32: return f.template operator()<std::uint32_t>();
-    case DType::u16: return f.template operator()<std::uint16_t>();
-    case DType::u8: return f.template operator()<std::uint8_t>();
-    default: fail_usage("dtype", "{} is not a type of numbers: use fp32, bf16, fp16, fp64 or integers", dtype_name(d));
+#define HPCDL_CASE(dtype, name, array_name, type, floating)                   \
+  case DType::dtype:                                                          \
+    if constexpr (is_number_type<type>) return f.template operator()<type>(); \
+    break;
+    HPCDL_DTYPES(HPCDL_CASE)
+#undef HPCDL_CASE
+    default: break;
   }
+  fail_usage("dtype", "{} is not a type of numbers: use fp32, bf16, fp16, fp64 or integers", dtype_name(d));
 }
 
 /// x as an element of type T.

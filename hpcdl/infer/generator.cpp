@@ -11,11 +11,10 @@ namespace hpcdl::infer {
 
 namespace {
 
-/// A product of an f32 activation and a 16-bit weight is one that no tensor core forms; of INT4 weights, activations
-/// are rounded to 8 bits anyway.
+/// A product of an f32 activation and a 16-bit weight is one that no tensor core forms.
 DType type_of_steps(const models::LanguageModel& model) {
   if (!model.device().is_cuda()) return DType::f32;
-  if (model.config().quant) return DType::bf16;
+  if (const auto& quant = model.config().quant) return quant->codec->activations_on_gpu;
   const DType weights = model.matrix_type();
   return weights == DType::bf16 || weights == DType::f16 ? weights : DType::f32;
 }

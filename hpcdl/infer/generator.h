@@ -32,7 +32,7 @@ std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model);
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
 /// All ranks that share the layers of a model make the same calls and get the same tokens; their scheme must not split
 /// sequences. Computes, and caches, in f32; on a GPU in the type of the model's matrices where they have 16 bits, and in
-/// bf16 where they are INT4.
+/// that of their codec where they are quantised.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; at most the model's context.

@@ -9,6 +9,7 @@
 
 #include "hpcdl/core/dtype.h"
 #include "hpcdl/io/config_visitor.h"
+#include "hpcdl/nn/codec.h"
 #include "hpcdl/ops/rope/scaling.h"
 
 namespace hpcdl::io {
@@ -40,11 +41,10 @@ template <> struct EnumNames<Activation> {
                                                                        {Activation::silu, "silu"}};
 };
 
-/// How the weights of a folder are packed ("quantization_config" of config.json).
+/// How the matrices of a folder are quantised ("quantization_config" of config.json).
 struct QuantConfig {
-  std::string method = "hpcdl_int4";
-  std::int64_t bits = 4, group_size = 64;
-  bool symmetric = true;
+  const nn::Codec* codec = nullptr;  // never null
+  nn::CodecOptions options = {};
   bool operator==(const QuantConfig&) const = default;
 };
 

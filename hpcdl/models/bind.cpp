@@ -1,12 +1,12 @@
 #include "hpcdl/models/bind.h"
 
+#include <algorithm>
 #include <set>
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/ops/int4_linear/int4_layout.h"
-#include "hpcdl/quant/int4_names.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 namespace {
@@ -59,28 +59,34 @@ void Binder::copy(const std::string& name, const Tensor& to, const Part& part) c
   });
 }
 
-bool Binder::bind_int4(const std::string& name, nn::Weight& weight, StateTable& table) const {
-  const std::string packed = spelled(int4::packed_name(name));
-  if (!files_.contains(packed)) return false;
-  require(quant_.has_value(), "model", "{}: {} is there, but config.json has no quantization_config",
-          files_.path().string(), packed);
-  weight.name = name;
-  const auto add = [&](const char* part, const std::string& tensor) {
-    const View v = files_.at(spelled(tensor));
-    table.add_frozen(weight, part, Tensor(const_cast<void*>(v.data()), v.spec()));
-    return v.spec();
+bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table) const {
+  const auto in_files = [&](const nn::Codec& c, std::size_t i) {
+    return spelled(name + std::string(c.names[i].in_files));
   };
-  weight.packed = add(".packed", int4::packed_name(name));
-  const auto fits = [&](std::int64_t n, std::int64_t k) { return weight.packed == int4::packed_spec(n, k); };
+  const auto all = quant::codecs();
+  const auto found = std::ranges::find_if(all, [&](const auto* c) { return files_.contains(in_files(*c, 0)); });
+  if (found == all.end()) return false;
+  const nn::Codec& codec = **found;
+  const auto first = in_files(codec, 0);
+  require(quant_ && quant_->codec == &codec, "model",
+          "{}: {} is there, but config.json has no quantization_config of {}", files_.path().string(), first,
+          codec.name);
   const Shape& expected = weight.spec.shape;  // (out, in), or turned
-  require(expected[0] > 0 && expected[1] > 0 && (fits(expected[0], expected[1]) || fits(expected[1], expected[0])),
-          "model", "{}: config.json asks for {} of shape {}, but the file has {} {}, two values in a byte",
-          files_.path().string(), name, to_string(expected), packed, to_string(weight.packed));
-  weight.scale = add(".scale", int4::scale_name(name));
-  if (!quant_->symmetric) weight.offset = add(".offset", int4::offset_name(name));
-  require(weight.offset || !files_.contains(spelled(int4::offset_name(name))), "model",
-          "{}: {} is there, but quantization_config in config.json says symmetric", files_.path().string(),
-          int4::offset_name(name));
+  const Spec is = files_.at(first).spec();
+  weight.name = name, weight.codec = &codec;
+  weight.parts = codec.specs(expected[0], expected[1], quant_->options);
+  if (weight.parts[0] != is) weight.parts = codec.specs(expected[1], expected[0], quant_->options);
+  require(expected[0] > 0 && expected[1] > 0 && weight.parts[0] == is, "model",
+          "{}: config.json asks for {} of shape {}, but the file has {} {}", files_.path().string(), name,
+          to_string(expected), first, to_string(is));
+  for (std::size_t i = 0; i < weight.parts.size() && !codec.names[i].in_files.empty(); ++i) {
+    const auto part = in_files(codec, i);
+    const Spec& spec = weight.parts[i];
+    const View v = files_.contains(part) || spec ? files_.at(part) : View();
+    require(v.spec() == spec, "model", "{}: by quantization_config in config.json, {} is {}, but the file has {}",
+            files_.path().string(), part, spec ? to_string(spec) : "absent", v ? to_string(v.spec()) : "none");
+    if (v) table.add_frozen(weight, codec.names[i].in_programs, Tensor(const_cast<void*>(v.data()), v.spec()));
+  }
   return true;
 }
 

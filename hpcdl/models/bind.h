@@ -27,8 +27,8 @@ class Binder {
   Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
   /// Copies into own memory, converting the type: all of the tensor, or a part of it.
   void copy(const std::string& name, const Tensor& to, const Part& part = {}) const;
-  /// Adds the three tensors of an INT4 matrix to the table; false when the folder holds none of that name.
-  bool bind_int4(const std::string& name, nn::Weight& weight, StateTable& table) const;
+  /// Adds the parts of a quantised matrix to the table; false when the folder holds none of that name.
+  bool bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table) const;
   /// Throws Error where layers of the parameters `read` have weights or biases in the files that are none of them:
   /// config.json describes another model than the files hold.
   void require_whole_layers(const std::vector<std::string>& read) const;

@@ -1,9 +1,9 @@
 #include "hpcdl/models/blocks.h"
 
+#include <algorithm>
+
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/embedding/embedding.h"
-#include "hpcdl/ops/int4_embedding/int4_embedding.h"
-#include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
@@ -37,8 +37,7 @@ Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var
     return s->scheme == nn::Sharing::sequence ? scatter_rows(y, axis) : leave(y, axis);
   }
   if (!table.weight.quantized()) return embedding(table.weight(g), ids, positions, {.out = compute});
-  const auto w = table.weight.int4(g);
-  return int4_embedding(ids, w.packed, w.scale, w.offset, positions, {.dtype = compute});
+  return table.weight.codec->rows(table.weight.part_vars(g), ids, positions, compute);
 }
 
 Attention::Args attention_args(Heads heads, const nn::ForwardOptions& o) {
@@ -65,8 +64,7 @@ Var head_logits(const nn::Weight& head, const Var& h) {
     const auto* s = head.shared_as(nn::Place::vocabulary);
     return s ? gather_columns(y, s->axis.with("logits"), vocabulary_shares(head.part.whole[0], s->size())) : y;
   }
-  const auto w = head.int4(g);
-  return int4_linear(h, w.packed, w.scale, w.offset, {}, {}, {.out = DType::f32, .constant_weights = true});
+  return head.codec->multiply(head.part_vars(g), h, {}, {}, Activation::none, DType::f32);
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
@@ -77,8 +75,9 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
   return attention(q, keys, values, args);
 }
 
-bool is_decoding_step(const Var& x, const nn::Linear& first, const nn::ForwardOptions& o) {
-  return o.cache && x[1] == 1 && !first.weight.sharing;
+bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o) {
+  return o.cache && x[1] == 1 &&
+         std::ranges::all_of(layers, [](const auto* l) { return !l->weight.sharing && l->has_matrix(); });
 }
 
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,

@@ -1,6 +1,7 @@
 #pragma once
 // What the families share.
 
+#include <initializer_list>
 #include <string>
 
 #include "hpcdl/io/model_config.h"
@@ -33,8 +34,8 @@ Var head_logits(const nn::Weight& head, const Var& h);
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
 
 /// Whether a block is recorded by the two functions below: of one token a sequence, after those of a cache, by layers
-/// that no ranks share. `first`: a layer of the block.
-bool is_decoding_step(const Var& x, const nn::Linear& first, const nn::ForwardOptions& o);
+/// that no ranks share, and that one op can hold.
+bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o);
 /// attend() with the queries, keys and values of norm(x), rotated by the angles of rope(), as one op each.
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,
                 const Var& angles, Heads heads, int layer, const nn::ForwardOptions& o);

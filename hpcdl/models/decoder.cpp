@@ -86,7 +86,8 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
   const Heads heads{static_cast<int>(heads_), static_cast<int>(kv_heads_)};
   if (const auto* rms = std::get_if<nn::RmsNorm>(&norm);
       rms && angles && !b.contains(BlockPart::qkv) && !b.contains(BlockPart::q_norm) &&
-      is_decoding_step(residual, linear_of(b, BlockPart::q), options)) {
+      is_decoding_step(
+          residual, {&linear_of(b, BlockPart::q), &linear_of(b, BlockPart::k), &linear_of(b, BlockPart::v)}, options)) {
     Graph::Scope scope(g, "attn");
     return project(linear_of(b, BlockPart::o),
                    attend_step(*rms, linear_of(b, BlockPart::q), linear_of(b, BlockPart::k), linear_of(b, BlockPart::v),
@@ -124,7 +125,7 @@ Var Decoder::mlp(const Block& b, const Var& residual, const nn::ForwardOptions& 
   using enum BlockPart;
   const auto& norm = b.at(mlp_norm);
   if (const auto* rms = std::get_if<nn::RmsNorm>(&norm);
-      rms && b.contains(gate) && is_decoding_step(residual, linear_of(b, gate), options)) {
+      rms && b.contains(gate) && is_decoding_step(residual, {&linear_of(b, gate), &linear_of(b, up)}, options)) {
     Graph::Scope scope(g, "mlp");
     return project(linear_of(b, down), gated_step(*rms, linear_of(b, gate), linear_of(b, up), residual), residual,
                    options);

@@ -6,6 +6,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/models/family.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 
@@ -15,9 +16,6 @@ using io::ModelConfig;
 using io::shown;
 
 namespace {
-
-constexpr std::pair<DType, std::string_view> kTorchNames[] = {
-    {DType::f32, "float32"}, {DType::bf16, "bfloat16"}, {DType::f16, "float16"}, {DType::f64, "float64"}};
 
 // Keys with which models of some kind compute something else than our layers. They must be absent or off (false, 0), or
 // absent or 1 (true), but for those that a family knows (FamilyRow::reads).
@@ -95,24 +93,12 @@ void read_common(const JsonObject& o, ModelConfig& c) {
   read_eos(o, c);
   const auto dtype = o.get<std::string>("torch_dtype").value_or(o.get_or<std::string>("dtype", "float32"));
   c.dtype = DType::none;
-  for (const auto& [d, name] : kTorchNames)
-    if (name == dtype) c.dtype = d;
+  for (int i = 1; i < kDTypeCount; ++i)
+    if (const auto d = static_cast<DType>(i); is_float(d) && dtype == array_name(d)) c.dtype = d;
   require(c.dtype != DType::none, "io", "{}: torch_dtype: expected float32, bfloat16, float16 or float64, found {}",
           o.where(), shown(dtype));
-  if (const Json* quant = o.find("quantization_config")) {
-    const JsonObject q(*quant, o.where() + ": quantization_config");
-    const auto method = q.need<std::string>("quant_method");
-    require(method == "hpcdl_int4", "io", "{}: expected quant_method hpcdl_int4, found {}: start from the original",
-            q.where(), shown(method));  // first: the others have other keys
-    const io::QuantConfig out{.method = method,
-                              .bits = q.need<std::int64_t>("bits"),
-                              .group_size = q.need<std::int64_t>("group_size"),
-                              .symmetric = q.get_or("symmetric", true)};
-    require(out.bits == 4, "io", "{}: expected 4 bits, found {}", q.where(), out.bits);
-    require(out.group_size > 0 && out.group_size <= 1 << 20, "io", "{}: group_size: expected 32, 64 or 128, found {}",
-            q.where(), out.group_size);
-    c.quant = out;
-  }
+  if (const Json* quant = o.find("quantization_config"))
+    c.quant = quant::parse_config(*quant, o.where() + ": quantization_config");
 }
 
 }  // namespace
@@ -154,16 +140,11 @@ Json make_hf_config(const ModelConfig& c) {
             {"architectures", {row.architecture}},
             {"vocab_size", c.vocab},
             {"tie_word_embeddings", c.tied}};
-  for (const auto& [d, name] : kTorchNames)
-    if (d == c.dtype) j["torch_dtype"] = name;
+  if (is_float(c.dtype)) j["torch_dtype"] = array_name(c.dtype);
   j["bos_token_id"] = c.bos ? Json(*c.bos) : Json();
   j["eos_token_id"] = c.eos.empty() ? Json() : c.eos.size() == 1 ? Json(c.eos[0]) : Json(c.eos);
   row.write(c, j);
-  if (c.quant)
-    j["quantization_config"] = {{"quant_method", c.quant->method},
-                                {"bits", c.quant->bits},
-                                {"group_size", c.quant->group_size},
-                                {"symmetric", c.quant->symmetric}};
+  if (c.quant) j["quantization_config"] = quant::make_config(*c.quant);
   return j;
 }
 

@@ -10,6 +10,7 @@
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 namespace {
@@ -49,7 +50,7 @@ TEST(hf_config, round_trips) {
   const TempFolder tmp;
   for (const auto family : text_families()) {
     ModelConfig c = sample(family);
-    c.quant = QuantConfig{.group_size = 128, .symmetric = false};
+    c.quant = io::QuantConfig{&quant::int4_codec, {.group = 128, .symmetric = false}};
     for (const auto kind : {RopeScaling::Kind::none, RopeScaling::Kind::linear, RopeScaling::Kind::llama3}) {
       if (family == Family::llama) c.mlp_bias = true;
       if (family != Family::gpt2) c.rope_scaling = {.kind = kind};

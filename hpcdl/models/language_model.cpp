@@ -94,7 +94,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
   const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
   impl->for_each([&]<class P>(const std::string& name, P& p) {
     if constexpr (std::is_same_v<P, nn::Weight>) {
-      if (binder.bind_int4(name, p, *model.state_)) return;
+      if (binder.bind_quantized(name, p, *model.state_)) return;
     }
     model.state_->add_value(p, binder.view(name, p.spec, impl->converted));
   });

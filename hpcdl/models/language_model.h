@@ -35,7 +35,7 @@ class LanguageModel final : public Trainable {
 
   const io::ModelConfig& config() const;
   const nn::Sharing* sharing() const override;
-  /// The type of all matrices that products read; none if their types differ or they are INT4.
+  /// The type of all matrices that products read; none if their types differ or they are quantised.
   DType matrix_type() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
   OwnedTensor gather(const StateEntry& p) const;

@@ -247,7 +247,7 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
         for (std::int64_t i = 0; p.param->decay && i < p.memory.size(); ++i) p.memory.ptr<float>()[i] *= 6;
       model.save(temp / "full");
       const auto report =
-          quantize_folder(run.pool, temp / "full", temp / "int4", {.int4 = {.group = 32, .symmetric = symmetric}});
+          quantize_folder(run.pool, temp / "full", temp / "int4", {.options = {.group = 32, .symmetric = symmetric}});
       EXPECT_LT(report.bits_per_weight(), 8);
       const auto small = LanguageModel::open(temp / "int4");
       EXPECT_TRUE(small.config().quant.has_value());
@@ -268,7 +268,7 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
         EXPECT_EQ(text[t + 1], std::max_element(row, row + vocab) - row);
       }
       auto wrong = small.config();
-      wrong.quant->symmetric = !symmetric;
+      wrong.quant->options.symmetric = !symmetric;
       write_hf_config(temp / "int4", wrong);
       EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "offsets that would be left out, or are not there";
       wrong = small.config();

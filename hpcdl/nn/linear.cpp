@@ -2,23 +2,10 @@
 
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/exchange/exchange.h"
-#include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/mlp/mlp.h"
 
 namespace hpcdl::nn {
 namespace {
-
-/// INT4 matrices are (out, in) whatever the layout of the original.
-Var int4(const Linear& l, const Var& x, Activation activation, const Var& residual) {
-  Graph& g = x.graph();
-  const auto w = l.weight.int4(g);
-  const auto fused = activation == Activation::relu        ? Int4Activation::relu
-                     : activation == Activation::gelu_tanh ? Int4Activation::gelu
-                     : activation == Activation::gelu_erf  ? Int4Activation::gelu_erf
-                                                           : Int4Activation::none;
-  return int4_linear(x, w.packed, w.scale, w.offset, l.bias(g), residual,
-                     {.activation = fused, .constant_weights = true});
-}
 
 /// With the inputs of the layer spread over ranks.
 Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation, const Var& residual) {
@@ -44,7 +31,10 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
   if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual);
-  if (weight.quantized()) return int4(*this, x, activation, residual);
+  if (weight.quantized()) {
+    const auto w = weight.part_vars(g);
+    return weight.codec->multiply(w, x, bias(g), residual, activation, DType::none);
+  }
   return linear(x, weight.rounded(g, x.dtype()), bias(g),
                 {.activation = activation, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},
                 residual);
@@ -54,8 +44,8 @@ Matrix<Var> Linear::matrix(Graph& g, DType x) const {
   require(layout == Layout::out_in || weight.quantized(), "nn", "{}: expected a matrix (out, in), got (in, out)",
           weight.name);
   if (!weight.quantized()) return {weight.rounded(g, x), {}, {}, bias(g)};
-  const auto w = weight.int4(g);
-  return {w.packed, w.scale, w.offset, bias(g)};
+  const auto w = weight.part_vars(g);
+  return weight.codec->matrix(w, bias(g));
 }
 
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "hpcdl/nn/param.h"
-#include "hpcdl/ops/int4_linear/matrix.h"
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/matrix.h"
 
 namespace hpcdl::nn {
 
@@ -32,7 +32,9 @@ struct Linear {
   std::int64_t out() const { return weight.spec.shape[layout == Layout::out_in ? 0 : 1]; }
 
   Var operator()(const Var& x, Activation activation = Activation::none, const Var& residual = {}) const;
-  /// The operands of a layer of layout out_in, for ops that hold several layers; x: the type of its inputs.
+  /// Whether ops that hold several layers can hold this one.
+  bool has_matrix() const { return !weight.quantized() || weight.codec->matrix; }
+  /// Its operands for them, of layout out_in; x: the type of its inputs.
   Matrix<Var> matrix(Graph& g, DType x) const;
   void visit(auto&& f) {
     f("weight", weight);

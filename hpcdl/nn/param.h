@@ -16,6 +16,7 @@
 #include "hpcdl/core/box.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/nn/codec.h"
 #include "hpcdl/nn/sharing.h"
 
 namespace hpcdl::nn {
@@ -81,21 +82,18 @@ struct Param {
   }
 };
 
-/// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is absent
-/// and there are NAME.packed, NAME.scale and NAME.offset; offset is absent when symmetric.
+/// A matrix. It may be quantised: then `value` is absent, and there are the parts of its codec.
 struct Weight : Param {
-  struct Int4Vars {
-    Var packed, scale, offset;
-  };
-  Spec packed, scale, offset;
+  const Codec* codec = nullptr;
+  Codec::Parts<Spec> parts = {};
 
-  bool quantized() const { return static_cast<bool>(packed); }
-  /// The parts of a quantised matrix as variables of a program; offset is absent when symmetric.
-  Int4Vars int4(Graph& g) const {
-    const auto frozen = [&](const char* which, const Spec& s) {
-      return s ? g.constant(name + which, Tensor(nullptr, s)) : Var();
-    };
-    return {frozen(".packed", packed), frozen(".scale", scale), frozen(".offset", offset)};
+  bool quantized() const { return codec != nullptr; }
+  /// The parts of a quantised matrix as variables of a program; absent where their specs are.
+  Codec::Parts<Var> part_vars(Graph& g) const {
+    Codec::Parts<Var> vars;
+    for (std::size_t i = 0; i < vars.size(); ++i)
+      if (parts[i]) vars[i] = g.constant(name + std::string(codec->names[i].in_programs), Tensor(nullptr, parts[i]));
+    return vars;
   }
 };
 

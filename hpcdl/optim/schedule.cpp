@@ -8,10 +8,6 @@
 
 namespace hpcdl {
 
-namespace {
-constexpr std::string_view kNames[] = {"constant", "cosine", "linear", "wsd"};
-}
-
 double Schedule::at(std::int64_t step) const {
   if (step < warmup) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
   if (kind == ScheduleKind::constant) return lr;
@@ -31,14 +27,6 @@ double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base) {
           batch, base);
   const double ratio = static_cast<double>(batch) / static_cast<double>(base);
   return scaling == LrScaling::linear ? ratio : std::sqrt(ratio);
-}
-
-std::string_view schedule_name(ScheduleKind k) { return kNames[static_cast<int>(k)]; }
-
-ScheduleKind schedule_from_name(std::string_view name) {
-  for (int i = 0; i < 4; ++i)
-    if (kNames[i] == name) return static_cast<ScheduleKind>(i);
-  fail_usage("schedule", "expected constant, cosine, linear or wsd, found \"{}\"", name);
 }
 
 }  // namespace hpcdl

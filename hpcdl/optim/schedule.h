@@ -2,7 +2,6 @@
 // Learning-rate schedules: pure functions of the step, so that a resumed run needs no state for them.
 
 #include <cstdint>
-#include <string_view>
 
 namespace hpcdl {
 
@@ -34,9 +33,5 @@ enum class LrScaling : std::uint8_t {
 
 /// The factor for a learning rate that was chosen for `base` samples in a step, if a step has `batch`.
 double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base);
-
-std::string_view schedule_name(ScheduleKind k);
-/// Throws UsageError for an unknown name.
-ScheduleKind schedule_from_name(std::string_view name);
 
 }  // namespace hpcdl

@@ -56,10 +56,5 @@ TEST(schedule, a_larger_batch_takes_larger_steps) {
   EXPECT_THROW(lr_factor(LrScaling::sqrt, 128, 0), Error);
 }
 
-TEST(schedule, names) {
-  for (auto kind : kAll) EXPECT_EQ(schedule_from_name(schedule_name(kind)), kind);
-  EXPECT_THROW(schedule_from_name("cosin"), UsageError);
-}
-
 }  // namespace
 }  // namespace hpcdl

@@ -7,42 +7,31 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/graph/graph.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
+#include "hpcdl/ops/matrix.h"
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/int4_fit.h"
 
 namespace hpcdl::quant {
 
-double Int4Error::rms() const { return count > 0 ? std::sqrt(squared / static_cast<double>(count)) : 0; }
-double Int4Error::relative_rms() const { return origin > 0 ? std::sqrt(squared / origin) : 0; }
-
-Int4Matrix::Int4Matrix(std::int64_t n, std::int64_t k, const Int4Options& options)
+Int4Matrix::Int4Matrix(std::int64_t n, std::int64_t k, const nn::CodecOptions& options)
     : packed(int4::packed_spec(n, k)), scale(int4::scale_spec(n, k, options.group)) {
   if (!options.symmetric) offset = OwnedTensor(int4::scale_spec(n, k, options.group));
 }
 
-void require_group(std::string_view name, std::int64_t k, const Int4Options& options) {
-  require(int4::is_group(options.group), "quant", "group size must be 32, 64 or 128, got {}", options.group);
-  if (k > 0 && k % options.group == 0) return;
-  std::string fit;
-  for (std::int64_t g : {32, 64, 128})
-    if (k > 0 && k % g == 0) fit += fmt::format("{}{}", fit.empty() ? "" : ", ", g);
-  fail("quant", "{}: group size {} does not divide its K = {} inputs; {}", name, options.group, k,
-       fit.empty() ? std::string("neither do 32, 64 and 128: keep this tensor as it is (quantize --keep-odd)")
-                   : fmt::format("choose a group size that does: {}", fit));
-}
-
-Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool transposed, Int4Error* error,
+Int4Matrix quantize_int4(Pool& pool, View w, const nn::CodecOptions& options, bool transposed, nn::RoundingError* error,
                          std::string_view name) {
   require(w.rank() == 2 && (w.dtype() == DType::f32 || w.dtype() == DType::bf16 || w.dtype() == DType::f16), "quant",
           "{}: expected a matrix of F32, BF16 or F16, got {}", name, to_string(w.spec()));
   require(w.rows_are_uniform(), "quant", "{}: rows must be dense", name);
   const std::int64_t n = w[transposed ? 1 : 0], k = w[transposed ? 0 : 1];
-  require_group(name, k, options);
+  require_fit(int4_codec, name, k, options);
   Int4Matrix out(n, k, options);
   std::vector<Int4TileStats> stats(static_cast<std::size_t>(int4::tiles(n)));
   const Int4Target to{out.packed.tensor, out.scale.tensor, out.offset.tensor, n, k, options.group, options.search};
   simd::with_isa([&](auto isa) { cpu::quantize_int4(isa, pool, to, w, transposed, stats.data()); });
-  Int4Error sum{.count = n * k};
+  nn::RoundingError sum{.count = n * k};
   for (const auto& s : stats) {
     if (s.bad_row >= 0) {
       fail("quant", "{}: weight [{}, {}] is not a finite number: damaged file, or training that diverged", name,
@@ -109,5 +98,43 @@ void unpack_int4(Pool& pool, Tensor q, View packed) {
     to[at + 4] = from[byte] >> 4;
   });
 }
+
+namespace {
+
+using Vars = nn::Codec::Parts<Var>;
+
+constexpr std::int64_t kGroups[] = {32, 64, 128};
+
+constexpr Int4Activation kActivations[] = {Int4Activation::none, Int4Activation::relu, Int4Activation::gelu,
+                                           Int4Activation::gelu_erf};  // by Activation
+
+}  // namespace
+
+const nn::Codec int4_codec{
+    .name = "int4",
+    .bits = 4,
+    .groups = kGroups,
+    .names = {{{".packed", ".int4"}, {".scale", ".int4_scale"}, {".offset", ".int4_offset"}}},
+    .activations_on_gpu = DType::bf16,  // int4_linear rounds them to 8 bits anyway
+    .specs =
+        [](std::int64_t out, std::int64_t in, const nn::CodecOptions& o) {
+          const Spec scale = int4::scale_spec(out, in, o.group);
+          return nn::Codec::Parts<Spec>{int4::packed_spec(out, in), scale, o.symmetric ? Spec() : scale};
+        },
+    .multiply =
+        [](const Vars& w, const Var& x, const Var& bias, const Var& residual, Activation a, DType out) {
+          return int4_linear(x, w[0], w[1], w[2], bias, residual,
+                             {.activation = kActivations[static_cast<int>(a)], .out = out, .constant_weights = true});
+        },
+    .rows = [](const Vars& w, const Var& ids, const Var& positions,
+               DType out) { return int4_embedding(ids, w[0], w[1], w[2], positions, {.dtype = out}); },
+    .matrix = [](const Vars& w, const Var& bias) { return Matrix<Var>{w[0], w[1], w[2], bias}; },
+    .quantize =
+        [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,
+           std::string_view name) {
+          auto q = quantize_int4(pool, w, o, transposed, &error, name);
+          return nn::Codec::Parts<OwnedTensor>{std::move(q.packed), std::move(q.scale), std::move(q.offset)};
+        },
+};
 
 }  // namespace hpcdl::quant

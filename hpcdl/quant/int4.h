@@ -5,49 +5,28 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/pool.h"
+#include "hpcdl/nn/codec.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
 namespace hpcdl::quant {
-
-struct Int4Options {
-  std::int64_t group = 64;  // 32, 64 or 128, along K
-  bool symmetric = true;
-  /// Chooses each group's scale (and offset) by its mean squared error: a grid around the full range, then least
-  /// squares. Without it the error of every weight is at most half a step; with it the largest weights of a group may
-  /// be off by more and the sum of squares is never larger.
-  bool search = true;
-};
-
-/// The error of a quantised matrix.
-struct Int4Error {
-  double squared = 0;  // sum of (w - w')^2
-  double origin = 0;   // sum of w^2
-  double largest = 0;  // max |w - w'|
-  std::int64_t count = 0;
-  double rms() const;
-  /// sqrt(squared / origin); 0 for a matrix of zeros.
-  double relative_rms() const;
-};
 
 struct Int4Matrix {
   OwnedTensor packed, scale, offset;  // offset: no tensor if symmetric
 
   Int4Matrix() = default;
   /// Uninitialised memory for a matrix (n, k).
-  Int4Matrix(std::int64_t n, std::int64_t k, const Int4Options& options);
+  Int4Matrix(std::int64_t n, std::int64_t k, const nn::CodecOptions& options);
   int4::Weight weight() const { return {packed.tensor, scale.tensor, offset.tensor}; }
   std::int64_t bytes() const { return packed.tensor.bytes() + scale.tensor.bytes() + offset.tensor.bytes(); }
 };
 
-/// Throws Error, naming `name`, K, the group and the groups that would divide, unless a matrix with K inputs can be
-/// quantised by these options.
-void require_group(std::string_view name, std::int64_t k, const Int4Options& options);
-
 /// Quantises w (N, K), or (K, N) when `transposed`; f32, bf16 or f16, dense rows. Throws Error that names `name` and
-/// the position when a weight is NaN or infinite. Groups whose largest magnitude is below 2^-118 become zero. The
+/// the position when a weight is NaN or infinite. Groups whose largest magnitude is below 2^-118 become zero. `search`
+/// tries a grid around the full range of a group, then least squares: without it the error of every weight is at most
+/// half a step; with it the largest weights of a group may be off by more and the sum of squares is never larger. The
 /// result does not depend on the number of threads.
-Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool transposed = false,
-                         Int4Error* error = nullptr, std::string_view name = "weight");
+Int4Matrix quantize_int4(Pool& pool, View w, const nn::CodecOptions& options, bool transposed = false,
+                         nn::RoundingError* error = nullptr, std::string_view name = "weight");
 
 /// out (N, K), f32 or bf16.
 void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w);

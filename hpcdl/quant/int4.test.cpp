@@ -9,6 +9,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl::quant {
@@ -86,7 +87,7 @@ TEST(int4, every_weight_lies_within_half_a_step) {
             m.at(5, c) = std::fabs(m.at(5, c));
             m.at(6, c) = static_cast<float>((7 + 1e-4 * static_cast<double>(c % 5)) * magnitude);  // far from zero
           }
-          Int4Error error;
+          nn::RoundingError error;
           const auto q =
               quantize_int4(pool, m.view(), {.group = group, .symmetric = symmetric, .search = false}, false, &error);
           const auto back = widened(pool, q);
@@ -114,7 +115,7 @@ TEST(int4, the_search_lowers_the_error) {
     for (bool symmetric : {true, false})
       for (std::int64_t group : {32, 128}) {
         const Matrix m = normal(64, 512);
-        Int4Error plain, searched;
+        nn::RoundingError plain, searched;
         quantize_int4(pool, m.view(), {group, symmetric, false}, false, &plain);
         const auto q = quantize_int4(pool, m.view(), {group, symmetric, true}, false, &searched);
         EXPECT_LT(searched.squared, 0.93 * plain.squared) << symmetric << " " << group;
@@ -130,7 +131,7 @@ TEST(int4, the_search_lowers_the_error) {
 TEST(int4, offsets_serve_groups_away_from_zero) {
   Pool pool(2);
   const Matrix m = normal(32, 256, 0.01, 1.0);
-  Int4Error symmetric, asymmetric;
+  nn::RoundingError symmetric, asymmetric;
   quantize_int4(pool, m.view(), {.symmetric = true}, false, &symmetric);
   quantize_int4(pool, m.view(), {.symmetric = false}, false, &asymmetric);
   EXPECT_LT(asymmetric.rms(), 0.2 * symmetric.rms());
@@ -157,7 +158,7 @@ TEST(int4, constant_groups_and_values_on_the_grid_come_back) {
 TEST(int4, layout_of_the_source_and_threads_do_not_matter) {
   Pool one(1), two(2);
   const Matrix m = normal(45, 128);
-  const Int4Options options{.group = 64, .symmetric = false};
+  const nn::CodecOptions options{.group = 64, .symmetric = false};
   const auto want = quantize_int4(one, m.view(), options);
   Matrix t{128, 45, std::vector<float>(45 * 128)};
   for (std::int64_t r = 0; r < 45; ++r)
@@ -205,8 +206,10 @@ TEST(int4, says_what_is_wrong_with_weights) {
   const std::string text = message([&] { quantize_int4(pool, m.view(), {.group = 64}, false, nullptr, "h.3.w"); });
   EXPECT_NE(text.find("h.3.w: group size 64 does not divide its K = 96"), std::string::npos) << text;
   EXPECT_NE(text.find("that does: 32"), std::string::npos) << text;
-  EXPECT_NE(message([&] { require_group("x", 100, {.group = 32}); }).find("keep this tensor"), std::string::npos);
-  EXPECT_NE(message([&] { require_group("x", 128, {.group = 16}); }).find("32, 64 or 128"), std::string::npos);
+  EXPECT_NE(message([&] { require_fit(int4_codec, "x", 100, {.group = 32}); }).find("keep this tensor"),
+            std::string::npos);
+  EXPECT_NE(message([&] { require_fit(int4_codec, "x", 128, {.group = 16}); }).find("32, 64 or 128"),
+            std::string::npos);
   EXPECT_NE(message([&] { quantize_int4(pool, View(m.v.data(), {{96}, DType::f32}), {}); }).find("a matrix"),
             std::string::npos);
 }

@@ -7,7 +7,6 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors_writer.h"
-#include "hpcdl/quant/int4_names.h"
 #include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::quant {
@@ -34,19 +33,22 @@ std::vector<Task> plan(const io::TensorFolder& files, const QuantizeModelOptions
     if (treatment == Treatment::leave_out) continue;
     auto& task = tasks.emplace_back(Task{&t, &files.shard_of(i), treatment});
     if (!quantized(treatment)) continue;
-    const auto group = options.int4.group;
-    if (options.keep_odd && int4::is_group(group) && task.k() % group != 0)
+    if (!options.keep_odd) require_fit(*options.codec, t.name, task.k(), options.options);
+    else if (!misfit(*options.codec, task.k(), options.options).empty())
       task.treatment = Treatment::copy, task.odd = true;
-    else require_group(t.name, task.k(), options.int4);
   }
   require(!options.keep_odd ||
               std::any_of(tasks.begin(), tasks.end(), [](const Task& t) { return quantized(t.treatment); }),
           "quant", "{}: nothing to quantise: no matrix has a number of inputs that {} divides", files.path().string(),
-          options.int4.group);
+          options.options.group);
   return tasks;
 }
 
-std::vector<io::NamedSpec> outputs(const std::vector<Task>& tasks, const Int4Options& options) {
+std::string name_in_files(const std::string& name, const nn::Codec& codec, std::size_t part) {
+  return name + std::string(codec.names[part].in_files);
+}
+
+std::vector<io::NamedSpec> outputs(const std::vector<Task>& tasks, const QuantizeModelOptions& o) {
   std::vector<io::NamedSpec> specs;
   for (const auto& t : tasks) {
     const std::string& name = t.tensor->name;
@@ -54,14 +56,14 @@ std::vector<io::NamedSpec> outputs(const std::vector<Task>& tasks, const Int4Opt
       specs.push_back({name, t.tensor->spec});
       continue;
     }
-    specs.push_back({int4::packed_name(name), int4::packed_spec(t.n(), t.k())});
-    specs.push_back({int4::scale_name(name), int4::scale_spec(t.n(), t.k(), options.group)});
-    if (!options.symmetric) specs.push_back({int4::offset_name(name), int4::scale_spec(t.n(), t.k(), options.group)});
+    const auto parts = o.codec->specs(t.n(), t.k(), o.options);
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      if (parts[i]) specs.push_back({name_in_files(name, *o.codec, i), parts[i]});
   }
   return specs;
 }
 
-LayerReport write_one(Pool& pool, const Task& task, const Int4Options& options, io::TensorFolderWriter& writer) {
+LayerReport write_one(Pool& pool, const Task& task, const QuantizeModelOptions& o, io::TensorFolderWriter& writer) {
   const std::string& name = task.tensor->name;
   const Spec& spec = task.tensor->spec;
   const View view = task.shard->view(*task.tensor);
@@ -73,27 +75,29 @@ LayerReport write_one(Pool& pool, const Task& task, const Int4Options& options, 
             .bits_per_weight = 8.0 * dtype_bytes(spec.dtype),
             .bytes = spec.bytes()};
   }
-  Int4Error error;
-  const Int4Matrix q = quantize_int4(pool, view, options, task.treatment == Treatment::conv1d, &error, name);
-  writer.write(int4::packed_name(name), q.packed.tensor);
-  writer.write(int4::scale_name(name), q.scale.tensor);
-  if (!options.symmetric) writer.write(int4::offset_name(name), q.offset.tensor);
+  nn::RoundingError error;
+  const bool transposed = task.treatment == Treatment::conv1d;
+  const auto parts = o.codec->quantize(pool, view, o.options, transposed, error, name);
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].tensor) continue;
+    writer.write(name_in_files(name, *o.codec, i), parts[i].tensor);
+    bytes += parts[i].tensor.bytes();
+  }
   return {.name = name,
           .shape = {task.n(), task.k()},
           .quantized = true,
-          .bits_per_weight = 8.0 * static_cast<double>(q.bytes()) / static_cast<double>(spec.size()),
+          .bits_per_weight = 8.0 * static_cast<double>(bytes) / static_cast<double>(spec.size()),
           .relative_rms = error.relative_rms(),
           .largest = error.largest,
-          .bytes = q.bytes()};
+          .bytes = bytes};
 }
 
-void write_companions(const fs::path& from, const fs::path& to, const Int4Options& options) {
+void write_companions(const fs::path& from, const fs::path& to, const QuantizeModelOptions& o) {
   io::Json config = io::read_json(from / "config.json");
-  config["quantization_config"] = {
-      {"quant_method", "hpcdl_int4"}, {"bits", 4}, {"group_size", options.group}, {"symmetric", options.symmetric}};
+  config["quantization_config"] = make_config({o.codec, o.options});
   io::write_file_atomic(to / "config.json", config.dump(2) + "\n");
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "vocab.json", "merges.txt", "generation_config.json"})
+  for (const char* name : kCompanions)
     if (std::error_code ignored; fs::exists(from / name, ignored))
       io::write_file_atomic(to / name, io::read_file(from / name));
 }
@@ -108,18 +112,18 @@ ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to,
   std::int64_t total = 0, done = 0;
   for (const auto& t : tasks) total += t.tensor->spec.bytes();
 
-  ModelReport report{.layers = {}, .group = options.int4.group, .symmetric = options.int4.symmetric};
+  ModelReport report{.codec = options.codec->name, .options = options.options};
   StagedFolder folder(to);
-  io::TensorFolderWriter writer(folder.path(), outputs(tasks, options.int4));
+  io::TensorFolderWriter writer(folder.path(), outputs(tasks, options));
   if (options.progress) options.progress("", 0, total);
   for (const auto& t : tasks) {
-    report.layers.push_back(write_one(pool, t, options.int4, writer));
+    report.layers.push_back(write_one(pool, t, options, writer));
     t.shard->file().drop(t.tensor->offset, t.tensor->spec.bytes());
     done += t.tensor->spec.bytes();
     if (options.progress) options.progress(t.tensor->name, done, total);
   }
   writer.commit();
-  write_companions(from, folder.path(), options.int4);
+  write_companions(from, folder.path(), options);
   folder.commit();
   return report;
 }

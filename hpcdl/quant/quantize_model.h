@@ -1,10 +1,10 @@
 #pragma once
-// Writes a model folder with 4-bit matrices from an unquantised one. Streams tensors: memory is that of one matrix.
+// Writes a model folder with quantised matrices from one without. Streams tensors: memory is that of one matrix.
 
 #include <functional>
 
 #include "hpcdl/io/safetensors.h"
-#include "hpcdl/quant/int4.h"
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/report.h"
 
 namespace hpcdl::quant {
@@ -14,7 +14,8 @@ namespace hpcdl::quant {
 enum class Treatment : std::uint8_t { copy, matrix, conv1d, leave_out };
 
 struct QuantizeModelOptions {
-  Int4Options int4 = {};
+  const nn::Codec* codec = codecs().front();
+  nn::CodecOptions options = {};
   /// What happens to a tensor of the source; must be set. models::quantize_folder() knows it for every family.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
   bool keep_odd = false;  // matrices whose inputs the group does not divide stay unchanged, and are not an error
@@ -22,9 +23,8 @@ struct QuantizeModelOptions {
   std::function<void(const std::string& name, std::int64_t done, std::int64_t total)> progress = nullptr;
 };
 
-/// Writes folder `to`: model.safetensors (or shards) with NAME.int4, NAME.int4_scale and, if asymmetric,
-/// NAME.int4_offset for each quantised matrix NAME and all other tensors unchanged; config.json with
-/// quantization_config; the tokenizer's files. `to` appears whole or not at all; an older model there is replaced.
+/// Writes folder `to`: model.safetensors (or shards) with the parts of each quantised matrix and all other tensors
+/// unchanged; config.json with quantization_config; the tokenizer's files. `to` appears whole or not at all; an older model there is replaced.
 /// Throws Error for NaN or infinite weights and for a group that does not divide, naming the tensor, and if keep_odd
 /// leaves nothing to quantise; in all cases nothing is written.
 ModelReport quantize_model(Pool& pool, const io::fs::path& from, const io::fs::path& to,

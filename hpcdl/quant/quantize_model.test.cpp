@@ -6,17 +6,23 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/core/convert.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/quantize.h"
-#include "hpcdl/quant/int4_names.h"
+#include "hpcdl/nn/linear.h"
+#include "hpcdl/ops/embedding/embedding.h"
+#include "hpcdl/quant/int4.h"
+#include "hpcdl/state/table.h"
 
 namespace hpcdl::quant {
 namespace {
@@ -50,7 +56,7 @@ struct Folder {
     for (const auto& t : kGpt2) {
       OwnedTensor v(t.spec);
       for (std::int64_t i = 0; i < t.spec.size(); ++i) {
-        auto w = static_cast<float>(0.02 * rng.normal(at++));
+        auto w = 0.02f * (rng.uniform(at++) - 0.5f);  // the same on every machine
         if (poison != 0 && t.name.ends_with("c_attn.weight") && i == 192 * 3 + 7) w = poison;
         if (t.spec.dtype == DType::f32) v.tensor.ptr<float>()[i] = w;
         else v.tensor.ptr<bf16>()[i] = bf16(w);
@@ -80,7 +86,7 @@ TEST(quantize_model, writes_a_folder_that_stands_alone) {
   Pool pool(2);
   std::int64_t last = -1, total = 0;
   std::size_t calls = 0;
-  QuantizeModelOptions options{.int4 = {.group = 32, .symmetric = false}};
+  QuantizeModelOptions options{.options = {.group = 32, .symmetric = false}};
   options.progress = [&](const std::string&, std::int64_t done, std::int64_t all) {
     EXPECT_GT(done, last);
     last = done, total = all, ++calls;
@@ -91,8 +97,8 @@ TEST(quantize_model, writes_a_folder_that_stands_alone) {
 
   const auto config = models::read_hf_config(f.to);
   ASSERT_TRUE(config.quant);
-  EXPECT_EQ(config.quant->group_size, 32);
-  EXPECT_FALSE(config.quant->symmetric);
+  EXPECT_EQ(config.quant->options.group, 32);
+  EXPECT_FALSE(config.quant->options.symmetric);
   EXPECT_EQ(io::read_file(f.to / "tokenizer.json"), "{\"version\": 1}");
 
   const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
@@ -102,12 +108,12 @@ TEST(quantize_model, writes_a_folder_that_stands_alone) {
     expect_same(old.at(name), now.at(name));
   for (const std::string name :
        {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_proj.weight"}) {
-    Int4Error error;
-    const auto want = quantize_int4(pool, old.at(name), options.int4, name.find(".c_") != std::string::npos, &error);
+    nn::RoundingError error;
+    const auto want = quantize_int4(pool, old.at(name), options.options, name.find(".c_") != std::string::npos, &error);
     EXPECT_FALSE(now.contains(name));
-    expect_same(now.at(int4::packed_name(name)), want.packed.tensor);
-    expect_same(now.at(int4::scale_name(name)), want.scale.tensor);
-    expect_same(now.at(int4::offset_name(name)), want.offset.tensor);
+    expect_same(now.at(name + ".int4"), want.packed.tensor);
+    expect_same(now.at(name + ".int4_scale"), want.scale.tensor);
+    expect_same(now.at(name + ".int4_offset"), want.offset.tensor);
     const auto layer =
         std::find_if(report.layers.begin(), report.layers.end(), [&](const LayerReport& l) { return l.name == name; });
     ASSERT_NE(layer, report.layers.end());
@@ -125,6 +131,91 @@ TEST(quantize_model, writes_a_folder_that_stands_alone) {
   EXPECT_EQ(to_text(report).find("ln_1"), std::string::npos);
 }
 
+/// Checksums of the files as they have been since the first version: folders from then must load, and new ones must be the same.
+TEST(quantize_model, files_keep_their_bytes) {
+  struct Golden {
+    nn::CodecOptions options;
+    std::uint32_t weights, config;
+  };
+  const Folder f;
+  Pool pool(2);
+  for (const auto& [options, weights, config] :
+       {Golden{{}, 1359213856, 678270628}, Golden{{.group = 32, .symmetric = false}, 400143173, 2234041414},
+        Golden{{.search = false}, 3834484945, 678270628}}) {
+    models::quantize_folder(pool, f.from, f.to, {.options = options});
+    EXPECT_EQ(io::crc32c(io::read_file(f.to / "model.safetensors")), weights) << options.group;
+    EXPECT_EQ(io::crc32c(io::read_file(f.to / "config.json")), config) << options.group;
+  }
+}
+
+/// Another format, of one bf16 number a weight, which the ops of dense matrices compute with.
+constexpr std::int64_t kGroups[] = {16};
+const nn::Codec kRounded{
+    .name = "rounded",
+    .bits = 16,
+    .groups = kGroups,
+    .names = {{{".values", ".rounded"}}},
+    .specs = [](std::int64_t out, std::int64_t in,
+                const nn::CodecOptions&) { return nn::Codec::Parts<Spec>{Spec{{out, in}, DType::bf16}}; },
+    .multiply = [](const nn::Codec::Parts<Var>& w, const Var& x, const Var& bias, const Var& residual, Activation a,
+                   DType out) { return linear(x, w[0], bias, {.activation = a, .out = out}, residual); },
+    .rows = [](const nn::Codec::Parts<Var>& w, const Var& ids, const Var& positions,
+               DType out) { return embedding(w[0], ids, positions, {.out = out}); },
+    .quantize =
+        [](Pool&, const View& w, const nn::CodecOptions&, bool transposed, nn::RoundingError& error, std::string_view) {
+          nn::Codec::Parts<OwnedTensor> parts;
+          const std::int64_t n = w[transposed ? 1 : 0], k = w[transposed ? 0 : 1];
+          parts[0] = OwnedTensor({{n, k}, DType::bf16});
+          OwnedTensor wide({w.shape(), DType::f32});
+          convert_elements(wide.tensor, w);
+          for (std::int64_t i = 0; i < n * k; ++i)
+            parts[0].tensor.ptr<bf16>()[i] = bf16(wide.tensor.ptr<float>()[transposed ? i % k * n + i / k : i]);
+          error.count = n * k;
+          return parts;
+        },
+};
+
+TEST(quantize_model, another_codec_is_one_row) {
+  const Folder f;
+  Pool pool(2);
+  const auto report = models::quantize_folder(pool, f.from, f.to, {.codec = &kRounded, .options = {.group = 16}});
+  EXPECT_DOUBLE_EQ(report.bits_per_weight(), 16);
+  EXPECT_EQ(to_json(report)["format"], "rounded");
+  EXPECT_EQ(io::read_json(f.to / "config.json")["quantization_config"]["quant_method"], "hpcdl_rounded");
+  EXPECT_NE(message([&] { models::read_hf_config(f.to); }).find("expected quant_method hpcdl_int4, found"),
+            std::string::npos)
+      << "it is not in the list";
+
+  const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
+  const std::string name = "transformer.h.0.attn.c_attn.weight";
+  EXPECT_FALSE(now.contains(name));
+  nn::Linear dense(64, 192, false, 0, nn::Layout::in_out), rounded = dense;
+  StateTable table({&dense.weight, &rounded.weight});
+  const auto tensor = [](const View& v) { return Tensor(const_cast<void*>(v.data()), v.spec()); };
+  dense.weight.name = "dense", rounded.weight.name = "rounded";
+  table.add_value(dense.weight, tensor(old.at(name)));
+  rounded.weight.codec = &kRounded;
+  rounded.weight.parts = kRounded.specs(192, 64, {});
+  table.add_frozen(rounded.weight, ".values", tensor(now.at(name + ".rounded")));
+  EXPECT_FALSE(rounded.has_matrix());
+
+  Graph g({.inference = true});
+  table.bind(g);
+  const Var x = g.input("x", {{3, 64}, DType::f32});
+  const auto pass = Pass::of(g, {x}, {g.keep(dense(x)), g.keep(rounded(x))});
+  StepParams params;
+  Stream s(pool, &params);
+  Instance run(pass);
+  for (std::int64_t i = 0; i < x.shape().size(); ++i) run.input(0).ptr<float>()[i] = static_cast<float>(i % 7) - 3;
+  run.run(s);
+  const auto *want = run.output(0).ptr<float>(), *got = run.output(1).ptr<float>();
+  double squared = 0, origin = 0;
+  for (std::int64_t i = 0; i < run.output(0).size(); ++i)
+    squared += std::pow(got[i] - want[i], 2), origin += std::pow(want[i], 2);
+  EXPECT_LT(std::sqrt(squared / origin), 1.0 / 256);  // a weight is wrong by at most 2^-9 of itself
+  EXPECT_GT(squared, 0);
+}
+
 TEST(quantize_model, kernels_run_on_the_mapped_file) {
   const Folder f;
   Pool pool(2);
@@ -132,7 +223,7 @@ TEST(quantize_model, kernels_run_on_the_mapped_file) {
   models::quantize_folder(pool, f.from, f.to);
   const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
   const std::string name = "transformer.h.0.attn.c_attn.weight";
-  const View packed = now.at(int4::packed_name(name)), scale = now.at(int4::scale_name(name));
+  const View packed = now.at(name + ".int4"), scale = now.at(name + ".int4_scale");
   OwnedTensor x(Spec{{1, 64}, DType::f32}), y(Spec{{1, 192}, DType::f32}), values(Spec{{1, 64}, DType::f32}),
       steps(Spec{{1, 1}, DType::f32}), sums(Spec{{1, 1}, DType::i32});
   x.tensor.ptr<float>()[9] = 1;  // picks column 9 of the (out, in) matrix: row 9 of the stored one
@@ -162,15 +253,15 @@ TEST(quantize_model, replaces_an_older_model_or_changes_nothing) {
   EXPECT_EQ(io::read_file(good.to / "config.json"), before);
   EXPECT_EQ(entries(good.temp.path()), 2) << "something was left beside the model";
 
-  models::quantize_folder(pool, good.from, good.to, {.int4 = {.group = 32}});
-  EXPECT_EQ(models::read_hf_config(good.to).quant->group_size, 32);
+  models::quantize_folder(pool, good.from, good.to, {.options = {.group = 32}});
+  EXPECT_EQ(models::read_hf_config(good.to).quant->options.group, 32);
   EXPECT_EQ(entries(good.temp.path()), 2);
 }
 
 TEST(quantize_model, says_what_does_not_fit) {
   Pool pool(2);
   const Folder f;
-  const std::string group = message([&] { models::quantize_folder(pool, f.from, f.to, {.int4 = {.group = 128}}); });
+  const std::string group = message([&] { models::quantize_folder(pool, f.from, f.to, {.options = {.group = 128}}); });
   EXPECT_NE(group.find("transformer.wte.weight: group size 128 does not divide its K = 64"), std::string::npos)
       << group;
   EXPECT_NE(group.find("that does: 32, 64"), std::string::npos) << group;
@@ -225,7 +316,7 @@ TEST(quantize_model, a_matrix_that_this_group_does_not_divide_stays_as_it_was_wh
   models::resolve(c);
   models::LanguageModel::create(c, 1, false).save(temp / "model");
   const auto report =
-      models::quantize_folder(pool, temp / "model", temp / "int4", {.int4 = {.group = 128}, .keep_odd = true});
+      models::quantize_folder(pool, temp / "model", temp / "int4", {.options = {.group = 128}, .keep_odd = true});
   EXPECT_NE(to_text(report).find("unchanged: 128 does not divide its inputs"), std::string::npos) << to_text(report);
   const std::string odd = "model.layers.0.mlp.down_proj.weight", even = "model.layers.0.mlp.up_proj.weight";
   const auto old = io::TensorFolder::open(temp / "model"), now = io::TensorFolder::open(temp / "int4");

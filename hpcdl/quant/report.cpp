@@ -50,9 +50,9 @@ nlohmann::json to_json(const ModelReport& report) {
                       {"max_error", l.largest},
                       {"bytes", l.bytes}});
   }
-  return {{"format", "int4"},
-          {"group", report.group},
-          {"symmetric", report.symmetric},
+  return {{"format", report.codec},
+          {"group", report.options.group},
+          {"symmetric", report.options.symmetric},
           {"bits_per_weight", report.bits_per_weight()},
           {"ratio_fp32", report.ratio_fp32()},
           {"model_bits_per_parameter", report.model_bits_per_parameter()},
@@ -70,7 +70,7 @@ std::string to_text(const ModelReport& report) {
   for (const auto& l : report.layers) {
     if (l.odd)
       out += fmt::format("{:<{}}  {:>16}  unchanged: {} does not divide its inputs\n", l.name, width,
-                         to_string(l.shape), report.group);
+                         to_string(l.shape), report.options.group);
     if (!l.quantized) continue;
     out += fmt::format("{:<{}}  {:>16}  {:>8.3f}  {:>8.2f}%  {:>9.2e}  {:>6.2f}\n", l.name, width, to_string(l.shape),
                        l.bits_per_weight, 100 * l.relative_rms, l.largest, l.ratio_fp32());

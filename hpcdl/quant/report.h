@@ -3,9 +3,11 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hpcdl/core/tensor.h"
+#include "hpcdl/nn/codec.h"
 
 namespace hpcdl::quant {
 
@@ -22,14 +24,14 @@ struct LayerReport {
 };
 
 struct ModelReport {
-  std::vector<LayerReport> layers;  // in the order of the file
-  std::int64_t group = 0;
-  bool symmetric = true;
+  std::string_view codec;
+  nn::CodecOptions options;
+  std::vector<LayerReport> layers = {};  // in the order of the file
 
   std::int64_t weights() const;     // of the quantised matrices
   std::int64_t parameters() const;  // of everything written
   std::int64_t bytes() const;
-  /// For the quantised matrices, with scales and offsets; the 4-bit values alone are 1/8 of fp32.
+  /// For the quantised matrices, with all parts.
   double bits_per_weight() const;
   double ratio_fp32() const { return 32 / bits_per_weight(); }
   /// For the whole model, including unquantised tensors.

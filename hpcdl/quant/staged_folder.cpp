@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string_view>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
@@ -16,21 +15,12 @@ namespace fs = io::fs;
 namespace {
 
 bool belongs_to_model(const fs::path& path) {
-  static constexpr std::string_view kNames[] = {"config.json",
-                                                "generation_config.json",
-                                                "tokenizer.json",
-                                                "tokenizer_config.json",
-                                                "special_tokens_map.json",
-                                                "added_tokens.json",
-                                                "vocab.json",
-                                                "merges.txt",
-                                                "model.safetensors.index.json"};
   std::error_code ignored;
   std::string name = path.filename().string();
   if (name.starts_with(io::kAsidePrefix)) name.erase(0, io::kAsidePrefix.size());  // was being written
   return fs::is_regular_file(path, ignored) &&
-         ((name.starts_with("model") && name.ends_with(".safetensors")) ||
-          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames));
+         ((name.starts_with("model") && name.ends_with(".safetensors")) || name == "config.json" ||
+          name == "model.safetensors.index.json" || std::ranges::find(kCompanions, name) != std::end(kCompanions));
 }
 
 /// Throws if it is anything else than a folder with files of a model.

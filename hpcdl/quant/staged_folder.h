@@ -7,6 +7,11 @@
 
 namespace hpcdl::quant {
 
+/// The files of a model folder besides its tensors and config.json.
+inline constexpr const char* kCompanions[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "generation_config.json"};
+
 class StagedFolder {
  public:
   /// Throws Error if `target` holds anything but the files of a model folder, so that other files are never lost, and

@@ -8,7 +8,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/element.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/ops/int4_linear/matrix.h"
+#include "hpcdl/ops/matrix.h"
 
 namespace hpcdl::testing {
 

@@ -2,6 +2,7 @@
 // The batches that a run trains on: tokens, images, or those of another implementation.
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +15,16 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/parallel/agreement.h"
 
+namespace hpcdl {
+struct Console;
+}
+namespace hpcdl::parallel {
+class Mesh;
+}
+
 namespace hpcdl::train {
+
+struct RunConfig;
 
 /// The unit in which the samples of a run are counted.
 struct Units {
@@ -79,5 +89,15 @@ class DataSource {
   /// The next one of this rank, valid until the next call; nothing at the end.
   virtual std::optional<Batch> next_evaluation() = 0;
 };
+
+/// All kinds of data, each of which is one file (docs/adding_a_data_source.md). open_NAME_source() completes `config` from the
+/// data, one rank of each host first. Null if the run trains on another kind.
+#define HPCDL_DATA_SOURCES(ONE) ONE(image) ONE(text)
+
+#define HPCDL_OPEN(name)                                                                                      \
+  std::unique_ptr<DataSource> open_##name##_source(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, \
+                                                   const Console& console);
+HPCDL_DATA_SOURCES(HPCDL_OPEN)
+#undef HPCDL_OPEN
 
 }  // namespace hpcdl::train

@@ -1,7 +1,5 @@
 // Runs on images.
 
-#include "hpcdl/train/image_source.h"
-
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -9,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "hpcdl/data/images/image_loader.h"
 #include "hpcdl/infer/evaluate_images.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/testing/ranks.h"

@@ -9,9 +9,7 @@
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/train/facts.h"
-#include "hpcdl/train/image_source.h"
 #include "hpcdl/train/run_model.h"
-#include "hpcdl/train/text_source.h"
 
 namespace hpcdl::train {
 
@@ -19,9 +17,11 @@ namespace {
 
 std::unique_ptr<DataSource> open_source(RunConfig& config, const parallel::Mesh& mesh, Pool& pool,
                                         const Console& console) {
-  if (io::is_image_family(config.model.family))
-    return std::make_unique<ImageSource>(config, mesh, pool.threads(), console);
-  return std::make_unique<TextSource>(config, mesh, pool, console);
+#define HPCDL_OPEN(name) \
+  if (auto source = open_##name##_source(config, mesh, pool, console)) return source;
+  HPCDL_DATA_SOURCES(HPCDL_OPEN)
+#undef HPCDL_OPEN
+  fail("train", "there is no data for family {}", io::enum_name(config.model.family));
 }
 
 }  // namespace

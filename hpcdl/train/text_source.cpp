@@ -1,17 +1,22 @@
-#include "hpcdl/train/text_source.h"
+// Text: files of tokens, in windows of the model's context.
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/data/loader.h"
+#include "hpcdl/data/prepare.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/train/config.h"
+#include "hpcdl/train/data_source.h"
 #include "hpcdl/train/facts.h"
+#include "hpcdl/train/progress.h"
 #include "hpcdl/train/run_log.h"
 
 namespace hpcdl::train {
@@ -89,91 +94,113 @@ void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
   if (const auto begin = tokenizer.begin_of_text()) model.bos = *begin;
 }
 
+class TextSource final : public DataSource {
+ public:
+  /// Finds or makes token files and tokenizer, one rank of each host first, and completes config.model from them.
+  TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
+      : config_(config),
+        mesh_(mesh),
+        text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
+    fit_vocabulary(config_.model, text_.tokenizer);
+    models::resolve(config_.model);
+  }
+
+  Units units() const override { return {"tokens", "tokens_per_second", "tok/s", "tokens", config_.model.context}; }
+  std::string describe() const override {
+    return format_count(static_cast<double>(text_.train_tokens)) + " training tokens";
+  }
+
+  std::string describe_samples(std::span<const std::int64_t> samples) const override {
+    return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(samples, ", "),
+                       text_.train.string(), config_.model.context, config_.model.context);
+  }
+
+  std::vector<parallel::Fact> facts() const override {
+    return {{"data.tokenizer", fmt::format("a vocabulary of {} with checksum {:08x}", text_.tokenizer.vocab_size(),
+                                           io::crc32c(text_.tokenizer.to_json()))},
+            {"data.text",
+             fmt::format("{} training and {} validation tokens with checksums {:08x} and {:08x}", text_.train_tokens,
+                         text_.val_tokens, file_checksum(text_.train), file_checksum(text_.val))}};
+  }
+
+  std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.model.context; }
+  DataMemory memory(std::int64_t batch) const override {
+    const std::int64_t tokens = batch * config_.model.context;
+    return {.ahead = (data::LoaderOptions().prefetch + 1) * tokens * 2 * std::int64_t{sizeof(data::TokenId)},
+            .mapped = static_cast<std::int64_t>(fs::file_size(text_.train) + fs::file_size(text_.val))};
+  }
+
+  void check_resumes(const fs::path& folder) const override {
+    auto theirs = models::read_hf_config(folder);
+    const auto& ours = config_.model;
+    theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
+    if (theirs != ours)
+      fail_usage("resume",
+                 "{} holds another model than [model] describes: use another output folder, or set checkpoint.resume = "
+                 "\"none\"",
+                 folder.string());
+    if (fs::exists(folder / "tokenizer.json") &&
+        io::Tokenizer::load(folder / "tokenizer.json").to_json() != text_.tokenizer.to_json())
+      fail_usage("resume",
+                 "{} was trained with another tokenizer: keep data.tokenizer as it was, use another output folder, or "
+                 "set checkpoint.resume = \"none\"",
+                 folder.string());
+  }
+
+  void save_beside(const fs::path& folder) const override {
+    text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+  }
+
+  void open(const data::LoaderState& start, bool evaluates, const Stream&) override {
+    const auto train_files = std::vector<fs::path>{text_.train};
+    const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
+    const auto& t = config_.train;
+    loader_.emplace(data::open_token_files(train_files),
+                    data::LoaderOptions{.batch = t.batch,
+                                        .context = config_.model.context,
+                                        .seed = t.seed,
+                                        .vocab = vocab,
+                                        .rank = mesh_.dp().rank(),
+                                        .world = mesh_.dp().size()},
+                    start);
+    if (!evaluates || text_.val_tokens < 2) return;
+    const auto val_files = std::vector<fs::path>{text_.val};
+    eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(),
+                  mesh_.dp().size());
+  }
+
+  Batch next() override { return batch_of(loader_->next()); }
+  data::LoaderState position() const override { return loader_->state(); }
+  double waited_seconds() const override { return loader_->waited_seconds(); }
+  bool begin_evaluation() override {
+    if (eval_) eval_->rewind();
+    return eval_.has_value();
+  }
+
+  std::optional<Batch> next_evaluation() override {
+    const auto* batch = eval_->next();
+    return batch ? std::optional(batch_of(*batch)) : std::nullopt;
+  }
+
+ private:
+  Batch batch_of(const data::Batch& b) const {
+    const Spec ids{{config_.train.batch, config_.model.context}, DType::i32};
+    return {{{"tokens", View(b.tokens.data(), ids)}, {"targets", View(b.targets.data(), ids)}}, b.samples, b.valid};
+  }
+
+  RunConfig& config_;
+  const parallel::Mesh& mesh_;
+  data::PreparedText text_;
+  std::optional<data::Loader> loader_;
+  std::optional<data::EvalBatches> eval_;
+};
+
 }  // namespace
 
-TextSource::TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
-    : config_(config),
-      mesh_(mesh),
-      text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
-  fit_vocabulary(config_.model, text_.tokenizer);
-  models::resolve(config_.model);
-}
-
-std::string TextSource::describe() const {
-  return format_count(static_cast<double>(text_.train_tokens)) + " training tokens";
-}
-
-std::vector<parallel::Fact> TextSource::facts() const {
-  return {{"data.tokenizer", fmt::format("a vocabulary of {} with checksum {:08x}", text_.tokenizer.vocab_size(),
-                                         io::crc32c(text_.tokenizer.to_json()))},
-          {"data.text",
-           fmt::format("{} training and {} validation tokens with checksums {:08x} and {:08x}", text_.train_tokens,
-                       text_.val_tokens, file_checksum(text_.train), file_checksum(text_.val))}};
-}
-
-DataMemory TextSource::memory(std::int64_t batch) const {
-  const std::int64_t tokens = batch * config_.model.context;
-  return {.ahead = (data::LoaderOptions().prefetch + 1) * tokens * 2 * std::int64_t{sizeof(data::TokenId)},
-          .mapped = static_cast<std::int64_t>(fs::file_size(text_.train) + fs::file_size(text_.val))};
-}
-
-void TextSource::check_resumes(const fs::path& folder) const {
-  auto theirs = models::read_hf_config(folder);
-  const auto& ours = config_.model;
-  theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
-  if (theirs != ours)
-    fail_usage(
-        "resume",
-        "{} holds another model than [model] describes: use another output folder, or set checkpoint.resume = \"none\"",
-        folder.string());
-  if (fs::exists(folder / "tokenizer.json") &&
-      io::Tokenizer::load(folder / "tokenizer.json").to_json() != text_.tokenizer.to_json())
-    fail_usage("resume",
-               "{} was trained with another tokenizer: keep data.tokenizer as it was, use another output folder, or "
-               "set checkpoint.resume = \"none\"",
-               folder.string());
-}
-
-void TextSource::open(const data::LoaderState& start, bool evaluates, const Stream&) {
-  const auto train_files = std::vector<fs::path>{text_.train};
-  const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
-  const auto& t = config_.train;
-  loader_.emplace(data::open_token_files(train_files),
-                  data::LoaderOptions{.batch = t.batch,
-                                      .context = config_.model.context,
-                                      .seed = t.seed,
-                                      .vocab = vocab,
-                                      .rank = mesh_.dp().rank(),
-                                      .world = mesh_.dp().size()},
-                  start);
-  if (!evaluates || text_.val_tokens < 2) return;
-  const auto val_files = std::vector<fs::path>{text_.val};
-  eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(),
-                mesh_.dp().size());
-}
-
-Batch TextSource::batch_of(const data::Batch& b) const {
-  const Spec ids{{config_.train.batch, config_.model.context}, DType::i32};
-  return {{{"tokens", View(b.tokens.data(), ids)}, {"targets", View(b.targets.data(), ids)}}, b.samples, b.valid};
-}
-
-std::string TextSource::describe_samples(std::span<const std::int64_t> samples) const {
-  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(samples, ", "),
-                     text_.train.string(), config_.model.context, config_.model.context);
-}
-
-bool TextSource::begin_evaluation() {
-  if (eval_) eval_->rewind();
-  return eval_.has_value();
-}
-
-std::optional<Batch> TextSource::next_evaluation() {
-  const auto* batch = eval_->next();
-  return batch ? std::optional(batch_of(*batch)) : std::nullopt;
-}
-
-void TextSource::save_beside(const fs::path& folder) const {
-  text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+std::unique_ptr<DataSource> open_text_source(RunConfig& config, const parallel::Mesh& mesh, Pool& pool,
+                                             const Console& console) {
+  if (io::is_image_family(config.model.family)) return nullptr;
+  return std::make_unique<TextSource>(config, mesh, pool, console);
 }
 
 }  // namespace hpcdl::train

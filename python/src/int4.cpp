@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "hpcdl/core/convert.h"
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/int4_device.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
@@ -26,7 +27,7 @@ struct Int4Weight {
   std::array<OwnedTensor, 2> copies;  // scale and offset, if they were given as float32 or row by row
   int4::Weight w;
   Framework framework;
-  quant::Int4Error error;
+  nn::RoundingError error;
   nb::object errors;  // on a GPU: squared error and squared weights of every group, (N, K/G, 2)
   bool measured = false;
   bool frozen = false;
@@ -43,7 +44,7 @@ Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset, boo
 
 #if HPCDL_CUDA
 /// On the GPU of w. The errors stay there, too, until they are read.
-Int4Weight quantize_there(Call& call, const View& w, const quant::Int4Options& o) {
+Int4Weight quantize_there(Call& call, const View& w, const nn::CodecOptions& o) {
   const auto n = w[0], k = w[1];
   Result packed = call.out("packed", nb::none(), int4::packed_spec(n, k)),
          scale = call.out("scale", nb::none(), int4::scale_spec(n, k, o.group)),
@@ -60,10 +61,10 @@ Int4Weight quantize(nb::handle w, nb::handle group, nb::handle symmetric, nb::ha
   Call call("int4_quantize");
   const View v = call.in("w", w);
   require(v.rank() == 2, call.op(), "w must be (N, K), got {}", to_string(v.spec()));
-  const quant::Int4Options o{.group = integer(call.op(), "group", group),
-                             .symmetric = flag(call.op(), "symmetric", symmetric),
-                             .search = flag(call.op(), "search", search)};
-  quant::require_group(call.op(), v[1], o);
+  const nn::CodecOptions o{.group = integer(call.op(), "group", group),
+                           .symmetric = flag(call.op(), "symmetric", symmetric),
+                           .search = flag(call.op(), "search", search)};
+  quant::require_fit(quant::int4_codec, call.op(), v[1], o);
 #if HPCDL_CUDA
   if (v.device().is_cuda()) return quantize_there(call, v, o);
 #endif

@@ -432,6 +432,23 @@ TEST(choice, is_possible_everywhere) {
             }
 }
 
+TEST(choice, between_gpus_follows_what_was_measured) {
+  constexpr std::int64_t kib = 1024;
+  for (const auto& [ranks, most] :
+       {std::pair{2, 16384 * kib}, {3, 8192 * kib}, {4, 8192 * kib}, {5, 64 * kib}, {8, 64 * kib}}) {
+    algo::Situation s{.bytes = most, .ranks = ranks, .gpus = true};
+    EXPECT_EQ(algo::default_choice(s), Algorithm::shared) << ranks;
+    EXPECT_EQ(algo::possible(s, true), (std::vector{Algorithm::shared, Algorithm::native})) << ranks;
+    s.bytes = most + 1;
+    EXPECT_EQ(algo::default_choice(s), Algorithm::native) << ranks;
+    s.bytes = 4, s.shared = false;
+    EXPECT_EQ(algo::default_choice(s), Algorithm::native) << "without NVLink";
+    s.shared = true, s.what = Collective::all_gather;
+    EXPECT_EQ(algo::default_choice(s), Algorithm::native) << "our kernels only reduce";
+    EXPECT_EQ(algo::possible(s, true), std::vector{Algorithm::native}) << ranks;
+  }
+}
+
 /// Element i of each rank's tensor is its rank plus i.
 void exchange_integers(const Group& g, const Stream& s, std::int64_t n) {
   const auto mine = [&](int rank, std::int64_t count) {

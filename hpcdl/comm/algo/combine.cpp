@@ -1,4 +1,5 @@
 #include "hpcdl/comm/algo/combine_kernels.h"
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::comm::algo {
@@ -12,8 +13,8 @@ void run(const CombineArguments& a) {
 }  // namespace
 
 void check(const Reduction& r) {
-  const bool can = r.dtype != DType::none && r.dtype != DType::boolean && r.dtype < DType::f8_e4m3;
-  require(can, "comm", "expected f32, bf16, f16, f64 or integers to reduce, got {}", dtype_name(r.dtype));
+  require(is_number(r.dtype), "comm", "expected f32, bf16, f16, f64 or integers to reduce, got {}",
+          dtype_name(r.dtype));
   require(r.op != Reduce::avg || is_float(r.dtype), "comm",
           "expected floats to average, got {}: sum the integers, and divide the sum yourself", dtype_name(r.dtype));
 }

@@ -103,22 +103,21 @@ template <class T> void plain(const CombineArguments& a) {
   else plain<T, Sum>(a);
 }
 
+/// Nothing for types that are no numbers: check() refuses them.
+template <class T> void of_type(const CombineArguments& a) {
+  constexpr bool is_narrow_float = std::is_class_v<T> && std::is_convertible_v<T, float>;
+  if constexpr (std::is_same_v<T, float> || is_narrow_float) floats<T>(a);
+  else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) plain<T>(a);
+}
+
 }  // namespace
 
 template <class I> void combine_kernel(I, const CombineArguments& a) {
   switch (a.dtype) {
-    case DType::f32: return floats<float>(a);
-    case DType::bf16: return floats<bf16>(a);
-    case DType::f16: return floats<f16>(a);
-    case DType::f64: return plain<double>(a);
-    case DType::i64: return plain<std::int64_t>(a);
-    case DType::i32: return plain<std::int32_t>(a);
-    case DType::i16: return plain<std::int16_t>(a);
-    case DType::i8: return plain<std::int8_t>(a);
-    case DType::u64: return plain<std::uint64_t>(a);
-    case DType::u32: return plain<std::uint32_t>(a);
-    case DType::u16: return plain<std::uint16_t>(a);
-    case DType::u8: return plain<std::uint8_t>(a);
+#define HPCDL_CASE(dtype, name, array_name, type, floating) \
+  case DType::dtype: return of_type<type>(a);
+    HPCDL_DTYPES(HPCDL_CASE)
+#undef HPCDL_CASE
     default: return;
   }
 }

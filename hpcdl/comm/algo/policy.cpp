@@ -16,6 +16,19 @@ bool can_share(const Situation& s) {
 bool can_be_shared(const Situation& s) { return s.hosts == 1 && can_share(s); }
 bool can_be_hierarchical(const Situation& s) { return s.hosts > 1 && s.hosts < s.ranks && can_share(s); }
 
+/// The algorithms on GPUs: NCCL, and our own all-reduce between those of one host.
+bool is_for_gpus(Algorithm a, const Situation& s) {
+  return a == Algorithm::native || (a == Algorithm::shared && s.shared && s.what == Collective::all_reduce);
+}
+
+/// Up to how many bytes our all-reduce between GPUs is faster than NCCL. On four H200s with NCCL 2.28 (ring;
+/// bench/gpu/all_reduce_grid), microseconds of NCCL and of our kernels: 64 KB 13.9, 4.7; 256 KB 14.2, 8.2; 1 MB 20, 13.9;
+/// 8 MB 60, 52; 16 MB 97, 94. On two: 9.8, 3.5; 10.6, 4.6; 16.4, 10.3; 48, 35; 76, 63. With more than four nothing has
+/// been measured: there, only sizes at which our kernels are much faster.
+constexpr std::int64_t most_between_gpus(int ranks) {
+  return std::int64_t{1024} * (ranks > 4 ? 64 : ranks > 2 ? 8192 : 16384);
+}
+
 }  // namespace
 
 std::vector<Algorithm> algorithms_of(Collective what) {
@@ -30,6 +43,7 @@ std::vector<Algorithm> possible(const Situation& s, bool native) {
   auto list = algorithms_of(s.what);
   std::erase_if(list, [&](Algorithm a) {
     const AlgorithmRow& row = row_of(a);
+    if (s.gpus) return !is_for_gpus(a, s);
     if (reduces && s.ranks > row.most_ranks_to_reduce) return true;
     switch (row.needs) {
       case Needs::one_host: return !can_be_shared(s);
@@ -49,6 +63,10 @@ bool position_independent(Algorithm a, int ranks) {
 
 Algorithm default_choice(const Situation& s) {
   constexpr std::int64_t kShort = 16 << 10;
+  if (s.gpus) {
+    const bool faster = s.bytes <= most_between_gpus(s.ranks);
+    return faster && is_for_gpus(Algorithm::shared, s) ? Algorithm::shared : Algorithm::native;
+  }
   if (can_be_shared(s)) return Algorithm::shared;
   const bool is_short = s.bytes <= kShort, many = s.ranks > kMostTogether;
   // A ring of many ranks takes as many steps, each with a part of the tensor that is too small to be worth a step.

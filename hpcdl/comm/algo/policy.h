@@ -22,6 +22,7 @@ struct Situation {
   bool shared = true;   // ranks of one host have shared memory
   bool window = false;  // the tensors lie in it
   int on_host = 0;      // ranks of the host that has the most; 0: every host has the same number
+  bool gpus = false;    // tensors lie on GPUs; `shared` then: our kernels can do it, over NVLink between all pairs
 };
 
 /// All algorithms that have this collective, in the order of Algorithm.
@@ -34,7 +35,8 @@ std::vector<Algorithm> possible(const Situation& s, bool native);
 /// order.
 bool position_independent(Algorithm a, int ranks);
 
-/// The choice if nothing was measured. Never automatic. From runs of 2 ranks of one host and of 2 hosts of 2 ranks.
+/// The choice if nothing was measured. Never automatic. From runs of 2 ranks of one host and of 2 hosts of 2 ranks. On
+/// GPUs it is the only one, so that the bits of a run do not depend on timing.
 Algorithm default_choice(const Situation& s);
 
 /// The fastest algorithms on a machine; `hpcdl bench comm --save` writes them.

@@ -3,13 +3,13 @@
 // rope(h Wk^T + bk) and h Wv^T + bv join the caches. Inference only.
 //
 // x (B, T, C); gamma (C); the matrices (H*D, C), (Hkv*D, C), (Hkv*D, C), dense or INT4, with biases or not
-// (int4_linear/matrix.h); table (P, D) as of rope.h; caches (B, capacity, Hkv*D) as of kv_cache.h; q (B, T, H*D), of the
+// (ops/matrix.h); table (P, D) as of rope.h; caches (B, capacity, Hkv*D) as of kv_cache.h; q (B, T, H*D), of the
 // type of x. Token t is at `position + t`, with `position` from the step parameters. A GPU has one kernel for one row of
 // 16 bits; whatever else is computed as rms_norm, linear or int4_linear, rope and kv_cache do, with the same bits. All
 // that those store is rounded to the type of x in any case.
 
-#include "hpcdl/ops/int4_linear/matrix.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
+#include "hpcdl/ops/matrix.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/program/emit.h"

@@ -2,11 +2,11 @@
 // y = silu(h Wg^T + bg) * (h Wu^T + bu) with h = rms_norm(x): the first half of a gated MLP as one op for decoding,
 // where each launch costs more than its arithmetic. Inference only.
 //
-// x (..., K); gamma (K); both matrices (N, K), dense or INT4, with biases or not (int4_linear/matrix.h); y (..., N), of
+// x (..., K); gamma (K); both matrices (N, K), dense or INT4, with biases or not (ops/matrix.h); y (..., N), of
 // the type of x. A GPU has one kernel for one row of 16 bits; whatever else is computed as rms_norm, linear or
 // int4_linear, and swiglu do, with the same bits. h, gate and up are rounded to the type of x in any case.
 
-#include "hpcdl/ops/int4_linear/matrix.h"
+#include "hpcdl/ops/matrix.h"
 
 namespace hpcdl {
 

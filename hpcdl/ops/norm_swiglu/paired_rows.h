@@ -13,7 +13,7 @@
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/overlap.h"
 #include "hpcdl/cuda/reduce.h"
-#include "hpcdl/ops/int4_linear/matrix.h"
+#include "hpcdl/ops/matrix.h"
 
 namespace hpcdl::cuda {
 

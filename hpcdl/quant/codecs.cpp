@@ -1,0 +1,85 @@
+#include "hpcdl/quant/codecs.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::quant {
+namespace {
+
+constexpr std::string_view kPrefix = "hpcdl_";  // of codecs in config.json
+
+constexpr const nn::Codec* kCodecs[] = {
+#define HPCDL_ROW(name) &name##_codec,
+    HPCDL_CODECS(HPCDL_ROW)
+#undef HPCDL_ROW
+};
+
+/// "32, 64 or 128".
+std::string listed(std::span<const std::int64_t> numbers, std::string_view last) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 < numbers.size() ? ", " : fmt::format(" {} ", last), numbers[i]);
+  return text;
+}
+
+bool has_group(const nn::Codec& c, std::int64_t group) { return std::ranges::find(c.groups, group) != c.groups.end(); }
+
+}  // namespace
+
+std::span<const nn::Codec* const> codecs() { return kCodecs; }
+
+const nn::Codec* find_codec(std::string_view name) {
+  const auto found = std::ranges::find(kCodecs, name, &nn::Codec::name);
+  return found == std::end(kCodecs) ? nullptr : *found;
+}
+
+std::string misfit(const nn::Codec& c, std::int64_t in, const nn::CodecOptions& o) {
+  require(has_group(c, o.group), "quant", "group size must be {}, got {}", listed(c.groups, "or"), o.group);
+  if (in > 0 && in % o.group == 0) return {};
+  std::vector<std::int64_t> fit;
+  std::ranges::copy_if(c.groups, std::back_inserter(fit), [&](auto g) { return in > 0 && in % g == 0; });
+  return fmt::format("group size {} does not divide its K = {} inputs; {}", o.group, in,
+                     fit.empty() ? fmt::format("neither do {}: keep this tensor as it is (quantize --keep-odd)",
+                                               listed(c.groups, "and"))
+                                 : fmt::format("choose a group size that does: {}", fmt::join(fit, ", ")));
+}
+
+void require_fit(const nn::Codec& codec, std::string_view name, std::int64_t in, const nn::CodecOptions& options) {
+  const auto text = misfit(codec, in, options);
+  require(text.empty(), "quant", "{}: {}", name, text);
+}
+
+std::int64_t parameters_in(std::string_view name, const Spec& spec) {
+  for (const auto* c : kCodecs)
+    for (const auto& part : c->names)
+      if (!part.in_files.empty() && name.ends_with(part.in_files))
+        return &part == c->names.data() ? 8 * spec.bytes() / c->bits : 0;
+  return spec.size();
+}
+
+io::QuantConfig parse_config(const io::Json& json, const std::string& where) {
+  const io::JsonObject o(json, where);
+  const auto method = o.need<std::string>("quant_method");  // first: methods of others have other keys
+  const auto* codec = method.starts_with(kPrefix) ? find_codec(method.substr(kPrefix.size())) : nullptr;
+  if (!codec) {
+    std::string known;
+    for (const auto* c : kCodecs) known += fmt::format("{}{}{}", known.empty() ? "" : ", ", kPrefix, c->name);
+    fail("io", "{}: expected quant_method {}, found {}: start from the original", where, known, io::shown(method));
+  }
+  const auto bits = o.need<std::int64_t>("bits"), group = o.need<std::int64_t>("group_size");
+  require(bits == codec->bits, "io", "{}: expected {} bits, found {}", where, codec->bits, bits);
+  require(has_group(*codec, group), "io", "{}: group_size: expected {}, found {}", where, listed(codec->groups, "or"),
+          group);
+  return {codec, {.group = group, .symmetric = o.get_or("symmetric", true)}};
+}
+
+io::Json make_config(const io::QuantConfig& c) {
+  return {{"quant_method", fmt::format("{}{}", kPrefix, c.codec->name)},
+          {"bits", c.codec->bits},
+          {"group_size", c.options.group},
+          {"symmetric", c.options.symmetric}};
+}
+
+}  // namespace hpcdl::quant
