@@ -8,8 +8,6 @@ namespace hpcdl::lab {
 namespace {
 
 constexpr const char* kStyle = R"(
-:root{--ink:#1b2330;--soft:#5d6b80;--line:#dde3ec;--page:#f5f7fa;--card:#fff;--a:#1f6feb;--b:#d9822b;--good:#1a7f4b;--c:#8a63d2;--d:#c0392b}
-@media(prefers-color-scheme:dark){:root{--ink:#e6ebf2;--soft:#94a3b8;--line:#2b3648;--page:#0f1520;--card:#172030;--a:#5b9dff;--b:#f0a04b;--good:#4cc38a;--c:#a98be8;--d:#e5675a}}
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:980px;margin:0 auto;padding:40px 24px 64px}h1{font-size:30px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
 .sub{color:var(--soft);margin:0 0 28px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:22px 24px;min-width:0}.scroll{overflow-x:auto}.hint{display:none;color:var(--soft);font-size:12px;margin:0 0 6px}
@@ -87,7 +85,7 @@ std::string page_html(const Page& page) {
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>{0}</title>"
       "<style>{1}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{2}</p>\n",
-      escaped(page.title), kStyle, escaped(page.subtitle));
+      escaped(page.title), palette(":root") + kStyle, escaped(page.subtitle));
   if (!page.caveat.empty()) out += fmt::format("<p class=\"caveat\">{}</p>\n", escaped(page.caveat));
   if (!page.tiles.empty()) {
     out += "<div class=\"tiles\">";

@@ -28,6 +28,24 @@ struct Series {
   std::string name;
   std::vector<std::pair<double, double>> points;  // ascending x; points that are not finite are left out
   Form form = Form::line;
+  int colour = -1;  // of which series it has the colour; -1: its own
+  bool dashed = false;
+  std::string note = {};               // in a chart of sizes, below its name
+  std::vector<std::string> tips = {};  // what a pointer over each of its points shows; empty: the numbers
+};
+
+/// A named range of x.
+struct Band {
+  double from = 0, to = 0;
+  std::string name, note;
+  bool fades = false;  // to the right
+};
+
+/// Words at a point, in the colour of a series.
+struct Mark {
+  double x = 0, y = 0;
+  std::string words;
+  int colour = 0;
 };
 
 struct LineChart {
@@ -35,6 +53,12 @@ struct LineChart {
   std::vector<Series> series;
   bool from_zero = false;  // y starts at 0
   bool log_x = false;      // x in powers of two: each point has its own tick
+  /// x is in bytes: a large picture with logarithmic axes. The last series of each name has its name at its end.
+  bool sizes = false;
+  std::string title = {};
+  std::vector<std::string> subtitles = {};
+  std::vector<Band> bands = {};
+  std::vector<Mark> marks = {};
 };
 
 /// Horizontal bars, each of one or several consecutive parts.
@@ -47,6 +71,7 @@ struct BarChart {
   std::vector<std::string> parts = {};  // the names of the parts; empty: bars have one
   std::vector<Bar> bars = {};
   double mark = 0;  // a dashed line across all bars; 0: none
+  std::string title = {}, subtitle = {}, footer = {};
 };
 
 /// Texts next to each other, for example two answers to the same prompt.
@@ -76,5 +101,7 @@ std::string svg(const BarChart& chart);
 std::string page_html(const Page& page);
 /// Without charts: their numbers should also be in a table.
 std::string page_text(const Page& page);
+/// Aligned columns, indented by two spaces.
+std::string table_text(const Table& table);
 
 }  // namespace hpcdl::lab

@@ -27,7 +27,24 @@ std::string lines(const std::vector<Fact>& facts) {
   return out;
 }
 
-std::string lines(const Table& t) {
+std::string lines(const Table& t) { return table_text(t); }
+
+std::string lines(const LineChart&) { return ""; }
+std::string lines(const BarChart&) { return ""; }
+
+std::string lines(const std::vector<Pair>& pairs) {
+  std::string out;
+  for (const auto& p : pairs) {
+    const auto names = std::max(width(p.first_name), width(p.second_name));
+    out += fmt::format("{}{} | {}{}\n{} | {}{}\n", out.empty() ? "" : "\n", padded(p.first_name, names, false), p.lead,
+                       p.first, padded(p.second_name, names, false), p.lead, p.second);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string table_text(const Table& t) {
   std::vector<std::size_t> widths(t.columns.size());
   for (std::size_t i = 0; i < widths.size(); ++i) {
     widths[i] = width(t.columns[i]);
@@ -44,21 +61,6 @@ std::string lines(const Table& t) {
   for (const auto& r : t.rows) out += line(r);
   return out;
 }
-
-std::string lines(const LineChart&) { return ""; }
-std::string lines(const BarChart&) { return ""; }
-
-std::string lines(const std::vector<Pair>& pairs) {
-  std::string out;
-  for (const auto& p : pairs) {
-    const auto names = std::max(width(p.first_name), width(p.second_name));
-    out += fmt::format("{}{} | {}{}\n{} | {}{}\n", out.empty() ? "" : "\n", padded(p.first_name, names, false), p.lead,
-                       p.first, padded(p.second_name, names, false), p.lead, p.second);
-  }
-  return out;
-}
-
-}  // namespace
 
 std::string page_text(const Page& page) {
   std::string out = page.caveat.empty() ? "" : page.caveat + "\n";
