@@ -1,16 +1,16 @@
 #include "hpcdl/lab/comm/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <memory>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/comm/device_group.h"
+#include "hpcdl/core/clock.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/comm/gpu.h"
 #include "hpcdl/lab/comm/operands.h"
-#include "hpcdl/lab/comm/protocol.h"
+#include "hpcdl/lab/compare/protocol.h"
 #include "hpcdl/lab/remembered.h"
 #include "hpcdl/program/axis.h"
 
@@ -22,20 +22,27 @@ using comm::Group;
 
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+constexpr std::int64_t kMostShared = std::int64_t{16} << 20;  // bytes, of the kernels over peers' memory
+constexpr int kInGraph = 20;                                  // calls
 
+/// The sides of one case on this rank. All members are collective.
 class Sides {
  public:
   Sides(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
-      : g_(g.blocking()), s_(s), case_(c), sides_(sides), operands_(g, c, sides) {}
+      : on_gpu_(s.device().is_cuda()),
+        g_(on_gpu_ ? g : g.blocking()),
+        s_(s),
+        sides_(sides),
+        operands_(g, s, c, sides) {}
 
-  void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
+  /// Seconds per call of that many calls on this rank.
   double turn(std::size_t i, int calls) {
+    if (on_gpu_) return turn_of_graphs(i, calls);
     call(i);
-    g_.barrier(s_);
-    const double begin = now();
+    barrier();
+    const auto begin = Clock::now();
     for (int k = 0; k < calls; ++k) call(i);
-    return (now() - begin) / calls;
+    return seconds_since(begin) / calls;
   }
   std::int64_t wire_bytes(std::size_t i) {
     const auto before = g_.counters().wire_bytes;
@@ -45,6 +52,7 @@ class Sides {
   double error(std::size_t i) {
     operands_.fill(g_, sides_[i]);
     call(i);
+    if (on_gpu_) comm::synchronize(g_, s_);
     std::vector<double> most{operands_.error(g_, sides_[i])};
     slowest(most);
     operands_.clear();
@@ -52,16 +60,40 @@ class Sides {
   }
   /// The maximum over all ranks, element by element.
   void slowest(std::vector<double>& times) const {
-    g_.all_reduce(s_, Tensor(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64}),
-                  comm::Reduce::max, Algorithm::tree);
+    g_.blocking().all_reduce(host_, Tensor(times.data(), Spec{{std::ssize(times)}, DType::f64}), comm::Reduce::max,
+                             Algorithm::tree);
   }
 
  private:
+  void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
+  void barrier() { g_.blocking().barrier(host_); }
+
+  double turn_of_graphs(std::size_t i, int calls) {
+    if (in_graph_[i].first != std::min(calls, kInGraph)) capture(i, std::min(calls, kInGraph));
+    const auto& [size, graph] = in_graph_[i];
+    const int launches = (calls + size - 1) / size;
+    barrier();
+    const auto begin = Clock::now();
+    for (int k = 0; k < launches; ++k) graph.launch(s_);
+    comm::synchronize(g_, s_);
+    return seconds_since(begin) / (launches * size);
+  }
+  void capture(std::size_t i, int calls) {
+    call(i);  // loads what is loaded lazily
+    comm::synchronize(g_, s_);
+    Capture::begin(s_);
+    for (int k = 0; k < calls; ++k) call(i);
+    in_graph_[i] = {calls, Capture::end(s_)};
+  }
+
+  bool on_gpu_;
   Group g_;
   Stream s_;
-  const CommCase& case_;
+  Pool pool_{1};
+  Stream host_{pool_};
   const std::vector<CommSide>& sides_;
   CommOperands operands_;
+  std::map<std::size_t, std::pair<int, Capture>> in_graph_;
 };
 
 }  // namespace
@@ -83,9 +115,38 @@ double CommResult::busbw(const CommCase& c, int ranks) const {
 
 std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c,
                                          const std::vector<CommSide>& sides, const CommOptions& o) {
-  if (s.device().is_cuda()) return bench_on_gpus(g, s, c, sides, o);
   Sides run(g, s, c, sides);
-  return in_turns(run, sides, o);
+  const std::size_t n = sides.size();
+  std::vector<CommResult> results(n);
+  for (std::size_t i = 0; i < n; ++i) results[i].side = sides[i];
+  if (o.check)
+    for (std::size_t i = 0; i < n; ++i) results[i].max_error = run.error(i);
+  std::vector<double> first(n);
+  for (std::size_t i = 0; i < n; ++i) first[i] = run.turn(i, 1);
+  for (std::size_t i = 0; i < n; ++i) first[i] = std::min(first[i], run.turn(i, 3));
+  run.slowest(first);  // so that all ranks make the same decision
+  double round = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    results[i].calls = static_cast<int>(std::clamp(o.target / first[i], 1.0, 20000.0));
+    results[i].wire_bytes = run.wire_bytes(i);
+    round += (results[i].calls + 1) * first[i];
+  }
+  const int rounds = o.rounds ? o.rounds : static_cast<int>(std::clamp(o.seconds / round, 5.0, 101.0));
+  std::vector<std::vector<double>> times(n);
+  for (int r = 0; r < rounds; ++r)
+    for (const std::size_t i : compare::turn_order(r, n)) times[i].push_back(run.turn(i, results[i].calls));
+  for (auto& list : times) run.slowest(list);
+  const auto native =
+      std::find_if(sides.begin(), sides.end(), [](const CommSide& x) { return x.algorithm == Algorithm::native; });
+  for (std::size_t i = 0; i < n; ++i) {
+    results[i].rounds = rounds;
+    results[i].seconds = compare::spread(times[i]);
+    if (native == sides.end()) continue;
+    const auto& theirs = times[static_cast<std::size_t>(native - sides.begin())];
+    results[i].native_seconds = compare::median(theirs);
+    results[i].ratio = compare::ratios_spread(compare::paired_ratios(theirs, times[i]));
+  }
+  return results;
 }
 
 int hosts_of(const Group& g) {
@@ -96,7 +157,17 @@ int hosts_of(const Group& g) {
 
 bool has_native(const Group& g) { return g.transport() == "mpi"; }
 
-std::vector<CommSide> comm_sides(const Group& g, const CommCase& c, bool native) {
+std::vector<CommSide> comm_sides(const Group& g, const Stream& s, const CommCase& c, bool native) {
+  if (s.device().is_cuda()) {
+    std::vector<CommSide> list{{Algorithm::automatic, Memory::own}};
+    if (native) list.push_back({Algorithm::native, Memory::own});
+    const bool known =
+        c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || c.dtype == DType::i32;
+    g.connect(s.device());
+    if (c.what == Collective::all_reduce && known && c.bytes <= kMostShared && g.device_group()->writes_to_peers())
+      list.push_back({Algorithm::shared, Memory::own});
+    return list;
+  }
   const int hosts = hosts_of(g);
   std::vector<CommSide> list;
   for (const Algorithm a :
