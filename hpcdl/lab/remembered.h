@@ -22,6 +22,11 @@ nlohmann::ordered_json read_remembered();
 /// Written aside, synced, renamed. Throws Error when that fails.
 void write_remembered(const nlohmann::ordered_json& file);
 
+/// All but the networks.
+nlohmann::ordered_json to_json(const Roofs& roofs);
+/// Throws on what lacks a field, or where a rate is no positive, finite number.
+Roofs roofs_from(const nlohmann::ordered_json& j);
+
 /// The roofs in such a file; none when it lacks them or any of their fields.
 std::optional<Roofs> find_roofs(const nlohmann::ordered_json& file, const std::string& isa, int threads);
 void put_roofs(nlohmann::ordered_json& file, const std::string& isa, int threads, const Roofs& roofs);

@@ -13,10 +13,25 @@ struct Fact {
   std::string name, value;
 };
 
-/// The first column holds names, the others numbers. Rows may be shorter than the header.
+/// A bar in a table: a pale one, and the part of it that has the full colour, both in shares of the column.
+struct Meter {
+  double whole = 0, part = 0;
+  int colour = 0;  // of that series
+};
+
+/// Rows may be shorter than the header.
 struct Table {
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
+  std::string align = {};          // 'l' or 'r' for each column; empty: the first holds names, the others numbers
+  std::vector<Meter> meters = {};  // on a page, one for each row
+  std::size_t meters_before = 0;   // of this column
+  std::string meters_name = {};
+};
+
+/// Drawn elsewhere.
+struct Picture {
+  std::string svg;
 };
 
 struct Series {
@@ -81,7 +96,7 @@ struct Pair {
 
 struct Card {
   std::string title;
-  std::variant<std::vector<Fact>, Table, LineChart, BarChart, std::vector<Pair>> content;
+  std::variant<std::vector<Fact>, Table, LineChart, BarChart, Picture, std::vector<Pair>> content;
   std::string note = {};  // one sentence below it
   bool half = false;      // half as wide as the page
 };
@@ -92,6 +107,7 @@ struct Page {
   std::vector<Card> cards;
   std::string footer;
   std::string caveat = {};  // why its numbers must not be quoted; shown first
+  bool broad = false;       // for tables of many columns
 };
 
 /// A separate picture, or a part of a page; "" for a chart without points.

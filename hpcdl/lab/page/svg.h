@@ -17,6 +17,10 @@ double tick_step(double span, double count);
 /// "1.5 MiB": at most four digits.
 std::string size_text(double bytes);
 
+struct Table;
+/// Whether a column stands on the right.
+bool is_number(const Table& t, std::size_t column);
+
 /// The colours of all pages and pictures, light or dark as the viewer asks for, as variables of the selected elements.
 std::string palette(std::string_view selector);
 /// The colour of series number i.

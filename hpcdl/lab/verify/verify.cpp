@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/lab/remembered.h"
 #include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/isolate.h"
 #include "hpcdl/lab/verify/light_within.h"
@@ -166,37 +168,22 @@ Verdict conclude(const Running& r, const Subject& subject, const Options& o) {
   return v;
 }
 
-/// Roofs as plain memory, with the rates of L2 in the only cache.
-struct Rates {
+/// Roofs as text, from a child.
+struct RoofsText {
   std::uint64_t beat;
-  double f32, bf16, i8, read, copy, write, update, l2_bytes, l2_read, l2_copy, l2_update;
-  char error[400];
+  char json[4096], error[400];
 };
 
 }  // namespace
 
 Roofs gpu_roofs() {
-  const SharedMemory memory(sizeof(Rates));
-  auto& m = *memory.as<Rates>();
+  const SharedMemory memory(sizeof(RoofsText));
+  auto& m = *memory.as<RoofsText>();
   Child child(
       [&] {
         try {
           Pool pool(1);
-          const Roofs r = lab::roofs(Device::cuda(0), pool);
-          const auto& l2 = r.caches.at(0);
-          m = {m.beat,
-               r.f32,
-               r.bf16,
-               r.i8,
-               r.memory_read,
-               r.memory_copy,
-               r.memory_write,
-               r.memory_update,
-               l2.bytes,
-               l2.read,
-               l2.copy,
-               l2.update,
-               {}};
+          std::strncpy(m.json, to_json(lab::roofs(Device::cuda(0), pool)).dump().c_str(), sizeof m.json - 1);
         } catch (const std::exception& e) {
           std::strncpy(m.error, e.what(), sizeof m.error - 1);
         }
@@ -205,18 +192,7 @@ Roofs gpu_roofs() {
   child.wait();
   if (m.error[0]) throw Error(m.error);
   require(child.failure().empty(), "verify", "measuring the GPU {}", child.failure());
-  Roofs r{.f32 = m.f32,
-          .bf16 = m.bf16,
-          .i8 = m.i8,
-          .memory_read = m.read,
-          .memory_copy = m.copy,
-          .memory_write = m.write,
-          .memory_update = m.update,
-          .cache_read = m.l2_read,
-          .cache_bytes = m.l2_bytes,
-          .caches = {}};
-  r.caches.push_back({"L2", m.l2_bytes, m.l2_read, m.l2_copy, m.l2_update});
-  return r;
+  return roofs_from(nlohmann::ordered_json::parse(m.json));
 }
 
 int Verdict::cases() const {
