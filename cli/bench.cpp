@@ -19,9 +19,9 @@
 #include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/disturbance.h"
 #include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/lab/roofline/report.h"
-#include "hpcdl/lab/sweep.h"
+#include "hpcdl/lab/cases.h"
 
 namespace hpcdl::cli {
 

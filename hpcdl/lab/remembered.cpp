@@ -87,16 +87,20 @@ Json to_json(const Roofs& roofs) {
   return j;
 }
 
-std::filesystem::path probe_file() {
+std::filesystem::path cache_folder() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   const std::filesystem::path base =
       xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
+  return base / "hpcdl";
+}
+
+std::filesystem::path probe_file() {
   const auto m = this_machine();
   std::string cpu;
   for (const char c : m.cpu.empty() ? std::string("unknown") : m.cpu)
     cpu += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return base / "hpcdl" / fmt::format("{}-{}cpus-{}", cpu, m.cpus_online, m.isa_best) / "probe.json";
+  return cache_folder() / fmt::format("{}-{}cpus-{}", cpu, m.cpus_online, m.isa_best) / "probe.json";
 }
 
 Json read_remembered() {

@@ -12,6 +12,8 @@
 
 namespace hpcdl::lab {
 
+/// $XDG_CACHE_HOME/hpcdl, or ~/.cache/hpcdl.
+std::filesystem::path cache_folder();
 /// $XDG_CACHE_HOME/hpcdl/CPU/probe.json, or the same under ~/.cache. A home that several kinds of machine share has a
 /// folder for each.
 std::filesystem::path probe_file();
