@@ -25,8 +25,9 @@ namespace {
 constexpr std::int64_t kMostShared = std::int64_t{16} << 20;  // bytes, of the kernels over peers' memory
 constexpr int kInGraph = 20;                                  // calls
 
-/// The sides of one case on this rank. All members are collective.
-class Sides {
+/// The sides of one case on this rank, and the clock of all ranks: a call takes as long as on the slowest of them, and
+/// nothing else makes time pass, so that all ranks make the same decisions. All members are collective.
+class Sides : public compare::Environment {
  public:
   Sides(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
       : on_gpu_(s.device().is_cuda()),
@@ -35,15 +36,21 @@ class Sides {
         sides_(sides),
         operands_(g, s, c, sides) {}
 
-  /// Seconds per call of that many calls on this rank.
-  double turn(std::size_t i, int calls) {
-    if (on_gpu_) return turn_of_graphs(i, calls);
-    call(i);
-    barrier();
-    const auto begin = Clock::now();
-    for (int k = 0; k < calls; ++k) call(i);
-    return seconds_since(begin) / calls;
+  compare::Side side(std::size_t i) {
+    return {.name = sides_[i].name(), .call = [this, i] { call(i); }, .before = [this, i] { turn_ = i; }};
   }
+  double now() override { return time_; }
+  void synchronize() override {}
+  void flush() override {}
+  void sleep(double) override {}
+  std::string flush_method() const override { return ""; }
+  double time(const std::function<void()>& call, int calls) override {
+    std::vector<double> seconds{on_gpu_ ? in_graphs(call, calls) : directly(call, calls)};
+    slowest(seconds);
+    time_ += seconds[0];
+    return seconds[0];
+  }
+
   std::int64_t wire_bytes(std::size_t i) {
     const auto before = g_.counters().wire_bytes;
     call(i);
@@ -58,32 +65,38 @@ class Sides {
     operands_.clear();
     return most[0];
   }
-  /// The maximum over all ranks, element by element.
-  void slowest(std::vector<double>& times) const {
-    g_.blocking().all_reduce(host_, Tensor(times.data(), Spec{{std::ssize(times)}, DType::f64}), comm::Reduce::max,
-                             Algorithm::tree);
-  }
 
  private:
   void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
   void barrier() { g_.blocking().barrier(host_); }
+  /// The maximum over all ranks, element by element.
+  void slowest(std::vector<double>& values) const {
+    g_.blocking().all_reduce(host_, Tensor(values.data(), Spec{{std::ssize(values)}, DType::f64}), comm::Reduce::max,
+                             Algorithm::tree);
+  }
 
-  double turn_of_graphs(std::size_t i, int calls) {
-    if (in_graph_[i].first != std::min(calls, kInGraph)) capture(i, std::min(calls, kInGraph));
-    const auto& [size, graph] = in_graph_[i];
-    const int launches = (calls + size - 1) / size;
+  double directly(const std::function<void()>& call, int calls) {
     barrier();
     const auto begin = Clock::now();
-    for (int k = 0; k < launches; ++k) graph.launch(s_);
-    comm::synchronize(g_, s_);
-    return seconds_since(begin) / (launches * size);
+    for (int k = 0; k < calls; ++k) call();
+    return seconds_since(begin);
   }
-  void capture(std::size_t i, int calls) {
-    call(i);  // loads what is loaded lazily
+  double in_graphs(const std::function<void()>& call, int calls) {
+    const int size = std::min(calls, kInGraph), launches = (calls + size - 1) / size;
+    const auto [at, fresh] = graphs_.try_emplace({turn_, size});
+    if (fresh) at->second = captured(call, size);
+    barrier();
+    const auto begin = Clock::now();
+    for (int k = 0; k < launches; ++k) at->second.launch(s_);
+    comm::synchronize(g_, s_);
+    return seconds_since(begin) * calls / (launches * size);
+  }
+  Capture captured(const std::function<void()>& call, int calls) {
+    call();  // loads what is loaded lazily
     comm::synchronize(g_, s_);
     Capture::begin(s_);
-    for (int k = 0; k < calls; ++k) call(i);
-    in_graph_[i] = {calls, Capture::end(s_)};
+    for (int k = 0; k < calls; ++k) call();
+    return Capture::end(s_);
   }
 
   bool on_gpu_;
@@ -93,7 +106,9 @@ class Sides {
   Stream host_{pool_};
   const std::vector<CommSide>& sides_;
   CommOperands operands_;
-  std::map<std::size_t, std::pair<int, Capture>> in_graph_;
+  std::size_t turn_ = 0;
+  double time_ = 0;
+  std::map<std::pair<std::size_t, int>, Capture> graphs_;  // by side and calls
 };
 
 }  // namespace
@@ -115,36 +130,25 @@ double CommResult::busbw(const CommCase& c, int ranks) const {
 
 std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c,
                                          const std::vector<CommSide>& sides, const CommOptions& o) {
-  Sides run(g, s, c, sides);
-  const std::size_t n = sides.size();
-  std::vector<CommResult> results(n);
-  for (std::size_t i = 0; i < n; ++i) results[i].side = sides[i];
-  if (o.check)
-    for (std::size_t i = 0; i < n; ++i) results[i].max_error = run.error(i);
-  std::vector<double> first(n);
-  for (std::size_t i = 0; i < n; ++i) first[i] = run.turn(i, 1);
-  for (std::size_t i = 0; i < n; ++i) first[i] = std::min(first[i], run.turn(i, 3));
-  run.slowest(first);  // so that all ranks make the same decision
-  double round = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    results[i].calls = static_cast<int>(std::clamp(o.target / first[i], 1.0, 20000.0));
-    results[i].wire_bytes = run.wire_bytes(i);
-    round += (results[i].calls + 1) * first[i];
+  Sides clock(g, s, c, sides);
+  std::vector<CommResult> results(sides.size());
+  std::vector<compare::Side> list;
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    results[i].side = sides[i];
+    if (o.check) results[i].max_error = clock.error(i);
+    results[i].wire_bytes = clock.wire_bytes(i);
+    list.push_back(clock.side(i));
   }
-  const int rounds = o.rounds ? o.rounds : static_cast<int>(std::clamp(o.seconds / round, 5.0, 101.0));
-  std::vector<std::vector<double>> times(n);
-  for (int r = 0; r < rounds; ++r)
-    for (const std::size_t i : compare::turn_order(r, n)) times[i].push_back(run.turn(i, results[i].calls));
-  for (auto& list : times) run.slowest(list);
-  const auto native =
-      std::find_if(sides.begin(), sides.end(), [](const CommSide& x) { return x.algorithm == Algorithm::native; });
-  for (std::size_t i = 0; i < n; ++i) {
-    results[i].rounds = rounds;
-    results[i].seconds = compare::spread(times[i]);
-    if (native == sides.end()) continue;
-    const auto& theirs = times[static_cast<std::size_t>(native - sides.begin())];
-    results[i].native_seconds = compare::median(theirs);
-    results[i].ratio = compare::ratios_spread(compare::paired_ratios(theirs, times[i]));
+  const auto measured = compare::run(
+      list, clock,
+      {.rounds = o.rounds, .least = 5, .most = 101, .target = o.target, .limit = o.seconds, .patience = 1});
+  const CommSide native{Algorithm::native, Memory::own};
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    results[i].seconds = measured.sides[i].time();
+    results[i].calls = measured.sides[i].calls, results[i].rounds = measured.rounds();
+    if (!measured.has(native.name())) continue;
+    results[i].native_seconds = measured.side(native.name()).time().median;
+    results[i].ratio = measured.ratio(native.name(), sides[i].name());
   }
   return results;
 }

@@ -139,7 +139,7 @@ std::string bands(const LineChart& c, const Frame& f) {
       out += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" style=\"fill:{}\"/>\n", from,
                          f.top, to - from, f.ground() - f.top,
                          fmt::format(fmt::runtime(b.fades ? "url(#fade{})" : "var(--band{})"), shade));
-    if (to - from >= 30)
+    if (to - from >= 30 && !b.name.empty())
       out += svg_text((from + to) / 2, f.top + 20, "middle", b.name, "level") +
              svg_text((from + to) / 2, f.top + 36, "middle", b.note);
   }
