@@ -15,13 +15,13 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
+#include "hpcdl/lab/cases.h"
 #include "hpcdl/lab/compare/case_bench.h"
 #include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/disturbance.h"
 #include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/lab/roofline/report.h"
-#include "hpcdl/lab/sweep.h"
 
 namespace hpcdl::cli {
 

@@ -12,7 +12,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
-#include "hpcdl/lab/comm/gpu.h"
+#include "hpcdl/lab/comm/bench.h"
 #include "hpcdl/lab/comm/operands.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/roofline/report.h"
@@ -115,8 +115,7 @@ class CommBench {
 
   std::vector<lab::CommSide> sides_of(const lab::CommCase& c) const {
     const bool on_gpus = stream_.device().is_cuda(), native = (on_gpus || native_can(g_, c)) && !o_.alone;
-    auto sides = on_gpus ? lab::gpu_sides(g_, c, stream_) : lab::comm_sides(g_, c, native);
-    if (on_gpus && o_.alone) std::erase_if(sides, [](const auto& s) { return s.algorithm == Algorithm::native; });
+    const auto sides = lab::comm_sides(g_, stream_, c, native);
     if (o_.algorithm.empty()) return sides;
     const Algorithm a =
         parse_name<Algorithm>(o_.algorithm, std::size(comm::kAlgorithmNames), comm::algorithm_name, "algorithm");

@@ -9,8 +9,8 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/ddp/ddp.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/ranks/steps.h"
 #include "hpcdl/lab/roofline/report.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
@@ -21,7 +21,7 @@ namespace {
 
 struct BenchDdpOptions {
   io::ModelConfig model{.layers = 8, .heads = 6, .width = 384, .context = 256, .vocab = 1024};
-  lab::DdpOptions ddp;
+  lab::StepsOptions ddp;
   std::vector<double> buckets{1, 5, 10, 25, 50, 100};
   int ranks = 0;
   ThreadsOption threads;
@@ -37,8 +37,8 @@ void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
   const bool speaks = world.rank() == 0;
   if (speaks) check_writable(o.svg), check_writable(o.json.empty() ? "" : o.json[0]);
   Work progress(speaks ? console() : Console());
-  const auto report = lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp,
-                                     [&](const std::string& what) { progress.show("bench ddp", -1, {{what}}); });
+  const auto report = lab::bench_steps(world, pool, model, lab::ddp_variants(o.buckets), o.ddp,
+                                       [&](const std::string& what) { progress.show("bench ddp", -1, {{what}}); });
   if (!speaks) return;
   progress.end();
   auto json = lab::ddp_json(report);

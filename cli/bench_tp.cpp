@@ -10,8 +10,8 @@
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/ranks/steps.h"
 #include "hpcdl/lab/roofline/report.h"
-#include "hpcdl/lab/tensor/tensor.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 struct BenchTpOptions {
   io::ModelConfig model{.layers = 4, .heads = 8, .width = 512, .context = 256, .vocab = 4096};
-  lab::TensorOptions tensor;
+  lab::StepsOptions tensor;
   int ranks = 0;
   ThreadsOption threads;
   bool llama = false, bf16 = false;
@@ -37,7 +37,7 @@ void bench_rank(const BenchTpOptions& o, const comm::Group& world, Device device
   if (o.bf16) options.compute = DType::bf16;
   options.device = device;
   Pool pool(o.threads.count > 0 ? o.threads.count : parallel::threads_per_rank(world));
-  const auto report = lab::bench_tensor(world, pool, model, options);
+  const auto report = lab::bench_steps(world, pool, model, lab::tensor_variants(), options);
   if (world.rank() > 0) return;
   auto json = lab::tensor_json(report);
   const auto m = lab::this_machine();

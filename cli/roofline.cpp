@@ -13,7 +13,7 @@
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/disturbance.h"
-#include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/lab/roofline/picture.h"
 #include "hpcdl/lab/roofline/report.h"
 #include "hpcdl/train/run_table.h"

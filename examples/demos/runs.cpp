@@ -14,7 +14,7 @@
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/train/run_table.h"
 
 namespace hpcdl::demos {

@@ -53,6 +53,20 @@ std::vector<Case> find_cases(const std::vector<std::string>& names);
 /// The same ops at a shape of the caller's, "512x1000". Throws UsageError if the shape does not fit a named op.
 std::vector<Case> cases_at(const std::vector<std::string>& names, const std::string& shape);
 
+/// Random shapes from a seed: those of real models, their neighbours, and arbitrary ones, to find shapes at which a
+/// kernel is slow.
+struct SweepOptions {
+  int shapes = 0;             // of each op
+  std::uint64_t seed = 1;     // the same shapes for the same seed, independent of other ops
+  bool large = false;         // of a GPU
+  bool forward = false;       // leave out forward and backward together
+  DType dtype = DType::none;  // none: f32 or bf16, drawn as well
+};
+
+/// Cases of the named ops (none: all) whose dims can be drawn. Throws UsageError if an op is named
+/// whose dims cannot.
+std::vector<Case> swept_cases(const std::vector<std::string>& names, const SweepOptions& o);
+
 /// "softmax" of "softmax+causal".
 std::string base_op(const Case& c);
 /// "softmax 4096x1024 f32 fwd+bwd".

@@ -39,25 +39,6 @@ double rate(const Json& j) {
 /// Of a level too small, or too large, to be measured alone; of what a device does not have.
 double rate_or_none(const Json& j) { return j.get<double>() == 0 ? 0 : rate(j); }
 
-Roofs parse(const Json& j) {
-  Roofs r;
-  each(r, [&](const char* name, double& value) { value = rate(j.at(name)); });
-  each_optional(r, [&](const char* name, double& value) { value = rate_or_none(j.at(name)); });
-  for (const auto& c : j.at("caches"))
-    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy")),
-                        rate_or_none(c.at("update"))});
-  return r;
-}
-
-void write(Json& entry, const Roofs& roofs) {
-  const auto put = [&](const char* name, double value) { entry[name] = value; };
-  each(roofs, put), each_optional(roofs, put);
-  entry["caches"] = Json::array();
-  for (const auto& c : roofs.caches)
-    entry["caches"].push_back(
-        {{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
-}
-
 Json gpu_identity(const Gpu& g) { return {{"name", g.name}, {"uuid", g.uuid}, {"driver", g.driver}}; }
 
 /// The first of a list of objects that has all of these; null: none.
@@ -70,23 +51,56 @@ template <class J> J* entry_of(J& list, const Json& identity) {
   return nullptr;
 }
 
-bool is(const Json& entry, const std::string& isa, int threads) {
-  const auto has = [&](const char* key, const Json& value) { return entry.contains(key) && entry.at(key) == value; };
-  return entry.is_object() && has("isa", isa) && has("threads", threads);
+Json cpu_identity(const std::string& isa, int threads) { return {{"isa", isa}, {"threads", threads}}; }
+
+/// Adds `more` to the entry of this identity in a list of the file, in place of what it held.
+void put(Json& file, const char* list, const Json& identity_of, const Json& more) {
+  if (!file.contains("machine")) file["machine"] = identity(this_machine());
+  if (!file.contains("roofs")) file["roofs"] = Json::array();
+  if (!file.contains(list) || !file[list].is_array()) file[list] = Json::array();
+  Json entry = identity_of;
+  entry.update(more);
+  if (auto* old = entry_of(file[list], identity_of)) *old = std::move(entry);
+  else file[list].push_back(std::move(entry));
 }
 
 }  // namespace
 
-std::filesystem::path probe_file() {
+Roofs roofs_from(const Json& j) {
+  Roofs r;
+  each(r, [&](const char* name, double& value) { value = rate(j.at(name)); });
+  each_optional(r, [&](const char* name, double& value) { value = rate_or_none(j.at(name)); });
+  for (const auto& c : j.at("caches"))
+    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy")),
+                        rate_or_none(c.at("update"))});
+  return r;
+}
+
+Json to_json(const Roofs& roofs) {
+  Json j;
+  const auto put = [&](const char* name, double value) { j[name] = value; };
+  each(roofs, put), each_optional(roofs, put);
+  j["caches"] = Json::array();
+  for (const auto& c : roofs.caches)
+    j["caches"].push_back(
+        {{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
+  return j;
+}
+
+std::filesystem::path cache_folder() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   const std::filesystem::path base =
       xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
+  return base / "hpcdl";
+}
+
+std::filesystem::path probe_file() {
   const auto m = this_machine();
   std::string cpu;
   for (const char c : m.cpu.empty() ? std::string("unknown") : m.cpu)
     cpu += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return base / "hpcdl" / fmt::format("{}-{}cpus-{}", cpu, m.cpus_online, m.isa_best) / "probe.json";
+  return cache_folder() / fmt::format("{}-{}cpus-{}", cpu, m.cpus_online, m.isa_best) / "probe.json";
 }
 
 Json read_remembered() {
@@ -111,38 +125,25 @@ void write_remembered(const Json& file) {
 }
 
 std::optional<Roofs> find_roofs(const Json& file, const std::string& isa, int threads) try {
-  for (const auto& entry : file.at("roofs"))
-    if (is(entry, isa, threads)) return with_parts(parse(entry), isa);
-  return std::nullopt;
+  const auto* entry = entry_of(file.at("roofs"), cpu_identity(isa, threads));
+  return entry ? std::optional(with_parts(roofs_from(*entry), isa)) : std::nullopt;
 } catch (const std::exception&) {
   return std::nullopt;
 }
 
 void put_roofs(Json& file, const std::string& isa, int threads, const Roofs& roofs) {
-  Json entry{{"isa", isa}, {"threads", threads}};
-  write(entry, roofs);
-  if (!file.contains("machine")) file["machine"] = identity(this_machine());
-  if (!file.contains("roofs")) file["roofs"] = Json::array();
-  for (auto& old : file["roofs"])
-    if (is(old, isa, threads)) return void(old = std::move(entry));
-  file["roofs"].push_back(std::move(entry));
+  put(file, "roofs", cpu_identity(isa, threads), to_json(roofs));
 }
 
 std::optional<Roofs> find_gpu_roofs(const Json& file, const Gpu& gpu) try {
   const auto* entry = entry_of(file.at("gpu_roofs"), gpu_identity(gpu));
-  return entry ? std::optional(parse(*entry)) : std::nullopt;
+  return entry ? std::optional(roofs_from(*entry)) : std::nullopt;
 } catch (const std::exception&) {
   return std::nullopt;
 }
 
 void put_gpu_roofs(Json& file, const Gpu& gpu, const Roofs& roofs) {
-  Json entry = gpu_identity(gpu);
-  write(entry, roofs);
-  if (!file.contains("machine")) file["machine"] = identity(this_machine());
-  if (!file.contains("roofs")) file["roofs"] = Json::array();
-  if (!file.contains("gpu_roofs") || !file["gpu_roofs"].is_array()) file["gpu_roofs"] = Json::array();
-  if (auto* old = entry_of(file["gpu_roofs"], gpu_identity(gpu))) *old = std::move(entry);
-  else file["gpu_roofs"].push_back(std::move(entry));
+  put(file, "gpu_roofs", gpu_identity(gpu), to_json(roofs));
 }
 
 void keep_gpu_roofs(Json& file, const Json& entry) try {
@@ -150,7 +151,7 @@ void keep_gpu_roofs(Json& file, const Json& entry) try {
   gpu.name = entry.at("name").get<std::string>(), gpu.uuid = entry.at("uuid").get<std::string>(),
   gpu.driver = entry.at("driver").get<std::string>();
   const auto now = find_gpu_roofs(file, gpu);
-  put_gpu_roofs(file, gpu, now ? best_of(*now, parse(entry)) : parse(entry));
+  put_gpu_roofs(file, gpu, now ? best_of(*now, roofs_from(entry)) : roofs_from(entry));
 } catch (const std::exception&) {
   // damaged: it counts as none
 }
@@ -173,14 +174,8 @@ void put_network(Json& file, const NetworkRoof& network) {
   for (const auto& n : find_networks(file, network.device))
     if (n.ranks == best.ranks && n.hosts == best.hosts)
       best.bandwidth = std::max(best.bandwidth, n.bandwidth), best.latency = std::min(best.latency, n.latency);
-  const Json identity_of{{"device", best.device}, {"ranks", best.ranks}, {"hosts", best.hosts}};
-  Json entry = identity_of;
-  entry["bandwidth"] = best.bandwidth, entry["latency_seconds"] = best.latency;
-  if (!file.contains("machine")) file["machine"] = identity(this_machine());
-  if (!file.contains("roofs")) file["roofs"] = Json::array();
-  if (!file.contains("networks") || !file["networks"].is_array()) file["networks"] = Json::array();
-  if (auto* old = entry_of(file["networks"], identity_of)) *old = std::move(entry);
-  else file["networks"].push_back(std::move(entry));
+  put(file, "networks", {{"device", best.device}, {"ranks", best.ranks}, {"hosts", best.hosts}},
+      {{"bandwidth", best.bandwidth}, {"latency_seconds", best.latency}});
 }
 
 Roofs best_of(const Roofs& a, const Roofs& b) {

@@ -12,6 +12,8 @@
 
 namespace hpcdl::lab {
 
+/// $XDG_CACHE_HOME/hpcdl, or ~/.cache/hpcdl.
+std::filesystem::path cache_folder();
 /// $XDG_CACHE_HOME/hpcdl/CPU/probe.json, or the same under ~/.cache. A home that several kinds of machine share has a
 /// folder for each.
 std::filesystem::path probe_file();
@@ -21,6 +23,11 @@ std::filesystem::path probe_file();
 nlohmann::ordered_json read_remembered();
 /// Written aside, synced, renamed. Throws Error when that fails.
 void write_remembered(const nlohmann::ordered_json& file);
+
+/// All but the networks.
+nlohmann::ordered_json to_json(const Roofs& roofs);
+/// Throws on what lacks a field, or where a rate is no positive, finite number.
+Roofs roofs_from(const nlohmann::ordered_json& j);
 
 /// The roofs in such a file; none when it lacks them or any of their fields.
 std::optional<Roofs> find_roofs(const nlohmann::ordered_json& file, const std::string& isa, int threads);

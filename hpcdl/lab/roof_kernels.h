@@ -19,7 +19,20 @@ template <class Isa> double spin_tiles(Isa, bool bytes, std::int64_t rounds);
 
 /// Ways through memory. "Streaming" stores go past the cache where the set can; without them a store first reads the
 /// line.
-enum class Sweep : std::uint8_t { read, copy, copy_streaming, triad, triad_streaming };
+enum class Sweep : std::uint8_t {
+  read,
+  copy,
+  copy_streaming,
+  triad,
+  triad_streaming,
+  // Within y alone. A roof is the best of all ways: what a kernel may do, its roof must have done.
+  read_streams,  // several at once, so that more lines are on their way
+  copy_streams,  // streaming
+  triad_streams,
+  write_streams,
+  write_set,  // memset
+  update      // reads and writes of the same place
+};
 
 /// `repeats` sweeps over n floats of working set: read x[n]; y = x over halves of n; y = x + 0.5 z over thirds of n.
 /// Returns the bytes the program names (a copy reads and writes each element). n: a multiple of 384, x, y, z: 64-byte

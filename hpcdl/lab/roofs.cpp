@@ -4,12 +4,9 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/probe/bound.h"
-#include "hpcdl/lab/probe/gpu.h"
-#include "hpcdl/lab/probe/overheads.h"
-#include "hpcdl/lab/probe/peaks.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/lab/probe/sweeps.h"
 #include "hpcdl/lab/remembered.h"
-#include "hpcdl/lab/roofline/mixes.h"
 
 namespace hpcdl::lab {
 
@@ -43,19 +40,19 @@ Roofs measure_roofs(Pool& pool) {
     if (b.sweep == cpu::Sweep::read || b.sweep == cpu::Sweep::copy ||
         (b.sweep == cpu::Sweep::copy_streaming && b.level == "memory"))
       p.bandwidth.push_back(std::move(b));
+  list_mixes(p.machine, threads, p.mixes);
   list_peaks(simd::active_isa(), {"f32", "bf16", "i8"}, threads, p.peaks);
   const Bound bound({&pool});
   SweepMemory memory(pool, threads * bytes_beyond(p.machine, threads));
   Rounds rounds;
   constexpr double kSample = 1e-3;
   add_sweeps(rounds, p.bandwidth, {&pool}, memory, kSample, true);
+  add_sweeps(rounds, p.mixes, {&pool}, memory, kSample, true);
   add_peaks(rounds, p.peaks, {&pool}, kSample);
   Pool one(1);
   add_replay(rounds, one, p.replay_empty, p.replay_small, kSample);
   rounds.run(8, 8, 0);
-  auto measured = roofs_of(p, p.machine.isa, threads);
-  roofline::add_mixes(measured, pool, memory.floats());
-  return measured;
+  return roofs_of(p, p.machine.isa, threads);
 }
 
 Roofs roofs(Pool& pool, Remember remember) {

@@ -192,6 +192,65 @@ double write(Isa, float* y, std::int64_t n, std::int64_t repeats, double moved, 
   return moved * static_cast<double>(n * repeats);
 }
 
+/// f(i) for i = 0, N, 2N .. n: two vectors at a time.
+template <class V, class F> void each(std::int64_t n, F&& f) {
+  for (std::int64_t i = 0; i + 2 * V::N <= n; i += 2 * V::N) f(i), f(i + V::N);
+}
+
+template <class V> void read_streams(const float* x, std::int64_t quarter) {
+  V a(0.0f), b(0.0f), c(0.0f), d(0.0f);
+  each<V>(quarter, [&](std::int64_t i) {
+    a = a + V::load(x + i), b = b + V::load(x + quarter + i);
+    c = c + V::load(x + 2 * quarter + i), d = d + V::load(x + 3 * quarter + i);
+  });
+  const V sum = a + b + c + d;
+  __asm__ volatile("" : : "m"(sum));
+}
+
+template <class Isa> double sweep_within(Isa, Sweep way, float* y, std::int64_t n, std::int64_t repeats) {
+  using V = simd::Vec<Isa>;
+  const std::int64_t quarter = n / 4 / 1024 * 1024, third = n / 3 / 1024 * 1024, whole = n / 1024 * 1024;
+  const V a(1.0f);
+  double floats = 0;
+  for (std::int64_t r = 0; r < repeats; ++r) {
+    switch (way) {
+      case Sweep::read_streams:
+        read_streams<V>(y, quarter);
+        floats += 4.0 * static_cast<double>(quarter);
+        break;
+      case Sweep::copy_streams:
+        each<V>(quarter, [&](std::int64_t i) {
+          V::load(y + 2 * quarter + i).stream(y + i);
+          V::load(y + 3 * quarter + i).stream(y + quarter + i);
+        });
+        floats += 4.0 * static_cast<double>(quarter);
+        break;
+      case Sweep::triad_streams:
+        each<V>(third, [&](std::int64_t i) { (V::load(y + third + i) + V::load(y + 2 * third + i)).stream(y + i); });
+        floats += 3.0 * static_cast<double>(third);
+        break;
+      case Sweep::write_streams:
+        each<V>(whole, [&](std::int64_t i) { a.stream(y + i); });
+        floats += static_cast<double>(whole);
+        break;
+      case Sweep::write_set:
+        __builtin_memset(y, 0, static_cast<std::size_t>(whole) * 4);
+        floats += static_cast<double>(whole);
+        break;
+      case Sweep::update:
+        each<V>(whole, [&](std::int64_t i) { (V::load(y + i) * a).store(y + i); });
+        floats += 2.0 * static_cast<double>(whole);
+        break;
+      default: break;
+    }
+    __asm__ volatile("" : : "r"(y) : "memory");
+  }
+#if defined(__SSE2__)
+  __asm__ volatile("sfence" ::: "memory");
+#endif
+  return 4.0 * floats;
+}
+
 }  // namespace
 
 template <class Isa>
@@ -205,8 +264,8 @@ double sweep(Isa isa, Sweep kind, float* y, const float* x, const float* z, std:
     case Sweep::copy_streaming: return write<Isa, true>(isa, y, n / 2, repeats, 8, same);
     case Sweep::triad: return write<Isa, false>(isa, y, n / 3, repeats, 12, scaled);
     case Sweep::triad_streaming: return write<Isa, true>(isa, y, n / 3, repeats, 12, scaled);
+    default: return sweep_within(isa, kind, y, n, repeats);
   }
-  return 0;
 }
 
 using simd::Isa;

@@ -1,4 +1,4 @@
-#include "hpcdl/lab/sweep.h"
+#include "hpcdl/lab/cases.h"
 
 #include <algorithm>
 #include <span>

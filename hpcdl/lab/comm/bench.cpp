@@ -1,16 +1,16 @@
 #include "hpcdl/lab/comm/bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <memory>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/comm/device_group.h"
+#include "hpcdl/core/clock.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/comm/gpu.h"
 #include "hpcdl/lab/comm/operands.h"
-#include "hpcdl/lab/comm/protocol.h"
+#include "hpcdl/lab/compare/protocol.h"
 #include "hpcdl/lab/remembered.h"
 #include "hpcdl/program/axis.h"
 
@@ -22,21 +22,35 @@ using comm::Group;
 
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+constexpr std::int64_t kMostShared = std::int64_t{16} << 20;  // bytes, of the kernels over peers' memory
+constexpr int kInGraph = 20;                                  // calls
 
-class Sides {
+/// The sides of one case on this rank, and the clock of all ranks: a call takes as long as on the slowest of them, and
+/// nothing else makes time pass, so that all ranks make the same decisions. All members are collective.
+class Sides : public compare::Environment {
  public:
   Sides(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
-      : g_(g.blocking()), s_(s), case_(c), sides_(sides), operands_(g, c, sides) {}
+      : on_gpu_(s.device().is_cuda()),
+        g_(on_gpu_ ? g : g.blocking()),
+        s_(s),
+        sides_(sides),
+        operands_(g, s, c, sides) {}
 
-  void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
-  double turn(std::size_t i, int calls) {
-    call(i);
-    g_.barrier(s_);
-    const double begin = now();
-    for (int k = 0; k < calls; ++k) call(i);
-    return (now() - begin) / calls;
+  compare::Side side(std::size_t i) {
+    return {.name = sides_[i].name(), .call = [this, i] { call(i); }, .before = [this, i] { turn_ = i; }};
   }
+  double now() override { return time_; }
+  void synchronize() override {}
+  void flush() override {}
+  void sleep(double) override {}
+  std::string flush_method() const override { return ""; }
+  double time(const std::function<void()>& call, int calls) override {
+    std::vector<double> seconds{on_gpu_ ? in_graphs(call, calls) : directly(call, calls)};
+    slowest(seconds);
+    time_ += seconds[0];
+    return seconds[0];
+  }
+
   std::int64_t wire_bytes(std::size_t i) {
     const auto before = g_.counters().wire_bytes;
     call(i);
@@ -45,23 +59,56 @@ class Sides {
   double error(std::size_t i) {
     operands_.fill(g_, sides_[i]);
     call(i);
+    if (on_gpu_) comm::synchronize(g_, s_);
     std::vector<double> most{operands_.error(g_, sides_[i])};
     slowest(most);
     operands_.clear();
     return most[0];
   }
-  /// The maximum over all ranks, element by element.
-  void slowest(std::vector<double>& times) const {
-    g_.all_reduce(s_, Tensor(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64}),
-                  comm::Reduce::max, Algorithm::tree);
-  }
 
  private:
+  void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
+  void barrier() { g_.blocking().barrier(host_); }
+  /// The maximum over all ranks, element by element.
+  void slowest(std::vector<double>& values) const {
+    g_.blocking().all_reduce(host_, Tensor(values.data(), Spec{{std::ssize(values)}, DType::f64}), comm::Reduce::max,
+                             Algorithm::tree);
+  }
+
+  double directly(const std::function<void()>& call, int calls) {
+    barrier();
+    const auto begin = Clock::now();
+    for (int k = 0; k < calls; ++k) call();
+    return seconds_since(begin);
+  }
+  double in_graphs(const std::function<void()>& call, int calls) {
+    const int size = std::min(calls, kInGraph), launches = (calls + size - 1) / size;
+    const auto [at, fresh] = graphs_.try_emplace({turn_, size});
+    if (fresh) at->second = captured(call, size);
+    barrier();
+    const auto begin = Clock::now();
+    for (int k = 0; k < launches; ++k) at->second.launch(s_);
+    comm::synchronize(g_, s_);
+    return seconds_since(begin) * calls / (launches * size);
+  }
+  Capture captured(const std::function<void()>& call, int calls) {
+    call();  // loads what is loaded lazily
+    comm::synchronize(g_, s_);
+    Capture::begin(s_);
+    for (int k = 0; k < calls; ++k) call();
+    return Capture::end(s_);
+  }
+
+  bool on_gpu_;
   Group g_;
   Stream s_;
-  const CommCase& case_;
+  Pool pool_{1};
+  Stream host_{pool_};
   const std::vector<CommSide>& sides_;
   CommOperands operands_;
+  std::size_t turn_ = 0;
+  double time_ = 0;
+  std::map<std::pair<std::size_t, int>, Capture> graphs_;  // by side and calls
 };
 
 }  // namespace
@@ -83,9 +130,27 @@ double CommResult::busbw(const CommCase& c, int ranks) const {
 
 std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c,
                                          const std::vector<CommSide>& sides, const CommOptions& o) {
-  if (s.device().is_cuda()) return bench_on_gpus(g, s, c, sides, o);
-  Sides run(g, s, c, sides);
-  return in_turns(run, sides, o);
+  Sides clock(g, s, c, sides);
+  std::vector<CommResult> results(sides.size());
+  std::vector<compare::Side> list;
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    results[i].side = sides[i];
+    if (o.check) results[i].max_error = clock.error(i);
+    results[i].wire_bytes = clock.wire_bytes(i);
+    list.push_back(clock.side(i));
+  }
+  const auto measured = compare::run(
+      list, clock,
+      {.rounds = o.rounds, .least = 5, .most = 101, .target = o.target, .limit = o.seconds, .patience = 1});
+  const CommSide native{Algorithm::native, Memory::own};
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    results[i].seconds = measured.sides[i].time();
+    results[i].calls = measured.sides[i].calls, results[i].rounds = measured.rounds();
+    if (!measured.has(native.name())) continue;
+    results[i].native_seconds = measured.side(native.name()).time().median;
+    results[i].ratio = measured.ratio(native.name(), sides[i].name());
+  }
+  return results;
 }
 
 int hosts_of(const Group& g) {
@@ -96,7 +161,17 @@ int hosts_of(const Group& g) {
 
 bool has_native(const Group& g) { return g.transport() == "mpi"; }
 
-std::vector<CommSide> comm_sides(const Group& g, const CommCase& c, bool native) {
+std::vector<CommSide> comm_sides(const Group& g, const Stream& s, const CommCase& c, bool native) {
+  if (s.device().is_cuda()) {
+    std::vector<CommSide> list{{Algorithm::automatic, Memory::own}};
+    if (native) list.push_back({Algorithm::native, Memory::own});
+    const bool known =
+        c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || c.dtype == DType::i32;
+    g.connect(s.device());
+    if (c.what == Collective::all_reduce && known && c.bytes <= kMostShared && g.device_group()->writes_to_peers())
+      list.push_back({Algorithm::shared, Memory::own});
+    return list;
+  }
   const int hosts = hosts_of(g);
   std::vector<CommSide> list;
   for (const Algorithm a :

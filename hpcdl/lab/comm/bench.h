@@ -41,7 +41,7 @@ std::int64_t part_elements(const CommCase& c, int ranks);
 struct CommOptions {
   double seconds = 1;     // for a whole case, of all sides
   double target = 0.004;  // of one side's turn in a round
-  int rounds = 0;         // 0: as many as fit into the time
+  int rounds = 0;         // 0: until ratios are narrow, or the time is over
   bool check = false;
 };
 
@@ -60,13 +60,15 @@ struct CommResult {
   double busbw(const CommCase& c, int ranks) const;
 };
 
-/// Collective: all ranks call it with the same arguments, and get the same times. Sides take turns in each round, in an
-/// order that the next round reverses; an untimed call comes before each turn.
+/// Collective: all ranks call it with the same arguments, and get the same times, by the protocol of every bench
+/// (compare/protocol.h). Between GPUs (`s` is a stream of this rank's), calls are timed as graphs of several: the time
+/// of launching from the host is excluded for all sides.
 std::vector<CommResult> bench_collective(const comm::Group& g, const Stream& s, const CommCase& c,
                                          const std::vector<CommSide>& sides, const CommOptions& options);
 
-/// The sides that can run: only `algorithm`, or all of them. Window sides if the ranks share memory.
-std::vector<CommSide> comm_sides(const comm::Group& g, const CommCase& c, bool native);
+/// The sides that can run, with window sides if the ranks share memory. Between GPUs: auto and native (NCCL), and for
+/// all_reduce the kernels that write into peers' memory, if they can.
+std::vector<CommSide> comm_sides(const comm::Group& g, const Stream& s, const CommCase& c, bool native);
 /// Whether the transport has a native library.
 bool has_native(const comm::Group& g);
 int hosts_of(const comm::Group& g);

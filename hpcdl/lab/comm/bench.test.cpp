@@ -21,7 +21,7 @@ TEST(bench_comm, every_collective_is_right_and_timed) {
            {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all})
         for (const DType d : {DType::f32, DType::bf16, DType::i32}) {
           const CommCase c{what, 5000, d};
-          const auto sides = comm_sides(g, c, false);
+          const auto sides = comm_sides(g, s, c, false);
           const auto results =
               bench_collective(g, s, c, sides, {.seconds = 0.001, .target = 1e-5, .rounds = 3, .check = true});
           ASSERT_EQ(results.size(), sides.size());
@@ -44,7 +44,7 @@ TEST(bench_comm, a_wrong_result_is_seen) {
     const Stream s(pool);
     const CommSide side{comm::Algorithm::ring, Memory::own};
     const CommCase c{Collective::all_reduce, 400, DType::f32};
-    CommOperands operands(g, c, {side});
+    CommOperands operands(g, s, c, {side});
     operands.fill(g, side);
     EXPECT_GT(operands.error(g, side), 0.1) << "nothing has been summed yet";
     operands.call(g.blocking(), s, side);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "hpcdl/core/element.h"
@@ -42,35 +43,54 @@ std::string comm_dtype_name(DType d) {
   return (name[0] == 'F' ? "fp" : name[0] == 'I' ? "int" : "uint") + name.substr(1);
 }
 
-CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<CommSide>& sides)
-    : case_(c), local_(g.local_rank()) {
-  const std::int64_t width = dtype_bytes(c.dtype);
-  const bool one = c.what == Collective::all_reduce;
-  part_ = part_elements(c, g.size());
+CommOperands::CommOperands(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
+    : case_(c), s_(s), part_(part_elements(c, g.size())), local_(g.local_rank()) {
+  if (s.device().is_cuda() && (c.dtype == DType::i16 || c.dtype == DType::u16))
+    fail_usage("bench", "NCCL has no {}: use integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
   const std::int64_t whole = part_ * parts(c, g.size());
-  in_count_ = c.what == Collective::all_gather ? part_ : whole;
-  out_count_ = c.what == Collective::reduce_scatter ? part_ : whole;
-  in_.reset(static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(in_count_ * width))));
-  if (!one) out_.reset(static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(out_count_ * width))));
-  require(in_ && (one || out_), "bench", "not enough memory for tensors of {} bytes: choose a smaller size", c.bytes);
-  if (std::any_of(sides.begin(), sides.end(), [](const CommSide& s) { return s.memory == Memory::window; })) {
-    window_ = g.share(in_count_ * width);
+  in_ = allocate(c.what == Collective::all_gather ? part_ : whole);
+  if (c.what != Collective::all_reduce) out_ = allocate(c.what == Collective::reduce_scatter ? part_ : whole);
+  if (std::any_of(sides.begin(), sides.end(), [](const CommSide& side) { return side.memory == Memory::window; })) {
+    window_ = g.share(in_.bytes());
     require(window_ != nullptr, "bench", "these ranks share no memory: leave out --memory window");
   }
   clear();
+  if (s.device().is_cuda()) fill(g, {});
+}
+
+/// On a CPU from malloc, as in MPI programs.
+Tensor CommOperands::allocate(std::int64_t count) {
+  const Spec spec{{count}, case_.dtype};
+  if (s_.device().is_cuda()) {
+    const auto owned = std::make_shared<OwnedTensor>(spec, s_.device());
+    memory_.push_back(owned);
+    return owned->tensor;
+  }
+  memory_.emplace_back(std::malloc(static_cast<std::size_t>(spec.bytes())), std::free);
+  require(memory_.back() != nullptr, "bench", "not enough memory for tensors of {} bytes: choose a smaller size",
+          case_.bytes);
+  return Tensor(memory_.back().get(), spec);
+}
+
+Tensor CommOperands::input(const CommSide& side) const {
+  return side.memory == Memory::window ? Tensor(window_->block(local_), in_.spec()) : in_;
+}
+Tensor CommOperands::output(const CommSide& side) const { return out_ ? out_ : input(side); }
+
+double CommOperands::value(int rank, std::int64_t i) const {
+  constexpr std::int64_t kRepeat = 64;
+  if (s_.device().is_cuda()) return static_cast<double>((i * 7 + rank * 13) % kRepeat);
+  return rounded_to(case_.dtype, number(case_.dtype, rank, i));
 }
 
 void CommOperands::clear() {
-  const auto in_bytes = static_cast<std::size_t>(in_count_ * dtype_bytes(case_.dtype)),
-             out_bytes = static_cast<std::size_t>(out_count_ * dtype_bytes(case_.dtype));
-  std::memset(in_.get(), 0, in_bytes);
-  if (out_) std::memset(out_.get(), 0, out_bytes);
-  if (window_) std::memset(window_->block(local_), 0, in_bytes);
+  if (s_.device().is_cuda()) return;
+  for (const Tensor& t : {in_, out_, window_ ? Tensor(window_->block(local_), in_.spec()) : Tensor()})
+    if (t) std::memset(t.data(), 0, static_cast<std::size_t>(t.bytes()));
 }
 
 void CommOperands::call(const Group& g, const Stream& s, const CommSide& side) const {
-  const auto tensor = [&](std::byte* data, std::int64_t n) { return Tensor(data, Spec{Shape{n}, case_.dtype}); };
-  const Tensor in = tensor(input(side), in_count_), out = tensor(output(side), out_count_);
+  const Tensor in = input(side), out = output(side);
   switch (case_.what) {
     case Collective::all_reduce: g.all_reduce(s, in, case_.op, side.algorithm); break;
     case Collective::reduce_scatter: g.reduce_scatter(s, out, in, case_.op, side.algorithm); break;
@@ -80,36 +100,40 @@ void CommOperands::call(const Group& g, const Stream& s, const CommSide& side) c
 }
 
 void CommOperands::fill(const Group& g, const CommSide& side) {
-  for (std::int64_t i = 0; i < in_count_; ++i)
-    set_element(input(side), case_.dtype, i, number(case_.dtype, g.rank(), i));
+  const OwnedTensor host(in_.spec());
+  for (std::int64_t i = 0; i < in_.size(); ++i) set_element(host.tensor, i, value(g.rank(), i));
+  copy(s_, input(side), host.tensor);
+  s_.synchronize();
 }
 
 double CommOperands::error(const Group& g, const CommSide& side) const {
-  const DType d = case_.dtype;
-  const auto of = [&](int rank, std::int64_t i) { return rounded_to(d, number(d, rank, i)); };
+  const OwnedTensor got(output(side).spec());
+  copy(s_, got.tensor, output(side));
+  s_.synchronize();
+  const std::int64_t count = got.tensor.size();
   const auto reduced = [&](std::int64_t i) {
     double sum = 0, most = -INFINITY;
-    for (int r = 0; r < g.size(); ++r) sum += of(r, i), most = std::max(most, of(r, i));
+    for (int r = 0; r < g.size(); ++r) sum += value(r, i), most = std::max(most, value(r, i));
     return case_.op == Reduce::max ? most : case_.op == Reduce::avg ? sum / g.size() : sum;
   };
   const auto want = [&](std::int64_t i) {
     switch (case_.what) {
       case Collective::all_reduce: return reduced(i);
       case Collective::reduce_scatter: return reduced(g.rank() * part_ + i);
-      case Collective::all_gather: return of(static_cast<int>(i / part_), i % part_);
-      default: return of(static_cast<int>(i / part_), g.rank() * part_ + i % part_);
+      case Collective::all_gather: return value(static_cast<int>(i / part_), i % part_);
+      default: return value(static_cast<int>(i / part_), g.rank() * part_ + i % part_);
     }
   };
   constexpr std::int64_t kMost = 1 << 21;
-  const std::int64_t step = std::max<std::int64_t>(1, out_count_ / kMost) | 1;
+  const std::int64_t step = std::max<std::int64_t>(1, count / kMost) | 1;
   double worst = 0, scale = 1e-30;
   const auto look = [&](std::int64_t i) {
-    const double w = want(i), off = std::abs(element(output(side), d, i) - w);
+    const double w = want(i), off = std::abs(element(got.tensor, i) - w);
     worst = std::max(worst, std::isfinite(off) ? off : INFINITY);
     scale = std::max(scale, std::abs(w));
   };
-  for (std::int64_t i = 0; i < out_count_; i += step) look(i);
-  for (std::int64_t i = std::max<std::int64_t>(0, out_count_ - 100); i < out_count_; ++i) look(i);
+  for (std::int64_t i = 0; i < count; i += step) look(i);
+  for (std::int64_t i = std::max<std::int64_t>(0, count - 100); i < count; ++i) look(i);
   return worst / scale;
 }
 

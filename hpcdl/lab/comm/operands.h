@@ -1,40 +1,39 @@
 #pragma once
-// The tensors of a benchmarked collective: zeros while it is timed (a sum that is summed again stays finite), numbers
-// with all their digits while it is checked.
+// The tensors of a benchmarked collective. On a CPU: zeros while it is timed (a sum that is summed again stays finite),
+// numbers with all their digits while it is checked. On a GPU: small integers, exact in every type, and so are their
+// sums over a few ranks, except for bf16 with more than 8 ranks.
 
-#include <cstdlib>
+#include <memory>
 
+#include "hpcdl/core/buffer.h"
 #include "hpcdl/lab/comm/bench.h"
 
 namespace hpcdl::lab {
 
 class CommOperands {
  public:
-  CommOperands(const comm::Group& g, const CommCase& c, const std::vector<CommSide>& sides);
+  /// On the device of `s`.
+  CommOperands(const comm::Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides);
 
   void call(const comm::Group& g, const Stream& s, const CommSide& side) const;
   void fill(const comm::Group& g, const CommSide& side);
   void clear();
-  /// Error of the last call, see CommResult::max_error. At most some millions of elements are compared.
+  /// Error of the last call, see CommResult::max_error, after it has ended. At most some millions of elements are
+  /// compared.
   double error(const comm::Group& g, const CommSide& side) const;
 
  private:
-  std::byte* input(const CommSide& side) const {
-    return side.memory == Memory::window ? window_->block(local_) : in_.get();
-  }
-  std::byte* output(const CommSide& side) const {
-    return case_.what == comm::Collective::all_reduce ? input(side) : out_.get();
-  }
+  Tensor input(const CommSide& side) const;
+  Tensor output(const CommSide& side) const;
+  double value(int rank, std::int64_t i) const;
+  Tensor allocate(std::int64_t count);
 
   CommCase case_;
+  mutable Stream s_;
   std::int64_t part_;  // elements of one rank's part
-  std::int64_t in_count_, out_count_;
   int local_ = 0;
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
-  /// Memory from malloc, as in MPI programs.
-  std::unique_ptr<std::byte, Free> in_, out_;
+  std::vector<std::shared_ptr<void>> memory_;
+  Tensor in_, out_;  // without `out_`: in place
   std::shared_ptr<comm::Window> window_;
 };
 

@@ -1,4 +1,4 @@
-#include "hpcdl/lab/compare/product.h"
+#include "hpcdl/lab/compare/peers.h"
 
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/matmul.h"

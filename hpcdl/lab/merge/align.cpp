@@ -49,6 +49,17 @@ std::optional<Alignment> by_pings(const RankTrace& reference, const RankTrace& t
   return a;
 }
 
+/// By moments that are the same on both clocks.
+std::optional<Alignment> by_moments(AlignedBy by, const RankTrace& t, const std::vector<double>& differences) {
+  if (differences.empty()) return std::nullopt;
+  const auto m = median(differences);
+  return Alignment{.rank = t.rank,
+                   .by = by,
+                   .offset = m.value,
+                   .uncertainty = m.spread,
+                   .samples = static_cast<int>(differences.size())};
+}
+
 /// All ranks leave a collective together, whichever comes last.
 std::optional<Alignment> by_collectives(const RankTrace& reference, const RankTrace& t) {
   std::map<std::string, double> ends;
@@ -58,13 +69,7 @@ std::optional<Alignment> by_collectives(const RankTrace& reference, const RankTr
   for (const auto& w : t.work)
     if (const auto it = ends.find(w.match); !w.match.empty() && it != ends.end())
       differences.push_back(it->second - w.end);
-  if (differences.empty()) return std::nullopt;
-  const auto m = median(differences);
-  return Alignment{.rank = t.rank,
-                   .by = AlignedBy::collectives,
-                   .offset = m.value,
-                   .uncertainty = m.spread,
-                   .samples = static_cast<int>(differences.size())};
+  return by_moments(AlignedBy::collectives, t, differences);
 }
 
 std::optional<Alignment> by_steps(const RankTrace& reference, const RankTrace& t) {
@@ -72,13 +77,7 @@ std::optional<Alignment> by_steps(const RankTrace& reference, const RankTrace& t
   for (const auto& [step, begin] : t.step_begin)
     if (const auto it = reference.step_begin.find(step); it != reference.step_begin.end())
       differences.push_back(it->second - begin);
-  if (differences.empty()) return std::nullopt;
-  const auto m = median(differences);
-  return Alignment{.rank = t.rank,
-                   .by = AlignedBy::steps,
-                   .offset = m.value,
-                   .uncertainty = m.spread,
-                   .samples = static_cast<int>(differences.size())};
+  return by_moments(AlignedBy::steps, t, differences);
 }
 
 Alignment align_one(const RankTrace& reference, const RankTrace& t) {

@@ -21,11 +21,15 @@ std::string svg(const BarChart& chart) {
   for (const auto& b : chart.bars)
     longest = std::max(longest, length(b)), letters = std::max(letters, static_cast<double>(b.name.size()));
   if (longest <= 0) return "";
-  const double top = chart.parts.empty() ? 12 : 40, left = 24 + kGlyph * letters,
-               height = top + kPitch * static_cast<double>(chart.bars.size()) + 8;
+  const double head = (chart.title.empty() ? 0 : 30) + (chart.subtitle.empty() ? 0 : 20);
+  const double top = head + (chart.parts.empty() ? 12 : 40), left = 24 + kGlyph * letters,
+               height = top + kPitch * static_cast<double>(chart.bars.size()) + (chart.footer.empty() ? 8 : 36);
   const double scale = (kChartWidth - left - kNumbers) / longest;
   std::string out = svg_begin(kChartWidth, height, "bars");
-  if (!chart.parts.empty()) out += svg_legend(left, 20, chart.parts);
+  if (!chart.title.empty()) out += svg_text(16, 28, "start", chart.title, "title");
+  if (!chart.subtitle.empty()) out += svg_text(16, head - 4, "start", chart.subtitle);
+  if (!chart.footer.empty()) out += svg_text(16, height - 14, "start", chart.footer);
+  if (!chart.parts.empty()) out += svg_legend(left, head + 20, chart.parts);
   double y = top;
   for (const auto& b : chart.bars) {
     out += svg_text(left - 10, y + 16, "end", b.name, "name");
@@ -39,9 +43,8 @@ std::string svg(const BarChart& chart) {
     y += kPitch;
   }
   if (chart.mark > 0)
-    out += fmt::format(
-        "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" stroke-dasharray=\"4 3\"/>\n",
-        left + chart.mark * scale, top - 6, y - 4, series_colour(4));
+    out += svg_line(left + chart.mark * scale, top - 6, left + chart.mark * scale, y - 4,
+                    fmt::format("stroke=\"{}\" stroke-dasharray=\"4 3\"", series_colour(4)));
   return out + "</svg>\n";
 }
 

@@ -8,17 +8,15 @@ namespace hpcdl::lab {
 namespace {
 
 constexpr const char* kStyle = R"(
-:root{--ink:#1b2330;--soft:#5d6b80;--line:#dde3ec;--page:#f5f7fa;--card:#fff;--a:#1f6feb;--b:#d9822b;--good:#1a7f4b;--c:#8a63d2;--d:#c0392b}
-@media(prefers-color-scheme:dark){:root{--ink:#e6ebf2;--soft:#94a3b8;--line:#2b3648;--page:#0f1520;--card:#172030;--a:#5b9dff;--b:#f0a04b;--good:#4cc38a;--c:#a98be8;--d:#e5675a}}
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
-main{max-width:980px;margin:0 auto;padding:40px 24px 64px}h1{font-size:30px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
+main{max-width:980px;margin:0 auto;padding:40px 24px 64px}.broad{max-width:1240px}.broad td{font-size:13.5px}h1{font-size:30px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
 .sub{color:var(--soft);margin:0 0 28px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:22px 24px;min-width:0}.scroll{overflow-x:auto}.hint{display:none;color:var(--soft);font-size:12px;margin:0 0 6px}
 .caveat{border-left:4px solid var(--b);background:var(--card);padding:10px 16px;margin:0 0 20px}
 .tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:16px 18px}
 .tile b{display:block;font-size:25px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
 .cards{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:20px}.wide{grid-column:1/-1}table{border-collapse:collapse;width:100%}
 td,th{padding:7px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}tr:last-child td{border-bottom:0}
-th{color:var(--soft);font-weight:500;font-size:13px}.num{text-align:right;font-variant-numeric:tabular-nums;padding-left:14px;white-space:nowrap}
+th{color:var(--soft);font-weight:500;white-space:normal;font-size:13px;vertical-align:bottom}.meter{position:relative;height:15px;min-width:120px}.meter b{position:absolute;inset:0 auto 0 0;border-radius:4px}.meter .pale{opacity:.28}.num{text-align:right;font-variant-numeric:tabular-nums;padding-left:14px;white-space:nowrap}
 .kv td:first-child{color:var(--soft);padding-right:16px;white-space:nowrap}.kv td:last-child{text-align:right;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}.note{color:var(--soft);font-size:13px;margin:10px 0 0}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:18px;margin:0 0 18px}.pair:last-child{margin:0}.pair div{border-left:3px solid var(--a);padding:2px 0 2px 14px;white-space:pre-wrap;overflow-wrap:anywhere}
@@ -36,22 +34,35 @@ std::string body(const std::vector<Fact>& facts) {
   return "<table class=\"kv\">" + rows + "</table>";
 }
 
-std::string cells(const std::vector<std::string>& words, std::size_t columns, std::string_view tag) {
-  std::string row;
-  for (std::size_t i = 0; i < columns; ++i)
-    row += fmt::format("<{0}{1}>{2}</{0}>", tag, i == 0 ? "" : " class=\"num\"",
+/// One row; `meter`, if the table has meters, is what stands in their column.
+std::string row(const Table& t, const std::vector<std::string>& words, std::string_view tag, const std::string& meter) {
+  std::string out;
+  for (std::size_t i = 0; i < t.columns.size(); ++i) {
+    if (!t.meters.empty() && i == t.meters_before) out += fmt::format("<{0}>{1}</{0}>", tag, meter);
+    out += fmt::format("<{0}{1}>{2}</{0}>", tag, is_number(t, i) ? " class=\"num\"" : "",
                        i < words.size() ? escaped(words[i]) : "");
-  return "<tr>" + row + "</tr>\n";
+  }
+  return "<tr>" + out + "</tr>\n";
+}
+
+std::string html(const Meter& m) {
+  const auto bar = [&](const char* kind, double share) {
+    return fmt::format("<b{} style=\"width:{:.2f}%;background:{}\"></b>", kind, 100 * share,
+                       series_colour(static_cast<std::size_t>(m.colour)));
+  };
+  return "<div class=\"meter\">" + bar(" class=\"pale\"", m.whole) + bar("", m.part) + "</div>";
 }
 
 std::string body(const Table& t) {
-  std::string rows = cells(t.columns, t.columns.size(), "th");
-  for (const auto& r : t.rows) rows += cells(r, t.columns.size(), "td");
+  std::string rows = row(t, t.columns, "th", escaped(t.meters_name));
+  for (std::size_t i = 0; i < t.rows.size(); ++i)
+    rows += row(t, t.rows[i], "td", i < t.meters.size() ? html(t.meters[i]) : "");
   return (t.columns.size() < kManyColumns ? "<table>" : "<table class=\"many\">") + rows + "</table>";
 }
 
 std::string body(const LineChart& c) { return svg(c); }
 std::string body(const BarChart& c) { return svg(c); }
+std::string body(const Picture& p) { return p.svg; }
 
 std::string body(const std::vector<Pair>& pairs) {
   std::string out;
@@ -69,7 +80,7 @@ std::string body(const std::vector<Pair>& pairs) {
 bool is_wide(const Card& c) {
   const auto* table = std::get_if<Table>(&c.content);
   return std::holds_alternative<LineChart>(c.content) || std::holds_alternative<BarChart>(c.content) ||
-         (table && table->columns.size() >= kManyColumns);
+         std::holds_alternative<Picture>(c.content) || (table && table->columns.size() >= kManyColumns);
 }
 
 std::string html(const Card& c) {
@@ -86,8 +97,8 @@ std::string page_html(const Page& page) {
   std::string out = fmt::format(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>{0}</title>"
-      "<style>{1}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{2}</p>\n",
-      escaped(page.title), kStyle, escaped(page.subtitle));
+      "<style>{1}</style></head><body><main{3}><h1>{0}</h1><p class=\"sub\">{2}</p>\n",
+      escaped(page.title), palette(":root") + kStyle, escaped(page.subtitle), page.broad ? " class=\"broad\"" : "");
   if (!page.caveat.empty()) out += fmt::format("<p class=\"caveat\">{}</p>\n", escaped(page.caveat));
   if (!page.tiles.empty()) {
     out += "<div class=\"tiles\">";

@@ -26,24 +26,49 @@ double tick_step(double span, double count) {
   return 10 * power;
 }
 
+std::string size_text(double bytes) {
+  for (const auto& [unit, name] : {std::pair{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024.0, "KiB"}})
+    if (bytes >= unit) return fmt::format("{:.4g} {}", bytes / unit, name);
+  return fmt::format("{:.0f} B", bytes);
+}
+
+std::string palette(std::string_view selector) {
+  constexpr const char* kLight =
+      "--ink:#1b2330;--soft:#5d6b80;--line:#dde3ec;--page:#f5f7fa;--card:#fff;--a:#1f6feb;--b:#d9822b;--good:#1a7f4b;"
+      "--c:#8a63d2;--d:#c0392b;--e:#0f9aa8;--f:#b59000;--g:#7a5a3a;--quiet:#b9c4d3;--band0:#eef4fb;--band1:#f6f9fd";
+  constexpr const char* kDark =
+      "--ink:#e6ebf2;--soft:#94a3b8;--line:#2b3648;--page:#0f1520;--card:#172030;--a:#5b9dff;--b:#f0a04b;--good:#"
+      "4cc38a;"
+      "--c:#a98be8;--d:#e5675a;--e:#45c4d0;--f:#d9b840;--g:#b79a7a;--quiet:#3d4b60;--band0:#1d2940;--band1:#192336";
+  return fmt::format("{0}{{{1}}}@media(prefers-color-scheme:dark){{{0}{{{2}}}}}", selector, kLight, kDark);
+}
+
 std::string series_colour(std::size_t i) {
-  static constexpr std::array kColours{"var(--a,#1f6feb)", "var(--b,#d9822b)", "var(--good,#1a7f4b)",
-                                       "var(--c,#8a63d2)", "var(--d,#c0392b)", "var(--soft,#5d6b80)"};
+  constexpr std::array kColours{"var(--a)", "var(--b)", "var(--good)", "var(--c)",   "var(--d)",
+                                "var(--e)", "var(--f)", "var(--g)",    "var(--soft)"};
   return kColours[i % kColours.size()];
 }
 
 std::string svg_begin(double width, double height, std::string_view label) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n"
-      "<style>.grid{{stroke:var(--line,#dde3ec)}}.tick{{fill:var(--soft,#5d6b80);font:12px "
-      "system-ui,sans-serif}}.name{{fill:var(--ink,#1b2330);font:13px system-ui,sans-serif}}</style>\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"var(--card,#fff)\"/>\n",
-      width, height, escaped(label));
+      "<style>{}svg text{{font:13px system-ui,sans-serif;fill:var(--ink)}}svg .tick{{fill:var(--soft);font-size:12px}}"
+      "svg .title{{font-size:20px;font-weight:600}}svg .level{{font-size:15px;font-weight:600}}"
+      "svg .value{{font-weight:600;paint-order:stroke;stroke:var(--card);stroke-width:4px}}"
+      "svg .grid{{stroke:var(--line)}}svg .axis{{stroke:var(--soft)}}</style>\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"var(--card)\"/>\n",
+      width, height, escaped(label), palette("svg"));
 }
 
-std::string svg_text(double x, double y, std::string_view anchor, std::string_view words, std::string_view classes) {
-  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", classes, x, y,
-                     anchor, escaped(words));
+std::string svg_text(double x, double y, std::string_view anchor, std::string_view words, std::string_view classes,
+                     std::string_view more) {
+  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", classes, x, y,
+                     anchor, more, escaped(words));
+}
+
+std::string svg_line(double x1, double y1, double x2, double y2, std::string_view attributes) {
+  return fmt::format("<line {} x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n", attributes, x1, y1, x2,
+                     y2);
 }
 
 std::string svg_legend(double x, double y, const std::vector<std::string>& names) {

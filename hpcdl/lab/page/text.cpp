@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hpcdl/lab/page/page.h"
+#include "hpcdl/lab/page/svg.h"
 
 namespace hpcdl::lab {
 
@@ -10,10 +11,14 @@ namespace {
 
 constexpr std::size_t kNames = 34;
 
-/// Number of characters: continuation bytes of UTF-8 are not counted.
+/// Number of characters that are seen: neither continuation bytes of UTF-8 nor the codes that colour a terminal.
 std::size_t width(const std::string& s) {
-  return static_cast<std::size_t>(
-      std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  std::size_t n = 0;
+  for (std::size_t i = 0; i < s.size(); ++i) {
+    if (s[i] == '\x1b') i = std::min(s.find('m', i), s.size());
+    else n += (static_cast<unsigned char>(s[i]) & 0xc0) != 0x80;
+  }
+  return n;
 }
 
 std::string padded(const std::string& s, std::size_t to, bool right) {
@@ -27,26 +32,11 @@ std::string lines(const std::vector<Fact>& facts) {
   return out;
 }
 
-std::string lines(const Table& t) {
-  std::vector<std::size_t> widths(t.columns.size());
-  for (std::size_t i = 0; i < widths.size(); ++i) {
-    widths[i] = width(t.columns[i]);
-    for (const auto& r : t.rows)
-      if (i < r.size()) widths[i] = std::max(widths[i], width(r[i]));
-  }
-  const auto line = [&](const std::vector<std::string>& words) {
-    std::string out = " ";
-    for (std::size_t i = 0; i < std::min(words.size(), widths.size()); ++i)
-      out += (i == 0 ? " " : "  ") + padded(words[i], widths[i], i > 0);
-    return out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
-  };
-  std::string out = line(t.columns);
-  for (const auto& r : t.rows) out += line(r);
-  return out;
-}
+std::string lines(const Table& t) { return table_text(t); }
 
 std::string lines(const LineChart&) { return ""; }
 std::string lines(const BarChart&) { return ""; }
+std::string lines(const Picture&) { return ""; }
 
 std::string lines(const std::vector<Pair>& pairs) {
   std::string out;
@@ -59,6 +49,28 @@ std::string lines(const std::vector<Pair>& pairs) {
 }
 
 }  // namespace
+
+bool is_number(const Table& t, std::size_t column) {
+  return column < t.align.size() ? t.align[column] == 'r' : t.align.empty() && column > 0;
+}
+
+std::string table_text(const Table& t) {
+  std::vector<std::size_t> widths(t.columns.size());
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    widths[i] = width(t.columns[i]);
+    for (const auto& r : t.rows)
+      if (i < r.size()) widths[i] = std::max(widths[i], width(r[i]));
+  }
+  const auto line = [&](const std::vector<std::string>& words) {
+    std::string out = " ";
+    for (std::size_t i = 0; i < std::min(words.size(), widths.size()); ++i)
+      out += (i == 0 ? " " : "  ") + padded(words[i], widths[i], is_number(t, i));
+    return out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
+  };
+  std::string out = line(t.columns);
+  for (const auto& r : t.rows) out += line(r);
+  return out;
+}
 
 std::string page_text(const Page& page) {
   std::string out = page.caveat.empty() ? "" : page.caveat + "\n";

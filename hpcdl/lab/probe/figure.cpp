@@ -17,9 +17,15 @@ Figure figure_of(std::vector<double> samples) {
 
 double Rate::once(double& elapsed) {
   if (warm_ > 0) work_(warm_);
-  const auto start = Clock::now();
-  const double done = work_(repeats_);
-  elapsed = std::max(seconds_since(start), 1e-9);
+  double done = 0;
+  if (timer_) {
+    elapsed = timer_([&] { done = work_(repeats_); });
+  } else {
+    const auto start = Clock::now();
+    done = work_(repeats_);
+    elapsed = seconds_since(start);
+  }
+  elapsed = std::max(elapsed, 1e-9);
   return done / elapsed;
 }
 
@@ -27,11 +33,12 @@ double Rate::operator()() {
   double elapsed = 0;
   if (repeats_ == 0) {
     repeats_ = 1;
-    work_(1);  // page faults
+    if (!(once(elapsed) > 0)) return repeats_ = 0, -1;  // and page faults
     while (once(elapsed), elapsed < seconds_ / 2 && repeats_ < (std::int64_t{1} << 40)) repeats_ *= 4;
     repeats_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(repeats_) * seconds_ / elapsed));
   }
-  return once(elapsed);
+  const double rate = once(elapsed);
+  return rate > 0 ? rate : -1;
 }
 
 void Rounds::add(std::string what, Figure& into, std::function<double()> sample) {

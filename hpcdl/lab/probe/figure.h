@@ -26,14 +26,20 @@ Figure figure_of(std::vector<double> samples);
 /// have used the caches. The first call finds how many repeats take about `seconds`.
 class Rate {
  public:
+  using Work = std::function<double(std::int64_t repeats)>;
+  /// Seconds of a call, by another clock than that of the host.
+  using Timer = std::function<double(const std::function<void()>&)>;
+
   /// `work(repeats)` does the work and returns its amount.
-  Rate(std::function<double(std::int64_t)> work, double seconds, std::int64_t warm = 1)
-      : work_(std::move(work)), seconds_(seconds), warm_(warm) {}
+  Rate(Work work, double seconds, std::int64_t warm = 1, Timer timer = {})
+      : work_(std::move(work)), timer_(std::move(timer)), seconds_(seconds), warm_(warm) {}
+  /// Negative if there is no work.
   double operator()();
 
  private:
   double once(double& elapsed);
-  std::function<double(std::int64_t)> work_;
+  Work work_;
+  Timer timer_;
   double seconds_;
   std::int64_t warm_, repeats_ = 0;
 };

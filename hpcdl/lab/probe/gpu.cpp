@@ -1,4 +1,4 @@
-#include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/lab/probe/parts.h"
 
 #include <fmt/format.h>
 
@@ -105,26 +105,14 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  /// Work per second by the GPU's clock; negative if `work` does none. The first call finds `repeats`.
-  std::function<double()> rate(std::function<double(std::int64_t)> work) {
-    return [this, work = std::move(work), repeats = std::int64_t{0}]() mutable {
+  /// Work per second by the GPU's clock.
+  Rate rate(Rate::Work work) {
+    return Rate(std::move(work), seconds_, 0, [this](const std::function<void()>& call) {
       const cuda::OnDevice on(Device::cuda(device_));
-      double seconds = 0;
-      const auto once = [&](std::int64_t n) {
-        watch_->start(queue_);
-        const double done = work(n);
-        seconds = std::max(watch_->stop(queue_), 1e-9);
-        return done;
-      };
-      if (repeats == 0) {
-        if (once(1) <= 0) return -1.0;
-        for (repeats = 1; once(repeats), seconds < seconds_ / 2 && repeats < std::int64_t{1} << 30;) repeats *= 4;
-        repeats =
-            std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(repeats) * seconds_ / seconds));
-      }
-      const double done = once(repeats);
-      return done > 0 ? done / seconds : -1.0;
-    };
+      watch_->start(queue_);
+      call();
+      return watch_->stop(queue_);
+    });
   }
   double spin(std::size_t which, std::int64_t rounds) { return gpu::spin(which, processors_, rounds, flag_, queue_); }
   bool holds(std::size_t which) {

@@ -1,4 +1,4 @@
-#include "hpcdl/lab/probe/overheads.h"
+#include "hpcdl/lab/probe/parts.h"
 
 #include <sys/mman.h>
 

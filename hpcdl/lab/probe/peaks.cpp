@@ -1,4 +1,4 @@
-#include "hpcdl/lab/probe/peaks.h"
+#include "hpcdl/lab/probe/parts.h"
 
 #include <fmt/format.h>
 

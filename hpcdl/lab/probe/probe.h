@@ -97,6 +97,7 @@ struct Probe {
   bool quick = false;
   double seconds = 0;  // seconds that the probe took
   std::vector<Bandwidth> bandwidth;
+  std::vector<Bandwidth> mixes;   // further ways, for roofs
   std::vector<Bandwidth> stairs;  // over all sizes; level: the level that holds the working set
   std::vector<LoadLatency> latency;
   std::vector<Peak> peaks;

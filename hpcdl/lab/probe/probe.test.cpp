@@ -8,9 +8,7 @@
 
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/lab/probe/bound.h"
-#include "hpcdl/lab/probe/disk.h"
-#include "hpcdl/lab/probe/overheads.h"
-#include "hpcdl/lab/probe/peaks.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/lab/probe/sweeps.h"
 #include "hpcdl/lab/remembered.h"
 

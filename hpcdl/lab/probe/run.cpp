@@ -6,12 +6,8 @@
 #include "hpcdl/core/clock.h"
 #include "hpcdl/core/device.h"
 #include "hpcdl/lab/probe/bound.h"
-#include "hpcdl/lab/probe/disk.h"
-#include "hpcdl/lab/probe/gpu.h"
-#include "hpcdl/lab/probe/overheads.h"
-#include "hpcdl/lab/probe/peaks.h"
+#include "hpcdl/lab/probe/parts.h"
 #include "hpcdl/lab/probe/sweeps.h"
-#include "hpcdl/lab/roofline/mixes.h"
 
 namespace hpcdl::lab {
 
@@ -59,6 +55,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
     pools.push_back(owned.emplace_back(std::make_unique<Pool>(t)).get());
     bytes = std::max(bytes, t * bytes_beyond(p.machine, t));
     list_bandwidth(p.machine, t, p.bandwidth);
+    list_mixes(p.machine, t, p.mixes);
     for (const auto isa : simd::kIsaKinds)
       if (isa <= simd::best_isa()) list_peaks(isa, {"f32", "bf16", "i8", "f64"}, t, p.peaks);
   }
@@ -75,6 +72,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
               effort.sample);  // first, because the others evict its chains from the caches
   SweepMemory memory(*pools.back(), bytes);
   add_sweeps(rounds, p.bandwidth, pools, memory, effort.sample, true);
+  add_sweeps(rounds, p.mixes, pools, memory, effort.sample, true);
   add_sweeps(rounds, p.stairs, pools, memory, effort.sample / 2, false);
   add_peaks(rounds, p.peaks, pools, effort.sample);
   add_launch(rounds, p.launch, pools, effort.sample);
@@ -83,10 +81,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
   rounds.run(effort.least, effort.most, effort.seconds, [&](std::string_view what, double done) {
     if (progress) progress(what, done * (1 - disk_share));
   });
-  for (Pool* pool : pools) {
-    p.roofs.push_back({pool->threads(), roofs_of(p, p.isa, pool->threads())});
-    roofline::add_mixes(p.roofs.back().roofs, *pool, memory.floats());
-  }
+  for (const Pool* pool : pools) p.roofs.push_back({pool->threads(), roofs_of(p, p.isa, pool->threads())});
   if (!options.disk.empty())
     p.disk = probe_disk(options.disk, effort.disk_bytes, effort.disk_seconds, [&](std::string_view what, double done) {
       if (progress) progress(what, 1 - disk_share * (1 - done));
@@ -136,6 +131,16 @@ Roofs roofs_of(const Probe& probe, const std::string& isa, int threads) {
       if (b.level == c.name && read) c.read = b.rate.max;
       if (b.level == c.name && copy) c.copy = std::max(c.copy, b.rate.max);
     }
+  }
+  for (const auto& b : probe.mixes) {
+    if (b.threads != threads) continue;
+    double* roof = &r.memory_update;
+    if (b.sweep == cpu::Sweep::read_streams) roof = &r.memory_read;
+    if (b.sweep == cpu::Sweep::copy_streams || b.sweep == cpu::Sweep::triad_streams) roof = &r.memory_copy;
+    if (b.sweep == cpu::Sweep::write_streams || b.sweep == cpu::Sweep::write_set) roof = &r.memory_write;
+    for (auto& c : r.caches)
+      if (b.level == c.name) roof = &c.update;
+    *roof = std::max(*roof, b.rate.max);
   }
   r.cache_bytes = r.caches.empty() ? 32.0 * (1 << 20) : r.caches.back().bytes;
   r.cache_read = r.caches.empty() ? r.memory_read : r.caches.back().read;

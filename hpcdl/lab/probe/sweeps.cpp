@@ -20,7 +20,8 @@ constexpr cpu::Sweep kSweeps[] = {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep
                                   cpu::Sweep::triad_streaming};
 
 std::int64_t operands(cpu::Sweep s) {
-  return s == cpu::Sweep::read ? 1 : s == cpu::Sweep::copy || s == cpu::Sweep::copy_streaming ? 2 : 3;
+  const bool three = s == cpu::Sweep::triad || s == cpu::Sweep::triad_streaming;
+  return three ? 3 : s == cpu::Sweep::copy || s == cpu::Sweep::copy_streaming ? 2 : 1;
 }
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -48,6 +49,12 @@ std::string_view sweep_name(cpu::Sweep s) {
     case cpu::Sweep::copy_streaming: return "copy, streaming";
     case cpu::Sweep::triad: return "triad";
     case cpu::Sweep::triad_streaming: return "triad, streaming";
+    case cpu::Sweep::read_streams: return "read of streams";
+    case cpu::Sweep::copy_streams: return "copy of streams";
+    case cpu::Sweep::triad_streams: return "triad of streams";
+    case cpu::Sweep::write_streams: return "write, streaming";
+    case cpu::Sweep::write_set: return "write";
+    case cpu::Sweep::update: return "update";
   }
   return "";
 }
@@ -85,7 +92,8 @@ double SweepMemory::run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int
     pool.run_on_each_thread([&](int t) {
       auto* x = buffer_.data() + t * stride;
       const auto at = [&](int i) { return reinterpret_cast<float*>(x + i * part + offset); };
-      moved_[static_cast<std::size_t>(t) * 8] = cpu::sweep(isa, kind, at(1), at(0), at(2), bytes / 4, repeats);
+      moved_[static_cast<std::size_t>(t) * 8] =
+          cpu::sweep(isa, kind, at(operands(kind) > 1 ? 1 : 0), at(0), at(2), bytes / 4, repeats);
     });
   });
   double sum = 0;
@@ -123,6 +131,16 @@ void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>&
                            static_cast<double>(std::min(bytes_within(machine.caches, i, threads), beyond))});
     bandwidth.push_back({"memory", s, threads, static_cast<double>(beyond)});
   }
+}
+
+void list_mixes(const Machine& machine, int threads, std::vector<Bandwidth>& mixes) {
+  const std::int64_t beyond = bytes_beyond(machine, threads);
+  for (const auto s : {cpu::Sweep::read_streams, cpu::Sweep::copy_streams, cpu::Sweep::triad_streams,
+                       cpu::Sweep::write_streams, cpu::Sweep::write_set, cpu::Sweep::update})
+    mixes.push_back({"memory", s, threads, static_cast<double>(beyond)});
+  for (std::size_t i = 0; i < machine.caches.size(); ++i)
+    mixes.push_back({fmt::format("L{}", machine.caches[i].level), cpu::Sweep::update, threads,
+                     static_cast<double>(std::min(bytes_within(machine.caches, i, threads), beyond))});
 }
 
 void list_stairs(const Machine& machine, int threads, int per_octave, double most, std::vector<Bandwidth>& stairs) {

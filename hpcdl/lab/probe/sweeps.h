@@ -1,8 +1,6 @@
 #pragma once
 // Bandwidth and load latency of every level of memory.
 
-#include <span>
-
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/lab/probe/probe.h"
@@ -21,9 +19,6 @@ class SweepMemory {
   /// have passed through the caches. If the caches hold hundreds of MiB, sweeps over several times that size would take
   /// seconds.
   double walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t windows);
-  std::span<float> floats() const {
-    return {reinterpret_cast<float*>(buffer_.data()), static_cast<std::size_t>(buffer_.bytes()) / sizeof(float)};
-  }
 
  private:
   double run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes,
@@ -43,6 +38,8 @@ std::int64_t bytes_beyond(const Machine& machine, int threads);
 
 /// Fills `bandwidth` with every level and sweep for these threads; add_sweeps() has them measured.
 void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>& bandwidth);
+/// The ways beyond these, of which roofs take the best: of memory, and updates of the caches.
+void list_mixes(const Machine& machine, int threads, std::vector<Bandwidth>& mixes);
 /// Working sets of all sizes, of up to `most` bytes in all threads.
 void list_stairs(const Machine& machine, int threads, int per_octave, double most, std::vector<Bandwidth>& stairs);
 

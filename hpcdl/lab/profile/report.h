@@ -1,5 +1,5 @@
 #pragma once
-// Where the time of a training step went, in numbers; text.h, html.h and report_json() tell them.
+// Where the time of a training step went, in numbers, and how they are told.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -79,5 +79,18 @@ std::pair<double, double> exchange(const Profile& profile);
 MemoryPeak memory_peak(const Profile& profile);
 
 nlohmann::ordered_json report_json(const Report& report);
+
+struct TextOptions {
+  std::size_t rows = 20;   // 0: all
+  bool by_record = false;  // every record by itself instead of the same of all layers together
+  bool advice = false;     // what to try
+};
+/// Where a step's time goes, the ranked records, gaps, memory, and what looking cost.
+std::string report_text(const Report& report, const TextOptions& options = {});
+/// One page that needs nothing else: ranked bars, one step as a timeline, planned memory over the same time, the table.
+std::string report_html(const Report& report, const Profile& profile, const std::string& title);
+
+/// The step in the middle of all recorded ones by time as SVG: stages, layers and records, and below them the memory.
+std::string timeline_svg(const Profile& profile, const Roofs& roofs);
 
 }  // namespace hpcdl::lab

@@ -6,9 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/profile/advice.h"
-#include "hpcdl/lab/profile/html.h"
 #include "hpcdl/lab/profile/profile_for_tests.h"
-#include "hpcdl/lab/profile/text.h"
 #include "hpcdl/lab/profile/trace.h"
 
 namespace hpcdl::lab {

@@ -6,7 +6,7 @@
 
 #include "hpcdl/core/units.h"
 #include "hpcdl/lab/page/svg.h"
-#include "hpcdl/lab/profile/html.h"
+#include "hpcdl/lab/profile/report.h"
 
 namespace hpcdl::lab {
 
@@ -15,6 +15,11 @@ namespace {
 constexpr double kWidth = 1160, kLeft = 74, kRight = 10, kHalfTick = 26;  // of the longest words below the axis
 constexpr double kStages = 8, kLayers = 40, kRecords = 72, kRecordHeight = 64, kMemory = 156, kMemoryHeight = 92,
                  kAxis = 252, kHeight = 276;
+
+constexpr const char* kStyle =
+    "<style>.row{fill:var(--soft)}.in{fill:#fff;font-size:11px;text-anchor:middle;pointer-events:none}"
+    ".stage,.area{fill:var(--quiet)}rect.stage+.in{fill:var(--ink)}.forward{fill:var(--a)}.backward{fill:var(--b)}"
+    ".update{fill:var(--good)}.recompute{fill:var(--c)}.faint{opacity:.28}.still{pointer-events:none}</style>";
 
 const StepTrace* middle_step(const Profile& profile) {
   std::vector<const StepTrace*> list;
@@ -32,8 +37,7 @@ class Picture {
       : profile_(profile), roofs_(roofs), step_(step) {}
 
   std::string draw() {
-    svg_ = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"one training step over time\">", kWidth,
-                       kHeight);
+    svg_ = svg_begin(kWidth, kHeight, "one training step over time") + kStyle;
     axis();
     for (const auto& [y, name] : {std::pair(kStages + 15, "stages"), std::pair(kLayers + 15, "layers"),
                                   std::pair(kRecords + 36, "records"), std::pair(kMemory + 14, "memory")})

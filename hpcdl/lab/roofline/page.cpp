@@ -1,5 +1,8 @@
 // The page: the picture, and every row below it, to be sorted and searched. Well-formed as XML, too.
 
+#include <map>
+
+#include "hpcdl/lab/page/svg.h"
 #include "hpcdl/lab/roofline/picture.h"
 
 namespace hpcdl::lab::roofline {
@@ -69,25 +72,24 @@ document.getElementById('theme').onclick = () => {
 };
 )js";
 
-std::string cell(double value, const std::string& shown) {
-  return fmt::format("<td class=\"n\" data-v=\"{:.6g}\">{}</td>", value, xml_text(shown));
-}
-std::string cell(const std::string& words) { return "<td>" + xml_text(words) + "</td>"; }
-
 std::string table_row(const Row& r, std::size_t index) {
   std::string html = fmt::format("<tr id=\"r{}\"{}>", index, r.fault() ? " class=\"fault\"" : "");
-  html += cell(r.scope.empty() ? r.op : r.op + " " + r.scope) + cell(r.shape) + cell(r.dtype) +
-          cell(r.count > 1 ? fmt::format("{} x{}", r.pass, r.count) : r.pass);
-  html += cell(r.intensity(), show_intensity(r.intensity())) + cell(r.light.bound) +
-          cell(r.light.seconds, show_seconds(r.light.seconds));
-  if (!r.measured()) return html + "<td></td><td></td><td></td></tr>\n";
-  html += cell(r.seconds, show_seconds(r.seconds)) + cell(r.cost.operations / r.seconds, show_rate(r, r.seconds));
-  const auto width = r.share() < 1 ? 100 * r.share() : 100.0;
-  html += fmt::format(
-      "<td class=\"n\" data-v=\"{:.6g}\">{}<span class=\"bar\"><i class=\"{}\" "
-      "style=\"width:{:.1f}%\"></i></span></td>",
-      r.share(), r.fault() ? show_share(r) + " ABOVE ITS ROOF" : show_share(r), colour_class(r), width);
-  return html + "</tr>\n";
+  auto words = cells(r);
+  if (r.count > 1) words[3] += fmt::format(" x{}", r.count);
+  if (r.fault()) words.back() += " ABOVE ITS ROOF";
+  // What the columns of numbers are sorted by.
+  const std::map<std::size_t, double> values{
+      {4, r.intensity()}, {6, r.light.seconds}, {7, r.seconds}, {8, r.cost.operations / r.seconds}, {9, r.share()}};
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto value = values.find(i);
+    html += value == values.end() ? "<td>" : fmt::format("<td class=\"n\" data-v=\"{:.6g}\">", value->second);
+    html += escaped(words[i]);
+    if (i == 9)
+      html += fmt::format("<span class=\"bar\"><i class=\"{}\" style=\"width:{:.1f}%\"></i></span>", colour_class(r),
+                          100 * std::min(r.share(), 1.0));
+    html += "</td>";
+  }
+  return html + (r.measured() ? "" : "<td></td><td></td><td></td>") + "</tr>\n";
 }
 
 }  // namespace
@@ -97,10 +99,10 @@ std::string to_html(const Report& report) {
       "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
   html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n",
-                      xml_text("Roofline of " + report.title()), kStyle,
-                      picture_rules("html[data-theme=light] ", false), picture_rules("html[data-theme=dark] ", true));
+                      escaped("Roofline of " + report.title()), kStyle, picture_rules("html[data-theme=light] ", false),
+                      picture_rules("html[data-theme=dark] ", true));
   if (report.disturbance.heavy())
-    html += "<p class=\"caveat\">These figures are " + xml_text(report.disturbance.text()) + ".</p>\n";
+    html += "<p class=\"caveat\">These figures are " + escaped(report.disturbance.text()) + ".</p>\n";
   html +=
       "<p class=\"swipe\">The picture and the table are wider than this screen: swipe them sideways.</p>\n<div "
       "class=\"picture\">" +

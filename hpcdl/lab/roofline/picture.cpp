@@ -5,6 +5,7 @@
 #include <map>
 
 #include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/page/svg.h"
 #include "hpcdl/lab/roofline/labels.h"
 
 namespace hpcdl::lab::roofline {
@@ -88,7 +89,7 @@ std::string line(double x1, double y1, double x2, double y2, const std::string& 
                      attributes);
 }
 std::string text(double x, double y, const std::string& attributes, const std::string& words) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, xml_text(words));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(words));
 }
 /// Of a proportional face, on the safe side.
 double text_width(const std::string& words, double size) {
@@ -207,7 +208,7 @@ std::string marker(const Picture& p, const Row& r, std::size_t index, bool stron
                                 strong ? " strong" : "", r.fault() ? " fault" : "", index);
   if (r.fault()) svg += fmt::format("<path d=\"M{:.1f} {:.1f}l7 12h-14z\"/>", x, y - 8);
   else svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"/>", x, y, radius);
-  return svg + fmt::format("<title>{}</title></g>\n", xml_text(details(r)));
+  return svg + fmt::format("<title>{}</title></g>\n", escaped(details(r)));
 }
 
 /// What is left between a point and its own roof.
@@ -334,7 +335,7 @@ std::string to_svg(const Report& report) {
       "height=\"{1:.0f}\" role=\"img\" "
       "font-family=\"Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', "
       "sans-serif\">\n<title>{2}</title>\n<style>\n{3}@media (prefers-color-scheme: dark) {{\n{4}}}\n</style>\n",
-      kWidth, kHeight, xml_text(fmt::format("Roofline of {}", report.title())), picture_rules("", false),
+      kWidth, kHeight, escaped(fmt::format("Roofline of {}", report.title())), picture_rules("", false),
       picture_rules("", true));
   svg +=
       fmt::format("<rect class=\"paper\" width=\"{:.0f}\" height=\"{:.0f}\"/>\n", kWidth, kHeight) + head(p) + grid(p);

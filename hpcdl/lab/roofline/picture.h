@@ -19,8 +19,6 @@ inline constexpr std::size_t kLabelAll = 28;
 /// Rows that get a label, most important first.
 std::vector<const Row*> labelled(const std::vector<const Row*>& rows);
 
-/// `&`, `<`, `>` and quotes escaped.
-std::string xml_text(std::string_view text);
 /// The rules of the picture's classes behind `prefix`, e.g. "html[data-theme=dark] ".
 std::string picture_rules(const std::string& prefix, bool dark);
 /// "f32", "bf16" or "i8": the colour of a row, and the roof that it stands under. f16 has that of bf16.

@@ -1,12 +1,14 @@
 #include "hpcdl/lab/roofline/report.h"
 
 #include <fmt/chrono.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/remembered.h"
 
 namespace hpcdl::lab::roofline {
 
@@ -36,22 +38,16 @@ Json row_json(const Row& r) {
 }
 
 Json roofs_json(const Roofs& r) {
-  Json j = {{"f32", r.f32},
-            {"bf16", r.bf16},
-            {"i8", r.i8},
-            {"memory", r.memory()},
-            {"memory_read", r.memory_read},
-            {"memory_copy", r.memory_copy},
-            {"memory_write", r.memory_write},
-            {"memory_update", r.memory_update}};
-  j["caches"] = Json::array();
-  for (const auto& c : r.caches)
-    j["caches"].push_back(
-        {{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
+  Json j = lab::to_json(r);
+  j["memory"] = r.memory();
   return j;
 }
 
-std::string csv_word(const std::string& s) {
+std::string csv_word(const Json& value) {
+  if (value.is_null()) return "";
+  if (value.is_boolean()) return value.get<bool>() ? "1" : "0";
+  if (!value.is_string()) return value.dump();
+  const auto s = value.get<std::string>();
   if (s.find_first_of(",\"\n") == std::string::npos) return s;
   std::string out = "\"";
   for (const char c : s) out += c == '"' ? "\"\"" : std::string(1, c);
@@ -94,6 +90,18 @@ std::string show_intensity(double x) { return x < 0.095 ? fmt::format("{:.3f}", 
 
 std::string show_share(const Row& row) { return fmt::format("{:.0f} %", 100 * row.share()); }
 
+std::vector<std::string> cells(const Row& r) {
+  std::vector<std::string> list{r.scope.empty() ? r.op : r.op + " " + r.scope,
+                                r.shape,
+                                r.dtype,
+                                r.pass,
+                                show_intensity(r.intensity()),
+                                r.light.bound,
+                                show_seconds(r.light.seconds)};
+  if (r.measured()) list.insert(list.end(), {show_seconds(r.seconds), show_rate(r, r.seconds), show_share(r)});
+  return list;
+}
+
 Json to_json(const Report& report) {
   const auto& m = report.machine;
   Json j = {{"machine",
@@ -118,15 +126,16 @@ Json to_json(const Report& report) {
 }
 
 std::string to_csv(const Report& report) {
-  std::string text =
-      "source,op,shape,dtype,pass,scope,device,count,flops,bytes,intensity,bound,light_seconds,seconds,seconds_min,"
-      "seconds_max,share,above_roof\n";
+  constexpr const char* kColumns[] = {
+      "source", "op",        "shape", "dtype",         "pass",    "scope",       "device",      "count", "flops",
+      "bytes",  "intensity", "bound", "light_seconds", "seconds", "seconds_min", "seconds_max", "share", "above_roof"};
+  std::string text = fmt::format("{}\n", fmt::join(kColumns, ","));
   for (const Row* r : report.all()) {
-    const auto number = [&](double x) { return r->measured() ? fmt::format("{}", x) : ""; };
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r->source, r->op, csv_word(r->shape),
-                        r->dtype, r->pass, csv_word(r->scope), r->device, r->count, r->cost.operations, r->cost.bytes(),
-                        r->intensity(), r->light.bound, r->light.seconds, number(r->seconds), number(r->fastest),
-                        number(r->slowest), number(r->share()), r->fault() ? 1 : 0);
+    Json j = row_json(*r);
+    j["scope"] = r->scope, j["count"] = r->count;
+    std::string line;
+    for (const char* column : kColumns) line += (line.empty() ? "" : ",") + csv_word(j[column]);
+    text += line + "\n";
   }
   return text;
 }

@@ -54,5 +54,8 @@ std::string show_rate(const Row& row, double seconds);
 std::string show_intensity(double flops_per_byte);
 /// "94 %".
 std::string show_share(const Row& row);
+/// What a table says of a row: op and scope, shape, type, pass, intensity, bound, light; if it was measured, also time,
+/// rate and share.
+std::vector<std::string> cells(const Row& row);
 
 }  // namespace hpcdl::lab::roofline

@@ -4,25 +4,11 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/compare/gpu_environment.h"
-#include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/compare/protocol.h"
 
 namespace hpcdl::lab::roofline {
 
 namespace {
-
-/// Samples of the time of one run, each of enough runs for the clock, until `limit` seconds are over.
-std::vector<double> sample(compare::Environment& clock, const std::function<void()>& run, double limit) {
-  constexpr double kClock = 2e-4;  // a sample this long is timed to better than a thousandth
-  constexpr std::size_t kLeast = 3, kMost = 400;
-  clock.time(run, 1);  // touches pages, fills caches
-  const double once = std::max(clock.time(run, 1), 1e-9);
-  const int calls = std::max(1, static_cast<int>(kClock / once));
-  std::vector<double> samples;
-  const double start = clock.now();
-  while (samples.size() < kLeast || (samples.size() < kMost && clock.now() - start < limit))
-    samples.push_back(clock.time(run, calls) / calls);
-  return samples;
-}
 
 void add_parts(Row& row, const Program& program) {
   for (const auto& r : program.records) row.parts.push_back(r.cost);
@@ -80,9 +66,11 @@ Row measure(const Case& c, const std::string& source, const Place& place, const 
   const CaseRun run = ready(c, stream, std::move(arena));
   add_parts(row, run.program());
   relight(row, roofs);
-  const auto samples = sample(*place.clock, [&] { run.run(stream); }, timing.seconds);
-  const auto spread = compare::spread(samples);
-  row.runs = static_cast<int>(samples.size());
+  constexpr double kSample = 2e-4;  // seconds, which are timed to better than a thousandth
+  const auto result = compare::run({{"run", [&] { run.run(stream); }}}, *place.clock,
+                                   {.least = 400, .most = 400, .target = kSample, .limit = timing.seconds});
+  const auto spread = result.sides[0].time();
+  row.runs = result.rounds();
   row.seconds = spread.median, row.fastest = spread.min, row.slowest = spread.max;
   arena = run.arena();
   return row;

@@ -16,16 +16,6 @@ namespace hpcdl::lab::roofline {
 
 namespace {
 
-/// "layers.*.mlp" of "layers.11.mlp": the layers of a model are alike.
-std::string without_numbers(const std::string& scope) {
-  std::string out;
-  for (const char c : scope) {
-    if (c < '0' || c > '9') out += c;
-    else if (!out.ends_with('*')) out += '*';
-  }
-  return out;
-}
-
 /// The shapes of the first two matrices that a record reads; what it is given first, where it reads none.
 std::string operand_shapes(const Program& p, const Record& r) {
   std::vector<std::string> words;
@@ -43,7 +33,7 @@ Row row_of_record(const Program& p, const Record& r, const Roofs& roofs) {
   row.source = "step";
   row.op = r.op;
   row.pass = phase_name(r.phase);
-  row.scope = without_numbers(p.scopes[r.scope]);
+  row.scope = folded_scope(p.scopes[r.scope]);  // the layers of a model are alike
   row.shape = operand_shapes(p, r);
   row.cost = r.cost;
   row.parts = {r.cost};

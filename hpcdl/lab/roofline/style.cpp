@@ -23,18 +23,6 @@ constexpr Palette kDark{"#0f141b", "#e8edf4", "#9aa7b6", "#232c38", "#161d27", "
 
 }  // namespace
 
-std::string xml_text(std::string_view words) {
-  std::string out;
-  for (const char c : words) {
-    if (c == '&') out += "&amp;";
-    else if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
-  }
-  return out;
-}
-
 std::string colour_class(const Row& row) {
   for (const auto& part : row.parts)
     if (part.unit == Unit::i8) return "i8";

@@ -1,10 +1,10 @@
 // The roofline of a terminal: aligned columns, one line for each kernel.
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/page/page.h"
 #include "hpcdl/lab/roofline/report.h"
 
 namespace hpcdl::lab::roofline {
@@ -24,10 +24,6 @@ class Paint {
 
 constexpr const char *kBold = "1", *kDim = "2", *kRed = "1;31", *kGreen = "32", *kYellow = "33";
 
-/// Left or right in a field of `width`, before any colour is put on.
-std::string left(const std::string& s, std::size_t width) { return fmt::format("{:<{}}", s, width); }
-std::string right(const std::string& s, std::size_t width) { return fmt::format("{:>{}}", s, width); }
-
 std::string bar(double share) {
   const auto full = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * 10 + 0.5);
   std::string text;
@@ -39,44 +35,27 @@ const char* share_colour(const Row& r) {
   return r.fault() ? kRed : r.share() >= 0.8 ? kGreen : r.share() >= 0.5 ? kBold : kYellow;
 }
 
-std::string first_column(const Row& r) { return r.source == "step" && !r.scope.empty() ? r.op + " " + r.scope : r.op; }
-
-struct Widths {
-  std::size_t op = 2, shape = 5, pass = 4;
-};
-
-std::string line(const Row& r, const Widths& w, double whole, const Paint& paint) {
-  std::string text = fmt::format("  {}  {}  {} {}  {}  {}  {}", left(first_column(r), w.op), left(r.shape, w.shape),
-                                 left(r.dtype, 5), left(r.pass, w.pass), right(show_intensity(r.intensity()), 7),
-                                 left(r.light.bound, 6), right(show_seconds(r.light.seconds), 8));
-  if (r.measured()) {
-    text += fmt::format("  {}  {}  {} {}", right(show_seconds(r.seconds), 8), right(show_rate(r, r.seconds), 12),
-                        paint(share_colour(r), right(show_share(r), 5)), paint(kDim, bar(r.share())));
-    if (whole > 0)
-      text += fmt::format("  {:>5.1f} %  x{}", 100 * r.seconds * static_cast<double>(r.count) / whole, r.count);
-    if (r.fault()) text += paint(kRed, "  ABOVE ITS ROOF: cost or measurement is wrong");
-  }
-  return text + "\n";
-}
-
 std::string table(const std::string& title, const std::vector<const Row*>& rows, const Paint& paint) {
   if (rows.empty()) return "";
-  Widths w;
   double whole = 0;
-  for (const Row* r : rows) {
-    w.op = std::max(w.op, first_column(*r).size()), w.shape = std::max(w.shape, r->shape.size()),
-    w.pass = std::max(w.pass, r->pass.size());
+  for (const Row* r : rows)
     if (r->source == "step") whole += r->seconds * static_cast<double>(r->count);
+  Table t{{"op", "shape", "type", "pass", "FLOP/B", "bound", "light"}, {}, "llllrlrrrrlrll"};
+  if (rows.front()->measured()) t.columns.insert(t.columns.end(), {"time", "achieved", "of roof", ""});
+  if (whole > 0) t.columns.insert(t.columns.end(), {"of step", ""});
+  for (auto& name : t.columns) name = paint(kDim, name);
+  t.columns.emplace_back();
+  for (const Row* r : rows) {
+    auto& words = t.rows.emplace_back(cells(*r));
+    if (!r->measured()) continue;
+    words.back() = paint(share_colour(*r), words.back());
+    words.push_back(paint(kDim, bar(r->share())));
+    if (whole > 0)
+      words.insert(words.end(), {fmt::format("{:.1f} %", 100 * r->seconds * static_cast<double>(r->count) / whole),
+                                 fmt::format("x{}", r->count)});
+    if (r->fault()) words.push_back(paint(kRed, "ABOVE ITS ROOF: cost or measurement is wrong"));
   }
-  const bool measured = rows.front()->measured();
-  std::string head =
-      fmt::format("  {}  {}  {} {}  {}  {}  {}", left("op", w.op), left("shape", w.shape), left("type", 5),
-                  left("pass", w.pass), right("FLOP/B", 7), left("bound", 6), right("light", 8));
-  if (measured) head += fmt::format("  {}  {}  {}", right("time", 8), right("achieved", 12), "of roof");
-  if (measured && whole > 0) head += "           of step";
-  std::string text = paint(kBold, title) + "\n" + paint(kDim, head) + "\n";
-  for (const Row* r : rows) text += line(*r, w, whole, paint);
-  return text + "\n";
+  return paint(kBold, title) + "\n" + table_text(t) + "\n";
 }
 
 std::string machine_text(const Report& report, const Paint& paint) {

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/lab/remembered.h"
 
 namespace hpcdl::lab::tune {
 
@@ -69,14 +69,10 @@ std::map<Key, int> Cache::choices() const {
 }
 
 std::filesystem::path cache_file(const Identity& identity) {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base =
-      xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
   std::string name = fmt::format("{}-driver-{}-{}", identity.device, identity.driver, identity.version);
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
-  return base / "hpcdl" / "tune" / (name + ".json");
+  return cache_folder() / "tune" / (name + ".json");
 }
 
 std::string to_text(const Cache& cache) {

@@ -1,11 +1,6 @@
 #if HPCDL_CUDA
-#include "hpcdl/lab/tune/conv_tunable.h"
-
-#include <cmath>
-
-#include "hpcdl/core/cuda_runtime.h"
 #include "hpcdl/core/tolerance.h"
-#include "hpcdl/lab/tune/reference.h"
+#include "hpcdl/lab/tune/tunables.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -23,82 +18,50 @@ std::string words(const cuda::Conv& c) {
 }
 
 /// The reference is our own kernel with a f32 result, which tests compare with loops in double.
-class ConvTunable : public Tunable {
+class ConvTunable : public GpuTunable {
  public:
-  ConvTunable(Bench& bench, const cuda::Conv& c) : bench_(bench), conv_(c), fields_(fields_of(c)) {
+  ConvTunable(Bench& bench, const cuda::Conv& c) : GpuTunable(bench, "conv2d", fields_of(c)), conv_(c) {
+    what.dtype = type_name(c.compute), what.shape = words(c);
+    what.cost = {.operations = c.shape.flops(), .unit = unit_of(c.compute)};
     const auto& s = c.shape;
     const std::int64_t sizes[] = {s.pixels() * s.o, s.n * s.h * s.w * s.i, s.o * s.k()};
-    std::uint64_t seed = 1;
     const auto make = [&](std::int64_t n, DType d) {
-      memory_.emplace_back(Spec{{n}, d}, bench.stream.device());
-      fill_random(bench.stream, memory_.back().tensor, seed++);
-      return memory_.back().tensor.data();
+      const Tensor& t = random(n, d);
+      what.cost.reads += static_cast<double>(t.bytes());
+      return t.data();
     };
     if (c.pass != cuda::ConvPass::data) conv_.x.data = make(sizes[1], c.x.dtype);
     if (c.pass != cuda::ConvPass::weight) conv_.w.data = make(sizes[2], c.w.dtype);
     if (c.pass != cuda::ConvPass::forward) conv_.dy.data = make(sizes[0], c.dy.dtype);
     if (c.bias.data) conv_.bias.data = make(s.o, c.bias.dtype);
-    size_ = sizes[static_cast<int>(c.pass)], cols_ = c.pass == cuda::ConvPass::forward ? s.o
-                                                     : c.pass == cuda::ConvPass::data  ? s.i
-                                                                                       : s.k();
-    conv_.out = make(size_, c.out_dtype);
-    at_ = samples_of(1, size_ / cols_, cols_);
-    OwnedTensor exact(Spec{{size_}, DType::f32}, bench.stream.device());
+    const std::int64_t size = sizes[static_cast<int>(c.pass)], cols = c.pass == cuda::ConvPass::forward ? s.o
+                                                                      : c.pass == cuda::ConvPass::data  ? s.i
+                                                                                                        : s.k();
+    const Tensor& out = random(size, c.out_dtype);
+    conv_.out = out.data(), what.cost.writes = static_cast<double>(out.bytes());
+    Checked r{out, {conv_.out, c.out_dtype, cols, 0}, samples_of(1, size / cols, cols), {}};
+    r.what = "the result differs from the f32 sums of our own kernel";
+    r.allowed = c.out_dtype == DType::f32 ? 1e-5 : 4 * half_ulp(c.out_dtype);
+    r.poison = c.accumulate ? 0 : 0xff;  // sums start at 0
+    OwnedTensor exact(Spec{{size}, DType::f32}, bench.stream.device());
     cuda::Conv reference = conv_;
     reference.out = exact.tensor.data(), reference.out_dtype = DType::f32, reference.accumulate = false;
     cuda::conv_with(bench.stream, reference, cuda::kConvOwn);
-    want_ = gather(bench.stream, at_, {exact.tensor.data(), DType::f32, cols_, 0});
+    r.want.value = gather(bench.stream, r.at, {exact.tensor.data(), DType::f32, cols, 0});
+    results_.push_back(std::move(r));
   }
-
-  Key key() const override { return {"conv2d", {fields_.begin(), fields_.end()}}; }
-  std::string dtype() const override { return type_name(conv_.compute); }
-  std::string shape() const override { return words(conv_); }
-  Cost cost() const override {
-    Cost c{.operations = conv_.shape.flops(), .unit = unit_of(conv_.compute)};
-    for (const auto& m : memory_) (&m == &memory_.back() ? c.writes : c.reads) += static_cast<double>(m.tensor.bytes());
-    return c;
-  }
-  std::vector<Candidate> candidates() override {
-    std::vector<Candidate> list;
-    for (const auto& c : cuda::conv_candidates(bench_.stream, conv_, true)) list.push_back({c.id, std::string(c.name)});
-    return list;
-  }
+  std::vector<Candidate> candidates() override { return named(cuda::conv_candidates(bench_.stream, conv_, true)); }
   int built_in() override {
     cuda::set_conv_chooser(nullptr);  // the built-in choice
     const int id = cuda::conv_choice(bench_.stream, conv_);
     follow_choices();
     return id;
   }
-  std::string verify(int id) override {
-    const int poison = conv_.accumulate ? 0 : 0xff;  // sums start at 0
-    cuda::check(cudaMemsetAsync(conv_.out, poison, static_cast<std::size_t>(memory_.back().tensor.bytes()),
-                                cuda::queue(bench_.stream)),
-                "poison");
-    cuda::conv_with(bench_.stream, conv_, id);
-    const auto got = gather(bench_.stream, at_, {conv_.out, conv_.out_dtype, cols_, 0});
-    double off = 0, size = 0;
-    for (std::size_t i = 0; i < got.size(); ++i)
-      off += (got[i] - want_[i]) * (got[i] - want_[i]), size += want_[i] * want_[i];
-    const double error = std::sqrt(off / size),
-                 allowed = conv_.out_dtype == DType::f32 ? 1e-5 : 4 * half_ulp(conv_.out_dtype);
-    return error <= allowed
-               ? ""
-               : fmt::format(
-                     "differs from the f32 sums of our own kernel by {:.2g} of their size, but only {:.2g} is allowed",
-                     error, allowed);
-  }
-  double seconds(int id) override {
-    return bench_.cold([&] { cuda::conv_with(bench_.stream, conv_, id); });
-  }
 
  private:
-  Bench& bench_;
+  void run(int id) override { cuda::conv_with(bench_.stream, conv_, id); }
+
   cuda::Conv conv_;
-  std::array<std::int64_t, 14> fields_;
-  std::int64_t size_ = 0, cols_ = 0;
-  std::vector<OwnedTensor> memory_;  // the last one is the result
-  std::vector<Sample> at_;
-  std::vector<double> want_;
 };
 
 }  // namespace
@@ -128,8 +91,7 @@ std::array<std::int64_t, 14> fields_of(const cuda::Conv& c) {
 }
 
 Wish wish_of(const cuda::Conv& c) {
-  return {"conv2d " + type_name(c.compute) + " " + words(c),
-          [c](Bench& bench) { return std::make_unique<ConvTunable>(bench, c); }};
+  return wish_for<ConvTunable>("conv2d " + type_name(c.compute) + " " + words(c), c);
 }
 
 }  // namespace hpcdl::lab::tune

@@ -1,8 +1,5 @@
 #if HPCDL_CUDA
-#include "hpcdl/lab/tune/gemm_tunable.h"
-
-#include "hpcdl/core/cuda_runtime.h"
-#include "hpcdl/lab/tune/reference.h"
+#include "hpcdl/lab/tune/tunables.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -28,80 +25,53 @@ bool wide(const void* p, std::int64_t ld, std::int64_t batch_stride, DType d) {
          batch_stride * dtype_bytes(d) % 16 == 0;
 }
 
-class GemmTunable : public Tunable {
- public:
-  GemmTunable(Bench& bench, const cuda::Gemm& g) : bench_(bench), g_(g), fields_(fields_of(g)) {
-    const Device device = bench.stream.device();
-    std::uint64_t seed = 1;
-    const auto make = [&](std::int64_t elements, DType d) {
-      memory_.emplace_back(Spec{{elements}, d}, device);
-      fill_random(bench.stream, memory_.back().tensor, seed++);
-      return memory_.back().tensor.data();
-    };
-    const auto extent = [&](std::int64_t rows, std::int64_t ld, std::int64_t stride) {
-      return (g.batch - 1) * stride + rows * ld;
-    };
-    g_.a.data = make(extent(g.a.transposed ? g.k : g.m, g.a.ld, g.a.batch_stride), g.a.dtype);
-    g_.b.data = make(extent(g.b.transposed ? g.n : g.k, g.b.ld, g.b.batch_stride), g.b.dtype);
-    auto& o = g_.out;
-    if (o.bias) o.bias = make(g.n, o.bias_dtype);
-    if (o.residual) o.residual = make(extent(g.m, o.residual_ld, o.residual_batch_stride), o.dtype);
-    if (o.z) o.z = make(extent(g.m, o.z_ld, 0), o.dtype);
-    o.d = make(extent(g.m, o.ld, o.batch_stride), o.dtype);
-    before_ = OwnedTensor(memory_.back().tensor.spec(), device);
-    copy(bench.stream, before_.tensor, memory_.back().tensor);
-    at_ = samples_of(g.batch, g.m, g.n);
-    want_ = reference_gemm(bench.stream, at_, g_);
-  }
+Cost cost_of(const cuda::Gemm& g) {
+  const auto bytes = [](std::int64_t n, DType d) { return static_cast<double>(n * dtype_bytes(d)); };
+  const double d = bytes(g.batch * g.m * g.n, g.out.dtype);
+  return {.operations = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) *
+                        static_cast<double>(g.k),
+          .unit = unit_of(g.compute),
+          .reads = bytes(g.batch * g.m * g.k, g.a.dtype) +
+                   bytes((g.b.batch_stride ? g.batch : 1) * g.k * g.n, g.b.dtype) +
+                   d * ((g.out.residual ? 1 : 0) + (g.out.accumulate ? 1 : 0)),
+          .writes = d * (g.out.z ? 2 : 1)};
+}
 
-  Key key() const override { return {"gemm", {fields_.begin(), fields_.end()}}; }
-  std::string dtype() const override { return type_name(g_.compute); }
-  std::string shape() const override { return words(g_); }
-  Cost cost() const override {
-    const auto elements = [&](std::int64_t n, DType d) { return static_cast<double>(n * dtype_bytes(d)); };
-    const double d = elements(g_.batch * g_.m * g_.n, g_.out.dtype), writes = d * (g_.out.z ? 2 : 1);
-    const double reads = elements(g_.batch * g_.m * g_.k, g_.a.dtype) +
-                         elements((g_.b.batch_stride ? g_.batch : 1) * g_.k * g_.n, g_.b.dtype) +
-                         d * ((g_.out.residual ? 1 : 0) + (g_.out.accumulate ? 1 : 0));
-    return {.operations = 2.0 * static_cast<double>(g_.batch) * static_cast<double>(g_.m) * static_cast<double>(g_.n) *
-                          static_cast<double>(g_.k),
-            .unit = unit_of(g_.compute),
-            .reads = reads,
-            .writes = writes};
+class GemmTunable : public GpuTunable {
+ public:
+  GemmTunable(Bench& bench, const cuda::Gemm& g) : GpuTunable(bench, "gemm", fields_of(g)), g_(g) {
+    what.dtype = type_name(g.compute), what.shape = words(g), what.cost = cost_of(g);
+    const auto make = [&](std::int64_t rows, std::int64_t ld, std::int64_t stride, DType d) {
+      return random((g.batch - 1) * stride + rows * ld, d).data();
+    };
+    auto& o = g_.out;
+    g_.a.data = make(g.a.transposed ? g.k : g.m, g.a.ld, g.a.batch_stride, g.a.dtype);
+    g_.b.data = make(g.b.transposed ? g.n : g.k, g.b.ld, g.b.batch_stride, g.b.dtype);
+    if (o.bias) o.bias = random(g.n, o.bias_dtype).data();
+    if (o.residual) o.residual = make(g.m, o.residual_ld, o.residual_batch_stride, o.dtype);
+    if (o.z) o.z = make(g.m, o.z_ld, 0, o.dtype);
+    const Tensor& d = random((g.batch - 1) * o.batch_stride + g.m * o.ld, o.dtype);
+    o.d = d.data();
+    Checked c{d, {o.d, o.dtype, o.ld, o.batch_stride}, samples_of(g.batch, g.m, g.n), {}, g.k};
+    c.want = reference_gemm(bench.stream, c.at, g_);
+    if (o.accumulate) {
+      c.before = &allocate(d.spec());
+      copy(bench.stream, *c.before, d);
+    }
+    results_.push_back(std::move(c));
   }
-  std::vector<Candidate> candidates() override {
-    std::vector<Candidate> list;
-    for (const auto& c : cuda::gemm_candidates(bench_.stream, g_)) list.push_back({c.id, std::string(c.name)});
-    return list;
-  }
+  std::vector<Candidate> candidates() override { return named(cuda::gemm_candidates(bench_.stream, g_)); }
   int built_in() override {
     cuda::set_gemm_chooser(nullptr);  // the built-in choice
     const int id = cuda::gemm_choice(bench_.stream, g_);
     follow_choices();
     return id;
   }
-  std::string verify(int id) override {
-    Tensor d = memory_.back().tensor;
-    if (g_.out.accumulate) copy(bench_.stream, d, before_.tensor);
-    else
-      cuda::check(cudaMemsetAsync(d.data(), 0xff, static_cast<std::size_t>(d.bytes()), cuda::queue(bench_.stream)),
-                  "poison");  // NaN
-    cuda::gemm_with(bench_.stream, g_, id);
-    const auto got = gather(bench_.stream, at_, {g_.out.d, g_.out.dtype, g_.out.ld, g_.out.batch_stride});
-    return difference(at_, want_, got, g_.out.dtype, g_.k);
-  }
-  double seconds(int id) override {
-    return bench_.cold([&] { cuda::gemm_with(bench_.stream, g_, id); });
-  }
 
  private:
-  Bench& bench_;
+  void run(int id) override { cuda::gemm_with(bench_.stream, g_, id); }
+
   cuda::Gemm g_;
-  std::array<std::int64_t, 19> fields_;
-  std::vector<OwnedTensor> memory_;  // the last one is D
-  OwnedTensor before_;
-  std::vector<Sample> at_;
-  Wanted want_;
 };
 
 }  // namespace
@@ -138,10 +108,7 @@ std::array<std::int64_t, 19> fields_of(const cuda::Gemm& g) {
           g.a.batch_stride == 0};
 }
 
-Wish wish_of(const cuda::Gemm& g) {
-  return {"gemm " + type_name(g.compute) + " " + words(g),
-          [g](Bench& bench) { return std::make_unique<GemmTunable>(bench, g); }};
-}
+Wish wish_of(const cuda::Gemm& g) { return wish_for<GemmTunable>("gemm " + type_name(g.compute) + " " + words(g), g); }
 
 }  // namespace hpcdl::lab::tune
 #endif

@@ -8,10 +8,7 @@
 #if HPCDL_CUDA
 #include "hpcdl/core/cuda_runtime.h"
 #include "hpcdl/lab/doctor/software.h"
-#include "hpcdl/lab/tune/attention_tunable.h"
-#include "hpcdl/lab/tune/conv_tunable.h"
-#include "hpcdl/lab/tune/gemm_tunable.h"
-#include "hpcdl/lab/tune/int4_tunable.h"
+#include "hpcdl/lab/tune/tunables.h"
 #endif
 
 namespace hpcdl::lab::tune {
@@ -26,38 +23,26 @@ constexpr std::string_view kAsking[] = {"int4_linear", "attention", "linear", "m
 std::mutex mutex;
 Wishes* collecting = nullptr;
 
-void note(std::string_view op, std::span<const std::int64_t> fields, const std::function<Wish()>& wish) {
-  const std::lock_guard lock(mutex);
-  if (!collecting) return;
-  Key key{std::string(op), {fields.begin(), fields.end()}};
-  if (!collecting->contains(key)) collecting->emplace(std::move(key), wish());
+/// The choice for a call, which is noted while choices are collected.
+template <class Call> int choice(std::string_view op, const Call& call, bool tunable = true) {
+  const auto fields = fields_of(call);
+  if (collecting && tunable) {
+    const std::lock_guard lock(mutex);
+    Key key{std::string(op), {fields.begin(), fields.end()}};
+    if (collecting && !collecting->contains(key)) collecting->emplace(std::move(key), wish_of(call));
+  }
+  return chosen(op, fields);
 }
 
-int choose_int4(const Stream&, const cuda::Int4Shape& shape) {
-  const auto fields = fields_of(shape);
-  if (collecting) note("int4_linear", fields, [&] { return wish_of(shape); });
-  return chosen("int4_linear", fields);
-}
-
-int choose_gemm(const cuda::Gemm& g) {
-  const auto fields = fields_of(g);
-  if (collecting) note("gemm", fields, [&] { return wish_of(g); });
-  return chosen("gemm", fields);
-}
-
-int choose_conv(Stream&, const cuda::Conv& c) {
-  const auto fields = fields_of(c);
-  if (collecting) note("conv2d", fields, [&] { return wish_of(c); });
-  return chosen("conv2d", fields);
-}
+int choose_int4(const Stream&, const cuda::Int4Shape& shape) { return choice("int4_linear", shape); }
+int choose_gemm(const cuda::Gemm& g) { return choice("gemm", g); }
+int choose_conv(Stream&, const cuda::Conv& c) { return choice("conv2d", c); }
 
 /// With one query, or with a cache, there is only one kernel.
 template <class Call> int choose_attention(const Call& c) {
   if (c.args.cached || c.q[1] == 1) return -1;
   const auto shape = shape_of(c);
-  const auto fields = fields_of(shape);
-  if (collecting && shape.aligned) note(shape.op(), fields, [&] { return wish_of(shape); });
-  return chosen(shape.op(), fields);
+  return choice(shape.op(), shape, shape.aligned);
 }
 
 /// "linear", "linear.grad" and "linear+bias" are the op linear.

@@ -1,11 +1,10 @@
 // Tables of candidates.
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "hpcdl/core/units.h"
+#include "hpcdl/lab/page/page.h"
 #include "hpcdl/lab/tune/session.h"
 
 namespace hpcdl::lab::tune {
@@ -25,20 +24,17 @@ std::string rate_of(const Cost& c, double seconds) {
 }  // namespace
 
 std::string to_text(const Outcome& o, const LightOf& light) {
-  std::size_t width = 9;
-  for (const auto& t : o.table) width = std::max(width, t.candidate.name.size());
-  std::string text = fmt::format("{} {} {}\n  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", o.key.op, o.dtype, o.shape,
-                                 "candidate", width, "time", "rate", "of roof", "");
+  Table table{{"candidate", "time", "rate", "of roof", ""}, {}, "lrrrl"};
   for (const auto& t : o.table) {
-    std::string note = t.candidate.id == o.chosen ? "chosen" : "";
-    if (t.candidate.id == o.built_in) note += note.empty() ? "built in" : ", built in";
-    if (!t.problem.empty()) note += (note.empty() ? "" : ", ") + ("not used: " + t.problem);
-    else if (t.seconds <= 0) note += note.empty() ? "no time left" : ", no time left";
-    else note += note.empty() ? "verified" : ", verified";
-    text += fmt::format("  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", t.candidate.name, width,
-                        t.seconds > 0 ? fmt::format("{:.2f} us", 1e6 * t.seconds) : "-", rate_of(o.cost, t.seconds),
-                        share_of(o, t, light), note);
+    std::vector<std::string> notes;
+    if (t.candidate.id == o.chosen) notes.emplace_back("chosen");
+    if (t.candidate.id == o.built_in) notes.emplace_back("built in");
+    notes.push_back(!t.problem.empty() ? "not used: " + t.problem : t.seconds > 0 ? "verified" : "no time left");
+    table.rows.push_back({t.candidate.name, t.seconds > 0 ? fmt::format("{:.2f} us", 1e6 * t.seconds) : "-",
+                          rate_of(o.cost, t.seconds), share_of(o, t, light),
+                          fmt::format("{}", fmt::join(notes, ", "))});
   }
+  auto text = fmt::format("{} {} {}\n", o.key.op, o.dtype, o.shape) + table_text(table);
   if (!o.complete)
     text += "  the time for tuning ended before every candidate was measured: nothing is changed or remembered\n";
   return text;

@@ -65,10 +65,7 @@ struct Fake : Tunable {
   double each = 0;  // how long a check or a run takes
   std::vector<int> verified = {}, timed = {};
 
-  Key key() const override { return {"fake", {1}}; }
-  std::string dtype() const override { return "f32"; }
-  std::string shape() const override { return "1"; }
-  Cost cost() const override { return {.operations = 1, .unit = Unit::f32, .reads = 1}; }
+  Fake() { what = {{"fake", {1}}, "f32", "1", {.operations = 1, .unit = Unit::f32, .reads = 1}}; }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;
     for (std::size_t i = 0; i < ways.size(); ++i) list.push_back({static_cast<int>(i), "way " + std::to_string(i)});

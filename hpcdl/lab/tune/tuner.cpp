@@ -53,7 +53,7 @@ Budget budget_of(double seconds) {
 }
 
 Outcome tune(Tunable& what, const Budget& budget, int rounds) {
-  Outcome out{.key = what.key(), .dtype = what.dtype(), .shape = what.shape(), .cost = what.cost()};
+  Outcome out{what.what};
   out.built_in = out.chosen = what.built_in();
   auto list = what.candidates();
   put_first(list, out.built_in);

@@ -16,14 +16,18 @@ struct Candidate {
   std::string name;
 };
 
-/// One choice: an op at one shape, with operands to run it.
+/// What is chosen for: an op at one shape.
+struct Subject {
+  Key key = {};
+  std::string dtype = {}, shape = {};  // for people: "4096x4096x4096 +bias gelu"
+  Cost cost = {};
+};
+
+/// One choice, with operands to run it.
 class Tunable {
  public:
   virtual ~Tunable() = default;
-  virtual Key key() const = 0;
-  virtual std::string dtype() const = 0;
-  virtual std::string shape() const = 0;  // for people: "4096x4096x4096 +bias gelu"
-  virtual Cost cost() const = 0;
+  Subject what;
   virtual std::vector<Candidate> candidates() = 0;
   /// The id of the built-in choice.
   virtual int built_in() = 0;
@@ -40,10 +44,7 @@ struct Timed {
   int runs = 0;
 };
 
-struct Outcome {
-  Key key;
-  std::string dtype, shape;
-  Cost cost;
+struct Outcome : Subject {
   std::vector<Timed> table = {};  // the fastest first, then those that were not timed
   int chosen = -1, built_in = -1;
   bool complete = false;  // false: the budget ended before every candidate was measured; nothing is remembered

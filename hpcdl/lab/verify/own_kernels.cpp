@@ -126,96 +126,73 @@ int own_run(const hpcdl_call* c) {
   return HPCDL_OK;
 }
 
+/// What programs record by no op: one update with step parameters of its own, on either device.
+struct Update {
+  const hpcdl_call& call;
+  Device device = device_of(call);
+  StepParams params;
+  Stream stream;
+
+  Update(const hpcdl_call* c, const StepParams& p) : call(*c), params(p), stream(start()) {}
+  Grad in(int i) const { return operand(call.inputs[i], device); }
+  Grad out(int i) const { return operand(call.outputs[i], device); }
+  /// Makes an output a copy of an input, for what works in place.
+  void copy_in(int to, int from) { copy(stream, out(to), in(from)); }
+  /// What a kernel has left in the parameters is here, too.
+  void pull() {
+#if HPCDL_CUDA
+    if (device.is_cuda()) stream.pull_params();
+#endif
+  }
+  template <class T> void put(int to, const T& value, DType d) {
+    copy(stream, out(to), View(&value, {{1}, d}));
+    if (device.is_cuda()) stream.synchronize();
+  }
+
+ private:
+  Stream start() {
+    if (!device.is_cuda()) simd::set_active_isa(own_of(&call).isa);
+    return stream_of(call, &params);
+  }
+};
 std::int64_t grad_norm_workspace(const hpcdl_call* c) { return 8 * tensor_blocks(c->inputs[0].shape[0]); }
 int grad_norm_run(const hpcdl_call* c) {
-  simd::set_active_isa(own_of(c).isa);
   const auto& a = args_as<contract::GradNormCall>(c);
-  const Grad g = operand(c->inputs[0]);
-  double squares = 0;
-  simd::with_isa([&](auto isa) {
-    squares = cpu::sum_of_squares(isa, pool_of(c->threads), static_cast<double*>(c->workspace), &g, 1);
-  });
-  StepParams p;
-  p.grad_scale = a.grad_scale;
-  GradNorm::finish(p, squares, a.args);
-  *static_cast<float*>(c->outputs[0].data) = p.grad_norm;
-  *static_cast<float*>(c->outputs[1].data) = p.clip_factor;
+  Update u(c, {.grad_scale = a.grad_scale});
+  const Spec partial{{tensor_blocks(c->inputs[0].shape[0])}, DType::f64};
+  const Grad operands[] = {Grad(Tensor(c->workspace, partial, u.device), Write::overwrite), u.in(0)};
+  const detail::GradNormRecord record{a.args, 1};
+  GradNorm::run(u.stream, operands, &record);
+  u.pull();
+  u.put(0, u.params.grad_norm, DType::f32), u.put(1, u.params.clip_factor, DType::f32);
   return HPCDL_OK;
 }
 
-/// The optimizer updates in place: inputs are copied to the outputs first.
 int adamw_run(const hpcdl_call* c) {
-  simd::set_active_isa(own_of(c).isa);
   const auto& a = args_as<contract::AdamWCall>(c);
-  const int from[] = {0, 2, 3};
-  for (int i = 0; i < 3; ++i)
-    if (const auto bytes = spec_of(c->outputs[i]).bytes())
-      std::memcpy(c->outputs[i].data, c->inputs[from[i]].data, static_cast<std::size_t>(bytes));
-  const Grad tensors[AdamW::kOperands] = {
-      operand(c->outputs[0]), operand(c->inputs[1]), operand(c->outputs[1]), operand(c->outputs[2]), {}};
-  const std::uint8_t decays = 1;
-  StepParams p;
-  p.lr = a.lr, p.step = a.step, p.grad_scale = a.grad_scale;
-  const auto step = AdamW::step(a.args, p);
-  simd::with_isa([&](auto isa) { cpu::adamw(isa, pool_of(c->threads), tensors, &decays, 1, step); });
+  Update u(c, {.step = a.step, .lr = a.lr, .grad_scale = a.grad_scale});
+  u.copy_in(0, 0), u.copy_in(1, 2), u.copy_in(2, 3);
+  const Grad tensors[AdamW::kOperands] = {u.out(0), u.in(1), u.out(1), u.out(2), {}};
+  struct {
+    detail::AdamWRecord head;
+    std::uint8_t decays = 1;
+  } record{{a.args, 1}};
+  AdamW::run(u.stream, tensors, &record);
   return HPCDL_OK;
 }
 
-/// Works in place: inputs are copied to the outputs first. Both halves of a step, with nothing in between.
+/// Both halves of a step, with nothing in between.
 int loss_scale_run(const hpcdl_call* c) {
-  StepParams p;
   const auto& a = args_as<contract::LossScaleCall>(c);
-  p.grad_scale = a.grad_scale, p.step = a.step, p.skip = a.skip;
-  const Device device = device_of(*c);
-  Stream s = stream_of(*c, &p);
-  const Grad operands[] = {operand(c->outputs[2], device), operand(c->outputs[3], device)};
-  for (int i = 0; i < 2; ++i) copy(s, operands[i], operand(c->inputs[i], device));
-  LossScale::run(s, operands, &a.args);
-  LossScale::End::run(s, operands, &a.args);
-#if HPCDL_CUDA
-  if (device.is_cuda()) s.pull_params();
-#endif
-  const auto step = static_cast<std::int32_t>(p.step);
-  copy(s, operand(c->outputs[0], device), View(&p.grad_scale, {{1}, DType::f32}));
-  copy(s, operand(c->outputs[1], device), View(&step, {{1}, DType::i32}));
-  if (device.is_cuda()) s.synchronize();
+  Update u(c, {.step = a.step, .grad_scale = a.grad_scale, .skip = a.skip});
+  u.copy_in(2, 0), u.copy_in(3, 1);
+  const Grad operands[] = {u.out(2), u.out(3)};
+  LossScale::run(u.stream, operands, &a.args);
+  LossScale::End::run(u.stream, operands, &a.args);
+  u.pull();
+  u.put(0, u.params.grad_scale, DType::f32), u.put(1, static_cast<std::int32_t>(u.params.step), DType::i32);
   return HPCDL_OK;
 }
-
-#if HPCDL_CUDA
-int grad_norm_on_gpu(const hpcdl_call* c) {
-  const auto& a = args_as<contract::GradNormCall>(c);
-  const Device device = device_of(*c);
-  StepParams p;
-  p.grad_scale = a.grad_scale;
-  Stream s = stream_of(*c, &p);
-  const Grad g = operand(c->inputs[0], device);
-  cuda::grad_norm(s, Tensor(c->workspace, {{tensor_blocks(c->inputs[0].shape[0])}, DType::f64}, device), &g, 1, a.args);
-  s.pull_params();
-  const float results[] = {p.grad_norm, p.clip_factor};
-  for (int i = 0; i < 2; ++i)
-    copy(s, Tensor(c->outputs[i].data, {{1}, DType::f32}, device), View(results + i, {{1}, DType::f32}));
-  return HPCDL_OK;
-}
-
-int adamw_on_gpu(const hpcdl_call* c) {
-  const auto& a = args_as<contract::AdamWCall>(c);
-  const Device device = device_of(*c);
-  StepParams p;
-  p.lr = a.lr, p.step = a.step, p.grad_scale = a.grad_scale;
-  Stream s = stream_of(*c, &p);
-  const int from[] = {0, 2, 3};
-  for (int i = 0; i < 3; ++i) copy(s, operand(c->outputs[i], device), operand(c->inputs[from[i]], device));
-  const Grad tensors[AdamW::kOperands] = {operand(c->outputs[0], device),
-                                          operand(c->inputs[1], device),
-                                          operand(c->outputs[1], device),
-                                          operand(c->outputs[2], device),
-                                          {}};
-  const std::uint8_t decays = 1;
-  cuda::adamw(s, tensors, &decays, 1, a.args);
-  return HPCDL_OK;
-}
-#endif
 
 /// Lives as long as the process, because subjects point into it.
 struct Registry {
@@ -249,8 +226,8 @@ struct Registry {
     add(scale, scalar, loss_scale_run, nullptr);
 #if HPCDL_CUDA
     add_ops(scalar, true);
-    add(norm, scalar, grad_norm_on_gpu, grad_norm_workspace, true);
-    add(adamw, scalar, adamw_on_gpu, nullptr, true);
+    add(norm, scalar, grad_norm_run, grad_norm_workspace, true);
+    add(adamw, scalar, adamw_run, nullptr, true);
     add(scale, scalar, loss_scale_run, nullptr, true);
 #endif
   }

@@ -116,6 +116,22 @@ class Runner {
   void call(const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place = false) const;
   void compare(const Problem& problem, const Blocks& out, const std::vector<Expected>& want,
                bool poisoned_with_nan) const;
+  /// The same; `when` is added to what is wrong.
+  void compare(const Problem& problem, const Blocks& out, const std::vector<Values>& in,
+               const std::string& when) const {
+    try {
+      compare(problem, out, expected(problem, in), true);
+    } catch (Wrong& w) {
+      w.what += when;
+      throw;
+    }
+  }
+  /// Computes inputs of Role::derived anew, after others were changed.
+  void derive(std::vector<Values>& values) const {
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (problem_.in[i].role == Role::derived)
+        contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
+  }
   void same_bits(const Blocks& a, const Blocks& b, std::string_view what) const;
 
   void plain(Placement p) const;
@@ -291,12 +307,7 @@ void Runner::same_address() const {
     for (std::size_t i = 0; i < in.size(); ++i) encode(values[i], in[i].data());
     for (const auto& b : out) b.fill(kNan);
     call(problem_, in, out, 1);
-    try {
-      compare(problem_, out, expected(problem_, values), true);
-    } catch (Wrong& w) {
-      w.what += when;
-      throw;
-    }
+    compare(problem_, out, values, when);
   };
   step("");
   values = inputs(problem_, 1);
@@ -307,9 +318,7 @@ void Runner::same_address() const {
       values[i][values[i].size() * 3 / 7] = -1.5;
       break;
     }
-  for (std::size_t i = 0; i < values.size(); ++i)  // the result with the changed element
-    if (problem_.in[i].role == Role::derived)
-      contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
+  derive(values);
   step("; one element of an input had changed, its address had not");
 }
 
@@ -323,12 +332,7 @@ void Runner::interleave() const {
       const auto in = place(values, placement());
       const auto out = results(*p, placement(), kNan);
       call(*p, in, out, 2);
-      try {
-        compare(*p, out, expected(*p, values), true);
-      } catch (Wrong& w) {
-        w.what += fmt::format("; call {} of a series of two sizes", round * 3 + (p == &small ? 2 : 1));
-        throw;
-      }
+      compare(*p, out, values, fmt::format("; call {} of a series of two sizes", round * 3 + (p == &small ? 2 : 1)));
     }
 }
 
@@ -348,19 +352,13 @@ void Runner::alias() const {
   auto values = inputs(problem_);
   const std::size_t twin = twin_of_first(problem_);
   values[twin] = values[0];
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (problem_.in[i].role == Role::derived)
-      contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
+  derive(values);
   auto in = place(values, placement());
   in[twin] = in[0];
   const auto out = results(problem_, placement(), kNan);
   call(problem_, in, out, 2);
-  try {
-    compare(problem_, out, expected(problem_, values), true);
-  } catch (Wrong& w) {
-    w.what += fmt::format("; inputs \"{}\" and \"{}\" were one memory", contract_.inputs[0], contract_.inputs[twin]);
-    throw;
-  }
+  compare(problem_, out, values,
+          fmt::format("; inputs \"{}\" and \"{}\" were one memory", contract_.inputs[0], contract_.inputs[twin]));
 }
 
 void Runner::run() {

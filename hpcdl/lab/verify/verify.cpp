@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/lab/probe/parts.h"
+#include "hpcdl/lab/probe/sweeps.h"
+#include "hpcdl/lab/remembered.h"
 #include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/isolate.h"
-#include "hpcdl/lab/verify/light_within.h"
 
 namespace hpcdl::lab::verify {
 namespace {
@@ -36,6 +39,37 @@ struct Told {
 Roofs roofs_again() {
   Pool pool(1);
   return lab::roofs(Device::cuda(0), pool, Remember::best);
+}
+
+/// The most that a kernel with a working set of `bytes` can reach on this CPU: rates of its arithmetic, and the
+/// bandwidth of the cache or memory that holds it, as `cache_read`. All threads together are measured too slow if
+/// one of them waits for a core, so each figure is at least that of one thread times their number. Takes a few ms,
+/// so that it can be repeated next to the kernel until both were measured in a quiet moment.
+Roofs light_within(double bytes) {
+  constexpr double kSample = 0.3e-3;
+  constexpr int kRounds = 4;
+  constexpr double kLeast = 16384;  // of a sweep, each thread
+  Pool all, one(1);
+  const int threads = all.threads();
+  const double each = std::max(bytes / threads, kLeast);
+  SweepMemory memory(all, static_cast<std::int64_t>(each) * threads);
+  std::vector<Bandwidth> ways;
+  std::vector<Peak> peaks;
+  for (const int n : {1, threads}) {
+    for (const auto way : {cpu::Sweep::read, cpu::Sweep::copy}) ways.push_back({"working set", way, n, each});
+    list_peaks(simd::active_isa(), {"f32", "bf16", "i8"}, n, peaks);
+    if (threads == 1) break;
+  }
+  Rounds rounds;
+  add_sweeps(rounds, ways, {&one, &all}, memory, kSample, false);
+  add_peaks(rounds, peaks, {&one, &all}, kSample);
+  rounds.run(kRounds, kRounds, 0);
+
+  Roofs r;
+  const auto raise = [&](double& roof, const Figure& f, int n) { roof = std::max(roof, f.max * threads / n); };
+  for (const auto& w : ways) raise(r.cache_read, w.rate, w.threads);
+  for (const auto& p : peaks) raise(p.dtype == "f32" ? r.f32 : p.dtype == "bf16" ? r.bf16 : r.i8, p.rate, p.threads);
+  return with_parts(r, simd::isa_name(simd::active_isa()));
 }
 
 /// Reduces the sizes of a failing case while it still fails; `attempt` returns why a case fails, "" if it does
@@ -166,37 +200,22 @@ Verdict conclude(const Running& r, const Subject& subject, const Options& o) {
   return v;
 }
 
-/// Roofs as plain memory, with the rates of L2 in the only cache.
-struct Rates {
+/// Roofs as text, from a child.
+struct RoofsText {
   std::uint64_t beat;
-  double f32, bf16, i8, read, copy, write, update, l2_bytes, l2_read, l2_copy, l2_update;
-  char error[400];
+  char json[4096], error[400];
 };
 
 }  // namespace
 
 Roofs gpu_roofs() {
-  const SharedMemory memory(sizeof(Rates));
-  auto& m = *memory.as<Rates>();
+  const SharedMemory memory(sizeof(RoofsText));
+  auto& m = *memory.as<RoofsText>();
   Child child(
       [&] {
         try {
           Pool pool(1);
-          const Roofs r = lab::roofs(Device::cuda(0), pool);
-          const auto& l2 = r.caches.at(0);
-          m = {m.beat,
-               r.f32,
-               r.bf16,
-               r.i8,
-               r.memory_read,
-               r.memory_copy,
-               r.memory_write,
-               r.memory_update,
-               l2.bytes,
-               l2.read,
-               l2.copy,
-               l2.update,
-               {}};
+          std::strncpy(m.json, to_json(lab::roofs(Device::cuda(0), pool)).dump().c_str(), sizeof m.json - 1);
         } catch (const std::exception& e) {
           std::strncpy(m.error, e.what(), sizeof m.error - 1);
         }
@@ -205,18 +224,7 @@ Roofs gpu_roofs() {
   child.wait();
   if (m.error[0]) throw Error(m.error);
   require(child.failure().empty(), "verify", "measuring the GPU {}", child.failure());
-  Roofs r{.f32 = m.f32,
-          .bf16 = m.bf16,
-          .i8 = m.i8,
-          .memory_read = m.read,
-          .memory_copy = m.copy,
-          .memory_write = m.write,
-          .memory_update = m.update,
-          .cache_read = m.l2_read,
-          .cache_bytes = m.l2_bytes,
-          .caches = {}};
-  r.caches.push_back({"L2", m.l2_bytes, m.l2_read, m.l2_copy, m.l2_update});
-  return r;
+  return roofs_from(nlohmann::ordered_json::parse(m.json));
 }
 
 int Verdict::cases() const {
