@@ -1,5 +1,7 @@
 #include "hpcdl/quant/codecs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
