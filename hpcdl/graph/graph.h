@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/core/box.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/graph/autocast.h"
 #include "hpcdl/graph/bindings.h"
@@ -63,6 +64,8 @@ class Graph {
   Var reshape(const Var& x, Shape shape);
   /// Columns [begin, begin + count) of the last dim.
   Var slice(const Var& x, std::int64_t begin, std::int64_t count);
+  /// Rows [begin, begin + count) of the first dim.
+  Var rows(const Var& x, std::int64_t begin, std::int64_t count);
 
   // -- records
   /// Pushes a record of a typed op and returns its non-auxiliary outputs. Use record<Op>() below.
@@ -163,18 +166,14 @@ class Graph {
   Tensor eager_tensor(const Var& x) const;
 
  private:
-  /// Columns [lo, hi) of the base's last dim that a view covers.
-  struct Region {
-    std::int64_t lo, hi;
-  };
   struct Value {
     Operand operand;
-    int base;       // value that owns the slot; the value itself unless it is a view
-    Region region;  // in the base
+    int base;    // value that owns the slot; the value itself unless it is a view
+    Box region;  // of the base, that a view covers
     bool needs_gradient = false;
     // of a base:
     int gradient_slot = -1;
-    std::vector<Region> written;  // of the gradient, disjoint
+    std::vector<Box> written;  // of the gradient, disjoint
     int parameter = -1;
     std::string name;
   };
@@ -197,6 +196,7 @@ class Graph {
   Value& value(int id) { return values_[static_cast<std::size_t>(id)]; }
   const Value& value(int id) const { return values_[static_cast<std::size_t>(id)]; }
   Value& base(int id) { return value(value(id).base); }
+  Var window(const Var& x, int dim, std::int64_t begin, std::int64_t count);
   Operand gradient_operand(int id) const;
   Spec gradient_spec(int id) const;
   static Operand whole(int slot, const Spec& spec, Access access);
@@ -222,6 +222,8 @@ class Graph {
   void backward_of(const Node& node);
   void push_backward(const Node& node, const std::vector<Spec>& in, std::vector<Operand> operands);
   bool take_over_gradient(const Node& node, int input);
+  std::vector<Box> missing_gradient(int id);
+  void zero_gradient(int id, std::span<const Box> boxes);
   Operand write_gradient(int id);
   Operand read_gradient(int id);
   void rematerialise(int segment);
