@@ -152,9 +152,7 @@ void Graph::finish_parameter_uses(const Node& node) {
       write_gradient(p.value);
       if (options_.parameter_gradients == Write::overwrite) base(id).written.clear();
     }
-    const int owner = p.value;
-    read_gradient(owner);  // zeroes parts that were not written
-    for (const auto& hook : hooks_) hook(*this, value(owner).name, gradient(var(owner)));
+    read_gradient(p.value);  // zeroes parts that were not written
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/program/edit.h"
 
 namespace hpcdl {
 
@@ -208,15 +209,8 @@ Graph::Scope::Scope(Graph& g, std::string_view name) : graph_(g), outer_(g.scope
 }
 
 std::uint32_t Graph::store_args(const void* args, std::size_t bytes, const Bound* bound) {
-  const std::size_t at = (program_.args.size() + 15) / 16 * 16;
-  program_.args.resize(at + std::max<std::size_t>(bytes, 1));
-  if (bytes) std::memcpy(program_.args.data() + at, args, bytes);
-  if (bound) {
-    const auto within = reinterpret_cast<const std::byte*>(bound) - static_cast<const std::byte*>(args);
-    program_.bounds.push_back(static_cast<std::uint32_t>(at + static_cast<std::size_t>(within)));
-    if (bound->at) bindings_.bind(bound->name, bound->at);
-  }
-  return static_cast<std::uint32_t>(at);
+  if (bound && bound->at) bindings_.bind(bound->name, bound->at);
+  return append_args(program_, args, bytes, bound);
 }
 
 Recording Graph::finish() {

@@ -2,7 +2,6 @@
 // The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() returns the
 // program. In eager mode every record is also run as it is pushed.
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,9 +32,6 @@ class Graph {
     /// Non-null: run every record on this stream as it is pushed.
     Stream* eager = nullptr;
   };
-  /// Called when the last contribution to a parameter's gradient has been recorded: used for a bucket's
-  /// all-reduce.
-  using GradientHook = std::function<void(Graph&, const std::string& name, const Var& gradient)>;
 
   Graph() : Graph(Options{}) {}
   explicit Graph(Options options);
@@ -98,7 +94,6 @@ class Graph {
   Var gradient(const Var& x) const;
   /// Whether backward() can give x a gradient.
   bool wants_gradient(const Var& x) const { return x && value(x.id()).needs_gradient && !options_.inference; }
-  void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
 
   /// Runs f and drops its intermediates: backward records them again just before they are needed
   /// (Chen et al., "Training deep nets with sublinear memory cost", 2016). Bitwise neutral.
@@ -238,7 +233,6 @@ class Graph {
   std::vector<Parameter> parameters_;
   std::map<std::string, int> states_;  // value id, by name
   Bindings bindings_;
-  std::vector<GradientHook> hooks_;
   std::vector<std::unique_ptr<Buffer>> eager_memory_;
   std::vector<std::byte*> eager_data_;  // by slot; empty unless eager
   std::vector<int> remap_;              // value id -> its recomputed twin, while a segment runs backward

@@ -1,7 +1,6 @@
 #include "hpcdl/train/step_programs.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "hpcdl/ops/grad_norm/grad_norm.h"
@@ -42,17 +41,13 @@ StepPrograms::~StepPrograms() {
 
 /// Records a pass and discards it, to learn in which order gradients become ready; that order decides where they lie.
 void StepPrograms::place_gradients() {
-  std::vector<parallel::ReadyGradient> order;
-  std::set<std::string, std::less<>> ready;
   model_.own_gradients();  // an earlier step may have moved them
   Graph g(graph_options(Write::overwrite, Kind::alone));
-  g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) {
-    if (ready.insert(name).second) order.push_back({name, gradient.spec()});
-  });
   record(g, Kind::alone);
-  for (const auto& p : model_.parameters())  // gradients that no record writes
-    if (ready.insert(p.name).second) order.push_back({p.name, p.memory.spec()});
-  gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, device_);
+  std::vector<parallel::ReadyGradient> gradients;
+  for (const auto& p : model_.parameters()) gradients.push_back({p.name, p.memory.spec()});
+  gradients_ = std::make_unique<parallel::Gradients>(
+      options_.data, parallel::in_order_of_completion(g.program(), std::move(gradients)), options_.reduce, device_);
   model_.place_gradients([&](const StateEntry& p) { return gradients_->gradient(p.name); });
 }
 
@@ -85,7 +80,9 @@ StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
   return passes_.pass(key, [&] {
     Graph g(graph_options(write, kind));
     auto [inputs, outputs] = record(g, kind);
-    return Pass::of(g, std::move(inputs), std::move(outputs));
+    if (kind != Kind::reducing) return Pass::of(g, std::move(inputs), std::move(outputs));
+    auto [program, bindings] = gradients_->reduced(g.finish());
+    return Pass{planned(std::move(program), std::move(inputs), std::move(outputs)), std::move(bindings)};
   });
 }
 
@@ -101,12 +98,9 @@ StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
   }
   r.outputs.push_back(g.keep(out.loss));
   if (out.correct) r.outputs.push_back(g.keep(out.correct));
-  const auto backward = [&] {
-    if (scaler_) scaler_->backward(g, out.loss);
-    else g.backward(out.loss);
-  };
-  if (kind == Kind::reducing) gradients_->record(g, backward);
-  else if (kind != Kind::inference) backward();
+  if (kind == Kind::inference) return r;
+  if (scaler_) scaler_->backward(g, out.loss);
+  else g.backward(out.loss);
   return r;
 }
 
