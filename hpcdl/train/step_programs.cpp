@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/exchange_order.h"
 #include "hpcdl/parallel/update.h"
 
 namespace hpcdl::train {
@@ -110,6 +111,22 @@ StepPrograms::PassPtr StepPrograms::update() const {
     record_update(g);
     return Pass::of(g);
   });
+}
+
+void StepPrograms::expect_same_exchanges() const {
+  std::vector<std::pair<std::string, PassPtr>> passes{{"first micro-batch", first()}};
+  if (has_more()) passes.emplace_back("further micro-batches", more());
+  if (apart()) passes.emplace_back("last micro-batch", last());
+  passes.emplace_back("update", update());
+  passes.emplace_back("evaluation", evaluation());
+  std::vector<parallel::NamedProgram> programs;
+  for (const auto& [name, pass] : passes) programs.push_back({name, &pass->planned->program});
+  parallel::expect_agreement(options_.data, parallel::exchange_facts(programs));
+  if (const auto* shared = model_.sharing()) {
+    const auto& group = parallel::group_of(shared->axis);
+    const auto axis = fmt::format("{} of {}", group.name(), group.size());
+    parallel::expect_agreement(group, parallel::exchange_facts(programs, axis));
+  }
 }
 
 void StepPrograms::record_update(Graph& g) const {
