@@ -45,18 +45,18 @@ void train_rank(const comm::Group& world) {
   {
     Graph dry;
     const auto [tokens, targets, loss] = record_loss(dry);
-    dry.on_gradient(
-        [&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
     dry.backward(loss);
+    for (const auto& p : model.parameters()) order.push_back({p.name, p.memory.spec()});
+    order = parallel::in_order_of_completion(dry.program(), std::move(order));
   }
   parallel::Gradients gradients(world, order, {.buckets = {.cap = 64 << 10, .first = 16 << 10}});
   model.place_gradients([&](const StateEntry& p) { return gradients.gradient(p.name); });
 
-  // Recorded again, with the reductions among the records of backward.
+  // Recorded again; the reductions are inserted among the records of backward.
   Graph g;
   const auto [tokens, targets, loss] = record_loss(g);
-  gradients.record(g, [&, l = loss] { g.backward(l); });
-  const Instance step(g.finish());
+  g.backward(loss);
+  const Instance step(gradients.reduced(g.finish()));
 
   Graph o({.inference = true});
   const Optimizer adamw(model.state(), AdamW::Args{.weight_decay = 0.1f});

@@ -92,7 +92,6 @@ class Scratch {
     if (buffer_.bytes() < n) buffer_ = Buffer(n);
     return buffer_.data();
   }
-  std::vector<Transport::Pending> pending;  // empty between calls
 
  private:
   Buffer buffer_;

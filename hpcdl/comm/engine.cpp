@@ -31,6 +31,7 @@ Engine::Engine(std::unique_ptr<Transport> transport, WorldOptions options)
     : transport_(std::move(transport)), options_(std::move(options)), ranks_here_(ranks_here(transport_.get())) {
   patience_.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(options_.deadline_seconds * 1e9));
   patience_.given_up = &given_up_;
+  patience_.turn = &turn_;
   be_eager(ranks_here_ <= usable_cpus());
 }
 
@@ -43,21 +44,20 @@ void Engine::be_eager(bool eager) {
   if (eager) beside_.poll = kPollBeside;
 }
 
-Engine::~Engine() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+/// All groups are gone, and their threads with them.
+Engine::~Engine() = default;
 
 void Engine::abandon(std::string_view why) noexcept {
   given_up_.store(true);
   if (transport_) transport_->leave(why);
 }
 
-void Engine::lost(const PeerLost& e) {
+void Engine::lost(const LedgerEntry* entry, const PeerLost& e) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
+  if (entry) ledger_.collective(*entry);
   std::string sentence;
   const LedgerEntry now = ledger_.collective();
   if (options_.on_lost) sentence = options_.on_lost(ledger_, e);
@@ -66,102 +66,165 @@ void Engine::lost(const PeerLost& e) {
                            transport_->host_name(transport_->rank()), describe(now), e.what());
   const PeerLost told(sentence, e.peer());
   {
-    std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::make_exception_ptr(told);
+    const std::lock_guard lock(mutex_);
+    failure_ = std::make_exception_ptr(told);
   }
+  given_up_.store(true);  // the others that are under way end when they get the turn
   transport_->leave(sentence);
   throw told;
 }
 
-template <class F> void Engine::guarded(F&& f) {
+template <class F> void Engine::guarded(const LedgerEntry* const& entry, F&& f) {
   try {
     f();
   } catch (const PeerLost& e) {
-    scratch_.pending.clear();
-    transport_->withdraw();
-    lost(e);
-  } catch (...) {
-    scratch_.pending.clear();
-    transport_->withdraw();
-    throw;
+    lost(entry, e);
   }
 }
 
+class Engine::Underway {
+ public:
+  Underway(Engine& engine, const LedgerEntry& entry) : engine_(engine), entry_(&entry) {
+    engine_.underway_.push_back(entry_);
+    if (engine_.underway_.size() == 1) engine_.ledger_.collective(entry);
+  }
+  ~Underway() {
+    auto& list = engine_.underway_;
+    const bool shown = list.front() == entry_;
+    std::erase(list, entry_);
+    if (std::uncaught_exceptions() > errors_) return;  // the ledger goes on to show what failed
+    if (list.empty()) engine_.ledger_.idle(ticks());
+    else if (shown) engine_.ledger_.collective(*list.front());
+  }
+  Underway(const Underway&) = delete;
+  Underway& operator=(const Underway&) = delete;
+  /// It goes on with another call.
+  void now(const LedgerEntry& entry) {
+    const bool shown = engine_.underway_.front() == entry_;
+    std::replace(engine_.underway_.begin(), engine_.underway_.end(), entry_, &entry);
+    entry_ = &entry;
+    if (shown) engine_.ledger_.collective(entry);
+  }
+
+ private:
+  Engine& engine_;
+  const LedgerEntry* entry_;
+  const int errors_ = std::uncaught_exceptions();
+};
+
 void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry, std::int64_t begin) {
-  ledger_.collective(entry);
+  const Underway underway(*this, entry);
   Peers peers(*transport_, g.world_ranks, g.rank, entry.tag, runs_queue ? beside_ : patience_);
-  guarded([&] {
+  guarded(&entry, [&] {
     if (given_up_.load(std::memory_order_relaxed)) throw PeerLost("[comm] given up: this rank leaves");
     if (call.algorithm == Algorithm::native && !g.native)
       g.native = transport_->native(g.world_ranks, static_cast<std::uint32_t>(g.id & 0x7fffffffu));
-    Ground ground{peers,   g.shared.get(), g.local.size() == g.world_ranks.size(), scratch_, g.native.get(), &policy,
+    Ground ground{peers,   g.shared.get(), g.local.size() == g.world_ranks.size(), g.scratch, g.native.get(), &policy,
                   g.hosts, g.on_host};
     run(call, ground);
   });
   if (!settled_ && g.shared && g.shared->size() == ranks_here_)
     if (const auto each = g.shared->has_processor_each()) be_eager(*each), settled_ = true;
-  const auto end = ticks();
-  ledger_.idle(end);
   LiveCounters::add(g.counters.wire_bytes, peers.wire_bytes());
-  LiveCounters::add(g.counters.busy, end - begin);
+  LiveCounters::add(g.counters.busy, ticks() - begin);
 }
 
+namespace {
+
+/// The turn, for its lifetime.
+class HasTurn {
+ public:
+  explicit HasTurn(Turn& turn) : turn_(turn) { turn_.take(); }
+  ~HasTurn() { turn_.give(); }
+  HasTurn(const HasTurn&) = delete;
+  HasTurn& operator=(const HasTurn&) = delete;
+
+ private:
+  Turn& turn_;
+};
+
+}  // namespace
+
 std::shared_ptr<Window> Engine::share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes) {
-  drain();
+  sleep_until([&] { return quiet(); });
+  const HasTurn turn(turn_);
   std::shared_ptr<Window> window;
-  guarded([&] { window = transport_->share(ranks, tag, bytes, deadline()); });
+  guarded(nullptr, [&] {
+    try {
+      window = transport_->share(ranks, tag, bytes, deadline());
+    } catch (...) {
+      transport_->withdraw();
+      throw;
+    }
+  });
   return window;
 }
 
-void Engine::take_turn() {
-  if (queued_.load() == 0 && !busy_.exchange(true)) {
-    if (queued_.load() == 0) return;
-    busy_.store(false);
-  }
-  std::unique_lock lock(mutex_);
-  changed_.notify_all();  // for the thread, if the flag was set when it looked
-  changed_.wait(lock, [&] { return queue_.empty() && !busy_.exchange(true); });
+Engine::Queue& Engine::queue_of(Group::Impl& group, const Call& call) {
+  return one_to_one(call.what) ? group.messages : group.collectives;
 }
 
-void Engine::give_turn() {
-  busy_.store(false);
-  if (queued_.load() == 0) return;
-  std::lock_guard lock(mutex_);
+template <class F> void Engine::sleep_until(F&& f) {
+  std::unique_lock lock(mutex_);
+  sleep(lock, f);
+}
+
+/// With the lock. Counted before f() is asked, so that release() sees this thread or f() sees what it did.
+template <class F> void Engine::sleep(std::unique_lock<std::mutex>& lock, F&& f) {
+  sleepers_.fetch_add(1);
+  changed_.wait(lock, f);
+  sleepers_.fetch_sub(1);
+}
+
+/// Returns when nothing is queued, and this thread runs the calls of the queue.
+void Engine::claim(Queue& q) {
+  if (q.queued.load() == 0 && !q.runs.exchange(true)) {
+    if (q.queued.load() == 0) return;
+    release(q);
+  }
+  sleep_until([&] { return q.items.empty() && !q.runs.exchange(true); });
+}
+
+void Engine::release(Queue& q) {
+  q.runs.store(false);
+  if (q.queued.load() == 0 && sleepers_.load() == 0) return;
+  const std::lock_guard lock(mutex_);
+  q.ready.notify_one();
   changed_.notify_all();
 }
 
 void Engine::run_now(Group::Impl& group, const Call& call, const LedgerEntry& entry) {
-  take_turn();
-  struct Turn {
+  Queue& queue = queue_of(group, call);
+  claim(queue);
+  struct Claimed {
     Engine& engine;
-    ~Turn() { engine.give_turn(); }
-  } turn{*this};
+    Queue& queue;
+    ~Claimed() { engine.release(queue); }
+  } claimed{*this, queue};
+  const HasTurn turn(turn_);
   if (failure_) std::rethrow_exception(failure_);
   execute(group, call, entry, entry.since);  // just now: reading the counter again takes as long as a poll
 }
 
 std::shared_ptr<Work::State> Engine::run_later(Group::Impl& group, const Call& call, const LedgerEntry& entry) {
   auto item = std::make_shared<Work::State>(shared_from_this(), group, call, entry);
+  Queue& queue = queue_of(group, call);
   {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    queue_.push_back(item);
-    queued_.fetch_add(1);
-    if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+    queue.items.push_back(item);
+    queue.queued.fetch_add(1), queued_.fetch_add(1);
+    if (!queue.thread.joinable()) queue.thread = std::thread([this, &queue] { loop(queue); });
   }
-  changed_.notify_all();
+  queue.ready.notify_one();
   return item;
 }
 
-/// The caller has the turn and no lock.
+/// The caller runs the queue of the call, and has no lock.
 void Engine::finish(const Item& item) {
   try {
-    std::exception_ptr failure;
-    {
-      std::lock_guard lock(mutex_);
-      failure = failure_;
-    }
-    if (failure) std::rethrow_exception(failure);
+    const HasTurn turn(turn_);
+    if (failure_) std::rethrow_exception(failure_);
     item->begin = Clock::now();
     execute(*item->group, item->call, item->entry, ticks());
     item->end = Clock::now();
@@ -171,24 +234,23 @@ void Engine::finish(const Item& item) {
 }
 
 /// Messages that were queued one after the other run together, and end as they arrive: two ranks may each send
-/// before they receive.
-void Engine::run_messages(Item& first) {
+/// before they receive. Returns when none is left.
+void Engine::run_messages(Queue& q) {
   struct Active {
     Item item;
     Transport::Pending pending;
     std::int64_t begin;
   };
-  std::deque<Active> active;
-  std::size_t started = 0;  // at the head of the queue
+  std::deque<Active> active;  // the first ones of the queue
+  const HasTurn turn(turn_);
   const Patience& patience = runs_queue ? beside_ : patience_;
+  const auto item_at = [&](std::size_t i) {
+    const std::lock_guard lock(mutex_);
+    return i < q.items.size() ? q.items[i] : nullptr;
+  };
   const auto admit = [&] {
-    for (; static_cast<std::size_t>(queued_.load()) > started; ++started) {
-      Item item;
-      {
-        std::lock_guard lock(mutex_);
-        item = queue_[started];
-      }
-      if (!one_to_one(item->call.what)) return;
+    while (static_cast<std::size_t>(q.queued.load()) > active.size()) {
+      Item item = item_at(active.size());
       const Call& c = item->call;
       Peers peers(*transport_, item->group->world_ranks, item->group->rank, item->entry.tag, patience);
       const auto n = static_cast<std::size_t>(c.bytes());
@@ -208,18 +270,21 @@ void Engine::run_messages(Item& first) {
         continue;
       }
       LiveCounters::add(a.item->group->counters.busy, ticks() - a.begin);
-      retire(a.item, nullptr, i);
+      retire(q, a.item, nullptr, i);
       active.erase(active.begin() + static_cast<std::ptrdiff_t>(i));
-      --started;
     }
     return active.size() < before;
   };
-  first.reset();
+  Item oldest = item_at(0);
+  const LedgerEntry* shown = &oldest->entry;
   try {
-    guarded([&] {
+    Underway underway(*this, *shown);
+    if (failure_) std::rethrow_exception(failure_);
+    guarded(shown, [&] {
       for (admit(); !active.empty();) {
-        const Item oldest = active.front().item;
-        ledger_.collective(oldest->entry);
+        shown = &active.front().item->entry;
+        underway.now(*shown);
+        oldest = active.front().item;
         Peers peers(*transport_, oldest->group->world_ranks, oldest->group->rank, 0, patience);
         peers.wait_until(oldest->call.peer, [&] {
           admit();
@@ -227,49 +292,50 @@ void Engine::run_messages(Item& first) {
         });
       }
     });
-    ledger_.idle(ticks());
   } catch (...) {
-    for (Active& a : active) retire(a.item, std::current_exception());
+    const auto error = std::current_exception();
+    for (Active& a : active) transport_->cancel(a.pending);
+    while (Item item = item_at(0)) retire(q, item, error);
   }
 }
 
 /// The call at this position of the queue is done.
-void Engine::retire(Item& item, std::exception_ptr error, std::size_t at) {
-  std::lock_guard lock(mutex_);
-  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
-  queued_.fetch_sub(1);
+void Engine::retire(Queue& q, Item& item, std::exception_ptr error, std::size_t at) {
+  const std::lock_guard lock(mutex_);
+  q.items.erase(q.items.begin() + static_cast<std::ptrdiff_t>(at));
+  q.queued.fetch_sub(1), queued_.fetch_sub(1);
   item->error = std::move(error);
   item->done.store(true, std::memory_order_release);
   item.reset();
   changed_.notify_all();
 }
 
-/// Runs the head of the queue. The caller has the turn and the lock, and afterwards only the lock.
-void Engine::run_front(std::unique_lock<std::mutex>& lock) {
-  Item item = queue_.front();
-  const bool failed = failure_ != nullptr;
+/// Runs the head of the queue. The caller has claimed the queue and has the lock, and afterwards only the lock.
+void Engine::run_front(Queue& q, std::unique_lock<std::mutex>& lock) {
+  Item item = q.items.front();
   lock.unlock();
-  if (one_to_one(item->call.what) && !failed) {
-    run_messages(item);
+  if (one_to_one(item->call.what)) {
+    item.reset();
+    run_messages(q);
   } else {
     finish(item);
     std::exception_ptr error = item->error;
-    retire(item, std::move(error));
+    retire(q, item, std::move(error));
   }
   lock.lock();
-  // The turn is returned after the call has been released here: the last owner of a group must not be the
-  // progress thread.
-  busy_.store(false);
+  // The queue is released after the call has been: the last owner of a group must not be its thread.
+  q.runs.store(false);
+  q.ready.notify_one();
   changed_.notify_all();
 }
 
-void Engine::loop() {
+void Engine::loop(Queue& q) {
   runs_queue = true;
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return (stop_ && queue_.empty()) || (!queue_.empty() && !busy_.exchange(true)); });
-    if (queue_.empty()) return;
-    run_front(lock);
+    q.ready.wait(lock, [&] { return (q.stop && q.items.empty()) || (!q.items.empty() && !q.runs.exchange(true)); });
+    if (q.items.empty()) return;
+    run_front(q, lock);
   }
 }
 
@@ -277,24 +343,33 @@ void Engine::loop() {
 /// after it: those would run together with it, and may depend on what the caller does next.
 void Engine::wait(Work::State& state) {
   const auto is_done = [&] { return state.done.load(std::memory_order_acquire); };
-  const auto is_mine = [&] {
-    return !queue_.empty() && queue_.front().get() == &state && (queue_.size() == 1 || !one_to_one(state.call.what));
-  };
   if (!is_done()) {
     const auto begin = ticks();
+    Queue& q = queue_of(*state.group, state.call);
+    const auto is_mine = [&] {
+      return !q.items.empty() && q.items.front().get() == &state &&
+             (q.items.size() == 1 || !one_to_one(state.call.what));
+    };
     std::unique_lock lock(mutex_);
     while (!is_done()) {
-      changed_.wait(lock, [&] { return is_done() || (is_mine() && !busy_.exchange(true)); });
-      if (!is_done()) run_front(lock);
+      sleep(lock, [&] { return is_done() || (is_mine() && !q.runs.exchange(true)); });
+      if (!is_done()) run_front(q, lock);
     }
     LiveCounters::add(state.group->counters.waited, ticks() - begin);
   }
   if (state.error) std::rethrow_exception(state.error);
 }
 
-void Engine::drain() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.empty() && !busy_.load(); });
+void Engine::close(Group::Impl& group) {
+  for (Queue* q : {&group.collectives, &group.messages}) {
+    {
+      std::unique_lock lock(mutex_);
+      sleep(lock, [&] { return q->items.empty() && !q->runs.load(); });
+      q->stop = true;
+    }
+    q->ready.notify_one();
+    if (q->thread.joinable()) q->thread.join();
+  }
 }
 
 void Work::wait() {

@@ -1,6 +1,7 @@
 #pragma once
-// The part of one rank in a world: its transport, and the order in which its collectives run: in the caller if it waits
-// at once and nothing is queued, else on one progress thread, first come first served.
+// The part of one rank in a world: its transport, and the order in which its calls run. The collectives of a group run
+// one after the other: in the caller if it waits at once and none is queued, else on a thread of the group. Messages of
+// a group do not wait for its collectives, and groups do not wait for each other.
 
 #include <atomic>
 #include <condition_variable>
@@ -15,6 +16,7 @@
 #include "hpcdl/comm/dispatch.h"
 #include "hpcdl/comm/group.h"
 #include "hpcdl/comm/ledger.h"
+#include "hpcdl/comm/turn.h"
 #include "hpcdl/comm/world.h"
 
 namespace hpcdl::comm {
@@ -35,6 +37,17 @@ class Work::State {
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
+  using Item = std::shared_ptr<Work::State>;
+  /// Calls that run one after the other, or messages, which run together.
+  struct Queue {
+    std::atomic<bool> runs = false;  // the thread that has set it runs calls of this queue
+    std::atomic<int> queued = 0;     // size of items
+    std::deque<Item> items;          // with the mutex of the engine, as all of the rest
+    std::condition_variable ready;
+    bool stop = false;
+    std::thread thread;  // started by the first call that needs it
+  };
+
   /// transport: null for a world of one rank.
   Engine(std::unique_ptr<Transport> transport, WorldOptions options);
   ~Engine();
@@ -46,14 +59,15 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const TickClock& clock() const { return clock_; }
   const Patience& patience() const { return patience_; }
   Deadline deadline() const { return Clock::now() + patience_.deadline; }
-  /// Waits until nothing is queued and nothing runs.
-  void drain();
-  /// Transport::share(), when nothing is under way.
+  /// Waits until nothing is queued for a group and nothing of it runs, and ends its threads.
+  void close(Group::Impl& group);
+  /// Transport::share(), when nothing is queued.
   std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes);
   bool quiet() const { return queued_.load() == 0; }
 
   /// Runs it in this thread, when its turn comes.
   void run_now(Group::Impl& group, const Call& call, const LedgerEntry& entry);
+  static Queue& queue_of(Group::Impl& group, const Call& call);
   std::shared_ptr<Work::State> run_later(Group::Impl& group, const Call& call, const LedgerEntry& entry);
   void wait(Work::State& state);
 
@@ -62,20 +76,23 @@ class Engine : public std::enable_shared_from_this<Engine> {
   algo::Policy policy;  // of automatic; changes between collectives
 
  private:
-  using Item = std::shared_ptr<Work::State>;
-  /// Runs f, which does what the ledger describes; a lost peer ends this engine.
-  template <class F> void guarded(F&& f);
+  /// Runs f, which does what the entry describes; a lost peer ends this engine. The caller has the turn.
+  template <class F> void guarded(const LedgerEntry* const& entry, F&& f);
+  /// Among what is under way for its lifetime, of which the ledger shows the oldest. The caller has the turn.
+  class Underway;
   /// begin: in ticks().
   void execute(Group::Impl& group, const Call& call, const LedgerEntry& entry, std::int64_t begin);
   void finish(const Item& item);
-  void run_messages(Item& first);
-  void retire(Item& item, std::exception_ptr error, std::size_t at = 0);
-  void take_turn();
-  void give_turn();
-  void run_front(std::unique_lock<std::mutex>& lock);
-  void loop();
+  template <class F> void sleep_until(F&& f);
+  template <class F> void sleep(std::unique_lock<std::mutex>& lock, F&& f);
+  void run_messages(Queue& queue);
+  void retire(Queue& queue, Item& item, std::exception_ptr error, std::size_t at = 0);
+  void claim(Queue& queue);
+  void release(Queue& queue);
+  void run_front(Queue& queue, std::unique_lock<std::mutex>& lock);
+  void loop(Queue& queue);
   void be_eager(bool eager);
-  [[noreturn]] void lost(const PeerLost& e);
+  [[noreturn]] void lost(const LedgerEntry* entry, const PeerLost& e);
 
   std::unique_ptr<Transport> transport_;
   WorldOptions options_;
@@ -86,15 +103,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
   TickClock clock_;
   std::atomic<bool> given_up_ = false;
 
-  std::atomic<bool> busy_ = false;  // the thread that has set it runs collectives
-  std::atomic<int> queued_ = 0;     // size of queue_
+  Turn turn_;
+  std::vector<const LedgerEntry*> underway_;  // with the turn; the oldest first
+  std::atomic<int> queued_ = 0;               // in all queues
+  std::atomic<int> sleepers_ = 0;             // threads that wait for changed_
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> queue_;
-  bool stop_ = false;
-  std::exception_ptr failure_;  // a peer is lost: later calls do not run
-  std::thread thread_;          // started by the first call that needs it
-  Scratch scratch_;
+  std::condition_variable changed_;  // a call is done, or a queue has nobody that runs it
+  std::exception_ptr failure_;       // a peer is lost: later calls do not run
 };
 
 }  // namespace hpcdl::comm

@@ -43,9 +43,10 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order, over
-/// all groups of a world: ranks that differ never exchange wrong data, but fail by the deadline with an error that
-/// names the difference. Tensors are contiguous, of floats or integers, on the device of the stream; data that only
+/// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order: ranks
+/// that differ never exchange wrong data, but fail by the deadline with an error that names the difference. Queued calls
+/// wait for no calls of other groups, and messages for no collectives; calls of a GPU, and those of the library of
+/// Algorithm::native, need one order over all groups of a world. Tensors are contiguous, of floats or integers, on the device of the stream; data that only
 /// move may have any dtype. Results have the same bits on every rank, and for the same inputs and algorithm in every
 /// run. A group of one rank copies, and waits for nothing.
 class Group {

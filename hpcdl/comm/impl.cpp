@@ -55,7 +55,7 @@ Group::Impl::Impl(std::shared_ptr<Engine> e, std::string n, std::uint64_t i, std
 Group::Impl::~Impl() {
   // A thread that throws while work is under way does not wait for it.
   if (std::uncaught_exceptions() > 0 && !engine->quiet()) engine->abandon("an error ended its work");
-  engine->drain();
+  engine->close(*this);
 }
 
 /// More ranks than that do not sum in shared memory (can_share() in policy.cpp), so they need none.
@@ -205,7 +205,7 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
   const LedgerEntry entry = entry_of(call);
   // A message does not wait for earlier ones, which may be answers to it.
   if (!now) return Work(engine->run_later(*this, call, entry));
-  if (one_to_one(call.what) && !engine->quiet()) {
+  if (one_to_one(call.what) && messages.queued.load() > 0) {
     Work(engine->run_later(*this, call, entry)).wait();
     return {};
   }

@@ -43,6 +43,8 @@ class Group::Impl {
   std::map<int, std::int64_t> sent, received;  // messages, by rank
   bool closed = false;
   LiveCounters counters;
+  Engine::Queue collectives, messages;
+  Scratch scratch;  // of the collective that runs
 
   struct Range {
     const std::byte* begin;

@@ -3,17 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "hpcdl/comm/turn.h"
 #include "hpcdl/comm/yields.h"
 
 namespace hpcdl::comm {
 namespace {
 
 /// Polls ready() for this time, and at least a few times: another program may have the
-/// processor meanwhile.
-bool poll_for(std::chrono::nanoseconds time, bool (*ready)(void*), void* context) {
+/// processor meanwhile. Ends early if another thread wants the turn.
+bool poll_for(std::chrono::nanoseconds time, const Turn* turn, bool (*ready)(void*), void* context) {
   constexpr int kLeast = 16, kPolls = 64;  // clock reads, and polls between two of them
   const auto until = Clock::now() + time;
-  for (int round = 0; round < kLeast || Clock::now() < until; ++round)
+  for (int round = 0; (round < kLeast || Clock::now() < until) && !(turn && turn->wanted()); ++round)
     for (int i = 0; i < kPolls; ++i) {
       if (ready(context)) return true;
       relax();
@@ -33,13 +34,18 @@ void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
   if (deadline_ == Deadline{}) deadline_ = Clock::now() + patience_.deadline;
   microseconds nap = kShortest;
   bool polls = patience_.poll.count() > 0;
-  const auto poll = [&] { return std::exchange(polls, false) && poll_for(patience_.poll, ready, context); };
+  const auto poll = [&] {
+    return std::exchange(polls, false) && poll_for(patience_.poll, patience_.turn, ready, context);
+  };
+  const auto given_up = [&] { return patience_.given_up && patience_.given_up->load(std::memory_order_relaxed); };
   if (!patience_.beside && poll()) return;
-  for (int turn = 0; !ready(context); ++turn) {
-    if (turn < kYields && yields.yield()) continue;
+  for (int round = 0; !ready(context); ++round) {
+    const bool others = patience_.turn && patience_.turn->wanted();
+    if (others) patience_.turn->pass();
+    if (others && given_up()) throw PeerLost("[comm] given up: this rank leaves", peer);
+    if (round < kYields && yields.yield()) continue;
     if (poll()) return;
-    if (patience_.given_up && patience_.given_up->load(std::memory_order_relaxed))
-      throw PeerLost("[comm] given up: this rank leaves", peer);
+    if (given_up()) throw PeerLost("[comm] given up: this rank leaves", peer);
     try {
       transport_.check(peer);
     } catch (const PeerLost&) {
@@ -53,7 +59,7 @@ void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
                                  std::chrono::duration<double>(patience_.deadline).count()),
                      peer);
     }
-    transport_.nap(nap);
+    transport_.nap(others ? kShortest : nap);  // which keeps the turn
     nap = std::min(nap * 2, kLongest);
   }
 }

@@ -16,6 +16,7 @@
 namespace hpcdl::comm {
 
 struct Call;
+class Turn;
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
@@ -110,6 +111,7 @@ struct Patience {
   std::chrono::nanoseconds poll{};              // and then time of polling
   bool beside = false;                          // a computing thread needs the processor: yields come before polls
   const std::atomic<bool>* given_up = nullptr;  // set: waits end with PeerLost
+  Turn* turn = nullptr;                         // of the waiting thread: waits pass it to others
 };
 
 /// One iteration of a waiting loop.

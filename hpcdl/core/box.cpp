@@ -217,6 +217,31 @@ Box common(const Box& a, const Box& b) {
   return box;
 }
 
+std::vector<Box> outside(const Box& box, std::span<const Box> others) {
+  std::vector<Box> rest{box};
+  for (const Box& other : others) {
+    std::vector<Box> next;
+    for (Box piece : rest) {
+      const Box shared = common(piece, other);
+      bool apart = false;
+      for (int d = 0; d < box.begin.rank(); ++d)
+        apart |= shared.extent[d] == 0 && (piece.extent[d] > 0 || shared.begin[d] > piece.begin[d]);
+      for (int d = 0; d < box.begin.rank() && !apart; ++d) {  // what lies before the shared part, and after it
+        const auto end = piece.begin[d] + piece.extent[d], shared_end = shared.begin[d] + shared.extent[d];
+        Box side = piece;
+        side.extent[d] = shared.begin[d] - piece.begin[d];
+        if (side.extent[d] > 0) next.push_back(side);
+        side.begin[d] = shared_end, side.extent[d] = end - shared_end;
+        if (side.extent[d] > 0) next.push_back(side);
+        piece.begin[d] = shared.begin[d], piece.extent[d] = shared.extent[d];
+      }
+      if (apart) next.push_back(piece);
+    }
+    rest = std::move(next);
+  }
+  return rest;
+}
+
 std::int64_t copy_common(const Tensor& to, const Part& to_part, const View& from, const Part& from_part) {
   std::int64_t copied = 0;
   const auto sources = placed(from, from_part);

@@ -54,6 +54,8 @@ Spec whole_spec(const Spec& local, const Part& part, std::string_view name);
 
 /// The elements that both boxes have; a box without elements if there are none. `at` is 0.
 Box common(const Box& a, const Box& b);
+/// The elements of `box` that none of the others has, as boxes that do not overlap. Their `at` is that of `box`.
+std::vector<Box> outside(const Box& box, std::span<const Box> others);
 
 /// Copies the elements that both holders have of one whole tensor, any strides. Returns their number.
 /// Precondition: whole_spec() accepts both.

@@ -273,5 +273,37 @@ TEST(box, an_impossible_part_is_a_clear_error) {
   EXPECT_NE(said(flat, {15}).find("cannot be the strides"), std::string::npos);
 }
 
+TEST(box, outside_of_others_have_every_other_element_once) {
+  Draws d{{21, 7}};
+  for (int round = 0; round < 2000; ++round) {
+    const Shape whole = random_shape(d, static_cast<int>(d.below(4)));
+    const auto random_box = [&] {
+      Box b{whole, whole};
+      for (int k = 0; k < whole.rank(); ++k) {
+        b.begin[k] = d.below(whole[k] + 1);
+        b.extent[k] = d.below(whole[k] - b.begin[k] + 1);
+      }
+      return b;
+    };
+    const auto has = [&](const Box& b, std::int64_t element) {
+      for (int k = whole.rank() - 1; k >= 0; --k) {
+        const auto at = element % whole[k];
+        element /= whole[k];
+        if (at < b.begin[k] || at >= b.begin[k] + b.extent[k]) return false;
+      }
+      return true;
+    };
+    const Box box = random_box();
+    std::vector<Box> others;
+    for (auto n = d.below(4); n > 0; --n) others.push_back(random_box());
+    const auto rest = outside(box, others);
+    for (std::int64_t e = 0; e < whole.size(); ++e) {
+      const auto holds = [&](const Box& b) { return has(b, e); };
+      const bool wanted = has(box, e) && std::none_of(others.begin(), others.end(), holds);
+      ASSERT_EQ(std::count_if(rest.begin(), rest.end(), holds), wanted ? 1 : 0) << round;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hpcdl

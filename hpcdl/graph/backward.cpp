@@ -22,31 +22,30 @@ Spec Graph::gradient_spec(int id) const {
   return {value(id).operand.spec.shape, value(value(id).base).operand.spec.dtype};
 }
 
-/// The window of the gradient for a value: with the same layout as the value in its base.
+/// The window of the gradient for a value: with the same layout as the value in its base, which may be a window itself
+/// where an op only renames it.
 Operand Graph::gradient_operand(int id) const {
+  const Value& b = value(value(id).base);
   Operand o = value(id).operand;
   o.spec = gradient_spec(id);
-  o.slot = value(value(id).base).gradient_slot;
+  o.slot = b.gradient_slot;
+  if (value(id).operand.slot == b.operand.slot) o.offset -= b.operand.offset;
   return o;
 }
 
-namespace {
+/// The boxes of a value's region that have no gradient so far.
+std::vector<Box> Graph::missing_gradient(int id) { return outside(value(id).region, base(id).written); }
 
-/// The parts of [lo, hi) that no region covers. Regions are disjoint.
-template <class Region> std::vector<Region> gaps(std::vector<Region> covered, Region within) {
-  std::sort(covered.begin(), covered.end(), [](const Region& a, const Region& b) { return a.lo < b.lo; });
-  std::vector<Region> out;
-  auto at = within.lo;
-  for (const auto& r : covered) {
-    if (r.hi <= at || r.lo >= within.hi) continue;
-    if (r.lo > at) out.push_back({at, r.lo});
-    at = std::max(at, r.hi);
+void Graph::zero_gradient(int id, std::span<const Box> boxes) {
+  auto& b = base(id);
+  for (const auto& box : boxes) {
+    Operand hole = whole(b.gradient_slot, b.operand.spec, Access::write);
+    for (int d = 0; d < box.begin.rank(); ++d) hole.offset += box.begin[d] * hole.strides[d];
+    hole.spec.shape = box.extent;
+    fill(hole, 0);
+    b.written.push_back(box);
   }
-  if (at < within.hi) out.push_back({at, within.hi});
-  return out;
 }
-
-}  // namespace
 
 /// An operand that adds a contribution to the gradient of a value: overwrites if nothing has been written yet.
 Operand Graph::write_gradient(int id) {
@@ -60,35 +59,21 @@ Operand Graph::write_gradient(int id) {
       b.gradient_slot = add_slot({spec, SlotKind::temp, b.name + ".grad"});
     }
   }
-  const Region region = value(id).region;
-  auto missing = gaps(b.written, region);
+  const auto missing = missing_gradient(id);
   Operand out = gradient_operand(id);
-  if (missing.size() == 1 && missing[0].lo == region.lo && missing[0].hi == region.hi) {
-    b.written.push_back(region);
+  if (missing.size() == 1 && missing[0] == value(id).region) {
+    b.written.push_back(missing[0]);
     out.access = Access::write;
     return out;
   }
-  for (const auto& gap : missing) {
-    Operand hole = whole(b.gradient_slot, spec, Access::write);
-    hole.offset = gap.lo;
-    hole.spec.shape[-1] = gap.hi - gap.lo;
-    fill(hole, 0);
-    b.written.push_back(gap);
-  }
+  zero_gradient(id, missing);
   out.access = Access::update;
   return out;
 }
 
 /// The complete gradient of a value, for the node that made it: parts without contributions are zero.
 Operand Graph::read_gradient(int id) {
-  auto& b = base(id);
-  for (const auto& gap : gaps(b.written, value(id).region)) {
-    Operand hole = whole(b.gradient_slot, b.operand.spec, Access::write);
-    hole.offset = gap.lo;
-    if (hole.spec.shape.rank()) hole.spec.shape[-1] = gap.hi - gap.lo;
-    fill(hole, 0);
-    b.written.push_back(gap);
-  }
+  zero_gradient(id, missing_gradient(id));
   Operand out = gradient_operand(id);
   out.access = Access::read;
   return out;
@@ -104,7 +89,7 @@ bool Graph::take_over_gradient(const Node& node, int input) {
   if (to.gradient_slot >= 0 || to.parameter >= 0 || from.gradient_slot < 0 || gradient_spec(in) != gradient_spec(out))
     return false;
   if (program_.slots[static_cast<std::size_t>(from.gradient_slot)].kind != SlotKind::temp ||
-      !gaps(from.written, from.region).empty())
+      !outside(from.region, from.written).empty())
     return false;
   to.gradient_slot = from.gradient_slot;
   to.written = {to.region};
@@ -167,9 +152,7 @@ void Graph::finish_parameter_uses(const Node& node) {
       write_gradient(p.value);
       if (options_.parameter_gradients == Write::overwrite) base(id).written.clear();
     }
-    const int owner = p.value;
-    read_gradient(owner);  // zeroes parts that were not written
-    for (const auto& hook : hooks_) hook(*this, value(owner).name, gradient(var(owner)));
+    read_gradient(p.value);  // zeroes parts that were not written
   }
 }
 
@@ -207,8 +190,7 @@ void Graph::backward_of(const Node& node) {
   if (op.backward_scratch) op.backward_scratch(specs.data(), args, scratches);
   std::vector<int> written;
   const auto overlaps = [&](int a, int b) {
-    return value(a).base == value(b).base && value(a).region.lo < value(b).region.hi &&
-           value(b).region.lo < value(a).region.hi;
+    return value(a).base == value(b).base && common(value(a).region, value(b).region).size() > 0;
   };
   const auto forward_value = [&](int id) {
     if (id < 0) return Operand();

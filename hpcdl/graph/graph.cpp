@@ -4,6 +4,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/program/edit.h"
 
 namespace hpcdl {
 
@@ -30,8 +31,9 @@ int Graph::add_value(Value v) {
   const int id = static_cast<int>(values_.size()) - 1;
   if (values_.back().base < 0) {
     values_.back().base = id;
-    const auto& s = values_.back().operand.spec.shape;
-    values_.back().region = {0, s.rank() ? s[-1] : 1};
+    auto& region = values_.back().region;
+    region.extent = region.begin = values_.back().operand.spec.shape;
+    for (int d = 0; d < region.begin.rank(); ++d) region.begin[d] = 0;
   }
   return id;
 }
@@ -161,16 +163,37 @@ Var Graph::reshape(const Var& x, Shape shape) {
 }
 
 Var Graph::slice(const Var& x, std::int64_t begin, std::int64_t count) {
-  const auto cols = x.shape().rank() ? x.shape()[-1] : 1;
-  require(begin >= 0 && count > 0 && begin + count <= cols, "slice", "columns [{}, {}) do not lie within {}", begin,
-          begin + count, to_string(x.shape()));
+  return window(x, x.shape().rank() - 1, begin, count);
+}
+
+Var Graph::rows(const Var& x, std::int64_t begin, std::int64_t count) { return window(x, 0, begin, count); }
+
+/// Elements [begin, begin + count) of the first or the last dim. That must be a box of the region of x in its base, of
+/// which x may be a reshaped view, and one with uniform rows.
+Var Graph::window(const Var& x, int dim, std::int64_t begin, std::int64_t count) {
+  const Shape& shape = x.shape();
+  const std::string_view what = dim == 0 ? "rows" : "columns";
+  require(shape.rank() > 0 && begin >= 0 && count > 0 && begin + count <= shape[dim], "slice",
+          "{} [{}, {}) do not lie within {}", what, begin, begin + count, to_string(shape));
   Value v = value(x.id());
-  const auto& b = base(x.id());
-  require(v.region.hi - v.region.lo == cols && b.operand.spec.shape.rank() == x.shape().rank(), "slice",
-          "only the last dim of an unreshaped tensor can be sliced, got {}", to_string(x.shape()));
-  v.operand.spec.shape[-1] = count;
-  v.operand.offset += begin;
-  v.region = {v.region.lo + begin, v.region.lo + begin + count};
+  // Both are one sequence of elements in row-major order, so the dim of the base is the one with as much outside.
+  const Shape &extent = v.region.extent, base_inner = contiguous_strides(extent);
+  std::int64_t outside = 1, base_outside = 1;
+  for (int d = 0; d < dim; ++d) outside *= shape[d];
+  int of = -1;
+  for (int d = 0; d < extent.rank(); base_outside *= extent[d++])
+    if (base_outside == outside) of = d;
+  if (count < shape[dim]) {
+    const auto inner = contiguous_strides(shape)[dim], each = of < 0 ? 0 : base_inner[of];
+    const bool uniform = outside == 1 || each == 1;
+    require(each > 0 && uniform && begin * inner % each == 0 && count * inner % each == 0, "slice",
+            "{} [{}, {}) of {} are no block of the tensor {} of which it is a view", what, begin, begin + count,
+            to_string(shape), to_string(extent));
+    v.region.begin[of] += begin * inner / each;
+    v.region.extent[of] = count * inner / each;
+  }
+  v.operand.spec.shape[dim] = count;
+  v.operand.offset += begin * v.operand.strides[dim];
   v.written.clear();
   return var(add_value(std::move(v)));
 }
@@ -186,15 +209,8 @@ Graph::Scope::Scope(Graph& g, std::string_view name) : graph_(g), outer_(g.scope
 }
 
 std::uint32_t Graph::store_args(const void* args, std::size_t bytes, const Bound* bound) {
-  const std::size_t at = (program_.args.size() + 15) / 16 * 16;
-  program_.args.resize(at + std::max<std::size_t>(bytes, 1));
-  if (bytes) std::memcpy(program_.args.data() + at, args, bytes);
-  if (bound) {
-    const auto within = reinterpret_cast<const std::byte*>(bound) - static_cast<const std::byte*>(args);
-    program_.bounds.push_back(static_cast<std::uint32_t>(at + static_cast<std::size_t>(within)));
-    if (bound->at) bindings_.bind(bound->name, bound->at);
-  }
-  return static_cast<std::uint32_t>(at);
+  if (bound && bound->at) bindings_.bind(bound->name, bound->at);
+  return append_args(program_, args, bytes, bound);
 }
 
 Recording Graph::finish() {

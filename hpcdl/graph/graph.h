@@ -2,7 +2,6 @@
 // The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() returns the
 // program. In eager mode every record is also run as it is pushed.
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/core/box.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/graph/autocast.h"
 #include "hpcdl/graph/bindings.h"
@@ -32,9 +32,6 @@ class Graph {
     /// Non-null: run every record on this stream as it is pushed.
     Stream* eager = nullptr;
   };
-  /// Called when the last contribution to a parameter's gradient has been recorded: used for a bucket's
-  /// all-reduce.
-  using GradientHook = std::function<void(Graph&, const std::string& name, const Var& gradient)>;
 
   Graph() : Graph(Options{}) {}
   explicit Graph(Options options);
@@ -63,6 +60,8 @@ class Graph {
   Var reshape(const Var& x, Shape shape);
   /// Columns [begin, begin + count) of the last dim.
   Var slice(const Var& x, std::int64_t begin, std::int64_t count);
+  /// Rows [begin, begin + count) of the first dim.
+  Var rows(const Var& x, std::int64_t begin, std::int64_t count);
 
   // -- records
   /// Pushes a record of a typed op and returns its non-auxiliary outputs. Use record<Op>() below.
@@ -95,7 +94,6 @@ class Graph {
   Var gradient(const Var& x) const;
   /// Whether backward() can give x a gradient.
   bool wants_gradient(const Var& x) const { return x && value(x.id()).needs_gradient && !options_.inference; }
-  void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
 
   /// Runs f and drops its intermediates: backward records them again just before they are needed
   /// (Chen et al., "Training deep nets with sublinear memory cost", 2016). Bitwise neutral.
@@ -163,18 +161,14 @@ class Graph {
   Tensor eager_tensor(const Var& x) const;
 
  private:
-  /// Columns [lo, hi) of the base's last dim that a view covers.
-  struct Region {
-    std::int64_t lo, hi;
-  };
   struct Value {
     Operand operand;
-    int base;       // value that owns the slot; the value itself unless it is a view
-    Region region;  // in the base
+    int base;    // value that owns the slot; the value itself unless it is a view
+    Box region;  // of the base, that a view covers
     bool needs_gradient = false;
     // of a base:
     int gradient_slot = -1;
-    std::vector<Region> written;  // of the gradient, disjoint
+    std::vector<Box> written;  // of the gradient, disjoint
     int parameter = -1;
     std::string name;
   };
@@ -197,6 +191,7 @@ class Graph {
   Value& value(int id) { return values_[static_cast<std::size_t>(id)]; }
   const Value& value(int id) const { return values_[static_cast<std::size_t>(id)]; }
   Value& base(int id) { return value(value(id).base); }
+  Var window(const Var& x, int dim, std::int64_t begin, std::int64_t count);
   Operand gradient_operand(int id) const;
   Spec gradient_spec(int id) const;
   static Operand whole(int slot, const Spec& spec, Access access);
@@ -222,6 +217,8 @@ class Graph {
   void backward_of(const Node& node);
   void push_backward(const Node& node, const std::vector<Spec>& in, std::vector<Operand> operands);
   bool take_over_gradient(const Node& node, int input);
+  std::vector<Box> missing_gradient(int id);
+  void zero_gradient(int id, std::span<const Box> boxes);
   Operand write_gradient(int id);
   Operand read_gradient(int id);
   void rematerialise(int segment);
@@ -236,7 +233,6 @@ class Graph {
   std::vector<Parameter> parameters_;
   std::map<std::string, int> states_;  // value id, by name
   Bindings bindings_;
-  std::vector<GradientHook> hooks_;
   std::vector<std::unique_ptr<Buffer>> eager_memory_;
   std::vector<std::byte*> eager_data_;  // by slot; empty unless eager
   std::vector<int> remap_;              // value id -> its recomputed twin, while a segment runs backward

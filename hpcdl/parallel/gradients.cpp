@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <span>
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/ledger.h"
@@ -10,6 +12,7 @@
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/program/axis.h"
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/edit.h"
 
 namespace hpcdl::parallel {
 
@@ -23,7 +26,42 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
+/// The last record that uses a gradient, and its place among the operands of that.
+struct LastUse {
+  int record = -1, operand = 0;  // -1: none
+  auto operator<=>(const LastUse&) const = default;
+};
+
+std::vector<LastUse> last_uses(const Program& p, std::span<const ReadyGradient> gradients) {
+  std::map<std::string, std::size_t, std::less<>> index;
+  for (std::size_t i = 0; i < gradients.size(); ++i) index.emplace(gradients[i].name + ".grad", i);
+  std::vector<LastUse> uses(gradients.size());
+  for (int r = 0; r < std::ssize(p.records); ++r) {
+    const auto& record = p.records[static_cast<std::size_t>(r)];
+    for (std::uint32_t k = 0; k < record.operand_count; ++k) {
+      const int slot = p.operands[record.operands + k].slot;
+      if (slot < 0 || p.slots[static_cast<std::size_t>(slot)].kind != SlotKind::state) continue;
+      const auto it = index.find(p.slots[static_cast<std::size_t>(slot)].name);
+      if (it != index.end() && uses[it->second].record < r) uses[it->second] = {r, static_cast<int>(k)};
+    }
+  }
+  return uses;
+}
+
 }  // namespace
+
+std::vector<ReadyGradient> in_order_of_completion(const Program& program, std::vector<ReadyGradient> gradients) {
+  const auto uses = last_uses(program, gradients);
+  std::vector<std::size_t> order(gradients.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const bool used[] = {uses[a].record >= 0, uses[b].record >= 0};
+    return used[0] && used[1] ? uses[a] < uses[b] : used[0] && !used[1];
+  });
+  std::vector<ReadyGradient> sorted;
+  for (const auto i : order) sorted.push_back(std::move(gradients[i]));
+  return sorted;
+}
 
 comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_memory) {
   std::map<int, int> hosts;  // with their ranks
@@ -44,8 +82,8 @@ struct Gradients::Args : Bound {
   int bucket = 0, ranks = 1;
   char axis[24] = {};
 
-  Args(const Gradients* self, int b) : Bound(kGradients, self), bucket(b), ranks(self->group_.size()) {
-    fmt::format("{} of {}", self->group_.name(), ranks).copy(axis, sizeof axis - 1);
+  Args(const comm::Group& group, int b) : Bound(kGradients, nullptr), bucket(b), ranks(group.size()) {
+    fmt::format("{} of {}", group.name(), ranks).copy(axis, sizeof axis - 1);
   }
   Gradients& self() const { return *static_cast<Gradients*>(const_cast<void*>(at)); }
 };
@@ -89,11 +127,7 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
     bytes.push_back(g.spec.bytes());
   }
   plan_ = plan_buckets(bytes, options_.buckets);
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    bucket_.insert(bucket_.end(), static_cast<std::size_t>(plan_.buckets[b].end - plan_.buckets[b].begin),
-                   static_cast<int>(b));
-    names_.push_back("gradients." + std::to_string(b));
-  }
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) names_.push_back("gradients." + std::to_string(b));
   if (options_.timed && device_.is_cuda()) stamps_.resize(plan_.buckets.size());
   if (group_.is_described()) return;
   if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
@@ -168,46 +202,36 @@ void Gradients::take_times() {
   ++times_.passes;
 }
 
-/// The buckets that must still be reduced while a pass is recorded. The recorder keeps its hooks: later they find
-/// nothing to do.
-struct Gradients::Recording {
-  std::vector<Operand> buckets;
-  std::vector<int> missing;  // number of gradients of each bucket that backward has not completed
-};
-
-void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
-  const Graph::Scope scope(g, names_[bucket]);
-  const Graph::OnLane lane(g, options_.overlap ? Lane::reduce : Lane::compute);
-  Args args(this, static_cast<int>(bucket));
-  clear_padding(args);
-  g.emit<Reduced>(std::span(&r.buckets[bucket], 1), &args, sizeof args, {}, Phase::backward, &args);
-}
-
-void Gradients::record(Graph& g, const std::function<void()>& backward) {
-  const auto r = std::make_shared<Recording>();
-  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward, because a hook must not add leaves
+Recording Gradients::reduced(Recording pass) const {
+  auto& [program, bindings] = pass;
+  const auto uses = last_uses(program, order_);
+  Edit edit(std::move(program), "sum gradients over ranks");
+  const auto& records = edit.program().records;
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
     const auto& bucket = plan_.buckets[b];
     const Spec spec{{bucket.bytes / dtype_bytes(DType::f32)}, DType::f32};
-    auto* at = data_ ? data_ + bucket.offset : nullptr;
-    r->buckets.push_back(g.constant(names_[b], Tensor(at, spec, device_)).operand());
-    r->buckets.back().access = Access::update;
-    r->missing.push_back(bucket.end - bucket.begin);
+    if (data_) bindings.bind(names_[b], Tensor(data_ + bucket.offset, spec, device_));
+    const Operand sum{edit.add_slot({spec, SlotKind::state, names_[b]}), 0, spec, contiguous_strides(spec.shape),
+                      Access::update};
+    int last = -1;
+    for (int i = bucket.begin; i < bucket.end; ++i) last = std::max(last, uses[static_cast<std::size_t>(i)].record);
+    std::string scope = last < 0 ? "" : edit.program().scopes[records[static_cast<std::size_t>(last)].scope];
+    scope += scope.empty() ? names_[b] : "." + names_[b];
+    Record record;
+    record.lane = options_.overlap ? Lane::reduce : Lane::compute;
+    record.phase = Phase::backward;
+    record.scope = edit.add_scope(std::move(scope));
+    edit.insert<Reduced>(last < 0 ? records.size() : static_cast<std::size_t>(last) + 1, record, std::span(&sum, 1),
+                         Args(group_, static_cast<int>(b)));
   }
-  g.on_gradient([this, r](Graph& graph, const std::string& name, const Var&) {
-    const auto it = index_.find(name);
-    if (r->buckets.empty() || it == index_.end()) return;
-    const auto b = static_cast<std::size_t>(bucket_[static_cast<std::size_t>(it->second)]);
-    if (--r->missing[b] == 0) reduce(graph, *r, b);
-  });
-  backward();
-  for (std::size_t b = 0; b < r->missing.size(); ++b)
-    if (r->missing[b] > 0) reduce(g, *r, b);
   if (!stamps_.empty()) {  // without operands: it waits for no reduction
-    Args args(this, 0);
-    clear_padding(args);
-    g.emit<Computed>({}, &args, sizeof args, {}, Phase::backward, &args);
+    Record record;
+    record.phase = Phase::backward;
+    edit.insert<Computed>(records.size(), record, {}, Args(group_, 0));
   }
-  r->buckets.clear();
+  bindings.bind(std::string(kGradients), static_cast<const void*>(this));
+  program = edit.finish();
+  return pass;
 }
 
 }  // namespace hpcdl::parallel

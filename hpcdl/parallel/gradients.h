@@ -1,12 +1,11 @@
 #pragma once
 // Gradients that are summed over ranks while backward still runs. They lie in one block, in the order in which backward
 // completes them, so that a bucket is a range of memory: in memory that the ranks of a host share, if the group has it.
-// The reductions are records of the program: that of a bucket comes after the record that writes its last gradient,
-// which is known while recording.
+// The reductions are an edit of the recorded program: that of a bucket comes after the last record that uses one of its
+// gradients.
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,7 +16,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/ticket.h"
 #include "hpcdl/core/timed_event.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/bindings.h"
 #include "hpcdl/parallel/buckets.h"
 
 namespace hpcdl::parallel {
@@ -51,10 +50,14 @@ struct ExchangeTimes {
   double hidden() const { return seconds > 0 ? std::max(0.0, 1 - waited_seconds / seconds) : 0; }
 };
 
+/// The gradients, in the order in which the program completes those of the parameters of these names; at the end those
+/// that it does not write.
+std::vector<ReadyGradient> in_order_of_completion(const Program& program, std::vector<ReadyGradient> gradients);
+
 class Gradients {
  public:
-  /// order: all gradients in the order in which backward completes them; at the end those that no record writes, which
-  /// stay 0. Collective: the same on every rank. Without memory if the group has no processes.
+  /// order: all gradients, see in_order_of_completion(); those that no record writes stay 0. Collective: the same on
+  /// every rank. Without memory if the group has no processes.
   Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device = {});
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -69,17 +72,14 @@ class Gradients {
   /// The memory of a gradient; initially zero.
   Tensor gradient(std::string_view name) const;
 
-  /// Calls `backward`, which records the gradients of a pass on `g`, and records their reductions: after the program
-  /// has run, every gradient is the sum over all ranks. The program must not outlive this. Record it on every rank;
-  /// runs of it are collective.
-  void record(Graph& g, const std::function<void()>& backward);
+  /// The pass, recorded with gradient() as the memory of gradients, with their reductions: after it has run, every
+  /// gradient is the sum over all ranks. It must not outlive this. The same on every rank; runs of it are collective.
+  Recording reduced(Recording pass) const;
 
  private:
   struct Args;  // of a record
   struct Reduced;
   struct Computed;
-  struct Recording;
-  void reduce(Graph& g, const Recording& r, std::size_t bucket);
   static void reduce(Stream& s, const Grad* operands, const void* args);
   static Ticket start(Stream& s, const Grad* operands, const void* args);
   static void computed(Stream& s, const Grad* operands, const void* args);
@@ -91,7 +91,6 @@ class Gradients {
   ReduceOptions options_;
   Device device_;
   BucketPlan plan_;
-  std::vector<int> bucket_;         // per gradient
   std::vector<std::string> names_;  // of buckets
   std::shared_ptr<comm::Window> window_;
   Buffer own_;  // if there is no window

@@ -13,6 +13,8 @@
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/program/bytes.h"
+#include "hpcdl/program/edit.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::parallel {
@@ -92,11 +94,12 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
     for (const auto& v : net.values) memory.emplace_back(v.tensor.spec()), gradients.push_back(memory.back().tensor);
     Graph g;
     const auto [x, y, dy] = net.forward(g, gradients);
-    g.on_gradient(
-        [&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
     g.backward(y, dy);
-    EXPECT_EQ(order.size(), 5u) << "the parameter that no record touches is not told";
-    order.push_back({"absent", net.values[4].tensor.spec()});
+    for (std::size_t i = 0; i < net.names.size(); ++i) order.push_back({net.names[i], net.values[i].tensor.spec()});
+    order = in_order_of_completion(g.finish().program, std::move(order));
+    std::vector<std::string> names;
+    for (const auto& gradient : order) names.push_back(gradient.name);
+    EXPECT_EQ(names, (std::vector<std::string>{"large", "b", "idle", "a", "tied", "absent"}));
   }
   Gradients gradients(world, order, options);
   if (planned) *planned = gradients.plan().bytes;
@@ -104,8 +107,8 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
   for (const auto& name : net.names) where.push_back(gradients.gradient(name));
   Graph g;
   const auto [x, y, dy] = net.forward(g, where);
-  gradients.record(g, [&, out = y, grad = dy] { g.backward(out, grad); });
-  const Instance exe(g.finish());
+  g.backward(y, dy);
+  const Instance exe(gradients.reduced(g.finish()));
   Pool pool(1);
   StepParams params;
   Stream s(pool, &params);
@@ -217,8 +220,11 @@ TEST(gradients, a_bucket_is_reduced_after_the_record_that_writes_its_last_gradie
     for (const auto& name : net.names) where.push_back(gradients.gradient(name));
     Graph g;
     const auto [x, y, dy] = net.forward(g, where);
-    gradients.record(g, [&, out = y, grad = dy] { g.backward(out, grad); });
-    const Instance exe(g.finish());
+    g.backward(y, dy);
+    auto recorded = g.finish();
+    const auto before = to_bytes(recorded.program);
+    const Instance exe(gradients.reduced(std::move(recorded)));
+    EXPECT_EQ(to_bytes(strip(exe.program())), before) << "the reductions are inserted, and change nothing else";
     const auto& records = exe.program().records;
     int reductions = 0;
     bool backward_behind_the_first = false;
@@ -296,8 +302,8 @@ TimedPasses passes_on_gpu(bool timed, bool overlap) {
   const Var first = g.parameter("a", a.tensor, gradients.gradient("a")),
             second = g.parameter("b", b.tensor, gradients.gradient("b"));
   const Var y = linear(linear(g.constant("x", x.tensor), first), second);
-  gradients.record(g, [&] { g.backward(y, g.constant("dy", dy.tensor)); });
-  Instance exe(g.finish(), nullptr, device);
+  g.backward(y, g.constant("dy", dy.tensor));
+  Instance exe(gradients.reduced(g.finish()), nullptr, device);
   gradients.take_times();  // nothing has run
   EXPECT_EQ(gradients.times().passes, 0);
   for (int run = 0; run < 4; ++run) {

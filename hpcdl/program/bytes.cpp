@@ -8,12 +8,13 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/edit.h"
 
 namespace hpcdl {
 namespace {
 
 constexpr std::string_view kMagic = "HPCDLPRG";
-constexpr std::uint32_t kFormat = 3;  // 1 had no roles of slots, 2 costs without units and wire
+constexpr std::uint32_t kFormat = 4;  // 1 had no roles of slots, 2 costs without units and wire, 3 no edits
 
 /// FNV-1a.
 std::uint64_t hash(std::string_view bytes) {
@@ -84,7 +85,7 @@ std::string body(const Program& p, bool costs) {
   for (const auto& r : p.records) {
     w.number(ops(r)), w.number(r.args), w.number(r.operands), w.number(r.operand_count),
         w.number(static_cast<std::uint8_t>(r.lane));
-    w.number(static_cast<std::uint8_t>(r.phase)), w.number(r.scope);
+    w.number(static_cast<std::uint8_t>(r.phase)), w.number(r.scope), w.number(r.added_by);
     if (!costs) continue;
     w.number(static_cast<std::uint8_t>(r.cost.unit));
     for (const double x : {r.cost.operations, r.cost.reads, r.cost.writes, r.cost.updates, r.cost.wire}) w.number(x);
@@ -95,6 +96,11 @@ std::string body(const Program& p, bool costs) {
   for (const auto* list : {&p.scopes, &p.autocasts}) {
     w.count(list->size());
     for (const auto& s : *list) w.text(s);
+  }
+  w.count(p.edits.size());
+  for (const auto& [name, before] : p.edits) {
+    w.text(name);
+    for (const auto n : {before.slots, before.operands, before.args, before.bounds, before.scopes}) w.number(n);
   }
   return std::move(w.bytes);
 }
@@ -175,8 +181,7 @@ Operand operand(Reader& in, const Program& p) {
   Operand o;
   o.slot = in.number<std::int32_t>();
   o.access = in.one_of(Access::update);
-  in.check(o.slot < static_cast<std::int64_t>(p.slots.size()), "expected a slot below {1}, found {0}", o.slot,
-           p.slots.size());
+  in.check(o.slot < std::ssize(p.slots), "expected a slot below {1}, found {0}", o.slot, p.slots.size());
   if (o.slot < 0) return o.slot = -1, o;
   o.offset = in.number<std::int64_t>();
   o.spec = in.spec(), o.strides = in.shape(true);
@@ -214,20 +219,49 @@ KnownOp op(Reader& in) {
   return {OpName(name), backward, args};
 }
 
-Record record(Reader& in, const Program& p, const std::vector<KnownOp>& ops) {
+Record record(Reader& in, const std::vector<KnownOp>& ops) {
   Record r;
   const auto which = in.number<std::uint32_t>();
   in.check(which < ops.size(), "expected an op below {1}, found {0}", which, ops.size());
   r.op = ops[which].name, r.backward = ops[which].backward;
   r.args = in.number<std::uint32_t>(), r.operands = in.number<std::uint32_t>();
   r.operand_count = in.number<std::uint32_t>(), r.lane = in.one_of(static_cast<Lane>(kLanes - 1));
-  r.phase = in.one_of(Phase::update), r.scope = in.number<std::uint32_t>();
+  r.phase = in.one_of(Phase::update), r.scope = in.number<std::uint32_t>(), r.added_by = in.number<std::uint8_t>();
   r.cost.unit = in.one_of(Unit::i8);
   for (double* x : {&r.cost.operations, &r.cost.reads, &r.cost.writes, &r.cost.updates, &r.cost.wire})
     *x = in.number<double>();
-  in.check(std::uint64_t{r.operands} + r.operand_count <= p.operands.size(),
-           "a record of \"{}\" has operands that do not exist", r.op.view());
   return r;
+}
+
+AppliedEdit edit(Reader& in) {
+  AppliedEdit e{std::string(in.text()), {}};
+  auto& b = e.before;
+  for (auto* n : {&b.slots, &b.operands, &b.args, &b.bounds, &b.scopes}) *n = in.number<std::uint32_t>();
+  return e;
+}
+
+/// The program stays within its tables, and its records are such as a recorder writes.
+void check_program(const Reader& in, const Program& p) {
+  for (const auto& o : p.operands)
+    in.check(o.slot < std::ssize(p.slots), "expected a slot below {1}, found {0}", o.slot, p.slots.size());
+  for (const auto at : p.bounds) {
+    in.check(at % alignof(Bound) == 0 && at + std::uint64_t{sizeof(Bound)} <= p.args.size(),
+             "a name is outside the arguments");
+    const auto& bound = *reinterpret_cast<const Bound*>(p.args.data() + at);
+    in.check(!bound.at && bound.name[sizeof bound.name - 1] == 0, "a name does not end");
+  }
+  for (std::size_t i = 0; i < p.records.size(); ++i) {
+    const auto& r = p.records[i];
+    in.check(r.scope < p.scopes.size() && r.added_by <= p.edits.size() &&
+                 std::uint64_t{r.operands} + r.operand_count <= p.operands.size() &&
+                 r.args + std::uint64_t{function_of(r.op, r.backward).args_bytes} <= p.args.size() && r.args % 16 == 0,
+             "record {} has a scope, operands, arguments or an edit that do not exist", i);
+  }
+  try {
+    check_records(p);
+  } catch (const Error& e) {
+    in.check(false, "{}", e.what());
+  }
 }
 
 }  // namespace
@@ -263,34 +297,29 @@ Program program_of(std::string_view bytes, std::string_view from) {
   }
   p.operands.resize(in.count(5));
   for (auto& o : p.operands) o = operand(in, p);
-  p.records.resize(in.count(63));
-  for (auto& r : p.records) r = record(in, p, ops);
+  p.records.resize(in.count(64));
+  for (auto& r : p.records) r = record(in, ops);
   const auto args = in.text();
   p.args.assign(reinterpret_cast<const std::byte*>(args.data()),
                 reinterpret_cast<const std::byte*>(args.data()) + args.size());
   p.bounds.resize(in.count(4));
-  for (auto& at : p.bounds) {
-    at = in.number<std::uint32_t>();
-    in.check(at % alignof(Bound) == 0 && at + std::uint64_t{sizeof(Bound)} <= p.args.size(),
-             "a name is outside the arguments");
-    const auto& bound = *reinterpret_cast<const Bound*>(p.args.data() + at);
-    in.check(!bound.at && bound.name[sizeof bound.name - 1] == 0, "a name does not end");
-  }
+  for (auto& at : p.bounds) at = in.number<std::uint32_t>();
   for (auto* list : {&p.scopes, &p.autocasts}) {
     list->assign(in.count(4), "");
     for (auto& s : *list) s = in.text();
   }
+  p.edits.resize(in.count(24));
+  in.check(p.edits.size() <= kMostEdits, "it has {} edits", p.edits.size());
+  for (auto& e : p.edits) e = edit(in);
   in.check(in.done(), "there are bytes after its end");
-  for (std::size_t i = 0; i < p.records.size(); ++i) {
-    const auto& r = p.records[i];
-    in.check(r.scope < p.scopes.size() &&
-                 r.args + std::uint64_t{function_of(r.op, r.backward).args_bytes} <= p.args.size() && r.args % 16 == 0,
-             "record {} has a scope or arguments that do not exist", i);
-  }
-  try {
-    check_records(p);
-  } catch (const Error& e) {
-    in.check(false, "{}", e.what());
+  check_program(in, p);
+  for (auto now = p; !now.edits.empty();) {
+    const auto& [name, before] = now.edits.back();
+    in.check(before.slots <= now.slots.size() && before.operands <= now.operands.size() &&
+                 before.args <= now.args.size() && before.bounds <= now.bounds.size() &&
+                 before.scopes <= now.scopes.size(),
+             "the edit \"{}\" is of a larger program", name);
+    check_program(in, now = strip(std::move(now)));
   }
   return p;
 }

@@ -62,9 +62,20 @@ struct Record {
   Lane lane = Lane::compute;
   bool backward = false;  // which of the op's functions
   Phase phase = Phase::forward;
-  std::uint32_t scope = 0;  // index into Program::scopes: "layers.3.mlp"
-  Cost cost;                // whole_cost()
+  std::uint32_t scope = 0;    // index into Program::scopes: "layers.3.mlp"
+  Cost cost;                  // whole_cost()
+  std::uint8_t added_by = 0;  // 1 + index into Program::edits; 0: the recorder
 };
+
+/// What has been added to a program after it was recorded (edit.h).
+struct AppliedEdit {
+  struct Sizes {
+    std::uint32_t slots, operands, args, bounds, scopes;
+  };
+  std::string name;
+  Sizes before;  // of the tables; what comes after is of this edit and of later ones
+};
+inline constexpr std::size_t kMostEdits = 255;
 
 struct Program {
   std::vector<Slot> slots;
@@ -74,6 +85,7 @@ struct Program {
   std::vector<std::uint32_t> bounds;  // byte offsets of the Bounds in `args`
   std::vector<std::string> scopes{""};
   std::vector<std::string> autocasts;  // the policies under which records were pushed, in words
+  std::vector<AppliedEdit> edits;      // in order
 
   Cost cost() const {
     Cost sum;

@@ -12,6 +12,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/exchange_order.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/program/axis.h"
@@ -125,6 +126,56 @@ TEST(exchanges, of_image_models_with_shared_batch_norms_are_what_is_counted) {
         const StepOptions o{.batch = 2, .forward = {.recompute = n % 2 == 0}, .sync_batch_norm = true};
         expect_declared(model, parallel::Mesh(world, {.dp = n}), o, false, fmt::format("image {}", n));
       });
+}
+
+/// The exchanges of the programs of every rank of every mesh of up to 8 ranks.
+TEST(exchanges, of_all_ranks_of_a_mesh_have_one_order) {
+  for (const auto family : {io::Family::gpt2, io::Family::llama})
+    for (const auto scheme : {TensorParallel::conjugate, TensorParallel::sequence})
+      for (int n = 1; n <= 8; ++n)
+        for (int tp = 1; tp <= n; ++tp) {
+          if (n % tp != 0) continue;
+          const parallel::MeshShape shape{.dp = n / tp, .tp = tp};
+          std::vector<StepPrograms::PassPtr> passes;
+          std::vector<std::vector<parallel::NamedProgram>> by_rank(static_cast<std::size_t>(n));
+          for (int rank = 0; rank < n; ++rank) {
+            const auto mesh = parallel::Mesh::described(shape, rank);
+            io::ModelConfig c;
+            c.family = family;
+            c.layers = 2, c.heads = 2 * tp, c.kv_heads = family == io::Family::gpt2 ? 0 : tp;
+            c.width = 8 * tp, c.context = 2 * tp, c.ffn = 12 * tp, c.vocab = 53;
+            models::resolve(c);
+            auto model = models::LanguageModel::create(
+                c, {}, true, tp > 1 ? std::make_shared<TensorParallel>(mesh.tp(), scheme) : nullptr);
+            Pool pool(1);
+            Stream s(pool);
+            StepOptions o{.batch = 2, .length = c.context, .accumulate = n % 2 == 0, .data = mesh.dp()};
+            o.reduce.buckets = {.cap = 4096, .first = 1024};
+            const StepPrograms programs(model, o, s);
+            std::vector<std::pair<std::string, StepPrograms::PassPtr>> list{{"first", programs.first()}};
+            if (programs.apart()) list.emplace_back("last", programs.last());
+            list.emplace_back("update", programs.update());
+            for (const auto& [name, pass] : list) {
+              passes.push_back(pass);
+              by_rank[static_cast<std::size_t>(rank)].push_back({name, &pass->planned->program});
+            }
+          }
+          EXPECT_EQ(parallel::exchange_conflict(shape, by_rank), "") << n << " ranks, tp " << tp;
+        }
+}
+
+TEST(exchanges, are_compared_before_a_run_begins) {
+  testing::run_ranks(4, [](const comm::Group& world) {
+    const parallel::Mesh mesh(world, {.dp = 2, .tp = 2});
+    auto model = models::LanguageModel::create(models::tiny(io::Family::llama), 1, true,
+                                               std::make_shared<TensorParallel>(mesh.tp()));
+    Pool pool(1);
+    Stream s(pool);
+    StepOptions o{.batch = 2, .length = 16, .accumulate = true, .data = mesh.dp()};
+    StepPrograms(model, o, s).expect_same_exchanges();
+    o.length = mesh.index(parallel::MeshAxis::dp) == 0 ? 16 : 8;
+    EXPECT_THROW(StepPrograms(model, o, s).expect_same_exchanges(), parallel::Disagreement);
+  });
 }
 
 /// Of a mesh that is not there.

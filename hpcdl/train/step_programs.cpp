@@ -1,10 +1,10 @@
 #include "hpcdl/train/step_programs.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/exchange_order.h"
 #include "hpcdl/parallel/update.h"
 
 namespace hpcdl::train {
@@ -42,17 +42,13 @@ StepPrograms::~StepPrograms() {
 
 /// Records a pass and discards it, to learn in which order gradients become ready; that order decides where they lie.
 void StepPrograms::place_gradients() {
-  std::vector<parallel::ReadyGradient> order;
-  std::set<std::string, std::less<>> ready;
   model_.own_gradients();  // an earlier step may have moved them
   Graph g(graph_options(Write::overwrite, Kind::alone));
-  g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) {
-    if (ready.insert(name).second) order.push_back({name, gradient.spec()});
-  });
   record(g, Kind::alone);
-  for (const auto& p : model_.parameters())  // gradients that no record writes
-    if (ready.insert(p.name).second) order.push_back({p.name, p.memory.spec()});
-  gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, device_);
+  std::vector<parallel::ReadyGradient> gradients;
+  for (const auto& p : model_.parameters()) gradients.push_back({p.name, p.memory.spec()});
+  gradients_ = std::make_unique<parallel::Gradients>(
+      options_.data, parallel::in_order_of_completion(g.program(), std::move(gradients)), options_.reduce, device_);
   model_.place_gradients([&](const StateEntry& p) { return gradients_->gradient(p.name); });
 }
 
@@ -85,7 +81,9 @@ StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
   return passes_.pass(key, [&] {
     Graph g(graph_options(write, kind));
     auto [inputs, outputs] = record(g, kind);
-    return Pass::of(g, std::move(inputs), std::move(outputs));
+    if (kind != Kind::reducing) return Pass::of(g, std::move(inputs), std::move(outputs));
+    auto [program, bindings] = gradients_->reduced(g.finish());
+    return Pass{planned(std::move(program), std::move(inputs), std::move(outputs)), std::move(bindings)};
   });
 }
 
@@ -101,12 +99,9 @@ StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
   }
   r.outputs.push_back(g.keep(out.loss));
   if (out.correct) r.outputs.push_back(g.keep(out.correct));
-  const auto backward = [&] {
-    if (scaler_) scaler_->backward(g, out.loss);
-    else g.backward(out.loss);
-  };
-  if (kind == Kind::reducing) gradients_->record(g, backward);
-  else if (kind != Kind::inference) backward();
+  if (kind == Kind::inference) return r;
+  if (scaler_) scaler_->backward(g, out.loss);
+  else g.backward(out.loss);
   return r;
 }
 
@@ -116,6 +111,22 @@ StepPrograms::PassPtr StepPrograms::update() const {
     record_update(g);
     return Pass::of(g);
   });
+}
+
+void StepPrograms::expect_same_exchanges() const {
+  std::vector<std::pair<std::string, PassPtr>> passes{{"first micro-batch", first()}};
+  if (has_more()) passes.emplace_back("further micro-batches", more());
+  if (apart()) passes.emplace_back("last micro-batch", last());
+  passes.emplace_back("update", update());
+  passes.emplace_back("evaluation", evaluation());
+  std::vector<parallel::NamedProgram> programs;
+  for (const auto& [name, pass] : passes) programs.push_back({name, &pass->planned->program});
+  parallel::expect_agreement(options_.data, parallel::exchange_facts(programs));
+  if (const auto* shared = model_.sharing()) {
+    const auto& group = parallel::group_of(shared->axis);
+    const auto axis = fmt::format("{} of {}", group.name(), group.size());
+    parallel::expect_agreement(group, parallel::exchange_facts(programs, axis));
+  }
 }
 
 void StepPrograms::record_update(Graph& g) const {

@@ -67,6 +67,9 @@ class StepPrograms {
   bool has_more() const { return options_.accumulate; }
   /// Whether the last micro-batch has its own program.
   bool apart() const { return gradients_ && options_.accumulate; }
+  /// Collective. Throws Disagreement where ranks would wait for each other for ever: the ranks that share the batch
+  /// exchange the same tensors in the same order over all axes, and those that share the model along theirs.
+  void expect_same_exchanges() const;
   /// From now on passes use the statistics of this rank's batch only, so they can run without the other ranks.
   void leave_shared_batch() { options_.forward.shared_batch.reset(); }
 

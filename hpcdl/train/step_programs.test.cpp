@@ -23,6 +23,7 @@
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/program/bytes.h"
+#include "hpcdl/program/edit.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
@@ -85,6 +86,19 @@ TEST(step_programs, have_one_digest_on_every_instruction_set) {
   simd::set_active_isa(before);
   EXPECT_NE(digests({.dp = 2, .tp = 2}, 2), want) << "another rank has other rows of the vocabulary";
   EXPECT_EQ(digests({.dp = 2, .tp = 2}, 1)[4], digests({.dp = 2, .tp = 2}, 3)[4]) << "ranks along dp update alike";
+}
+
+/// The pass of ranks that share a batch is the pass of one rank, into which reductions were inserted.
+TEST(step_programs, are_those_of_one_rank_without_the_reductions) {
+  with_programs({.dp = 2, .tp = 2}, 1, [&](const StepPrograms& p) {
+    for (const auto write : {Write::overwrite, Write::accumulate}) {
+      const auto& reducing = p.pass(write, StepPrograms::Kind::reducing)->planned->program;
+      const auto& alone = p.pass(write, StepPrograms::Kind::alone)->planned->program;
+      ASSERT_EQ(reducing.edits.size(), 1u);
+      EXPECT_GT(reducing.records.size(), alone.records.size());
+      EXPECT_EQ(to_bytes(strip(reducing)), to_bytes(alone));
+    }
+  });
 }
 
 TEST(step_programs, run_from_a_file_to_the_same_bits) {

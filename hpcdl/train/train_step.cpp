@@ -29,6 +29,7 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
   require(!model.described(), "train",
           "this model has no memory and can only be recorded: create it with weights to train it");
   if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
+  if (device.is_cuda()) programs_.expect_same_exchanges();  // its communicators would wait for ever
   make_instances();
 }
 

@@ -1,0 +1,127 @@
+#include "hpcdl/parallel/exchange_order.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/program/axis.h"
+
+namespace hpcdl::parallel {
+namespace {
+
+struct Issued {
+  std::string program;
+  std::size_t record;
+  OpName op;
+  Exchange exchange;
+
+  std::string what() const {
+    constexpr std::string_view kinds[] = {"all_reduce", "reduce_scatter", "all_gather"};
+    return fmt::format("{} of {} bytes over {} by \"{}\"", kinds[static_cast<int>(exchange.kind)], exchange.bytes,
+                       exchange.axis, op.view());
+  }
+  std::string where() const { return fmt::format("record {} of the program \"{}\"", record, program); }
+};
+
+/// Whether two ranks of one group mean the same exchange.
+bool meet(const Issued& a, const Issued& b) {
+  return a.op == b.op && a.exchange.kind == b.exchange.kind && a.exchange.axis == b.exchange.axis &&
+         a.exchange.bytes == b.exchange.bytes;
+}
+
+/// Axes of one rank are left out: their exchanges send nothing.
+std::vector<Issued> issued(std::span<const NamedProgram> programs, std::string_view axis) {
+  std::vector<Issued> list;
+  for (const auto& [name, program] : programs)
+    for (std::size_t i = 0; i < program->records.size(); ++i)
+      for (auto& e : exchanges(*program, program->records[i]))
+        if (e.ranks > 1 && (axis.empty() || e.axis == axis))
+          list.push_back({name, i, program->records[i].op, std::move(e)});
+  return list;
+}
+
+std::string label(const MeshShape& shape, MeshAxis a) {
+  return fmt::format("{} of {}", axis_name(a), shape.sizes()[static_cast<std::size_t>(a)]);
+}
+
+/// The ranks of a mesh by group, for each axis.
+std::vector<std::pair<std::string, std::vector<std::size_t>>> groups_of(const MeshShape& shape) {
+  std::vector<std::pair<std::string, std::vector<std::size_t>>> list;
+  for (int a = 0; a < kAxes; ++a) {
+    const auto axis = static_cast<std::size_t>(a);
+    for (int first = 0; first < shape.size(); ++first) {
+      if (coordinates(shape, first)[axis] != 0) continue;
+      std::vector<std::size_t> ranks;
+      for (int r = 0; r < shape.size(); ++r) {
+        auto at = coordinates(shape, r);
+        at[axis] = 0;
+        if (at == coordinates(shape, first)) ranks.push_back(static_cast<std::size_t>(r));
+      }
+      if (ranks.size() > 1) list.emplace_back(label(shape, static_cast<MeshAxis>(a)), std::move(ranks));
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+std::vector<Fact> exchange_facts(std::span<const NamedProgram> programs, std::string_view axis) {
+  std::vector<Fact> facts;
+  for (const auto& e : issued(programs, axis))
+    facts.push_back(
+        {fmt::format("exchange {} of the programs{}{}", facts.size() + 1, axis.empty() ? "" : " over ", axis),
+         axis.empty() ? fmt::format("{}, {}", e.what(), e.where()) : e.what()});
+  return facts;
+}
+
+std::string exchange_conflict(const MeshShape& shape, std::span<const std::vector<NamedProgram>> by_rank) {
+  require(std::ssize(by_rank) == shape.size(), "parallel", "expected the programs of {} ranks, found those of {}",
+          shape.size(), by_rank.size());
+  std::vector<std::vector<Issued>> lists;
+  for (const auto& programs : by_rank) lists.push_back(issued(programs, {}));
+  const auto groups = groups_of(shape);
+  for (const auto& [axis, ranks] : groups) {
+    std::vector<std::vector<const Issued*>> of(ranks.size());
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      for (const auto& e : lists[ranks[i]])
+        if (e.exchange.axis == axis) of[i].push_back(&e);
+    for (std::size_t i = 1; i < ranks.size(); ++i)
+      for (std::size_t n = 0; n < std::max(of[0].size(), of[i].size()); ++n) {
+        const Issued* const both[] = {n < of[0].size() ? of[0][n] : nullptr, n < of[i].size() ? of[i][n] : nullptr};
+        if (both[0] && both[1] && meet(*both[0], *both[1])) continue;
+        std::string text = fmt::format("exchange {} over {} differs", n + 1, axis);
+        for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+          const auto rank = ranks[side == 0 ? 0 : i];
+          text += both[side] ? fmt::format("{} rank {}: {}, {}", side == 0 ? ":" : ";", rank, both[side]->what(),
+                                           both[side]->where())
+                             : fmt::format("{} rank {}: none", side == 0 ? ":" : ";", rank);
+        }
+        return text;
+      }
+  }
+  // The groups agree, so what remains is who waits for whom: each rank is in one exchange at a time.
+  std::vector<std::size_t> at(lists.size());
+  const auto next = [&](std::size_t rank) { return at[rank] < lists[rank].size() ? &lists[rank][at[rank]] : nullptr; };
+  const auto all_next = [&](std::string_view axis, std::span<const std::size_t> ranks) {
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](std::size_t r) { return next(r) && next(r)->exchange.axis == axis; });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const auto& [axis, ranks] : groups) {
+      for (; all_next(axis, ranks); moved = true)
+        for (const auto r : ranks) ++at[r];
+    }
+  }
+  std::string text;
+  for (std::size_t r = 0; r < lists.size(); ++r)
+    if (const auto* e = next(r))
+      text += fmt::format("{} rank {} in {}, {}", text.empty() ? "ranks wait for each other for ever:" : ";", r,
+                          e->what(), e->where());
+  return text;
+}
+
+}  // namespace hpcdl::parallel
