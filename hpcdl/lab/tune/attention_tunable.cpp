@@ -7,7 +7,6 @@
 #include "hpcdl/core/cuda_runtime.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/lab/tune/reference.h"
-#include "hpcdl/ops/atomic_sums.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -150,8 +149,14 @@ class BackwardTunable : public AttentionTunable {
     return with_operands(Attention::backward_cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_),
                          {&q_, &k_, &v_, &out_, &lse_, &dout_}, {&dq_, &dk_, &dv_});
   }
-  std::vector<Candidate> candidates() override { return named(cuda::attention_candidates(bench_.stream, gradients())); }
-  int built_in() override { return cuda::attention_choice(bench_.stream, gradients()); }
+  std::vector<Candidate> candidates() override {
+    const WithNumerics numerics(bench_.stream, {.atomic_sums = shape_.atomic});
+    return named(cuda::attention_candidates(bench_.stream, gradients()));
+  }
+  int built_in() override {
+    const WithNumerics numerics(bench_.stream, {.atomic_sums = shape_.atomic});
+    return cuda::attention_choice(bench_.stream, gradients());
+  }
   std::string verify(int id) override {
     poison(dq_), poison(dk_), poison(dv_);
     cuda::attention_with(bench_.stream, gradients(), id);
@@ -183,15 +188,15 @@ bool aligned(const View& v) {
 
 }  // namespace
 
-AttentionShape shape_of(const cuda::Attend& c) {
+AttentionShape shape_of(const Stream&, const cuda::Attend& c) {
   return {c.q[0],       c.q[1],      c.k[1],        c.args.heads,
           c.kv_heads(), c.width(),   c.args.causal, aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out),
           c.q.dtype(),  c.args.scale};
 }
-AttentionShape shape_of(const cuda::AttendBackward& c) {
-  auto s = shape_of(static_cast<const cuda::Attend&>(c));
+AttentionShape shape_of(const Stream& stream, const cuda::AttendBackward& c) {
+  auto s = shape_of(stream, static_cast<const cuda::Attend&>(c));
   for (const View& v : {c.dout, View(c.dq), View(c.dk), View(c.dv)}) s.aligned = s.aligned && (!v || aligned(v));
-  s.backward = true, s.atomic = atomic_sums();
+  s.backward = true, s.atomic = stream.numerics().atomic_sums;
   return s;
 }
 

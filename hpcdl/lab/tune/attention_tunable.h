@@ -15,8 +15,8 @@ struct AttentionShape {
   bool atomic = false;  // gradients may be summed in any order
   std::string_view op() const { return backward ? "attention_backward" : "attention"; }
 };
-AttentionShape shape_of(const cuda::Attend& c);
-AttentionShape shape_of(const cuda::AttendBackward& c);
+AttentionShape shape_of(const Stream& s, const cuda::Attend& c);
+AttentionShape shape_of(const Stream& s, const cuda::AttendBackward& c);
 std::array<std::int64_t, 10> fields_of(const AttentionShape& s);
 Wish wish_of(const AttentionShape& s);
 

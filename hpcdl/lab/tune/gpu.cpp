@@ -52,9 +52,9 @@ int choose_conv(Stream&, const cuda::Conv& c) {
 }
 
 /// With one query, or with a cache, there is only one kernel.
-template <class Call> int choose_attention(const Call& c) {
+template <class Call> int choose_attention(const Stream& s, const Call& c) {
   if (c.args.cached || c.q[1] == 1) return -1;
-  const auto shape = shape_of(c);
+  const auto shape = shape_of(s, c);
   const auto fields = fields_of(shape);
   if (collecting && shape.aligned) note(shape.op(), fields, [&] { return wish_of(shape); });
   return chosen(shape.op(), fields);
