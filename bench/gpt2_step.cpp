@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   train::StepOptions options;
   options.batch = batch, options.length = length;
   options.forward.compute = std::string_view(argv[3]) == "bf16" ? DType::bf16 : DType::f32;
-  if (std::string_view(argv[3]) == "tf32") options.products = F32Products::tf32;
+  if (std::string_view(argv[3]) == "tf32") options.numerics.products = F32Products::tf32;
   train::TrainStep trainer(model, pool, options, device);
 
   lab::compare::HostEnvironment clock(pool);

@@ -24,7 +24,7 @@ struct GenerateOptions {
   std::string model, prompt, prompt_file, ids, device = "cpu";
   int tokens = 0;  // 0: not given
   infer::SamplingOptions sampling;
-  bool json = false, ignore_eos = false;
+  bool json = false, ignore_eos = false, invariant = false;
   TuneOption tune;
   ThreadsOption threads;
 };
@@ -63,6 +63,7 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--top-p", std::to_string(o.sampling.top_p)},
           {"--seed", std::to_string(o.sampling.seed)},
           {"--ignore-eos", o.ignore_eos ? "given" : "not given"},
+          {"--invariant", o.invariant ? "given" : "not given"},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
           {"--tune", o.tune.mode}};
 }
@@ -98,7 +99,7 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   };
   const auto& eos = model.config().eos;
   const int tokens = new_tokens(o, std::ssize(prompt), model.config().context);
-  infer::Generator generator(model, pool, std::ssize(prompt) + tokens);
+  infer::Generator generator(model, pool, std::ssize(prompt) + tokens, {.row_invariant = o.invariant});
   auto tuning = start_tuning(o.tune, model.device(), pool);
   if (tuning && o.tune.mode == "full") tune_programs(tuning, o.tune, generator.programs(std::ssize(prompt)));
   if (speaks && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
@@ -156,6 +157,9 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--seed", o.sampling.seed, "Seed of the sampling; the same seed gives the same text")
             .shows_default();
         sub.flag("--ignore-eos", o.ignore_eos, "Continue after the end-of-text token");
+        sub.flag("--invariant", o.invariant,
+                 "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
+                 "time");
         sub.flag("--json", o.json, "One JSON object on stdout at the end");
       },
       generate);

@@ -16,7 +16,7 @@ namespace {
 
 struct LogitsOptions {
   std::string model, tokens, out, device = "cpu";
-  bool json = false;
+  bool json = false, invariant = false;
   ThreadsOption threads;
 };
 
@@ -31,7 +31,7 @@ int logits(LogitsOptions& o) {
   StepParams params;
   Stream stream(device_from_name(o.device), pool, &params);
   model.to_device(stream);
-  Graph g({.inference = true});
+  Graph g({.inference = true, .numerics = {.row_invariant = o.invariant}});
   const std::int64_t length = std::ssize(ids);
   const Var tokens = g.input("tokens", {{1, length}, DType::i32});
   const Var out = g.keep(model.logits(g, tokens));
@@ -61,6 +61,8 @@ void add_logits(const Command& program, Run& run) {
         sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
         sub.option("--out", o.out, "File to write").required();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        sub.flag("--invariant", o.invariant,
+                 "CPU: the logits after a token have the same bits whatever tokens come after it, but cost more time");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

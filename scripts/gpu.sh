@@ -128,7 +128,7 @@ if build; then
     step images timeout 240 "${bars[@]}" --only image --json "$out/bars.json"
     step errors env HPCDL_MODULE=build/cuda/python timeout 60 "$python" -W ignore bench/errors.py --device cuda --json "$out/errors.json"
     step conv_alone env HPCDL_CONV=own timeout 60 "${bars[@]}" --only conv --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
-    step attention_atomic env HPCDL_ATOMIC_SUMS=1 timeout 60 "${bars[@]}" --only attention --no-compile --seconds 0.1 --json "$out/bars_attention_atomic.json"
+    step attention_atomic timeout 60 "${bars[@]}" --only attention --atomic-sums --no-compile --seconds 0.1 --json "$out/bars_attention_atomic.json"
     cat "$out"/{bars,images,conv_alone,attention_atomic}.log
   fi
 fi

@@ -1,6 +1,6 @@
 """Bars of attention: forward and backward kernels against FlashAttention and cuDNN as PyTorch calls them.
 
-They sum dq in another order each time, ours does not, unless HPCDL_ATOMIC_SUMS=1. HPCDL_ATTENTION=own or =cudnn selects one way.
+They sum dq in another order each time, ours does not, except with --atomic-sums. HPCDL_ATTENTION=own or =cudnn selects one way.
 """
 
 import os
@@ -32,9 +32,9 @@ def their_backward(backend, q, k, v, dy, causal):
     return lambda: torch.autograd.grad(y, leaves, dy, retain_graph=True)
 
 
-def our_backward(q, k, v, dy, causal):
+def our_backward(q, k, v, dy, causal, atomic_sums=False):
     y, lse = hpcdl.attention_forward(q, k, v, causal=causal)
-    return lambda: hpcdl.attention_backward(dy, q, k, v, y, lse, causal=causal)
+    return lambda: hpcdl.attention_backward(dy, q, k, v, y, lse, causal=causal, atomic_sums=atomic_sums)
 
 
 def packed_qkv(b, h, t, d):
@@ -50,8 +50,8 @@ def forward_sides(sets, causal):
     return sides
 
 
-def backward_sides(sets, causal):
-    sides = {"hpcdl": [our_backward(*s, causal) for s in sets]}
+def backward_sides(sets, causal, atomic_sums):
+    sides = {"hpcdl": [our_backward(*s, causal, atomic_sums) for s in sets]}
     for name, backend in BACKENDS.items():
         try:
             sides[name] = [their_backward(backend, *s, causal) for s in sets]
@@ -70,8 +70,9 @@ def check(s, causal, backward):
             require_same("attention backward", mine, other)
 
 
-def attention(roof: float, use_compile: bool):
-    asked = "".join(f", {name} {os.environ[name]}" for name in ("HPCDL_ATTENTION", "HPCDL_ATOMIC_SUMS") if name in os.environ)
+def attention(roof: float, use_compile: bool, atomic_sums: bool):
+    asked = f", HPCDL_ATTENTION {os.environ['HPCDL_ATTENTION']}" if "HPCDL_ATTENTION" in os.environ else ""
+    asked += ", atomic sums" if atomic_sums else ""
     for b, h, t, d, causal in SHAPES:
         case = f"bf16 B{b} H{h} T{t} D{d}{' causal' if causal else ''}"
 
@@ -79,7 +80,7 @@ def attention(roof: float, use_compile: bool):
             each = 2.0 * b * h * t * d * 4
             sets = [(*packed_qkv(b, h, t, d), torch.randn(b, t, h, d, device="cuda").bfloat16().transpose(1, 2)) for _ in range(sets_for(each))]
             check(sets[0], causal, backward)
-            m = Measured((backward_sides if backward else forward_sides)(sets, causal), target=0.01)
+            m = Measured(backward_sides(sets, causal, atomic_sums) if backward else forward_sides(sets, causal), target=0.01)
             flops = 4.0 * b * h * t * t * d * (0.5 if causal else 1.0) * (2.5 if backward else 1.0)
             speed = flops / (m.us["hpcdl"] * 1e-6)
             what = ("attention backward" if backward else "attention forward") + asked

@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "hpcdl/core/device.h"
+#include "hpcdl/core/numerics.h"
 #include "hpcdl/core/pool.h"
+#include "hpcdl/core/scoped_value.h"
 #include "hpcdl/core/tensor.h"
 
 namespace hpcdl {
@@ -38,6 +40,9 @@ class Stream {
   Pool& pool() const { return *pool_; }
   StepParams& params() const { return *params_; }
   void set_params(StepParams* p) { params_ = p; }
+  /// What kernels that are queued now keep to; captured work keeps what it was captured with.
+  const Numerics& numerics() const { return numerics_; }
+  void set_numerics(const Numerics& n) { numerics_ = n; }
   /// GPU: the cudaStream_t.
   void* native() const { return native_.get(); }
   /// Throws on a GPU: for work that only has CPU code.
@@ -58,6 +63,13 @@ class Stream {
   StepParams* params_ = nullptr;
   std::shared_ptr<void> native_;
   std::shared_ptr<StepParams> mirror_;
+  Numerics numerics_;
+  friend struct WithNumerics;
+};
+
+/// Sets the numerics of a stream for its own lifetime.
+struct WithNumerics : private ScopedValue<Numerics> {
+  WithNumerics(Stream& s, const Numerics& n) : ScopedValue(s.numerics_, n) {}
 };
 
 /// A point in a stream that another stream of the same device can wait for. On a CPU there is nothing to wait for.

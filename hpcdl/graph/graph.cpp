@@ -8,7 +8,7 @@
 
 namespace hpcdl {
 
-Graph::Graph(Options options) : options_(options) {}
+Graph::Graph(Options options) : options_(options) { program_.numerics = options.numerics; }
 Graph::~Graph() = default;
 
 // ---------------------------------------------------------------- leaves and views
@@ -231,7 +231,7 @@ void Graph::push(OpName name, bool backward, std::span<const Operand> operands, 
   r.scope = scope_;
   r.lane = lane_;
   program_.operands.insert(program_.operands.end(), operands.begin(), operands.end());
-  r.cost = whole_cost(stated, program_, r, options_.f32_products);
+  r.cost = whole_cost(stated, program_, r);
   program_.records.push_back(r);
   if (!options_.eager) return;
   std::vector<Grad> tensors;
@@ -244,6 +244,7 @@ void Graph::push(OpName name, bool backward, std::span<const Operand> operands, 
         Tensor(eager_data(o.slot) + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
         o.access == Access::update ? Write::accumulate : Write::overwrite);
   }
+  const WithNumerics numerics(*options_.eager, options_.numerics);
   options_.eager->push_params();
   function_of(name, backward).run(*options_.eager, tensors.data(), program_.args.data() + args);
 }

@@ -27,8 +27,8 @@ class Graph {
     bool weights_beside = false;
     /// Record no gradient rules (inference): nothing is kept alive for backward.
     bool inference = false;
-    /// What products of f32 operands are made of, for the costs: f32 or tf32.
-    Unit f32_products = Unit::f32;
+    /// What kernels keep to: a property of the program.
+    Numerics numerics = {};
     /// Non-null: run every record on this stream as it is pushed.
     Stream* eager = nullptr;
   };

@@ -8,6 +8,8 @@ namespace hpcdl {
 Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena,
                    Device device)
     : planned_(std::move(planned)), bindings_(std::move(bindings)), arena_(std::move(arena)) {
+  require(!device.is_cuda() || !program().numerics.row_invariant, "program",
+          "row invariance is not available on a GPU yet: run the program on a CPU, or record it without row_invariant");
   const auto bytes = plan().arena_bytes;
   if (!arena_ || arena_->bytes() < bytes || arena_->device() != device)
     arena_ = std::make_shared<Buffer>(bytes, device);
@@ -83,6 +85,7 @@ void Instance::walk(Stream& s) const {
     for (int lane = 1; lane < kLanes; ++lane) {
       own_.emplace_back(s.device(), s.pool());
       lanes_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
+      lanes_.back().set_numerics(program().numerics);
     }
     owner_ = s.native();
   }
@@ -104,6 +107,7 @@ void Instance::walk(Stream& s) const {
 
 void Instance::capture(Stream& s) {
   if (!s.device().is_cuda() || steps_.empty()) return;
+  const WithNumerics numerics(s, program().numerics);
   Capture::begin(s);
   walk(s);
   capture_ = Capture::end(s);
@@ -111,6 +115,7 @@ void Instance::capture(Stream& s) {
 
 void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>& after,
                    const std::function<void(int, Ticket::Span)>& waited) const {
+  const WithNumerics numerics(s, program().numerics);
   s.push_params();
   tickets_.resize(steps_.size());
   const auto wait = [&](int record) {

@@ -18,7 +18,8 @@ class Instance {
  public:
   /// Allocates on `device`, which is that of the memory in `bindings` and of its stream. Everything that records
   /// of the program name must be bound. `arena` may be shared by instances that never run at the same time; it is
-  /// used if it is large enough and replaced by a larger one otherwise.
+  /// used if it is large enough and replaced by a larger one otherwise. Error for a program whose numerics the device
+  /// does not have.
   Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
            Device device = {});
   explicit Instance(const Pass& pass, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
@@ -30,6 +31,7 @@ class Instance {
   /// Runs all records in order. Records on other lanes are done, too, when this returns; on a GPU, before later work of
   /// the stream.
   void run(Stream& s) const {
+    const WithNumerics numerics(s, program().numerics);
     if (s.device().is_cuda()) return run_queued(s);
     if (!dependencies_.one_lane) return run(s, 0, static_cast<int>(steps_.size()), {});
     for (const auto& step : steps_) step.run(s, step.operands, step.args);

@@ -14,6 +14,10 @@ std::string program_text(const Program& program, const Plan& plan) {
   std::string out;
   std::map<std::string, double> sent;  // by axis
   for (const auto& policy : program.autocasts) out += fmt::format("autocast: {}\n", policy);
+  const auto& n = program.numerics;
+  if (n.products == F32Products::tf32) out += "numerics: products of f32 operands in tf32\n";
+  if (n.atomic_sums) out += "numerics: atomic sums\n";
+  if (n.row_invariant) out += "numerics: row-invariant\n";
   out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops",
                      "bytes");
   for (std::size_t i = 0; i < program.records.size(); ++i) {

@@ -26,14 +26,20 @@ Spec cache_spec(const models::LanguageModel& model, std::int64_t capacity) {
   return {{1, capacity, c.kv_heads / ranks * c.head_dim}, type_of_steps(model)};
 }
 
+/// In the key of a pass.
+std::string key_of(const Numerics& n) {
+  return fmt::format("{}{}{}", static_cast<int>(n.products), n.atomic_sums ? 1 : 0, n.row_invariant ? 1 : 0);
+}
+
 }  // namespace
 
-std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity) {
+std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity,
+                                      const Numerics& numerics) {
   const auto cache =
       nn::KvCache::described(static_cast<std::size_t>(model.config().layers), cache_spec(model, capacity));
   const nn::ForwardOptions options{.compute = type_of_steps(model), .cache = &cache};
-  return model.programs().pass(fmt::format("step {} {}", tokens, options.key()), [&] {
-    Graph g({.inference = true});
+  return model.programs().pass(fmt::format("step {} {} {}", tokens, key_of(numerics), options.key()), [&] {
+    Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
     std::vector<Var> out{g.keep(model.body(g, ids, options))};
     if (tokens == 1) {
@@ -44,17 +50,21 @@ std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::i
   });
 }
 
-std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model) {
+std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model, const Numerics& numerics) {
   const DType dtype = type_of_steps(model);
-  return model.programs().pass(fmt::format("head {}", dtype_name(dtype)), [&] {
-    Graph g({.inference = true});
+  return model.programs().pass(fmt::format("head {} {}", key_of(numerics), dtype_name(dtype)), [&] {
+    Graph g({.inference = true, .numerics = numerics});
     const Var hidden = g.input("hidden", {{1, 1, model.config().width}, dtype});
     return Pass::of(g, {hidden}, {model.head(g, hidden)});
   });
 }
 
-Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity)
-    : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity), dtype_(type_of_steps(model)) {
+Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity, const Numerics& numerics)
+    : model_(model),
+      stream_(model.device(), pool, &params_),
+      capacity_(capacity),
+      numerics_(numerics),
+      dtype_(type_of_steps(model)) {
   const auto& c = model.config();
   require(capacity >= 1 && capacity <= c.context, "generate",
           "{} tokens do not fit into the model's context of {}: ask for fewer, or shorten the prompt", capacity,
@@ -71,13 +81,15 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
 
 Instance& Generator::step(std::int64_t tokens) {
   if (const auto found = steps_.find(tokens); found != steps_.end()) return found->second;
-  const auto pass = step_pass(model_, tokens, capacity_);
+  const auto pass = step_pass(model_, tokens, capacity_, numerics_);
   auto bindings = pass->bindings;
   cache_.bind(bindings);
   return steps_.emplace(tokens, Instance(pass->planned, std::move(bindings), nullptr, stream_.device())).first->second;
 }
 
-Instance& Generator::head() { return head_ ? *head_ : head_.emplace(*head_pass(model_), nullptr, stream_.device()); }
+Instance& Generator::head() {
+  return head_ ? *head_ : head_.emplace(*head_pass(model_, numerics_), nullptr, stream_.device());
+}
 
 /// On a GPU from the second time on as one launch: those of its kernels one by one take longer than they run.
 void Generator::run(Instance& exe) {

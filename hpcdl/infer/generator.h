@@ -24,9 +24,10 @@ struct GenerationStats {
 
 /// What a generator of a model with room for `capacity` tokens runs; the model may be only described. The pass of some
 /// tokens gives their hidden states and, if it is one, its logits; the cache is yet to be bound.
-std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity);
+std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity,
+                                      const Numerics& numerics = {});
 /// Hidden states of one token in, logits out.
-std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model);
+std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model, const Numerics& numerics = {});
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
@@ -35,8 +36,9 @@ std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model);
 /// that of their codec where they are quantised.
 class Generator {
  public:
-  /// Room for `capacity` tokens, prompt included; at most the model's context.
-  Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity);
+  /// Room for `capacity` tokens, prompt included; at most the model's context. Where `numerics` are row-invariant, the
+  /// logits after a token have the same bits whatever programs the tokens before it ran through.
+  Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity, const Numerics& numerics = {});
 
   /// Up to `tokens` new ids; on_token returns false to stop. Throws Error when they do not fit the capacity, or when a
   /// prompt id is not in the vocabulary.
@@ -64,6 +66,7 @@ class Generator {
   StepParams params_;
   Stream stream_;
   std::int64_t capacity_;
+  Numerics numerics_;
   DType dtype_;
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;

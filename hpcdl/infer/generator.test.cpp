@@ -93,6 +93,86 @@ TEST(Generator, generators_of_a_model_share_its_programs) {
   EXPECT_NE(Generator(model, pool, 12).programs(1)[0]->planned(), of_a[0]->planned());
 }
 
+/// Of every row of a batch of tokens, (B, T, vocabulary).
+std::vector<float> logits_of_batch(const models::LanguageModel& model, Pool& pool, std::int64_t batch,
+                                   const std::vector<std::int32_t>& ids, const Numerics& numerics) {
+  Graph g({.inference = true, .numerics = numerics});
+  const Var tokens = g.input("tokens", {{batch, std::ssize(ids) / batch}, DType::i32});
+  const Var y = g.keep(model.logits(g, tokens));
+  const Instance exe(g.finish());
+  StepParams params;
+  Stream s(pool, &params);
+  copy(s, exe.tensor(tokens), View(ids.data(), exe.tensor(tokens).spec()));
+  exe.run(s);
+  const Tensor all = exe.tensor(y);
+  return {all.ptr<float>(), all.ptr<float>() + all.size()};
+}
+
+/// The same of one row, which runs through steps of `cuts` tokens after each other.
+std::vector<float> logits_of_steps(const models::LanguageModel& model, Pool& pool, const std::vector<std::int32_t>& ids,
+                                   const std::vector<std::int64_t>& cuts, const Numerics& numerics) {
+  constexpr std::int64_t kCapacity = 48;
+  const auto& c = model.config();
+  std::vector<OwnedTensor> memory;
+  nn::KvCache cache;
+  for (int i = 0; i < 2 * c.layers; ++i) {
+    memory.emplace_back(Spec{{1, kCapacity, c.kv_heads * c.head_dim}, DType::f32});
+    (i % 2 ? cache.values : cache.keys).push_back(memory.back().tensor);
+  }
+  StepParams params;
+  Stream s(pool, &params);
+  const Instance head(*head_pass(model, numerics));
+  std::vector<float> all;
+  for (const auto n : cuts) {
+    const auto pass = step_pass(model, n, kCapacity, numerics);
+    auto bindings = pass->bindings;
+    cache.bind(bindings);
+    const Instance step(pass->planned, std::move(bindings));
+    copy(s, step.input(0), View(ids.data() + params.position, step.input(0).spec()));
+    step.run(s);
+    params.position += n;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const Tensor row = head.input(0);
+      copy(s, row, View(step.output(0).ptr<float>() + i * row.size(), row.spec()));
+      head.run(s);
+      const Tensor y = head.output(0);
+      all.insert(all.end(), y.ptr<float>(), y.ptr<float>() + y.size());
+    }
+  }
+  return all;
+}
+
+TEST(Generator, row_invariant_logits_do_not_depend_on_how_tokens_are_cut_or_batched) {
+  constexpr Numerics kInvariant{.row_invariant = true};
+  constexpr std::int64_t kTokens = 37;
+  Pool pool(2);
+  for (const auto family : models::text_families()) {
+    SCOPED_TRACE(io::enum_name(family));
+    auto config = models::tiny(family);
+    config.heads = 4, config.kv_heads = 0, config.width = 160, config.context = 48, config.vocab = 200;
+    config.head_dim = config.ffn = 0;
+    models::resolve(config);
+    const auto model = models::LanguageModel::create(config, 3, false);
+    std::vector<std::int32_t> ids(kTokens);
+    for (std::int64_t i = 0; i < kTokens; ++i)
+      ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 7 % 200);
+    const auto want = logits_of_batch(model, pool, 1, ids, kInvariant);
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{32, 4, 1}, {1, 36}, {5, 3, 17, 12}, std::vector<std::int64_t>(kTokens, 1)})
+      EXPECT_EQ(logits_of_steps(model, pool, ids, cuts, kInvariant), want) << cuts.size() << " steps";
+    std::vector<std::int32_t> batch;
+    for (const int row : {3, 0, 5})
+      for (const auto id : ids) batch.push_back((id + row) % 200);
+    const auto of_three = logits_of_batch(model, pool, 3, batch, kInvariant);
+    const auto n = std::ssize(want);
+    EXPECT_EQ(std::vector<float>(of_three.begin() + n, of_three.begin() + 2 * n), want) << "the second of three rows";
+    const std::vector<std::int32_t> start(ids.begin(), ids.begin() + 20);
+    EXPECT_EQ(logits_of_batch(model, pool, 1, start, kInvariant),
+              std::vector<float>(want.begin(), want.begin() + 20 * config.vocab))
+        << "the first 20 tokens";
+  }
+}
+
 TEST(Generator, a_cpu_computes_in_f32) {
   const io::TempFolder temp;
   Pool pool(2);

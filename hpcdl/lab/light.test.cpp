@@ -289,7 +289,7 @@ TEST(cost, of_gradients_is_that_of_the_gradients_that_are_wanted) {
 }
 
 TEST(cost, of_products_of_f32_may_be_in_tf32) {
-  Graph g({.inference = true, .f32_products = Unit::tf32});
+  Graph g({.inference = true, .numerics = {.products = F32Products::tf32}});
   for (const auto d : {DType::f32, DType::bf16}) {
     const Var x = g.input("x", {{3, 6}, d});
     linear(x, g.input("w", {{4, 6}, d}));

@@ -133,6 +133,9 @@ struct Dim {
 };
 using Dims = std::vector<std::int64_t>;
 
+/// Of Contract::rows.
+inline constexpr std::string_view kNoRows = "none";
+
 struct Contract {
   std::string_view name;
   std::string_view formula;
@@ -155,6 +158,14 @@ struct Contract {
   /// Where it is timed: a few MiB, so that a useful answer is more than noise.
   Dims timed;
   int variants = 1;  // of arguments and optional operands
+
+  /// The dim that counts rows of the results which do not depend on each other; kNoRows: there are none.
+  std::string_view rows;
+  /// Where rows are compared with themselves alone, for any number of them; default: `typical`.
+  std::vector<Dims> row_shapes;
+  /// The dims of the problem that is row `row` alone, whose operands are that row of those of `many` or their
+  /// beginnings; empty: it cannot be posed alone. Default: one row.
+  std::function<Dims(const Dims& many, int variant, std::int64_t row)> row_alone;
   std::function<Problem(const Dims&, DType, int variant)> problem;
   /// Fills input `i` of Role::derived from the ones before it. random(k): uniform in [0, 1).
   std::function<void(std::vector<Values>& in, std::size_t i, const Problem&,
@@ -238,6 +249,8 @@ inline std::vector<Pattern> tame_patterns() {
 /// row.
 inline void set_row_sizes(Contract& c, std::string_view cols = "cols", Dims timed = {1024, 1024}) {
   c.dims = {{"rows", 1, 24}, {cols, 1, 600}};
+  c.rows = "rows";
+  c.row_shapes = {{1, 131}, {1, 768}};
   c.shapes = {{4, 64}, {1, 1},   {1, 2},   {2, 3},   {3, 7},    {5, 8},    {7, 13},   {2, 15},
               {2, 16}, {3, 17},  {2, 31},  {4, 33},  {3, 63},   {2, 65},   {1, 127},  {2, 129},
               {0, 64}, {131, 5}, {1, 257}, {33, 96}, {1, 1023}, {2, 1025}, {3, 4099}, {37, 768}};

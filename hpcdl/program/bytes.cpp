@@ -14,7 +14,8 @@ namespace hpcdl {
 namespace {
 
 constexpr std::string_view kMagic = "HPCDLPRG";
-constexpr std::uint32_t kFormat = 4;  // 1 had no roles of slots, 2 costs without units and wire, 3 no edits
+// 1 had no roles of slots, 2 costs without units and wire, 3 no edits and numerics.
+constexpr std::uint32_t kFormat = 4;
 
 /// FNV-1a.
 std::uint64_t hash(std::string_view bytes) {
@@ -63,6 +64,8 @@ std::string body(const Program& p, bool costs) {
   Writer w;
   w.bytes.append(kMagic);
   w.number(kFormat);
+  w.number(static_cast<std::uint8_t>(p.numerics.products));
+  for (const bool on : {p.numerics.atomic_sums, p.numerics.row_invariant}) w.number(static_cast<std::uint8_t>(on));
   const Ops ops(p);
   w.count(ops.list.size());
   for (const auto& [name, backward] : ops.list) {
@@ -287,6 +290,8 @@ Program program_of(std::string_view bytes, std::string_view from) {
   const auto format = in.number<std::uint32_t>();
   in.check(format == kFormat, "it has format {}, this build reads format {}", format, kFormat);
   Program p;
+  p.numerics.products = in.one_of(F32Products::tf32);
+  for (bool* on : {&p.numerics.atomic_sums, &p.numerics.row_invariant}) *on = in.one_of<std::uint8_t>(1) != 0;
   std::vector<KnownOp> ops(in.count(13));
   for (auto& o : ops) o = op(in);
   p.slots.resize(in.count(8));

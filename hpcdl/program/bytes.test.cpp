@@ -59,6 +59,14 @@ TEST(program_bytes, costs_are_not_in_the_digest_and_everything_else_is) {
   const auto first = digest(p);
   p.records[0].cost.operations += 1, p.records[0].cost.unit = Unit::i8, p.records[0].cost.wire = 8;
   EXPECT_EQ(digest(p), first);
+  for (const Numerics& other :
+       {Numerics{.products = F32Products::tf32}, Numerics{.atomic_sums = true}, Numerics{.row_invariant = true}}) {
+    p.numerics = other;
+    EXPECT_NE(digest(p), first);
+    EXPECT_EQ(program_of(to_bytes(p), "FILE").numerics, other);
+  }
+  p.numerics = {};
+  EXPECT_EQ(digest(p), first);
   p.slots[1].name += "x";
   EXPECT_NE(digest(p), first);
 }

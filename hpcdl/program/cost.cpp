@@ -10,7 +10,7 @@ namespace hpcdl {
 namespace {
 
 /// Products are formed in the dtype of the first input; all other arithmetic is in f32.
-Unit unit_of_record(const OpInfo* op, const Record& r, std::span<const Operand> operands, Unit f32_products) {
+Unit unit_of_record(const OpInfo* op, const Record& r, std::span<const Operand> operands, F32Products products) {
   if (!op || op->cls != OpClass::product) return Unit::f32;
   auto first = static_cast<std::size_t>(op->updates ? 0 : op->n_out);
   if (r.backward) {
@@ -19,12 +19,12 @@ Unit unit_of_record(const OpInfo* op, const Record& r, std::span<const Operand> 
     first = static_cast<std::size_t>(std::find_if(list.begin(), list.end(), is_input) - list.begin());
   }
   const Unit unit = first < operands.size() ? unit_of(operands[first].spec.dtype) : Unit::f32;
-  return unit == Unit::f32 ? f32_products : unit;
+  return unit == Unit::f32 && products == F32Products::tf32 ? Unit::tf32 : unit;
 }
 
 }  // namespace
 
-Cost whole_cost(const Cost& stated, const Program& p, const Record& r, Unit f32_products) {
+Cost whole_cost(const Cost& stated, const Program& p, const Record& r) {
   const auto* op = function_of(r.op, r.backward).info;
   const bool gathers = op && op->gathers && r.backward;
   const auto operands = std::span(p.operands).subspan(r.operands, r.operand_count);
@@ -38,7 +38,7 @@ Cost whole_cost(const Cost& stated, const Program& p, const Record& r, Unit f32_
   }
   c.reads = std::max(c.reads, 0.0), c.writes = std::max(c.writes, 0.0), c.updates = std::max(c.updates, 0.0);
   if (c.operations <= 0) c.unit = Unit::none;
-  else if (c.unit == Unit::none) c.unit = unit_of_record(op, r, operands, f32_products);
+  else if (c.unit == Unit::none) c.unit = unit_of_record(op, r, operands, p.numerics.products);
   for (const auto& e : exchanges(p, r)) c.wire += e.wire_bytes();
   return c;
 }

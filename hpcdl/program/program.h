@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hpcdl/core/numerics.h"
 #include "hpcdl/program/lane.h"
 #include "hpcdl/program/op_info.h"
 #include "hpcdl/program/op_name.h"
@@ -86,6 +87,7 @@ struct Program {
   std::vector<std::string> scopes{""};
   std::vector<std::string> autocasts;  // the policies under which records were pushed, in words
   std::vector<AppliedEdit> edits;      // in order
+  Numerics numerics;
 
   Cost cost() const {
     Cost sum;
@@ -95,8 +97,8 @@ struct Program {
 };
 
 /// What a record of the program costs: what its op states, with the bytes of its operands and exchanges. Scratch does
-/// not count: it may stay in a cache. `f32_products`: the unit of products of f32 operands, f32 or tf32.
-Cost whole_cost(const Cost& stated, const Program& program, const Record& record, Unit f32_products = Unit::f32);
+/// not count: it may stay in a cache.
+Cost whole_cost(const Cost& stated, const Program& program, const Record& record);
 
 }  // namespace hpcdl
 

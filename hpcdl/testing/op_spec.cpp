@@ -20,6 +20,7 @@
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/graph/instance.h"
+#include "hpcdl/testing/rows_alone.h"
 
 namespace hpcdl::testing {
 namespace {
@@ -633,6 +634,8 @@ void register_op_tests(ErasedSpec erased) {
   static std::vector<std::unique_ptr<ErasedSpec>> specs;
   specs.push_back(std::make_unique<ErasedSpec>(std::move(erased)));
   const ErasedSpec& spec = *specs.back();
+  if (spec.magnitudes) register_row_tests(spec.forward, spec.bf16);
+  for (const auto& c : spec.backward) register_row_tests(c, spec.bf16);
   for (std::size_t i = 0; i < spec.cases.size(); ++i) {
     const auto& c = spec.cases[i];
     const auto slopes = std::make_shared<Slopes>();

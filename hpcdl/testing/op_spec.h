@@ -13,6 +13,8 @@
 //   repeat        bit for bit: run to run, one thread and two
 //   replay        bit for bit: eager graph, recorded program, direct call
 //   in_place      if the op allows it
+// and for every contract, with every instruction set
+//   rows          bit for bit: each of 1 to 300 rows, and the row alone (rows_alone.h)
 //
 // Tolerances are derived, not chosen: a result of magnitude m from a reduction of length L may be off by the storage
 // type's half ulp, plus (4 + sqrt(L)) float ulps of the magnitudes involved ("random walk" bound, Higham, "Accuracy and

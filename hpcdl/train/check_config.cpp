@@ -108,6 +108,10 @@ void check_config(RunConfig& config) {
     fail_usage("config",
                "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: "
                "train.dtype = \"f32\"");
+  if (t.atomic_sums && t.device == "cpu")
+    fail_usage("config",
+               "train.atomic_sums is for GPUs (train.device = \"cuda\"); a CPU always adds up in the same order: "
+               "train.atomic_sums = false");
   if (t.optimizer == OptimizerKind::adamw && static_cast<float>(t.eps) == 0)
     fail_usage("config", "train.eps = {} divides 0 by 0 if a weight has had no gradient: set it above 0, 1e-8 is usual",
                t.eps);

@@ -69,6 +69,8 @@ TEST(check_config, keys_without_effect_are_refused) {
     EXPECT_NE(verdict({eps}).find("divides 0 by 0"), std::string::npos) << eps;
   EXPECT_NE(verdict({"--train.dtype=tf32"}).find("is for GPUs"), std::string::npos);
   EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
+  EXPECT_NE(verdict({"--train.atomic_sums=true"}).find("is for GPUs"), std::string::npos);
+  EXPECT_EQ(verdict({"--train.atomic_sums=true", "--train.device=cuda"}), "fine");
 }
 
 TEST(check_config, sizes_that_do_not_divide_are_refused_before_the_text_is_read) {

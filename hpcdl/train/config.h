@@ -102,7 +102,7 @@ struct TrainConfig {
   Compute dtype = Compute::f32;
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, min_scale = 1;
   std::int64_t growth_interval = 2000;
-  bool recompute = false;
+  bool recompute = false, atomic_sums = false;
   std::int64_t eval_every = 0, eval_batches = -1, log_every = 1;
   int threads = 0;
   std::string device = "cpu";
@@ -154,6 +154,9 @@ struct TrainConfig {
       {.min = 1e-6, .max = 0.999999});
     f("min_scale", min_scale, "fp16: smallest loss scale; an overflow at this scale ends the run",
       {.min = 1e-9, .max = 1e30});
+    f("atomic_sums", atomic_sums,
+      "a GPU may add up gradients of attention in another order each time, where that is faster: runs no longer repeat "
+      "their bits");
     f("recompute", recompute, "recompute activations in the backward pass: less memory, more time, the same result");
     f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each epoch",
       {.min = 0, .max = 1e12});

@@ -102,7 +102,7 @@ TEST_P(GpuStep, the_same_bits_every_time) {
 TEST(gpu_step_tf32, trains_as_f32_does) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   StepOptions o;
-  o.products = F32Products::tf32;
+  o.numerics.products = F32Products::tf32;
   const auto config = wide_model();
   const auto cpu = train(config, Device::cpu(), DType::f32), exact = train(config, Device::cuda(0), DType::f32),
              tf32 = train(config, Device::cuda(0), DType::f32, o),

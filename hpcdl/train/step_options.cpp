@@ -29,7 +29,8 @@ StepOptions step_options(const RunConfig& config) {
   o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)},
               .overlap = config.parallel.overlap,
               .timed = config.parallel.time_exchange};
-  o.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact;
+  o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
+                .atomic_sums = t.atomic_sums};
   o.sync_batch_norm = config.sync_batch_norm;
   if (t.dtype == Compute::fp16)
     o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale),

@@ -72,7 +72,7 @@ Graph::Options StepPrograms::graph_options(Write write, Kind kind) const {
   return {.parameter_gradients = write,
           .weights_beside = options_.weights_beside && device_.is_cuda(),
           .inference = kind == Kind::inference,
-          .f32_products = options_.products == F32Products::tf32 && device_.is_cuda() ? Unit::tf32 : Unit::f32};
+          .numerics = device_.is_cuda() ? options_.numerics : Numerics{}};
 }
 
 StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {

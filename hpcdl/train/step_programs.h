@@ -13,7 +13,6 @@
 #include "hpcdl/graph/program_cache.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
-#include "hpcdl/ops/f32_products.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/optim/optimizer.h"
 #include "hpcdl/parallel/axis.h"
@@ -42,7 +41,7 @@ struct StepOptions {
   /// Ranks that share the batch: each calls the same methods with its part (data/split_data.h).
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
-  F32Products products = F32Products::exact;
+  Numerics numerics = {};        // of a GPU: those of a CPU are always the default
   bool sync_batch_norm = false;  // over those ranks
 };
 

@@ -53,7 +53,6 @@ void TrainStep::make_instances() {
 }
 
 void TrainStep::run(Instance& exe) {
-  const WithF32Products products(options_.products);
   if (observer_) observer_->run(exe, stream_);
   else exe.run(stream_);
   if (!exe.captured()) exe.capture(stream_);  // only after everything that is loaded lazily has been loaded
@@ -226,7 +225,6 @@ Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<c
 }
 
 NonFinite TrainStep::explain_non_finite() {
-  const WithF32Products products(options_.products);
   drain();
   const auto& flight = flights_[result_];
   for (const auto& p : model_.parameters())

@@ -96,7 +96,7 @@ nb::object attention_forward(nb::handle q, nb::handle k, nb::handle v, nb::handl
 
 nb::object attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle y, nb::handle lse,
                               nb::handle causal, nb::handle scale, nb::handle heads, nb::handle layout,
-                              nb::handle needs, nb::handle out) {
+                              nb::handle needs, nb::handle out, nb::handle atomic_sums) {
   Call call("attention_backward");
   const Needs need(call.op(), needs, 3);
   const Several outs(call.op(), "out", out, 3);
@@ -114,8 +114,10 @@ nb::object attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::h
   };
   Result dq = result(0, "out[0]", vq), dk = result(1, "out[1]", vk), dv = result(2, "out[2]", vv);
   const Tensor scratch = call.scratch(Attention::backward_scratch(tq.spec(), tk.spec(), tv.spec(), f.args)[0]);
+  const Numerics numerics{.atomic_sums = flag(call.op(), "atomic_sums", atomic_sums)};
   if (!need.none())
     call.run([&](Stream& s) {
+      const WithNumerics kept(s, numerics);
       Attention::backward(s, f.gradient(dq), f.gradient(dk), f.gradient(dv), tq, tk, tv, ty, l, tg, scratch, f.args);
     });
   return call.give_all(dq, dk, dv);
@@ -148,14 +150,16 @@ memory in its order.)");
   m.def("attention_backward", attention_backward, anything("dy"), anything("q"), anything("k"), anything("v"),
         anything("y"), anything("lse"), nb::kw_only(), anything("causal") = false, anything("scale") = nb::none(),
         anything("heads") = nb::none(), anything("layout") = "bhtd", anything("needs") = nb::none(),
-        anything("out") = nb::none(),
-        nb::sig("def attention_backward(dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, *, causal: bool "
-                "= False, scale: float | "
-                "None = None, heads: int | None = None, layout: str = 'bhtd', needs: tuple[bool, bool, bool] | None = "
-                "None, out: tuple[Array | "
-                "None, Array | None, Array | None] | None = None) -> tuple[Array | None, Array | None, Array | None]"),
+        anything("out") = nb::none(), anything("atomic_sums") = false,
+        nb::sig(
+            "def attention_backward(dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, *, causal: bool "
+            "= False, scale: float | "
+            "None = None, heads: int | None = None, layout: str = 'bhtd', needs: tuple[bool, bool, bool] | None = "
+            "None, out: tuple[Array | "
+            "None, Array | None, Array | None] | None = None, atomic_sums: bool = False) -> tuple[Array | None, Array "
+            "| None, Array | None]"),
         "Gradients (dq, dk, dv) of attention. y, lse: from attention_forward. needs: which to compute (None: all); the "
-        "others are None.");
+        "others are None. atomic_sums: a GPU may add up dq in another order each time, where that is faster.");
 }
 
 }  // namespace hpcdl::python

@@ -3,7 +3,6 @@
 
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/lab/tune/tunables.h"
-#include "hpcdl/ops/atomic_sums.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -16,7 +15,7 @@ std::string words(const AttentionShape& s) {
 /// The reference is the kernels with plain f32 sums, which op specs compare with loops in double.
 class AttentionTunable : public GpuTunable {
  public:
-  AttentionTunable(Bench& bench, const AttentionShape& s) : GpuTunable(bench, s.op(), fields_of(s)), shape_(s) {
+  AttentionTunable(Bench& bench, const AttentionShape& s) : GpuTunable(bench, s.op(), fields_of(s)), shape_(s), numerics_{.atomic_sums = s.atomic} {
     const Attention::Args args{.heads = static_cast<int>(s.heads),
                                .kv_heads = static_cast<int>(s.kv_heads),
                                .causal = s.causal,
@@ -44,16 +43,19 @@ class AttentionTunable : public GpuTunable {
     want("dq", dq), want("dk", dk), want("dv", dv);
   }
   std::vector<Candidate> candidates() override {
+    const WithNumerics numerics(bench_.stream, numerics_);
     return named(shape_.backward ? cuda::attention_candidates(bench_.stream, call_)
                                  : cuda::attention_candidates(bench_.stream, forward()));
   }
   int built_in() override {
+    const WithNumerics numerics(bench_.stream, numerics_);
     return shape_.backward ? cuda::attention_choice(bench_.stream, call_)
                            : cuda::attention_choice(bench_.stream, forward());
   }
 
  private:
   void run(int id) override {
+    const WithNumerics numerics(bench_.stream, numerics_);
     if (shape_.backward) cuda::attention_with(bench_.stream, call_, id);
     else cuda::attention_with(bench_.stream, forward(), id);
   }
@@ -78,6 +80,7 @@ class AttentionTunable : public GpuTunable {
   }
 
   AttentionShape shape_;
+  Numerics numerics_;
   cuda::AttendBackward call_;  // forward, the first part of it
 };
 
@@ -89,15 +92,15 @@ bool aligned(const View& v) {
 
 }  // namespace
 
-AttentionShape shape_of(const cuda::Attend& c) {
+AttentionShape shape_of(const Stream&, const cuda::Attend& c) {
   return {c.q[0],       c.q[1],      c.k[1],        c.args.heads,
           c.kv_heads(), c.width(),   c.args.causal, aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out),
           c.q.dtype(),  c.args.scale};
 }
-AttentionShape shape_of(const cuda::AttendBackward& c) {
-  auto s = shape_of(static_cast<const cuda::Attend&>(c));
+AttentionShape shape_of(const Stream& stream, const cuda::AttendBackward& c) {
+  auto s = shape_of(stream, static_cast<const cuda::Attend&>(c));
   for (const View& v : {c.dout, View(c.dq), View(c.dk), View(c.dv)}) s.aligned = s.aligned && (!v || aligned(v));
-  s.backward = true, s.atomic = atomic_sums();
+  s.backward = true, s.atomic = stream.numerics().atomic_sums;
   return s;
 }
 

@@ -39,9 +39,9 @@ int choose_gemm(const cuda::Gemm& g) { return choice("gemm", g); }
 int choose_conv(Stream&, const cuda::Conv& c) { return choice("conv2d", c); }
 
 /// With one query, or with a cache, there is only one kernel.
-template <class Call> int choose_attention(const Call& c) {
+template <class Call> int choose_attention(const Stream& s, const Call& c) {
   if (c.args.cached || c.q[1] == 1) return -1;
-  const auto shape = shape_of(c);
+  const auto shape = shape_of(s, c);
   return choice(shape.op(), shape, shape.aligned);
 }
 

@@ -23,8 +23,8 @@ struct AttentionShape {
   bool atomic = false;  // gradients may be summed in any order
   std::string_view op() const { return backward ? "attention_backward" : "attention"; }
 };
-AttentionShape shape_of(const cuda::Attend& c);
-AttentionShape shape_of(const cuda::AttendBackward& c);
+AttentionShape shape_of(const Stream& s, const cuda::Attend& c);
+AttentionShape shape_of(const Stream& s, const cuda::AttendBackward& c);
 
 /// The properties of a call that determine its candidates: those of its key.
 std::array<std::int64_t, 19> fields_of(const cuda::Gemm& g);

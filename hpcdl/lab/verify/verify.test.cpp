@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <set>
@@ -188,6 +189,8 @@ TEST(contracts, are_whole) {
   for (const auto& c : contracts()) {
     EXPECT_TRUE(names.insert(c.name).second) << c.name;
     EXPECT_GT(c.shapes.size(), 5u) << c.name;
+    const auto counts_rows = [&](const Dim& d) { return d.name == c.rows; };
+    EXPECT_TRUE(c.rows == contract::kNoRows || std::any_of(c.dims.begin(), c.dims.end(), counts_rows)) << c.name;
     for (int v = 0; v < c.variants; ++v)
       for (DType t : {DType::f32, DType::bf16, DType::f16}) {
         Case one;

@@ -38,6 +38,7 @@ inline Contracts adamw_contracts() {
       "results go to outputs of their own";
   c.inputs = {"p", "gradient", "m", "v"}, c.outputs = {"p", "m", "v"};
   c.dims = {{"elements", 1, 20000}};
+  c.rows = kNoRows;
   c.shapes = {{64}, {1}, {2}, {7}, {15}, {16}, {17}, {63}, {65}, {129}, {1023}, {0}, {8191}, {8193}, {20011}};
   c.typical = {8200};
   c.timed = {1 << 19};

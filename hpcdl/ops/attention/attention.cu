@@ -6,7 +6,6 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/cuda/launch.h"
-#include "hpcdl/ops/atomic_sums.h"
 #include "hpcdl/ops/attention/cudnn_attention.h"
 #include "hpcdl/ops/attention/device_attention.h"
 
@@ -51,7 +50,7 @@ Asked asked_for() {
 
 bool fits(Stream& s, const Attend& c, int id) { return id == kCudnn ? cudnn_fits(s, c) : id != kCudnnAtomic; }
 bool fits(Stream& s, const AttendBackward& c, int id) {
-  if (id == kCudnnAtomic) return atomic_sums() && cudnn_fits(s, c, DqSums::atomic);
+  if (id == kCudnnAtomic) return s.numerics().atomic_sums && cudnn_fits(s, c, DqSums::atomic);
   return id != kCudnn || cudnn_fits(s, c, DqSums::in_order);
 }
 
@@ -69,12 +68,12 @@ template <class Call> void say_what_serves(const Call& c, int id) {
 }
 
 /// Of what a chooser or HPCDL_ATTENTION asks for, what can be had, else the choice built in.
-template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Call&)) {
+template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Stream&, const Call&)) {
   const Asked asked = asked_for();
   if (asked == Asked::cudnn)
     for (const int id : {kCudnnAtomic, kCudnn})
       if (fits(s, c, id)) return id;
-  int chosen = asked == Asked::nothing && chooser ? chooser(c) : -1;
+  int chosen = asked == Asked::nothing && chooser ? chooser(s, c) : -1;
   if (chosen < 0 || !fits(s, c, chosen)) chosen = attention_choice(s, c);
   if (asked == Asked::cudnn) say_what_serves(c, chosen);
   return chosen;
@@ -96,8 +95,8 @@ bool prefers_three(const Stream& s, const Attend& c) {
 /// more than what cuDNN's kernels lose elsewhere. H200, us (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of
 /// scratch): 4 x 16 x 4096 x 128 2730 | 2488 | 2731, causal 1441 | 1478 | 1587, 8 x 16 x 2048 x 128 causal 808 | 860,
 /// 16 x 16 x 1024 x 128 causal 501 | 548, 8 x 16 x 2048 x 80 1355 | 1257, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
-bool prefers_atomic(const AttendBackward& c) {
-  return asked_for() != Asked::own && atomic_sums() && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
+bool prefers_atomic(const Stream& s, const AttendBackward& c) {
+  return asked_for() != Asked::own && s.numerics().atomic_sums && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
 }
 
 /// Heads for which there is no kernel of Hopper's own instructions: cuDNN's beat those of mma.sync, but for short
@@ -158,7 +157,7 @@ int attention_choice(Stream& s, const Attend& c) {
   return mma_fits(s, c) ? kMma : kPlain;
 }
 int attention_choice(Stream& s, const AttendBackward& c) {
-  if ((prefers_atomic(c) || prefers_cudnn(c)) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
+  if ((prefers_atomic(s, c) || prefers_cudnn(c)) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
   if (prefers_in_order(s, c) && fits(s, c, kCudnn)) return kCudnn;
   return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain;
 }

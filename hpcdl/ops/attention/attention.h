@@ -53,8 +53,8 @@ namespace cpu {
 /// `position`: tokens in the cache before this call; ignored unless a.cached.
 template <class Isa>
 void attention(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position,
-               const Attention::Args& a);
-/// The same for T = 1: bound by the bandwidth of k and v.
+               const Attention::Args& a, const Numerics& numerics);
+/// The same for T = 1: bound by the bandwidth of k and v. It sums in another order.
 template <class Isa>
 void attention_decode(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t keys,
                       const Attention::Args& a);
@@ -75,8 +75,9 @@ inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k
       [&](auto isa, Pool& pool) {
         const auto position = a.cached ? s.params().position : 0;
         if (a.cached) require_cached(q, k, position);
-        if (q[1] == 1) cpu::attention_decode(isa, pool, out, lse, q, k, v, a.cached ? position + 1 : k[1], a);
-        else cpu::attention(isa, pool, out, lse, q, k, v, position, a);
+        if (q[1] == 1 && !s.numerics().row_invariant)
+          cpu::attention_decode(isa, pool, out, lse, q, k, v, a.cached ? position + 1 : k[1], a);
+        else cpu::attention(isa, pool, out, lse, q, k, v, position, a, s.numerics());
       },
       [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, scratch, a); });
 }

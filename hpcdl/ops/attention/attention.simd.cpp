@@ -86,7 +86,7 @@ template <class Isa>
 /// rescales `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first.
 template <class Isa, int NV, class W>
 [[gnu::noinline]] void softmax_lanes(Isa, Queries<W>& w, float* scores, std::int64_t l, std::int64_t keys,
-                                     const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
+                                     const attn::Sight& s, float rate, bool fresh, std::int64_t d, bool invariant) {
   using V = simd::Vec<Isa>;
   constexpr float kInf = __builtin_inff();
   float iota[V::N];
@@ -117,6 +117,8 @@ template <class Isa, int NV, class W>
       fall[v] = select(near, fall[v], (before[v] - top[v]) * V(rate));
       shift[v] = select(near, shift[v], V(0.0f));
     }
+    // Otherwise what rounding took from rate * top, which a query that sees none of these keys would count, too.
+    for (int v = 0; invariant && v < NV; ++v) fall[v] = select(top[v] == before[v], V(0.0f), fall[v]);
     const auto weight = [&](std::int64_t j, int v) {
       V e = exp2(fma(V::load(p + j * kQueries + v * V::N), V(rate), shift[v]));
       if constexpr (masked) e = select(hidden(j, v), V(0.0f), e);
@@ -152,6 +154,7 @@ struct Extent {
   std::int64_t offset;  // query t stands at position offset + t among the keys
   bool causal;
   float scale;
+  bool row_invariant;
 };
 
 /// The first `rows` queries of a block: out and lse.
@@ -202,7 +205,8 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
       attn::multiply_scores(isa, work.p, kw, w.q, attn::words_of<W>(e.d), sight);
       attn::for_spans(sight, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
         attn::in_chunks<4>(lanes / V::N, [&](auto nv, std::int64_t c) {
-          softmax_lanes<Isa, nv>(isa, w, work.p, l + c * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
+          softmax_lanes<Isa, nv>(isa, w, work.p, l + c * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d,
+                                 e.row_invariant);
         });
       });
       attn::multiply_weights(isa, w.out, vw, reinterpret_cast<const W*>(work.p), e.d, j0 > 0, sight);
@@ -217,7 +221,7 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
 
 template <class Isa>
 void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position,
-               const Attention::Args& a) {
+               const Attention::Args& a, const Numerics& numerics) {
   const std::int64_t heads = a.heads, kv_heads = a.kv_heads > 0 ? a.kv_heads : heads, queries = q[1];
   const std::int64_t d = q.rank() == 4 ? q[3] : q[2] / heads, blocks = (queries + kQueries - 1) / kQueries;
   const std::int64_t keys = a.cached ? position + queries : k[1];
@@ -226,7 +230,8 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
                  d,
                  a.cached ? position : keys - queries,
                  a.causal || a.cached,
-                 a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
+                 a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d)),
+                 numerics.row_invariant};
   const auto run = [&]<class T, class K, class W>(W) {
     // Some tasks for each thread, so that all end together.
     const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
@@ -261,6 +266,7 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
   });
 }
 
-template void attention(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&);
+template void attention(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&,
+                        const Numerics&);
 
 }  // namespace hpcdl::cpu

@@ -147,6 +147,11 @@ inline Contracts attention_contracts() {
               {1, 1, 17, 32},  {2, 5, 16, 20}, {1, 15, 31, 8},  {1, 16, 33, 33}, {1, 31, 65, 7},
               {1, 1, 150, 64}, {0, 4, 4, 8},   {1, 33, 33, 64}, {1, 65, 67, 16}, {1, 70, 133, 24}};
   c.typical = {1, 19, 37, 24};
+  c.rows = "queries";
+  c.row_shapes = {{1, 1, 300, 24}, {1, 1, 417, 64}};
+  c.row_alone = [](const Dims& many, int variant, std::int64_t row) {  // with the keys that it sees
+    return Dims{many[0], 1, variant == 2 ? many[2] : many[2] - many[1] + row + 1, many[3]};
+  };
   c.timed = {1, 256, 256, 64};
   c.variants = 3;
   c.problem = attention_problem;
@@ -166,6 +171,7 @@ inline Contracts attention_contracts() {
       "gradients of attention from out and lse = log(sum(exp(scale q k^T))) (B, H, T): ds = p (dout v^T - sum(dout "
       "out)), dq = scale ds k, dk = scale ds^T q, dv = p^T dout",
       {"q", "k", "v", "out", "lse", "dout"}, {"dq", "dk", "dv"});
+  b.rows = kNoRows;  // dq of a row alone needs the keys of the rows behind it
   b.problem = [](const Dims& d, DType t, int v) {
     Problem p = attention_problem(d, t, v);
     const Spec q = p.in[0].spec, lse{{q[0], p.as<Attention::Args>().heads, q[1]}, DType::f32};

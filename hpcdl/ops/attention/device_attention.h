@@ -26,7 +26,7 @@ struct AttendBackward : Attend {
 
 /// A way to compute it: a kernel with its tiles, or cuDNN. All give results within the same bounds, each its own bits;
 /// each repeats them, but for the one with "atomic" in its name, whose dq differs from run to run; it is there only
-/// where atomic_sums() allows it.
+/// where Numerics::atomic_sums allows it.
 struct AttentionCandidate {
   int id;
   std::string_view name;
@@ -46,8 +46,8 @@ int attention_choice(Stream& s, const AttendBackward& c);
 /// Asked where HPCDL_ATTENTION says nothing: the id of a candidate, or -1 for the choice built in. Not to be changed
 /// while another thread launches.
 struct AttentionChooser {
-  int (*forward)(const Attend&) = nullptr;
-  int (*backward)(const AttendBackward&) = nullptr;
+  int (*forward)(const Stream&, const Attend&) = nullptr;
+  int (*backward)(const Stream&, const AttendBackward&) = nullptr;
 };
 void set_attention_chooser(AttentionChooser chooser);
 
@@ -61,7 +61,7 @@ void attend_backward_plain(Stream& s, const AttendBackward& c);
 bool decode_fits(const Attend& c);
 void attend_decode(Stream& s, const Attend& c);
 
-/// Tensor cores from sm_80 on: any type, stride and width; f32 as f32_products() says: mma_forward.cu,
+/// Tensor cores from sm_80 on: any type, stride and width; f32 as Numerics::products says: mma_forward.cu,
 /// mma_backward.cu.
 bool mma_fits(const Stream& s, const Attend& c);
 bool mma_fits(const Stream& s, const AttendBackward& c);

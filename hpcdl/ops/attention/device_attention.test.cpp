@@ -11,8 +11,6 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
-#include "hpcdl/ops/atomic_sums.h"
-#include "hpcdl/ops/f32_products.h"
 
 #if HPCDL_CUDA
 
@@ -135,7 +133,7 @@ class Problem {
       // TF32 rounds both operands of a product by up to 2^-11 of themselves: those of a score, whose terms come to less
       // than 8 here, in the sum that divides as well, and those of the last product. An exact product errs by 2^-22 of
       // a term (docs/numerics.md), within what sums of this length may.
-      const double cut = d_ == DType::f32 && f32_products() == F32Products::tf32 ? 0x1p-10 : 0;
+      const double cut = d_ == DType::f32 && s_.numerics().products == F32Products::tf32 ? 0x1p-10 : 0;
       // Scores carry an error of their sums into the exponent: 40 covers those of tens. f16 has a smallest step.
       const double step = d_ == DType::f16 ? 0x1p-25 * (1 + want.factors[i]) : 0;
       const double allowed = allowed_error(d_, std::fabs(want.value[i]), static_cast<double>(c_.keys + c_.width),
@@ -153,7 +151,7 @@ class Problem {
     OwnedTensor got(lse.tensor.spec());
     copy(s_, got.tensor, lse.tensor);
     s_.synchronize();
-    const double cut = d_ == DType::f32 && f32_products() == F32Products::tf32 ? 0x1p-10 : 0;
+    const double cut = d_ == DType::f32 && s_.numerics().products == F32Products::tf32 ? 0x1p-10 : 0;
     int wrong = 0;
     for (std::size_t i = 0; i < log_sums_.size() && wrong < 3; ++i) {
       const double now = static_cast<double>(got.tensor.ptr<float>()[i]);
@@ -235,8 +233,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
                                                  {DType::f32, F32Products::exact},
                                                  {DType::f32, F32Products::tf32}};
   for (const auto& [d, products] : types) {
-    const WithF32Products told(products);
-    const WithAtomicSums allowed(true);
+    const WithNumerics told(s, {.products = products, .atomic_sums = true});
     const std::string type = std::string(dtype_name(d)) + (products == F32Products::tf32 ? " as tf32" : "");
     Problem p(s, GetParam(), d);
     const auto dq0 = p.dq.values(s), dk0 = p.dk.values(s), dv0 = p.dv.values(s);
@@ -250,7 +247,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
       attention_with(s, forward, way.id);
       EXPECT_EQ(first, p.out.values(s));
       if (way.name == "mma" && products == F32Products::tf32) {
-        const WithF32Products exact(F32Products::exact);
+        const WithNumerics exact(s, {});
         attention_with(s, forward, way.id);
         EXPECT_NE(first, p.out.values(s)) << "TF32 was asked for, and every bit is that of f32";
       }
@@ -326,7 +323,7 @@ TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_all
     Problem p(s, c, DType::bf16);
     EXPECT_TRUE(among(attention_candidates(s, p.forward()), "cudnn"));
     for (const bool allowed : {false, true}) {
-      const WithAtomicSums told(allowed);
+      const WithNumerics told(s, {.atomic_sums = allowed});
       EXPECT_TRUE(among(attention_candidates(s, p.backward()), "cudnn"));
       EXPECT_EQ(among(attention_candidates(s, p.backward()), "cudnn, atomic sums"), allowed);
     }

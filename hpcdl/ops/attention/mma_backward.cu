@@ -9,7 +9,7 @@ using namespace mma;
 /// f.template operator()<shape of the kernel of dq, of that of dk and dv>() for the call's kind of product and width.
 /// H200, 4 x 12 x 1024 x 64 f32 causal, us: dk and dv with 64 queries at a time 243, 32 283.
 template <class F> void with_shapes(const Stream& s, const AttendBackward& c, F&& f) {
-  with_kind(c, [&]<class Kind>() {
+  with_kind(s, c, [&]<class Kind>() {
     using Narrow = BackwardMma<Kind, 64, 1, 32, 2, 3>;
     using Wide = BackwardMma<Kind, 128, 1, 32, kF32<Kind> ? 1 : 2, 2>;
     if constexpr (kF32<Kind>) {

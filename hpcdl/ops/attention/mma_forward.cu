@@ -9,7 +9,7 @@ using namespace mma;
 /// f.template operator()<Shape>() for the call's kind of product and width. H200, 4 x 12 x 1024 x 64 f32, us (kM x
 /// keys): 2 x 64 218, 2 x 32 225, 1 x 64 254.
 template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
-  with_kind(c, [&]<class Kind>() {
+  with_kind(s, c, [&]<class Kind>() {
     using Narrow = ForwardMma<Kind, 64, 2, 64, 2>;
     if constexpr (kF32<Kind>) {
       if (c.width() > 128) return f.template operator()<ForwardMma<Kind, 256, 1, 16, 1>>();

@@ -5,7 +5,6 @@
 
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/attention/mma_tiles.h"
-#include "hpcdl/ops/f32_products.h"
 
 namespace hpcdl::cuda::mma {
 
@@ -13,11 +12,11 @@ namespace hpcdl::cuda::mma {
 inline DType multiplied(const Attend& c) { return c.k.dtype() == c.q.dtype() ? c.q.dtype() : DType::f32; }
 
 /// f.template operator()<kind of product>()
-template <class F> void with_kind(const Attend& c, F&& f) {
+template <class F> void with_kind(const Stream& s, const Attend& c, F&& f) {
   const DType d = multiplied(c);
   if (d == DType::bf16) f.template operator()<Bits16<bf16>>();
   else if (d == DType::f16) f.template operator()<Bits16<f16>>();
-  else if (f32_products() == F32Products::tf32) f.template operator()<Tf32>();
+  else if (s.numerics().products == F32Products::tf32) f.template operator()<Tf32>();
   else f.template operator()<TwoParts>();
 }
 

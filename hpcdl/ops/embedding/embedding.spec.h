@@ -33,6 +33,10 @@ inline Contracts embedding_contracts() {
   c.shapes = {{9, 8, 16}, {1, 1, 1},     {2, 3, 1}, {5, 7, 3},    {40, 13, 15}, {3, 64, 17},
               {7, 5, 33}, {100, 31, 63}, {4, 0, 8}, {17, 2, 130}, {300, 90, 96}};
   c.typical = {17, 29, 45};
+  c.rows = "tokens";
+  c.row_alone = [](const Dims& many, int variant, std::int64_t) {  // variant 1: a token depends on its position
+    return variant == 1 ? Dims() : Dims{many[0], 1, many[2]};
+  };
   c.timed = {2000, 1024, 768};
   c.variants = 2;
   c.problem = [](const Dims& d, DType t, int v) {
@@ -53,6 +57,7 @@ inline Contracts embedding_contracts() {
       "dtable[v] = sum of dy[t] over the tokens with ids[t] = v, 0 where there is none; the second output is absent",
       {"ids", "dy"}, {"dtable", "dpositions"});
   b.variants = 1;
+  b.rows = kNoRows;
   b.problem = [](const Dims& d, DType t, int) {
     Problem p;
     p.in = {{{{d[1]}, DType::i32}, Role::index, d[0]}, {{{d[1], d[2]}, t}}};

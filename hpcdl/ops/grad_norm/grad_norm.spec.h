@@ -25,6 +25,7 @@ inline Contracts grad_norm_contracts() {
   c.formula = "norm = |grad_scale| sqrt(sum of squares); clip = min(1, max_norm / (norm + 1e-6))";
   c.inputs = {"gradient"}, c.outputs = {"norm", "clip"};
   c.dims = {{"elements", 1, 20000}};
+  c.rows = kNoRows;
   c.shapes = {{64}, {1}, {2}, {7}, {15}, {16}, {17}, {63}, {65}, {129}, {1023}, {0}, {8191}, {8192}, {8193}, {40000}};
   c.typical = {8200};
   c.timed = {1 << 20};

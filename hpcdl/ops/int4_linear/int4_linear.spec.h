@@ -92,6 +92,7 @@ inline Contracts int4_linear_contracts() {
   c.shapes = {{2, 16, 2}, {1, 1, 1},  {1, 15, 1}, {3, 17, 3},  {7, 31, 2},
               {8, 33, 5}, {9, 48, 4}, {0, 16, 2}, {1, 100, 9}, {13, 40, 7}};
   c.typical = {3, 33, 3};
+  c.rows = "M";
   c.timed = {1, 4096, 64};
   c.variants = 3;
   c.patterns = {Pattern::positive, Pattern::constant, Pattern::zero, Pattern::mixed, Pattern::offset, Pattern::huge};

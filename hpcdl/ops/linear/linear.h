@@ -102,8 +102,10 @@ struct LinearGradients {
 
 namespace cpu {
 template <class Isa>
-void linear(Isa, Pool&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
-template <class Isa> void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a);
+void linear(Isa, Pool&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a,
+            const Numerics& numerics);
+template <class Isa>
+void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a, const Numerics& numerics);
 }  // namespace cpu
 namespace cuda {
 void linear(Stream&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
@@ -113,7 +115,7 @@ void linear_backward(Stream&, const LinearGradients& g, const LinearArgs& a);
 inline void Linear::forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a) {
   if (a.addend) bias = residual = View();
   on(
-      s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, Tensor(), x, w, bias, residual, a); },
+      s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, Tensor(), x, w, bias, residual, a, s.numerics()); },
       [&](auto& q) { cuda::linear(q, y, Tensor(), x, w, bias, residual, a); });
 }
 inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy,
@@ -121,13 +123,13 @@ inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresi
   const LinearGradients g{
       .dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = {}, .dy = dy, .dz = {}};
   on(
-      s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
+      s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a, s.numerics()); },
       [&](auto& q) { cuda::linear_backward(q, g, a); });
 }
 inline void ActivatedLinear::forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual,
                                      const Args& a) {
   on(
-      s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, z, x, w, bias, residual, a); },
+      s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, z, x, w, bias, residual, a, s.numerics()); },
       [&](auto& q) { cuda::linear(q, y, z, x, w, bias, residual, a); });
 }
 inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z,
@@ -135,7 +137,7 @@ inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, G
   const LinearGradients g{
       .dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = z, .dy = dy, .dz = dz};
   on(
-      s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
+      s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a, s.numerics()); },
       [&](auto& q) { cuda::linear_backward(q, g, a); });
 }
 

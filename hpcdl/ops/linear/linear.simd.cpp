@@ -115,17 +115,20 @@ void linear_product(Isa, Pool& pool, const gemm::Problem& p, Tensor y, Tensor z,
 }
 
 template <class Isa>
-void linear(Isa isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
+void linear(Isa isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a,
+            const Numerics& numerics) {
   const gemm::Problem p{.m = x.rows(),
                         .n = y.cols(),
                         .k = x.cols(),
                         .compute = gemm::compute_of(x.dtype()),
                         .a = operand(x, false),
-                        .b = operand(w, !a.conv1d)};
+                        .b = operand(w, !a.conv1d),
+                        .row_invariant = numerics.row_invariant};
   linear_product(isa, pool, p, y, z, bias, residual, a.activation);
 }
 
-template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a) {
+template <class Isa>
+void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a, const Numerics& numerics) {
   if (g.dbias || g.dresidual || a.activation != Activation::none)
     visit_dtype(g.dy.dtype(), [&]<class T>() {
       visit_dtype(g.dbias.dtype(), [&]<class TBias>() { one_pass<Isa, T, TBias>(pool, g, a.activation); });
@@ -135,7 +138,13 @@ template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients
   const auto compute = gemm::compute_of(g.x.dtype());
   if (g.dx)
     product<Isa>(pool,
-                 {.m = rows, .n = k, .k = n, .compute = compute, .a = operand(dz, false), .b = operand(g.w, a.conv1d)},
+                 {.m = rows,
+                  .n = k,
+                  .k = n,
+                  .compute = compute,
+                  .a = operand(dz, false),
+                  .b = operand(g.w, a.conv1d),
+                  .row_invariant = numerics.row_invariant},
                  g.dx);
   if (g.dw && a.conv1d)
     product<Isa>(pool,
@@ -148,7 +157,7 @@ template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients
 }
 
 template void linear_product(simd::Isa, Pool&, const gemm::Problem&, Tensor, Tensor, View, View, Activation);
-template void linear(simd::Isa, Pool&, Tensor, Tensor, View, View, View, View, const LinearArgs&);
-template void linear_backward(simd::Isa, Pool&, const LinearGradients&, const LinearArgs&);
+template void linear(simd::Isa, Pool&, Tensor, Tensor, View, View, View, View, const LinearArgs&, const Numerics&);
+template void linear_backward(simd::Isa, Pool&, const LinearGradients&, const LinearArgs&, const Numerics&);
 
 }  // namespace hpcdl::cpu

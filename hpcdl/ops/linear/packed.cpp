@@ -35,7 +35,8 @@ void linear(Stream& s, Tensor y, View x, const PackedWeight& w, View bias, View 
                           .k = w.spec_[1],
                           .compute = gemm::compute_of(x.dtype()),
                           .a = {x.data(), x.dtype(), x.row_stride(), false},
-                          .packed_b = w.memory_.data()};
+                          .packed_b = w.memory_.data(),
+                          .row_invariant = s.numerics().row_invariant};
     require(w.set_ == &gemm::kernel_set(isa, p.compute), Linear::name,
             "the weight was packed for another instruction set than {}: pack it again",
             simd::isa_name(simd::active_isa()));

@@ -12,10 +12,10 @@ void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Te
             lse(stats.data(), {{2, rows}, DType::f32});
         const Tensor sum(chunk.ptr<float>() + chunk.size(), {h.shape(), DType::f32});
         cpu::lm_head_loss(isa, pool, loss, count, lse, Tensor(), h, w, targets, chunk,
-                          Tensor(stats.ptr<float>() + 2 * rows, {{4, rows}, DType::f32}));
+                          Tensor(stats.ptr<float>() + 2 * rows, {{4, rows}, DType::f32}), s.numerics());
         if (dh || dw)
           cpu::lm_head_loss_backward(isa, pool, Grad(dh, Write::overwrite), Grad(dw, Write::overwrite), h, w, targets,
-                                     lse, View(), 1.0f, chunk, sum);
+                                     lse, View(), 1.0f, chunk, sum, s.numerics());
       },
       [&](auto& q) { cuda::lm_head_gradient(q, loss, count, dh, dw, h, w, targets, logits, stats); });
 }

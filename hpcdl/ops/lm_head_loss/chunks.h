@@ -12,9 +12,8 @@ struct VocabChunk {
 
 // Inlined always: kernel files carry no instruction set in these names (tests/symbols.test.cpp).
 
-/// f(chunk), in order.
-template <class F> [[gnu::always_inline]] inline void for_chunks(std::int64_t rows, std::int64_t vocab, F&& f) {
-  const auto want = LmHeadLoss::chunk(rows, vocab);
+/// f(chunk), in order: `want` columns each, and a rest.
+template <class F> [[gnu::always_inline]] inline void for_chunks(std::int64_t want, std::int64_t vocab, F&& f) {
   for (std::int64_t at = 0; at < vocab; at += want) f(VocabChunk{at, vocab - at < want ? vocab - at : want});
 }
 

@@ -140,7 +140,7 @@ void lm_head_loss(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logit
   const Stats st(stats, rows);
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
   if (rows > 0) {
-    for_chunks(rows, vocab, [&](VocabChunk c) {
+    for_chunks(LmHeadLoss::chunk(rows, vocab), vocab, [&](VocabChunk c) {
       float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
       const auto ld = in_place ? vocab : chunk.cols();
       logits_of(s, x, ld, h, w, c);
@@ -166,7 +166,7 @@ void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View tar
   const auto* rests = lse.size() == 2 * rows ? shifts + rows : nullptr;
   auto* d = chunk.ptr<float>();
   const bool kept = logits && logits.size() > 0;
-  for_chunks(rows, vocab, [&](VocabChunk c) {
+  for_chunks(LmHeadLoss::chunk(rows, vocab), vocab, [&](VocabChunk c) {
     if (rows > 0 && !kept) {
       logits_of(s, d, ld, h, w, c);
       gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, static_cast<const float*>(d), ld, target,

@@ -28,6 +28,10 @@ struct LmHeadLoss {
                        least = want < 1024 ? 1024 : want;
     return least < vocab ? least : vocab;
   }
+  /// Columns of one chunk on a CPU. Where rows must not depend on their number, the fewest that chunk() gives.
+  static std::int64_t chunk(std::int64_t rows, std::int64_t vocab, const Numerics& numerics) {
+    return numerics.row_invariant ? chunk(std::int64_t{1} << 40, vocab) : chunk(rows, vocab);
+  }
   /// loss, count, lse (2, rows) with what rounding took from it (far_lse.h), logits (empty unless they are kept).
   static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     require_float(name, h, "hidden states");
@@ -74,10 +78,10 @@ namespace cpu {
 /// loss, count and, where they are wanted, lse (2, rows) and logits. For backward a lse of (rows) does as well.
 template <class Isa>
 void lm_head_loss(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
-                  Tensor chunk, Tensor stats);
+                  Tensor chunk, Tensor stats, const Numerics& numerics);
 template <class Isa>
 void lm_head_loss_backward(Isa, Pool&, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits,
-                           float dloss, Tensor chunk, Tensor sum);
+                           float dloss, Tensor chunk, Tensor sum, const Numerics& numerics);
 }  // namespace cpu
 namespace cuda {
 void lm_head_loss(Stream&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
@@ -91,7 +95,7 @@ inline void LmHeadLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse
   on(
       s,
       [&](auto isa, Pool& pool) {
-        cpu::lm_head_loss(isa, pool, loss, count, lse, logits, h, w, targets, chunk, stats);
+        cpu::lm_head_loss(isa, pool, loss, count, lse, logits, h, w, targets, chunk, stats, s.numerics());
       },
       [&](auto& q) { cuda::lm_head_loss(q, loss, count, lse, logits, h, w, targets, chunk, stats); });
 }
@@ -101,7 +105,7 @@ inline void LmHeadLoss::backward(Stream& s, Grad dh, Grad dw, View h, View w, Vi
       s,
       [&](auto isa, Pool& pool) {
         cpu::lm_head_loss_backward(isa, pool, dh, dw, h, w, targets, lse, logits, dloss ? *dloss.ptr<float>() : 0.0f,
-                                   chunk, sum);
+                                   chunk, sum, s.numerics());
       },
       [&](auto& q) { cuda::lm_head_loss_backward(q, dh, dw, h, w, targets, lse, logits, dloss, chunk, sum); });
 }

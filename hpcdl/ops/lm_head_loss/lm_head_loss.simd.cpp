@@ -17,13 +17,15 @@ constexpr std::int64_t kCold = 4 << 20;  // bytes of dW from which it does not s
 
 /// d (rows, cols) of leading dimension ld = h W[chunk]^T.
 template <class Isa>
-void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
+void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c,
+               const Numerics& numerics) {
   const gemm::Problem p{.m = h.rows(),
                         .n = c.cols,
                         .k = h.cols(),
                         .compute = gemm::compute_of(h.dtype()),
                         .a = {h.data(), h.dtype(), h.row_stride(), false},
-                        .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true}};
+                        .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true},
+                        .row_invariant = numerics.row_invariant};
   gemm::gemm(isa, pool, p, ep::Into<float>{.d = d, .ld = ld});
 }
 
@@ -112,7 +114,7 @@ template <class Isa> void add_rows(Pool& pool, const Grad& dh, const float* sum)
 /// below its range.
 template <class Isa>
 void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d,
-              std::int64_t ld, VocabChunk c) {
+              std::int64_t ld, VocabChunk c, const Numerics& numerics) {
   const auto compute = h.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32;
   const gemm::Operand here{h.data(), h.dtype(), h.row_stride(), false};
   if (sum) {
@@ -121,7 +123,8 @@ void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, co
                           .k = c.cols,
                           .compute = compute,
                           .a = {d, DType::f32, ld, false},
-                          .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false}};
+                          .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false},
+                          .row_invariant = numerics.row_invariant};
     gemm::gemm(isa, pool, p, ep::Into<float>{.d = sum, .ld = h.cols(), .accumulate = c.begin > 0});
   }
   if (!dw) return;
@@ -140,17 +143,17 @@ void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, co
 
 template <class Isa>
 void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w,
-                  View targets, Tensor chunk, Tensor stats) {
+                  View targets, Tensor chunk, Tensor stats, const Numerics& numerics) {
   const auto rows = h.rows(), vocab = w[0];
   const auto* target = targets.ptr<std::int32_t>();
   const Stats s(stats, rows);
   // Kept f32 logits are the chunk's memory themselves; 16-bit ones are a copy, so that the loss sees what was not
   // rounded.
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
-  for_chunks(rows, vocab, [&](VocabChunk c) {
+  for_chunks(LmHeadLoss::chunk(rows, vocab, numerics), vocab, [&](VocabChunk c) {
     float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
     const auto ld = in_place ? vocab : chunk.cols();
-    logits_of(isa, pool, x, ld, h, w, c);
+    logits_of(isa, pool, x, ld, h, w, c, numerics);
     visit_dtype(kept ? logits.dtype() : DType::f32, [&]<class T>() {
       fold_chunk<Isa>(pool, s, x, ld, kept && !in_place ? logits.ptr<T>() + c.begin : nullptr, vocab, target, rows, c);
     });
@@ -166,27 +169,29 @@ void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Te
 
 template <class Isa>
 void lm_head_loss_backward(Isa isa, Pool& pool, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits,
-                           float dloss, Tensor chunk, Tensor sum) {
+                           float dloss, Tensor chunk, Tensor sum, const Numerics& numerics) {
   const auto rows = h.rows(), vocab = w[0], ld = chunk.cols();
   const auto* target = targets.ptr<std::int32_t>();
   auto* d = chunk.ptr<float>();
   const Lse shifts(lse, rows);
   const bool kept = logits && logits.size() > 0;
-  for_chunks(rows, vocab, [&](VocabChunk c) {
+  for_chunks(LmHeadLoss::chunk(rows, vocab, numerics), vocab, [&](VocabChunk c) {
     if (!kept) {
-      logits_of(isa, pool, d, ld, h, w, c);
+      logits_of(isa, pool, d, ld, h, w, c, numerics);
       gradient_chunk<Isa>(pool, d, ld, d, ld, target, shifts, dloss, rows, c);
     } else {
       visit_dtype(logits.dtype(), [&]<class T>() {
         gradient_chunk<Isa>(pool, d, ld, logits.ptr<T>() + c.begin, vocab, target, shifts, dloss, rows, c);
       });
     }
-    products(isa, pool, dw, dh ? sum.ptr<float>() : nullptr, h, w, d, ld, c);
+    products(isa, pool, dw, dh ? sum.ptr<float>() : nullptr, h, w, d, ld, c, numerics);
   });
   if (dh) add_rows<Isa>(pool, dh, sum.ptr<float>());
 }
 
-template void lm_head_loss(simd::Isa, Pool&, Tensor, Tensor, Tensor, Tensor, View, View, View, Tensor, Tensor);
-template void lm_head_loss_backward(simd::Isa, Pool&, Grad, Grad, View, View, View, View, View, float, Tensor, Tensor);
+template void lm_head_loss(simd::Isa, Pool&, Tensor, Tensor, Tensor, Tensor, View, View, View, Tensor, Tensor,
+                           const Numerics&);
+template void lm_head_loss_backward(simd::Isa, Pool&, Grad, Grad, View, View, View, View, View, float, Tensor, Tensor,
+                                    const Numerics&);
 
 }  // namespace hpcdl::cpu

@@ -92,6 +92,8 @@ inline Contracts lm_head_loss_contracts() {
   c.shapes = {{4, 64, 16}, {1, 1, 1},     {2, 3, 5},    {3, 17, 8},   {5, 31, 33},  {7, 65, 15},
               {0, 16, 8},  {16, 129, 64}, {9, 257, 24}, {2, 3000, 9}, {40, 300, 48}};
   c.typical = {5, 131, 19};
+  c.rows = "rows";
+  c.row_shapes = {{1, 131, 19}, {1, 2500, 19}};  // one chunk of the vocabulary; several
   c.timed = {128, 4096, 256};
   c.problem = [](const Dims& d, DType t, int) { return lm_head_problem(d, t); };
   c.reference = with_args<LmHeadLoss::Args>(lm_head_reference);

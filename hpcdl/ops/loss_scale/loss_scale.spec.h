@@ -40,6 +40,7 @@ inline Contracts loss_scale_contracts() {
       "without: counts[2] = 0 and, where ++counts[0] = interval, counts[0] = 0 and scale = min(scale growth, most)";
   c.inputs = {"scale", "counts"}, c.outputs = {"grad_scale", "step", "scale", "counts"};
   c.dims = {{"interval", 1, 12}};
+  c.rows = kNoRows;
   c.shapes = {{4}, {1}, {2}, {3}, {5}, {6}, {8}, {11}};
   c.typical = {3};
   c.timed = {4};

@@ -7,7 +7,6 @@
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/f32_products.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
 #include "hpcdl/ops/matmul/gemm_choice.h"
 #include "hpcdl/ops/matmul/gemm_parts.h"
@@ -250,7 +249,7 @@ void set_gemm_chooser(GemmChooser chooser) { the_chooser = chooser; }
 namespace {
 
 void gemm_f32(Stream& s, Gemm g) {
-  g.tf32 = g.tf32 || f32_products() == F32Products::tf32;
+  g.tf32 = g.tf32 || s.numerics().products == F32Products::tf32;
   const int choice = gemm_choice(s, g);
   if (choice == kPlain && !tiny(g) && g.k > 0 && !fits_cublas_lt(s, g) && fits_behind_cublas_lt(s, g))
     behind_cublas_lt(s, g);

@@ -44,7 +44,7 @@ struct Gemm {
   DType compute = DType::f32;
   GemmOperand a, b;
   GemmResult out;
-  bool tf32 = false;  // f32: operands may be cut to TF32 (gemm() adds f32_products.h's word)
+  bool tf32 = false;  // f32: operands may be cut to TF32 (gemm() adds what Numerics::products says)
   bool constant_b =
       false;  // no kernel writes B while programs run: it may be read before the previous kernel has ended
 };

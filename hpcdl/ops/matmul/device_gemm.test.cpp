@@ -15,7 +15,6 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/activations.h"
-#include "hpcdl/ops/f32_products.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
 
 #if HPCDL_CUDA
@@ -271,13 +270,13 @@ TEST_P(DeviceGemm, LargeProductsOfF32) {
   cut.verify(s, [&] { gemm(s, cut.gemm); });
   const auto fewer = cut.run(s, [&] { gemm(s, cut.gemm); });
   const auto told = exact.run(s, [&] {
-    const WithF32Products set(F32Products::tf32);
+    const WithNumerics set(s, {.products = F32Products::tf32});
     gemm(s, exact.gemm);
   });
   const auto same = [](const OwnedTensor& a, const OwnedTensor& b) {
     return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0;
   };
-  EXPECT_TRUE(same(told, fewer)) << "set for a thread or for one product";
+  EXPECT_TRUE(same(told, fewer)) << "set for a stream or for one product";
   EXPECT_NE(same(bits, fewer), fits_cublas_lt(s, plain_product(exact.gemm)))
       << "TF32 is what was asked for, where there is the library";
 }

@@ -22,7 +22,9 @@ struct SmallPlan {
     strips = ceil_div(p.n, kStrip);
     bytes = p.m * x_stride + 64;
   }
-  static bool fits(const Problem& p) { return !p.packed_b && p.m <= KernelSet::kSmallRows && !p.a.transposed; }
+  static bool fits(const Problem& p) {
+    return !p.row_invariant && !p.packed_b && p.m <= KernelSet::kSmallRows && !p.a.transposed;
+  }
 };
 
 void small_setup(const KernelSet& s, const Problem& p, const SmallPlan& plan, std::byte* x) {
@@ -67,9 +69,11 @@ struct Choice {
   Problem p;
   const KernelSet& s;
 
-  Choice(const KernelSet& set, const Problem& given)
-      : p(given), s(set.few && (given.m < set.few_rows || given.n * given.k < set.few_elements) ? *set.few : set) {
+  Choice(const KernelSet& set, const Problem& given) : p(given), s(has_few(set, given) ? *set.few : set) {
     if (set.keeps_rows && p.packed_b) p.b = {p.packed_b, DType::f32, p.k, true}, p.packed_b = nullptr;
+  }
+  static bool has_few(const KernelSet& set, const Problem& p) {
+    return set.few && ((!p.row_invariant && p.m < set.few_rows) || p.n * p.k < set.few_elements);
   }
 };
 

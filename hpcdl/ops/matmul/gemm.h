@@ -33,6 +33,8 @@ struct Problem {
   Compute compute = Compute::f32;
   Operand a{}, b{};
   const std::byte* packed_b = nullptr;  // instead of b: made by pack_b() for the same instruction set, n, k and compute
+  /// Neither the kernels nor the order of a sum depend on m: few rows then cost the packing of B.
+  bool row_invariant = false;
 };
 
 /// Applies the epilogue to rows x cols finished sums (f32, or s32 for int8) of row stride ld that belong at (row, col).

@@ -29,8 +29,10 @@ struct Matmul {
 };
 
 namespace cpu {
-template <class Isa> void matmul(Isa, Pool&, Tensor y, View a, View b, const Matmul::Args& t);
-template <class Isa> void matmul_backward(Isa, Pool&, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t);
+template <class Isa> void matmul(Isa, Pool&, Tensor y, View a, View b, const Matmul::Args& t, const Numerics& numerics);
+template <class Isa>
+void matmul_backward(Isa, Pool&, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t,
+                     const Numerics& numerics);
 }  // namespace cpu
 namespace cuda {
 void matmul(Stream&, Tensor y, View a, View b, const Matmul::Args& t);
@@ -57,12 +59,12 @@ inline Spec Matmul::infer(const Spec& a, const Spec& b, const Args& t) {
 
 inline void Matmul::forward(Stream& s, Tensor y, View a, View b, const Args& t) {
   on(
-      s, [&](auto isa, Pool& pool) { cpu::matmul(isa, pool, y, a, b, t); },
+      s, [&](auto isa, Pool& pool) { cpu::matmul(isa, pool, y, a, b, t, s.numerics()); },
       [&](auto& q) { cuda::matmul(q, y, a, b, t); });
 }
 inline void Matmul::backward(Stream& s, Grad da, Grad db, View a, View b, View dy, const Args& t) {
   on(
-      s, [&](auto isa, Pool& pool) { cpu::matmul_backward(isa, pool, da, db, a, b, dy, t); },
+      s, [&](auto isa, Pool& pool) { cpu::matmul_backward(isa, pool, da, db, a, b, dy, t, s.numerics()); },
       [&](auto& q) { cuda::matmul_backward(q, da, db, a, b, dy, t); });
 }
 

@@ -36,9 +36,16 @@ std::int64_t batch_of(const View& v) {
   return n;
 }
 
+/// What all products of one call have in common.
+struct Products {
+  float scale;
+  bool row_invariant = false;
+};
+
 /// d = scale * a b for every matrix of the batch of d. Small products run side by side, one per thread; large ones use
 /// all threads, one after the other.
-template <class Isa, class T> void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, float scale) {
+template <class Isa, class T>
+void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, const Products& all) {
   const std::int64_t batch = batch_of(d);
   const auto problem = [&](std::int64_t i) {
     return gemm::Problem{.m = a.rows(),
@@ -46,12 +53,13 @@ template <class Isa, class T> void products(Pool& pool, const Grad& d, const Mat
                          .k = a.cols(),
                          .compute = gemm::compute_of(a.view.dtype()),
                          .a = a.operand(i),
-                         .b = b.operand(i)};
+                         .b = b.operand(i),
+                         .row_invariant = all.row_invariant};
   };
   const Matrix out{d, false};
   const auto into = [&](std::int64_t i) {
     return ep::Into<T, ep::Scale>{
-        .d = d.ptr<T>() + out.offset(i), .ld = d.row_stride(), .accumulate = d.accumulate(), .f = {scale}};
+        .d = d.ptr<T>() + out.offset(i), .ld = d.row_stride(), .accumulate = d.accumulate(), .f = {all.scale}};
   };
   if (batch == 0 || d.size() == 0) return;
   const double flops =
@@ -87,38 +95,41 @@ template <class Isa, class T>
 void shared_products(Pool& pool, Grad d, const View& left, const View& right, float scale) {
   const std::int64_t batch = batch_of(left);
   for (std::int64_t i = 0; i < batch; ++i) {
-    products<Isa, T>(pool, d, {matrix_of(left, i), true}, {matrix_of(right, i), false}, scale);
+    products<Isa, T>(pool, d, {matrix_of(left, i), true}, {matrix_of(right, i), false}, {scale});
     d = Grad(d, Write::accumulate);
   }
 }
 
 }  // namespace
 
-template <class Isa> void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t) {
+template <class Isa>
+void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t, const Numerics& numerics) {
   if (a.rank() > 2 && b.rank() == 2 && is_tall(y) && is_tall(a))
-    return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t);
+    return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t, numerics);
   visit_dtype(y.dtype(), [&]<class T>() {
-    products<Isa, T>(pool, {y, Write::overwrite}, {a, t.transpose_a}, {b, t.transpose_b}, t.scale);
+    products<Isa, T>(pool, {y, Write::overwrite}, {a, t.transpose_a}, {b, t.transpose_b},
+                     {t.scale, numerics.row_invariant});
   });
 }
 
 template <class Isa>
-void matmul_backward(Isa isa, Pool& pool, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t) {
+void matmul_backward(Isa isa, Pool& pool, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t,
+                     const Numerics& numerics) {
   const bool shared = a.rank() > 2 && b.rank() == 2;
   if (shared && is_tall(a) && is_tall(dy) && (!da || is_tall(da)))
-    return matmul_backward(isa, pool, da ? tall(da) : da, db, tall(a), b, tall(dy), t);
+    return matmul_backward(isa, pool, da ? tall(da) : da, db, tall(a), b, tall(dy), t, numerics);
   visit_dtype(dy.dtype(), [&]<class T>() {
     const Matrix g{dy, false}, gt{dy, true}, op_a{a, t.transpose_a}, op_at{a, !t.transpose_a}, op_b{b, t.transpose_b},
         op_bt{b, !t.transpose_b};
-    if (da && !t.transpose_a) products<Isa, T>(pool, da, g, op_bt, t.scale);
-    if (da && t.transpose_a) products<Isa, T>(pool, da, op_b, gt, t.scale);
+    if (da && !t.transpose_a) products<Isa, T>(pool, da, g, op_bt, {t.scale, numerics.row_invariant});
+    if (da && t.transpose_a) products<Isa, T>(pool, da, op_b, gt, {t.scale});
     if (db && shared) return shared_products<Isa, T>(pool, db, t.transpose_b ? dy : a, t.transpose_b ? a : dy, t.scale);
-    if (db && !t.transpose_b) products<Isa, T>(pool, db, op_at, g, t.scale);
-    if (db && t.transpose_b) products<Isa, T>(pool, db, gt, op_a, t.scale);
+    if (db && !t.transpose_b) products<Isa, T>(pool, db, op_at, g, {t.scale});
+    if (db && t.transpose_b) products<Isa, T>(pool, db, gt, op_a, {t.scale});
   });
 }
 
-template void matmul(simd::Isa, Pool&, Tensor, View, View, const Matmul::Args&);
-template void matmul_backward(simd::Isa, Pool&, Grad, Grad, View, View, View, const Matmul::Args&);
+template void matmul(simd::Isa, Pool&, Tensor, View, View, const Matmul::Args&, const Numerics&);
+template void matmul_backward(simd::Isa, Pool&, Grad, Grad, View, View, View, const Matmul::Args&, const Numerics&);
 
 }  // namespace hpcdl::cpu

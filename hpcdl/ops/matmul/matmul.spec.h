@@ -12,6 +12,8 @@ inline void set_product_sizes(Contract& c) {
               {6, 17, 16}, {15, 31, 7},  {16, 33, 64},  {17, 15, 65}, {1, 64, 129}, {33, 1, 40},  {13, 48, 100},
               {0, 5, 8},   {31, 65, 33}, {9, 130, 257}, {65, 66, 63}, {2, 3, 1500}, {70, 140, 96}};
   c.typical = {9, 35, 67};
+  c.rows = "M";
+  c.row_shapes = {{1, 35, 67}, {1, 150, 130}, {1, 20, 2100}};  // few elements of B, many, several blocks of K
   c.timed = {384, 384, 384};
   c.patterns = all_patterns();
 }

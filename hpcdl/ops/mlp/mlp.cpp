@@ -10,8 +10,8 @@ void Mlp::forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View
   on(
       s,
       [&](auto isa, Pool& pool) {
-        cpu::linear(isa, pool, h, z, x, w1, b1, View(), first(a));
-        cpu::linear(isa, pool, y, Tensor(), h, w2, b2, residual, second(a));
+        cpu::linear(isa, pool, h, z, x, w1, b1, View(), first(a), s.numerics());
+        cpu::linear(isa, pool, y, Tensor(), h, w2, b2, residual, second(a), s.numerics());
       },
       [&](auto& q) {
         cuda::linear(q, h, z, x, w1, b1, View(), first(a));
@@ -42,8 +42,8 @@ void Mlp::backward(Stream& s, Grad dx, Grad dw1, Grad db1, Grad dw2, Grad db2, G
   on(
       s,
       [&](auto isa, Pool& pool) {
-        cpu::linear_backward(isa, pool, outer, second(a));
-        cpu::linear_backward(isa, pool, inner, first(a));
+        cpu::linear_backward(isa, pool, outer, second(a), s.numerics());
+        cpu::linear_backward(isa, pool, inner, first(a), s.numerics());
       },
       [&](auto& q) {
         auto through = outer;  // dz leaves the product: dh is never written

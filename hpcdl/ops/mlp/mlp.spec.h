@@ -122,6 +122,8 @@ inline Contracts mlp_contracts() {
   c.shapes = {{8, 32, 16, 16},  {1, 1, 1, 1}, {1, 7, 3, 2},    {3, 5, 17, 8},    {2, 2, 2, 5},      {7, 33, 8, 9},
               {16, 64, 15, 33}, {0, 8, 4, 4}, {17, 31, 65, 7}, {5, 100, 24, 24}, {33, 130, 40, 31}, {40, 96, 48, 48}};
   c.typical = {9, 35, 21, 19};
+  c.rows = "M";
+  c.row_shapes = {{1, 35, 21, 19}, {1, 150, 130, 140}};
   c.timed = {256, 1024, 256, 256};
   c.variants = 3;
   c.problem = [](const Dims& d, DType t, int v) { return mlp_problem(d, t, v, false); };

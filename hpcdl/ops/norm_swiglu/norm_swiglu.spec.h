@@ -48,6 +48,8 @@ inline Contracts norm_swiglu_contracts() {
   c.dims = {{"M", 1, 20}, {"N", 1, 70}, {"K", 1, 90}};
   c.shapes = {{1, 16, 32}, {1, 1, 1}, {1, 7, 8}, {1, 40, 72}, {3, 17, 9}, {0, 8, 8}, {13, 33, 64}};
   c.typical = {1, 35, 64};
+  c.rows = "M";
+  c.row_shapes = {{1, 35, 67}, {1, 150, 130}};
   c.timed = {1, 5632, 2048};
   c.problem = [](const Dims& d, DType t, int) {
     Problem p;

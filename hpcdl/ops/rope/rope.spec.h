@@ -38,6 +38,7 @@ inline Contracts rope_contracts() {
   c.shapes = {{1, 4, 16},  {1, 1, 1},  {2, 3, 1},  {1, 7, 3}, {2, 5, 8},  {1, 2, 15},
               {1, 13, 16}, {1, 3, 17}, {2, 2, 33}, {0, 4, 4}, {1, 33, 64}};
   c.typical = {2, 5, 19};
+  c.rows = "batch";
   c.timed = {1, 1024, 256};
   c.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, false); };
   c.derive = [](std::vector<Values>& in, std::size_t i, const Problem&, const std::function<double(std::int64_t)>&) {
