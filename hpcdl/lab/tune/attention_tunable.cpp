@@ -15,7 +15,8 @@ std::string words(const AttentionShape& s) {
 /// The reference is the kernels with plain f32 sums, which op specs compare with loops in double.
 class AttentionTunable : public GpuTunable {
  public:
-  AttentionTunable(Bench& bench, const AttentionShape& s) : GpuTunable(bench, s.op(), fields_of(s)), shape_(s), numerics_{.atomic_sums = s.atomic} {
+  AttentionTunable(Bench& bench, const AttentionShape& s)
+      : GpuTunable(bench, s.op(), fields_of(s)), shape_(s), numerics_{.atomic_sums = s.atomic} {
     const Attention::Args args{.heads = static_cast<int>(s.heads),
                                .kv_heads = static_cast<int>(s.kv_heads),
                                .causal = s.causal,
