@@ -1,5 +1,6 @@
 #pragma once
-// Whether a GPU may add up in another order each time, where that is faster. By default every op repeats its bits.
+// Whether a GPU may add in a different order each time, where that is faster. By default every op is reproducible bit
+// for bit.
 
 #include <cstdlib>
 #include <string_view>
@@ -15,11 +16,11 @@ inline thread_local bool atomic_sums = [] {
 }();
 }  // namespace detail
 
-/// Of what the calling thread launches; captured work keeps what it was captured with. Where HPCDL_ATOMIC_SUMS=1, true
-/// to begin with.
+/// Applies to launches of the calling thread; captured work keeps the setting it was captured with. Initially true if
+/// HPCDL_ATOMIC_SUMS=1.
 inline bool atomic_sums() { return detail::atomic_sums; }
 
-/// Sets it for as long as this lives.
+/// Sets the flag for the lifetime of this object.
 struct WithAtomicSums : private ScopedValue<bool> {
   explicit WithAtomicSums(bool allowed) : ScopedValue(detail::atomic_sums, allowed) {}
 };

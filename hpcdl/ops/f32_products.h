@@ -1,24 +1,24 @@
 #pragma once
-// How a GPU forms matrix products of f32 operands. Everything is stored, and added up, in f32 either way.
+// How a GPU computes matrix products of f32 operands. In either case everything is stored and summed in f32.
 
 #include "hpcdl/core/scoped_value.h"
 
 namespace hpcdl {
 
 enum class F32Products : unsigned char {
-  exact,  // of all 24 bits
-  tf32,   // of operands cut to TF32's 11 significant bits on their way into the tensor cores: several times as fast
+  exact,  // from all 24 bits
+  tf32,   // from operands truncated to TF32's 11 significant bits for the tensor cores: several times as fast
 };
 
 namespace detail {
 inline thread_local F32Products f32_products = F32Products::exact;
 }
 
-/// Of what the calling thread launches; captured work keeps what it was captured with. Convolutions of more than one
-/// pixel, products too small to matter, and CPUs are exact whatever it says.
+/// Applies to launches of the calling thread; captured work keeps the setting it was captured with. Convolutions larger
+/// than 1 x 1, products too small to matter, and CPUs are always exact.
 inline F32Products f32_products() { return detail::f32_products; }
 
-/// Sets it for as long as this lives.
+/// Sets the mode for the lifetime of this object.
 struct WithF32Products : private ScopedValue<F32Products> {
   explicit WithF32Products(F32Products p) : ScopedValue(detail::f32_products, p) {}
 };

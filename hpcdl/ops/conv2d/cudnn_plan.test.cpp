@@ -1,5 +1,5 @@
-// cuDNN's graphs of operations, its choices and its plans, for a H200 that need not be there: the library plans for a
-// GPU of which it is told the properties. Nothing runs.
+// cuDNN's operation graphs, choices and plans for an H200, which need not be present: the library plans for a GPU whose
+// properties it is told. Nothing runs.
 
 #if HPCDL_CUDA && __has_include(<cudnn_graph.h>)
 

@@ -32,7 +32,7 @@ const auto
                         {.in = {{2, 9},
                                 Input::indices({6000}, 2),
                                 Input::none()}},  // more tokens of one id than a GPU's block sorts
-                        {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // of one id in several chunks
+                        {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // one id in several chunks
                     },
                 .contracts = contract::embedding_contracts(),
             });
@@ -82,7 +82,8 @@ TEST(Embedding, PositionsStartWhereTheStepSays) {
   for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
 }
 
-/// Overwriting clears the whole gradient of the table; adding reaches the rows of the ids only, which are data.
+/// Overwriting clears the whole gradient of the table; accumulating touches only the rows of the ids, which depend on
+/// data.
 TEST(Embedding, AddingToAGradientChargesNoRowOfTheTable) {
   OwnedTensor table({{5000, 8}, DType::f32}), gradient({{5000, 8}, DType::f32});
   double bytes[2];

@@ -69,10 +69,10 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
 
   OwnedTensor kc(Spec{{B, kCapacity, G * D}, dtype}), vc(kc.tensor.spec());
   std::memset(kc.buffer.data(), 0xff,
-              static_cast<std::size_t>(kc.tensor.bytes()));  // what is not written must not be read
+              static_cast<std::size_t>(kc.tensor.bytes()));  // elements that were not written must not be read
   std::memset(vc.buffer.data(), 0xff, static_cast<std::size_t>(vc.tensor.bytes()));
   Step seven(7, kc.tensor, vc.tensor), three(3, kc.tensor, vc.tensor), one(1, kc.tensor, vc.tensor);
-  // The keys and values of a bf16 cache are off by half an ulp each; values reach 4.
+  // The keys and values of a bf16 cache have an error of half an ulp each; values reach 4.
   const double allowed = dtype == DType::f32 ? 1e-5 : 4 * 0x1p-8 * 4;
   while (params.position < S) {
     const Step& step = params.position == 0 ? seven : params.position < 40 ? three : one;

@@ -28,7 +28,7 @@ const auto spec = testing::op<Matmul>({
         },
     .contracts = contract::matmul_contracts(),
     .reduction = [](std::span<const Spec> in, const Matmul::Args&) { return in[0][-1] + in[0][-2] + in[1][-1]; },
-    // Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
+    // Products of two outliers (10 x 10) are 10 times the largest input, which the allowed error is relative to.
     .condition = 10,
 });
 
@@ -93,7 +93,7 @@ void expect_shared(Stream& s, const Shape& lead, int gap, bool transposed) {
   EXPECT_EQ(around, 0u) << "elements beside the view";
 }
 
-/// Matrices of a batch that share b are one tall matrix only where their rows lie at one distance.
+/// Matrices of a batch that share b are one tall matrix only if their rows are equally spaced.
 TEST(Matmul, BatchesWithGapsShareAMatrix) {
   Pool pool(2);
   Stream s(pool);

@@ -1,12 +1,12 @@
 #pragma once
-// The queries, keys and values of new tokens as one op for decoding: h = rms_norm(x); q = rope(h Wq^T + bq);
-// rope(h Wk^T + bk) and h Wv^T + bv join the caches. Inference only.
+// The queries, keys and values of new tokens as one op for decoding: h = rms_norm(x); q = rope(h Wq^T + bq); rope(h
+// Wk^T + bk) and h Wv^T + bv are appended to the caches. Inference only.
 //
-// x (B, T, C); gamma (C); the matrices (H*D, C), (Hkv*D, C), (Hkv*D, C), dense or INT4, with biases or not
-// (int4_linear/matrix.h); table (P, D) as of rope.h; caches (B, capacity, Hkv*D) as of kv_cache.h; q (B, T, H*D), of the
-// type of x. Token t is at `position + t`, with `position` from the step parameters. A GPU has one kernel for one row of
-// 16 bits; whatever else is computed as rms_norm, linear or int4_linear, rope and kv_cache do, with the same bits. All
-// that those store is rounded to the type of x in any case.
+// x (B, T, C); gamma (C); the matrices (H*D, C), (Hkv*D, C), (Hkv*D, C), dense or INT4, with or without biases
+// (int4_linear/matrix.h); table (P, D) as of rope.h; caches (B, capacity, Hkv*D) as of kv_cache.h; q (B, T, H*D), of
+// the type of x. Token t is at `position + t`, with `position` from the step parameters. A GPU has one kernel for a
+// single row in 16 bits; every other case is computed like rms_norm, linear or int4_linear, rope and kv_cache, with the
+// same bits. In both cases, everything that those ops store is rounded to the type of x.
 
 #include "hpcdl/ops/int4_linear/matrix.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
@@ -21,11 +21,11 @@ struct NormQkv {
   struct Args {
     std::int64_t head_dim = 0;  // D
     float eps = 1e-5f;
-    bool constant_weights = false;  // as of NormSwiglu
+    bool constant_weights = false;  // as in NormSwiglu
   };
   using RecordArgs = Args;
-  /// Operands of a record: the result, the caches, x, gamma, table; w, scale, offset and bias of q, k and v; then what
-  /// is used on the way: h, k, v, and of INT4 the rounded h: values, steps, sums.
+  /// Operands of a record: the result, the caches, x, gamma, table; w, scale, offset and bias of q, k and v; then
+  /// scratch: h, k, v, and for INT4 the rounded h: values, steps, sums.
   enum Operands { kQ, kKeys, kValues, kX, kGamma, kTable, kMatrices, kScratch = kMatrices + 12, kCount = kScratch + 6 };
 
   /// Checks the operands; returns the spec of q.
@@ -41,7 +41,7 @@ struct NormQkv {
 };
 
 namespace cuda {
-/// False where no kernel serves the operands.
+/// False if no kernel supports the operands.
 bool norm_qkv(Stream&, const Tensor& q, const Tensor& keys, const Tensor& values, const View& x, const View& gamma,
               const View& table, const Matrix<View> (&m)[3], const NormQkv::Args& a);
 }  // namespace cuda

@@ -12,7 +12,7 @@
 namespace hpcdl {
 namespace {
 
-/// Parameters of awkward sizes, their state, and the same in double.
+/// Parameters of awkward sizes, their state, and copies of both in double.
 struct Model {
   struct One {
     OwnedTensor value, gradient, m, copy;
@@ -71,7 +71,7 @@ struct Model {
     exe->run(s);
   }
 
-  /// torch.optim.SGD, in double; the buffer does not exist before the first step.
+  /// torch.optim.SGD in double; the buffer does not exist before the first step.
   void reference() {
     if (params.skip) return;
     const double lr = static_cast<double>(params.lr), momentum = static_cast<double>(args.momentum);
@@ -103,9 +103,9 @@ class SgdTest : public ::testing::TestWithParam<Parameters> {
 TEST_P(SgdTest, FollowsTheReference) {
   Model m = model();
   constexpr int kSteps = 5;
-  // A step adds a few float roundings of values of magnitude <= 5; bf16 weights are rounded once per step.
+  // A step adds a few float rounding errors of values of magnitude <= 5; bf16 weights are rounded once per step.
   const double ulp = std::get<1>(GetParam()) == DType::bf16 ? 0x1p-8 : 0x1p-24, tol = kSteps * 4 * 5 * ulp;
-  // The decay carries what a bf16 weight lost into the gradient, and the momentum sums it up.
+  // The decay carries the rounding error of a bf16 weight into the gradient, and the momentum accumulates it.
   const double carried = static_cast<double>(m.args.weight_decay) * tol * 10 + 1e-6;
   for (int step = 0; step < kSteps; ++step) {
     m.run(2, step);
