@@ -1,4 +1,4 @@
-// Autocast: which casts are recorded, and that programs under it are as sound as others.
+// Autocast: which casts are recorded, and that programs under it are valid.
 
 #include "hpcdl/graph/autocast.h"
 
@@ -193,7 +193,7 @@ TEST_P(Models, give_the_same_bits_eager_replayed_recomputed_and_with_copies) {
   EXPECT_NE(plain.outline.find("cast forward"), std::string::npos);
   EXPECT_NE(plain.outline, outcome(family(), {}).outline);
   std::vector<How> others{{.policy = policy, .eager = true}, {.policy = policy, .forward = {.recompute = true}}};
-  // In f16 the head multiplies its gradients in f32, with the weights as they are given (ops/lm_head_loss).
+  // In f16 the head multiplies its gradients in f32, with the weights in their given type (ops/lm_head_loss).
   if (half() == DType::bf16) others.push_back({.policy = policy, .copies = true});
   for (const auto& how : others) {
     const Outcome o = outcome(family(), how);
@@ -209,7 +209,7 @@ TEST_P(Models, give_the_same_bits_eager_replayed_recomputed_and_with_copies) {
 class OnDevice : public ::testing::TestWithParam<Device> {};
 INSTANTIATE_TEST_SUITE_P(autocast, OnDevice, ::testing::ValuesIn(testing::devices()), testing::device_kind);
 
-/// Replays, which a GPU captures, give what the first run gave.
+/// Replays, which a GPU captures, equal the first run.
 TEST_P(OnDevice, a_recorded_step_is_replayed) {
   Pool pool(2);
   StepParams params;

@@ -11,7 +11,7 @@
 namespace hpcdl::models {
 namespace {
 
-/// "model.layers.3." of "model.layers.3.mlp.up_proj.weight"; empty outside of layers.
+/// Gives "model.layers.3." for "model.layers.3.mlp.up_proj.weight"; empty outside of layers.
 std::string layer_of(const std::string& name) {
   for (auto dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
     const auto end = name.find_first_not_of("0123456789", dot + 1);
@@ -72,7 +72,7 @@ bool Binder::bind_int4(const std::string& name, nn::Weight& weight, StateTable& 
   };
   weight.packed = add(".packed", int4::packed_name(name));
   const auto fits = [&](std::int64_t n, std::int64_t k) { return weight.packed == int4::packed_spec(n, k); };
-  const Shape& expected = weight.spec.shape;  // (out, in), or turned
+  const Shape& expected = weight.spec.shape;  // (out, in), or transposed
   require(expected[0] > 0 && expected[1] > 0 && (fits(expected[0], expected[1]) || fits(expected[1], expected[0])),
           "model", "{}: config.json asks for {} of shape {}, but the file has {} {}, two values in a byte",
           files_.path().string(), name, to_string(expected), packed, to_string(weight.packed));

@@ -34,7 +34,7 @@ std::string error_of(const std::string& bytes) try {
   return e.what();
 }
 
-/// With the checksum that belongs to what the bytes have become.
+/// The bytes with a checksum that matches their current contents.
 std::string summed(std::string bytes) {
   std::uint64_t h = 0xCBF29CE484222325u;
   for (std::size_t i = 0; i + sizeof h < bytes.size(); ++i)
@@ -107,7 +107,7 @@ TEST(program_bytes, damage_is_refused) {
   EXPECT_NE(error_of(bytes + "x"), "no error");
 }
 
-/// Bytes that somebody changed on purpose, checksum and all: an error, or a program that stays within itself.
+/// Bytes changed deliberately, including the checksum: an error, or a program that stays within its own tables.
 TEST(program_bytes, whatever_is_read_can_be_planned) {
   const auto bytes = to_bytes(small());
   const Rng rng{3, 3};

@@ -144,7 +144,7 @@ TEST(quantize_model, kernels_run_on_the_mapped_file) {
     squared += std::pow(static_cast<double>(w - y.tensor.ptr<float>()[i]), 2);
     origin += static_cast<double>(w) * static_cast<double>(w);
   }
-  EXPECT_LT(std::sqrt(squared / origin), 0.2);  // a wrong row or a wrong turn gives about 1.4
+  EXPECT_LT(std::sqrt(squared / origin), 0.2);  // a wrong row or a wrong transpose gives about 1.4
   EXPECT_GT(squared, 0);
 }
 

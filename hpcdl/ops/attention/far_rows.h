@@ -51,8 +51,8 @@ struct RowStatistics {
 
 /// For all rows of a call: far_rows.cu.
 void find_statistics(Stream& s, const AttendBackward& c, const RowStatistics& to);
-/// Adds the contribution of the far rows to the gradients, which do not contain it yet; does nothing if to.any_far is
-/// 0: plain.cu.
+/// Adds the contribution of the far rows to the gradients, which do not contain it yet; does nothing if *rows.any_far
+/// is 0: plain.cu.
 void add_far_gradients(Stream& s, const AttendBackward& c, const RowStatistics& rows);
 
 /// f(part, its statistics) for parts of a call that fit the scratch, or the workspace if there is no scratch.

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
 
 void bias_gradient(Stream& s, const Grad& dbias, const View& dy) {
   constexpr std::int64_t kBlocks = 792,
-                         kFewest = 4 * kRowThreads;  // fills any GPU, with few parts to add
+                         kFewest = 4 * kRowThreads;  // fill any GPU; keep the parts few
   const std::int64_t cols = dy.cols(), rows = dy.rows(),
                      most = std::min<std::int64_t>(65535, static_cast<std::int64_t>(kWorkspaceBytes / 4) / cols);
   auto* parts = static_cast<float*>(workspace(s));

@@ -97,7 +97,7 @@ struct Enter {
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
-/// Shares of columns that differ by at most `unit`; `end` gives the end of a share.
+/// Shares of columns that differ by at most `unit`; begin(ranks) is the end of the last.
 struct ColumnShares {
   std::int64_t columns = 0, unit = 1;
   int ranks = 1;

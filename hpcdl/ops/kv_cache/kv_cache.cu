@@ -10,7 +10,7 @@ struct Append {
   void* cache[2];  // for k and v
   const void* x[2];
   const StepParams* params;
-  unsigned first;  // block counts of the two along blockIdx.y
+  unsigned first;  // index of the cache of blockIdx.y 0: 0 or 1
   std::int64_t tokens[2], cols[2], capacity[2], cache_strides[2][2], x_strides[2][2];  // by batch and token
 };
 
