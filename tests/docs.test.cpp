@@ -31,7 +31,7 @@ TEST(docs, quote_code_that_exists) {
       const std::string file = text.substr(at + mark.size(), end - at - mark.size());
       const std::string code = text.substr(begin, text.find("```", begin) - begin);
       EXPECT_NE(read(root / file).find(code), std::string::npos)
-          << entry.path().filename() << " quotes what is not in " << file << ":\n"
+          << entry.path().filename() << " quotes text that is not in " << file << ":\n"
           << code;
       at = begin;
     }

@@ -33,7 +33,7 @@ bool is_compiler_made(const std::string& symbol) {
 class Symbols : public testing::TestWithParam<std::array<const char*, 2>> {};
 
 TEST_P(Symbols, carry_the_instruction_set) {
-  if (!HPCDL_CHECK_SYMBOLS) GTEST_SKIP() << "only an optimised build inlines as the shipped program does";
+  if (!HPCDL_CHECK_SYMBOLS) GTEST_SKIP() << "only an optimised build inlines like the released program";
   const auto [isa, tag] = GetParam();
   const fs::path dir = fs::path(HPCDL_BINARY_DIR) / "CMakeFiles" / (std::string("hpcdl_simd_") + isa + ".dir");
   ASSERT_TRUE(fs::exists(dir) || fs::exists(HPCDL_BINARY_DIR "/hpcdl")) << dir;

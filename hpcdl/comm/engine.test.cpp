@@ -54,7 +54,7 @@ void all_end_well(const char* bound) {
 }
 
 TEST(waiting, polls_where_ranks_are_bound_to_processors_of_their_own) {
-  if (processors().size() < 2) GTEST_SKIP() << "one processor";
+  if (processors().size() < 2) GTEST_SKIP() << "needs two processors";
   all_end_well("apart");
 }
 

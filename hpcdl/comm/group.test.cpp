@@ -249,7 +249,7 @@ TEST(group, calls_that_differ_only_in_their_tensor_are_distinguished) {
         options);
     bool named = false;
     for (const auto& e : errors) {
-      EXPECT_FALSE(e.empty()) << "one tensor was added to the other";
+      EXPECT_FALSE(e.empty()) << "a tensor was added to a different one";
       named = named || e.find("all_reduce number 2 of group world, sum of 4 F32, ") != std::string::npos;
     }
     EXPECT_TRUE(named) << errors[0] << '\n' << errors[1];

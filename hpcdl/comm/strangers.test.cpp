@@ -279,7 +279,7 @@ TEST(strangers, cannot_leave_an_invitation) {
   };
   chmod(file.c_str(), 0666);
   EXPECT_TRUE(has(error(""), "can be written by another user, so it is not trusted")) << error("");
-  EXPECT_TRUE(has(error("0123456789abcdef"), "127.0.0.1:1")) << "with a secret rank 0 proves itself";
+  EXPECT_TRUE(has(error("0123456789abcdef"), "127.0.0.1:1")) << "with a secret, rank 0 proves its identity";
 }
 
 TEST(strangers, cannot_make_the_folder_of_a_user) {

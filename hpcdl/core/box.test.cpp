@@ -53,7 +53,7 @@ std::vector<std::int64_t> places(const Shape& whole, const Part& part) {
         rest /= box.extent[d];
         at += i * part.strides[d], global += (box.begin[d] + i) * strides[d];
       }
-      EXPECT_EQ(place.at(static_cast<std::size_t>(at)), -1) << "two elements at one place";
+      EXPECT_EQ(place.at(static_cast<std::size_t>(at)), -1) << "two elements have the same position";
       place[static_cast<std::size_t>(at)] = global;
     }
   return place;

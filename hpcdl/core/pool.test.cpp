@@ -186,7 +186,7 @@ TEST(pool, waits_for_no_worker_that_has_not_begun) {
         for (auto i = b; i < e; ++i) ++sums[static_cast<std::size_t>(i)];
       });
     } while (++rounds < 100 || std::chrono::steady_clock::now() < until);
-    EXPECT_TRUE(workers.release()) << "a job waited for a worker that does not run, with " << threads << " threads";
+    EXPECT_TRUE(workers.release()) << "a job waited for a worker that is not running, with " << threads << " threads";
     for (const int c : calls) EXPECT_EQ(c, rounds);
     for (const int s : sums) ASSERT_EQ(s, rounds);
   }

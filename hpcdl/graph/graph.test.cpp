@@ -272,7 +272,7 @@ TEST_F(GraphTest, variables_that_are_not_of_the_program_are_refused) {
   Graph g;
   const Var p = g.parameter("w", w.tensor, dw.tensor), c = g.constant("c", other.tensor);
   EXPECT_EQ(g.parameter("w", w.tensor, dw.tensor).id(), p.id());
-  EXPECT_THROW(g.parameter("w", w.tensor, other.tensor), Error) << "which would get nothing";
+  EXPECT_THROW(g.parameter("w", w.tensor, other.tensor), Error) << "the other tensor would receive no gradient";
   EXPECT_EQ(g.constant("c", other.tensor).id(), c.id());
   EXPECT_THROW(g.constant("c", Tensor(other.tensor.data(), f32({1, 3}))), Error) << "which would be all of it";
   EXPECT_THROW(g.keep(g.gradient(c)), Error);

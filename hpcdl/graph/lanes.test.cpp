@@ -72,7 +72,7 @@ TEST(lanes, wait_for_reused_memory) {
   const auto found = dependencies_of(exe);
   const bool reused =
       exe.operands(2)[0].data() == exe.operands(1)[1].data() || exe.operands(3)[0].data() == exe.operands(1)[1].data();
-  ASSERT_TRUE(reused) << "this plan keeps them apart: the test needs another program";
+  ASSERT_TRUE(reused) << "this plan does not reuse memory: the test needs another program";
   EXPECT_TRUE(found.waits[2] == std::vector<int>{1} || found.waits[3] == std::vector<int>{1});
   EXPECT_TRUE(b && c);
 }

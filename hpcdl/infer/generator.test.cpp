@@ -84,11 +84,11 @@ TEST(Generator, generators_of_a_model_share_its_programs) {
   const auto of_a = a.programs(3), of_b = b.programs(3), of_longer = longer.programs(3);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
     EXPECT_EQ(of_a[i]->planned(), of_b[i]->planned());
-    EXPECT_EQ(of_a[i]->planned() == of_longer[i]->planned(), i == 1) << "only the head knows nothing of the cache";
+    EXPECT_EQ(of_a[i]->planned() == of_longer[i]->planned(), i == 1) << "only the head does not depend on the cache";
   }
   const auto want = ids(a);
   EXPECT_EQ(ids(b), want);
-  EXPECT_EQ(ids(a), want) << "the other one has a cache of its own";
+  EXPECT_EQ(ids(a), want) << "the other generator has its own cache";
   model.keep_copies(DType::bf16);  // memory moves: programs are recorded again
   EXPECT_NE(Generator(model, pool, 12).programs(1)[0]->planned(), of_a[0]->planned());
 }

@@ -107,7 +107,7 @@ TEST(SharedModel, WhatCannotBeSharedIsRefused) {
     Graph g;
     const Var out = LanguageModel::create(small(io::Family::gpt2), 3, true, sharing(world, Scheme::conjugate))
                         .logits(g, g.input("tokens", {{1, 8}, DType::i32}));
-    EXPECT_THROW(g.backward(g.keep(out)), Error) << "training never has them in one place";
+    EXPECT_THROW(g.backward(g.keep(out)), Error) << "in training the logits are never gathered";
   });
 }
 

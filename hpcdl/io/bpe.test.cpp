@@ -67,11 +67,11 @@ std::int64_t most_memory() {
 
 TEST(bpe, a_text_of_one_word_takes_few_bytes_a_byte) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer takes memory of its own";
+  GTEST_SKIP() << "a sanitizer takes additional memory";
 #endif
   constexpr std::size_t kBytes = std::size_t{16} << 20;
   const std::int64_t before = most_memory();
-  if (before == 0) GTEST_SKIP() << "this system does not say how much memory a process takes";
+  if (before == 0) GTEST_SKIP() << "this system does not report the memory of a process";
   WordCounts words;
   words.emplace_back(std::string(kBytes, 'a'), 1);
   const auto vocab = train_bpe(std::move(words), {.vocab_size = 300, .special = {}});

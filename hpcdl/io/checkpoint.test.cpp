@@ -130,7 +130,8 @@ TEST(checkpoint, a_damaged_byte_anywhere_falls_back_to_the_one_before) {
   }
   fs::remove(newest / "DONE");
   fs::remove(tmp / "step_00000001/DONE");
-  EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error) << "all damaged must not look like a fresh start";
+  EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error)
+      << "if all are damaged, that must not look like a fresh start";
 }
 
 TEST(checkpoint, folders_with_other_names_stay) {
@@ -195,7 +196,7 @@ TEST(checkpoint, a_full_file_system_keeps_the_earlier_ones) {
   const TempFolder tmp;
   make_folder(tmp / "small");
   if (mount("tmpfs", (tmp / "small").c_str(), "tmpfs", 0, "size=256k") != 0)
-    GTEST_SKIP() << "no right to mount a small disk";
+    GTEST_SKIP() << "no permission to mount a small disk";
   const fs::path folder = tmp / "small/c";
   const int result = failing_save(
       folder,

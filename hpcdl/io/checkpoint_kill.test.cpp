@@ -82,7 +82,7 @@ TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-        << "the run ended by itself, round " << round << ", " << status;
+        << "the run ended before it was killed, round " << round << ", " << status;
     safe = last_in(ends[0], safe);
     close(ends[0]);
 
@@ -102,7 +102,7 @@ TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
     safe = found->state.step;
   }
   EXPECT_GT(safe, 0);
-  EXPECT_GT(in_the_middle, 0) << "no kill met a save: the test tests nothing";
+  EXPECT_GT(in_the_middle, 0) << "no kill happened during a save, so nothing was tested";
   const Checkpoints cleaned(tmp.path());
   for (const auto& entry : fs::directory_iterator(tmp.path()))
     EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));

@@ -75,7 +75,7 @@ TEST(checkpoint_ranks, the_model_part_is_whole_tensors_in_files_of_several_ranks
   const ShardedRun whole(9, {1, 1}, 0, 3);
   ASSERT_EQ(folder.tensors().size(), whole.model().size());
   for (const auto& t : whole.model()) EXPECT_EQ(folder.at(t.name).spec(), t.tensor.spec());
-  EXPECT_GE(folder.shards().size(), 4u) << "every rank writes";
+  EXPECT_GE(folder.shards().size(), 4u) << "every rank must write";
   EXPECT_TRUE(fs::exists(tmp / "step_00000003/optim-rank3.safetensors"));
   EXPECT_EQ(read_checkpoint_info(tmp / "step_00000003").ranks, 4);
 }
@@ -282,7 +282,7 @@ TEST(checkpoint_ranks, parts_that_do_not_cover_a_tensor_once_are_refused) {
   ShardedRun run(20, {1, 1}, 0, 0, 4);
   try {
     load_checkpoint(folder, run.model(), run.optimizer());
-    FAIL() << "a part lies beside its place";
+    FAIL() << "a part is at the wrong position";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("the files hold elements "), std::string::npos) << e.what();
     EXPECT_NE(std::string(e.what()).find(" times, expected once"), std::string::npos) << e.what();

@@ -14,7 +14,7 @@ TEST(upload, refuses_invalid_uploads) {
   OwnedTensor a({{8}, DType::f32}), b({{9}, DType::f32});
   Upload upload;
   EXPECT_THROW(upload.add(a.tensor, b.tensor), Error);
-  EXPECT_THROW(upload.add(a.tensor, a.tensor), Error) << "not on a GPU";
+  EXPECT_THROW(upload.add(a.tensor, a.tensor), Error) << "the tensor is not on a GPU";
   EXPECT_EQ(upload.bytes(), 0);
 }
 

@@ -46,7 +46,7 @@ TEST(cases, every_op_has_one) {
     EXPECT_NE(covered.contains(op), between_ranks.contains(op))
         << op << " has no case: add one to hpcdl/lab/case_families.cpp";
   for (const auto& op : covered)
-    EXPECT_TRUE(ops.contains(op)) << "hpcdl/lab/case_families.cpp has a case of " << op << ", which is no op";
+    EXPECT_TRUE(ops.contains(op)) << "hpcdl/lab/case_families.cpp has a case of " << op << ", which is not an op";
 }
 
 TEST(cases, all_record_and_cost_something) {

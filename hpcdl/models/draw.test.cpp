@@ -19,7 +19,7 @@ class Draw : public testing::TestWithParam<simd::IsaKind> {
  protected:
   void SetUp() override {
     before_ = simd::active_isa();
-    if (!simd::set_active_isa(GetParam())) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(GetParam())) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(before_); }
   simd::IsaKind before_{};

@@ -310,7 +310,7 @@ TEST(hf_config, finds_cached_models) {
   EXPECT_THROW(find_model_folder("org/other"), Error);
   EXPECT_THROW(find_model_folder("../../etc"), Error);
   ::unsetenv("HF_HUB_CACHE");
-  EXPECT_THROW(find_model_folder(tmp.path().string()), Error) << "a folder without config.json";
+  EXPECT_THROW(find_model_folder(tmp.path().string()), Error) << "a folder without config.json must be refused";
   make_folder(tmp / "run/model");
   EXPECT_THROW(find_model_folder(tmp / "run"), Error);
   write_file_atomic(tmp / "run/model/config.json", "{}");

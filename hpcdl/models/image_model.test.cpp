@@ -183,7 +183,7 @@ TEST(ImageModel, MixturesOfAnImageWithItselfAreTheImage) {
   plain.mixup = false;
   const auto a = training_pass(c, mixed), b = training_pass(c, plain);
   EXPECT_EQ(a[1], b[1]);
-  EXPECT_NE(a[0], b[0]) << "the partners have other targets";
+  EXPECT_NE(a[0], b[0]) << "the partners must have other targets";
   // 3/4 of the loss of the targets and 1/4 of that of the partners, whose targets belong to another input.
   EXPECT_GT(a[0][0], 0.5f * b[0][0]);
 }
@@ -198,7 +198,7 @@ TEST(ImageModel, MistakesAreNamed) {
   write_image_config(temp.path(), small);
   try {
     ImageModel::open(temp.path());
-    FAIL() << "a folder whose config.json does not fit was opened";
+    FAIL() << "expected an error for a folder with an inconsistent config.json";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("conv1.weight"), std::string::npos) << e.what();
   }

@@ -113,7 +113,7 @@ TEST_P(Golden, LossAgreesWithTransformers) {
 TEST_P(Golden, GradientsAgreeWithTransformers) {
   const auto g = golden();
   if (!g.find("grad." + LanguageModel::open(folder()).parameters()[0].name))
-    GTEST_SKIP() << "this golden file holds none";
+    GTEST_SKIP() << "this golden file has no gradients";
   for (bool recompute : {false, true}) {
     auto model = LanguageModel::open_for_training(folder());
     const auto tokens = ids(g.at("tokens"));
@@ -270,11 +270,11 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       auto wrong = small.config();
       wrong.quant->symmetric = !symmetric;
       write_hf_config(temp / "int4", wrong);
-      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "offsets that would be left out, or are not there";
+      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "expected an error for surplus or missing offsets";
       wrong = small.config();
       wrong.vocab *= 2;
       write_hf_config(temp / "int4", wrong);
-      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "rows that are not there";
+      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "expected an error for missing rows";
     }
 }
 
@@ -346,7 +346,7 @@ TEST(LanguageModel, WeightsOfALayerThatConfigDoesNotKnowAreAnError) {
   write_hf_config(temp.path(), without);
   for (const bool training : {false, true}) try {
       training ? LanguageModel::open_for_training(temp.path()) : LanguageModel::open(temp.path());
-      FAIL() << "biases of the attention were passed over";
+      FAIL() << "expected an error for unused attention biases";
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find("_proj.bias"), std::string::npos) << e.what();
       EXPECT_NE(std::string(e.what()).find("attention_bias"), std::string::npos) << e.what();
@@ -369,7 +369,7 @@ TEST(LanguageModel, MistakesAreNamed) {
   write_hf_config(temp.path(), wrong);
   try {
     LanguageModel::open(temp.path());
-    FAIL() << "a folder whose config.json does not fit was opened";
+    FAIL() << "expected an error for a folder with an inconsistent config.json";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("wte.weight"), std::string::npos) << e.what();
   }

@@ -214,8 +214,8 @@ struct Xor {
 
 TEST(scaler, f16_gradients_vanish_without_it_and_the_model_learns_with_it) {
   const Xor without(DType::f16, 1), with(DType::f16, 65536), bf16(DType::bf16, 1), f32(DType::f32, 1);
-  EXPECT_TRUE(without.all_zero) << "(p - 1) / 2^26 is below half of the least f16";
-  EXPECT_GT(without.loss, 0.69) << "ln 2: nothing has been learned";
+  EXPECT_TRUE(without.all_zero) << "(p - 1) / 2^26 is below half of the smallest f16";
+  EXPECT_GT(without.loss, 0.69) << "ln 2: nothing was learned";
   EXPECT_FALSE(with.all_zero);
   EXPECT_LT(with.loss, 0.1);
   EXPECT_EQ(with.state.counts.skipped, 0);

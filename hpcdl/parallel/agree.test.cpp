@@ -56,7 +56,7 @@ TEST(host_by_host, an_error_of_the_first_rank_is_its_own) {
   });
   EXPECT_EQ(errors[0], "[data] no such file");
   EXPECT_NE(errors[1], "");
-  EXPECT_FALSE(second) << "it has begun the same work, though the first has failed";
+  EXPECT_FALSE(second) << "the second rank has begun the same work, although the first has failed";
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
     g.on_gradient(
         [&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
     g.backward(y, dy);
-    EXPECT_EQ(order.size(), 5u) << "the parameter that no record touches is not told";
+    EXPECT_EQ(order.size(), 5u) << "a parameter that no record uses must not be in the order";
     order.push_back({"absent", net.values[4].tensor.spec()});
   }
   Gradients gradients(world, order, options);
@@ -328,7 +328,7 @@ TEST(gradients, time_stamps_of_a_captured_pass_change_no_bit) {
     const auto timed = passes_on_gpu(true, overlap);
     EXPECT_EQ(timed.gradients, plain.gradients);
     EXPECT_GT(timed.times.seconds, 0);
-    EXPECT_LT(timed.times.seconds, 1) << "stamps of two launches were taken for one";
+    EXPECT_LT(timed.times.seconds, 1) << "stamps of different launches were combined";
     if (!overlap) {
       EXPECT_EQ(timed.times.waited_seconds, timed.times.seconds);
     }

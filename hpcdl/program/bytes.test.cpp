@@ -49,7 +49,7 @@ TEST(program_bytes, what_is_read_is_what_was_written) {
   const Program again = program_of(bytes, "FILE");
   EXPECT_EQ(to_bytes(again), bytes);
   EXPECT_EQ(digest(again), digest(p));
-  EXPECT_EQ(to_bytes(small()), bytes) << "recording twice gives the same bytes";
+  EXPECT_EQ(to_bytes(small()), bytes) << "two recordings have different bytes";
   EXPECT_EQ(again.records.back().op, p.records.back().op);
   EXPECT_EQ(again.scopes[again.records[0].scope], "layer");
 }

@@ -160,7 +160,7 @@ TEST(quantize_model, replaces_an_older_model_or_changes_nothing) {
   const std::string text = message([&] { models::quantize_folder(pool, bad.from, good.to); });
   EXPECT_NE(text.find("transformer.h.0.attn.c_attn.weight: weight [3, 7]"), std::string::npos) << text;
   EXPECT_EQ(io::read_file(good.to / "config.json"), before);
-  EXPECT_EQ(entries(good.temp.path()), 2) << "something was left beside the model";
+  EXPECT_EQ(entries(good.temp.path()), 2) << "leftover files next to the model";
 
   models::quantize_folder(pool, good.from, good.to, {.int4 = {.group = 32}});
   EXPECT_EQ(models::read_hf_config(good.to).quant->group_size, 32);

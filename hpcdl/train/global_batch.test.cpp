@@ -96,7 +96,7 @@ TEST_F(GlobalBatch, batches_that_do_not_divide_or_are_given_twice_are_refused) {
       std::string::npos);
   EXPECT_NE(refused(16, 2, 4).find("train.batch = 2 and train.global_batch = 16 exclude each other"),
             std::string::npos);
-  EXPECT_EQ(refused(16, 4, 4), "no error") << "both say the same";
+  EXPECT_EQ(refused(16, 4, 4), "no error") << "the two settings are consistent";
   EXPECT_EQ(refused(16, TrainConfig().batch, 4), "no error");
 }
 

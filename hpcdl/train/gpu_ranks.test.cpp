@@ -70,7 +70,7 @@ Trace train_on(int n, const How& how) {
     for (const auto& w : step.weights())
       t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
   });
-  for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks went apart";
+  for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks have different weights";
   return all[0];
 }
 
@@ -102,8 +102,8 @@ TEST_P(GpuRanks, overlap_changes_no_bit) {
   for (const auto compute : {DType::f32, DType::bf16}) {
     const auto beside = train_on(GetParam(), {.compute = compute}), again = train_on(GetParam(), {.compute = compute}),
                waited = train_on(GetParam(), {.compute = compute, .overlap = false});
-    EXPECT_EQ(beside.weights, again.weights) << "run to run";
-    EXPECT_EQ(beside.weights, waited.weights) << "waited for";
+    EXPECT_EQ(beside.weights, again.weights) << "two runs differ";
+    EXPECT_EQ(beside.weights, waited.weights) << "results differ if reductions are awaited";
   }
 }
 

@@ -94,8 +94,8 @@ TEST_P(GpuStep, the_same_bits_every_time) {
   const auto a = train(family(), Device::cuda(0), compute(), direct),
              b = train(family(), Device::cuda(0), compute(), direct),
              c = train(family(), Device::cuda(0), compute(), recompute);
-  EXPECT_EQ(a.weights, b.weights) << "run to run";
-  EXPECT_EQ(a.weights, c.weights) << "recomputed";
+  EXPECT_EQ(a.weights, b.weights) << "two runs differ";
+  EXPECT_EQ(a.weights, c.weights) << "recomputation changes the result";
 }
 
 /// As f32 on a CPU does, but for products whose operands have lost up to 2^-10 of themselves; and exact f32 does not.
@@ -117,8 +117,8 @@ TEST(gpu_step_tf32, trains_as_f32_does) {
       near(exact.steps[i], half_ulp(DType::f32));  // later AdamW has made whole steps of what is noise in a gradient
     near(tf32.steps[i], 0x1p-10);
   }
-  EXPECT_EQ(tf32.weights, again.weights) << "run to run";
-  EXPECT_NE(tf32.weights, exact.weights) << "products were exact";
+  EXPECT_EQ(tf32.weights, again.weights) << "two runs differ";
+  EXPECT_NE(tf32.weights, exact.weights) << "TF32 was not used";
 }
 
 INSTANTIATE_TEST_SUITE_P(gpu, GpuStep,

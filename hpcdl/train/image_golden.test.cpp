@@ -195,7 +195,7 @@ TEST(image_step, training_counts_right_answers_and_evaluation_changes_nothing) {
     step.accumulate(in, i, 0);
     correct = step.update(2e-2, 6).correct;
   }
-  EXPECT_EQ(correct, 6) << "six images are learnt by heart";
+  EXPECT_EQ(correct, 6) << "six images must be memorised";
   const auto now = step.evaluate(in);
   EXPECT_EQ(step.evaluate(in).loss, now.loss);
   EXPECT_GE(now.correct, 0);
@@ -226,8 +226,8 @@ TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
     floats(model.parameters(), kept[me]), floats(model.buffers(), kept[me]), floats(model.buffers(), shared[me]);
   });
   EXPECT_EQ(kept[0], kept[1]);
-  EXPECT_EQ(shared[1], own[0]) << "those of the first";
-  EXPECT_NE(own[1], own[0]) << "until they are shared, every rank has those of its own batches";
+  EXPECT_EQ(shared[1], own[0]) << "must equal that of the first rank";
+  EXPECT_NE(own[1], own[0]) << "before sharing, every rank has the statistics of its own batches";
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ void in_child(const std::function<std::string()>& body) {
   }
   int status = 0;
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << ", see above";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << ", see the output above";
 }
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kMiB); }
@@ -107,7 +107,7 @@ void configure(RunConfig& c, const Kind& kind, const io::TempFolder& tmp) {
 class MemoryHeld : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(MemoryHeld, the_plan_is_what_the_process_takes) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory of its own";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes additional memory";
   const io::TempFolder tmp;
   in_child([&] {
     RunConfig c;
@@ -203,7 +203,7 @@ class GpuMemoryHeld : public ::testing::TestWithParam<Kind> {
 /// In a program that is started anew, so that no run before it has loaded what this one needs.
 TEST_P(GpuMemoryHeld, the_plan_is_what_the_driver_says_is_gone) {
   if (cuda_devices() < GetParam().ranks) GTEST_SKIP() << "needs GPUs: " << GetParam().ranks;
-  if (kSanitized) GTEST_SKIP() << "a sanitizer starts no second program";
+  if (kSanitized) GTEST_SKIP() << "a second program cannot be started under a sanitizer";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(_exit(is_right(GetParam()) ? 0 : 1), ::testing::ExitedWithCode(0), "MEASURED");
 }
@@ -255,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(
 /// Under the least limit of addresses of which the plan says "fits" the run comes to its end: through the checkpoint,
 /// the model, and a second run that goes on.
 TEST(memory_held, a_run_that_fits_a_limit_of_addresses_comes_to_its_end) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer reserves addresses of its own";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reserves address space";
   const io::TempFolder tmp;
   const Kind kind{.name = "limited", .threads = 2, .width = 256, .context = 32, .batch = 1, .vocab = 8192};
   for (const std::int64_t steps : {1, 2})

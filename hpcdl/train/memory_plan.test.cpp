@@ -99,7 +99,7 @@ TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
   EXPECT_EQ(words(advise(600)), "--train.recompute=true");
   EXPECT_EQ(words(advise(599)), "--train.batch=1 --train.accumulate=8");
   EXPECT_EQ(words(advise(499)), "--train.recompute=true --train.batch=2 --train.accumulate=4")
-      << "not even one sample alone";
+      << "without recompute even a single sample does not fit";
   EXPECT_EQ(words(advise(415)), "--train.recompute=true --train.batch=1 --train.accumulate=8 --train.dtype=bf16");
   EXPECT_EQ(words(advise(411)), "none");
   EXPECT_EQ(words(advise(700, {.batch = 6, .accumulate = 2, .recompute = true})),

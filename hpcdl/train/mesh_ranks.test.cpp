@@ -104,7 +104,7 @@ TEST_F(Mesh, an_evaluation_does_not_keep_a_run_that_is_asked_to_stop) {
       const auto summary =
           run(c, {.console = {}, .world = world, .speed_of_light = {}, .after_step = {}, .observer = &observer});
       EXPECT_TRUE(summary.stopped);
-      EXPECT_EQ(summary.step, 2) << "the step that was evaluated";
+      EXPECT_EQ(summary.step, 2) << "the step of the evaluation";
       EXPECT_LT(observer.batches, world.rank() == 0 || tp > 1 ? 2 : 4);
       EXPECT_TRUE(std::isnan(summary.eval_loss));
     });

@@ -57,7 +57,7 @@ TEST_P(MixedPrecision, a_model_without_types_trains_as_one_that_names_them) {
   const double allowed = allowed_error(half, want.front(), 0, 0);
   double apart = 0;
   for (std::size_t i = 0; i < want.size(); ++i) apart = std::max(apart, std::fabs(want[i] - got[i]));
-  EXPECT_GT(apart, 0) << "the same program?";
+  EXPECT_GT(apart, 0) << "both runs used the same program";
   EXPECT_LE(apart, allowed);
 }
 
@@ -93,7 +93,7 @@ Trace train(const comm::Group& world, float init_scale) {
 TEST(mixed_precision, ranks_skip_together) {
   constexpr float kFar = 0x1p28f;
   const Trace alone = train({}, kFar);
-  EXPECT_LT(alone.scales[0], kFar) << "the first step overflows";
+  EXPECT_LT(alone.scales[0], kFar) << "the first step must overflow";
   EXPECT_GT(*std::max_element(alone.scales.begin() + 4, alone.scales.end()),
             *std::min_element(alone.scales.begin(), alone.scales.end()));
   EXPECT_LT(alone.losses.back(), 0.9 * alone.losses.front());

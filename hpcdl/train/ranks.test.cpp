@@ -42,7 +42,7 @@ RunSummary train_on(int n, const io::TempFolder& tmp, const std::string& name, c
   for (const auto& r : all) {
     EXPECT_EQ(r.step, all[0].step);
     EXPECT_EQ(r.stopped, all[0].stopped);
-    EXPECT_EQ(r.loss, all[0].loss) << "every rank knows the loss of all";
+    EXPECT_EQ(r.loss, all[0].loss) << "every rank must know the total loss";
     EXPECT_TRUE(r.eval_loss == all[0].eval_loss || std::isnan(r.eval_loss));
     EXPECT_EQ(r.tokens_per_second > 0, all[0].tokens_per_second > 0);
   }
@@ -123,7 +123,7 @@ TEST_F(Ranks, the_learning_rate_follows_the_number_of_ranks) {
     train_on(4, tmp, "four" + name, scaled);
     const auto want = numbers(tmp / ("one" + name), "lr"), got = numbers(tmp / ("four" + name), "lr");
     ASSERT_EQ(got, want);
-    EXPECT_DOUBLE_EQ(got[0], 1e-3 * factor / 2) << "the first of two steps of warm-up";
+    EXPECT_DOUBLE_EQ(got[0], 1e-3 * factor / 2) << "the first of two warm-up steps";
     EXPECT_LT(weights_apart(tmp / ("one" + name), tmp / ("four" + name)), 1e-5);
   }
 }

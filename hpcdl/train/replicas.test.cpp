@@ -73,7 +73,7 @@ TEST(replicas, parts_are_compared_with_the_same_parts_and_whole_tensors_with_all
     EXPECT_EQ(e.find("rank 0"), std::string::npos) << e;
   }
   for (const auto& e : errors_of(1, 2, 1, 1)) EXPECT_NE(e.find("weight second is with"), std::string::npos) << e;
-  for (const auto& e : errors_of(1, 2, 1, 0)) EXPECT_EQ(e, "") << "nothing to compare with";
+  for (const auto& e : errors_of(1, 2, 1, 0)) EXPECT_EQ(e, "") << "there is no replica to compare with";
 }
 
 }  // namespace

@@ -186,7 +186,7 @@ TEST(step_programs, that_someone_changed_are_refused_by_op) {
       if (round % 4 == 1 && before != a.spec && !takes_windows) ++wrong_operands, refused += error != "no error";
     }
   EXPECT_GT(wrong_operands, 500);
-  EXPECT_EQ(refused, wrong_operands) << "an operand has another shape than the others ask for";
+  EXPECT_EQ(refused, wrong_operands) << "an operand has a different shape than the others require";
 }
 
 /// A record of the op in one of the programs, changed.

@@ -66,7 +66,7 @@ TEST(train_step, a_model_can_be_trained_after_a_step_of_many_ranks) {
     auto model = models::LanguageModel::create(toy_model(), 3, true);
     one_step(model, world);
     for (const auto& p : model.parameters())
-      EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that is gone";
+      EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that has been released";
     one_step(model, world);
     one_step(model, {});
     for (const auto& p : model.parameters()) EXPECT_TRUE(p.gradient) << p.name;
@@ -166,7 +166,7 @@ TEST(train_step, a_scaled_loss_gives_the_same_bits_and_an_overflow_changes_nothi
     EXPECT_EQ(one.update(1e-2, 32).grad_norm, two.update(1e-2, 32).grad_norm);
   }
   same();
-  EXPECT_EQ(two.scale_state().scale, 1024) << "grown after two good steps";
+  EXPECT_EQ(two.scale_state().scale, 1024) << "must grow after two good steps";
   two.accumulate(ids(32, 5), ids(32, 6), 3, 0);
   scaled.parameters()[1].gradient->memory.ptr<float>()[0] = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(two.update(1e-2, 32).finite());

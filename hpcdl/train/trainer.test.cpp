@@ -98,7 +98,7 @@ TEST(trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
 
 /// A time so short that it has passed after each step, and one that never passes: then it is certain after which steps.
 TEST(trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
-  EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a run that is lost has lost ten minutes";
+  EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a lost run loses at most ten minutes";
   const io::TempFolder tmp;
   const auto saved = [&](const std::string& name, io::Every every) {
     RunConfig c;
@@ -187,7 +187,7 @@ TEST(trainer, a_step_that_is_skipped_says_its_loss) {
     const auto j = io::parse_json(line, "metrics.jsonl");
     if (!j.contains("skipped_steps")) continue;
     ++skipped;
-    EXPECT_EQ(j.at("skipped_steps"), skipped) << "meant to overflow in each step";
+    EXPECT_EQ(j.at("skipped_steps"), skipped) << "every step is meant to overflow";
     EXPECT_NEAR(j.at("loss").get<double>(), std::log(300), 0.5) << line;
     EXPECT_FALSE(j.contains("grad_norm")) << line;
   }
@@ -244,7 +244,7 @@ TEST(trainer, being_watched_changes_no_bit) {
   EXPECT_EQ(counter.open, 0);
   const auto b = run(alone, {.console = {}, .speed_of_light = {}, .after_step = {}, .steps_only = true});
   EXPECT_EQ(a.loss, b.loss);
-  EXPECT_FALSE(fs::exists(tmp / "alone")) << "steps only: nothing is written";
+  EXPECT_FALSE(fs::exists(tmp / "alone")) << "with steps_only nothing is written";
 }
 
 TEST(trainer, it_learns) {
@@ -339,7 +339,7 @@ TEST(trainer, another_model_does_not_resume) {
   const auto config = io::read_file(tmp / "r/config.toml");
   other.model.heads = 4;  // the same shapes
   EXPECT_NE(error_of([&] { run(other, {}); }).find("another model"), std::string::npos);
-  EXPECT_EQ(io::read_file(tmp / "r/config.toml"), config) << "of the run that is there";
+  EXPECT_EQ(io::read_file(tmp / "r/config.toml"), config) << "must stay that of the existing run";
   seed.train.seed = 9;
   EXPECT_NE(error_of([&] { run(seed, {}); }).find("seed"), std::string::npos);
 }

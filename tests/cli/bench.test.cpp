@@ -95,7 +95,7 @@ TEST_F(BenchCli, writes_the_object_into_a_file_and_keeps_the_table_on_stdout) {
   ASSERT_EQ(j.at("cases").size(), 1u);
   EXPECT_EQ(j.at("protocol").at("cache"), "cold");
   EXPECT_NE(j.at("cases")[0].at("cache").get<std::string>().find("flushed"), std::string::npos)
-      << "how it was made cold is stated";
+      << "must state how the caches were flushed";
 }
 
 TEST_F(BenchCli, the_name_of_an_op_after_json_is_not_a_file) {
@@ -151,7 +151,7 @@ TEST_F(BenchCli, results_from_python_become_part_of_the_result) {
   EXPECT_EQ(j.at("peers").at("torch").at("version"), "9");
   EXPECT_EQ(j.at("missing").at("triton"), "no CUDA device");
   const auto& first = j.at("cases").at(0);
-  EXPECT_EQ(first.at("sides").at("hpcdl from Python").at("median_ms"), 1) << "our own side keeps its place";
+  EXPECT_EQ(first.at("sides").at("hpcdl from Python").at("median_ms"), 1) << "our own side must keep its position";
   EXPECT_EQ(first.at("sides").at("torch").at("median_ms"), 2);
   if (!first.contains("fault")) {
     EXPECT_EQ(first.at("ratios").at("torch").at("median"), 2.0);
@@ -172,7 +172,7 @@ TEST_F(BenchCli, compares_a_thing_with_itself) {
   EXPECT_LE(aa.at("repeats"), 2);
   EXPECT_EQ(aa.at("goal_met").get<bool>(), aa.at("share").get<double>() >= 0.95);
   EXPECT_EQ(r.json().at("cases")[0].at("aa").at("repeats"), aa.at("repeats"));
-  EXPECT_NE(r.err.find("2 repeats of"), std::string::npos) << "says beforehand how long it will take: " << r.err;
+  EXPECT_NE(r.err.find("2 repeats of"), std::string::npos) << "must announce the duration: " << r.err;
 }
 
 TEST_F(BenchCli, lists_without_timing) {

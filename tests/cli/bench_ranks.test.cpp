@@ -35,7 +35,8 @@ TEST(bench_ranks, one_collective_is_one_json_object) {
       EXPECT_EQ(j.at("algorithm"), algorithm);
       EXPECT_EQ(j.at("bytes"), 64 << 10);
       for (const char* key : {"us", "algbw", "busbw"}) EXPECT_GT(j.at(key).get<double>(), 0) << key;
-      for (const char* key : {"native_us", "ratio"}) EXPECT_TRUE(j.at(key).is_null()) << "threads have no native";
+      for (const char* key : {"native_us", "ratio"})
+        EXPECT_TRUE(j.at(key).is_null()) << "threads have no native library";
       EXPECT_LE(j.at("max_error").get<double>(), 1e-6);
     }
 }

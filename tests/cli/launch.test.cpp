@@ -191,7 +191,7 @@ TEST_F(Launch, a_signal_ends_ranks_that_wait_for_each_other) {
   const auto r = p.wait();
   EXPECT_EQ(r.code, 75) << r.err;
   EXPECT_NE(r.err.find("asked to stop before all ranks had connected"), std::string::npos) << r.err;
-  EXPECT_FALSE(waits()) << "the file by which ranks meet is left behind";
+  EXPECT_FALSE(waits()) << "the rendezvous file was not removed";
 }
 
 TEST_F(Launch, a_third_signal_kills) {
@@ -329,10 +329,11 @@ TEST_F(Hosts, ranks_know_who_they_are_and_their_lines_are_told_apart) {
   }
   EXPECT_EQ(lines(r.out), out);
   EXPECT_EQ(lines(r.err), err);
-  EXPECT_EQ(io::read_file(folder / "home.2"), "/nowhere\n") << "of that host's account";
+  EXPECT_EQ(io::read_file(folder / "home.2"), "/nowhere\n") << "the home folder of that host's account";
   const auto secret = io::read_file(folder / "secret.0");
   EXPECT_EQ(secret.size(), 65u);
-  EXPECT_EQ(io::read_file(folder / "called").find(secret.substr(0, 64)), std::string::npos) << "on a command line";
+  EXPECT_EQ(io::read_file(folder / "called").find(secret.substr(0, 64)), std::string::npos)
+      << "the secret was on a command line";
 }
 
 TEST_F(Hosts, exit_codes_and_restarts) {

@@ -34,7 +34,7 @@ std::string joined(const Words& words) {
 /// Texts of CLI11, of nlohmann's JSON and of the standard library, and slips of our own.
 void expect_own_words(const Result& r, const Words& words) {
   SCOPED_TRACE(joined(words) + "\n" + r.err);
-  EXPECT_TRUE(r.err.starts_with("hpcdl: [")) << "no error of ours";
+  EXPECT_TRUE(r.err.starts_with("hpcdl: [")) << "not an error of hpcdl";
   EXPECT_EQ(r.err.find('\n'), r.err.size() - 1) << "more than one line";
   for (const char* raw : {"json.exception",
                           "parse error",

@@ -159,7 +159,7 @@ TEST_F(Profile, mistakes_are_reported) {
     const auto r = run(words("profile", {file, "/proc/none/x"}));
     EXPECT_EQ(r.code, 70) << r.err;
     EXPECT_NE(r.err.find("/proc/none"), std::string::npos) << r.err;
-    EXPECT_EQ(r.err.find("step 1"), std::string::npos) << "before any step is taken: " << r.err;
+    EXPECT_EQ(r.err.find("step 1"), std::string::npos) << "must fail before any step runs: " << r.err;
   }
   fs::create_directories(path("full/x"));
   bad(words("profile", {"--out", path("full")}), 2, "is not empty");

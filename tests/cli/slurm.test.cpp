@@ -157,7 +157,7 @@ TEST_F(Slurm, a_job_that_lost_a_rank_is_requeued_as_often_as_asked) {
   };
   EXPECT_TRUE(requeued(71));
   EXPECT_TRUE(has(io::read_file(folder / "err"), "a rank was lost (code 71); restart 1 of 2"));
-  EXPECT_TRUE(requeued(75)) << "saved: that is not counted";
+  EXPECT_TRUE(requeued(75)) << "a run that was saved must not be counted";
   EXPECT_TRUE(requeued(137));  // killed, as srun has it
   EXPECT_TRUE(requeued(75));
   EXPECT_FALSE(requeued(137));

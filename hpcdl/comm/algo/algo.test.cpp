@@ -163,12 +163,12 @@ template <class T> void reduce_everything(const Group& g, const Stream& s, Algor
     g.all_reduce(s, x.tensor(), op, a).wait();
     ASSERT_EQ(wrong(x, 0, g.size(), op), "") << what;
     g.blocking().all_reduce(s, again.tensor(), op, a);
-    ASSERT_TRUE(x == again) << what << ": another run, other bits";
+    ASSERT_TRUE(x == again) << what << ": a second run has different bits";
     Rows<T> all(n * g.size());
     g.all_gather(s, all.tensor(), x.tensor()).wait();
     for (int r = 0; r < g.size() && n > 0; ++r)
       ASSERT_EQ(std::memcmp(all.v.data() + r * n, x.v.data(), x.v.size() * sizeof(T)), 0)
-          << what << ": rank " << r << " has other bits";
+          << what << ": rank " << r << " has different bits";
   }
 }
 
@@ -184,7 +184,7 @@ template <class T> void scatter_everything(const Group& g, const Stream& s, Algo
     ASSERT_TRUE(in == before) << what << ": the input has changed";
     g.reduce_scatter(s, in.tensor(g.rank() * n, (g.rank() + 1) * n), in.tensor(), op, a).wait();
     ASSERT_TRUE(n == 0 || std::memcmp(in.v.data() + g.rank() * n, out.v.data(), out.v.size() * sizeof(T)) == 0)
-        << what << ": in place, other bits";
+        << what << ": in place, different bits";
   }
 }
 
@@ -360,7 +360,7 @@ TEST(position, matters_in_a_ring_of_three) {
     g.all_reduce(cpu.stream, x.tensor(1500, 3000), Reduce::sum, Algorithm::ring).wait();
     if (g.rank() == 0) differs = !(x == whole);
   });
-  EXPECT_TRUE(differs) << "then it could be promised";
+  EXPECT_TRUE(differs) << "the sums never differ, so this order could be promised";
 }
 
 TEST(combine, keeps_not_a_number_and_infinity) {
@@ -486,14 +486,14 @@ TEST(choice, by_measurement_is_the_same_on_all_ranks) {
   EXPECT_EQ(choice(1000, 1), Algorithm::star);
   EXPECT_EQ(choice(1001, 1), Algorithm::ring);
   EXPECT_EQ(choice(1 << 28, 1), Algorithm::ring);
-  EXPECT_NE(choice(4, 2), Algorithm::shared) << "two hosts share nothing";
+  EXPECT_NE(choice(4, 2), Algorithm::shared) << "two hosts share no memory";
   run_ranks(3, [&](Group g) {
     Cpu cpu;
     algo::adopt(g, g.rank() == 0 ? p : algo::Policy{});
     const auto before = g.counters().wire_bytes;
     Rows<float> x(g.rank(), 100);
     g.blocking().all_reduce(cpu.stream, x.tensor());
-    EXPECT_EQ(g.counters().wire_bytes - before, g.rank() == 0 ? 800 : 400) << "a star's messages";
+    EXPECT_EQ(g.counters().wire_bytes - before, g.rank() == 0 ? 800 : 400) << "wrong number of bytes for a star";
     EXPECT_EQ(wrong(x, 0, 3, Reduce::sum), "");
   });
 }

@@ -167,19 +167,19 @@ void all_end_well(int world, const std::string& refuse) {
 }
 
 TEST(reading, moves_every_size) {
-  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  if (!system_reads()) GTEST_SKIP() << "this system does not let a process read another one's memory";
   for (const int world : {2, 3, 5}) all_end_well(world, "never");
   all_end_well(3, "measured");
 }
 
 TEST(reading, is_not_tried_again_where_a_rank_is_refused) {
-  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  if (!system_reads()) GTEST_SKIP() << "this system does not let a process read another one's memory";
   for (const char* refuse : {"first", "later"})
     for (const int world : {2, 3}) all_end_well(world, refuse);
 }
 
 TEST(reading, of_a_killed_rank_ends_in_time) {
-  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  if (!system_reads()) GTEST_SKIP() << "this system does not let a process read another one's memory";
   for (const int bad : {1, 0}) {
     Launched ranks(3, "reading_rank.main", {{"refuse", "never"}, {"until", "killed"}});
     ASSERT_TRUE(ranks.prints(2, "moves")) << ranks.words(2);

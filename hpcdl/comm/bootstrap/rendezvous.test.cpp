@@ -99,7 +99,7 @@ TEST(rendezvous, a_launch_without_a_name_meets_over_mpi) {
                                  }};
       },
       [](Place& p) { p.run_id.clear(); });
-  EXPECT_EQ(heard.wait_for(0s), std::future_status::ready) << "they met without MPI";
+  EXPECT_EQ(heard.wait_for(0s), std::future_status::ready) << "the ranks met without MPI";
 }
 
 TEST(rendezvous, one_host_needs_nothing) {

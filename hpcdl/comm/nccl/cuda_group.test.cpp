@@ -242,7 +242,7 @@ TEST(gpu_group, first_collective_must_not_be_captured) {
     Capture::begin(s);
     try {
       world.all_reduce(s, x.tensor, Reduce::sum);
-      ADD_FAILURE() << "not refused";
+      ADD_FAILURE() << "expected an error";
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find("connect() on every rank before the capture"), std::string::npos)
           << e.what();

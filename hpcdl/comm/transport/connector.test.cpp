@@ -77,7 +77,7 @@ TEST(connector, many_ranks_that_call_each_other_all_have_sockets) {
       ASSERT_FALSE(news.empty()) << r << " has " << count;
       for (auto& one : news) {
         ASSERT_TRUE(one.socket) << one.why;
-        ASSERT_FALSE(sockets[r][static_cast<std::size_t>(one.rank)]) << "twice";
+        ASSERT_FALSE(sockets[r][static_cast<std::size_t>(one.rank)]) << "connected twice";
         sockets[r][static_cast<std::size_t>(one.rank)] = std::move(one.socket), ++count;
       }
     }

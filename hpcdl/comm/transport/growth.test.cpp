@@ -115,7 +115,7 @@ TEST(growth, ranks_hold_sockets_only_to_their_neighbours) {
     if (rank == 0) {
       std::printf("worked after %.1f s\n", took());
       const auto each = (descriptors() - before) / static_cast<std::size_t>(n);
-      EXPECT_LE(each, kOfItsOwn + links + 2) << "two more where the number of ranks is no power of two";
+      EXPECT_LE(each, kOfItsOwn + links + 2) << "two more if the number of ranks is not a power of two";
       EXPECT_LE(each, 64 + links);
     }
     watch.close();

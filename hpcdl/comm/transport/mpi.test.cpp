@@ -90,7 +90,7 @@ TEST(mpi, the_library_of_the_build_is_named) {
 }
 
 TEST(mpi_rank, exercise) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   Group world = make_world(mpi_transport(), {.deadline_seconds = 60, .on_lost = {}});
   EXPECT_EQ(world.transport(), "mpi");
   if (world.size() > 1) {
@@ -101,7 +101,7 @@ TEST(mpi_rank, exercise) {
 }
 
 TEST(mpi_rank, native) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   Group world = make_world(mpi_transport(), {.deadline_seconds = 60, .on_lost = {}});
   Pool pool(1);
   const Stream s(pool);
@@ -125,19 +125,19 @@ TEST(mpi_rank, native) {
 }
 
 TEST(mpi_rank, late) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   std::string lost;
   {
     Group world = make_world(mpi_transport(), {.deadline_seconds = 1, .on_lost = {}});
     Pool pool(1);
     if (world.rank() == 1) {
       sleep(10);
-      FAIL() << "mpirun has not ended this rank";
+      FAIL() << "mpirun did not end this rank";
     }
     std::vector<float> x(100000);
     try {
       world.all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{100000}, DType::f32})).wait();
-      FAIL() << "nobody was there";
+      FAIL() << "expected an error: the peer never answers";
     } catch (const PeerLost& e) {
       lost = e.what();
     }
@@ -147,7 +147,7 @@ TEST(mpi_rank, late) {
 }
 
 TEST(mpi_rank, native_late) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   auto joined = join(find_place(process_environment()),
                      {.transport = "mpi", .timeout = 1, .leave = [](const std::string& sentence) {
                         std::fprintf(stderr, "%s\n", sentence.c_str());
@@ -156,13 +156,13 @@ TEST(mpi_rank, native_late) {
   Pool pool(1);
   if (joined.place().rank == 1) {
     sleep(60);
-    FAIL() << "its watchdog has not ended this rank";
+    FAIL() << "its watchdog did not end this rank";
   }
   std::vector<float> x(4);
   joined.world()
       .all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{4}, DType::f32}), Reduce::sum, Algorithm::native)
       .wait();
-  FAIL() << "nobody was there";
+  FAIL() << "expected an error: the peer never answers";
 }
 
 }  // namespace

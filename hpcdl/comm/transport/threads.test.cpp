@@ -83,7 +83,7 @@ TEST(threads, messages_match_by_sender_and_tag) {
   EXPECT_EQ(y, a);
   t[0]->start_send(1, 9, b);
   auto r3 = t[1]->start_receive(0, 9, z);
-  EXPECT_THROW(t[1]->done(r3), PeerLost) << "another size";
+  EXPECT_THROW(t[1]->done(r3), PeerLost) << "the sizes differ";
   auto r4 = t[1]->start_receive(0, 10, z);
   t[1]->cancel(r4);
   auto r5 = t[1]->start_receive(0, 11, z);

@@ -356,7 +356,7 @@ TEST(injected, a_thousand_faults) {
   for (std::size_t k = 0; k < met.size(); ++k) {
     std::printf("  %-26s %4d runs, %4d ended by a verdict\n", kKindNames[k], met[k], ended[k]);
     if (count >= 1000 && k > 0) {
-      EXPECT_GT(ended[k], met[k] / 4) << kKindNames[k] << ": the fault hardly ever does anything";
+      EXPECT_GT(ended[k], met[k] / 4) << kKindNames[k] << ": the fault hardly ever has an effect";
     }
   }
 }

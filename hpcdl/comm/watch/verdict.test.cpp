@@ -177,7 +177,7 @@ TEST(verdict, a_late_rank_is_named_even_if_it_has_arrived) {
       {"rank 2 on node1 came late to all_reduce number 41", "0.3 s ago", "rank 0 on node0 has waited in it for 2.5 s"});
   ranks[2].report.collective.since = 1'500'000'000;
   EXPECT_NE(judge(ranks, 0, 3).sentence.find("cannot reach each other"), std::string::npos)
-      << "who came soon after is not what all wait for";
+      << "a rank that arrived soon after is not the cause";
 }
 
 TEST(verdict, the_link_is_named_if_all_wait_and_nothing_arrives) {

@@ -208,7 +208,7 @@ TEST(watch, an_error_of_one_rank_is_reported_by_all_at_once) {
         300);
     EXPECT_EQ(o.errors[static_cast<std::size_t>(bad)], "[data] no file tokens.bin");
     expect_all(o, {"ended by an error of its own: [data] no file tokens.bin"}, {bad});
-    EXPECT_LT(Clock::now() - begin, 200s) << "nobody waited for the deadline";
+    EXPECT_LT(Clock::now() - begin, 200s) << "a rank waited for the deadline";
   }
 }
 

@@ -119,7 +119,7 @@ TEST(augment, mixup_is_the_weighted_sum_of_two_augmented_images) {
     const auto one = training(a, i, 2), two = training(a, m.partner, 2);
     for (std::size_t k = 0; k < out.size(); ++k) EXPECT_NEAR(out[k], m.weight * one[k] + (1 - m.weight) * two[k], 1e-6);
   }
-  EXPECT_EQ(partners.size(), 64u) << "every sample is a partner once";
+  EXPECT_EQ(partners.size(), 64u) << "every sample must be a partner exactly once";
 }
 
 TEST(augment, beta_draws_have_the_moments_of_beta) {

@@ -85,10 +85,11 @@ TEST(cifar, cifar_100_has_twenty_coarse_classes_too) {
       ASSERT_EQ(coarse->classes(), 20);
       ASSERT_EQ(coarse->count(), fine->count());
       const auto known = open_images(path.string(), Split::test, {.classes = coarse->info().classes});
-      EXPECT_EQ(known->info().classes, coarse->info().classes) << "of a model that has learned those";
+      EXPECT_EQ(known->info().classes, coarse->info().classes)
+          << "classes of the model, which was trained on coarse labels";
       Picture a, b;
       for (std::int64_t i = 0; i < fine->count(); ++i) {
-        EXPECT_EQ(coarse->target(i), fine->target(i) / 5) << "as golden/make_images.py says";
+        EXPECT_EQ(coarse->target(i), fine->target(i) / 5) << "the rule of golden/make_images.py";
         coarse->decode(i, a), fine->decode(i, b);
         EXPECT_EQ(a.pixels, b.pixels);
       }

@@ -60,7 +60,7 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
     EXPECT_EQ(got->after, want.after);
     EXPECT_EQ(got->valid, 8);
   }
-  EXPECT_GT(images.starved_seconds(), 0) << "nothing was computed, so every batch was waited for";
+  EXPECT_GT(images.starved_seconds(), 0) << "without computation, every batch is waited for";
 }
 
 /// Queued far ahead of the GPU, which starts only after the last batch is queued: no copy may overtake the work that
@@ -95,7 +95,7 @@ TEST_P(DeviceImagesTest, an_evaluation_ends_and_begins_again) {
     while (const DeviceBatch* b = images.next()) {
       const auto* want = cpu.next();
       EXPECT_EQ(on_host<float>(b->images), std::vector<float>(want->images.begin(), want->images.end()))
-          << "with black ones behind the last";
+          << "expected black images after the last";
       seen += b->valid, ++batches;
     }
     EXPECT_EQ(seen, 90);

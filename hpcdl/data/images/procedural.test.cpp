@@ -28,7 +28,7 @@ TEST(procedural, an_image_is_a_function_of_seed_split_and_index) {
     EXPECT_EQ(p.pixels, decoded(longer, i).pixels);
     for (const auto* set : {&train, &test, &other}) all.insert(decoded(*set, i).pixels);
   }
-  EXPECT_EQ(all.size(), 300u) << "no two images alike, and none in both splits";
+  EXPECT_EQ(all.size(), 300u) << "all images must differ, within and between splits";
 }
 
 /// What a machine, compiler or version computes is the same to the bit: runs on different machines see the same images.

@@ -69,9 +69,9 @@ TEST(statistics, interval_of_ratios_is_that_of_the_signed_rank_test) {
   check(7, 3, 1 - 6.0 / 128);
   check(10, 9, 0.951);
   check(20, 53, 0.952);
-  EXPECT_EQ(signed_rank_interval(3, 0.95).coverage, 0.75) << "too few values for more";
+  EXPECT_EQ(signed_rank_interval(3, 0.95).coverage, 0.75) << "too few values for a higher coverage";
   const auto exact = signed_rank_interval(60, 0.95), normal = signed_rank_interval(61, 0.95);
-  EXPECT_NEAR(static_cast<double>(normal.place - exact.place), 23, 6) << "where the counting ends nothing jumps";
+  EXPECT_NEAR(static_cast<double>(normal.place - exact.place), 23, 6) << "no jump where exact counting ends";
   EXPECT_NEAR(normal.coverage, exact.coverage, 2e-3);
 }
 

@@ -25,7 +25,7 @@ TEST(ddp_bench, every_form_takes_its_steps_and_says_what_was_exchanged) {
       EXPECT_GE(r.hidden(), 0);
     }
     EXPECT_EQ(report.find("compute")->buckets, 0);
-    EXPECT_EQ(report.find("blocking")->hidden(), 0) << "all of it is waited for";
+    EXPECT_EQ(report.find("blocking")->hidden(), 0) << "nothing is hidden: everything is waited for";
     EXPECT_GT(report.find("0.02 MB")->buckets, report.find("25 MB")->buckets);
     EXPECT_GT(report.find("blocking")->buckets, report.find("0.02 MB")->buckets);
     if (world.rank() > 0) return;

@@ -56,7 +56,7 @@ TEST_F(Doctor, asks_programs_and_does_not_wait_for_ever) {
   EXPECT_EQ(ask(bin_ / "floods", {}).size(), std::size_t{1} << 16);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(ask(bin_ / "hangs", {}, 0.2), "");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "killed, not waited for";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "it must be killed, not waited for";
 }
 
 TEST_F(Doctor, finds_only_what_may_be_run) {
@@ -80,7 +80,7 @@ TEST_F(Doctor, reports_versions_of_installed_software) {
   EXPECT_EQ(find_mpi(places_).version, "Open MPI 4.1.4");
   EXPECT_NE(find_mpi(places_).note.find("mpicc"), std::string::npos);
   script(bin_ / "mpicc", "");
-  EXPECT_NE(find_mpi(places_).note, "") << "it starts nothing";
+  EXPECT_NE(find_mpi(places_).note, "") << "this mpirun cannot start a program";
   script(bin_ / "mpirun", "if [ $1 = --version ]; then echo 'mpirun (Open MPI) 4.1.4'; else echo started; fi");
   EXPECT_EQ(find_mpi(places_).note, "");
   script(bin_ / "srun", "echo slurm 23.11.4");
@@ -127,7 +127,7 @@ TEST_F(Doctor, sees_gpus_with_and_without_a_driver) {
   write(places_.root / "proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n");
   f.gpus = find_gpus(places_);
-  EXPECT_EQ(gpu().state, State::gap) << "a driver, but no GPU in this container";
+  EXPECT_EQ(gpu().state, State::gap) << "a driver without a visible GPU, as in a container";
   write(places_.root / "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H100\nIRQ: 7\n");
   f.gpus = find_gpus(places_);
   EXPECT_EQ(gpu().state, State::ok);

@@ -177,7 +177,7 @@ TEST(merge, pings_undo_known_offsets_and_drift) {
       for (std::size_t w = 0; w < traces[i].work.size(); ++w)
         if (!traces[i].work[w].match.empty()) {
           EXPECT_NEAR(clocks[i].at(traces[i].work[w].end), traces[0].work[w].end, clocks[i].uncertainty + 1)
-              << "all leave a collective together";
+              << "all ranks must leave a collective together";
         }
     }
     const auto m = merge(traces);

@@ -94,7 +94,7 @@ TEST(rate, counts_the_reported_work_and_warms_up_before_each_sample) {
         return static_cast<double>(n);
       },
       4e-3, 2);
-  EXPECT_LT(rate(), 1001) << "a unit of work takes a millisecond at least";
+  EXPECT_LT(rate(), 1001) << "a unit of work takes at least a millisecond";
   ASSERT_GE(calls.size(), 2u);
   EXPECT_EQ(calls[calls.size() - 2], 2);
   EXPECT_GE(calls.back(), 1);
@@ -206,7 +206,7 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   EXPECT_EQ(r.tf32, 2 * 3e14);
   EXPECT_EQ(r.launch, g.replay_node.min);
   EXPECT_EQ(r.memory_copy, 2 * 3e12);
-  ASSERT_EQ(r.caches.size(), 1u) << "shared memory keeps nothing from one kernel to the next";
+  ASSERT_EQ(r.caches.size(), 1u) << "shared memory must not count as a cache: it keeps nothing between kernels";
   EXPECT_EQ(r.cache_read, 2 * 5e12);
   EXPECT_EQ(r.cache_bytes, 5e7);
 }
@@ -215,7 +215,7 @@ TEST(probe, l2_keeps_what_a_repeated_sweep_finds) {
   Gpu g;
   g.l2_bytes = 60e6;
   g.bandwidth = {{"memory", "read", 1e9, figure(4e12)}, {"L2", "read", 2e7, figure(8e12)}};
-  EXPECT_EQ(kept_by_l2(g), 60e6) << "no stairs";
+  EXPECT_EQ(kept_by_l2(g), 60e6) << "no steps in the curve";
   // 30 MB stay, and less of what is larger.
   const auto rate = [](double bytes, double found) { return figure(bytes / (found / 8e12 + (bytes - found) / 4e12)); };
   g.stairs = {{"L2", "read", 20e6, rate(20e6, 20e6)},
@@ -279,7 +279,7 @@ TEST(disk, is_measured_in_a_file_that_is_removed) {
   EXPECT_EQ(d.write.rounds, 2) << d.note;
   EXPECT_EQ(d.read_cold.rounds, 2);
   EXPECT_EQ(d.read_warm.rounds, 2);
-  EXPECT_TRUE(d.read_direct.measured() != !d.direct_note.empty()) << "measured, or said why not";
+  EXPECT_TRUE(d.read_direct.measured() != !d.direct_note.empty()) << "must be measured, or have a note with the reason";
   EXPECT_TRUE(std::filesystem::is_empty(tmp.path()));
   for (const char* nowhere : {"/proc/none", "/dev/null"}) {
     const auto none = probe_disk(nowhere, kMiB, 0, {});

@@ -47,7 +47,7 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   }
   EXPECT_EQ(recorded, 3);
   EXPECT_EQ(done.profile.steps[0].recorded, true);
-  EXPECT_EQ(done.profile.steps[3].recorded, true) << "every second pair is turned round";
+  EXPECT_EQ(done.profile.steps[3].recorded, true) << "every second pair is in reverse order";
 
   const auto r = report(done.profile, some_roofs());
   EXPECT_NEAR(r.data + r.records + r.gap_seconds(), r.step_seconds, 1e-9);
@@ -75,7 +75,7 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   for (const char* part :
        {"a &lt;run&gt;", "<svg", "linear.backward layers.*.mlp.down_proj", "Where most time is lost", "</html>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
-  EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs nothing else";
+  EXPECT_EQ(page.find("http"), std::string::npos) << "the page must not load anything else";
 }
 
 TEST(session, profiled_and_explained_runs_train_the_same_bits) {
@@ -93,7 +93,7 @@ TEST(session, profiled_and_explained_runs_train_the_same_bits) {
   const auto weights = [&](const char* name) { return io::read_file(tmp.path() / name / "model/model.safetensors"); };
   EXPECT_TRUE(weights("plain") == weights("profiled"));
   EXPECT_TRUE(weights("plain") == weights("explained"));
-  EXPECT_EQ(explain.recorded_steps(), 4) << "steps 2, 4, 6 and 8; the first was cold";
+  EXPECT_EQ(explain.recorded_steps(), 4) << "steps 2, 4, 6 and 8; the first step is cold";
   const auto list = explain.list();
   ASSERT_EQ(list.size(), 5u);
   for (std::size_t i = 0; i + 1 < list.size(); ++i) EXPECT_GE(list[i].lost, list[i + 1].lost);

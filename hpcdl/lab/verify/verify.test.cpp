@@ -95,12 +95,12 @@ TEST(verify, crashes_and_hangs_are_verdicts) {
   ASSERT_FALSE(crash.ok());
   EXPECT_TRUE(crash.fault->what.starts_with("crashed: ")) << crash.fault->what;
   EXPECT_EQ(crash.fault->at.dims[1], 7);
-  EXPECT_EQ(crash.fault->at.dims[0], 1) << "made smaller";
+  EXPECT_EQ(crash.fault->at.dims[0], 1) << "the case was reduced";
   ASSERT_FALSE(hang.ok());
   EXPECT_TRUE(hang.fault->what.starts_with("hung: ")) << hang.fault->what;
   ASSERT_FALSE(leave.ok());
   EXPECT_EQ(leave.fault->at.dims[1], 7);
-  EXPECT_EQ(leave.fault->at.dims[0], 1) << "made smaller";
+  EXPECT_EQ(leave.fault->at.dims[0], 1) << "the case was reduced";
   EXPECT_TRUE(leave.fault->alone);
 }
 

@@ -93,7 +93,7 @@ struct Model {
 class AdamWTest : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DType, DType>> {
  protected:
   void SetUp() override {
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(simd::best_isa()); }
 };

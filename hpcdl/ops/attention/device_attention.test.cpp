@@ -252,7 +252,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
       if (way.name == "mma" && products == F32Products::tf32) {
         const WithF32Products exact(F32Products::exact);
         attention_with(s, forward, way.id);
-        EXPECT_NE(first, p.out.values(s)) << "TF32 was asked for, and every bit is that of f32";
+        EXPECT_NE(first, p.out.values(s)) << "TF32 was requested, but every bit equals that of f32";
       }
     }
     const auto backward = p.backward();
@@ -270,7 +270,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
         if (run == 0) p.expect_backward(dq0, dk0, dv0), first[0] = now[0], first[1] = now[1], first[2] = now[2];
         else
           for (int i = way.name.ends_with("atomic sums") ? 1 : 0; i < 3; ++i)
-            EXPECT_EQ(first[i], now[i]) << "a second run";
+            EXPECT_EQ(first[i], now[i]) << "a second run has different bits";
       }
     }
   }
@@ -285,7 +285,7 @@ TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "no Hopper";
+  if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "not a Hopper GPU";
   for (std::int64_t width = 4; width <= 136; width += 4) {
     const bool fits = width % 8 == 0 && width <= 128;
     Problem p(s, {1, 64, 64, 2, 1, width}, DType::bf16), half(s, {1, 64, 64, 2, 1, width}, DType::f16);
@@ -301,7 +301,7 @@ TEST(DeviceAttentionWays, wide_heads_are_not_left_to_the_plain_kernel) {
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "no Hopper";
+  if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "not a Hopper GPU";
   const auto plain = [](std::span<const AttentionCandidate> all, int id) {
     return std::any_of(all.begin(), all.end(), [&](const auto& c) { return c.id == id && c.name == "plain"; });
   };
@@ -333,11 +333,10 @@ TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_all
   }
   Problem adding(s, {1, 128, 128, 2, 2, 64, true, false, true}, DType::bf16),
       f32(s, {1, 128, 128, 2, 2, 64}, DType::f32), odd(s, {1, 128, 128, 2, 2, 30}, DType::f16);
-  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn"))
-      << "gradients that are added to what is there";
-  EXPECT_FALSE(among(attention_candidates(s, f32.forward()), "cudnn")) << "f32";
+  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn")) << "accumulated gradients are not supported";
+  EXPECT_FALSE(among(attention_candidates(s, f32.forward()), "cudnn")) << "f32 is not supported";
   EXPECT_FALSE(among(attention_candidates(s, odd.forward()), "cudnn"))
-      << "rows that do not begin at multiples of 16 bytes";
+      << "rows that are not aligned to 16 bytes are not supported";
 }
 #endif
 

@@ -233,7 +233,7 @@ TEST(BatchNormTest, EveryRunUpdatesTheRunningStatisticsOnce) {
     layer->record(g, layer == &recomputed);
     const auto again = std::count_if(g.program().records.begin(), g.program().records.end(),
                                      [](const Record& r) { return r.phase == Phase::recompute; });
-    EXPECT_EQ(again, layer == &recomputed ? 1 : 0) << "the op is recomputed, the update is not";
+    EXPECT_EQ(again, layer == &recomputed ? 1 : 0) << "the op must be recomputed, the update must not";
     Instance exe(g.finish());
     for (std::uint64_t batch = 0; batch < 2; ++batch) {
       layer->fill(batch);

@@ -342,7 +342,7 @@ TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
 
 TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-  if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV decides";
+  if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV is set and decides";
   Pool pool(1);
   Stream s(Device::cuda(), pool);
   Case large(s, shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1}), ConvPass::forward, DType::bf16, DType::bf16,

@@ -329,7 +329,7 @@ TEST(ConvParts, SharesCoverTheDepth) {
         ASSERT_GE(s.count * s.depth, steps * 32);
         ASSERT_TRUE(steps == 0 || (s.count - 1) * s.depth < steps * 32) << "an empty share of " << steps;
       }
-  EXPECT_GT(conv_shares(1, 4096, 32, 264, 64).count, 32) << "one tile of a deep sum must be shared out";
+  EXPECT_GT(conv_shares(1, 4096, 32, 264, 64).count, 32) << "one tile of a deep sum must be divided into shares";
   EXPECT_EQ(conv_shares(264, 100, 32, 264, 64).count, 1) << "full waves need no shares";
 }
 

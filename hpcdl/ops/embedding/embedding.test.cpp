@@ -75,7 +75,7 @@ TEST(Embedding, PositionsStartWhereTheStepSays) {
   Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, f.positions_t, {});
   for (int t = 0; t < 4; ++t)
     EXPECT_EQ(f.y[static_cast<std::size_t>(t * f.n)], 5.0f + 100.0f * static_cast<float>(6 + t));
-  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "beyond the last position";
+  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "after the last position";
   std::vector<float> dpositions(f.positions.size(), -1), dy(f.y.size(), 1);
   Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t,
                       View(dy.data(), f.y_t.spec()), {}, {}, {}, {}, {});

@@ -48,7 +48,7 @@ class FuseProbe : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DTyp
 
 TEST_P(FuseProbe, equals_the_naive_loop) {
   const auto [isa, dtype, which] = GetParam();
-  if (isa > simd::best_isa()) GTEST_SKIP() << "this CPU lacks it";
+  if (isa > simd::best_isa()) GTEST_SKIP() << "this CPU lacks this instruction set";
   Pool pool(2);
   for (const auto& [rows, cols] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 7}, {5, 64}, {40, 301}, {2, 5000}}) {

@@ -170,7 +170,7 @@ TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
       EXPECT_LE(error, bound);
       worst = std::max(worst, error / bound);
     }
-  EXPECT_GT(worst, 0.01) << "the bound says nothing";
+  EXPECT_GT(worst, 0.01) << "the bound was not tested";
 }
 
 TEST(int4_linear, bad_inputs_show_in_their_row_only) {
@@ -447,10 +447,10 @@ TEST(int4_linear, where_operands_lie_does_not_change_bits) {
         gpu.run(way.id, s, gpu.x.tensor, gpu.y.tensor, true);
         const auto want = bytes_of(download(s, gpu.y.tensor));
         gpu.run(way.id, s, x.tensor, gpu.y.tensor, true);
-        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ", x";
+        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ": x at another address";
         gpu.w = {packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()};
         gpu.run(way.id, s, x.tensor, gpu.y.tensor, true);
-        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ", everything";
+        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ": all operands at other addresses";
       }
     }
 }

@@ -49,7 +49,7 @@ class KvCacheTest : public testing::TestWithParam<std::tuple<simd::IsaKind, DTyp
  public:
   void SetUp() override {
     before_ = simd::active_isa();
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(before_); }
 

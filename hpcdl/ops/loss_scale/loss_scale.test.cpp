@@ -128,10 +128,10 @@ TEST_P(LossScaleTest, GrowsAfterGoodStepsInARow) {
   EXPECT_EQ(run(1), 4);
   EXPECT_EQ(run(2), 4);
   EXPECT_EQ(run(1, kInf), 2);
-  EXPECT_EQ(run(2), 2) << "counted anew";
+  EXPECT_EQ(run(2), 2) << "the count must start again";
   EXPECT_EQ(run(1), 8);
   EXPECT_EQ(run(3), 32);
-  EXPECT_EQ(run(3), 32) << "no further";
+  EXPECT_EQ(run(3), 32) << "must stay at the limit";
 }
 
 TEST_P(LossScaleTest, TheFloorIsCounted) {

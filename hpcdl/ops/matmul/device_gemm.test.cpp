@@ -159,7 +159,7 @@ struct Case {
       }
       for (std::int64_t j = p.n; j < x.ld; ++j)
         ASSERT_EQ(get(got.tensor.data(), x.dtype, i * x.ld + j), get(x.host.tensor.data(), x.dtype, i * x.ld + j))
-            << what << " was written behind row " << i;
+            << what << " wrote after the end of row " << i;
     }
     EXPECT_EQ(wrong, 0) << what;
   }
@@ -277,9 +277,9 @@ TEST_P(DeviceGemm, LargeProductsOfF32) {
   const auto same = [](const OwnedTensor& a, const OwnedTensor& b) {
     return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0;
   };
-  EXPECT_TRUE(same(told, fewer)) << "set for a thread or for one product";
+  EXPECT_TRUE(same(told, fewer)) << "the setting of a thread and of one product must agree";
   EXPECT_NE(same(bits, fewer), fits_cublas_lt(s, plain_product(exact.gemm)))
-      << "TF32 is what was asked for, where there is the library";
+      << "TF32 must be used if it was requested and the library is present";
 }
 
 TEST_P(DeviceGemm, CapturedGivesTheSameBits) {

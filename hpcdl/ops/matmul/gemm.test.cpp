@@ -106,7 +106,8 @@ class Gemm : public ::testing::TestWithParam<IsaKind> {
             << what << " m=" << a.rows << " n=" << b.cols << " k=" << a.cols << " at " << i << "," << j;
       }
       for (std::int64_t j = b.cols; j < ld; ++j)
-        ASSERT_TRUE(std::isnan(static_cast<float>(d[static_cast<std::size_t>(i * ld + j)]))) << "wrote beyond the row";
+        ASSERT_TRUE(std::isnan(static_cast<float>(d[static_cast<std::size_t>(i * ld + j)])))
+            << "wrote past the end of the row";
     }
   }
   IsaKind before_{};

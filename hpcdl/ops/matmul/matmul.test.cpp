@@ -90,7 +90,7 @@ void expect_shared(Stream& s, const Shape& lead, int gap, bool transposed) {
   }
   for (std::int64_t i = 0; i < k * n; ++i) ASSERT_NEAR(db.at(i), want_db[static_cast<std::size_t>(i)], 1e-3) << i;
   for (const float x : y.memory) around -= x == 1000.0f;
-  EXPECT_EQ(around, 0u) << "elements beside the view";
+  EXPECT_EQ(around, 0u) << "elements outside the view were written";
 }
 
 /// Matrices of a batch that share b are one tall matrix only if their rows are equally spaced.

@@ -94,7 +94,7 @@ using Parameters = std::tuple<simd::IsaKind, DType, DType, Sgd::Args>;
 class SgdTest : public ::testing::TestWithParam<Parameters> {
  protected:
   void SetUp() override {
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(simd::best_isa()); }
   Model model() const { return Model(std::get<1>(GetParam()), std::get<2>(GetParam()), std::get<3>(GetParam())); }

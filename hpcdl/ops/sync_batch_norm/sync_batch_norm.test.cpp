@@ -108,7 +108,7 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
       auto& mine = got[static_cast<std::size_t>(world.rank())];
       mine = part(false);
       if (captured) {
-        EXPECT_TRUE(part(true) == mine) << "a replay gives other bits";
+        EXPECT_TRUE(part(true) == mine) << "a replay has different bits";
       }
     });
     Floats dweight(C), dbias(C);
@@ -120,7 +120,7 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
       if (residual) expect_near(one.dresidual, &want.dresidual[at], 0, "dresidual");
       expect_near(one.mean, want.mean.data(), 4e-5f, "running mean");
       expect_near(one.var, want.var.data(), 1e-5f, "running var");
-      EXPECT_EQ(one.mean, got[0].mean) << "the same bits on all ranks";
+      EXPECT_EQ(one.mean, got[0].mean) << "bits differ between ranks";
       EXPECT_EQ(one.var, got[0].var);
       for (std::size_t c = 0; c < C; ++c) dweight[c] += one.dweight[c], dbias[c] += one.dbias[c];
     }
@@ -151,7 +151,7 @@ TEST(SyncBatchNorm, NormalisingEachBatchAloneIsSomethingElse) {
       train(0, kRows, false, [](Var x, Var w, Var b, Var m, Var v, Var) { return batch_norm(x, w, b, m, v); });
   float most = 0;
   for (std::size_t i = 0; i < alone.y.size(); ++i) most = std::max(most, std::fabs(alone.y[i] - whole.y[i]));
-  EXPECT_GT(most, 1e-2f) << "the tolerances above would see it";
+  EXPECT_GT(most, 1e-2f) << "the tolerances above would not detect the difference";
 }
 
 }  // namespace
