@@ -1,5 +1,5 @@
 // The contract of the program, as other programs see it: train, resume, eval, logits, quantize, generate, inspect and
-// tokenize on a small text, with the files, keys and exit codes that are promised; and what bad input gets.
+// tokenize on a small text, with the promised files, keys and exit codes, and the errors for bad input.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ class Cli : public testing::Test {
     EXPECT_EQ(r.code, 0) << arguments << "\n" << r.err;
     return r;
   }
-  /// Every test may need the trained model; the first one pays.
+  /// Every test may need the trained model; the first one trains it.
   static std::string model() {
     if (!fs::exists(at("run/model"))) good("train -c " + at("run.toml") + " --out " + at("run"));
     return at("run/model");
@@ -156,7 +156,8 @@ TEST_F(Cli, tokenize_trains_writes_shards_and_prints_ids) {
   EXPECT_FALSE(ids.empty());
 }
 
-/// The weights are read from the mapped file at every token: one that another program cuts short meanwhile is named.
+/// The weights are read from the mapped file at every token: if another program truncates a file meanwhile, the error
+/// names it.
 TEST_F(Cli, a_shard_that_is_cut_short_under_generate_is_named) {
   good("train -c " + at("run.toml") + " --model.family=llama --train.steps=1 --out " + at("long"));
   const std::string folder = at("long/model"), shard = folder + "/model.safetensors";

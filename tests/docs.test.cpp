@@ -1,4 +1,4 @@
-// The code that the documents quote is the code that is built: every block under `<!-- quote FILE -->` must stand in
+// The code that the documents quote is the code that is built: every block after `<!-- quote FILE -->` must occur in
 // FILE.
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(docs, name_files_that_exist) {
   }
 }
 
-// Every link and picture of a page leads somewhere.
+// Every link and picture of a page has a valid target.
 TEST(docs, link_to_files_that_exist) {
   int links = 0;
   for (const auto& page : pages()) {

@@ -247,7 +247,7 @@ Matrix<Var> decoded_matrix(Graph& g, const std::string& name, std::int64_t n, st
   return {g.input(name, int4::packed_spec(n, k)), g.input(name + ".scale", int4::scale_spec(n, k, 64)), {}, {}};
 }
 
-/// One token of a decoder: the ops that join what leads to attention, and the first half of an MLP.
+/// One token of a decoder: the fused ops before attention, and the first half of an MLP.
 void decoding(Families& to, bool int4) {
   const std::string suffix = int4 ? "+int4" : "";
   to.push_back({.op = "norm_qkv" + suffix,

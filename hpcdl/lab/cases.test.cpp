@@ -38,7 +38,7 @@ std::string message_of(const std::function<void()>& f) {
 TEST(cases, every_op_has_one) {
   const auto ops = ops_of_the_build();
   ASSERT_GT(ops.size(), 20u);
-  // Between ranks: `hpcdl bench comm` and `hpcdl bench tp` measure them.
+  // Ops between ranks: `hpcdl bench comm` and `hpcdl bench tp` measure them.
   const std::set<std::string> between_ranks{"exchange", "sync_batch_norm", "vocabulary"};
   std::set<std::string> covered;
   for (const auto& c : cases()) covered.insert(base_op(c));

@@ -47,7 +47,7 @@ TEST(disturbance, says_what_took_the_time) {
   EXPECT_FALSE(Disturbance().heavy());
 }
 
-/// A program that computes on the one processor that this one is bound to, until it goes.
+/// A program that computes on the processor to which this one is bound, until this object is destroyed.
 class Beside {
  public:
   Beside() {
@@ -62,7 +62,7 @@ class Beside {
     ::sched_setaffinity(0, sizeof one, &one);
     child_ = ::fork();
     if (child_ == 0) {
-      ::alarm(60);  // should the test be killed
+      ::alarm(60);  // in case the test is killed
       for (;;) asm volatile("");
     }
   }

@@ -149,8 +149,8 @@ TEST(light, a_network_that_was_not_measured_is_said) {
   EXPECT_FALSE(sum(parts).network_known);
 }
 
-/// A training step of 2 x 2 ranks without processes: every exchange is bound below by the network, and the step by those
-/// of each lane.
+/// A training step of 2 x 2 ranks without processes: the network is a lower bound for every exchange, and those of each
+/// lane are a lower bound for the step.
 TEST(light, of_a_step_under_dp_and_tp_counts_each_exchange_where_it_is_waited_for) {
   const auto mesh = parallel::Mesh::described({.dp = 2, .tp = 2}, 1);
   auto model = models::LanguageModel::create(models::tiny(io::Family::gpt2), {}, true,
@@ -183,7 +183,7 @@ TEST(light, of_a_step_under_dp_and_tp_counts_each_exchange_where_it_is_waited_fo
   }
 }
 
-/// As the operands of a record are touched.
+/// The cost according to the accesses of a record's operands.
 Cost counted(const Program& p, const Record& r) {
   Cost c;
   for (std::uint32_t i = r.operands; i < r.operands + r.operand_count; ++i) {
@@ -197,7 +197,7 @@ Cost counted(const Program& p, const Record& r) {
 }
 
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
-  // The next test is about these.
+  // Ops that the next test covers.
   const std::set<std::string_view> other_bytes{"softmax",  "rope",       "embedding",      "int4_embedding",
                                                "kv_cache", "batch_norm", "add_batch_norm", "norm_qkv"};
   const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",     "conv2d",
@@ -231,7 +231,7 @@ TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products)
   for (const auto op : products) EXPECT_TRUE(seen.contains(op)) << op;
 }
 
-/// The least work of ops that do not touch all of their operands once, counted by hand.
+/// The minimum work of ops that do not access all of their operands exactly once, counted by hand.
 TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   Graph g({.inference = true});
   const auto last = [&] { return g.program().records.back().cost; };

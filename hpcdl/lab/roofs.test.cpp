@@ -15,7 +15,7 @@
 namespace hpcdl::lab {
 namespace {
 
-/// The same rate of everything, and one cache.
+/// The same rate for everything, and one cache.
 Roofs alike(double rate, const CacheRoof& cache) {
   Roofs r;
   r.f32 = r.bf16 = r.i8 = rate;
@@ -41,7 +41,7 @@ TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   EXPECT_GE(roofs(pool, Remember::best).f32, first.f32);
   io::write_file_atomic(probe_file(), "{\"f32\": ");
   EXPECT_GT(roofs(pool).f32, 0);
-  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // no place to remember
+  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // results cannot be stored
   EXPECT_GT(roofs(pool).f32, 0);
 }
 

@@ -1,4 +1,4 @@
-// hpcdl bench as other programs see it. How fast anything is plays no part here.
+// hpcdl bench as other programs see it. Speed does not matter here.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class BenchCli : public testing::Test {
   }
   static void TearDownTestSuite() { delete tmp_; }
   static std::string path(const std::string& name) { return (*tmp_ / name).string(); }
-  /// The smallest comparison there is.
+  /// The smallest possible comparison.
   static Result bench(std::vector<std::string> words) {
     words.insert(words.begin(), "bench");
     words.insert(words.end(), {"--rounds", "3", "--seconds", "0.02"});
@@ -126,8 +126,7 @@ TEST_F(BenchCli, peers_that_are_missing_are_reported_and_no_error) {
   EXPECT_NE(text.out.find("missing torch: "), std::string::npos) << text.out;
 }
 
-/// A program in the place of Python: it has our module, and does this with the name of the file for the answer in
-/// $last.
+/// A program that stands in for Python: it has our module, and runs `does` with the name of the answer's file in $last.
 std::string stand_in(const std::string& file, const std::string& does) {
   io::write_file_atomic(file,
                         "#!/bin/sh\ncase \"$*\" in *' -c '*) exit 0;; esac\nfor last; do :; done\n" + does + "\n");

@@ -75,7 +75,7 @@ TEST(bench_ranks, an_impossible_choice_is_refused_with_the_possible_ones) {
 }
 
 TEST(bench_ranks, sizes_that_make_no_sweep_are_refused) {
-  expect_usage_error(comm({"-n", "2", "--min", "0.5"}), "0.5");  // no byte at all: four times that is no more
+  expect_usage_error(comm({"-n", "2", "--min", "0.5"}), "0.5");  // no whole byte: four times that is still too little
   expect_usage_error(comm({"-n", "2", "--min", "1M", "--max", "1K"}), "--min 1M is more than --max 1K");
 }
 

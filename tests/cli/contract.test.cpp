@@ -451,7 +451,7 @@ std::string without_white(std::string text) {
   return text;
 }
 
-/// Standard output of the program where that is a terminal of so many columns.
+/// Standard output of the program on a terminal with this number of columns.
 std::string on_a_terminal(const std::vector<std::string>& words, std::size_t columns) {
   const io::Fd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   const winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
@@ -571,7 +571,7 @@ TEST_F(Cli, bad_texts_have_different_errors) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
-/// By a shell, which closes descriptors and sets limits.
+/// Runs a command in a shell, which closes descriptors and sets limits.
 int shell(const std::string& command) {
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

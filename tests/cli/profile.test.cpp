@@ -87,7 +87,7 @@ TEST_F(Profile, takes_the_steps_that_training_takes) {
   EXPECT_EQ(p.at("advice").size(), 5u);
 }
 
-/// Two runs at once, each its own rank, laid on one clock.
+/// Two simultaneous runs, each with its own rank, merged on one clock.
 TEST_F(Profile, two_processes_merge_into_one_file) {
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"})

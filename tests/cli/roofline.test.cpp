@@ -1,4 +1,4 @@
-// hpcdl roofline as other programs see it. How fast anything is plays no part here.
+// hpcdl roofline as other programs see it. Speed does not matter here.
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 // The cost of exchanging gradients in a training step: compares bucket sizes with each other, with waiting for each
-// tensor by itself, and with a step of the same size without exchange. All take turns in one run on the same ranks.
+// tensor separately, and with a step of the same size without exchange. All take turns in one run on the same ranks.
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -31,7 +31,7 @@ struct DdpResult {
   DdpForm form;
   int buckets = 0;
   std::vector<double> steps;  // seconds, of the slowest rank
-  double comm_seconds = 0;    // per step, mean over the ranks: reductions under way
+  double comm_seconds = 0;    // per step, mean over the ranks: reductions in flight
   double waited_seconds = 0;  // part of that time in which nothing was computed
   double seconds() const;     // median
   double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - waited_seconds / comm_seconds) : 0; }

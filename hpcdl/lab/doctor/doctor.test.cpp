@@ -25,7 +25,7 @@ void script(const fs::path& file, const std::string& body) {
   fs::permissions(file, fs::perms::owner_all);
 }
 
-/// A machine in which only what a test puts there can be found.
+/// A machine on which only files of the test can be found.
 class Doctor : public testing::Test {
  protected:
   io::TempFolder tmp_;
@@ -101,7 +101,7 @@ TEST_F(Doctor, reports_versions_of_installed_software) {
   EXPECT_EQ(find_python_module(places_).where, "/some/hpcdl/__init__.py");
   script(bin_ / "python3", "exit 1");
   EXPECT_FALSE(find_python_module(places_).found);
-  // A python3 that leaves this folder out by itself, as PYTHONSAFEPATH=1 has it.
+  // A python3 that does not search this folder, as with PYTHONSAFEPATH=1.
   write(bin_ / "hpcdl.py", "__version__ = '0.2.0'");
   script(bin_ / "python3",
          "PYTHONPATH=" + bin_.string() + " PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 -P \"$@\"");
@@ -113,7 +113,7 @@ TEST_F(Doctor, sees_gpus_with_and_without_a_driver) {
   const auto device = places_.root / "sys/bus/pci/devices/0000:01:00.0";
   write(device / "vendor", "0x10de\n");
   write(device / "class", "0x030200\n");
-  write(places_.root / "sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");  // its sound
+  write(places_.root / "sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");  // its audio device
   write(places_.root / "sys/bus/pci/devices/0000:02:00.0/class", "0x040300\n");
   EXPECT_EQ(find_gpus(places_).on_bus, 1);
   Facts f;

@@ -29,7 +29,7 @@ Machine two_cores() {
   return m;
 }
 
-/// Every rate is its working set, so that a figure in the wrong place shows.
+/// Every rate equals its working set, so that a figure in the wrong place is detected.
 Probe example() {
   Probe p;
   p.machine = two_cores(), p.isa = "avx2", p.date = "2026-01-02T03:04:05Z";
@@ -216,7 +216,7 @@ TEST(probe, l2_keeps_what_a_repeated_sweep_finds) {
   g.l2_bytes = 60e6;
   g.bandwidth = {{"memory", "read", 1e9, figure(4e12)}, {"L2", "read", 2e7, figure(8e12)}};
   EXPECT_EQ(kept_by_l2(g), 60e6) << "no steps in the curve";
-  // 30 MB stay, and less of what is larger.
+  // 30 MB stay in L2, and less of larger working sets.
   const auto rate = [](double bytes, double found) { return figure(bytes / (found / 8e12 + (bytes - found) / 4e12)); };
   g.stairs = {{"L2", "read", 20e6, rate(20e6, 20e6)},
               {"L2", "read", 40e6, rate(40e6, 30e6)},
@@ -254,7 +254,7 @@ TEST(probe, the_picture_names_its_levels_and_escapes_names) {
 TEST(probe, the_picture_has_a_dark_face) {
   const auto svg = to_svg(example());
   EXPECT_NE(svg.find("@media(prefers-color-scheme:dark)"), std::string::npos);
-  // What is drawn takes every colour from the style, where both faces are.
+  // Everything drawn takes its colours from the style, which contains both colour schemes.
   for (auto at = svg.find("</style>"); (at = svg.find('#', at)) != std::string::npos; ++at)
     EXPECT_EQ(svg.substr(at - 4, 9), "url(#fade") << svg.substr(at - 40, 60);
 }
@@ -263,7 +263,7 @@ TEST(probe, no_line_of_the_picture_runs_through_the_names_of_the_levels) {
   const auto number_behind = [](const std::string& svg, const std::string& words, std::size_t from) {
     return std::stod(svg.substr(svg.find(words, from) + words.size()));
   };
-  for (const double factor : {1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0}) {  // lines stand at 1, 2, 5, 10, ...
+  for (const double factor : {1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0}) {  // lines are at 1, 2, 5, 10, ...
     auto p = example();
     for (auto& s : p.stairs) s.rate.median *= factor;
     const auto svg = to_svg(p);

@@ -42,7 +42,7 @@ struct Share {
   double seconds;
 };
 
-/// On a phone this is wider than the page: it scrolls by itself, below a line that says so.
+/// On a phone this is wider than the page: it scrolls separately, below a line that says so.
 std::string wide(const std::string& content) {
   return "<p class=\"hint\">Swipe sideways to see all of it &rarr;</p><div class=\"scroll\">" + content + "</div>";
 }
@@ -71,7 +71,7 @@ std::string budget(const Report& r) {
          legend + "</p></section>";
 }
 
-/// The pale bar is the time, the full one what it would be at the roof.
+/// The pale bar is the time, the full bar the time at the roof.
 std::string ranked(const Report& r) {
   constexpr std::size_t kRows = 30;
   const double longest = r.rows.empty() ? 1 : r.rows[0].seconds;

@@ -14,7 +14,7 @@
 namespace hpcdl::lab {
 namespace {
 
-constexpr double kNs = 1e-12;  // times are whole nanoseconds: sums differ by rounding only
+constexpr double kNs = 1e-12;  // times are whole nanoseconds: sums differ only by rounding
 
 TEST(report, layers_are_folded_and_everything_adds_up) {
   const auto r = report(toy_profile(4), toy_roofs());

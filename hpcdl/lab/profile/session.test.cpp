@@ -1,4 +1,4 @@
-// Real runs, watched: what comes out must be a whole account of the time, and the training must not notice.
+// Real profiled runs: the result must account for all of the time, and the training must not be affected.
 
 #include "hpcdl/lab/profile/session.h"
 
@@ -29,7 +29,8 @@ void configure(train::RunConfig& c, const io::TempFolder& tmp, const std::string
   c.model.width = 64;
 }
 
-/// Records, waits and idle time are the step, to the nanosecond: derived, whatever the machine does meanwhile.
+/// Records, waits and idle time sum to the step, to the nanosecond: by construction, whatever the machine does
+/// meanwhile.
 TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   const io::TempFolder tmp;
   train::RunConfig c;

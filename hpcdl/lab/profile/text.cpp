@@ -90,7 +90,7 @@ std::string threads_text(const Report& r) {
   return out + (r.thread_busy.size() > 16 ? " ...\n" : "\n");
 }
 
-/// Cached operands are charged at the speed of the cache only where the whole record fits.
+/// Cached operands are charged at the speed of the cache only if the whole record fits.
 std::string beyond_light(const Report& r) {
   const auto n = std::count_if(r.rows.begin(), r.rows.end(),
                                [](const Row& row) { return row.network_known && row.of_roof() > 1.05; });

@@ -10,17 +10,17 @@ namespace hpcdl::lab::roofline {
 
 namespace {
 
-/// What all threads sweep over, each in its own part.
+/// The memory that all threads sweep, each in its own part.
 struct Parts {
   float* data;
   std::int64_t floats;    // of one thread's part
   std::int64_t next = 0;  // window of the walk
 };
 
-constexpr double kRound = 16e6;  // bytes for each thread, at least
+constexpr double kRound = 16e6;  // minimum bytes per thread
 constexpr int kRounds = 10;
 
-/// Best rate of some rounds over the `mine` floats of each part that begin at offset(round).
+/// Best rate over some rounds on the `mine` floats of each part that begin at offset(round).
 template <class Offset>
 double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t repeats, cpu::Mix mix, Offset offset) {
   std::vector<double> moved(static_cast<std::size_t>(pool.threads()) * 8);  // a cache line apart
@@ -43,7 +43,7 @@ double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t
 
 std::int64_t whole_pages(double bytes) { return static_cast<std::int64_t>(bytes) / 4096 * 1024; }
 
-/// Again and again over `bytes` of each part.
+/// Repeatedly over `bytes` of each part.
 double within(Pool& pool, const Parts& parts, double bytes, cpu::Mix mix) {
   const auto mine = whole_pages(bytes);
   return best_rate(pool, parts, mine,
@@ -51,7 +51,7 @@ double within(Pool& pool, const Parts& parts, double bytes, cpu::Mix mix) {
                    [] { return 0; });
 }
 
-/// Always further through the parts, so that no cache holds what comes.
+/// Always advances through the parts, so that no cache holds the next data.
 double beyond(Pool& pool, Parts& parts, cpu::Mix mix) {
   const auto mine = std::min(whole_pages(kRound), parts.floats / 1024 * 1024);
   return best_rate(pool, parts, mine, 1, mix, [&] { return parts.next++ % (parts.floats / mine) * mine; });
@@ -70,7 +70,7 @@ void add_mixes(Roofs& roofs, Pool& pool, std::span<float> memory) {
   roofs.memory_update = rate(Mix::update);
   double inner = 0;
   for (auto& c : roofs.caches) {
-    // Stays within this level and outgrows the one before.
+    // Stays within this level and exceeds the previous one.
     const double bytes = std::min(std::max(c.bytes / 4, 2 * inner), 0.75 * c.bytes) / threads;
     if (bytes >= 4096 && bytes <= 4.0 * static_cast<double>(parts.floats))
       c.update = within(pool, parts, bytes, Mix::update);

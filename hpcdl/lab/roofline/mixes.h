@@ -1,6 +1,6 @@
 #pragma once
-// Ways through memory beyond one stream that is read and one that is copied. A roof is the best of all ways: what a
-// kernel may do, its roof must have done.
+// Access patterns in addition to one read stream and one copied stream. A roof is the best of all patterns: a roof must
+// have tried everything that a kernel may do.
 
 #include <cstdint>
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace hpcdl::cpu {
 
-/// Several streams at once, so that more lines are on their way; "past" stores go past the cache where the set can.
+/// Several streams at once, so that more lines are in flight; "past" means non-temporal stores if the set has them.
 enum class Mix : std::uint8_t { read, copy_past, triad_past, write_past, write_set, update };
 
 /// Runs on the calling thread over `n` floats, `repeats` times, and returns the bytes that it read and wrote.
@@ -20,9 +20,9 @@ template <class Isa> double sweep_mix(Isa, Mix, float* y, std::int64_t n, std::i
 
 namespace hpcdl::lab::roofline {
 
-/// Raises memory_read and memory_copy to the best of these ways, and measures memory_write, memory_update and the
-/// update rates of the caches. `memory` has been written to, by the threads that now read it at best, and well exceeds
-/// the caches.
+/// Raises memory_read and memory_copy to the best of these patterns, and measures memory_write, memory_update and the
+/// update rates of the caches. `memory` must have been written, preferably by the threads that now read it, and must be
+/// much larger than the caches.
 void add_mixes(Roofs& roofs, Pool& pool, std::span<float> memory);
 
 }  // namespace hpcdl::lab::roofline

@@ -10,7 +10,7 @@
 namespace hpcdl::lab::roofline {
 namespace {
 
-/// Empty when `xml` is well formed as far as pictures and pages go: nested tags, quoted attributes, escaped text.
+/// Empty if `xml` is well formed as far as pictures and pages need: nested tags, quoted attributes, escaped text.
 std::string fault_in(std::string xml) {
   if (xml.starts_with("<!DOCTYPE html>")) xml.erase(0, 15);
   std::vector<std::string> open;

@@ -1,4 +1,4 @@
-// The roofline of a terminal: aligned columns, one line for each kernel.
+// The roofline for a terminal: aligned columns, one line per kernel.
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ class Paint {
 
 constexpr const char *kBold = "1", *kDim = "2", *kRed = "1;31", *kGreen = "32", *kYellow = "33";
 
-/// Left or right in a field of `width`, before any colour is put on.
+/// Left or right aligned in a field of `width`, before any colour is applied.
 std::string left(const std::string& s, std::size_t width) { return fmt::format("{:<{}}", s, width); }
 std::string right(const std::string& s, std::size_t width) { return fmt::format("{:>{}}", s, width); }
 

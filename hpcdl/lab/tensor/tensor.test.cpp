@@ -9,7 +9,7 @@
 namespace hpcdl::lab {
 namespace {
 
-/// What the counters of the group count is what the formulas say, to the byte where sizes divide by the ranks.
+/// The group's counters equal the formulas, to the byte if sizes are multiples of the number of ranks.
 TEST(bench_tensor, bytes_between_ranks_are_those_of_the_formulas) {
   for (const auto family : {io::Family::gpt2, io::Family::llama}) {
     for (const int n : {1, 2, 4}) {

@@ -1,4 +1,4 @@
-// Choosing without a GPU: buckets, keys, budgets with candidates whose every time is known, the file and damage to it.
+// Choosing without a GPU: buckets, keys, budgets with candidates whose times are known, the file and damage to it.
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ TEST(choices, a_key_finds_its_choice_and_no_other) {
   EXPECT_EQ(hashes.size(), 8000u);
 }
 
-/// Candidates whose times, faults and cost in time of tuning are given.
+/// Candidates with given times, faults and tuning times.
 struct Fake : Tunable {
   struct Way {
     double seconds;
@@ -62,7 +62,7 @@ struct Fake : Tunable {
   std::vector<Way> ways;
   int usual = 0;
   double* clock = nullptr;
-  double each = 0;  // how long a check or a run takes
+  double each = 0;  // duration of a check or a run
   std::vector<int> verified = {}, timed = {};
 
   Key key() const override { return {"fake", {1}}; }
@@ -245,7 +245,8 @@ TEST(tune_cache, damage_is_said_and_costs_the_choices_alone) {
     EXPECT_NE(c.warning.find("damaged"), std::string::npos) << end;
     EXPECT_NE(c.warning.find("tune.json"), std::string::npos);
   }
-  // Any byte changed: either it is said, or what comes back is a whole file (a digit, a letter of a name).
+  // After a change of any byte, either the damage is reported, or the result is a valid file (a digit, a letter of a
+  // name).
   const Rng rng{5, 0};
   for (std::uint64_t i = 0; i < 4000; i += 2) {
     std::string text = whole;
