@@ -37,7 +37,7 @@ Options without_speed() {
   return o;
 }
 
-/// With roofs of 0 no kernel is too fast: only the five stages decide.
+/// With unlimited roofs no kernel seems too fast: only the five stages decide.
 Verdict five_stages(const hpcdl_kernel& k) {
   Roofs fast;
   fast.f32 = fast.bf16 = fast.i8 = fast.memory_read = fast.memory_copy = fast.cache_read = 1e30;
