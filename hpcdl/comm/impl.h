@@ -44,13 +44,13 @@ class Group::Impl {
   bool closed = false;
   LiveCounters counters;
 
-  struct Range {
+  struct OwnBlock {
     const std::byte* begin;
     std::int64_t bytes;
     std::weak_ptr<Window> window;
     const Window* raw;
   };
-  std::vector<Range> windows;  // of share(): my block
+  std::vector<OwnBlock> windows;  // from share()
 
  private:
   bool can_share() const;

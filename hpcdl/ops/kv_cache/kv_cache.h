@@ -20,7 +20,7 @@ namespace cuda {
 void kv_cache(Stream&, Tensor k_cache, Tensor v_cache, View k, View v);
 }  // namespace cuda
 
-struct KvCache {
+struct AppendToCache {
   static constexpr std::string_view name = "kv_cache";
   static void check(const Spec& cache, const Spec& x);
   /// Throws if the caches are full.
@@ -45,12 +45,13 @@ struct KvCache {
 
 /// Records the update of both caches in place.
 template <Symbolic V> void append_to_cache(const V& k_cache, const V& v_cache, const V& k, const V& v) {
-  KvCache::check(k_cache.spec(), k.spec());
-  KvCache::check(v_cache.spec(), v.spec());
+  AppendToCache::check(k_cache.spec(), k.spec());
+  AppendToCache::check(v_cache.spec(), v.spec());
   auto cached = k_cache.operand(), cached_v = v_cache.operand();
   cached.access = cached_v.access = decltype(cached.access)::update;
   const decltype(cached) operands[] = {cached, cached_v, k.operand(), v.operand()};
-  k.graph().template emit<KvCache>(operands, nullptr, 0, KvCache::cost(k_cache.spec(), v_cache.spec(), k.spec()));
+  k.graph().template emit<AppendToCache>(operands, nullptr, 0,
+                                         AppendToCache::cost(k_cache.spec(), v_cache.spec(), k.spec()));
 }
 
 }  // namespace hpcdl

@@ -102,10 +102,10 @@ INSTANTIATE_TEST_SUITE_P(all, KvCacheTest,
 
 TEST(kv_cache, refuses_what_does_not_fit) {
   const auto spec = [](Shape s) { return Spec{s, DType::f32}; };
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), spec({2, 9, 16})), Error);
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), spec({1, 2, 16})), Error);
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), spec({2, 2, 8})), Error);
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), Spec({{2, 2, 16}, DType::i32})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), spec({2, 9, 16})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), spec({1, 2, 16})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), spec({2, 2, 8})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), Spec({{2, 2, 16}, DType::i32})), Error);
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way) {
     for (std::size_t i = 0; i < 3; ++i) multiply(s, to[i], scratch[0], m[i], rounded, true);
     for (std::size_t i = 0; i < 2; ++i) Rope::forward(s, to[i], to[i], table.tensor, {d.head_dim});
     s.push_params();
-    KvCache::append(s, keys.tensor, values.tensor, to[1], to[2]);
+    AppendToCache::append(s, keys.tensor, values.tensor, to[1], to[2]);
   }
   return {testing::on_host(s, q.tensor), testing::on_host(s, keys.tensor), testing::on_host(s, values.tensor)};
 }
