@@ -156,7 +156,7 @@ TEST(checkpoint, non_finite_scalars_are_refused) {
   EXPECT_EQ(names_in(tmp.path()), std::vector<std::string>{".lock"});
 }
 
-/// In a child: saves step 1, lets `break_it` spoil the surroundings, expects step 2 to fail with `part` in the error.
+/// In a child: saves step 1, lets `break_it` damage the environment, expects step 2 to fail with `part` in the error.
 int failing_save(const fs::path& folder, const std::function<bool()>& break_it, const char* part) {
   const pid_t child = fork();
   if (child == 0) {

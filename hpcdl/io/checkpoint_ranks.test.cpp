@@ -27,7 +27,7 @@ void save(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t st
   });
 }
 
-/// What every rank of `mesh` finds and loads, one rank at a time; empty unless all is as saved at `step`.
+/// What every rank of `mesh` finds and loads, one rank at a time; empty if everything is as saved at `step`.
 ::testing::AssertionResult loads(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t step,
                                  int tensors = 12) {
   const auto found = Checkpoints::find(folder, "auto", kQuiet);
@@ -151,7 +151,7 @@ TEST(checkpoint_ranks, a_rank_that_dies_at_any_call_leaves_a_whole_checkpoint) {
   EXPECT_GT(deaths, 30);
 }
 
-/// What each rank's write throws.
+/// The error of each rank's write.
 std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh,
                                    const std::function<void(int rank, CheckpointContent&, fs::path&)>& spoil) {
   std::mutex mutex;
@@ -252,7 +252,7 @@ TEST(checkpoint_ranks, wrong_parts_are_clear_errors) {
             std::string::npos);
 }
 
-/// Written by three ranks, before parts were boxes.
+/// Written by three ranks, in the format before boxes.
 TEST(checkpoint_ranks, a_checkpoint_of_the_second_format_loads_on_any_ranks) {
   const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/checkpoint_format2";
   EXPECT_EQ(verify_checkpoint(golden).ranks, 3);
@@ -264,7 +264,7 @@ TEST(checkpoint_ranks, a_checkpoint_of_the_second_format_loads_on_any_ranks) {
     }
 }
 
-/// An element that the files hold twice may stand for one that they lack: the numbers of elements alone do not tell.
+/// An element that the files hold twice may hide one that is missing: the number of elements alone does not show that.
 TEST(checkpoint_ranks, parts_that_do_not_cover_a_tensor_once_are_refused) {
   const TempFolder tmp;
   save(tmp.path(), 20, {1, 3}, 7, 4);

@@ -18,7 +18,7 @@ TEST(upload, refuses_invalid_uploads) {
   EXPECT_EQ(upload.bytes(), 0);
 }
 
-/// Tensors of all sizes around a piece, at odd addresses as in files, by any number of threads.
+/// Tensors of all sizes around that of a piece, at odd addresses as in files, by any number of threads.
 TEST(gpu_upload, every_byte_arrives) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(5);

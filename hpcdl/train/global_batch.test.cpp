@@ -23,10 +23,10 @@ using Change = std::function<void(RunConfig&)>;
 struct GlobalBatch : ::testing::Test {
   GlobalBatch() {
     RunConfig c;
-    toy_config(c, tmp, "unused");  // the text once for all
+    toy_config(c, tmp, "unused");  // prepares the text once for all
   }
 
-  /// A run of n ranks into tmp/NAME; what rank 0 said.
+  /// A run of n ranks into tmp/NAME; returns the output of rank 0.
   std::string train_on(int n, const std::string& name, const Change& change) {
     std::string said;
     testing::run_ranks(n, [&](const comm::Group& world) {

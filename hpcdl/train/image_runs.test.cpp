@@ -90,7 +90,7 @@ TEST(image_run, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
   }
 }
 
-/// 5 steps of 8 images, then steps of another size for the 32 that are left of two epochs.
+/// 5 steps of 8 images, then steps of a different size for the 32 images that remain of two epochs.
 TEST(image_run, epochs_end_where_they_do_though_steps_change_their_size) {
   const io::TempFolder tmp;
   for (const auto& [batch, last_step] : {std::pair(8, 9), std::pair(4, 13), std::pair(16, 7)}) {
@@ -115,8 +115,8 @@ TEST(image_run, epochs_end_where_they_do_though_steps_change_their_size) {
   }
 }
 
-/// Which thread makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
-/// difference, and running statistics are brought up to date once.
+/// The thread that makes the batches, the number of compute threads, and recomputation of activations do not change a
+/// bit, and running statistics are updated once.
 TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {
   const io::TempFolder tmp;
   RunConfig plain, other;
@@ -165,7 +165,7 @@ TEST(image_run, it_learns_and_says_how_well) {
   EXPECT_EQ(evaluations, 4);
 }
 
-/// Running statistics differ from rank to rank; checkpoints and evaluations are those of the first.
+/// Running statistics differ between ranks; checkpoints and evaluations use those of the first.
 TEST(image_run, ranks_stop_and_go_on_to_the_same_bits) {
   const io::TempFolder tmp;
   const auto train_on = [&](const std::string& name, bool stop) {
@@ -189,8 +189,8 @@ TEST(image_run, ranks_stop_and_go_on_to_the_same_bits) {
   EXPECT_EQ(timeless_metrics(tmp / "whole"), timeless_metrics(tmp / "stopped"));
 }
 
-/// Two ranks with halves of the batch come to what one comes to with all of it, but for rounding: f32, sums of 8192
-/// numbers at most, five consecutive steps. Norms over halves are far from that.
+/// Two ranks with halves of the batch give the same results as one with the whole batch, up to rounding errors: f32,
+/// sums of at most 8192 numbers, five consecutive steps. Norms over halves would differ far more.
 TEST(image_run, synchronised_batch_norms_see_the_whole_batch) {
   const io::TempFolder tmp;
   for (const auto family : {io::Family::simple_cnn, io::Family::resnet18}) {
@@ -253,8 +253,8 @@ void gpu_config(RunConfig& c, const io::TempFolder& tmp, const std::string& name
   if (has("mixup")) c.data.mixup = 0.4;
 }
 
-/// On a GPU: batches are copied ahead as bytes, and the passes of a step are queued before it is known what the one
-/// before came to.
+/// On a GPU, batches are copied ahead as bytes, and the passes of a step are queued before the result of the previous
+/// one is known.
 class GpuImageRun : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -263,7 +263,7 @@ class GpuImageRun : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(kinds, GpuImageRun, ::testing::Values("f32", "f32_mixup", "fp16_accumulate", "fp16"));
 
-/// An observer of steps has the results of each before the next one begins.
+/// An observer of steps receives the results of each before the next one begins.
 TEST_P(GpuImageRun, going_ahead_changes_no_bit) {
   const io::TempFolder tmp;
   RunConfig ahead, watched;
@@ -368,7 +368,7 @@ TEST(image_run, other_classes_do_not_resume_and_one_is_refused) {
   EXPECT_NE(error_of([&] { run(one, {}); }).find("cat is the only class"), std::string::npos);
 }
 
-/// Images as those of `set`, whose usual mean and deviation are others.
+/// The images of `set`, but with a different usual mean and deviation.
 struct OtherwiseNormalised : data::ImageSet {
   std::shared_ptr<const data::ImageSet> set;
   explicit OtherwiseNormalised(std::shared_ptr<const data::ImageSet> of)
@@ -383,7 +383,7 @@ struct OtherwiseNormalised : data::ImageSet {
   void decode(std::int64_t i, data::Picture& to) const override { set->decode(i, to); }
 };
 
-/// A later evaluation of a model only has the folder of the run.
+/// A later evaluation of a model has only the folder of the run.
 TEST(image_run, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   const io::TempFolder tmp;
   for (const bool normalise : {true, false}) {

@@ -7,8 +7,8 @@
 namespace hpcdl::comm::algo {
 namespace {
 
-/// Stretches that go past the caches, of `count`, where one takes so long either way. Every `disturbed`-th takes 4 ms:
-/// another program ran.
+/// `count` stretches with non-temporal stores that take this long either way. Every `disturbed`-th takes 4 ms, as if
+/// another program had run.
 int past_caches(StoreChoice& choice, int count, std::int64_t through, std::int64_t past, int disturbed = 1000) {
   int taken = 0;
   std::int64_t last = 0;

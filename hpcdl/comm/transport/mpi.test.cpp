@@ -1,4 +1,4 @@
-// The same exercise as on threads, on ranks that mpirun starts: this program starts itself again under it.
+// The same exercise as on threads, on ranks that mpirun starts: this program starts itself again with it.
 
 #include "hpcdl/comm/transport/mpi.h"
 
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 bool is_rank() { return std::getenv("HPCDL_TEST_MPI_RANK") != nullptr; }
 
-/// That of the MPI which the library was linked to.
+/// The mpirun of the MPI that the library was linked to.
 std::string launcher() {
   const char* chosen = std::getenv("HPCDL_MPIRUN");
   return chosen != nullptr ? chosen : "mpirun";
@@ -67,8 +67,7 @@ TEST(mpi, native_equals_ours) {
 
 TEST(mpi, a_rank_that_does_not_come_is_named_and_nothing_hangs) {
   NEEDS_MPI();
-  // A rank that has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the
-  // other one.
+  // A rank that has lost a peer waits for it in MPI_Finalize() only for some seconds, and mpirun ends the other one.
   const Ran ran = mpirun(2, "mpi_rank.late");
   EXPECT_EQ(WEXITSTATUS(ran.status), exit_code::kPeerLost) << ran.output;
   EXPECT_NE(ran.output.find("all_reduce number 1 of group world"), std::string::npos) << ran.output;
@@ -143,7 +142,7 @@ TEST(mpi_rank, late) {
     }
   }
   std::fprintf(stderr, "%s\n", lost.c_str());
-  std::exit(exit_code::kPeerLost);  // as programs do; MPI's end is part of what must not hang
+  std::exit(exit_code::kPeerLost);  // as programs do; ending MPI is part of what must not hang
 }
 
 TEST(mpi_rank, native_late) {

@@ -23,7 +23,7 @@ Picture decoded(const std::string& name) {
   return p;
 }
 
-/// At most `by` apart anywhere.
+/// All pixels differ by at most `by`.
 void expect_near(const Picture& a, const Picture& b, int by, const std::string& what) {
   ASSERT_EQ(a.height, b.height) << what;
   ASSERT_EQ(a.width, b.width) << what;
@@ -58,7 +58,7 @@ TEST(decode_image, png_of_each_kind_is_exact) {
 }
 
 TEST(decode_image, jpeg_is_what_pillow_decodes) {
-  // Both call the same library; versions of it may round differently by one.
+  // Both call the same library; its versions may round differently by one.
   expect_near(decoded("colour.jpg"), decoded("colour_jpg.png"), 1, "colour");
   expect_near(decoded("grey.jpg"), decoded("grey_jpg.png"), 1, "grey");
 }
@@ -97,12 +97,12 @@ TEST(resize, is_what_pillow_makes) {
                                         {"larger", Box{0, 0, 24, 36}, 31, 50},
                                         {"part", Box{3, 5, 17, 22}, 8, 8}}) {
     resize(colour, box, h, w, out);
-    // Pillow rounds to bytes between the two directions as well.
+    // Pillow also rounds to bytes between the two directions.
     expect_near(out, decoded("resized_" + std::string(name) + ".png"), 1, name);
   }
 }
 
-/// DIR/SUB/CLASS/00.png ..., n of each class.
+/// DIR/SUB/CLASS/00.png ..., n per class.
 void make_class(const fs::path& folder, const std::string& file, int n) {
   fs::create_directories(folder);
   for (int i = 0; i < n; ++i)
