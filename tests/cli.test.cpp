@@ -1,5 +1,5 @@
 // The contract of the program, as other programs see it: train, resume, eval, logits, quantize, generate, inspect and
-// tokenize on a small text, with the files, keys and exit codes that are promised; and what bad input gets.
+// tokenize on a small text, with the promised files, keys and exit codes, and the errors for bad input.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ class Cli : public testing::Test {
     EXPECT_EQ(r.code, 0) << arguments << "\n" << r.err;
     return r;
   }
-  /// Every test may need the trained model; the first one pays.
+  /// Every test may need the trained model; the first one trains it.
   static std::string model() {
     if (!fs::exists(at("run/model"))) good("train -c " + at("run.toml") + " --out " + at("run"));
     return at("run/model");
@@ -105,7 +105,7 @@ TEST_F(Cli, the_same_command_resumes) {
   const auto first = read(at("resumed/metrics.jsonl"));
   good(command + " --train.steps=6");
   EXPECT_EQ(read(at("resumed/metrics.jsonl")).substr(0, first.size()), first)
-      << "the log of the first four steps stays";
+      << "the log of the first four steps must be kept";
   good(command + " --train.steps=6");  // done already: nothing to do, and no error
 }
 
@@ -132,7 +132,7 @@ TEST_F(Cli, generate_is_a_function_of_its_arguments) {
   for (const char* key : {"tokens_per_second", "time_to_first_token_ms", "peak_rss_bytes", "mapped_bytes"})
     EXPECT_TRUE(a.at(key).is_number()) << key;
   EXPECT_EQ(good(command + "0.8").object().at("token_ids"), good(command + "0.8").object().at("token_ids"))
-      << "one seed, one text";
+      << "the same seed must give the same text";
 }
 
 TEST_F(Cli, a_quantised_model_works_wherever_the_other_did) {
@@ -156,7 +156,8 @@ TEST_F(Cli, tokenize_trains_writes_shards_and_prints_ids) {
   EXPECT_FALSE(ids.empty());
 }
 
-/// The weights are read from the mapped file at every token: one that another program cuts short meanwhile is named.
+/// The weights are read from the mapped file at every token: if another program truncates a file meanwhile, the error
+/// names it.
 TEST_F(Cli, a_shard_that_is_cut_short_under_generate_is_named) {
   good("train -c " + at("run.toml") + " --model.family=llama --train.steps=1 --out " + at("long"));
   const std::string folder = at("long/model"), shard = folder + "/model.safetensors";
@@ -169,12 +170,12 @@ TEST_F(Cli, a_shard_that_is_cut_short_under_generate_is_named) {
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   ::fcntl(fileno(pipe), F_SETPIPE_SZ, 4096);
-  EXPECT_NE(std::fgetc(pipe), EOF) << "it generates";
+  EXPECT_NE(std::fgetc(pipe), EOF) << "generation must start";
   fs::resize_file(shard, 4096);
   std::array<char, 4096> buffer;
   while (std::fread(buffer.data(), 1, buffer.size(), pipe) > 0) {}
   const int status = pclose(pipe);
-  ASSERT_TRUE(WIFEXITED(status)) << "a signal ended it";
+  ASSERT_TRUE(WIFEXITED(status)) << "a signal ended the process";
   EXPECT_EQ(WEXITSTATUS(status), 70);
   const std::string said = read(at("stderr"));
   EXPECT_NE(said.find("hpcdl: [io] " + shard + ": was cut short while it was in use: it had " + std::to_string(before) +
@@ -193,7 +194,7 @@ TEST_F(Cli, bad_words_are_usage_errors_and_bad_input_is_explained) {
   EXPECT_EQ(run("trian").code, 2);
   const Result unknown = run("train -c " + at("run.toml") + " --out " + at("bad") + " --train.stepps=3");
   EXPECT_EQ(unknown.code, 2);
-  EXPECT_NE(unknown.err.find("steps"), std::string::npos) << "the nearest key is named: " << unknown.err;
+  EXPECT_NE(unknown.err.find("steps"), std::string::npos) << "the error must name the nearest key: " << unknown.err;
   EXPECT_EQ(run("train -c " + at("run.toml") + " --out " + at("bad") + " --train.steps=many").code, 2);
 
   write(at("empty.txt"), "");

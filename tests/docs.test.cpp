@@ -1,4 +1,4 @@
-// The code that the documents quote is the code that is built: every block under `<!-- quote FILE -->` must stand in
+// The code that the documents quote is the code that is built: every block after `<!-- quote FILE -->` must occur in
 // FILE.
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(docs, quote_code_that_exists) {
       const std::string file = text.substr(at + mark.size(), end - at - mark.size());
       const std::string code = text.substr(begin, text.find("```", begin) - begin);
       EXPECT_NE(read(root / file).find(code), std::string::npos)
-          << entry.path().filename() << " quotes what is not in " << file << ":\n"
+          << entry.path().filename() << " quotes text that is not in " << file << ":\n"
           << code;
       at = begin;
     }
@@ -106,7 +106,7 @@ TEST(docs, name_files_that_exist) {
   }
 }
 
-// Every link and picture of a page leads somewhere.
+// Every link and picture of a page has a valid target.
 TEST(docs, link_to_files_that_exist) {
   int links = 0;
   for (const auto& page : pages()) {

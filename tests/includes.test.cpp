@@ -1,5 +1,5 @@
 // Precompiled headers (cmake/HpcdlPrecompiled.cmake) would hide that a file does not include what it uses: it would
-// build here, and not where they are off, from an installed header, or with another compiler. So every file that names
+// build here, but not without them, from an installed header, or with another compiler. So every file that names
 // something of a precompiled header must reach that header through its own includes and those of our headers, not by
 // way of another library's header.
 
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 struct Rule {
   std::string header;
   std::regex names;
-  std::vector<std::string> as_good;  // headers that promise the same
+  std::vector<std::string> as_good;  // headers that guarantee the same names
 };
 
 Rule rule(const char* header, const std::string& names, std::vector<std::string> as_good = {}) {
@@ -148,7 +148,7 @@ TEST(includes, a_missing_one_is_seen) {
   EXPECT_TRUE(missing("int main() {}", {}).empty());
 }
 
-// A header that joins the precompiled ones must join the rules above.
+// A header that is added to the precompiled ones must be added to the rules above.
 TEST(includes, every_precompiled_header_has_a_rule) {
   std::ifstream in(HPCDL_SOURCE_DIR "/cmake/HpcdlPrecompiled.cmake");
   std::stringstream text;

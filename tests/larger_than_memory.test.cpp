@@ -1,6 +1,6 @@
 // A model larger than the memory a process may have still generates: its weights are views into the file, and the
-// kernel drops clean pages as it needs the room. The child runs under a memory cgroup where one can be made (cgroup v1
-// or v2, as root), else under RLIMIT_DATA, which counts what a process allocates but not what it maps.
+// kernel drops clean pages as it needs the room. The child runs in a memory cgroup if one can be created (cgroup v1 or
+// v2, as root), else with RLIMIT_DATA, which limits what a process allocates but not what it maps.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// The house rules that a program can check: which folder may include which, how long a file may be, what an op's folder
-// holds, and that nothing in the tree knows the machine it was written on.
+// The house rules that a program can check: which folder may include which, the length of files, the contents of an
+// op's folder, and that no file mentions the machine on which it was written.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder may include itself and what stands to its left.
+// A folder may include itself and the folders to its left.
 const std::vector<std::string> kOrder = {"core",     "simd",  "cuda",  "program", "ops",    "graph", "comm",
                                          "nn",       "io",    "state", "optim",   "quant",  "data",  "models",
                                          "parallel", "train", "infer", "lab",     "testing"};
@@ -86,7 +86,8 @@ TEST(layering, folders_include_only_what_stands_before_them) {
   EXPECT_GT(seen, 10);
 }
 
-/// Parallelism is declared by models and recorded as ops on named axes: only what binds these axes knows groups.
+/// Parallelism is declared by models and recorded as ops on named axes: only the code that binds these axes uses
+/// groups.
 TEST(layering, models_know_no_groups_of_ranks) {
   int seen = 0;
   for (const File& f : files()) {
@@ -144,7 +145,7 @@ TEST(layering, files_stay_short) {
 
 // ops/NAME/NAME.h declares an op, NAME.simd.cpp holds its kernels (an op of other ops' kernels, or of a few numbers,
 // has NAME.cpp instead), NAME.test.cpp its spec. A folder without NAME.h holds kernels or functors that ops share; they
-// are tested there or by those ops. Ops know nothing of the recorder: `record<Op>(args, vars)` in their headers is
+// are tested there or by those ops. Ops do not depend on the recorder: `record<Op>(args, vars)` in their headers is
 // found by argument-dependent lookup, so the order above needs no exception.
 TEST(layering, an_op_is_one_folder_of_one_form) {
   const fs::path ops = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/ops";

@@ -1,7 +1,6 @@
-// The kernels are compiled three times with rising instruction sets into one program. Should two of those objects
-// define the same (weak) symbol, the linker keeps one of them, and a CPU without AVX-512 may then run AVX-512 code, far
-// from any kernel. So every function that such an object offers to the linker must carry its instruction set in its
-// name.
+// The kernels are compiled three times with rising instruction sets into one program. If two of those objects define
+// the same (weak) symbol, the linker keeps one of them, and a CPU without AVX-512 may then run AVX-512 code, far from
+// any kernel. So every function that such an object offers to the linker must carry its instruction set in its name.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +23,7 @@ std::vector<std::string> lines_of(const std::string& command) {
   return lines;
 }
 
-// What the compiler adds to every object by itself; it holds no code of ours.
+// Symbols that the compiler itself adds to every object; they contain no code of ours.
 bool is_compiler_made(const std::string& symbol) {
   return symbol.find("__gxx_personality_v0") != std::string::npos ||
          symbol.find("__clang_call_terminate") != std::string::npos;
@@ -33,7 +32,7 @@ bool is_compiler_made(const std::string& symbol) {
 class Symbols : public testing::TestWithParam<std::array<const char*, 2>> {};
 
 TEST_P(Symbols, carry_the_instruction_set) {
-  if (!HPCDL_CHECK_SYMBOLS) GTEST_SKIP() << "only an optimised build inlines as the shipped program does";
+  if (!HPCDL_CHECK_SYMBOLS) GTEST_SKIP() << "only an optimised build inlines like the released program";
   const auto [isa, tag] = GetParam();
   const fs::path dir = fs::path(HPCDL_BINARY_DIR) / "CMakeFiles" / (std::string("hpcdl_simd_") + isa + ".dir");
   ASSERT_TRUE(fs::exists(dir) || fs::exists(HPCDL_BINARY_DIR "/hpcdl")) << dir;

@@ -1,4 +1,4 @@
-// How eagerly ranks wait for each other: by the processors that they have.
+// How ranks wait for each other, depending on the processors that they have.
 
 #include "hpcdl/comm/engine.h"
 
@@ -28,7 +28,8 @@ std::vector<int> processors() {
   return list;
 }
 
-/// Not a test but a rank, bound to one processor: its own, or the first. It says whether it polls before it lets that go.
+/// Not a test but a rank, bound to one processor: its own, or the first. It reports whether it polls before it yields
+/// the processor.
 TEST(bound_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
@@ -54,7 +55,7 @@ void all_end_well(const char* bound) {
 }
 
 TEST(waiting, polls_where_ranks_are_bound_to_processors_of_their_own) {
-  if (processors().size() < 2) GTEST_SKIP() << "one processor";
+  if (processors().size() < 2) GTEST_SKIP() << "needs two processors";
   all_end_well("apart");
 }
 

@@ -1,5 +1,5 @@
 // Every collective on 1-9 ranks, all dtypes, odd and zero sizes, against plain loops; groups that split; errors that
-// reach everybody.
+// reach every rank.
 
 #include "hpcdl/comm/group.h"
 
@@ -23,7 +23,7 @@ struct Cpu {
   Stream stream{pool};
 };
 
-/// A small value that every dtype holds exactly, also after a sum over 9 ranks.
+/// A small value that every dtype represents exactly, even after a sum over 9 ranks.
 template <class T> T value(int rank, std::int64_t i) { return T(static_cast<float>((rank * 3 + i * 7) % 11)); }
 
 template <class T> Tensor tensor(std::vector<T>& v) {
@@ -249,15 +249,15 @@ TEST(group, calls_that_differ_only_in_their_tensor_are_distinguished) {
         options);
     bool named = false;
     for (const auto& e : errors) {
-      EXPECT_FALSE(e.empty()) << "one tensor was added to the other";
+      EXPECT_FALSE(e.empty()) << "a tensor was added to a different one";
       named = named || e.find("all_reduce number 2 of group world, sum of 4 F32, ") != std::string::npos;
     }
     EXPECT_TRUE(named) << errors[0] << '\n' << errors[1];
   }
 }
 
-/// A rank that waits for one of several messages continues as soon as that one has arrived: the others may come
-/// only because of what it does next.
+/// A rank that waits for one of several messages continues as soon as that one has arrived: the others may only be sent
+/// in response to what it does next.
 TEST(group, messages_wait_for_no_others) {
   testing::RankOptions options{.deadline_seconds = 5, .hosts = {}, .on_lost = {}};
   run_ranks(
@@ -284,7 +284,7 @@ TEST(group, messages_wait_for_no_others) {
       options);
 }
 
-/// A message that is done is told so, though one before it is not.
+/// A completed message is reported even if an earlier one is not complete.
 TEST(group, messages_end_as_they_come) {
   testing::RankOptions options{.deadline_seconds = 5, .hosts = {}, .on_lost = {}};
   run_ranks(
@@ -307,7 +307,7 @@ TEST(group, messages_end_as_they_come) {
       options);
 }
 
-/// As where one host has no room for the window.
+/// As if one host had no room for the window.
 TEST(group, hosts_meet_wherever_their_tensors_lie) {
   testing::RankOptions options{.deadline_seconds = 5, .hosts = {0, 0, 2, 2}, .on_lost = {}};
   run_ranks(
@@ -326,7 +326,7 @@ TEST(group, hosts_meet_wherever_their_tensors_lie) {
       options);
 }
 
-/// As many as are summed in one sweep on a host are no limit for all hosts together.
+/// The number of ranks that one sweep sums on a host does not limit the total over all hosts.
 TEST(group, more_ranks_than_are_summed_together) {
   testing::RankOptions options;
   for (int r = 0; r < 66; ++r) options.hosts.push_back(r < 33 ? 0 : 33);

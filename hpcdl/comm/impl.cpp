@@ -86,7 +86,7 @@ std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
 }
 
 InWindow Group::Impl::place(const std::byte* data, std::int64_t bytes) const {
-  for (const Range& r : windows)
+  for (const OwnBlock& r : windows)
     if (data >= r.begin && data + bytes <= r.begin + r.bytes && !r.window.expired()) return {r.raw, data - r.begin};
   return {};
 }

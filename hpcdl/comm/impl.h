@@ -46,13 +46,13 @@ class Group::Impl {
   Engine::Queue collectives, messages;
   Scratch scratch;  // of the collective that runs
 
-  struct Range {
+  struct OwnBlock {
     const std::byte* begin;
     std::int64_t bytes;
     std::weak_ptr<Window> window;
     const Window* raw;
   };
-  std::vector<Range> windows;  // of share(): my block
+  std::vector<OwnBlock> windows;  // from share()
 
  private:
   bool can_share() const;

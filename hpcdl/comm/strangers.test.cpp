@@ -1,6 +1,6 @@
 // Programs that do not belong to a job: they connect and send nothing, nonsense, too much or too slowly; ranks with
-// another secret; false rank 0s. None of them costs a rank, and none costs more than a bounded share of descriptors and
-// memory.
+// another secret; false rank 0s. None of them causes the loss of a rank, or uses more than a bounded share of
+// descriptors and memory.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -72,7 +72,7 @@ std::size_t descriptors() {
   return static_cast<std::size_t>(std::distance(fs::begin(all), fs::end(all)));
 }
 
-/// Everything that a stranger may say at first.
+/// Everything that a stranger may send first.
 std::vector<std::string> nonsense() {
   const auto frame = [](std::uint32_t size, FrameKind kind, const std::string& text) {
     return (Packer() << size << std::uint32_t{0} << static_cast<std::uint32_t>(kind)).take() + text;
@@ -108,7 +108,7 @@ TEST(strangers, cost_no_rank_at_any_port) {
   for (int i = 0; i < 3; ++i)
     for (const auto& text : nonsense()) say_to(before.emplace_back(knock(launch.port)), text);
   std::atomic<bool> stop = false;
-  std::jthread stranger([&] {  // at whatever port of this process listens
+  std::jthread stranger([&] {  // at every port on which this process listens
     std::vector<Socket> all;
     while (!stop) {
       for (const auto& [_, port] : listeners())
@@ -135,7 +135,7 @@ TEST(strangers, cost_no_rank_at_any_port) {
     world.close();
     EXPECT_TRUE(store->close(in(20s)));
   }));
-  stop = true;  // also where a rank has failed
+  stop = true;  // also if a rank has failed
 }
 
 TEST(strangers, that_are_silent_hold_few_descriptors) {
@@ -150,7 +150,7 @@ TEST(strangers, that_are_silent_hold_few_descriptors) {
   expect_none(run_ranks(2, [&](int rank) {
     if (rank == 1) {
       for (std::size_t i = 0; i < silent; ++i) strangers.push_back(knock(launch.port));
-      // Half of them say how long a frame is, and no more.
+      // Half of them send the length of a frame, and nothing more.
       for (std::size_t i = 0; i < strangers.size(); i += 2)
         say_to(strangers[i], (Packer() << std::uint32_t{100} << std::uint32_t{0} << std::uint32_t{0}).take());
       EXPECT_LT(descriptors(), before + strangers.size() + 300);
@@ -158,7 +158,7 @@ TEST(strangers, that_are_silent_hold_few_descriptors) {
     auto store = launch.join(rank);
     ASSERT_TRUE(store);
     store->barrier("start", in(20s));
-    EXPECT_LT(descriptors(), before + strangers.size() + 50);  // now none is left
+    EXPECT_LT(descriptors(), before + strangers.size() + 50);  // now none remains
     store->barrier("end", in(20s));
     EXPECT_TRUE(store->close(in(20s)));
   }));
@@ -279,7 +279,7 @@ TEST(strangers, cannot_leave_an_invitation) {
   };
   chmod(file.c_str(), 0666);
   EXPECT_TRUE(has(error(""), "can be written by another user, so it is not trusted")) << error("");
-  EXPECT_TRUE(has(error("0123456789abcdef"), "127.0.0.1:1")) << "with a secret rank 0 proves itself";
+  EXPECT_TRUE(has(error("0123456789abcdef"), "127.0.0.1:1")) << "with a secret, rank 0 proves its identity";
 }
 
 TEST(strangers, cannot_make_the_folder_of_a_user) {
@@ -296,7 +296,7 @@ TEST(strangers, cannot_make_the_folder_of_a_user) {
   was ? setenv("TMPDIR", before.c_str(), 1) : unsetenv("TMPDIR");
 }
 
-/// What a peer says of a length is no reason to take memory.
+/// A length that a peer announces is not a reason to allocate memory.
 TEST(strangers, lengths_from_a_peer_are_checked) {
   struct Header {
     std::uint32_t tag = 0, zero = 0;
@@ -309,7 +309,7 @@ TEST(strangers, lengths_from_a_peer_are_checked) {
     Link link{Socket(pair[1])};
     std::byte bytes[4];
     Link::Message m{.tag = 8, .to = bytes, .from = nullptr, .bytes = sizeof bytes};
-    link.receive(m);  // another one than what comes
+    link.receive(m);  // different from what arrives
     say_to(theirs, std::string(reinterpret_cast<const char*>(&header), sizeof header) + std::string(100, 'x'));
     link.advance();
     EXPECT_FALSE(m.done);

@@ -1,4 +1,4 @@
-// Boxes against one element after the other.
+// Boxes against a loop over single elements.
 
 #include "hpcdl/core/box.h"
 
@@ -15,7 +15,7 @@
 namespace hpcdl {
 namespace {
 
-/// Draws one after the other.
+/// Random draws in sequence.
 struct Draws {
   Rng rng;
   std::uint64_t next = 0;
@@ -30,7 +30,7 @@ Shape random_shape(Draws& d, int rank) {
   return s;
 }
 
-/// n intervals that divide [0, size), of which some may be empty.
+/// n intervals that divide [0, size), some of which may be empty.
 std::vector<Interval> cuts(Draws& d, std::int64_t size, int n) {
   std::vector<std::int64_t> at{0, size};
   for (int i = 1; i < n; ++i) at.push_back(d.below(size + 1));
@@ -40,7 +40,7 @@ std::vector<Interval> cuts(Draws& d, std::int64_t size, int n) {
   return list;
 }
 
-/// By element of the holder's tensor in row-major order, its number in the whole one; -1: in no box.
+/// For each element of the holder's tensor in row-major order, its index in the whole one; -1: in no box.
 std::vector<std::int64_t> places(const Shape& whole, const Part& part) {
   const Shape strides = contiguous_strides(whole);
   std::vector<std::int64_t> place(static_cast<std::size_t>(part.all() ? whole.size() : part.local.size()), -1);
@@ -53,14 +53,14 @@ std::vector<std::int64_t> places(const Shape& whole, const Part& part) {
         rest /= box.extent[d];
         at += i * part.strides[d], global += (box.begin[d] + i) * strides[d];
       }
-      EXPECT_EQ(place.at(static_cast<std::size_t>(at)), -1) << "two elements at one place";
+      EXPECT_EQ(place.at(static_cast<std::size_t>(at)), -1) << "two elements have the same position";
       place[static_cast<std::size_t>(at)] = global;
     }
   return place;
 }
 
-/// All holders of one tensor: columns or rows of up to three sections over `tp` of them, and what each has in flat
-/// ranges over `flat`.
+/// All holders of one tensor: columns or rows of up to three sections over `tp` of them, and the elements of each in
+/// flat ranges over `flat`.
 std::vector<Part> divided(Draws& d, const Shape& whole, int tp, int flat) {
   std::vector<Part> parts(static_cast<std::size_t>(tp));
   if (whole.rank() > 0 && tp > 1) {
@@ -177,7 +177,7 @@ TEST(box, common_elements_of_two_holders_are_copied_between_any_layouts) {
   EXPECT_GT(strided, 1000);
 }
 
-/// A box that is moved, grown, left out or given twice is found, and where.
+/// A box that is moved, enlarged, missing or duplicated is detected, with its position.
 TEST(box, the_first_region_that_is_not_held_once_is_named) {
   Draws d{{4, 1}};
   int found = 0;

@@ -20,13 +20,13 @@ TEST_P(BufferEnd, is_known_to_an_address_sanitizer) {
 #endif
 }
 
-// Less than a group of eight bytes, a line of the cache, a mapping that is rounded up to pages of 2 MiB.
+// Less than eight bytes, a cache line, a mapping that is rounded up to pages of 2 MiB.
 INSTANTIATE_TEST_SUITE_P(Sizes, BufferEnd, ::testing::Values(3, 64, (std::int64_t{2} << 20) + 12));
 
 TEST(buffer, addresses_of_a_mapping_can_be_used_again) {
   constexpr std::int64_t kSmaller = (std::int64_t{2} << 20) + 12, kLarger = std::int64_t{4} << 20;
   { const Buffer b(kSmaller); }
-  const Buffer b(kLarger);  // where the first was, as a rule
+  const Buffer b(kLarger);  // usually at the address of the first
   for (std::int64_t i = 0; i < kLarger; i += 4096) EXPECT_EQ(b.data()[i], std::byte{0});
 }
 

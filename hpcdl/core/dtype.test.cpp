@@ -8,7 +8,8 @@
 namespace hpcdl {
 namespace {
 
-// Nearest representable value by search among the neighbours, ties to even: what rounding has to agree with.
+// Nearest representable value by search among the neighbours, ties to even: the definition that rounding must agree
+// with.
 template <class T> std::uint16_t nearest(float x, std::uint16_t guess) {
   std::uint16_t best = guess;
   double error = INFINITY;

@@ -37,7 +37,7 @@ TEST(pool, runs_each_thread_once_and_waits) {
   for (const int threads : {1, 2, 3, 5}) {
     Pool pool(threads);
     ASSERT_EQ(pool.threads(), threads);
-    std::vector<int> calls(static_cast<std::size_t>(threads));  // plain ints: a missing wait is a race that TSan sees
+    std::vector<int> calls(static_cast<std::size_t>(threads));  // plain ints: TSan reports a missing wait as a race
     for (int round = 0; round < 2000; ++round) pool.run([&](int t) { ++calls[static_cast<std::size_t>(t)]; });
     for (const int c : calls) EXPECT_EQ(c, 2000) << threads << " threads";
   }
@@ -58,7 +58,7 @@ TEST(pool, meters_the_work_of_each_thread) {
   EXPECT_EQ(busy[2].nanoseconds, before);
 }
 
-// Workers spin for a while after a job and then sleep: both ways of waking them.
+// Workers spin for a while after a job and then sleep: tests both ways of waking them.
 TEST(pool, wakes_workers_that_have_gone_to_sleep) {
   Pool pool(3);
   int sum[3] = {};
@@ -95,7 +95,7 @@ TEST(pool, parallel_tasks_hands_out_every_task_once) {
   }
 }
 
-// Shares depend on the number of threads alone, never on which comes first.
+// Shares depend only on the number of threads, never on their timing.
 TEST(pool, parallel_for_splits_the_same_way_every_time) {
   Pool pool(3);
   std::vector<std::int64_t> first(3), again(3);
@@ -114,7 +114,7 @@ TEST(pool, parallel_for_splits_the_same_way_every_time) {
   EXPECT_EQ(first, (std::vector<std::int64_t>{333, 666, 999}));
 }
 
-// ---- workers that do not run, as if another program ran: a signal stops them
+// ---- workers that are stopped by a signal, as if another program ran
 
 std::atomic<int> held{0};
 std::atomic<bool> released{false};
@@ -134,21 +134,21 @@ template <class Done> bool within_seconds(int seconds, Done&& done) {
   return true;
 }
 
-/// Stops the workers of a pool wherever they are; TSan may do so later, or not at all.
+/// Stops the workers of a pool at any point; TSan may do so later, or not at all.
 class HeldUp {
  public:
   explicit HeldUp(Pool& pool) : threads_(static_cast<std::size_t>(pool.threads())) {
     held = 0, released = false;
     struct sigaction how = {};
     how.sa_handler = hold;
-    ::sigaction(SIGUSR1, &how, nullptr);  // for good: a signal may come late
+    ::sigaction(SIGUSR1, &how, nullptr);  // permanently: a signal may arrive late
     pool.run_on_each_thread([&](int t) { threads_[static_cast<std::size_t>(t)] = ::pthread_self(); });
     for (std::size_t t = 1; t < threads_.size(); ++t) ::pthread_kill(threads_[t], SIGUSR1);
     within_seconds(2, [&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return held.load() == pool.threads() - 1;
     });
-    // A pool that waits for them would wait for ever: it fails instead.
+    // A pool that waited for them would wait for ever: the test fails instead.
     watch_ = std::thread([this] {
       late_ = !within_seconds(20, [] {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -158,7 +158,7 @@ class HeldUp {
     });
   }
 
-  /// Lets them go on; false when that had to be done before.
+  /// Lets the workers continue; false if that had to be done before.
   bool release() {
     released = true;
     watch_.join();
@@ -180,13 +180,13 @@ TEST(pool, waits_for_no_worker_that_has_not_begun) {
     std::vector<int> sums(1000);
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
     int rounds = 0;
-    do {  // long enough that the workers are left out, and tried again
+    do {  // long enough that the workers are skipped, and tried again
       pool.run([&](int t) { ++calls[static_cast<std::size_t>(t)]; });
       parallel_for(pool, 1000, 1, [&](std::int64_t b, std::int64_t e) {
         for (auto i = b; i < e; ++i) ++sums[static_cast<std::size_t>(i)];
       });
     } while (++rounds < 100 || std::chrono::steady_clock::now() < until);
-    EXPECT_TRUE(workers.release()) << "a job waited for a worker that does not run, with " << threads << " threads";
+    EXPECT_TRUE(workers.release()) << "a job waited for a worker that is not running, with " << threads << " threads";
     for (const int c : calls) EXPECT_EQ(c, rounds);
     for (const int s : sums) ASSERT_EQ(s, rounds);
   }
@@ -197,7 +197,7 @@ TEST(pool, takes_late_workers_back) {
   HeldUp workers(pool);
   for (int i = 0; i < 10; ++i) {
     pool.run([](int) {});
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // late by now: left out
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // late by now: skipped
   }
   EXPECT_TRUE(workers.release());
   EXPECT_TRUE(within_seconds(60, [&] {

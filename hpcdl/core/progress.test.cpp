@@ -67,7 +67,7 @@ TEST(bar, cells_tell_the_share) {
   EXPECT_EQ(full(0), 0);
   EXPECT_NEAR(full(0.5), 0.5, 0.03);
   EXPECT_EQ(full(1), 1);
-  EXPECT_EQ(full(1.7), 1) << "no more than all";
+  EXPECT_EQ(full(1.7), 1) << "at most all";
 }
 
 TEST(bar, colours_change_no_word) {
@@ -129,7 +129,7 @@ TEST(work, shows_on_a_terminal_at_once_and_elsewhere_only_what_takes_long) {
 
 TEST(waiting, ends_without_delay) {
   for (int i = 0; i < 100; ++i) {
-    const Waiting waiting({.line = [](std::string_view) { FAIL() << "too short to be told"; }}, "reading");
+    const Waiting waiting({.line = [](std::string_view) { FAIL() << "must not be reported: too short"; }}, "reading");
     const Waiting silent({}, "reading");
   }
 }

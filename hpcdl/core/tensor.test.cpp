@@ -10,7 +10,7 @@
 namespace hpcdl {
 namespace {
 
-/// Where every row of a view begins, by its definition.
+/// The beginning of every row of a view, by definition.
 std::vector<std::int64_t> row_places(const Shape& shape, const Shape& strides) {
   std::vector<std::int64_t> places{0};
   for (int i = 0; i + 1 < shape.rank(); ++i) {
@@ -22,8 +22,8 @@ std::vector<std::int64_t> row_places(const Shape& shape, const Shape& strides) {
   return places;
 }
 
-/// Rows that lie at one distance are found so, whatever the strides of dims of one say, and row_stride() is that
-/// distance; no other view passes for one.
+/// Equally spaced rows are recognised for any strides of dims of size one, and row_stride() is their distance; no other
+/// view is recognised.
 TEST(tensor, uniform_rows_are_what_they_are_called) {
   const Rng rng{3};
   std::uint64_t drawn = 0;
@@ -35,7 +35,7 @@ TEST(tensor, uniform_rows_are_what_they_are_called) {
     const std::int64_t rank = 1 + below(6);
     Shape shape, strides;
     for (std::int64_t i = 0; i < rank; ++i) shape.push_back(below(2) == 0 ? 1 : 1 + below(4)), strides.push_back(0);
-    // Dense from the inside, with a gap here and there, and nonsense in dims of one.
+    // Dense from the inside, with occasional gaps, and arbitrary strides in dims of size one.
     std::int64_t next = 1;
     const bool tidy = below(2) == 0;
     for (int i = shape.rank() - 1; i >= 0; --i) {

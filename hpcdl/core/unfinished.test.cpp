@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 void write(const fs::path& path) { std::ofstream(path) << "x"; }
 
-/// In a process of its own: what is being removed stays listed for good.
+/// In a separate process, because the list of files to remove is permanent.
 void in_child(const std::function<void()>& body) {
   const pid_t pid = fork();
   if (pid == 0) body(), _exit(0);
@@ -64,7 +64,7 @@ TEST(unfinished, a_relative_path_refers_to_the_folder_in_which_it_was_listed) {
   EXPECT_TRUE(fs::exists(tmp / "elsewhere/begun"));
 }
 
-/// A signal between the listing and the creating.
+/// A signal between adding to the list and creating the file.
 TEST(unfinished, files_that_another_thread_is_creating_are_removed_too) {
   const io::TempFolder tmp;
   in_child([&] {

@@ -13,7 +13,7 @@ TEST(units, a_value_that_rounds_up_is_shown_in_the_next_unit) {
   EXPECT_EQ(format_bytes(1024), "1.00 KiB");
   EXPECT_EQ(format_bytes(1048575), "1.00 MiB");
   EXPECT_EQ(format_bytes(-1536), "-1.50 KiB");
-  EXPECT_EQ(format_bytes(1e300).substr(0, 3), "909");  // beyond the last unit
+  EXPECT_EQ(format_bytes(1e300).substr(0, 3), "909");  // larger than the last unit
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(999.6), "1.00K");
   EXPECT_EQ(format_count(999'990), "999.99K");

@@ -20,7 +20,7 @@ std::vector<TokenId> counting(std::size_t n, TokenId from = 0) {
 
 std::vector<TokenFile> one_file(std::size_t n) { return {TokenFile::from_tokens(counting(n))}; }
 
-/// First tokens of the rows of the next batches: they tell which samples were taken.
+/// First tokens of the rows of the next batches, which identify the samples.
 std::vector<TokenId> take(Loader& loader, int batches, std::int64_t context) {
   std::vector<TokenId> firsts;
   for (int b = 0; b < batches; ++b) {
@@ -47,7 +47,7 @@ TEST(permutation, visits_everything_once_and_differs_by_seed_and_epoch) {
   int same_seed = 0, same_epoch = 0, fixed = 0;
   const Permutation a(1000, 1, 0), b(1000, 2, 0), c(1000, 1, 1);
   for (std::uint64_t i = 0; i < 1000; ++i) same_seed += a(i) == b(i), same_epoch += a(i) == c(i), fixed += a(i) == i;
-  // Expected once each for random permutations; Poisson, so 12 is beyond 1e-8.
+  // The expected count is one for random permutations; by Poisson, 12 is less likely than 1e-8.
   EXPECT_LT(same_seed, 12);
   EXPECT_LT(same_epoch, 12);
   EXPECT_LT(fixed, 12);

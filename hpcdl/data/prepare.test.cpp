@@ -207,8 +207,8 @@ TEST_F(Prepare, all_of_the_text_may_be_trained_on) {
   EXPECT_EQ(all.train_tokens, some.train_tokens + some.val_tokens);
 }
 
-// What ends a text by tokenizer_config.json separates the documents, so a model trained on them must be told to stop at
-// it; and another end makes other tokens of the same text and tokenizer.json.
+// The end-of-text token of tokenizer_config.json separates the documents, so a model trained on them must be configured
+// to stop at it; and a different end gives different tokens for the same text and tokenizer.json.
 TEST_F(Prepare, documents_end_with_the_token_of_the_tokenizers_folder) {
   PrepareOptions o = options();
   o.tokenizer = tmp_ / "tokenizer";

@@ -7,7 +7,7 @@
 namespace hpcdl::data {
 namespace {
 
-constexpr DataSplit kThird = split_data({2, 5}, 6, 10, 2, 3);  // at compile time: nothing but its arguments decides
+constexpr DataSplit kThird = split_data({2, 5}, 6, 10, 2, 3);  // at compile time: depends only on the arguments
 static_assert(kThird.first == LoaderState{2, 9} && kThird.count == 2 && kThird.after == LoaderState{3, 1});
 
 /// Numbers of the endless row that the ranks take in `steps` global batches.

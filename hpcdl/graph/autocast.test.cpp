@@ -1,4 +1,4 @@
-// Autocast: which casts are recorded, and that programs under it are as sound as others.
+// Autocast: which casts are recorded, and that programs under it are valid.
 
 #include "hpcdl/graph/autocast.h"
 
@@ -58,7 +58,7 @@ TEST(autocast, each_class_computes_in_its_type) {
     const Graph::Autocast scope(g, AutocastPolicy{.product = half});
     const Var product = matmul(x, w);
     EXPECT_EQ(product.dtype(), half);
-    EXPECT_EQ(layer_norm(product, ones, ones).dtype(), half) << "f32 inside, whatever it reads";
+    EXPECT_EQ(layer_norm(product, ones, ones).dtype(), half) << "f32 inside, for every input type";
     EXPECT_EQ(softmax(product).dtype(), half);
     EXPECT_EQ(add(product, product).dtype(), half);
     EXPECT_EQ(add(product, x).dtype(), DType::f32) << "the wider of the two";
@@ -91,7 +91,7 @@ TEST(autocast, a_value_is_cast_once_and_again_after_a_raw_record_wrote_it) {
   EXPECT_EQ(casts_in(g.program()), 3);
   g.checkpoint([&] { return matmul(x, w); });
   EXPECT_EQ(casts_in(g.program()), 4)
-      << "an input of the program is cast anew in a segment that is recomputed, a parameter is not";
+      << "in a recomputed segment an input of the program is cast again, but not a parameter";
 }
 
 TEST(autocast, weights_of_layers_are_rounded_by_the_product_and_copies_are_read) {
@@ -105,7 +105,7 @@ TEST(autocast, weights_of_layers_are_rounded_by_the_product_and_copies_are_read)
     const Var w = p.rounded(g, x.dtype());
     EXPECT_EQ(w.dtype(), copies ? DType::bf16 : DType::f32);
     linear(x, w);
-    EXPECT_EQ(casts_in(g.program()), 1) << "x alone";
+    EXPECT_EQ(casts_in(g.program()), 1) << "only x";
   }
 }
 
@@ -193,7 +193,7 @@ TEST_P(Models, give_the_same_bits_eager_replayed_recomputed_and_with_copies) {
   EXPECT_NE(plain.outline.find("cast forward"), std::string::npos);
   EXPECT_NE(plain.outline, outcome(family(), {}).outline);
   std::vector<How> others{{.policy = policy, .eager = true}, {.policy = policy, .forward = {.recompute = true}}};
-  // In f16 the head multiplies its gradients in f32, with the weights as they are given (ops/lm_head_loss).
+  // In f16 the head multiplies its gradients in f32, with the weights in their given type (ops/lm_head_loss).
   if (half() == DType::bf16) others.push_back({.policy = policy, .copies = true});
   for (const auto& how : others) {
     const Outcome o = outcome(family(), how);
@@ -209,7 +209,7 @@ TEST_P(Models, give_the_same_bits_eager_replayed_recomputed_and_with_copies) {
 class OnDevice : public ::testing::TestWithParam<Device> {};
 INSTANTIATE_TEST_SUITE_P(autocast, OnDevice, ::testing::ValuesIn(testing::devices()), testing::device_kind);
 
-/// Replays, which a GPU captures, give what the first run gave.
+/// Replays, which a GPU captures, equal the first run.
 TEST_P(OnDevice, a_recorded_step_is_replayed) {
   Pool pool(2);
   StepParams params;

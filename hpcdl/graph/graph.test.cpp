@@ -16,7 +16,7 @@
 namespace hpcdl {
 namespace {
 
-// Two small ops with gradients, so that these tests say nothing about real kernels.
+// Two small ops with gradients, so that these tests do not depend on real kernels.
 
 struct Times {  // y = a * b, element-wise
   static constexpr std::string_view name = "times";
@@ -279,7 +279,7 @@ TEST_F(GraphTest, unused_parameter_gets_a_zero_gradient) {
   EXPECT_EQ(values(du.tensor), (std::vector<float>{0, 0}));
 }
 
-/// Of two programs that add to the same gradients, one may not reach a parameter that it reads.
+/// Of two programs that accumulate into the same gradients, one may not reach a parameter that it reads.
 TEST_F(GraphTest, a_program_that_adds_nothing_leaves_an_earlier_gradient) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2})), u(f32({1, 2})), du(f32({1, 2}));
   set(w.tensor, {1, 2});
@@ -371,13 +371,13 @@ TEST_F(GraphTest, mistakes_are_named) {
   EXPECT_THROW(exe.tensor(t), Error);
 }
 
-/// What is not there, and memory that is known by another shape.
+/// Absent variables, and memory that is known with another shape.
 TEST_F(GraphTest, variables_that_are_not_of_the_program_are_refused) {
   OwnedTensor w(f32({2, 3})), dw(f32({2, 3})), other(f32({2, 3}));
   Graph g;
   const Var p = g.parameter("w", w.tensor, dw.tensor), c = g.constant("c", other.tensor);
   EXPECT_EQ(g.parameter("w", w.tensor, dw.tensor).id(), p.id());
-  EXPECT_THROW(g.parameter("w", w.tensor, other.tensor), Error) << "which would get nothing";
+  EXPECT_THROW(g.parameter("w", w.tensor, other.tensor), Error) << "the other tensor would receive no gradient";
   EXPECT_EQ(g.constant("c", other.tensor).id(), c.id());
   EXPECT_THROW(g.constant("c", Tensor(other.tensor.data(), f32({1, 3}))), Error) << "which would be all of it";
   EXPECT_THROW(g.keep(g.gradient(c)), Error);
@@ -395,7 +395,7 @@ TEST_F(GraphTest, a_second_loss_of_the_same_ops_is_refused) {
   EXPECT_THROW(g.backward(second), Error);
 }
 
-/// y = a w^T + x hands dy to x as it is: no copy, and the same gradient as that of separate ops.
+/// y = a w^T + x passes dy to x unchanged: no copy, and the same gradient as that of separate ops.
 TEST_F(GraphTest, a_gradient_that_passes_through_is_not_copied) {
   OwnedTensor w({{8, 8}, DType::f32}), dw({{8, 8}, DType::f32}), x({{4, 8}, DType::f32}), dx({{4, 8}, DType::f32});
   for (int i = 0; i < 64; ++i) w.tensor.ptr<float>()[i] = Rng{3, 1}.uniform(static_cast<std::uint64_t>(i));

@@ -25,7 +25,7 @@
 namespace hpcdl {
 namespace {
 
-/// Of all records, as they are recorded.
+/// The dependencies of all records, in the order of recording.
 LaneDependencies dependencies_of(const Instance& exe) {
   std::vector<Grad> operands;
   std::vector<Lane> lanes;
@@ -45,9 +45,9 @@ TEST(lanes, wait_only_where_a_dependency_crosses) {
   {
     Graph::OnLane lane(g, Lane::weights);
     b = softmax(a);  // 1: reads what 0 wrote
-    c = softmax(b);  // 2: comes after 1 on its lane, which knows of 0
+    c = softmax(b);  // 2: comes after 1 on its lane, which has waited for 0
   }
-  d = softmax(a);     // 3: reads what no record of the other lane writes
+  d = softmax(a);     // 3: reads nothing that a record of the other lane writes
   g.keep(add(c, d));  // 4: reads what 2 wrote
   for (const auto& v : {a, b, c, d}) g.keep(v);
   const auto found = dependencies_of(Instance(g.finish()));
@@ -72,7 +72,7 @@ TEST(lanes, wait_for_reused_memory) {
   const auto found = dependencies_of(exe);
   const bool reused =
       exe.operands(2)[0].data() == exe.operands(1)[1].data() || exe.operands(3)[0].data() == exe.operands(1)[1].data();
-  ASSERT_TRUE(reused) << "this plan keeps them apart: the test needs another program";
+  ASSERT_TRUE(reused) << "this plan does not reuse memory: the test needs another program";
   EXPECT_TRUE(found.waits[2] == std::vector<int>{1} || found.waits[3] == std::vector<int>{1});
   EXPECT_TRUE(b && c);
 }
@@ -263,7 +263,7 @@ TEST_F(tickets, are_waited_for_where_memory_is_shared_and_at_the_end) {
 
 TEST_F(tickets, are_all_waited_for_when_one_fails) {
   const auto exe = record(Lane::reduce);
-  EXPECT_THROW(run(exe, -8), Error);  // both fail: the first is told, and no thread is left with the memory
+  EXPECT_THROW(run(exe, -8), Error);  // both fail: the first is reported, and no thread still uses the memory
   EXPECT_EQ(started, 2);
   EXPECT_EQ(done, 0);
   EXPECT_NO_THROW(run(exe));

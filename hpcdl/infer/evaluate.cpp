@@ -10,7 +10,7 @@
 namespace hpcdl::infer {
 namespace {
 
-/// Tokens and targets in, their loss out.
+/// Inputs: tokens and targets; output: their loss.
 std::shared_ptr<const Pass> loss_of(const models::LanguageModel& model, std::int64_t length,
                                     const nn::ForwardOptions& options) {
   return model.programs().pass(fmt::format("loss {} {}", length, options.key()), [&] {

@@ -12,11 +12,12 @@ namespace hpcdl::infer {
 struct EvalResult {
   double loss = 0;          // mean negative log-likelihood per predicted token, nats
   double perplexity = 0;    // e^loss
-  std::int64_t tokens = 0;  // predicted ones
+  std::int64_t tokens = 0;  // number of predictions
 };
 
-/// Next-token loss over a token stream, cut into windows of the model's context (each predicts within itself only).
-/// Throws Error for fewer than two tokens and for ids outside the vocabulary. `progress` hears the tokens done so far.
+/// Next-token loss over a token stream, divided into windows of the model's context (predictions use only their own
+/// window). Throws Error for fewer than two tokens and for ids outside the vocabulary. `progress` receives the number
+/// of tokens done so far.
 EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
                     const nn::ForwardOptions& options = {}, const std::function<void(std::int64_t)>& progress = {});
 

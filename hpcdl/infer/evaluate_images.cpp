@@ -12,7 +12,7 @@ namespace hpcdl::infer {
 
 namespace {
 
-/// Images and targets in, loss and number of right answers out.
+/// Inputs: images and targets; outputs: loss and number of correct answers.
 std::shared_ptr<const Pass> score_of(const models::ImageModel& model, std::int64_t batch,
                                      const nn::ForwardOptions& options) {
   return model.programs().pass(fmt::format("score {} {}", batch, options.key()), [&] {
@@ -26,7 +26,7 @@ std::shared_ptr<const Pass> score_of(const models::ImageModel& model, std::int64
   });
 }
 
-/// As the model was trained, whatever is usual for the images at hand.
+/// The normalisation that the model was trained with, which may differ from the usual one for these images.
 std::optional<data::Normalisation> normalisation_of(const models::ImageConfig& c) {
   if (c.mean.size() != 3 || c.std.size() != 3) return {};
   data::Normalisation n;

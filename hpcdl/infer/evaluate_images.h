@@ -9,7 +9,7 @@
 namespace hpcdl::infer {
 
 struct ImageScore {
-  double loss = 0, accuracy = 0;  // mean over the images; share of right answers
+  double loss = 0, accuracy = 0;  // mean over the images; share of correct answers
   std::int64_t samples = 0;
 };
 
@@ -19,8 +19,8 @@ struct ImageEvalOptions {
   DType compute = DType::f32;
 };
 
-/// Every image once, nothing drawn, with pixels as the model learned from them. Throws Error when the set has classes
-/// that the model does not know. `progress` hears the images done so far.
+/// Every image once, without random augmentation, with pixels normalised as in training. Throws Error if the set has
+/// classes that the model does not know. `progress` receives the number of images done so far.
 ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
                            const ImageEvalOptions& options, const std::function<void(std::int64_t)>& progress = {});
 

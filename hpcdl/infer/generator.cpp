@@ -19,7 +19,7 @@ DType type_of_steps(const models::LanguageModel& model) {
   return weights == DType::bf16 || weights == DType::f16 ? weights : DType::f32;
 }
 
-/// Of one layer, keys or values.
+/// The keys or the values of one layer.
 Spec cache_spec(const models::LanguageModel& model, std::int64_t capacity) {
   const auto& c = model.config();
   const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each caches its heads
@@ -91,7 +91,7 @@ Instance& Generator::head() {
   return head_ ? *head_ : head_.emplace(*head_pass(model_, numerics_), nullptr, stream_.device());
 }
 
-/// On a GPU from the second time on as one launch: those of its kernels one by one take longer than they run.
+/// On a GPU, one launch from the second run on: launching its kernels one by one takes longer than they run.
 void Generator::run(Instance& exe) {
   if (!exe.captured() && !warm_.insert(&exe).second) exe.capture(stream_);
   exe.run(stream_);
@@ -123,7 +123,7 @@ std::span<const float> Generator::on_host(const Tensor& logits) {
   return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
 }
 
-/// Runs ids after those that the cache holds; returns the logits of the last one.
+/// Runs ids after those in the cache; returns the logits of the last one.
 std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   while (true) {
     std::int64_t chunk = kLargestChunk;
@@ -140,8 +140,8 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   }
 }
 
-/// Greedy decoding after `token` on a GPU, whose steps find their tokens themselves: each is queued before the token of
-/// the one before it is read.
+/// Greedy decoding after `token` on a GPU, whose steps read their tokens on the device: each step is queued before the
+/// host reads the token of the previous one.
 void Generator::run_ahead(std::int32_t token, int tokens, const std::function<bool(std::int32_t)>& on_token) {
   Instance& exe = step(1);
   const Tensor next = exe.input(0);

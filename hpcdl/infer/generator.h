@@ -18,15 +18,15 @@ namespace hpcdl::infer {
 
 struct GenerationStats {
   int prompt_tokens = 0, new_tokens = 0;
-  double time_to_first_token_ms = 0;  // prompt in, first token out
-  double tokens_per_second = 0;       // of the tokens after the first, unless it is the only one
+  double time_to_first_token_ms = 0;  // time from prompt to first token
+  double tokens_per_second = 0;       // for the tokens after the first, unless it is the only one
 };
 
-/// What a generator of a model with room for `capacity` tokens runs; the model may be only described. The pass of some
-/// tokens gives their hidden states and, if it is one, its logits; the cache is yet to be bound.
+/// The pass of a step of a generator with room for `capacity` tokens; the model may be only described. The pass of
+/// several tokens returns their hidden states, and that of one token also its logits; the cache remains to be bound.
 std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity,
                                       const Numerics& numerics = {});
-/// Hidden states of one token in, logits out.
+/// Input: hidden states of one token; output: its logits.
 std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model, const Numerics& numerics = {});
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
@@ -40,17 +40,17 @@ class Generator {
   /// logits after a token have the same bits whatever programs the tokens before it ran through.
   Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity, const Numerics& numerics = {});
 
-  /// Up to `tokens` new ids; on_token returns false to stop. Throws Error when they do not fit the capacity, or when a
-  /// prompt id is not in the vocabulary.
+  /// Generates up to `tokens` new ids; on_token returns false to stop. Throws Error if they do not fit the capacity, or
+  /// if a prompt id is not in the vocabulary.
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
 
-  /// Bytes of activations and of the cache.
+  /// The type of activations and of the cache.
   DType dtype() const { return dtype_; }
 
-  /// Tokens that run through one program at most.
+  /// The maximum number of tokens that run through one program.
   static constexpr std::int64_t kLargestChunk = 64;
-  /// The programs that a prompt of so many tokens and the new tokens after it run through.
+  /// The programs for a prompt of this many tokens and for the new tokens after it.
   std::vector<const Instance*> programs(std::int64_t prompt_tokens);
 
  private:
@@ -71,7 +71,7 @@ class Generator {
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
   Pinned logits_;  // of the last token, on the host
-  Pinned ids_;     // of two steps
+  Pinned ids_;     // for two steps
   std::map<std::int64_t, Instance> steps_;
   std::optional<Instance> head_;
   std::set<const Instance*> warm_;  // have run: what a GPU loads lazily has been loaded

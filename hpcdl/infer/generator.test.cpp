@@ -18,13 +18,13 @@ namespace {
 
 models::LanguageModel opened(const io::TempFolder& temp, io::Family family, DType dtype) {
   auto model = models::LanguageModel::create(models::tiny(family), 3, false);
-  for (auto& p : model.parameters())  // larger than fresh weights, so that the logits are apart
+  for (auto& p : model.parameters())  // larger than fresh weights, so that the logits differ clearly
     for (std::int64_t i = 0; p.param->decay && i < p.memory.size(); ++i) p.memory.ptr<float>()[i] *= 6;
   model.save(temp.path(), dtype);
   return models::LanguageModel::open(temp.path());
 }
 
-/// Of the last of `ids`, in f32 on a CPU.
+/// Logits of the last of `ids`, in f32 on a CPU.
 std::vector<float> logits_of(const models::LanguageModel& model, Pool& pool, const std::vector<std::int32_t>& ids) {
   Graph g({.inference = true});
   const Var tokens = g.input("tokens", {{1, std::ssize(ids)}, DType::i32});
@@ -41,7 +41,7 @@ std::vector<float> logits_of(const models::LanguageModel& model, Pool& pool, con
 
 class GeneratorOnGpu : public testing::TestWithParam<std::tuple<io::Family, DType>> {};
 
-// Every token is, but for roundings, the most likely one of the same weights in f32 on a CPU.
+// Every token is, up to rounding errors, the most likely one for the same weights in f32 on a CPU.
 TEST_P(GeneratorOnGpu, computes_in_the_type_of_the_weights) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const auto [family, dtype] = GetParam();
@@ -84,12 +84,12 @@ TEST(Generator, generators_of_a_model_share_its_programs) {
   const auto of_a = a.programs(3), of_b = b.programs(3), of_longer = longer.programs(3);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
     EXPECT_EQ(of_a[i]->planned(), of_b[i]->planned());
-    EXPECT_EQ(of_a[i]->planned() == of_longer[i]->planned(), i == 1) << "only the head knows nothing of the cache";
+    EXPECT_EQ(of_a[i]->planned() == of_longer[i]->planned(), i == 1) << "only the head does not depend on the cache";
   }
   const auto want = ids(a);
   EXPECT_EQ(ids(b), want);
-  EXPECT_EQ(ids(a), want) << "the other one has a cache of its own";
-  model.keep_copies(DType::bf16);  // memory moves: programs are recorded anew
+  EXPECT_EQ(ids(a), want) << "the other generator has its own cache";
+  model.keep_copies(DType::bf16);  // memory moves: programs are recorded again
   EXPECT_NE(Generator(model, pool, 12).programs(1)[0]->planned(), of_a[0]->planned());
 }
 

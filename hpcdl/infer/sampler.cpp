@@ -30,8 +30,8 @@ void keep_nucleus(std::vector<Candidate>& sorted, double share) {
   sorted.resize(n);
 }
 
-/// The index of the largest logit, the first of equals. As integers, which compilers turn into vectors: a vocabulary of
-/// 128,256 is read for every token.
+/// The index of the largest logit, the first of equal ones. Compares as integers, which compilers vectorise: a
+/// vocabulary of 128,256 is read for every token.
 std::size_t largest(std::span<const float> logits) {
   constexpr std::int32_t kInfinity = 0x7f800000;
   std::int32_t top = std::numeric_limits<std::int32_t>::min(), size = 0;

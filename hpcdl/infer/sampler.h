@@ -13,12 +13,12 @@ struct SamplingOptions {
 
   /// Whether the most likely token is always taken.
   bool is_greedy() const { return temperature == 0 || top_k == 1; }
-  /// Throws UsageError for values without meaning.
+  /// Throws UsageError for invalid values.
   void check() const;
 };
 
 /// One token id from the logits of one position. A pure function of (logits, options, index); ties go to the lowest id.
-/// Throws Error when a logit is NaN or +infinity, or all are -infinity.
+/// Throws Error if a logit is NaN or +infinity, or all are -infinity.
 int sample(std::span<const float> logits, const SamplingOptions& options, std::uint64_t index);
 
 }  // namespace hpcdl::infer

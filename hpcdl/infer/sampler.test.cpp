@@ -32,7 +32,7 @@ TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
 TEST(Sampler, FrequenciesFollowTheSoftmax) {
   const std::vector<float> logits{0, std::log(2.0f), std::log(5.0f), -std::numeric_limits<float>::infinity()};
   const auto f = frequencies(logits, {.temperature = 1, .seed = 3});
-  // Standard deviation of a frequency over 20000 draws is at most 0.0036; five of them.
+  // The standard deviation of a frequency over 20000 draws is at most 0.0036; the bound is five of them.
   EXPECT_NEAR(f[0], 1.0 / 8, 0.018);
   EXPECT_NEAR(f[1], 2.0 / 8, 0.018);
   EXPECT_NEAR(f[2], 5.0 / 8, 0.018);

@@ -19,7 +19,7 @@ namespace {
 
 using models::LanguageModel;
 using Scheme = parallel::TensorParallel::Scheme;
-constexpr std::int64_t kVocab = 67, kLength = 32;  // a vocabulary that divides by nothing
+constexpr std::int64_t kVocab = 67, kLength = 32;  // a vocabulary that no number of ranks divides
 
 io::ModelConfig small(io::Family family) {
   io::ModelConfig c;
@@ -81,7 +81,7 @@ TEST(SharedModel, LogitsAreThoseOfOneProcess) {
   }
 }
 
-/// From the files of one process, each rank reading its part; greedy and drawn.
+/// From the files of one process, each rank reading its part; greedy and sampled.
 TEST(SharedModel, GeneratesTheTokensOfOneProcess) {
   const io::TempFolder tmp;
   for (const auto family : models::text_families()) {
@@ -107,7 +107,7 @@ TEST(SharedModel, WhatCannotBeSharedIsRefused) {
     Graph g;
     const Var out = LanguageModel::create(small(io::Family::gpt2), 3, true, sharing(world, Scheme::conjugate))
                         .logits(g, g.input("tokens", {{1, 8}, DType::i32}));
-    EXPECT_THROW(g.backward(g.keep(out)), Error) << "training never has them in one place";
+    EXPECT_THROW(g.backward(g.keep(out)), Error) << "in training the logits are never gathered";
   });
 }
 

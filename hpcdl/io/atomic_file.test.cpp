@@ -66,7 +66,7 @@ TEST(atomic_file, writes_the_target_of_a_link) {
   EXPECT_EQ(read_file(tmp / "a"), "new");
 }
 
-// As root, a rename would turn /dev/null into a file, for every program of the machine. A pipe stands in for it.
+// As root, a rename would replace /dev/null by a file, for every program of the machine. A pipe is used instead.
 TEST(atomic_file, devices_and_pipes_are_not_replaced) {
   const TempFolder tmp;
   const fs::path pipe = tmp / "pipe";
@@ -84,7 +84,7 @@ TEST(atomic_file, devices_and_pipes_are_not_replaced) {
   EXPECT_EQ(files_in(tmp.path()), 2);
 }
 
-// The limit on file size stands in for a full disk: the same write(2) fails in the same place.
+// The limit on file size simulates a full disk: the same write(2) fails at the same place.
 TEST(atomic_file, a_failing_write_leaves_nothing) {
   const TempFolder tmp;
   const pid_t child = fork();
@@ -110,7 +110,7 @@ TEST(atomic_file, no_permission_is_a_clear_error) {
   const pid_t child = fork();
   if (child == 0) {
     if (geteuid() == 0 && setuid(65534) != 0) _exit(3);
-    if (chmod(tmp.path().c_str(), 0500) != 0 && errno != EPERM) _exit(3);  // EPERM: the folder is another user's anyway
+    if (chmod(tmp.path().c_str(), 0500) != 0 && errno != EPERM) _exit(3);  // EPERM: another user's folder anyway
     try {
       write_file_atomic(tmp / "a", "x");
     } catch (const Error& e) {
@@ -125,7 +125,7 @@ TEST(atomic_file, no_permission_is_a_clear_error) {
   EXPECT_EQ(files_in(tmp.path()), 0);
 }
 
-/// As /dev/stdout in front of a pipe.
+/// Like /dev/stdout if it is a pipe.
 TEST(atomic_file, a_pipe_gets_the_bytes_in_order) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);

@@ -57,7 +57,7 @@ TEST(bpe, stops_when_no_pair_is_left_and_needs_room_for_bytes) {
   EXPECT_THROW(train_bpe({}, {.vocab_size = 256, .special = {"<s>"}}), Error);
 }
 
-/// kB of this process at most, so far; 0 where the system does not say so.
+/// Peak memory of this process in kB; 0 if the system does not report it.
 std::int64_t most_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -67,20 +67,20 @@ std::int64_t most_memory() {
 
 TEST(bpe, a_text_of_one_word_takes_few_bytes_a_byte) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer takes memory of its own";
+  GTEST_SKIP() << "a sanitizer takes additional memory";
 #endif
   constexpr std::size_t kBytes = std::size_t{16} << 20;
   const std::int64_t before = most_memory();
-  if (before == 0) GTEST_SKIP() << "this system does not say how much memory a process takes";
+  if (before == 0) GTEST_SKIP() << "this system does not report the memory of a process";
   WordCounts words;
   words.emplace_back(std::string(kBytes, 'a'), 1);
   const auto vocab = train_bpe(std::move(words), {.vocab_size = 300, .special = {}});
-  // The word, two bytes for each symbol, and spellings that together are less than twice as long as the word.
+  // The word, two bytes per symbol, and spellings that together are less than twice as long as the word.
   EXPECT_LT(most_memory() - before, static_cast<std::int64_t>(6 * kBytes / 1024));
   EXPECT_EQ(vocab.tokens.back().first, std::string(kBytes, 'a'));
 }
 
-/// Textbook BPE: every time the lowest rank, the leftmost of equals.
+/// Textbook BPE: always merges the lowest rank, the leftmost of equal ones.
 std::vector<TokenId> naive(const BpeVocab& vocab, const BpeModel& model, std::string_view word) {
   std::vector<TokenId> ids;
   for (const char c : word) ids.push_back(model.find(to_byte_level(std::string(1, c))));

@@ -130,7 +130,8 @@ TEST(checkpoint, a_damaged_byte_anywhere_falls_back_to_the_one_before) {
   }
   fs::remove(newest / "DONE");
   fs::remove(tmp / "step_00000001/DONE");
-  EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error) << "all damaged must not look like a fresh start";
+  EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error)
+      << "if all are damaged, that must not look like a fresh start";
 }
 
 TEST(checkpoint, folders_with_other_names_stay) {
@@ -155,7 +156,7 @@ TEST(checkpoint, non_finite_scalars_are_refused) {
   EXPECT_EQ(names_in(tmp.path()), std::vector<std::string>{".lock"});
 }
 
-/// In a child: saves step 1, lets `break_it` spoil the surroundings, expects step 2 to fail with `part` in the error.
+/// In a child: saves step 1, lets `break_it` damage the environment, expects step 2 to fail with `part` in the error.
 int failing_save(const fs::path& folder, const std::function<bool()>& break_it, const char* part) {
   const pid_t child = fork();
   if (child == 0) {
@@ -195,7 +196,7 @@ TEST(checkpoint, a_full_file_system_keeps_the_earlier_ones) {
   const TempFolder tmp;
   make_folder(tmp / "small");
   if (mount("tmpfs", (tmp / "small").c_str(), "tmpfs", 0, "size=256k") != 0)
-    GTEST_SKIP() << "no right to mount a small disk";
+    GTEST_SKIP() << "no permission to mount a small disk";
   const fs::path folder = tmp / "small/c";
   const int result = failing_save(
       folder,

@@ -1,4 +1,4 @@
-// Kill -9 at random moments of a run that does nothing but save.
+// Kill -9 at random moments of a run that only saves.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 namespace hpcdl::io {
 namespace {
 
-/// Resumes, then saves every step, telling the pipe each step that is safe. Ends only by a signal or a wrong byte.
+/// Resumes, then saves every step, and writes each saved step to the pipe. Ends only by a signal or a wrong byte.
 [[noreturn]] void run_until_killed(const fs::path& folder, int pipe) {
   try {
     Checkpoints store(folder, 2);
@@ -35,7 +35,7 @@ namespace {
   }
 }
 
-/// How long a save takes here now: moments to kill at are chosen from a few of these.
+/// The current duration of a save: moments for kills are chosen from a few of these.
 std::uint64_t microseconds_of_a_save() {
   const TempFolder tmp;
   Checkpoints store(tmp.path(), 2);
@@ -45,7 +45,7 @@ std::uint64_t microseconds_of_a_save() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(taken).count()) / 3 + 1;
 }
 
-/// Waits for the first step, which tells that the run has resumed.
+/// Waits for the first step, which shows that the run has resumed.
 std::int64_t first_in(int pipe) {
   std::int64_t step = -1;
   return read(pipe, &step, sizeof step) == sizeof step ? step : -1;
@@ -82,7 +82,7 @@ TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-        << "the run ended by itself, round " << round << ", " << status;
+        << "the run ended before it was killed, round " << round << ", " << status;
     safe = last_in(ends[0], safe);
     close(ends[0]);
 
@@ -102,7 +102,7 @@ TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
     safe = found->state.step;
   }
   EXPECT_GT(safe, 0);
-  EXPECT_GT(in_the_middle, 0) << "no kill met a save: the test tests nothing";
+  EXPECT_GT(in_the_middle, 0) << "no kill happened during a save, so nothing was tested";
   const Checkpoints cleaned(tmp.path());
   for (const auto& entry : fs::directory_iterator(tmp.path()))
     EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));

@@ -1,5 +1,5 @@
-// state.json whose checksums are right and whose numbers are not: each is refused, with the file, the key, what was
-// expected and what was found.
+// state.json with correct checksums and wrong numbers: each is refused, with the file, the key, what was expected and
+// what was found.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class CheckpointNumbers : public testing::Test {
     whole_ = read_json(folder() / "state.json");
   }
   fs::path folder() const { return tmp_ / "step_00000007"; }
-  /// What the program says to state.json with one number replaced; empty: nothing.
+  /// The error for state.json with one number replaced; empty: none.
   std::string said(const std::string& pointer, const Json& value) const {
     Json json = whole_;
     json[Json::json_pointer(pointer)] = value;

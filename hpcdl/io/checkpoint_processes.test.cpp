@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr std::uint64_t kSeed = 11;
 
-/// Not a test but a rank: resumes, then does nothing but save.
+/// Not a test but a rank: resumes, then only saves.
 TEST(saving_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the test below";
@@ -41,7 +41,7 @@ TEST(saving_rank, main) {
   });
 }
 
-/// The last step that the rank says was saved.
+/// The last step that the rank reports as saved.
 std::int64_t last_saved(const testing::Launched& ranks, int rank) {
   std::ifstream out(ranks.folder() / fmt::format("{}.out", rank));
   std::int64_t last = 0;

@@ -27,7 +27,7 @@ void save(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t st
   });
 }
 
-/// What every rank of `mesh` finds and loads, one rank at a time; empty unless all is as saved at `step`.
+/// What every rank of `mesh` finds and loads, one rank at a time; empty if everything is as saved at `step`.
 ::testing::AssertionResult loads(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t step,
                                  int tensors = 12) {
   const auto found = Checkpoints::find(folder, "auto", kQuiet);
@@ -75,7 +75,7 @@ TEST(checkpoint_ranks, the_model_part_is_whole_tensors_in_files_of_several_ranks
   const ShardedRun whole(9, {1, 1}, 0, 3);
   ASSERT_EQ(folder.tensors().size(), whole.model().size());
   for (const auto& t : whole.model()) EXPECT_EQ(folder.at(t.name).spec(), t.tensor.spec());
-  EXPECT_GE(folder.shards().size(), 4u) << "every rank writes";
+  EXPECT_GE(folder.shards().size(), 4u) << "every rank must write";
   EXPECT_TRUE(fs::exists(tmp / "step_00000003/optim-rank3.safetensors"));
   EXPECT_EQ(read_checkpoint_info(tmp / "step_00000003").ranks, 4);
 }
@@ -151,7 +151,7 @@ TEST(checkpoint_ranks, a_rank_that_dies_at_any_call_leaves_a_whole_checkpoint) {
   EXPECT_GT(deaths, 30);
 }
 
-/// What each rank's write throws.
+/// The error of each rank's write.
 std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh,
                                    const std::function<void(int rank, CheckpointContent&, fs::path&)>& spoil) {
   std::mutex mutex;
@@ -252,7 +252,7 @@ TEST(checkpoint_ranks, wrong_parts_are_clear_errors) {
             std::string::npos);
 }
 
-/// Written by three ranks, before parts were boxes.
+/// Written by three ranks, in the format before boxes.
 TEST(checkpoint_ranks, a_checkpoint_of_the_second_format_loads_on_any_ranks) {
   const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/checkpoint_format2";
   EXPECT_EQ(verify_checkpoint(golden).ranks, 3);
@@ -264,7 +264,7 @@ TEST(checkpoint_ranks, a_checkpoint_of_the_second_format_loads_on_any_ranks) {
     }
 }
 
-/// An element that the files hold twice may stand for one that they lack: the numbers of elements alone do not tell.
+/// An element that the files hold twice may hide one that is missing: the number of elements alone does not show that.
 TEST(checkpoint_ranks, parts_that_do_not_cover_a_tensor_once_are_refused) {
   const TempFolder tmp;
   save(tmp.path(), 20, {1, 3}, 7, 4);
@@ -282,7 +282,7 @@ TEST(checkpoint_ranks, parts_that_do_not_cover_a_tensor_once_are_refused) {
   ShardedRun run(20, {1, 1}, 0, 0, 4);
   try {
     load_checkpoint(folder, run.model(), run.optimizer());
-    FAIL() << "a part lies beside its place";
+    FAIL() << "a part is at the wrong position";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("the files hold elements "), std::string::npos) << e.what();
     EXPECT_NE(std::string(e.what()).find(" times, expected once"), std::string::npos) << e.what();

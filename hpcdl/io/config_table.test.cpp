@@ -263,7 +263,7 @@ TEST(config, wrong_types_say_expected_and_found) {
                   [](const char* name) { return std::string_view(name) == "HPCDL_TRAIN_STEPS" ? "x" : nullptr; });
             }),
             "[config] HPCDL_TRAIN_STEPS: expected an integer >= 1 and <= 1000000000, found \"x\"");
-  for (const char* said : {"--train.inner-part.clip", "--train.inner_part.clip"})  // the key once, as it was said
+  for (const char* said : {"--train.inner-part.clip", "--train.inner_part.clip"})  // the key once, as it was given
     EXPECT_TRUE(override_error(std::string(said) + "=x").starts_with(std::string("[config] ") + said + ": expected "));
   expect_part(override_error("--train.steps=12k"), "found \"12k\"");
   expect_part(override_error("--train.inner_part.bytes=12Q"), "expected a size such as 16G or 25MiB");

@@ -24,7 +24,7 @@ struct Ended {
   std::string said;
 };
 
-/// Runs `work` in a process of its own that explains such faults.
+/// Runs `work` in a separate process that explains such faults.
 Ended in_child(const std::function<void()>& work) {
   int ends[2];
   if (::pipe(ends) != 0) return {-1, "no pipe"};

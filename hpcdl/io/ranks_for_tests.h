@@ -1,5 +1,5 @@
 #pragma once
-// Ranks as threads of this process, for tests of what they do together. A rank that ends by an exception is gone: the
+// Ranks as threads of this process, for tests of their cooperation. A rank that ends by an exception is lost: the
 // others get PeerLost.
 
 #include <algorithm>

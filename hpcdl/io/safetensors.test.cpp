@@ -53,7 +53,7 @@ TEST(safetensors, reads_what_the_original_library_wrote) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(flags.ptr<std::uint8_t>()[i], i % 3 == 0);
   const auto* begin = file.file().data();
   EXPECT_TRUE(flags.ptr<std::byte>() >= begin && flags.ptr<std::byte>() < begin + file.file().size())
-      << "a view, no copy";
+      << "must be a view, not a copy";
 }
 
 TEST(tensor_folder, reads_shards) {

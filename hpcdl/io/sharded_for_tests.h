@@ -1,6 +1,6 @@
 #pragma once
-// A run over dp x tp x flat ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in
-// every way that layers are, and each rank's part along tp also in flat ranges of elements.
+// A run over dp x tp x flat ranks whose every byte is a function of (step, tensor, position in the whole tensor), split
+// in every way that layers are, with each rank's part along tp also divided into flat ranges of elements.
 
 #include <cstring>
 #include <numeric>
@@ -37,7 +37,7 @@ class ShardedRun {
         std::memcpy(at, &value, static_cast<std::size_t>(width));
       });
   }
-  /// Whether every element is that of `step`.
+  /// Whether every element belongs to `step`.
   bool is_at(std::int64_t step) {
     step_ = step;
     bool same = true;
@@ -97,7 +97,7 @@ class ShardedRun {
               {},
               {},
               {}};
-    if (dim >= 0) {  // one to three parts (q, k, v), each cut at its own places, so a rank may hold nothing
+    if (dim >= 0) {  // one to three parts (q, k, v), each divided at different places, so a rank may hold nothing
       std::vector<Interval> intervals;
       const std::int64_t parts =
           std::min<std::int64_t>(1 + static_cast<std::int64_t>(split.below(1, 3)), whole.shape[dim]);

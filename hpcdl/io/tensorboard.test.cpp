@@ -77,7 +77,7 @@ TEST(tensorboard, the_original_package_reads_it) {
     writer.text("sample", "Once *upon* a caf\u00e9", 5);
   }
   {
-    TensorBoardWriter writer(tmp.path(), 6);  // steps 7 to 9 come again
+    TensorBoardWriter writer(tmp.path(), 6);  // steps 7 to 9 are repeated
     for (int step = 7; step <= 8; ++step) writer.scalar("throughput(tps)", 100.0f + static_cast<float>(step), step);
   }
   const std::string script =

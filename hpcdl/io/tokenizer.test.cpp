@@ -1,4 +1,4 @@
-// Exactness against the `tokenizers` library: golden/make_tokenizer_golden.py made what is compared here.
+// Exact comparison with the `tokenizers` library: golden/make_tokenizer_golden.py created the expected results.
 
 #include "hpcdl/io/tokenizer.h"
 

@@ -35,7 +35,7 @@ std::vector<std::string> by_scan(const WordScan& scan, std::string_view text) {
   return words;
 }
 
-/// Text from a few characters of every class, so that every branch of the patterns meets every other.
+/// Text made of a few characters of every class, so that every branch of the patterns is combined with every other.
 std::string random_text(const Rng& rng, std::uint64_t& draw) {
   static const std::vector<std::string> parts = {"a",      "S",
                                                  "t",      "ll",

@@ -11,12 +11,13 @@
 namespace hpcdl::io {
 namespace {
 
-struct Range {
+struct CodeRange {
   char32_t low, high;
 };
 #include "hpcdl/io/unicode_table.inc"
-constexpr Range kSpaces[] = {{0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
-                             {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+constexpr CodeRange kSpaces[] = {{0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
+                                 {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
+                                 {0x205F, 0x205F}, {0x3000, 0x3000}};
 
 constexpr char32_t kEnd = 0x110000;
 constexpr int kPageBits = 8;
@@ -29,7 +30,7 @@ struct ClassTable {
   ClassTable() {
     std::vector<CharClass> all(kEnd, CharClass::other);
     const auto mark = [&](const auto& ranges, CharClass c) {
-      for (const Range& r : ranges) std::fill(all.begin() + r.low, all.begin() + r.high + 1, c);
+      for (const CodeRange& r : ranges) std::fill(all.begin() + r.low, all.begin() + r.high + 1, c);
     };
     mark(kLetters, CharClass::letter);
     mark(kNumbers, CharClass::number);

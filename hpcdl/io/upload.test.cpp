@@ -14,11 +14,11 @@ TEST(upload, refuses_invalid_uploads) {
   OwnedTensor a({{8}, DType::f32}), b({{9}, DType::f32});
   Upload upload;
   EXPECT_THROW(upload.add(a.tensor, b.tensor), Error);
-  EXPECT_THROW(upload.add(a.tensor, a.tensor), Error) << "not on a GPU";
+  EXPECT_THROW(upload.add(a.tensor, a.tensor), Error) << "the tensor is not on a GPU";
   EXPECT_EQ(upload.bytes(), 0);
 }
 
-/// Tensors of all sizes around a piece, at odd addresses as in files, by any number of threads.
+/// Tensors of all sizes around that of a piece, at odd addresses as in files, by any number of threads.
 TEST(gpu_upload, every_byte_arrives) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(5);

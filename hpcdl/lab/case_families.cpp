@@ -242,7 +242,7 @@ Matrix<Var> decoded_matrix(In v, const std::string& name, std::int64_t n, std::i
   return {v.graph.input(name, {{n, k}, v.dtype}), {}, {}, {}};
 }
 
-/// One token of a decoder: the ops that join what leads to attention, and the first half of an MLP.
+/// One token of a decoder: the fused ops before attention, and the first half of an MLP.
 void decoding(Families& to, bool int4) {
   const std::string suffix = int4 ? "+int4" : "";
   to.add_forward(

@@ -167,7 +167,7 @@ std::string case_label(const Case& c) {
 
 namespace {
 
-/// Linux grants more memory than it has, and kills this or another process when it is touched.
+/// Linux grants more memory than it has, and kills this or another process when the memory is touched.
 void require_room(const Case& c, std::int64_t bytes, const Buffer* arena) {
   if (arena && arena->bytes() >= bytes) return;
   const Room room = available_memory(Device::cpu());

@@ -14,7 +14,7 @@
 namespace hpcdl::lab {
 
 struct Case {
-  std::string op;     // folder of ops/, with the variant behind a plus: "linear+bias_relu"
+  std::string op;     // folder of ops/, with the variant after a plus: "linear+bias_relu"
   std::string shape;  // "1024x3072x768"; what the numbers mean: CaseFamily::dims
   DType dtype = DType::f32;
   bool backward = false;               // forward and backward; otherwise only forward, as recorded for inference
@@ -29,8 +29,8 @@ struct CaseFamily {
   std::string op;
   std::string dims;                   // what the numbers of a shape are: "MxNxK"
   bool gradient = true;               // has a backward
-  std::vector<Shape> shapes;          // larger than any cache, and those of GPT-2
-  std::vector<Shape> forward_shapes;  // whose forward only is timed
+  std::vector<Shape> shapes;          // larger than any cache, and shapes of GPT-2
+  std::vector<Shape> forward_shapes;  // only their forward is timed
   /// Records the forward and returns the output that has a gradient (absent if there is none).
   std::function<Var(Graph&, const Shape&, DType)> forward;
   int index_dim = -1;     // dim of the shape that bounds integer inputs
@@ -103,7 +103,7 @@ class CaseRun {
  private:
   void fill_inputs(const Case& c, const Stream* on);
 
-  mutable StepParams params_;  // grad_norm writes there
+  mutable StepParams params_;  // destination of grad_norm
   std::unique_ptr<Instance> executable_;
 };
 

@@ -38,7 +38,7 @@ std::string message_of(const std::function<void()>& f) {
 TEST(cases, every_op_has_one) {
   const auto ops = ops_of_the_build();
   ASSERT_GT(ops.size(), 20u);
-  // Between ranks: `hpcdl bench comm` and `hpcdl bench tp` measure them.
+  // Ops between ranks: `hpcdl bench comm` and `hpcdl bench tp` measure them.
   const std::set<std::string> between_ranks{"exchange", "sync_batch_norm", "vocabulary"};
   std::set<std::string> covered;
   for (const auto& c : cases()) covered.insert(base_op(c));
@@ -46,7 +46,7 @@ TEST(cases, every_op_has_one) {
     EXPECT_NE(covered.contains(op), between_ranks.contains(op))
         << op << " has no case: add one to hpcdl/lab/case_families.cpp";
   for (const auto& op : covered)
-    EXPECT_TRUE(ops.contains(op)) << "hpcdl/lab/case_families.cpp has a case of " << op << ", which is no op";
+    EXPECT_TRUE(ops.contains(op)) << "hpcdl/lab/case_families.cpp has a case of " << op << ", which is not an op";
 }
 
 TEST(cases, all_record_and_cost_something) {

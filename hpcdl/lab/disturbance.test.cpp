@@ -36,9 +36,9 @@ TEST(disturbance, says_what_took_the_time) {
   d.waited = 0.25;
   EXPECT_EQ(d.text(), "not to be trusted: our threads waited for a processor 25 % of the time");
   d.waited = 0.08;
-  EXPECT_FALSE(d.heavy()) << "a quiet machine shows as much";
+  EXPECT_FALSE(d.heavy()) << "a quiet machine reaches the same value";
   d = quiet, d.others = 1;
-  EXPECT_FALSE(d.heavy()) << "there was room for both";
+  EXPECT_FALSE(d.heavy()) << "both had enough room";
   d.idle = 0.01;
   EXPECT_EQ(d.text(), "not to be trusted: other programs took 50 % of the processors");
   d = quiet, d.stolen = 0.2;
@@ -47,7 +47,7 @@ TEST(disturbance, says_what_took_the_time) {
   EXPECT_FALSE(Disturbance().heavy());
 }
 
-/// A program that computes on the one processor that this one is bound to, until it goes.
+/// A program that computes on the processor to which this one is bound, until this object is destroyed.
 class Beside {
  public:
   Beside() {
@@ -62,7 +62,7 @@ class Beside {
     ::sched_setaffinity(0, sizeof one, &one);
     child_ = ::fork();
     if (child_ == 0) {
-      ::alarm(60);  // should the test be killed
+      ::alarm(60);  // in case the test is killed
       for (;;) asm volatile("");
     }
   }
@@ -81,7 +81,7 @@ class Beside {
 };
 
 TEST(disturbance, sees_a_program_that_computes_on_the_same_processor) {
-  if (!std::ifstream("/proc/self/schedstat")) GTEST_SKIP() << "this system does not say how long threads wait";
+  if (!std::ifstream("/proc/self/schedstat")) GTEST_SKIP() << "this system does not report how long threads wait";
   const Beside beside;
   ASSERT_TRUE(beside.there());
   const DisturbanceWatch watch;

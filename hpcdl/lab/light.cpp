@@ -8,7 +8,7 @@ namespace hpcdl::lab {
 namespace {
 
 struct Rates {
-  double read, half, write, update;  // bytes per second; 0: not known, that of its neighbour counts
+  double read, half, write, update;  // bytes per second; 0: unknown, then the neighbour's rate is used
 };
 
 double mixed_rate(const Cost& c, Rates r) {
@@ -28,7 +28,7 @@ struct Level {
   double bytes, rate;
 };
 
-/// Innermost first; none slower than one that lies further out.
+/// Innermost first; no level is slower than an outer one.
 std::vector<Level> levels(const Cost& cost, const Roofs& r) {
   std::vector<Level> list;
   for (const auto& c : r.caches) list.push_back({c.name, c.bytes, cache_rate(cost, c)});

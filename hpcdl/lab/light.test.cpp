@@ -54,7 +54,8 @@ TEST(light, bytes_come_from_the_nearest_level_that_can_hold_them) {
   EXPECT_EQ(level, "L3");
   EXPECT_DOUBLE_EQ(traffic_seconds(reading(42e6), r, &level), l3 + 10e6 / 40e9);
   EXPECT_EQ(level, "memory");
-  EXPECT_DOUBLE_EQ(traffic_seconds(reading(128e6), r, &level), 128e6 / 40e9) << "nothing is left of so long a pass";
+  EXPECT_DOUBLE_EQ(traffic_seconds(reading(128e6), r, &level), 128e6 / 40e9)
+      << "nothing of such a long pass stays in the cache";
 }
 
 TEST(light, the_mix_of_reads_and_writes_counts) {
@@ -148,8 +149,8 @@ TEST(light, a_network_that_was_not_measured_is_said) {
   EXPECT_FALSE(sum(parts).network_known);
 }
 
-/// A training step of 2 x 2 ranks without processes: every exchange is bound below by the network, and the step by those
-/// of each lane.
+/// A training step of 2 x 2 ranks without processes: the network is a lower bound for every exchange, and those of each
+/// lane are a lower bound for the step.
 TEST(light, of_a_step_under_dp_and_tp_counts_each_exchange_where_it_is_waited_for) {
   const auto mesh = parallel::Mesh::described({.dp = 2, .tp = 2}, 1);
   auto model = models::LanguageModel::create(models::tiny(io::Family::gpt2), {}, true,
@@ -182,7 +183,7 @@ TEST(light, of_a_step_under_dp_and_tp_counts_each_exchange_where_it_is_waited_fo
   }
 }
 
-/// As the operands of a record are touched.
+/// The cost according to the accesses of a record's operands.
 Cost counted(const Program& p, const Record& r) {
   Cost c;
   for (std::uint32_t i = r.operands; i < r.operands + r.operand_count; ++i) {
@@ -196,7 +197,7 @@ Cost counted(const Program& p, const Record& r) {
 }
 
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
-  // The next test is about these.
+  // Ops that the next test covers.
   const std::set<std::string_view> other_bytes{"softmax",  "rope",       "embedding",      "int4_embedding",
                                                "kv_cache", "batch_norm", "add_batch_norm", "norm_qkv"};
   const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",     "conv2d",
@@ -230,7 +231,7 @@ TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products)
   for (const auto op : products) EXPECT_TRUE(seen.contains(op)) << op;
 }
 
-/// The least work of ops that do not touch all of their operands once, counted by hand.
+/// The minimum work of ops that do not access all of their operands exactly once, counted by hand.
 TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   Graph g({.inference = true});
   const auto last = [&] { return g.program().records.back().cost; };
@@ -239,19 +240,19 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   EXPECT_EQ(last().reads, 3 * 18 * 2);
   EXPECT_EQ(last().writes, 3 * 24 * 2);
   rope(input("x", {2, 5, 8}, DType::bf16), input("angles", {12, 4}, DType::f32), {.head_dim = 4});
-  EXPECT_EQ(last().reads, 2 * 5 * 8 * 2 + 5 * 4 * 4) << "x, and 5 rows of the table";
+  EXPECT_EQ(last().reads, 2 * 5 * 8 * 2 + 5 * 4 * 4) << "x and 5 rows of the table";
   EXPECT_EQ(last().writes, 2 * 5 * 8 * 2);
   const Var ids = input("ids", {2, 3}, DType::i32), table = input("table", {100, 16}, DType::f32),
             positions = input("positions", {7, 16}, DType::bf16);
   embedding(table, ids);
-  EXPECT_EQ(last().reads, 6 * 4 + 6 * 16 * 4) << "ids, and a row of the table for each";
+  EXPECT_EQ(last().reads, 6 * 4 + 6 * 16 * 4) << "ids and one row of the table for each";
   EXPECT_EQ(last().operations, 0);
   embedding(table, ids, positions);
   EXPECT_EQ(last().reads, 6 * 4 + 6 * 16 * 4 + 3 * 16 * 2) << "and 3 positions";
   EXPECT_EQ(last().writes, 6 * 16 * 4);
   const Var packed = input("packed", {100, 32}, DType::u8), scale = input("scale", {100, 2}, DType::bf16);
   int4_embedding(ids, packed, scale, Var());
-  EXPECT_DOUBLE_EQ(last().reads, 6 * 4 + 6 * (32 + 2 * 2)) << "ids, and half a byte and a share of a scale a number";
+  EXPECT_DOUBLE_EQ(last().reads, 6 * 4 + 6 * (32 + 2 * 2)) << "ids, half a byte per number and its share of a scale";
   EXPECT_EQ(last().writes, 6 * 64 * 4);
   const Var k = input("k", {2, 3, 16}, DType::f32), cache = input("cache", {2, 50, 16}, DType::bf16);
   append_to_cache(cache, cache, k, k);
@@ -264,11 +265,11 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   norm_qkv(row, input("gamma", {4}, DType::f32), input("table", {9, 4}, DType::f32), m, caches, caches,
            {.head_dim = 4});
   EXPECT_EQ(last().reads, (4 + 4 + 9 * 4 + 8 * 4 + 2 * 4 * 4) * 4) << "x, gamma, the table and the matrices";
-  EXPECT_EQ(last().writes, 8 * 4 + 3 * 4 * 4 + 2 * 4 * 2) << "q, three rows on the way, and the row of each cache";
+  EXPECT_EQ(last().writes, 8 * 4 + 3 * 4 * 4 + 2 * 4 * 2) << "q, three intermediate rows, and one row of each cache";
   EXPECT_EQ(last().updates, 0);
   const Var x = input("image", {4, 2, 2, 8}, DType::bf16), weight = input("weight", {8}, DType::f32);
   batch_norm(x, weight, weight, Var(), Var());
-  EXPECT_EQ(last().reads, 2 * (4 * 4 * 8 * 2) + 2 * 8 * 4) << "x twice";
+  EXPECT_EQ(last().reads, 2 * (4 * 4 * 8 * 2) + 2 * 8 * 4) << "x is read twice";
   EXPECT_EQ(last().writes, 4 * 4 * 8 * 2 + 3 * 8 * 4);
 }
 
@@ -295,7 +296,7 @@ TEST(cost, of_products_of_f32_may_be_in_tf32) {
     linear(x, g.input("w", {{4, 6}, d}));
     EXPECT_EQ(g.program().records.back().cost.unit, d == DType::f32 ? Unit::tf32 : Unit::bf16);
     softmax(x);
-    EXPECT_EQ(g.program().records.back().cost.unit, Unit::f32) << "nothing is multiplied";
+    EXPECT_EQ(g.program().records.back().cost.unit, Unit::f32) << "there is no product";
   }
 }
 

@@ -26,22 +26,22 @@ template <class R, class F> void each(R& r, F&& f) {
       f("memory_update", r.memory_update);
   f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
 }
-/// What may be unknown.
+/// Fields that may be unknown.
 template <class R, class F> void each_optional(R& r, F&& f) { f("tf32", r.tf32), f("launch_seconds", r.launch); }
 
-/// Throws on anything that is no positive, finite number.
+/// Throws unless the value is a positive, finite number.
 double rate(const Json& j) {
   const double x = j.get<double>();
   if (!(x > 0) || !std::isfinite(x)) fail("io", "no rate");
   return x;
 }
 
-/// Of a level too small, or too large, to be measured alone; of what a device does not have.
+/// For a level too small, or too large, to be measured alone, or one that a device does not have.
 double rate_or_none(const Json& j) { return j.get<double>() == 0 ? 0 : rate(j); }
 
 Json gpu_identity(const Gpu& g) { return {{"name", g.name}, {"uuid", g.uuid}, {"driver", g.driver}}; }
 
-/// The first of a list of objects that has all of these; null: none.
+/// The first of a list of objects that matches all of these; null: none.
 template <class J> J* entry_of(J& list, const Json& identity) {
   for (auto& entry : list)
     if (entry.is_object() && std::all_of(identity.items().begin(), identity.items().end(), [&](const auto& i) {
@@ -113,7 +113,7 @@ Json read_remembered() {
     auto j = Json::parse(text);
     if (j.is_object() && j.at("machine") == Json(identity(this_machine())) && j.at("roofs").is_array()) return j;
   } catch (const std::exception&) {
-    // damaged: measured anew
+    // damaged: measured again
   }
   return Json::object();
 }
@@ -153,7 +153,7 @@ void keep_gpu_roofs(Json& file, const Json& entry) try {
   const auto now = find_gpu_roofs(file, gpu);
   put_gpu_roofs(file, gpu, now ? best_of(*now, roofs_from(entry)) : roofs_from(entry));
 } catch (const std::exception&) {
-  // damaged: it counts as none
+  // damaged: ignored
 }
 
 std::vector<NetworkRoof> find_networks(const Json& file, std::string_view device) {
@@ -164,7 +164,7 @@ std::vector<NetworkRoof> find_networks(const Json& file, std::string_view device
                     rate(j.at("bandwidth")), rate(j.at("latency_seconds"))};
       if (n.device == device && n.ranks > 1) list.push_back(std::move(n));
     } catch (const std::exception&) {
-      // damaged: it counts as none
+      // damaged: ignored
     }
   return list;
 }

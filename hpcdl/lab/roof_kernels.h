@@ -1,5 +1,5 @@
 #pragma once
-// The loops that roofs are measured with. Each runs on the calling thread.
+// The loops that measure roofs. Each runs on the calling thread.
 
 #include <cstdint>
 
@@ -10,15 +10,14 @@ namespace hpcdl::cpu {
 /// Multiply-adds in registers; each returns the operations it did (a multiply-add is two).
 template <class Isa> double spin_f32(Isa, std::int64_t rounds);
 template <class Isa> double spin_f64(Isa, std::int64_t rounds);
-/// bf16 pairs into float. Where the set has no such instruction: what a kernel would do, widen and fma.
+/// bf16 pairs into float. If the set has no such instruction: as a kernel would do it, by widening and fma.
 template <class Isa> double spin_bf16(Isa, std::int64_t rounds);
-/// 8-bit products into 32-bit sums. Where the set has no such instruction: what a kernel would do.
+/// 8-bit products into 32-bit sums. If the set has no such instruction: as a kernel would do it.
 template <class Isa> double spin_i8(Isa, std::int64_t rounds);
-/// The same of bf16 or 8-bit values on tile registers, for a set that has them (the CPU must be one of IsaKind::amx).
+/// The same for bf16 or 8-bit values on tile registers, for a set that has them (the CPU must support IsaKind::amx).
 template <class Isa> double spin_tiles(Isa, bool bytes, std::int64_t rounds);
 
-/// Ways through memory. "Streaming" stores go past the cache where the set can; without them a store first reads the
-/// line.
+/// Access patterns. "Streaming" means non-temporal stores if the set has them; otherwise a store first reads the line.
 enum class Sweep : std::uint8_t {
   read,
   copy,

@@ -56,7 +56,7 @@ Roofs measure_roofs(Pool& pool) {
 }
 
 Roofs roofs(Pool& pool, Remember remember) {
-  // More threads than CPUs reach no more than these, and as many caches as there are threads would be made up.
+  // More threads than CPUs do not reach more, and would be assumed to have as many caches as there are threads.
   if (const int cpus = this_machine().cpus_allowed; pool.threads() > cpus) {
     Pool fewer(cpus);
     return roofs(fewer, remember);

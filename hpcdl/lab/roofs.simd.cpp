@@ -108,7 +108,7 @@ template <class Isa> double spin_i8(Isa isa, std::int64_t rounds) {
     for (std::int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 24
       for (int i = 0; i < kChains; ++i) {
-        __asm__ volatile("" : "+x"(a));  // the products must be computed anew
+        __asm__ volatile("" : "+x"(a));  // the products must be computed again
         acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), ones));
       }
     }
@@ -155,7 +155,7 @@ template <class Isa> double read(Isa, const float* x, std::int64_t n, std::int64
   V a(0.0f), b(0.0f), c(0.0f), d(0.0f), e(0.0f), f(0.0f), g(0.0f), h(0.0f);
   const auto add = [&x](V& sum, std::int64_t i) {
     sum = sum + V::load(x + i);
-    __asm__ volatile("" : "+x"(sum.v));  // in rising order: out of it, the prefetcher brings a quarter less from L2
+    __asm__ volatile("" : "+x"(sum.v));  // in ascending order: otherwise the prefetcher loads a quarter less from L2
   };
   for (std::int64_t r = 0; r < repeats; ++r) {
     for (std::int64_t i = 0; i < n; i += 8 * V::N) {

@@ -15,7 +15,7 @@
 namespace hpcdl::lab {
 namespace {
 
-/// The same rate of everything, and one cache.
+/// The same rate for everything, and one cache.
 Roofs alike(double rate, const CacheRoof& cache) {
   Roofs r;
   r.f32 = r.bf16 = r.i8 = rate;
@@ -41,7 +41,7 @@ TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   EXPECT_GE(roofs(pool, Remember::best).f32, first.f32);
   io::write_file_atomic(probe_file(), "{\"f32\": ");
   EXPECT_GT(roofs(pool).f32, 0);
-  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // no place to remember
+  ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // results cannot be stored
   EXPECT_GT(roofs(pool).f32, 0);
 }
 
@@ -73,7 +73,7 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.operations / 1e9);
   r.f32 = 1e20;
   r.cache_read = 2e9, r.memory_read = 1e9, r.memory_copy = 1.5e9;
-  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes() / 2e9) << "fits the cache";
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes() / 2e9) << "the working set fits the cache";
   r.cache_bytes = 1000;
   EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes() / 1.5e9);
 }
@@ -126,14 +126,14 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
     j["roofs"][0][field] = value;
     EXPECT_FALSE(find_roofs(j, isa, 1)) << field << value;
     put_roofs(j, isa, 1, r);
-    EXPECT_TRUE(find_roofs(j, isa, 1)) << field << value << ": others may stand beside it";
+    EXPECT_TRUE(find_roofs(j, isa, 1)) << field << value << ": other entries may exist as well";
   }
   auto other = nlohmann::ordered_json::parse(good);
   other["machine"]["cpu"] = "another";
   write_remembered(other);
   EXPECT_TRUE(read_remembered().empty());
   EXPECT_GT(roofs(pool).f32, 1e6) << "measured";
-  EXPECT_TRUE(find_roofs(read_remembered(), isa, 1)) << "and remembered";
+  EXPECT_TRUE(find_roofs(read_remembered(), isa, 1)) << "the result must be stored";
 }
 
 TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
@@ -160,7 +160,7 @@ TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
   EXPECT_EQ(fresh.at("gpu_roofs").size(), 2u);
   EXPECT_EQ(find_gpu_roofs(fresh, gpu)->bf16, 9) << "the higher of both";
   keep_gpu_roofs(fresh, {{"name", "A GPU"}});
-  EXPECT_EQ(fresh.at("gpu_roofs").size(), 2u) << "damaged";
+  EXPECT_EQ(fresh.at("gpu_roofs").size(), 2u) << "a damaged entry must not be added";
 }
 
 TEST(remembered, the_higher_of_each_is_the_roof) {
@@ -179,13 +179,13 @@ TEST(remembered, the_shortest_empty_record_is_the_floor) {
   a.launch = 3e-9, b.launch = 2e-9;
   EXPECT_EQ(best_of(a, b).launch, 2e-9);
   b.launch = 0;
-  EXPECT_EQ(best_of(a, b).launch, 3e-9) << "0 is not known";
+  EXPECT_EQ(best_of(a, b).launch, 3e-9) << "0 means unknown";
   EXPECT_EQ(best_of(b, a).launch, 3e-9);
   nlohmann::ordered_json file;
   put_roofs(file, "avx2", 1, a);
   EXPECT_EQ(find_roofs(file, "avx2", 1)->launch, 3e-9);
   file["roofs"][0].erase("launch_seconds");
-  EXPECT_FALSE(find_roofs(file, "avx2", 1)) << "of a program that did not measure it";
+  EXPECT_FALSE(find_roofs(file, "avx2", 1)) << "written by a program that did not measure it";
 }
 
 TEST(remembered, networks_are_kept_by_device_ranks_and_hosts) {
@@ -202,7 +202,7 @@ TEST(remembered, networks_are_kept_by_device_ranks_and_hosts) {
   write_remembered(file);
   Pool pool(1);
   const auto r = roofs(pool);
-  ASSERT_EQ(r.networks.size(), 2u) << "of CPUs";
+  ASSERT_EQ(r.networks.size(), 2u) << "only CPU networks";
   ASSERT_TRUE(network_of(r, 2));
   EXPECT_EQ(network_of(r, 2)->bandwidth, 5e9) << "the fastest";
   EXPECT_EQ(network_of(r, 2)->latency, 3e-6) << "the better of each";

@@ -11,7 +11,7 @@
 namespace hpcdl::models {
 namespace {
 
-/// "model.layers.3." of "model.layers.3.mlp.up_proj.weight"; empty outside of layers.
+/// Gives "model.layers.3." for "model.layers.3.mlp.up_proj.weight"; empty outside of layers.
 std::string layer_of(const std::string& name) {
   for (auto dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
     const auto end = name.find_first_not_of("0123456789", dot + 1);
@@ -71,7 +71,7 @@ bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTa
   require(quant_ && quant_->codec == &codec, "model",
           "{}: {} is there, but config.json has no quantization_config of {}", files_.path().string(), first,
           codec.name);
-  const Shape& expected = weight.spec.shape;  // (out, in), or turned
+  const Shape& expected = weight.spec.shape;  // (out, in), or transposed
   const Spec is = files_.at(first).spec();
   weight.name = name, weight.codec = &codec;
   weight.parts = codec.specs(expected[0], expected[1], quant_->options);

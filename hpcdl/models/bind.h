@@ -22,20 +22,20 @@ class Binder {
                   std::optional<io::QuantConfig> quant = {})
       : files_(files), decoder_(decoder), quant_(std::move(quant)) {}
 
-  /// A view into the file; F16 and F64, which no CPU kernel reads, are converted into `converted`.
-  /// Throws Error when the tensor is missing or has another shape.
+  /// A view into the file; F16 and F64, which CPU kernels do not read, are converted into `converted`. Throws Error if
+  /// the tensor is missing or has another shape.
   Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
-  /// Copies into own memory, converting the type: all of the tensor, or a part of it.
+  /// Copies all of a tensor, or a part of it, into memory of the model, converting the type.
   void copy(const std::string& name, const Tensor& to, const Part& part = {}) const;
   /// Adds the parts of a quantised matrix to the table; false when the folder holds none of that name.
   bool bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table) const;
-  /// Throws Error where layers of the parameters `read` have weights or biases in the files that are none of them:
-  /// config.json describes another model than the files hold.
+  /// Throws Error if the files contain weights or biases in layers of the parameters `read` that are not among `read`:
+  /// config.json then describes another model than the files contain.
   void require_whole_layers(const std::vector<std::string>& read) const;
 
  private:
   View find(const std::string& name, const Shape& expected) const;
-  /// The spelling of `name` that the files use; `name` itself when there is none.
+  /// The spelling of `name` that the files use; `name` itself if they contain neither.
   std::string spelled(const std::string& name) const;
 
   const io::TensorFolder& files_;

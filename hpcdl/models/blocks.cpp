@@ -21,8 +21,8 @@ Activation activation_of(const io::ModelConfig& c) {
 
 namespace {
 
-/// Of activations between the layers: what all ranks have is dropped alike on all, a part of the tokens as the whole
-/// would be.
+/// Dropout of activations between the layers: values that all ranks have are dropped equally on all, and a part of the
+/// tokens as in the whole.
 Var drop(const nn::Sharing* s, const Var& x, const nn::ForwardOptions& o) {
   const bool part_of_tokens = s && s->scheme == nn::Sharing::sequence;
   return dropout(x, o.dropout, part_of_tokens ? o.part * s->size() + s->rank : o.part);
@@ -44,7 +44,7 @@ Attention::Args attention_args(Heads heads, const nn::ForwardOptions& o) {
   return {.heads = heads.query, .kv_heads = heads.key_value, .causal = true, .cached = o.cache != nullptr};
 }
 
-/// Keys and values of a layer.
+/// The caches of a layer's keys and values.
 std::pair<Var, Var> cache_of(Graph& g, int layer, const nn::ForwardOptions& o) {
   const auto i = static_cast<std::size_t>(layer);
   return {g.constant(nn::KvCache::name_of_keys(layer), o.cache->keys[i]),

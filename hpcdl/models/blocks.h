@@ -1,5 +1,5 @@
 #pragma once
-// What the families share.
+// Functions shared by the families.
 
 #include <initializer_list>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace hpcdl::models {
 
-inline constexpr float kInitStd = 0.02f;  // GPT-2; also what Llama training recipes use
+inline constexpr float kInitStd = 0.02f;  // of GPT-2, also used by Llama training recipes
 
 struct Heads {
   int query, key_value;
@@ -22,15 +22,15 @@ struct Heads {
 
 Activation activation_of(const io::ModelConfig& c);
 
-/// Rows of `table` for ids (B, T), plus rows of `positions` where that is present, dropped out. Returns (B, T, C) of
-/// the computing type.
+/// Rows of `table` for ids (B, T), plus rows of `positions` if present, with dropout. Returns (B, T, C) in the compute
+/// type.
 Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions = {});
 
-/// Logits f32 (..., V) of normalised rows h (..., C): of all words, on every rank that shares the head.
+/// Logits f32 (..., V) of normalised rows h (..., C): over the whole vocabulary, on every rank that shares the head.
 Var head_logits(const nn::Weight& head, const Var& h);
 
-/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, which k and v join
-/// first.
+/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, to which k and v are
+/// appended first.
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
 
 /// Whether a block is recorded by the two functions below: of one token a sequence, after those of a cache, by layers
@@ -45,7 +45,7 @@ Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear
 /// residual + dropout(linear(x)): one kernel without dropout.
 Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o);
 
-/// One block under its scope, recomputed in backward where the options say so.
+/// One block in its scope, recomputed in backward if the options say so.
 template <class F> Var in_block(Graph& g, int layer, const nn::ForwardOptions& o, F&& block) {
   Graph::Scope scope(g, "layers." + std::to_string(layer));
   return o.recompute ? g.checkpoint(block) : block();

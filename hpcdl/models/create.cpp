@@ -30,10 +30,10 @@ void draw_all(const StateTable& table, std::uint64_t seed) {
   std::map<const nn::Param*, const StateEntry*> entries;
   for (const auto part : {table.parameters(), table.buffers()})
     for (const auto& e : part) values += e.memory.size(), entries[e.param] = &e;
-  Pool pool(values < kWorthThreads ? 1 : 0);  // for this moment: models are made where no pool is at hand
+  Pool pool(values < kWorthThreads ? 1 : 0);  // temporary: models are created where no pool is available
   std::uint64_t stream = 0;
   for (const auto* p : table.params()) {
-    const Rng rng{seed, ++stream};  // absent ones count, too
+    const Rng rng{seed, ++stream};  // absent parameters also count
     if (const auto it = entries.find(p); it != entries.end() && it->second->role != StateRole::counter)
       draw(pool, *it->second, rng);
   }

@@ -1,6 +1,6 @@
 #pragma once
 // The transformer decoder of every family: token embedding, blocks of attention and MLP on a residual stream, a norm,
-// and a head. What differs between families is in its DecoderSpec.
+// and a head. The differences between families are in its DecoderSpec.
 
 #include <fmt/format.h>
 
@@ -27,11 +27,11 @@ class Decoder {
   Var norm(const Var& x) const;
   const nn::Weight& head() const { return head_.weight.spec ? head_.weight : tokens_.weight; }
   const DecoderSpec& spec() const { return spec_; }
-  /// Of rotary positions; null where positions are learned.
+  /// The table of rotary positions; null if positions are learned.
   RopeAngles* angles() const { return angles_ ? &*angles_ : nullptr; }
 
-  /// Leaves this rank its part of a model that has names and no memory (nn/sharing.h). Throws UsageError if the ranks
-  /// do not divide the heads or the MLP. `sharing` outlives the model.
+  /// Reduces the parameters of a model that has names and no memory to this rank's part (nn/sharing.h). Throws
+  /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model.
   void share(const nn::Sharing& sharing);
 
   void visit(auto&& f) {
@@ -56,16 +56,16 @@ class Decoder {
   Var mlp(const Block& b, const Var& residual, const nn::ForwardOptions& o) const;
 
   DecoderSpec spec_;
-  std::int64_t heads_, kv_heads_, head_dim_;  // heads: of this rank
+  std::int64_t heads_, kv_heads_, head_dim_;  // number of heads of this rank
   Activation activation_;
   nn::Embedding tokens_, positions_;  // (V, C), (context, C)
   std::vector<Block> blocks_;
   Module last_norm_;
-  nn::Embedding head_;  // (V, C); absent when tied to tokens_
+  nn::Embedding head_;  // (V, C); absent if tied to tokens_
   mutable std::optional<RopeAngles> angles_;
 };
 
-/// Throws UsageError where ranks would have to share a head. kv_heads 0: as many as heads.
+/// Throws UsageError if ranks would have to share a head. kv_heads 0: as many as heads.
 void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks);
 
 }  // namespace hpcdl::models

@@ -1,5 +1,5 @@
 #pragma once
-// A decoder as data: what its blocks consist of, and what its parameters are called. Sizes are in io::ModelConfig.
+// A decoder as data: the parts of its blocks, and the names of its parameters. Sizes are in io::ModelConfig.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace hpcdl::models {
 
-/// What a module of a block does. C: width, D: head_dim, H and K: heads of queries and of keys and values, F: ffn.
+/// The function of a module in a block. C: width, D: head_dim, H and K: numbers of query and key/value heads, F: ffn.
 enum class BlockPart : std::uint8_t {
   attention_norm,  // before q, k and v
   q,               // C to H*D
@@ -18,7 +18,7 @@ enum class BlockPart : std::uint8_t {
   v,               // C to K*D
   qkv,             // q, k and v in one matrix, in this order
   q_norm,          // RMSNorm over D of each head of q, before its rotation
-  k_norm,          // the same of k
+  k_norm,          // the same for k
   o,               // H*D to C, added to the residual stream
   mlp_norm,        // before the MLP
   up,              // C to F; without a gate the activation follows
@@ -30,23 +30,23 @@ enum class BlockPart : std::uint8_t {
 struct DecoderSpec {
   struct Module {
     BlockPart part;
-    std::string_view name;  // within its block
+    std::string_view name;  // relative to its block
   };
 
-  // Names of the Hugging Face files. Those of the model without its head lack the prefix.
+  // Names in Hugging Face files. Files of the model without its head lack the prefix.
   std::string_view prefix, tokens, positions, layers, last_norm;
   std::string_view head = "lm_head";
   std::span<const Module> block;  // the modules of a block, in the order of its parameters
   bool layer_norm = false;        // LayerNorm with biases; else RMSNorm
   nn::Layout layout = nn::Layout::out_in;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  std::span<const std::string_view> not_parameters = {};  // endings of tensors in files that no layer reads
+  std::span<const std::string_view> not_parameters = {};  // suffixes of tensors in files that no layer reads
 
   bool has(BlockPart part) const { return std::ranges::find(block, part, &Module::part) != block.end(); }
   bool gated() const { return has(BlockPart::gate) || has(BlockPart::gate_up); }
   /// No learned positions: q and k are rotated.
   bool rotary() const { return positions.empty(); }
-  /// Whether a tensor of a file is none of the model's, whatever config.json says.
+  /// Whether a tensor of a file never belongs to the model, for any config.json.
   bool is_no_parameter(std::string_view name) const {
     return std::ranges::any_of(not_parameters, [&](auto end) { return name.ends_with(end); });
   }

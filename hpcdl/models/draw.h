@@ -1,5 +1,5 @@
 #pragma once
-// The first weights of a model, drawn fast: the same bits as one draw after the other.
+// The initial weights of a model, drawn fast: with the same bits as sequential draws.
 
 #include <cstdint>
 
@@ -14,11 +14,12 @@ void draw_normal(Pool& pool, float* values, std::int64_t n, const Rng& rng, std:
 /// values[i] = (2 * rng.uniform(first + i) - 1) * scale.
 void draw_uniform(Pool& pool, float* values, std::int64_t n, const Rng& rng, std::uint64_t first, float scale);
 
-/// At most so many at a time.
+/// The maximum number per call.
 inline constexpr std::int64_t kDrawChunk = 1024;
 
-/// Draws n normal values as draw_normal() does, but for those whose bits it cannot tell: it writes their places to
-/// `hard` and returns how many these are. -1: it has drawn nothing, there is no such kernel for this instruction set.
+/// Draws n normal values like draw_normal(), except for those whose bits it cannot determine: it writes their indices
+/// to `hard` and returns their number. Returns -1, without drawing anything, if there is no such kernel for this
+/// instruction set.
 template <class Isa>
 std::int64_t draw_normal_chunk(Isa, float* values, std::int64_t n, const Rng& rng, std::uint64_t first, float scale,
                                std::int32_t* hard);

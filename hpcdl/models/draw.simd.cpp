@@ -1,6 +1,6 @@
-// Philox and Box-Muller in double, eight or four weights in a register. Logarithm, root and cosine are good to 2^-38
-// together; a value that another 2^-37 of itself would take to another float, or whose cosine is next to 0, is left to
-// the C library: one in some 2,000.
+// Philox and Box-Muller in double, eight or four weights per register. Logarithm, root and cosine together have a
+// relative error below 2^-38; a value that would round to another float if it changed by 2^-37 of itself, or whose
+// cosine is close to 0, is left to the C library: about one in 2,000.
 
 #if defined(HPCDL_SIMD_AVX512) || defined(HPCDL_SIMD_AVX2)
 #include <immintrin.h>
@@ -17,7 +17,7 @@ namespace hpcdl::models {
 namespace {
 
 #if defined(HPCDL_SIMD_AVX512) || defined(HPCDL_SIMD_AVX2)
-/// Doubles in a register, and 64-bit integers in another.
+/// Operations on a register of doubles, and on one of 64-bit integers.
 template <class Isa> struct Wide;
 
 /// first + z (second + z (...)).
@@ -43,7 +43,7 @@ template <> struct Wide<simd::Avx512> {
   /// (a and mask) or bits.
   static I within(I a, I mask, I bits) { return _mm512_ternarylogic_epi64(a, mask, bits, 0xEA); }
   static I product(I a, I b) { return _mm512_mul_epu32(a, b); }
-  /// The high half of each lane in its low half; a shuffle, since shifts would wait for the multiplier's port.
+  /// The high half of each lane in its low half; a shuffle, because shifts would compete for the multiplier's port.
   static I high(I a) { return _mm512_shuffle_epi32(a, _MM_PERM_DDBB); }
   template <int n> static I right(I a) { return _mm512_srli_epi64(a, n); }
   static D as_double(I a) { return _mm512_castsi512_pd(a); }
@@ -56,9 +56,9 @@ template <> struct Wide<simd::Avx512> {
     _mm256_storeu_ps(to, _mm256_mul_ps(_mm512_cvtpd_ps(y), _mm256_set1_ps(scale)));
   }
 
-  /// -2 ln(w / 2^32). w = 2^e m with m in [3/4, 3/2); c is the middle of the sixteenth of m's binade in which m lies,
-  /// but 1 on both sides of 1, where the logarithm of c is then exact; and ln m = ln c + ln(1 + r), m = c (1 + r).
-  /// r is in [-1/32, 1/16], where the polynomial is good to 2^-40. 64 ln 2 is part of the table.
+  /// -2 ln(w / 2^32). w = 2^e m with m in [3/4, 3/2); c is the middle of the sixteenth of m's binade that contains m,
+  /// but 1 on both sides of 1, where the logarithm of c is then exact; and ln m = ln c + ln(1 + r), m = c (1 + r). r is
+  /// in [-1/32, 1/16], where the polynomial has an error of 2^-40. 64 ln 2 is included in the table.
   static D minus_two_log(D w) {
     alignas(64) static constexpr double kInverse[16] = {
         0x1.0000000000000p+0, 0x1.d41d41d41d41dp-1, 0x1.bacf914c1bad0p-1, 0x1.a41a41a41a41ap-1,
@@ -71,8 +71,8 @@ template <> struct Wide<simd::Avx512> {
         0x1.672a13902d981p+5, 0x1.668636edf04acp+5, 0x1.65e8a81c4dd37p+5, 0x1.6550ef85a650fp+5,
         0x1.64bea265dbe36p+5, 0x1.6431610575a6ep+5, 0x1.63a8d540489c9p+5, 0x1.62e42fefa39efp+5};
     const D m = _mm512_getmant_pd(w, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
-    const D e = _mm512_getexp_pd(mul(w, num(4.0 / 3)));  // 1.5 * 2^k, too, goes to the next power of two
-    const I place = right<48>(as_bits(m));               // of which four bits count
+    const D e = _mm512_getexp_pd(mul(w, num(4.0 / 3)));  // 1.5 * 2^k also rounds to the next power of two
+    const I place = right<48>(as_bits(m));               // only four bits of it count
     const D inverse = _mm512_permutex2var_pd(_mm512_load_pd(kInverse), place, _mm512_load_pd(kInverse + 8));
     const D log = _mm512_permutex2var_pd(_mm512_load_pd(kLog), place, _mm512_load_pd(kLog + 8));
     const D r = _mm512_fmsub_pd(m, inverse, num(1));
@@ -80,7 +80,7 @@ template <> struct Wide<simd::Avx512> {
                              0x1.0000169c6f19bp-1, -0x1.99a3bb1fd94e7p-2, 0x1.551426b0bd1bfp-2, -0x1.0aef0287677fdp-2);
     return fma(r, p, fma(e, num(-0x1.62e42fefa39efp+0), log));
   }
-  /// Three terms of a series about the instruction's estimate, which is good to 2^-14: 2^-40 is left.
+  /// Three terms of a series about the instruction's estimate, whose error is 2^-14: an error of 2^-40 remains.
   static D root(D x) {
     const D inverse = _mm512_rsqrt14_pd(x), y = mul(x, inverse);
     const D off = _mm512_fnmadd_pd(y, inverse, num(1));
@@ -135,7 +135,7 @@ template <class Isa> struct Draw : Wide<Isa> {
   using D = typename W::D;
   using I = typename W::I;
 
-  /// What all blocks of a stream share. In memory, where instructions read them from as they are.
+  /// Values shared by all blocks of a stream, in memory, so that instructions use them as memory operands.
   struct Stream {
     std::uint64_t low, high, keys[10][2];
     explicit Stream(const Rng& rng) : low(rng.stream & 0xFFFFFFFFu), high(rng.stream >> 32) {
@@ -148,12 +148,12 @@ template <class Isa> struct Draw : Wide<Isa> {
     }
   };
 
-  /// The first two words of a block for each lane, in the low half of the lane; the high half is anything.
+  /// The first two words of a block for each lane, in the low half of the lane; the high half is undefined.
   struct Words {
     I first, second;
   };
 
-  /// U registers of blocks in turns, so that one multiplies while another waits for its product.
+  /// U registers of blocks interleaved, so that one multiplies while another waits for its product.
   template <int U> static void philox(std::uint64_t index, const Stream& stream, Words (&to)[U]) {
     I c0[U], c1[U], c2[U], c3[U];
     for (int u = 0; u < U; ++u) {
@@ -177,7 +177,7 @@ template <class Isa> struct Draw : Wide<Isa> {
                   W::num(0x1p52 - 0.5));
   }
 
-  /// Draws U registers of values. The lanes, from the first register's first on, that are left to the C library.
+  /// Draws U registers of values. Returns the lanes, counted from the first register, that are left to the C library.
   template <int U> static std::uint64_t step(float* to, const Stream& stream, std::uint64_t first, float scale) {
     Words words[U];
     philox(first, stream, words);
@@ -192,8 +192,8 @@ template <class Isa> struct Draw : Wide<Isa> {
                                          0x1.d4ec697c6ede0p-415));
       const D y = W::mul(radius, sine);
       W::write(to + u * W::N, y, scale);
-      // Of y's 52 bits, the float keeps 23. Hard: the other 29 are within 2^16 of their half; or the angle of the sine
-      // is below 2^-12, where what rounding takes from the C library's 2 pi v can be seen in its cosine.
+      // Of y's 52 bits, the float keeps 23. Hard: the other 29 are within 2^16 of their midpoint; or the angle of the
+      // sine is below 2^-12, where the rounding error of the C library's 2 pi v affects its cosine.
       constexpr std::uint64_t kHalf = 1 << 28, kNear = 1 << 16, kOther = (1 << 29) - 2 * kNear;
       const I shifted = W::plus(W::as_bits(y), W::all(kNear - kHalf));
       constexpr double kAngle = 0x1p18 / 1.5707963267948966;

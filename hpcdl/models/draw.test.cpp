@@ -19,13 +19,13 @@ class Draw : public testing::TestWithParam<simd::IsaKind> {
  protected:
   void SetUp() override {
     before_ = simd::active_isa();
-    if (!simd::set_active_isa(GetParam())) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(GetParam())) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(before_); }
   simd::IsaKind before_{};
 };
 
-/// Draws that differ from one after the other, or that were written beside the tensor.
+/// The number of draws that differ from sequential ones, plus writes outside of the tensor.
 int wrong_bits(Pool& pool, std::int64_t n, const Rng& rng, std::uint64_t first, float scale) {
   constexpr float kBeside = 77;
   std::vector<float> got(static_cast<std::size_t>(n) + 1, kBeside);

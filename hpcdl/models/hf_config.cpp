@@ -17,8 +17,8 @@ using io::shown;
 
 namespace {
 
-// Keys with which models of some kind compute something else than our layers. They must be absent or off (false, 0), or
-// absent or 1 (true), but for those that a family knows (FamilyRow::reads).
+// Keys with which some models compute something else than our layers. They must be absent or off (false, 0), or absent
+// or 1 (true), except for those that a family reads (FamilyRow::reads).
 constexpr const char* kAbsent[] = {"add_cross_attention",
                                    "alibi",
                                    "attention_bias",
@@ -52,7 +52,7 @@ void refuse_other_arithmetic(const JsonObject& o, const FamilyRow& row) {
   for (const auto* key : kAbsent) expect(key, 0, "none");
   for (const auto* key : kOne) expect(key, 1, "1 or none");
   if (const Json* types = o.find("layer_types"))
-    for (const auto& type : *types)  // windows are a matter of sliding_window
+    for (const auto& type : *types)  // sliding_window determines windows
       require(type == "full_attention" || type == "sliding_attention", "io",
               "{}: layer_types: expected full_attention or sliding_attention, found {}", o.where(), shown(type.dump()));
 }
@@ -81,12 +81,13 @@ void read_eos(const JsonObject& o, ModelConfig& c) {
   const Json list = eos->is_array() ? *eos : Json::array({*eos});
   for (const auto& id : list) {
     require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), io::json_kind(id));
-    // transformers leaves its defaults in config.json whatever the vocabulary; what a model cannot say ends no text.
+    // transformers writes its default tokens to config.json for any vocabulary; a token outside the vocabulary cannot
+    // end a text.
     if (const auto token = id.get<std::int64_t>(); token >= 0 && token < c.vocab) c.eos.push_back(token);
   }
 }
 
-/// Of every family, after its own keys: c.tied is what the family has by default.
+/// For every family, after its own keys: c.tied is the family's default.
 void read_common(const JsonObject& o, ModelConfig& c) {
   c.tied = o.get_or("tie_word_embeddings", c.tied);
   c.bos = o.get<std::int64_t>("bos_token_id");

@@ -89,7 +89,7 @@ TEST(hf_config, reads_what_others_write) {
   EXPECT_EQ(parse_hf_config(llama, "config.json"), old);
 }
 
-// The key sets of Qwen2.5-0.5B, Phi-4 and the first Mistral, whose attention has a window.
+// The key sets of Qwen2.5-0.5B, Phi-4 and the first Mistral, which has sliding-window attention.
 TEST(hf_config, reads_the_descendants_of_llama) {
   const auto qwen = parse_hf_config(Json::parse(R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
     "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
@@ -117,12 +117,12 @@ TEST(hf_config, reads_the_descendants_of_llama) {
     "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
     "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32000})");
   expect_error("sliding_window", 4096, "a sliding_window of 4096 tokens is not supported", mistral);
-  Json full = mistral;  // as of its third version
+  Json full = mistral;  // from its third version on
   full["sliding_window"] = nullptr;
   EXPECT_EQ(parse_hf_config(full, "config.json").context, 32768);
 }
 
-// GPT2Config.attribute_map: with 12 heads in place of 16 and half of the layers every tensor would have its shape.
+// GPT2Config.attribute_map: with 12 heads instead of 16 and half of the layers every tensor would have a valid shape.
 TEST(hf_config, gpt2_takes_the_names_of_other_families) {
   const Json json = {{"model_type", "gpt2"},           {"num_hidden_layers", 24}, {"num_attention_heads", 16},
                      {"max_position_embeddings", 512}, {"hidden_size", 1536},     {"n_layer", 12}};
@@ -145,7 +145,7 @@ TEST(hf_config, the_original_context_may_stand_outside) {
   EXPECT_EQ(parse_hf_config(json, "config.json").rope_scaling.original_context, 8);
 }
 
-// As of Llama-3-8B-Instruct, whose config.json once named <|end_of_text|> alone: answers end in <|eot_id|>.
+// Like Llama-3-8B-Instruct, whose config.json once named only <|end_of_text|>: answers end with <|eot_id|>.
 TEST(hf_config, generation_config_says_what_ends_a_text) {
   const TempFolder tmp;
   write_hf_config(tmp.path(), sample(Family::gpt2));
@@ -163,7 +163,7 @@ TEST(hf_config, generation_config_says_what_ends_a_text) {
   EXPECT_THROW(ends_with("{"), Error);
 }
 
-// transformers writes its defaults, 50256 for GPT-2, whatever the vocabulary is.
+// transformers writes its default, 50256 for GPT-2, for any vocabulary.
 TEST(hf_config, ends_outside_the_vocabulary_end_nothing) {
   Json json = llama_json();
   json["eos_token_id"] = json["bos_token_id"] = 50256;
@@ -194,7 +194,7 @@ TEST(hf_config, what_we_cannot_compute_is_an_error) {
   expect_error("scale_attn_by_inverse_layer_idx", true, "is not supported", make_hf_config(sample(Family::gpt2)));
 }
 
-// What other families compute, in a config that says it is one of ours.
+// Features of other families, in a config that claims to be one of ours.
 TEST(hf_config, other_arithmetic_is_refused_by_name) {
   for (const auto family : text_families()) {
     const Json json = make_hf_config(sample(family));
@@ -229,7 +229,7 @@ TEST(hf_config, windows_shorter_than_the_context_are_refused) {
     EXPECT_EQ(parse_hf_config(unused, "config.json"), sample(family));
     expect_error("use_sliding_window", true, "a sliding_window of 31 tokens is not supported", unused);
   }
-  Json unstated = json(Family::mistral);  // 4096, says MistralConfig
+  Json unstated = json(Family::mistral);  // 4096, the default of MistralConfig
   unstated.erase("sliding_window");
   EXPECT_EQ(parse_hf_config(unstated, "config.json"), sample(Family::mistral));
   expect_error("max_position_embeddings", 32768, "a sliding_window of 4096 tokens is not supported", unstated);
@@ -311,7 +311,7 @@ TEST(hf_config, finds_cached_models) {
   EXPECT_THROW(find_model_folder("org/other"), Error);
   EXPECT_THROW(find_model_folder("../../etc"), Error);
   ::unsetenv("HF_HUB_CACHE");
-  EXPECT_THROW(find_model_folder(tmp.path().string()), Error) << "a folder without config.json";
+  EXPECT_THROW(find_model_folder(tmp.path().string()), Error) << "a folder without config.json must be refused";
   make_folder(tmp / "run/model");
   EXPECT_THROW(find_model_folder(tmp / "run"), Error);
   write_file_atomic(tmp / "run/model/config.json", "{}");

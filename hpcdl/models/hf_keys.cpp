@@ -98,7 +98,7 @@ void write_llama_keys(const ModelConfig& c, Json& j) {
             {"rms_norm_eps", c.norm_eps},
             {"rope_theta", c.rope_theta},
             {"hidden_act", io::enum_name(c.activation)}});
-  // Where transformers 5 looks; older versions read rope_theta above, and rope_scaling.
+  // Read by transformers 5; older versions read rope_theta above, and rope_scaling.
   j["rope_parameters"] = rope_json(c.rope_scaling);
   if (c.rope_scaling.kind != RopeScaling::Kind::none) j["rope_scaling"] = j["rope_parameters"];
   j["rope_parameters"]["rope_theta"] = c.rope_theta;

@@ -34,7 +34,7 @@ void ImageConfig::resolve() {
 
 namespace {
 
-/// {"0": "cat", "1": "dog"}, as transformers has it.
+/// {"0": "cat", "1": "dog"}, as in transformers.
 std::vector<std::string> read_labels(const io::Json& config, const std::string& where, std::int64_t classes) {
   std::vector<std::string> labels;
   const auto all = config.find("id2label");
@@ -46,7 +46,7 @@ std::vector<std::string> read_labels(const io::Json& config, const std::string& 
   return labels;
 }
 
-/// Three numbers, or none where there is no such key. Standard deviations are divided by.
+/// Three numbers, or none if the key is absent. Standard deviations are used as divisors.
 std::vector<float> read_channels(const io::Json& json, const char* key, const std::string& where) {
   const auto list = json.find(key);
   if (list == json.end()) return {};

@@ -72,7 +72,7 @@ ImageModel ImageModel::open(const std::filesystem::path& folder, bool gradients)
   for (const auto& b : model.state_->buffers()) {
     if (b.memory.dtype() != DType::i64) {
       binder.copy(b.name, b.host);
-    } else if (files.contains(b.name)) {  // older files of torch have none
+    } else if (files.contains(b.name)) {  // older torch files lack them
       const View v = files.at(b.name);
       require(v.spec() == b.memory.spec(), "model", "{}: expected {} to be one I64, the file holds {}", folder.string(),
               b.name, to_string(v.spec()));

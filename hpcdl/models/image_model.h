@@ -8,9 +8,9 @@ namespace hpcdl::models {
 
 class ImageModel final : public Trainable {
  public:
-  /// New weights as torch and torchvision begin; a pure function of (config, seed).
+  /// New weights, initialised as in torch and torchvision; a pure function of (config, seed).
   static ImageModel create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients);
-  /// A folder that save() wrote, or one with the same names and shapes: torchvision's for ResNet.
+  /// Opens a folder that save() wrote, or one with the same names and shapes: torchvision's for ResNet.
   static ImageModel open(const std::filesystem::path& folder, bool gradients = false);
 
   ImageModel(ImageModel&&) noexcept;
@@ -24,11 +24,11 @@ class ImageModel final : public Trainable {
   Var loss(Graph& g, const Var& images, const Var& targets, const nn::ForwardOptions& o = {}) const;
 
   /// images (N, H, W, 3) f32, targets (N) i32; with mixup also mix (N) f32, the weights of the targets, targets_b and
-  /// mix_b, those of the partners. Right answers are counted by the targets.
+  /// mix_b, those of the partners. Correct answers are counted by the targets.
   std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const override;
   PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const override;
-  /// config.json and model.safetensors, running statistics included. Brings the host's values up to date itself on a
-  /// CPU; on a GPU fetch() first.
+  /// Writes config.json and model.safetensors, including running statistics. Updates the values on the host itself on a
+  /// CPU; on a GPU call fetch() first.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const override;
 
  private:

@@ -1,4 +1,4 @@
-// Image classifiers against PyTorch (golden files of golden/make_image_models.py) and against themselves.
+// Image classifiers against PyTorch (golden files of golden/make_image_models.py) and for self-consistency.
 
 #include "hpcdl/models/image_model.h"
 
@@ -96,7 +96,7 @@ TEST(ImageModel, NewWeightsAreAPureFunctionOfTheSeedAndSpreadAsTorchs) {
     }
 }
 
-/// Files hold OIHW, memory OHWI, and a linear layer behind an image has its columns in the order of (c, h, w) in files.
+/// Files hold OIHW, memory OHWI; a linear layer after an image has its columns in the order (c, h, w) in files.
 TEST(ImageModel, SavedFoldersHoldTheSameModelInTorchsOrder) {
   const io::TempFolder temp;
   auto model = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10, 4), 3, true);
@@ -137,7 +137,7 @@ TEST(ImageModel, SavedFoldersHoldTheSameModelInTorchsOrder) {
   }
 }
 
-/// Loss and gradients of a training pass, with running statistics as they are afterwards.
+/// Loss and gradients of a training pass, and the running statistics after it.
 std::vector<std::vector<float>> training_pass(ImageConfig c, const nn::ForwardOptions& o) {
   auto model = ImageModel::create(c, 5, true);
   Graph g;
@@ -183,8 +183,8 @@ TEST(ImageModel, MixturesOfAnImageWithItselfAreTheImage) {
   plain.mixup = false;
   const auto a = training_pass(c, mixed), b = training_pass(c, plain);
   EXPECT_EQ(a[1], b[1]);
-  EXPECT_NE(a[0], b[0]) << "the partners have other targets";
-  // 3/4 of the loss of the targets and 1/4 of that of the partners, whose targets are those of another input.
+  EXPECT_NE(a[0], b[0]) << "the partners must have other targets";
+  // 3/4 of the loss of the targets and 1/4 of that of the partners, whose targets belong to another input.
   EXPECT_GT(a[0][0], 0.5f * b[0][0]);
 }
 
@@ -198,7 +198,7 @@ TEST(ImageModel, MistakesAreNamed) {
   write_image_config(temp.path(), small);
   try {
     ImageModel::open(temp.path());
-    FAIL() << "a folder whose config.json does not fit was opened";
+    FAIL() << "expected an error for a folder with an inconsistent config.json";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("conv1.weight"), std::string::npos) << e.what();
   }

@@ -31,11 +31,11 @@ io::ModelConfig resolved(io::ModelConfig c) {
 
 struct LanguageModel::Impl {
   io::ModelConfig config;
-  Sharing sharing;  // before the model, which points to it
+  Sharing sharing;  // declared before the model, which points to it
   Decoder model;
   std::optional<io::TensorFolder> folder;  // mapped models
-  std::vector<io::Prefetch> reading;       // after folder: stops before the mapping goes
-  std::vector<Buffer> converted;           // tensors of a mapped model whose type no kernel reads (F64)
+  std::vector<io::Prefetch> reading;       // declared after folder: stops before the mapping ends
+  std::vector<Buffer> converted;           // tensors of a mapped model with a type that no kernel reads (F64)
 
   explicit Impl(io::ModelConfig c, Sharing s = {})
       : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
@@ -106,7 +106,7 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
   return load(folder, std::move(sharing), true);
 }
 
-/// Into own f32 memory.
+/// Loads into f32 memory of the model.
 LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
@@ -137,7 +137,7 @@ OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   OwnedTensor whole(p.whole());
   copy_common(whole.tensor, {}, p.host, p.part);
   if (!impl_->sharing || p.part.all()) return whole;
-  // Every element is on one rank, and zero bits on the others: a sum of words keeps its bits.
+  // Every element is on one rank, with zero bits on the others: a sum of integer words preserves its bits.
   Pool pool(1);
   Stream host(pool);
   const Tensor words(whole.tensor.data(), {whole.tensor.shape(), DType::i32});

@@ -19,14 +19,14 @@ class LanguageModel final : public Trainable {
  public:
   /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
   /// Zeros in the config are replaced (family.h). A pure function of (config, seed): a rank that shares the layers has
-  /// its part of the same weights, and no memory for others. Without a seed it is only described: its tensors have names
-  /// and specs, and no memory.
+  /// its part of the same weights, and no memory for others. Without a seed the model is only described: its tensors
+  /// have names and specs, but no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
                               Sharing sharing = {});
-  /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.
-  /// A rank that shares the layers reads its part of them into f32 memory of its own instead.
+  /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used. A
+  /// rank that shares the layers instead reads its part of them into its own f32 memory.
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {});
-  /// A Hugging Face folder, copied into own f32 memory with gradients. Refuses quantised folders.
+  /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
 
   LanguageModel(LanguageModel&&) noexcept;
@@ -40,14 +40,14 @@ class LanguageModel final : public Trainable {
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
   OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;
-  /// Starts reading the mapped files ahead in the background, at disk speed. No effect on models in own memory.
+  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory.
   void prefetch();
 
   /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32.
   Var loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o = {}) const;
-  /// (B, T, V) f32; on every rank that shares the layers, all of it.
+  /// (B, T, V) f32; complete on every rank that shares the layers.
   Var logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
-  /// The two halves of logits(): all blocks, (B, T, C), and the last norm with the head on any rows (..., C).
+  /// The two halves of logits(): all blocks, (B, T, C); and the last norm with the head on any rows (..., C).
   Var body(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
   Var head(Graph& g, const Var& hidden) const;
 
@@ -56,7 +56,7 @@ class LanguageModel final : public Trainable {
   PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const override;
   std::int64_t bytes() const override;
   void to_device(const Stream& s) override;
-  /// Loadable by transformers.
+  /// The result can be loaded by transformers.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const override;
 
  private:

@@ -1,4 +1,4 @@
-// Every family against the transformers library (golden files of golden/make_models.py) and against themselves.
+// Every family against the transformers library (golden files of golden/make_models.py) and for self-consistency.
 
 #include "hpcdl/models/language_model.h"
 
@@ -50,7 +50,7 @@ double distance(const std::vector<float>& got, const std::vector<float>& want) {
   return top > 0 ? worst / top : worst;
 }
 
-// Two blocks are about 20 dependent roundings, each amplified by norms and softmax; both sides round differently.
+// Two blocks are about 20 dependent rounding errors, each amplified by norms and softmax; both sides round differently.
 constexpr double kF32 = 1e-5, kBf16 = 0.06;
 
 struct Runner {
@@ -70,7 +70,7 @@ struct Runner {
     return floats(exe.tensor(out));
   }
 
-  /// Mean loss of predicting each row's next token; gradients (of the sum) land in the model.
+  /// Mean loss of predicting each row's next token; gradients (of the sum) are stored in the model.
   double loss_and_gradients(LanguageModel& m, const std::vector<std::int32_t>& tokens, std::int64_t rows,
                             nn::ForwardOptions o = {}) {
     const auto cols = static_cast<std::int64_t>(tokens.size()) / rows, T = cols - 1;
@@ -113,7 +113,7 @@ TEST_P(Golden, LossAgreesWithTransformers) {
 TEST_P(Golden, GradientsAgreeWithTransformers) {
   const auto g = golden();
   if (!g.find("grad." + LanguageModel::open(folder()).parameters()[0].name))
-    GTEST_SKIP() << "this golden file holds none";
+    GTEST_SKIP() << "this golden file has no gradients";
   for (bool recompute : {false, true}) {
     auto model = LanguageModel::open_for_training(folder());
     const auto tokens = ids(g.at("tokens"));
@@ -139,7 +139,7 @@ TEST_P(Golden, GenerationThroughTheCacheIsTheFullForward) {
   tokens.resize(11);  // programs of 8, 2 and 1 tokens
   std::vector<std::int32_t> got;
   infer::Generator generator(model, run.pool, 24);
-  for (int round = 0; round < 2; ++round) {  // a second prompt finds nothing of the first
+  for (int round = 0; round < 2; ++round) {  // a second prompt does not see the first
     got.clear();
     generator.generate(tokens, 8, {}, [&](std::int32_t id) { return got.push_back(id), true; });
     auto text = tokens;
@@ -232,8 +232,8 @@ TEST(LanguageModel, LogitsKeptOrComputedTwiceAreTheSame) {
         << keep.parameters()[i].name;
 }
 
-/// A model of 4 bits against the same model with its weights widened again. The two differ by the 8-bit activations
-/// only.
+/// A model of 4 bits against the same model with its weights widened again. The two differ only by the 8-bit
+/// activations.
 TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
   Runner run;
   for (auto family : text_families())
@@ -254,8 +254,8 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       std::vector<std::int32_t> tokens(16);
       for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 11 % 50);
       const auto want = run.logits(model, tokens, 1), got = run.logits(small, tokens, 1);
-      EXPECT_LT(distance(got, want), 0.5);   // 4 bits are coarse; a wrong matrix would be off by more than the logits
-      EXPECT_GT(distance(got, want), 1e-4);  // and were used
+      EXPECT_LT(distance(got, want), 0.5);   // 4 bits are coarse; a wrong matrix would differ by more than the logits
+      EXPECT_GT(distance(got, want), 1e-4);  // but the 4-bit weights are used
       EXPECT_LT(distance(run.logits(small, tokens, 1, {.compute = DType::bf16}), got), 0.1);
       EXPECT_THROW(LanguageModel::open_for_training(temp / "int4"), Error);
       infer::Generator generator(small, run.pool, 16);
@@ -270,11 +270,11 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       auto wrong = small.config();
       wrong.quant->options.symmetric = !symmetric;
       write_hf_config(temp / "int4", wrong);
-      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "offsets that would be left out, or are not there";
+      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "expected an error for surplus or missing offsets";
       wrong = small.config();
       wrong.vocab *= 2;
       write_hf_config(temp / "int4", wrong);
-      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "rows that are not there";
+      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "expected an error for missing rows";
     }
 }
 
@@ -317,7 +317,7 @@ TEST(LanguageModel, TransformersLoadsWhatWeSave) {
   }
 }
 
-// Rotary angles of all positions would be 1 GB.
+// The rotary angles of all positions would take 1 GB.
 TEST(LanguageModel, AContextCostsWhatIsUsedOfIt) {
   const auto resident = [] {
     std::ifstream in("/proc/self/statm");
@@ -346,12 +346,12 @@ TEST(LanguageModel, WeightsOfALayerThatConfigDoesNotKnowAreAnError) {
   write_hf_config(temp.path(), without);
   for (const bool training : {false, true}) try {
       training ? LanguageModel::open_for_training(temp.path()) : LanguageModel::open(temp.path());
-      FAIL() << "biases of the attention were passed over";
+      FAIL() << "expected an error for unused attention biases";
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find("_proj.bias"), std::string::npos) << e.what();
       EXPECT_NE(std::string(e.what()).find("attention_bias"), std::string::npos) << e.what();
     }
-  // Fewer layers than the files hold are the first ones.
+  // With fewer layers than the files contain, the first ones are used.
   with.layers = 1;
   write_hf_config(temp.path(), with);
   EXPECT_NO_THROW(LanguageModel::open(temp.path()));
@@ -369,7 +369,7 @@ TEST(LanguageModel, MistakesAreNamed) {
   write_hf_config(temp.path(), wrong);
   try {
     LanguageModel::open(temp.path());
-    FAIL() << "a folder whose config.json does not fit was opened";
+    FAIL() << "expected an error for a folder with an inconsistent config.json";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("wte.weight"), std::string::npos) << e.what();
   }

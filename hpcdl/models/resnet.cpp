@@ -7,7 +7,7 @@
 namespace hpcdl::models {
 namespace {
 
-/// Without bias; normal with the variance 2 / fan out, as torchvision begins.
+/// Without bias; normal with variance 2 / fan out, as initialised in torchvision.
 nn::Conv2d conv(std::int64_t in, std::int64_t out, int kernel, int stride) {
   nn::Conv2d c(in, out, kernel, false, {.stride = stride, .pad = kernel / 2});
   c.weight.init = nn::Init::normal;

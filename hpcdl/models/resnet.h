@@ -1,6 +1,6 @@
 #pragma once
 // ResNet-18 (He et al., "Deep residual learning", 2015), names and shapes as in torchvision: 11,689,512 parameters with
-// 1000 classes and the imagenet stem, 11,173,962 with 10 classes and the cifar stem, which has a 3x3 convolution with
+// 1000 classes and the imagenet stem, 11,173,962 with 10 classes and the cifar stem, which is a 3x3 convolution with
 // stride 1 and no pool.
 
 #include <optional>

@@ -1,5 +1,5 @@
 #pragma once
-// The table of rope(), computed as far as programs read it: that of 131072 positions takes a second and 64 MB.
+// The table of rope(), computed only as far as programs read it: for 131072 positions it takes a second and 64 MB.
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 namespace hpcdl::models {
 
 struct RopeAngles {
-  OwnedTensor table;  // (positions, head_dim); memory once it is asked for
+  OwnedTensor table;  // (positions, head_dim); has memory after the first request
   double theta = 0;
   RopeScaling scaling;
   std::int64_t filled = 0;  // rows
@@ -20,7 +20,7 @@ struct RopeAngles {
     table.tensor = Tensor(nullptr, {{positions, head_dim}, DType::f32});
   }
 
-  /// The table, with at least its first rows filled. Not by two threads at once.
+  /// The table, with at least its first `rows` rows filled. Not thread-safe.
   const Tensor& first(std::int64_t rows) {
     rows = std::min(rows, table.tensor[0]);
     if (rows <= filled || described) return table.tensor;

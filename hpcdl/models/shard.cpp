@@ -1,4 +1,4 @@
-// Which place each module of a decoder has where ranks share the layers: it follows from what the module does.
+// The place of each module of a decoder if ranks share the layers: it follows from the module's function.
 
 #include <type_traits>
 #include <vector>
@@ -19,7 +19,8 @@ void split(nn::Param& p, int dim, const std::vector<Interval>& ranges) {
   p.spec.shape = p.part.local;
 }
 
-/// Leaves this rank its part of each of the sections, which one matrix holds one after the other; none: all is one.
+/// Reduces p to this rank's part of each of the sections, which one matrix holds one after the other; none: the whole
+/// is one section.
 void split_evenly(nn::Param& p, int dim, const nn::Sharing& s, std::vector<std::int64_t> sections = {}) {
   if (!p.spec) return;
   if (sections.empty()) sections = {p.spec.shape[dim]};
@@ -61,14 +62,14 @@ void vocabulary(nn::Embedding& table, const nn::Sharing& s) {
   split(table.weight, 0, {{shares.begin(s.rank), shares.begin(s.rank + 1)}});
 }
 
-/// Of a norm between layers that ranks share.
+/// For a norm between layers that ranks share.
 void entering(auto& norm, const nn::Sharing& s) {
   set_place(norm, Place::entering, s);
   const bool partial = s.scheme == nn::Sharing::Scheme::sequence;
   nn::for_each_param(norm, [&](const std::string&, nn::Param& p) { p.partial_gradient = partial; });
 }
 
-/// Q and K: outputs that are queries, and keys or values, of all ranks.
+/// Q and K: the outputs of all ranks that are queries, and that are keys or values.
 template <class M> void place(BlockPart part, M& m, std::int64_t Q, std::int64_t K, const nn::Sharing& s) {
   using enum BlockPart;
   if constexpr (std::is_same_v<M, nn::Linear>) {
@@ -76,7 +77,7 @@ template <class M> void place(BlockPart part, M& m, std::int64_t Q, std::int64_t
     else if (part == qkv) columns(m, s, {Q, K, K});
     else if (part == gate_up) columns(m, s, std::vector<std::int64_t>(2, m.out() / 2));
     else columns(m, s);
-  } else if (part == q_norm || part == k_norm) {  // every rank normalises its own heads, with all of the weight
+  } else if (part == q_norm || part == k_norm) {  // every rank normalises its own heads with the whole weight
     m.weight.sharing = &s;
     m.weight.partial_gradient = true;
   } else {

@@ -24,7 +24,7 @@ struct SimpleCnn {
   }
 };
 
-/// As torch begins: uniform in +-1/sqrt(fan in), the bias too.
+/// Initialises as torch does: uniform in +-1/sqrt(fan in), including the bias.
 void init_as_torch(nn::Linear& l);
 
 }  // namespace hpcdl::models

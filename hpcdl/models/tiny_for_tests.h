@@ -9,7 +9,7 @@
 
 namespace hpcdl::models {
 
-/// Every family that reads text.
+/// Every family of language models.
 inline std::vector<io::Family> text_families() {
 #define HPCDL_VALUE(name) io::Family::name,
   return {HPCDL_TEXT_FAMILIES(HPCDL_VALUE)};

@@ -1,5 +1,5 @@
 #pragma once
-// What a training step needs from any model: the inputs of a micro-batch, a loss, and the tensors that the optimizer
+// The interface of a model for a training step: the inputs of a micro-batch, a loss, and the tensors that the optimizer
 // updates and files store.
 
 #include <filesystem>
@@ -24,19 +24,18 @@ struct InputSpec {
   SlotRole role = SlotRole::data;
 };
 
-/// What a pass over a micro-batch computes.
+/// The results of a pass over a micro-batch.
 struct PassOutputs {
-  Var loss;  // SUM of the losses of its targets, one f32
-  Var correct =
-      {};  // number of targets that are the model's first choice, one f32; absent where the model does not count
+  Var loss;          // SUM of the losses of its targets, one f32
+  Var correct = {};  // number of targets that are the model's first choice, one f32; absent if the model does not count
 };
 
 class Trainable {
  public:
   virtual ~Trainable();
 
-  /// The inputs of a micro-batch of `batch` samples, in the order in which pass() takes them. `length` is that of
-  /// sequences; for images the model knows the size.
+  /// The inputs of a micro-batch of `batch` samples, in the order in which pass() takes them. `length` is the sequence
+  /// length; for images the model knows the size.
   virtual std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const = 0;
   virtual PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const = 0;
   /// Writes config.json and safetensors of `dtype`, each atomically, with PyTorch's names and shapes. It writes the
@@ -45,7 +44,7 @@ class Trainable {
   /// How ranks share the layers; null if one rank computes all.
   virtual const nn::Sharing* sharing() const { return nullptr; }
 
-  /// Where everything lies that the model and its training keep.
+  /// The table of everything that the model and its training keep in memory.
   StateTable& state() const { return *state_; }
   std::span<const StateEntry> parameters() const { return state_->parameters(); }
   /// Tensors that are saved but not trained: running statistics, counters.
@@ -53,9 +52,9 @@ class Trainable {
   /// Over all ranks that share the layers.
   std::int64_t parameter_count() const { return state_->parameter_count(); }
 
-  /// Made without a seed: programs over it can be recorded, but not be run.
+  /// Created without a seed: programs can be recorded, but not run.
   bool described() const { return state_->described(); }
-  /// What its tensors take, or would take, where it lies.
+  /// Bytes that its tensors take, or would take, on its device.
   virtual std::int64_t bytes() const { return state_->bytes(); }
 
   /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run.
@@ -75,13 +74,13 @@ class Trainable {
   void keep_copies(DType type) { moved()->keep_copies(type); }
   /// Rounds all values into their copies. The optimizer does the same when it writes the values.
   void round_copies(Stream& s) const { state_->round_copies(s); }
-  /// Brings StateEntry::host up to date with `memory`, and the other way. Nothing to do on a CPU where files hold a
-  /// tensor as memory does.
+  /// Brings StateEntry::host up to date with `memory`, and the other way. Does nothing on a CPU for tensors that files
+  /// hold in the layout of memory.
   void fetch(const Stream& s) const { state_->fetch(s); }
   void store(const Stream& s) const { state_->store(s); }
-  /// Its passes that compute without training: those of all evaluations and generators.
+  /// Its inference passes, shared by all evaluations and generators.
   ProgramCache& programs() const { return *programs_; }
-  /// Says that a training pass has been run, for counters among the buffers.
+  /// Records that a training pass has been run, for counters among the buffers.
   void count_pass() const { state_->count_pass(); }
 
  protected:
@@ -89,7 +88,7 @@ class Trainable {
   Trainable(Trainable&&) noexcept;
   Trainable& operator=(Trainable&&) noexcept;
 
-  /// The table, whose memory is about to move.
+  /// The table, before its memory moves.
   StateTable* moved() {
     programs_->clear();
     return state_.get();

@@ -9,8 +9,8 @@ namespace hpcdl::nn {
 /// relu?(norm(x) + residual?) over all dims but the last, the channels.
 struct BatchNorm {
   Param weight, bias;               // (channels)
-  Param running_mean, running_var;  // (channels), what evaluation normalises by
-  Param num_batches_tracked;        // torch's; a momentum that is given does not read it
+  Param running_mean, running_var;  // (channels), used by evaluation
+  Param num_batches_tracked;        // as in torch; not read, because the momentum is always given
   hpcdl::BatchNorm::Args args;
 
   BatchNorm() = default;
@@ -22,7 +22,7 @@ struct BatchNorm {
     num_batches_tracked.role = Role::counter;
   }
 
-  /// In training: by the statistics of this batch, or of all ranks' batches, which also go into the running ones.
+  /// In training: with the statistics of this batch, or of all ranks' batches, which also update the running ones.
   Var operator()(const Var& x, const ForwardOptions& o, bool relu, const Var& residual = {}) const {
     Graph& g = x.graph();
     const auto scope = module_scope(g, weight);

@@ -11,15 +11,15 @@
 
 namespace hpcdl::nn {
 
-/// Keys and values of the tokens seen so far, per layer: (B, S_max, kv_heads * head_dim) each, memory of the caller.
+/// Keys and values of the tokens seen so far, per layer: (B, S_max, kv_heads * head_dim) each, owned by the caller.
 struct KvCache {
   std::vector<Tensor> keys, values;
 
-  /// As programs call them.
+  /// Their names in programs.
   static std::string name_of_keys(int layer);
   static std::string name_of_values(int layer);
   void bind(Bindings& to) const;
-  /// Of so many layers, without memory: enough to record.
+  /// For this number of layers, without memory: sufficient to record.
   static KvCache described(std::size_t layers, const Spec& spec);
 };
 
@@ -27,10 +27,10 @@ struct KvCache {
 struct ForwardOptions {
   /// Type of activations: f32, or bf16 with f32 accumulation. Parameters keep their own type.
   DType compute = DType::f32;
-  /// Drop the activations of each block and record its forward again in the backward pass.
+  /// Drop the activations of each block and recompute them in the backward pass.
   bool recompute = false;
   float dropout = 0;
-  /// Which part of the global batch this is: random draws are those of one program over all parts.
+  /// The index of this part of the global batch: random draws are those of one program over all parts.
   std::int64_t part = 0;
   /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in
   /// chunks.
@@ -40,18 +40,18 @@ struct ForwardOptions {
   bool head_gradient_now = false;
   /// Training programs record the two layers of a GELU MLP as one op (ops/mlp).
   bool fused_mlp = false;
-  /// A training pass: batch norms take the statistics of the batch, and bring their running ones up to date.
+  /// A training pass: batch norms use the statistics of the batch, and update their running ones.
   bool training = false;
-  /// The ranks whose batches batch norms take together.
+  /// The ranks over whose batches batch norms compute common statistics.
   std::optional<Axis> shared_batch = {};
-  /// Share of every target's weight that is spread over all classes (image models).
+  /// The share of every target's weight that is spread over all classes (image models).
   float label_smoothing = 0;
   /// Image models: every image is a mixture of two, each with its target and its weight.
   bool mixup = false;
-  /// Non-null: tokens continue at StepParams::position, after those in the cache, and are added to it.
+  /// Non-null: tokens continue at StepParams::position, after those in the cache, and are appended to it.
   const KvCache* cache = nullptr;
 
-  /// All of it in words, to know a recorded pass by (ProgramCache); of the cache its spec.
+  /// All options as text, as the key of a recorded pass (ProgramCache); for the cache its spec.
   std::string key() const;
 };
 

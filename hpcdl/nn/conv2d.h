@@ -5,8 +5,8 @@
 
 namespace hpcdl::nn {
 
-/// A convolution of square kernels. x: (N, H, W, in), y: (N, OH, OW, out). Files hold the weight as torch does, (out,
-/// in, K, K).
+/// A convolution with square kernels. x: (N, H, W, in), y: (N, OH, OW, out). Files hold the weight in torch's order,
+/// (out, in, K, K).
 struct Conv2d {
   Param weight;  // (out, K, K, in)
   Param bias;    // (out)

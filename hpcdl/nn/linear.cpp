@@ -7,7 +7,7 @@
 namespace hpcdl::nn {
 namespace {
 
-/// With the inputs of the layer spread over ranks.
+/// For a layer whose inputs are distributed over ranks.
 Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation, const Var& residual) {
   require(activation == Activation::none, "shard", "{}: a layer with an activation cannot be split along its inputs",
           l.weight.name);
@@ -17,7 +17,8 @@ Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation,
     return linear(in, l.weight.rounded(g, in.dtype()), l.bias(g),
                   {.conv1d = l.layout == Layout::in_out, .addend = addend}, added);
   };
-  // One rank adds bias and residual, so that the sum holds them once. Their gradients are those of y, which all have.
+  // One rank adds bias and residual, so that the sum contains them once. Their gradients are those of y, which all
+  // ranks have.
   if (s.scheme == Sharing::conjugate) return leave(product(x, residual, s.rank > 0), axis);
   const Var y = s.scheme == Sharing::sequence
                     ? scatter_rows(product(x, {}, s.rank > 0), axis)

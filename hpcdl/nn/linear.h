@@ -6,13 +6,13 @@
 
 namespace hpcdl::nn {
 
-/// How a weight matrix lies in memory and in files.
+/// The layout of a weight matrix in memory and in files.
 enum class Layout : unsigned char {
   out_in,  // (out, in): torch.nn.Linear
   in_out,  // (in, out): the Conv1D of GPT-2
 };
 
-/// y = activation(x W^T + b) + residual.   x: (..., in), y: (..., out). Of a row layer (sharing.h) x is this rank's
+/// y = activation(x W^T + b) + residual. x: (..., in), y: (..., out). For a row layer (sharing.h) x is this rank's
 /// columns, and there is no activation.
 struct Linear {
   Weight weight;
@@ -42,8 +42,8 @@ struct Linear {
   }
 };
 
-/// second(activation(first(x))) + residual as one op of training programs, where ranks do not share them in another way;
-/// both with full weights.
+/// second(activation(first(x))) + residual as one op of training programs, unless ranks share the layers in a different
+/// way; both with full weights.
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual);
 
 }  // namespace hpcdl::nn

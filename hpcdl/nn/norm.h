@@ -7,7 +7,7 @@
 
 namespace hpcdl::nn {
 
-/// The output of the norm with this weight, for layers that ranks share: where they do, each gives an addend of its
+/// The output of the norm with this weight, for layers that ranks share: each rank then contributes a summand of its
 /// gradient.
 inline Var entering(const Var& y, const Param& weight) {
   const auto* s = weight.shared_as(Place::entering);

@@ -1,5 +1,5 @@
 #pragma once
-// Parameters of modules. A module is a plain struct whose visit() is the one list of its parts:
+// Parameters of modules. A module is a plain struct whose visit() is the only list of its parts:
 //
 //   struct Mlp {
 //     Linear c_fc, c_proj;
@@ -27,36 +27,36 @@ enum class Init : unsigned char { zeros, ones, normal, uniform };
 enum class Role : unsigned char {
   trained,
   state,    // f32; programs read and write it, files hold it, the optimizer does not update it: running statistics
-  counter,  // one i64 in host memory: the training passes so far
+  counter,  // one i64 in host memory: the number of training passes so far
 };
 
-/// One parameter: what it is (set by its module), and what there is of it. Where that lies is known to the StateTable
-/// (state/table.h), which says it to programs by name. An absent parameter (a Linear without bias) has an absent spec.
+/// One parameter: its definition (set by its module), and the specs of its tensors. The StateTable (state/table.h) owns
+/// their memory, to which programs refer by name. An absent parameter (a Linear without bias) has an absent spec.
 struct Param {
   Spec spec;
   Init init = Init::zeros;
-  float std = 0;  // of Init::normal; of Init::uniform the bound: (-std, std)
+  float std = 0;  // for Init::normal; for Init::uniform the bound: (-std, std)
   Role role = Role::trained;
   bool decay = false;  // weight decay: matrices yes, norms and biases no
   bool multiplied =
       false;  // a matrix of products: the weight of a Linear or a convolution, the table that the head reads
-  Part part;  // what this rank holds of it; `spec` is that of the part
-  const Sharing* sharing = nullptr;  // where several ranks share the layers
+  Part part;  // the part that this rank holds; `spec` is the spec of the part
+  const Sharing* sharing = nullptr;  // set if several ranks share the layers
   Place place = Place::whole;        // along the axis of these ranks
-  bool partial_gradient = false;     // the ranks that share the layers hold addends of the gradient
-  /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), also if dims are joined. So do the
-  /// kernels of convolutions, and the columns of a linear layer after a flattened image.
+  bool partial_gradient = false;     // the ranks that share the layers hold summands of the gradient
+  /// For rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), also if dims are joined. This applies to the
+  /// kernels of convolutions, and to the columns of a linear layer after a flattened image.
   Shape channels_last;
 
   std::string name;  // full name, e.g. "transformer.h.0.attn.c_attn.weight"
-  // Set by the table, for entries of these names: absent until then, and where there are none.
+  // Set by the table for entries with these names; absent until then, and if there are none.
   Spec value;
-  Spec gradient;  // NAME.grad; absent where the parameter is frozen
+  Spec gradient;  // NAME.grad; absent if the parameter is frozen
   Spec copy;      // NAME.copy: the value rounded to bf16 or f16, for products
 
-  /// Of the parameter over all ranks.
+  /// The shape of the parameter over all ranks.
   const Shape& whole() const { return part.all() ? spec.shape : part.whole; }
-  /// As files hold it.
+  /// The shape in files.
   Shape file_shape() const {
     const auto& c = channels_last;
     return c.rank() == 4 && whole().rank() == 4 ? Shape{c[0], c[3], c[1], c[2]} : whole();
@@ -69,12 +69,12 @@ struct Param {
   }
   /// How ranks share the layer that owns it, if it has this place; else null.
   const Sharing* shared_as(Place p) const { return place == p ? sharing : nullptr; }
-  /// The axis of these ranks, for exchanges that are known by the name of the module that owns the parameter.
+  /// The axis of these ranks, for exchanges that carry the name of the module that owns the parameter.
   Axis axis() const { return sharing->axis.with(std::string_view(name).substr(0, name.rfind('.'))); }
-  /// Whether no program writes what products read of it.
+  /// Whether no program writes the tensor that products read.
   bool constant() const { return !gradient && !copy; }
-  /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes
-  /// in.
+  /// The tensor that a product with activations of type x reads: the copy, if it has the type in which the product is
+  /// computed.
   Var rounded(Graph& g, DType x) const {
     const Var v = (*this)(g);
     const DType compute = g.compute_type(OpClass::product, x);
@@ -97,7 +97,8 @@ struct Weight : Param {
   }
 };
 
-/// Names the records of the module that owns p, from the name of p: "transformer.h.0.mlp.c_fc.weight" gives "c_fc".
+/// A scope for the records of the module that owns p, from the name of p: "transformer.h.0.mlp.c_fc.weight" gives
+/// "c_fc".
 inline Graph::Scope module_scope(Graph& g, const Param& p) {
   const auto dot = p.name.rfind('.');
   const auto module = std::string_view(p.name).substr(0, dot == std::string::npos ? 0 : dot);
@@ -123,7 +124,7 @@ template <class F> struct Walker {
 };
 }  // namespace detail
 
-/// f(full name, Param& or Weight&) for every parameter of a module, absent ones too, in the order of visit().
+/// f(full name, Param& or Weight&) for every parameter of a module, including absent ones, in the order of visit().
 template <class M, class F> void for_each_param(M& module, F f, std::string prefix = "") {
   module.visit(detail::Walker<F>{f, std::move(prefix)});
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Activations and their slopes in double precision, for naive references, also on a GPU.
+// Activations and their derivatives in double precision, for naive references; also callable on a GPU.
 
 #include <cmath>
 
@@ -26,7 +26,7 @@ HPCDL_HOST_DEVICE inline double gelu_tanh_slope(double x) {
   return 0.5 * (1 + t) + (std::fabs(t) < 1 ? 0.5 * x * (1 - t * t) * du : 0);
 }
 
-/// For an enum with none, relu, gelu_tanh and gelu_erf.
+/// For any enum with values none, relu, gelu_tanh and gelu_erf.
 template <class Activation> HPCDL_HOST_DEVICE double activated(Activation a, double x) {
   if (a == Activation::relu) return relu(x);
   if (a == Activation::gelu_tanh) return gelu_tanh(x);

@@ -1,7 +1,7 @@
 #pragma once
-// The one definition of what an op computes: `ops/X/X.spec.h` gives its formula, operands, shapes, arguments, the least
-// it must cost, and a naive reference in double with the magnitudes that rounding errors grow from. The op's test, the
-// verifier of anyone's kernels and the lists of what can be verified read it.
+// The only definition of what an op computes: `ops/X/X.spec.h` gives its formula, operands, shapes, arguments, minimum
+// cost, and a naive reference in double with the magnitudes that bound rounding errors. The op's test, the verifier of
+// external kernels and the lists of verifiable ops read it.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@
 
 namespace hpcdl::contract {
 
-/// What the data of a case looks like. The last three put one such value among normal ones.
+/// The data pattern of a case. The last three put one such value among normal ones.
 enum class Pattern : std::uint8_t {
   normal,
   positive,
@@ -37,8 +37,8 @@ enum class Pattern : std::uint8_t {
   neg_inf
 };
 
-/// Where an input's values come from: the pattern; always normal, or uniform in 0.1 .. 1.1; integers in [0, below),
-/// with now and then a -1; the contract's `derive`.
+/// Where an input's values come from: the pattern; always normal; uniform in 0.1 .. 1.1; integers in [0, below),
+/// without or with an occasional -1; the contract's `derive`.
 enum class Role : std::uint8_t { data, weight, positive, index, index_or_none, derived };
 
 struct Input {
@@ -47,7 +47,7 @@ struct Input {
   std::int64_t below = 0;
 };
 
-/// A tensor in double, already rounded to its storage type; false where it is absent.
+/// A tensor in double, already rounded to its storage type; false if absent.
 struct Values {
   Spec spec;
   std::vector<double> v;
@@ -68,8 +68,8 @@ inline Values values_of(const View& t) {
 /// The operands and arguments of one call.
 struct Problem {
   std::vector<Input> in;
-  std::vector<Spec> out;        // default: not asked for
-  std::vector<std::byte> args;  // kAbiBytes with those of kernel_abi.h, then those of the op; empty: Contract::args
+  std::vector<Spec> out;        // default: not requested
+  std::vector<std::byte> args;  // kAbiBytes of kernel_abi.h, then the op's arguments; empty: Contract::args
 
   static constexpr std::size_t kAbiBytes = 64;
   template <class Abi, class Args> void set_args(const Abi& abi, const Args& op) {
@@ -78,9 +78,9 @@ struct Problem {
     std::memcpy(args.data(), &abi, sizeof abi);
     std::memcpy(args.data() + kAbiBytes, &op, sizeof op);
   }
-  /// Of what has no arguments but those of kernel_abi.h.
+  /// For ops that have only the arguments of kernel_abi.h.
   template <class Abi> void set_args(const Abi& abi) { set_args(abi, abi); }
-  /// Those of the op.
+  /// The arguments of the op.
   template <class Args> Args as() const {
     Args a;
     std::memcpy(&a, args.data() + kAbiBytes, sizeof a);
@@ -88,11 +88,12 @@ struct Problem {
   }
 };
 
-/// An element whose value the contract leaves open: what a function gives where its limit and its formula disagree.
+/// An element whose value the contract leaves unspecified: a function's value where its limit and its formula disagree.
 inline constexpr double kAny = std::numeric_limits<double>::infinity();
 
-/// One output as the reference has it. For each element: its value; the magnitudes that were summed behind it (rounding
-/// errors grow from these, core/tolerance.h); the magnitude that rounding to the storage type happens at.
+/// One output as computed by the reference. For each element: its value; the sum of magnitudes that it was computed
+/// from (rounding errors are relative to it, core/tolerance.h); the magnitude at which it is rounded to the storage
+/// type.
 struct Expected {
   Spec spec;
   std::vector<double> value, scale, stored;
@@ -103,7 +104,7 @@ struct Expected {
   double operator[](std::int64_t i) const { return value[static_cast<std::size_t>(i)]; }
   double& operator[](std::int64_t i) { return value[static_cast<std::size_t>(i)]; }
   std::int64_t size() const { return spec.size(); }
-  /// Nothing happens where the output is not asked for.
+  /// Does nothing if the output is not requested.
   void set(std::int64_t i, double x, double summed, double rounded) {
     if (value.empty()) return;
     const auto at = static_cast<std::size_t>(i);
@@ -119,7 +120,7 @@ struct Expected {
 
 using Outputs = std::span<Expected>;
 using Inputs = std::span<const Values>;
-/// Fills all outputs, which are 0, those that backward keeps last; `args` are those of the op.
+/// Fills all outputs, which are initially 0; outputs that backward keeps come last. `args` are those of the op.
 using Reference = std::function<void(Outputs out, Inputs in, const void* args)>;
 
 /// A reference of an op with typed arguments.
@@ -129,7 +130,7 @@ template <class Args, class F> Reference with_args(F f) {
 
 struct Dim {
   std::string_view name;
-  std::int64_t least = 1, most = 300;  // in fuzzing; 0 rows are an edge case of their own
+  std::int64_t least = 1, most = 300;  // in fuzzing; 0 rows are a separate edge case
 };
 using Dims = std::vector<std::int64_t>;
 
@@ -141,21 +142,21 @@ struct Contract {
   std::string_view formula;
   std::vector<std::string_view> inputs, outputs;
 
-  /// The op that must keep to it; null where it is none that programs record by its name (the optimizer).
+  /// The op that must fulfil the contract; null if programs do not record it by name (the optimizer).
   const OpInfo* op = nullptr;
-  /// Another one where arguments say so.
+  /// Another op, selected by the arguments.
   const OpInfo* (*op_for)(const void* args) = nullptr;
   bool backward = false;
-  bool in_place = false;   // our kernel may write output 0 over input 0
-  bool needs_aux = false;  // our kernel does not run without its auxiliary outputs
+  bool in_place = false;   // our kernel may overwrite input 0 with output 0
+  bool needs_aux = false;  // our kernel requires its auxiliary outputs
   std::vector<std::byte> args;
 
   std::vector<Dim> dims;
-  /// Awkward sizes; the first is the smoke test, the last the largest that correctness is checked at.
+  /// Awkward sizes; the first is the smoke test, the last the largest for which correctness is checked.
   std::vector<Dims> shapes;
-  /// An ordinary size with tails everywhere.
+  /// An ordinary size with remainders in all dimensions.
   Dims typical;
-  /// Where it is timed: a few MiB, so that a useful answer is more than noise.
+  /// The size for timings: a few MiB, so that results stand out from noise.
   Dims timed;
   int variants = 1;  // of arguments and optional operands
 
@@ -167,24 +168,24 @@ struct Contract {
   /// beginnings; empty: it cannot be posed alone. Default: one row.
   std::function<Dims(const Dims& many, int variant, std::int64_t row)> row_alone;
   std::function<Problem(const Dims&, DType, int variant)> problem;
-  /// Fills input `i` of Role::derived from the ones before it. random(k): uniform in [0, 1).
+  /// Fills input `i` of Role::derived from the preceding ones. random(k): uniform in [0, 1).
   std::function<void(std::vector<Values>& in, std::size_t i, const Problem&,
                      const std::function<double(std::int64_t)>& random)>
       derive;
   Reference reference;
-  /// Length of the longest sum behind one result.
+  /// Length of the longest sum that one result depends on.
   std::function<std::int64_t(const Problem&)> reduction = [](const Problem&) { return std::int64_t{1}; };
-  /// The least arithmetic any implementation needs.
+  /// The minimum arithmetic of any implementation.
   std::function<double(const Problem&)> flops;
-  /// The least traffic, results included; default: all operands.
+  /// The minimum traffic, results included; default: all operands.
   std::function<double(const Problem&)> bytes;
   std::vector<Pattern> patterns;  // for numerical stability
   double huge = 1e4;              // the magnitude of Pattern::huge
-  /// Results, and each of the terms of a sum, may be flushed to zero below this: functions of exp and products, yes;
-  /// copies, no.
+  /// Results and the terms of a sum may be flushed to zero below this: yes for functions of exp and products, no for
+  /// copies.
   double flush = 0x1p-126;
-  /// The input that a single NaN or infinity goes into; -1: any. Where a masked key is multiplied with a weight of 0, a
-  /// NaN in it may show or not.
+  /// The input that receives a single NaN or infinity; -1: any. Where a masked key is multiplied by a weight of 0, a
+  /// NaN in it may or may not propagate.
   int special_input = -1;
 
   const void* args_of(const Problem& p) const {
@@ -197,10 +198,10 @@ struct Contract {
     if (bytes) c.reads = bytes(p) - c.writes;
     return c;
   }
-  /// How far element `at` of an output may be off where the operands are of `type`; infinite: it is left open.
+  /// The allowed error of element `at` of an output for operands of `type`; infinite: unspecified.
   double allowed(const Expected& e, std::size_t at, DType type, double length) const {
     if (e.scale[at] == kAny) return kAny;
-    // bf16 instructions flush what is denormal, results and terms of sums alike; f16 counts in 2^-24 there.
+    // bf16 instructions flush subnormal numbers, both results and terms of sums; f16 has a spacing of 2^-24 there.
     const bool bf16 = e.spec.dtype == DType::bf16 || type == DType::bf16;
     const double least = std::max(bf16 ? 0x1p-126 : 0x1p-149, flush) * std::max(length, 1.0) +
                          (e.spec.dtype == DType::f16 ? 0x1p-24 : 0);
@@ -221,7 +222,7 @@ Contract of(std::string_view name, std::string_view formula, std::vector<std::st
   std::memcpy(c.args.data(), &args, sizeof args);
   return c;
 }
-/// That of the gradient, with the same shapes.
+/// The contract of the gradient, with the same shapes.
 inline Contract backward_of(const Contract& forward, std::string_view name, std::string_view formula,
                             std::vector<std::string_view> inputs, std::vector<std::string_view> outputs) {
   Contract c = forward;
@@ -234,18 +235,18 @@ inline std::vector<Pattern> all_patterns() {
   return {Pattern::positive, Pattern::huge,  Pattern::tiny, Pattern::denormal, Pattern::offset, Pattern::constant,
           Pattern::zero,     Pattern::mixed, Pattern::nan,  Pattern::pos_inf,  Pattern::neg_inf};
 }
-/// Those without infinities.
+/// Patterns without infinities.
 inline std::vector<Pattern> finite_patterns() {
   auto p = all_patterns();
   p.resize(p.size() - 2);
   return p;
 }
-/// Those of what stands for several ops: nothing that leaves the range of a float halfway.
+/// Patterns for contracts that cover several ops: no intermediate value exceeds the range of a float.
 inline std::vector<Pattern> tame_patterns() {
   return {Pattern::positive, Pattern::tiny, Pattern::constant, Pattern::zero, Pattern::mixed, Pattern::nan};
 }
 
-/// Sizes of ops on rows, (rows, cols), that hurt: 1, primes, one beyond or short of a vector or tile, no rows, one long
+/// Difficult sizes of ops on rows, (rows, cols): 1, primes, one more or less than a vector or tile, no rows, one long
 /// row.
 inline void set_row_sizes(Contract& c, std::string_view cols = "cols", Dims timed = {1024, 1024}) {
   c.dims = {{"rows", 1, 24}, {cols, 1, 600}};
@@ -275,7 +276,7 @@ inline Problem alike(const Dims& d, DType t, int n) {
   return p;
 }
 
-/// Output 0 by `f(i, in, args) -> {value, scale}`, element by element.
+/// Computes output 0 by `f(i, in, args) -> {value, scale}`, element by element.
 template <class Args, class F> Reference each(F f) {
   return with_args<Args>([f](Outputs out, Inputs in, const Args& a) {
     for (std::int64_t i = 0; i < out[0].spec.size(); ++i) {
@@ -285,7 +286,7 @@ template <class Args, class F> Reference each(F f) {
   });
 }
 
-/// A sum, and the magnitudes behind it.
+/// A sum and the sum of magnitudes of its terms.
 struct Sum {
   double value = 0, scale = 0;
   void add(double x) { value += x, scale += std::fabs(x); }

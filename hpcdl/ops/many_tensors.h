@@ -1,5 +1,5 @@
 #pragma once
-// Element-wise work over many tensors of any sizes, cut into blocks that do not depend on the number of threads.
+// Element-wise work over many tensors of any sizes, divided into blocks that do not depend on the number of threads.
 
 #include "hpcdl/core/pool.h"
 
@@ -10,8 +10,8 @@ inline constexpr std::int64_t kTensorBlock = 8192;
 
 inline std::int64_t tensor_blocks(std::int64_t size) { return (size + kTensorBlock - 1) / kTensorBlock; }
 
-/// f(tensor, begin, end, block): block counts through all tensors, size(i) gives the elements of tensor i. Each thread
-/// walks one contiguous share of the blocks.
+/// f(tensor, begin, end, block): `block` counts through all tensors, size(i) gives the number of elements of tensor i.
+/// Each thread processes one contiguous share of the blocks.
 template <class Size, class F> void for_tensor_blocks(Pool& pool, std::int64_t tensors, Size&& size, F&& f) {
   std::int64_t total = 0;
   for (std::int64_t i = 0; i < tensors; ++i) total += tensor_blocks(size(i));

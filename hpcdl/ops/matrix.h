@@ -1,5 +1,5 @@
 #pragma once
-// The weights of a linear layer, dense or INT4, as ops that hold several layers take them.
+// The weights of a linear layer, dense or INT4, as operands of ops that contain several layers.
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/linear/linear.h"

@@ -1,12 +1,12 @@
 #pragma once
-// Checks that infer() functions share. Not for kernels: they run on operands that infer() has accepted.
+// Checks shared by infer() functions. Not for kernels, which run on operands that infer() has accepted.
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 
 namespace hpcdl {
 
-/// f32, bf16 or f16 of at least one dimension.
+/// f32, bf16 or f16 with at least one dimension.
 inline const Spec& require_float(std::string_view op, const Spec& x, std::string_view operand = "input") {
   require(x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16, op,
           "{} must be F32, BF16 or F16, got {}", operand, to_string(x));

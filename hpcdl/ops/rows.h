@@ -1,26 +1,26 @@
 #pragma once
-// How row-wise and element-wise kernels split their work over the pool.
+// How row-wise and element-wise kernels divide their work over the pool.
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/tensor.h"
 
 namespace hpcdl {
 
-/// Elements below which a second thread costs more than it brings (a hand-over is about a microsecond).
+/// Elements below which a second thread costs more than it gains (a hand-over takes about a microsecond).
 inline constexpr std::int64_t kGrainElements = 8192;
 
-/// Half of an L3 that two cores share: what an output may take of it.
+/// Half of an L3 shared by two cores: the part of it that an output may take.
 inline constexpr std::int64_t kCacheBytes = std::int64_t{16} << 20;
 
-/// True for an output that is too large to stay in the cache: it is best written around it. Cache lines that two rows
-/// share cost more than that saves, so short rows must consist of whole lines.
+/// True for an output too large to stay in the cache, for which non-temporal stores are best. Cache lines shared by two
+/// rows cost more than that saves, so short rows must consist of whole lines.
 inline bool goes_past_cache(const Tensor& y) {
   const auto row = y.cols() * dtype_bytes(y.dtype());
   return y.bytes() >= kCacheBytes && (row >= 4096 || row % 64 == 0);
 }
 
-/// How many rows further on to prefetch: memory answers after the time in which it delivers some 4 KiB to a core, and
-/// rows are asked for in bursts.
+/// The number of rows to prefetch ahead: memory latency is the time in which a core receives some 4 KiB, and rows are
+/// requested in bursts.
 inline std::int64_t rows_ahead(std::int64_t row_bytes) {
   constexpr std::int64_t kAhead = 8192;
   return row_bytes < kAhead && row_bytes > 0 ? (kAhead + row_bytes - 1) / row_bytes : 1;
@@ -31,7 +31,7 @@ template <class F> void for_rows(Pool& pool, std::int64_t rows, std::int64_t col
   parallel_for(pool, rows, kGrainElements / (cols > 0 ? cols : 1) + 1, f);
 }
 
-/// f(thread, begin row, end row): the same for kernels that need memory of their own (Pool::scratch).
+/// f(thread, begin row, end row): the same for kernels that need per-thread memory (Pool::scratch).
 template <class F> void for_rows_on_threads(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
   const std::int64_t grain = kGrainElements / (cols > 0 ? cols : 1) + 1, parts = (rows + grain - 1) / grain;
   const std::int64_t threads = parts < pool.threads() ? parts : pool.threads();
@@ -41,8 +41,8 @@ template <class F> void for_rows_on_threads(Pool& pool, std::int64_t rows, std::
   });
 }
 
-/// f(row, begin, end): element-wise work; rows are cut too, in pieces of 64-element multiples, when there are few of
-/// them.
+/// f(row, begin, end): element-wise work; rows are divided too, in pieces of multiples of 64 elements, if there are few
+/// of them.
 template <class F> void for_row_chunks(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
   if (rows == 1) {
     const std::int64_t blocks = (cols + 63) / 64;

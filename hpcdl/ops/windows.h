@@ -7,14 +7,14 @@
 
 namespace hpcdl {
 
-/// Windows of one size at equal distances. stride 0: the kernel's size.
+/// Windows of equal size at equal distances. stride 0: the kernel size.
 struct PoolArgs {
   int kernel = 2, stride = 0, pad = 0;
 };
 
-/// Which of `in` inputs along an axis each of `out` outputs takes. kernel 0: bins that divide the inputs as evenly
-/// as whole numbers can, [floor(o * in / out), ceil((o + 1) * in / out)), as torch's adaptive pools do; they overlap
-/// where `out` does not divide `in`.
+/// The inputs along an axis that each of `out` outputs covers, out of `in`. kernel 0: bins that divide the inputs as
+/// evenly as integers allow, [floor(o * in / out), ceil((o + 1) * in / out)), as in torch's adaptive pools; they
+/// overlap if `out` does not divide `in`.
 struct WindowAxis {
   int in = 0, out = 0, kernel = 0, stride = 0, pad = 0;
 
@@ -28,7 +28,7 @@ struct WindowAxis {
     const int at = o * stride - pad + kernel;
     return at < in ? at : in;
   }
-  /// The outputs whose windows hold input i: [first(i), last(i)).
+  /// The outputs whose windows contain input i: [first(i), last(i)).
   [[gnu::always_inline]] HPCDL_HOST_DEVICE int first(int i) const {
     if (kernel == 0) return i * out / in;
     return i + pad < kernel ? 0 : (i + pad - kernel) / stride + 1;
@@ -38,7 +38,7 @@ struct WindowAxis {
     const int at = (i + pad) / stride + 1;
     return at < out ? at : out;
   }
-  /// Inputs of the largest window.
+  /// The number of inputs in the largest window.
   int widest() const {
     if (kernel != 0) return kernel;
     int most = 0;
@@ -47,7 +47,7 @@ struct WindowAxis {
   }
 };
 
-/// Both axes of an image, and how many there are.
+/// Both axes of an image, and the number of images.
 struct Windows {
   WindowAxis h, w;
   std::int64_t images = 0, channels = 0;
@@ -55,7 +55,7 @@ struct Windows {
 
 namespace detail {
 
-/// Of a side: so that products of two sides fit into 32 bits.
+/// The maximum side length, chosen such that the product of two sides fits 32 bits.
 inline constexpr int kMostPixels = 1 << 15;
 
 inline void require_image(std::string_view op, const Spec& x) {

@@ -1,4 +1,4 @@
-// The scaler against torch.amp.GradScaler (golden file of golden/make_grad_scaler.py), and what it is for.
+// The scaler against torch.amp.GradScaler (golden file of golden/make_grad_scaler.py), and its purpose.
 
 #include "hpcdl/optim/grad_scaler.h"
 
@@ -24,7 +24,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// One number w, whose gradient each step is told.
+/// A single number w, whose gradient is given in each step.
 struct OneWeight {
   Pool pool{1};
   StepParams params;
@@ -69,7 +69,7 @@ struct OneWeight {
     s.synchronize();
     return x;
   }
-  /// As the scaled gradient of w / 2 would be.
+  /// Sets the gradient that the scaled loss w / 2 would have.
   void step(std::int64_t number, bool overflow) {
     put(dw, overflow ? kInf : 0.5f * scaler.state(s).scale);
     params.step = number, params.grad_scale = 1, params.skip = 0;
@@ -104,7 +104,7 @@ TEST_P(Scaler, does_as_torch_does) {
       EXPECT_EQ(now.scale, want.at("scale").get<float>()) << "step " << i;
       EXPECT_EQ(now.counts.good, want.at("tracker").get<std::int32_t>()) << "step " << i;
       EXPECT_EQ(now.counts.skipped, skipped);
-      // The weight walks in steps of lr; both sides round each of them.
+      // The weight changes in steps of lr; both sides round each of them.
       EXPECT_NEAR(one.weight(), want.at("weight").get<float>(), 0x1p-20) << "step " << i;
     }
   }
@@ -144,16 +144,16 @@ TEST(scaler, is_of_the_mean_and_changes_no_bit) {
   const GradScaler scaler({.terms = 5});
   EXPECT_EQ(scaler.state(s).scale, 65536);
   auto scaled = gradient(&scaler);
-  for (auto& x : scaled) x /= 65536.0f / 8;  // 5 terms count as 8
+  for (auto& x : scaled) x /= 65536.0f / 8;  // 5 terms are rounded up to 8
   EXPECT_EQ(scaled, gradient(nullptr));
 }
 
-/// XOR of two signs by one hidden layer, whose loss is the mean over the pixels of many images; a step here sees 256 of
+/// XOR of two signs by one hidden layer, with the mean loss over the pixels of many images; a step here uses 256 of
 /// them.
 struct Xor {
   static constexpr std::int64_t kRows = 256, kHidden = 32, kTerms = std::int64_t{1} << 26;
   double loss = 0;       // mean, at the end
-  bool all_zero = true;  // were all gradients of all steps?
+  bool all_zero = true;  // whether all gradients of all steps were zero
   GradScaler::State state;
 
   Xor(DType compute, float init_scale) {
@@ -214,12 +214,12 @@ struct Xor {
 
 TEST(scaler, f16_gradients_vanish_without_it_and_the_model_learns_with_it) {
   const Xor without(DType::f16, 1), with(DType::f16, 65536), bf16(DType::bf16, 1), f32(DType::f32, 1);
-  EXPECT_TRUE(without.all_zero) << "(p - 1) / 2^26 is below half of the least f16";
-  EXPECT_GT(without.loss, 0.69) << "ln 2: nothing has been learned";
+  EXPECT_TRUE(without.all_zero) << "(p - 1) / 2^26 is below half of the smallest f16";
+  EXPECT_GT(without.loss, 0.69) << "ln 2: nothing was learned";
   EXPECT_FALSE(with.all_zero);
   EXPECT_LT(with.loss, 0.1);
   EXPECT_EQ(with.state.counts.skipped, 0);
-  // It was the range: types with that of f32 need no scale.
+  // The range was the cause: types with the range of f32 need no scale.
   EXPECT_LT(bf16.loss, 0.1);
   EXPECT_LT(f32.loss, 0.1);
 }

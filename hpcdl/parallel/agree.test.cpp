@@ -30,7 +30,7 @@ TEST(host_by_host, the_others_find_the_files_of_the_first_rank_of_a_host) {
   }
 }
 
-/// Preparing data takes hours where it is much, and all other ranks wait for it.
+/// Preparing a large data set takes hours, and all other ranks wait for it.
 TEST(host_by_host, it_may_take_longer_than_the_deadline_of_a_collective) {
   testing::run_ranks(3,
                      [&](const comm::Group& world) {
@@ -56,7 +56,7 @@ TEST(host_by_host, an_error_of_the_first_rank_is_its_own) {
   });
   EXPECT_EQ(errors[0], "[data] no such file");
   EXPECT_NE(errors[1], "");
-  EXPECT_FALSE(second) << "it has begun the same work, though the first has failed";
+  EXPECT_FALSE(second) << "the second rank has begun the same work, although the first has failed";
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ TEST(agreement, a_rank_with_other_settings_is_named_by_every_rank) {
         try {
           expect_agreement(world, told(world.rank() == odd ? "0.002" : "0.001"));
         } catch (const Disagreement&) {
-          any_rank(world, false);  // a rank that leaves at once would be a lost one to those that still read
+          any_rank(world, false);  // a rank that leaves at once would look lost to ranks that still read
           throw;
         }
       });

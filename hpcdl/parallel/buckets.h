@@ -1,6 +1,6 @@
 #pragma once
-// Gradients in buckets: which are reduced together, and where they lie. A pure function of sizes, so every rank
-// computes the same.
+// Gradients in buckets: which are reduced together, and their positions in memory. A pure function of sizes, so every
+// rank computes the same.
 
 #include <cstdint>
 #include <span>

@@ -91,7 +91,7 @@ struct Gradients::Args : Bound {
 /// The sum of a bucket over the ranks, in place.
 struct Gradients::Reduced {
   static constexpr std::string_view name = "all_reduce.gradients";
-  static constexpr std::uint32_t kVersion = 2;  // 1 was told in its arguments whether to wait
+  static constexpr std::uint32_t kVersion = 2;  // in version 1 an argument said whether to wait
   static constexpr RunFn run = &Gradients::reduce;
   static constexpr StartFn start = &Gradients::start;
   using RecordArgs = Args;

@@ -132,8 +132,8 @@ const std::vector<std::pair<const char*, ReduceOptions>> kForms{
     {"every tensor by itself, waited for", {.buckets = {.cap = 0, .first = 0}, .overlap = false}},
 };
 
-/// A pass of data parallelism sends 2 (p-1)/p of the buckets' bytes from each rank, and those are the gradients' but
-/// for the ends of tensors.
+/// A pass of data parallelism sends 2 (p-1)/p of the buckets' bytes from each rank, and buckets contain only gradients
+/// and the padding of tensors.
 TEST(gradients, send_what_the_formula_says) {
   const Net net(5);
   std::int64_t bytes = 0;
@@ -153,8 +153,8 @@ TEST(gradients, send_what_the_formula_says) {
       });
 }
 
-/// Whatever the buckets, and whether they are waited for: the same bits on every rank, and the sum of what each rank
-/// computes alone.
+/// For any buckets, and whether or not reductions are awaited: the same bits on every rank, and the sum of what each
+/// rank computes alone.
 TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
   const Net net(5);
   for (int n = 1; n <= 8; ++n) {
@@ -179,7 +179,7 @@ TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
   }
 }
 
-/// Ranks that lie on several hosts, evenly or not, have the same property.
+/// Ranks on several hosts, evenly distributed or not, have the same property.
 TEST(gradients, hosts_change_nothing_about_that) {
   const Net net(5);
   for (const auto& hosts :
@@ -208,7 +208,8 @@ TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_after_th
   });
 }
 
-/// Records in the order of the program: what each all_reduce covers has been written before it, and never after it.
+/// Records in program order: everything that an all_reduce covers has been written before it, and is not written after
+/// it.
 TEST(gradients, a_bucket_is_reduced_after_the_record_that_writes_its_last_gradient) {
   const Net net(5);
   testing::run_ranks(2, [&](const Group& world) {
@@ -259,7 +260,7 @@ TEST(gradients, ranks_of_a_host_hold_them_in_shared_memory) {
   });
 }
 
-/// As many as one sweep through shared memory sums, and more: those are summed by messages.
+/// As many ranks as one sweep through shared memory can sum, and more: those are summed by messages.
 TEST(gradients, more_than_64_ranks_of_a_host_are_summed) {
   for (const int n : {64, 65})
     testing::run_ranks(n, [&](const Group& world) {
@@ -333,14 +334,14 @@ TEST(gradients, time_stamps_of_a_captured_pass_change_no_bit) {
     const auto timed = passes_on_gpu(true, overlap);
     EXPECT_EQ(timed.gradients, plain.gradients);
     EXPECT_GT(timed.times.seconds, 0);
-    EXPECT_LT(timed.times.seconds, 1) << "stamps of two launches were taken for one";
+    EXPECT_LT(timed.times.seconds, 1) << "stamps of different launches were combined";
     if (!overlap) {
       EXPECT_EQ(timed.times.waited_seconds, timed.times.seconds);
     }
   }
 }
 
-/// Stamps in a graph are those of its last launch, and lie between the work that was queued before and after it.
+/// Time stamps in a graph are those of its last launch, and are between the work that was queued before and after it.
 TEST(gradients, an_event_in_a_capture_is_reached_by_every_launch) {
   if (cuda_devices() == 0) GTEST_SKIP() << "SKIPPED: needs a GPU";
   const auto device = Device::cuda(0);

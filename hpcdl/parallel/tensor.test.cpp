@@ -25,7 +25,7 @@ namespace hpcdl::parallel {
 namespace {
 
 using Scheme = TensorParallel::Scheme;
-constexpr std::int64_t kBatch = 8, kLength = 16, kVocab = 67;    // of all ranks; a vocabulary that divides by nothing
+constexpr std::int64_t kBatch = 8, kLength = 16, kVocab = 67;    // over all ranks; no number of ranks divides kVocab
 constexpr double kTolerance = 1e-5, kPeak = 6e-4, kWarmup = 50;  // GPT-2's learning rate, reached in the last step
 
 io::ModelConfig tiny(io::Family family, bool tied) {
@@ -57,7 +57,7 @@ struct Case {
   Scheme scheme = Scheme::conjugate;
 };
 
-/// Trains on this rank of the mesh; the same batches whatever its shape.
+/// Trains on this rank of the mesh, with the same batches for any shape.
 Trained train(const comm::Group& world, const MeshShape& shape, const Case& setup) {
   const Mesh mesh(world, shape);
   auto sharing = shape.tp > 1 ? std::make_shared<TensorParallel>(mesh.tp(), setup.scheme) : nullptr;
@@ -97,8 +97,8 @@ Trained alone(const Case& setup) {
   return run;
 }
 
-/// A constant added to all keys changes no attention weight: the gradient of GPT-2's bias of k is rounding alone, which
-/// AdamW makes steps of.
+/// A constant added to all keys changes no attention weight: the gradient of GPT-2's bias of k consists only of
+/// rounding errors, which AdamW turns into full steps.
 bool has_no_gradient(const std::string& name, std::size_t i, std::size_t size) {
   return name.ends_with("c_attn.bias") && i / (size / 3) == 1;
 }
@@ -170,8 +170,8 @@ TEST(tensor, every_family_trains_what_one_rank_trains) {
   }
 }
 
-/// What all ranks have draws the same on all, and a part of the tokens what the whole would: masks do not depend on the
-/// mesh.
+/// Values that all ranks have are dropped equally on all, and a part of the tokens as in the whole: masks do not depend
+/// on the mesh.
 TEST(tensor, dropout_does_not_depend_on_the_split) {
   for (const auto scheme : {Scheme::conjugate, Scheme::sequence}) {
     const Case setup = with(io::Family::gpt2, scheme, {.dropout = 0.2f});
@@ -278,7 +278,7 @@ TEST(tensor, parts_cover_every_parameter_once) {
   });
 }
 
-/// What a rank is in when others ask: every collective between layers is known by the module that it belongs to.
+/// The reports of what a rank is doing: every collective between layers carries the name of its module.
 TEST(tensor, collectives_have_names) {
   for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive}) {
     for (const bool fused : {false, true}) {

@@ -1,6 +1,6 @@
 #pragma once
-// Tensor parallelism in the update phase of a step: gradients of which the ranks hold addends, and a
-// norm that counts every parameter once, whether ranks have parts of it or all of it.
+// Tensor parallelism in the update phase of a step: gradients whose summands are on different ranks, and a norm that
+// counts every parameter once, whether ranks have parts of it or all of it.
 
 #include <vector>
 

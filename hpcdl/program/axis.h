@@ -1,6 +1,6 @@
 #pragma once
-// The axes of a mesh of ranks, as records name them. What ranks do along an axis is recorded with ops/exchange; which
-// ranks these are is bound when an Instance is made.
+// The axes of a mesh of ranks, as records name them. Exchanges along an axis are recorded with ops/exchange; the ranks
+// of an axis are bound when an Instance is made.
 
 #include <cstdint>
 #include <span>
@@ -17,33 +17,33 @@ namespace hpcdl {
 struct Program;
 struct Record;
 
-/// The ranks of an axis, which an Instance binds. All calls are done when they return or, on a GPU, in the order of the
-/// stream. `tensor` is what the exchanged tensor is called when ranks ask each other what they are doing.
+/// The ranks of an axis, bound by an Instance. All calls are complete when they return or, on a GPU, in the order of
+/// the stream. `tensor` names the exchanged tensor in the reports that ranks give about what they are doing.
 class Ranks {
  public:
   virtual ~Ranks() = default;
-  /// In place: the sum or the maximum over all ranks, the same bits on each.
+  /// In place: the sum or the maximum over all ranks, with the same bits on each.
   virtual void all_reduce(Stream& s, const Tensor& x, bool maximum, std::string_view tensor) const = 0;
-  /// The rank's part of the sum of `all`.
+  /// This rank's part of the sum of `all`.
   virtual void reduce_scatter(Stream& s, const Tensor& mine, const View& all, std::string_view tensor) const = 0;
   /// The parts of all ranks, in their order.
   virtual void all_gather(Stream& s, const Tensor& all, const View& mine, std::string_view tensor) const = 0;
 };
 
-/// What a record says of an axis: its name, how many ranks it has, and what the exchanged tensor is called.
+/// What a record stores about an axis: its name, its number of ranks, and the name of the exchanged tensor.
 struct Axis : Bound {
   int ranks = 1;
   char tensor[40] = {};
 
   Axis() = default;
-  /// `of` is what the name is bound to; it must outlive the Instance.
+  /// `of` is the object to which the name is bound; it must outlive the Instance.
   Axis(std::string_view called, int size, const Ranks* of);
 
-  /// The same axis for a tensor of another name.
+  /// The same axis for a tensor with another name.
   Axis with(std::string_view what) const;
-  /// Arguments from a file: names end, and the axis has as many ranks as its name says.
+  /// For arguments from a file: names are terminated, and the axis has as many ranks as its name says.
   bool valid() const;
-  /// Where it is bound.
+  /// The object to which the axis is bound.
   const Ranks& bound() const { return *static_cast<const Ranks*>(at); }
 };
 
@@ -54,15 +54,15 @@ struct Exchange {
   ExchangeKind kind = ExchangeKind::all_reduce;
   std::string axis;  // "tp of 4"
   int ranks = 1;
-  std::int64_t bytes = 0;  // of the whole tensor: what is reduced or gathered
+  std::int64_t bytes = 0;  // of the whole tensor that is reduced or gathered
 
-  /// Bytes that a rank sends at least, as ring algorithms do: the mean over the ranks.
+  /// The minimum number of bytes that a rank sends, as with ring algorithms: the mean over the ranks.
   double wire_bytes() const {
     return (kind == ExchangeKind::all_reduce ? 2.0 : 1.0) * static_cast<double>(bytes) * (ranks - 1) / ranks;
   }
 };
 
-/// Empty where a record exchanges nothing.
+/// Empty if the record exchanges nothing.
 std::vector<Exchange> exchanges(const Program& program, const Record& record);
 /// Exchange::wire_bytes() of all records of one axis ("tp of 4"), or of all axes.
 double wire_bytes(const Program& program, std::string_view axis = {});

@@ -1,5 +1,6 @@
 #pragma once
-// What records use besides tensors and a program cannot hold: groups of ranks, and the objects that keep track of them.
+// Objects that records use besides tensors and that a program cannot hold: groups of ranks, and the objects that track
+// them.
 
 #include <algorithm>
 #include <string_view>
@@ -7,8 +8,8 @@
 
 namespace hpcdl {
 
-/// An object of the process that the arguments of a record name. In a program `at` is null; an Instance has
-/// arguments of its own, where it is set.
+/// An object of the process that the arguments of a record name. In a program `at` is null; an Instance has its own
+/// copy of the arguments, in which it is set.
 struct Bound {
   char name[24] = {};
   const void* at = nullptr;
@@ -24,7 +25,7 @@ concept HasAxis = requires(Args& a) { requires std::is_base_of_v<Bound, decltype
 /// Whether a record with such arguments names an object.
 template <class Args> inline constexpr bool kBinds = std::is_base_of_v<Bound, Args> || HasAxis<Args>;
 
-/// The Bound of a record's arguments: their base, or their member `axis`; null if they have none.
+/// The Bound in a record's arguments: their base class, or their member `axis`; null if they have none.
 template <class Args> Bound* bound_in(Args& args) {
   if constexpr (std::is_base_of_v<Bound, Args>) return &args;
   else if constexpr (HasAxis<Args>) return &args.axis;

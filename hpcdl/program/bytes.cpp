@@ -120,7 +120,7 @@ class Reader {
     std::memcpy(&v, take(sizeof v).data(), sizeof v);
     return v;
   }
-  /// A number of entries, each of `least` bytes.
+  /// A count of entries, each of at least `least` bytes.
   std::size_t count(std::size_t least) {
     const auto n = number<std::uint32_t>();
     check(n <= bytes_.size() / least, "{} entries do not fit into the {} bytes that are left", n, bytes_.size());
@@ -192,7 +192,7 @@ Operand operand(Reader& in, const Program& p) {
   in.check(o.offset >= 0 && o.offset <= Reader::kMost && o.strides.rank() == o.spec.shape.rank() &&
                o.spec.dtype != DType::none && end_of(o, in) * dtype_bytes(o.spec.dtype) <= slot.spec.bytes(),
            "an operand lies outside \"{}\"", slot.name);
-  // As views are laid out: the recorder knows no others, and kernels may count on that elements do not overlap.
+  // Strides of the views that the recorder creates: kernels may rely on elements not overlapping.
   std::int64_t least = 1;
   for (int d = o.spec.shape.rank() - 1; d >= 0 && o.spec.size() > 0; --d) {
     in.check(o.strides[d] >= least && (d + 1 < o.spec.shape.rank() || o.strides[d] == 1),

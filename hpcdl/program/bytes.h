@@ -1,5 +1,5 @@
 #pragma once
-// A program as bytes: the same for the same program in every process, of every build and instruction set.
+// A program as bytes: the same bytes for the same program in every process, build and instruction set.
 
 #include <cstdint>
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace hpcdl {
 
-/// Little-endian, with the names of ops and what version of them was meant, and a checksum at the end.
+/// Little-endian, with the names and versions of ops, and a checksum at the end.
 std::string to_bytes(const Program& program);
-/// Error, which begins with `from`, where the bytes are damaged, or hold ops that this process does not know or knows
-/// in another version. What comes back stays within its own tables and slots, and its records are such as the
-/// recorder writes, with operands and arguments that their ops take (check.h), whatever the bytes were. The data that
-/// they compute with are the caller's.
+/// Throws Error, with a message that begins with `from`, if the bytes are damaged or contain ops that this process does
+/// not know, or knows in another version. For any input, the returned program stays within its own tables and slots,
+/// and its records are such as the recorder writes, with operands and arguments that their ops accept (check.h). The
+/// caller is responsible for the data that they compute with.
 Program program_of(std::string_view bytes, std::string_view from);
-/// Of everything but the costs: programs that compute the same in the same way have the same one.
+/// The digest of everything except costs: programs that compute the same in the same way have the same digest.
 std::uint64_t digest(const Program& program);
 
 }  // namespace hpcdl

@@ -34,7 +34,7 @@ std::string error_of(const std::string& bytes) try {
   return e.what();
 }
 
-/// With the checksum that belongs to what the bytes have become.
+/// The bytes with a checksum that matches their current contents.
 std::string summed(std::string bytes) {
   std::uint64_t h = 0xCBF29CE484222325u;
   for (std::size_t i = 0; i + sizeof h < bytes.size(); ++i)
@@ -49,7 +49,7 @@ TEST(program_bytes, what_is_read_is_what_was_written) {
   const Program again = program_of(bytes, "FILE");
   EXPECT_EQ(to_bytes(again), bytes);
   EXPECT_EQ(digest(again), digest(p));
-  EXPECT_EQ(to_bytes(small()), bytes) << "recording twice gives the same bytes";
+  EXPECT_EQ(to_bytes(small()), bytes) << "two recordings have different bytes";
   EXPECT_EQ(again.records.back().op, p.records.back().op);
   EXPECT_EQ(again.scopes[again.records[0].scope], "layer");
 }
@@ -115,7 +115,7 @@ TEST(program_bytes, damage_is_refused) {
   EXPECT_NE(error_of(bytes + "x"), "no error");
 }
 
-/// Bytes that somebody changed on purpose, checksum and all: an error, or a program that stays within itself.
+/// Bytes changed deliberately, including the checksum: an error, or a program that stays within its own tables.
 TEST(program_bytes, whatever_is_read_can_be_planned) {
   const auto bytes = to_bytes(small());
   const Rng rng{3, 3};

@@ -50,7 +50,7 @@ class Check {
     require(ok, op.name, "{} {} does not fit its other operands, got {}", what, i, to_string(got));
   }
 
-  /// Kernels trust what they have written to it, so nobody else has it.
+  /// Kernels trust what they have written to scratch, so no other record may use it.
   void scratch(const OpInfo& op, const Record& r, std::size_t at, const Spec& want) const {
     const auto list = operands(r);
     const auto& o = list[at];
@@ -84,7 +84,7 @@ class Check {
     forwards_[{r.op.number(), r.args}].push_back(&r);
   }
 
-  /// Operand `got` of a backward record against that of the forward record it belongs to.
+  /// Compares operand `got` of a backward record with that of the corresponding forward record.
   static bool is(const Operand& got, const Operand& of) {
     return (got.slot < 0) == (of.slot < 0) && spec_of(got) == spec_of(of) && got.access == Access::read;
   }
@@ -118,7 +118,7 @@ class Check {
       const auto got = spec_of(o);
       switch (kind) {
         case OperandKind::in: expect(op, is(o, ins[i]), "input", i, got); break;
-        case OperandKind::out:  // the memory that forward wrote: indices, statistics
+        case OperandKind::out:  // memory that forward wrote: indices, statistics
           expect(op, is(o, outs[i]) && was_written(found->second, i, o), "output", i, got);
           break;
         case OperandKind::grad_out:
@@ -138,9 +138,9 @@ class Check {
   }
 
   const Program& p_;
-  std::map<std::uint32_t, std::size_t> rooms_;  // bytes for arguments, by their offset
+  std::map<std::uint32_t, std::size_t> rooms_;  // sizes in bytes of arguments, by their offset
   std::map<std::pair<std::uint16_t, std::uint32_t>, std::vector<const Record*>>
-      forwards_;  // by op and arguments: the first one, and those that record it anew
+      forwards_;  // by op and arguments: the first record, and those that recompute it
 };
 
 }  // namespace

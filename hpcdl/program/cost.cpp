@@ -9,7 +9,7 @@ namespace hpcdl {
 
 namespace {
 
-/// Products are formed in the dtype of the first input; all other arithmetic is in f32.
+/// Products are computed in the dtype of the first input; all other arithmetic is in f32.
 Unit unit_of_record(const OpInfo* op, const Record& r, std::span<const Operand> operands, F32Products products) {
   if (!op || op->cls != OpClass::product) return Unit::f32;
   auto first = static_cast<std::size_t>(op->updates ? 0 : op->n_out);

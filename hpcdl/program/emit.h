@@ -1,5 +1,5 @@
 #pragma once
-// Raw records (Graph::emit) from within ops/, which does not include graph/: operands of Vars by how they are used.
+// Raw records (Graph::emit) for ops/, which does not include graph/: operands from Vars, by access.
 
 #include <span>
 #include <type_traits>
@@ -41,7 +41,7 @@ void emit_op(Graph& g, std::span<const Operand> operands, const typename Op::Arg
 }
 
 /// Pushes a record of the update phase (optimizer, gradient norm). Raw has a name and a function `run`. `stated`: see
-/// cost.h. `bound`: of the arguments, where they have one.
+/// cost.h. `bound`: the Bound in the arguments, if they have one.
 template <class Raw, class Graph>
 void emit_update(Graph& g, const std::vector<Operand>& operands, const void* args, std::size_t args_bytes,
                  const Cost& stated = {}, const Bound* bound = nullptr) {

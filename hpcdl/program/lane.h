@@ -1,7 +1,7 @@
 #pragma once
-// Queues of records. The records of one lane run in their order; a record waits for a record of another lane only if both
-// touch the same memory (graph/lanes.h). On a GPU each lane is a stream. On a CPU only those records keep their lane
-// that their op can begin and leave to other threads; all others run one after the other.
+// Queues of records. The records of one lane run in their order; a record waits for a record of another lane only if
+// both touch the same memory (graph/lanes.h). On a GPU each lane is a stream. On a CPU only records whose op can start
+// them and leave them to other threads keep their lane; all others run one after the other.
 
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
 #pragma once
-// What an op is. An op is a plain struct:
+// The protocol of an op, which is a plain struct:
 //
 //   struct Softmax {
 //     static constexpr std::string_view name = "softmax";
@@ -18,8 +18,8 @@
 //   backward_cost(...)        default: twice the operations; with kSplits, as many as forward for each of the gradients
 //                             of input 0 and of the split one
 //   kInPlace                  true when output 0 may be the memory of input 0
-//   kGathers                  backward adds to few rows of a gradient, which the data names: its cost counts none
-//   kClass, kCasts            what the op is to autocast (graph/autocast.h), and which inputs it may cast, as a mask;
+//   kGathers                  backward adds to few rows of a gradient, selected by data: its cost counts none
+//   kClass, kCasts            the op's class for autocast (graph/autocast.h), and which inputs it may cast, as a mask;
 //                             default: nothing
 // An absent optional input is a View that converts to false, and a Spec that does. A gradient that is not needed is a
 // Grad that converts to false.
@@ -34,7 +34,7 @@
 
 namespace hpcdl {
 
-/// What an op is to a policy of mixed precision. `other`: its inputs stay as they are.
+/// The class of an op for mixed-precision policies. `other`: its inputs are not cast.
 enum class OpClass : unsigned char { other, product, norm, softmax, loss, elementwise };
 inline constexpr int kOpClasses = 6;
 
@@ -63,8 +63,8 @@ template <class... Ts> struct Operands {
   static constexpr std::array<OperandRef, sizeof...(Ts)> refs{Ts::ref...};
 };
 
-/// A recorded variable (graph/var.h). Ops are written against the concept, so that ops/ need not include graph/:
-/// `record<Op>(args, vars...)` is found by argument-dependent lookup.
+/// A recorded variable (graph/var.h). Ops use only the concept, so that ops/ need not include graph/: `record<Op>(args,
+/// vars...)` is found by argument-dependent lookup.
 template <class V>
 concept Symbolic = requires { typename V::symbolic_tag; };
 

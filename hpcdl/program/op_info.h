@@ -2,11 +2,11 @@
 // An op as data: what the recorder, the executor and the test bench need, with the types erased.
 //
 // Optional members of an op besides those in op.h, for exchanges between ranks:
-//   kUpdates      forward has no output of its own: it gets input 0 as a Tensor, which it overwrites with the result,
+//   kUpdates      forward has no separate output: it gets input 0 as a Tensor, to be overwritten by the result,
 //                 then the other inputs. The gradient of the result is that of input 0
 //   no forward    the output is input 0 itself, and no record is pushed: such an op has a gradient rule only
 //   record_backward(graph, operands, args)
-//                 in place of backward: pushes records of other ops; a template, since ops do not know the recorder.
+//                 instead of backward: pushes records of other ops; a template, since ops do not know the recorder.
 //                 `operands` are those that Backward lists
 //   exchanges(specs, args)
 //                 what a record exchanges with other ranks (program/axis.h), from the specs of its operands

@@ -15,11 +15,11 @@ namespace {
 struct Table {
   std::mutex mutex;
   std::map<std::string, std::uint16_t, std::less<>> numbers{{"", 0}};
-  std::deque<std::string> names{""};                    // stay where they are
+  std::deque<std::string> names{""};                    // their addresses never change
   std::deque<std::array<OpFunction, 2>> functions{{}};  // forward, backward
 };
 
-/// Made by the first op that is known, which may be before any main().
+/// Created by the first op that registers, which may be before main().
 Table& table() {
   static Table t;
   return t;

@@ -1,5 +1,5 @@
 #pragma once
-// Ops by name: what a record holds, and how a process finds the functions that it runs.
+// Ops by name: how a record refers to an op, and how a process finds the functions to run.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace hpcdl {
 
-/// A name as one number, which means something in this process alone: files hold the names themselves.
+/// A name as a number, which is valid only in this process: files contain the names themselves.
 class OpName {
  public:
   OpName() = default;
   OpName(std::string_view name);
   OpName(const char* name) : OpName(std::string_view(name)) {}
 
-  /// Whether it has been used in this process.
+  /// Whether the name has been used in this process.
   static bool is_known(std::string_view name);
 
   std::string_view view() const;
@@ -34,22 +34,22 @@ class OpName {
 
 class RawRecord;  // check.h
 
-/// Begins a record on a CPU, which other threads may go on with. Its operands stay as they are until then.
+/// Begins a record on a CPU; other threads may continue it. Its operands do not change until it is done.
 using StartFn = Ticket (*)(Stream&, const Grad* operands, const void* args);
 
-/// What records of one name run, forward or backward, and what those from files are checked with.
+/// The functions that records of one name run, forward or backward, and those that check records from files.
 struct OpFunction {
   RunFn run = nullptr;           // null: not known in this process
-  std::uint32_t args_bytes = 0;  // at least
-  std::uint32_t version = 1;     // of what its arguments and operands mean: Op::kVersion
+  std::uint32_t args_bytes = 0;  // minimum size
+  std::uint32_t version = 1;     // version of the meaning of arguments and operands: Op::kVersion
   const OpInfo* info = nullptr;  // of a typed op
   Bound* (*bound)(void* args) = nullptr;
   bool (*valid)(const void* args) = nullptr;
   void (*check)(const RawRecord&) = nullptr;  // instead of what `info` says
   ExchangesFn exchanges = nullptr;            // null: nothing
-  StartFn start = nullptr;                    // instead of `run`, on a CPU and on another lane than `compute`
+  StartFn start = nullptr;                    // used instead of `run` on a CPU, on a lane other than `compute`
 };
-/// Error where the name stands for another function.
+/// Throws Error if the name already stands for another function.
 void know(OpName name, bool backward, const OpFunction& f);
 void know(const OpInfo& op, std::uint32_t version = 1, void (*check)(const RawRecord&) = nullptr);
 OpFunction function_of(OpName name, bool backward);
@@ -77,9 +77,9 @@ template <class Raw> OpFunction raw_function() {
 }
 }  // namespace detail
 
-/// Ops that a process can record are known before main() begins, so that programs from files find them: used by
-/// record() and emit(). An op, or what has a name, a function `run`, perhaps `start`, and, to be read from
-/// files, check_record(const RawRecord&) and the type of its arguments, RecordArgs.
+/// Registers ops that a process can record before main() begins, so that programs from files find them; used by
+/// record() and emit(). Either a typed op, or a type with a name, a function `run`, optionally `start`, and, to be read
+/// from files, check_record(const RawRecord&) and the type of its arguments, RecordArgs.
 template <class Op>
 inline const bool known_op = [] {
   if constexpr (requires { &Op::infer; }) know(op_info<Op>, detail::version_of<Op>(), detail::check_of<Op>());
@@ -87,7 +87,7 @@ inline const bool known_op = [] {
   return true;
 }();
 
-/// Zeros between the members, so that equal arguments have equal bytes.
+/// Sets the padding between members to zero, so that equal arguments have equal bytes.
 template <class T> void clear_padding([[maybe_unused]] T& t) {
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)

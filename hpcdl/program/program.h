@@ -1,5 +1,6 @@
 #pragma once
-// The program: a step, recorded once, as plain data. It holds no memory and no address: what it works on has names.
+// The program: a step, recorded once, as plain data. It contains no memory and no addresses: it refers to what it works
+// on by name.
 
 #include <fmt/format.h>
 
@@ -20,13 +21,13 @@ enum class SlotKind : std::uint8_t {
   temp,   // arena; lives from the first to the last record that touches it
   input,  // arena; written by the caller before a run, lives through the whole program
   kept,   // arena; lives from its first record to the end, so that the caller can read it
-  state,  // known by its name: parameters, gradients, optimizer state, KV cache; an Instance says where it lies
+  state,  // known by its name: parameters, gradients, optimizer state, KV cache; an Instance binds its memory
 };
 
-/// What it is for, where somebody has to know.
+/// The purpose of a slot, where code depends on it.
 enum class SlotRole : std::uint8_t {
   data,
-  targets,  // an input: what the loss compares with
+  targets,  // an input: the targets of the loss
   scratch,  // memory of one record, which need not write all of it
 };
 
@@ -85,7 +86,7 @@ struct Program {
   std::vector<std::byte> args;
   std::vector<std::uint32_t> bounds;  // byte offsets of the Bounds in `args`
   std::vector<std::string> scopes{""};
-  std::vector<std::string> autocasts;  // the policies under which records were pushed, in words
+  std::vector<std::string> autocasts;  // textual descriptions of the policies under which records were pushed
   std::vector<AppliedEdit> edits;      // in order
   Numerics numerics;
 

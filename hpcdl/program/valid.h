@@ -1,5 +1,5 @@
 #pragma once
-// Arguments that may have come from a file: every flag and every enumeration has one of its values.
+// Checks arguments that may have come from a file: every flag and every enumeration must have one of its values.
 
 #include <cstring>
 #include <string_view>
@@ -23,7 +23,7 @@ template <class T, std::size_t N = 8> constexpr std::size_t fields_of() {
   else return fields_of<T, N - 1>();
 }
 
-/// Whether an enumerator has this value: a compiler writes others as casts.
+/// Whether an enumerator has this value: compilers print other values as casts.
 template <auto V> constexpr bool has_name() {
   constexpr std::string_view text = __PRETTY_FUNCTION__;
   return text.substr(text.find("V = ") + 4, 1) != "(";
@@ -36,7 +36,7 @@ template <class... F> bool all_valid(const F&... fields) { return (valid_args(fi
 
 }  // namespace detail
 
-/// A type says `valid()` itself, or is a number, a flag, an enumeration of one byte, or a struct of up to 6 of these.
+/// A type has a member `valid()`, or is a number, a flag, an enumeration of one byte, or a struct of up to 6 of these.
 template <class T> bool valid_args(const T& t) {
   if constexpr (requires { t.valid(); }) return t.valid();
   else if constexpr (std::is_same_v<T, bool> || std::is_enum_v<T>) {

@@ -57,7 +57,7 @@ TEST(int4, packing_is_exact_for_every_byte) {
       unpack_int4(pool, v, t);
       pack_int4(pool, u, v);
       EXPECT_EQ(packed, again);
-      // And by the definition of the layout.
+      // The same by the definition of the layout.
       for (std::int64_t r = 0; r < n; ++r)
         for (std::int64_t c = 0; c < k; ++c) {
           const auto tile = r / 16 * 16, rows = std::min<std::int64_t>(16, n - tile);
@@ -96,7 +96,7 @@ TEST(int4, every_weight_lies_within_half_a_step) {
             for (std::int64_t c = 0; c < m.k; ++c) {
               const double w = static_cast<double>(m.at(r, c)),
                            d = std::fabs(w - static_cast<double>(back[static_cast<std::size_t>(r * m.k + c)]));
-              // Beside half a step: the float rounding of the two operations that widen.
+              // In addition to half a step: the float rounding errors of the two operations that widen.
               ASSERT_LE(d, step_of(q, r, c) / 2 * (1 + 1e-5) + std::fabs(w) * 0x1p-22)
                   << symmetric << group << " " << r << "," << c;
               largest = std::max(largest, d);

@@ -235,7 +235,7 @@ TEST(quantize_model, kernels_run_on_the_mapped_file) {
     squared += std::pow(static_cast<double>(w - y.tensor.ptr<float>()[i]), 2);
     origin += static_cast<double>(w) * static_cast<double>(w);
   }
-  EXPECT_LT(std::sqrt(squared / origin), 0.2);  // a wrong row or a wrong turn gives about 1.4
+  EXPECT_LT(std::sqrt(squared / origin), 0.2);  // a wrong row or a wrong transpose gives about 1.4
   EXPECT_GT(squared, 0);
 }
 
@@ -251,7 +251,7 @@ TEST(quantize_model, replaces_an_older_model_or_changes_nothing) {
   const std::string text = message([&] { models::quantize_folder(pool, bad.from, good.to); });
   EXPECT_NE(text.find("transformer.h.0.attn.c_attn.weight: weight [3, 7]"), std::string::npos) << text;
   EXPECT_EQ(io::read_file(good.to / "config.json"), before);
-  EXPECT_EQ(entries(good.temp.path()), 2) << "something was left beside the model";
+  EXPECT_EQ(entries(good.temp.path()), 2) << "leftover files next to the model";
 
   models::quantize_folder(pool, good.from, good.to, {.options = {.group = 32}});
   EXPECT_EQ(models::read_hf_config(good.to).quant->options.group, 32);

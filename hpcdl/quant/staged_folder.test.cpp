@@ -68,7 +68,7 @@ TEST(staged_folder, remains_of_a_killed_writer_are_removed) {
   const io::TempFolder tmp;
   { const Writer killed(tmp / "out"); }
   EXPECT_GT(names_in(tmp.path()).size(), 0u);
-  // As like it as can be, and not of this output.
+  // Folders with similar names that do not belong to this output.
   for (const char* other : {".tmp-out-1", ".tmp-out2", ".tmp-other"}) fs::create_directory(tmp / other);
   StagedFolder folder(tmp / "out");
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{});

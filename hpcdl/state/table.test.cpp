@@ -59,13 +59,13 @@ TEST(state_table, all_kept_tensors_are_listed_once) {
   EXPECT_EQ(names[StateRole::moment], "fc.weight.m fc.weight.v conv.weight.m conv.weight.v ");
   const auto& matrix = p.table.parameters()[0];
   EXPECT_EQ(matrix.whole(), (Spec{{4, 6}, DType::f32}));
-  EXPECT_EQ(moments->entries[1].whole(), matrix.whole()) << "moments are parts as their parameter is";
+  EXPECT_EQ(moments->entries[1].whole(), matrix.whole()) << "moments must be parts like their parameter";
   EXPECT_EQ(matrix.gradient->name, "fc.weight.grad");
   EXPECT_EQ(matrix.copy->memory.dtype(), DType::bf16);
-  EXPECT_EQ(p.table.parameters()[1].copy, nullptr) << "no product reads it as a matrix";
+  EXPECT_EQ(p.table.parameters()[1].copy, nullptr) << "not read as a matrix by any product";
   EXPECT_EQ(p.table.parameter_count(), 24 + 12);
   moments = nullptr;
-  EXPECT_FALSE(p.names().contains(StateRole::moment)) << "they go with their optimizer";
+  EXPECT_FALSE(p.names().contains(StateRole::moment)) << "moments must be removed with their optimizer";
 }
 
 TEST(state_table, gradients_lie_where_they_were_placed) {
@@ -82,7 +82,7 @@ TEST(state_table, gradients_lie_where_they_were_placed) {
   EXPECT_LT(p.table.bytes(), own);
   p.table.forget_gradients();
   EXPECT_EQ(p.table.parameters()[0].gradient, nullptr);
-  EXPECT_FALSE(p.matrix.gradient) << "the module learns of it";
+  EXPECT_FALSE(p.matrix.gradient) << "the module must be updated";
   EXPECT_EQ(p.gradient_of_matrix(), nullptr);
   p.table.own_gradients();
   EXPECT_EQ(p.gradient_of_matrix(), p.table.parameters()[0].gradient->memory.data());
@@ -95,7 +95,7 @@ TEST(state_table, tensors_of_the_caller_are_found_by_name) {
   OwnedTensor value(p.matrix.spec), packed({{8}, DType::u8});
   p.table.add_value(p.matrix, value.tensor);
   p.table.add_frozen(p.conv, ".packed", packed.tensor);
-  EXPECT_EQ(p.table.parameters().size(), 1u) << "what is quantised has no value";
+  EXPECT_EQ(p.table.parameters().size(), 1u) << "a quantised parameter has no value";
   EXPECT_EQ(p.matrix.value, p.matrix.spec);
   Graph g;
   p.table.bind(g);
@@ -136,7 +136,7 @@ TEST(state_table, a_described_model_has_specs_and_no_memory) {
   EXPECT_EQ(p.names(), real.names());
   p.table.for_each([](const StateEntry& e) { EXPECT_TRUE(e.memory.spec() && !e.memory) << e.name; });
   real.table.for_each([](const StateEntry& e) { EXPECT_TRUE(e.memory) << e.name; });
-  EXPECT_EQ(stored(moments->entries).size(), 2u) << "the memory plan reads what files would hold";
+  EXPECT_EQ(stored(moments->entries).size(), 2u) << "the memory plan must count what files would hold";
 }
 
 }  // namespace

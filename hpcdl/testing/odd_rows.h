@@ -90,7 +90,7 @@ void expect_odd_rows(Stream& s, std::int64_t cols, Op&& op, Reference&& referenc
     }
     if (first.empty()) first = got;
     EXPECT_EQ(0, std::memcmp(first.data(), got.data(), got.size() * sizeof(T)))
-        << "other bits with rows " << apart << " apart, after " << begin;
+        << "different bits with rows " << apart << " apart, after " << begin;
   }
 }
 

@@ -28,7 +28,7 @@ std::string said(const io::CheckpointInfo& found, std::int64_t steps, std::int64
 
 TEST(check_resumed, accepts_the_files_of_a_run) {
   EXPECT_EQ(said(checkpoint(), 40, 10), "") << "a finished run";
-  EXPECT_EQ(said(checkpoint(), 0, 10), "") << "counted in epochs";
+  EXPECT_EQ(said(checkpoint(), 0, 10), "") << "length given in epochs";
   auto more = checkpoint();
   more.state.scalars = {{"loss", 0},           {"epoch_loss", 12.5},  {"epoch_correct", 3.25}, {"epoch_counted", 10},
                         {"epoch_done", 1},     {"loss_scale", 65536}, {"good_steps", 12},      {"skipped_steps", 0},

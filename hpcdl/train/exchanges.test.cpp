@@ -1,4 +1,4 @@
-// What the programs of a step declare to send is what the communicator counts, to the byte.
+// The bytes that the programs of a step declare equal those that the communicator counts.
 
 #include <gtest/gtest.h>
 
@@ -25,11 +25,11 @@ namespace {
 using parallel::TensorParallel;
 
 struct Sent {
-  std::int64_t bytes = 0;  // of the tensors that this rank gives
+  std::int64_t bytes = 0;  // of the tensors that this rank contributes
   double wire = 0;         // mean over the ranks
 };
 
-/// Forward, backward and the reduction of gradients of two micro-batches, then the update: what its records declare,
+/// Forward, backward and the reduction of gradients of two micro-batches, then the update: what the records declare,
 /// against what the groups of the mesh have counted meanwhile.
 void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepOptions options, bool of_rings,
                      const std::string& what) {
@@ -178,7 +178,7 @@ TEST(exchanges, are_compared_before_a_run_begins) {
   });
 }
 
-/// Of a mesh that is not there.
+/// For a mesh without processes.
 TEST(exchanges, are_printed_with_the_records) {
   const auto mesh = parallel::Mesh::described({.dp = 2, .tp = 2}, 1);
   auto model = models::LanguageModel::create(models::tiny(io::Family::gpt2), {}, true,
@@ -188,7 +188,8 @@ TEST(exchanges, are_printed_with_the_records) {
   const StepPrograms programs(model, {.batch = 2, .length = 16, .data = mesh.dp()}, s);
   const auto planned = programs.first()->planned;
   const auto text = program_text(planned->program, planned->plan);
-  // Tokens of 2 x 16, 32 channels: 4 KiB. Two layers, the embedding, the last norm: 10 of them in both directions.
+  // Tokens of 2 x 16, 32 channels: 4 KiB. Two layers, the embedding, the last norm: 10 such exchanges over both
+  // directions.
   EXPECT_NE(text.find("4.00 KiB over tp of 2"), std::string::npos) << text;
   EXPECT_NE(text.find("each rank sends 40.38 KiB over tp of 2"), std::string::npos) << text;
   EXPECT_NE(text.find("over dp of 2"), std::string::npos) << text;

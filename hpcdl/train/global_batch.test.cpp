@@ -23,10 +23,10 @@ using Change = std::function<void(RunConfig&)>;
 struct GlobalBatch : ::testing::Test {
   GlobalBatch() {
     RunConfig c;
-    toy_config(c, tmp, "unused");  // the text once for all
+    toy_config(c, tmp, "unused");  // prepares the text once for all
   }
 
-  /// A run of n ranks into tmp/NAME; what rank 0 said.
+  /// A run of n ranks into tmp/NAME; returns the output of rank 0.
   std::string train_on(int n, const std::string& name, const Change& change) {
     std::string said;
     testing::run_ranks(n, [&](const comm::Group& world) {
@@ -96,7 +96,7 @@ TEST_F(GlobalBatch, batches_that_do_not_divide_or_are_given_twice_are_refused) {
       std::string::npos);
   EXPECT_NE(refused(16, 2, 4).find("train.batch = 2 and train.global_batch = 16 exclude each other"),
             std::string::npos);
-  EXPECT_EQ(refused(16, 4, 4), "no error") << "both say the same";
+  EXPECT_EQ(refused(16, 4, 4), "no error") << "the two settings are consistent";
   EXPECT_EQ(refused(16, TrainConfig().batch, 4), "no error");
 }
 

@@ -1,6 +1,6 @@
 // The bits of weights and optimizer after a few steps of small runs, as they were before programs became data. They
-// depend on the instruction set and on how the compiler contracts floating point, so other builds skip.
-// The rows of AdamW were taken again when 1 - beta became a double: with that change alone undone, all had the old bits.
+// depend on the instruction set and on how the compiler contracts floating point, so other builds skip. The rows of
+// AdamW were recorded again when 1 - beta became a double: with only that change undone, all had the old bits.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Several GPUs train as one does: ranks that are threads, each with a GPU of its own.
+// Several GPUs train like one: ranks that are threads, each with its own GPU.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace hpcdl::train {
 namespace {
 
-constexpr std::int64_t kBatch = 8, kLength = 40, kVocab = 300;  // of all ranks
+constexpr std::int64_t kBatch = 8, kLength = 40, kVocab = 300;  // over all ranks
 constexpr int kSteps = 12;
 
 struct Trace {
@@ -28,7 +28,7 @@ io::ModelConfig small_model() {
   return c;
 }
 
-/// Rank's part of the batch of a step.
+/// This rank's part of the batch of a step.
 std::vector<std::int32_t> ids(std::uint32_t seed, std::int64_t begin, std::int64_t end) {
   std::vector<std::int32_t> list(static_cast<std::size_t>(kBatch * kLength));
   for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % kVocab;
@@ -51,7 +51,7 @@ Trace train_on(int n, const How& how) {
     const std::int64_t mine = kBatch / n, micro = mine / how.micro_batches;
     StepOptions o;
     o.optimizer = AdamW::Args{
-        .eps = 1e-5f};  // gradients that are 0 but for rounding (biases of keys) must not become whole steps
+        .eps = 1e-5f};  // gradients that consist only of rounding errors (biases of keys) must not become full steps
     o.batch = micro, o.length = kLength, o.accumulate = how.micro_batches > 1, o.forward.compute = how.compute;
     o.data = world, o.reduce = {.buckets = {.cap = how.bucket_bytes, .first = how.bucket_bytes / 4},
                                 .overlap = how.overlap,
@@ -70,7 +70,7 @@ Trace train_on(int n, const How& how) {
     for (const auto& w : step.weights())
       t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
   });
-  for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks went apart";
+  for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks have different weights";
   return all[0];
 }
 
@@ -102,12 +102,12 @@ TEST_P(GpuRanks, overlap_changes_no_bit) {
   for (const auto compute : {DType::f32, DType::bf16}) {
     const auto beside = train_on(GetParam(), {.compute = compute}), again = train_on(GetParam(), {.compute = compute}),
                waited = train_on(GetParam(), {.compute = compute, .overlap = false});
-    EXPECT_EQ(beside.weights, again.weights) << "run to run";
-    EXPECT_EQ(beside.weights, waited.weights) << "waited for";
+    EXPECT_EQ(beside.weights, again.weights) << "two runs differ";
+    EXPECT_EQ(beside.weights, waited.weights) << "results differ if reductions are awaited";
   }
 }
 
-/// Our kernels add by rank from 0, whatever lies in one bucket.
+/// Our kernels add by rank from 0, for any contents of a bucket.
 TEST_P(GpuRanks, buckets_change_no_bit) {
   const auto small = train_on(GetParam(), {.bucket_bytes = 4 << 10, .algorithm = comm::Algorithm::shared}),
              large = train_on(GetParam(), {.bucket_bytes = 4 << 20, .algorithm = comm::Algorithm::shared});

@@ -1,4 +1,4 @@
-// A GPU trains as a CPU does. Skipped where there is none.
+// A GPU trains like a CPU. Skipped without a GPU.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ struct Trace {
   std::vector<float> weights;
 };
 
-/// A model whose products are large enough to leave the exact kernel for small ones.
+/// A model whose products are too large for the exact kernel for small ones.
 io::ModelConfig wide_model() {
   auto c = small_model(io::Family::gpt2);
   c.width = 512, c.ffn = c.head_dim = 0;
@@ -94,11 +94,12 @@ TEST_P(GpuStep, the_same_bits_every_time) {
   const auto a = train(family(), Device::cuda(0), compute(), direct),
              b = train(family(), Device::cuda(0), compute(), direct),
              c = train(family(), Device::cuda(0), compute(), recompute);
-  EXPECT_EQ(a.weights, b.weights) << "run to run";
-  EXPECT_EQ(a.weights, c.weights) << "recomputed";
+  EXPECT_EQ(a.weights, b.weights) << "two runs differ";
+  EXPECT_EQ(a.weights, c.weights) << "recomputation changes the result";
 }
 
-/// As f32 on a CPU does, but for products whose operands have lost up to 2^-10 of themselves; and exact f32 does not.
+/// Like f32 on a CPU, except for products whose operands have lost up to 2^-10 of themselves; exact f32 gives different
+/// results.
 TEST(gpu_step_tf32, trains_as_f32_does) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   StepOptions o;
@@ -114,11 +115,11 @@ TEST(gpu_step_tf32, trains_as_f32_does) {
       EXPECT_NEAR(gpu.grad_norm / cpu.steps[i].grad_norm, 1, 4 * allowed) << "gradient norm of step " << i;
     };
     if (i == 0)
-      near(exact.steps[i], half_ulp(DType::f32));  // later AdamW has made whole steps of what is noise in a gradient
+      near(exact.steps[i], half_ulp(DType::f32));  // by then AdamW has turned noise in a gradient into full steps
     near(tf32.steps[i], 0x1p-10);
   }
-  EXPECT_EQ(tf32.weights, again.weights) << "run to run";
-  EXPECT_NE(tf32.weights, exact.weights) << "products were exact";
+  EXPECT_EQ(tf32.weights, again.weights) << "two runs differ";
+  EXPECT_NE(tf32.weights, exact.weights) << "TF32 was not used";
 }
 
 INSTANTIATE_TEST_SUITE_P(gpu, GpuStep,

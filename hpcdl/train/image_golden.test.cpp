@@ -1,4 +1,5 @@
-// Training of image classifiers against PyTorch: hpcdl/models/golden/make_image_models.py says what its files hold.
+// Training of image classifiers against PyTorch: hpcdl/models/golden/make_image_models.py describes the contents of its
+// files.
 
 #include <gtest/gtest.h>
 
@@ -48,7 +49,7 @@ Batch batch(int number, const models::ImageConfig& c, std::int64_t count) {
   return b;
 }
 
-/// The weights of simple_cnn_full: the formula numbers elements as files do.
+/// The weights of simple_cnn_full: the formula numbers elements in the order of files.
 void by_formula(models::ImageModel& model, Pool& pool) {
   std::uint32_t number = 0;
   for (const auto& p : model.parameters()) {
@@ -72,7 +73,7 @@ class ImageGolden : public ::testing::TestWithParam<std::tuple<const char*, cons
     by_formula(m, pool_);
     return m;
   }
-  /// Largest distance of the logits of batch 0 in evaluation from `want`.
+  /// Largest difference of the logits of batch 0 in evaluation from `want`.
   double distance(const models::ImageModel& m, const View& want) {
     const auto b = batch(0, m.config(), want[0]);
     Graph g({.inference = true});
@@ -86,7 +87,7 @@ class ImageGolden : public ::testing::TestWithParam<std::tuple<const char*, cons
     double worst = 0;
     for (std::int64_t i = 0; i < want.size(); ++i) {
       const double d = std::fabs(static_cast<double>(exe.tensor(y).ptr<float>()[i]) - want.ptr<double>()[i]);
-      worst = d <= worst ? worst : d;  // a NaN stays
+      worst = d <= worst ? worst : d;  // NaN is kept
     }
     return worst;
   }
@@ -100,12 +101,12 @@ TEST_P(ImageGolden, logits_of_the_first_weights_agree) {
   for (std::int64_t i = 0; i < want.size(); ++i) top = std::max(top, std::fabs(want.ptr<double>()[i]));
   EXPECT_LT(distance(model(), want),
             21 * 4 * 7.3 * 6e-8 *
-                top);  // 21 layers of a few roundings, which convolutions may amplify (ops/conv2d/winograd.h)
+                top);  // 21 layers of a few rounding errors, which convolutions may amplify (ops/conv2d/winograd.h)
 }
 
-/// Both sides differ from double by what roundings grow to in 20 steps, and by what follows where one of them turns a
-/// ReLU or a maximum: PyTorch's float32 does so by `deviation`, and ours may by four times the largest of those so far,
-/// in addition to the rounding of the loss itself.
+/// Both sides differ from double by rounding errors that grow over 20 steps, and by the consequences where one of them
+/// changes a ReLU or a maximum: PyTorch's float32 differs by `deviation`, and ours may differ by four times the largest
+/// deviation so far, in addition to the rounding of the loss itself.
 TEST_P(ImageGolden, twenty_steps_agree) {
   const auto golden = io::SafeTensors::open(folder() / "golden.safetensors");
   auto m = model();
@@ -146,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ImageGolden,
 
 models::ImageConfig small() { return {.family = models::ImageFamily::resnet18, .classes = 5, .size = 8, .width = 4}; }
 
-/// Checkpoints hold weights, running statistics and momenta: what goes on from them is what had gone on.
+/// Checkpoints hold weights, running statistics and momenta: a run continued from them equals the uninterrupted run.
 TEST(image_step, a_checkpoint_in_the_middle_changes_no_bit) {
   Pool pool(2);
   const StepOptions options{.batch = 6, .optimizer = Sgd::Args{.momentum = 0.9f}};
@@ -195,14 +196,14 @@ TEST(image_step, training_counts_right_answers_and_evaluation_changes_nothing) {
     step.accumulate(in, i, 0);
     correct = step.update(2e-2, 6).correct;
   }
-  EXPECT_EQ(correct, 6) << "six images are learnt by heart";
+  EXPECT_EQ(correct, 6) << "six images must be memorised";
   const auto now = step.evaluate(in);
   EXPECT_EQ(step.evaluate(in).loss, now.loss);
   EXPECT_GE(now.correct, 0);
   EXPECT_LE(now.correct, 6);
 }
 
-/// Two ranks with batches of their own keep one model: the same weights, and rank 0's running statistics, to the bit.
+/// Two ranks with different batches keep one model: the same weights, and rank 0's running statistics, to the bit.
 TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
   std::vector<std::vector<float>> kept(2), own(2), shared(2);
   testing::run_ranks(2, [&](const comm::Group& world) {
@@ -226,8 +227,8 @@ TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
     floats(model.parameters(), kept[me]), floats(model.buffers(), kept[me]), floats(model.buffers(), shared[me]);
   });
   EXPECT_EQ(kept[0], kept[1]);
-  EXPECT_EQ(shared[1], own[0]) << "those of the first";
-  EXPECT_NE(own[1], own[0]) << "until they are shared, every rank has those of its own batches";
+  EXPECT_EQ(shared[1], own[0]) << "must equal that of the first rank";
+  EXPECT_NE(own[1], own[0]) << "before sharing, every rank has the statistics of its own batches";
 }
 
 }  // namespace

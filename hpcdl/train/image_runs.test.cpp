@@ -57,9 +57,9 @@ TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
                                    }});
   EXPECT_TRUE(stopped.stopped);
   const auto resumed = run(second, {});
-  EXPECT_EQ(stopped.step, whole.train.device == "cuda" ? 4 : 3) << "a GPU is at work on the next step by then";
+  EXPECT_EQ(stopped.step, whole.train.device == "cuda" ? 4 : 3) << "a GPU is already working on the next step";
   EXPECT_EQ(resumed.first_step, stopped.step);
-  EXPECT_EQ(resumed.accuracy, done.accuracy) << "of the whole epoch";
+  EXPECT_EQ(resumed.accuracy, done.accuracy) << "over the whole epoch";
   expect_same_run(tmp / "whole", tmp / "stopped", "step_00000006");
 }
 
@@ -84,12 +84,12 @@ TEST(image_run, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
     StopsBeforeEvaluation stops(stop_at);
     EXPECT_TRUE(go(name, watched_by(stops)).stopped);
     const auto resumed = go(name, {});
-    EXPECT_EQ(resumed.accuracy, done.accuracy) << "of the last epoch";
+    EXPECT_EQ(resumed.accuracy, done.accuracy) << "over the last epoch";
     EXPECT_EQ(timeless_metrics(tmp / name), timeless_metrics(tmp / "whole"));
   }
 }
 
-/// 5 steps of 8 images, then steps of another size for the 32 that are left of two epochs.
+/// 5 steps of 8 images, then steps of a different size for the 32 images that remain of two epochs.
 TEST(image_run, epochs_end_where_they_do_though_steps_change_their_size) {
   const io::TempFolder tmp;
   for (const auto& [batch, last_step] : {std::pair(8, 9), std::pair(4, 13), std::pair(16, 7)}) {
@@ -114,8 +114,8 @@ TEST(image_run, epochs_end_where_they_do_though_steps_change_their_size) {
   }
 }
 
-/// Which thread makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
-/// difference, and running statistics are brought up to date once.
+/// The thread that makes the batches, the number of compute threads, and recomputation of activations do not change a
+/// bit, and running statistics are updated once.
 TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {
   const io::TempFolder tmp;
   RunConfig plain, other;
@@ -145,7 +145,7 @@ TEST(image_run, it_learns_and_says_how_well) {
   c.train.epochs = 4, c.train.batch = 16, c.train.eval_every = 0, c.train.log_every = 8;
   const auto s = run(c, {});
   EXPECT_EQ(s.step, 128);
-  EXPECT_GT(s.accuracy, 0.3) << "ten classes";
+  EXPECT_GT(s.accuracy, 0.3) << "chance level is 0.1";
   EXPECT_GT(s.eval_accuracy, 0.3);
   std::istringstream in(io::read_file(c.output / "metrics.jsonl"));
   int evaluations = 0;
@@ -164,7 +164,7 @@ TEST(image_run, it_learns_and_says_how_well) {
   EXPECT_EQ(evaluations, 4);
 }
 
-/// Running statistics differ from rank to rank; checkpoints and evaluations are those of the first.
+/// Running statistics differ between ranks; checkpoints and evaluations use those of the first.
 TEST(image_run, ranks_stop_and_go_on_to_the_same_bits) {
   const io::TempFolder tmp;
   const auto train_on = [&](const std::string& name, bool stop) {
@@ -188,8 +188,8 @@ TEST(image_run, ranks_stop_and_go_on_to_the_same_bits) {
   EXPECT_EQ(timeless_metrics(tmp / "whole"), timeless_metrics(tmp / "stopped"));
 }
 
-/// Two ranks with halves of the batch come to what one comes to with all of it, but for rounding: f32, sums of 8192
-/// numbers at most, five consecutive steps. Norms over halves are far from that.
+/// Two ranks with halves of the batch give the same results as one with the whole batch, up to rounding errors: f32,
+/// sums of at most 8192 numbers, five consecutive steps. Norms over halves would differ far more.
 TEST(image_run, synchronised_batch_norms_see_the_whole_batch) {
   const io::TempFolder tmp;
   for (const auto family : {io::Family::simple_cnn, io::Family::resnet18}) {
@@ -221,11 +221,11 @@ TEST(image_run, synchronised_batch_norms_see_the_whole_batch) {
       return most;
     };
     const auto whole = losses_on(1, false, false), halves = losses_on(2, true, false);
-    EXPECT_EQ(whole.size(), 7u) << "six steps and an evaluation by the running statistics";
+    EXPECT_EQ(whole.size(), 7u) << "six steps and one evaluation with running statistics";
     EXPECT_LT(apart(halves, whole), 1e-4);
-    EXPECT_GT(apart(losses_on(2, false, false), whole), 1e-2) << "the bound above would see it";
-    EXPECT_EQ(losses_on(2, true, true), halves) << "recomputed";
-    EXPECT_EQ(losses_on(1, true, false), whole) << "one rank has nobody to ask";
+    EXPECT_GT(apart(losses_on(2, false, false), whole), 1e-2) << "the bound above would not detect the difference";
+    EXPECT_EQ(losses_on(2, true, true), halves) << "recomputation changes the losses";
+    EXPECT_EQ(losses_on(1, true, false), whole) << "a single rank must not depend on others";
   }
 }
 
@@ -252,8 +252,8 @@ void gpu_config(RunConfig& c, const io::TempFolder& tmp, const std::string& name
   if (has("mixup")) c.data.mixup = 0.4;
 }
 
-/// On a GPU: batches are copied ahead as bytes, and the passes of a step are queued before it is known what the one
-/// before came to.
+/// On a GPU, batches are copied ahead as bytes, and the passes of a step are queued before the result of the previous
+/// one is known.
 class GpuImageRun : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -262,7 +262,7 @@ class GpuImageRun : public ::testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(kinds, GpuImageRun, ::testing::Values("f32", "f32_mixup", "fp16_accumulate", "fp16"));
 
-/// An observer of steps has the results of each before the next one begins.
+/// An observer of steps receives the results of each before the next one begins.
 TEST_P(GpuImageRun, going_ahead_changes_no_bit) {
   const io::TempFolder tmp;
   RunConfig ahead, watched;
@@ -277,8 +277,8 @@ TEST_P(GpuImageRun, going_ahead_changes_no_bit) {
   expect_same_run(tmp / "ahead", tmp / "watched", "step_00000024");
   if (ahead.train.dtype == Compute::fp16) {
     const auto lines = timeless_metrics(tmp / "ahead");
-    EXPECT_EQ(lines.find("\"skipped_steps\":0"), std::string::npos) << "meant to overflow in the first step";
-    EXPECT_NE(lines.find("\"skipped_steps\":4"), std::string::npos) << "and in some more";
+    EXPECT_EQ(lines.find("\"skipped_steps\":0"), std::string::npos) << "the first step is meant to overflow";
+    EXPECT_NE(lines.find("\"skipped_steps\":4"), std::string::npos) << "and several more";
   }
 }
 
@@ -367,7 +367,7 @@ TEST(image_run, other_classes_do_not_resume_and_one_is_refused) {
   EXPECT_NE(error_of([&] { run(one, {}); }).find("cat is the only class"), std::string::npos);
 }
 
-/// Images as those of `set`, whose usual mean and deviation are others.
+/// The images of `set`, but with a different usual mean and deviation.
 struct OtherwiseNormalised : data::ImageSet {
   std::shared_ptr<const data::ImageSet> set;
   explicit OtherwiseNormalised(std::shared_ptr<const data::ImageSet> of)
@@ -382,7 +382,7 @@ struct OtherwiseNormalised : data::ImageSet {
   void decode(std::int64_t i, data::Picture& to) const override { set->decode(i, to); }
 };
 
-/// A later evaluation of a model only has the folder of the run.
+/// A later evaluation of a model has only the folder of the run.
 TEST(image_run, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   const io::TempFolder tmp;
   for (const bool normalise : {true, false}) {
@@ -397,9 +397,9 @@ TEST(image_run, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
     const auto score = infer::evaluate_images(model, pool, set, {});
     EXPECT_EQ(score.samples, done.eval_tokens);
     EXPECT_EQ(score.accuracy, done.eval_accuracy) << name;
-    EXPECT_NEAR(score.loss, done.eval_loss, 1e-5) << name << ": sums of other batches";
+    EXPECT_NEAR(score.loss, done.eval_loss, 1e-5) << name << ": sums over other batches";
     const auto other = infer::evaluate_images(model, pool, std::make_shared<OtherwiseNormalised>(set), {});
-    EXPECT_EQ(other.loss, score.loss) << name << ": the model's constants count, not those of the images";
+    EXPECT_EQ(other.loss, score.loss) << name << ": the model's normalisation must be used, not that of the images";
   }
   RunConfig other;
   image_config(other, tmp, "plain");
@@ -418,7 +418,8 @@ TEST(image_run, the_plan_counts_every_batch_that_waits) {
   const data::ImageBatchLayout layout(8, 32, 32);
   const auto inputs = layout.images().bytes() + 8 * std::int64_t{sizeof(std::int32_t)};
   EXPECT_EQ(advice.now().ledger.staged, 3 * inputs + 2 * 5 * layout.bytes)
-      << "of two steps and an evaluation; made ahead for training and for evaluation, 4 and the one that is read";
+      << "inputs of two steps and an evaluation; loaded ahead for training and for evaluation: 4 each and the current "
+         "one";
 }
 
 TEST(image_run, a_crop_beyond_the_image_is_refused_as_a_mistake_of_the_config) {

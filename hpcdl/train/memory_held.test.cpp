@@ -1,4 +1,4 @@
-// What a run is planned to take against what its process then takes.
+// The planned memory of a run against the memory that its process takes.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-/// By how much the plan may be too high: what it estimates are bounds, that of each thread's scratch above all.
+/// The amount by which the plan may be too high: its estimates are upper bounds, mainly that of each thread's scratch.
 std::int64_t margin(int threads) { return (48 + 14 * threads) * kMiB; }
 
 constexpr bool kSanitized =
@@ -40,7 +40,7 @@ constexpr bool kSanitized =
     false;
 #endif
 
-/// A value of /proc/self/status, in bytes: "VmHWM" is the most that was ever resident.
+/// A value of /proc/self/status, in bytes: "VmHWM" is the peak resident size.
 std::int64_t status_bytes(const std::string& key) {
   std::ifstream in("/proc/self/status");
   for (std::string line; std::getline(in, line);)
@@ -48,7 +48,7 @@ std::int64_t status_bytes(const std::string& key) {
   return -1;
 }
 
-/// Runs `body` in a process of its own, whose memory is that of the run alone; it returns what went wrong, or "".
+/// Runs `body` in a separate process, whose memory is that of the run alone; it returns what went wrong, or "".
 void in_child(const std::function<std::string()>& body) {
   std::fflush(nullptr);
   const pid_t pid = fork();
@@ -65,12 +65,12 @@ void in_child(const std::function<std::string()>& body) {
   }
   int status = 0;
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << ", see above";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status << ", see the output above";
 }
 
 double mib(std::int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(kMiB); }
 
-/// What is said before the first step against the most that the process holds until its last file is written.
+/// The amount announced before the first step against the peak of the process until its last file is written.
 std::string compare(RunConfig& c, const std::string& name) {
   const auto ledger = plan_run(c, {}).now().ledger;
   const auto before = status_bytes("VmRSS");
@@ -107,7 +107,7 @@ void configure(RunConfig& c, const Kind& kind, const io::TempFolder& tmp) {
 class MemoryHeld : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(MemoryHeld, the_plan_is_what_the_process_takes) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps memory of its own";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer takes additional memory";
   const io::TempFolder tmp;
   in_child([&] {
     RunConfig c;
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .dtype = Compute::bf16}),
     [](const auto& kind) { return kind.param.name; });
 
-/// The most that the driver says is gone, looked at every other millisecond.
+/// The peak of used memory according to the driver, sampled every other millisecond.
 class Taken {
  public:
   explicit Taken(Device device) : device_(device), before_(free()), watch_([this] { watch(); }) {}
@@ -159,7 +159,7 @@ class Taken {
 
 class GpuMemoryHeld : public ::testing::TestWithParam<Kind> {
  protected:
-  /// By how much the plan may be too high: what the driver and the libraries keep is a bound.
+  /// The amount by which the plan may be too high: that for the driver and the libraries is an upper bound.
   static std::int64_t margin(const Kind& kind) { return (kind.ranks > 1 ? 128 : 64) * kMiB; }
 
   static void configure(RunConfig& c, const Kind& kind, const io::TempFolder& tmp, int rank) {
@@ -200,10 +200,10 @@ class GpuMemoryHeld : public ::testing::TestWithParam<Kind> {
   }
 };
 
-/// In a program that is started anew, so that no run before it has loaded what this one needs.
+/// In a newly started program, so that no earlier run has loaded anything that this one needs.
 TEST_P(GpuMemoryHeld, the_plan_is_what_the_driver_says_is_gone) {
   if (cuda_devices() < GetParam().ranks) GTEST_SKIP() << "needs GPUs: " << GetParam().ranks;
-  if (kSanitized) GTEST_SKIP() << "a sanitizer starts no second program";
+  if (kSanitized) GTEST_SKIP() << "a second program cannot be started under a sanitizer";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(_exit(is_right(GetParam()) ? 0 : 1), ::testing::ExitedWithCode(0), "MEASURED");
 }
@@ -252,10 +252,10 @@ INSTANTIATE_TEST_SUITE_P(
              .ranks = 2}),
     [](const auto& kind) { return kind.param.name; });
 
-/// Under the least limit of addresses of which the plan says "fits" the run comes to its end: through the checkpoint,
-/// the model, and a second run that goes on.
+/// With the smallest limit of address space for which the plan says "fits", the run completes: including the
+/// checkpoint, the model, and a second run that continues it.
 TEST(memory_held, a_run_that_fits_a_limit_of_addresses_comes_to_its_end) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer reserves addresses of its own";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer reserves address space";
   const io::TempFolder tmp;
   const Kind kind{.name = "limited", .threads = 2, .width = 256, .context = 32, .batch = 1, .vocab = 8192};
   for (const std::int64_t steps : {1, 2})

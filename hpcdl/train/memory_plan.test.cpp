@@ -21,7 +21,7 @@ struct Kind {
 
 class MemoryPlanned : public ::testing::TestWithParam<Kind> {};
 
-/// What is planned for a model without memory is what a step then takes.
+/// The plan for a model without memory equals what a step then takes.
 TEST_P(MemoryPlanned, is_what_a_step_takes) {
   RunConfig c;
   c.model.family = GetParam().family;
@@ -69,7 +69,7 @@ MemoryLedger of(std::int64_t activations) {
   return l;
 }
 
-/// 100 bytes for each sample; a quarter with recompute, half in 16 bits.
+/// 100 bytes per sample; a quarter with recompute, half in 16 bits.
 MemoryLedger rule(const MemoryChange& c) {
   return of(c.batch * 100 / (c.recompute ? 4 : 1) / (c.dtype == Compute::f32 ? 1 : 2));
 }
@@ -99,7 +99,7 @@ TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
   EXPECT_EQ(words(advise(600)), "--train.recompute=true");
   EXPECT_EQ(words(advise(599)), "--train.batch=1 --train.accumulate=8");
   EXPECT_EQ(words(advise(499)), "--train.recompute=true --train.batch=2 --train.accumulate=4")
-      << "not even one sample alone";
+      << "without recompute even a single sample does not fit";
   EXPECT_EQ(words(advise(415)), "--train.recompute=true --train.batch=1 --train.accumulate=8 --train.dtype=bf16");
   EXPECT_EQ(words(advise(411)), "none");
   EXPECT_EQ(words(advise(700, {.batch = 6, .accumulate = 2, .recompute = true})),
@@ -166,7 +166,7 @@ TEST(memory_plan, the_limits_of_the_process_count) {
   const auto free_now = available_memory({});
   EXPECT_GT(free_now.bytes, 0);
   auto low = before;
-  low.rlim_cur = rlim_t{8} << 30;  // of addresses; a process with threads reserves some
+  low.rlim_cur = rlim_t{8} << 30;  // limit of address space; a process with threads reserves some
   ASSERT_EQ(setrlimit(RLIMIT_AS, &low), 0);
   const auto limited = available_memory({});
   ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);

@@ -24,10 +24,10 @@ namespace fs = std::filesystem;
 struct Mesh : ::testing::Test {
   Mesh() {
     RunConfig c;
-    toy_config(c, tmp, "unused");  // the text once for all
+    toy_config(c, tmp, "unused");  // prepares the text once for all
   }
 
-  /// A run of dp x tp ranks into tmp/NAME; what rank 0 returned.
+  /// A run of dp x tp ranks into tmp/NAME; returns the result of rank 0.
   RunSummary train_on(int dp, int tp, const std::string& name, const std::function<void(RunConfig&)>& change,
                       std::int64_t stop_at = -1) {
     RunSummary first;
@@ -58,7 +58,7 @@ struct Mesh : ::testing::Test {
     return list;
   }
 
-  /// Losses, norms and weights of two runs.
+  /// Compares losses, norms and weights of two runs.
   void expect_parity(const std::string& got, const std::string& want) {
     for (const char* key : {"loss", "grad_norm", "eval_loss", "tokens"}) {
       const auto g = numbers(got, key), w = numbers(want, key);
@@ -82,7 +82,7 @@ struct Mesh : ::testing::Test {
   io::TempFolder tmp;
 };
 
-/// Asks the run to stop while it evaluates, and counts what is evaluated all the same.
+/// Asks the run to stop during its evaluation, and counts what is still evaluated.
 struct StopsInEvaluation : Observer {
   int batches = 0;
   bool first = false;
@@ -104,7 +104,7 @@ TEST_F(Mesh, an_evaluation_does_not_keep_a_run_that_is_asked_to_stop) {
       const auto summary =
           run(c, {.console = {}, .world = world, .speed_of_light = {}, .after_step = {}, .observer = &observer});
       EXPECT_TRUE(summary.stopped);
-      EXPECT_EQ(summary.step, 2) << "the step that was evaluated";
+      EXPECT_EQ(summary.step, 2) << "the step of the evaluation";
       EXPECT_LT(observer.batches, world.rank() == 0 || tp > 1 ? 2 : 4);
       EXPECT_TRUE(std::isnan(summary.eval_loss));
     });
@@ -142,8 +142,8 @@ float* first_weight(const std::vector<const Instance*>& programs) {
   return nullptr;
 }
 
-/// A bit of a weight of one rank turns over between two saves: the run ends at the next one, which is not written, and
-/// goes on from the one before as if nothing had been.
+/// A bit of a weight of one rank flips between two saves: the run ends at the next save, which is not written, and
+/// continues from the previous one as if nothing had happened.
 TEST_F(Mesh, a_checkpoint_of_two_models_is_never_written) {
   const auto saves = [](RunConfig& c) { c.train.steps = 12, c.checkpoint.every = 4, c.checkpoint.keep = 9; };
   train_on(2, 1, "well", saves);
@@ -175,7 +175,8 @@ TEST_F(Mesh, a_checkpoint_of_two_models_is_never_written) {
             io::read_file(tmp.path() / "well/model/model.safetensors"));
 }
 
-/// The folder that four ranks have written, each some of the files, is a model to transformers: its loss is ours.
+/// The folder that four ranks have written, each some of the files, is a valid model for transformers: its loss equals
+/// ours.
 TEST_F(Mesh, transformers_reads_the_checkpoint_of_many_ranks) {
   const auto python = io::find_python("transformers, torch, safetensors");
   if (!python) GTEST_SKIP() << "no Python with transformers and torch; set HPCDL_PYTHON";
@@ -199,7 +200,7 @@ TEST_F(Mesh, transformers_reads_the_checkpoint_of_many_ranks) {
   EXPECT_TRUE(ok) << said;
 }
 
-/// A checkpoint of one mesh is that of any other.
+/// A checkpoint of one mesh can be used by any other.
 TEST_F(Mesh, a_stopped_run_goes_on_on_any_mesh) {
   const auto plain = [](RunConfig& c) { c.train.lr = 1e-3, c.train.warmup = 6; };
   train_on(1, 1, "one", plain);

@@ -1,4 +1,4 @@
-// Training in 16 bits: by autocast as by hand, and with a loss scale on several ranks.
+// Training in 16 bits: autocast gives the same as types chosen by hand; and a loss scale on several ranks.
 
 #include <gtest/gtest.h>
 
@@ -52,12 +52,12 @@ TEST_P(MixedPrecision, a_model_without_types_trains_as_one_that_names_them) {
   automatic.autocast = AutocastPolicy{.product = half};
   const auto want = losses(family, by_hand), got = losses(family, automatic);
   EXPECT_LT(want.back(), 0.5 * want.front());
-  // They differ by where the residual stream is first rounded: by no more than a loss rounded to the type would be
-  // allowed.
+  // They differ by where the residual stream is first rounded: at most by the allowed error of a loss rounded to the
+  // type.
   const double allowed = allowed_error(half, want.front(), 0, 0);
   double apart = 0;
   for (std::size_t i = 0; i < want.size(); ++i) apart = std::max(apart, std::fabs(want[i] - got[i]));
-  EXPECT_GT(apart, 0) << "the same program?";
+  EXPECT_GT(apart, 0) << "both runs used the same program";
   EXPECT_LE(apart, allowed);
 }
 
@@ -66,7 +66,7 @@ struct Trace {
   std::vector<double> losses;
 };
 
-/// Sixteen steps in f16 of two micro-batches each, the last ranks of `world` alone with targets to learn from.
+/// Sixteen steps in f16 of two micro-batches each; only the last ranks of `world` have targets to learn from.
 Trace train(const comm::Group& world, float init_scale) {
   Pool pool(1);
   auto model = LanguageModel::create(tiny(io::Family::llama), 3, true);
@@ -93,14 +93,14 @@ Trace train(const comm::Group& world, float init_scale) {
 TEST(mixed_precision, ranks_skip_together) {
   constexpr float kFar = 0x1p28f;
   const Trace alone = train({}, kFar);
-  EXPECT_LT(alone.scales[0], kFar) << "the first step overflows";
+  EXPECT_LT(alone.scales[0], kFar) << "the first step must overflow";
   EXPECT_GT(*std::max_element(alone.scales.begin() + 4, alone.scales.end()),
             *std::min_element(alone.scales.begin(), alone.scales.end()));
   EXPECT_LT(alone.losses.back(), 0.9 * alone.losses.front());
   std::vector<Trace> all(2);
   testing::run_ranks(
       2, [&](const comm::Group& world) { all[static_cast<std::size_t>(world.rank())] = train(world, kFar); });
-  for (const auto& t : all) {  // rank 0, whose own gradients are zero, does as rank 1
+  for (const auto& t : all) {  // rank 0, whose own gradients are zero, acts like rank 1
     EXPECT_EQ(t.scales, alone.scales);
     EXPECT_EQ(t.losses, alone.losses);
     EXPECT_EQ(t.weights, alone.weights);

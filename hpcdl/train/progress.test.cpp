@@ -25,7 +25,7 @@ TEST(progress, lines_that_stay_come_first_last_and_not_too_often) {
     EXPECT_TRUE(lines[0].starts_with("step 1/100 "));
     EXPECT_TRUE(lines[1].starts_with("step 100/100 "));
     EXPECT_EQ(bars, terminal ? 100 : 0);
-    EXPECT_EQ(cleared, terminal ? 1 : 0) << "the bar goes with the last step";
+    EXPECT_EQ(cleared, terminal ? 1 : 0) << "the bar must be cleared after the last step";
   }
 }
 
@@ -49,7 +49,7 @@ TEST(progress, the_line_says_what_matters) {
   }
   EXPECT_NE(progress_line({.comm_percent = 31, .hidden_percent = 84}).find("comm 31% (84% hidden)"), std::string::npos);
   EXPECT_EQ(progress_line({}).find("comm"), std::string::npos) << "one rank";
-  EXPECT_EQ(line.find("epoch"), std::string::npos) << "not counted";
+  EXPECT_EQ(line.find("epoch"), std::string::npos) << "epochs are not counted";
   const auto images = progress_line({.per_second = 900, .unit = "img/s", .epoch = 1.5, .accuracy = 0.6251});
   for (const char* part : {"epoch 1.50", "accuracy 62.51%", "900 img/s"})
     EXPECT_NE(images.find(part), std::string::npos) << images;
@@ -84,7 +84,7 @@ TEST(progress, tokenizing_is_shown_in_words) {
   EXPECT_EQ(bars[0].done, 0.25);
   EXPECT_EQ(bars[1].what, "tokenizing");
   for (const auto& bar : bars)
-    EXPECT_TRUE(bar.facts.empty()) << "no rate of what has just begun: " << bar.facts[0].text;
+    EXPECT_TRUE(bar.facts.empty()) << "no rate may be shown right after the start: " << bar.facts[0].text;
 }
 
 }  // namespace

@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 using comm::Group;
 
 struct Case {
-  std::int64_t batch = 8;  // of all ranks
+  std::int64_t batch = 8;  // over all ranks
   std::function<void(RunConfig&)> change = [](RunConfig&) {};
   Hooks hooks = {};
 };
 
-/// A run on n ranks into tmp/NAME; what rank 0 returned.
+/// A run on n ranks into tmp/NAME; returns the result of rank 0.
 RunSummary train_on(int n, const io::TempFolder& tmp, const std::string& name, const Case& s = {}) {
   std::vector<RunSummary> all(static_cast<std::size_t>(n));
   testing::run_ranks(n, [&](const Group& world) {
@@ -42,14 +42,14 @@ RunSummary train_on(int n, const io::TempFolder& tmp, const std::string& name, c
   for (const auto& r : all) {
     EXPECT_EQ(r.step, all[0].step);
     EXPECT_EQ(r.stopped, all[0].stopped);
-    EXPECT_EQ(r.loss, all[0].loss) << "every rank knows the loss of all";
+    EXPECT_EQ(r.loss, all[0].loss) << "every rank must know the total loss";
     EXPECT_TRUE(r.eval_loss == all[0].eval_loss || std::isnan(r.eval_loss));
     EXPECT_EQ(r.tokens_per_second > 0, all[0].tokens_per_second > 0);
   }
   return all[0];
 }
 
-/// The text once for all tests: a race to write it is none of theirs.
+/// The text once for all tests, so that they do not race to write it.
 struct Ranks : ::testing::Test {
   Ranks() {
     RunConfig c;
@@ -83,7 +83,7 @@ void expect_same_model(const fs::path& a, const fs::path& b) {
       << a << " and " << b;
 }
 
-/// Loss, gradient norm, evaluation and weights of n ranks are those of one, after 50 steps.
+/// Loss, gradient norm, evaluation and weights of n ranks equal those of one, after 50 steps.
 TEST_F(Ranks, any_number_of_them_trains_what_one_rank_trains) {
   Case s;
   s.change = [](RunConfig& c) { c.train.steps = 50, c.train.eval_every = 25, c.train.dropout = 0.1; };
@@ -109,8 +109,8 @@ TEST_F(Ranks, micro_batches_are_exchanged_once_and_weigh_alike) {
   EXPECT_LT(weights_apart(tmp / "one", tmp / "two"), 1e-5);
 }
 
-/// Four ranks that each take the batch of one, with the rate that was found on one, do what one does with four times
-/// the batch and rate.
+/// Four ranks, each with the batch of one and the learning rate chosen for one, act like one rank with four times the
+/// batch and rate.
 TEST_F(Ranks, the_learning_rate_follows_the_number_of_ranks) {
   for (const auto& [scaling, factor] : {std::pair(LrScaling::linear, 4.0), std::pair(LrScaling::sqrt, 2.0)}) {
     Case by_hand, scaled;
@@ -123,7 +123,7 @@ TEST_F(Ranks, the_learning_rate_follows_the_number_of_ranks) {
     train_on(4, tmp, "four" + name, scaled);
     const auto want = numbers(tmp / ("one" + name), "lr"), got = numbers(tmp / ("four" + name), "lr");
     ASSERT_EQ(got, want);
-    EXPECT_DOUBLE_EQ(got[0], 1e-3 * factor / 2) << "the first of two steps of warm-up";
+    EXPECT_DOUBLE_EQ(got[0], 1e-3 * factor / 2) << "the first of two warm-up steps";
     EXPECT_LT(weights_apart(tmp / ("one" + name), tmp / ("four" + name)), 1e-5);
   }
 }
@@ -147,8 +147,8 @@ TEST_F(Ranks, buckets_and_overlap_change_no_bit) {
   }
 }
 
-/// A signal to one rank stops all at the same step; the same number of ranks goes on to the same bits, and another
-/// number to the same numbers.
+/// A signal to one rank stops all at the same step; the same number of ranks continues with the same bits, and another
+/// number with the same values.
 TEST_F(Ranks, a_stopped_run_goes_on_on_any_number_of_ranks) {
   Case s;
   train_on(4, tmp, "whole", s);

@@ -14,7 +14,7 @@
 namespace hpcdl::train {
 namespace {
 
-/// What a rank holds: two weights and a state, (4, 3) each; the first one may be a part of (8, 3).
+/// The tensors of a rank: two weights and a state, (4, 3) each; the first one may be a part of (8, 3).
 struct Held {
   std::vector<float> memory = std::vector<float>(3 * 16);
   io::CheckpointContent content;
@@ -24,7 +24,7 @@ struct Held {
     const Spec spec{{4, 3}, DType::f32};
     Part held;
     if (part >= 0) held = Part::along({8, 3}, 0, std::array{Interval{4 * part, 4 * part + 4}});
-    if (part > 0) memory[0] = 99;  // another part holds something else
+    if (part > 0) memory[0] = 99;  // another part has different contents
     const Tensor second = turned ? Tensor(at(1), spec, Shape{1, 4}, Device{}) : Tensor(at(1), spec);
     content.model = {{"first", Tensor(at(0), spec), held}, {"second", second}};
     content.optimizer = {{"mean.second", Tensor(at(2), spec)}};
@@ -32,7 +32,7 @@ struct Held {
   float* at(int tensor) { return memory.data() + 16 * tensor; }
 };
 
-/// What each of the ranks of a dp x tp mesh says, where one has one element changed.
+/// The reports of the ranks of a dp x tp mesh, one of which has one element changed.
 std::vector<std::string> errors_of(int dp, int tp, int odd, int tensor, bool turned = false) {
   return testing::rank_errors(dp * tp, [&](const comm::Group& world) {
     const parallel::Mesh mesh(world, {.dp = dp, .tp = tp});
@@ -41,7 +41,7 @@ std::vector<std::string> errors_of(int dp, int tp, int odd, int tensor, bool tur
     try {
       expect_equal_replicas(mesh, held.content, "step 4 is not saved");
     } catch (const Error&) {
-      parallel::any_rank(world, false);  // a rank that leaves at once would be a lost one to those that still read
+      parallel::any_rank(world, false);  // a rank that leaves at once would look lost to those that still read
       throw;
     }
   });
@@ -73,7 +73,7 @@ TEST(replicas, parts_are_compared_with_the_same_parts_and_whole_tensors_with_all
     EXPECT_EQ(e.find("rank 0"), std::string::npos) << e;
   }
   for (const auto& e : errors_of(1, 2, 1, 1)) EXPECT_NE(e.find("weight second is with"), std::string::npos) << e;
-  for (const auto& e : errors_of(1, 2, 1, 0)) EXPECT_EQ(e, "") << "nothing to compare with";
+  for (const auto& e : errors_of(1, 2, 1, 0)) EXPECT_EQ(e, "") << "there is no replica to compare with";
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace hpcdl::train {
 
-/// The lines of metrics.jsonl without what depends on the clock.
+/// The lines of metrics.jsonl without values that depend on the clock.
 inline std::string timeless_metrics(const std::filesystem::path& run) {
   std::istringstream in(io::read_file(run / "metrics.jsonl"));
   std::string out;

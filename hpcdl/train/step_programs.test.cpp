@@ -33,7 +33,7 @@ namespace {
 
 using models::LanguageModel;
 
-/// f(the programs of a rank of a mesh).
+/// Calls f(the programs of a rank of a mesh).
 template <class F> void with_programs(const parallel::MeshShape& shape, int rank, F&& f) {
   const auto mesh = parallel::Mesh::described(shape, rank);
   auto model = LanguageModel::create(models::tiny(io::Family::llama), {}, true,
@@ -53,7 +53,7 @@ std::vector<std::uint64_t> digests(const parallel::MeshShape& shape, int rank) {
   return list;
 }
 
-/// What a described model records is what a model with memory records, on real ranks too.
+/// The records of a described model equal those of a model with memory, also on real ranks.
 TEST(step_programs, are_the_same_with_memory_and_without) {
   for (const auto& shape : {parallel::MeshShape{}, parallel::MeshShape{.dp = 2}, parallel::MeshShape{.tp = 2},
                             parallel::MeshShape{.dp = 2, .tp = 2}})
@@ -132,7 +132,7 @@ TEST(step_programs, run_from_a_file_to_the_same_bits) {
   EXPECT_EQ(weights[0], weights[1]);
 }
 
-/// Programs of all kinds of models and passes: every op of theirs has to say what its records may hold.
+/// Programs of all kinds of models and passes: every op in them must declare what its records may contain.
 std::vector<Program> programs_of_all_kinds() {
   std::vector<Program> list;
   const auto add = [&](const StepPrograms::PassPtr& pass) { list.push_back(pass->planned->program); };
@@ -166,7 +166,7 @@ TEST(step_programs, of_all_kinds_can_be_read_again) {
   for (const auto& p : programs_of_all_kinds()) EXPECT_EQ(to_bytes(program_of(to_bytes(p), "FILE")), to_bytes(p));
 }
 
-/// What came of a program whose bytes say this, checksum and all.
+/// The result of reading a program with these bytes, including the checksum.
 std::string told(const Program& p) try {
   plan(program_of(to_bytes(p), "FILE"));
   return "no error";
@@ -200,10 +200,10 @@ TEST(step_programs, that_someone_changed_are_refused_by_op) {
       if (round % 4 == 1 && before != a.spec && !takes_windows) ++wrong_operands, refused += error != "no error";
     }
   EXPECT_GT(wrong_operands, 500);
-  EXPECT_EQ(refused, wrong_operands) << "an operand has another shape than the others ask for";
+  EXPECT_EQ(refused, wrong_operands) << "an operand has a different shape than the others require";
 }
 
-/// A record of the op in one of the programs, changed.
+/// The error for a changed record of the op in one of the programs.
 std::string told_of(std::string_view op, bool backward, const std::function<void(Program&, Record&)>& change) {
   for (auto& p : programs_of_all_kinds())
     for (auto& r : p.records)

@@ -49,7 +49,7 @@ TEST(stop, the_second_one_ends_the_process) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
 }
 
-/// As timeout(1) asks: the process, and then its group.
+/// As timeout(1) does: signals the process, and then its group.
 TEST(stop, the_same_one_at_once_is_the_same_asking) {
   const auto asked = [](auto milliseconds) {
     return status_of([] {
@@ -73,7 +73,7 @@ TEST(stop, an_interrupt_counts_where_asked_for_only) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
 }
 
-/// Of those within each other the inner one watches SIGINT as well, and goes first.
+/// If they are nested, the inner one also handles SIGINT, and comes first.
 TEST(stop, an_inner_one_adds_the_interrupt_and_takes_it_away) {
   const int status = status_of([] {
     const StopSignals outer(StopSignals::Interrupt::ends, nullptr);
@@ -88,7 +88,7 @@ TEST(stop, an_inner_one_adds_the_interrupt_and_takes_it_away) {
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
 }
 
-/// The second one meets whatever ended the process before: that may have to tidy up.
+/// The second signal has the effect that ended the process before: cleaning up may be needed.
 TEST(stop, the_second_one_meets_the_previous_handler) {
   const int status = status_of([] {
     signal(SIGINT, [](int) { _exit(42); });
@@ -100,7 +100,7 @@ TEST(stop, the_second_one_meets_the_previous_handler) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 42) << status;
 }
 
-/// As torchrun passes on what the terminal has told the ranks already.
+/// As when torchrun passes on a signal that the terminal has already sent to the ranks.
 TEST(stop, sigterm_at_once_after_an_interrupt_is_the_same_asking) {
   EXPECT_EQ(status_of([] {
               const StopSignals signals(StopSignals::Interrupt::stops, nullptr);
@@ -136,7 +136,7 @@ TEST(stop, the_end_of_the_job) {
     return StopSignals::requested();
   };
   EXPECT_EQ(requested(at(3600)), 0);
-  EXPECT_EQ(requested(at(30)), 0);  // a short job is not over at once
+  EXPECT_EQ(requested(at(30)), 0);  // a short job must not end at once
   for (const char* nonsense : {"", "soon", "1e9", "-1", "0", "99999999999999999999"})
     EXPECT_EQ(requested(nonsense), 0) << nonsense;
   const auto end = at(2);

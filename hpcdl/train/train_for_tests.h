@@ -13,7 +13,7 @@
 
 namespace hpcdl::train {
 
-/// Text similar to English, a few thousand words, always the same.
+/// A fixed text similar to English, a few thousand words.
 inline std::string toy_text() {
   static constexpr const char* kWords[] = {"the", "river", "runs",  "under", "a",   "stone", "bridge",
                                            "and", "small", "boats", "wait",  "for", "rain"};

@@ -44,8 +44,8 @@ double gradient_distance(models::LanguageModel& a, models::LanguageModel& b, flo
   return worst / largest;
 }
 
-/// Gradients that ranks sum lie in memory of the step, and go with it. Two ranks with one batch learn what one does, to
-/// the bit: 2 g / 2 n.
+/// Gradients that ranks sum are in memory of the step, and are released with it. Two ranks with the same batch learn
+/// the same as one, to the bit: 2 g / 2 n.
 TEST(train_step, a_model_can_be_trained_after_a_step_of_many_ranks) {
   const auto tokens = ids(32, 1), targets = ids(32, 2);
   const auto weights = [](models::LanguageModel& model) {
@@ -66,7 +66,7 @@ TEST(train_step, a_model_can_be_trained_after_a_step_of_many_ranks) {
     auto model = models::LanguageModel::create(toy_model(), 3, true);
     one_step(model, world);
     for (const auto& p : model.parameters())
-      EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that is gone";
+      EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that has been released";
     one_step(model, world);
     one_step(model, {});
     for (const auto& p : model.parameters()) EXPECT_TRUE(p.gradient) << p.name;
@@ -74,7 +74,7 @@ TEST(train_step, a_model_can_be_trained_after_a_step_of_many_ranks) {
   });
 }
 
-/// Micro-batches with different numbers of valid targets weigh as one batch of all of them.
+/// Micro-batches with different numbers of valid targets have the weight that they have in one combined batch.
 TEST(train_step, accumulation_is_normalised_by_valid_tokens) {
   Pool pool(2);
   auto whole = models::LanguageModel::create(toy_model(), 3, true),
@@ -166,14 +166,14 @@ TEST(train_step, a_scaled_loss_gives_the_same_bits_and_an_overflow_changes_nothi
     EXPECT_EQ(one.update(1e-2, 32).grad_norm, two.update(1e-2, 32).grad_norm);
   }
   same();
-  EXPECT_EQ(two.scale_state().scale, 1024) << "grown after two good steps";
+  EXPECT_EQ(two.scale_state().scale, 1024) << "must grow after two good steps";
   two.accumulate(ids(32, 5), ids(32, 6), 3, 0);
   scaled.parameters()[1].gradient->memory.ptr<float>()[0] = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(two.update(1e-2, 32).finite());
   EXPECT_EQ(two.scale_state().scale, 512);
   EXPECT_EQ(two.scale_state().counts.skipped, 1);
   same();
-  // The skipped step was not one: the optimizer's next is the fourth on both sides.
+  // The skipped step does not count: the optimizer's next step is the fourth on both sides.
   one.accumulate(ids(32, 7), ids(32, 8), 3, 0), two.accumulate(ids(32, 7), ids(32, 8), 4, 0);
   one.update(1e-2, 32), two.update(1e-2, 32);
   same();

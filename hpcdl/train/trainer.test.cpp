@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 class Trainer : public testing::TestWithParam<std::string> {};
 
-/// N steps are k steps, a signal, and N - k steps: weights, optimizer and metrics, to the byte.
+/// N steps equal k steps, a signal, and N - k steps: weights, optimizer and metrics, to the byte.
 TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
   const io::TempFolder tmp;
   const auto configure = [&](RunConfig& c, const std::string& name) {
@@ -42,8 +42,8 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
     const std::string name = "stopped" + std::to_string(stop_at);
     RunConfig first;
     configure(first, name);
-    // A GPU has queued the passes of the next step by then and ends that step, unless the model is looked at between
-    // the two, as it is every 2.
+    // By then a GPU has queued the passes of the next step and completes that step, unless the model is read between
+    // the two, which happens every 2 steps.
     const int stops_behind = GetParam().starts_with("cuda") && stop_at % 2 != 0 ? stop_at + 1 : stop_at;
     const auto stopped = run(first, {.console = {}, .speed_of_light = {}, .after_step = [&](std::int64_t step) {
                                        if (step == stop_at) ::raise(SIGTERM);
@@ -68,7 +68,8 @@ INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
                                                                           "cuda_gpt2_fp16_accumulate_dropout"}
                                                : std::vector<std::string>{}));
 
-/// Ctrl-C stops a run that asks for it as SIGTERM does, and says what to type; the rest is the same to the byte.
+/// Ctrl-C stops a run that handles it like SIGTERM, and prints the command to continue; everything else is the same to
+/// the byte.
 TEST(trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
   const io::TempFolder tmp;
   RunConfig whole, first, second;
@@ -96,9 +97,10 @@ TEST(trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
   expect_same_run(tmp / "whole", tmp / "r", "step_00000006");
 }
 
-/// A time so short that it has passed after each step, and one that never passes: then it is certain after which steps.
+/// A time so short that it has passed after each step, and one that never passes, so that the steps with saves are
+/// certain.
 TEST(trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
-  EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a run that is lost has lost ten minutes";
+  EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a lost run loses at most ten minutes";
   const io::TempFolder tmp;
   const auto saved = [&](const std::string& name, io::Every every) {
     RunConfig c;
@@ -118,7 +120,7 @@ TEST(trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
   for (const char* name : {"late", "steps", "often"}) expect_same_run(tmp / "never", tmp / name, "step_00000006");
 }
 
-/// By the run that goes on, once, whatever happens to that.
+/// Once, by the run that continues, in every case.
 TEST(trainer, an_evaluation_left_out_is_made_up_for) {
   const io::TempFolder tmp;
   const auto go = [&](const std::string& name, const Hooks& hooks) {
@@ -159,7 +161,7 @@ TEST(trainer, an_evaluation_left_out_is_made_up_for) {
   expect_whole("unlucky");
 }
 
-/// Its text may have gone since.
+/// Its text may have been removed since.
 TEST(trainer, an_evaluation_that_cannot_be_made_up_for_does_not_hold_up_the_run) {
   const io::TempFolder tmp;
   RunConfig first, second;
@@ -174,7 +176,7 @@ TEST(trainer, an_evaluation_that_cannot_be_made_up_for_does_not_hold_up_the_run)
   EXPECT_EQ(resumed.step, 6);
 }
 
-/// The loss of a step that overflowed is a loss all the same; its gradients have no norm.
+/// The loss of a step that overflowed is still valid; its gradients have no norm.
 TEST(trainer, a_step_that_is_skipped_says_its_loss) {
   const io::TempFolder tmp;
   RunConfig c;
@@ -187,7 +189,7 @@ TEST(trainer, a_step_that_is_skipped_says_its_loss) {
     const auto j = io::parse_json(line, "metrics.jsonl");
     if (!j.contains("skipped_steps")) continue;
     ++skipped;
-    EXPECT_EQ(j.at("skipped_steps"), skipped) << "meant to overflow in each step";
+    EXPECT_EQ(j.at("skipped_steps"), skipped) << "every step is meant to overflow";
     EXPECT_NEAR(j.at("loss").get<double>(), std::log(300), 0.5) << line;
     EXPECT_FALSE(j.contains("grad_norm")) << line;
   }
@@ -210,7 +212,7 @@ TEST(trainer, recompute_and_threads_change_no_bit) {
   expect_same_run(tmp / "plain", tmp / "one", "step_00000006");
 }
 
-/// Runs the records one by one and counts what it was told.
+/// Runs the records one by one and counts the calls of the observer.
 struct Counter : Observer {
   int steps = 0, stages[5] = {}, open = 0, runs = 0;
   void begin_step(std::int64_t step) override { EXPECT_EQ(step, steps); }
@@ -244,7 +246,7 @@ TEST(trainer, being_watched_changes_no_bit) {
   EXPECT_EQ(counter.open, 0);
   const auto b = run(alone, {.console = {}, .speed_of_light = {}, .after_step = {}, .steps_only = true});
   EXPECT_EQ(a.loss, b.loss);
-  EXPECT_FALSE(fs::exists(tmp / "alone")) << "steps only: nothing is written";
+  EXPECT_FALSE(fs::exists(tmp / "alone")) << "with steps_only nothing is written";
 }
 
 TEST(trainer, it_learns) {
@@ -254,8 +256,8 @@ TEST(trainer, it_learns) {
   c.train.steps = 120;
   c.train.batch = 8;
   const auto s = run(c, {});
-  // From log(300) = 5.7. A word that follows another at random costs log(13) = 2.56, and some words are two tokens, of
-  // which the second is certain.
+  // Starts at log(300) = 5.7. A word that follows another at random costs log(13) = 2.56, and some words are two
+  // tokens, of which the second is certain.
   EXPECT_LT(s.loss, 2.5);
   EXPECT_LT(s.eval_loss, 2.5);
 }
@@ -274,8 +276,8 @@ TEST(trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
   EXPECT_EQ(run(longer, {}).step, 8);
 }
 
-/// A quarter of the rate and base_batch samples instead of 12: the same factor of four, and with powers of two the same
-/// bits.
+/// A quarter of the rate with base_batch samples instead of 12: the same factor of four, and with powers of two the
+/// same bits.
 TEST(trainer, the_learning_rate_follows_the_batch) {
   const io::TempFolder tmp;
   RunConfig plain, scaled;
@@ -339,12 +341,12 @@ TEST(trainer, another_model_does_not_resume) {
   const auto config = io::read_file(tmp / "r/config.toml");
   other.model.heads = 4;  // the same shapes
   EXPECT_NE(error_of([&] { run(other, {}); }).find("another model"), std::string::npos);
-  EXPECT_EQ(io::read_file(tmp / "r/config.toml"), config) << "of the run that is there";
+  EXPECT_EQ(io::read_file(tmp / "r/config.toml"), config) << "must stay that of the existing run";
   seed.train.seed = 9;
   EXPECT_NE(error_of([&] { run(seed, {}); }).find("seed"), std::string::npos);
 }
 
-// Ids that were learnt would be other words else.
+// Otherwise learned ids would stand for different words.
 TEST(trainer, a_run_keeps_its_tokenizer_when_its_text_changes) {
   const io::TempFolder tmp;
   RunConfig c;
@@ -395,7 +397,7 @@ TEST(trainer, a_loss_that_is_not_finite_names_step_and_tensor) {
   EXPECT_NE(error.find("first bad tensor"), std::string::npos) << error;
 }
 
-/// In f16 at the floor of the scale, gradients beyond 65504 end the run; the record that made them is named.
+/// In f16 at the minimum of the scale, gradients beyond 65504 end the run; the record that produced them is named.
 TEST(trainer, a_scale_that_can_fall_no_further_names_the_record) {
   const io::TempFolder tmp;
   for (const char* device : {"cpu", "cuda"}) {

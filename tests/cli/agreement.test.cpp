@@ -27,7 +27,7 @@ struct Agreement : testing::Test {
     io::write_file_atomic(folder / "other.txt", text + "One more line.\n");
   }
 
-  /// As a shell is to run it.
+  /// The command line for a shell.
   std::string command() const {
     const auto at = folder.path().string();
     return fmt::format(
@@ -75,7 +75,7 @@ TEST_F(Agreement, the_key_the_values_and_the_ranks_are_named) {
                       fmt::format("{} is {} on rank 0 and {} on rank 1", key, here, there));
 }
 
-/// Each by a shell of its own: they have no parent, and no name of a job, in common.
+/// Each is started by a separate shell: they have neither a parent nor a job name in common.
 TEST_F(Agreement, ranks_that_were_started_by_hand_meet_at_a_file) {
   const auto at = folder.path().string();
   const auto rank = [&](int r) {

@@ -1,4 +1,4 @@
-// hpcdl bench as other programs see it. How fast anything is plays no part here.
+// hpcdl bench as other programs see it. Speed does not matter here.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class BenchCli : public testing::Test {
   }
   static void TearDownTestSuite() { delete tmp_; }
   static std::string path(const std::string& name) { return (*tmp_ / name).string(); }
-  /// The smallest comparison there is.
+  /// The smallest possible comparison.
   static Result bench(std::vector<std::string> words) {
     words.insert(words.begin(), "bench");
     words.insert(words.end(), {"--rounds", "3", "--seconds", "0.02"});
@@ -95,7 +95,7 @@ TEST_F(BenchCli, writes_the_object_into_a_file_and_keeps_the_table_on_stdout) {
   ASSERT_EQ(j.at("cases").size(), 1u);
   EXPECT_EQ(j.at("protocol").at("cache"), "cold");
   EXPECT_NE(j.at("cases")[0].at("cache").get<std::string>().find("flushed"), std::string::npos)
-      << "how it was made cold is stated";
+      << "must state how the caches were flushed";
 }
 
 TEST_F(BenchCli, the_name_of_an_op_after_json_is_not_a_file) {
@@ -126,8 +126,7 @@ TEST_F(BenchCli, peers_that_are_missing_are_reported_and_no_error) {
   EXPECT_NE(text.out.find("missing torch: "), std::string::npos) << text.out;
 }
 
-/// A program in the place of Python: it has our module, and does this with the name of the file for the answer in
-/// $last.
+/// A program that stands in for Python: it has our module, and runs `does` with the name of the answer's file in $last.
 std::string stand_in(const std::string& file, const std::string& does) {
   io::write_file_atomic(file,
                         "#!/bin/sh\ncase \"$*\" in *' -c '*) exit 0;; esac\nfor last; do :; done\n" + does + "\n");
@@ -151,7 +150,7 @@ TEST_F(BenchCli, results_from_python_become_part_of_the_result) {
   EXPECT_EQ(j.at("peers").at("torch").at("version"), "9");
   EXPECT_EQ(j.at("missing").at("triton"), "no CUDA device");
   const auto& first = j.at("cases").at(0);
-  EXPECT_EQ(first.at("sides").at("hpcdl from Python").at("median_ms"), 1) << "our own side keeps its place";
+  EXPECT_EQ(first.at("sides").at("hpcdl from Python").at("median_ms"), 1) << "our own side must keep its position";
   EXPECT_EQ(first.at("sides").at("torch").at("median_ms"), 2);
   if (!first.contains("fault")) {
     EXPECT_EQ(first.at("ratios").at("torch").at("median"), 2.0);
@@ -172,7 +171,7 @@ TEST_F(BenchCli, compares_a_thing_with_itself) {
   EXPECT_LE(aa.at("repeats"), 2);
   EXPECT_EQ(aa.at("goal_met").get<bool>(), aa.at("share").get<double>() >= 0.95);
   EXPECT_EQ(r.json().at("cases")[0].at("aa").at("repeats"), aa.at("repeats"));
-  EXPECT_NE(r.err.find("2 repeats of"), std::string::npos) << "says beforehand how long it will take: " << r.err;
+  EXPECT_NE(r.err.find("2 repeats of"), std::string::npos) << "must announce the duration: " << r.err;
 }
 
 TEST_F(BenchCli, lists_without_timing) {

@@ -35,7 +35,8 @@ TEST(bench_ranks, one_collective_is_one_json_object) {
       EXPECT_EQ(j.at("algorithm"), algorithm);
       EXPECT_EQ(j.at("bytes"), 64 << 10);
       for (const char* key : {"us", "algbw", "busbw"}) EXPECT_GT(j.at(key).get<double>(), 0) << key;
-      for (const char* key : {"native_us", "ratio"}) EXPECT_TRUE(j.at(key).is_null()) << "threads have no native";
+      for (const char* key : {"native_us", "ratio"})
+        EXPECT_TRUE(j.at(key).is_null()) << "threads have no native library";
       EXPECT_LE(j.at("max_error").get<double>(), 1e-6);
     }
 }
@@ -74,7 +75,7 @@ TEST(bench_ranks, an_impossible_choice_is_refused_with_the_possible_ones) {
 }
 
 TEST(bench_ranks, sizes_that_make_no_sweep_are_refused) {
-  expect_usage_error(comm({"-n", "2", "--min", "0.5"}), "0.5");  // no byte at all: four times that is no more
+  expect_usage_error(comm({"-n", "2", "--min", "0.5"}), "0.5");  // no whole byte: four times that is still too little
   expect_usage_error(comm({"-n", "2", "--min", "1M", "--max", "1K"}), "--min 1M is more than --max 1K");
 }
 

@@ -1,4 +1,4 @@
-// hpcdl completion: what shells and man are told is what --help says.
+// hpcdl completion: shells and man pages get the same text as --help.
 
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST(completion, man_pages_name_their_words_and_fit_a_terminal) {
   for (std::string line; std::getline(notes, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
-/// What bash offers for the last of these words.
+/// The completions that bash offers for the last of these words.
 std::string offered(const std::string& script, const Words& words) {
   const io::TempFolder tmp;
   io::write_file_atomic(tmp / "hpcdl.bash", script);

@@ -198,7 +198,7 @@ TEST_F(Cli, an_existing_folder_is_replaced_only_with_force) {
     const auto out = path(std::string("into-") + verb);
     fs::create_directory(out);
     const std::vector<std::string> words = {verb, "--model", model(), "--out", out};
-    ASSERT_EQ(run(words).code, 0) << "an empty one";
+    ASSERT_EQ(run(words).code, 0) << "an empty folder is accepted";
     const auto before = fs::last_write_time(out + "/config.json");
     expect_error(run(words), 2, "--force");
     EXPECT_EQ(fs::last_write_time(out + "/config.json"), before);
@@ -451,7 +451,7 @@ std::string without_white(std::string text) {
   return text;
 }
 
-/// Standard output of the program where that is a terminal of so many columns.
+/// Standard output of the program on a terminal with this number of columns.
 std::string on_a_terminal(const std::vector<std::string>& words, std::size_t columns) {
   const io::Fd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
   const winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
@@ -571,7 +571,7 @@ TEST_F(Cli, bad_texts_have_different_errors) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
-/// By a shell, which closes descriptors and sets limits.
+/// Runs a command in a shell, which closes descriptors and sets limits.
 int shell(const std::string& command) {
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -581,7 +581,7 @@ TEST_F(Cli, messages_go_into_no_file_where_standard_error_is_closed) {
   const auto words = fmt::format("'{}' train -c '{}' --data.text='{}' --out '{}' --json", HPCDL_PROGRAM,
                                  path("run.toml"), path("toy.txt"), path("closed"));
   EXPECT_EQ(shell(words + " >" + path("closed.out") + " 2>&-"), 0);
-  EXPECT_EQ(shell(words + " --train.steps=8 <&- >&- 2>&-"), 70) << "there is nowhere to write the result";
+  EXPECT_EQ(shell(words + " --train.steps=8 <&- >&- 2>&-"), 70) << "the result cannot be written anywhere";
   int files = 0;
   for (const auto& file : io::list_folder(path("closed"), true)) {
     if (fs::is_directory(file)) continue;
@@ -616,7 +616,7 @@ TEST_F(Cli, a_run_among_its_texts_goes_on) {
   EXPECT_NE(second.err.find("already at step 6"), std::string::npos) << second.err;
   int made = 0;
   for (const auto& entry : fs::directory_iterator(path("texts/cache"))) made += entry.is_directory();
-  EXPECT_EQ(made, 1) << "the text was another one";
+  EXPECT_EQ(made, 1) << "the text has changed between the runs";
 }
 
 TEST_F(Cli, unreadable_folders_are_reported) {

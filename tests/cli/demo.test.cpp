@@ -41,7 +41,7 @@ class Demo : public testing::Test {
   io::TempFolder tmp_;
 };
 
-// No paragraphs, no lines, no words: what is held out and what is continued have to begin somewhere.
+// No paragraphs, no lines, no words: held-out text and continuations must still begin somewhere.
 TEST_F(Demo, learns_from_any_text) {
   const auto many = [](const std::string& part, int times) {
     std::string text;
@@ -119,7 +119,7 @@ TEST_F(Demo, a_run_of_another_kind_is_left_alone) {
   EXPECT_NE(r.err.find("was not made by a demo"), std::string::npos) << r.err;
 }
 
-// As timeout(1) and schedulers ask; a demo that went on with its next run would have to be asked once for each.
+// As timeout(1) and schedulers ask; if a demo continued with its next run, it would have to be asked once per run.
 TEST_F(Demo, asked_to_stop_it_stops_and_reports_nothing) {
   for (const auto& [number, first] : {std::pair("1", "run"), {"3", "f32"}}) {
     const auto out = tmp_ / (std::string("out") + number);

@@ -1,4 +1,4 @@
-// Variables HPCDL_... that nothing reads, as a user of the program meets them.
+// Variables HPCDL_... that no code reads, from a user's point of view.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST(environment, rank_0_alone_tells_it) {
   EXPECT_EQ(r.err.find("[rank 1] warning"), std::string::npos) << r.err;
 }
 
-/// Every variable that sources read is in the list, and every one of the list is read.
+/// Every variable that sources read is in the list, and every variable in the list is read.
 TEST(environment, our_own_are_no_mistakes) {
   const std::set<std::string> listed(std::begin(cli::kOwnVariables), std::end(cli::kOwnVariables));
   const std::regex read(R"re((?:getenv\("|environ(?:\.get)?[(\[]["']|\$\{?)(HPCDL_[A-Z0-9_]+))re");

@@ -1,4 +1,4 @@
-// Ctrl-C, whatever the program is doing: training is saved, nothing half written stays, and no error is told.
+// Ctrl-C at any time: training is saved, no half-written files remain, and no error is reported.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -70,7 +70,7 @@ struct Interrupt : testing::Test {
       return fs::file_size(path(out + "/metrics.jsonl"), none) > 500 && !none;
     });
   }
-  /// Ends the program by Ctrl-C once `begun`, and expects it to have left `folder` clean and said nothing of an error.
+  /// Ends the program by Ctrl-C once `begun` holds, and expects it to leave `folder` clean and report no error.
   void expect_clean(const std::vector<std::string>& words, const std::function<bool()>& begun) {
     Program program(words);
     ASSERT_TRUE(comes_true(begun)) << program.said();
@@ -122,13 +122,13 @@ TEST_F(Interrupt, all_ranks_save_the_same_step) {
   EXPECT_EQ(train::timeless_metrics(tmp / "whole"), train::timeless_metrics(tmp / "r"));
 }
 
-/// A step of hours: only the second one ends it.
+/// A step that takes hours: only the second signal ends it.
 TEST_F(Interrupt, the_second_one_ends_training_at_once) {
   auto words = train_words("r", 2);
   words.push_back("--train.accumulate=100000");
   Program program(words);
   ASSERT_TRUE(comes_true([&] { return program.said().find("activations planned") != std::string::npos; }));
-  std::this_thread::sleep_for(500ms);  // from there to the first step
+  std::this_thread::sleep_for(500ms);  // time until the first step
   ::kill(program.pid(), SIGINT);
   ASSERT_TRUE(comes_true([&] {
     return program.said().find("press Ctrl-C again to end it at once") != std::string::npos;
@@ -159,7 +159,7 @@ TEST_F(Interrupt, nothing_half_written_stays) {
   ASSERT_EQ(run({"tokenize", "--train", "--vocab", "300", "--out", path("t.json"), path("toy.txt")}).code, 0);
   expect_clean({"tokenize", "--tokenizer", path("t.json"), "--out", path("s.bin"), path("long.txt")},
                there(".tmp-s.bin"));
-  // The cache of a run's text is filled aside as well, under a name of its own.
+  // The cache of a run's text is also filled in a temporary folder with its own name.
   const auto cache_grows = [&] {
     std::error_code none;
     for (const auto& entry : fs::directory_iterator(tmp / "cache", none))

@@ -45,7 +45,7 @@ pid_t pid_in(const fs::path& file) {
   return pid;
 }
 
-/// Ended, maybe not waited for yet.
+/// Whether the process has ended; it may not have been waited for yet.
 bool ended(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(in)), {});
@@ -121,7 +121,7 @@ TEST_F(Launch, exit_codes) {
   EXPECT_EQ(sh(3, "exit 75").code, 75);
   EXPECT_EQ(sh(3, "[ $RANK = 1 ] && exit 75; exit 0").code, 75);
   EXPECT_EQ(sh(2, "[ $RANK = 1 ] && exit 75; sleep 0.3; exit 71").code, 71);
-  // An error of a rank's own counts, though one that only heard of it left earlier.
+  // A rank's own error determines the code, even if a rank that only heard of it left earlier.
   const auto heard = sh(2, "[ $RANK = 0 ] && exit 71; sleep 0.3; exit 70", {"--max-restarts", "1"});
   EXPECT_EQ(heard.code, 70) << heard.err;
   EXPECT_NE(heard.err.find("hpcdl: [launch] rank 1 ended with code 70\n"), std::string::npos) << heard.err;
@@ -152,7 +152,7 @@ TEST_F(Launch, lost_ranks_are_started_again_and_nothing_else_is) {
 }
 
 TEST_F(Launch, signals_go_to_all_ranks) {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {  // of SIGHUP ranks know nothing
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {  // ranks do not handle SIGHUP
     Program p(words(2, "trap 'exit 75' TERM USR1 INT; touch $D/ready.$RANK; while :; do sleep 0.05; done",
                     {"--max-restarts", "3"}));
     ASSERT_TRUE(there("ready.0") && there("ready.1"));
@@ -163,7 +163,7 @@ TEST_F(Launch, signals_go_to_all_ranks) {
   }
 }
 
-TEST_F(Launch, ends_by_the_interrupt_that_ended_its_ranks) {  // a script around it stops, and takes nothing for a loss
+TEST_F(Launch, ends_by_the_interrupt_that_ended_its_ranks) {  // a script around it stops and sees no failure
   Program p(words(2, "touch $D/ready.$RANK; while :; do sleep 0.05; done", {"--max-restarts", "3"}));
   ASSERT_TRUE(there("ready.0") && there("ready.1"));
   kill(p.pid(), SIGINT);
@@ -191,7 +191,7 @@ TEST_F(Launch, a_signal_ends_ranks_that_wait_for_each_other) {
   const auto r = p.wait();
   EXPECT_EQ(r.code, 75) << r.err;
   EXPECT_NE(r.err.find("asked to stop before all ranks had connected"), std::string::npos) << r.err;
-  EXPECT_FALSE(waits()) << "the file by which ranks meet is left behind";
+  EXPECT_FALSE(waits()) << "the rendezvous file was not removed";
 }
 
 TEST_F(Launch, a_third_signal_kills) {
@@ -212,7 +212,7 @@ TEST_F(Launch, a_signal_that_comes_twice_at_once_is_passed_on_once) {  // timeou
     kill(p.pid(), SIGTERM);
     ASSERT_TRUE(there("asked.0") && there("asked.1"));
     kill(p.pid(), SIGTERM);
-    at_once = std::chrono::steady_clock::now() - start < 200ms;  // by a machine that had time for it
+    at_once = std::chrono::steady_clock::now() - start < 200ms;  // by a machine that was fast enough
     const auto r = p.wait();
     for (const char* rank : {"0", "1"}) {
       if (at_once) {
@@ -233,14 +233,14 @@ TEST_F(Launch, a_rank_that_never_stops_writing_keeps_no_signal_from_being_heard)
   EXPECT_EQ(p.wait().code, 71);
 }
 
-/// Of one whose output cannot be read again.
+/// The exit code of a program whose output cannot be read again.
 int code_of(const Program& p) {
   int status = 0;
   waitpid(p.pid(), &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/// The output is not read, and the pipe is full: signals still work, and the ranks end by the first.
+/// The output is not read, and the pipe is full: signals still work, and the first one ends the ranks.
 TEST_F(Launch, signals_are_passed_on_while_nobody_reads) {
   const auto fifo = (folder / "fifo").string();
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
@@ -250,9 +250,9 @@ TEST_F(Launch, signals_are_passed_on_while_nobody_reads) {
                   {"--grace", "0.5"}),
             "/dev/null", fifo);
   ASSERT_TRUE(there("ready.0") && there("ready.1"));
-  std::this_thread::sleep_for(500ms);  // until nothing goes in any more
+  std::this_thread::sleep_for(500ms);  // until the pipe is full
   kill(p.pid(), SIGTERM);
-  // Ranks whose lines are not read wait in their echo; the others after the reader has come back.
+  // Ranks whose lines are not read block in echo; the others continue after the reader has come back.
   std::jthread late([&] {
     std::this_thread::sleep_for(1s);
     char block[4096];
@@ -282,7 +282,7 @@ TEST_F(Launch, a_third_signal_kills_while_nobody_reads) {
   close(reader);
 }
 
-/// "ssh" that runs the command here, takes down what it was called with, and fails for some hosts as ssh does.
+/// An "ssh" that runs the command here, logs how it was called, and fails for some hosts as ssh does.
 struct Hosts : Launch {
   Hosts() {
     io::write_file_atomic(
@@ -329,10 +329,11 @@ TEST_F(Hosts, ranks_know_who_they_are_and_their_lines_are_told_apart) {
   }
   EXPECT_EQ(lines(r.out), out);
   EXPECT_EQ(lines(r.err), err);
-  EXPECT_EQ(io::read_file(folder / "home.2"), "/nowhere\n") << "of that host's account";
+  EXPECT_EQ(io::read_file(folder / "home.2"), "/nowhere\n") << "the home folder of that host's account";
   const auto secret = io::read_file(folder / "secret.0");
   EXPECT_EQ(secret.size(), 65u);
-  EXPECT_EQ(io::read_file(folder / "called").find(secret.substr(0, 64)), std::string::npos) << "on a command line";
+  EXPECT_EQ(io::read_file(folder / "called").find(secret.substr(0, 64)), std::string::npos)
+      << "the secret was on a command line";
 }
 
 TEST_F(Hosts, exit_codes_and_restarts) {
@@ -442,7 +443,7 @@ TEST_F(Launch, ends_what_it_started_and_nothing_else) {
     pause();
     _exit(0);
   }
-  // Rank 0 ignores SIGTERM and starts another process; rank 2 has ended well, but left a process.
+  // Rank 0 ignores SIGTERM and starts another process; rank 2 has ended normally, but left a process behind.
   const auto r = sh(3,
                     "case $RANK in 0) trap '' TERM; sleep 600 & echo $! >$D/child; while :; do sleep 0.05; done;; 1) "
                     "while [ ! -s $D/child ] || [ ! -s $D/left ]; do sleep 0.05; done; exit 70;;"

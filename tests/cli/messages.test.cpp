@@ -31,10 +31,10 @@ std::string joined(const Words& words) {
   return text;
 }
 
-/// Texts of CLI11, of nlohmann's JSON and of the standard library, and slips of our own.
+/// Texts of CLI11, of nlohmann's JSON and of the standard library, and typical mistakes of our own.
 void expect_own_words(const Result& r, const Words& words) {
   SCOPED_TRACE(joined(words) + "\n" + r.err);
-  EXPECT_TRUE(r.err.starts_with("hpcdl: [")) << "no error of ours";
+  EXPECT_TRUE(r.err.starts_with("hpcdl: [")) << "not an error of hpcdl";
   EXPECT_EQ(r.err.find('\n'), r.err.size() - 1) << "more than one line";
   for (const char* raw : {"json.exception",
                           "parse error",
@@ -73,7 +73,7 @@ void expect_error(const Words& words, int code, const std::string& part) {
   EXPECT_NE(r.err.find(part), std::string::npos) << joined(words) << r.err << "without: " << part;
 }
 
-/// What stands in --help as a number, and what as one of some words.
+/// Options that --help shows with a number, or with one of several words.
 Words options_of(const std::string& verb, const std::string& kind) {
   std::istringstream help(run({verb, "--help"}).out);
   const std::regex option("^ +(?:-[a-z],)?(--[a-z0-9-]+) .*");

@@ -70,7 +70,7 @@ TEST_F(ProbeCli, is_what_every_later_percentage_uses) {
   const auto kept = lab::find_roofs(lab::read_remembered(), isa, 1);
   ASSERT_TRUE(kept);
   EXPECT_EQ(lab::roofs(pool).f32, kept->f32);
-  // What was higher before stays, unless it is to be forgotten.
+  // Higher values from before are kept, unless they are to be forgotten.
   auto higher = lab::read_remembered();
   auto roofs = *kept;
   roofs.f32 = 1e18;

@@ -87,7 +87,7 @@ TEST_F(Profile, takes_the_steps_that_training_takes) {
   EXPECT_EQ(p.at("advice").size(), 5u);
 }
 
-/// Two runs at once, each its own rank, laid on one clock.
+/// Two simultaneous runs, each with its own rank, merged on one clock.
 TEST_F(Profile, two_processes_merge_into_one_file) {
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"})
@@ -159,7 +159,7 @@ TEST_F(Profile, mistakes_are_reported) {
     const auto r = run(words("profile", {file, "/proc/none/x"}));
     EXPECT_EQ(r.code, 70) << r.err;
     EXPECT_NE(r.err.find("/proc/none"), std::string::npos) << r.err;
-    EXPECT_EQ(r.err.find("step 1"), std::string::npos) << "before any step is taken: " << r.err;
+    EXPECT_EQ(r.err.find("step 1"), std::string::npos) << "must fail before any step runs: " << r.err;
   }
   fs::create_directories(path("full/x"));
   bad(words("profile", {"--out", path("full")}), 2, "is not empty");

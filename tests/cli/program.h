@@ -25,7 +25,7 @@ struct Result {
   nlohmann::json json() const { return io::parse_json(out, "standard output"); }
 };
 
-/// A started program.
+/// A running program.
 class Program {
  public:
   /// `in` is a file for stdin; "out>" may be replaced by a device such as /dev/full.

@@ -1,4 +1,4 @@
-// hpcdl roofline as other programs see it. How fast anything is plays no part here.
+// hpcdl roofline as other programs see it. Speed does not matter here.
 
 #include <gtest/gtest.h>
 
@@ -79,9 +79,9 @@ TEST_F(RooflineCli, takes_every_record_of_a_training_step) {
   const auto steps = std::count_if(j.at("rows").begin(), j.at("rows").end(),
                                    [](const auto& one) { return one.at("source") == "step"; });
   EXPECT_GT(steps, 15);
-  EXPECT_EQ(j.at("rows").size(), static_cast<std::size_t>(steps) + 3) << "the seed and the step, no other case";
+  EXPECT_EQ(j.at("rows").size(), static_cast<std::size_t>(steps) + 3) << "the seed, the step, and no other case";
   const auto* attention = row(j, "attention", "3x16x64 3x16x64", "f32");
-  ASSERT_TRUE(attention) << "the override counts";
+  ASSERT_TRUE(attention) << "the override must take effect";
   EXPECT_EQ(attention->at("count"), 2);
 }
 

@@ -73,7 +73,7 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
       has(run({"slurm", "-c", open, "--nodes", "2", "--ntasks-per-node", "8"}).out, "--nodes=2 --ntasks-per-node=8"));
 }
 
-/// As README shows it.
+/// As in README.
 TEST_F(Slurm, the_configs_that_are_shipped_work_as_they_are) {
   for (const char* name : {"text.toml", "cifar10.toml"}) {
     const auto c = std::string(HPCDL_SOURCE_DIR "/examples/") + name;
@@ -98,7 +98,7 @@ TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
     EXPECT_EQ(r.code, 2) << time;
     EXPECT_TRUE(has(r.err, "expected minutes, M:S, H:M:S, DAYS-H")) << r.err;
   }
-  // Minutes and seconds, where hours and minutes were meant: it would save, be requeued and save for ever.
+  // Minutes and seconds instead of hours and minutes: the job would save, be requeued and save for ever.
   for (const auto& words :
        std::vector<std::vector<std::string>>{{"--time", "4:00"}, {"--time", "1:00:00", "--save-seconds", "3600"}}) {
     std::vector<std::string> all{"slurm", "-c", c};
@@ -129,7 +129,7 @@ TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
       EXPECT_EQ(io::read_file(folder / "asked"), "requeue 17\n");
     }
   }
-  // Each start has a secret of its own, unless the user has given one.
+  // Each start has its own secret, unless the user has set one.
   std::istringstream secrets(io::read_file(folder / "secrets"));
   std::set<std::string> all;
   for (std::string secret; secrets >> secret;) {
@@ -157,8 +157,8 @@ TEST_F(Slurm, a_job_that_lost_a_rank_is_requeued_as_often_as_asked) {
   };
   EXPECT_TRUE(requeued(71));
   EXPECT_TRUE(has(io::read_file(folder / "err"), "a rank was lost (code 71); restart 1 of 2"));
-  EXPECT_TRUE(requeued(75)) << "saved: that is not counted";
-  EXPECT_TRUE(requeued(137));  // killed, as srun has it
+  EXPECT_TRUE(requeued(75)) << "a run that was saved must not be counted";
+  EXPECT_TRUE(requeued(137));  // killed, as srun reports it
   EXPECT_TRUE(requeued(75));
   EXPECT_FALSE(requeued(137));
   for (const int code : {0, 2, 70, 130, 143}) EXPECT_FALSE(requeued(code)) << code;

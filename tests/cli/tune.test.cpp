@@ -19,7 +19,7 @@ TEST(tune_cli, help_names_its_options) {
 }
 
 TEST(tune_cli, without_a_gpu_it_fails_and_says_why) {
-  if (cuda_devices() > 0) GTEST_SKIP() << "there is a GPU";
+  if (cuda_devices() > 0) GTEST_SKIP() << "a GPU is present";
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"tune"}, {"tune", "--json"}, {"tune", "--list"}, {"tune", "--device", "cpu"}}) {
     const auto r = run(words);

@@ -1,4 +1,4 @@
-// hpcdl verify as a program: its words, its answers, its exit codes; a user's library, good and bad.
+// hpcdl verify as a program: its output, its exit codes; a user's library, good and bad.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 namespace hpcdl::cli_test {
 namespace {
 
-/// Compiles C source text against the public header; the path of the library.
+/// Compiles C source text against the public header; returns the path of the library.
 std::string library(const io::TempFolder& folder, const std::string& name, const std::string& source) {
   const auto c = (folder / (name + ".c")).string(), so = (folder / (name + ".so")).string();
   io::write_file_atomic(c, source);
@@ -80,11 +80,11 @@ TEST(verify, a_library_of_the_user) {
       << crash.out;
   const auto gpu =
       run({"verify", library(folder, "gpu", relu("y[i] = x[i];", "relu", "HPCDL_KERNEL_ABI", "HPCDL_ON_CUDA"))});
-  EXPECT_EQ(gpu.code, 70);  // where none can run it, that is no fault of the kernel
+  EXPECT_EQ(gpu.code, 70);  // if no GPU can run it, that is not an error of the kernel
   EXPECT_TRUE(gpu.err.find("CUDA") != std::string::npos || gpu.err.find("GPU") != std::string::npos) << gpu.err;
 }
 
-/// What it says to see a fault again is a command that sees it, wherever the library lies.
+/// The command that it prints for repeating a fault works, wherever the library is.
 TEST(verify, the_command_to_see_a_fault_again_can_be_pasted) {
   const io::TempFolder folder;
   const auto odd = folder / "what's \"this\" $HOME";
@@ -111,7 +111,7 @@ TEST(verify, wrong_words_and_wrong_libraries) {
   expect_error(run({"verify", "sofmax"}), 2, "did you mean");
   expect_error(run({"verify", "relu", "--only", "speeed"}), 2, "did you mean");
   expect_error(run({"verify", "relu", "--planted"}), 2, "--planted");
-  for (const char* seconds : {"0", "1e-4", "1e12", "nan"})  // as whole milliseconds: none, or more than fit
+  for (const char* seconds : {"0", "1e-4", "1e12", "nan"})  // in whole milliseconds: none, or too many to fit
     expect_error(run({"verify", "relu", "--timeout", seconds}), 2, "--timeout");
   expect_error(run({"verify", "./none.so"}), 70, "no such file");
   expect_error(run({"verify", HPCDL_SOURCE_DIR "/README.md"}), 70, "hpcdl_kernels");

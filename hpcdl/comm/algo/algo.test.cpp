@@ -1,5 +1,5 @@
 // Every algorithm on 1-9 ranks, by messages and in shared memory, against sums in double; the same bits on all ranks,
-// in every run, and for those that promise it wherever a tensor is cut.
+// in every run, and, for algorithms that promise it, for any division of a tensor.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ template <> constexpr double kUnit<double> = 0x1p-53;
 template <> constexpr double kUnit<bf16> = 0x1p-8;
 template <> constexpr double kUnit<f16> = 0x1p-11;
 
-/// Of a float: in [-4, 4), with all its digits; of an integer: all its range.
+/// For a float: in [-4, 4), with all its digits; for an integer: its whole range.
 template <class T> T value(int rank, std::int64_t i) {
   std::uint64_t x = (static_cast<std::uint64_t>(rank) << 40) + static_cast<std::uint64_t>(i) + 1;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -51,12 +51,12 @@ template <class T> T value(int rank, std::int64_t i) {
   else return T(static_cast<float>(static_cast<double>(x >> 20) * 0x1p-41 - 4));
 }
 
-/// The beginning of a sequence, computed once for all that ask: algorithms, calls and ranks compare with the same, and
-/// under a sanitizer what they compare with would take longer than what they test.
+/// The beginning of a sequence, computed once for all users: algorithms, calls and ranks are compared with the same
+/// values, and under a sanitizer computing these would take longer than the tested code.
 template <class V> class Beginning {
  public:
   using List = std::vector<V>;
-  /// Its first n elements, or more. `key`: which sequence; the last one is kept.
+  /// At least its first n elements. `key`: identifies the sequence; the last one is kept.
   template <class F> std::shared_ptr<const List> first(std::int64_t n, int key, F&& element) {
     const std::lock_guard lock(mutex_);
     if (!list_ || key != key_ || std::ssize(*list_) < n) {
@@ -75,14 +75,15 @@ template <class V> class Beginning {
 
 constexpr int kMostRanks = 9;
 
-/// The thread sanitizer looks at every byte that is copied: there, long tensors are as long as the ways they take need.
+/// The thread sanitizer inspects every byte that is copied: there, long tensors are only as long as needed to reach
+/// every code path.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kShorter = true;
 #else
 constexpr bool kShorter = false;
 #endif
 
-/// Elements [begin, end) of a rank, to the end of `to`.
+/// Elements [begin, end) of a rank, stored at the end of `to`.
 template <class T> void append_values(std::vector<T>& to, int rank, std::int64_t begin, std::int64_t end) {
   static std::array<Beginning<T>, kMostRanks> all;
   const auto list =
@@ -105,7 +106,7 @@ template <class T> struct Rows {
   }
 };
 
-/// The reduction of one element of all ranks. A sum of floats is within `room` of it.
+/// The reduction of one element over all ranks. A sum of floats is within `room` of it.
 template <class T> struct Wanted {
   using Sum = std::conditional_t<std::is_integral_v<T>, T, double>;
   Sum sum, most;
@@ -132,7 +133,7 @@ template <class T> Wanted<T> wanted(int ranks, std::int64_t i) {
   }
 }
 
-/// Empty: all elements are the reduction of elements [offset, offset + n) of `ranks` ranks.
+/// Empty if all elements are the reduction of elements [offset, offset + n) of `ranks` ranks.
 template <class T> std::string wrong(const Rows<T>& got, std::int64_t offset, int ranks, Reduce op) {
   using Sum = typename Wanted<T>::Sum;
   static Beginning<Wanted<T>> all;
@@ -163,12 +164,12 @@ template <class T> void reduce_everything(const Group& g, const Stream& s, Algor
     g.all_reduce(s, x.tensor(), op, a).wait();
     ASSERT_EQ(wrong(x, 0, g.size(), op), "") << what;
     g.blocking().all_reduce(s, again.tensor(), op, a);
-    ASSERT_TRUE(x == again) << what << ": another run, other bits";
+    ASSERT_TRUE(x == again) << what << ": a second run has different bits";
     Rows<T> all(n * g.size());
     g.all_gather(s, all.tensor(), x.tensor()).wait();
     for (int r = 0; r < g.size() && n > 0; ++r)
       ASSERT_EQ(std::memcmp(all.v.data() + r * n, x.v.data(), x.v.size() * sizeof(T)), 0)
-          << what << ": rank " << r << " has other bits";
+          << what << ": rank " << r << " has different bits";
   }
 }
 
@@ -184,7 +185,7 @@ template <class T> void scatter_everything(const Group& g, const Stream& s, Algo
     ASSERT_TRUE(in == before) << what << ": the input has changed";
     g.reduce_scatter(s, in.tensor(g.rank() * n, (g.rank() + 1) * n), in.tensor(), op, a).wait();
     ASSERT_TRUE(n == 0 || std::memcmp(in.v.data() + g.rank() * n, out.v.data(), out.v.size() * sizeof(T)) == 0)
-        << what << ": in place, other bits";
+        << what << ": in place, different bits";
   }
 }
 
@@ -210,7 +211,7 @@ template <class T> void move_everything(const Group& g, const Stream& s, Algorit
   ASSERT_TRUE(out == want) << what;
 }
 
-/// Every algorithm but native that can be used there.
+/// Every algorithm except native that can be used there.
 std::vector<Algorithm> usable(Collective what, int ranks, int hosts) {
   auto list = algo::possible({.what = what, .ranks = ranks, .hosts = hosts}, false);
   list.push_back(Algorithm::automatic);
@@ -314,7 +315,7 @@ TEST(shared_window, equals_private_memory_bit_for_bit) {
     });
 }
 
-/// Gradients are cut into buckets: where must not matter.
+/// Gradients are divided into buckets: the division must not affect results.
 template <class T> void cut_anywhere(int n, const RankOptions& options, const std::vector<Algorithm>& list) {
   run_ranks(
       n,
@@ -360,7 +361,7 @@ TEST(position, matters_in_a_ring_of_three) {
     g.all_reduce(cpu.stream, x.tensor(1500, 3000), Reduce::sum, Algorithm::ring).wait();
     if (g.rank() == 0) differs = !(x == whole);
   });
-  EXPECT_TRUE(differs) << "then it could be promised";
+  EXPECT_TRUE(differs) << "the sums never differ, so this order could be promised";
 }
 
 TEST(combine, keeps_not_a_number_and_infinity) {
@@ -387,7 +388,7 @@ TEST(combine, sums_16_bit_floats_in_f32) {
   EXPECT_EQ(static_cast<float>(out[0]), 258.f);  // rounded after each addition it would be 256
 }
 
-/// Every length up to some registers, from the middle of a tensor: nothing next to it is written.
+/// Every length up to some registers, from the middle of a tensor: nothing next to it may be written.
 TEST(combine, is_the_same_in_every_direction) {
   constexpr std::int64_t kMost = 200, kAround = 3;
   for (const int ins : {2, 3})
@@ -474,7 +475,7 @@ void exchange_integers(const Group& g, const Stream& s, std::int64_t n) {
   g.barrier(s).wait();
 }
 
-/// More of them than one sweep through shared memory sums.
+/// More ranks than one sweep through shared memory sums.
 TEST(choice, more_than_64_ranks_of_a_host_have_all_collectives) {
   constexpr int kRanks = 100;
   for (const int on_second : {0, 3}) {
@@ -503,21 +504,21 @@ TEST(choice, by_measurement_is_the_same_on_all_ranks) {
   EXPECT_EQ(choice(1000, 1), Algorithm::star);
   EXPECT_EQ(choice(1001, 1), Algorithm::ring);
   EXPECT_EQ(choice(1 << 28, 1), Algorithm::ring);
-  EXPECT_NE(choice(4, 2), Algorithm::shared) << "two hosts share nothing";
+  EXPECT_NE(choice(4, 2), Algorithm::shared) << "two hosts share no memory";
   run_ranks(3, [&](Group g) {
     Cpu cpu;
     algo::adopt(g, g.rank() == 0 ? p : algo::Policy{});
     const auto before = g.counters().wire_bytes;
     Rows<float> x(g.rank(), 100);
     g.blocking().all_reduce(cpu.stream, x.tensor());
-    EXPECT_EQ(g.counters().wire_bytes - before, g.rank() == 0 ? 800 : 400) << "a star's messages";
+    EXPECT_EQ(g.counters().wire_bytes - before, g.rank() == 0 ? 800 : 400) << "wrong number of bytes for a star";
     EXPECT_EQ(wrong(x, 0, 3, Reduce::sum), "");
   });
 }
 
-/// What all ranks together send, whatever the number of ranks and elements: of a tensor of S bytes 2 (p-1) S to sum it
-/// for all, (p-1) S to sum, gather or exchange parts of it. The counters say so to the byte. Halving sends more where
-/// that is quicker: short tensors whole, and parts twice where ranks are no power of two.
+/// The total bytes that all ranks send, for any number of ranks and elements: for a tensor of S bytes 2 (p-1) S to sum
+/// it for all, (p-1) S to sum, gather or exchange parts of it. The counters agree to the byte. Halving sends more where
+/// that is faster: short tensors whole, and parts twice if the number of ranks is not a power of two.
 TEST(algorithms, send_what_the_formulas_say) {
   using enum Algorithm;
   for (const int n : {2, 3, 4, 5, 8})
@@ -532,7 +533,7 @@ TEST(algorithms, send_what_the_formulas_say) {
           return total;
         };
         Rows<float> part(g.rank(), count), whole(g.rank(), count * n), other(count * n);
-        const std::int64_t one = 4 * count * (n - 1), all = one * n;  // (p-1) S of a part and of the whole
+        const std::int64_t one = 4 * count * (n - 1), all = one * n;  // (p-1) S for a part and for the whole
         for (const auto a : {ring, ring_blocking, halving, tree, star})
           if (a != halving || count > 1000) {
             EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::sum, a); }), 2 * one)

@@ -1,4 +1,4 @@
-// Tensors that are read from process to process, and what becomes of them where the system does not let it.
+// Tensors that one process reads from another, and what happens if the system does not allow it.
 
 #include "hpcdl/comm/algo/reach.h"
 
@@ -26,7 +26,7 @@ using algo::Reach;
 using testing::Launched;
 constexpr auto kLimit = 120s;
 
-/// As containers and sandboxes do it: from now on this thread may not.
+/// As containers and sandboxes do it: from now on this thread may not read.
 bool forbid_reading() {
   sock_filter rules[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -38,7 +38,7 @@ bool forbid_reading() {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
 }
 
-/// Where even a process itself may not be read, there is nothing to forbid.
+/// If not even the process itself may be read, there is nothing to forbid.
 bool system_reads() {
   int there = 7, here = 0;
   const iovec to{&here, sizeof here}, from{&there, sizeof there};
@@ -60,7 +60,7 @@ Reach reach_of(const Group& g) {
   return on_ground(g, [](algo::Phases& p, Ground& ground) { return algo::reach(p, ground); });
 }
 
-/// Reading, also where staging is faster.
+/// Reads even if staging is faster.
 void insist(const Group& g) {
   on_ground(g, [](algo::Phases& p, Ground& ground) {
     require(algo::can_read(p, ground), "test", "the system does not let these ranks read each other");
@@ -73,12 +73,12 @@ bool reads_sums(const Group& g) {
   return on_ground(g, [](algo::Phases& p, Ground& ground) { return algo::may_read_sums(ground, p); });
 }
 
-/// As if another program had had a processor all the time.
+/// As if another program had used a processor all the time.
 void keep_apart(const Group& g) {
   for (int i = 0; i < 16; ++i) g.impl()->shared->trials.apart.took(std::chrono::nanoseconds(1s).count(), g.size());
 }
 
-constexpr std::int64_t kLongSum = 2'000'003;  // elements, enough for reading to pay then
+constexpr std::int64_t kLongSum = 2'000'003;  // elements, enough for reading to pay in that case
 
 std::uint8_t value(int rank, std::int64_t i) { return static_cast<std::uint8_t>(rank * 131 + i * 7 + i / 251); }
 
@@ -105,10 +105,10 @@ void move(const Group& g, const Stream& s, std::int64_t n) {
   check(out, mine, "all_to_all");
 }
 
-/// Phases of the group so far.
+/// The phases of the group so far.
 std::uint64_t phases(const Group& g) { return g.impl()->shared->epoch; }
 
-/// All-reduce of n floats, added up in the order of the ranks.
+/// All-reduce of n floats, summed in the order of the ranks.
 void sum(const Group& g, const Stream& s, std::int64_t n) {
   const auto value = [](int rank, std::int64_t i) { return 1.0F / static_cast<float>(3 + rank + i % 1009); };
   std::vector<float> x(static_cast<std::size_t>(n));
@@ -122,12 +122,12 @@ void sum(const Group& g, const Stream& s, std::int64_t n) {
   }
 }
 
-/// Not a test but a rank. "refuse": when the last rank may read no more; "measured": it may, and whether it does is
-/// left to reach().
+/// Not a test but the body of a rank. "refuse": when the last rank loses permission to read; "measured": it keeps it,
+/// and reach() decides whether it reads.
 TEST(reading_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // systems that let parents alone read let the others, too
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // systems that only let parents read let the other ranks, too
   auto joined = testing::join(*role, 60);
   testing::end_rank(joined, [&] {
     Pool pool(1);
@@ -167,19 +167,19 @@ void all_end_well(int world, const std::string& refuse) {
 }
 
 TEST(reading, moves_every_size) {
-  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  if (!system_reads()) GTEST_SKIP() << "this system does not let a process read another one's memory";
   for (const int world : {2, 3, 5}) all_end_well(world, "never");
   all_end_well(3, "measured");
 }
 
 TEST(reading, is_not_tried_again_where_a_rank_is_refused) {
-  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  if (!system_reads()) GTEST_SKIP() << "this system does not let a process read another one's memory";
   for (const char* refuse : {"first", "later"})
     for (const int world : {2, 3}) all_end_well(world, refuse);
 }
 
 TEST(reading, of_a_killed_rank_ends_in_time) {
-  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  if (!system_reads()) GTEST_SKIP() << "this system does not let a process read another one's memory";
   for (const int bad : {1, 0}) {
     Launched ranks(3, "reading_rank.main", {{"refuse", "never"}, {"until", "killed"}});
     ASSERT_TRUE(ranks.prints(2, "moves")) << ranks.words(2);

@@ -7,8 +7,8 @@
 namespace hpcdl::comm::algo {
 namespace {
 
-/// Stretches that go past the caches, of `count`, where one takes so long either way. Every `disturbed`-th takes 4 ms:
-/// another program ran.
+/// `count` stretches with non-temporal stores that take this long either way. Every `disturbed`-th takes 4 ms, as if
+/// another program had run.
 int past_caches(StoreChoice& choice, int count, std::int64_t through, std::int64_t past, int disturbed = 1000) {
   int taken = 0;
   std::int64_t last = 0;
@@ -43,17 +43,17 @@ TEST(apart, reading_pays_where_long_sums_wait_often) {
   Apart apart;
   EXPECT_FALSE(apart.reading_pays(64));
   apart.took(4'000'000, 2);
-  EXPECT_FALSE(apart.reading_pays(1 << 20)) << "once is nothing";
+  EXPECT_FALSE(apart.reading_pays(1 << 20)) << "one trial is not enough";
   for (int i = 0; i < 15; ++i) apart.took(500'000, 2);
   EXPECT_FALSE(apart.reading_pays(1 << 20));
   for (int i = 0; i < 16; ++i) apart.took(4'000'000, 2);
   EXPECT_TRUE(apart.reading_pays(16));
-  EXPECT_FALSE(apart.reading_pays(2)) << "its own phases take as long";
+  EXPECT_FALSE(apart.reading_pays(2)) << "its own phases take the same time";
   for (int i = 0; i < 13; ++i) apart.read();
   EXPECT_FALSE(apart.reading_pays(16)) << "staging is tried again";
   Apart many;
   for (int i = 0; i < 16; ++i) many.took(4'000'000, 16);
-  EXPECT_FALSE(many.reading_pays(64)) << "that is their work";
+  EXPECT_FALSE(many.reading_pays(64)) << "the time is spent on their work";
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ inline std::vector<std::string> run_ranks(int world, const std::function<void(in
   return errors;
 }
 
-/// All ranks of a world of threads; rank 0 serves at a free port.
+/// All ranks of a world of threads; rank 0 listens at a free port.
 struct Launch {
   explicit Launch(int world_size, std::chrono::milliseconds timeout = 20s)
       : world(world_size), deadline(in(timeout)), listening(listen_at("127.0.0.1", 0)), port(port_of(listening)) {}

@@ -24,7 +24,7 @@ Place place(int rank, int world, bool one_host = true) {
   return p;
 }
 
-/// With any method, all ranks meet, and agree on the host of each rank.
+/// With any method, all ranks meet and agree on the host of each rank.
 void expect_to_meet(int world, bool one_host, const std::function<RendezvousOptions(int rank)>& options,
                     const std::function<void(Place&)>& adapt = {}) {
   expect_none(run_ranks(world, [&](int r) {
@@ -45,16 +45,16 @@ TEST(rendezvous, file) {
     expect_to_meet(3, one_host, [&](int) {
       return RendezvousOptions{.method = "file://" + (folder / "meet").string(), .timeout = 20s};
     });
-  EXPECT_TRUE(fs::is_empty(folder.path()));  // nothing is left
+  EXPECT_TRUE(fs::is_empty(folder.path()));  // nothing remains
 }
 
 TEST(rendezvous, a_stale_or_foreign_file_is_replaced) {
   const io::TempFolder folder;
-  const auto stranger = listen_at("127.0.0.1", 0);  // listens, and never says a word
+  const auto stranger = listen_at("127.0.0.1", 0);  // listens, but never sends anything
   std::ofstream(folder / fmt::format("meet.test-{}", getpid()))
       << "hpcdl old\n127.0.0.1 1\n127.0.0.1 " << port_of(stranger) << "\nend\n";
   expect_none(run_ranks(2, [&](int r) {
-    if (r == 0) std::this_thread::sleep_for(300ms);  // rank 1 meets the stale file
+    if (r == 0) std::this_thread::sleep_for(300ms);  // rank 1 finds the stale file
     const auto store = open_store(place(r, 2), {.method = "file://" + (folder / "meet").string(), .timeout = 30s});
     EXPECT_TRUE(store->close(in(20s)));
   }));
@@ -86,7 +86,7 @@ TEST(rendezvous, mpi) {
   });
 }
 
-/// MPICH's mpirun gives none; a script around each rank has a process number of its own.
+/// MPICH's mpirun sets none; a script around each rank has its own process number.
 TEST(rendezvous, a_launch_without_a_name_meets_over_mpi) {
   std::promise<std::string> told;
   auto heard = told.get_future().share();
@@ -99,7 +99,7 @@ TEST(rendezvous, a_launch_without_a_name_meets_over_mpi) {
                                  }};
       },
       [](Place& p) { p.run_id.clear(); });
-  EXPECT_EQ(heard.wait_for(0s), std::future_status::ready) << "they met without MPI";
+  EXPECT_EQ(heard.wait_for(0s), std::future_status::ready) << "the ranks met without MPI";
 }
 
 TEST(rendezvous, one_host_needs_nothing) {
@@ -140,7 +140,7 @@ TEST(rendezvous, nobody_there_names_the_address) {
       << errors[1];
 }
 
-/// Instead of waiting for the deadline, wherever the signal came.
+/// Ends at once instead of waiting for the deadline, wherever the signal arrives.
 TEST(rendezvous, a_request_to_stop_ends_all_connected_ranks) {
   for (const int asked : {0, 1}) {
     const io::TempFolder folder;
@@ -148,7 +148,7 @@ TEST(rendezvous, a_request_to_stop_ends_all_connected_ranks) {
     std::vector<int> stopped(4);
     expect_none(run_ranks(4, [&](int r) {
       if (r == 2) std::this_thread::sleep_for(300ms), stop = true;
-      if (r >= 2) return;  // they never come
+      if (r >= 2) return;  // they never arrive
       try {
         open_store(place(r, 4), {.method = "file://" + (folder / "meet").string(),
                                  .timeout = 20s,

@@ -31,7 +31,7 @@ TEST(secret, keys_differ_by_token_secret_and_purpose) {
   EXPECT_FALSE(same(a.proof("x"), a.proof("y")));
   EXPECT_FALSE(same(a.proof("x"), other.proof("x")));
   EXPECT_FALSE(same(a.proof("x"), other_run.proof("x")));
-  EXPECT_TRUE(same(a.name(), other.name()));  // of one run, whose members may have been given different secrets
+  EXPECT_TRUE(same(a.name(), other.name()));  // of one run, whose members may have different secrets
   EXPECT_FALSE(same(a.name(), other_run.name()));
   EXPECT_FALSE(same(a.derived("1").proof("x"), a.derived("2").proof("x")));
   EXPECT_FALSE(same(a.derived("1").name(), a.derived("2").name()));

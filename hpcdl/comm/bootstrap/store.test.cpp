@@ -124,7 +124,7 @@ TEST(store, ranks_that_do_not_come_are_named_to_all_that_came) {
 
 TEST(store, a_late_rank_is_named) {
   Launch launch(3);
-  std::array<decltype(launch.join(0)), 3> stores;  // whose patience ends first does not leave before the others' does
+  std::array<decltype(launch.join(0)), 3> stores;  // does not leave before the others' timeouts end
   const auto errors = run_ranks(3, [&](int r) {
     auto& store = stores[static_cast<std::size_t>(r)];
     store = launch.join(r);
@@ -157,7 +157,7 @@ TEST(store, a_rank_that_goes_ends_the_others_waits_and_is_reported) {
   expect_none(run_ranks(3, [&](int r) {
     auto store = launch.join(r);
     store->barrier("start", in(20s));
-    if (r == 1) return;  // without a goodbye
+    if (r == 1) return;  // without saying goodbye
     Heard heard;
     heard.listen_to(*store);
     try {
@@ -182,7 +182,7 @@ TEST(store, rank_0_gone_is_reported_to_all) {
     if (r == 0) return;
     Heard heard;
     EXPECT_THROW(store->get("x", in(60s)), PeerLost);
-    heard.listen_to(*store);  // losses that came before are told
+    heard.listen_to(*store);  // earlier losses are reported
     EXPECT_TRUE(heard.wait(1));
     EXPECT_TRUE(heard.has("lost 0"));
     store->listen({}, {});
@@ -252,7 +252,7 @@ TEST(store, launches_that_do_not_fit_together_say_why) {
   }
 }
 
-/// As where rank 0 was too busy to answer in time: of the first attempt only the words are left.
+/// As if rank 0 was too busy to answer in time: only the message of the first attempt remains.
 TEST(store, a_rank_may_have_come_and_gone_before) {
   Launch launch(2);
   {
@@ -261,7 +261,7 @@ TEST(store, a_rank_may_have_come_and_gone_before) {
     EXPECT_EQ(early.advance(), Caller::State::under_way);
   }
   expect_none(run_ranks(2, [&](int r) {
-    if (r == 0) std::this_thread::sleep_for(300ms);  // both wait at the door
+    if (r == 0) std::this_thread::sleep_for(300ms);  // both wait to be accepted
     const auto store = launch.join(r);
     ASSERT_TRUE(store);
     store->barrier("start", in(20s));

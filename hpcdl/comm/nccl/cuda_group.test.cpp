@@ -1,4 +1,5 @@
-// Ranks that are threads, each with a GPU of its own. On one GPU only the refusals are tested, and the rest says so.
+// Ranks that are threads, each with its own GPU. On one GPU only the refusals are tested; the other tests are skipped
+// with a message.
 
 #include <gtest/gtest.h>
 
@@ -56,7 +57,7 @@ struct Rank {
   std::vector<OwnedTensor> hosts, gpus;
 };
 
-/// Whole numbers up to 64: their sums over 8 ranks are exact in every type but bf16, whose sums are rounded once.
+/// Integers up to 64: their sums over 8 ranks are exact in every type except bf16, whose sums are rounded once.
 std::vector<float> values_of(int rank, std::int64_t n, std::uint64_t seed) {
   std::vector<float> v(static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < v.size(); ++i)
@@ -78,7 +79,7 @@ std::vector<float> expected_of(int ranks, std::int64_t n, std::uint64_t seed, Re
   return acc;
 }
 
-/// NCCL may round on its way, and divides first.
+/// NCCL may round intermediate sums, and divides first.
 void expect_close(const std::vector<float>& got, const std::vector<float>& want, DType d, bool exact) {
   ASSERT_EQ(got.size(), want.size());
   const float step = exact ? 0.0f : d == DType::bf16 ? 0x1p-6f : d == DType::f16 ? 0x1p-9f : 0x1p-21f;
@@ -121,7 +122,7 @@ TEST_P(CudaRanks, gpu_kernels_over_peers_in_every_shape) {
     const auto* peers = dynamic_cast<const CudaGroup&>(*world.device_group()).peers();
     ASSERT_NE(peers, nullptr);
     for (int round = 0; round < 3;
-         ++round)  // one message after another, of every size: nothing is overwritten while it is still read
+         ++round)  // consecutive messages of every size: nothing may be overwritten while it is still read
       for (const int trips : {1, 2})
         for (const int blocks : {1, 3, 64})
           for (const std::int64_t n : {1, 3, 17, 1000, 65536, 9999}) {
@@ -189,7 +190,7 @@ TEST_P(CudaRanks, gpu_captured_again_and_again_the_same_bits) {
       Event fork, join;
       copy(rank.stream, x, source), copy(rank.stream, y, source);
       fork.record(rank.stream), fork.wait(beside);
-      world.all_reduce(beside, x, Reduce::sum, a);  // two streams of one group: one after the other
+      world.all_reduce(beside, x, Reduce::sum, a);  // two streams of one group: in sequence
       world.all_reduce(rank.stream, y, Reduce::sum, a);
       join.record(beside), join.wait(rank.stream);
       const auto graph = Capture::end(rank.stream);
@@ -201,7 +202,7 @@ TEST_P(CudaRanks, gpu_captured_again_and_again_the_same_bits) {
         ASSERT_EQ(got, first);
         ASSERT_EQ(rank.download(y), first);
       }
-      // The same bits on all ranks: their largest and their smallest agree.
+      // The same bits on all ranks: maximum and minimum over the ranks are equal.
       auto least = first;
       for (auto& v : least) v = -v;
       const Tensor most = rank.upload(first, DType::f32), fewest = rank.upload(least, DType::f32);
@@ -235,14 +236,14 @@ TEST(gpu_group, two_ranks_of_one_gpu_are_refused) {
 TEST(gpu_group, first_collective_must_not_be_captured) {
   NEEDS_GPUS(1);
   hpcdl::testing::run_ranks(2, [](const Group& world) {
-    if (world.rank() == 1) return;  // it is refused before anybody is asked, and must not set up a GPU meanwhile
+    if (world.rank() == 1) return;  // it is refused before other ranks are involved, and must not set up a GPU
     Pool pool(1);
     const Stream s(Device::cuda(0), pool);
     const OwnedTensor x({{4}, DType::f32}, s.device());
     Capture::begin(s);
     try {
       world.all_reduce(s, x.tensor, Reduce::sum);
-      ADD_FAILURE() << "not refused";
+      ADD_FAILURE() << "expected an error";
     } catch (const Error& e) {
       EXPECT_NE(std::string(e.what()).find("connect() on every rank before the capture"), std::string::npos)
           << e.what();
@@ -259,11 +260,11 @@ TEST(gpu_group, given_up_while_a_peer_is_missing) {
     const auto group = world.device_group();
     const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
     if (world.rank() == 0) {
-      // Rank 1 never comes: by then it has left, and this writes into memory that was its own.
+      // Rank 1 never participates: by then it has left, and this call writes to memory that was its own.
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false);
       group->give_up();
-      rank.stream.synchronize();  // and yet this ends
+      rank.stream.synchronize();  // and yet the call ends
       EXPECT_THROW(synchronize(world, rank.stream), PeerLost);
       EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false), PeerLost);
       EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::native, false), PeerLost);
@@ -283,7 +284,8 @@ TEST(gpu_group, deadline_of_the_device) {
                                       world.connect(rank.device);
                                       const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
                                       if (world.rank() == 1)
-                                        return std::this_thread::sleep_for(std::chrono::seconds(8));  // it never comes
+                                        return std::this_thread::sleep_for(std::chrono::seconds(8));  // rank 1 never
+                                                                                                      // comes
                                       world.all_reduce(rank.stream, x, Reduce::sum, a);
                                       synchronize(world, rank.stream);
                                     },

@@ -1,4 +1,4 @@
-// Two ranks come by one socket between them, however they call each other; a rank that has ended is told at once.
+// Two ranks end up with one socket between them, however they connect; a rank that has ended is reported at once.
 
 #include "hpcdl/comm/transport/connector.h"
 
@@ -34,7 +34,7 @@ struct Side {
   }
 };
 
-/// What one says the other hears.
+/// What one side sends arrives at the other.
 void expect_connected(const Socket& a, const Socket& b) {
   for (const auto& [from, to] : {std::pair(&a, &b), std::pair(&b, &a)}) {
     std::size_t count = 0;
@@ -77,7 +77,7 @@ TEST(connector, many_ranks_that_call_each_other_all_have_sockets) {
       ASSERT_FALSE(news.empty()) << r << " has " << count;
       for (auto& one : news) {
         ASSERT_TRUE(one.socket) << one.why;
-        ASSERT_FALSE(sockets[r][static_cast<std::size_t>(one.rank)]) << "twice";
+        ASSERT_FALSE(sockets[r][static_cast<std::size_t>(one.rank)]) << "connected twice";
         sockets[r][static_cast<std::size_t>(one.rank)] = std::move(one.socket), ++count;
       }
     }
@@ -119,8 +119,8 @@ TEST(connector, a_rank_of_another_round_is_not_let_in) {
   EXPECT_TRUE(stranger.wait_for_news(1ms).empty());
 }
 
-/// A kernel tells its own processes that a peer has gone. Asked for it every 5 s for 32,640 connections, it lost the
-/// questions, and ended the connections.
+/// A kernel reports to its own processes that a peer has gone. With keep-alive probes every 5 s for 32,640 connections,
+/// it lost probes and ended the connections.
 TEST(connector, a_peer_on_this_host_is_not_probed) {
   const Socket listening = listen_at("127.0.0.1", 0);
   std::string why;

@@ -1,5 +1,5 @@
-// Many ranks: what each of them holds grows with its neighbours and not with the number of ranks, and what they say
-// through rank 0 with the number of ranks. Counts are asserted, and no times.
+// Many ranks: the resources of each rank grow with its number of neighbours, not with the number of ranks, and its
+// messages through rank 0 with the number of ranks. Counts are asserted, but no times.
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -31,10 +31,10 @@ std::size_t descriptors() {
   return static_cast<std::size_t>(std::distance(fs::begin(all), fs::end(all)));
 }
 
-/// Of a rank: both ends of its connection to rank 0, its listener, three to wake threads.
+/// Per rank: both ends of its connection to rank 0, its listener, three to wake threads.
 constexpr std::size_t kOfItsOwn = 6;
 
-/// As many as a process may hold the descriptors of, up to 1,024.
+/// As many ranks as one process has descriptors for, up to 1,024.
 int ranks_for_test() {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   return 96;
@@ -54,7 +54,7 @@ struct Member {
   Deadline deadline;
 };
 
-/// body(member) of each of n ranks that are threads, which have all started.
+/// Runs body(member) for each of n ranks that are threads, after all have started.
 template <class Body> void in_world(int n, Body&& body) {
   const int port = port_of(listen_at("127.0.0.1", 0));
   expect_none(run_ranks(n, [&](int rank) {
@@ -70,7 +70,7 @@ template <class Body> void in_world(int n, Body&& body) {
     m.world.close();
     EXPECT_TRUE(store->close(deadline));
     if (rank == 0) {
-      // Of each rank: what it asks and is told at its start and in the body, and its end.
+      // Per rank: its messages at its start, in the body and at its end.
       EXPECT_LE(store->messages(), 32 * n) << "of " << n << " ranks";
     }
   }));
@@ -115,7 +115,7 @@ TEST(growth, ranks_hold_sockets_only_to_their_neighbours) {
     if (rank == 0) {
       std::printf("worked after %.1f s\n", took());
       const auto each = (descriptors() - before) / static_cast<std::size_t>(n);
-      EXPECT_LE(each, kOfItsOwn + links + 2) << "two more where the number of ranks is no power of two";
+      EXPECT_LE(each, kOfItsOwn + links + 2) << "two more if the number of ranks is not a power of two";
       EXPECT_LE(each, 64 + links);
     }
     watch.close();
@@ -124,8 +124,8 @@ TEST(growth, ranks_hold_sockets_only_to_their_neighbours) {
   });
 }
 
-/// A tensor whose parts of a ring would be hardly worth a step, and the collectives that all ranks pass before they
-/// train, in a world of a size that is no power of two.
+/// A tensor so small that its parts in a ring are hardly worth a step, and the collectives that all ranks run before
+/// training, in a world whose size is not a power of two.
 TEST(growth, more_ranks_than_share_memory) {
   constexpr int n = 75;
   in_world(n, [&](Member& m) {

@@ -28,7 +28,7 @@ TEST(host, another_file_with_the_path_of_shared_memory_is_not_opened) {
   const int again = file.open();
   EXPECT_GE(again, 0);
   close(again);
-  // What /proc/<process>/fd/<n> of one container is in another one.
+  // A path /proc/<process>/fd/<n> of one container as seen in another one.
   file.name(fmt::format("/proc/{}/fd/{}", getpid(), other));
   EXPECT_EQ(file.open(), -1);
   close(mine);

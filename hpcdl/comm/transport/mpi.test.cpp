@@ -1,4 +1,4 @@
-// The same exercise as on threads, on ranks that mpirun starts: this program starts itself again under it.
+// The same exercise as on threads, on ranks that mpirun starts: this program starts itself again with it.
 
 #include "hpcdl/comm/transport/mpi.h"
 
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 bool is_rank() { return std::getenv("HPCDL_TEST_MPI_RANK") != nullptr; }
 
-/// That of the MPI which the library was linked to.
+/// The mpirun of the MPI that the library was linked to.
 std::string launcher() {
   const char* chosen = std::getenv("HPCDL_MPIRUN");
   return chosen != nullptr ? chosen : "mpirun";
@@ -67,8 +67,7 @@ TEST(mpi, native_equals_ours) {
 
 TEST(mpi, a_rank_that_does_not_come_is_named_and_nothing_hangs) {
   NEEDS_MPI();
-  // A rank that has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the
-  // other one.
+  // A rank that has lost a peer waits for it in MPI_Finalize() only for some seconds, and mpirun ends the other one.
   const Ran ran = mpirun(2, "mpi_rank.late");
   EXPECT_EQ(WEXITSTATUS(ran.status), exit_code::kPeerLost) << ran.output;
   EXPECT_NE(ran.output.find("all_reduce number 1 of group world"), std::string::npos) << ran.output;
@@ -90,7 +89,7 @@ TEST(mpi, the_library_of_the_build_is_named) {
 }
 
 TEST(mpi_rank, exercise) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   Group world = make_world(mpi_transport(), {.deadline_seconds = 60, .on_lost = {}});
   EXPECT_EQ(world.transport(), "mpi");
   if (world.size() > 1) {
@@ -101,7 +100,7 @@ TEST(mpi_rank, exercise) {
 }
 
 TEST(mpi_rank, native) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   Group world = make_world(mpi_transport(), {.deadline_seconds = 60, .on_lost = {}});
   Pool pool(1);
   const Stream s(pool);
@@ -125,29 +124,29 @@ TEST(mpi_rank, native) {
 }
 
 TEST(mpi_rank, late) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   std::string lost;
   {
     Group world = make_world(mpi_transport(), {.deadline_seconds = 1, .on_lost = {}});
     Pool pool(1);
     if (world.rank() == 1) {
       sleep(10);
-      FAIL() << "mpirun has not ended this rank";
+      FAIL() << "mpirun did not end this rank";
     }
     std::vector<float> x(100000);
     try {
       world.all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{100000}, DType::f32})).wait();
-      FAIL() << "nobody was there";
+      FAIL() << "expected an error: the peer never answers";
     } catch (const PeerLost& e) {
       lost = e.what();
     }
   }
   std::fprintf(stderr, "%s\n", lost.c_str());
-  std::exit(exit_code::kPeerLost);  // as programs do; MPI's end is part of what must not hang
+  std::exit(exit_code::kPeerLost);  // as programs do; ending MPI is part of what must not hang
 }
 
 TEST(mpi_rank, native_late) {
-  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  if (!is_rank()) GTEST_SKIP() << "must be started by mpirun";
   auto joined = join(find_place(process_environment()),
                      {.transport = "mpi", .timeout = 1, .leave = [](const std::string& sentence) {
                         std::fprintf(stderr, "%s\n", sentence.c_str());
@@ -156,13 +155,13 @@ TEST(mpi_rank, native_late) {
   Pool pool(1);
   if (joined.place().rank == 1) {
     sleep(60);
-    FAIL() << "its watchdog has not ended this rank";
+    FAIL() << "its watchdog did not end this rank";
   }
   std::vector<float> x(4);
   joined.world()
       .all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{4}, DType::f32}), Reduce::sum, Algorithm::native)
       .wait();
-  FAIL() << "nobody was there";
+  FAIL() << "expected an error: the peer never answers";
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST(tcp, a_rank_that_computes_is_reached) {
     const Patience patience{.deadline = 20s};
     Peers peers(*t, ranks, rank, 5, patience);
     std::byte word[4] = {};
-    const int other = rank ^ 3;  // no neighbour in the tree of the start
+    const int other = rank ^ 3;  // not neighbours in the initial tree
     if (rank < 2) {
       auto sent = peers.send(other, word);
       peers.wait(sent);
@@ -114,7 +114,7 @@ TEST(tcp, a_rank_that_computes_is_reached) {
   }));
 }
 
-/// Nothing was ever sent between them: only an attempt to reach it can tell.
+/// Nothing was ever sent between them: only an attempt to connect can detect the loss.
 TEST(tcp, a_rank_that_has_gone_before_it_was_needed_is_lost_at_once) {
   Launch launch(4);
   std::atomic<bool> gone = false;
@@ -164,7 +164,7 @@ TEST(tcp, a_rank_that_has_gone_is_lost_at_once) {
         << errors[static_cast<std::size_t>(r)];
 }
 
-/// For as long as the deadline says: TCP itself may take a peer that does not read for one that is gone.
+/// For as long as the deadline allows: TCP itself may give up a peer that does not read.
 TEST(tcp, a_rank_that_is_late_to_read_is_waited_for) {
   Launch launch(2, 60s);
   expect_none(run_ranks(2, [&](int rank) {
@@ -173,7 +173,7 @@ TEST(tcp, a_rank_that_is_late_to_read_is_waited_for) {
     const std::vector<int> ranks = {0, 1};
     const Patience patience{.deadline = 50s};
     Peers peers(*t, ranks, rank, 0, patience);
-    std::vector<std::byte> x(64 << 20, std::byte{static_cast<unsigned char>(rank)});  // more than sockets hold
+    std::vector<std::byte> x(64 << 20, std::byte{static_cast<unsigned char>(rank)});  // more than sockets buffer
     if (rank == 1) std::this_thread::sleep_for(23s);
     auto p = rank == 0 ? t->start_send(1, 7, x) : t->start_receive(0, 7, x);
     peers.wait(p);

@@ -30,7 +30,7 @@ TEST(threads, random_collectives_on_hosts_of_unlike_size) {
 TEST(threads, messages_sent_before_a_rank_ended_count) {
   auto t = thread_transports(2);
   const int ranks[] = {0, 1};
-  const Patience patience{.spins = 10};  // as with more ranks than processors: naps follow the yields at once
+  const Patience patience{.spins = 10};  // as with more ranks than processors: naps follow yields at once
   Peers peers(*t[1], ranks, 1, 7, patience);
   bool ready = false;
   int asked = 0;
@@ -50,7 +50,7 @@ class Napping : public PassingTransport {
   int naps = 0;
 };
 
-/// Or the nap of one rank would make the other nap, and so on for ever.
+/// Otherwise the nap of one rank would make the other nap, and so on for ever.
 TEST(threads, a_wait_that_ends_soon_takes_no_nap) {
   auto t = thread_transports(2);
   Napping napping(std::move(t[1]));
@@ -62,7 +62,7 @@ TEST(threads, a_wait_that_ends_soon_takes_no_nap) {
     peers.wait_until(0, [&] { return ++asked > patience.spins + asks; });
     return napping.naps;
   };
-  for (const bool beside : {false, true})  // polls come before the yields, or after them
+  for (const bool beside : {false, true})  // polls come before or after the yields
     for (const int asks : {300, 1000})
       EXPECT_EQ(naps_of({.poll = std::chrono::microseconds(200), .beside = beside}, asks), 0) << beside << asks;
   EXPECT_GT(naps_of({.spins = 10}, 300), 0) << "with more ranks than processors";
@@ -83,7 +83,7 @@ TEST(threads, messages_match_by_sender_and_tag) {
   EXPECT_EQ(y, a);
   t[0]->start_send(1, 9, b);
   auto r3 = t[1]->start_receive(0, 9, z);
-  EXPECT_THROW(t[1]->done(r3), PeerLost) << "another size";
+  EXPECT_THROW(t[1]->done(r3), PeerLost) << "the sizes differ";
   auto r4 = t[1]->start_receive(0, 10, z);
   t[1]->cancel(r4);
   auto r5 = t[1]->start_receive(0, 11, z);

@@ -1,6 +1,6 @@
-// A thousand runs of ranks that are threads, each with one random fault: no rank hangs, no rank takes a wrong
-// result for a correct one, and if there is one culprit, all others name it. A failure prints the seed of its run:
-// HPCDL_FAULT_SEED=n repeats it, and with HPCDL_FAULT_COUNT=m as many from n on are run.
+// A thousand runs of ranks that are threads, each with one random fault: no rank hangs, no rank accepts a wrong result,
+// and if there is one culprit, all others name it. A failure prints the seed of its run: HPCDL_FAULT_SEED=n repeats it,
+// and HPCDL_FAULT_COUNT=m runs m seeds from n on.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ constexpr const char* kKindNames[] = {"none",
                                       "another reduction",
                                       "another root"};
 
-/// When a run's fault struck, when the first rank's wait was over and when there was a verdict.
+/// The times of a run's fault, of the end of the first rank's wait, and of the verdict.
 struct Times {
   std::atomic<Clock::rep> struck{0}, expired{0}, verdict{0};
 
@@ -52,9 +52,9 @@ struct Plan {
   int ranks, steps;
   Kind kind;
   int bad, at;  // the rank and the step of the fault
-  int call;     // death inside, cut: at which call of the transport
+  int call;     // death inside, cut: number of the transport call
   bool two_hosts;
-  int slow = 1;  // times as slow, deadlines too
+  int slow = 1;  // factor by which everything is slower, including deadlines
   double deadline() const { return 0.3 * slow; }
   double delay() const { return 0.9 * slow; }
   std::string text() const {
@@ -77,14 +77,14 @@ Plan plan_of(std::uint64_t seed) {
   p.bad = static_cast<int>(r.below(5, static_cast<std::uint64_t>(p.ranks)));
   p.at = static_cast<int>(r.below(6, static_cast<std::uint64_t>(p.steps)));
   if (p.kind == Kind::cut || p.kind == Kind::death_inside)
-    p.two_hosts = true;  // else shared memory leaves few messages
+    p.two_hosts = true;  // otherwise shared memory leaves few messages
   return p;
 }
 
-/// Ends a rank as a crash would: no words to anybody.
+/// Ends a rank like a crash: without notifying others.
 struct Death {};
 
-/// Dies at a call, or loses every message from one on: connections lose no single ones.
+/// Dies at a call, or loses every message from one on: connections do not lose single messages.
 class FaultyTransport final : public PassingTransport {
  public:
   FaultyTransport(std::unique_ptr<Transport> below, const Plan& plan, Times& times)
@@ -111,7 +111,7 @@ class FaultyTransport final : public PassingTransport {
   int calls_ = 0;
 };
 
-/// Says nothing any more once its rank is dead, as the connection of a killed process.
+/// Silent once its rank is dead, like the connection of a killed process.
 class MortalChannel final : public Channel {
  public:
   MortalChannel(std::unique_ptr<Channel> below, std::atomic<bool>& dead) : below_(std::move(below)), dead_(dead) {}
@@ -141,7 +141,7 @@ struct Step {
   Algorithm algorithm;
 };
 
-/// The same on all ranks, and such that the fault makes a difference where it strikes.
+/// The same on all ranks, and such that the fault has an effect at its place.
 Step step_of(const Plan& p, int i) {
   const Rng r{p.seed, 100 + static_cast<std::uint64_t>(i)};
   static constexpr Collective kWhat[] = {Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter,
@@ -155,7 +155,7 @@ Step step_of(const Plan& p, int i) {
          Algorithm::automatic};
   if (i == p.at && p.kind == Kind::reduction) s.what = Collective::all_reduce;
   if (i == p.at && p.kind == Kind::root) s.what = Collective::broadcast;
-  if (p.kind == Kind::order) s.count += i;  // equal calls in another order are equal
+  if (p.kind == Kind::order) s.count += i;  // equal calls in a different order are equal
   const auto all = algo::algorithms_of(s.what);
   if (const auto a = all[r.below(5, all.size())];
       a != Algorithm::native && a != Algorithm::shared && a != Algorithm::hierarchical)
@@ -235,10 +235,10 @@ void steps(const Plan& p, const Group& world, const Stream& stream, Times& times
 }
 
 struct Outcome {
-  std::vector<std::string> ends;  // by rank: "" when it did all its steps
+  std::vector<std::string> ends;  // by rank: "" if it completed all its steps
   double seconds = 0;
-  bool too_slow = false;  // the machine, for these deadlines: a wait was over that began before the fault, or asking
-                          // took longer than the fault
+  bool too_slow = false;  // the machine was too slow for these deadlines: a wait ended that began before the fault, or
+                          // asking took longer than the fault
 };
 
 Outcome run(const Plan& p) {
@@ -247,7 +247,7 @@ Outcome run(const Plan& p) {
   if (p.two_hosts) hosts.back() = 1;
   auto transports = thread_transports(p.ranks, hosts);
   auto channels = thread_channels(p.ranks);
-  // Where nothing is late, a busy machine must not make it so.
+  // If nothing is late, a busy machine must not make it late.
   const bool waits = p.kind != Kind::none && p.kind != Kind::error && p.kind != Kind::death;
   Outcome out{std::vector<std::string>(static_cast<std::size_t>(p.ranks))};
   Times times;
@@ -293,7 +293,7 @@ Outcome run(const Plan& p) {
   return out;
 }
 
-/// What is wrong with how a run ended; empty: nothing.
+/// What is wrong with the end of a run; empty: nothing.
 std::string complaint(const Plan& p, const Outcome& o) {
   if (o.seconds > 60) return fmt::format("it took {:.1f} s", o.seconds);
   const std::string culprit = fmt::format("rank {} on", p.bad);
@@ -311,8 +311,8 @@ std::string complaint(const Plan& p, const Outcome& o) {
   return "";
 }
 
-/// A machine may be so busy that a rank waits longer than a third of a second for what is no fault: then everything
-/// again, four times as slow.
+/// A machine may be so busy that a rank waits longer than a third of a second without any fault: then everything is
+/// repeated four times as slowly.
 std::string judged(Plan& p, Outcome& o) {
   for (;; p.slow *= 4) {
     o = run(p);
@@ -356,7 +356,7 @@ TEST(injected, a_thousand_faults) {
   for (std::size_t k = 0; k < met.size(); ++k) {
     std::printf("  %-26s %4d runs, %4d ended by a verdict\n", kKindNames[k], met[k], ended[k]);
     if (count >= 1000 && k > 0) {
-      EXPECT_GT(ended[k], met[k] / 4) << kKindNames[k] << ": the fault hardly ever does anything";
+      EXPECT_GT(ended[k], met[k] / 4) << kKindNames[k] << ": the fault hardly ever has an effect";
     }
   }
 }

@@ -1,4 +1,4 @@
-// A link between two hosts over which nothing comes any more: its hosts are named, and not two ranks of one of them.
+// A link between two hosts that stops delivering: its hosts are named, not just two ranks of one of them.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@
 namespace hpcdl::comm {
 namespace {
 
-/// Loses what goes to another host, once `cut`.
+/// Drops messages to another host, once `cut`.
 class CutTransport final : public PassingTransport {
  public:
   CutTransport(std::unique_ptr<Transport> below, const std::atomic<bool>& cut)
@@ -38,7 +38,7 @@ class CutTransport final : public PassingTransport {
   const std::atomic<bool>& cut_;
 };
 
-/// What each of four ranks on two hosts says once the link between them is cut.
+/// What each of four ranks on two hosts reports after the link between them is cut.
 std::vector<std::string> errors_behind_a_cut(Algorithm algorithm) {
   constexpr int kRanks = 4;
   auto transports = thread_transports(kRanks, {0, 0, 1, 1});
@@ -47,8 +47,7 @@ std::vector<std::string> errors_behind_a_cut(Algorithm algorithm) {
   std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < kRanks; ++r)
     threads.emplace_back([&, r] {
-      std::atomic<bool> cut =
-          false;  // of what this rank sends, once it has sent all that the others need to come so far
+      std::atomic<bool> cut = false;  // the number of this rank's messages that the others need to reach this point
       Watch watch(std::move(channels[r]), {.settle_seconds = 20, .program = "hpcdl 9, commit abc"});
       try {
         Pool pool(1);

@@ -1,5 +1,5 @@
 // Real processes, one of which is killed, stopped, or calls something else: all others end with code 71 and one
-// sentence each that names it. A host that is cut off is in tests/hosts/cut_off.sh.
+// sentence each that names it. A host that is cut off is tested in tests/hosts/cut_off.sh.
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 using testing::Launched;
 constexpr int kSteps = 100'000, kFaultAt = 20;
-constexpr auto kLimit = 30s;  // seconds after the fault in which all ranks must end
+constexpr auto kLimit = 30s;  // seconds after the fault within which all ranks must end
 
-/// One step of a rank; `fault` strikes in it.
+/// One step of a rank, in which `fault` happens.
 void step(const Group& world, const Stream& s, const std::string& fault) {
   {
     const InPhase phase(world.ledger(), Phase::data);
@@ -37,7 +37,7 @@ void step(const Group& world, const Stream& s, const std::string& fault) {
   else reduce(), gather();
 }
 
-/// Not a test but a rank.
+/// Not a test but the body of a rank.
 TEST(faulty_rank, main) {
   const auto role = testing::launched_role();
   if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
@@ -57,7 +57,7 @@ Launched launch(int world, const std::string& fault = "", int bad = -1) {
   return Launched(world, "faulty_rank.main", {{"fault", fault}, {"bad", std::to_string(bad)}});
 }
 
-/// All but `except` end in time with 71 and one line of words that holds every part.
+/// All except `except` end in time with 71 and one line that contains every part.
 void expect_verdict(Launched& ranks, int world, int except, std::initializer_list<std::string> parts) {
   const Deadline limit = Clock::now() + kLimit;
   for (int r = 0; r < world; ++r) {

@@ -153,12 +153,12 @@ TEST(verdict, a_host_is_named_if_all_its_ranks_are_missing) {
   expect_parts(judge(ranks, 5, 2), {2}, {"rank 2 on node1 is gone"});
 }
 
-/// A broadcast is over for its root and others before the last rank has come.
+/// A broadcast is complete for its root and others before the last rank has arrived.
 TEST(verdict, ranks_that_continued_or_finished_are_not_blamed_for_missing_ones) {
   auto ranks = all_waiting(4);
   ranks[1].report.collective = collective(Collective::all_gather, 42, 64, "w");
   ranks[2] = doing(ranks[2], Phase::compute);
-  ranks[2].report.collective = ranks[0].report.collective;  // it has been there
+  ranks[2].report.collective = ranks[0].report.collective;  // it has arrived
   ranks[2].report.collective.phase = Phase::idle;
   ranks[3] = doing(ranks[3], Phase::data);
   expect_parts(
@@ -177,7 +177,7 @@ TEST(verdict, a_late_rank_is_named_even_if_it_has_arrived) {
       {"rank 2 on node1 came late to all_reduce number 41", "0.3 s ago", "rank 0 on node0 has waited in it for 2.5 s"});
   ranks[2].report.collective.since = 1'500'000'000;
   EXPECT_NE(judge(ranks, 0, 3).sentence.find("cannot reach each other"), std::string::npos)
-      << "who came soon after is not what all wait for";
+      << "a rank that arrived soon after is not the cause";
 }
 
 TEST(verdict, the_link_is_named_if_all_wait_and_nothing_arrives) {

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Nothing comes in or goes out while `mute`: a frozen process.
+/// Neither sends nor receives while `mute`: a frozen process.
 class MuteChannel final : public Channel {
  public:
   MuteChannel(std::unique_ptr<Channel> below, std::atomic<bool>& mute) : below_(std::move(below)), mute_(mute) {}
@@ -61,8 +61,8 @@ struct Place {
 };
 
 struct Outcome {
-  std::vector<std::string> errors;  // by rank: what its body threw
-  std::vector<std::string> left;    // by rank: what `leave` was told
+  std::vector<std::string> errors;  // by rank: the error of its body
+  std::vector<std::string> left;    // by rank: the argument of `leave`
 };
 
 Outcome run(int n, const std::function<void(Place&)>& body, double deadline = 0.4, double leave_seconds = 5) {
@@ -129,7 +129,8 @@ TEST(watch, a_rank_that_is_late_is_named_with_its_phase) {
       if (p.world.rank() == late) {
         const InPhase phase(p.world.ledger(), Phase::data);
         std::this_thread::sleep_for(1200ms);
-        // What the others sent before they gave up may do for it: it is to come to a group that has been given up.
+        // Messages that the others sent before they gave up may complete it: it must find a group that has been given
+        // up.
         for (int i = 0; i < 2000 && p.watch.verdict().empty(); ++i) std::this_thread::sleep_for(10ms);
       }
       p.all_reduce("grad.0");
@@ -167,7 +168,7 @@ TEST(watch, a_frozen_rank_is_named) {
         p.mute = true;
         std::this_thread::sleep_for(2500ms);
       }
-      p.all_reduce("grad.2");  // the others had come to it, so the frozen one may end it when it wakes
+      p.all_reduce("grad.2");  // the others had entered it, so the frozen rank may complete it when it wakes
       p.all_reduce("grad.3");
     });
     expect_all(o,
@@ -208,7 +209,7 @@ TEST(watch, an_error_of_one_rank_is_reported_by_all_at_once) {
         300);
     EXPECT_EQ(o.errors[static_cast<std::size_t>(bad)], "[data] no file tokens.bin");
     expect_all(o, {"ended by an error of its own: [data] no file tokens.bin"}, {bad});
-    EXPECT_LT(Clock::now() - begin, 200s) << "nobody waited for the deadline";
+    EXPECT_LT(Clock::now() - begin, 200s) << "a rank waited for the deadline";
   }
 }
 
@@ -223,7 +224,7 @@ TEST(watch, a_rank_whose_main_thread_hangs_is_ended) {
   const auto o = run(
       2,
       [](Place& p) {
-        if (p.world.rank() == 1) std::this_thread::sleep_for(2500ms);  // reading from a dead disk, say
+        if (p.world.rank() == 1) std::this_thread::sleep_for(2500ms);  // for example reading from a broken disk
         p.all_reduce("x");
       },
       0.3, 0.5);
@@ -260,11 +261,11 @@ TEST(watch, groups_of_one_name_are_distinguished) {
         const Label label("qkv");
         for (int i = 0; i < 2; ++i) tp.all_reduce(p.s, x.tensor).wait();
       },
-      0.8);  // rank 2 may wait that long for a core, and does not wait for a rank until then
+      0.8);  // rank 2 may wait that long for a core, and does not wait for any rank until then
   expect_all(o,
              {"rank 3 on delta has been in compute for",
               "did not come to all_reduce number 2 of group tp, sum of 32 F32, qkv", "rank 2 on gamma waits"},
-             {1});  // rank 1 has done all it had to
+             {1});  // rank 1 has completed all its work
 }
 
 }  // namespace

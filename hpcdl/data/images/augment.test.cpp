@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kSide = 8;
 
-/// Pixel (y, x, c) of image i is 1 + (i * 7 + y * 29 + x * 3 + c) mod 255: never black, all places of a picture differ.
+/// Pixel (y, x, c) of image i is 1 + (i * 7 + y * 29 + x * 3 + c) mod 255: never black, and all pixels of an image
+/// differ.
 std::uint8_t pixel(std::int64_t i, int y, int x, int c) {
   return static_cast<std::uint8_t>(1 + (i * 7 + y * 29 + x * 3 + c) % 255);
 }
@@ -42,7 +43,7 @@ std::vector<float> training(const Augmenter& a, std::int64_t i, std::int64_t epo
   return out;
 }
 
-/// Image i moved by (dy, dx) and perhaps flipped, black around it, in [0, 1].
+/// Image i shifted by (dy, dx) and optionally flipped, with black around it, in [0, 1].
 std::vector<float> moved(std::int64_t i, int dy, int dx, bool flip) {
   std::vector<float> out;
   for (int y = 0; y < kSide; ++y)
@@ -101,7 +102,7 @@ TEST(augment, normalises_each_channel) {
   Augmenter::Scratch scratch;
   std::vector<float> plain(got.size());
   a.plain(5, scratch, plain);
-  EXPECT_EQ(plain, got);  // nothing was to be drawn
+  EXPECT_EQ(plain, got);  // no draws were needed
 }
 
 TEST(augment, mixup_is_the_weighted_sum_of_two_augmented_images) {
@@ -119,7 +120,7 @@ TEST(augment, mixup_is_the_weighted_sum_of_two_augmented_images) {
     const auto one = training(a, i, 2), two = training(a, m.partner, 2);
     for (std::size_t k = 0; k < out.size(); ++k) EXPECT_NEAR(out[k], m.weight * one[k] + (1 - m.weight) * two[k], 1e-6);
   }
-  EXPECT_EQ(partners.size(), 64u) << "every sample is a partner once";
+  EXPECT_EQ(partners.size(), 64u) << "every sample must be a partner exactly once";
 }
 
 TEST(augment, beta_draws_have_the_moments_of_beta) {
@@ -146,7 +147,7 @@ TEST(augment, random_resized_crops_stay_inside_and_differ) {
     for (std::int64_t i = 0; i < 64; ++i) {
       const auto out = training(a, i, epoch);
       EXPECT_EQ(out, training(a, i, epoch));
-      for (const float v : out) ASSERT_TRUE(v > 0 && v <= 1);  // black would be from outside
+      for (const float v : out) ASSERT_TRUE(v > 0 && v <= 1);  // black would come from outside
       seen.insert(out);
     }
   EXPECT_GT(seen.size(), 600u);

@@ -15,7 +15,7 @@ namespace {
 
 const fs::path kGolden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/data/images/golden";
 
-/// As golden/make_images.py says.
+/// As defined in golden/make_images.py.
 std::uint8_t pixel(int file, int image, int c, int y, int x) {
   return static_cast<std::uint8_t>((37 * file + 11 * image + 80 * c + 5 * y + 3 * x) % 256);
 }
@@ -85,10 +85,11 @@ TEST(cifar, cifar_100_has_twenty_coarse_classes_too) {
       ASSERT_EQ(coarse->classes(), 20);
       ASSERT_EQ(coarse->count(), fine->count());
       const auto known = open_images(path.string(), Split::test, {.classes = coarse->info().classes});
-      EXPECT_EQ(known->info().classes, coarse->info().classes) << "of a model that has learned those";
+      EXPECT_EQ(known->info().classes, coarse->info().classes)
+          << "classes of the model, which was trained on coarse labels";
       Picture a, b;
       for (std::int64_t i = 0; i < fine->count(); ++i) {
-        EXPECT_EQ(coarse->target(i), fine->target(i) / 5) << "as golden/make_images.py says";
+        EXPECT_EQ(coarse->target(i), fine->target(i) / 5) << "the rule of golden/make_images.py";
         coarse->decode(i, a), fine->decode(i, b);
         EXPECT_EQ(a.pixels, b.pixels);
       }
@@ -106,8 +107,8 @@ TEST(cifar, the_four_archives_and_their_unpacked_folders_hold_the_same_images) {
     expect_golden(kGolden / name, classes);
     const io::TempFolder folder;
     unpack(kGolden / name, folder.path());
-    expect_golden(folder.path(), classes);                      // the folder that holds cifar-10-batches-bin
-    expect_golden(io::list_folder(folder.path())[0], classes);  // and that itself
+    expect_golden(folder.path(), classes);                      // the folder that contains cifar-10-batches-bin
+    expect_golden(io::list_folder(folder.path())[0], classes);  // and that folder itself
   }
 }
 
@@ -134,7 +135,7 @@ TEST(cifar, a_missing_or_cut_file_is_named) {
               open_images(files.string(), Split::train);
             }).find("data_batch_2.bin: 3173 bytes are not a number of images of 3073"),
             std::string::npos);
-  EXPECT_EQ(open_images(files.string(), Split::test)->count(), 2);  // has nothing to do with it
+  EXPECT_EQ(open_images(files.string(), Split::test)->count(), 2);  // unrelated
   fs::remove(files / "data_batch_2.bin");
   EXPECT_NE(error_of([&] { open_images(files.string(), Split::train); }).find("data_batch_2.bin is missing"),
             std::string::npos);
@@ -173,7 +174,7 @@ TEST(cifar, a_path_without_images_is_a_clear_error) {
 }
 
 /// A flipped bit in any byte, and any length, gives an Error or exactly the right images: the checksum of the archive
-/// sees to that.
+/// ensures that.
 TEST(cifar, a_damaged_archive_never_gives_other_images) {
   const io::TempFolder folder;
   for (const auto& [name, classes] : kArchives) {
@@ -192,7 +193,7 @@ TEST(cifar, a_damaged_archive_never_gives_other_images) {
       }
     }
     EXPECT_GT(errors,
-              tried * 9 / 10);  // not where the header holds a date, or another distance leads to the same bytes
+              tried * 9 / 10);  // not a date in the header, or a distance that decodes to the same bytes
     for (std::size_t length = 0; length < whole.size(); length += 17) {
       write(path, std::string_view(whole).substr(0, length));
       EXPECT_THROW(open_images(path.string(), Split::test), Error) << length;
@@ -200,7 +201,8 @@ TEST(cifar, a_damaged_archive_never_gives_other_images) {
   }
 }
 
-/// Without a checksum damage can go unseen, but what comes out is whole: as many pixels as targets, classes that exist.
+/// Without a checksum damage may go undetected, but the result is consistent: as many pixels as targets, and classes
+/// that exist.
 void expect_sound(const CifarPiece& piece, int classes) {
   EXPECT_EQ(piece.pixels.size(), piece.targets.size() * 3072);
   for (const auto t : piece.targets) EXPECT_TRUE(t >= 0 && t < classes);
@@ -219,7 +221,7 @@ TEST(cifar, damaged_pickles_give_an_error_or_sound_images) {
       } catch (const Error&) {}
     };
     for (std::size_t at = 0; at < whole.size();
-         at += at > 1000 && at + 1000 < whole.size() ? 61 : 1)  // the middle is pixels
+         at += at > 1000 && at + 1000 < whole.size() ? 61 : 1)  // the middle contains pixels
       for (const int value :
            {0, 1, 2, 127, 128, 255, int{'.'}, int{'('}, int{'q'}, int{'R'}, whole[at] ^ 1, whole[at] ^ 64}) {
         auto damaged = whole;
@@ -255,7 +257,7 @@ TEST(pickle, calls_nothing_and_says_what_it_refuses) {
   EXPECT_NE(error("\x80\x02]q\x01h\x01"
                   "a."s)
                 .find("a container in a list"),
-            std::string::npos);  // a list in itself
+            std::string::npos);  // a list that contains itself
   EXPECT_NE(error("\x80\x02)\x85\x85\x85\x85\x85\x85\x85\x85\x85."s).find("8 deep"), std::string::npos);
   EXPECT_NE(error("\x80\x02NN."s).find("something other than one value"), std::string::npos);
   EXPECT_NE(error("\x80\x02R."s).find("more values than"), std::string::npos);

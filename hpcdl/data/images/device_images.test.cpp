@@ -41,7 +41,7 @@ class DeviceImagesTest : public ::testing::TestWithParam<bool> {
   ImageLoaderOptions options_;
 };
 
-/// As f32 or as bytes that the GPU normalises: the bits that the loader makes on a CPU.
+/// As f32 or as bytes that the GPU normalises: the same bits as the loader computes on a CPU.
 TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
   ImageLoader cpu(set_, plain()), loader(set_, options_);
   DeviceImages images([&] { return &loader.next(); }, loader.layout(), *stream_, loader.table());
@@ -60,7 +60,7 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
     EXPECT_EQ(got->after, want.after);
     EXPECT_EQ(got->valid, 8);
   }
-  EXPECT_GT(images.starved_seconds(), 0) << "nothing was computed, so every batch was waited for";
+  EXPECT_GT(images.starved_seconds(), 0) << "without computation, every batch is waited for";
 }
 
 /// Queued far ahead of the GPU, which starts only after the last batch is queued: no copy may overtake the work that
@@ -95,7 +95,7 @@ TEST_P(DeviceImagesTest, an_evaluation_ends_and_begins_again) {
     while (const DeviceBatch* b = images.next()) {
       const auto* want = cpu.next();
       EXPECT_EQ(on_host<float>(b->images), std::vector<float>(want->images.begin(), want->images.end()))
-          << "with black ones behind the last";
+          << "expected black images after the last";
       seen += b->valid, ++batches;
     }
     EXPECT_EQ(seen, 90);
@@ -107,7 +107,7 @@ TEST_P(DeviceImagesTest, an_evaluation_ends_and_begins_again) {
 INSTANTIATE_TEST_SUITE_P(gpu, DeviceImagesTest, ::testing::Values(false, true),
                          [](const auto& each) { return each.param ? "bytes" : "floats"; });
 
-/// What a GPU does with bytes, on a CPU.
+/// The GPU's conversion of bytes, on a CPU.
 TEST(device_images, bytes_and_the_table_come_to_the_same_bits) {
   const auto set = open_images("", Split::train, {.procedural_train = 40});
   ImageLoaderOptions o{.batch = 8, .seed = 6, .workers = 0, .augment = {.crop = 4, .flip = true}};

@@ -23,7 +23,7 @@ Picture decoded(const std::string& name) {
   return p;
 }
 
-/// At most `by` apart anywhere.
+/// All pixels differ by at most `by`.
 void expect_near(const Picture& a, const Picture& b, int by, const std::string& what) {
   ASSERT_EQ(a.height, b.height) << what;
   ASSERT_EQ(a.width, b.width) << what;
@@ -51,14 +51,14 @@ TEST(decode_image, png_of_each_kind_is_exact) {
   EXPECT_EQ(colour.pixels[2], 255);
   EXPECT_EQ(decoded("alpha.png").pixels, colour.pixels);  // transparency is dropped
   EXPECT_EQ(decoded("palette.png").pixels, decoded("palette_rgb.png").pixels);
-  EXPECT_EQ(decoded("colour16.png").pixels, colour.pixels) << "16 bits a channel";
+  EXPECT_EQ(decoded("colour16.png").pixels, colour.pixels) << "16 bits per channel";
   const auto grey = decoded("grey.png");
   for (std::size_t i = 0; i < grey.pixels.size(); i += 3)
     ASSERT_TRUE(grey.pixels[i] == grey.pixels[i + 1] && grey.pixels[i] == grey.pixels[i + 2]);
 }
 
 TEST(decode_image, jpeg_is_what_pillow_decodes) {
-  // Both call the same library; versions of it may round differently by one.
+  // Both call the same library; its versions may round differently by one.
   expect_near(decoded("colour.jpg"), decoded("colour_jpg.png"), 1, "colour");
   expect_near(decoded("grey.jpg"), decoded("grey_jpg.png"), 1, "grey");
 }
@@ -84,7 +84,7 @@ TEST(decode_image, damaged_files_give_an_error_or_an_image_of_their_size) {
         decode_image(damaged, name, p);
         EXPECT_EQ(p.pixels.size(), static_cast<std::size_t>(p.height) * static_cast<std::size_t>(p.width) * 3);
       } catch (const Error& e) {
-        EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << "the file is named";
+        EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << "the message must name the file";
       }
     }
   }
@@ -97,12 +97,12 @@ TEST(resize, is_what_pillow_makes) {
                                         {"larger", Box{0, 0, 24, 36}, 31, 50},
                                         {"part", Box{3, 5, 17, 22}, 8, 8}}) {
     resize(colour, box, h, w, out);
-    // Pillow rounds to bytes between the two directions as well.
+    // Pillow also rounds to bytes between the two directions.
     expect_near(out, decoded("resized_" + std::string(name) + ".png"), 1, name);
   }
 }
 
-/// DIR/SUB/CLASS/00.png ..., n of each class.
+/// DIR/SUB/CLASS/00.png ..., n per class.
 void make_class(const fs::path& folder, const std::string& file, int n) {
   fs::create_directories(folder);
   for (int i = 0; i < n; ++i)
@@ -147,8 +147,9 @@ TEST(image_folder, a_folder_of_test_images_is_all_for_testing) {
   for (const char* name : {"test", "test/", "val", "train/../test/."})
     EXPECT_EQ(count((folder / name).string()), 20) << name;
   EXPECT_EQ(open_images((folder / "val").string(), Split::train)->count(), 18);
-  EXPECT_EQ(open_images((folder / "val").string(), Split::test)->count(), 2) << "for a run that trains on the others";
-  EXPECT_EQ(count((folder / "train").string()), 2) << "a tenth of what was made for training";
+  EXPECT_EQ(open_images((folder / "val").string(), Split::test)->count(), 2)
+      << "for a run that trains on the other images";
+  EXPECT_EQ(count((folder / "train").string()), 2) << "a tenth of the training images";
 }
 
 TEST(image_folder, a_class_may_be_called_train) {

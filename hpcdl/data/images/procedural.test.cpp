@@ -28,10 +28,11 @@ TEST(procedural, an_image_is_a_function_of_seed_split_and_index) {
     EXPECT_EQ(p.pixels, decoded(longer, i).pixels);
     for (const auto* set : {&train, &test, &other}) all.insert(decoded(*set, i).pixels);
   }
-  EXPECT_EQ(all.size(), 300u) << "no two images alike, and none in both splits";
+  EXPECT_EQ(all.size(), 300u) << "all images must differ, within and between splits";
 }
 
-/// What a machine, compiler or version computes is the same to the bit: runs on different machines see the same images.
+/// The result is bit for bit the same on every machine and with every compiler or version, so that all runs see the
+/// same images.
 TEST(procedural, images_are_the_same_everywhere) {
   const ProceduralImages set(50, 1, Split::train);
   std::uint32_t crc = 0;
@@ -68,7 +69,7 @@ TEST(procedural, remembered_images_do_not_depend_on_the_first_reader) {
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       for (std::int64_t k = 0; k < 180; ++k) {
-        const std::int64_t i = k * (2 * t + 1) % 60;  // in other orders, at least twice
+        const std::int64_t i = k * (2 * t + 1) % 60;  // in a different order, at least twice
         EXPECT_EQ(kept->target(i), plain->target(i));
         EXPECT_EQ(decoded(*kept, i).pixels, decoded(*plain, i).pixels) << i;
       }

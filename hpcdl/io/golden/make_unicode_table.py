@@ -28,7 +28,7 @@ def ranges(points):
 
 def table(name, pattern):
     rows = ranges(members(pattern))
-    print(f"constexpr Range {name}[] = {{")
+    print(f"constexpr CodeRange {name}[] = {{")
     line = ""
     for low, high in rows:
         item = f"{{0x{low:X}, 0x{high:X}}}, "

@@ -222,7 +222,7 @@ std::optional<NetworkRoof> network_roof(const std::vector<CommRow>& rows, int ra
   if (points.empty()) return std::nullopt;
   NetworkRoof n{device, ranks, hosts, 0, points[0].seconds};
   for (const auto& p : points) n.latency = std::min(n.latency, p.seconds);
-  for (const auto& p : points)  // shorter ones say little beside the latency
+  for (const auto& p : points)  // shorter ones take little time compared with the latency
     if (p.seconds >= 2 * n.latency) n.bandwidth = std::max(n.bandwidth, p.wire / (p.seconds - n.latency));
   return n.bandwidth > 0 ? std::optional(n) : std::nullopt;
 }

@@ -83,12 +83,12 @@ std::filesystem::path comm_policy_file();
 /// Writes the fastest algorithm of each size to it.
 void save_comm_policy(const std::vector<CommRow>& rows, const comm::Group& g);
 
-/// What the fastest side of each size says of the network between the ranks; none where no collective of `rows` is one
-/// that records exchange by, or no size takes long enough to tell the bandwidth.
+/// The network roof between the ranks according to the fastest side of each size; none if `rows` has no collective that
+/// records use, or no size takes long enough to determine the bandwidth.
 std::optional<NetworkRoof> network_roof(const std::vector<CommRow>& rows, int ranks, int hosts,
                                         const std::string& device);
-/// Keeps it with the roofs of this machine, where it is better than what is there. A file that cannot be written is no
-/// error.
+/// Stores it with the roofs of this machine if it is better than the stored one. A file that cannot be written is not
+/// an error.
 void remember_network(const NetworkRoof& network);
 
 nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const comm::Group& g);

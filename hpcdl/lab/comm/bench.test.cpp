@@ -30,7 +30,7 @@ TEST(bench_comm, every_collective_is_right_and_timed) {
                 << comm::collective_name(what) << " " << r.side.name();
             EXPECT_GT(r.seconds.median, 0);
             EXPECT_EQ(r.rounds, 3);
-            EXPECT_FALSE(r.ratio) << "there is no native";
+            EXPECT_FALSE(r.ratio) << "no native library is present";
             const bool silent = r.side.algorithm == comm::Algorithm::shared;
             EXPECT_EQ(r.wire_bytes == 0, silent) << r.side.name();
           }
@@ -83,12 +83,12 @@ TEST(bench_comm, a_sweep_tells_the_latency_and_the_bandwidth) {
   ASSERT_TRUE(n);
   EXPECT_EQ(n->ranks, 4);
   EXPECT_NEAR(n->latency, 2e-6, 1e-8);
-  EXPECT_NEAR(n->bandwidth, 1.5e10, 1e8) << "each rank sends 1.5 bytes for a byte of the tensor";
+  EXPECT_NEAR(n->bandwidth, 1.5e10, 1e8) << "each rank sends 1.5 bytes per byte of the tensor";
   rows.resize(2);
-  EXPECT_FALSE(network_roof(rows, 4, 1, "cpu")) << "small sizes alone tell no bandwidth";
+  EXPECT_FALSE(network_roof(rows, 4, 1, "cpu")) << "small sizes alone do not determine a bandwidth";
   rows.clear();
   add(Collective::all_to_all, 1 << 28, 1);
-  EXPECT_FALSE(network_roof(rows, 4, 1, "cpu")) << "no record exchanges by it";
+  EXPECT_FALSE(network_roof(rows, 4, 1, "cpu")) << "no record uses this collective";
 }
 
 TEST(bench_comm, table_and_picture_show_all_sizes) {

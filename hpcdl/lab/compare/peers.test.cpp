@@ -64,7 +64,7 @@ TEST_P(LibraryPeer, computes_what_we_compute) {
       const auto p = *product_of(run);
       EXPECT_LE(difference(p, *o.result), rounding(p)) << op << ' ' << shape;
       reinterpret_cast<float*>(o.result->data())[p.m * p.n / 2] += 1e3f;
-      EXPECT_GT(difference(p, *o.result), rounding(p)) << "one wrong element is seen";
+      EXPECT_GT(difference(p, *o.result), rounding(p)) << "one wrong element must be detected";
     }
   EXPECT_FALSE(peer.offer(CaseRun(one("softmax", "4x8"))).missing.empty());
   EXPECT_NE(peer.offer(CaseRun(one("matmul", "4x8x8", DType::bf16))).missing.find("f32"), std::string::npos);

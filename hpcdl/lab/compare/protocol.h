@@ -29,7 +29,7 @@ struct Side {
 /// Where the operands of a timed call lie.
 enum class Cache : std::uint8_t {
   warm,     // where the previous call left them
-  flushed,  // in memory: every call follows a flush and is timed by itself
+  flushed,  // in memory: every call follows a flush and is timed separately
   rotated,  // in memory: the sides take them in turn from copies that together exceed the last-level cache
 };
 std::string_view cache_name(Cache c);

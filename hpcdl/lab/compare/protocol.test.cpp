@@ -55,7 +55,7 @@ TEST(protocol, times_are_per_unit_and_ratios_are_exact_without_noise) {
   EXPECT_EQ(r.side("a").calls, 5) << "10 ms of calls";
   EXPECT_EQ(r.side("b").calls, 2);
   EXPECT_TRUE(r.settled);
-  EXPECT_EQ(r.rounds(), 7) << "nothing to wait for";
+  EXPECT_EQ(r.rounds(), 7) << "there is nothing to wait for";
   EXPECT_EQ(r.cache, "warm");
   EXPECT_FALSE(r.has("c"));
   EXPECT_THROW(r.ratio("c", "a"), Error);
@@ -75,7 +75,7 @@ TEST(protocol, work_still_queued_when_a_call_returns_is_waited_for) {
   int calls = 0;
   const auto r = run({{"queues", [&] { e.queue(1e-3), ++calls; }}}, e, {.rounds = 5});
   EXPECT_NEAR(r.side("queues").time().median, 1e-3, 1e-12);
-  EXPECT_GT(calls, 5 * 11) << "each round has a call that is not measured";
+  EXPECT_GT(calls, 5 * 11) << "each round has one unmeasured call";
 }
 
 TEST(protocol, more_noise_takes_more_rounds_until_the_interval_is_narrow) {
@@ -101,11 +101,11 @@ TEST(protocol, too_much_noise_is_reported_when_the_time_is_over) {
   EXPECT_GE(r.rounds(), 3);
   EXPECT_LT(r.seconds, 1.2);
   const auto patient = run({noisy(e, "a", 0.01, 0.4), noisy(e, "b", 0.01, 0.4)}, e, {.limit = 1, .patience = 3});
-  EXPECT_GT(patient.seconds, 2.9) << "a ratio that is still uncertain is worth more time";
+  EXPECT_GT(patient.seconds, 2.9) << "an uncertain ratio justifies more time";
   EXPECT_LT(patient.half_width, r.half_width);
   const auto slow = run({steady(e, "a", 10)}, e, {.limit = 1});
-  EXPECT_EQ(slow.rounds(), 3) << "three are always done";
-  EXPECT_LT(slow.side("a").time().coverage, 0.95) << "and they cover only what three can";
+  EXPECT_EQ(slow.rounds(), 3) << "three rounds are always run";
+  EXPECT_LT(slow.side("a").time().coverage, 0.95) << "and three rounds give only limited coverage";
 }
 
 TEST(protocol, rounds_that_were_asked_for_are_done_whatever_time_they_take) {
@@ -155,7 +155,7 @@ TEST(protocol, each_side_has_its_turn_in_each_round_in_an_order_that_changes_and
     }
     seen.insert(round);
   }
-  EXPECT_EQ(seen.size(), 6u) << "every order comes up";
+  EXPECT_EQ(seen.size(), 6u) << "every order must occur";
   EXPECT_EQ(order_with(1), order);
   EXPECT_NE(order_with(2), order);
 }
@@ -176,14 +176,14 @@ TEST(protocol, work_around_a_turn_is_not_timed) {
 
   int calls = 0;
   run({{"s", [&] { ++calls, e.queue(0.01); }}}, e, {.rounds = 4, .limit = 1000, .settle = 0.5});
-  EXPECT_GE(calls, 4 * 50) << "half a second idle, half a second of calls that are not measured";
+  EXPECT_GE(calls, 4 * 50) << "half a second idle, half a second of unmeasured calls";
 }
 
 TEST(protocol, a_flush_stands_before_each_cold_call_and_is_not_timed) {
   Synthetic e;
   const auto r = run({{"s", [&] { e.queue(std::exchange(e.cold, false) ? 2e-3 : 1e-3); }}}, e,
                      {.cache = Cache::flushed, .rounds = 6});
-  EXPECT_NEAR(r.side("s").time().median, 2e-3, 1e-12) << "the call that is not measured finds the caches as they are";
+  EXPECT_NEAR(r.side("s").time().median, 2e-3, 1e-12) << "the unmeasured call must not change the state of the caches";
   EXPECT_EQ(r.side("s").calls, 5);
   EXPECT_EQ(e.flushes, 6 * 5 + 1);
   EXPECT_EQ(r.cache, "flushed, they say");
@@ -211,7 +211,7 @@ TEST(protocol, a_thing_equals_itself) {
   const auto t = self_test(noisy(e, "a", 0.01, 0.03), e, {.limit = 100}, 60, 1e9);
   EXPECT_EQ(t.repeats(), 60);
   EXPECT_GE(t.share(), 0.95);
-  EXPECT_GE(t.covered, 54) << "intervals of 95 %; 54 of 60 leaves three sigma";
+  EXPECT_GE(t.covered, 54) << "95 % intervals; 54 of 60 leaves three sigma";
   EXPECT_EQ(t.settled, 60);
   EXPECT_EQ(to_json(t)["within"], t.within);
 
@@ -229,7 +229,7 @@ TEST(protocol, a_thing_equals_itself) {
             3)
       << "16 s each, as many as fit";
   ASSERT_EQ(left.size(), 3u);
-  EXPECT_NEAR(left[0], 34, 2) << "what is left of the limit";
+  EXPECT_NEAR(left[0], 34, 2) << "the remaining time within the limit";
   EXPECT_LT(left[2], left[1]);
 }
 
@@ -260,10 +260,10 @@ TEST(protocol, a_thing_equals_itself_in_a_bad_hour) {
   BadHour machine(e);
   const auto t = self_test({"a", [&] { machine.call(0.005); }}, e, {}, 100, 1e9);
   EXPECT_GE(t.within, 95) << to_json(t).dump();
-  EXPECT_GE(t.covered, 88) << "intervals of 95 %; three sigma";
+  EXPECT_GE(t.covered, 88) << "95 % intervals; three sigma";
   EXPECT_GE(t.settled, 95) << to_json(t).dump();
   const auto hurried = self_test({"a", [&] { machine.call(0.005); }}, e, {.patience = 1}, 100, 1e9);
-  EXPECT_LT(hurried.settled, t.settled) << "the time is what it takes";
+  EXPECT_LT(hurried.settled, t.settled) << "with less patience fewer must settle";
 }
 
 TEST(environment, the_host_keeps_time_and_flushes) {

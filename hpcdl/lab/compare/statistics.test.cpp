@@ -15,7 +15,7 @@ TEST(statistics, median_of_odd_even_and_nothing) {
   EXPECT_EQ(median({}), 0);
 }
 
-// The places and coverages that tables of the sign test list.
+// The positions and coverages in tables of the sign test.
 TEST(statistics, interval_of_the_median_is_the_binomial_one) {
   const auto check = [](int n, int lower, double coverage) {
     const auto i = median_interval(n, 0.95);
@@ -42,7 +42,8 @@ TEST(statistics, a_sample_that_is_too_small_says_so) {
   EXPECT_NEAR(median_interval(3, 0.95).coverage, 0.75, 1e-12);
 }
 
-// 4000 samples of 15 from a skewed distribution of known median: the interval misses no more often than it promises.
+// 4000 samples of 15 from a skewed distribution with a known median: the interval does not miss more often than it
+// promises.
 TEST(statistics, the_interval_covers_as_often_as_it_says) {
   const Rng rng{11, 0};
   const int trials = 4000, n = 15;
@@ -58,7 +59,7 @@ TEST(statistics, the_interval_covers_as_often_as_it_says) {
   EXPECT_NEAR(static_cast<double>(covered) / trials, expected, 4 * sigma);
 }
 
-// Places and coverages of the tables of the signed-rank test.
+// Positions and coverages in tables of the signed-rank test.
 TEST(statistics, interval_of_ratios_is_that_of_the_signed_rank_test) {
   const auto check = [](int n, std::int64_t place, double coverage) {
     const auto i = signed_rank_interval(n, 0.95);
@@ -69,9 +70,9 @@ TEST(statistics, interval_of_ratios_is_that_of_the_signed_rank_test) {
   check(7, 3, 1 - 6.0 / 128);
   check(10, 9, 0.951);
   check(20, 53, 0.952);
-  EXPECT_EQ(signed_rank_interval(3, 0.95).coverage, 0.75) << "too few values for more";
+  EXPECT_EQ(signed_rank_interval(3, 0.95).coverage, 0.75) << "too few values for a higher coverage";
   const auto exact = signed_rank_interval(60, 0.95), normal = signed_rank_interval(61, 0.95);
-  EXPECT_NEAR(static_cast<double>(normal.place - exact.place), 23, 6) << "where the counting ends nothing jumps";
+  EXPECT_NEAR(static_cast<double>(normal.place - exact.place), 23, 6) << "no jump where exact counting ends";
   EXPECT_NEAR(normal.coverage, exact.coverage, 2e-3);
 }
 

@@ -25,7 +25,7 @@ void script(const fs::path& file, const std::string& body) {
   fs::permissions(file, fs::perms::owner_all);
 }
 
-/// A machine in which only what a test puts there can be found.
+/// A machine on which only files of the test can be found.
 class Doctor : public testing::Test {
  protected:
   io::TempFolder tmp_;
@@ -56,7 +56,7 @@ TEST_F(Doctor, asks_programs_and_does_not_wait_for_ever) {
   EXPECT_EQ(ask(bin_ / "floods", {}).size(), std::size_t{1} << 16);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(ask(bin_ / "hangs", {}, 0.2), "");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "killed, not waited for";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "it must be killed, not waited for";
 }
 
 TEST_F(Doctor, finds_only_what_may_be_run) {
@@ -80,7 +80,7 @@ TEST_F(Doctor, reports_versions_of_installed_software) {
   EXPECT_EQ(find_mpi(places_).version, "Open MPI 4.1.4");
   EXPECT_NE(find_mpi(places_).note.find("mpicc"), std::string::npos);
   script(bin_ / "mpicc", "");
-  EXPECT_NE(find_mpi(places_).note, "") << "it starts nothing";
+  EXPECT_NE(find_mpi(places_).note, "") << "this mpirun cannot start a program";
   script(bin_ / "mpirun", "if [ $1 = --version ]; then echo 'mpirun (Open MPI) 4.1.4'; else echo started; fi");
   EXPECT_EQ(find_mpi(places_).note, "");
   script(bin_ / "srun", "echo slurm 23.11.4");
@@ -101,7 +101,7 @@ TEST_F(Doctor, reports_versions_of_installed_software) {
   EXPECT_EQ(find_python_module(places_).where, "/some/hpcdl/__init__.py");
   script(bin_ / "python3", "exit 1");
   EXPECT_FALSE(find_python_module(places_).found);
-  // A python3 that leaves this folder out by itself, as PYTHONSAFEPATH=1 has it.
+  // A python3 that does not search this folder, as with PYTHONSAFEPATH=1.
   write(bin_ / "hpcdl.py", "__version__ = '0.2.0'");
   script(bin_ / "python3",
          "PYTHONPATH=" + bin_.string() + " PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 -P \"$@\"");
@@ -113,7 +113,7 @@ TEST_F(Doctor, sees_gpus_with_and_without_a_driver) {
   const auto device = places_.root / "sys/bus/pci/devices/0000:01:00.0";
   write(device / "vendor", "0x10de\n");
   write(device / "class", "0x030200\n");
-  write(places_.root / "sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");  // its sound
+  write(places_.root / "sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");  // its audio device
   write(places_.root / "sys/bus/pci/devices/0000:02:00.0/class", "0x040300\n");
   EXPECT_EQ(find_gpus(places_).on_bus, 1);
   Facts f;
@@ -127,7 +127,7 @@ TEST_F(Doctor, sees_gpus_with_and_without_a_driver) {
   write(places_.root / "proc/driver/nvidia/version",
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n");
   f.gpus = find_gpus(places_);
-  EXPECT_EQ(gpu().state, State::gap) << "a driver, but no GPU in this container";
+  EXPECT_EQ(gpu().state, State::gap) << "a driver without a visible GPU, as in a container";
   write(places_.root / "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H100\nIRQ: 7\n");
   f.gpus = find_gpus(places_);
   EXPECT_EQ(gpu().state, State::ok);

@@ -13,8 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A rank of a made-up run: every step 10 ms of data and forward, backward of `backward` ms, then an all-reduce that
-/// all leave 1 ms after the last has come. Written on a clock that is `clock` microseconds ahead of true time.
+/// A rank of a made-up run: every step has 10 ms of data and forward, backward of `backward` ms, then an all-reduce
+/// that all ranks leave 1 ms after the last has arrived. Written with a clock that is `clock` microseconds ahead of
+/// true time.
 struct Rank {
   int rank;
   double backward;   // ms
@@ -30,9 +31,7 @@ constexpr std::int64_t kBase = 5'000'000'000;
 std::string synthetic(const Rank& r, double slowest, int world) {
   Json events = Json::array();
   const auto add = [&](const char* name, const char* category, int tid, double begin, double end, Json args) {
-    const auto on_clock = [&](double t) {
-      return t * (1 + r.drift);
-    };  // ts; what the clock is ahead stands in the base
+    const auto on_clock = [&](double t) { return t * (1 + r.drift); };  // ts; the clock's lead is contained in the base
     events.push_back({{"name", name},
                       {"cat", category},
                       {"ph", "X"},
@@ -55,7 +54,7 @@ std::string synthetic(const Rank& r, double slowest, int world) {
   }
   Json pings = Json::array();
   for (std::size_t i = 0; i < r.trips.size(); ++i) {
-    // In true time sent at 1e6 i; the way there takes a third of the trip.
+    // Sent at 1e6 i in true time; one way takes a third of the round trip.
     const auto ns = [&](double t) { return kBase + static_cast<std::int64_t>(std::llround(1e3 * t)); };
     const double sent = 1e6 * static_cast<double>(i), trip = r.trips[i];
     const auto mine = [&](double t) { return ns(t * (1 + r.drift) + r.clock); };
@@ -126,7 +125,7 @@ TEST(merge, the_path_changes_rank_where_another_came_last) {
   EXPECT_EQ(m.path.stragglers[0].times, 3);
 }
 
-/// A rank whose two collectives come in this order, the first at 0, the second at 2 ms; both take 3 ms.
+/// A rank with two collectives in this order, the first at 0, the second at 2 ms; both take 3 ms.
 RankTrace two_meetings(int rank, const char* first, const char* second) {
   Json trace = Json::parse(synthetic({.rank = rank, .backward = 1}, 1, 2));
   trace["traceEvents"] = Json::array();
@@ -151,13 +150,14 @@ TEST(merge, ranks_that_met_in_another_order_have_a_path_that_ends) {
 
 TEST(merge, ranks_of_one_host_share_its_clock) {
   auto traces = traces_of({{.rank = 0, .backward = 20}, {.rank = 1, .backward = 20}});
-  traces[1].clock.base += 7'000'000;  // began 7 ms later
+  traces[1].clock.base += 7'000'000;  // begins 7 ms later
   const auto clocks = align(traces);
   EXPECT_EQ(clocks[1].by, AlignedBy::host);
   EXPECT_NEAR(clocks[1].offset, 7000, 1e-6);
 }
 
-/// The clocks of all hosts are far off and differ: pings give the offset to within half a trip, and the drift.
+/// The clocks of all hosts are wrong by large, different amounts: pings give the offset to within half a round trip,
+/// and the drift.
 TEST(merge, pings_undo_known_offsets_and_drift) {
   for (const double drift : {0.0, 2e-5}) {
     const auto traces = traces_of(
@@ -177,7 +177,7 @@ TEST(merge, pings_undo_known_offsets_and_drift) {
       for (std::size_t w = 0; w < traces[i].work.size(); ++w)
         if (!traces[i].work[w].match.empty()) {
           EXPECT_NEAR(clocks[i].at(traces[i].work[w].end), traces[0].work[w].end, clocks[i].uncertainty + 1)
-              << "all leave a collective together";
+              << "all ranks must leave a collective together";
         }
     }
     const auto m = merge(traces);

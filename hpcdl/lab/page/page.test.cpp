@@ -17,7 +17,7 @@ int count(const std::string& text, const std::string& part) {
   return n;
 }
 
-/// Every tag that is opened is closed, in order; tags that stand alone end with "/>".
+/// Every opening tag is closed, in order; self-closing tags end with "/>".
 void expect_balanced(const std::string& text) {
   std::vector<std::string> open;
   for (auto at = text.find('<'); at != std::string::npos; at = text.find('<', at + 1)) {
@@ -54,11 +54,11 @@ TEST(page, html_is_balanced_and_escaped) {
   expect_balanced(html);
   EXPECT_EQ(count(html, "a &lt; b &amp; c"), 2);  // title and heading
   EXPECT_EQ(count(html, "<svg"), 2);
-  EXPECT_EQ(count(html, "svg{min-width:"), 1);                    // a chart on a telephone is moved aside, not shrunk
-  EXPECT_EQ(count(html, "<p class=\"hint\">Swipe sideways"), 2);  // and says so; a narrow table does not scroll
+  EXPECT_EQ(count(html, "svg{min-width:"), 1);                    // on a phone a chart scrolls instead of shrinking
+  EXPECT_EQ(count(html, "<p class=\"hint\">Swipe sideways"), 2);  // and says so; narrow tables do not scroll
   EXPECT_EQ(count(html, "<div class=\"scroll\"><svg"), 2);
   EXPECT_EQ(count(html, "class=\"caveat\""), 0);
-  EXPECT_EQ(count(html, "http://") + count(html, "https://"), count(html, "xmlns"));  // nothing is fetched
+  EXPECT_EQ(count(html, "http://") + count(html, "https://"), count(html, "xmlns"));  // nothing is loaded
 }
 
 TEST(page, a_caveat_comes_first) {
@@ -83,7 +83,7 @@ TEST(chart, points_stand_where_their_numbers_say) {
   const auto s = svg(LineChart{.x = "x", .y = "y", .series = {{"a", {{0, 0}, {10, 5}}}}});
   expect_balanced(s);
   EXPECT_EQ(count(s, "<circle"), 2);
-  EXPECT_NE(s.find("M62.0,284.0 L840.0,36.0"), std::string::npos) << s;  // from the corner below to the one above
+  EXPECT_NE(s.find("M62.0,284.0 L840.0,36.0"), std::string::npos) << s;  // from the lower corner to the upper one
 }
 
 TEST(chart, counts_have_no_ticks_between_whole_numbers) {

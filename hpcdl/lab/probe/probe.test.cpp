@@ -27,7 +27,7 @@ Machine two_cores() {
   return m;
 }
 
-/// Every rate is its working set, so that a figure in the wrong place shows.
+/// Every rate equals its working set, so that a figure in the wrong place is detected.
 Probe example() {
   Probe p;
   p.machine = two_cores(), p.isa = "avx2", p.date = "2026-01-02T03:04:05Z";
@@ -92,7 +92,7 @@ TEST(rate, counts_the_reported_work_and_warms_up_before_each_sample) {
         return static_cast<double>(n);
       },
       4e-3, 2);
-  EXPECT_LT(rate(), 1001) << "a unit of work takes a millisecond at least";
+  EXPECT_LT(rate(), 1001) << "a unit of work takes at least a millisecond";
   ASSERT_GE(calls.size(), 2u);
   EXPECT_EQ(calls[calls.size() - 2], 2);
   EXPECT_GE(calls.back(), 1);
@@ -204,7 +204,7 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   EXPECT_EQ(r.tf32, 2 * 3e14);
   EXPECT_EQ(r.launch, g.replay_node.min);
   EXPECT_EQ(r.memory_copy, 2 * 3e12);
-  ASSERT_EQ(r.caches.size(), 1u) << "shared memory keeps nothing from one kernel to the next";
+  ASSERT_EQ(r.caches.size(), 1u) << "shared memory must not count as a cache: it keeps nothing between kernels";
   EXPECT_EQ(r.cache_read, 2 * 5e12);
   EXPECT_EQ(r.cache_bytes, 5e7);
 }
@@ -213,8 +213,8 @@ TEST(probe, l2_keeps_what_a_repeated_sweep_finds) {
   Gpu g;
   g.l2_bytes = 60e6;
   g.bandwidth = {{"memory", "read", 1e9, figure(4e12)}, {"L2", "read", 2e7, figure(8e12)}};
-  EXPECT_EQ(kept_by_l2(g), 60e6) << "no stairs";
-  // 30 MB stay, and less of what is larger.
+  EXPECT_EQ(kept_by_l2(g), 60e6) << "no steps in the curve";
+  // 30 MB stay in L2, and less of larger working sets.
   const auto rate = [](double bytes, double found) { return figure(bytes / (found / 8e12 + (bytes - found) / 4e12)); };
   g.stairs = {{"L2", "read", 20e6, rate(20e6, 20e6)},
               {"L2", "read", 40e6, rate(40e6, 30e6)},
@@ -252,7 +252,7 @@ TEST(probe, the_picture_names_its_levels_and_escapes_names) {
 TEST(probe, the_picture_has_a_dark_face) {
   const auto svg = to_svg(example());
   EXPECT_NE(svg.find("@media(prefers-color-scheme:dark)"), std::string::npos);
-  // What is drawn takes every colour from the style, where both faces are.
+  // Everything drawn takes its colours from the style, which contains both colour schemes.
   for (auto at = svg.find("</style>"); (at = svg.find('#', at)) != std::string::npos; ++at)
     EXPECT_EQ(svg.substr(at - 4, 9), "url(#fade") << svg.substr(at - 40, 60);
 }
@@ -261,7 +261,7 @@ TEST(probe, no_line_of_the_picture_runs_through_the_names_of_the_levels) {
   const auto number_behind = [](const std::string& svg, const std::string& words, std::size_t from) {
     return std::stod(svg.substr(svg.find(words, from) + words.size()));
   };
-  for (const double factor : {1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0}) {  // lines stand at 1, 2, 5, 10, ...
+  for (const double factor : {1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0}) {  // lines are at 1, 2, 5, 10, ...
     auto p = example();
     for (auto& s : p.stairs) s.rate.median *= factor;
     const auto svg = to_svg(p);
@@ -277,7 +277,7 @@ TEST(disk, is_measured_in_a_file_that_is_removed) {
   EXPECT_EQ(d.write.rounds, 2) << d.note;
   EXPECT_EQ(d.read_cold.rounds, 2);
   EXPECT_EQ(d.read_warm.rounds, 2);
-  EXPECT_TRUE(d.read_direct.measured() != !d.direct_note.empty()) << "measured, or said why not";
+  EXPECT_TRUE(d.read_direct.measured() != !d.direct_note.empty()) << "must be measured, or have a note with the reason";
   EXPECT_TRUE(std::filesystem::is_empty(tmp.path()));
   for (const char* nowhere : {"/proc/none", "/dev/null"}) {
     const auto none = probe_disk(nowhere, kMiB, 0, {});

@@ -12,13 +12,13 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr double kNearRoof = 0.8;      // of the roof: what is left is not worth a search
+constexpr double kNearRoof = 0.8;      // of the roof: the rest is not worth a search
 constexpr double kUneven = 0.8;        // mean over largest working time of a thread
 constexpr double kIdle = 0.6;          // share of the threads' time that was work
-constexpr double kShort = 30e-6;       // seconds: waking threads and reading first lines is felt
+constexpr double kShort = 30e-6;       // seconds: below this, waking threads and loading the first lines matter
 constexpr double kSmallProduct = 5e7;  // flops of one call
 
-/// The call that times the op alone, where the list of cases has it.
+/// The command that times the op alone, if the list of cases has it.
 std::string bench_of(const Row& r) {
   const auto op = r.name.substr(0, r.name.find('.'));
   for (const auto& f : case_families())
@@ -26,7 +26,7 @@ std::string bench_of(const Row& r) {
   return "";
 }
 
-/// The first rule that fits: causes that lie outside of the kernel come before those within.
+/// The first matching rule: causes outside of the kernel come before causes within it.
 std::string what_to_try(const Row& r, const Roofs& roofs) {
   const double each = r.seconds / std::max(r.calls, 1.0);
   const bool f32_product = r.dtype == DType::f32 && r.bound == Bound::compute && roofs.bf16 > 1.5 * roofs.f32;

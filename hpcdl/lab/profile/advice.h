@@ -1,5 +1,5 @@
 #pragma once
-// The records that lose most time against their roof, each with a sentence of what to try.
+// The records that lose the most time compared with their roof, each with a suggestion.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -18,10 +18,10 @@ struct Advice {
   std::string text;
 };
 
-/// At most `count`, the greatest loss first; records that lose nothing are left out.
+/// At most `count`, the greatest loss first; records without loss are omitted.
 std::vector<Advice> advice(const std::vector<Row>& rows, const Roofs& roofs, std::size_t count = 5);
 nlohmann::ordered_json advice_json(const std::vector<Advice>& list);
-/// A line per record.
+/// One line per record.
 std::string advice_text(const std::vector<Advice>& list, double step_seconds);
 
 }  // namespace hpcdl::lab

@@ -21,7 +21,7 @@ constexpr std::size_t kBufferBytes = 4 << 20;
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMSET};
 
-/// The functions that are needed, by the types of the header.
+/// The functions that are needed, with the types of the header.
 struct Api {
   decltype(&cuptiActivityRegisterTimestampCallback) set_clock;
   decltype(&cuptiActivityRegisterCallbacks) set_buffers;
@@ -33,7 +33,7 @@ struct Api {
   decltype(&cuptiGetResultString) text;
 };
 
-/// CUPTI calls back without a word from us, so what it fills is the process's.
+/// CUPTI calls back from its own threads, so the buffers that it fills are global to the process.
 struct Store {
   std::mutex mutex;
   Api api{};
@@ -45,7 +45,7 @@ Store& store() {
   return s;
 }
 
-/// "softmax_kernel<float>" of a mangled "void hpcdl::(anonymous namespace)::softmax_kernel<float>(float*, int)".
+/// Gives "softmax_kernel<float>" for a mangled "void hpcdl::(anonymous namespace)::softmax_kernel<float>(float*, int)".
 std::string readable(const char* mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
@@ -62,7 +62,7 @@ std::string readable(const char* mangled) {
 }
 
 std::string_view interned(const char* name) {
-  static std::map<std::string, std::string, std::less<>> seen;  // under the mutex
+  static std::map<std::string, std::string, std::less<>> seen;  // guarded by the mutex
   if (!name) return "kernel";
   const auto it = seen.find(std::string_view(name));
   return it != seen.end() ? it->second : seen.emplace(name, readable(name)).first->second;
@@ -151,10 +151,10 @@ std::unique_ptr<Cupti> Cupti::open(std::string& why) {
                    find(api.next, "cuptiActivityGetNextRecord") &&
                    find(api.dropped, "cuptiActivityGetNumDroppedRecords") && find(api.text, "cuptiGetResultString");
   if (!all) return why = fmt::format("{} is too old", library.path()), nullptr;
-  auto loaded = std::make_unique<Loaded>();  // the library stays
+  auto loaded = std::make_unique<Loaded>();  // the library stays loaded
   if (api.set_clock(clock) != CUPTI_SUCCESS || api.set_buffers(give_buffer, take_buffer) != CUPTI_SUCCESS)
     return why = "another profiler holds CUPTI", nullptr;
-  try {  // a system may keep it from users
+  try {  // a system may deny it to users
     loaded->start();
     loaded->stop();
   } catch (const Error& e) {

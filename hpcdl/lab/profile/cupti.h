@@ -1,5 +1,5 @@
 #pragma once
-// CUPTI, loaded if it is there: when each kernel, copy and fill ran, in nanoseconds of now_ns().
+// CUPTI, loaded if present: when each kernel, copy and fill ran, in nanoseconds of now_ns().
 
 #include <memory>
 #include <string>
@@ -11,18 +11,19 @@ namespace hpcdl::lab {
 
 struct DeviceActivity {
   DeviceSpan span;
-  std::uint64_t node = 0;         // of the graph that it was launched by; 0: by no graph
-  std::uint32_t correlation = 0;  // of the call that launched it: rises from call to call
+  std::uint64_t node = 0;         // node of the graph that launched it; 0: no graph
+  std::uint32_t correlation = 0;  // identifies the call that launched it; increases from call to call
 };
 
 class Cupti {
  public:
-  /// Null where it cannot be had; `why` says why.
+  /// Null if it is not available; `why` gives the reason.
   static std::unique_ptr<Cupti> open(std::string& why);
   virtual ~Cupti() = default;
   virtual void start() = 0;
   virtual void stop() = 0;
-  /// What ended since start(), in no order, after the work was waited for. `lost`: records that CUPTI dropped.
+  /// Everything that has ended since start(), in no order; to be called after waiting for the work. `lost`: records
+  /// that CUPTI dropped.
   virtual std::vector<DeviceActivity> take(std::size_t& lost) = 0;
 };
 

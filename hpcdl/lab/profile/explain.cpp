@@ -4,7 +4,7 @@
 
 namespace hpcdl::lab {
 
-/// The first step is recorded for runs that take no other; the second, and then one of `every`.
+/// The first step is recorded for runs that have only one; then the second, and after it one of every `every`.
 Explain::Explain(const Roofs& roofs, const Options& options, std::function<void(std::string_view)> say)
     : roofs_(roofs),
       options_(options),

@@ -1,6 +1,6 @@
 #pragma once
-// What `hpcdl train --explain` tells while a run goes on: some steps are recorded, the records that lose most time are
-// named now and then and at the end.
+// What `hpcdl train --explain` reports during a run: some steps are recorded, and the records that lose the most time
+// are named from time to time and at the end.
 
 #include "hpcdl/lab/profile/advice.h"
 #include "hpcdl/lab/profile/recorder.h"
@@ -10,13 +10,13 @@ namespace hpcdl::lab {
 class Explain : public train::Observer {
  public:
   struct Options {
-    std::int64_t every = 10;  // steps of which one is recorded
+    std::int64_t every = 10;  // one of this many steps is recorded
     double seconds = 30;      // between two reports
   };
-  /// `say` gets whole lines.
+  /// `say` receives whole lines.
   Explain(const Roofs& roofs, const Options& options, std::function<void(std::string_view)> say);
 
-  /// What is known so far, e.g. at the end; "" before the first recorded step.
+  /// What is known so far, for example at the end; "" before the first recorded step.
   std::string text() const;
   std::vector<Advice> list() const;
   std::int64_t recorded_steps() const { return totals_.steps(); }
@@ -35,7 +35,7 @@ class Explain : public train::Observer {
   std::function<void(std::string_view)> say_;
   Recorder recorder_;
   Totals totals_;
-  bool cold_ = false;             // totals_ holds the very first step only: memory was touched for the first time
+  bool cold_ = false;             // totals_ holds only the first step, which touches memory for the first time
   std::int64_t last_report_ = 0;  // now_ns()
 };
 

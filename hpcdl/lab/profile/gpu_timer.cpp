@@ -17,7 +17,7 @@ namespace {
 
 using cuda::check;
 
-/// An event behind every record of a walk; the events are laid on the host's clock by one that is waited for.
+/// An event after every record of a walk; one event that is waited for relates the events to the host's clock.
 class EventTimer : public RecordTimer {
  public:
   EventTimer(Device device, std::string why) : device_(device), why_(std::move(why)) {}
@@ -87,8 +87,8 @@ std::size_t nodes_so_far(cudaStream_t s) {
   return n;
 }
 
-/// A captured program is launched whole, and CUPTI tells when each of its nodes ran. Nodes are made in the order of the
-/// records, so counting them in a capture that is thrown away tells which of them are whose.
+/// A captured program is launched as a whole, and CUPTI reports when each of its nodes ran. Nodes are created in the
+/// order of the records, so counting them during a capture that is discarded shows which nodes belong to which record.
 class CuptiTimer : public RecordTimer {
  public:
   CuptiTimer(std::unique_ptr<Cupti> cupti, Device device) : cupti_(std::move(cupti)), device_(device) {}
@@ -145,8 +145,8 @@ class CuptiTimer : public RecordTimer {
     const std::vector<int>* nodes;
   };
 
-  /// False when what ran is not what was recorded: a program that was not captured yet, or activities that came too
-  /// late.
+  /// False if the activities do not match the records: a program that was not captured yet, or activities that arrived
+  /// too late.
   bool attribute(std::vector<DeviceActivity>& all, StepTrace& trace) const {
     std::map<std::uint32_t, std::vector<DeviceActivity*>> launches;  // of graphs
     for (auto& a : all)
@@ -184,7 +184,7 @@ class CuptiTimer : public RecordTimer {
 
   std::unique_ptr<Cupti> cupti_;
   Device device_;
-  std::map<const Instance*, std::vector<int>> nodes_;  // of each record
+  std::map<const Instance*, std::vector<int>> nodes_;  // for each record
   std::vector<Run> runs_;
   int failures_ = 0;
   std::unique_ptr<EventTimer> events_;  // once CUPTI has failed

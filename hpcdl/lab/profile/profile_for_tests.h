@@ -1,5 +1,5 @@
 #pragma once
-// A made-up profile whose every number is known: two layers of one record each, forward and backward, two threads.
+// A made-up profile with known numbers: two layers of one record each, forward and backward, two threads.
 
 #include <cstring>
 
@@ -58,8 +58,8 @@ inline Profile toy_profile(int steps) {
   return profile;
 }
 
-/// The same on a GPU: each record is two kernels of 8 us with 2 us between them, and 2 more before the next record's;
-/// the step's tokens are copied before. The host queues a program in 3 us.
+/// The same on a GPU: each record is two kernels of 8 us with 2 us between them, and another 2 us before the next
+/// record's; the step's tokens are copied before. The host queues a program in 3 us.
 inline Profile toy_gpu_profile(int steps) {
   auto profile = toy_profile(steps);
   profile.how = "timed by hand";
@@ -79,7 +79,7 @@ inline Profile toy_gpu_profile(int steps) {
   return profile;
 }
 
-/// Record `i` becomes the sum of its operand over an axis of two ranks. The program must have no arguments yet.
+/// Turns record `i` into the sum of its operand over an axis of two ranks. The program must not have arguments yet.
 inline void reduce_over_two_ranks(Program& p, std::size_t i) {
   static_cast<void>(known_op<AllReduce>);
   AllReduce::Args args{Axis("dp", 2, nullptr)};

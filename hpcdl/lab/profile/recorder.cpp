@@ -57,7 +57,7 @@ int Recorder::program_of(const Instance& exe, Device device) {
 void Recorder::run(const Instance& exe, Stream& s) {
   if (!timer_) timer_ = record_timer(s.device()), look_ == Look::record ? timer_->begin() : void();
   if (look_ == Look::away)
-    program_of(exe, s.device()), timer_->prepare(exe, s);  // warm-up: nothing of this in a step that counts
+    program_of(exe, s.device()), timer_->prepare(exe, s);  // during warm-up, not in a measured step
   if (look_ != Look::record) return exe.run(s);
   threads_ = s.pool().threads();
   auto& run = trace_.runs.emplace_back();

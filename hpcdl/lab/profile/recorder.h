@@ -1,5 +1,5 @@
 #pragma once
-// Watches a training run and hands out what it saw of every step it was told to look at.
+// Watches a training run and passes on what it saw of every step that it was told to watch.
 
 #include <functional>
 #include <memory>
@@ -13,14 +13,14 @@ enum class Look : unsigned char { away, plain, record };  // not at all; begin a
 
 class Recorder : public train::Observer {
  public:
-  /// `policy(n)` says how to look at the n-th step of this run (0-based, whatever its number); `sink` gets every step
-  /// that was not looked away from, when it has ended.
+  /// `policy(n)` decides how to watch the n-th step of this run (0-based, independent of its number); `sink` receives
+  /// every step that was watched, when it has ended.
   Recorder(std::function<Look(std::int64_t n)> policy, std::function<void(StepTrace&&)> sink);
 
   /// The programs seen so far; valid as long as the recorder.
   const std::deque<ProgramFacts>& programs() const { return programs_; }
   int threads() const { return threads_; }
-  /// How records were timed, where that matters.
+  /// How records were timed, if that matters.
   std::string how() const { return timer_ ? timer_->how() : ""; }
 
   void begin_step(std::int64_t step) override;
@@ -43,7 +43,7 @@ class Recorder : public train::Observer {
   StepTrace trace_;
 };
 
-/// Bytes of the arena that are in use while each record runs.
+/// Bytes of the arena that are in use during each record.
 std::vector<std::int64_t> live_bytes(const Program& program, const Plan& plan);
 
 }  // namespace hpcdl::lab

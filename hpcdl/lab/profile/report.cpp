@@ -24,7 +24,7 @@ double mean_seconds(const std::vector<StepTrace>& steps, bool recorded) {
   return n ? sum / n : 0;
 }
 
-/// Linear between neighbours, as most tools do it.
+/// Linear between neighbours, as in most tools.
 double quantile(const std::vector<double>& sorted, double q) {
   const double at = q * static_cast<double>(sorted.size() - 1);
   const auto i = static_cast<std::size_t>(at);
@@ -37,7 +37,7 @@ struct Interval {
   std::string name;
 };
 
-/// What a step did, in order: waits for data and records.
+/// The activities of a step in order: waits for data and records.
 std::vector<Interval> intervals(const Profile& profile, const StepTrace& step) {
   std::vector<Interval> list;
   for (const auto& s : step.stages)

@@ -12,7 +12,7 @@
 namespace hpcdl::lab {
 namespace {
 
-constexpr double kNs = 1e-12;  // times are whole nanoseconds: sums differ by rounding only
+constexpr double kNs = 1e-12;  // times are whole nanoseconds: sums differ only by rounding
 
 TEST(report, layers_are_folded_and_everything_adds_up) {
   const auto r = report(toy_profile(4), toy_roofs());
@@ -86,7 +86,7 @@ TEST(report, a_gpu_that_idles_within_a_program_waits_for_launches) {
   const auto r = report(toy_gpu_profile(3), toy_roofs());
   EXPECT_NEAR(r.launch_gaps, 14e-6, kNs) << "two in each of four records, two between them";
   EXPECT_EQ(r.kernels, 9);
-  EXPECT_LT(report(toy_profile(1), toy_roofs()).launch_gaps, 0) << "a CPU has none";
+  EXPECT_LT(report(toy_profile(1), toy_roofs()).launch_gaps, 0) << "a CPU has no launch gaps";
   const auto j = report_json(r);
   EXPECT_NEAR(j.at("gpu").at("launch_gaps_share").get<double>(), 0.14, 1e-6);
   const auto text = report_text(r, {});
@@ -94,7 +94,7 @@ TEST(report, a_gpu_that_idles_within_a_program_waits_for_launches) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   auto events = toy_gpu_profile(1);
   events.steps[0].device.clear();
-  EXPECT_NEAR(launch_gaps(events), 6e-6, kNs) << "events know records alone";
+  EXPECT_NEAR(launch_gaps(events), 6e-6, kNs) << "event times cover only records";
 }
 
 TEST(advice, the_greatest_loss_comes_first_and_has_a_cause) {
@@ -119,7 +119,7 @@ TEST(advice, the_greatest_loss_comes_first_and_has_a_cause) {
 TEST(report, no_tick_of_the_timeline_is_cut_off) {
   const auto page = report_html(report(toy_profile(1), toy_roofs()), toy_profile(1), "");
   EXPECT_NE(page.find("text-anchor=\"middle\">0.08 ms<"), std::string::npos);
-  EXPECT_NE(page.find("text-anchor=\"end\">0.1 ms<"), std::string::npos) << "at the edge of the picture";
+  EXPECT_NE(page.find("text-anchor=\"end\">0.1 ms<"), std::string::npos) << "at the edge of the image";
   EXPECT_NE(page.find("th{color:var(--soft);font-weight:500;white-space:normal"), std::string::npos)
       << "heads of columns may take two lines, so that the last column is seen";
 }
@@ -167,7 +167,7 @@ TEST(report, an_exchange_is_compared_with_the_network_or_said_not_to_be) {
   const auto blind = report(profile, toy_roofs());
   EXPECT_EQ(row_of(blind).roof_text(), "network not measured");
   EXPECT_EQ(row_of(blind).bound, Bound::network);
-  EXPECT_EQ(row_of(blind).lost(), 0) << "nothing can be said";
+  EXPECT_EQ(row_of(blind).lost(), 0) << "without roofs no loss can be computed";
   EXPECT_NE(report_text(blind, {}).find("run hpcdl bench comm"), std::string::npos);
   EXPECT_NE(report_json(blind).dump().find("\"of_roof\":null"), std::string::npos);
   EXPECT_NE(trace_text(profile, toy_roofs()).json.find("\"network\":\"not measured\""), std::string::npos);

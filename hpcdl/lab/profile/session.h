@@ -1,5 +1,5 @@
 #pragma once
-// A training run that is watched: the steps of `hpcdl train`, taken for real.
+// A training run that is profiled: real steps of `hpcdl train`.
 
 #include "hpcdl/lab/profile/report.h"
 #include "hpcdl/train/trainer.h"
@@ -7,9 +7,9 @@
 namespace hpcdl::lab {
 
 struct ProfileOptions {
-  std::int64_t steps = 10;  // to record; as many plain ones are taken between them, to know what recording costs
-  std::int64_t warmup = 3;  // steps before that nobody looks at
-  int rank = 0, world = 1;  // what the trace is called where this process trains alone; else hooks.world says
+  std::int64_t steps = 10;  // to record; as many plain steps run between them, for the cost of recording
+  std::int64_t warmup = 3;  // steps before, which are ignored
+  int rank = 0, world = 1;  // identifies the trace if this process trains alone; otherwise hooks.world does
 };
 
 struct Profiled {
@@ -17,8 +17,8 @@ struct Profiled {
   train::RunSummary summary;
 };
 
-/// Trains warmup + 2 * steps steps. Recorded and plain steps come in pairs, of which every second one is turned round.
-/// `hooks.observer` is taken; hooks.steps_only says whether anything is written.
+/// Trains warmup + 2 * steps steps. Recorded and plain steps come in pairs; every second pair is in reverse order.
+/// `hooks.observer` is replaced; hooks.steps_only decides whether anything is written.
 Profiled profile_training(train::RunConfig& config, const ProfileOptions& options, train::Hooks hooks);
 
 }  // namespace hpcdl::lab

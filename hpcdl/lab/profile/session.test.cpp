@@ -1,4 +1,4 @@
-// Real runs, watched: what comes out must be a whole account of the time, and the training must not notice.
+// Real profiled runs: the result must account for all of the time, and the training must not be affected.
 
 #include "hpcdl/lab/profile/session.h"
 
@@ -28,7 +28,8 @@ void configure(train::RunConfig& c, const io::TempFolder& tmp, const std::string
   c.model.width = 64;
 }
 
-/// Records, waits and idle time are the step, to the nanosecond: derived, whatever the machine does meanwhile.
+/// Records, waits and idle time sum to the step, to the nanosecond: by construction, whatever the machine does
+/// meanwhile.
 TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   const io::TempFolder tmp;
   train::RunConfig c;
@@ -46,7 +47,7 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   }
   EXPECT_EQ(recorded, 3);
   EXPECT_EQ(done.profile.steps[0].recorded, true);
-  EXPECT_EQ(done.profile.steps[3].recorded, true) << "every second pair is turned round";
+  EXPECT_EQ(done.profile.steps[3].recorded, true) << "every second pair is in reverse order";
 
   const auto r = report(done.profile, some_roofs());
   EXPECT_NEAR(r.data + r.records + r.gap_seconds(), r.step_seconds, 1e-9);
@@ -76,7 +77,7 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   constexpr std::string_view kFormat = "http://www.w3.org/2000/svg";
   for (auto at = page.find("http"); at != std::string::npos; at = page.find("http", at + 1))
-    EXPECT_EQ(page.substr(at, kFormat.size()), kFormat) << "the page needs nothing else";
+    EXPECT_EQ(page.substr(at, kFormat.size()), kFormat) << "the page must not load anything else";
 }
 
 TEST(session, profiled_and_explained_runs_train_the_same_bits) {
@@ -94,7 +95,7 @@ TEST(session, profiled_and_explained_runs_train_the_same_bits) {
   const auto weights = [&](const char* name) { return io::read_file(tmp.path() / name / "model/model.safetensors"); };
   EXPECT_TRUE(weights("plain") == weights("profiled"));
   EXPECT_TRUE(weights("plain") == weights("explained"));
-  EXPECT_EQ(explain.recorded_steps(), 4) << "steps 2, 4, 6 and 8; the first was cold";
+  EXPECT_EQ(explain.recorded_steps(), 4) << "steps 2, 4, 6 and 8; the first step is cold";
   const auto list = explain.list();
   ASSERT_EQ(list.size(), 5u);
   for (std::size_t i = 0; i + 1 < list.size(); ++i) EXPECT_GE(list[i].lost, list[i + 1].lost);

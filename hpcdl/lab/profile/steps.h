@@ -1,6 +1,6 @@
 #pragma once
-// What was seen of a run: plain data, steps of program runs of record times. Times are nanoseconds of CLOCK_MONOTONIC,
-// which all processes of one host share.
+// The observations of a run as plain data: steps of program runs of record times. Times are nanoseconds of
+// CLOCK_MONOTONIC, which all processes of one host share.
 
 #include <chrono>
 #include <cstdint>
@@ -27,10 +27,10 @@ struct DeviceSpan {
   std::int64_t begin = 0, end = 0;
   enum class Kind : unsigned char { kernel, copy, fill } kind = Kind::kernel;
   std::string_view name;      // lives as long as the process
-  int run = -1, record = -1;  // of the step's runs, and of that program; -1: of no record
+  int run = -1, record = -1;  // index of the step's run, and of the record in its program; -1: no record
 };
 
-/// A record that other threads went on with, while the program's other records ran.
+/// A record that other threads continued while the program's other records ran.
 struct ExchangeSpan {
   std::int64_t begin = 0, end = 0;
   int record = 0;
@@ -39,9 +39,9 @@ struct ExchangeSpan {
 /// One run of one program.
 struct ProgramRun {
   int program = 0;                // index into the recorder's programs
-  RecordTime host;                // on a GPU: while it was queued; else empty
+  RecordTime host;                // on a GPU: the time while it was queued; otherwise empty
   std::vector<RecordTime> times;  // per record
-  /// Working time of each thread within each record, [record * threads + thread]; empty where it was not measured.
+  /// Working time of each thread within each record, [record * threads + thread]; empty if it was not measured.
   std::vector<std::int64_t> busy;
   std::vector<ExchangeSpan> exchanges;  // CPU, many ranks
 };
@@ -51,35 +51,35 @@ struct StageTime {
   std::int64_t begin = 0, end = 0;
 };
 
-/// One optimizer step. `recorded` false: only begin and end were looked at, to know what looking closer costs.
+/// One optimizer step. `recorded` false: only beginning and end were observed, to measure the cost of recording.
 struct StepTrace {
   std::int64_t step = 0;
   std::int64_t begin = 0, end = 0;
   bool recorded = false;
-  std::int64_t interruptions = 0;  // times that the system took the CPU away from one of our threads
+  std::int64_t interruptions = 0;  // number of times that the system took the CPU away from one of our threads
   std::deque<StageTime> stages;
-  std::deque<ProgramRun> runs;     // a deque: a timer may fill a run in later
-  std::vector<DeviceSpan> device;  // what a GPU did, by begin; empty where it is not known
+  std::deque<ProgramRun> runs;     // a deque, because a timer may complete a run later
+  std::vector<DeviceSpan> device;  // the GPU's activities, by begin; empty if unknown
 };
 
-/// A program that was run, and what is known of it without a clock.
+/// A program that was run, and its facts that do not depend on time.
 struct ProgramFacts {
-  const Instance* identity = nullptr;  // never followed: the program may be gone
+  const Instance* identity = nullptr;  // never dereferenced: the program may have been destroyed
   train::Stage stage = train::Stage::pass;
   Program program;
   Plan plan;
-  std::vector<std::int64_t> live_bytes;  // of the arena, while each record runs
+  std::vector<std::int64_t> live_bytes;  // of the arena, during each record
   bool on_gpu = false;
 };
 
 /// "linear.backward", "linear": op and phase of a record in one word.
 std::string record_name(const Record& record);
-/// The scope with its numbers taken out: "layers.3.mlp.c_fc" -> "layers.*.mlp.c_fc".
+/// The scope without its numbers: "layers.3.mlp.c_fc" -> "layers.*.mlp.c_fc".
 std::string folded_scope(std::string_view scope);
-/// First two parts of a scope that numbers a layer, else the first: "layers.3", "head".
+/// First two parts of a scope that numbers a layer, otherwise the first: "layers.3", "head".
 std::string layer_scope(const std::string& scope);
 
-/// Records of one layer and phase that follow each other in a run.
+/// Consecutive records of one layer and phase in a run.
 struct LayerSpan {
   std::string layer;
   Phase phase;
@@ -89,7 +89,7 @@ std::vector<LayerSpan> layer_spans(const Program& program, const ProgramRun& run
 /// "linear.backward layers.3.mlp.c_fc".
 std::string record_label(const Program& program, const Record& record);
 std::string_view stage_name(train::Stage stage);
-/// Records that wait for other ranks. By name: whatever transport moves the bytes.
+/// Whether the record waits for other ranks. Decided by name, for any transport.
 bool is_collective(std::string_view op);
 
 }  // namespace hpcdl::lab

@@ -1,4 +1,4 @@
-// One step as a picture: rows of stages, layers and records over time, and the planned memory under them.
+// One step as a picture: rows of stages, layers and records over time, and the planned memory below them.
 
 #include <fmt/format.h>
 
@@ -59,7 +59,7 @@ class Picture {
     return fmt::format("{:.3f} ms", static_cast<double>(end - begin) * 1e-6);
   }
 
-  /// A box with its name in it where that fits.
+  /// A box that contains its name if there is room.
   void box(double y, double height, std::int64_t begin, std::int64_t end, std::string_view kind,
            const std::string& name, const std::string& tip) {
     const double left = x(begin), width = std::max(x(end) - left, 0.4);
@@ -83,7 +83,7 @@ class Picture {
     return layer.starts_with("layers.") ? layer.substr(7) : layer;
   }
 
-  /// Filled from below up to the share of the roof.
+  /// Filled from the bottom up to the share of the roof.
   void records(const ProgramRun& run) {
     const auto& facts = profile_.programs[static_cast<std::size_t>(run.program)];
     for (std::size_t i = 0; i < run.times.size(); ++i) {

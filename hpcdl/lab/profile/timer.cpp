@@ -6,12 +6,12 @@ namespace hpcdl::lab {
 
 namespace {
 
-/// Reading the working time of a thread fetches a cache line from its core: with more threads than this, that would be
-/// felt between short records.
+/// Reading the working time of a thread loads a cache line from its core: with more threads than this, that would
+/// affect short records.
 constexpr int kMeteredThreads = 32;
 
-/// Records run one after the other, so one look at the clock per record (some 25 ns) gives its end and the next one's
-/// begin. The time of a record that other threads go on with is that for which the others wait for it.
+/// Records run one after the other, so one reading of the clock per record (some 25 ns) gives its end and the next
+/// one's beginning. The time of a record that other threads continue is the time that others wait for it.
 class CpuTimer : public RecordTimer {
  public:
   void run(const Instance& exe, Stream& s, ProgramRun& out) override {

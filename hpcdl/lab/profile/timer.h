@@ -1,6 +1,6 @@
 #pragma once
-// How the time of a record is taken: on a CPU by a clock between records. A GPU fills the same times from its own
-// counters, after the step has been queued.
+// How the time of a record is measured: on a CPU by reading a clock between records. On a GPU the same times come from
+// its own counters, after the step has been queued.
 
 #include <memory>
 
@@ -12,24 +12,24 @@ namespace hpcdl::lab {
 class RecordTimer {
  public:
   virtual ~RecordTimer() = default;
-  /// A program that will be timed later: what is to be found out about it is found out now. Nothing of it runs.
+  /// Prepares for timing a program later. Does not run it.
   virtual void prepare(const Instance&, Stream&) {}
-  /// Before a step that is recorded; not part of it.
+  /// Called before a recorded step; not part of it.
   virtual void begin() {}
-  /// Runs the program as exe.run(s) does. `out` stays where it is until finish().
+  /// Runs the program like exe.run(s). `out` must stay valid until finish().
   virtual void run(const Instance& exe, Stream& s, ProgramRun& out) = 0;
-  /// Behind a step: every run() so far must have its times now. False when they could not be had: the step does not
-  /// count.
+  /// Called after a step: every run() so far must receive its times now. False if they are not available: the step is
+  /// then ignored.
   virtual bool finish(StepTrace&) { return true; }
-  /// In words, where it matters for what the times mean.
+  /// In words, if that affects the meaning of the times.
   virtual std::string how() const { return ""; }
 };
 
-/// Throws Error for a device whose records nobody can time in this build.
+/// Throws Error for a device on which this build cannot time records.
 std::unique_ptr<RecordTimer> record_timer(Device device);
 
-/// Of a GPU: by CUPTI, which tells when each kernel of a captured program ran, or, where it is missing, by an event
-/// behind every record of a program that is walked. `why_events`: what kept CUPTI out.
+/// For a GPU: by CUPTI, which reports when each kernel of a captured program ran, or, if it is missing, by an event
+/// after every record of a program that is walked. `why_events`: the reason why CUPTI is not used.
 std::unique_ptr<RecordTimer> gpu_timer(Device device);
 
 }  // namespace hpcdl::lab

@@ -52,7 +52,7 @@ std::string_view bound_name(Bound bound) {
 
 Light light_of(const ProgramFacts& facts, const Record& record, const Roofs& roofs) {
   const bool left_to_others = record.lane != Lane::compute && function_of(record.op, record.backward).start;
-  if (!facts.on_gpu && left_to_others) return {};  // its time is that for which the pass waited
+  if (!facts.on_gpu && left_to_others) return {};  // its time is the time that the pass waited
   const auto l = light(facts.program, record, roofs);
   const Bound bound = !l.network_known || l.bound == "network" ? Bound::network
                       : l.seconds <= 0                         ? Bound::none
@@ -69,11 +69,11 @@ std::string Row::roof_text() const {
 
 namespace {
 
-/// A row under construction: what is summed before shares can be taken of it.
+/// A row under construction: sums from which shares are computed.
 struct Sum {
   Row row;
   double slowest = -1;
-  double bound[5] = {};  // seconds of light by what binds them
+  double bound[5] = {};  // seconds at the speed of light, by what bounds them
   std::vector<double> busy;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Sums over steps, and the ranked rows made of them: records that are the same in every layer stand in one row.
+// Sums over steps, and the ranked rows computed from them: equal records of all layers are one row.
 
 #include <functional>
 #include <vector>
@@ -14,10 +14,10 @@ struct RecordTotal {
   std::vector<double> busy;  // per thread; empty: not measured
 };
 
-/// What recorded steps add up to.
+/// The sums of recorded steps.
 class Totals {
  public:
-  /// Steps that were only looked at from outside count for nothing.
+  /// Steps that were not recorded are ignored.
   void add(const StepTrace& step);
 
   std::int64_t steps() const { return steps_; }
@@ -51,11 +51,11 @@ std::string_view bound_name(Bound bound);
 struct Light {
   double seconds = 0;  // no implementation can take less
   Bound bound = Bound::none;
-  bool network_known = true;  // false: nothing is known of the network that it waits for, and `seconds` lacks it
+  bool network_known = true;  // false: the network that it waits for was not measured, and `seconds` lacks it
 };
 Light light_of(const ProgramFacts& facts, const Record& record, const Roofs& roofs);
 
-/// The same record in all layers, or one record. All numbers per step.
+/// Equal records of all layers, or one record. All numbers per step.
 struct Row {
   std::string name, scope;  // "linear.backward", "layers.*.mlp.c_fc"
   Phase phase = Phase::forward;
@@ -63,15 +63,15 @@ struct Row {
   double calls = 0;
   double seconds = 0, light = 0;
   double flops = 0, bytes = 0;
-  double busy = -1;     // share of the threads' time that was work; < 0: not known
-  double balance = -1;  // mean over largest working time of a thread; < 0: not known
+  double busy = -1;     // share of the threads' time that was work; < 0: unknown
+  double balance = -1;  // mean over largest working time of a thread; < 0: unknown
   Bound bound = Bound::none;
-  DType dtype = DType::f32;  // 16 bits as soon as one of its operands has them
+  DType dtype = DType::f32;  // a 16-bit type if one of its operands has that type
   bool network_known = true;
 
   double lost() const { return network_known && seconds > light ? seconds - light : 0; }
   double of_roof() const { return seconds > 0 ? light / seconds : 0; }
-  /// "87.0 %", "network not measured", or "-" where nothing is known.
+  /// "87.0 %", "network not measured", or "-" if nothing is known.
   std::string roof_text() const;
   std::string label() const { return scope.empty() ? name : name + ' ' + scope; }
 };

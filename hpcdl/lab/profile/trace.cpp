@@ -22,7 +22,7 @@ std::string in_quotes(std::string_view text) { return Json(std::string(text)).du
 /// Nanoseconds as microseconds, exactly.
 std::string micros(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
-/// What a record's event says whatever step it is of: everything before "of_roof".
+/// The text of a record's event that is the same in all steps: everything before "of_roof".
 struct RecordText {
   std::string head;  // {"name":...,"cat":...,"ph":"X","pid":..,"tid":..
   std::string args;  // "phase":...,"shapes":[...]
@@ -135,7 +135,7 @@ void Writer::layers(const ProgramRun& run) {
           fmt::format("\"phase\":\"{}\"", phase_name(phase)));
 }
 
-/// Where it changes.
+/// Writes memory where it changes.
 void Writer::memory(const ProgramRun& run) {
   const auto& live = profile_.programs[static_cast<std::size_t>(run.program)].live_bytes;
   std::int64_t before = -1;
@@ -204,7 +204,7 @@ void Writer::device(const StepTrace& step) {
   }
 }
 
-/// In order of time, whatever row they are of.
+/// In order of time, across all rows.
 void Writer::flush() {
   std::stable_sort(events_.begin(), events_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [when, text] : events_) out_ += text;

@@ -1,7 +1,8 @@
 #pragma once
 // A profile as a Chrome trace (opens in Perfetto and chrome://tracing): one process per rank; in it one row each for
-// steps, stages, layers and records, on a GPU also of its kernels and of the host that queues them, with many ranks of
-// the reductions that run beside the records, counters for planned memory. Times in microseconds from the trace's base.
+// steps, stages, layers and records, on a GPU also of its kernels and of the host that queues them, with many ranks
+// also of the reductions that run in parallel with the records, and counters for planned memory. Times in microseconds
+// from the trace's base.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,19 +19,19 @@ struct Ping {
   std::int64_t sent = 0, answered = 0, received = 0;  // ns
 };
 
-/// How the times of a trace can be laid beside those of another rank.
+/// How the times of a trace can be aligned with those of another rank.
 struct TraceClock {
-  std::string host;            // names the kernel whose CLOCK_MONOTONIC was read: equal hosts, one clock
+  std::string host;            // identifies the kernel whose CLOCK_MONOTONIC was read: equal hosts have one clock
   std::int64_t base = 0;       // ns of that clock at ts = 0
   std::int64_t unix_base = 0;  // ns since 1970 at ts = 0
-  std::vector<Ping> pings;     // empty: ranks of one host need none
+  std::vector<Ping> pings;     // empty: not needed between ranks of one host
 };
 
-/// This process's host, and the wall clock that belongs to `base`.
+/// This process's host, and the wall clock that corresponds to `base`.
 TraceClock trace_clock(std::int64_t base);
 
 struct TraceOptions {
-  std::int64_t limit = 256 << 20;  // bytes of text; whole steps beyond it are left out
+  std::int64_t limit = 256 << 20;  // bytes of text; whole steps beyond it are omitted
   std::vector<Ping> pings;
 };
 
@@ -41,9 +42,9 @@ struct TraceText {
 
 TraceText trace_text(const Profile& profile, const Roofs& roofs, const TraceOptions& options = {});
 
-/// Writes `json` as it is, or compressed when the name ends in .gz.
+/// Writes `json` unchanged, or compressed if the name ends in .gz.
 void write_trace(const std::filesystem::path& path, const std::string& json);
-/// The text of a trace, decompressed where needed.
+/// The text of a trace, decompressed if necessary.
 std::string read_trace(const std::filesystem::path& path);
 
 /// Rows of a process in the trace.

@@ -1,5 +1,5 @@
 #pragma once
-// What every trace of ours must keep to, whoever made it: the form that Perfetto and its like read, and more.
+// The format that all our traces must have: that of Perfetto and similar tools, and more.
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 
 namespace hpcdl::lab {
 
-/// Types and keys of all events; no negative time; on every row of every process, events begin in order and none
-/// reaches into the next.
+/// Types and keys of all events; no negative time; on every row of every process, events begin in order and do not
+/// overlap.
 inline void check_trace(const io::Json& trace) {
   ASSERT_TRUE(trace.at("traceEvents").is_array());
   EXPECT_EQ(trace.at("displayTimeUnit"), "ms");
@@ -50,7 +50,7 @@ inline void check_trace(const io::Json& trace) {
   }
 }
 
-/// Microseconds in all, by category; recorded steps under "step".
+/// Total microseconds by category; recorded steps under "step".
 inline std::map<std::string, double> durations(const io::Json& trace) {
   std::map<std::string, double> sums;
   for (const auto& e : trace.at("traceEvents")) {

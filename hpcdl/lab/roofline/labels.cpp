@@ -32,16 +32,16 @@ bool segment_meets(const Point& a, const Point& b, const Box& box) {
 Box grown(const Box& b, double by) { return {b.left - by, b.top - by, b.right + by, b.bottom + by}; }
 Box around(const Point& p, double radius) { return {p.x - radius, p.y - radius, p.x + radius, p.y + radius}; }
 
-/// The point of the box that is nearest to p.
+/// The point of the box nearest to p.
 Point nearest(const Box& b, const Point& p) {
   return {std::clamp(p.x, b.left, b.right), std::clamp(p.y, b.top, b.bottom)};
 }
 
-constexpr double kCrossing = 1000;  // any place of its own is better than a line through another label
+constexpr double kCrossing = 1000;  // any position is better than a line through another label
 
 class Placer {
  public:
-  /// `gap`: pixels that labels keep from each other, through which lines can pass.
+  /// `gap`: minimum distance between labels in pixels, so that lines can pass.
   Placer(const LabelSpace& space, const std::vector<Point>& points, double gap)
       : space_(space), points_(points), gap_(gap) {}
 
@@ -54,7 +54,7 @@ class Placer {
       if (0.8 * radius > least) break;
       for (int k = 0; k < 32; ++k) {
         const double angle = 2 * M_PI * k / 32, dx = std::cos(angle), dy = std::sin(angle);
-        // The box lies beyond the point on that side: its nearest edge is `radius` away.
+        // The box is beyond the point on that side: its nearest edge is `radius` away.
         const Point centre{at.x + dx * (radius + size.x / 2), at.y + dy * (radius + size.y / 2)};
         const PlacedLabel label = at_centre(i, centre, size);
         const double cost = 0.8 * radius + price(label);
@@ -64,7 +64,7 @@ class Placer {
     return found;
   }
   void add(const PlacedLabel& label) { placed_.push_back(label); }
-  /// Labels were placed one after the other; each may find a better place now that all others have theirs.
+  /// Labels were placed one after the other; each may find a better position now that all others are placed.
   void settle(const std::vector<Point>& sizes) {
     constexpr int kRounds = 4;
     for (int round = 0; round < kRounds && crossings() > 0; ++round) {
@@ -85,14 +85,14 @@ class Placer {
   }
 
  private:
-  /// What a label costs where it is, among all others.
+  /// The cost of a label at its position, among all others.
   double price_of(std::size_t k) const {
     Placer others(space_, points_, gap_);
     for (std::size_t i = 0; i < placed_.size(); ++i)
       if (i != k) others.add(placed_[i]);
     return others.price(placed_[k]);
   }
-  /// Two labels change places where that is better.
+  /// Exchanges two labels if that is better.
   void exchange(std::size_t a, std::size_t b, const std::vector<Point>& sizes) {
     const double before = price_of(a) + price_of(b);
     if (before < kCrossing) return;
@@ -110,7 +110,7 @@ class Placer {
     return label;
   }
 
-  /// Infinite where a label must not lie.
+  /// Infinite where a label is not allowed.
   double price(const PlacedLabel& label) const {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     if (!space_.frame.contains(label.box)) return kNever;

@@ -1,5 +1,5 @@
 #pragma once
-// Finds places for labels beside points: inside the frame, never over each other, close to their point.
+// Finds positions for labels next to points: inside the frame, never overlapping, close to their point.
 
 #include <string>
 #include <vector>
@@ -19,20 +19,20 @@ struct Point {
 struct PlacedLabel {
   std::size_t point = 0;  // index of the point it belongs to
   Box box;                // of the text
-  Point tip;              // where a line to the point starts; at the point itself when none is needed
+  Point tip;              // where a line to the point starts; at the point itself if no line is needed
   bool leader = false;
 };
 
 struct LabelSpace {
   Box frame;
   std::vector<Box> taken;      // never covered
-  std::vector<Point> markers;  // covered only where there is no other place
+  std::vector<Point> markers;  // covered only if there is no other position
   double marker_radius = 5;
-  std::vector<std::vector<Point>> lines;  // better not covered
+  std::vector<std::vector<Point>> lines;  // preferably not covered
 };
 
-/// Greedy, in the order given: `sizes[i]` (width, height) belongs to `points[i]`. A label for which there is no place
-/// at all is left out.
+/// Greedy, in the given order: `sizes[i]` (width, height) belongs to `points[i]`. A label without any possible position
+/// is omitted.
 std::vector<PlacedLabel> place_labels(const LabelSpace& space, const std::vector<Point>& points,
                                       const std::vector<Point>& sizes);
 

@@ -49,7 +49,7 @@ bool cross(const Point& a, const Point& b, const Box& box) {
          cross(a, b, {box.right, box.top}, {box.left, box.bottom});
 }
 
-/// Below a roof many points lie side by side, as the bf16 kernels of a GPU do.
+/// Below a roof many points are close together, like the bf16 kernels of a GPU.
 TEST(labels, no_line_to_a_point_crosses_another_or_a_label) {
   for (const double slope : {0.0, 0.4, 1.0, 2.5}) {
     LabelSpace space{.frame = {0, 0, 1200, 640}, .taken = {}, .markers = {}, .lines = {{{0, 200}, {1200, 200}}}};

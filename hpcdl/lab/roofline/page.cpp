@@ -1,4 +1,4 @@
-// The page: the picture, and every row below it, to be sorted and searched. Well-formed as XML, too.
+// The page: the picture, and every row below it, sortable and searchable. Also well-formed XML.
 
 #include <map>
 

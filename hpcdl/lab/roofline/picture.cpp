@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 1280, kHeight = 800;
 constexpr Box kPlot{86, 112, 1250, 730};
 constexpr double kRadius = 4.5;
-constexpr double kLeastIntensity = 0.01;  // FLOP per byte: what does less moves bytes and nothing else
+constexpr double kLeastIntensity = 0.01;  // FLOP per byte: rows with less only move bytes
 
 /// Maps intensity and operations per second to the plot, both by their logarithm.
 struct Axes {
@@ -91,11 +91,11 @@ std::string line(double x1, double y1, double x2, double y2, const std::string& 
 std::string text(double x, double y, const std::string& attributes, const std::string& words) {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(words));
 }
-/// Of a proportional face, on the safe side.
+/// For a proportional font, rounded up.
 double text_width(const std::string& words, double size) {
   double units = 0;
   for (const char c : words) {
-    if ((c & 0xc0) == 0x80) continue;  // a further byte of the same character
+    if ((c & 0xc0) == 0x80) continue;  // a continuation byte of the same character
     units += std::string_view("il.,:;|' ()-").find(c) != std::string_view::npos ? 0.39
              : std::string_view("mwMW%@+").find(c) != std::string_view::npos    ? 0.96
                                                                                 : 0.63;
@@ -127,8 +127,8 @@ std::string grid(const Picture& p) {
   return svg + "</g>\n";
 }
 
-/// Words along a slope, which count as taken: as a row of small boxes, since they stand at an angle. Where a slope
-/// beside it has its own, they move up: a cache may be as slow as memory.
+/// Words along a slope, whose area counts as taken: as a row of small boxes, since the text is rotated. If a
+/// neighbouring slope has its own words, they move up: a cache may be as slow as memory.
 std::string slope_words(Picture& p, const Slope& s, double from_x, double from_y, double to_x, double to_y) {
   const double dx = to_x - from_x, dy = to_y - from_y, length = std::hypot(dx, dy),
                angle = std::atan2(dy, dx) * 180 / M_PI;
@@ -163,7 +163,7 @@ std::string roofs(Picture& p) {
   double highest = 0, lowest_flat = 1e300;
   for (const auto& f : p.flats) highest = std::max(highest, f.second), lowest_flat = std::min(lowest_flat, f.second);
   const double memory = p.slopes[0].rate;
-  // The ground that a kernel of f32 operands in memory can reach.
+  // The area that a kernel with f32 operands in memory can reach.
   const double ridge = lowest_flat / memory, start = std::max(a.left, a.bottom / memory);
   std::string svg = fmt::format(
       "<polygon class=\"ground\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"/>\n",
@@ -211,7 +211,7 @@ std::string marker(const Picture& p, const Row& r, std::size_t index, bool stron
   return svg + fmt::format("<title>{}</title></g>\n", escaped(details(r)));
 }
 
-/// What is left between a point and its own roof.
+/// The distance between a point and its own roof.
 std::string headroom(const Picture& p, const Row& r) {
   const double x = p.axes.x(r.intensity()), top = p.axes.y(roof_of(r)), y = p.axes.y(rate_of(r));
   if (y - top < 6) return "";
@@ -253,7 +253,7 @@ std::string labels(const Picture& p, const std::vector<const Row*>& wanted) {
   return "<g class=\"leaders\">\n" + lines + "</g>\n<g class=\"labels\">\n" + words + "</g>\n";
 }
 
-/// Where nothing else can lie, right below the roofs: the share of its roof of every kernel, by what bounds it.
+/// In the free area right below the roofs: the share of its roof of every kernel, by what bounds it.
 std::string shares(Picture& p) {
   std::map<int, std::pair<std::string, std::vector<const Row*>>> groups;
   for (const Row* r : p.report.all()) {

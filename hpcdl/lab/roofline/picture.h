@@ -8,20 +8,20 @@
 
 namespace hpcdl::lab::roofline {
 
-/// A whole SVG file, light or dark as the viewer asks for. Rows without arithmetic have no place in it; rows that were
-/// not measured stand at their roof.
+/// A whole SVG file, light or dark according to the viewer. Rows without arithmetic are not shown; rows that were not
+/// measured are shown at their roof.
 std::string to_svg(const Report& report);
-/// A page with the picture and all rows: sorts, filters, shows details; loads nothing from elsewhere.
+/// A page with the picture and all rows: sorts, filters, shows details; loads no other files.
 std::string to_html(const Report& report);
 
-/// With less than so many rows all of them get a label; else one for each op, the largest.
+/// With fewer rows than this all of them get a label; otherwise one per op, the largest.
 inline constexpr std::size_t kLabelAll = 28;
 /// Rows that get a label, most important first.
 std::vector<const Row*> labelled(const std::vector<const Row*>& rows);
 
-/// The rules of the picture's classes behind `prefix`, e.g. "html[data-theme=dark] ".
+/// The CSS rules of the picture's classes with `prefix` before each, e.g. "html[data-theme=dark] ".
 std::string picture_rules(const std::string& prefix, bool dark);
-/// "f32", "bf16" or "i8": the colour of a row, and the roof that it stands under. f16 has that of bf16.
+/// "f32", "bf16" or "i8": the colour of a row, and the roof that it belongs to. f16 is treated as bf16.
 std::string colour_class(const Row& row);
 
 }  // namespace hpcdl::lab::roofline

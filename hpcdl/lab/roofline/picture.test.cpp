@@ -10,7 +10,7 @@
 namespace hpcdl::lab::roofline {
 namespace {
 
-/// Empty when `xml` is well formed as far as pictures and pages go: nested tags, quoted attributes, escaped text.
+/// Empty if `xml` is well formed as far as pictures and pages need: nested tags, quoted attributes, escaped text.
 std::string fault_in(std::string xml) {
   if (xml.starts_with("<!DOCTYPE html>")) xml.erase(0, 15);
   std::vector<std::string> open;
@@ -87,7 +87,7 @@ TEST(picture, all_kernels_and_labels_lie_within_the_plot) {
       EXPECT_GT(y, kTop);
       EXPECT_LT(y, kBottom);
     }
-  EXPECT_EQ(count(svg, "<title>"), marks.size() + 1) << "details on every kernel, and a title";
+  EXPECT_EQ(count(svg, "<title>"), marks.size() + 1) << "a title for details on every kernel, and one for the picture";
 }
 
 TEST(picture, a_few_kernels_all_get_labels) {
@@ -165,7 +165,7 @@ TEST(picture, the_page_says_that_it_is_not_to_be_trusted) {
 
 TEST(picture, needs_nothing_from_elsewhere) {
   const auto html = to_html(report_for_tests({}, 0.6));
-  EXPECT_EQ(count(html, "http"), count(html, "http://www.w3.org/")) << "only the names of the formats";
+  EXPECT_EQ(count(html, "http"), count(html, "http://www.w3.org/")) << "only the names of the formats contain http";
   for (const char* word : {"src=", "@import", "url("}) EXPECT_EQ(html.find(word), std::string::npos) << word;
   EXPECT_EQ(count(html, "<tr id="), report_for_tests({}, 0.6).rows.size());
   EXPECT_NE(html.find("prefers-color-scheme: dark"), std::string::npos);

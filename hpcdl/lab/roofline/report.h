@@ -22,8 +22,8 @@ struct Report {
   Roofs roofs;
   std::vector<Row> rows;    // seed first, then cases
   std::vector<Row> step;    // records of a training step
-  std::string config;       // whose step
-  double seconds = 0;       // it took
+  std::string config;       // the config of that step
+  double seconds = 0;       // duration of the measurement
   Disturbance disturbance;  // while it was measured
 
   /// "AMD EPYC"; "2 threads, avx512".
@@ -32,9 +32,9 @@ struct Report {
     return gpu.empty() ? fmt::format("{} thread{}, {}", threads, threads == 1 ? "" : "s", machine.isa)
                        : "each kernel a captured graph";
   }
-  /// All rows, those of the step last.
+  /// All rows, with those of the step last.
   std::vector<const Row*> all() const;
-  /// How many are faster than light.
+  /// The number of rows that are faster than light.
   int faults() const;
 };
 
@@ -42,13 +42,13 @@ std::string today();
 
 nlohmann::ordered_json to_json(const Report& report);
 std::string to_csv(const Report& report);
-/// For a terminal; colours only where they are wanted.
+/// For a terminal; with colours only if requested.
 std::string to_text(const Report& report, bool colour);
 
 /// Three digits and a unit: "11.1 ms", "47.6 GB/s", "437 GFLOP/s".
 std::string show_seconds(double s);
 std::string show_rate(double per_second, const char* unit);
-/// The rate that says how far from its roof a row is: operations where arithmetic bounds it, else bytes.
+/// The rate by which a row is compared with its roof: operations if arithmetic bounds it, otherwise bytes.
 std::string show_rate(const Row& row, double seconds);
 /// "0.083", "0.63", "683".
 std::string show_intensity(double flops_per_byte);

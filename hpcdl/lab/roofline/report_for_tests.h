@@ -1,5 +1,5 @@
 #pragma once
-// A roofline whose every number is known.
+// A roofline with known numbers.
 
 #include "hpcdl/lab/roofline/report.h"
 

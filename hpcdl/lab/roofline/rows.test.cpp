@@ -35,7 +35,7 @@ TEST(rows, faster_than_light_is_a_fault) {
   EXPECT_FALSE(row.fault());
   EXPECT_DOUBLE_EQ(row.share(), 0.8);
   row.seconds = row.light.seconds * 0.999;
-  EXPECT_FALSE(row.fault()) << "within what roofs wander";
+  EXPECT_FALSE(row.fault()) << "within the variation of roofs";
   row.seconds = row.light.seconds * 0.9;
   EXPECT_TRUE(row.fault());
 }

@@ -16,7 +16,7 @@ namespace hpcdl::lab::roofline {
 
 namespace {
 
-/// The shapes of the first two matrices that a record reads; what it is given first, where it reads none.
+/// The shapes of the first two matrices that a record reads; of its first operands if it reads none.
 std::string operand_shapes(const Program& p, const Record& r) {
   std::vector<std::string> words;
   const auto add = [&](const Operand& o) { words.push_back(fmt::format("{}", fmt::join(o.spec.shape, "x"))); };
@@ -44,7 +44,7 @@ Row row_of_record(const Program& p, const Record& r, const Roofs& roofs) {
 
 /// Median seconds of every record over `runs` runs of a program.
 std::vector<double> record_seconds(RecordTimer& timer, const Instance& exe, Stream& stream, int runs) {
-  constexpr int kMoreTries = 3;  // a timer may have to find its way first
+  constexpr int kMoreTries = 3;  // a timer may need several attempts
   std::vector<std::vector<double>> samples(exe.program().records.size());
   timer.prepare(exe, stream);
   int done = 0;
@@ -64,7 +64,7 @@ std::vector<double> record_seconds(RecordTimer& timer, const Instance& exe, Stre
   return medians;
 }
 
-/// Joins equal records: the mean of their medians, the extremes of them.
+/// Combines equal records: the mean of their medians, and their extremes.
 class Groups {
  public:
   void add(Row row, double seconds, std::int64_t times, int runs) {
@@ -103,7 +103,7 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
   train::TrainStep step(*model, pool, train::step_options(config), device);
   const train::DrawnBatch batch(config, step);
   StepParams params{
-      .seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(batch.targets)};  // a rate of 0 keeps the weights
+      .seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(batch.targets)};  // lr 0 keeps the weights
   Stream stream(device, pool, &params);
   const auto timer = record_timer(device);
   Groups groups;
@@ -117,7 +117,7 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
                static_cast<double>(i) / static_cast<double>(programs.size()));
     std::vector<double> seconds(program.records.size());
     if (measured) {
-      // Hands over the batch, and warms up; on a GPU programs are captured then.
+      // Passes in the batch and warms up; on a GPU programs are captured here.
       if (!update) step.accumulate(batch.views(), 0, static_cast<std::int64_t>(i));
       else if (device.is_cuda()) step.update(0, batch.targets);
       seconds = record_seconds(*timer, *programs[i], stream, timing.step_runs);

@@ -1,4 +1,4 @@
-// Colours, texts and the choice of what gets a label.
+// Colours, texts and the choice of labels.
 
 #include <algorithm>
 #include <map>
@@ -12,11 +12,11 @@ namespace {
 
 struct Palette {
   const char *paper, *ink, *faint, *grid, *ground, *memory, *cache, *fault;
-  const char *f32, *bf16, *i8;  // told apart by every kind of colour blindness
+  const char *f32, *bf16, *i8;  // distinguishable with every kind of colour blindness
 };
 constexpr Palette kLight{"#ffffff", "#1b2330", "#5b6675", "#e6eaef", "#f3f6fa", "#3a4454",
                          "#9aa5b4", "#c81e1e", "#0b63b8", "#c2570c", "#0b7a5b"};
-// So many labels leave each roof readable.
+// With this many labels each roof stays readable.
 constexpr int kLabelsEach = 14, kLabelsInCache = 6;
 constexpr Palette kDark{"#0f141b", "#e8edf4", "#9aa7b6", "#232c38", "#161d27", "#c3cedc",
                         "#5f6d7f", "#ff6b6b", "#62aefc", "#ffa24d", "#45d0a2"};
@@ -93,7 +93,7 @@ std::vector<const Row*> labelled(const std::vector<const Row*>& rows) {
     const std::string where = r->light.by_arithmetic()     ? colour_class(*r)
                               : r->light.bound == "memory" ? "memory"
                                                            : "cache";
-    // Away from the arithmetic roofs, bf16 is the same kernel at half the bytes.
+    // Away from the arithmetic roofs, bf16 is the same kernel with half the bytes.
     const bool own = r->light.by_arithmetic() || r->dtype == "f32";
     if (!r->fault() && r->source != "step" && (r->pass != "fwd" || !own)) continue;
     const auto key = r->op.substr(0, r->op.find('+')) + where + (r->source == "step" ? r->pass + r->scope : "");

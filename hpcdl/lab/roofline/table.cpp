@@ -1,4 +1,4 @@
-// The roofline of a terminal: aligned columns, one line for each kernel.
+// The roofline for a terminal: aligned columns, one line per kernel.
 
 #include <algorithm>
 #include <map>

@@ -47,7 +47,7 @@ class Session {
 
 /// Least seconds for some work on this GPU; null, or 0: not known.
 using LightOf = std::function<double(const Cost&)>;
-/// The table that a choice was made from.
+/// The table on which a choice is based.
 std::string to_text(const Outcome& o, const LightOf& light);
 nlohmann::ordered_json to_json(const Outcome& o, const LightOf& light);
 

@@ -1,4 +1,4 @@
-// Choosing without a GPU: buckets, keys, budgets with candidates whose every time is known, the file and damage to it.
+// Choosing without a GPU: buckets, keys, budgets with candidates whose times are known, the file and damage to it.
 
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(choices, a_key_finds_its_choice_and_no_other) {
   EXPECT_EQ(chosen("attention", d.fields), -1);
   adopt({{d, 2}});
   EXPECT_EQ(chosen("attention", d.fields), 2);
-  EXPECT_EQ(chosen("gemm", a.fields), -1) << "adopting replaces";
+  EXPECT_EQ(chosen("gemm", a.fields), -1) << "a new choice replaces the old one";
   adopt({});
   EXPECT_EQ(chosen("attention", d.fields), -1);
   std::set<std::uint64_t> hashes;
@@ -52,7 +52,7 @@ TEST(choices, a_key_finds_its_choice_and_no_other) {
   EXPECT_EQ(hashes.size(), 8000u);
 }
 
-/// Candidates whose times, faults and cost in time of tuning are given.
+/// Candidates with given times, faults and tuning times.
 struct Fake : Tunable {
   struct Way {
     double seconds;
@@ -62,7 +62,7 @@ struct Fake : Tunable {
   std::vector<Way> ways;
   int usual = 0;
   double* clock = nullptr;
-  double each = 0;  // how long a check or a run takes
+  double each = 0;  // duration of a check or a run
   std::vector<int> verified = {}, timed = {};
 
   Fake() { what = {{"fake", {1}}, "f32", "1", {.operations = 1, .unit = Unit::f32, .reads = 1}}; }
@@ -104,8 +104,9 @@ TEST(tuner, takes_the_fastest_of_those_that_are_right) {
   EXPECT_EQ(o.table[0].candidate.id, 1);
   EXPECT_EQ(o.find(2)->seconds, 0);
   EXPECT_NE(o.find(3)->problem.find("no memory"), std::string::npos);
-  for (int id : {2, 3}) EXPECT_EQ(std::count(f.timed.begin(), f.timed.end(), id), 0) << "what is wrong is not timed";
-  EXPECT_GT(o.find(1)->runs, o.find(4)->runs) << "time goes to those in the running";
+  for (int id : {2, 3})
+    EXPECT_EQ(std::count(f.timed.begin(), f.timed.end(), id), 0) << "a wrong candidate must not be timed";
+  EXPECT_GT(o.find(1)->runs, o.find(4)->runs) << "more time for candidates that may still win";
   const auto text = to_text(o, [](const Cost&) { return 1.5e-6; });
   EXPECT_NE(text.find("chosen, verified"), std::string::npos) << text;
   EXPECT_NE(text.find("50 %"), std::string::npos) << text;
@@ -122,9 +123,9 @@ TEST(tuner, stays_with_the_built_in_way_where_little_is_won) {
   f.ways = {{1.05e-6}, {1e-6}};
   EXPECT_EQ(tune(f, endless()).chosen, 1);
   f.ways = {{1e-6, "wrong"}, {5e-6}};
-  EXPECT_EQ(tune(f, endless()).chosen, 1) << "the built-in way is not right here";
+  EXPECT_EQ(tune(f, endless()).chosen, 1) << "the built-in way gives wrong results here";
   f.ways = {{1e-6, "wrong"}, {5e-6, "wrong"}};
-  EXPECT_EQ(tune(f, endless()).chosen, 0) << "nothing is right: nothing changes";
+  EXPECT_EQ(tune(f, endless()).chosen, 0) << "if every candidate is wrong, nothing changes";
   f.ways = {};
   EXPECT_EQ(tune(f, endless()).chosen, 0);
 }
@@ -137,7 +138,7 @@ TEST(tuner, keeps_to_its_time_and_remembers_no_half_table) {
     f.usual = 2;
     f.clock = &clock, f.each = 1;
     const auto o = tune(f, {.now = [&] { return clock; }, .end = end});
-    EXPECT_LE(clock, end + 4 + 3) << "one candidate, or one round, too many at most";
+    EXPECT_LE(clock, end + 4 + 3) << "at most one candidate or one round over the limit";
     EXPECT_EQ(o.complete, end >= 10) << end;
     EXPECT_EQ(o.chosen, end < 10 ? 2 : 3) << "the built-in way is measured first";
     EXPECT_EQ(o.table.size(), 4u);
@@ -203,7 +204,7 @@ TEST(tune_cache, comes_back_from_disk_for_the_same_gpu_only) {
   const io::TempFolder tmp;
   const auto file = tmp / "deep" / "tune.json";
   EXPECT_TRUE(read_cache(file, kGpu).entries.empty());
-  EXPECT_EQ(read_cache(file, kGpu).warning, "") << "no file is no fault";
+  EXPECT_EQ(read_cache(file, kGpu).warning, "") << "a missing file is not an error";
   write_cache(file, example());
   const auto back = read_cache(file, kGpu);
   EXPECT_EQ(back.entries, example().entries);
@@ -241,7 +242,8 @@ TEST(tune_cache, damage_is_said_and_costs_the_choices_alone) {
     EXPECT_NE(c.warning.find("damaged"), std::string::npos) << end;
     EXPECT_NE(c.warning.find("tune.json"), std::string::npos);
   }
-  // Any byte changed: either it is said, or what comes back is a whole file (a digit, a letter of a name).
+  // After a change of any byte, either the damage is reported, or the result is a valid file (a digit, a letter of a
+  // name).
   const Rng rng{5, 0};
   for (std::uint64_t i = 0; i < 4000; i += 2) {
     std::string text = whole;

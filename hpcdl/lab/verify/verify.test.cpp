@@ -1,5 +1,5 @@
-// The verifier on kernels of this test: what it says about a fault, how small it makes it, what it does about crashes
-// and hangs. The corpus itself is a test of its own (`hpcdl verify --planted`).
+// The verifier on kernels of this test: how it describes a fault, how far it reduces the case, how it handles crashes
+// and hangs. The corpus itself is a separate test (`hpcdl verify --planted`).
 
 #include "hpcdl/lab/verify/verify.h"
 
@@ -38,7 +38,7 @@ Options without_speed() {
   return o;
 }
 
-/// Roofs of nothing make every kernel infinitely slow: only the five stages speak.
+/// With unlimited roofs no kernel seems too fast: only the five stages decide.
 Verdict five_stages(const hpcdl_kernel& k) {
   Roofs fast;
   fast.f32 = fast.bf16 = fast.i8 = fast.memory_read = fast.memory_copy = fast.cache_read = 1e30;
@@ -96,19 +96,19 @@ TEST(verify, crashes_and_hangs_are_verdicts) {
   ASSERT_FALSE(crash.ok());
   EXPECT_TRUE(crash.fault->what.starts_with("crashed: ")) << crash.fault->what;
   EXPECT_EQ(crash.fault->at.dims[1], 7);
-  EXPECT_EQ(crash.fault->at.dims[0], 1) << "made smaller";
+  EXPECT_EQ(crash.fault->at.dims[0], 1) << "the case was reduced";
   ASSERT_FALSE(hang.ok());
   EXPECT_TRUE(hang.fault->what.starts_with("hung: ")) << hang.fault->what;
   ASSERT_FALSE(leave.ok());
   EXPECT_EQ(leave.fault->at.dims[1], 7);
-  EXPECT_EQ(leave.fault->at.dims[0], 1) << "made smaller";
+  EXPECT_EQ(leave.fault->at.dims[0], 1) << "the case was reduced";
   EXPECT_TRUE(leave.fault->alone);
 }
 
-/// Making what a large case reads takes longer than a kernel may.
+/// Creating the inputs of a large case takes longer than a kernel may take.
 TEST(verify, only_the_kernels_own_time_is_limited) {
   static bool own_work;
-  static int limited, unlimited, times;  // calls of the kernel; spells of other work
+  static int limited, unlimited, times;  // calls of the kernel; periods of other work
   own_work = false, limited = unlimited = times = 0;
   const auto k = kernel_of([](const hpcdl_call* c) {
     ++(own_work ? unlimited : limited);
@@ -155,7 +155,7 @@ TEST(verify, faster_than_light_is_a_fault) {
   const auto k = kernel_of([](const hpcdl_call* c) { return add(c, [](float*, std::int64_t) {}); });
   Options o = without_speed();
   o.only = Stage::speed;
-  Roofs slow;  // a machine on which the sum takes minutes; measured again, it is this one
+  Roofs slow;  // a machine on which the sum takes minutes; when measured again, it is this machine
   slow.f32 = slow.bf16 = slow.i8 = slow.memory_read = slow.memory_copy = slow.cache_read = 1e3;
   EXPECT_TRUE(verify({linked_kernel(k)}, slow, o).at(0).ok());
   const auto nothing = kernel_of([](const hpcdl_call*) -> int { return HPCDL_OK; });

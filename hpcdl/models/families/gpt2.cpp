@@ -12,7 +12,7 @@ const FamilyRow gpt2_row{
     .architecture = "GPT2LMHeadModel",
     .parse =
         [](const io::JsonObject& o, io::ModelConfig& c) {
-          // transformers takes the second names, too (GPT2Config.attribute_map), and they win.
+          // transformers accepts the alias names, too (GPT2Config.attribute_map), and they take precedence.
           const auto size = [&](const char* key, const char* alias, std::int64_t fallback) {
             return size_in(o, alias, size_in(o, key, fallback));
           };
@@ -40,7 +40,7 @@ const FamilyRow gpt2_row{
           {attention_norm, "ln_1"}, {qkv, "attn.c_attn"}, {o, "attn.c_proj"},
           {mlp_norm, "ln_2"},       {up, "mlp.c_fc"},     {down, "mlp.c_proj"},
       };
-      static constexpr std::string_view masks[] = {".attn.bias", ".attn.masked_bias"};  // causal, in old files
+      static constexpr std::string_view masks[] = {".attn.bias", ".attn.masked_bias"};  // causal masks in old files
       return {.prefix = "transformer.",
               .tokens = "wte",
               .positions = "wpe",

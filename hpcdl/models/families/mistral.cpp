@@ -1,4 +1,4 @@
-// Mistral (Jiang et al., 2023): Llama without biases. Models whose attention sees only a window of the text are refused.
+// Mistral (Jiang et al., 2023): Llama without biases. Models with sliding-window attention are refused.
 
 #include <nlohmann/json.hpp>
 

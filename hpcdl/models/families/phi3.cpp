@@ -1,5 +1,5 @@
-// Phi-3 and Phi-4 (Abdin et al., 2024): Llama with q, k and v in one matrix, and gate and up in another. Models whose
-// attention sees only a window of the text are refused.
+// Phi-3 and Phi-4 (Abdin et al., 2024): Llama with q, k and v in one matrix, and gate and up in another. Models with
+// sliding-window attention are refused.
 
 #include <nlohmann/json.hpp>
 
@@ -17,7 +17,7 @@ const FamilyRow phi3_row{
     .write =
         [](const io::ModelConfig& c, io::Json& j) {
           write_llama_keys(c, j);
-          j["pad_token_id"] = nullptr;  // else transformers takes 32000, which small vocabularies do not have
+          j["pad_token_id"] = nullptr;  // otherwise transformers uses 32000, which exceeds small vocabularies
         },
     .decoder =
         [](const io::ModelConfig&) {

@@ -1,4 +1,4 @@
-// Qwen2 and Qwen2.5 (Yang et al., 2024): Llama with biases of q, k and v.
+// Qwen2 and Qwen2.5 (Yang et al., 2024): Llama with biases for q, k and v.
 
 #include <nlohmann/json.hpp>
 

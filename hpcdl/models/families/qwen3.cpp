@@ -1,4 +1,4 @@
-// Qwen3 (Yang et al., 2025): Llama with an RMSNorm of each head of q and k, and heads of any size.
+// Qwen3 (Yang et al., 2025): Llama with an RMSNorm for each head of q and k, and heads of any size.
 
 #include <nlohmann/json.hpp>
 

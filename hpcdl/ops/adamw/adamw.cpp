@@ -25,7 +25,7 @@ void AdamW::run(Stream& s, const Grad* operands, const void* args) {
 
 void AdamW::check_record(const RawRecord& r) {
   const auto count = r.args<detail::AdamWRecord>().count;
-  r.args<detail::AdamWRecord>(count);  // flags of decay follow
+  r.args<detail::AdamWRecord>(count);  // the decay flags follow
   r.require_count(count * kOperands);
   for (std::size_t i = 0; i < r.count(); i += kOperands)
     detail::require_adamw(r.contiguous(i), r.contiguous(i + 1), r.contiguous(i + 2), r.contiguous(i + 3),

@@ -7,7 +7,7 @@ namespace {
 
 using Table = Update::Table<AdamW::kOperands>;
 
-/// The factors of this step, by the very operations of AdamW::step().
+/// The factors of this step, computed with the same operations as AdamW::step().
 __device__ AdamW::Step step_of(const AdamW::Args& a, const StepParams& p) {
   const double t = static_cast<double>(p.step + 1);
   return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - pow(a.beta1, t)),
@@ -29,7 +29,7 @@ struct Factors {
         eps(s.args.eps) {}
 };
 
-/// All operands of a turn are under way before the first is used; the step's factors are waited for behind the first
+/// All operands of an iteration are loaded before the first is used; the step's factors are awaited after the first
 /// loads.
 template <class P, class G>
 __device__ void update(const Table& table, const TensorShare& share, const AdamW::Step& step) {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Update::threads)
                  std::int64_t per_block) {
   __shared__ AdamW::Step step;
   if (params->skip) return;
-  // The last warp works out the factors, which takes longer than the first loads of the others.
+  // The last warp computes the factors, which takes longer than the first loads of the other warps.
   if (threadIdx.x == Update::threads - 1) step = step_of(args, *params);
   Update::on_share(table, per_block,
                    [&]<class P, class G>(const TensorShare& share) { update<P, G>(table, share, step); });

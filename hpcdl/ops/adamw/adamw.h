@@ -6,9 +6,9 @@
 //   m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2
 //   p = p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// as torch.optim.AdamW does. With StepParams::skip nothing is touched. p: f32 or bf16, gradient: f32 or bf16, m and v:
-// f32; `copy`, if any, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward reads). Source:
-// Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
+// as torch.optim.AdamW does. With StepParams::skip nothing is changed. p: f32 or bf16, gradient: f32 or bf16, m and v:
+// f32; `copy`, if present, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward pass reads).
+// Source: Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
 
 #include <array>
 #include <cstddef>
@@ -27,7 +27,7 @@ struct AdamWRecord;
 struct AdamW {
   static constexpr std::string_view name = "adamw";
   struct Args {
-    double beta1 = 0.9, beta2 = 0.95;  // 1 - beta is formed before it is rounded to f32
+    double beta1 = 0.9, beta2 = 0.95;  // 1 - beta is computed before it is rounded to f32
     float eps = 1e-8f, weight_decay = 0.1f;
   };
   /// What the kernel needs besides the tensors: Args, the factors of this step, and which tensors decay.
@@ -80,7 +80,7 @@ inline void require_adamw(const Spec& value, const Spec& gradient, const Spec& m
 
 }  // namespace detail
 
-/// Records one update of all tensors. All must be contiguous.
+/// Records one update of all tensors, which must be contiguous.
 template <class Graph, Symbolic V>
 void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW::Args& a) {
   using GraphOperand = decltype(read_operand(V()));

@@ -6,8 +6,8 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// Bytes that each operand is fetched ahead of its use: the hardware stops at the end of every page. On an Intel Xeon
-/// 2 KiB gain 8 %, 1 or 4 KiB 5 to 7 %, 8 KiB nothing; results written past the caches would take 1.3 times as long.
+/// Prefetch distance of each operand in bytes; the hardware prefetcher stops at page ends. On an Intel Xeon 2 KiB gain
+/// 8 %, 1 or 4 KiB 5 to 7 %, 8 KiB nothing; storing results with non-temporal stores would take 1.3 times as long.
 constexpr std::int64_t kAhead = 2048;
 
 template <class Isa, class P, class G, class C>

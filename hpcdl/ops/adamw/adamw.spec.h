@@ -11,7 +11,7 @@ struct AdamWCall {
   std::int64_t step = 0;  // counts from 0
 };
 
-/// torch.optim.AdamW, in double: p, gradient, m, v to p, m, v.
+/// torch.optim.AdamW in double: maps p, gradient, m, v to p, m, v.
 inline void adamw_reference(Outputs out, Inputs in, const AdamWCall& a) {
   const auto t = static_cast<double>(a.step + 1), lr = static_cast<double>(a.lr);
   const double b1 = a.args.beta1, b2 = a.args.beta2, c1 = 1 - std::pow(b1, t), c2 = 1 - std::pow(b2, t);
@@ -21,7 +21,7 @@ inline void adamw_reference(Outputs out, Inputs in, const AdamWCall& a) {
                  m_abs = std::fabs(b1 * in[2][i]) + std::fabs((1 - b1) * g);
     const double keep = in[0][i] * (1 - lr * static_cast<double>(a.args.weight_decay)),
                  root = std::sqrt(v / c2) + static_cast<double>(a.args.eps);
-    // 1 - beta^t may come from a float power: its error is relative to 1.
+    // 1 - beta^t may be computed with a float power, so its error is relative to 1.
     const double step = lr * m / c1 / root, noise = lr * m_abs / c1 / root * (1 + 1 / c1 + 1 / c2);
     out[0].set(i, keep - step, std::fabs(in[0][i]) + noise);
     out[1].set(i, m, m_abs);

@@ -13,7 +13,7 @@
 namespace hpcdl {
 namespace {
 
-/// Parameters of awkward sizes, their state, and the same in double.
+/// Parameters of awkward sizes, their state, and copies of both in double.
 struct Model {
   struct One {
     OwnedTensor value, gradient, m, v, copy;
@@ -75,7 +75,7 @@ struct Model {
     exe->run(s);
   }
 
-  /// The same in double.
+  /// The same step in double.
   void reference() {
     if (params.skip) return;
     for (auto& o : tensors) {
@@ -93,7 +93,7 @@ struct Model {
 class AdamWTest : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DType, DType>> {
  protected:
   void SetUp() override {
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(simd::best_isa()); }
 };
@@ -101,7 +101,7 @@ class AdamWTest : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DTyp
 TEST_P(AdamWTest, FollowsTheReference) {
   Model model(std::get<1>(GetParam()), std::get<2>(GetParam()));
   constexpr int kSteps = 5;
-  // A step adds a few float roundings of values of magnitude <= 5; bf16 weights are rounded once per step.
+  // A step adds a few float rounding errors of values of magnitude <= 5; bf16 weights are rounded once per step.
   const double ulp = std::get<1>(GetParam()) == DType::bf16 ? 0x1p-8 : 0x1p-24, tol = kSteps * 4 * 5 * ulp;
   for (int step = 0; step < kSteps; ++step) {
     model.run(2, step);
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
                        ::testing::Values(DType::f32, DType::bf16), ::testing::Values(DType::f32, DType::bf16)));
 
-/// The means of equal gradients are that gradient, whatever the decay: each step moves by lr.
+/// The mean of equal gradients is that gradient for every beta, so each step moves by lr.
 TEST(AdamW, BetasMayBeNearerTo1ThanAnF32Holds) {
   testing::for_each_isa([] {
     float p = 1, g = 0.5f, m = 0, v = 0;
@@ -166,7 +166,7 @@ TEST(AdamW, RejectsStateOfAnotherShape) {
   EXPECT_THROW(record_adamw(g, std::vector<AdamWTensor<Var>>{{p, p, small, p}}, {}), Error);
 }
 
-/// Operands used to be counted in 16 bits.
+/// Operands were once counted in 16 bits.
 TEST(adamw, one_record_takes_any_number_of_tensors) {
   constexpr int kTensors = 20000;
   Graph g;

@@ -1,8 +1,7 @@
 #pragma once
-// avg_pool2d with as many windows as the output has pixels, whatever the size of the image (WindowAxis says which
-// windows).
+// avg_pool2d with one window per output pixel for any image size (WindowAxis defines the windows).
 //
-// x: (N, H, W, C), y: (N, height, width, C), f32, bf16 or f16. 1 x 1 is the mean of the image.
+// x: (N, H, W, C), y: (N, height, width, C), f32, bf16 or f16. A 1 x 1 output is the mean of the image.
 
 #include "hpcdl/ops/avg_pool2d/avg_pool2d.h"
 

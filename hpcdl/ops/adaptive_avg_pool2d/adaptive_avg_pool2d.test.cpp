@@ -13,7 +13,7 @@ namespace {
 using testing::Expected;
 using testing::Values;
 
-/// torch's bins, by real numbers: floor(o * in / out) to ceil((o + 1) * in / out).
+/// torch's bins in real arithmetic: floor(o * in / out) to ceil((o + 1) * in / out).
 void reference(Expected& y, const Values& x) {
   const auto channels = y.spec[3];
   for (std::int64_t at = 0; at < y.size(); ++at) {

@@ -1,5 +1,5 @@
 #pragma once
-// y = a + b of one shape and dtype (f32 or bf16): the residual connection.
+// y = a + b of equal shape and dtype (f32 or bf16): the residual connection.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"

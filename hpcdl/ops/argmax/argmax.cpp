@@ -31,7 +31,7 @@ void argmax(Tensor ids, View logits) {
   visit_dtype(logits.dtype(), [&]<class T>() {
     for (std::int64_t r = 0; r < logits.rows(); ++r) {
       const T* x = logits.ptr<T>() + r * logits.row_stride();
-      std::int64_t best = -1;  // -infinity alone: -1 - 0
+      std::int64_t best = -1;  // all values are -infinity: the result is -1 - 0
       float largest = -std::numeric_limits<float>::infinity();
       for (std::int64_t c = 0; c < logits.cols(); ++c) {
         const auto v = static_cast<float>(x[c]);

@@ -8,8 +8,8 @@ namespace {
 
 constexpr int kThreads = 1024, kAtOnce = 8;
 
-/// A key that is larger where a value is, and of equal values where its place is smaller; 0: nothing. Values without an
-/// order come before all others, the first of them largest.
+/// A key that orders values, and equal values by smaller place first; 0 means no value. Values without an order (NaN,
+/// infinity) rank above all others, the first of them highest.
 __device__ unsigned long long key_of(float v, unsigned place) {
   if (v == -__builtin_inff()) return 0;
   const unsigned bits = __float_as_uint(v == 0 ? 0.0f : v), ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -18,7 +18,7 @@ __device__ unsigned long long key_of(float v, unsigned place) {
 }
 __device__ unsigned long long larger(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
 
-/// A block takes a row.
+/// One block per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads) find(std::int32_t* ids, const T* logits, std::int64_t stride, int cols) {
   __shared__ unsigned long long keys[kWarp];

@@ -1,9 +1,9 @@
 #pragma once
-// The place of the largest value of each row, the first of equal ones: greedy decoding, where the next step can read its
+// The index of the largest value of each row, the first of equal ones: greedy decoding, where the next step reads its
 // token without the host.
 //
-// logits: (..., V), f32 or 16 bits; ids: (...) i32. A row that holds NaN or infinity, or -infinity alone, has no largest
-// value: its id is -1 - the place of the first such value.
+// logits: (..., V), f32 or 16 bits; ids: (...) i32. A row that contains NaN or infinity, or only -infinity, has no
+// largest value: its id is -1 - the index of the first such value.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/emit.h"
@@ -27,7 +27,7 @@ namespace cuda {
 void argmax(Stream&, Tensor ids, View logits);
 }  // namespace cuda
 
-/// Records the search, whose result overwrites `ids`: perhaps the input that the next run of the program reads.
+/// Records the search and overwrites `ids` with its result; `ids` may be the input of the program's next run.
 template <Symbolic V> void argmax_into(const V& ids, const V& logits) {
   Argmax::check(ids.spec(), logits.spec());
   const auto operand = update_operand(ids);  // an input keeps its memory until the end

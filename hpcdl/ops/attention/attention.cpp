@@ -21,7 +21,7 @@ std::int64_t head_dim(const Spec& x, int heads, std::string_view operand) {
   return x[3];
 }
 
-/// Query-key pairs of one head that the mask leaves.
+/// Query-key pairs of one head that the mask allows.
 double pairs(const Spec& q, const Spec& k, const Attention::Args& a) {
   const auto t = static_cast<double>(q[1]), s = static_cast<double>(k[1]);
   return a.causal && !a.cached ? t * (s - (t - 1) / 2) : t * s;
@@ -53,8 +53,9 @@ Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const
 }
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
-  // Blocks that the multiprocessors of a large GPU hold at once: two each, narrow heads four. A share has at least
-  // kLeast keys. Of short caches there are as many as a cluster has, which joins its shares without a second kernel.
+  // The number of blocks that a large GPU runs at once: two per multiprocessor, four for narrow heads. A share has at
+  // least kLeast keys. For short caches there are at most as many shares as blocks in a cluster, which combines them
+  // without a second kernel.
   constexpr std::int64_t kMultiprocessors = 132, kLeast = 128, kCluster = 8, kShort = 4096;
   const std::int64_t blocks = (head_dim(q, a.heads, "q") <= 64 ? 4 : 2) * kMultiprocessors;
   const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a));
@@ -69,8 +70,8 @@ std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&
 
 std::array<Spec, 1> Attention::backward_scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {
   if (k.dtype == DType::f32) return {Spec{{0}, DType::f32}};
-  // A GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128 and four statistics; for 64 rows
-  // four words of a tile.
+  // On a GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128 and four statistics; for 64
+  // rows four words per tile.
   const auto d = head_dim(k, kv_heads(a), "k"), sums = d <= 128 ? (d + 63) / 64 * 64 : d;
   const auto rows = q[0] * a.heads * ((q[1] + 127) / 128 * 128), one = std::max<std::int64_t>(1, k.size());
   return {Spec{{std::max<std::int64_t>(2, (rows * (sums + 4) + rows / 16 + one) / one), k[0], kv_heads(a), k[1], d},

@@ -9,7 +9,7 @@
 #include "hpcdl/ops/attention/cudnn_attention.h"
 #include "hpcdl/ops/attention/device_attention.h"
 
-// Which kernel serves a call.
+// Selects the kernel for a call.
 
 namespace hpcdl::cuda {
 namespace {
@@ -33,7 +33,7 @@ struct List {
 };
 thread_local List found;
 
-/// What HPCDL_ATTENTION asks for.
+/// What HPCDL_ATTENTION requests.
 enum class Asked : unsigned char { nothing, own, cudnn };
 Asked asked_for() {
   static const Asked wish = [] {
@@ -56,7 +56,7 @@ bool fits(Stream& s, const AttendBackward& c, int id) {
 
 std::string_view name_of(int id) { return kNames[id].name; }
 
-/// Once a process: cuDNN was asked for, and another way serves a call.
+/// Printed once per process: cuDNN was requested, but another kernel serves a call.
 template <class Call> void say_what_serves(const Call& c, int id) {
   static std::atomic<bool> said = false;
   if (said.exchange(true)) return;
@@ -67,7 +67,7 @@ template <class Call> void say_what_serves(const Call& c, int id) {
       stderr);
 }
 
-/// Of what a chooser or HPCDL_ATTENTION asks for, what can be had, else the choice built in.
+/// Uses the request of a chooser or of HPCDL_ATTENTION where it is available, else the built-in choice.
 template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Stream&, const Call&)) {
   const Asked asked = asked_for();
   if (asked == Asked::cudnn)
@@ -79,33 +79,33 @@ template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const St
   return chosen;
 }
 
-/// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a
-/// short sequence, and of the last round of tiles of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024
-/// causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566, 4 x 12 x 1024 all keys 34 | 42.
+/// Three groups of queries overlap more exponentials with products; two waste less work in the diagonal tiles of a
+/// short sequence and in the last wave of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 |
+/// 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566, 4 x 12 x 1024 all keys 34 | 42.
 bool prefers_three(const Stream& s, const Attend& c) {
   if (c.width() > 64 || (c.q[1] < 2048 && (c.args.causal || c.args.cached))) return false;
-  const auto length = [&](std::int64_t queries) {  // of all rounds, in queries
+  const auto length = [&](std::int64_t queries) {  // of all waves, in queries
     const std::int64_t tiles = c.q[0] * c.args.heads * ((c.q[1] + queries - 1) / queries), at_once = multiprocessors(s);
     return (tiles + at_once - 1) / at_once * queries;
   };
   return 0.82 * static_cast<double>(length(192)) <= static_cast<double>(length(128));
 }
 
-/// Our blocks wait for each other to add up dq in order; of wide heads and long sequences without a mask that costs
-/// more than what cuDNN's kernels lose elsewhere. H200, us (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of
-/// scratch): 4 x 16 x 4096 x 128 2730 | 2488 | 2731, causal 1441 | 1478 | 1587, 8 x 16 x 2048 x 128 causal 808 | 860,
-/// 16 x 16 x 1024 x 128 causal 501 | 548, 8 x 16 x 2048 x 80 1355 | 1257, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
+/// Our blocks wait for each other to sum dq in order; for wide heads and long sequences without a mask that costs more
+/// than cuDNN's kernels lose elsewhere. H200, us (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of scratch): 4 x 16
+/// x 4096 x 128 2730 | 2488 | 2731, causal 1441 | 1478 | 1587, 8 x 16 x 2048 x 128 causal 808 | 860, 16 x 16 x 1024 x
+/// 128 causal 501 | 548, 8 x 16 x 2048 x 80 1355 | 1257, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
 bool prefers_atomic(const Stream& s, const AttendBackward& c) {
   return asked_for() != Asked::own && s.numerics().atomic_sums && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
 }
 
-/// Heads for which there is no kernel of Hopper's own instructions: cuDNN's beat those of mma.sync, but for short
-/// sequences, whose results should not depend on whether operands lie at multiples of 16 bytes.
+/// Heads for which no wgmma kernel exists: cuDNN's kernels beat those of mma.sync, except for short sequences, whose
+/// results should not depend on whether operands are aligned to 16 bytes.
 bool prefers_cudnn(const Attend& c) { return asked_for() != Asked::own && c.width() > 128 && c.q[1] >= 128; }
 
-/// A causal mask leaves the last of few blocks alone. H200, us (mma.sync | cuDNN in order | cuDNN, atomic), 2 x 16 x 4096
-/// causal, 144 wide 4139 | 4637 | 1613, 192 4355 | 4645 | 1628, 256 5258 | 5058 | 1858; 160 wide, all keys 8424 | 5309 |
-/// 3017; 4 x 16 x 2048 x 256 causal 2736 | 1949 | 1069, 8 x 16 x 200 x 192 causal 131 | 91 | 89.
+/// With few blocks, a causal mask lets the last ones run alone. H200, us (mma.sync | cuDNN in order | cuDNN, atomic), 2
+/// x 16 x 4096 causal, 144 wide 4139 | 4637 | 1613, 192 4355 | 4645 | 1628, 256 5258 | 5058 | 1858; 160 wide, all keys
+/// 8424 | 5309 | 3017; 4 x 16 x 2048 x 256 causal 2736 | 1949 | 1069, 8 x 16 x 200 x 192 causal 131 | 91 | 89.
 bool prefers_in_order(const Stream& s, const AttendBackward& c) {
   return prefers_cudnn(c) && (!c.args.causal || cudnn_fills_a_gpu(s, c));
 }

@@ -1,14 +1,14 @@
 #pragma once
-// out = softmax(scale * q k^T) v per head, tiled with an online softmax: the T x S matrix is never stored.
+// out = softmax(scale * q k^T) v per head, tiled with an online softmax; the T x S matrix is never stored.
 //
 // q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided:
-// slices of a packed qkv are fine, and so are their gradients. Query head h reads key/value head h * Hkv / H
+// slices of a packed qkv and of its gradient are allowed. Query head h reads key/value head h * Hkv / H
 // (grouped-query). out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
 // causal: query t sees keys 0 .. t + S - T. cached: k and v are KV caches of capacity S that hold `position + T`
-// tokens, the last T of them the queries' own, with `position` from the step parameters; causal by nature, no gradient;
-// their dtype may differ from q's. Sums are f32 whatever the storage. Largest D: 256. Sources: Milakov & Gimelshein,
-// "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention does not need O(n^2) memory", 2021;
-// Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
+// tokens, the last T of which belong to the queries; `position` comes from the step parameters. Such a call is always
+// causal and has no gradient; the dtype of the caches may differ from q's. Sums are f32 for every storage type. Largest
+// D: 256. Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
+// "Self-attention does not need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
@@ -23,30 +23,31 @@ struct Attention {
   static constexpr std::int64_t kMaxHeadDim = 256, kMaxSplits = 64;
   struct Args {
     int heads = 1;
-    int kv_heads = 0;  // 0: as many as heads
+    int kv_heads = 0;  // 0: equal to heads
     bool causal = true;
     bool cached = false;
     float scale = 0;  // 0: 1/sqrt(D)
   };
   static std::array<Spec, 2> infer(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// Counts only the work that a causal mask leaves; all of a cache, since the position is not known here. Backward
-  /// computes the scores again.
+  /// Counts only the work that a causal mask leaves, but all of a cache, since the position is not known here. Backward
+  /// recomputes the scores.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// How many shares of the keys a GPU works on separately where T = 1, to read them with all of its multiprocessors.
+  /// The number of shares of the keys that a GPU processes separately when T = 1, so that all of its multiprocessors
+  /// read them.
   static std::int64_t splits(const Spec& q, const Spec& k, const Args& a);
-  /// What each share of the keys gives.
+  /// The partial results of each share of the keys.
   static std::array<Spec, 1> scratch(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static void forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Args& a);
-  /// Where operands are not f32: f32 sums of dk and dv on a CPU, of dq with statistics of its rows on a GPU.
+  /// For operands that are not f32: f32 sums of dk and dv on a CPU, of dq with the statistics of its rows on a GPU.
   static std::array<Spec, 1> backward_scratch(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// Probabilities are computed again from lse: p = exp(scale q k^T - lse), ds = p (do v^T - sum(do out)).
+  /// Recomputes probabilities from lse: p = exp(scale q k^T - lse), ds = p (do v^T - sum(do out)).
   static void backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                        Tensor scratch, const Args& a);
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, Out<0>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
-/// Throws when a cache of capacity k[1] cannot hold the T tokens of q after `position`.
+/// Throws if a cache of capacity k[1] cannot hold the T tokens of q after `position`.
 void require_cached(const View& q, const View& k, std::int64_t position);
 
 namespace cpu {

@@ -11,24 +11,23 @@ namespace {
 
 using attn::kQueries;
 
-/// Keys that a block of queries meets at once: whole rows of register tiles, and scores (24 KiB) that leave L1 room for
-/// q.
+/// Keys that a block of queries processes at once: whole rows of register tiles, and scores (24 KiB) that leave room
+/// for q in L1.
 constexpr std::int64_t kKeys = 96;
 
-/// Blocks of queries that meet a block of keys while it is in the cache: as many as leave half of an L2 to the rest,
-/// since rearranging keys and values is paid once for all of them.
+/// Blocks of queries that use a block of keys while it is cached: as many as fit half of an L2, since keys and values
+/// are rearranged once for all of them.
 constexpr std::int64_t kTogether = 16, kTogetherBytes = std::int64_t{544} << 10;
 
-/// A block of queries of one head. W: words of the scores.
+/// A block of queries of one head. W: word type of the scores.
 template <class W> struct Queries {
   W* q;              // q^T: (words of D, queries)
   float* out;        // (D, queries), not yet divided by sum
   float *top, *sum;  // (queries)
 };
 
-/// A thread's memory, densely packed: what lies a power of two apart shares the sets of a cache. Pairs: probabilities
-/// are rounded to bf16 on their way to the values, as on a GPU and in backward; their sum is of those that were not
-/// rounded.
+/// A thread's scratch, packed densely because addresses a power of two apart share cache sets. Pairs: probabilities are
+/// rounded to bf16 before they multiply values, as on a GPU and in backward; their sum is taken before rounding.
 template <class W> struct Work {
   Queries<W> queries[kTogether];
   float* p;  // scores (keys, queries), then probabilities (words of keys, queries)
@@ -62,14 +61,15 @@ template <class W> struct Work {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// A maximum may grow by this power of two before what was summed relative to the old one is rescaled: f32 has room.
-/// Pairs follow at once: then the largest probability, whose rounding would weigh most, is 1.
+/// A maximum may grow by this power of two before sums relative to the old one are rescaled; f32 has room for it. Pairs
+/// are rescaled at once, so that the largest probability, whose rounding error weighs most, is 1.
 template <class W> constexpr float kHeadroom = attn::kGroup<W> == 1 ? 8 : 0;
 
-/// Exponents rate * score - rate * top are as exact as rate * top is: beyond this they are formed from score - top.
+/// The exponents rate * score - rate * top are as exact as rate * top; beyond this limit they are computed from score -
+/// top.
 constexpr float kFar = 256;
 
-/// A vector of queries, some of which have a far top: makes their scores relative to it. Returns which are near.
+/// For a vector of queries, some with a far top: makes their scores relative to it. Returns the mask of near queries.
 template <class Isa>
 [[gnu::noinline, gnu::cold]] simd::Mask<Isa> subtract_far(float* scores, std::int64_t keys, simd::Vec<Isa> top,
                                                           simd::Vec<Isa> shift) {
@@ -129,7 +129,7 @@ template <class Isa, int NV, class W>
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) {
         const V first = weight(j, v);
-        // The words of keys j and j + 1 take the place of row j / 2, whose scores in these lanes have been read.
+        // The words of keys j and j + 1 overwrite row j / 2, whose scores in these lanes have been read.
         attn::store_word<W>(p + j / attn::kGroup<W> * kQueries + v * V::N, first,
                             [&] { return j + 1 < keys ? weight(j + 1, v) : V(0.0f); });
       }
@@ -151,7 +151,7 @@ template <class Isa, int NV, class W>
 
 struct Extent {
   std::int64_t queries, keys, d;
-  std::int64_t offset;  // query t stands at position offset + t among the keys
+  std::int64_t offset;  // query t is at position offset + t among the keys
   bool causal;
   float scale;
   bool row_invariant;
@@ -169,13 +169,13 @@ void finish(Isa isa, Queries<W>& w, attn::Rows<T> out, float* lse, std::int64_t 
   attn::transpose_out(isa, out, w.out, rows, e.d, w.sum, false);
 }
 
-/// Queries [t0, t1) of one head, at most kTogether blocks of them. How many does not change a bit of the result.
+/// Queries [t0, t1) of one head, at most kTogether blocks of them. Their number does not change any bit of the result.
 template <class Isa, class W, class T, class K>
 void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k,
                   attn::Rows<const K> v, std::int64_t t0, std::int64_t t1, const Extent& e) {
   using V = simd::Vec<Isa>;
   const std::int64_t count = (t1 - t0 + kQueries - 1) / kQueries;
-  const auto blocks = [&](auto f) {  // f(which, its first query, its queries, the end of the keys they see)
+  const auto blocks = [&](auto f) {  // f(index, its first query, its queries, the end of the keys they see)
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t t = t0 + i * kQueries, rows = t1 - t < kQueries ? t1 - t : kQueries,
                          past = e.offset + t + rows;
@@ -193,8 +193,8 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
     const auto kw = attn::row_words(isa, work.k, k.from(j0), j1 - j0, e.d);
     const auto vw = attn::column_words(isa, work.v, v.from(j0), j1 - j0, e.d);
     blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t end) {
-      // No hardware prefetcher follows rows that lie far apart. A share with each block: more at once would be waited
-      // for.
+      // Hardware prefetchers do not follow rows that are far apart. Each block prefetches a share; more at once would
+      // stall.
       const std::int64_t from = next * i / count, to = next * (i + 1) / count;
       attn::prefetch(k.from(j1 + from), to - from, e.d);
       attn::prefetch(v.from(j1 + from), to - from, e.d);
@@ -233,15 +233,15 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d)),
                  numerics.row_invariant};
   const auto run = [&]<class T, class K, class W>(W) {
-    // Some tasks for each thread, so that all end together.
+    // Several tasks per thread, so that all threads finish at about the same time.
     const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
     const std::int64_t fair = q[0] * heads * blocks / (8 * pool.threads()),
                        fitting = kTogetherBytes / Work<W>::block_bytes(d);
     const std::int64_t most = least(least(fair, fitting), kTogether), together = most < 1 ? 1 : most;
     const std::int64_t tasks = (blocks + together - 1) / together, all = q[0] * heads * tasks;
     pool.reserve_scratch(Work<W>::bytes(d, together));
-    // Head by head, so that its keys and values stay in the cache; in each the last queries, which see most keys,
-    // first.
+    // Head by head, so that its keys and values stay in the cache; within a head the last queries, which see the most
+    // keys, come first.
     alignas(64) std::atomic<std::int64_t> next{0};
     const auto work_off = [&](int thread) {
       const attn::Registers<W> registers;

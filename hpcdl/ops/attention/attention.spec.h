@@ -38,7 +38,7 @@ struct Heads {
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t t = 0; t < queries; ++t) f(b, h, t);
   }
-  /// Scores of one query; *size: the largest sum of magnitudes behind one of them.
+  /// Scores of one query; *size: the largest sum of magnitudes of any of them.
   std::vector<double> scores(std::int64_t b, std::int64_t t, std::int64_t h, double* size) const {
     std::vector<double> s(static_cast<std::size_t>(seen(t)));
     for (std::size_t j = 0; j < s.size(); ++j) {
@@ -58,7 +58,7 @@ struct Heads {
   }
 };
 
-/// The least weight whose rounding to `t` is relative. That of a smaller one is as large as this one's.
+/// The smallest weight whose rounding error in `t` is relative. That of a smaller weight is as large as for this one.
 inline double least_normal(DType t) { return t == DType::f16 ? 0x1p-14 : 0; }
 
 /// out, lse
@@ -73,7 +73,7 @@ inline void attention_reference(Outputs out, Inputs in, const Attention::Args& a
     for (double& x : w) x = std::exp(x - lse);
     for (std::int64_t i = 0; i < a.depth; ++i) {
       Sum y;
-      double rounded = 0;  // weights may be rounded to the storage type before they meet v
+      double rounded = 0;  // weights may be rounded to the storage type before they are multiplied by v
       for (std::size_t j = 0; j < w.size(); ++j) {
         const double v = a.v[a.k_at(b, static_cast<std::int64_t>(j), h) + i];
         y.add(w[j] * v), rounded += std::max(w[j], least) * std::fabs(v);
@@ -190,7 +190,7 @@ inline Contracts attention_contracts() {
     return p.in[1].spec[1] + q[1] * 2 + q.size() / std::max<std::int64_t>(q[0] * q[1], 1);
   };
   b.flops = attention_flops(5);
-  // A score of 1e8 is off by tens, and so is its exponent: with a kept lse, nothing brings it back.
+  // A score of 1e8 has an error of tens, and so has its exponent; with a stored lse the error does not cancel.
   b.patterns = {Pattern::positive, Pattern::tiny, Pattern::constant, Pattern::zero};
   return {c, b};
 }

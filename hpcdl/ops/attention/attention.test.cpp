@@ -54,9 +54,9 @@ const auto
                         {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}}},
                     },
                 .contracts = contract::attention_contracts(),
-                // A score of size s carries an error of eps * s into the exponent, and outliers make scores of tens.
+                // A score of size s carries an error of eps * s into the exponent, and outliers lead to scores of tens.
                 .condition = 10,
-                // Probabilities are rounded on their way to the values: by half an ulp of sum(p |v|), which no value
+                // Probabilities are rounded before they multiply values: by half an ulp of sum(p |v|), which no value
                 // exceeds.
                 .operand_rounding = 1,
             });
@@ -72,7 +72,7 @@ struct Packed {
   }
 };
 
-// q, k and v as slices of one tensor, with the gradient packed alike, against three tensors of their own.
+// q, k and v as slices of one tensor, with the gradient packed in the same way, against three separate tensors.
 TEST(attention, slices_of_a_packed_qkv) {
   Packed p;
   const auto run = [&](bool packed) {
@@ -98,7 +98,7 @@ TEST(attention, slices_of_a_packed_qkv) {
     }
     const Var y = attention(in[0], in[1], in[2], {.heads = p.H, .kv_heads = p.G});
     g.backward(y, g.constant("dy", p.dy.tensor));
-    // The three gradients go straight into their places: no record but the op's own two.
+    // The three gradients are written in place: only the op's own two records exist.
     EXPECT_EQ(g.position(), 2);
     std::vector<float> all;
     const auto take = [&](const Tensor& t) {

@@ -1,6 +1,6 @@
 // For one key/value head: every block of queries of every query head that shares it, against every block of keys.
-// Probabilities are computed again, transposed as in the forward pass; dq is summed per block of queries, dk and dv
-// over all.
+// Probabilities are recomputed, transposed as in the forward pass; dq is summed per block of queries, dk and dv over
+// all.
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
@@ -15,7 +15,7 @@ using attn::kKeys, attn::kQueries;
 constexpr std::int64_t kMaxDim = Attention::kMaxHeadDim;
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// Blocks of queries that meet a block of keys while it is in the cache.
+/// Blocks of queries that use a block of keys while it is cached.
 constexpr std::int64_t kTogether = 2;
 
 /// A block of queries of one head.
@@ -27,21 +27,21 @@ template <class W> struct Queries {
       dout_columns[kQueries / kGroup * kMaxDim];  // (words of queries, D)
   alignas(64) float dq[kMaxDim * kQueries];       // (D, queries)
   alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries] /* times scale */;
-  // Where a query is far (far_lse.h): the largest score of each that is, whose lse is then the logarithm of its sum
-  // alone; 0 for the others.
+  // Whether any query is far (far_lse.h): `top` then holds the largest score of each far query, whose lse is the
+  // logarithm of its sum alone, and 0 for the others.
   bool far;
   alignas(64) float top[kQueries], sum[kQueries];
 };
 
-/// Pairs: p and ds are rounded to bf16, as the gradients are that they are multiplied with, and summed in f32.
+/// Pairs: p and ds are rounded to bf16, like the gradients that they are multiplied by, and summed in f32.
 template <class W> struct Work {
   static constexpr std::int64_t kGroup = attn::kGroup<W>;
   Queries<W> queries[kTogether];
   alignas(64) float p[kKeys * kQueries];   // (keys, queries): scores, then probabilities (keys, words of queries)
   alignas(64) float ds[kKeys * kQueries];  // the same: do v^T, then ds
-  alignas(64) W ds_columns[kKeys / kGroup * kQueries];  // (words of keys, queries); pairs only, floats are those of ds
+  alignas(64) W ds_columns[kKeys / kGroup * kQueries];  // (words of keys, queries); pairs only, floats use ds
   alignas(64) W k[kKeys / kGroup * kMaxDim], v[kKeys / kGroup * kMaxDim], k_columns[kKeys / kGroup * kMaxDim];
-  alignas(64) float sum[kKeys * kMaxDim];  // part of dk or dv
+  alignas(64) float sum[kKeys * kMaxDim];  // partial sums of dk or dv
 };
 
 template <class T> struct Head {
@@ -52,7 +52,7 @@ template <class T> struct Head {
 };
 
 struct Shared {
-  attn::Rows<float> dk, dv;  // base null: not wanted
+  attn::Rows<float> dk, dv;  // base null: not requested
   std::int64_t queries, keys, d, offset;
   bool causal;
   float scale;
@@ -85,7 +85,7 @@ template <bool kFar, class Isa, class W>
         ds.store(w.ds + j * kQueries + l);
       } else {
 #if defined(HPCDL_SIMD_AVX512)
-        // A row of bf16 takes the first half of the row of floats: lanes up to l, which have been read.
+        // A row of bf16 overwrites the first half of the row of floats: lanes up to l, which have been read.
         V p1, ds1;
         compute(j + 1, p1, ds1);
         const auto store = [&](float* row, V x) {
@@ -146,13 +146,13 @@ void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std
         dot = fma(V::load(h.out[t0 + r] + i, n), V::load(h.dout[t0 + r] + i, n), dot);
       }
     w.delta[r] = s.scale * reduce_add(dot);
-    w.lse[r] = r < rows ? h.lse[t0 + r] * kLog2e : __builtin_inff();  // lanes behind the last query: p = 0
+    w.lse[r] = r < rows ? h.lse[t0 + r] * kLog2e : __builtin_inff();  // lanes after the last query: p = 0
   }
   w.far = false;
   for (std::int64_t r = 0; r < rows; ++r) w.far |= is_far_lse(h.lse[t0 + r]);
 }
 
-/// The largest score of each query and the sum relative to it, with one more block of keys.
+/// Updates the largest score of each query and the sum relative to it with one more block of keys.
 template <class Isa, class W>
 void fold_scores(Isa, const Work<W>& work, Queries<W>& w, const attn::Sight& s, float scale) {
   using V = simd::Vec<Isa>;
@@ -248,7 +248,7 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
     const KeyBlock<W> b{attn::row_words(isa, work.k, k.from(j0), n, d),
                         attn::column_words(isa, work.k_columns, k.from(j0), n, d),
                         attn::row_words(isa, work.v, v.from(j0), n, d), at(s.dk, j0), at(s.dv, j0)};
-    attn::prefetch(k.from(j1), next, d);  // no hardware prefetcher follows rows that lie far apart
+    attn::prefetch(k.from(j1), next, d);  // hardware prefetchers do not follow rows that are far apart
     attn::prefetch(v.from(j1), next, d);
     if (s.dk.base) attn::prefetch(s.dk.from(j1), next, d);
     if (s.dv.base) attn::prefetch(s.dv.from(j1), next, d);
@@ -265,7 +265,7 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
     });
 }
 
-/// Where the f32 sums of one head of a gradient are made: in place, or in the scratch.
+/// Where the f32 sums of one head of a gradient are accumulated: in place, or in the scratch.
 template <class T>
 attn::Rows<float> sums(const Grad& g, const Tensor& scratch, int which, std::int64_t b, std::int64_t h,
                        std::int64_t d) {

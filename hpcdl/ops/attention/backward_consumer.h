@@ -1,6 +1,6 @@
 #pragma once
-// Attention backward on Hopper's tensor cores (.cu files): what a consumer warpgroup makes of the tiles it is brought.
-// Heads of 64 take a step at a time, as here; those of 128 overlap steps (backward_pipelined.h).
+// Attention backward on Hopper's tensor cores (.cu files): how a consumer warpgroup processes the tiles it receives.
+// Heads of 64 finish one step before the next, as here; heads of 128 overlap steps (backward_pipelined.h).
 
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/ops/attention/backward_work.h"
@@ -11,7 +11,7 @@ namespace hpcdl::cuda {
 
 #if HPCDL_SM90A
 
-/// Registers v[0..3] of four neighbouring threads change places: thread i gets number i of all.
+/// Transposes registers v[0..3] across four neighbouring threads: thread i receives number i of all four.
 __device__ inline void quad_transpose(unsigned (&v)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
 #pragma unroll
@@ -27,8 +27,8 @@ __device__ inline void quad_transpose(unsigned (&v)[4]) {
     else v[i + 2] = got;
   }
 }
-/// scale * an accumulator of 64 rows, the first of which is `token`, to columns [column, column + 2 kCount) of a
-/// gradient that has `tokens` x `width`.
+/// Stores scale * an accumulator of 64 rows, the first of which is `token`, to columns [column, column + 2 kCount) of a
+/// gradient of `tokens` x `width`.
 template <class T, int kCount>
 __device__ void put_gradient(const Heads& to, const float (&d)[kCount], float scale, int sequence, int head, int token,
                              int column, int tokens, int width) {
@@ -58,7 +58,7 @@ __device__ void put_gradient(const Heads& to, const float (&d)[kCount], float sc
     }
 }
 
-/// The same in f32 to a share of `to` whose first token is `token`, if there is any.
+/// The same in f32 to the share of `to` whose first token is `token`, if `to` has memory.
 template <int kCount>
 __device__ void put_share(const Heads& to, float* share, const float (&d)[kCount], float scale, int token,
                           const BackwardProblem& p) {
@@ -81,13 +81,13 @@ template <class T, class Shape> struct BackwardConsumer {
   Ring<Shape::kKeyStages> ks;
   Ring<2> scores;
   Ring<1> sums{.parity = 1};
-  Ring<Shape::kQueryStages> qs;  // of dout as well, unless steps overlap
+  Ring<Shape::kQueryStages> qs;  // holds dout as well, unless steps overlap
   Ring<Shape::kDoutStages> os;
   float dk[kGrad], dv[kGrad], s[kScores];
 
-  /// The work number that came with the keys, known to the compiler as the same for all lanes.
+  /// The work number that arrived with the keys, broadcast so that the compiler knows it is equal in all lanes.
   __device__ int next_work() const { return __shfl_sync(0xffffffffu, *m.work(ks.stage), 0); }
-  /// s = rows of this warpgroup of `a`, keys, times all rows of b, queries.
+  /// s = rows of `a` (keys) of this warpgroup times all rows of b (queries).
   __device__ void issue_scores(float (&s)[kScores], const char* keys, const char* queries) const {
     const auto a = wgmma_descriptor<Major::k>(keys + group * 64 * 128), b = wgmma_descriptor<Major::k>(queries);
     wgmma_fence();
@@ -104,7 +104,7 @@ template <class T, class Shape> struct BackwardConsumer {
     for (int c = 0; c < Shape::kQueries / 16; ++c) wgmma<T, Major::mn>(d, a[c], b + c * kStepMn, true);
     wgmma_commit();
   }
-  /// 128 queries: a half of them each; 64 queries: a half of the columns each.
+  /// 128 queries: each warpgroup computes half of them; 64 queries: each computes half of the columns.
   __device__ void issue_dq(float (&d)[Shape::kSums]) const {
     constexpr bool kRows = Shape::kQueries == 128;
     const auto a =
@@ -140,7 +140,7 @@ template <class T, class Shape> struct BackwardConsumer {
         }
     }
   }
-  /// BackwardProblem::lse of the present tile: 0, or 1 + its number.
+  /// BackwardProblem::lse of the current tile: 0, or 1 + its number.
   __device__ int far_tile() const { return __float_as_int(m.lse(qs.stage)[Shape::kQueries]); }
   /// Makes the scores of this tile's far rows relative to the largest score of each row.
   __device__ void subtract_tops(int number) {
@@ -154,10 +154,10 @@ template <class T, class Shape> struct BackwardConsumer {
         for (int i = 0; i < 2; ++i) s[4 * j + 2 * h + i] = below_top(s[4 * j + 2 * h + i], i == 0 ? top.x : top.y);
     }
   }
-  /// s -> P^T, rounded, as an operand.
+  /// s -> P^T, rounded, as a register operand.
   __device__ void probabilities(unsigned (&a)[kScores / 8][4], const BackwardPiece<Shape>& w, int tile, bool masked,
                                 int far) {
-    if (masked || far != 0) {  // one branch of the many tiles that are neither
+    if (masked || far != 0) {  // one branch for the many tiles that are neither
       if (far != 0) subtract_tops(far - 1);
       probabilities<true>(w, tile);
     } else {
@@ -165,7 +165,7 @@ template <class T, class Shape> struct BackwardConsumer {
     }
     pack_operand<T>(a, s);
   }
-  /// dS^T = P^T (dP^T - delta), as an operand.
+  /// dS^T = P^T (dP^T - delta), as a register operand.
   __device__ void score_gradients(unsigned (&b)[kScores / 8][4], const unsigned (&a)[kScores / 8][4],
                                   float (&dp)[kScores], const float* delta) const {
     delta += threadIdx.x % 4 * 2;
@@ -180,7 +180,7 @@ template <class T, class Shape> struct BackwardConsumer {
     }
     pack_operand<T>(b, dp);
   }
-  /// dS^T of this warpgroup, a row per key, for dq.
+  /// Stores dS^T of this warpgroup, one row per key, for dq.
   __device__ void put_scores(const unsigned (&a)[kScores / 8][4]) const {
     const unsigned to = shared_address(m.score(scores.stage)), lane = threadIdx.x % 32,
                    r = static_cast<unsigned>(group) * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
@@ -191,7 +191,7 @@ template <class T, class Shape> struct BackwardConsumer {
                      a[c][0], a[c][1], a[c][2], a[c][3]);
     fence_async_proxy();
   }
-  /// d in the order of registers: of each warp, four of every thread at a time.
+  /// Stores d in register order: for each warp, four registers of every thread at a time.
   __device__ void put_dq(float (&d)[Shape::kSums], const BackwardPiece<Shape>& w, int head, int tile) {
     const int turn = w.turn(p, tile),
               at = static_cast<int>(threadIdx.x) % 128 / 32 * 8 * Shape::kSums + static_cast<int>(threadIdx.x) % 32;
@@ -213,8 +213,8 @@ template <class T, class Shape> struct BackwardConsumer {
     }
     barrier_wait(m.sums_empty(group), sums.parity);
     sums.next();
-    // The stage is always 0, which ptxas does not find out: an address that it knows to stay it would hold in a
-    // register through the loop, and spill others.
+    // The stage is always 0, but ptxas does not deduce that: it would keep an address known to be constant in a
+    // register throughout the loop and spill others.
     const unsigned to = shared_address(m.sums(Shape::kPipelined ? group + sums.stage : group));
 #pragma unroll
     for (int i = 0; i < Shape::kSums / 4; ++i)
@@ -229,7 +229,7 @@ template <class T, class Shape> struct BackwardConsumer {
     barrier_wait(m.query_full(qs.stage), qs.parity);
     issue_scores(s, m.key(ks.stage), m.query(qs.stage));
   }
-  /// Those of the next stage of queries, where there are more; then waits for the products in front of them.
+  /// Issues the scores of the next stage of queries if there is one, then waits for the products issued before them.
   template <bool kMore> __device__ void issue_scores_behind() {
     qs.next();
     if constexpr (kMore) {
@@ -259,7 +259,7 @@ template <class T, class Shape> struct BackwardConsumer {
     put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
   }
 
-  /// s holds the scores of this tile and, when this returns, those of the next, where there are more.
+  /// s holds the scores of this tile and, on return, those of the next tile, if there is one.
   template <bool kMore> __device__ void step(const BackwardPiece<Shape>& w, int head, int tile, bool masked) {
     float ds[kScores];
     const int far = far_tile();

@@ -1,5 +1,5 @@
 #pragma once
-// Backward calls cut by sequences and heads of keys, for what has room for a part of a call only.
+// Splits backward calls by sequences and key heads, for kernels that have room for only a part of a call.
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace hpcdl::cuda {
 
-/// Sequences and heads of keys [first, first + count).
+/// Sequences and key heads [first, first + count).
 struct BackwardPart {
   std::int64_t sequence = 0, sequences = 1;
   int kv_head = 0, kv_heads = 1;
@@ -39,7 +39,7 @@ struct BackwardPart {
   }
 };
 
-/// f(part) for parts of at most `rows` queries of all heads, or of one head of keys where that has more.
+/// f(part) for parts of at most `rows` queries over all heads, or of one key head if that alone has more.
 template <class F> void in_parts(const AttendBackward& c, std::int64_t rows, F&& f) {
   const std::int64_t of_sequence = c.args.heads * c.q[1], of_head = of_sequence / c.kv_heads();
   const std::int64_t sequences = std::clamp<std::int64_t>(rows / of_sequence, 1, c.q[0]);

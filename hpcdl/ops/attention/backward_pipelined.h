@@ -1,22 +1,22 @@
 #pragma once
-// Attention backward on Hopper's tensor cores (.cu files): consumers of heads of 128. A step that ends before the next
-// begins takes 4570 cycles (H200, 4 x 16 x 4096 x 128 causal), of which tensor cores need 2560: exponentials take 990,
-// dS 810, and dq 880, until there is room for it in shared memory and it lies there. Here
+// Attention backward on Hopper's tensor cores (.cu files): consumers of heads of 128. Without overlap a step takes 4570
+// cycles (H200, 4 x 16 x 4096 x 128 causal), of which tensor cores need 2560; exponentials take 990, dS 810, and
+// storing dq, including the wait for shared memory, 880. Here
 //
-//   dv of the next tile is multiplied while dq of this one is put,
-//   scores of the next tile while dS of this one is made,
+//   dv of the next tile is multiplied while dq of this one is stored,
+//   scores of the next tile while dS of this one is computed,
 //   dk and dq of this tile while the next one's scores are exponentiated,
 //
-// so queries are held for longer than their dout, in stages of their own. ptxas gives this order up, and waits for each
-// product at once, where an accumulator that is read within the loop is under way across its edge; dv, which is only
-// added to, may be. Beside the 128 registers of dk and dv a thread has about 80: 32 each of s, of dS or dq, and 16 of
-// P. dS as an operand in registers would be another 16 throughout dk; from shared memory, where dq needs it anyhow, it
-// is the faster one.
+// so queries are kept longer than their dout, in separate stages. If an accumulator that is read within the loop is in
+// flight across the loop edge, ptxas abandons this order and waits for each product at once; dv, which is only added
+// to, may be in flight. Besides the 128 registers of dk and dv a thread has about 80: 32 for s, 32 for dS or dq, and 16
+// for P. dS as a register operand would need another 16 during dk; reading it from shared memory, where dq needs it
+// anyway, is faster.
 //
 // H200, bf16, us (a step at a time | dS of dk in registers | as here): 4 x 16 x 4096 x 128 3030 | 3099 | 2921, causal
 // 1648 | 1643 | 1558; 1 x 32 x 8192 x 128 causal with 8 key/value heads 3149 | 3087 | 2839. A second stage of sums
-// instead of the third one of queries: 3003, 1595, 2940. (All of one run, in which each turn was still handed on behind
-// a fence.) With 64 x 128 scores of heads of 64 registers do not suffice.
+// instead of the third one of queries: 3003, 1595, 2940. (All from one run, in which each turn was still passed on
+// after a fence.) With 64 x 128 scores, heads of 64 run out of registers.
 
 #include "hpcdl/ops/attention/backward_consumer.h"
 
@@ -24,7 +24,7 @@ namespace hpcdl::cuda {
 
 #if HPCDL_SM90A
 
-/// dk += dS^T Q, with what this warpgroup put to shared memory.
+/// dk += dS^T Q, reading what this warpgroup stored to shared memory.
 template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape>::issue_dk(const char* queries) {
   static_assert(Shape::kQueries == 64, "a row of scores is 128 bytes");
   const auto a = wgmma_descriptor<Major::k>(m.score(scores.stage) + group * 64 * 128),
@@ -42,7 +42,7 @@ __device__ inline void BackwardConsumer<T, Shape>::issue_next_dv(const unsigned 
   issue_gradient(dv, a, m.dout(os.stage));
 }
 
-/// a is P^T of this tile, whose dv is under way; when this returns, both are the next tile's, where there are more.
+/// On entry `a` is P^T of this tile, whose dv is in flight; on return both belong to the next tile, if there is one.
 template <class T, class Shape>
 template <bool kMore>
 __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const BackwardPiece<Shape>& w,
@@ -92,7 +92,7 @@ template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape
   unsigned a[kScores / 8][4];
   probabilities(a, w, tile, w.masked(p, tile), far_tile());
   issue_next_dv(a);
-  for (int more = w.steps(p) - 1; more > 0; --more) {  // step i without the divisions, whose registers would be spilled
+  for (int more = w.steps(p) - 1; more > 0; --more) {  // step i without the divisions, whose registers would spill
     int next_head = head + 1, next = tile;
     if (next_head == end) next_head = end - sharing, next += p.ascending ? -1 : 1;
     pipelined_step<true>(w, a, head, tile, next, w.masked(p, next));

@@ -1,17 +1,17 @@
 #pragma once
 // Attention backward on Hopper's tensor cores (.cu files). A piece of work is kKeys keys of one key/value head of one
-// sequence: two consumer warpgroups own half of the keys each and walk over all queries that see them, so dk and dv
-// stay in registers:
+// sequence: each of two consumer warpgroups owns half of the keys and iterates over all queries that see them, so dk
+// and dv stay in registers:
 //
 //   P^T  = exp2(scale K Q^T - lse)      registers, the A operand of dv += P^T dO
 //   dS^T = P^T (V dO^T - delta)         registers, the A operand of dk += dS^T Q; to shared memory for dq = dS K
 //
-// dq of a tile of queries is the sum of what the pieces of its keys give. It is added up in global memory in the order
-// of the pieces (a warp beside the consumers waits for the turn and has the copy engine add), so results repeat bit for
-// bit; the piece whose turn is the last writes dq itself. Pieces are handed out in that order too. From the last keys
-// to the first, a causal mask lets each piece start where the one before it is a step ahead, so turns are hardly waited
-// for; the other way round the longest pieces begin first. Pieces of several heads are handed out in turns, so that
-// those of one head do not meet. Sources: Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
+// dq of a tile of queries is the sum of contributions of the pieces of its keys. It is summed in global memory in the
+// order of the pieces (a separate warp waits for the turn and lets the copy engine add), so results are reproducible
+// bit for bit; the piece with the last turn writes dq itself. Pieces are handed out in the same order. From the last
+// keys to the first, a causal mask lets each piece start one step behind the previous one, so there is hardly any
+// waiting; in the opposite order the longest pieces begin first. Pieces of several heads are interleaved, so that
+// pieces of one head do not contend. Sources: Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/ops/attention/backward_pipelined.h"
@@ -19,7 +19,7 @@
 namespace hpcdl::cuda {
 
 /// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q and dout, kKeys of
-/// k and v. What a box has beyond the width of a head is 0, and adds nothing.
+/// k and v. Elements of a box beyond the width of a head are 0 and add nothing.
 template <class T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attention_backward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #endif
 }
 
-/// dk and dv from the shares of them that parts of the query heads gave. Four columns a thread; blockIdx.y: of which.
+/// Sums dk and dv over the shares written by parts of the query heads. Four columns per thread; blockIdx.y selects dk
+/// or dv.
 template <class T>
 __global__ void __launch_bounds__(256) attention_backward_add(const __grid_constant__ BackwardProblem p) {
   const Heads& to = blockIdx.y == 0 ? p.dk : p.dv;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(256) attention_backward_add(const __grid_const
   store(place, to.accumulate ? sum + load<4>(static_cast<const T*>(place)) : sum);
 }
 
-/// sum + the products of eight elements of x with eight of y. Both groups are aligned to 16 bytes.
+/// sum + the dot product of eight elements of x with eight of y. Both groups are aligned to 16 bytes.
 template <class T>
 __device__ float add_product(const Heads& x, std::int64_t i, const Heads& y, std::int64_t j, float sum) {
   const uint4 x4 = *reinterpret_cast<const uint4*>(static_cast<const T*>(x.data) + i),
@@ -78,7 +79,7 @@ __device__ float add_product(const Heads& x, std::int64_t i, const Heads& y, std
   return sum;
 }
 
-/// By kLanes neighbours. Not inline: what ordinary rows need not wait for.
+/// Computed by kLanes neighbours. Not inline, so that ordinary rows do not pay for it.
 template <class T, int kLanes>
 __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, int b, int t, int h, float lse) {
   const std::int64_t q0 = p.q.at(b, t, h);
@@ -91,13 +92,13 @@ __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, int 
   });
 }
 
-/// delta, lse and tops in the order and padding of backward; all turns and the ticket to 0. A row of 8 kShare x 16
-/// bytes is read by kShare threads.
+/// Writes delta, lse and tops in the order and padding of backward and sets all turns and the ticket to 0. A row of 8
+/// kShare x 16 bytes is read by kShare threads.
 template <class T, class Shape>
 __global__ void __launch_bounds__(256, 6)
     attention_backward_begin(const __grid_constant__ AttentionProblem p, float* lse2, float* delta, float* tops,
                              unsigned* counters, int count, int rows) {
-  constexpr int kShare = Shape::kWidth / 8, kTogether = 32 / kShare,  // threads of a row, rows of a warp
+  constexpr int kShare = Shape::kWidth / 8, kTogether = 32 / kShare,  // threads per row, rows per warp
       kQueries = Shape::kQueries;
   const int thread = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
   for (int i = thread; i < count; i += static_cast<int>(gridDim.x) * 256) counters[i] = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Attention backward on Hopper's tensor cores (.cu files): how the work is cut, where it lies in shared memory, who
-// brings operands and who adds up dq. What is made of them: backward_consumer.h.
+// Attention backward on Hopper's tensor cores (.cu files): how the work is divided, its shared memory layout, which
+// warps load operands and which sum dq. The computation itself: backward_consumer.h.
 
 #include "hpcdl/core/stream.h"
 #include "hpcdl/cuda/arch.h"
@@ -11,21 +11,21 @@ namespace hpcdl::cuda {
 
 struct BackwardProblem {
   Heads dq, dk, dv;
-  // (B * H, tiles of queries, kStatistics): logs of far_rows.h, +inf behind T; then 0 for a tile without far rows, or
-  // 1 + its number among all.
+  // (B * H, tiles of queries, kStatistics): logs of far_rows.h, +inf after T; then 0 for a tile without far rows, or 1
+  // + its number among all.
   const float* lse = nullptr;
   const float* delta = nullptr;  // (B * H, padded T) of sum(dO out)
   const float* tops = nullptr;   // (B * H, padded T), of far_rows.h
-  float* sums = nullptr;         // dq so far, in the order of the accumulators' registers
+  float* sums = nullptr;         // partial dq, in the order of the accumulator registers
   unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): pieces added so far
   unsigned* ticket = nullptr;    // pieces handed out so far
   int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0;
   bool causal = false;
   float scale = 0;
   bool ascending = false;  // pieces in the order of their keys, queries from the last
-  int section = 1;         // key/value heads whose pieces are handed out in turns
-  // Query heads that share keys may be several works, whose dk and dv are added up in order: f32, of dk, then of dv,
-  // (parts, B, keys, key/value heads, width).
+  int section = 1;         // key/value heads whose pieces are interleaved
+  // Query heads that share keys may be several works, whose dk and dv are summed in order: f32, dk, then dv, (parts, B,
+  // keys, key/value heads, width).
   int parts = 1;
   float* shares = nullptr;
 
@@ -40,20 +40,20 @@ template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool 
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kQueryStages = kQueryStages_, kDoutStages = kDoutStages_,
                        kStages = kQueryStages + kDoutStages, kKeys = 128, kThreads = 384, kHalves = kWidth / 64;
   static constexpr bool kPipelined = kWidth == 128;        // backward_pipelined.h
-  static constexpr int kKeyStages = kWidth == 64 ? 2 : 1;  // of keys and values: what shared memory holds
+  static constexpr int kKeyStages = kWidth == 64 ? 2 : 1;  // stages of keys and values that fit shared memory
   static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2,
                        kScoreBytes = kQueries * kKeys * 2;
   static constexpr int kStatistics = kQueries + 4;
-  static constexpr int kSumBytes = kQueries * kWidth * 2;  // of dq that one warpgroup makes, f32
+  static constexpr int kSumBytes = kQueries * kWidth * 2;  // bytes of dq per warpgroup, f32
   static constexpr int kBytes = kStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + 2 * kScoreBytes + 2 * kSumBytes +
                                 kQueryStages * kStatistics * 4 + kDoutStages * kQueries * 4 + 256;
-  static constexpr int kSums = kQueries * kWidth / 256;  // of dq that one thread holds
+  static constexpr int kSums = kQueries * kWidth / 256;  // elements of dq per thread
 
   static __host__ __device__ int tiles(int queries) { return (queries + kQueries - 1) / kQueries; }
   static __host__ __device__ int pieces(int keys) { return (keys + kKeys - 1) / kKeys; }
 };
 
-/// Tiles of queries [first, tiles) see the keys of a piece.
+/// Tiles of queries [first, tiles) see the keys of this piece.
 template <class Shape> struct BackwardPiece {
   int kv_head, sequence, piece, first, tiles, offset, part;
 
@@ -72,7 +72,7 @@ template <class Shape> struct BackwardPiece {
     if (p.causal && w.piece * Shape::kKeys > w.offset) w.first = (w.piece * Shape::kKeys - w.offset) / Shape::kQueries;
     return w;
   }
-  /// The last piece that a tile of queries sees.
+  /// The last piece of keys that a tile of queries sees.
   __device__ int last(const BackwardProblem& p, int tile) const {
     const int end = Shape::pieces(p.keys) - 1,
               seen = p.causal ? (tile * Shape::kQueries + Shape::kQueries - 1 + offset) / Shape::kKeys : end;
@@ -84,7 +84,7 @@ template <class Shape> struct BackwardPiece {
     return p.ascending ? tiles - 1 - t : first + t;
   }
   static __device__ int parts_of(const BackwardProblem& p) { return Shape::kParts ? p.parts : 1; }
-  /// Of the query heads that share the keys, [first_head, first_head + sharing) are this work's.
+  /// The query heads [first_head, first_head + sharing) that share the keys belong to this work.
   __device__ int first_head(const BackwardProblem& p) const {
     const int group = p.heads / p.kv_heads;
     return kv_head * group + (Shape::kParts ? part * group / p.parts : 0);
@@ -94,9 +94,9 @@ template <class Shape> struct BackwardPiece {
     return Shape::kParts ? (part + 1) * group / p.parts - part * group / p.parts : group;
   }
   __device__ int head(const BackwardProblem& p, int i) const { return first_head(p) + i % sharing(p); }
-  /// When this piece is added to a tile.
+  /// The turn of this piece in the sum of a tile.
   __device__ int turn(const BackwardProblem& p, int tile) const { return p.ascending ? piece : last(p, tile) - piece; }
-  /// Where a warpgroup's part of a tile stands among all.
+  /// The index of a warpgroup's part of a tile among all.
   __device__ std::int64_t place(const BackwardProblem& p, int head, int tile, int group) const {
     return ((static_cast<std::int64_t>(sequence) * p.heads + head) * tiles + tile) * 2 + group;
   }
@@ -131,22 +131,22 @@ template <class Shape> struct BackwardMemory {
   __device__ Barrier* dout_empty(int s) const { return query_empty(Shape::kQueryStages + s); }
   __device__ int* work(int s) const { return reinterpret_cast<int*>(query_empty(Shape::kStages)) + s; }
 
-  /// Consumers give a stage back thread by thread, each what it has read itself, and behind the fence of a put_scores()
-  /// that follows its loads (mbarrier.h says why). One lane for its warp, or one thread for its warpgroup, would do,
-  /// but is no faster (H200; a hundredth slower with heads of 64), and racecheck takes what the others have loaded for
-  /// races with the next copy.
+  /// Every consumer thread releases a stage separately, for what it has read, after the fence of a put_scores() that
+  /// follows its loads (mbarrier.h explains why). One lane per warp or one thread per warpgroup would suffice but is no
+  /// faster (H200; 1 % slower with heads of 64), and racecheck reports the loads of the other threads as races with the
+  /// next copy.
   __device__ void init() const {
     constexpr int kConsumers = 256, kAdders = 2;
     for (int s = 0; s < Shape::kKeyStages; ++s)
       barrier_init(key_full(s), 1), barrier_init(key_empty(s), kConsumers + kAdders);
     for (int g = 0; g < 2; ++g) barrier_init(sums_full(g), 4), barrier_init(sums_empty(g), 1);
-    for (int s = 0; s < Shape::kStages; ++s)  // of queries, then of dout
+    for (int s = 0; s < Shape::kStages; ++s)  // stages of queries, then of dout
       barrier_init(query_full(s), 1), barrier_init(query_empty(s), kConsumers);
     fence_barrier_init();
   }
 };
 
-/// By one thread.
+/// Called by one thread.
 template <class Shape>
 __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
                                  const TensorMap& v, const TensorMap& dout, const BackwardProblem& p) {
@@ -188,15 +188,15 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
   }
 }
 
-/// How many pieces have been added to a warpgroup's part of a tile.
+/// The number of pieces already added to a warpgroup's part of a tile.
 __device__ inline unsigned turn_now(const unsigned* turn) {
   unsigned now;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
   return now;
 }
 
-/// By one thread for each consumer warpgroup: adds what it leaves of dq when the turn has come, so that the consumer
-/// need not wait.
+/// Called by one thread per consumer warpgroup: adds the stored dq when its turn has come, so that the consumer need
+/// not wait.
 template <class Shape>
 __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProblem& p, int group) {
   Ring<Shape::kKeyStages> ks;
@@ -229,7 +229,7 @@ __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProbl
       tma_wait_read<0>();
       barrier_arrive(m.sums_empty(group));
       tma_wait<0>();
-      // The release behind it is all that the next turn needs: a fence of its own took up to a tenth of the kernel.
+      // The release that follows is all that the next turn needs: a separate fence took up to a tenth of the kernel.
       asm volatile("fence.proxy.async.global;" ::: "memory");
       asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.turns + at), "r"(turn + 1) : "memory");
     }

@@ -34,14 +34,14 @@ Key key_of(const Attend& c, std::initializer_list<View> operands, std::int64_t k
   return key;
 }
 
-/// What is planned for one part of a call, and how many there are: sequences, and heads of keys of one of them.
+/// The plan for one part of a call and the number of parts: sequences, and key heads of one sequence.
 struct Planned {
   cudnn::Plan plan;
   std::int64_t sequences = 1;
   int heads = 1;
 };
 
-/// Never destroyed: captured work may hold the library's kernels.
+/// Never destroyed, since captured work may refer to the library's kernels.
 template <class Make> const std::optional<Planned>& remembered(const Stream& s, const Key& key, Make&& make) {
   static auto* const all = new std::map<int, std::map<Key, std::optional<Planned>>>();
   auto& plans = (*all)[s.device().index];
@@ -49,8 +49,8 @@ template <class Make> const std::optional<Planned>& remembered(const Stream& s, 
   return plans.emplace(key, make()).first->second;
 }
 
-/// The library has no plan of heads this wide without the logarithms of sums: where nobody wants them, they go to the
-/// end of the workspace.
+/// The library has no plan without the logarithms of sums for heads this wide: where no caller needs them, they go to
+/// the end of the workspace.
 std::int64_t lse_bytes(const Attend& c) { return (c.q[0] * c.args.heads * c.q[1] * 4 + 255) / 256 * 256; }
 Attend with_lse(Stream& s, const Attend& c) {
   if (c.lse || lse_bytes(c) > kBytes) return c;
@@ -68,7 +68,7 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
   });
 }
 
-/// Where cuDNN may keep ds: the workspace, or the scratch that sums of dq would have, which those in order do not need.
+/// Where cuDNN may keep ds: the workspace, or the scratch for sums of dq, which ordered sums do not need.
 struct Room {
   void* data = nullptr;  // null: the workspace
   std::int64_t bytes = kBytes;
@@ -79,21 +79,21 @@ Room room_of(const AttendBackward& c, DqSums sums) {
   return {const_cast<float*>(c.scratch.ptr<float>()), bytes};
 }
 
-/// In as few parts as there is room for.
+/// Uses as few parts as the room allows.
 const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& session, const AttendBackward& c,
                                    DqSums sums) {
   const auto make = [&]() -> std::optional<Planned> {
     const std::int64_t room = room_of(c, sums).bytes, batch = c.q[0];
     const auto cut = [&](std::int64_t sequences, int heads) -> std::optional<Planned> {
       const auto part = BackwardPart{0, batch / sequences, 0, c.kv_heads() / heads}.of(c);
-      // ds in whole tiles; what else there is, is small.
+      // ds in whole tiles; everything else is small.
       const std::int64_t pairs = ((c.q[1] + 63) / 64 * 64) * ((c.k[1] + 63) / 64 * 64);
       if (sums == DqSums::in_order && part.q[0] * part.args.heads * pairs * 2 > room) return std::nullopt;
       auto p = cudnn::plan_of(part, sums, {.handle = session.handle()}, room);
       if (!p) return std::nullopt;
       return Planned{std::move(*p), sequences, heads};
     };
-    const bool can_be_cut = sums == DqSums::in_order && c.q[1] % 4 == 0;  // a part's lse begins at 16 bytes
+    const bool can_be_cut = sums == DqSums::in_order && c.q[1] % 4 == 0;  // a part's lse must be 16-byte aligned
     for (std::int64_t n = 1; n <= (can_be_cut ? batch : 1); ++n)
       if (batch % n == 0)
         if (auto found = cut(n, 1)) return found;
@@ -105,7 +105,7 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
   return remembered(s, key_of(c, {c.q, c.k, c.v, c.out, c.dout, c.dq, c.dk, c.dv}, 1 + static_cast<int>(sums)), make);
 }
 
-/// What tensors are called, and where they are.
+/// The tensors' ids and addresses.
 class Places {
  public:
   explicit Places(const Attend& c)
@@ -152,10 +152,10 @@ void attend_cudnn(Stream& s, const Attend& given) {
   session.run(s, planned->plan, at.ids, at.places, workspace(s));
 }
 
-/// The library makes nothing of rows whose lse is +inf: those that are far come behind it.
+/// The library yields nothing for rows whose lse is +inf: far rows are added afterwards.
 void attend_backward_cudnn(Stream& s, const AttendBackward& given, DqSums sums) {
   AttendBackward c = given;
-  // Sums of dq, a number for each query, and what is known of rows; lse begins at 16 bytes.
+  // Sums of dq, one number per query, and the statistics of rows; lse is aligned to 16 bytes.
   auto* const scratch = given.scratch.ptr<float>();
   const std::int64_t rows = (c.lse.size() + 3) / 4 * 4;
   float* const row_sums = scratch + c.q.size();

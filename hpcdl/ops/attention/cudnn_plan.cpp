@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-// The pattern is that of NVIDIA's front end (github.com/NVIDIA/cudnn-frontend): cuDNN's engines of fused attention take
-// a graph only as a whole, operation by operation. Tensors are (B, H, tokens, D), by their strides.
+// The pattern is that of NVIDIA's front end (github.com/NVIDIA/cudnn-frontend): cuDNN's fused attention engines accept
+// a graph only if it matches as a whole, operation by operation. Tensors are (B, H, tokens, D), by their strides.
 
 namespace hpcdl::cuda::cudnn {
 namespace {
@@ -18,7 +18,7 @@ struct Value {
   Dims dims;
 };
 
-/// From one sequence, head and token of x to the next.
+/// Strides between sequences, heads and tokens of x.
 struct Apart {
   std::int64_t batch, head, token;
   Apart(const View& x, std::int64_t width)
@@ -35,7 +35,7 @@ class Graph {
     return make(id, type, dims, strides, false, false);
   }
   Value number(AttentionId id, cudnnDataType_t type) { return make(id, type, {1, 1, 1, 1}, {1, 1, 1, 1}, false, true); }
-  /// Between two operations, in no memory.
+  /// An intermediate tensor between two operations, without memory.
   Value between(cudnnDataType_t type, const Dims& dims, const Dims& strides) {
     return make(next_++, type, dims, strides, true, false);
   }
@@ -61,20 +61,20 @@ class Graph {
     op.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x.tensor), op.set(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y.tensor);
     add(std::move(op));
   }
-  /// y has x's numbers in another order, by its strides.
+  /// y has x's elements in another order, given by its strides.
   void reshape(const Value& x, const Value& y) {
     Descriptor op(CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     op.set(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x.tensor), op.set(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y.tensor);
     add(std::move(op));
   }
-  /// y = mode(x), mode(x, b) or, of a choice, mode(x, b, by t).
+  /// y = mode(x), mode(x, b) or, for a selection, mode(x, b, by t).
   void pointwise(cudnnPointwiseMode_t mode, const Value& y, const Value& x, const Value* b = nullptr,
                  const Value* t = nullptr, cudnnDataType_t compute = CUDNN_DATA_FLOAT,
                  std::optional<std::int64_t> axis = {}) {
     operations.push_back(
         cudnn::pointwise(mode, y.tensor, x.tensor, b ? &b->tensor : nullptr, t ? &t->tensor : nullptr, compute, axis));
   }
-  /// The same into a f32 tensor in between, of x's dims.
+  /// The same into an intermediate f32 tensor with x's dims.
   Value after(cudnnPointwiseMode_t mode, const Value& x, const Value* b = nullptr) {
     Value y = between(CUDNN_DATA_FLOAT, x.dims);
     pointwise(mode, y, x, b);
@@ -103,7 +103,7 @@ class Graph {
   std::int64_t next_ = kBetween;
 };
 
-/// The tensors of a call, as both graphs want them.
+/// The tensors of a call in the form that both graphs need.
 class Call {
  public:
   Call(Graph& graph, const Attend& c)
@@ -111,13 +111,13 @@ class Call {
 
   Graph& g;
   cudnnDataType_t type() const { return type_of(c_.q.dtype()); }
-  /// One of `heads`, as it lies. Transposed: (B, H, D, tokens).
+  /// A tensor of `heads` heads with its actual strides. Transposed: (B, H, D, tokens).
   Value operand(AttentionId id, const View& x, std::int64_t heads, bool transposed = false) {
     const Apart a(x, c_.width());
     if (transposed) return g.in_memory(id, type(), {x[0], heads, c_.width(), x[1]}, {a.batch, a.head, 1, a.token});
     return g.in_memory(id, type(), {x[0], heads, x[1], c_.width()}, {a.batch, a.head, a.token, 1});
   }
-  /// A f32 number for each query.
+  /// One f32 number per query.
   Value rows(AttentionId id) { return g.in_memory(id, CUDNN_DATA_FLOAT, row_dims(), packed(row_dims())); }
   Dims row_dims() const { return {batch_, heads_, queries_, 1}; }
   Dims pair_dims() const { return {batch_, heads_, queries_, keys_}; }
@@ -176,7 +176,8 @@ std::vector<Descriptor> operations(const Attend& c) {
   return std::move(g.operations);
 }
 
-/// Gradients of keys or values: p^T or ds^T times the queries' side, summed over the query heads of a key head.
+/// Gradients of keys or values: p^T or ds^T times the tensor of the queries' side, summed over the query heads of a key
+/// head.
 void keys_gradient(Call& call, const Value& pairs, const Value& queries_side, const Value& result, std::int64_t heads) {
   Graph& g = call.g;
   const Dims d = call.pair_dims();
@@ -227,8 +228,8 @@ std::vector<Descriptor> operations(const AttendBackward& c, DqSums sums) {
   return std::move(g.operations);
 }
 
-/// No engine with a note that is not harmless: down-converted operands, sums of less precision, and other bits in the
-/// next run, unless `sums` asked for those.
+/// False for engines with a harmful numerical note: down-converted operands, reduced-precision sums, or results that
+/// differ between runs, unless `sums` requested those.
 bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, DqSums sums) {
   for (const auto note : notes)
     if (note != CUDNN_NUMERICAL_NOTE_TENSOR_CORE && note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP &&
@@ -247,7 +248,8 @@ bool fits(const View& x, const Attend& c) {
 }  // namespace
 
 bool expressible(const Attend& c) {
-  // Those before have faults, say the front end's notes; of heads wider than 128, those before what was tested here.
+  // Earlier versions have faults according to the front end's notes; for heads wider than 128, earlier versions were
+  // not tested here.
   const std::size_t first = c.width() > 128 ? 91600 : 91002;
   return !c.args.cached && c.lse && reinterpret_cast<std::uintptr_t>(c.lse.data()) % 16 == 0 &&
          c.q.dtype() != DType::f32 && c.width() % 8 == 0 && c.width() <= 256 && fits(c.q, c) && fits(c.k, c) &&

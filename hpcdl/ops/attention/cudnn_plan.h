@@ -1,12 +1,13 @@
 #pragma once
-// Attention as cuDNN's graph of operations, in the form that its fused engines recognise. Only where HPCDL_CUDNN.
+// Attention as a graph of cuDNN operations, in the form that its fused engines recognise. Compiled only with
+// HPCDL_CUDNN.
 
 #include "hpcdl/cuda/cudnn_plan.h"
 #include "hpcdl/ops/attention/cudnn_attention.h"
 
 namespace hpcdl::cuda::cudnn {
 
-/// What tensors are called in a graph. Those from kScale on are numbers on the host.
+/// Tensor ids of a graph. Those from kScale on are numbers on the host.
 enum AttentionId : std::int64_t {
   kQ = 1,
   kK,
@@ -27,11 +28,11 @@ enum AttentionId : std::int64_t {
   kBetween
 };
 
-/// Whether cuDNN may be asked: types, widths, addresses, the version of the library.
+/// Whether cuDNN supports the call's types, widths, addresses, with the library's version.
 bool expressible(const Attend& c);
 bool expressible(const AttendBackward& c);
 
-/// The library's first choice, with a workspace of at most `most` bytes; none where it has none.
+/// The library's first choice with a workspace of at most `most` bytes; none if it has none.
 std::optional<Plan> plan_of(const Attend& c, const Target& target, std::int64_t most);
 std::optional<Plan> plan_of(const AttendBackward& c, DqSums sums, const Target& target, std::int64_t most);
 

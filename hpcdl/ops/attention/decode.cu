@@ -5,30 +5,29 @@
 #include "hpcdl/ops/attention/decode_mma.h"
 #include "hpcdl/ops/attention/heads.h"
 
-// One query a sequence: bound by reading keys and values once. Blocks share out the keys of a key/value head, whose
-// query heads (up to four at a time, on tensor cores 16) are served by one pass. What the blocks found is joined by
-// themselves, where they are a cluster, else by a second kernel. A warp has keys and values on their way while it works on
-// those before them.
+// One query per sequence: bound by reading keys and values once. Blocks divide the keys of a key/value head; one pass
+// serves up to four of its query heads, or 16 on tensor cores. The blocks combine their results themselves if they form
+// a cluster, else a second kernel does. A warp loads keys and values while it processes the previous ones.
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kWarps = 8;       // of a block
-constexpr int kMostBlocks = 8;  // of a cluster
+constexpr int kWarps = 8;       // per block
+constexpr int kMostBlocks = 8;  // per cluster
 
 struct Decode {
   Heads q, k, v, out;
   float *lse = nullptr, *parts = nullptr;  // (B, H); (B, H, splits, D + 2): sums, top, sum
   const StepParams* params = nullptr;
   int heads = 0, kv_heads = 0, capacity = 0, splits = 1, width = 0;
-  bool cached = false, cluster = false;  // the splits are a cluster
+  bool cached = false, cluster = false;  // the splits form a cluster
   float scale = 0;                       // times log2 e
 
   __device__ int keys() const { return cached ? static_cast<int>(params->position) + 1 : capacity; }
 };
 
-/// What a pass over some keys leaves of one query head: sum of 2^(scale (score - top)) v, of 2^(scale (score - top)), and
-/// top.
+/// The result of a pass over some keys for one query head: the sum of 2^(scale (score - top)) v, the sum of 2^(scale
+/// (score - top)), and top.
 template <int N> struct Partial {
   Lanes<N> out{0.0f};
   float sum = 0, top = -__builtin_inff();
@@ -43,7 +42,7 @@ template <int N> struct Partial {
   }
 };
 
-/// *p, as block `rank` of the cluster has it.
+/// *p in block `rank` of the cluster.
 [[maybe_unused]] __device__ inline float read_shared(const float* p, int rank) {  // no cluster before sm_90
   float v;
   asm volatile(
@@ -56,11 +55,11 @@ template <int N> struct Partial {
   return v;
 }
 
-/// What a block of a cluster found: of each head its sums, then the sum of weights and their top.
+/// The results of a block of a cluster: per head its sums, then the sum of weights and their top.
 template <int kHeads, int kMost> using Found = float[kHeads][kMost + 2];
 
-/// Joins what the warps of a block found of heads [h0, h0 + heads): of each up to kMost sums, then the sum of weights and
-/// their top; then, by `own`, what the blocks of a cluster did. `scale`: of the tops.
+/// Combines the results of the warps of a block for heads [h0, h0 + heads): per head up to kMost sums, then the sum of
+/// weights and their top; then, with `own`, those of the blocks of a cluster. `scale` applies to the tops.
 template <int kCount, int kHeads, int kMost>
 __device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kMost + 2], Found<kHeads, kMost>& own,
                        int b, int h0, int heads, float scale) {
@@ -105,16 +104,16 @@ __device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kM
     for (int r = 0; r < kMostBlocks; ++r) all.join(Lanes<1>(out[r]), sums[r], tops[r], scale);
     put(h, d, all);
   }
-  cluster_sync();  // the others may still read what this block found
+  cluster_sync();  // other blocks may still read this block's results
 #endif
 }
 
-/// Block (split, pass of query heads, sequence). kShare threads hold a row, kPacks accesses of 16 bytes each, those
-/// beyond the width idle. kWhole: every row is made of whole accesses.
+/// Block (split, pass of query heads, sequence). kShare threads hold a row with kPacks 16-byte accesses each; those
+/// beyond the width are idle. kWhole: every row consists of whole accesses.
 template <class K, int kShare, int kPacks, int kHeads, bool kWhole>
 __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ Decode p) {
   constexpr int kPack = kLanes<K>, N = kPacks * kPack, kMost = kShare * N, kRows = kWarp / kShare,
-                kBatch = 4 / kPacks;  // rows of a thread on their way
+                kBatch = 4 / kPacks;  // rows of a thread in flight
   __shared__ float memory[kWarps][kHeads][kMost + 2];
   __shared__ Found<kHeads, kMost> own;
   let_next_begin();
@@ -197,7 +196,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
       const auto other = map<N>([&](int i) { return __shfl_xor_sync(0xffffffffu, state[h].out.v[i], offset); });
       const float s = __shfl_xor_sync(0xffffffffu, state[h].sum, offset),
                   t = __shfl_xor_sync(0xffffffffu, state[h].top, offset);
-      state[h].join(other, s, t, 1.0f);  // q was scaled
+      state[h].join(other, s, t, 1.0f);  // q is already scaled
     }
     if (row == 0) {
 #pragma unroll
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16
   DecodeWarp<T, kWidth, kTall> w(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv),
                                  static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv), p.k.token, p.v.token,
                                  begin + 16 * warp, end);
-  // The kernels before this one write no token but the last: those of earlier tokens ended before the position changed.
+  // The preceding kernels write only the last token: those that wrote earlier tokens ended before the position changed.
   const bool early = p.cached && w.at + 16 < keys;
   if (early) w.bring();
   await_previous();
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16
   finish<kMmaWarps, kRows, kWidth>(p, memory, own, b, h0, heads, p.scale);
 }
 
-/// Block (query head, sequence), one thread an element. `scale`: of the tops.
+/// Block (query head, sequence), one thread per element. `scale` applies to the tops.
 __global__ void join_splits(const __grid_constant__ Decode p, int width, float scale) {
   __shared__ float tops[Attention::kMaxSplits], weights[Attention::kMaxSplits];
   let_next_begin();
@@ -290,7 +289,8 @@ template <class K> void start(Stream& s, const Decode& p, int batch) {
 }
 
 template <class T, int kWidth, bool kTall> void start_mma(Stream& s, const Decode& p, int batch) {
-  // The few blocks of a cluster have as many warps as shared memory holds the results of: few tiles of keys in turn.
+  // The few blocks of a cluster have as many warps as shared memory can hold results for, so that each warp has few
+  // tiles of keys to process in sequence.
   constexpr int kFew = 4, kMany = 1024 / (kWidth * (kTall ? 2 : 1));
   const int group = p.heads / p.kv_heads, warps = p.cluster ? kMany : kFew;
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
@@ -300,7 +300,7 @@ template <class T, int kWidth, bool kTall> void start_mma(Stream& s, const Decod
                     {.grid = grid, .block = static_cast<unsigned>(warps * kWarp), .cluster = blocks_of_cluster(p)},
                     "attention", p);
 }
-/// False where the tensor cores do not serve the call.
+/// False if the tensor-core kernel does not support the call.
 bool try_mma(Stream& s, const Decode& p, int batch) {
   if (p.q.dtype != p.k.dtype || (p.width != 64 && p.width != 128)) return false;
   if (!p.q.whole_pieces() || !p.k.whole_pieces() || !p.v.whole_pieces()) return false;
@@ -340,7 +340,7 @@ void attend_decode(Stream& s, const Attend& c) {
                  .cluster = splits > 1 && splits <= kMostBlocks && has_clusters(s),
                  .scale = c.scale() * kLog2e};
   const int batch = static_cast<int>(c.q[0]);
-  const bool scaled = !try_mma(s, p, batch);  // the queries, and with them the scores
+  const bool scaled = !try_mma(s, p, batch);  // scales the queries, and thereby the scores
   if (scaled) visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch); });
   if (p.splits == 1 || p.cluster) return;
   launch_overlapped(

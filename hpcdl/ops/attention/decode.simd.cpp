@@ -1,5 +1,5 @@
-// One query per head: bound by reading k and v once. A task walks the keys block by block for a run of neighbouring
-// heads, so that memory is read in long pieces, and fetches the next block while it works on this one.
+// One query per head: bound by reading k and v once. A task processes the keys block by block for a run of neighbouring
+// heads, so that memory is read in long pieces, and prefetches the next block during the current one.
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
@@ -10,7 +10,7 @@ namespace hpcdl::cpu {
 namespace {
 
 constexpr std::int64_t kKeys = 32, kMaxDim = Attention::kMaxHeadDim;
-/// Query heads that share one pass over keys and values, and states that a task holds.
+/// Query heads that share one pass over keys and values, and the states of a task.
 constexpr int kGroup = 4, kStates = 16;
 
 /// One query head.
@@ -38,7 +38,7 @@ template <class Isa, int NV, bool Whole, class K> simd::Vec<Isa> load_part(const
   else return i * V::N < d ? V::load(row + i * V::N, attn::lanes_at<Isa>(d, i * V::N)) : V(0.0f);
 }
 
-/// p of one block: scores -> exp(score - top). Returns by how much out and sum must shrink.
+/// p of one block: scores -> exp(score - top). Returns the factor by which out and sum must shrink.
 template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys) {
   using V = simd::Vec<Isa>;
   V top(w.top);
@@ -141,7 +141,7 @@ void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, cons
   State states[kStates];
   Group<K> groups[kStates];
   const std::int64_t share = z.heads / z.kv_heads, h0 = task.first * share, h1 = task.last * share;
-  // As many heads at a time as there are states for.
+  // As many heads at a time as there are states.
   for (std::int64_t h = h0; h < h1;) {
     int used = 0, count = 0;
     const std::int64_t begin = h;
@@ -184,7 +184,7 @@ void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View 
   const std::int64_t d = q.rank() == 4 ? q[3] : q[2] / heads;
   const Sizes z{heads, kv_heads, d, keys, a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
   const auto run = [&]<class T, class K>() {
-    // A static split: the same thread meets the same part of the cache in every step.
+    // A static split: the same thread processes the same part of the cache in every step.
     parallel_for(pool, q[0] * kv_heads, 1 + 16384 / (keys * d), [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
         const auto b = begin / kv_heads, last = (b + 1) * kv_heads < end ? (b + 1) * kv_heads : end;

@@ -1,7 +1,7 @@
 #pragma once
-// Decoding on tensor cores of sm_80 and later (.cu files): the query heads of one key/value head are the rows of a
-// product, keys and values go from global memory to the registers of mma.m16n8k16 as they lie. For that the element
-// that a product calls k or n need not be the k-th or n-th in memory, only the same one for both operands:
+// Decoding on tensor cores of sm_80 and later (.cu files). The query heads of one key/value head are the rows of a
+// product; keys and values go from global memory to the registers of mma.m16n8k16 without rearrangement. This works
+// because element k or n of a product need not be the k-th or n-th in memory, as long as both operands agree:
 //   scores: k runs over 32 elements of a head so that each thread's 16 bytes of a row are four of its registers;
 //   out:    n-tile j is elements j, 8 + j, 16 + j, ... of 64, so that each thread's 16 bytes of four rows are its part
 //   of 8 tiles.
@@ -23,12 +23,12 @@ template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a
 #undef HPCDL_MMA
 }
 
-/// One warp's pass over tiles of 16 keys. Rows of the product: query heads lane / 4 and, where kTall, 8 more.
+/// One warp's pass over tiles of 16 keys. Rows of the product: query head lane / 4 and, with kTall, 8 more.
 template <class T, int kWidth, bool kTall> struct DecodeWarp {
   static constexpr int kSteps = kWidth / 32, kParts = kWidth / 64;
   const T *keys, *values;
   std::int64_t key_apart, value_apart;
-  int at, end;  // of the tokens: where the next tile begins, and where those of this warp end
+  int at, end;  // tokens: where the next tile begins, and where those of this warp end
   unsigned q[2 * kSteps][4];
   uint4 k[2][kSteps], v[kParts][4];
   float out[kParts][8][4] = {};
@@ -38,7 +38,7 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
                         int end_)
       : keys(k_), values(v_), key_apart(between_keys), value_apart(between_values), at(begin), end(end_) {}
 
-  /// Rows of q `apart` elements from each other, the first `rows` of which there are.
+  /// Loads rows of q, `apart` elements from each other; only the first `rows` exist.
   __device__ void bring_query(const T* from, std::int64_t apart, int rows) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -61,7 +61,7 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
                    : "memory");
     return r;
   }
-  /// Of the tile at token `first`.
+  /// Loads the keys of the tile at token `first`.
   __device__ void bring_keys(int first) {
     const T* const from = keys + first * key_apart;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -82,11 +82,12 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
         v[w][r] = piece(from + row * value_apart + 64 * w + lane / 4 * 8, first + row < end);
     }
   }
-  /// The first tile.
+  /// Loads the first tile.
   __device__ void bring() {
     if (at < end) bring_keys(at), bring_values(at);
   }
-  /// Of a tile of which `left` tokens are there. p: the scores, as an A operand 2^(scale s - top); what was summed shrinks along.
+  /// Processes a tile of which `left` tokens exist. p: the scores 2^(scale s - top) as an A operand; earlier sums are
+  /// rescaled accordingly.
   __device__ void scores(unsigned (&p)[4], float scale, int left) {
     float s[8] = {};
 #pragma unroll
@@ -128,7 +129,7 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
                        half(raw[2][j / 2], raw[3][j / 2], j % 2));
     }
   }
-  /// All tiles, `step` from one of this warp to the next; the first one has been brought.
+  /// All tiles of this warp, `step` tokens apart; the first has been loaded.
   __device__ void walk(int step, float scale) {
     for (; at < end; at += step) {
       unsigned p[4];
@@ -138,7 +139,7 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
       if (at + step < end) bring_values(at + step);
     }
   }
-  /// rows[r]: width sums, then the sum of weights and their top, not yet scaled.
+  /// rows[r]: `width` sums, then the sum of weights and their top, unscaled.
   __device__ void put(float (*rows)[kWidth + 2]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll

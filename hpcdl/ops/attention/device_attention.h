@@ -1,5 +1,5 @@
 #pragma once
-// The ways to compute attention on a GPU, behind one call.
+// The ways to compute attention on a GPU, with one entry point.
 
 #include <cmath>
 #include <span>
@@ -18,7 +18,7 @@ struct Attend {
   std::int64_t width() const { return q.rank() == 4 ? q[3] : q[2] / args.heads; }
   float scale() const { return args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(width())); }
 };
-/// And of a backward call: `scratch` is that of backward.
+/// The operands of a backward call: `scratch` is the scratch of backward.
 struct AttendBackward : Attend {
   Grad dq, dk, dv;
   View dout;
@@ -32,32 +32,32 @@ struct AttentionCandidate {
   std::string_view name;
 };
 
-/// The ways that can compute this call on the stream's GPU. Valid until the calling thread's next call.
+/// The candidates for this call on the stream's GPU. Valid until the calling thread's next call.
 std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend& c);
 std::span<const AttentionCandidate> attention_candidates(Stream& s, const AttendBackward& c);
-/// One of them.
+/// Runs one of them.
 void attention_with(Stream& s, const Attend& c, int candidate);
 void attention_with(Stream& s, const AttendBackward& c, int candidate);
-/// The one that is taken where neither HPCDL_ATTENTION=own or =cudnn nor a chooser says otherwise. A way that one of
-/// them names and that cannot be had is as if it had not been named; of HPCDL_ATTENTION=cudnn a line to stderr says so.
+/// The candidate used unless HPCDL_ATTENTION=own or =cudnn or a chooser decides otherwise. If a requested candidate is
+/// unavailable, the request is ignored; for HPCDL_ATTENTION=cudnn a line to stderr says so.
 int attention_choice(Stream& s, const Attend& c);
 int attention_choice(Stream& s, const AttendBackward& c);
 
-/// Asked where HPCDL_ATTENTION says nothing: the id of a candidate, or -1 for the choice built in. Not to be changed
-/// while another thread launches.
+/// Called if HPCDL_ATTENTION is not set: returns the id of a candidate, or -1 for the built-in choice. Must not be
+/// changed while another thread launches.
 struct AttentionChooser {
   int (*forward)(const Stream&, const Attend&) = nullptr;
   int (*backward)(const Stream&, const AttendBackward&) = nullptr;
 };
 void set_attention_chooser(AttentionChooser chooser);
 
-// ---------------------------------------------------------------- the kernels, each in a file of its own
+// ---------------------------------------------------------------- the kernels, each in its own file
 
 /// Any width, stride and type: plain.cu.
 void attend_plain(Stream& s, const Attend& c);
 void attend_backward_plain(Stream& s, const AttendBackward& c);
 
-/// One query a sequence, keys shared out to blocks: decode.cu.
+/// One query per sequence, keys divided among blocks: decode.cu.
 bool decode_fits(const Attend& c);
 void attend_decode(Stream& s, const Attend& c);
 
@@ -68,8 +68,8 @@ bool mma_fits(const Stream& s, const AttendBackward& c);
 void attend_mma(Stream& s, const Attend& c);
 void attend_backward_mma(Stream& s, const AttendBackward& c);
 
-/// Hopper's tensor cores, 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16
-/// backward: 64 and 128 alone): wgmma.cu. `shape` counts the tile shapes of a width.
+/// Hopper's tensor cores: 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16
+/// backward: only 64 and 128): wgmma.cu. `shape` numbers the tile shapes of a width.
 bool wgmma_fits(const Stream& s, const Attend& c);
 bool wgmma_fits(const Stream& s, const AttendBackward& c);
 inline constexpr int kForwardShapes = 2;

@@ -28,7 +28,7 @@ struct Case {
   bool causal = true, packed = false, accumulate = false;
 };
 
-/// 16 bits of either kind, or f32.
+/// Either 16-bit type, or f32.
 double get(const View& x, std::int64_t i) {
   if (x.dtype() == DType::f32) return static_cast<double>(x.ptr<float>()[i]);
   return x.dtype() == DType::bf16 ? static_cast<double>(x.ptr<bf16>()[i]) : static_cast<double>(x.ptr<f16>()[i]);
@@ -39,7 +39,7 @@ void put(const Tensor& x, std::int64_t i, double v) {
   else x.ptr<f16>()[i] = f16(static_cast<float>(v));
 }
 
-/// (B, T, heads, D) on both sides; every token `apart` elements behind the last, as in a packed qkv.
+/// (B, T, heads, D) on both sides; successive tokens are `apart` elements apart, as in a packed qkv.
 struct Both {
   OwnedTensor host, device;
   Tensor there;
@@ -68,11 +68,11 @@ struct Both {
   }
 };
 
-/// A result and, for each element, the magnitudes that were added up behind it.
+/// A result and, for each element, the sum of magnitudes that it was computed from.
 struct Sums {
-  std::vector<double> value, terms;  // sum of x y; of |x y|
-  std::vector<double> inner;         // of |y| times the magnitudes that were added up and may have cancelled in x
-  std::vector<double> factors;       // of |y|, where x is rounded on the way
+  std::vector<double> value, terms;  // sum of x y; sum of |x y|
+  std::vector<double> inner;         // sum of |y| times the magnitudes that were summed in x and may have cancelled
+  std::vector<double> factors;       // sum of |y|, where x is rounded before the product
   explicit Sums(std::size_t n = 0) : value(n), terms(n), inner(n), factors(n) {}
   void add(std::size_t i, double x, double y, double behind_x = 0) {
     value[i] += x * y, terms[i] += std::fabs(x * y), inner[i] += behind_x * std::fabs(y), factors[i] += std::fabs(y);
@@ -125,16 +125,16 @@ class Problem {
  private:
   std::int64_t apart(int heads) const { return heads * c_.width + (c_.packed ? 2 * c_.width : 0); }
 
-  /// `roundings`: to the storage type on the way to the last sum, each half an ulp of every term.
+  /// `roundings`: to the storage type before the last sum, each half an ulp of every term.
   void compare(const std::vector<double>& got, const Sums& want, int roundings, const char* what) const {
     ASSERT_EQ(got.size(), want.value.size());
     int wrong = 0;
     for (std::size_t i = 0; i < got.size() && wrong < 3; ++i) {
-      // TF32 rounds both operands of a product by up to 2^-11 of themselves: those of a score, whose terms come to less
-      // than 8 here, in the sum that divides as well, and those of the last product. An exact product errs by 2^-22 of
-      // a term (docs/numerics.md), within what sums of this length may.
+      // TF32 rounds both operands of a product by up to 2^-11 of themselves: those of a score, whose terms amount to
+      // less than 8 here, also in the sum that divides, and those of the last product. An exact product has an error of
+      // 2^-22 of a term (docs/numerics.md), within the bound for sums of this length.
       const double cut = d_ == DType::f32 && s_.numerics().products == F32Products::tf32 ? 0x1p-10 : 0;
-      // Scores carry an error of their sums into the exponent: 40 covers those of tens. f16 has a smallest step.
+      // Scores carry the error of their sums into the exponent: 40 covers scores of tens. f16 has a smallest step.
       const double step = d_ == DType::f16 ? 0x1p-25 * (1 + want.factors[i]) : 0;
       const double allowed = allowed_error(d_, std::fabs(want.value[i]), static_cast<double>(c_.keys + c_.width),
                                            40 * want.terms[i] + want.inner[i]) +
@@ -155,8 +155,8 @@ class Problem {
     int wrong = 0;
     for (std::size_t i = 0; i < log_sums_.size() && wrong < 3; ++i) {
       const double now = static_cast<double>(got.tensor.ptr<float>()[i]);
-      // A score errs as its terms do, which come to tens at most, to less than 8 where TF32 rounds them; the sum of
-      // probabilities as sums of its length do.
+      // A score's error is relative to its terms, which amount to tens at most, or less than 8 where TF32 rounds them;
+      // the sum of probabilities has the error of a sum of its length.
       const double allowed =
           allowed_error(DType::f32, std::fabs(log_sums_[i]), static_cast<double>(c_.keys + c_.width), 40) + 16 * cut;
       if (std::fabs(now - log_sums_[i]) <= allowed) continue;
@@ -165,7 +165,7 @@ class Problem {
     }
   }
 
-  /// The result; with arguments, gradients, from out and dout as they are stored.
+  /// The result; with arguments also the gradients, from out and dout as stored.
   Sums attend(Sums* wq = nullptr, Sums* wk = nullptr, Sums* wv = nullptr) {
     const auto D = c_.width;
     const auto Q = q.values(s_), K = k.values(s_), V = v.values(s_), O = out.values(s_), G = dout.values(s_);
@@ -249,7 +249,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
       if (way.name == "mma" && products == F32Products::tf32) {
         const WithNumerics exact(s, {});
         attention_with(s, forward, way.id);
-        EXPECT_NE(first, p.out.values(s)) << "TF32 was asked for, and every bit is that of f32";
+        EXPECT_NE(first, p.out.values(s)) << "TF32 was requested, but every bit equals that of f32";
       }
     }
     const auto backward = p.backward();
@@ -267,7 +267,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
         if (run == 0) p.expect_backward(dq0, dk0, dv0), first[0] = now[0], first[1] = now[1], first[2] = now[2];
         else
           for (int i = way.name.ends_with("atomic sums") ? 1 : 0; i < 3; ++i)
-            EXPECT_EQ(first[i], now[i]) << "a second run";
+            EXPECT_EQ(first[i], now[i]) << "a second run has different bits";
       }
     }
   }
@@ -330,11 +330,10 @@ TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_all
   }
   Problem adding(s, {1, 128, 128, 2, 2, 64, true, false, true}, DType::bf16),
       f32(s, {1, 128, 128, 2, 2, 64}, DType::f32), odd(s, {1, 128, 128, 2, 2, 30}, DType::f16);
-  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn"))
-      << "gradients that are added to what is there";
-  EXPECT_FALSE(among(attention_candidates(s, f32.forward()), "cudnn")) << "f32";
+  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn")) << "accumulated gradients are not supported";
+  EXPECT_FALSE(among(attention_candidates(s, f32.forward()), "cudnn")) << "f32 is not supported";
   EXPECT_FALSE(among(attention_candidates(s, odd.forward()), "cudnn"))
-      << "rows that do not begin at multiples of 16 bytes";
+      << "rows that are not aligned to 16 bytes are not supported";
 }
 #endif
 

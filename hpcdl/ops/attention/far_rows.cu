@@ -5,7 +5,7 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// By eight lanes. Not inline: what ordinary rows need not wait for.
+/// Called by eight lanes. Not inline, so that ordinary rows do not pay for it.
 __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, std::int64_t b, std::int64_t t,
                                                  std::int64_t h, float lse) {
   const std::int64_t q0 = p.q.at(b, t, h), kv = h / p.group();
@@ -18,7 +18,7 @@ __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, std:
   });
 }
 
-/// Eight lanes have a row.
+/// Eight lanes per row.
 __global__ void __launch_bounds__(256)
     attention_statistics(const __grid_constant__ AttentionProblem p, const __grid_constant__ RowStatistics to,
                          std::int64_t rows) {

@@ -1,8 +1,8 @@
 #pragma once
-// Backward of rows whose scores are far from 0 (.cu files; ops/cross_entropy/far_lse.h says what is lost of their lse).
-// Their largest score and the logarithm of their sum are computed again, apart from each other, so a probability is
+// Backward of rows whose scores are far from 0 (.cu files; ops/cross_entropy/far_lse.h describes the precision lost in
+// their lse). Their largest score and the logarithm of their sum are recomputed separately, so a probability is
 //   p = 2^((score - top) scale - log),  scale and log in units of log2
-// Other rows have a top of 0 and a log of lse * log2 e: subtracting the top changes no bit of them.
+// Other rows have a top of 0 and a log of lse * log2 e: subtracting the top does not change any bit of them.
 
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/workspace.h"
@@ -16,13 +16,14 @@ struct RowExponent {
   float top, log;
 };
 
-/// score - top. The tensor cores may round a score up beyond the top that was found here: no probability exceeds 1.
+/// score - top. Tensor cores may round a score above the top that was found here; limiting the difference to 0 keeps
+/// probabilities <= 1.
 __device__ inline float below_top(float score, float top) { return top == 0 ? score : fminf(score - top, 0.0f); }
 
 __device__ inline RowExponent near_exponent(float lse) { return {0, lse * kLog2e}; }
 
-/// Of a row that sees `seen` keys with dot(key) as their scores, by kLanes neighbouring threads of a warp, all of which
-/// call it. scale: times log2 e.
+/// For a row that sees `seen` keys with scores dot(key); called by kLanes neighbouring threads of a warp together.
+/// scale: times log2 e.
 template <int kLanes, class Dot>
 __device__ RowExponent row_exponent(float lse, std::int64_t seen, float scale, Dot&& dot) {
   const bool far = is_far_lse(lse);
@@ -40,21 +41,21 @@ __device__ RowExponent row_exponent(float lse, std::int64_t seen, float scale, D
   return far ? RowExponent{top, log2f(sum)} : near_exponent(lse);
 }
 
-/// Where statistics of rows (B, H, T) go.
+/// Where statistics of rows (B, H, T) are stored.
 struct RowStatistics {
   float *tops = nullptr, *logs = nullptr;
-  float* deltas = nullptr;    // sum(dout out); null: not wanted
-  float* near_lse = nullptr;  // lse, +inf where the row is far; null: not wanted
-  int* any_far = nullptr;     // set to 1 where a row is far; null: not wanted
+  float* deltas = nullptr;    // sum(dout out); null: not requested
+  float* near_lse = nullptr;  // lse, +inf where the row is far; null: not requested
+  int* any_far = nullptr;     // set to 1 if any row is far; null: not requested
 };
 
-/// Of all rows of a call: far_rows.cu.
+/// For all rows of a call: far_rows.cu.
 void find_statistics(Stream& s, const AttendBackward& c, const RowStatistics& to);
-/// What the far rows alone add to the gradients, in which nothing of them is so far; nothing where to.any_far says so:
-/// plain.cu.
+/// Adds the contribution of the far rows to the gradients, which do not contain it yet; does nothing if *rows.any_far
+/// is 0: plain.cu.
 void add_far_gradients(Stream& s, const AttendBackward& c, const RowStatistics& rows);
 
-/// f(part, its statistics) for parts of a call that the scratch, or the workspace where there is none, has room for.
+/// f(part, its statistics) for parts of a call that fit the scratch, or the workspace if there is no scratch.
 template <class F> void with_statistics(Stream& s, const AttendBackward& c, bool deltas, F&& f) {
   const std::int64_t rows = c.q[0] * c.args.heads * c.q[1];
   const bool scratch = c.scratch && c.scratch.size() >= 3 * rows;

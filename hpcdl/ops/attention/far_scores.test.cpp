@@ -1,5 +1,6 @@
-// Scores far from 0, as masks of -1e10 and -1e30 make them: whatever a float holds is an ordinary score. Every way to
-// compute attention and its gradients, on every instruction set and on a GPU, against loops in double. Only the first element of queries and keys is not 0, so that scores are exact.
+// Scores far from 0, as masks of -1e10 and -1e30 produce them: every float value is a valid score. Tests every way to
+// compute attention and its gradients, on every instruction set and on a GPU, against loops in double. Only the first
+// element of queries and keys is not 0, so scores are exact.
 
 #include <gtest/gtest.h>
 
@@ -18,9 +19,9 @@
 namespace hpcdl {
 namespace {
 
-constexpr int kPatterns = 9, kPatternsOf16Bits = 2;  // the first two are within f16
+constexpr int kPatterns = 9, kPatternsOf16Bits = 2;  // the first two are within the range of f16
 
-/// The first element of key j of n. Half of 3e38 is left to the scale and to what is computed on pairs of 16 bits.
+/// The first element of key j of n. Half of 3e38 leaves room for the scale and for computations on pairs of 16 bits.
 double key_element(int pattern, std::int64_t j, std::int64_t n) {
   const double ordinary = static_cast<double>(j * 7919 % 97) / 32;
   switch (pattern) {
@@ -82,7 +83,7 @@ template <class T> struct Problem {
                        args);
   }
 
-  /// Of values within [-1, 1].
+  /// For values within [-1, 1].
   void expect_right(double tolerance) {
     OwnedTensor y(q.tensor.spec()), log_sums(lse.tensor.spec());
     copy(s, y.tensor, out.tensor);
@@ -118,12 +119,12 @@ template <class T> struct Problem {
   }
 };
 
-/// What gradients are, in double, and the sums of the sizes of what they are the sums of, which errors are relative to.
+/// Gradients in double, and the sums of magnitudes that their errors are relative to.
 struct Gradients {
   std::vector<double> dq, dk, dv, dq_size, dk_size, dv_size;
 };
 
-/// A problem's gradients for a dout that is drawn.
+/// A problem's gradients for a random dout.
 template <class T> struct Backward {
   Problem<T>& p;
   OwnedTensor dout, there, dq, dk, dv, scratch;

@@ -1,10 +1,10 @@
 #pragma once
 // Attention forward on Hopper's tensor cores (.cu files). A block is one producer and kGroups consumer warpgroups of 64
-// queries each; it walks tiles of queries, longest first among heads whose keys and values stay in L2 together. The
-// producer brings queries, keys and values through the copy engine; a consumer issues the scores of the next keys and
-// the product of the present ones with their values together, and works out the softmax of the next while the second
-// runs. Warpgroups take turns at the tensor cores, so that one multiplies while another exponentiates. Sources: Dao,
-// "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
+// queries each; it iterates over tiles of queries, longest first among heads whose keys and values fit L2 together. The
+// producer loads queries, keys and values through the copy engine; a consumer issues the scores of the next keys
+// together with the product of the current probabilities and values, and computes the next softmax while the second
+// product runs. Warpgroups take turns at the tensor cores, so that one multiplies while another exponentiates. Sources:
+// Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
 #include "hpcdl/core/stream.h"
 #include "hpcdl/cuda/arch.h"
@@ -19,28 +19,28 @@ struct ForwardProblem {
   const StepParams* params = nullptr;
   int batch = 0, heads = 0, kv_heads = 0, queries = 0, capacity = 0;
   bool causal = false, cached = false;
-  float scale = 0;  // of scores, times log2 e
-  int section = 0;  // heads that are worked on together
+  float scale = 0;  // for scores, times log2 e
+  int section = 0;  // heads that are processed together
 
   __device__ int keys() const { return cached ? static_cast<int>(params->position) + queries : capacity; }
 };
 
-/// One shape of the kernel: kKeys keys a step, kStages steps of keys and values in shared memory.
+/// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory.
 template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1> struct ForwardShape {
   static constexpr int kWidth = kWidth_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
   static constexpr bool kTurns = kTurns_;
-  // Short tiles want the queries of the next tile early; wide ones run no faster with them (H200).
+  // Short tiles need the queries of the next tile early; wide ones run no faster with them (H200).
   static constexpr int kQueryStages = kWidth == 64 ? 2 : 1;
   static constexpr int kQueries = 64 * kGroups, kThreads = 128 * kGroups + 128, kHalves = kWidth / 64;
-  // Registers at the start are shared out evenly; the producer needs few of its own.
+  // Registers are initially divided evenly; the producer needs few.
   static constexpr int kProducer = kGroups == 3 ? 32 : 24, kConsumer = kBlocks == 2 ? 104 : kGroups == 3 ? 160 : 240;
   static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2;
   static constexpr int kBytes = 1024 + (kQueryStages + 1) * kQueryBytes + 2 * kStages * kKeyBytes + 256;
 };
 
-/// What a tile of queries is about.
+/// The work of a tile of queries.
 struct ForwardTile {
-  int head, sequence, first, steps;  // head of queries; first query; steps of keys
+  int head, sequence, first, steps;  // query head; first query; steps of keys
 
   template <class Shape> static __device__ ForwardTile find(const ForwardProblem& p, int tile, int keys) {
     const int rows = (p.queries + Shape::kQueries - 1) / Shape::kQueries, all = p.batch * p.heads;
@@ -86,7 +86,7 @@ template <class Shape> struct ForwardMemory {
   }
 };
 
-/// By one thread.
+/// Called by one thread.
 template <class Shape>
 __device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
                                 const TensorMap& v, const ForwardProblem& p, int tiles) {
@@ -176,7 +176,7 @@ template <class T, class Shape> struct ForwardConsumer {
           if (column + 8 * j + i > end) s[4 * j + 2 * h + i] = -__builtin_inff();
     }
   }
-  /// The scores of `step`, while the step behind it is multiplied by its values.
+  /// Computes the scores of `step` while the previous step is multiplied by its values.
   template <bool kMasked> __device__ void step(const ForwardTile& t, int step) {
     float s[kScores], shrink[2];
     if constexpr (Shape::kTurns) named_sync(1 + group, 256);
@@ -195,7 +195,7 @@ template <class T, class Shape> struct ForwardConsumer {
     for (int i = 0; i < kOut; ++i) out[i] *= shrink[i / 2 % 2];
     pack_operand<T>(probs, s);
   }
-  /// Behind the last token a cache holds anything, even NaN, which no zero probability undoes.
+  /// After its last token a cache may hold anything, even NaN, which a zero probability does not cancel.
   __device__ void clear_values(const ForwardTile& t) const {
     const int begin = keys - (t.steps - 1) * Shape::kKeys;
     if (!p.cached || begin >= Shape::kKeys) return;
@@ -223,7 +223,7 @@ template <class T, class Shape> struct ForwardConsumer {
     pack_operand<T>(probs, s);
     clear_values(t);
     int n = t.steps - 2;
-    // Steps that the first query of this tile does not see in full.
+    // Steps that the first query of this tile sees in full.
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
     for (; n >= whole; --n) step<true>(t, n);
     for (; n >= 0; --n) step<false>(t, n);
@@ -234,7 +234,7 @@ template <class T, class Shape> struct ForwardConsumer {
     wgmma_pin(out);
     done_values();
   }
-  /// Through shared memory, so that the copy engine writes whole rows and knows where the sequence ends.
+  /// Goes through shared memory, so that the copy engine writes whole rows and stops at the end of the sequence.
   __device__ void store(const ForwardTile& t, const TensorMap& map) const {
     float inverse[2];
 #pragma unroll
@@ -273,7 +273,7 @@ template <class T, class Shape> struct ForwardConsumer {
 #endif
 
 /// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q, kKeys of k and v,
-/// 64 of out. What a box has beyond the width of a head is 0 on its way in, and is left out on its way back.
+/// 64 of out. Elements of a box beyond the width of a head are loaded as 0 and not stored.
 template <class T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     attention_forward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,

@@ -1,16 +1,16 @@
 #pragma once
-// Attention backward by mma.sync (.cu files): p = exp(scale q k^T - lse) and ds = p (dout v^T - delta) are formed
-// twice, by warps that own queries and sum dq, and by warps that own keys and sum dk and dv. So nothing is added
-// atomically, and results repeat bit for bit.
+// Attention backward by mma.sync (.cu files): p = exp(scale q k^T - lse) and ds = p (dout v^T - delta) are computed
+// twice, by warps that own queries and sum dq, and by warps that own keys and sum dk and dv. Nothing is added
+// atomically, so results are reproducible bit for bit.
 
 #include "hpcdl/ops/attention/mma_tiles.h"
 
 namespace hpcdl::cuda::mma {
 
-/// Which gradients of the keys' side a kernel sums: those of heads wider than 128 fill the registers one at a time.
+/// Which gradients of keys and values a kernel sums: for heads wider than 128 each of them alone fills the registers.
 enum class KeyGradients : unsigned char { both, keys, values };
 
-/// kM times 16 rows to a warp; kOther rows of the other side at a time, in kStages.
+/// kM times 16 rows per warp; kOther rows of the other side at a time, in kStages stages.
 template <class Kind_, int kWidth_, int kM_, int kOther_, int kStages_, int kBlocks_> struct BackwardMma {
   using Kind = Kind_;
   static constexpr int kWidth = kWidth_, kM = kM_, kOther = kOther_, kStages = kStages_, kBlocks = kBlocks_,
@@ -34,7 +34,7 @@ template <int kStages> __device__ void in_stages(int steps, auto&& bring, auto&&
   }
 }
 
-/// Scores of far rows relative to the largest of their row, top(m, j).
+/// Makes the scores of far rows relative to the largest of their row, top(m, j).
 template <int kM, int kCount> __device__ void subtract_tops(float (&s)[kM][kCount], auto&& top) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -42,8 +42,8 @@ template <int kM, int kCount> __device__ void subtract_tops(float (&s)[kM][kCoun
     for (int i = 0; i < kCount; ++i) s[m][i] = below_top(s[m][i], top(m, i));
 }
 
-/// p and ds in place of scores and of dout v^T. lse(m, j): in units of log2; seen(m, j): whether the query sees the
-/// key, asked where `masked`.
+/// Replaces scores and dout v^T by p and ds. lse(m, j): in units of log2; seen(m, j): whether the query sees the key,
+/// called only if `masked`.
 template <int kM, int kCount>
 __device__ void gradients(float (&s)[kM][kCount], float (&dp)[kM][kCount], float scale, bool masked, auto&& lse,
                           auto&& delta, auto&& seen) {
@@ -57,7 +57,7 @@ __device__ void gradients(float (&s)[kM][kCount], float (&dp)[kM][kCount], float
     }
 }
 
-/// Which of a lane's rows and columns result i of dots() is.
+/// Which of a lane's rows and columns result i of dots() belongs to.
 __device__ constexpr int half_of(int i) { return i / 2 % 2; }
 __device__ constexpr int column_of(int i) { return i / 4 * 8 + i % 2; }
 
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
         put_row<Kind>(p.dq, p.dq.at(at.sequence, t, at.head), sums[m], h, p.scale, p.width, p.vectors);
 }
 
-/// The query heads of a group one after the other.
+/// Processes the query heads of a group one after the other.
 template <class Shape, KeyGradients kGradients = KeyGradients::both>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     attention_key_gradient_mma(const __grid_constant__ MmaProblem p) {

@@ -6,7 +6,7 @@ namespace {
 
 using namespace mma;
 
-/// f.template operator()<Shape>() for the call's kind of product and width. H200, 4 x 12 x 1024 x 64 f32, us (kM x
+/// f.template operator()<Shape>() for the kind of product and width of the call. H200, 4 x 12 x 1024 x 64 f32, us (kM x
 /// keys): 2 x 64 218, 2 x 32 225, 1 x 64 254.
 template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
   with_kind(s, c, [&]<class Kind>() {

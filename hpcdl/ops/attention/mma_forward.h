@@ -1,6 +1,7 @@
 #pragma once
-// Attention forward by mma.sync (.cu files): a warp owns kM times 16 queries, keys and values pass through shared
-// memory kKeys at a time, the next while the present ones are multiplied. Source: Dao, "FlashAttention-2", 2023.
+// Attention forward by mma.sync (.cu files): a warp owns kM times 16 queries; keys and values pass through shared
+// memory kKeys at a time, and the next are loaded while the current ones are multiplied. Source: Dao,
+// "FlashAttention-2", 2023.
 
 #include "hpcdl/ops/attention/mma_tiles.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// What hosts of the mma.sync kernels have in common (.cu files).
+// Shared host code of the mma.sync kernels (.cu files).
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 
 namespace hpcdl::cuda::mma {
 
-/// Operands of a type that are all the product wants; where a cache is of another type than q, f32 holds both.
+/// The operand type of the product; where a cache has another type than q, f32 represents both.
 inline DType multiplied(const Attend& c) { return c.k.dtype() == c.q.dtype() ? c.q.dtype() : DType::f32; }
 
 /// f.template operator()<kind of product>()
@@ -20,10 +20,10 @@ template <class F> void with_kind(const Stream& s, const Attend& c, F&& f) {
   else f.template operator()<TwoParts>();
 }
 
-/// Of `x`, there or not, that loads and stores of 16 bytes may touch.
+/// Whether `x`, which may be absent, can be accessed in whole 16-byte pieces.
 inline bool plain_pieces(const Heads& x, DType d) { return !x.data || (x.dtype == d && x.whole_pieces()); }
 
-/// `rows` of each of `heads`, `per_block` of them to a block.
+/// `rows` of each of `heads`, `per_block` of them per block.
 template <class C> MmaProblem mma_problem(Stream& s, const C& c, std::int64_t rows, int heads, int per_block) {
   MmaProblem p{problem_of(s, c)};
   const DType d = multiplied(c);
@@ -31,7 +31,7 @@ template <class C> MmaProblem mma_problem(Stream& s, const C& c, std::int64_t ro
              p.width * dtype_bytes(d) % 16 == 0;
   p.vectors = plain_pieces(p.out, d) && plain_pieces(p.dq, d) && plain_pieces(p.dk, d) && plain_pieces(p.dv, d);
   p.tiles = static_cast<int>((rows + per_block - 1) / per_block);
-  // Enough heads for a few blocks to each multiprocessor: the last ones of a section, the shortest, end it together.
+  // Enough heads for a few blocks per multiprocessor: the last blocks of a section, the shortest, end it together.
   p.section = static_cast<int>(
       std::min<std::int64_t>((std::int64_t{multiprocessors(s)} * 8 + p.tiles - 1) / p.tiles, c.q[0] * heads));
   return p;
@@ -44,7 +44,7 @@ void start(Stream& s, Kernel kernel, const MmaProblem& p, int heads, const char*
   launched(name);
 }
 
-/// The GPU has the instructions, and a block may have `bytes` of shared memory.
+/// Whether the GPU has the instructions and a block may use `bytes` of shared memory.
 inline bool has_room(const Stream& s, int bytes) {
   const auto attribute = [&](cudaDeviceAttr what) {
     int v = 0;

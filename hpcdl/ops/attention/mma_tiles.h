@@ -1,13 +1,13 @@
 #pragma once
 // Tiles of heads in shared memory and their products by mma.sync of sm_80 and later (.cu files), for mma_forward.h and
-// mma_backward.h. A block has four warps, each with kM times 16 rows of the one side; tiles of the other side pass
-// through shared memory. A product is one of four kinds:
-//   bf16, f16  m16n8k16 of operands as they are
-//   TwoParts   m16n8k8 of TF32: an f32 is 11 bits, rounded to nearest, and the rest; of the four products of two such
-//              numbers the three larger ones are formed (docs/numerics.md)
+// mma_backward.h. A block has four warps, each with kM times 16 rows of one side; tiles of the other side pass through
+// shared memory. A product is one of four kinds:
+//   bf16, f16  m16n8k16 of unchanged operands
+//   TwoParts   m16n8k8 of TF32: an f32 is split into 11 bits, rounded to nearest, and the rest; of the four products
+//              of two such numbers the three larger ones are computed (docs/numerics.md)
 //   Tf32       m16n8k8 of f32 operands rounded to TF32
-// Sums are f32. Which element a product calls k or n does not matter so long as both operands, or the results, agree;
-// f32 tiles, which no load can transpose, make use of that.
+// Sums are f32. The order of elements along k or n does not matter as long as both operands, or the results, agree; f32
+// tiles, which no load can transpose, make use of that.
 
 #include "hpcdl/cuda/async_copy.h"
 #include "hpcdl/cuda/relative_exp.h"
@@ -41,7 +41,7 @@ __device__ inline void product_tf32(float* d, const unsigned* a, const unsigned*
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/// The same of 16 k: two neighbours of k are one register.
+/// The same for 16 of k: two neighbours along k share a register.
 template <class T> __device__ void product_16(float* d, const unsigned* a, const unsigned* b) {
 #define HPCDL_PRODUCT(kind)                                        \
   asm("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind       \
@@ -53,8 +53,8 @@ template <class T> __device__ void product_16(float* d, const unsigned* a, const
 #undef HPCDL_PRODUCT
 }
 
-/// A thread's part of an operand, 16 of k: of A 16 rows, of B two times 8 columns. f32: [k / 8][4] of A, [column / 8][k
-/// / 8][2] of B.
+/// A thread's part of an operand, 16 along k: 16 rows of A, or two times 8 columns of B. f32: [k / 8][4] for A, [column
+/// / 8][k / 8][2] for B.
 template <class Kind> struct Fragment {
   static constexpr int kCount = kF32<Kind> ? 8 : 4;
   unsigned high[kCount], low[std::is_same_v<Kind, TwoParts> ? kCount : 1];
@@ -64,7 +64,7 @@ template <class Kind> struct Fragment {
       high[i] = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
       low[i] = __float_as_uint(x - __uint_as_float(high[i]));
     } else {
-      high[i] = __float_as_uint(x * (1 + 0x1p-11f));  // the tensor cores cut the lower 13 bits off; NaN stays NaN
+      high[i] = __float_as_uint(x * (1 + 0x1p-11f));  // tensor cores truncate the lower 13 bits; NaN stays NaN
     }
   }
   __device__ void set(int first, const unsigned (&raw)[4]) {
@@ -76,8 +76,8 @@ template <class Kind> struct Fragment {
   }
 };
 
-/// d[m] of two tiles of 8 columns += a[m] b. The small products first, and as few as can be behind each other that add
-/// to the same sums.
+/// d[m] of two tiles of 8 columns += a[m] b. The small products come first, with as few consecutive additions to the
+/// same sums as possible.
 template <class Kind, int kM, int kCount>
 __device__ void multiply(float (&d)[kM][kCount], int pair, const Fragment<Kind> (&a)[kM], const Fragment<Kind>& b) {
   const auto all = [&](auto&& one) {
@@ -102,7 +102,7 @@ __device__ void multiply(float (&d)[kM][kCount], int pair, const Fragment<Kind> 
 
 // ---------------------------------------------------------------- tiles
 
-/// Rows of kWidth elements, 16 bytes apart in banks: what a load of a warp reads at once lies in 32 of them.
+/// Rows of kWidth elements, 16 bytes apart in banks: one load of a warp reads 32 different banks.
 template <class Kind, int kWidth> struct Tile {
   using E = Element<Kind>;
   static constexpr int kChunk = 16 / static_cast<int>(sizeof(E)), kStride = kWidth + kChunk,
@@ -110,8 +110,8 @@ template <class Kind, int kWidth> struct Tile {
   E* data;
 
   __device__ Tile behind(int rows) const { return {data + rows * kStride}; }
-  /// Rows [first, first + kRows) of head h of sequence b; zeros from row `end` and column `width` on. `copies`: x is of
-  /// this type, in whole pieces.
+  /// Loads rows [first, first + kRows) of head h of sequence b, with zeros from row `end` and column `width` on.
+  /// `copies`: x has this type and consists of whole pieces.
   template <int kRows>
   __device__ void bring(const Heads& x, int b, int first, int end, int h, int width, bool copies) const {
     constexpr int kPerRow = kWidth / kChunk;
@@ -134,7 +134,7 @@ template <class Kind, int kWidth> struct Tile {
   __device__ unsigned address(int row, int column) const { return shared_address(data + row * kStride + column); }
 };
 
-/// s[m] += (16 rows of a from row0 + 16 m on) . (rows of b), four results for each 8 rows of b.
+/// s[m] += (16 rows of a from row0 + 16 m on) . (rows of b), four results per 8 rows of b.
 template <class Kind, int kM, int kCount, int kWidth>
 __device__ void dots(float (&s)[kM][kCount], const Tile<Kind, kWidth>& a, int row0, const Tile<Kind, kWidth>& b) {
   using T = Tile<Kind, kWidth>;
@@ -168,7 +168,7 @@ __device__ void dots(float (&s)[kM][kCount], const Tile<Kind, kWidth>& a, int ro
   }
 }
 
-/// sums[m] += weights[m], as dots() left them, times the rows of b. Which element lies where in sums: put_row().
+/// sums[m] += weights[m], in the layout of dots(), times the rows of b. The layout of sums: put_row().
 template <class Kind, int kM, int kCount, int kOut, int kWidth>
 __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCount], const Tile<Kind, kWidth>& b) {
   using T = Tile<Kind, kWidth>;
@@ -191,8 +191,8 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
     for (int pair = 0; pair < kOut / 8; ++pair) {
       Fragment<Kind> fb;
       if constexpr (kF32<Kind>) {
-        // A thread's rows 2 q and 2 q + 1 of 8 are its q and q + 4, its columns 2 g and 2 g + 1 of 16 its g of two
-        // tiles.
+        // A thread's rows 2 q and 2 q + 1 of 8 serve as its rows q and q + 4, its columns 2 g and 2 g + 1 of 16 as
+        // column g of two tiles.
         const float* from = b.data + (16 * c + lane % 4 * 2) * T::kStride + 16 * pair + lane / 4 * 2;
 #pragma unroll
         for (int k = 0; k < 2; ++k)
@@ -207,8 +207,8 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
         fb.set(0, raw);
       }
       if constexpr (std::is_same_v<Kind, TwoParts>) {
-        // Tensor cores cut what they add up: over a thousand rows that would shrink sums by 1e-5. So only 16 rows are
-        // added there, and rounded to nearest here.
+        // Tensor cores truncate sums: over a thousand rows that would reduce them by 1e-5. So they add only 16 rows,
+        // and the addition here rounds to nearest.
         float part[kM][8] = {};
         multiply(part, 0, fa, fb);
 #pragma unroll
@@ -222,14 +222,14 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
   }
 }
 
-/// Sums of a thread's upper (half 0) or lower row of 16, times `factor`, to the elements from `at` on. `vectors`: x is
-/// of the kind's type, in whole pieces.
+/// Stores sums of a thread's upper (half 0) or lower row of 16, times `factor`, to the elements from `at` on.
+/// `vectors`: x has the kind's type and consists of whole pieces.
 template <class Kind, int kOut>
 __device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOut], int half, float factor, int width,
                         bool vectors) {
   using E = Element<Kind>;
   constexpr int kTogether = kF32<Kind> ? 4 : 2,
-                kSums = 2 * kTogether;  // neighbours, and the sums of both halves that they are among
+                kSums = 2 * kTogether;  // neighbours, and the sums of both halves that contain them
   const int first = static_cast<int>(threadIdx.x) % 4 * kTogether;
   const auto sum = [&](const float* of, int e) {
     return factor * (kF32<Kind> ? of[e % 2 * 4 + 2 * half + e / 2] : of[2 * half + e]);
@@ -245,7 +245,7 @@ __device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOu
     }
     return;
   }
-  // In a loop, whose body finds its sums in the same registers each time: element by element it is long.
+  // A loop, in which the sums are in the same registers each time: unrolled by element the body would be long.
   float left[kOut];
 #pragma unroll
   for (int i = 0; i < kOut; ++i) left[i] = sums[i];
@@ -262,16 +262,16 @@ __device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOu
 // ---------------------------------------------------------------- blocks
 
 struct MmaProblem : AttentionProblem {
-  RowStatistics rows;  // of backward
+  RowStatistics rows;  // backward only
   bool copies = false, vectors = false;
-  int tiles = 0;    // of the rows of a head that blocks own
-  int section = 0;  // heads that are worked on together, so that what they share stays in L2
+  int tiles = 0;    // of the rows of a head, owned by blocks
+  int section = 0;  // heads that are processed together, so that their shared data stays in L2
 
-  /// Keys that query t sees, the first ones.
+  /// The number of leading keys that query t sees.
   __device__ int sees(int t) const { return static_cast<int>(seen(t)); }
 };
 
-/// What a block owns. Of the tiles of a section all heads' first come first.
+/// The rows that a block owns. Within a section the first tiles of all heads come first.
 struct Place {
   int tile, head, sequence;
 
@@ -283,7 +283,7 @@ struct Place {
   }
 };
 
-/// The same for all lanes of a warp.
+/// Equal in all lanes of a warp.
 __device__ inline int first_row(int rows_of_warp) { return warp_index() * rows_of_warp; }
 /// A lane's upper row of 16, and the first of its columns of 8.
 __device__ inline int lane_row() { return static_cast<int>(threadIdx.x) % 32 / 4; }

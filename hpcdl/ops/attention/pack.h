@@ -1,6 +1,6 @@
 #pragma once
-// How heads reach the products of tile.h: rows of a tensor, as they lie in memory or rearranged into words.
-// Included by the .simd.cpp files of this folder only.
+// How the heads are passed to the products of tile.h: rows of a tensor, as in memory or rearranged into words. Included
+// only by the .simd.cpp files of this folder.
 
 #include <array>
 
@@ -24,7 +24,7 @@ template <class T> Rows<T> head_rows(const Tensor& x, std::int64_t b, std::int64
   return {x.ptr<T>() + b * x.strides()[0] + h * (x.rank() == 4 ? x.strides()[2] : d), x.strides()[1]};
 }
 
-/// Elements of the vector at column j of rows of d.
+/// Elements in the vector at column j of rows of width d.
 template <class Isa> int lanes_at(std::int64_t d, std::int64_t j) {
   constexpr int N = simd::Vec<Isa>::N;
   return static_cast<int>(d - j < N ? d - j : N);
@@ -69,7 +69,7 @@ inline void transpose_registers(__m512 (&r)[16]) {
   }
 }
 
-/// n <= 16 words; pairs from 2n bf16, the last of which may be one.
+/// n <= 16 words; for pairs, 2n bf16, the last of which may be unpaired.
 template <class T> __m512 load_words(const T* p, std::int64_t n, float) {
   return simd::Vec<simd::Avx512>::load(p, static_cast<int>(n < 16 ? n : 16)).v;
 }
@@ -155,7 +155,7 @@ void transpose_out(Isa, Rows<T> dst, const float* src, std::int64_t rows, std::i
 #endif
 }
 
-/// Rows widened to floats, densely, with zeros up to whole vectors behind each.
+/// Rows widened to floats, stored densely, each padded with zeros to whole vectors.
 template <class Isa, class T>
 Words<float> widen(Isa, float* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   using V = simd::Vec<Isa>;
@@ -165,8 +165,8 @@ Words<float> widen(Isa, float* buffer, Rows<const T> src, std::int64_t rows, std
   return {buffer, up, 1};
 }
 
-/// Words along d of each row. These copies are dense: rows of a packed tensor lie a multiple of 1 KiB apart, so that a
-/// head's share of them falls into a few of the cache's sets and pushes itself out.
+/// Words along d of each row. The copies are dense, because rows of a packed tensor are a multiple of 1 KiB apart, so
+/// that a head's rows map to a few cache sets and evict each other.
 template <class Isa, class W, class T>
 Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (std::is_same_v<W, float>) {
@@ -183,7 +183,7 @@ Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std
 }
 
 #if defined(HPCDL_SIMD_AVX512)
-/// Rows i and i + 1 at columns j to j + 15, in pairs; 0 behind the last row and column.
+/// Rows i and i + 1 at columns j to j + 15, in pairs; 0 after the last row and column.
 inline __m512i pair_rows(Rows<const bf16> src, std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t d) {
   const auto n = static_cast<unsigned>(lanes_at<simd::Avx512>(d, j));
   const auto row = [&](std::int64_t r) {
@@ -210,7 +210,7 @@ void across_rows(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::
   }
 }
 
-/// The same words, column by column: word (j, i) at a[j * am + i * ak], A of a sum over the rows.
+/// The same words by column: word (j, i) at a[j * am + i * ak], A of a sum over the rows.
 template <class Isa, class W, class T>
 Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (kTiled<W>) {

@@ -1,19 +1,19 @@
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/ops/attention/far_rows.h"
 
-// Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four
-// threads share a row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and
-// values' by blocks that own keys, so results repeat bit for bit.
+// Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys in shared memory, four
+// threads per row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and
+// values' by blocks that own keys, so results are reproducible bit for bit.
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kRows = 32, kShare = 4, kThreads = kRows * kShare, kEach = kRows / kShare;
 constexpr float kInf = __builtin_inff();
-/// Blocks of backward that a multiprocessor's shared memory holds.
+/// Blocks of backward that fit the shared memory of a multiprocessor.
 template <int kMaxWidth> constexpr int kBlocks = kMaxWidth > 128 ? 1 : kMaxWidth > 64 ? 3 : 4;
 
-/// Rows [t0, t0 + 32) of one head into shared memory, zeros behind `end`. Row stride `ld` floats.
+/// Loads rows [t0, t0 + 32) of one head into shared memory, with zeros from `end` on. Row stride: `ld` floats.
 __device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end,
                       std::int64_t h, int width) {
   for (int i = static_cast<int>(threadIdx.x); i < kRows * width; i += kThreads) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Atten
     float here = -kInf;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      s[i] = k0 + share + kShare * i < seen ? __fmul_rn(s[i], p.scale) : -kInf;  // rounded as `here` is
+      s[i] = k0 + share + kShare * i < seen ? __fmul_rn(s[i], p.scale) : -kInf;  // rounded in the same way as `here`
       here = fmaxf(here, s[i]);
     }
     here = fmaxf(top, share_max(here));
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Atten
   if (p.lse && share == 0) p.lse[(b * p.heads + h) * p.queries + t] = top + logf(sum);
 }
 
-/// One query per sequence and head: warps share out the keys, lanes the elements of a head.
+/// One query per sequence and head: warps divide the keys, lanes the elements of a head.
 __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ AttentionProblem p) {
   constexpr int kWarps = 8, kMax = static_cast<int>(Attention::kMaxHeadDim) / kWarp;
   __shared__ float tops[kWarps], sums[kWarps], parts[kWarps][Attention::kMaxHeadDim];
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Attent
 #pragma unroll
     for (int i = 0; i < kMax; ++i)
       if (lane + kWarp * i < p.width) dot = ::fmaf(q[i], p.k.get(k0 + lane + kWarp * i), dot);
-    const float s = __fmul_rn(warp_reduce(dot, Sum{}), p.scale),  // rounded as `here` is
+    const float s = __fmul_rn(warp_reduce(dot, Sum{}), p.scale),  // rounded in the same way as `here`
         here = fmaxf(top, s), shrink = expf(top - here), e = expf(s - here);
     sum = sum * shrink + e;
     top = here;
@@ -153,13 +153,13 @@ __device__ float row_delta(const AttentionProblem& p, const float* douts, int ld
 
 struct PlainBackward : AttentionProblem {
   RowStatistics rows;
-  bool only_far = false;  // add what far rows give, where there are any, and nothing else
+  bool only_far = false;  // add only the contribution of far rows, if there are any
 
   __device__ bool nothing_to_do() const { return only_far && *rows.any_far == 0; }
   __device__ std::int64_t row(std::int64_t b, std::int64_t h, std::int64_t t) const {
     return (b * heads + h) * queries + t;
   }
-  /// Of a row that is there.
+  /// For a row that exists.
   __device__ float top(std::int64_t row) const { return rows.tops[row]; }
   __device__ float log_sum(std::int64_t row) const {
     return rows.tops[row] == 0 ? lse[row] : rows.logs[row] * 0.6931471805599453f;
@@ -167,7 +167,7 @@ struct PlainBackward : AttentionProblem {
   __device__ bool takes(float top) const { return !only_far || top != 0; }
 };
 
-/// body(tile, head, sequence) for each of tiles x heads x batch, which the blocks share out.
+/// body(tile, head, sequence) for each of tiles x heads x batch, divided among the blocks.
 template <class F> __device__ void for_each_tile(std::int64_t tiles, std::int64_t heads, std::int64_t batch, F&& body) {
   for (std::int64_t i = blockIdx.x; i < tiles * heads * batch; i += gridDim.x)
     body(i % tiles, i / tiles % heads, i / tiles / heads);
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>)
                 });
 }
 
-/// One tile of keys: the query heads of the group, one after the other.
+/// One tile of keys; iterates over the query heads of the group.
 template <int kMaxWidth>
 __device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int64_t kv, std::int64_t b) {
   extern __shared__ float memory[];

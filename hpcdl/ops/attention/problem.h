@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels of attention for any type of operand are told (.cu files).
+// Parameters of the attention kernels that accept operands of any type (.cu files).
 
 #include "hpcdl/ops/attention/heads.h"
 
@@ -16,7 +16,7 @@ struct AttentionProblem {
 
   __device__ std::int64_t position() const { return cached ? params->position : capacity - queries; }
   __device__ std::int64_t keys() const { return cached ? params->position + queries : capacity; }
-  /// Keys that query t sees.
+  /// The number of keys that query t sees.
   __device__ std::int64_t seen(std::int64_t t) const { return causal || cached ? position() + t + 1 : keys(); }
   __device__ int group() const { return heads / kv_heads; }
 };

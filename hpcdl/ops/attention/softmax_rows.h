@@ -22,7 +22,7 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-/// Two floats as neighbours of one register of 16-bit elements, the first in the lower half.
+/// Packs two floats into one register of 16-bit elements, the first in the lower half.
 template <class T> __device__ unsigned pack_pair(float a, float b) {
   unsigned r;
   if constexpr (std::is_same_v<T, f16>) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
@@ -39,12 +39,12 @@ template <class T> __device__ float unpack_high(unsigned x) {
   else return __uint_as_float(x & 0xffff0000u);
 }
 
-/// Exponents scale * score - scale * top are as exact as scale * top is: for ordinary masks of -1e10 they are wrong by
-/// hundreds. Beyond this they are formed from score - top.
+/// Exponents scale * score - scale * top are as exact as scale * top: for ordinary masks of -1e10 they are wrong by
+/// hundreds. Beyond this limit they are computed from score - top.
 inline constexpr float kFarExponent = 256;
 __device__ inline bool is_far(float exponent) { return !(::fabsf(exponent) <= kFarExponent); }
 
-/// scale * (top - other), as exact as the exponents that are relative to either.
+/// scale * (top - other), as exact as exponents relative to either.
 __device__ inline float exponent_between(float top, float other, float scale) {
   const float a = __fmul_rn(top, scale), b = __fmul_rn(other, scale);
   return is_far(a) || is_far(b) ? (top - other) * scale : a - b;
@@ -54,7 +54,7 @@ struct RowSoftmax {
   float top[2] = {-__builtin_inff(), -__builtin_inff()};
   float sum[2] = {0, 0};  // this thread's part
 
-  /// s -> 2^(scale (s - top)); returns in shrink by how much what was summed before must shrink.
+  /// s -> 2^(scale (s - top)); returns in `shrink` the factor by which earlier sums must shrink.
   template <int kCount> __device__ void update(float (&s)[kCount], float scale, float (&shrink)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -62,7 +62,7 @@ struct RowSoftmax {
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j) here = fmaxf(here, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
       here = quad_max(here);
-      float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a row that sees nothing yet stays empty
+      float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a row that has not seen any key yet stays empty
       float fall = ::fmaf(top[h], scale, -base);
       if (is_far(base)) {
 #pragma unroll

@@ -1,8 +1,9 @@
 #pragma once
-// The small matrix product that the attention kernels are made of. Included by the .simd.cpp files of this folder only.
+// The small matrix product on which the attention kernels are built. Included only by the .simd.cpp files of this
+// folder.
 //
-// Everything is computed with *queries in the lanes*: scores are held as S^T (keys, queries). Then keys and values are
-// used as they lie in memory, one broadcast word at a time, the softmax needs no horizontal step, and only q and the
+// Everything is computed with *queries in the lanes*: scores are held as S^T (keys, queries). Thus keys and values are
+// used as they are in memory, one broadcast word at a time, the softmax needs no horizontal step, and only q and the
 // output are transposed, once per block of queries.
 //
 // Operands consist of 32-bit words along the summed index: a float, or a Pair of bf16 where the CPU multiplies those,
@@ -23,13 +24,13 @@ struct Pair {
   bf16 first, second;
 };
 
-/// Pairs for tile registers: what is summed over is padded with zeros up to whole registers.
+/// Pairs for tile registers: the summed index is padded with zeros to whole registers.
 struct TilePair : Pair {};
 
 template <class W> inline constexpr std::int64_t kGroup = std::is_same_v<W, float> ? 1 : 2;
 template <class W> inline constexpr bool kTiled = std::is_same_v<W, TilePair>;
 
-/// f(W{}), W being what a product of operands stored as T is computed on: pairs, or floats into which everything is
+/// f(W{}), where W is the word type for products of operands stored as T: pairs, or floats to which all operands are
 /// widened.
 template <class Isa, class T, class F> void with_words(Isa, F&& f) {
   if constexpr (std::is_same_v<Isa, simd::Avx512> && std::is_same_v<T, bf16>) {
@@ -40,7 +41,7 @@ template <class Isa, class T, class F> void with_words(Isa, F&& f) {
   }
 }
 
-/// What a thread holds while it multiplies words of type W.
+/// A thread's state while it multiplies words of type W.
 template <class W> struct Registers {
   Registers() {}
 };
@@ -48,7 +49,7 @@ template <class W> struct Registers {
 template <> struct Registers<TilePair> : TilesInUse {};
 #endif
 
-/// Words of `n` elements of a sum, and elements: those that there are, and zeros.
+/// The number of words, and of elements, for `n` elements of a sum, including padding zeros.
 template <class W> constexpr std::int64_t words_of(std::int64_t n) {
   const std::int64_t words = (n + kGroup<W> - 1) / kGroup<W>;
   return kTiled<W> ? whole_tiles(words) : words;
@@ -77,7 +78,7 @@ template <class W> float bits(const W* p) {
   return f;
 }
 
-/// f(constant, begin) over [0, n): `Max` at a time, then all that is left at once.
+/// f(constant, begin) over [0, n): `Max` at a time, then the rest at once.
 template <int Max, class F> [[gnu::always_inline]] inline void in_chunks(std::int64_t n, F&& f) {
   std::int64_t i = 0;
   for (; i + Max <= n; i += Max) f(std::integral_constant<int, Max>{}, i);
@@ -137,12 +138,12 @@ template <class Isa, int M, int NV, bool Add, class W, class Ld>
 }
 
 /// m rows x NV vectors of C. The tiles are part of one loop, not calls: sums are short here (k is 32 to 128), and the
-/// first steps of a tile then overlap the last ones of the tile before it (0.98 of the multiplier's peak at k = 32; as
+/// first steps of a tile then overlap the last ones of the previous tile (0.98 of the multiplier's peak at k = 32; as
 /// calls 0.86).
 template <class Isa, int NV, bool Add, class W, class Ld>
 [[gnu::noinline]] void tiles(float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t k) {
   constexpr int M = TileShape<Isa>::M,
-                kTall = 2 * NV <= TileShape<Isa>::NV ? 2 * M : M;  // as many accumulators where the lanes are few
+                kTall = 2 * NV <= TileShape<Isa>::NV ? 2 * M : M;  // as many accumulators for few vectors
   const auto rows = [&](auto n, std::int64_t i) __attribute__((always_inline)) {
     tile<Isa, n, NV, Add>(c + i * ldc, ldc, Words<W>{a.a + i * a.am, a.am, a.ak}, b, ldb, k);
   };
@@ -153,8 +154,8 @@ template <class Isa, int NV, bool Add, class W, class Ld>
 }
 
 /// C (m, n) = A (m, k) B (k, n), or += ; k in words. n is rounded up to whole vectors: rows of B and C must be that
-/// long. Ld: std::int64_t, or a constant, with which the addresses of a tile's rows cost nothing. Tile registers want A
-/// with ak = 1, and round m and k up, too.
+/// long. Ld: std::int64_t, or a constant, which makes the addresses of a tile's rows free. Tile registers require A
+/// with ak = 1, and round up m and k, too.
 template <class Isa, class W, class Ld>
 void multiply(Isa, float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t n, std::int64_t k,
               bool add) {
@@ -171,7 +172,7 @@ void multiply(Isa, float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_
   }
 }
 
-/// What the lanes of a block of queries see of a block of keys: all of them, or with a causal mask those at or before
+/// Which keys of a block the lanes of a block of queries see: all of them, or with a causal mask those at or before
 /// their own position.
 struct Sight {
   std::int64_t keys, lanes;
@@ -179,10 +180,10 @@ struct Sight {
   bool masked;
 };
 
-/// Lanes of a masked block that share a number of keys: what all of them cannot see is not computed.
+/// Lanes of a masked block for which the keys are cut off together: keys that none of them sees are not computed.
 inline constexpr std::int64_t kSpan = 32;
 
-/// f(first lane, lanes, keys that some of them see) for each span of lanes.
+/// f(first lane, lanes, keys that any of them sees) for each span of lanes.
 template <class F> void for_spans(const Sight& s, F&& f) {
   if (!s.masked) return f(std::int64_t{0}, s.lanes, s.keys);
   for (std::int64_t l = 0; l < s.lanes; l += kSpan) {
@@ -191,8 +192,8 @@ template <class F> void for_spans(const Sight& s, F&& f) {
   }
 }
 
-/// multiply() for scores (rows = keys, A = k or v; `words` per row) of a block; what a span does not see stays
-/// unwritten.
+/// multiply() for the scores (rows = keys, A = k or v; `words` per row) of a block; scores of keys that a span does not
+/// see stay unwritten.
 template <class Isa, class W>
 void multiply_scores(Isa isa, float* c, Words<W> a, const W* b, std::int64_t words, const Sight& s) {
   for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t keys) {

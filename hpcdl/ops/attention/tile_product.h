@@ -1,9 +1,9 @@
 #pragma once
-// The product of tile.h on the tile registers of AMX (simd/tiles.h). Included by tile.h only.
+// The product of tile.h on the tile registers of AMX (simd/tiles.h). Included only by tile.h.
 //
-// All registers have 16 rows of 16 words, whatever the operands' extents: these are rounded up to whole registers. Sums
-// therefore go over zeros behind the last word of both operands, and rows or columns of C behind the last are written
-// with what nobody reads.
+// All registers have 16 rows of 16 words; the operands' extents are rounded up to whole registers. Sums therefore
+// include the zeros that pad both operands, and rows or columns of C after the last are written with values that are
+// never read.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr std::int64_t kTile = 16;
 constexpr std::int64_t whole_tiles(std::int64_t n) { return (n + kTile - 1) / kTile * kTile; }
 
 #if defined(HPCDL_SIMD_AVX512)
-/// A thread's tile registers are in use for as long as this lives.
+/// Configures the thread's tile registers for the lifetime of this object.
 struct TilesInUse {
   TilesInUse() {
     simd::TileShapes s;
@@ -31,7 +31,7 @@ struct TilesInUse {
 
 namespace {
 
-/// An operand: where it begins, and from one row to the next, in bytes.
+/// An operand: its address and row stride in bytes.
 struct TileRows {
   std::byte* base;
   std::int64_t stride;
@@ -70,7 +70,7 @@ template <int MT, int NT> void tile_block(TileRows c, TileRows a, TileRows b, st
 
 }  // namespace
 
-/// C (m, n) = A (m, k) B (k, n), or += ; k in words, leading dimensions in words of rows that lie densely.
+/// C (m, n) = A (m, k) B (k, n), or += ; k in words, leading dimensions in words of dense rows.
 inline void multiply_tiles(float* c, std::int64_t ldc, const void* a, std::int64_t lda, const void* b, std::int64_t ldb,
                            std::int64_t m, std::int64_t n, std::int64_t k, bool add) {
   const auto rows = [](const void* p, std::int64_t ld) {

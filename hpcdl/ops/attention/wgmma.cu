@@ -6,7 +6,7 @@
 #include "hpcdl/ops/attention/backward_wgmma.h"
 #include "hpcdl/ops/attention/forward_wgmma.h"
 
-// Hosts of the Hopper kernels: which calls they serve, their tensor maps, scratch and grids.
+// Host code of the Hopper kernels: supported calls, tensor maps, scratch and grids.
 
 namespace hpcdl::cuda {
 namespace {
@@ -39,7 +39,7 @@ template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
   const auto width = c.width();
   const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]),
             queries = static_cast<int>(c.q[1]);
-  // Keys and values of the heads that are worked on together should stay in L2, but short sections leave blocks idle.
+  // Keys and values of the heads that are processed together should stay in L2, but short sections leave blocks idle.
   const std::int64_t pair = 4 * c.k[1] * width, together = std::int64_t{40} << 20;
   const auto section = std::max<std::int64_t>(16, together / pair) * heads / kv_heads;
   const ForwardProblem p{.lse = const_cast<float*>(c.lse.ptr<float>()),
@@ -81,11 +81,11 @@ template <class Shape> struct BackwardScratch {
   }
 };
 
-/// Into how many works the query heads of a key/value head go: together two works for each multiprocessor of a large
-/// GPU, where there are not as many for three of four without. Its number does not depend on the GPU at hand, as bits do
-/// on it. H200, us, causal (one work | as here | cuDNN, atomic): 2 x 4096, 14 heads with 2 of keys, 128 wide 1045 | 844 |
-/// 689, 64 wide - | 417 | 456, 1 x 4096, 8 with 1, 128 wide 1161 | 227 | 273; 4 x 2048, 32 with 4, 64 wide, which are 256
-/// works: 455 | 482 | 567.
+/// The number of works into which the query heads of a key/value head are divided: enough for two works per
+/// multiprocessor of a large GPU, or one if that alone gives three quarters of them. It does not depend on the actual
+/// GPU, because result bits depend on it. H200, us, causal (one work | as here | cuDNN, atomic): 2 x 4096, 14 heads
+/// with 2 of keys, 128 wide 1045 | 844 | 689, 64 wide - | 417 | 456, 1 x 4096, 8 with 1, 128 wide 1161 | 227 | 273; 4 x
+/// 2048, 32 with 4, 64 wide, which are 256 works: 455 | 482 | 567.
 int parts_of(const AttendBackward& c, int pieces) {
   constexpr std::int64_t kEnough = 198, kWorks = 264;
   const std::int64_t works = std::int64_t{pieces} * c.kv_heads() * c.q[0], group = c.args.heads / c.kv_heads(),
@@ -107,9 +107,9 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
   const int parts = Shape::kParts ? parts_of(c, Shape::pieces(keys)) : 1;
   const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * parts * batch,
              at_once = std::int64_t{multiprocessors(s)};
-  // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last
-  // | first): 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 16 x 4096 x 128 1605 | 1558, 1 x 32 x 8192 x 128 with 8
-  // key/value heads 4579 | 2839. Heads handed out in turns: as many as occupy the chip, or so many times as many.
+  // From the last keys on, pieces hardly wait for turns; from the first on, no long piece remains for the end. H200, us
+  // (last, first): 64 x 12 x 1024 x 64 causal 842, 857; 4 x 16 x 4096 x 128 1605, 1558; 1 x 32 x 8192 x 128 with 8
+  // key/value heads 4579, 2839. Interleaved heads: as many as occupy the GPU, or a multiple of that.
   const bool ascending = c.args.causal && (Shape::kWidth == 128 || works < 10 * at_once);
   const std::int64_t times = Shape::kWidth == 64 ? (ascending ? 4 : 2)
                              : ascending         ? 2
@@ -157,8 +157,8 @@ bool wgmma_fits(const Stream& s, const AttendBackward& c) {
   const auto fits = [&](const View& x) {
     return !x || (x.dtype() == c.q.dtype() && heads_of(x, c.width()).whole_pieces());
   };
-  // Below f16's range the rounded gradients of scores err by more than `hpcdl verify` allows at a width of 24; other
-  // ways stay within it.
+  // Below f16's range the rounded gradients of scores have a larger error than `hpcdl verify` allows at a width of 24;
+  // other ways stay within it.
   const bool narrow_f16 = c.q.dtype() == DType::f16 && c.width() % 64 != 0;
   return operands_fit(s, c) && !narrow_f16 && fits(c.dout) && fits(c.dq) && fits(c.dk) && fits(c.dv);
 }

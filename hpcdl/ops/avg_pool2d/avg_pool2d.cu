@@ -7,13 +7,13 @@ namespace {
 
 constexpr int kTableWidth = 64, kPixelThreads = 8;
 
-/// Threads (pack of a pixel, pixel): as many packs as there are, and pixels for the rest.
+/// Threads (pack of a pixel, pixel): one per pack, and pixels for the rest of the block.
 inline dim3 pack_threads(int packs) {
   const int x = packs < kMostThreads ? packs : kMostThreads;
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(kMostThreads / x));
 }
 
-/// Block: one row of pixels of y. Rows of a window are summed apart, so that no sum is long.
+/// Block: one row of pixels of y. Each row of a window is summed separately, so that no sum is long.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kMostThreads)
     pool(T* y, const T* x, std::int64_t y_stride, std::int64_t x_stride, Averages w) {
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
-/// Large windows. Block: some packs of one pixel of y; threadIdx.y share out the pixels of its window, and their sums
-/// are added in order.
+/// Large windows. Block: some packs of one pixel of y; threadIdx.y divides the pixels of its window, and the partial
+/// sums are added in order.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kWarp* kPixelThreads)
     pool_large(T* y, const T* x, std::int64_t y_stride, std::int64_t x_stride, Averages w) {
@@ -66,15 +66,15 @@ __global__ void __launch_bounds__(kWarp* kPixelThreads)
   store_pack<kWhole>(y + pixel * y_stride + c, sum * Lanes<N>(1.0f / w.divisor(oh, ow)), n);
 }
 
-/// Block: up to kTableWidth pixels of one row of dx. What its divisions give is the same for all channels of a pixel: a
-/// table has it.
+/// Block: up to kTableWidth pixels of one row of dx. The results of its divisions are the same for all channels of a
+/// pixel and are kept in a table.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kMostThreads)
     spread(T* dx, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Averages w, bool add) {
   constexpr int N = kLanes<T>;
   struct Column {
     int first, last;
-    float share;  // of the one window that holds the pixel, where it is one
+    float share;  // of the only window that contains the pixel, if there is just one
   };
   __shared__ Column columns[kTableWidth];
   const std::int64_t row = blockIdx.x, image = row / w.h.in, first = image * w.h.out * w.w.out;
@@ -117,7 +117,7 @@ template <class T> bool whole(const Windows& w, const View& x, const View& y) {
 
 void avg_pool2d(Stream& s, Tensor y, View x, const Averages& w) {
   if (y.size() == 0) return;
-  constexpr int kLarge = 16;  // pixels of a window that several threads share out
+  constexpr int kLarge = 16;  // pixels of a window that several threads divide
   visit_dtype(x.dtype(), [&]<class T>() {
     const int packs = packs_of(w.channels, kLanes<T>);
     if (w.h.widest() * w.w.widest() >= kLarge && packs <= 65535 * kWarp) {

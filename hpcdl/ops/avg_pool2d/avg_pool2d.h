@@ -3,14 +3,14 @@
 //
 // x: (N, H, W, C), y: (N, OH, OW, C), f32, bf16 or f16; pixels may be strided. OH = floor((H + 2 pad - kernel) /
 // stride) + 1. Sums are taken in f32. As in torch, padding counts as zeros unless count_include_pad is false: then a
-// mean is over the pixels that there are.
+// mean is over the pixels that exist.
 
 #include "hpcdl/ops/windows.h"
 #include "hpcdl/program/op.h"
 
 namespace hpcdl {
 
-/// What a sum is divided by: `fixed`, or where that is 0 the pixels of the window that lie in the image.
+/// The divisor of a sum: `fixed`, or if that is 0 the number of pixels of the window inside the image.
 struct Averages : Windows {
   int fixed = 0;
   [[gnu::always_inline]] HPCDL_HOST_DEVICE float divisor(int oh, int ow) const {
@@ -48,7 +48,7 @@ inline Cost avg_pool_cost(const Spec& x, const Windows& w) {
 struct AvgPool2d {
   static constexpr std::string_view name = "avg_pool2d";
   struct Args {
-    int kernel = 2, stride = 0, pad = 0;  // stride 0: the kernel's size
+    int kernel = 2, stride = 0, pad = 0;  // stride 0: equal to the kernel size
     bool count_include_pad = true;
   };
   static Averages windows(const Shape& x, const Args& a) {

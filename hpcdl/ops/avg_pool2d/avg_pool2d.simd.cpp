@@ -6,8 +6,8 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// One pixel of y. x: the image; [h0, h1) x [w0, w1): the window. Rows of the window are summed apart, so that no sum
-/// is long.
+/// One pixel of y. x: the image; [h0, h1) x [w0, w1): the window. Each row of the window is summed separately, so that
+/// no sum is long.
 template <class Isa, class T>
 void pool_pixel(T* y, const T* x, std::int64_t stride, const Averages& w, float over, int h0, int h1, int w0, int w1) {
   using V = simd::Vec<Isa>;

@@ -13,7 +13,7 @@ namespace {
 using testing::Expected;
 using testing::Values;
 
-/// Written from torch's definition, not from WindowAxis.
+/// Follows torch's definition, not WindowAxis.
 void reference(Expected& y, const Values& x, const AvgPool2d::Args& a) {
   const std::int64_t channels = y.spec[3], stride = a.stride ? a.stride : a.kernel;
   for (std::int64_t at = 0; at < y.size(); ++at) {
@@ -39,10 +39,10 @@ const auto strided = testing::op<AvgPool2d>({
             {.in = {{1, 6, 5, 19}}, .args = {.kernel = 3, .stride = 1, .pad = 1}},
             {.in = {{2, 9, 4, 8}}, .args = {.kernel = 2, .stride = 3}},
             {.in = {{9, 32, 32, 64}}, .gradient = false},
-            {.in = {{2, 3, 140, 9}}},  // rows of more pixels than a block of the GPU's gradient takes
+            {.in = {{2, 3, 140, 9}}},  // rows of more pixels than a block of the GPU's gradient processes
             {.in = {{2, 9, 7, 260}},
              .args = {.kernel = 5, .stride = 2, .pad = 2},
-             .gradient = false},  // a window's pixels are shared out
+             .gradient = false},  // several threads divide a window's pixels
             {.in = {{2, 9, 8, 21}}, .args = {.kernel = 4, .pad = 1, .count_include_pad = false}},
             {.in = {{0, 4, 4, 8}}},
         },

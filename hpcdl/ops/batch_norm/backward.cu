@@ -7,18 +7,18 @@ namespace {
 
 struct Backward {
   void *dx, *dresidual;
-  const void *x, *y, *dz;  // dz: dy, or in the second pass what the first left in dresidual
+  const void *x, *y, *dz;  // dz: dy, or in the second pass what the first stored in dresidual
   const float *mean, *var;
   Parameter weight, bias;
   float *partial, *sums;
   Shares shares;
   std::int64_t cols, dx_stride, dresidual_stride, x_stride, y_stride, dz_stride;
-  float eps, count;  // infinite: mean and var are constants; 0: it lies behind the sums
+  float eps, count;  // infinite: mean and var are constants; 0: the count is stored after the sums
   bool relu, add_dx;
 };
 
-/// The packs of a thread's rows under way, and dz of one of them. kY: signs come from y. Its packs of f32 beside the
-/// others leave registers for half the rows.
+/// The packs of a thread's rows in flight, and dz of one of them. kY: signs come from y. Its f32 packs, besides the
+/// others, leave registers for only half the rows.
 template <class T, bool kWhole, bool kY> struct Operands {
   static constexpr int N = kPack, kRows = kY && sizeof(T) == 4 ? kUnrolled / 2 : kUnrolled;
   Pack<T, N> x[kRows], dz[kRows], y[kY ? kRows : 1];
@@ -27,7 +27,7 @@ template <class T, bool kWhole, bool kY> struct Operands {
     dz[k] = place.load(static_cast<const T*>(o.dz), o.dz_stride, r);
     if constexpr (kY) y[k] = place.load(static_cast<const T*>(o.y), o.y_stride, r);
   }
-  /// As forward computed the sign, bit for bit, where y is not at hand.
+  /// Recomputes the sign as forward did, bit for bit, where y is not available.
   __device__ Lanes<N> masked(const Backward& o, const ChannelLanes<N>& ch, const Lanes<N>& centred, int k) const {
     const auto d = widen(dz[k]);
     if (!o.relu) return d;
@@ -36,7 +36,7 @@ template <class T, bool kWhole, bool kY> struct Operands {
   }
 };
 
-/// Part p of (parts, 3, C): sum(dz), sum(dz * (x - mean)); dz goes to dresidual where there is one.
+/// Part p of (parts, 3, C): sum(dz), sum(dz * (x - mean)); dz is stored to dresidual if present.
 template <class T, bool kWhole, bool kY> __global__ void __launch_bounds__(kBlockThreads, kBlocks) sums(Backward o) {
   constexpr int N = kPack;
   const Place<T, kWhole> place(o.shares, o.cols, blockIdx.y);
@@ -57,7 +57,7 @@ template <class T, bool kWhole, bool kY> __global__ void __launch_bounds__(kBloc
   store(to, sum, place.n), store(to + o.cols, product, place.n);
 }
 
-/// What a parameter's gradient becomes; null: nobody wants it.
+/// The destination of a parameter's gradient; null: not requested.
 struct To {
   void* data;
   DType dtype;
@@ -68,8 +68,8 @@ struct To {
   }
 };
 
-/// A block takes 32 channels; its warps take every 32nd part, and the warps' sums are added in order. The products by 1
-/// / sqrt(var + eps).
+/// A block processes 32 channels; its warps take every 32nd part, and the warps' sums are added in order. The products
+/// are multiplied by 1 / sqrt(var + eps).
 __global__ void __launch_bounds__(kWarp* kWarp)
     merge_sums(float* sums, To dweight, To dbias, const float* partial, std::int64_t parts, const float* var, float eps,
                std::int64_t cols) {
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   dweight.write(col, product);
 }
 
-/// dx = scale * (dz - (sum(dz) + n * sum(dz * n)) / count); the rows last read by the sums first.
+/// dx = scale * (dz - (sum(dz) + n * sum(dz * n)) / count); starts with the rows that the sums read last.
 template <class T, bool kWhole, bool kY>
 __global__ void __launch_bounds__(kBlockThreads, kBlocks) gradient(Backward o) {
   constexpr int N = kPack;

@@ -5,7 +5,7 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// What dz is made from: dy alone, with the signs of y, or with those of x normalised anew (as forward did it, bit for
+/// How dz is computed: from dy alone, with the signs of y, or with those of x normalised again (as in forward, bit for
 /// bit).
 enum class Signs { none, of_y, of_x };
 
@@ -47,7 +47,7 @@ void add_rows(const BatchNormBackward& o, const Channels<Isa>& ch, std::int64_t 
   });
 }
 
-/// sums = the sum of all shares, in order; the products times 1 / sqrt(var + eps).
+/// sums = the sum of all shares, in order; the products are multiplied by 1 / sqrt(var + eps).
 template <class Isa> void merge_sums(const BatchNormBackward& o, std::int64_t begin, std::int64_t end) {
   using V = simd::Vec<Isa>;
   using namespace simd;
@@ -98,7 +98,7 @@ template <class Isa> struct Slopes {
   }
 };
 
-/// dz comes from dresidual where the sums have left it there. An accumulating dresidual gets its share here.
+/// dz comes from dresidual if the sums have stored it there. An accumulating dresidual receives its contribution here.
 template <class Isa, class T, Signs kSigns>
 void gradient_rows(const BatchNormBackward& o, const Channels<Isa>& ch, const Slopes<Isa>& slopes, std::int64_t begin,
                    std::int64_t end) {
@@ -147,7 +147,7 @@ template <class Isa> void batch_norm_sums(Isa, Pool& pool, const BatchNormBackwa
     visit_signs(o.relu, o.y, [&]<Signs kSigns>() {
       for_shares(pool, o.x, Order::ascending, [&](int t, std::int64_t share, std::int64_t begin, std::int64_t end) {
         float *to = o.partial.ptr<float>() + share * 3 * channels, *block = memory(t) + 3 * channels;
-        const auto each = 2 * channels;  // both sums lie behind one another
+        const auto each = 2 * channels;  // both sums are adjacent
         loop<Isa>(each, [&](std::int64_t i, auto k) { store(to + i, V(0.0f), k); });
         for (auto r = begin; r < end; r += kBlockRows) {
           loop<Isa>(each, [&](std::int64_t i, auto k) { store(block + i, V(0.0f), k); });

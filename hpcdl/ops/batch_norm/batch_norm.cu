@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
   const Place<T, kWhole> place(shares, cols, blockIdx.y);
   Lanes<N> origin(0.0f), sum(0.0f), squares(0.0f);
   if (place.n > 0) origin = widen(place.load(x, stride, place.begin));
-  constexpr int kRows = 2 * kUnrolled;  // of one operand
+  constexpr int kRows = 2 * kUnrolled;  // per operand
   Pack<T, N> v[kRows];
   place.template rows<kRows>([&](std::int64_t r, int k) { v[k] = place.load(x, stride, r); },
                              [&](std::int64_t, int k) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks)
   const auto mean = sum * Lanes<N>(1.0f / static_cast<float>(place.end - place.begin));
   const auto within = map<N>([&](int i) {
     return fmaxf(squares.v[i] - sum.v[i] * mean.v[i], 0.0f) + (squares.v[i] - squares.v[i]);
-  });  // NaN stays
+  });  // NaN stays NaN
   float* to = partial + std::int64_t{blockIdx.y} * 3 * cols + place.col;
   store(to, origin, place.n), store(to + cols, mean, place.n), store(to + 2 * cols, within, place.n);
 }
@@ -44,7 +44,7 @@ struct Merged {
 
 constexpr int kPartsOfThread = (kMostBatchParts + kWarp - 1) / kWarp;
 
-/// The sum over the warps of a block, in order, for each column; all threads call.
+/// The sum over the warps of a block, in order, for each column; called by all threads.
 __device__ float sum_warps(float (&memory)[kWarp][kWarp + 1], float v) {
   __syncthreads();
   memory[threadIdx.y][threadIdx.x] = v;
@@ -55,8 +55,8 @@ __device__ float sum_warps(float (&memory)[kWarp][kWarp + 1], float v) {
   return sum;
 }
 
-/// A block takes 32 channels; its warps take every 32nd part. First the mean of all, relative to where the first part
-/// began, then the squares about it: of each part its own and those of its distance.
+/// A block processes 32 channels; its warps take every 32nd part. First computes the overall mean relative to the first
+/// part's origin, then the squares about it: for each part its own plus those of its distance.
 __global__ void __launch_bounds__(kWarp* kWarp)
     merge_moments(float* mean, float* var, float* unbiased, const float* partial, std::int64_t parts, std::int64_t rows,
                   Shares shares, std::int64_t cols) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   if (unbiased) unbiased[col] = all / static_cast<float>(rows - 1);
 }
 
-/// One thread a channel: there are as many parts as ranks.
+/// One thread per channel: there are as many parts as ranks.
 __global__ void merge_parts(float* mean, float* var, float* unbiased, const float* parts, std::int64_t n,
                             std::int64_t cols) {
   const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -115,7 +115,7 @@ struct Forward {
   bool relu;
 };
 
-/// The rows last read by the statistics come first: they are still in the L2 cache.
+/// Starts with the rows that the statistics read last, which are still in the L2 cache.
 template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) normalise(Forward o) {
   constexpr int N = kPack;
   const Place<T, kWhole> place(o.shares, o.cols, gridDim.y - 1 - blockIdx.y);

@@ -1,17 +1,17 @@
 #pragma once
 // Batch normalisation over all dims but the last: y = relu?((x - mean) / sqrt(var + eps) * weight + bias + residual?),
-// with the mean and the variance of each channel over the batch (training) or with those of the past (inference).
+// with the mean and the variance of each channel over the batch (training) or with running statistics (inference).
 //
-// x, residual, y: (..., C), f32, bf16 or f16; weight, bias: (C), any of these, may be absent; statistics and arithmetic
-// in f32. The variance that normalises is divided by the number of rows n, the one that goes into the running
-// statistics by n - 1, as in torch:
+// x, residual, y: (..., C), f32, bf16 or f16; weight, bias: (C), any of these types, may be absent; statistics and
+// arithmetic in f32. The variance that normalises is divided by the number of rows n, the one that goes into the
+// running statistics by n - 1, as in torch:
 //
 //   running = (1 - momentum) * running + momentum * batch
 //
-// The running statistics are memory of the caller. They are updated by a record of their own, which has no gradient: a
-// forward that backward records again (Graph::checkpoint) does not update them a second time, and a program that runs
-// once per micro-batch updates them each time. Sources: Ioffe & Szegedy, "Batch normalization", 2015; sums of squares
-// about a moving origin, merged as in Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
+// The caller owns the running statistics. A separate record without a gradient updates them: a forward pass that
+// backward records again (Graph::checkpoint) does not update them a second time, and a program that runs once per
+// micro-batch updates them each time. Sources: Ioffe & Szegedy, "Batch normalization", 2015; sums of squares about a
+// moving origin, merged as in Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
 
 #include <array>
 #include <limits>
@@ -99,7 +99,7 @@ struct AddBatchNorm {
     return detail::batch_norm_cost(x, 9, 1);
   }
   static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args& a) {
-    return detail::batch_norm_cost(x, 13, a.relu ? 2 : 1);  // y is read for relu alone
+    return detail::batch_norm_cost(x, 13, a.relu ? 2 : 1);  // y is read only for relu
   }
   static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
     return {batch_partial(x)};
@@ -115,7 +115,7 @@ struct AddBatchNorm {
       Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<2>, Out<1>, Out<0>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
 
-/// With given statistics (C) f32, which have no gradient. The residual may be absent.
+/// Normalises with given statistics (C) f32, which have no gradient. The residual may be absent.
 struct BatchNormInference {
   static constexpr std::string_view name = "batch_norm_inference";
   static constexpr OpClass kClass = OpClass::norm;
@@ -135,7 +135,7 @@ struct BatchNormInference {
   }
   static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&, const Spec&,
                             const Args& a) {
-    return detail::batch_norm_cost(x, 8, a.relu ? 0 : -1);  // y is read for relu alone
+    return detail::batch_norm_cost(x, 8, a.relu ? 0 : -1);  // y is read only for relu
   }
   static std::array<Spec, 2> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&,
                                               const Spec&, const Args&) {
@@ -149,7 +149,7 @@ struct BatchNormInference {
       Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<2>, In<4>, In<5>, Out<0>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
 
-/// The update of running statistics as a record: running mean and variance, statistics of the batch.
+/// The update of running statistics as a record. Operands: running mean and variance, statistics of the batch.
 struct RunningStatistics {
   static constexpr std::string_view name = "running_statistics";
   struct Args {
@@ -264,7 +264,7 @@ inline void BatchNormInference::backward(Stream& s, Grad dx, Grad dresidual, Gra
   batch_norm_gradient(s, o, std::numeric_limits<float>::infinity());
 }
 
-/// Records the update of the running statistics (C) f32, memory of the caller, by those of a batch (3, C).
+/// Records the update of the running statistics (C) f32, owned by the caller, with those of a batch (3, C).
 template <Symbolic V>
 void update_running_statistics(const V& running_mean, const V& running_var, const V& statistics, float momentum) {
   const RunningStatistics::Args args{momentum};
@@ -275,7 +275,7 @@ void update_running_statistics(const V& running_mean, const V& running_var, cons
   statistics.graph().template emit<RunningStatistics>(operands, &args, sizeof args, {.operations = operations});
 }
 
-/// Training. The running statistics may be absent (both), the residual too.
+/// Training. The running statistics (both) and the residual may be absent.
 template <Symbolic V>
 V batch_norm(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var,
              BatchNorm::Args a = {}, const V& residual = {}) {

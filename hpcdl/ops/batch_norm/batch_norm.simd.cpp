@@ -6,7 +6,7 @@ namespace hpcdl::cpu {
 namespace {
 
 /// Mean and sum of squared deviations of a share of the rows, per channel: mean = base + offset. The base is the
-/// share's first row, so that what is summed is small where the mean is large.
+/// share's first row, so that the summed values are small where the mean is large.
 struct Moments {
   float *base, *offset, *squares;
   Moments(const Tensor& partial, std::int64_t share)
@@ -112,7 +112,7 @@ void normalise_rows(const BatchNormForward& o, const Channels<Isa>& ch, std::int
     const auto at = [&](std::int64_t i, auto k) {
       V v = ch.normalised(ch.centred(load<V>(x + i, k), i, k), i, k);
       if constexpr (kResidual) v = v + load<V>(residual + i, k);
-      if constexpr (kRelu) v = max(V(0.0f), v);  // the second operand when that is NaN
+      if constexpr (kRelu) v = max(V(0.0f), v);  // the second operand if that is NaN
       return v;
     };
     if (past_cache) loop<Isa>(channels, [&](std::int64_t i, auto k) { stream(y + i, at(i, k), k); });

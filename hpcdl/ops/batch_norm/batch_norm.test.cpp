@@ -20,7 +20,7 @@ using testing::Values;
 
 const auto f32 = DType::f32;
 
-/// The statistics only serve the update of the running ones: to the spec they are no result to differentiate.
+/// The statistics only serve to update the running statistics: the spec does not differentiate them.
 struct Plain : BatchNorm {
   static constexpr std::string_view name = "plain_batch_norm";
   static constexpr int kAux = 1;
@@ -59,7 +59,7 @@ std::int64_t rows(const Spec& x) { return x.size() / x[-1]; }
 const auto plain = testing::op<Plain>({
     .cases =
         {
-            {.in = {{2, 1}, {1}, {1}}, .gradient = false},  // what eps leaves of a difference of equals
+            {.in = {{2, 1}, {1}, {1}}, .gradient = false},  // eps alone remains when equal values are subtracted
             {.in = {{3, 1}, {1}, {1}}},
             {.in = {{3, 7}, {7}, {7}}},
             {.in = {{2, 3, 5, 16}, {16}, {16}}, .args = {.relu = true}},
@@ -120,7 +120,7 @@ const auto inference = testing::op<BatchNormInference>({
 
 // ---------------------------------------------------------------- large means
 
-/// x = 1000 + a standard normal value: the variance of naive sums of squares would be off by several percent.
+/// x = 1000 + a standard normal value: a naive sum of squares would give a variance that is off by several percent.
 TEST(BatchNormTest, LargeMeans) {
   constexpr std::int64_t n = 20000, channels = 19;
   std::vector<float> x(n * channels), y(n * channels), statistics(3 * channels);
@@ -137,7 +137,7 @@ TEST(BatchNormTest, LargeMeans) {
                        {}, partial.tensor, {});
     for (std::size_t c = 0; c < channels; ++c) {
       EXPECT_NEAR(static_cast<double>(statistics[c]), want[static_cast<std::int64_t>(c)], 0x1p-14) << "the ulp of 1000";
-      // Deviations are exact to the ulp of 1000 / 2, of which n enter the sum, each with either sign.
+      // Deviations are exact to the ulp of 1000 / 2; n of these errors enter the sum, with either sign.
       EXPECT_NEAR(static_cast<double>(statistics[channels + c]), want[static_cast<std::int64_t>(channels + c)], 1e-5);
       EXPECT_NEAR(static_cast<double>(statistics[2 * channels + c]), want[static_cast<std::int64_t>(2 * channels + c)],
                   1e-5);
@@ -167,7 +167,7 @@ TEST(BatchNormTest, ConstantChannelsHaveNoVariance) {
 
 // ---------------------------------------------------------------- running statistics
 
-/// A layer with memory of its own, run eagerly or as a program, recomputed or not.
+/// A layer with its own memory, run eagerly or as a program, recomputed or not.
 struct Layer {
   static constexpr std::int64_t n = 24, channels = 5;
   OwnedTensor x{{{n, channels}, f32}}, weight{{{channels}, f32}}, bias{{{channels}, f32}}, dweight{{{channels}, f32}},
@@ -233,7 +233,7 @@ TEST(BatchNormTest, EveryRunUpdatesTheRunningStatisticsOnce) {
     layer->record(g, layer == &recomputed);
     const auto again = std::count_if(g.program().records.begin(), g.program().records.end(),
                                      [](const Record& r) { return r.phase == Phase::recompute; });
-    EXPECT_EQ(again, layer == &recomputed ? 1 : 0) << "the op is recomputed, the update is not";
+    EXPECT_EQ(again, layer == &recomputed ? 1 : 0) << "the op must be recomputed, the update must not";
     Instance exe(g.finish());
     for (std::uint64_t batch = 0; batch < 2; ++batch) {
       layer->fill(batch);

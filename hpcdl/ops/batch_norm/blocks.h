@@ -1,6 +1,6 @@
 #pragma once
-// What the GPU kernels of batch_norm share (.cu only): where a thread's channels and rows lie, and sums over the
-// threads of a column.
+// Shared code of the GPU kernels of batch_norm (.cu only): the channels and rows of a thread, and sums over the threads
+// of a column.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
@@ -11,11 +11,11 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kBlockThreads = 256, kBlocks = 3,
-              kUnrolled = 4;  // blocks of a multiprocessor; rows of a thread under way at a time
+              kUnrolled = 4;  // blocks per multiprocessor; rows of a thread in flight
 constexpr int kPack = static_cast<int>(kBatchPack);
 
-/// Rows in shares as equal as whole numbers can be, the longer ones first. Made on the host: a division of 64 bits
-/// takes a thread as long as some rows.
+/// Divides rows into shares as equal as possible, the longer ones first. Computed on the host: a 64-bit division costs
+/// a thread as much as several rows.
 struct Shares {
   std::int64_t each, longer;
   Shares(std::int64_t rows, std::int64_t parts)
@@ -24,7 +24,7 @@ struct Shares {
   __device__ std::int64_t count(std::int64_t part) const { return each + (part < longer ? 1 : 0); }
 };
 
-/// The pack of channels and the rows of this thread. kWhole: packs lie within the row, on boundaries of their size.
+/// The pack of channels and the rows of this thread. kWhole: packs are inside the row and aligned to their size.
 template <class T, bool kWhole> struct Place {
   static constexpr int N = kPack;
   std::int64_t col, begin, end;
@@ -46,7 +46,7 @@ template <class T, bool kWhole> struct Place {
     if constexpr (kWhole) write_aligned(to, pack<T>(sum));
     else write(to, pack<T>(sum), 0, n);
   }
-  /// f(row, k) for the rows of one turn, f's operands having been brought by bring(row, k) for all of them before.
+  /// f(row, k) for the rows of one iteration, after bring(row, k) has loaded f's operands for all of them.
   template <int kRows = kUnrolled, class Bring, class F> __device__ void rows(Bring&& bring, F&& f) const {
     if (n == 0) return;
     const int step = static_cast<int>(blockDim.y);
@@ -61,8 +61,8 @@ template <class T, bool kWhole> struct Place {
   }
 };
 
-/// a and b become their sums over the threads of a column (threadIdx.y), in a fixed order; valid where threadIdx.y ==
-/// 0.
+/// Replaces a and b by their sums over the threads of a column (threadIdx.y), in a fixed order; valid where threadIdx.y
+/// == 0.
 template <int N> __device__ void sum_columns(Lanes<N>& a, Lanes<N>& b) {
   __shared__ float memory[2][N][kBlockThreads];
   const int at = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
@@ -80,7 +80,7 @@ template <int N> __device__ void sum_columns(Lanes<N>& a, Lanes<N>& b) {
   for (int i = 0; i < N; ++i) a.v[i] = memory[0][i][at], b.v[i] = memory[1][i][at];
 }
 
-/// Per channel: what a row is normalised by. y = fma(x - mean, scale, bias).
+/// Per channel: the normalisation of a row. y = fma(x - mean, scale, bias).
 template <int N> struct ChannelLanes {
   Lanes<N> mean, root, scale, bias;  // root: sqrt(var + eps)
   __device__ ChannelLanes(const float* means, const float* vars, const Parameter& weight, const Parameter& b, float eps,
@@ -93,7 +93,7 @@ template <int N> struct ChannelLanes {
   __device__ Lanes<N> normalised(const Lanes<N>& centred) const { return fma(centred, scale, bias); }
 };
 
-/// Launches kernel<T, kWhole> over all rows; `most` shares of them at most.
+/// Launches kernel<T, kWhole> over all rows in at most `most` shares.
 template <class T> struct Grid {
   dim3 blocks, threads;
   Shares shares{0, 0};
@@ -107,7 +107,8 @@ template <class T> struct Grid {
   }
 };
 
-/// Shares of the rows in passes that sum nothing: all blocks at once, because each begins by what its channels need.
+/// Shares of the rows in passes without sums: all blocks run at once, because each begins by computing its channels'
+/// factors.
 inline std::int64_t elementwise_parts(const Stream& s, const View& x) {
   const std::int64_t columns = batch_grid(x.spec()).columns, all = std::int64_t{kBlocks} * multiprocessors(s);
   return all / columns > 0 ? all / columns : 1;

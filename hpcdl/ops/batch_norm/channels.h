@@ -1,5 +1,5 @@
 #pragma once
-// What the passes of batch_norm share on a CPU (.simd.cpp only): rows by shares, per-channel vectors in the cache of a
+// Shared code of the batch_norm passes on a CPU (.simd.cpp only): rows by shares, per-channel vectors in the cache of a
 // thread.
 
 #include "hpcdl/ops/batch_norm/passes.h"
@@ -9,10 +9,10 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// Rows whose sums are taken in float before they are merged into those of the share.
+/// Rows whose sums are taken in float before they are merged into the sums of the share.
 constexpr std::int64_t kBlockRows = 64;
 
-/// f(thread, share, begin row, end row). Descending: a second pass meets first what the first pass read last.
+/// f(thread, share, begin row, end row). Descending: a second pass starts with what the first pass read last.
 enum class Order { ascending, descending };
 template <class F> void for_shares(Pool& pool, const View& x, Order order, F&& f) {
   const std::int64_t rows = x.rows(), per = batch_share_rows(rows), shares = batch_shares(rows),
@@ -30,7 +30,7 @@ template <class F> void for_shares(Pool& pool, const View& x, Order order, F&& f
   });
 }
 
-/// f(begin, end): channels in whole lines, spread over the threads; `work` operations for each.
+/// f(begin, end): channels in whole cache lines, spread over the threads; `work` operations per channel.
 template <class F> void for_channels(Pool& pool, std::int64_t channels, std::int64_t work, F&& f) {
   const std::int64_t blocks = (channels + 63) / 64;
   parallel_for(pool, blocks, kGrainElements / (64 * (work + 1)) + 1,
@@ -46,7 +46,7 @@ template <class Isa> void widen(float* to, const View& p, std::int64_t channels,
   });
 }
 
-/// Per channel: what a row is normalised by. y = fma(x - mean, scale, bias).
+/// Per channel: the normalisation of a row. y = fma(x - mean, scale, bias).
 template <class Isa> struct Channels {
   using V = simd::Vec<Isa>;
   float *mean, *scale, *bias;
@@ -67,7 +67,7 @@ template <class Isa> struct Channels {
   }
 };
 
-/// Room for `vectors` per-channel vectors of every thread.
+/// Reserves `vectors` per-channel vectors for every thread.
 inline void reserve_channels(Pool& pool, std::int64_t channels, int vectors) {
   pool.reserve_scratch(channels * vectors * 4);
 }

@@ -1,12 +1,12 @@
 #pragma once
-// The passes over a tensor of (rows, C) that batch normalisation consists of. Apart, because what is between them may
-// be a collective (ops/sync_batch_norm), or statistics that were learnt before.
+// The passes of batch normalisation over a tensor of (rows, C). They are separate, because a collective
+// (ops/sync_batch_norm) or running statistics may come between them.
 
 #include "hpcdl/program/op.h"
 
 namespace hpcdl {
 
-/// Sums are taken over at most 64 shares of the rows, which do not depend on the number of threads.
+/// Sums are taken over at most 64 shares of the rows; the shares do not depend on the number of threads.
 [[gnu::always_inline]] inline std::int64_t batch_share_rows(std::int64_t rows) {
   const std::int64_t even = (rows + 63) / 64;
   return even < 64 ? 64 : (even + 3) / 4 * 4;
@@ -16,10 +16,11 @@ namespace hpcdl {
   return (rows + per - 1) / per;
 }
 
-/// How a GPU's blocks of 256 threads lie over the rows and their packs of channels: by the shape alone, so that results
-/// do not depend on the GPU. Packs of four whatever the type: those of eight leave no registers for rows under way.
+/// How a GPU's blocks of 256 threads cover the rows and their packs of channels: determined by the shape alone, so that
+/// results do not depend on the GPU. Packs have four elements for every type: packs of eight leave no registers for
+/// rows in flight.
 struct BatchGrid {
-  int threads = 1;           // beside one another on a row; the others of the block take further rows
+  int threads = 1;           // adjacent threads on a row; the others of the block take further rows
   std::int64_t columns = 0;  // blocks side by side
   std::int64_t parts = 0;    // shares of the rows
 };
@@ -35,7 +36,8 @@ inline BatchGrid batch_grid(const Spec& x) {
   return g;
 }
 
-/// y = relu?((x - mean) * weight / sqrt(var + eps) + bias + residual). Absent: residual, weight (1), bias (0).
+/// y = relu?((x - mean) * weight / sqrt(var + eps) + bias + residual). Defaults when absent: residual 0, weight 1, bias
+/// 0.
 struct BatchNormForward {
   Tensor y = {};
   View x = {}, residual = {}, weight = {}, bias = {}, mean = {}, var = {};
@@ -44,18 +46,18 @@ struct BatchNormForward {
 };
 
 /// With dz = dy where y > 0 (everywhere without relu) and n = (x - mean) / sqrt(var + eps):
-///   dresidual = dz,  dbias = sum(dz),  dweight = sum(dz * n),  dx = weight / sqrt(var + eps) * (dz - (sum(dz) + n *
-///   sum(dz * n)) / count)
-/// The signs come from y where that is given (a residual was added), else from x.
+///   dresidual = dz,  dbias = sum(dz),  dweight = sum(dz * n),
+///   dx = weight / sqrt(var + eps) * (dz - (sum(dz) + n * sum(dz * n)) / count)
+/// The signs come from y if it is given (a residual was added), else from x.
 struct BatchNormBackward {
   Grad dx = {}, dresidual = {}, dweight = {}, dbias = {};
   View x = {}, y = {}, weight = {}, bias = {}, mean = {}, var = {}, dy = {};
   Tensor sums =
-      {};  // (2, C) f32: sum(dz), sum(dz * n); (3, C) with the count behind them where that is known in memory only
+      {};  // (2, C) f32: sum(dz), sum(dz * n); (3, C) with the count as a third row if it is only known in memory
   Tensor partial = {};  // batch_partial(x)
   float eps = 0;
   bool relu = false;
-  /// True where the first pass leaves dz in dresidual and the second reads it there, in place of dy and y.
+  /// True if the first pass stores dz in dresidual and the second reads it there instead of dy and y.
   [[gnu::always_inline]] bool keeps_dz() const { return dresidual && !dresidual.accumulate(); }
 };
 
@@ -72,10 +74,10 @@ void batch_statistics(Isa, Pool&, Tensor mean, Tensor var, Tensor unbiased, View
 template <class Isa> void batch_normalise(Isa, Pool&, const BatchNormForward&);
 /// sums, dweight, dbias, and dresidual where keeps_dz().
 template <class Isa> void batch_norm_sums(Isa, Pool&, const BatchNormBackward&);
-/// dx and dresidual. `count` rows are behind `sums`; infinite where mean and var are constants, 0 where it lies in
+/// dx and dresidual. `sums` were taken over `count` rows: infinite if mean and var are constants, 0 if the count is in
 /// sums[2].
 template <class Isa> void batch_norm_gradient(Isa, Pool&, const BatchNormBackward&, float count);
-/// The statistics of several parts (parts, 3, C) f32 (mean, var, count) as those of the whole, merged in order.
+/// Combines the statistics of several parts (parts, 3, C) f32 (mean, var, count), merged in order.
 template <class Isa> void merge_statistics(Isa, Tensor mean, Tensor var, Tensor unbiased, View parts);
 /// to = (1 - momentum) * to + momentum * batch
 template <class Isa>

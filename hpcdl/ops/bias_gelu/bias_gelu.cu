@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads) bias_gelu_kernel(
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
   Lanes<N> sum(0.0f);
   if (n > 0) {
-    constexpr int K = 2;  // rows of a thread under way
+    constexpr int K = 2;  // rows of a thread in flight
     const auto bias = load<N>(o.b.at<T>(0, col), n);
     const std::int64_t begin = o.rows * part / BiasGelu::kParts, end = o.rows * (part + 1) / BiasGelu::kParts;
     for (auto r = begin + threadIdx.y; r < end; r += K * kRowThreads) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads) bias_gelu_kernel(
       }
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        const auto g = widen(dy[k]) * F::slope(widen(x[k]) + bias);  // 0 where there is no row
+        const auto g = widen(dy[k]) * F::slope(widen(x[k]) + bias);  // 0 if the row does not exist
         sum = sum + g;
         if (!o.dx || r + k * kRowThreads >= end) continue;
         T* to = o.dx.at<T>(r + k * kRowThreads, col);

@@ -1,6 +1,6 @@
 #pragma once
-// y = gelu(x + b): for places where the bias cannot be part of a matrix product. x, y: (..., C), b: (C), one dtype,
-// f32 or bf16. Forms of gelu: see gelu.h.
+// y = gelu(x + b), for cases where the bias cannot be part of a matrix product. x, y: (..., C), b: (C), one dtype, f32
+// or bf16. Forms of gelu: see gelu.h.
 
 #include "hpcdl/ops/gelu/gelu.h"
 
@@ -21,7 +21,7 @@ struct BiasGelu {
     return {.operations = 13.0 * static_cast<double>(x.size())};
   }
   static void forward(Stream& s, Tensor y, View x, View b, const Args& a);
-  /// Sums of kParts shares of the rows: fixed, so that threads change nothing.
+  /// The rows are summed in kParts shares: a fixed number, so that the number of threads does not change results.
   static constexpr std::int64_t kParts = 64;
   static std::array<Spec, 1> backward_scratch(const Spec&, const Spec& b, const Args&) {
     return {Spec{{kParts, b[0]}, DType::f32}};

@@ -11,10 +11,10 @@ template <class F> void with_form(const Gelu::Args& a, F&& f) {
   else f.template operator()<fuse::GeluErf>();
 }
 
-// For results that are rounded to bf16, to a relative error of 2^-9 at best: with functions that are less exact than
-// those of f32, a pass over memory waits less for arithmetic.
+// For results that are rounded to bf16, with a relative error of 2^-9 at best: less exact functions than those for f32
+// reduce the arithmetic in a pass over memory.
 
-/// 1 / v with a relative error < 2^-14 where AVX-512 has that.
+/// 1 / v with a relative error < 2^-14 where AVX-512 provides that.
 template <class Isa> simd::Vec<Isa> coarse_reciprocal(simd::Vec<Isa> v) {
 #if defined(HPCDL_SIMD_AVX512)
   return _mm512_rcp14_ps(v.v);
@@ -23,10 +23,10 @@ template <class Isa> simd::Vec<Isa> coarse_reciprocal(simd::Vec<Isa> v) {
 #endif
 }
 
-/// v, or `most` with the sign of v where that is less.
+/// v with its magnitude limited to `most`.
 template <class Isa> simd::Vec<Isa> limit(simd::Vec<Isa> v, simd::Vec<Isa> most) {
 #if defined(HPCDL_SIMD_AVX512)
-  return _mm512_range_ps(v.v, most.v, 0b0010);  // the lesser magnitude, the first operand's sign
+  return _mm512_range_ps(v.v, most.v, 0b0010);  // the smaller magnitude with the first operand's sign
 #else
   return max(simd::Vec<Isa>(0.0f) - most, min(most, v));
 #endif
@@ -41,7 +41,7 @@ template <class V> V coarse_exp2(V v) {
   return scale2(p, v);
 }
 
-/// GeluTanh. Powers are kept between 2^-125 and 2^125, clear of subnormal numbers; NaN stays NaN by the last product.
+/// GeluTanh. Powers are kept between 2^-125 and 2^125, away from subnormal numbers; the last product preserves NaN.
 struct GeluTanhForBf16 {
   template <class V> static V value(V x) {
     constexpr float kScale = -fuse::GeluTanh::kTwoC * fuse::GeluTanh::kLog2e;
@@ -50,7 +50,7 @@ struct GeluTanhForBf16 {
   }
 };
 
-/// Gradient of one row; adds it to `sum`.
+/// The gradient of one row; adds it to `sum`.
 template <class F, class T, class Isa>
 [[gnu::flatten]] void backward_row(Isa, T* to, bool accumulate, float* sum, const T* x, const T* b, const T* dy,
                                    std::int64_t cols) {

@@ -34,7 +34,7 @@ inline void Cast::backward(Stream& s, Grad dx, View dy, const Args&) {
   on(s, [&](auto isa, Pool& pool) { cpu::cast(isa, pool, dx, dy); }, [&](auto& q) { cuda::cast(q, dx, dy); });
 }
 
-/// Records nothing when x has that type already.
+/// Records nothing if x already has that type.
 template <Symbolic V> V cast(const V& x, DType to) { return x.dtype() == to ? x : record<Cast>({to}, x); }
 
 }  // namespace hpcdl

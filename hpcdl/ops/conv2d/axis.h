@@ -1,7 +1,7 @@
 #pragma once
-// Which inputs an output reads, along one axis, and how rows of output pixels are shared out. Forward and backward are
-// the same machine: dx gathers from dy, in one phase for each remainder of its position by the stride. Included by
-// conv2d.simd.cpp only, once for each instruction set: hence the anonymous namespaces.
+// Which inputs an output reads along one axis, and how rows of output pixels are divided. Forward and backward use the
+// same code: dx gathers from dy, in one phase for each remainder of its position by the stride. Included only by
+// conv2d.simd.cpp, once per instruction set: hence the anonymous namespaces.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
 /// Output u of `outputs` reads input u * step + first + k * apart for each tap k of `taps`, whose weight has the index
-/// index + k * index_step. It lies at u * out_step + out_first.
+/// index + k * index_step. It is stored at u * out_step + out_first.
 struct Axis {
   std::int64_t size = 0;  // of the input
   std::int64_t outputs = 0, step = 1;
@@ -23,7 +23,7 @@ struct Axis {
   std::int64_t index = 0, index_step = 1;
   std::int64_t out_step = 1, out_first = 0;
 
-  /// Inputs from the first that output 0 reads to the last that output `count` - 1 reads.
+  /// The number of inputs from the first that output 0 reads to the last that output `count` - 1 reads.
   std::int64_t reach(std::int64_t count) const { return (count - 1) * step + (taps > 0 ? (taps - 1) * apart : 0) + 1; }
   /// Whether no output reads beyond the input.
   bool inside() const { return taps > 0 && outputs > 0 && first >= 0 && first + reach(outputs) <= size; }
@@ -34,7 +34,7 @@ Axis forward_axis(std::int64_t size, std::int64_t outputs, std::int64_t kernel, 
 }
 
 /// The positions `phase`, phase + stride, ... of a dimension of dx with `size` elements, as a function of `outputs` of
-/// dy: tap r reaches position q from p = (q + pad - r dilation) / stride, where that is whole.
+/// dy: tap r connects position q to p = (q + pad - r dilation) / stride, if that is an integer.
 Axis backward_axis(std::int64_t size, std::int64_t outputs, std::int64_t kernel, const Conv2dShape& c,
                    std::int64_t phase) {
   Axis a{.size = outputs,
@@ -54,7 +54,8 @@ Axis backward_axis(std::int64_t size, std::int64_t outputs, std::int64_t kernel,
   return a;
 }
 
-/// A dimension cut into panels of whole vectors, at most `widest` of them each; an even number where there are several.
+/// A dimension divided into panels of whole vectors, at most `widest` vectors each; an even number of panels if there
+/// are several.
 struct Panels {
   std::int64_t vectors = 0, parts = 1;
   int lanes = 1;
@@ -72,7 +73,7 @@ std::int64_t share(std::int64_t n, std::int64_t part, std::int64_t parts) { retu
 
 std::int64_t round_up(std::int64_t bytes) {
   return ceil_div(bytes, 4096) * 4096 + 192;
-}  // apart by odd lines: no 4K aliasing
+}  // rows an odd number of cache lines apart: no 4K aliasing
 
 }  // namespace
 }  // namespace hpcdl::conv

@@ -7,7 +7,7 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// Column sums of `rows` rows of dy, a block's share of rows each, to parts[blockIdx.y].
+/// Column sums of `rows` rows of dy, a share of rows per block, to parts[blockIdx.y].
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
     channel_sums(const T* dy, std::int64_t rows, std::int64_t cols, std::int64_t rows_per_block, float* parts) {
@@ -26,8 +26,7 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
 
 void bias_gradient(Stream& s, const Grad& dbias, const View& dy) {
   constexpr std::int64_t kBlocks = 792,
-                         kFewest =
-                             4 * kRowThreads;  // enough to fill any GPU; enough rows to make their parts small work
+                         kFewest = 4 * kRowThreads;  // fill any GPU; keep the parts few
   const std::int64_t cols = dy.cols(), rows = dy.rows(),
                      most = std::min<std::int64_t>(65535, static_cast<std::int64_t>(kWorkspaceBytes / 4) / cols);
   auto* parts = static_cast<float*>(workspace(s));

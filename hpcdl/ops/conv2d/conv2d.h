@@ -1,12 +1,12 @@
 #pragma once
-// y = x * w + bias: convolution of images (cross-correlation, as every framework means it), zeros around them.
+// y = x * w + bias: convolution of images (cross-correlation, as in every framework), padded with zeros.
 //
-// x (N, H, W, I) and y (N, OH, OW, O) channels last; w (O, KH, KW, I); bias (O) may be absent. Storage of x and y is
-// one float dtype, w and bias may be f32 beside 16-bit activations (a f32 weight is rounded on its way into the
-// product); sums are f32.
+// x (N, H, W, I) and y (N, OH, OW, O) channels last; w (O, KH, KW, I); bias (O) may be absent. x and y have one float
+// dtype; w and bias may be f32 with 16-bit activations (an f32 weight is rounded when the product reads it); sums are
+// f32.
 //   OH = (H + 2 pad - dilation (KH - 1) - 1) / stride + 1, OW likewise
 //   y[n, p, q, o] = bias[o] + sum over (r, s, i) of x[n, p stride - pad + r dilation, q stride - pad + s dilation, i]
-//   w[o, r, s, i]
+//                                                   w[o, r, s, i]
 // Gradients: dx = the transposed convolution of dy, dw = correlation of dy with x over all pixels, dbias = sums of dy
 // over pixels.
 
@@ -24,7 +24,7 @@ struct Conv2dShape {
 
   std::int64_t pixels() const { return n * oh * ow; }  // of y
   std::int64_t taps() const { return kh * kw; }
-  /// Terms of one output.
+  /// The number of terms of one output.
   std::int64_t k() const { return kh * kw * i; }
   double flops() const {
     return 2.0 * static_cast<double>(pixels()) * static_cast<double>(o) * static_cast<double>(k());
@@ -34,8 +34,8 @@ struct Conv2dShape {
 struct Conv2d {
   static constexpr std::string_view name = "conv2d";
   static constexpr OpClass kClass = OpClass::product;
-  static constexpr unsigned kCasts = 0b1;  // x: w is rounded on its way into the product, and its gradient stays f32
-  static constexpr int kSplits = 1;        // dw alone
+  static constexpr unsigned kCasts = 0b1;  // x: w is rounded when read, its gradient stays f32
+  static constexpr int kSplits = 1;        // dw only
   struct Args {
     int stride = 1, pad = 0, dilation = 1;
   };

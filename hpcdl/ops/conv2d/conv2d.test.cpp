@@ -66,9 +66,8 @@ const auto
                         {.in = {{2, 15, 13, 3}, {6, 7, 7, 3}, {6}}, .args = {.stride = 2, .pad = 3}},
                         {.in = {{1, 9, 11, 4}, {5, 3, 3, 4}, {5}}, .args = {.pad = 2, .dilation = 2}},
                         {.in = {{1, 10, 9, 3}, {4, 3, 2, 3}, {4}}, .args = {.stride = 3, .pad = 2, .dilation = 2}},
-                        {.in = {{1, 5, 5, 1}, {3, 2, 4, 1}, {3}},
-                         .args = {.pad = 3}},                                 // pads wider than the kernel reaches
-                        {.in = {{1, 3, 4, 2}, {2, 3, 4, 2}, Input::none()}},  // one output
+                        {.in = {{1, 5, 5, 1}, {3, 2, 4, 1}, {3}}, .args = {.pad = 3}},  // padding wider than the kernel
+                        {.in = {{1, 3, 4, 2}, {2, 3, 4, 2}, Input::none()}},            // one output
                         {.in = {{1, 5, 6, 300}, {280, 3, 3, 300}, {280}}, .args = {.pad = 1}, .gradient = false},
                         {.in = {{1, 8, 8, 16}, {16, 3, 3, 16}, Input{16}.as(f32)}, .args = {.pad = 1}},
                         {.in = {{40, 7, 6, 17}, {19, 3, 3, 17}, {19}},
@@ -82,12 +81,12 @@ const auto
                          .gradient = false},  // a tap longer than a block of k
                         {.in = {{5, 14, 13, 37}, {43, 3, 3, 37}, {43}},
                          .args = {.pad = 1},
-                         .gradient = false},  // Winograd's, tiles not full
+                         .gradient = false},  // Winograd with partial tiles
                         {.in = {{3, 18, 22, 33}, {64, 3, 3, 33}, Input::none()}, .gradient = false},
                         {.in = {{2, 22, 21, 32}, {33, 3, 3, 32}, {33}}, .args = {.pad = 2}, .gradient = false},
                         {.in = {{1, 16, 8, 64}, {64, 3, 3, 64}, {64}},
                          .args = {.pad = 1},
-                         .gradient = false},  // enough for a GPU's parts of f32
+                         .gradient = false},  // large enough for a GPU's f32 parts
                         {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
                         {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}},
                          .args = {.pad = 2, .dilation = 2},
@@ -96,11 +95,11 @@ const auto
                     },
                 .reference = reference,
                 .reduction = reduction,
-                .condition = 10,  // products of two outliers (10 x 10) are 10 times the largest input that the allowed
-                                  // error counts from
+                .condition = 10,  // products of two outliers (10 x 10) are 10 times the largest input, which the
+                                  // allowed error is relative to
             });
 
-/// Of conv2d at the tensors given: y, dx, dw, dbias.
+/// Results of conv2d for these tensors: y, dx, dw, dbias.
 std::vector<OwnedTensor> all_results(int threads, const Conv2d::Args& a, const OwnedTensor& x, const OwnedTensor& w,
                                      const OwnedTensor& bias, const OwnedTensor& dy) {
   Pool pool(threads);
@@ -118,7 +117,7 @@ bool same_bits(const OwnedTensor& a, const OwnedTensor& b) {
   return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0;
 }
 
-// A float master weight under bf16 images acts as its rounded copy would.
+// A float master weight with bf16 images acts like its rounded copy.
 TEST(Conv2d, MasterWeightActsAsItsRoundedCopy) {
   const auto x = random_tensor({{2, 6, 7, 5}, DType::bf16}, 1), dy = random_tensor({{2, 6, 7, 9}, DType::bf16}, 3),
              bias = random_tensor({{9}, f32}, 4);
@@ -153,7 +152,7 @@ std::vector<Expected> naive_gradients(const Conv2dShape& c, const OwnedTensor& x
   return g;
 }
 
-// Shapes too large for finite differences: those of Winograd's algorithm and of several splits.
+// Shapes too large for finite differences: those that use Winograd's algorithm and several splits.
 TEST(Conv2d, GradientsOfLargerShapes) {
   struct Case {
     Shape x;
@@ -212,7 +211,7 @@ TEST(Conv2dChecks, SaysWhatIsWrong) {
   EXPECT_THROW(Conv2d::infer(x, w, {{3}, f32}, {}), Error);
   EXPECT_THROW(Conv2d::infer(x, w, {}, {.stride = 0}), Error);
   EXPECT_THROW(Conv2d::infer(x, w, {}, {.pad = -1}), Error);
-  EXPECT_THROW(Conv2d::infer(x, w, {}, {.dilation = 3}), Error);  // reaches 7 columns of 6
+  EXPECT_THROW(Conv2d::infer(x, w, {}, {.dilation = 3}), Error);  // spans 7 columns of 6
   EXPECT_THROW(Conv2d::infer(x, {{0, 3, 3, 3}, f32}, {}, {}), Error);
 }
 

@@ -31,10 +31,11 @@ struct Plans {
   int asked = 0;
 };
 
-/// The library's choice number `choice`, or null. Whoever asks for another than the first will ask for all.
+/// The library's choice number `choice`, or null. A caller that requests a choice other than the first will request
+/// all.
 const cudnn::Plan* plan(const Stream& s, const cudnn::Session& session, const Conv& c, int choice) {
   static auto* const all =
-      new std::map<int, std::map<Key, Plans>>();  // never destroyed: captured work may hold the library's kernels
+      new std::map<int, std::map<Key, Plans>>();  // never destroyed: captured work may use its kernels
   auto& [found, asked] = (*all)[s.device().index][key_of(c)];
   if (choice >= asked) {
     asked = choice == 0 ? 1 : kCudnnChoices;
@@ -45,7 +46,7 @@ const cudnn::Plan* plan(const Stream& s, const cudnn::Session& session, const Co
   return choice < std::ssize(found) ? &found[static_cast<std::size_t>(choice)] : nullptr;
 }
 
-/// What cuDNN is asked in place of c: a f32 weight beside 16-bit images is given to it as a copy in their type.
+/// The problem that cuDNN receives for c: an f32 weight with 16-bit images is replaced by a copy in their type.
 Conv asked(const Conv& c) {
   Conv a = c;
   const bool copied = c.pass != ConvPass::weight && c.w.dtype == DType::f32 &&

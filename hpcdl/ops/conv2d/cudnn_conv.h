@@ -1,17 +1,17 @@
 #pragma once
-// cuDNN behind cuda::conv: opened at run time where it is installed, so that nothing links to it.
+// cuDNN as a backend of cuda::conv: loaded at run time where it is installed, so that nothing links to it.
 
 #include "hpcdl/ops/conv2d/device_conv.h"
 
 namespace hpcdl::cuda {
 
-/// Of the library's choices those that are ever asked for.
+/// The number of the library's choices that are considered.
 inline constexpr int kCudnnChoices = 12;
 
-/// True when the library is there and has so many ways to compute c that repeat their bits, in the precision of ours:
-/// its first choice is number 0. What it said is remembered per shape.
+/// True if the library is present and has more than `choice` reproducible ways to compute c with our precision; its
+/// first choice is number 0. The answer is cached per shape.
 bool fits_cudnn(Stream& s, const Conv& c, int choice);
-/// c, which fits.
+/// Computes c, for which fits_cudnn() holds.
 void run_cudnn(Stream& s, const Conv& c, int choice);
 
 }  // namespace hpcdl::cuda

@@ -7,7 +7,8 @@
 namespace hpcdl::cuda::cudnn {
 namespace {
 
-/// `dims` in cuDNN's order (N, C, H, W), which lie as (N, H, W, C). Virtual: between two operations, in no memory.
+/// `dims` in cuDNN's order (N, C, H, W), stored as (N, H, W, C). Virtual: an intermediate between two operations,
+/// without memory.
 Descriptor tensor(Id id, DType type, const std::vector<std::int64_t>& dims, bool is_virtual = false) {
   Descriptor t(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   const std::int64_t c = dims[1], row = dims[3] * c;
@@ -99,17 +100,17 @@ std::vector<Descriptor> operations(const Conv& c) {
   return ops;
 }
 
-/// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision,
-/// larger errors than a plain sum's. And those that leave the tensor cores alone where 16-bit operands ask for them:
-/// what the library thinks best of a kernel of one pixel takes ten times as long, and what it does with three channels
-/// when the others want more workspace than there is takes forty times as long; ours take neither.
+/// Rejects engines that would break a promise: results that differ between runs, sums or operands of lower precision,
+/// larger errors than those of a plain sum. Also rejects engines that do not use tensor cores for 16-bit operands: the
+/// library's first choice for a 1 x 1 kernel takes ten times as long, and its choice for three channels when the others
+/// need more workspace than is available takes forty times as long; ours take neither.
 bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, const Conv& c) {
   bool tensor_cores = false;
   for (const auto note : notes) {
     if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) tensor_cores = true;
     else if (note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) return false;
   }
-  return tensor_cores == (c.compute != DType::f32);  // of f32 they would round to TF32
+  return tensor_cores == (c.compute != DType::f32);  // they would round f32 to TF32
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ bool expressible(const Conv& c) {
   };
   const bool reads = c.pass == ConvPass::forward ? plain(c.x) && plain(c.w) && plain(c.bias)
                                                  : plain(c.dy) && plain(c.pass == ConvPass::data ? c.w : c.x);
-  // 9.19 has no engine for a f32 bias or a f32 result beside 16-bit images.
+  // 9.19 has no engine for an f32 bias or an f32 result with 16-bit images.
   return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
 }
 

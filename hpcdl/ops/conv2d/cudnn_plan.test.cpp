@@ -1,5 +1,5 @@
-// cuDNN's graphs of operations, its choices and its plans, for a H200 that need not be there: the library plans for a
-// GPU of which it is told the properties. Nothing runs.
+// cuDNN's operation graphs, choices and plans for an H200, which need not be present: the library plans for a GPU whose
+// properties it is told. Nothing runs.
 
 #if HPCDL_CUDA && __has_include(<cudnn_graph.h>)
 
@@ -45,7 +45,7 @@ class CudnnPlan : public ::testing::Test {
     device.emplace(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     device->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(kH200.size()),
                 kH200.data());
-    if (!device->try_finalize()) GTEST_SKIP() << "this cuDNN does not plan for a GPU that is elsewhere";
+    if (!device->try_finalize()) GTEST_SKIP() << "this cuDNN cannot plan for a GPU that is not present";
   }
   bool plans(const Conv& c) {
     return cudnn::expressible(c) && !cudnn::plans_of(c, {.device = &*device}, kMost, 1).empty();
@@ -99,16 +99,16 @@ TEST_F(CudnnPlan, WhatItCannotTakeIsSaidBefore) {
   EXPECT_TRUE(cudnn::expressible(good()));
   Conv c = good();
   c.x.data = static_cast<const std::byte*>(c.x.data) + 2;
-  EXPECT_FALSE(cudnn::expressible(c)) << "an address that is no multiple of 16";
+  EXPECT_FALSE(cudnn::expressible(c)) << "an address that is not a multiple of 16 is not supported";
   c = good();
   c.bias.dtype = DType::f32;
-  EXPECT_FALSE(cudnn::expressible(c)) << "a bias of another type";
+  EXPECT_FALSE(cudnn::expressible(c)) << "a bias of another type is not supported";
   c = good();
   c.w.dtype = DType::f32;
-  EXPECT_FALSE(cudnn::expressible(c)) << "a weight of another type";
+  EXPECT_FALSE(cudnn::expressible(c)) << "a weight of another type is not supported";
   c = convolution(ConvPass::weight, DType::bf16, {32, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1});
   c.out_dtype = DType::f32;
-  EXPECT_FALSE(cudnn::expressible(c)) << "a gradient of another type";
+  EXPECT_FALSE(cudnn::expressible(c)) << "a gradient of another type is not supported";
   EXPECT_FALSE(
       cudnn::expressible(convolution(ConvPass::weight, DType::bf16, {0, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1})))
       << "no images";

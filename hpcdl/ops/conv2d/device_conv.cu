@@ -20,7 +20,7 @@ static_assert(kCandidates == kConvCudnnNext + kCudnnChoices - 1);
 
 std::atomic<ConvChooser> the_chooser = nullptr;
 
-/// What HPCDL_CONV asks for, or -1.
+/// What HPCDL_CONV requests, or -1.
 int asked_for() {
   static const int wish = [] {
     const char* text = std::getenv("HPCDL_CONV");
@@ -33,10 +33,10 @@ int asked_for() {
   return wish;
 }
 
-/// Too little work for a library's launch to pay.
+/// Too little work to justify a library launch.
 bool tiny(const Conv& c) { return c.shape.flops() < 1 << 27; }
 
-/// A kernel of one pixel that reads every pixel: rows of x times w.
+/// A 1 x 1 kernel that reads every pixel: rows of x times w.
 bool fits_gemm(const Conv& c) {
   const auto& s = c.shape;
   return s.kh == 1 && s.kw == 1 && s.stride == 1 && s.pad == 0;
@@ -70,7 +70,7 @@ void run_gemm(Stream& s, const Conv& c) {
   gemm(s, p);
 }
 
-/// Which of cuDNN's choices a candidate is, that is neither ours nor a product.
+/// Which of cuDNN's choices a candidate denotes that is neither our kernel nor a product.
 int cudnn_choice(int candidate) { return candidate == kConvCudnn ? 0 : candidate - kConvCudnnNext + 1; }
 
 bool fits(Stream& s, const Conv& c, int candidate) {
@@ -78,20 +78,20 @@ bool fits(Stream& s, const Conv& c, int candidate) {
   return candidate == kConvGemm ? fits_gemm(c) : fits_cudnn(s, c, cudnn_choice(candidate));
 }
 
-/// What an H200 said. Times are of bf16 and 128 images, or as many as it says. Of cuDNN's engines those for f32 that
-/// neither transform nor round operands run at a tenth of the speed of ours and less, backward.
+/// Measured on an H200. Times are for bf16 and 128 images, unless stated otherwise. cuDNN's f32 engines that neither
+/// transform nor round operands run backward at a tenth of the speed of ours or less.
 int by_shape(const Conv& c) {
   const auto& g = c.shape;
   const bool wide = c.compute != DType::f32 && !tiny(c) && g.i % 8 == 0;
   if (fits_gemm(c)) {
-    // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y the other way
-    // round: 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
+    // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y in the opposite direction:
+    // 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
     const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
     return wide && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
   }
   if (!wide) return kConvOwn;
-  // dw of a kernel of one pixel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by
-  // cuDNN; with 128 channels 26 and 28, with 256 26 and 23.
+  // dw of a 1 x 1 kernel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by cuDNN;
+  // with 128 channels 26 and 28, with 256 26 and 23.
   if (c.pass == ConvPass::weight && g.kh == 1 && g.kw == 1 && g.i <= 128) return kConvOwn;
   return kConvCudnn;
 }

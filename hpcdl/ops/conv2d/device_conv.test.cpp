@@ -31,7 +31,7 @@ void put(void* p, DType d, std::int64_t i, float v) {
   else static_cast<f16*>(p)[i] = f16(v);
 }
 
-/// Random numbers on both sides.
+/// Random numbers on the host and the device.
 struct Both {
   OwnedTensor host, device;
   Both() = default;
@@ -49,7 +49,7 @@ bool is_cudnn(int id) { return id == kConvCudnn || id >= kConvCudnnNext; }
 
 struct Case {
   Conv conv;
-  Both x, w, dy, bias, out;  // out: what is there before
+  Both x, w, dy, bias, out;  // out: its previous contents
   std::vector<double> want, magnitude;
   double terms = 1;
 
@@ -127,7 +127,7 @@ struct Case {
     int wrong = 0;
     for (std::size_t i = 0; i < want.size() && wrong < 3; ++i) {
       const double v = static_cast<double>(get(first.tensor.data(), out.dtype(), static_cast<std::int64_t>(i)));
-      // cuDNN may round a 16-bit product before it adds it to what is there.
+      // cuDNN may round a 16-bit product before it adds it to the previous contents.
       const double before = conv.accumulate && is_cudnn(id) && out.dtype() != DType::f32
                                 ? half_ulp(out.dtype()) * std::abs(want[i] - out[static_cast<std::int64_t>(i)])
                                 : 0;
@@ -150,7 +150,7 @@ const Conv2dShape kShapes[] = {
     shape_of({8, 8, 8, 128}, {256, 3, 3, 128}, {.pad = 1}),
     shape_of({4, 11, 13, 64}, {72, 1, 1, 64}, {}),
     shape_of({3, 9, 9, 6}, {5, 1, 1, 6}, {}),
-    shape_of({3, 18, 17, 100}, {68, 3, 3, 100}, {.pad = 1}),  // channels in blocks that are not full
+    shape_of({3, 18, 17, 100}, {68, 3, 3, 100}, {.pad = 1}),  // partial blocks of channels
     shape_of({5, 13, 15, 68}, {196, 3, 3, 68}, {.stride = 2, .pad = 1, .dilation = 2}),
     shape_of({9, 6, 5, 128}, {64, 2, 3, 128}, {.pad = 1}),
     shape_of({3, 20, 24, 3}, {64, 3, 3, 3}, {.pad = 1}),  // few channels: windows that begin with an odd element
@@ -179,7 +179,7 @@ TEST_P(DeviceConv, EveryCandidateIsRight) {
   Stream s(Device::cuda(), pool);
   for (const DType type : {DType::f32, DType::bf16, DType::f16})
     for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
-      for (const bool more : {false, true}) {  // added to what is there, and a bias
+      for (const bool more : {false, true}) {  // accumulation and a bias
         Case c(s, shape(), pass, type, type, more && pass != ConvPass::forward, more && pass == ConvPass::forward);
         for (const auto& way : conv_candidates(s, c.conv, GetParam() == 0 && type == DType::bf16 && !more)) {
           SCOPED_TRACE(fmt::format("{} pass {} {} {}", dtype_name(type), static_cast<int>(pass), way.name, more));
@@ -225,7 +225,7 @@ TEST_P(DeviceConv, CapturedGivesTheSameBits) {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
     for (const int id : {kConvOwn, kConvCudnn, kConvGemm}) {
       Stream s(Device::cuda(),
-               pool);  // a new one: its workspace and cuDNN's plan for it are first asked for inside of the capture
+               pool);  // a new shape: its workspace and cuDNN plan are first requested during capture
       Case c(s, shape(), pass, DType::bf16, DType::bf16, false, pass == ConvPass::forward);
       Capture::begin(s);
       const bool fits = has(s, c.conv, id);
@@ -265,7 +265,7 @@ TEST(DeviceConvChecks, ImagesOfThreeChannelsArePaddedAsManyAsThereIsRoomFor) {
   }
 }
 
-// More tiles than the GPU holds blocks, the last of an image not full.
+// More tiles than the GPU holds blocks; the last tile of an image is partial.
 TEST(DeviceConvChecks, ManyTilesOfFewChannels) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -279,7 +279,7 @@ TEST(DeviceConvChecks, ManyTilesOfFewChannels) {
     }
 }
 
-// What lies beside a window in memory is not multiplied by zeros.
+// Memory next to a window is not read and multiplied by zeros.
 TEST(DeviceConvChecks, AnInfinityBesideAWindowOfFewChannelsIsNotRead) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -302,7 +302,7 @@ TEST(DeviceConvChecks, AnInfinityBesideAWindowOfFewChannelsIsNotRead) {
   }
 }
 
-// Their operands in parts take 63 MB, of which there is room for two thirds.
+// Their operands in parts take 63 MB, but the workspace holds two thirds of that.
 TEST(DeviceConvChecks, F32ImagesAreWrittenInPartsAsManyAsThereIsRoomFor) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -314,8 +314,8 @@ TEST(DeviceConvChecks, F32ImagesAreWrittenInPartsAsManyAsThereIsRoomFor) {
   }
 }
 
-// All of a number counts, also where its first bits cancel; and the largest, whose first bits would round up to
-// infinity, is a number.
+// All bits of a number count, even where its leading bits cancel; and the largest number, whose leading bits would
+// round up to infinity, stays finite.
 TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -342,7 +342,7 @@ TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
 
 TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-  if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV decides";
+  if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV is set and decides";
   Pool pool(1);
   Stream s(Device::cuda(), pool);
   Case large(s, shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1}), ConvPass::forward, DType::bf16, DType::bf16,

@@ -1,14 +1,14 @@
 #pragma once
-// Where the terms of a convolution lie, seen as a product of matrices that exist in no memory (implicit GEMM): from a
-// row and a depth of each operand to an offset. One source for kernels and for the test that walks it on a host.
+// Addresses of a convolution's terms, seen as a product of matrices that are not stored (implicit GEMM): maps a row and
+// a depth of each operand to an offset. Shared by the kernels and by the test that runs it on a host.
 //
 //   forward  y (pixels of y, O)           = A (pixels of y; taps x I) of x           times B (O; taps x I) of w
 //   data     dx (pixels of x of a class, I) = A (these pixels; its taps x O) of dy     times B (I; its taps x O) of w
-//   weight   dw (O, taps x I)             = A (O; pixels of y) of dy                 times B (taps x I; pixels of y) of x
+//   weight   dw (O, taps x I)             = A (O; pixels of y) of dy               times B (taps x I; pixels of y) of x
 //
-// With a stride, the pixels of x fall into stride^2 classes by the remainders of their rows and columns: the taps that
-// reach a pixel are the same for all of its class, and for them the gradient is a convolution of stride 1. No product
-// with a zero is formed.
+// With a stride, the pixels of x are divided into stride^2 classes by the remainders of their rows and columns: all
+// pixels of a class are reached by the same taps, and within a class the gradient is a convolution of stride 1. No
+// product with a zero is computed.
 
 #include <numeric>
 
@@ -17,7 +17,7 @@
 
 namespace hpcdl::cuda {
 
-/// A row or column that lies outside of every image, also when another such is added.
+/// A row or column outside of every image, even after another such value is added.
 inline constexpr int kOutside = -(1 << 29);
 
 /// n / d for 0 <= n < 2^31 by a multiplication: Granlund and Montgomery, "Division by invariant integers using
@@ -41,18 +41,18 @@ class Divisor {
   unsigned factor_ = 1u << 31;
 };
 
-/// The taps that reach images from pixels: pixel (i, j) and tap (a, b) meet at row i * stride + first_h + a * tap_step,
-/// and so for columns.
+/// The taps that connect pixels to images: pixel (i, j) and tap (a, b) read row i * stride + first_h + a * tap_step,
+/// and likewise for columns.
 struct Gather {
   int n = 0, rows = 0, cols = 0;  // pixels of the product
-  int h = 0, w = 0;               // of the images read
+  int h = 0, w = 0;               // size of the images that are read
   int stride = 1, first_h = 0, first_w = 0, tap_step = 1;
   int taps_h = 0, taps_w = 0;
   Divisor image, row, channels,
-      tap_row;  // pixels of an image and of a row of it; channels of the images read; taps of a row
+      tap_row;  // pixels per image and per row of it; channels of the images that are read; taps per row
 
   struct Pixel {
-    std::int64_t at;  // of tap 0 and channel 0, were it inside
+    std::int64_t at;  // offset of tap 0 and channel 0, as if it were inside
     int row, col;
   };
   struct Term {
@@ -74,7 +74,7 @@ struct Gather {
     const int r = a * tap_step, c = b * tap_step;
     return {(std::int64_t{r} * w + c) * channels.divisor() + channel, r, c};
   }
-  /// Elements to where the two meet; -1 outside of the image.
+  /// The offset in elements of the element that both select; -1 outside of the image.
   HPCDL_HOST_DEVICE std::int64_t offset(const Pixel& p, const Term& t) const {
     const bool inside = static_cast<unsigned>(p.row + t.row) < static_cast<unsigned>(h) &&
                         static_cast<unsigned>(p.col + t.col) < static_cast<unsigned>(w);
@@ -82,8 +82,8 @@ struct Gather {
   }
 };
 
-// The operands of the three products. offset(row(r), depth(k)) is where element (r, k) lies, -1 where it is 0. kAlongK:
-// neighbours in memory are neighbours in k; else they are neighbouring rows.
+// The operands of the three products. offset(row(r), depth(k)) is the offset of element (r, k), or -1 where it is 0.
+// kAlongK: neighbours in memory are neighbours in k; otherwise they are neighbouring rows.
 
 struct PixelRows {
   static constexpr bool kAlongK = true;
@@ -105,7 +105,7 @@ struct TermRows {
   HPCDL_HOST_DEVICE std::int64_t offset(const Row& r, const Depth& d) const { return g.offset(d, r); }
 };
 
-/// A matrix that exists: `rows` of `depths` elements, neighbours along k or along rows.
+/// A stored matrix: `rows` of `depths` elements, contiguous along k or along rows.
 template <bool kAlong> struct Dense {
   static constexpr bool kAlongK = kAlong;
   using Row = std::int64_t;
@@ -116,15 +116,15 @@ template <bool kAlong> struct Dense {
   HPCDL_HOST_DEVICE std::int64_t offset(Row r, Depth d) const { return (r | d) < 0 ? -1 : r + d; }
 };
 using FilterRows = Dense<true>;    // w (O; taps x I)
-using PixelDepths = Dense<false>;  // dy (O; pixels): pixels lie O apart
+using PixelDepths = Dense<false>;  // dy (O; pixels): pixels are O elements apart
 
 /// w as the gradient of x reads it: row = channel of x, k = (tap of the class, O).
 struct FilterColumns {
   static constexpr bool kAlongK = false;
   using Row = int;
   using Depth = std::int64_t;
-  int inputs = 0, filter = 0;                               // channels of x; elements of one filter
-  int depths = 0, kw = 0, tap_h = 0, tap_w = 0, every = 1;  // its first tap, and how far apart they are
+  int inputs = 0, filter = 0;                               // channels of x; elements per filter
+  int depths = 0, kw = 0, tap_h = 0, tap_w = 0, every = 1;  // its first tap, and the distance between taps
   Divisor outputs, tap_row;
   HPCDL_HOST_DEVICE Row row(int c) const { return c < inputs ? c : -1; }
   HPCDL_HOST_DEVICE Depth depth(int k) const {
@@ -135,12 +135,12 @@ struct FilterColumns {
   HPCDL_HOST_DEVICE std::int64_t offset(Row r, Depth d) const { return r < 0 || d < 0 ? -1 : r + d; }
 };
 
-/// Where the rows of a result lie: rows of images of rows of pixels; `columns` after each other in each of them.
+/// Addresses of the rows of a result: images of rows of pixels, `columns` elements per pixel.
 struct Scatter {
   int rows = 0, columns = 0;
   std::int64_t first = 0, image_step = 0, row_step = 0, col_step = 0;
   Divisor image, row;
-  /// -1 beyond the last.
+  /// -1 after the last row.
   HPCDL_HOST_DEVICE std::int64_t at(int m) const {
     if (m >= rows) return -1;
     const int in = image(m), rest = m - in * image.divisor(), i = row(rest), j = rest - i * row.divisor();
@@ -158,11 +158,11 @@ inline Scatter dense_rows(int rows, int columns) {
           .row = {}};
 }
 
-// ---------------------------------------------------------------- from the shape of a convolution
+// ---------------------------------------------------------------- computed from the shape of a convolution
 
 inline int narrow_int(std::int64_t n) { return static_cast<int>(n); }
 
-/// Every product's rows, depth and pixels, and offsets within an image, can be counted in 31 bits.
+/// True if the rows, depths and pixels of every product, and offsets within an image, fit 31 bits.
 inline bool countable(const Conv2dShape& c) {
   constexpr std::int64_t kMost = (std::int64_t{1} << 29) - 1;
   const std::int64_t reach = c.dilation * std::max(c.kh, c.kw) + c.pad + c.stride * std::max(c.oh, c.ow);
@@ -170,7 +170,7 @@ inline bool countable(const Conv2dShape& c) {
          std::max({c.h, c.w, reach}) < kMost / 2;
 }
 
-/// x as pixels of y read it.
+/// x as read for the pixels of y.
 inline Gather gather_of_x(const Conv2dShape& c) {
   return {.n = narrow_int(c.n),
           .rows = narrow_int(c.oh),
@@ -189,13 +189,13 @@ inline Gather gather_of_x(const Conv2dShape& c) {
           .tap_row = Divisor(narrow_int(c.kw))};
 }
 
-/// Of the rows (or columns) of x that leave `remainder` when divided by the stride: which taps of `kernel` reach them,
-/// and from where.
+/// For the rows (or columns) of x that leave `remainder` when divided by the stride: which taps of `kernel` reach them,
+/// and from which rows of dy.
 struct TapClass {
   int pixels = 0;  // such rows
-  int taps = 0;    // that reach them
-  int tap = 0;     // the first
-  int first = 0;   // the row of dy at which it reaches the first of them
+  int taps = 0;    // taps that reach them
+  int tap = 0;     // the first tap
+  int first = 0;   // the row of dy from which it reaches the first of them
 };
 inline TapClass tap_class(const Conv2dShape& c, std::int64_t remainder, std::int64_t size, std::int64_t kernel) {
   TapClass t;

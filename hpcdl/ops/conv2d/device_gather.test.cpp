@@ -1,6 +1,6 @@
-// The products of a convolution as the GPU's kernel forms them, run on a host thread by thread: the same functions say
-// what each thread copies, where it lies in shared memory, which elements a lane loads and where its sums go. Matrix
-// loads and products are those of the PTX manual (ldmatrix, mma.m16n8k16). Inputs are small integers, so that all sums
+// The products of a convolution as the GPU's kernel computes them, run on a host thread by thread: the same functions
+// define what each thread copies, its position in shared memory, which elements a lane loads and where its sums go.
+// Matrix loads and products follow the PTX manual (ldmatrix, mma.m16n8k16). Inputs are small integers, so that all sums
 // are exact and must be equal.
 
 #include "hpcdl/ops/conv2d/device_gather.h"
@@ -74,7 +74,7 @@ struct Naive {
   }
 };
 
-/// What copies read of an operand; places of a tile that no thread fills stay NaN.
+/// What copies read of an operand; elements of a tile that no thread fills stay NaN.
 template <class E> struct FromHost {
   const std::vector<float>& data;
   float at(std::int64_t i) const { return data.at(static_cast<std::size_t>(i)); }
@@ -86,7 +86,7 @@ template <class E> struct FromHost {
   }
 };
 
-/// ldmatrix.x4 by a warp: lane l points at `of(l)`; it gets two elements of each of four matrices.
+/// ldmatrix.x4 by a warp: lane l supplies the address `of(l)` and receives two elements of each of four matrices.
 template <bool kTransposed, class E, class F> void load_matrices(float (&r)[32][4][2], F&& of) {
   for (int lane = 0; lane < 32; ++lane)
     for (int q = 0; q < 4; ++q)
@@ -150,7 +150,7 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
   }
 };
 
-/// Of f32 products, by mma.m16n8k8.
+/// Sums of a block of f32 products, by mma.m16n8k8.
 template <int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB>
 struct Sums<float, kM, kN, kWarpsM, kWarpsN, kA, kB> {
   using Grid = MmaGrid<kM, kN, kWarpsM, kWarpsN>;
@@ -192,7 +192,8 @@ struct Sums<float, kM, kN, kWarpsM, kWarpsN, kA, kB> {
   }
 };
 
-/// The whole launch: every block adds its results to d; `written` counts what reaches each element, a share at a time.
+/// The whole launch: every block adds its results to d; `written` counts the writes to each element, one share at a
+/// time.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWhole, class A, class B>
 void launch(const A& a, const B& b, const std::vector<float>& a_data, const std::vector<float>& b_data,
             const Scatter& rows, int depth, ConvShares shares, std::vector<float>& d, std::vector<int>& written) {
@@ -317,7 +318,7 @@ TEST(ConvParts, DivisorsDivide) {
   }
 }
 
-// All of the depth, each step in one share, none empty, as many as asked for at most.
+// The shares cover the whole depth, no step twice; none is empty, and there are at most as many as requested.
 TEST(ConvParts, SharesCoverTheDepth) {
   for (const int tiles : {1, 2, 9, 36, 144, 700})
     for (int steps = 0; steps < 400; steps += steps < 40 ? 1 : 17)
@@ -328,11 +329,11 @@ TEST(ConvParts, SharesCoverTheDepth) {
         ASSERT_GE(s.count * s.depth, steps * 32);
         ASSERT_TRUE(steps == 0 || (s.count - 1) * s.depth < steps * 32) << "an empty share of " << steps;
       }
-  EXPECT_GT(conv_shares(1, 4096, 32, 264, 64).count, 32) << "one tile of a deep sum must be shared out";
+  EXPECT_GT(conv_shares(1, 4096, 32, 264, 64).count, 32) << "one tile of a deep sum must be divided into shares";
   EXPECT_EQ(conv_shares(264, 100, 32, 264, 64).count, 1) << "full waves need no shares";
 }
 
-// Every place of a tile is filled by one thread, in both layouts.
+// Every element of a tile is filled by exactly one thread, in both layouts.
 template <class E, int kRows, bool kAlongK> void filled_once() {
   using Tile = ConvTile<E, kRows, kAlongK>;
   std::vector<int> count(Tile::kElements);

@@ -1,10 +1,10 @@
 #pragma once
-// The tiles in which a convolution's products are formed: what a thread brings into shared memory, where it lies there,
-// and which part of it a thread multiplies. One source for kernels and for the test that runs them on a host.
+// The tiles in which a convolution's products are computed: what a thread loads into shared memory, its position there,
+// and which part of it a thread multiplies. Shared by the kernels and by the test that runs them on a host.
 //
-// A tile of an operand lies as its memory does: rows of kDepth elements where neighbours are along k, else kDepth lines
-// of rows. Lines lie an odd number of 16 bytes apart, so that the eight of a matrix load fall into different banks; of
-// f32 along rows twice an odd number, so that four lines of eight elements do.
+// A tile of an operand has the layout of its memory: rows of kDepth elements where neighbours are along k, else kDepth
+// lines of rows. Lines are an odd number of 16-byte units apart, so that the eight lines of a matrix load map to
+// different banks; for f32 along rows twice an odd number, so that four lines of eight elements do.
 
 #include <cstdint>
 
@@ -38,7 +38,7 @@ template <class E, int kRows, bool kAlongK> struct ConvTile {
   struct Place {
     int row, depth;
   };
-  /// What chunk c of a thread begins with. Of one thread, all chunks have the same depth (kAlongK) or the same row.
+  /// The first element of chunk c of a thread. All chunks of one thread have the same depth (kAlongK) or the same row.
   HPCDL_HOST_DEVICE static constexpr Place place(int thread, int c) {
     constexpr int kPerLine = kLine / kChunk;
     const int i = thread + c * kConvThreads, line = i / kPerLine, in = i % kPerLine * kChunk;
@@ -49,8 +49,8 @@ template <class E, int kRows, bool kAlongK> struct ConvTile {
   }
 };
 
-/// What a thread brings of an operand (of device_gather.h): its places stay the same, k moves on. kWhole: the
-/// neighbours of a chunk lie in one piece, at a multiple of 16 bytes.
+/// What a thread loads of an operand (of device_gather.h): its positions stay the same while k advances. kWhole: the
+/// elements of a chunk are contiguous and aligned to 16 bytes.
 template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
  public:
   using Tile = ConvTile<E, kRows, Side::kAlongK>;
@@ -59,8 +59,8 @@ template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
     HPCDL_UNROLL
     for (int c = 0; c < kFixed; ++c) row_[c] = side.row(row0 + Tile::place(thread, c).row);
   }
-  /// The tile at k0: memory.chunk(to, offset) copies one, memory.elements(to, offsets) brings its elements together;
-  /// offset -1 is zeros.
+  /// Loads the tile at k0: memory.chunk(to, offset) copies a chunk, memory.elements(to, offsets) gathers its elements;
+  /// offset -1 means zeros.
   HPCDL_CALLS_EITHER
   template <class Memory> HPCDL_HOST_DEVICE void issue(int k0, E* tile, const Memory& memory) const {
     if constexpr (kWhole) {
@@ -92,8 +92,8 @@ template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
   typename Side::Row row_[kFixed];
 };
 
-/// Warps side by side in kWarpsM x kWarpsN, each a grid of 16 x 8 results: of 16-bit operands by mma.m16n8k16, of f32
-/// by mma.m16n8k8.
+/// Warps arranged as kWarpsM x kWarpsN, each a grid of 16 x 8 results: 16-bit operands by mma.m16n8k16, f32 by
+/// mma.m16n8k8.
 template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
   static_assert(kWarpsM * kWarpsN * 32 == kConvThreads);
   static constexpr int kTilesM = kM / kWarpsM / 16, kTilesN = kN / kWarpsN / 8;
@@ -102,20 +102,20 @@ template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
   struct Place {
     int row, depth;
   };
-  /// The eight elements that a lane points a matrix load at: four 8 x 8 matrices of A, rows i * 16 of the warp, depth
-  /// from 0 ...
+  /// The eight elements whose address a lane supplies for a matrix load: four 8 x 8 matrices of A, from row i * 16 of
+  /// the warp and depth 0 ...
   template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr Place a(int warp, int lane, int i) {
     const int first = warp / kWarpsN * kTilesM * 16 + i * 16;
     return kAlongK ? Place{first + lane % 16, lane / 16 * 8}
                    : Place{first + lane / 8 % 2 * 8, lane / 16 * 8 + lane % 8};
   }
-  /// ... and four of B, columns j * 16 of the warp: two products' worth.
+  /// ... and four of B, from column j * 16 of the warp: enough for two products.
   template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr Place b(int warp, int lane, int j) {
     const int first = warp % kWarpsN * kTilesN * 8 + j * 16;
     return kAlongK ? Place{first + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8}
                    : Place{first + lane / 16 * 8, lane % 16};
   }
-  /// Element q of the four of A and the two of B that a lane has of a f32 product.
+  /// Element q of the four of A and the two of B that a lane holds for an f32 product.
   HPCDL_HOST_DEVICE static constexpr Place a_f32(int warp, int lane, int i, int q) {
     return {warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + q % 2 * 8, lane % 4 + q / 2 * 4};
   }
@@ -131,13 +131,13 @@ template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
   }
 };
 
-/// Shares of the depth of a product: each of whole tiles, none empty.
+/// Divides the depth of a product into shares of whole tiles, none empty.
 struct ConvShares {
   int count = 1;
-  int depth = 0;  // of each but the last
+  int depth = 0;  // depth of each share except the last
 };
-/// `tiles` of results, `steps` of kDepth each, on `slots` blocks at a time; at most `most` shares. Times in steps: a
-/// block begins and ends in kEnds; a share of the results costs kShare more for each wave of them.
+/// For `tiles` of results with `steps` of kDepth each, on `slots` concurrent blocks; at most `most` shares. Times in
+/// steps: the start and end of a block cost kEnds; writing a share of the results costs kShare more per wave.
 inline ConvShares conv_shares(int tiles, int steps, int kDepth, int slots, int most) {
   constexpr double kEnds = 8, kShare = 4;
   const auto waves = [&](int n) { return (static_cast<double>(tiles) * n + slots - 1) / slots; };

@@ -9,9 +9,9 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 256, kChannels = 8;  // of a thread
+constexpr int kThreads = 256, kChannels = 8;  // per thread
 
-/// `rows` of `channels` f32, a multiple of four; at most 2^31 bytes of them.
+/// `rows` rows of `channels` f32, a multiple of four; at most 2^31 bytes in total.
 struct InParts {
   const float* from = nullptr;
   void* to = nullptr;
@@ -20,7 +20,7 @@ struct InParts {
 
 struct Writing {
   const float* from;
-  uint4* to;  // of eight channels of a part
+  uint4* to;  // eight channels of a part per element
   unsigned count, blocks, channels;
   bool aligned;
 };
@@ -34,7 +34,7 @@ Writing writing(const InParts& p) {
 
 struct Writings {
   Writing of[3];
-  unsigned first[3];  // block
+  unsigned first[3];  // first block of each
 };
 
 __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writings all) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writin
 
 std::int64_t padded_channels(std::int64_t n) { return whole_units(n, kPartChannels); }
 
-/// Products formed for each that counts.
+/// The number of computed products per useful product.
 double waste(const Conv2dShape& g) {
   const double channels =
       static_cast<double>(padded_channels(g.i) * padded_channels(g.o)) / static_cast<double>(g.i * g.o);
@@ -84,7 +84,7 @@ bool fits(Stream& s, const Conv& c) {
   if (c.compute != DType::f32 || c.out_dtype != DType::f32 || g.i % 4 != 0 || g.o % 4 != 0) return false;
   const bool operands = (c.pass == ConvPass::data || f32(c.x)) && (c.pass == ConvPass::weight || f32(c.w)) &&
                         (c.pass == ConvPass::forward || f32(c.dy));
-  constexpr double kLeast = 1 << 23;  // flops; below, the launches take longer than the product
+  constexpr double kLeast = 1 << 23;  // flops; below this, the launches take longer than the product
   return operands && g.stride <= (c.pass == ConvPass::data ? 2 : 8) && g.flops() >= kLeast && waste(g) <= 2 &&
          has_sm90a(s) && part_bytes(g.o * g.taps(), g.i) <= static_cast<std::int64_t>(kConvWeightBytes);
 }
@@ -95,11 +95,11 @@ const float* image(const ConvOperand& o, std::int64_t first, std::int64_t elemen
 
 constexpr std::int64_t kAligned = 1024;
 
-/// What of the workspace the operands take, in bytes, and how many images there is room for at a time: equally many
-/// each time, or nearly so.
+/// The workspace that the operands take, in bytes, and the number of images that fit at a time: batches of equal size,
+/// or nearly so.
 struct Room {
   std::int64_t weight = 0, x_image = 0, dy_image = 0, images = 0;
-  bool shares = true;  // of the sums have theirs
+  bool shares = true;  // whether shares of the sums have room
   Room(const Conv2dShape& g, bool of_x, bool of_dy, bool of_w) {
     if (of_w) weight = whole_units(part_bytes(g.o * g.taps(), g.i), kAligned);
     if (of_x) x_image = part_bytes(g.h * g.w, g.i);
@@ -107,7 +107,8 @@ struct Room {
     const std::int64_t image = x_image + dy_image, taken = weight + kAligned;
     const std::int64_t beside = static_cast<std::int64_t>(kConvShares) - taken,
                        all = static_cast<std::int64_t>(kWorkspaceBytes) - taken;
-    // A product of so many pixels that they do not fit beside shares needs none, but a gradient of w does.
+    // A product with so many pixels that they do not fit together with shares needs no shares, but a gradient of w
+    // does.
     shares = (of_x && of_dy) || g.n * image <= beside;
     const std::int64_t most = (shares ? beside : all) / image;
     if (most == 0) return;
@@ -137,7 +138,7 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
   }
   const Conv& any = passes[0];
   const auto& g = any.shape;
-  // w first, then as many images as there is room for: in front of the shares of sums, where there may be any.
+  // w first, then as many images as fit before the shares of sums, if there can be any.
   const Room room(g, of_x, of_dy, of_w);
   if (room.images == 0) return false;
   auto* const memory = static_cast<std::byte*>(workspace(s));

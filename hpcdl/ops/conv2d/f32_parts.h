@@ -1,10 +1,10 @@
 #pragma once
-// f32 convolutions by 16-bit products of Hopper's tensor cores. Each number is three bf16 of eight bits, rounded to
-// nearest one after the other: together they are the number. Of the nine products of two numbers six are formed, those
-// of parts i and j with i + j <= 2; the others are 2^-24 of a product at most. An infinity gives NaN.
+// f32 convolutions by 16-bit products on Hopper's tensor cores. Each number is split into three bf16 of eight bits,
+// each rounded to nearest: together they equal the number. Of the nine products of two numbers six are computed, those
+// of parts i and j with i + j <= 2; each of the others is at most 2^-24 of a product. An infinity gives NaN.
 //
-// Operands are written in parts before the product: of each pixel (or each tap of a filter) blocks of 64 channels, each
-// 64 first parts, 64 second, 64 third; zeros behind the last channel.
+// Operands are written in parts before the product: for each pixel (or each tap of a filter), blocks of 64 channels,
+// each with 64 first parts, 64 second, 64 third, and zeros after the last channel.
 
 #include <span>
 
@@ -23,7 +23,7 @@ inline std::int64_t part_bytes(std::int64_t rows, std::int64_t channels) {
   return rows * part_blocks(channels) * kPartBlock * 2;
 }
 
-/// The six products, the smallest first and that of the first parts last: which part of A and of B.
+/// The six products, smallest first and the product of first parts last: which part of A and of B.
 inline constexpr int kPartProducts = 6;
 HPCDL_HOST_DEVICE constexpr int part_of_a(int product) {
   constexpr int kOf[] = {2, 0, 1, 1, 0, 0};
@@ -36,13 +36,13 @@ HPCDL_HOST_DEVICE constexpr int part_of_b(int product) {
 
 #if defined(__CUDACC__)
 
-/// The nearest bf16 as a float. What would round to infinity is cut.
+/// The nearest bf16 as a float. A value that would round to infinity is truncated.
 __device__ inline float nearest_part(float v) {
   const unsigned bits = __float_as_uint(v);
   const unsigned up = (bits & 0x7fffffffu) < 0x7f7f8000u ? 0x7fffu + (bits >> 16 & 1) : 0;
   return __uint_as_float((bits + up) & 0xffff0000u);
 }
-/// Two neighbours in parts, a word each.
+/// Two neighbouring elements in parts, one word per part.
 __device__ inline void pair_in_parts(float low, float high, unsigned (&word)[kParts]) {
   const float l = nearest_part(low), h = nearest_part(high);
   word[0] = __float_as_uint(l) >> 16 | __float_as_uint(h);
@@ -58,15 +58,15 @@ __device__ inline void pair_in_parts(float low, float high, unsigned (&word)[kPa
 
 #endif
 
-/// Passes of one convolution by such products, whatever their addresses; false where one of them is not for them: GPUs
-/// other than Hopper, other types, few channels, little work. Operands that several read are written once.
+/// Computes passes of one convolution by such products, for any addresses; false if one of them is not suitable: GPUs
+/// other than Hopper, other types, few channels, little work. Operands that several passes read are written once.
 bool conv_in_parts(Stream& s, std::span<const Conv> passes);
 
-// One file each: c's products of operands in parts, in `x` (or dy) and `w`, that are those of c's images.
+// Each in its own file: c's product from operands in parts, `x` (or dy) and `w`, which represent c's images.
 struct PartsOperands {
   const void *x, *w, *dy;
 };
-/// Forward or data; with `room` for shares of the sums.
+/// Forward or data; `room`: shares of the sums fit.
 void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts, bool room);
 void tile_weight_in_parts(Stream& s, const Conv& c, const PartsOperands& parts);
 

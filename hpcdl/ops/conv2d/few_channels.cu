@@ -1,8 +1,8 @@
-// y of f32 images of few channels, as a network's first layer reads, and of 16-bit ones whose filters are no multiple
-// of eight: so few terms to a sum (taps x I) that padding them to what the tensor cores want costs more than the sums
-// on the plain cores: 26 us against 43 for 128 images of 32 x 32 x 3, 64 filters of 3 x 3 and f32 on an H200, and 31 by
-// products of parts. With 147 terms padding is faster. Pixels' terms are gathered into shared memory, where each is
-// read for all filters.
+// y of f32 images with few channels, as read by a network's first layer, and of 16-bit ones whose number of filters is
+// not a multiple of eight. A sum has so few terms (taps x I) that padding them for the tensor cores costs more than
+// computing the sums on the CUDA cores: 26 us against 43 for 128 images of 32 x 32 x 3, 64 filters of 3 x 3 and f32 on
+// an H200, and 31 by products of parts. With 147 terms padding is faster. The terms of pixels are gathered into shared
+// memory, where each is read for all filters.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256, kFilters = 64, kFiltersApart = kFilters + 4, kPixels = 128,
-              kMostTerms = 64;  // filters to a block, pixels to a turn
+              kMostTerms = 64;  // filters per block, pixels per iteration
 
 struct FewChannels {
   Gather x;
@@ -28,7 +28,7 @@ __device__ float term_at(const FewChannels& p, const Gather::Pixel& pixel, const
   return at < 0 ? 0.0f : widen(static_cast<const T*>(p.images)[at]);
 }
 
-/// A thread: eight pixels of the turn x four filters. blockIdx.y: 64 filters; a block walks turns.
+/// A thread: eight pixels x four filters per iteration. blockIdx.y: 64 filters; a block iterates over groups of pixels.
 template <class T> __global__ void __launch_bounds__(kThreads, 3) few_forward(const __grid_constant__ FewChannels p) {
   extern __shared__ __align__(16) float memory[];
   float *const w = memory, *const x = w + p.terms * kFiltersApart;  // (terms, filters), (terms, pixels)
@@ -48,7 +48,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 3) few_forward(co
   for (int i = 0; i < 4; ++i)
     if (p.out.bias.data && i < exist) bias.v[i] = fetch(p.out.bias.data, p.out.bias.dtype, filter0 + filter + i);
   for (int turn = static_cast<int>(blockIdx.x); turn < p.turns; turn += static_cast<int>(gridDim.x)) {
-    __syncthreads();  // the terms are there, and those of the last turn read
+    __syncthreads();  // the terms have arrived, and those of the last iteration have been read
     const auto pixel = p.x.pixel(turn * kPixels + thread % kPixels);
 #pragma unroll 4
     for (int k = thread / kPixels; k < p.terms; k += kThreads / kPixels)

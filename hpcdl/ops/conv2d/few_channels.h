@@ -1,11 +1,11 @@
 #pragma once
-// Convolutions of images whose channels fill no 16 bytes, as a network's first layer reads, on tensor cores (mma.sync),
-// with f32 sums: of 16 bits, and gradients of f32 in three bf16 parts (f32_parts.h).
+// Convolutions of images whose channels take less than 16 bytes, as read by a network's first layer, on tensor cores
+// (mma.sync) with f32 sums: 16-bit types, and gradients of f32 in three bf16 parts (f32_parts.h).
 //
-// The terms that an output reads of one row of an image, KW x I of them, lie beside each other in memory. So rows of
-// images come into shared memory as they lie, with the zeros around them, and products read pairs of terms there;
-// nothing is unrolled. Where the terms of a row are odd in number the second of its last pair is masked. K counts
-// pairs: those of a row of the kernel, then those of the next.
+// The terms that an output reads from one row of an image, KW x I of them, are adjacent in memory. So rows of images
+// are copied to shared memory unchanged, with the zeros around them, and products read pairs of terms there; nothing is
+// unrolled. If a row has an odd number of terms, the second of its last pair is masked. K counts pairs: those of a row
+// of the kernel, then those of the next.
 
 #include <algorithm>
 
@@ -15,22 +15,22 @@ namespace hpcdl::cuda {
 
 /// Two terms of one row of the kernel.
 struct TermPair {
-  int at;         // words behind the first of a pixel's window
-  unsigned mask;  // of the word
-  int term;       // the first of the two, as filters have them
+  int at;         // offset in words from the start of a pixel's window
+  unsigned mask;  // mask of the word
+  int term;       // the first of the two, in the order of the filters
 };
 
-/// Rows of an image in shared memory, in words of two elements: what `rows` rows of y read.
+/// The rows of an image in shared memory, in words of two elements, that `rows` rows of y read.
 struct ImageRows {
-  int height = 0, elements = 0;              // rows of an image; elements of one
-  int out_rows = 0, out_cols = 0, rows = 0;  // of y; those of a tile
+  int height = 0, elements = 0;              // rows per image; elements per row
+  int out_rows = 0, out_cols = 0, rows = 0;  // of y; per tile
   int stride = 1, pad = 0, step = 0,
-      lead = 0;  // of rows; elements from a window to the next, and of zeros in front of a row
+      lead = 0;  // stride and padding of rows; elements between windows, and zeros before a row
   int kernel_rows = 0, row_terms = 0;
-  int words = 0, lines = 0, copies = 1;  // of a line; in shared memory; 2: the second lies one element further, for
-                                         // windows that begin with an odd one
+  int words = 0, lines = 0, copies = 1;  // words per line; lines in shared memory; 2 copies: the second is shifted by
+                                         // one element, for windows that begin with an odd one
   Divisor line, out_col, pairs,
-      tiles;  // words of a line; pixels of a row of y; pairs of a row of the kernel; tiles of an image
+      tiles;  // words per line; pixels per row of y; pairs per row of the kernel; tiles per image
 
   ImageRows() = default;
   ImageRows(const Conv2dShape& g, int rows_of_tile)
@@ -53,7 +53,8 @@ struct ImageRows {
         pairs((row_terms + 1) / 2),
         tiles((out_rows + rows - 1) / rows) {}
 
-  /// What word i holds of a tile that begins with row 0 of y: two elements of a row, of which either may lie outside.
+  /// The contents of word i of a tile that begins with row 0 of y: two elements of a row, either of which may be
+  /// outside.
   struct Place {
     int row, element;
   };
@@ -72,7 +73,7 @@ struct ImageRows {
     const int row = pairs(p), in = p - row * pairs.divisor();
     return {row * words + in, 2 * in + 1 < row_terms ? 0xffffffffu : 0xffffu, row * row_terms + 2 * in};
   }
-  /// Where the window of pixel m of a tile begins, in words.
+  /// The word at which the window of pixel m of a tile begins.
   HPCDL_HOST_DEVICE int window(int m) const {
     const int row = out_col(m), first = (m - row * out_cols) * step;
     return row * stride * words + first / 2 + first % 2 * (lines * words);
@@ -81,8 +82,8 @@ struct ImageRows {
   HPCDL_HOST_DEVICE int pixels(int row0) const { return (out_rows - row0 < rows ? out_rows - row0 : rows) * out_cols; }
 };
 
-/// The rows of y to a tile that leave the fewest of `slots` blocks without work, when they turn to `unit` pixels at a
-/// time and have `room` bytes; 0 where one is too many. bytes_of(rows): shared memory of a block.
+/// The number of rows of y per tile that leaves the fewest of `slots` blocks idle, when blocks process `unit` pixels
+/// per iteration and have `room` bytes; 0 if one row is too many. bytes_of(rows): shared memory of a block.
 template <class F> int rows_of_tiles(const Conv2dShape& g, int slots, int unit, std::int64_t room, F&& bytes_of) {
   int best = 0;
   double most = 0;
@@ -96,9 +97,9 @@ template <class F> int rows_of_tiles(const Conv2dShape& g, int slots, int unit, 
   return best;
 }
 
-/// Where the taps lie along one axis by which groups of stride x stride pixels of x are reached: those of group u are
-/// pixels u + low, u + low + 1, ... of dy, and the one of number a meets row `kernel_row(phase, a)` of the kernel, if
-/// there is one, for the pixel `phase` of the group.
+/// The taps along one axis that reach groups of stride x stride pixels of x: group u reads pixels u + low, u + low + 1,
+/// ... of dy, and tap number a uses row `kernel_row(phase, a)` of the kernel, if there is one, for the pixel `phase` of
+/// the group.
 struct GroupTaps {
   int low = 0, count = 0, stride = 1, pad = 0;
 

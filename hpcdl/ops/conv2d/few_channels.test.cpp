@@ -1,4 +1,4 @@
-// What the kernels of few channels read, walked on a host: every pair of terms of every window, and every tap of a
+// What the kernels for few channels read, checked on a host: every pair of terms of every window, and every tap of a
 // group of pixels.
 
 #include "hpcdl/ops/conv2d/few_channels.h"
@@ -32,7 +32,7 @@ class FewChannels : public ::testing::TestWithParam<int> {
   const Conv2dShape& shape() const { return kShapes[GetParam()]; }
 };
 
-// An element is named by its number in the image plus one; zeros around it are 0.
+// An element is identified by its number in the image plus one; surrounding zeros are 0.
 TEST_P(FewChannels, APairHoldsTwoTermsOfItsWindow) {
   const auto& g = shape();
   for (const int rows : {1, 3, 8}) {
@@ -97,7 +97,7 @@ TEST(FewChannelsTiles, FitTheirRoomAndTheTurnsOfABlock) {
       Conv2d::shape({{256, 224, 224, 3}, DType::bf16}, {{64, 7, 7, 3}, DType::bf16}, {.stride = 2, .pad = 3});
   const auto bytes = [&](int rows) { return std::int64_t{ImageRows(stem, rows).all_words()} * 4; };
   const int rows = rows_of_tiles(stem, 396, 256, 52 << 10, bytes);
-  EXPECT_EQ(rows, 16);  // 1792 pixels are seven turns of 256
+  EXPECT_EQ(rows, 16);  // 1792 pixels are seven iterations of 256
   EXPECT_LE(bytes(rows), 52 << 10);
   EXPECT_EQ(rows_of_tiles(stem, 396, 256, bytes(1) - 1, bytes), 0);
 }

@@ -1,35 +1,36 @@
-// y of images of few channels (few_channels.h), of 16 bits: f32 in parts takes longer than on the plain cores
+// y of images with few channels (few_channels.h) in 16-bit types; f32 in parts is slower than on the CUDA cores
 // (few_channels.cu). A warp multiplies 32 pixels x 64 filters. Pixels are the rows of the product, whose pairs of terms
-// are read where they lie.
+// are read in place.
 
 #include "hpcdl/ops/conv2d/few_rows.h"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp, kBlocks = 4;  // to a multiprocessor
+constexpr int kThreads = 128, kWarps = kThreads / kWarp, kBlocks = 4;  // per multiprocessor
 constexpr int kFilters = 64, kProducts = kFilters / 8, kRowTiles = 2,
               kTurn = kRowTiles * 16;              // products of 16 pixels x 8 filters
-constexpr int kStepWords = kProducts * 2 * kWarp;  // of the filters, for 16 terms
+constexpr int kStepWords = kProducts * 2 * kWarp;  // filter words for 16 terms
 constexpr std::int64_t kMostBytes = 54 << 10;
 
 struct FewForward {
   ImageRows rows;
   const void *x, *w;
   DType w_dtype;
-  int filters, terms, steps, tiles;  // of 16 terms; of y
+  int filters, terms, steps, tiles;  // steps of 16 terms; tiles of y
   void* y;
   ConvOperand bias;
   bool accumulate;
 };
 
-/// Which filter column `column` of a product is for: a thread's columns, two of each, are then eight neighbours for
-/// every four products.
+/// The filter that column `column` of a product stands for, chosen such that a thread's columns, two per product, are
+/// eight neighbours for every four products.
 __device__ constexpr int filter_of(int product, int column) {
   return product / 4 * 32 + column / 2 * 8 + product % 4 * 2 + column % 2;
 }
 
-/// As the products' registers want them: of a step four times four words of each lane, two registers of two products.
+/// Stores filters in the register layout of the products: per step four times four words of each lane, two registers of
+/// two products.
 template <class T> __device__ void bring_filters(const FewForward& p, int filter0, unsigned* to) {
 #pragma unroll 8
   for (int i = static_cast<int>(threadIdx.x); i < p.steps * kStepWords; i += kThreads) {
@@ -49,7 +50,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocks) few_forward_kernel(const __grid_constant__ FewForward p) {
   extern __shared__ __align__(16) unsigned memory[];
   unsigned *const filters = memory, *const image_rows = filters + p.steps * (kStepWords + 16);
-  uint2* const pairs = reinterpret_cast<uint2*>(filters + p.steps * kStepWords);  // where, mask
+  uint2* const pairs = reinterpret_cast<uint2*>(filters + p.steps * kStepWords);  // offset, mask
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp,
             filter0 = static_cast<int>(blockIdx.y) * kFilters;
   bring_filters<T>(p, filter0, filters);
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) few_forward_kernel(const __
   for (int tile = static_cast<int>(blockIdx.x); tile < p.tiles; tile += static_cast<int>(gridDim.x)) {
     const int image = p.rows.tiles(tile), row0 = (tile - image * p.rows.tiles.divisor()) * p.rows.rows,
               pixels = p.rows.pixels(row0);
-    __syncthreads();  // all are done with the rows of the last tile
+    __syncthreads();  // all threads are done with the rows of the last tile
     bring_rows<T, kThreads>(p.rows, p.x, image, row0, image_rows);
     __syncthreads();
     T* const y = static_cast<T*>(p.y) + (std::int64_t{image} * p.rows.out_rows + row0) * p.rows.out_cols * p.filters;

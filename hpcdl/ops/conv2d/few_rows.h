@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels of images of few channels share (few_channels.h).
+// Shared code of the kernels for images with few channels (few_channels.h).
 
 #include "hpcdl/ops/conv2d/f32_parts.h"
 #include "hpcdl/ops/conv2d/few_channels.h"
@@ -7,7 +7,7 @@
 
 namespace hpcdl::cuda {
 
-/// How operands of type T are multiplied: as they are, or f32 in bf16 parts.
+/// How operands of type T are multiplied: unchanged, or f32 in bf16 parts.
 template <class T> struct Way {
   using Element = T;
   static constexpr int kOperandParts = 1, kProducts = 1;
@@ -28,8 +28,8 @@ template <> struct Way<float> {
   }
 };
 
-/// The rows for the tile of image `image` that begins with row `row0` of y, by all threads; of f32 all words of a part,
-/// then those of the next.
+/// Loads the rows for the tile of image `image` that begins with row `row0` of y, by all threads; for f32 all words of
+/// one part come before those of the next.
 template <class T, int kThreads>
 __device__ void bring_rows(const ImageRows& r, const void* images, int image, int row0, unsigned* to) {
   using Stored = std::conditional_t<sizeof(T) == 2, unsigned short, float>;
@@ -52,7 +52,7 @@ __device__ void bring_rows(const ImageRows& r, const void* images, int image, in
   }
 }
 
-/// Channels that fill no 16 bytes.
+/// Channels that take less than 16 bytes.
 inline bool of_few_channels(const Conv& c) {
   const auto& g = c.shape;
   return g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1 && g.o % 8 == 0 && g.pixels() > 0 &&

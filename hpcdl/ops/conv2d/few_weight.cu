@@ -1,7 +1,6 @@
-// dw of images of few channels (few_channels.h), of 16 bits or of f32 in three bf16 parts (f32_parts.h): 64 filters x
-// all terms to a block, pixels are the depth. Of dy the copies in flight bring 64 pixels at a time; of x what the rows
-// of a tile read lies in shared memory, where pairs of terms are read pixel by pixel and turned around on their way
-// into a product.
+// dw of images with few channels (few_channels.h), in 16-bit types or f32 in three bf16 parts (f32_parts.h): 64 filters
+// x all terms per block, with pixels as the depth. Asynchronous copies load 64 pixels of dy at a time; the rows of x
+// that a tile reads are in shared memory, where pairs of terms are read pixel by pixel and transposed for the product.
 
 #include "hpcdl/cuda/async_copy.h"
 #include "hpcdl/ops/conv2d/few_rows.h"
@@ -10,11 +9,11 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kFilters = 64, kRowTiles = kFilters / 16, kPixels = 64;  // pixels to a stage
+constexpr int kFilters = 64, kRowTiles = kFilters / 16, kPixels = 64;  // pixels per stage
 
 template <class T> inline constexpr int kStages = sizeof(T) == 2 ? 4 : 3;
 template <class T> inline constexpr int kStageBytes = kPixels * kFilters * static_cast<int>(sizeof(T));
-template <class T> inline constexpr int kBlocks = sizeof(T) == 2 ? 3 : 2;  // to a multiprocessor
+template <class T> inline constexpr int kBlocks = sizeof(T) == 2 ? 3 : 2;  // per multiprocessor
 template <class T> inline constexpr std::int64_t kMostBytes = (216 / kBlocks<T>) << 10;
 
 struct FewWeight {
@@ -25,18 +24,18 @@ struct FewWeight {
   std::int64_t share_step;
 };
 
-/// An 8 x 8 matrix of 16-bit elements, with columns for rows.
+/// Transposes an 8 x 8 matrix of 16-bit elements.
 __device__ inline unsigned turned(unsigned v) {
   unsigned r;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
   return r;
 }
 
-/// The pixels that a block takes, tile by tile, in stages.
+/// The pixels that a block processes, tile by tile, in stages.
 struct Stages {
   const FewWeight& p;
-  int tile, first = 0, pixels = 0;  // pixel of the tile; of the tile
-  std::int64_t at = 0;              // of y
+  int tile, first = 0, pixels = 0;  // tile; first pixel in it; pixels of the tile
+  std::int64_t at = 0;              // offset in y
   __device__ Stages(const FewWeight& problem, int begin) : p(problem), tile(begin) { open(); }
   __device__ bool more() const { return tile < p.tiles; }
   __device__ int image() const { return p.rows.tiles(tile); }
@@ -51,14 +50,14 @@ struct Stages {
   }
 };
 
-/// Where piece `piece` of 16 bytes of pixel m of a stage lies: so that what a warp reads at once lies in different
-/// banks.
+/// Position of the 16-byte piece `piece` of pixel m of a stage, chosen such that a warp's simultaneous reads use
+/// different banks.
 template <class T> __device__ int place_of(int m, int piece) {
   if constexpr (sizeof(T) == 2) return m * 128 + (piece ^ m % 8) * 16;
   else return m * 256 + (piece ^ m / 2 % 4 * 2) * 16;
 }
 
-/// 16 filters x 16 pixels of a stage, from filter `row` and pixel `first` on, as the product's registers want them.
+/// Loads 16 filters x 16 pixels of a stage, from filter `row` and pixel `first` on, in the products' register layout.
 template <class T>
 __device__ void load_gradient(unsigned (&a)[Way<T>::kOperandParts][4], const unsigned char* stage, int row, int first,
                               int lane) {
@@ -79,14 +78,14 @@ __device__ void load_gradient(unsigned (&a)[Way<T>::kOperandParts][4], const uns
   }
 }
 
-/// kTiles x 8 terms to a warp. kSide warps have terms beside each other; the pixels of a stage are shared among kWarps
-/// / kSide such.
+/// kTiles x 8 terms per warp. kSide warps cover adjacent terms; the pixels of a stage are divided among kWarps / kSide
+/// such groups.
 template <class T, int kTiles, int kSide>
 __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const __grid_constant__ FewWeight p) {
   using W = Way<T>;
   constexpr int kDeep = kWarps / kSide, kPieces = kFilters * static_cast<int>(sizeof(T)) / 16;
   extern __shared__ __align__(16) unsigned char memory[];
-  int* const windows = reinterpret_cast<int*>(memory + kStages<T> * kStageBytes<T>);  // of the pixels of a tile
+  int* const windows = reinterpret_cast<int*>(memory + kStages<T> * kStageBytes<T>);  // windows of the pixels of a tile
   unsigned* const image_rows = reinterpret_cast<unsigned*>(windows) + p.rows.rows * p.rows.out_cols;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp,
             filter0 = static_cast<int>(blockIdx.y) * kFilters;
@@ -114,11 +113,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const 
   }
   const int words = p.rows.all_words();
   float acc[kRowTiles][kTiles][4] = {},
-        others[W::kProducts == 1 ? 1 : kRowTiles][kTiles][4] = {};  // the product of first parts, and the others
+        others[W::kProducts == 1 ? 1 : kRowTiles][kTiles][4] = {};  // of first parts, and of the others
   int stage = 0;
   for (Stages now(p, static_cast<int>(blockIdx.x)); now.more(); now.next(), stage = (stage + 1) % kStages<T>) {
     copies_arrived<kStages<T> - 2>();
-    __syncthreads();  // this stage is there for all, and all are done with the last one and its rows
+    __syncthreads();  // this stage has arrived for all threads, and all are done with the last one and its rows
     bring(coming, (stage + kStages<T> - 1) % kStages<T>);
     if (coming.more()) coming.next();
     if (now.first == 0) {
@@ -153,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const 
       }
     }
   }
-  // The sums of all warps that share pixels, in their order.
+  // Adds the sums of all warps that divide the pixels, in their order.
   constexpr int kSums = kRowTiles * kTiles * 4;
   float* const sums = reinterpret_cast<float*>(memory);
   static_assert((kDeep - 1) * kSide * kWarp * kSums * 4 <= kStages<T> * kStageBytes<T>);
@@ -219,7 +218,7 @@ template <class T, int kTiles, int kSide> bool weight(Stream& s, const Conv& c) 
 }
 
 template <class T> bool weight(Stream& s, const Conv& c) {
-  const int tiles = tiles_of(ImageRows(c.shape, 1).all_pairs(), 4);  // of eight terms
+  const int tiles = tiles_of(ImageRows(c.shape, 1).all_pairs(), 4);  // tiles of eight terms
   if (tiles <= 4) return weight<T, 4, 1>(s, c);
   if constexpr (sizeof(T) == 2)
     if (tiles <= 20) return weight<T, 5, 4>(s, c);

@@ -1,7 +1,8 @@
 #pragma once
-// y(pixel, :) = bias + sum over taps of x(pixel's input at the tap, :) x W(tap): the product behind forward and behind
-// dx. Lines of output pixels are shared out; a thread pads what its lines read into its own memory and multiplies it by
-// all of W, which is packed beforehand. Sums run over blocks of k in an order that depends on the shape alone.
+// y(pixel, :) = bias + sum over taps of x(pixel's input at the tap, :) x W(tap): the product used by forward and for
+// dx. Lines of output pixels are divided among threads; a thread pads the inputs of its lines into its own memory and
+// multiplies them by all of W, which is packed beforehand. Sums run over blocks of k in an order that depends only on
+// the shape.
 
 #include "hpcdl/ops/conv2d/padded.h"
 #include "hpcdl/ops/conv2d/tile.h"
@@ -17,7 +18,7 @@ struct Weights {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t tap = 0, channel = 0, output = 0;
-  std::int64_t width = 1;  // taps in a row of the kernel
+  std::int64_t width = 1;  // taps per row of the kernel
 };
 
 template <class T> struct Outputs {
@@ -27,7 +28,7 @@ template <class T> struct Outputs {
   bool accumulate = false, stream = false;
 };
 
-/// The panel of `width` outputs from `first` on: (taps, words of channels, width).
+/// Packs the panel of `width` outputs from `first` on: (taps, words of channels, width).
 void pack_weights(const gemm::KernelSet& set, const Images& x, const Weights& w, std::int64_t outputs,
                   std::int64_t first, int width, std::int64_t words, std::uint32_t* dst) {
   gemm::PackArgs args{.dst = dst,
@@ -48,7 +49,7 @@ void pack_weights(const gemm::KernelSet& set, const Images& x, const Weights& w,
     }
 }
 
-/// `to` holds the bias as f32.
+/// `to` receives the bias as f32.
 const float* widened(const View& bias, float* to) {
   visit_dtype(bias.dtype(), [&]<class B>() {
     for (std::int64_t o = 0; o < bias.size(); ++o) to[o] = static_cast<float>(bias.ptr<B>()[o]);
@@ -61,7 +62,7 @@ template <class Isa, gemm::Compute kCompute, class T> class Gather {
   using V = simd::Vec<Isa>;
   static constexpr int kRows = Tiles<D>::kRows, kWidest = Tiles<D>::kVectors * D::kLanes;
   static constexpr std::int64_t kBlock = 1024;                       // words of k whose panel of W stays in L2
-  static constexpr std::int64_t kPixels = 512, kPadded = 512 << 10;  // of a unit, and bytes of what it reads
+  static constexpr std::int64_t kPixels = 512, kPadded = 512 << 10;  // pixels per unit, and bytes that it reads
 
  public:
   Gather(Pool& pool, const Images& x, const Weights& w, const Outputs<T>& y)
@@ -116,7 +117,7 @@ template <class Isa, gemm::Compute kCompute, class T> class Gather {
                  reinterpret_cast<std::uint32_t*>(panel(p)));
   }
 
-  /// One thread's memory and what it does with its lines.
+  /// One thread's memory and the processing of its lines.
   class Work {
    public:
     Work(const Gather& g, std::byte* scratch)
@@ -137,7 +138,7 @@ template <class Isa, gemm::Compute kCompute, class T> class Gather {
     }
 
    private:
-    /// Where each pixel's inputs begin, and where its outputs go.
+    /// Computes where each pixel's inputs begin and where its outputs go.
     void places(std::int64_t begin, std::int64_t end) {
       const Axis &rows = g_.x_.rows, &cols = g_.x_.cols;
       pixels_ = 0;
@@ -156,7 +157,7 @@ template <class Isa, gemm::Compute kCompute, class T> class Gather {
       });
     }
 
-    /// The runs of a block of k, neighbours joined; returns its words.
+    /// Lists the runs of a block of k, merging adjacent ones; returns its words.
     std::int64_t list_runs(std::int64_t block) {
       const std::int64_t all = g_.taps_ * g_.pieces_, width = g_.in_place_ ? g_.x_.cols.size : g_.x_.width();
       std::int64_t words = 0;
@@ -175,7 +176,7 @@ template <class Isa, gemm::Compute kCompute, class T> class Gather {
       return words;
     }
 
-    /// All pixels times one panel, over a block of k; returns where the panel's next block lies.
+    /// Multiplies all pixels by one panel, over a block of k; returns the address of the panel's next block.
     const std::byte* tiles(std::int64_t p, std::int64_t block, const std::byte* b) {
       alignas(64) float buffer[kRows * kWidest];
       const std::int64_t words = list_runs(block), n = ceil_div(pixels_, kRows);

@@ -21,8 +21,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) rounded(T* to, co
   store(to + i, load<8>(from + i, left), left);
 }
 
-/// Rows of `columns` elements, the first of `from_columns` of a share each: to[i] (+)= the sum over the shares + bias
-/// of the column. Each warp of a block takes every kWarps-th share of the block's elements, and their sums are added in
+/// Rows of `columns` elements, the first of `from_columns` in a share: to[i] (+)= the sum over the shares + bias of the
+/// column. Each warp of a block adds every kWarps-th share of the block's elements, and the warps' sums are added in
 /// order.
 struct Adding {
   void* to;
@@ -56,7 +56,7 @@ template <int kWarps> __global__ void __launch_bounds__(kThreads) add_shares(Add
   put(a.to, a.dtype, i, a.accumulate ? sum + fetch(a.to, a.dtype, i) : sum);
 }
 
-/// Pixels of `channels` elements as pixels of kTo * `chunks`, zeros behind them; a thread writes 16 bytes.
+/// Copies pixels of `channels` elements to pixels of kTo * `chunks`, padded with zeros; a thread writes 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     padded(T* to, const void* from, DType dtype, std::int64_t pixels, int channels, int chunks) {
@@ -91,8 +91,8 @@ void run(Stream& s, const Conv& c, std::int64_t inputs) {
   }
 }
 
-/// Elements of w of one channel each would be gathered for the gradient of an image. False where a padded copy of it
-/// does not help or fit.
+/// The gradient of an image would gather elements of w of one channel each. False if a padded copy of w does not help
+/// or fit.
 bool run_padded_data(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk;
@@ -105,9 +105,9 @@ bool run_padded_data(Stream& s, const Conv& c) {
   return true;
 }
 
-/// Channels of x that fill no 16 bytes, as the first layer's, are gathered one by one, at a tenth of the speed. Copies
-/// of x and w with more of them, zeros, as many images at a time as there is room for. False where that does not help
-/// or fit.
+/// Channels of x that take less than 16 bytes, as in the first layer, are gathered one by one, at a tenth of the speed.
+/// Uses copies of x and w padded with zero channels, as many images at a time as fit. False if that does not help or
+/// fit.
 bool run_padded(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk,

@@ -9,15 +9,15 @@ using Product = ConvProduct<PixelRows, FilterColumns>;
 
 constexpr int kMostShares = 16;
 
-/// One product for each class of pixels, and the pixels of all of them together.
+/// One product per class of pixels, and the pixels of all classes.
 struct Classes {
   std::vector<Product> products;
   ConvSums all;
-  int depth = 0;  // of the deepest
+  int depth = 0;  // the largest depth
 };
 
-/// The classes lie between each other, so a share of the sums is all of dx: all classes have as many, of which some may
-/// be empty.
+/// The classes are interleaved, so a share of the sums is all of dx: all classes have the same number of shares, some
+/// of which may be empty.
 template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, const Classes& c) {
   constexpr int kM = 128;
   std::int64_t tiles = 0;
@@ -34,7 +34,7 @@ template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(St
   if (shares.count > 1) add_conv_shares(s, c.all, shares.count);
 }
 
-/// c reads a w of `padded` channels.
+/// c reads a copy of w with `padded` channels.
 Classes classes_of(const Conv& c, std::int64_t padded) {
   const auto& g = c.shape;
   Classes all{.products = {}, .all = {.c = c, .rows = g.n * g.h * g.w, .columns = g.i, .from_columns = g.i}};

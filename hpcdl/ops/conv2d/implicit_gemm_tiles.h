@@ -1,9 +1,9 @@
 #pragma once
-// The kernel of an implicit GEMM (device_gather.h says of what): tiles of A and B come from global memory by
-// asynchronous copies, kConvStages of them under way, and are multiplied by mma.sync with f32 sums. A f32 operand is
-// split for that into two numbers of 11 bits, of whose products the three larger are formed: an error of 2^-21 of a
-// term at most, that of a f32 sum of a few dozen. The copies of 16 bytes need neighbours that lie in one piece; where
-// channels or addresses do not allow that, elements are gathered one by one.
+// The kernel of an implicit GEMM (device_gather.h defines the product): tiles of A and B are loaded from global memory
+// by asynchronous copies, kConvStages of them in flight, and multiplied by mma.sync with f32 sums. For that an f32
+// operand is split into two numbers of 11 bits, of whose products the three larger are computed: an error of at most
+// 2^-21 of a term, similar to that of an f32 sum of a few dozen. The 16-byte copies require contiguous neighbours;
+// where channels or addresses do not allow that, elements are gathered one by one.
 
 #include <algorithm>
 
@@ -15,13 +15,13 @@
 
 namespace hpcdl::cuda {
 
-/// What follows the sums.
+/// How the sums are stored.
 struct ConvResult {
   void* d = nullptr;
   DType dtype = DType::f32;
   bool accumulate = false, pairs = false;  // pairs: two neighbouring columns can be stored at once
-  ConvOperand bias;                        // of a column
-  std::int64_t share_step = 0;             // elements from one share of the sums to the next
+  ConvOperand bias;                        // one element per column
+  std::int64_t share_step = 0;             // elements between shares of the sums
 };
 
 template <class A, class B> struct ConvProduct {
@@ -45,7 +45,7 @@ __device__ inline void copies_issued() { asm volatile("cp.async.commit_group;" :
 /// Waits until all but the last N groups of copies have arrived.
 template <int N> __device__ void copies_arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
-/// Four 8 x 8 matrices, transposed where memory has k outermost.
+/// Loads four 8 x 8 matrices, transposed where memory has k outermost.
 template <bool kAlongK> __device__ void load_matrices(unsigned (&r)[4], const void* p) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
   if constexpr (kAlongK)
@@ -72,7 +72,7 @@ template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Global memory as ConvBrings reads it.
+/// Reads global memory for ConvBrings.
 template <class E> struct FromGlobal {
   const void* data;
   DType dtype;
@@ -87,7 +87,7 @@ template <class E> struct FromGlobal {
   }
 };
 
-/// A sum, or two neighbours, on their way to memory.
+/// Stores a sum, or two neighbouring ones.
 __device__ inline void finish(const ConvResult& o, std::int64_t at, int col, float v) {
   if (o.bias.data) v += fetch(o.bias.data, o.bias.dtype, col);
   if (o.accumulate) v += fetch(o.d, o.dtype, at);
@@ -111,8 +111,8 @@ __device__ inline void finish(const ConvResult& o, std::int64_t at, int col, int
   else put_pair<float>(o.d, at, a, b);
 }
 
-/// A f32 in two parts: 11 bits, rounded to nearest where that is no infinity, and the other 12, of which products
-/// read 11. An infinity gives NaN.
+/// Splits an f32 into two parts: 11 bits, rounded to nearest unless that gives infinity, and the other 12, of which
+/// products read 11. An infinity gives NaN.
 __device__ inline void split(float v, unsigned& high, unsigned& low) {
   high = (__float_as_uint(v) + (fabsf(v) < 0x1.ffep127f ? 0x1000u : 0)) & 0xffffe000u;
   low = __float_as_uint(v - __uint_as_float(high));
@@ -193,7 +193,7 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
           const auto p = Grid::a_f32(warp, lane, i, q);
           split(a[TileA::at(p.row, kk + p.depth)], high_a[q], low_a[q]);
         }
-        // The small products first, and no two behind each other that add to the same sums.
+        // The small products come first, and no two consecutive ones add to the same sums.
 #pragma unroll
         for (int j = 0; j < Grid::kTilesN; ++j) multiply_f32(acc[i][j], low_a, high_b[j]);
 #pragma unroll
@@ -207,13 +207,13 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
 
 }  // namespace conv_detail
 
-/// Elements of shared memory of all stages.
+/// Elements of shared memory for all stages.
 template <class E, class A, class B, int kM, int kN>
 inline constexpr int kConvStageElements =
     ConvTile<E, kM, A::kAlongK>::kElements + ConvTile<E, kN, B::kAlongK>::kElements;
 
-/// kM x kN results of one share of the depth per block. blockIdx.x: tiles, those of one row of them after each other,
-/// so that they read the same pixels at about the same time; blockIdx.y: shares.
+/// kM x kN results of one share of the depth per block. blockIdx.x: tiles, those of one row consecutively, so that they
+/// read the same pixels at about the same time; blockIdx.y: shares.
 template <class E, class A, class B, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB>
 __global__ void __launch_bounds__(kConvThreads, kWholeA&& kWholeB ? 2 : 1)
     conv_kernel(const __grid_constant__ ConvProduct<A, B> p) {
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kConvThreads, kWholeA&& kWholeB ? 2 : 1)
   for (int step = 0; step < kConvStages - 1; ++step) bring(step);
   for (int step = 0; step < steps; ++step) {
     conv_detail::copies_arrived<kConvStages - 2>();
-    __syncthreads();  // the tiles of this step are there for all, and all are done with those of the last one
+    __syncthreads();  // this step's tiles have arrived; all threads are done with the last step's
     bring(step + kConvStages - 1);
     const E* const from = tiles + step % kConvStages * kStage;
     sums.add(from, from + kOfA);
@@ -254,7 +254,7 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool 
 void launch_conv(Stream& s, const ConvProduct<A, B>& p, int shares, const char* name) {
   const auto kernel = conv_kernel<E, A, B, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>;
   constexpr int kBytes = kConvStages * kConvStageElements<E, A, B, kM, kN> * static_cast<int>(sizeof(E));
-  static_assert(kBytes <= 81 << 10);  // two blocks to a multiprocessor of every GPU from the A100 on
+  static_assert(kBytes <= 81 << 10);  // two blocks per multiprocessor of every GPU from the A100 on
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), name);
   const std::int64_t tiles = (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n;
   kernel<<<dim3(blocks_for(tiles, 1), static_cast<unsigned>(shares)), kConvThreads, kBytes, queue(s)>>>(p);
@@ -282,7 +282,7 @@ inline ConvResult share_result(const Stream& s, const ConvSums& sums) {
 /// The same with the depth in such shares.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB, class A, class B>
 void launch_in_shares(Stream& s, ConvProduct<A, B> p, const ConvSums& sums, int most, const char* name) {
-  const bool apart = sums.columns != sums.from_columns;  // what there is to add must pass through a share
+  const bool apart = sums.columns != sums.from_columns;  // to accumulate, results must pass through a share
   const ConvShares shares =
       shares_that_fill<E>(s, (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, p.depth, sums, most);
   p.share_depth = shares.depth;
@@ -294,13 +294,13 @@ void launch_in_shares(Stream& s, ConvProduct<A, B> p, const ConvSums& sums, int 
 
 inline int tiles_of(std::int64_t n, int tile) { return static_cast<int>((n + tile - 1) / tile); }
 
-/// Rows of `columns` elements of an operand that copies of 16 bytes can read.
+/// Whether 16-byte copies can read rows of `columns` elements of an operand.
 inline bool in_chunks(const ConvOperand& o, DType compute, std::int64_t columns) {
   return o.dtype == compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 &&
          columns * dtype_bytes(compute) % 16 == 0;
 }
 
-/// Where the result goes; rows begin at multiples of `columns` elements.
+/// Where the result is stored; rows begin at multiples of `columns` elements.
 inline ConvResult result_of(const Conv& c, std::int64_t columns) {
   return {.d = c.out,
           .dtype = c.out_dtype,

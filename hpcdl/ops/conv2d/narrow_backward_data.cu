@@ -1,11 +1,10 @@
-// dx of images of few channels on Hopper, of 16 bits or of f32 in three bf16 parts (f32_parts.h): groups of stride x
-// stride pixels are the rows of a product, their channels its columns, 8 or 16 of them. Every group reads the same taps
-// of dy, so that it is a convolution of stride 1, whatever the stride; where a pixel of the group has no such tap the
-// weight is 0.
+// dx of images with few channels on Hopper, in 16-bit types or f32 in three bf16 parts (f32_parts.h): groups of stride
+// x stride pixels are the rows of a product, their channels its 8 or 16 columns. Every group reads the same taps of dy,
+// so that it is a convolution of stride 1 for any stride; where a pixel of the group has no such tap the weight is 0.
 //
-// The copy engine brings boxes of dy, 16 channels at a time, and with them the weights of these channels, written
-// before as the products' registers want them. A warp has 8 x 16 groups and multiplies each row of dy, once it is in
-// registers, by all rows of the kernel that it meets.
+// The copy engine loads boxes of dy, 16 channels at a time, together with the weights of these channels, which were
+// written beforehand in the products' register layout. A warp has 8 x 16 groups and multiplies each row of dy, once it
+// is in registers, by all rows of the kernel that apply to it.
 
 #include <utility>
 
@@ -21,27 +20,27 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr int kRows = 8, kCols = 16, kChannels = 16;  // groups of a warp; channels of a stage
+constexpr int kRows = 8, kCols = 16, kChannels = 16;  // groups per warp; channels per stage
 constexpr int kAligned = 1024;
 
 template <class T> inline constexpr int kStagesOf = sizeof(T) == 2 ? 3 : 2;
 
 struct FewData {
   int height, width, inputs, stride, kh, kw;  // of dx, of the kernel
-  int columns;                                // channels of a group
+  int columns;                                // channels per group
   GroupTaps taps_h, taps_w;
-  int across, box_w, box_h, slices;             // warps beside each other; pixels of a box; stages of a tile
-  int tiles_w, tiles_h, tiles, tile_w, tile_h;  // groups of a tile
+  int across, box_w, box_h, slices;             // warps side by side; size of a box in pixels; stages per tile
+  int tiles_w, tiles_h, tiles, tile_w, tile_h;  // groups per tile
   int dy_bytes, w_bytes, stage_bytes;
-  unsigned char* w;  // of each slice w_bytes
+  unsigned char* w;  // w_bytes per slice
   const void* from_w;
   DType w_dtype;
   void* dx;
   bool accumulate, pairs;  // two neighbours can be stored at once
 };
 
-/// Words of all taps of a slice, in parts, tap rows inside of tap columns: of each lane two for each of kTiles products
-/// of eight columns.
+/// Words of all taps of a slice, in parts, tap rows inside tap columns: for each lane two words for each of kTiles
+/// products of eight columns.
 template <class T, int kTapsH, int kTiles>
 __global__ void __launch_bounds__(kThreads) write_weights(const __grid_constant__ FewData p, int words) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
@@ -76,13 +75,14 @@ struct Tile {
   }
 };
 
-/// 16 pixels x 16 channels of a box, as the product's registers want them. Pixels lie as the swizzle of their 32 or 64
-/// bytes leaves them, and a line of the box is a multiple of eight, so that where one lies in its line says which.
+/// Loads 16 pixels x 16 channels of a box in the products' register layout. Pixels have the swizzle of their 32 or 64
+/// bytes, and a line of the box is a multiple of eight pixels, so that a pixel's position in its line determines the
+/// swizzle.
 template <class T> struct Pixels {
   static constexpr int kBytes = kChannels * static_cast<int>(sizeof(T));
   unsigned v[Way<T>::kOperandParts][4];
 
-  /// Of pixel `first` of a line, what this lane reads: the line's address is to be added.
+  /// The offset of what this lane reads for pixel `first` of a line, relative to the line's address.
   __device__ static unsigned at(int first, int lane) {
     if constexpr (sizeof(T) == 2) {
       const int pixel = first + lane % 16;
@@ -98,7 +98,7 @@ template <class T> struct Pixels {
     } else {
 #pragma unroll
       for (int k = 0; k < 4;
-           ++k) {  // the pixel 8 further has the same swizzle, the channels 8 further lie two pieces away
+           ++k) {  // the pixel 8 further has the same swizzle, the channels 8 further are two pieces away
         const float2 two = *reinterpret_cast<const float2*>(stage + ((from ^ (k / 2 * 32u)) + k % 2 * 8u * kBytes));
         unsigned word[kParts];
         pair_in_parts(two.x, two.y, word);
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   Ring<kStages> at;
   for (int step = 0; step < steps;) {
     float acc[kRows][kTiles][4] = {},
-          others[kProducts == 1 ? 1 : kRows][kTiles][4] = {};  // the product of first parts, and the others
+          others[kProducts == 1 ? 1 : kRows][kTiles][4] = {};  // sums of the product of first parts, and of the others
     for (int slice = 0; slice < p.slices; ++slice, ++step, at.next()) {
       barrier_wait(full + at.stage, at.parity);
       unsigned char* const stage = memory + at.stage * p.stage_bytes;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                 }
         }
       }
-      __syncthreads();  // all are done with this stage
+      __syncthreads();  // all threads are done with this stage
       bring(step + kStages);
     }
     if constexpr (kProducts > 1)
@@ -222,7 +222,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-/// Warps beside each other, of kWarps, so that the fewest groups of tiles do not exist, and then that boxes are small.
+/// The number of warps side by side, of kWarps, that wastes the fewest groups in tiles, and among those makes the
+/// smallest boxes.
 int warps_across(int rows, int cols, int more_rows, int more_cols) {
   int best = 1;
   std::pair<std::int64_t, std::int64_t> least;

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of images copied into working memory with the zeros that surround them, as words of products
-// (ops/matmul/kernel_set.h): then no tile has to know of edges, and what it reads lies in L2.
+// Rows of images copied into working memory with the surrounding zeros, as words of products (ops/matmul/kernel_set.h):
+// tiles then need no special handling of edges, and read from L2.
 
 #include <cstring>
 
@@ -17,16 +17,16 @@ struct Images {
   std::int64_t n = 0, channels = 0;
   Axis rows, cols;
 
-  std::int64_t lines() const { return n * rows.outputs; }                   // of output pixels, over all images
-  std::int64_t width() const { return most(1, cols.reach(cols.outputs)); }  // of a padded row, in pixels
-  /// Padded rows that `count` lines may need, wherever they begin.
+  std::int64_t lines() const { return n * rows.outputs; }                   // lines of output pixels, over all images
+  std::int64_t width() const { return most(1, cols.reach(cols.outputs)); }  // width of a padded row, in pixels
+  /// The number of padded rows that `count` lines may need, wherever they begin.
   std::int64_t padded_rows(std::int64_t count) const {
     const std::int64_t images = least(count, count / rows.outputs + 2);
     return most(1, count * rows.step + images * rows.reach(1));
   }
 };
 
-/// f(image, first row of outputs, how many, padded rows in front of them) for the lines [begin, end), image by image.
+/// f(image, first row of outputs, their number, padded rows before them) for the lines [begin, end), image by image.
 template <class F> void for_images(const Images& x, std::int64_t begin, std::int64_t end, F&& f) {
   for (std::int64_t at = begin, padded = 0; at < end;) {
     const std::int64_t image = at / x.rows.outputs, row = at % x.rows.outputs,
@@ -37,8 +37,8 @@ template <class F> void for_images(const Images& x, std::int64_t begin, std::int
   }
 }
 
-/// What the outputs of rows [row, row + count) of an image read, f(padded row, input row or null, zeros in front,
-/// pixels there).
+/// The inputs of output rows [row, row + count) of an image: f(padded row, input row or null, leading zeros, pixels in
+/// it).
 template <class F>
 void for_padded_rows(const Images& x, std::int64_t image, std::int64_t row, std::int64_t count, F&& f) {
   const std::int64_t top = row * x.rows.step + x.rows.first, reach = x.rows.reach(count), width = x.width();
@@ -54,8 +54,8 @@ void for_padded_rows(const Images& x, std::int64_t image, std::int64_t row, std:
   }
 }
 
-/// Pads what lines [begin, end) read into dst: (padded rows, width, words of a pixel). Writes up to a vector behind the
-/// end.
+/// Pads the inputs of lines [begin, end) into dst: (padded rows, width, words of a pixel). Writes up to one vector past
+/// the end.
 void pad(const gemm::KernelSet& set, const Images& x, std::int64_t begin, std::int64_t end, std::uint32_t* dst) {
   const std::int64_t words = ceil_div(x.channels, set.group), width = x.width();
   for_images(x, begin, end, [&](std::int64_t image, std::int64_t row, std::int64_t count, std::int64_t padded) {

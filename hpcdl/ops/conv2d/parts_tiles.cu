@@ -1,10 +1,10 @@
-// y and dx of f32 convolutions on Hopper's tensor cores (wgmma), of operands in three bf16 parts (f32_parts.h). 128
-// pixels x kColumns of the result to a block, as an implicit GEMM: for each tap and 64 channels the copy engine brings
-// a box of pixels, shifted by the tap, whose outside arrives as zeros, and a box of w. A block walks tiles; the loads
-// of the next one run while the results of the last one leave.
+// y and dx of f32 convolutions on Hopper's tensor cores (wgmma), from operands in three bf16 parts (f32_parts.h). A
+// block computes 128 pixels x kColumns of the result as an implicit GEMM: for each tap and 64 channels the copy engine
+// loads a box of pixels, shifted by the tap, filled with zeros outside of the image, and a box of w. A block iterates
+// over tiles; the loads of the next tile overlap the stores of the last.
 //
-// As in device_gather.h, dx of a convolution with a stride falls into classes of pixels that the same taps reach; all
-// are tiles of one launch.
+// As in device_gather.h, dx of a convolution with a stride is divided into classes of pixels that the same taps reach;
+// all are tiles of one launch.
 
 #include <algorithm>
 #include <atomic>
@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kRows = 128, kGroups = 2, kThreads = 128 * (kGroups + 1), kMostClasses = 4;
 
-/// A stage is three boxes of A and three of B, one for each part; each has its own barriers, because each is read for
-/// another time.
+/// A stage is three boxes of A and three of B, one for each part; each has its own barriers, because each is in use for
+/// a different time.
 template <int kColumns_, int kStages_> struct PartsTile {
   static constexpr int kColumns = kColumns_, kStages = kStages_, kBoxes = 2 * kParts;
   static constexpr int kRowBytes = kPartChannels * 2, kABytes = kRows * kRowBytes, kBBytes = kColumns * kRowBytes,
@@ -37,20 +37,20 @@ using Narrow = PartsTile<64, 3>;
 /// Pixels of the result that the same taps reach.
 struct TilesOfClass {
   PixelBoxes boxes;
-  int rows, cols;  // of an image
+  int rows, cols;  // per image
   int taps_h, taps_w, first_h, first_w,
-      tap_step;                   // pixel (i, j) and tap (a, b) meet at row i * stride + first_h + a * tap_step ...
-  int w_tap_h, w_tap_w, w_every;  // ... and that tap is this one of w: w_tap_h + a * w_every
-  int steps, share, tiles;        // of 64 channels of a tap; to a share; of one share
-  std::int64_t first;             // where the first pixel lies in the result
+      tap_step;                   // pixel (i, j) and tap (a, b) read row i * stride + first_h + a * tap_step ...
+  int w_tap_h, w_tap_w, w_every;  // ... and tap row a is row w_tap_h + a * w_every of w
+  int steps, share, tiles;        // steps of 64 channels of a tap; per share; tiles per share
+  std::int64_t first;             // offset of the first pixel in the result
 };
 
 struct PartsProblem {
   TilesOfClass classes[kMostClasses];
-  int count, tiles_n, tiles, all_tiles;  // classes; tiles beside each other, of one share, of all
+  int count, tiles_n, tiles, all_tiles;  // classes; tiles side by side, per share, in total
   int stride, kw, depth_blocks, w_blocks, columns,
-      images;                                   // blocks of 64 of k for a tap; blocks of 64 channels of a tap of w
-  std::int64_t image_step, row_step, col_step;  // elements of the result
+      images;                                   // blocks of 64 of k per tap; blocks of 64 channels per tap of w
+  std::int64_t image_step, row_step, col_step;  // in elements of the result
   ConvResult out;
 };
 
@@ -83,7 +83,7 @@ template <class S> struct PartsMemory {
   unsigned char* base;
   __device__ unsigned char* a(int stage, int part) const { return base + stage * S::kStageBytes + part * S::kABytes; }
   __device__ unsigned char* b(int stage, int part) const { return a(stage, kParts) + part * S::kBBytes; }
-  /// Of a box, those of A first.
+  /// The boxes of A come first.
   __device__ Barrier* full(int stage, int box) const {
     return reinterpret_cast<Barrier*>(base + S::kStages * S::kStageBytes) + stage * S::kBoxes + box;
   }
@@ -115,7 +115,7 @@ __device__ void bring(const PartsMaps& maps, const PartsProblem& p, const PartsM
   }
 }
 
-/// A thread that brings the same `boxes` of every stage: one of A, of B, or of A and that of B kParts further.
+/// A thread that loads the same `boxes` of every stage: one of A, one of B, or one of A and box kParts further, of B.
 template <class S, Major kB>
 __device__ void produce(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory, int first,
                         int boxes) {
@@ -130,13 +130,13 @@ __device__ void produce(const PartsMaps& maps, const PartsProblem& p, const Part
   }
 }
 
-/// A thread's sums, of the products of first parts and of all others: those that are 2^-8 and less of them round for
-/// themselves.
+/// A thread's sums of the products of first parts, and separately of all others: those are at most 2^-8 of the former
+/// and are rounded separately.
 template <class S> struct PartsSums {
   float first[S::kColumns / 2], others[S::kColumns / 2];
 
-  /// The products of a stage, and which boxes each is the last to read: those are given back while the next product is
-  /// formed. `give_back` does so.
+  /// The products of a stage. Each box is released after the last product that reads it, while the next product is
+  /// computed; `give_back` does so.
   template <Major kB, class F>
   __device__ void add(const PartsMemory<S>& memory, const Ring<S::kStages>& at, int group, bool more, F&& give_back) {
     constexpr int kNone = -1;
@@ -194,7 +194,7 @@ template <class S, Major kB> __device__ void consume(const PartsProblem& p, cons
   for (int t = static_cast<int>(blockIdx.x); t < p.all_tiles; t += static_cast<int>(gridDim.x)) {
     const auto tile = PartsPlace::at<S>(p, t);
     PartsSums<S> sums;
-    int before = -1;  // the stage in front of this one
+    int before = -1;  // the previous stage
     for (int k = tile.begin; k < tile.end; ++k, at.next()) {
       sums.template add<kB>(memory, at, group, k > tile.begin, [&](bool of_before, int box) {
         const int stage = of_before ? before : at.stage;
@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (group == kGroups) {
     release_registers<40>();
-    // In the order in which boxes are given back: the smallest parts of both, the next, and the first of each by
-    // themselves.
+    // In the order in which boxes are released: the smallest parts of both, the next, and the first parts of each
+    // separately.
     const int i = warp % 4;
     if (elect_one()) produce<S, kB>(maps, p, memory, i < 2 ? 2 - i : i == 2 ? 0 : kParts, i < 2 ? 2 : 1);
     __syncwarp();
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// ---------------------------------------------------------------- the host's part
+// ---------------------------------------------------------------- host code
 
 TilesOfClass tiles_of_class(const Gather& g, const FilterColumns& w, std::int64_t first, int depth_blocks) {
   return {.boxes = {},
@@ -260,7 +260,7 @@ TilesOfClass tiles_of_class(const Gather& g, const FilterColumns& w, std::int64_
           .first = first};
 }
 
-/// All but what depends on the tile.
+/// Everything that does not depend on the tile.
 PartsProblem problem_of(const Conv& c) {
   const auto& g = c.shape;
   const bool forward = c.pass == ConvPass::forward;
@@ -297,14 +297,14 @@ PartsProblem problem_of(const Conv& c) {
   return p;
 }
 
-/// The tile and the shares of the depth that take the least time, in microseconds as measured on an H200.
+/// The tile and the number of shares of the depth that take the least time, in microseconds measured on an H200.
 struct PartsPlan {
   bool broad = true;
   int shares = 1;
 };
 PartsPlan plan_of(const PartsProblem& p, int slots, std::int64_t most_shares, double result_bytes) {
   constexpr double kEnds = 3, kAdding = 5,
-                   kBytesPerUs = 2e6;  // of a tile; of one more kernel; of the sums' way through memory
+                   kBytesPerUs = 2e6;  // per tile; per additional kernel; bandwidth of the sums through memory
   PartsPlan best;
   double least = 1e30;
   for (const bool broad : {true, false}) {

@@ -1,6 +1,6 @@
 #pragma once
-// Pixels as the copy engine brings them: boxes of w x h pixels of n images, of which some may lie outside. All three
-// are powers of two.
+// Boxes of pixels for the copy engine: w x h pixels of n images, some of which may be outside. All three sizes are
+// powers of two.
 
 #include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
 
@@ -8,7 +8,7 @@ namespace hpcdl::cuda {
 
 struct PixelBoxes {
   int w = 1, h = 1, n = 1;
-  int across = 0, down = 0, count = 0;  // boxes beside each other and below each other in an image; in all
+  int across = 0, down = 0, count = 0;  // boxes side by side and below each other in an image; in total
 };
 
 /// The first pixel of box number i.
@@ -29,7 +29,7 @@ inline PixelBoxes boxes_over(PixelBoxes b, std::int64_t rows, std::int64_t cols,
   return b;
 }
 
-/// Boxes of `pixels` pixels, `stride` apart in memory, with the fewest that do not exist; of equal ones the widest.
+/// Boxes of `pixels` pixels, `stride` apart in memory, that waste the fewest pixels; of equal ones the widest.
 inline PixelBoxes boxes_of(std::int64_t rows, std::int64_t cols, std::int64_t images, int pixels, std::int64_t stride) {
   PixelBoxes best;
   for (int w = pixels; w >= 1; w /= 2)

@@ -1,12 +1,12 @@
 #pragma once
-// The register tiles of a convolution: as ops/matmul/tile.h, for operands that are read where pixels lie. The loops
-// over m and v must be unrolled completely, or the accumulators live in memory: check a change with objdump.
+// The register tiles of a convolution: as in ops/matmul/tile.h, for operands that are read in place from pixels. The
+// loops over m and v must be unrolled completely, or the accumulators are kept in memory: check a change with objdump.
 
 #include "hpcdl/ops/matmul/dot.h"
 
 namespace hpcdl::conv {
 
-/// Words that every pixel of a tile reads, `offset` bytes behind its first.
+/// Words that every pixel of a tile reads, `offset` bytes after its first.
 struct Run {
   std::int64_t offset, words;
 };
@@ -26,11 +26,11 @@ struct PixelTile {
 /// channels of each pixel).
 struct WeightTile {
   const std::byte* a;
-  std::int64_t a_step;  // bytes from pixel to pixel
+  std::int64_t a_step;  // bytes between pixels
   const std::byte* b;
-  const std::int64_t* lines;     // where each line of pixels begins, bytes from b
-  std::int64_t n_lines, pixels;  // of a line
-  std::int64_t step;             // bytes from pixel to pixel
+  const std::int64_t* lines;     // offset of each line of pixels, in bytes from b
+  std::int64_t n_lines, pixels;  // pixels per line
+  std::int64_t step;             // bytes between pixels
   const float* cin;
   float* cout;
 };
@@ -71,7 +71,7 @@ template <class D, int MR, int NV> void pixel_tile(const PixelTile& t) {
         for (int v = 0; v < NV; ++v) acc[m][v] = D::mad(acc[m][v], w, bv[v]);
       }
       b += kPanel;
-      __asm__("" : "+r"(b));  // keeps the next step's loads behind this one: hoisted, they would spill
+      __asm__("" : "+r"(b));  // keeps the next step's loads after this one: hoisted, they would spill
     };
     const std::int64_t end = t.runs[r].words * 4, whole = end / 16 * 16;
     std::int64_t at = 0;
@@ -107,7 +107,7 @@ template <class D, int MR, int NV> void weight_tile(const WeightTile& t) {
   finish<D>(acc, t.cout);
 }
 
-/// All tiles of up to rows x vectors, by their size: 24 accumulators of 32 registers, 12 of 16, or 8.
+/// All tiles of up to rows x vectors, by size: 24 accumulators with 32 registers, 12 with 16, or 8.
 template <class D> struct Tiles {
   static constexpr int kRows = D::kLanes == 16 ? 8 : D::kLanes == 8 ? 6 : 4, kVectors = D::kLanes == 16 ? 3 : 2;
   void (*pixel[kRows][kVectors])(const PixelTile&);

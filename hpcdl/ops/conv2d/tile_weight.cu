@@ -1,10 +1,10 @@
 // The gradient of a weight on Hopper's tensor cores (wgmma): dw (O; taps x I) = dy (O; pixels) times x (taps x I;
 // pixels), 16-bit operands or f32 in three bf16 parts (f32_parts.h), f32 sums. Pixels are the depth. The copy engine
-// brings boxes of pixels as they lie, (pixels; 64 channels) each: of dy once, of x once for every tap, shifted by it;
-// what lies outside of an image arrives as zeros. Both operands have their channels beside each other.
+// loads boxes of pixels in their memory layout, (pixels; 64 channels) each: of dy once, of x once per tap, shifted by
+// it; elements outside of an image are filled with zeros. Channels are contiguous in both operands.
 //
-// A block forms kRows x kColumns of dw from a share of the pixels: columns are (tap, 64 channels of x) in the order of
-// dw.
+// A block computes kRows x kColumns of dw from a share of the pixels: columns are (tap, 64 channels of x) in the order
+// of dw.
 
 #include <algorithm>
 #include <atomic>
@@ -21,9 +21,9 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kChannels = 64,
-              kBlocksPerGroup = 3;  // of a box; boxes of x beside each other in one product of a warpgroup
+              kBlocksPerGroup = 3;  // channels per box; boxes of x side by side in one product of a warpgroup
 
-/// kDown x kAcross warpgroups, each with 64 x 192 of dw; kDepth pixels to a stage, in kOperandParts parts.
+/// kDown x kAcross warpgroups, each with 64 x 192 of dw; kDepth pixels per stage, in kOperandParts parts.
 template <int kDown_, int kAcross_, int kDepth_, int kStages_, int kOperandParts_ = 1> struct WeightTile {
   static constexpr int kDown = kDown_, kAcross = kAcross_, kDepth = kDepth_, kStages = kStages_,
                        kOperandParts = kOperandParts_;
@@ -44,7 +44,7 @@ struct WeightProblem {
   PixelBoxes boxes;  // of dy
   int stride, pad, dilation, kw, taps, inputs, outputs;
   int tap_blocks, tiles_n,
-      share;  // boxes of channels of a tap; tiles of dw beside each other; boxes of pixels to a share
+      share;  // boxes of channels per tap; tiles of dw side by side; boxes of pixels per share
   ConvResult out;
 };
 
@@ -54,14 +54,14 @@ struct WeightMaps {
 
 #if HPCDL_SM90A
 
-/// The warp that brings boxes: each lane one of a stage, of one part.
+/// The warp that loads boxes: each lane loads one box of a stage, of one part.
 template <class S>
 __device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned char* memory, Barrier* full, int row0,
                         int block0, int begin, int end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / S::kBoxes, box = lane - part * S::kBoxes,
             block = block0 + box - S::kDown, tap = block / p.tap_blocks;
   const bool of_dy = box < S::kDown, exists = tap < p.taps;
-  // Boxes behind the last one lie outside in channels: zeros.
+  // Boxes after the last are outside in channels: zeros.
   const int channel_block = of_dy ? row0 / kChannels + box : exists ? block - tap * p.tap_blocks : p.tap_blocks;
   const int channel = (channel_block * S::kOperandParts + part) * kChannels;
   const int shift_h = exists ? tap / p.kw * p.dilation - p.pad : 0,
@@ -85,7 +85,8 @@ __device__ void consume(const WeightProblem& p, const unsigned char* memory, Bar
   constexpr int kColumns = kBlocksPerGroup * kChannels;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % kWarp;
   const int down = group / S::kAcross, across = group % S::kAcross;
-  // Of parts, the products of the first and of all others: those are 2^-8 and less of them, and round for themselves.
+  // For parts, the sums of the products of first parts and of all others: those are at most 2^-8 of the former and are
+  // rounded separately.
   constexpr int kProducts = S::kOperandParts == 1 ? 1 : kPartProducts;
   float acc[kColumns / 2], others[kProducts == 1 ? 4 : kColumns / 2];
   Ring<S::kStages> at;
@@ -125,7 +126,7 @@ __device__ void consume(const WeightProblem& p, const unsigned char* memory, Bar
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j) {
     const int block = block0 + across * kBlocksPerGroup + j / 8, tap = block / p.tap_blocks;
-    const int channel = (block - tap * p.tap_blocks) * kChannels + j % 8 * 8 + lane % 4 * 2;  // of an even number
+    const int channel = (block - tap * p.tap_blocks) * kChannels + j % 8 * 8 + lane % 4 * 2;  // an even number
     if (tap >= p.taps || channel >= p.inputs) continue;
     const int column = tap * p.inputs + channel;
 #pragma unroll
@@ -145,10 +146,10 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     weight_tiles(const __grid_constant__ WeightMaps maps, const __grid_constant__ WeightProblem p) {
 #if HPCDL_SM90A
   constexpr int kProducerRegisters = 40,
-                kConsumerRegisters = (65536 / 128 - kProducerRegisters) / S::kConsumers / 8 * 8;  // of a thread
+                kConsumerRegisters = (65536 / 128 - kProducerRegisters) / S::kConsumers / 8 * 8;  // per thread
   extern __shared__ __align__(1024) unsigned char memory[];
   Barrier* const full =
-      reinterpret_cast<Barrier*>(memory + S::kStages * S::kStageBytes);  // behind them those of empty stages
+      reinterpret_cast<Barrier*>(memory + S::kStages * S::kStageBytes);  // followed by the barriers of empty stages
   const int group = warp_index() / 4;
   const int row0 = static_cast<int>(blockIdx.x) / p.tiles_n * S::kRows,
             block0 = static_cast<int>(blockIdx.x) % p.tiles_n * S::kBlocks;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-/// x and dy as the copy engine reads them: pixels of so many elements.
+/// x and dy as the copy engine reads them: pixels of the given numbers of elements.
 struct WeightOperands {
   const void *x, *dy;
   DType dtype;
@@ -232,7 +233,7 @@ template <class S> void run(Stream& s, const Conv& c, const WeightOperands& o) {
   if (shares.count > 1) add_conv_shares(s, sums, shares.count);
 }
 
-/// Products of a tile that are formed for nothing count, too.
+/// The computed products of a tile, including wasted ones.
 template <class S> double work(const Conv2dShape& g) {
   return static_cast<double>(whole_units(g.o, S::kRows)) *
          static_cast<double>(whole_units(g.taps() * tiles_of(g.i, kChannels), S::kBlocks));
@@ -248,7 +249,7 @@ bool tile_weight(Stream& s, const Conv& c) {
                      reinterpret_cast<std::uintptr_t>(c.out) % 8 == 0;
   if (c.compute == DType::f32 || !channels || !there || g.pixels() == 0 || g.stride > 8 || !has_sm90a(s)) return false;
   const WeightOperands operands{.x = c.x.data, .dy = c.dy.data, .dtype = c.compute, .x_pixel = g.i, .dy_pixel = g.o};
-  // A stage of the wide tile brings 2.5 times as many bytes for each product.
+  // A stage of the wide tile loads 2.5 times as many bytes per product.
   if (work<Wide>(g) * 1.2 < work<Square>(g)) run<Wide>(s, c, operands);
   else run<Square>(s, c, operands);
   return true;

@@ -1,9 +1,9 @@
 #pragma once
-// dw(o, tap, :) = sum over pixels of dy(pixel, o) x(pixel's input at the tap, :), and dbias. Pixels are cut into a
-// number of splits that depends on the shape alone; each sums into memory of its own, and the splits are added in
-// order. Within a split passes of some hundred pixels are packed, dy in panels of a tile's rows, x in panels of a
-// tile's channels: padded once, a panel serves all taps. With few channels a row of the kernel would fill a fraction of
-// a register: then x is unrolled into all taps of each pixel. Products are f32 whatever the storage.
+// dw(o, tap, :) = sum over pixels of dy(pixel, o) x(pixel's input at the tap, :), and dbias. Pixels are divided into a
+// number of splits that depends only on the shape; each sums into its own memory, and the splits are added in order.
+// Within a split, passes of some hundred pixels are packed, dy in panels of a tile's rows, x in panels of a tile's
+// channels: a panel is padded once and serves all taps. With few channels a row of the kernel would fill a fraction of
+// a register: then x is unrolled into all taps of each pixel. Products are f32 for every storage type.
 
 #include "hpcdl/ops/conv2d/padded.h"
 #include "hpcdl/ops/conv2d/tile.h"
@@ -18,10 +18,10 @@ template <class Isa, class T> class WeightGradient {
   using V = simd::Vec<Isa>;
   static constexpr int kRows = Tiles<D>::kRows, kLanes = D::kLanes;
   static constexpr std::int64_t kPixels = 512, kSums = 4 << 20,
-                                kSplits = 16;  // of a pass; bytes of all splits; at most
+                                kSplits = 16;  // pixels per pass; bytes of all splits; their maximum number
 
  public:
-  /// `x`: as the outputs of forward read it. Absent gradients convert to false.
+  /// `x`: as read by the outputs of forward. Absent gradients convert to false.
   WeightGradient(Pool& pool, const Images& x, const T* dy, std::int64_t outputs, const Grad& dw, const Grad& dbias)
       : pool_(pool),
         set_(gemm::vector_set(Isa{}, gemm::Compute::f32)),
@@ -63,7 +63,8 @@ template <class Isa, class T> class WeightGradient {
       for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(thread, i);
     });
   }
-  /// Of a split: for each panel of its group (output panels, taps, rows of a tile, width), then dbias at bias_at_.
+  /// The sums of a split: for each panel of its group (output panels, taps, rows of a tile, width), then dbias at
+  /// bias_at_.
   float* sums(std::int64_t split, std::int64_t group) const {
     const std::int64_t unit = split * groups_ + group;
     return reinterpret_cast<float*>(pool_.scratch(static_cast<int>(unit % pool_.threads())) +
@@ -76,7 +77,7 @@ template <class Isa, class T> class WeightGradient {
   }
   std::int64_t rows_of(std::int64_t out_panel) const { return least(kRows, o_ - out_panel * kRows); }
 
-  /// One thread's memory, and the passes over its unit's pixels.
+  /// One thread's memory, and the passes over the pixels of its unit.
   class Work {
    public:
     Work(const WeightGradient& g, std::byte* scratch, std::int64_t unit)
@@ -172,7 +173,7 @@ template <class Isa, class T> class WeightGradient {
       });
     }
 
-    /// b: (pixels, all taps' channels, filled up to whole vectors).
+    /// b: (pixels, all taps' channels, padded to whole vectors).
     void unroll() {
       const Images& x = g_.x_;
       const std::int64_t ld = g_.panels_.vectors * kLanes, row_pixels = x.width(),
@@ -191,7 +192,7 @@ template <class Isa, class T> class WeightGradient {
                                               v * x.cols.step + j / x.channels * x.cols.apart) *
                                                  x.channels;
                 for (std::int64_t c = 0; c < run; c += kLanes)
-                  V::load(from + c).store(put + c);  // more than the run: the next one overwrites it
+                  V::load(from + c).store(put + c);  // may exceed the run: the next one overwrites the excess
               }
           }
         }

@@ -1,12 +1,12 @@
 #pragma once
 // 3 x 3 convolutions of stride 1 by Winograd's minimal filtering (Lavin & Gray, "Fast algorithms for convolutional
-// neural networks", 2016): a tile of 4 x 4 outputs costs 36 products for each pair of channels instead of 144. Tiles of
-// 6 x 6 inputs and the kernels are evaluated at 36 points, multiplied there as 36 matrix products, and interpolated.
+// neural networks", 2016): a tile of 4 x 4 outputs costs 36 products per pair of channels instead of 144. Tiles of 6 x
+// 6 inputs and the kernels are evaluated at 36 points, multiplied there as 36 matrix products, and interpolated.
 //
-// Roundings at the points come back amplified: in units of a plain sum's, sqrt(sum over p of A_rp^2 |B_p|^2 |G_p|^2 /
-// taps) along each axis for result r, where A, B and G are the transforms of results, inputs and kernel. At the worst
-// of the results that is 7.3 for both axes with the points 0, +-11/16, +-23/16 and infinity, 6.0 where taps are wanted
-// (dw); the usual 0, +-1, +-2 have 31 and 24.
+// Rounding errors at the points are amplified: relative to those of a plain sum, by sqrt(sum over p of A_rp^2 |B_p|^2
+// |G_p|^2 / taps) along each axis for result r, where A, B and G are the transforms of results, inputs and kernel. For
+// the worst result that is 7.3 for both axes with the points 0, +-11/16, +-23/16 and infinity, or 6.0 if taps are
+// computed (dw); the usual points 0, +-1, +-2 give 31 and 24.
 
 #include "hpcdl/ops/conv2d/gather.h"
 
@@ -16,7 +16,7 @@ namespace {
 inline constexpr int kPoints = 6, kPlanes = kPoints * kPoints, kTile = 4;
 inline constexpr float kA = 0.6875f, kB = 1.4375f, kA2 = kA * kA, kB2 = kB * kB;
 
-/// Values at the points of the 6 inputs behind 4 outputs.
+/// Values at the points from the 6 inputs of 4 outputs.
 template <class V> [[gnu::always_inline]] inline void input_points(const V* d, V* v) {
   const V even = fma(V(-kB2), d[2], d[4]), odd = V(kA) * fma(V(-kB2), d[1], d[3]);
   const V even2 = fma(V(-kA2), d[2], d[4]), odd2 = V(kB) * fma(V(-kA2), d[1], d[3]);
@@ -26,7 +26,7 @@ template <class V> [[gnu::always_inline]] inline void input_points(const V* d, V
   v[5] = fma(V(kA2 * kB2), d[1], fma(V(-(kA2 + kB2)), d[3], d[5]));
 }
 
-/// Of the other factor, `kTerms` coefficients: 3 taps, or 4 gradients of outputs where taps are wanted.
+/// The same for the other factor with `kTerms` coefficients: 3 taps, or 4 gradients of outputs if taps are computed.
 template <int kTerms, class V> [[gnu::always_inline]] inline void factor_points(const V* g, V* u) {
   constexpr float kAtA = 1 / (2 * kA2 * (kA2 - kB2)), kAtB = 1 / (2 * kB2 * (kB2 - kA2));
   V even = fma(V(kA2), g[2], g[0]), odd = V(kA) * g[1], even2 = fma(V(kB2), g[2], g[0]), odd2 = V(kB) * g[1];
@@ -37,7 +37,7 @@ template <int kTerms, class V> [[gnu::always_inline]] inline void factor_points(
   u[5] = g[kTerms - 1];
 }
 
-/// Back from products at the points to `kTerms` results: 4 outputs, or 3 taps.
+/// From products at the points to `kTerms` results: 4 outputs, or 3 taps.
 template <int kTerms, class V> [[gnu::always_inline]] inline void results(const V* m, V* y) {
   const V sum = m[1] + m[2], difference = m[1] - m[2], sum2 = m[3] + m[4], difference2 = m[3] - m[4];
   y[0] = m[0] + (sum + sum2);
@@ -47,7 +47,7 @@ template <int kTerms, class V> [[gnu::always_inline]] inline void results(const 
   if constexpr (kTerms == 3) y[2] = y[2] + m[5];
 }
 
-/// The same along both axes: kIn x kIn values to kOut x kOut; `one` for a line of them.
+/// The same along both axes: kIn x kIn values to kOut x kOut; `one` transforms a line of them.
 template <int kIn, int kOut, class V, class One>
 [[gnu::always_inline]] inline void both_axes(V (&from)[kIn][kIn], V (&to)[kOut][kOut], One one) {
   V half[kIn][kOut];
@@ -64,7 +64,7 @@ template <int kIn, int kOut, class V, class One>
   }
 }
 
-/// How images are cut into tiles.
+/// How images are divided into tiles.
 struct TileGrid {
   std::int64_t rows, cols, height, width;  // tiles; outputs
   explicit TileGrid(const Images& x)
@@ -75,8 +75,8 @@ struct TileGrid {
   std::int64_t of_image() const { return rows * cols; }
 };
 
-/// Where the pixels of a square of `kSize` pixels of (N, height, width, channels) lie; those outside the image are at
-/// `zeros`.
+/// Addresses of the pixels of a square of `kSize` x `kSize` pixels of (N, height, width, channels); those outside the
+/// image are at `zeros`.
 template <int kSize>
 void square(const float* data, std::int64_t image, std::int64_t row, std::int64_t col, std::int64_t height,
             std::int64_t width, std::int64_t channels, const float* zeros, const float* (&at)[kSize][kSize]) {
@@ -107,8 +107,8 @@ void evaluate(const float* (&at)[kIn][kIn], std::int64_t channels, To to, One on
   });
 }
 
-/// Worth it: f32 throughout, 3 x 3 of stride 1, whole registers of channels, tiles mostly filled, and enough of them to
-/// pay for the kernel's 36 points.
+/// True if it pays: f32 throughout, 3 x 3 of stride 1, whole registers of channels, tiles mostly full, and enough of
+/// them to amortise the transform of the kernel to 36 points.
 inline bool fits_winograd(const Conv2dShape& c) {
   if (c.kh != 3 || c.kw != 3 || c.stride != 1 || c.dilation != 1 || c.i < 32 || c.o < 32) return false;
   const auto useful = [](std::int64_t height, std::int64_t width, std::int64_t n) {
@@ -118,7 +118,7 @@ inline bool fits_winograd(const Conv2dShape& c) {
   return useful(c.oh, c.ow, c.n) && useful(c.h, c.w, c.n);
 }
 
-/// As Gather, for 3 x 3 taps of stride 1 in f32.
+/// Like Gather, for 3 x 3 taps of stride 1 in f32.
 template <class Isa> class Winograd {
   using D = gemm::Dot<Isa, gemm::Compute::f32>;
   using V = simd::Vec<Isa>;

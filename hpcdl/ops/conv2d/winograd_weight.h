@@ -1,7 +1,7 @@
 #pragma once
-// dw of a 3 x 3 convolution of stride 1 by Winograd's minimal filtering: a 6 x 6 tile of x against the 4 x 4 tile of dy
-// that it made gives 3 x 3 taps, at the same 36 points. Chunks of tiles are evaluated, then multiplied, one matrix
-// product for each point, whose sums grow from chunk to chunk: one thread has one point, so the order of sums is fixed.
+// dw of a 3 x 3 convolution of stride 1 by Winograd's minimal filtering: a 6 x 6 tile of x and the corresponding 4 x 4
+// tile of dy give 3 x 3 taps, at the same 36 points. Chunks of tiles are evaluated and then multiplied, one matrix
+// product per point, accumulated over the chunks; each point belongs to one thread, so the order of sums is fixed.
 
 #include "hpcdl/ops/conv2d/winograd.h"
 
@@ -60,7 +60,7 @@ template <class Isa> class WinogradWeights {
   }
 
  private:
-  /// Tile `tile` of all, as the t-th of its chunk.
+  /// Evaluates tile `tile` of all, as the t-th of its chunk.
   void evaluate_tile(std::int64_t t, std::int64_t tile) const {
     const std::int64_t image = tile / grid_.of_image(), row = tile % grid_.of_image() / grid_.cols * kTile,
                        col = tile % grid_.cols * kTile;
@@ -93,7 +93,7 @@ template <class Isa> class WinogradWeights {
     }
   }
 
-  /// Sums of a point: for each panel (output panels, rows of a tile, width).
+  /// The sums of a point: for each panel (output panels, rows of a tile, width).
   float* sums(int plane, std::int64_t panel) const { return sums_[plane] + out_panels_ * kRows * panels_.begin(panel); }
 
   void multiply(int plane, std::int64_t panel, std::int64_t n, bool fresh) const {
@@ -150,7 +150,7 @@ template <class Isa> class WinogradWeights {
   const Grad &dw_, &dbias_;
   TileGrid grid_;
   Panels panels_;
-  std::int64_t out_panels_, x_ld_, dy_ld_;                           // floats from tile to tile
+  std::int64_t out_panels_, x_ld_, dy_ld_;                           // floats between tiles
   float *v_[kPlanes] = {}, *w_[kPlanes] = {}, *sums_[kPlanes] = {};  // by point: x, dy, products
   float *bias_ = nullptr, *tile_sums_ = nullptr, *zeros_ = nullptr;
 };

@@ -8,19 +8,19 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 512, kPacks = 4;  // packs that a thread has under way
+constexpr int kThreads = 512, kPacks = 4;  // packs that a thread has in flight
 constexpr int kSumThreads = 1024, kSumAtOnce = 8;
-constexpr std::int64_t kShortPacks = 2048;  // of 16 bytes: rows up to this length stay in registers
+constexpr std::int64_t kShortPacks = 2048;  // of 16 bytes: rows up to this length are kept in registers
 
-/// What rows weigh (1 without), and the share of a target that all classes have: smooth.h.
+/// The weights of rows (1 if absent), and the share of a target that is spread over all classes: smooth.h.
 struct Smoothing {
   const float* weights;
   float share;
   __device__ float weight(std::int64_t row) const { return weights ? weights[row] : 1.0f; }
 };
 
-/// What a row of log-sum-exp (top + log_sum) loses, weight and smoothing counted; `minus_mean` is of the row. top +
-/// log_sum first would cancel.
+/// The loss of a row with log-sum-exp (top + log_sum), including weight and smoothing; `minus_mean` belongs to the row.
+/// Adding top + log_sum first would cancel digits.
 __device__ inline float row_loss_of(const Smoothing& smooth, std::int64_t row, float top, float log_sum,
                                     float at_target, float minus_mean) {
   const float even = smooth.share > 0 ? smooth.share * (top + minus_mean) : 0.0f;
@@ -40,8 +40,8 @@ struct Rows {
   }
 };
 
-/// Rows that a team holds in registers. The mean of a row is that of (origin - x), minus the origin: with x[0] as
-/// origin distances are small where logits are large.
+/// Rows that a team holds in registers. The mean of a row is computed from (origin - x): with x[0] as origin the
+/// differences are small where logits are large.
 template <class T, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_rows(Rows p) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_r
         top + log_sum);
 }
 
-/// Longer rows, each a block's, are read once: each thread keeps its sum relative to its own maximum.
+/// Longer rows, one per block, are read once: each thread keeps its sum relative to its own maximum.
 template <class T, int kThreads, bool kWhole, bool kSmooth>
 __global__ void __launch_bounds__(kThreads) long_rows(Rows p) {
   constexpr int N = kLanes<T>;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) long_rows(Rows p) {
   p.put(row, row_loss_of(p.smooth, row, all.top, log_sum, at_target, distance), all.top + log_sum);
 }
 
-/// A fixed tree, in double.
+/// A fixed summation tree, in double.
 __global__ void __launch_bounds__(kSumThreads)
     sum_rows(float* loss, float* count, const float* row_loss, const std::int32_t* targets, const float* weights,
              std::int64_t n) {
@@ -160,7 +160,7 @@ struct Gradient {
   bool accumulate;
 };
 
-/// What the elements of one row have in common.
+/// The values shared by the elements of one row.
 struct RowGradient {
   std::int32_t target;
   float scale, lse, rest, even, own;
@@ -174,9 +174,9 @@ struct RowGradient {
         own(1.0f - g.smooth.share) {}
   __device__ bool is_far() const { return is_far_lse(lse); }
   __device__ void take_apart(float top, float sum) { lse = top, rest = logf(sum); }
-  /// Of the N elements at column `at`.
+  /// The gradient of the N elements at column `at`.
   template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, std::int64_t at) const {
-    if (target < 0) return Lanes<N>(0.0f);  // whatever x is
+    if (target < 0) return Lanes<N>(0.0f);  // regardless of x
     const int hit = static_cast<int>(target - at);
     return map<N>(
         [&](int i) { return (fast_exp2(((x.v[i] - lse) - rest) * kLog2e) - even - (i == hit ? own : 0.0f)) * scale; });
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_g
   Pack<T, N> v[K];
   share.read(v, x);
   RowGradient of_row(g, exists ? row : 0);
-  // Teams within a warp reduce together; those of several warps have a block and one row.
+  // Teams within a warp reduce together; a team of several warps is a block with one row.
   if (Team::kThreads < kWarp ? __any_sync(0xffffffffu, of_row.is_far()) : of_row.is_far()) {
     const auto fold = [&](float from, auto&& f) {
 #pragma unroll
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_g
   }
 }
 
-/// Blocks (turn of the sweep, row); gridDim.x of them share a row.
+/// Blocks (part of the row, row); gridDim.x blocks share a row.
 template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) long_gradient(Gradient g) {
   constexpr int N = kLanes<T>;
   const std::int64_t row = blockIdx.y;
@@ -231,7 +231,7 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) long
   RowGradient of_row(g, row);
   const bool far = of_row.is_far();
   if (far) {
-    if (blockIdx.x > 0) return;  // dx may be x: the block that reads the whole row writes it, too
+    if (blockIdx.x > 0) return;  // dx may alias x: the block that reads the whole row also writes it
     __shared__ float memory[2][kWarp];
     SumOfExp all;
     sweep<kThreads, kPacks, kWhole>(x, g.cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, g.cols),
@@ -255,7 +255,7 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) long
                                   far ? 1 : gridDim.x);
 }
 
-/// f with the team that holds a row in registers; false for rows longer than kShortPacks.
+/// Calls f with the team that holds a row in registers; false for rows longer than kShortPacks.
 template <class T, class F> bool with_short_team(std::int64_t cols, F&& f) {
   const std::int64_t packs = cols / kLanes<T> + (cols % kLanes<T> == 0 ? 0 : 2);  // a row may begin inside a pack
   if (packs <= 8) f.template operator()<Team<8, 1, 32>>();
@@ -327,8 +327,7 @@ void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, 
         }))
       return;
     constexpr std::int64_t kBlocks = 2048,
-                           kMostRows =
-                               65535;  // blocks for any GPU to be evenly busy; where the y dimension of a grid ends
+                           kMostRows = 65535;  // enough to load any GPU evenly; the limit of a grid's y dimension
     for (std::int64_t first = 0; first < g.rows; first += kMostRows) {
       const std::int64_t n = g.rows - first < kMostRows ? g.rows - first : kMostRows;
       Gradient part = g;

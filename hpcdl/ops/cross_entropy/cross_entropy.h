@@ -2,11 +2,12 @@
 // loss = sum over valid rows of (logsumexp(x) - x[target]); count = number of valid rows.
 //
 // logits x: (..., V) f32 or bf16. targets: (...) i32; a negative target is ignored, one >= V makes the loss NaN. Both
-// outputs are f32 (1). The loss is a sum on purpose: code that adds several micro-batches or ranks divides by the total
-// count, through StepParams::grad_scale for the gradients and on the host for the log, and is exact whatever the split.
-// Kept for backward: lse (rows), f32. backward may write dx over x in place (raw kernels; a program keeps them apart).
+// outputs are f32 (1). The loss is deliberately a sum: code that adds several micro-batches or ranks divides by the
+// total count, through StepParams::grad_scale for the gradients and on the host for the log, which is exact for every
+// split. Kept for backward: lse (rows), f32. backward may overwrite x with dx in place (raw kernels; a program keeps
+// them separate).
 //   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
-// For far rows (far_lse.h) backward computes the maximum and the logarithm of the sum again.
+// For far rows (far_lse.h) backward recomputes the maximum and the logarithm of the sum.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
@@ -32,7 +33,7 @@ struct CrossEntropy {
   static Cost cost(const Spec& logits, const Spec&, const Args&) {
     return {.operations = 4.0 * static_cast<double>(logits.size())};
   }
-  /// The loss of every row, summed afterwards in one fixed order.
+  /// The loss of every row, summed afterwards in a fixed order.
   static std::array<Spec, 1> scratch(const Spec& logits, const Spec&, const Args&) {
     return {Spec{{logits.shape.size() / logits[-1]}, DType::f32}};
   }
@@ -42,7 +43,7 @@ struct CrossEntropy {
   using Backward = Operands<dIn<0>, In<0>, In<1>, Out<2>, dOut<0>>;
 };
 
-// `weights`, of rows and without them 1, and `smoothing`: smooth.h.
+// `weights` of rows (absent: 1) and `smoothing`: smooth.h.
 namespace cpu {
 /// lse and row_loss: (rows) f32; lse may be null. Ignored rows have row_loss 0.
 template <class Isa>

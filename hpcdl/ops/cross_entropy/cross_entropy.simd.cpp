@@ -36,7 +36,7 @@ void cross_entropy_rows(Isa, Pool& pool, Tensor row_loss, Tensor lse, View logit
         const float far =
             smoothing > 0 && t >= 0 ? smoothing / static_cast<float>(n) * sum_below<Isa>(x, n, top) : 0.0f;
         row_loss.ptr<float>()[r] = weight(weights, r) * ((1.0f - smoothing) * (top - at_target) + far +
-                                                         log_sum);  // top + log_sum first would cancel
+                                                         log_sum);  // adding top + log_sum first would cancel
       }
     });
   });
@@ -83,7 +83,7 @@ void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View tar
             return term(load<V>(x + i, k)) * g;
           };
           const bool known = t < n;
-          // The target's element is computed apart, from values that the loop may overwrite.
+          // The target's element is computed separately, because the loop may overwrite its input.
           const float p = known ? reduce_max(term(V(static_cast<float>(x[t])))) : 0;
           const float before = known && add ? static_cast<float>(dx[t]) : 0;
           if (add) loop<Isa>(n, [&](std::int64_t i, auto k) { store(dx + i, load<V>(dx + i, k) + d(i, k), k); });

@@ -5,7 +5,7 @@
 
 namespace hpcdl::contract {
 
-/// log(sum(exp(x))) of one row; `noise`: magnitudes within it.
+/// log(sum(exp(x))) of one row; `noise`: the magnitudes that were summed.
 inline double log_sum_exp(const Values& x, std::int64_t row, double* noise = nullptr) {
   const auto n = x.dim(-1);
   Top top;
@@ -83,7 +83,7 @@ inline Contracts cross_entropy_contracts() {
   };
   b.reference = with_args<CrossEntropy::Args>(cross_entropy_backward_reference);
   b.reduction = [](const Problem&) { return std::int64_t{1}; };
-  b.patterns = finite_patterns();  // with infinities lse itself is one, and nothing is defined
+  b.patterns = finite_patterns();  // with infinities lse itself is infinite, and nothing is defined
   return {c, b};
 }
 

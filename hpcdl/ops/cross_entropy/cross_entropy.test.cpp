@@ -50,12 +50,13 @@ TEST(CrossEntropy, OddTargetsAndLogits) {
   EXPECT_TRUE(std::isnan(OneRow({NAN, NAN, NAN}, 0).loss));
   EXPECT_FLOAT_EQ(OneRow({0, -INFINITY, 0}, 0).loss, std::log(2.0f)) << "a masked column";
   EXPECT_FLOAT_EQ(OneRow({1000, 1000, -1000}, 1).loss, std::log(2.0f));
-  std::vector<float> masked(9000, -INFINITY);  // the first blocks hold nothing
+  std::vector<float> masked(9000, -INFINITY);  // the first blocks contain only -infinity
   masked[8999] = 2;
   EXPECT_FLOAT_EQ(OneRow(masked, 8999).loss, 0);
 }
 
-/// A gradient too large for the cache is written past it: the same bits, row by row, as a small one.
+/// A gradient too large for the cache is written with non-temporal stores: its bits equal, row by row, those of a small
+/// one.
 TEST(CrossEntropy, LargeGradientsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t rows = 131, n = 50257;
   std::vector<float> x(rows * n), dx(rows * n, NAN), row(n), lse(rows, 12.0f);
@@ -78,7 +79,7 @@ TEST(CrossEntropy, LargeGradientsHaveTheBitsOfSmallOnes) {
   }
 }
 
-/// The recorded step: sum loss, count, and a gradient with respect to logits that is written where it is asked for.
+/// The recorded step: sum loss, count, and a gradient with respect to logits that is written to the requested memory.
 TEST(CrossEntropy, RecordsLossCountAndGradient) {
   Pool pool(2);
   StepParams params;

@@ -1,7 +1,7 @@
 #pragma once
-// A log-sum-exp is the maximum of a row plus the logarithm of a sum, and rounding their sum takes digits off the
-// logarithm: half an ulp of lse is what probabilities exp(x - lse) are wrong by, 2.4e-4 at 2^12, and at 2^28 nothing is
-// left of the logarithm. Rows beyond, as masks of -1e10 and the lowest float make them, take both apart:
+// A log-sum-exp is the maximum of a row plus the logarithm of a sum, and rounding their sum loses digits of the
+// logarithm: probabilities exp(x - lse) have an error of half an ulp of lse, 2.4e-4 at 2^12, and at 2^28 nothing is
+// left of the logarithm. Rows beyond, as masks of -1e10 and the lowest float produce them, use both separately:
 //   exp((x - base) - rest), with base + rest = maximum + logarithm
 // Ordinary rows have a rest of 0.
 
@@ -17,7 +17,7 @@ inline constexpr float kFarLse = 4096;
   return size > kFarLse && size <= __FLT_MAX__;
 }
 
-/// What top + log_sum has lost.
+/// What rounding top + log_sum loses.
 [[gnu::always_inline]] HPCDL_HOST_DEVICE inline float lse_rest(float top, float log_sum) {
   const float lse = top + log_sum;
   return is_far_lse(lse) ? log_sum - (lse - top) : 0.0f;

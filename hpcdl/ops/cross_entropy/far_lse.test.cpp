@@ -1,5 +1,5 @@
-// Gradients of rows far from 0, as masks of -1e10 and of the lowest float make them: on every instruction set and on a
-// GPU, against loops in double.
+// Gradients of rows far from 0, as masks of -1e10 and of the lowest float produce them: on every instruction set and on
+// a GPU, against loops in double.
 
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 
@@ -24,7 +24,8 @@ constexpr float kMost = std::numeric_limits<float>::max();
 constexpr float kLevels[] = {-1e10f, -1e30f, -kMost, 3e38f, 1e6f, 70000.0f, -5000.0f, 3.0f};
 constexpr std::int64_t kPatterns = 3, kRows = kPatterns * static_cast<std::int64_t>(std::size(kLevels));
 
-/// Column c of row r: a level alone; it in small steps; it beside ordinary elements and another mask.
+/// Column c of row r: a constant level; the level plus small steps; the level next to ordinary elements and another
+/// mask.
 float element(std::int64_t r, std::int64_t c) {
   const float level = kLevels[r / kPatterns];
   switch (r % kPatterns) {
@@ -99,7 +100,7 @@ void expect_cross_entropy(Stream& s, std::int64_t cols, float smoothing, bool in
   expect_gradient(o.x, back, 1.5, static_cast<double>(smoothing));
 }
 
-/// Logits are h times the first column of the weights' rows, one each: what the op makes of W is the gradient of
+/// Logits are h times the first column of the weights' rows, one per row: the op's gradient for W is the gradient of
 /// logits.
 void expect_lm_head(Stream& s, std::int64_t cols, bool keep, bool at_once) {
   Operands o(s, cols);

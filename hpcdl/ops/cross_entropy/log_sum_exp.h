@@ -1,5 +1,5 @@
 #pragma once
-// log(sum(exp(x))) met block by block, so that a row is read from memory once (included by .simd.cpp only).
+// log(sum(exp(x))) computed block by block, so that a row is read from memory once (included only by .simd.cpp).
 
 #include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
@@ -7,7 +7,7 @@
 
 namespace hpcdl::cpu {
 
-/// The sum is held relative to the largest value so far: sum(exp(x)) = sum * exp(top). NaN anywhere gives a NaN sum.
+/// The sum is kept relative to the largest value so far: sum(exp(x)) = sum * exp(top). Any NaN gives a NaN sum.
 template <class Isa> struct LogSumExp {
   using V = simd::Vec<Isa>;
   static constexpr float kInf = __builtin_inff();
@@ -20,7 +20,7 @@ template <class Isa> struct LogSumExp {
   float log_sum() const { return reduce_max(log(V(sum))); }
 
   template <class T> void add(const T* x, std::int64_t n) {
-    constexpr std::int64_t kBlock = 2048;  // stays in L1 between its maximum and its sum
+    constexpr std::int64_t kBlock = 2048;  // stays in L1 between the passes for its maximum and its sum
     for (std::int64_t at = 0; at < n; at += kBlock) add_block(x + at, n - at < kBlock ? n - at : kBlock);
   }
 
@@ -36,7 +36,7 @@ template <class Isa> struct LogSumExp {
       top = here;
     }
     const V m(top);
-    if (top == -kInf) {  // nothing but -inf or NaN so far, and exp(-inf - -inf) is NaN
+    if (top == -kInf) {  // only -inf or NaN so far, and exp(-inf - -inf) is NaN
       sum += sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
         const V v = load<V>(x + i, k);
         return a + select(v == m, V(0.0f), v);

@@ -5,8 +5,8 @@
 //   count = sum over valid rows of weight
 //
 // so that loss / count is torch's mean. Operands as in cross_entropy.h; weights: (...) f32, absent: 1. They have no
-// gradient. Mixup is the loss of one target with weights l plus that of the other with weights 1 - l; both counts
-// together are the number of rows.
+// gradient. Mixup is the loss of one target with weights l plus that of the other with weights 1 - l; the two counts
+// sum to the number of rows.
 //   dx = weight * (softmax(x) - (1 - s) * onehot(target) - s / V) * dloss, 0 for ignored rows
 // Source: Szegedy et al., "Rethinking the inception architecture for computer vision", 2016, section 7.
 

@@ -29,8 +29,8 @@ const auto spec = testing::op<SmoothCrossEntropy>({
             {.in = {{3, 10}, Input::indices({3}, 10), weights({3})}, .args = {1.0f}},
             {.in = {{2, 9, 65}, Input::indices({2, 9}, 65, true), weights({2, 9})}, .args = {0.1f}},
             {.in = {{33, 1023}, Input::indices({33}, 1023, true), Input::none()}, .args = {0.2f}},
-            // A GPU's teams: part of a warp, a warp, blocks of 64, 128 and 512 threads; rows of whole 16-byte packs and
-            // not.
+            // A GPU's teams: part of a warp, a warp, blocks of 64, 128 and 512 threads; rows with and without whole
+            // 16-byte packs.
             {.in = {{40, 24}, Input::indices({40}, 24, true), weights({40})}, .args = {0.3f}},
             {.in = {{9, 1000}, Input::indices({9}, 1000), weights({9})}, .args = {0.1f}},
             {.in = {{5, 2008}, Input::indices({5}, 2008), Input::none()}, .args = {0.1f}, .gradient = false},
@@ -81,7 +81,7 @@ TEST(SmoothCrossEntropy, SpreadsTheTarget) {
   EXPECT_EQ(*g.eager_tensor(count).ptr<float>(), 2);
 }
 
-/// Mixup: the counts of both halves come to the rows, and with equal targets the halves come to the plain loss.
+/// Mixup: the counts of both halves sum to the number of rows, and with equal targets the halves sum to the plain loss.
 TEST(SmoothCrossEntropy, MixesTwoTargets) {
   Pool pool(1);
   StepParams params;

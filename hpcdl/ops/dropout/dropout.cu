@@ -8,7 +8,7 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// What the host can work out: an element is dropped when its bits are below `dropped`, which is uniform() < p.
+/// Computed on the host: an element is dropped if its bits are below `dropped`, which is equivalent to uniform() < p.
 struct Drop {
   const StepParams* params;
   std::uint64_t stream;
@@ -25,8 +25,8 @@ struct Drop {
 };
 
 /// Rng::block(index) for indices with the same upper word: what they share (the keys of all rounds, half of the first
-/// two rounds) is worked out once. The keys are pinned, since the compiler would rather add them up again for every
-/// block: 26 instructions an element instead of 16, where more than 18 leave memory waiting.
+/// two rounds) is computed once. The keys are pinned, because the compiler would otherwise add them up again for every
+/// block: 26 instructions per element instead of 16, where more than 18 make memory wait.
 class Blocks {
  public:
   __device__ Blocks(const Rng& draws, unsigned upper) {
@@ -65,7 +65,7 @@ class Blocks {
 
 inline constexpr int kThreads = 256, kPacks = 4;
 
-/// One row of whole packs, its elements numbered from `first` on; the draws of a thread have indices that share the
+/// One row of whole packs, its elements numbered from `first` on; the draws of a thread have indices with the same
 /// upper word.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 4)
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 struct DropAnywhere {
   fuse::Out y;
   fuse::In x;
-  std::int64_t cols, first;  // of a row of elements, and the first one, for their index
+  std::int64_t cols, first;  // per row of elements, and the index of the first
   Drop drop;
 
   template <class At> __device__ void operator()(const At& at) const {

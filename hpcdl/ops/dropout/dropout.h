@@ -1,10 +1,10 @@
 #pragma once
 // y = keep ? x / (1 - p) : 0, each element dropped with probability p. x, y: any shape, f32 or bf16.
 //
-// The mask is a pure function of (seed, rng_stream, step, element index), computed again by backward and never stored:
-// it does not depend on threads, and a resumed run draws the same mask as an uninterrupted one. Where ranks share
-// a batch, each holds one part of the elements: those of part p are numbered from p * size on, so the mask does not
-// depend on the ranks either. Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from
+// The mask is a pure function of (seed, rng_stream, step, element index), recomputed by backward and never stored: it
+// does not depend on threads, and a resumed run draws the same mask as an uninterrupted one. If ranks share a batch,
+// each holds one part of the elements: those of part p are numbered from p * size on, so the mask does not depend on
+// the number of ranks either. Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from
 // overfitting", 2014.
 
 #include "hpcdl/core/rng.h"
@@ -18,10 +18,10 @@ struct Dropout {
   static constexpr bool kInPlace = true;
   struct Args {
     float p = 0;
-    std::uint64_t rng_stream = 0;  // Graph::next_rng_stream(): which dropout of the model this is
-    std::int64_t part = 0;         // of the elements that ranks share, in parts of one size
+    std::uint64_t rng_stream = 0;  // Graph::next_rng_stream(): identifies this dropout in the model
+    std::int64_t part = 0;         // index of this part, if ranks share the elements in equal parts
   };
-  /// Draws of one step: element i is kept when uniform(i) >= p.
+  /// Random numbers of one step: element i is kept if uniform(i) >= p.
   static Rng draws(const StepParams& s, const Args& a) {
     return {s.seed, a.rng_stream ^ (static_cast<std::uint64_t>(s.step) << 32)};
   }

@@ -6,10 +6,10 @@
 namespace hpcdl::cpu {
 namespace {
 
-constexpr int kChunk = 256, kBlocks = kChunk / 4 + 1;  // a chunk may begin within a block of four draws
+constexpr int kChunk = 256, kBlocks = kChunk / 4 + 1;  // a chunk may begin inside a block of four draws
 
-/// Rng::uniform of draws [4 * first, 4 * (first + kBlocks)): Philox on all blocks side by side, so that the compiler
-/// can keep each word in vector lanes.
+/// Rng::uniform of draws [4 * first, 4 * (first + kBlocks)): Philox on all blocks in parallel, so that the compiler can
+/// keep each word in vector lanes.
 template <class Isa> void uniforms(Isa, float* u, const Rng& rng, std::uint64_t first) {
   std::uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
   for (int i = 0; i < kBlocks; ++i) {

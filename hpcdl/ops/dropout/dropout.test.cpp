@@ -28,13 +28,13 @@ const auto spec = testing::op<Dropout>({
         },
     .reference =
         [](std::span<Expected> out, std::span<const Values> in, const Dropout::Args& a) {
-          const Rng rng{1234, a.rng_stream};  // the test bench runs with seed 1234 in step 0
+          const Rng rng{1234, a.rng_stream};  // the test fixture runs with seed 1234 in step 0
           for (std::int64_t i = 0; i < in[0].size(); ++i)
             out[0][i] = rng.uniform(static_cast<std::uint64_t>(a.part * in[0].size() + i)) < a.p
                             ? 0
                             : in[0][i] / (1.0 - static_cast<double>(a.p));
         },
-    .condition = 10,  // 1 / (1 - 0.9) of the rounding of p itself
+    .condition = 10,  // 1 / (1 - 0.9) amplifies the rounding of p itself
 });
 
 std::vector<float> drop(const StepParams& at, const Dropout::Args& a, std::int64_t n) {
@@ -56,7 +56,7 @@ TEST(dropout, masks_differ_by_seed_stream_and_step_and_have_the_right_density) {
     return count / static_cast<double>(n);
   };
   EXPECT_EQ(differ(drop({.seed = 1}, {0.2f, 1}, n)), 0);
-  // Independent masks differ in 2 p (1 - p) = 0.32 of the places; 5 standard deviations are 0.0074.
+  // Independent masks differ in 2 p (1 - p) = 0.32 of the elements; 5 standard deviations are 0.0074.
   for (const auto& other :
        {drop({.seed = 2}, {0.2f, 1}, n), drop({.seed = 1}, {0.2f, 2}, n), drop({.seed = 1, .step = 1}, {0.2f, 1}, n)})
     EXPECT_NEAR(differ(other), 0.32, 0.0074);

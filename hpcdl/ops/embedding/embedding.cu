@@ -16,8 +16,8 @@ struct Lookup {
   std::int64_t tokens, cols, per, vocab, places, y_stride, table_stride, position_stride;
 };
 
-/// A warp writes one token's row, four accesses of each lane at a time. kPlaces: plus a row of positions; asked at
-/// run time, that took a fifth of the rate of rows without.
+/// A warp writes one token's row, with four accesses per lane at a time. kPlaces: adds a row of positions; testing for
+/// that at run time cost rows without positions a fifth of their rate.
 template <class Y, class T, bool kPlaces, bool kWhole>
 __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
   constexpr int N = kLanes<Y>, K = 4;
@@ -48,9 +48,9 @@ __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
   }
 }
 
-// The counting sort of tokens by id, in steps that give the CPU's order whatever runs when: how many tokens each id
-// has, and for each token some place among them; where each id's tokens begin; the tokens at their places; each id's
-// tokens in ascending order.
+// The counting sort of tokens by id, in steps that give the CPU's order regardless of scheduling: count the tokens of
+// each id and give each token a provisional place among them; compute where each id's tokens begin; store the tokens at
+// their places; sort each id's tokens in ascending order.
 
 constexpr int kThreads = 256, kScan = 1024;
 
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kThreads)
   if (known) ranks[t] = first + __popc(same & ((1u << lane) - 1));
 }
 
-/// Sums of the 32 warps' values before this thread's, over the block; `total` gets the sum of all. One call per kernel,
-/// or a barrier between.
+/// Sums of the 32 warps' values before this thread's, over the block; `total` receives the sum of all. One call per
+/// kernel, or a barrier between calls.
 __device__ std::int32_t block_exclusive(std::int32_t x, std::int32_t* memory, std::int32_t& total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             warps = static_cast<int>(blockDim.x) / kWarp;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
   order[starts[ids[t]] + ranks[t]] = static_cast<std::int32_t>(t);
 }
 
-constexpr int kSorted = 2048;  // tokens of one id that a block sorts in shared memory
+constexpr int kSorted = 2048;  // tokens of one id that a block can sort in shared memory
 /// order[0 .. count) ascending, count <= kSorted.
 __device__ void sort_in_block(std::int32_t* order, int count, std::int32_t* values) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) values[i] = order[i];
@@ -127,7 +127,7 @@ __device__ void sort_in_block(std::int32_t* order, int count, std::int32_t* valu
     order[rank] = values[i];
   }
 }
-/// The tokens of an id found again, in ascending order, among all.
+/// Finds the tokens of an id again, in ascending order, among all.
 __device__ void collect(std::int32_t* order, std::int32_t id, const std::int32_t* ids, std::int64_t tokens) {
   constexpr int kEach = 4;
   __shared__ std::int32_t memory[2][kWarp];
@@ -147,7 +147,7 @@ __device__ void collect(std::int32_t* order, std::int32_t id, const std::int32_t
   }
 }
 
-/// A warp per id, and the block for ids of many tokens. Rows of `empty`, if any, that have no token become 0.
+/// A warp per id, or the block for ids with many tokens. Rows of `empty`, if given, that have no token become 0.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     sort_runs(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ids, std::int64_t tokens,
@@ -182,11 +182,11 @@ struct Rows {
   const void* dy;
   std::int64_t stride, cols, tokens, vocab;
   const std::int32_t *starts, *order, *ids;
-  float* parts;  // (chunks, 2, cols): of an id that comes from the chunk before, and of one that goes on in the next
+  float* parts;  // (chunks, 2, cols): ids continued from the previous chunk, and into the next
 };
 
-/// Block (chunk of sorted tokens, tile of columns). An id whose tokens all lie here is done; sums of others go to
-/// `parts`.
+/// Block (chunk of sorted tokens, tile of columns). An id whose tokens are all in this chunk is complete; sums of
+/// others go to `parts`.
 template <class G, class Y> __global__ void __launch_bounds__(128) sum_chunk(Rows r) {
   constexpr int N = kLanes<Y>, K = 8, kChunk = static_cast<int>(Embedding::kChunk);
   __shared__ std::int32_t token[kChunk], id[kChunk];
@@ -226,7 +226,7 @@ template <class G, class Y> __global__ void __launch_bounds__(128) sum_chunk(Row
   flush(id[count - 1], sum);
 }
 
-/// Block (chunk, tile of columns): the id that begins in this chunk and goes on behind it, if there is one.
+/// Block (chunk, tile of columns): completes the id that begins in this chunk and continues after it, if there is one.
 template <class G> __global__ void __launch_bounds__(128) join_chunks(Rows r) {
   constexpr int N = 4, K = 8, kChunk = static_cast<int>(Embedding::kChunk);
   const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk, end = begin + kChunk;
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-/// The tokens by id; rows of dtable without tokens.
+/// Sorts the tokens by id and clears rows of dtable without tokens.
 void sort_tokens(Stream& s, const Grad& dtable, const View& ids, const Tensor& starts, const Tensor& order,
                  const Tensor& ranks) {
   const std::int64_t tokens = ids.size(), vocab = dtable[0], scans = (starts.size() + kScan - 1) / kScan;

@@ -2,12 +2,12 @@
 // y[t] = table[ids[t]] (+ positions[t mod T + StepParams::position]), T = last dim of ids.
 //
 // ids: (..., T) i32. table: (V, C), positions: (P, C) or absent, f32 or bf16 each. y: (..., T, C) of dtype Args::out
-// (none: that of the table). An id outside [0, V) gives a row of NaN, in both directions nothing is touched out of
-// bounds; so does a position outside [0, P). The code that makes the ids checks them.
+// (none: that of the table). An id outside [0, V) or a position outside [0, P) gives a row of NaN; neither forward nor
+// backward accesses memory out of bounds. The code that creates the ids checks them.
 //
 // Backward sorts the tokens by id (counting sort into scratch), so that every row of the table's gradient is summed in
-// float and written once; on a CPU in the order of the tokens, on a GPU in that order by chunks. Bits do not depend on
-// threads.
+// float and written once: on a CPU in the order of the tokens, on a GPU in that order by chunks. The result's bits do
+// not depend on threads.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
@@ -44,16 +44,16 @@ struct Embedding {
   static Cost backward_cost(const Spec& table, const Spec& ids, const Spec& positions, const Args&) {
     return {.operations = (positions ? 2 : 1) * static_cast<double>(ids.size() * table[1])};
   }
-  /// No row of the table is read, and of the positions T rows.
+  /// Cost of T rows of the positions, without reading the table.
   static Cost rows_apart(const Spec& table, const Spec& ids, const Spec& positions) {
     const auto unread = positions ? (positions[0] - ids[-1]) * positions[1] * dtype_bytes(positions.dtype) : 0;
     return {.reads = -static_cast<double>(table.bytes() + unread)};
   }
-  /// Sorted tokens that a GPU's block sums; where tokens of one id are in several blocks, their sums are added
+  /// Sorted tokens that one block of a GPU sums; if tokens of one id are in several blocks, their sums are added
   /// afterwards.
   static constexpr std::int64_t kChunk = 32;
-  /// Where each id's tokens begin, the tokens by id; for a GPU each token's place among its id's, and sums of ids that
-  /// are in several chunks.
+  /// The start of each id's tokens, the tokens by id; for a GPU also each token's place among those of its id, and sums
+  /// of ids that span several chunks.
   static std::array<Spec, 4> backward_scratch(const Spec& table, const Spec& ids, const Spec&, const Args&) {
     const auto tokens = ids.size();
     return {Spec{{table[0] + 1}, DType::i32}, Spec{{tokens}, DType::i32},

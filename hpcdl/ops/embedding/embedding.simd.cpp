@@ -6,7 +6,7 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// One output row. A null `row` is an id that does not exist.
+/// Writes one output row. A null `row` is an id that does not exist.
 template <class Isa, class Y, class T, class P> void copy_row(Y* y, const T* row, const P* add, std::int64_t n) {
   using V = simd::Vec<Isa>;
   using namespace simd;
@@ -15,7 +15,7 @@ template <class Isa, class Y, class T, class P> void copy_row(Y* y, const T* row
   loop<Isa>(n, [&](std::int64_t i, auto k) { store(y + i, load<V>(row + i, k) + load<V>(add + i, k), k); });
 }
 
-/// Tokens by id: order[starts[v] .. starts[v + 1]) are those of row v, ascending. Unknown ids are left out.
+/// Tokens by id: order[starts[v] .. starts[v + 1]) are those of row v, ascending. Unknown ids are skipped.
 void sort_tokens(std::int32_t* starts, std::int32_t* order, const std::int32_t* ids, std::int64_t tokens,
                  std::int64_t vocab) {
   const auto known = [&](std::int64_t t) { return ids[t] >= 0 && ids[t] < vocab; };
@@ -23,7 +23,7 @@ void sort_tokens(std::int32_t* starts, std::int32_t* order, const std::int32_t* 
   for (std::int64_t t = 0; t < tokens; ++t)
     if (known(t)) ++starts[ids[t] + 1];
   for (std::int64_t v = 0; v < vocab; ++v) starts[v + 1] += starts[v];
-  // Placing from the back leaves starts[v + 1] at the begin of row v; the loop after it shifts them into place.
+  // Filling from the end leaves in starts[v + 1] the start of row v; the loop after it shifts the entries.
   for (std::int64_t t = tokens; t-- > 0;)
     if (known(t)) order[--starts[ids[t] + 1]] = static_cast<std::int32_t>(t);
   std::int32_t end = 0;

@@ -32,7 +32,7 @@ const auto
                         {.in = {{2, 9},
                                 Input::indices({6000}, 2),
                                 Input::none()}},  // more tokens of one id than a GPU's block sorts
-                        {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // of one id in several chunks
+                        {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // one id in several chunks
                     },
                 .contracts = contract::embedding_contracts(),
             });
@@ -75,14 +75,15 @@ TEST(Embedding, PositionsStartWhereTheStepSays) {
   Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, f.positions_t, {});
   for (int t = 0; t < 4; ++t)
     EXPECT_EQ(f.y[static_cast<std::size_t>(t * f.n)], 5.0f + 100.0f * static_cast<float>(6 + t));
-  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "beyond the last position";
+  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "after the last position";
   std::vector<float> dpositions(f.positions.size(), -1), dy(f.y.size(), 1);
   Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t,
                       View(dy.data(), f.y_t.spec()), {}, {}, {}, {}, {});
   for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
 }
 
-/// Overwriting clears the whole gradient of the table; adding reaches the rows of the ids only, which are data.
+/// Overwriting clears the whole gradient of the table; accumulating touches only the rows of the ids, which depend on
+/// data.
 TEST(Embedding, AddingToAGradientChargesNoRowOfTheTable) {
   OwnedTensor table({{5000, 8}, DType::f32}), gradient({{5000, 8}, DType::f32});
   double bytes[2];

@@ -12,7 +12,7 @@
 namespace hpcdl {
 namespace {
 
-/// The dim along which rows are joined and divided.
+/// The dim along which rows are concatenated and divided.
 std::int64_t& rows_of(Spec& x) { return x.shape[x.shape.rank() > 1 ? -2 : 0]; }
 
 void require_rows(std::string_view op, const Spec& x) {
@@ -32,7 +32,7 @@ View columns(const View& x, std::int64_t begin, std::int64_t count) {
   return View(x.ptr<std::byte>() + begin * dtype_bytes(x.dtype()), {shape, x.dtype()}, strides, x.device());
 }
 
-/// The rows that came from rank i, without what was added to make its columns as many as those of others.
+/// The rows that came from rank i, without the padding that equalises the number of columns.
 View part_of(const View& parts, int i, int ranks, std::int64_t count) {
   const std::int64_t rows = parts.rows() / ranks;
   const View part(parts.ptr<std::byte>() + i * rows * parts.cols() * dtype_bytes(parts.dtype()),
@@ -40,7 +40,7 @@ View part_of(const View& parts, int i, int ranks, std::int64_t count) {
   return columns(part, 0, count);
 }
 
-/// Rows of one length, at any distances, on either device.
+/// Rows of equal length with any strides, on either device.
 void copy_rows(Stream& s, const Tensor& to, const View& from) {
   const auto width = static_cast<std::size_t>(from.cols() * dtype_bytes(from.dtype()));
   const auto to_pitch = static_cast<std::size_t>(to.row_stride() * dtype_bytes(to.dtype())),

@@ -1,6 +1,6 @@
 #pragma once
-// Exchanges between the ranks of an axis, each a record of its own. All ranks of the axis record the same ones in the
-// same order. S bytes of the whole tensor, p ranks, ring algorithms: bytes that each rank sends.
+// Exchanges between the ranks of an axis, each a separate record. All ranks of the axis record the same exchanges in
+// the same order. Bytes that each rank sends with ring algorithms, for S bytes of the whole tensor and p ranks:
 //
 //   call            forward                   backward                  bytes forward and backward
 //   enter           nothing                   all_reduce, in place      0               + 2 (p-1)/p S
@@ -19,7 +19,7 @@
 
 namespace hpcdl {
 
-/// x becomes the sum, or the maximum, of what all ranks have there.
+/// Replaces x on every rank by the sum, or the maximum, over all ranks.
 struct AllReduce {
   static constexpr std::string_view name = "all_reduce";
   static constexpr bool kUpdates = true;
@@ -38,8 +38,9 @@ struct AxisArgs {
   Axis axis;
 };
 
-/// (..., T / p, C) of each rank to (..., T, C). The rows of rank r are the r-th p-th of all rows: what works on rows
-/// alone does not depend on which they are, and nothing has to be reordered. A tensor of one dim is joined along it.
+/// Concatenates (..., T / p, C) of each rank to (..., T, C). The rows of rank r are the r-th p-th of all rows: ops on
+/// single rows do not depend on the order of rows, and nothing has to be reordered. A tensor of one dim is concatenated
+/// along it.
 struct AllGather {
   static constexpr std::string_view name = "all_gather";
   using Args = AxisArgs;
@@ -50,7 +51,7 @@ struct AllGather {
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
-/// The sum over the ranks of (..., T, C), as (..., T / p, C) on each.
+/// The sum over the ranks of (..., T, C), divided into (..., T / p, C) on each.
 struct ReduceScatter {
   static constexpr std::string_view name = "reduce_scatter";
   using Args = AxisArgs;
@@ -71,8 +72,8 @@ struct PassOn {
   static void run(Stream& s, const Grad* t, const void*);
 };
 
-/// Before layers that are spread over the ranks: each rank gives an addend of the gradient of x. It is summed where it
-/// lies, since nothing but this reads it, and becomes that of x.
+/// Used before layers that are distributed over the ranks: each rank contributes a summand of the gradient of x. The
+/// sum is computed in place, because no other record reads the summand, and becomes the gradient of x.
 struct Enter {
   static constexpr std::string_view name = "enter";
   static constexpr int kPasses = 0;
@@ -84,7 +85,7 @@ struct Enter {
       const Operand pair[] = {to, from};
       g.template emit<PassOn>(pair, nullptr, 0, {}, Phase::backward);
     };
-    if (g.program().slots[static_cast<std::size_t>(sum.slot)].kind != SlotKind::temp) {  // given to backward()
+    if (g.program().slots[static_cast<std::size_t>(sum.slot)].kind != SlotKind::temp) {  // passed to backward()
       sum = write_operand(g.temporary("enter.sum", sum.spec));
       pass_on(sum, o[1]);
     }
@@ -96,7 +97,7 @@ struct Enter {
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
-/// Shares of columns that differ by at most `unit`: where one ends.
+/// Shares of columns that differ by at most `unit`; begin(ranks) is the end of the last.
 struct ColumnShares {
   std::int64_t columns = 0, unit = 1;
   int ranks = 1;
@@ -105,8 +106,8 @@ struct ColumnShares {
   std::int64_t widest() const;
 };
 
-/// What gathered columns are: (..., p T, w) with the columns of rank r in the r-th p-th of the rows, to (..., T, C). w
-/// is the widest share; what is beyond a narrower one is left out.
+/// Joins gathered columns: (..., p T, w) with the columns of rank r in the r-th p-th of the rows, to (..., T, C). w is
+/// the widest share; columns beyond a narrower share are skipped.
 struct JoinColumns {
   static constexpr std::string_view name = "join_columns";
   struct Args {
@@ -117,13 +118,13 @@ struct JoinColumns {
   static ColumnShares shares(const Args& a) { return {a.columns, a.unit, a.ranks}; }
   static Spec infer(const Spec& parts, const Args& a);
   static void forward(Stream& s, Tensor y, View parts, const Args& a);
-  /// Of equal shares.
+  /// For equal shares.
   static void backward(Stream& s, Grad dparts, View dy, const Args& a);
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
-/// The same where all ranks have the whole gradient of y: that of `mine`, the columns of this rank, is a part of it,
-/// and nothing is exchanged. Equal shares.
+/// The same if all ranks have the whole gradient of y: the gradient of `mine`, the columns of this rank, is a part of
+/// it, and nothing is exchanged. Equal shares only.
 struct JoinMyColumns {
   static constexpr std::string_view name = "join_my_columns";
   struct Args {
@@ -131,9 +132,9 @@ struct JoinMyColumns {
     bool valid() const { return rank >= 0 && ranks > rank && ranks <= 1 << 20; }
   };
   static Spec infer(const Spec& parts, const Spec& mine, const Args& a);
-  /// `mine` is there for its gradient.
+  /// `mine` is an operand only for its gradient.
   static Cost cost(const Spec&, const Spec& mine, const Args&) { return {.reads = -static_cast<double>(mine.bytes())}; }
-  static Cost backward_cost(const Spec&, const Spec& mine, const Args& a) {  // of dy, the columns of this rank
+  static Cost backward_cost(const Spec&, const Spec& mine, const Args& a) {  // of dy, only the columns of this rank
     return {.reads = (1.0 - a.ranks) * static_cast<double>(mine.bytes())};
   }
   static void forward(Stream& s, Tensor y, View parts, View mine, const Args& a);
@@ -141,7 +142,7 @@ struct JoinMyColumns {
   using Backward = Operands<dIn<1>, dOut<0>>;
 };
 
-/// (..., w) to (..., width), of which the last columns are unset. Not differentiable.
+/// (..., w) to (..., width), whose last columns are left unset. Not differentiable.
 struct PadColumns {
   static constexpr std::string_view name = "pad_columns";
   struct Args {
@@ -156,7 +157,7 @@ struct PadColumns {
 };
 
 namespace detail {
-/// dx = Op(dy), or dx += Op(dy) by way of memory of its own.
+/// dx = Op(dy), or dx += Op(dy) through temporary memory.
 template <class Op, class G> void record_adjoint(G& g, const Operand& dx, const Operand& dy, const AxisArgs& a) {
   Operand result = dx;
   if (dx.access == Access::update) result = write_operand(g.temporary("exchange.addend", dx.spec));
@@ -176,21 +177,22 @@ template <class G> void ReduceScatter::record_backward(G& g, std::span<const Ope
 }
 
 template <Symbolic V> V enter(const V& x, const Axis& axis) { return record<Enter>({axis}, x); }
-/// After layers that are spread over the ranks: x, the new output of one, is an addend on each, and becomes the sum.
+/// Used after layers that are distributed over the ranks: x, a newly computed output, is a summand on each rank and is
+/// replaced by the sum.
 template <Symbolic V> V leave(const V& x, const Axis& axis) { return record<AllReduce>({axis}, x); }
 /// The same for a maximum, which has no gradient.
 template <Symbolic V> V all_maximum(const V& x, const Axis& axis) { return record<AllReduce>({axis, true}, x); }
 template <Symbolic V> V gather_rows(const V& x, const Axis& axis) { return record<AllGather>({axis}, x); }
 template <Symbolic V> V scatter_rows(const V& x, const Axis& axis) { return record<ReduceScatter>({axis}, x); }
-/// (..., T, C / p) of each rank to (..., T, C); the gradient of the result is an addend on each rank.
+/// (..., T, C / p) of each rank to (..., T, C); the gradient of the result is a summand on each rank.
 template <Symbolic V> V gather_columns(const V& x, const Axis& axis) {
   return record<JoinColumns>({x[-1] * axis.ranks, 1, axis.ranks}, gather_rows(x, axis));
 }
-/// The same where the gradient of the result is the same on all ranks; `rank` is this one.
+/// The same if the gradient of the result is equal on all ranks; `rank` is this one.
 template <Symbolic V> V gather_columns(const V& x, const Axis& axis, int rank) {
   return record<JoinMyColumns>({axis.ranks, rank}, gather_rows(x, axis), x);
 }
-/// Columns of uneven shares, bit for bit. Without gradient.
+/// Columns of uneven shares, bit for bit. Not differentiable.
 template <Symbolic V> V gather_columns(const V& x, const Axis& axis, const ColumnShares& shares) {
   const V wide = x[-1] == shares.widest() ? x : record<PadColumns>({shares.widest()}, x);
   return record<JoinColumns>({shares.columns, shares.unit, shares.ranks}, gather_rows(wide, axis));

@@ -51,7 +51,8 @@ struct Results {
   Program program;
 };
 
-/// y = f(x + 0) and the gradient of x; with `again`, y = f(x + 0) + f(x + 0), whose gradients meet in that of x + 0.
+/// y = f(x + 0) and the gradient of x; with `again`, y = f(x + 0) + f(x + 0), whose gradients are summed in that of x +
+/// 0.
 Results run(const comm::Group& group, const Call& f, const Shape& shape, const Floats& x, const Floats& dy,
             bool again = false) {
   const parallel::GroupAxis ranks(group);
@@ -94,7 +95,7 @@ const Call kGather = [](const Var& x, const Axis& a) { return gather_rows(x, a);
 const Call kScatter = [](const Var& x, const Axis& a) { return scatter_rows(x, a); };
 const Call kColumns = [](const Var& x, const Axis& a) { return gather_columns(x, a); };
 
-/// f(ranks, group) on every number of ranks.
+/// Runs f(ranks, group) for every number of ranks.
 void on_ranks(const std::function<void(int, const comm::Group&)>& f) {
   for (const int n : kRanks) testing::run_ranks(n, [&](const comm::Group& world) { f(n, world); });
 }
@@ -113,7 +114,7 @@ TEST(exchange, enter_sums_gradients_and_leave_sums_values) {
   });
 }
 
-/// Neither copies: the only records are the sum itself and those of the ops around it.
+/// Neither copies: the only records are the sum itself and those of the surrounding ops.
 TEST(exchange, enter_and_leave_take_no_pass_over_memory) {
   testing::run_ranks(2, [](const comm::Group& g) {
     const Floats x = values(B * C, 1);
@@ -164,7 +165,7 @@ TEST(exchange, columns_of_all_ranks_stand_side_by_side) {
   });
 }
 
-/// Shares of another width on each rank, without gradient.
+/// Shares of a different width on each rank, without gradient.
 TEST(exchange, uneven_columns_are_joined) {
   on_ranks([](int n, const comm::Group& g) {
     const ColumnShares shares{17, 1, n};
@@ -185,7 +186,7 @@ TEST(exchange, uneven_columns_are_joined) {
   });
 }
 
-/// Each of them is declared with the bytes that the communicator counts.
+/// Each record declares the bytes that the communicator counts.
 TEST(exchange, what_records_declare_is_what_is_counted) {
   for (const auto& [f, shape] : {std::pair(kEnter, Shape{B, 4, C}),
                                  {kLeave, Shape{B, 4, C}},

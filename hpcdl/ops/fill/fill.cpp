@@ -5,7 +5,7 @@
 
 namespace hpcdl {
 
-/// The recorder names the place alone (Graph::fill).
+/// Graph::fill passes only the output operand.
 void Fill::check_record(const RawRecord& r) {
   if (r.count() != 2) r.require_count(1);
   require_float(name, r.spec(0), "output");

@@ -8,7 +8,8 @@
 namespace hpcdl {
 namespace {
 
-// Every length around a vector's width, rows longer than they are dense: what lies between the rows must stay.
+// Every length around a vector's width, with a row stride longer than the row: the elements between rows must not
+// change.
 template <class T> void check(simd::IsaKind isa) {
   if (!simd::set_active_isa(isa)) GTEST_SKIP() << "this CPU has no " << simd::isa_name(isa);
   Pool pool(2);

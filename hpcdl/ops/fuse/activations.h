@@ -5,18 +5,19 @@
 
 namespace hpcdl::fuse {
 
-/// Activations are 0 or x to the last bit of an f32 beyond; their gates have a floor that large x would bring back.
+/// Beyond this, activations equal 0 or x to the last bit of an f32; their gates have a minimum that a large x would
+/// make visible.
 inline constexpr float kSaturated = 128;
 
-/// x * gate, 0 where x is far below 0.
+/// x * gate, or 0 where x is far below 0.
 template <class V> HPCDL_HOST_DEVICE V gated(V x, V gate) { return select(V(-kSaturated) > x, V(-0.0f), x * gate); }
 
 struct Relu {
-  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return max(V(0.0f), x); }  // this order keeps NaN
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return max(V(0.0f), x); }  // this order preserves NaN
   template <class V> HPCDL_HOST_DEVICE static V slope(V x) { return select(x > V(0.0f), V(1.0f), V(0.0f)); }
 };
 
-/// 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), written from exp: x / (1 + e^-2u).
+/// 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), expressed with exp: x / (1 + e^-2u).
 struct GeluTanh {
   static constexpr float kTwoC = 1.5957691216057308f;  // 2 sqrt(2/pi)
   static constexpr float kLog2e = 1.4426950408889634f;
@@ -26,7 +27,7 @@ struct GeluTanh {
   template <class V> HPCDL_HOST_DEVICE static V value(V x) { return gated(x, gate(x)); }
   template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
     const V s = gate(x);
-    const V near = max(V(-kSaturated), min(V(kSaturated), x));  // x^2 overflows, and 0 times that is NaN
+    const V near = max(V(-kSaturated), min(V(kSaturated), x));  // otherwise x^2 could overflow, and 0 times that is NaN
     const V du2 = V(kTwoC) * fma(V(3 * 0.044715f) * near, near, V(1.0f));
     return fma(s * (V(1.0f) - s) * near, du2, s);
   }

@@ -1,6 +1,6 @@
 #pragma once
-// Bodies for for_each(): gradients of element-wise ops, which a chain cannot say because they have two outputs or read
-// an operand twice. For either device.
+// Bodies for for_each(): gradients of element-wise ops that a chain cannot express because they have two outputs or
+// read an operand twice. For either device.
 
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"
@@ -16,7 +16,7 @@ template <class F> struct MapBackward {
   }
 };
 
-/// y = x, to every wanted gradient.
+/// y = x, to every requested gradient.
 struct Fork {
   Out first, second;
   In x;

@@ -1,14 +1,15 @@
 #pragma once
-// Chains: a source and the stages its values pass, composed at compile time and run as one pass over memory.
+// Chains: a source and the stages that its values pass through, composed at compile time and run as one pass over
+// memory.
 //
 //   chain(load(x), scale(2), add_columns(b), gelu(), add(residual))                        element-wise
 //   chain(load(x), row_max(), minus_stat<0>(), exp(), row_sum(), over_stat<1>())           with row reductions: softmax
 //
 // A stage is a small struct with `V operator()(V v, const At& at) const`; V is a simd::Vec or a float, `at` knows the
-// place and loads operands there (for_each.h has the CPU's; on a GPU it is a thread's place). A reduction lets the
-// value pass and leaves one number per row, statistic 0, 1, ... in order of appearance, for the stages behind it. Rows
-// are swept once per reduction and once to store: what is in front of a reduction is computed again rather than stored.
-// Nothing here needs more than the core headers, so that a CUDA driver can run the same chains.
+// position and loads operands there (for_each.h defines it for the CPU; on a GPU it is a thread's position). A
+// reduction passes the value through and produces one number per row, statistic 0, 1, ... in order of appearance, for
+// the stages after it. Rows are swept once per reduction and once to store: stages before a reduction are recomputed
+// rather than stored. This file needs only the core headers, so that a CUDA driver can run the same chains.
 
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"
@@ -94,7 +95,7 @@ struct Exp {
 };
 HPCDL_HOST_DEVICE constexpr Exp exp() { return {}; }
 
-// ---------------------------------------------------------------- row reductions and the use of their results
+// ---------------------------------------------------------------- row reductions and stages that use their results
 
 struct RowMax {
   static constexpr float kStart = -__builtin_inff();
@@ -143,7 +144,7 @@ template <int I> HPCDL_HOST_DEVICE constexpr MinusStat<I> minus_stat() { return 
 template <int I> HPCDL_HOST_DEVICE constexpr OverStat<I> over_stat() { return {}; }
 template <int I> HPCDL_HOST_DEVICE constexpr TimesRsqrtStat<I> times_rsqrt_stat(float eps) { return {eps}; }
 
-/// softmax over each row; the norms with learned weights.
+/// Softmax over each row; norms with learned weights.
 inline auto row_softmax(const View& x, float factor) {
   return chain(load(x), scale(factor), row_max(), minus_stat<0>(), exp(), row_sum(), over_stat<1>());
 }
@@ -161,7 +162,7 @@ namespace detail {
 
 template <class... S> inline constexpr int reductions_in = (0 + ... + static_cast<int>(is_reduction<S>));
 
-/// The value in front of reduction K; at the end of the chain when there are no more than K.
+/// The value before reduction K, or at the end of the chain if there are at most K reductions.
 template <int K, class S, class... Rest, class V, class At>
 HPCDL_HOST_DEVICE V pass(const Chain<S, Rest...>& c, V v, const At& at) {
   if constexpr (is_reduction<S>) {

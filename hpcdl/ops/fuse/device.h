@@ -1,6 +1,6 @@
 #pragma once
-// The GPU driver of fused kernels, for .cu files: the same bodies and chains as on the CPU (for_each.h, fuse.h), with a
-// thread's accesses of 16 bytes to a row as the value. All operands have y's dtype.
+// The GPU driver of fused kernels, for .cu files: the same bodies and chains as on the CPU (for_each.h, fuse.h), where
+// a value is a thread's 16-byte accesses to a row. All operands have y's dtype.
 //
 //   fuse::run(stream, y, fuse::chain(fuse::load(x), fuse::scale(2), fuse::gelu()));
 
@@ -12,8 +12,8 @@
 
 namespace hpcdl::fuse {
 
-/// K accesses of up to 16 bytes in columns of one row, `step` columns apart: all of an operand's are under way before
-/// the first is used. `end`: columns of the row.
+/// K accesses of up to 16 bytes in columns of one row, `step` columns apart: all of an operand's accesses are issued
+/// before the first is used. `end`: columns of the row.
 template <class T, int K = 1> struct DeviceSpot {
   static constexpr int kEach = cuda::kLanes<T>, N = K * kEach;
   using V = cuda::Lanes<N>;
@@ -52,7 +52,7 @@ namespace detail {
 
 inline constexpr int kThreads = 256;
 
-/// blockDim.y rows to a block, blockDim.x threads and K accesses of each to a row; `tiles` blocks cover the columns.
+/// blockDim.y rows per block, with blockDim.x threads and K accesses of each per row; `tiles` blocks cover the columns.
 template <class T, int K, class Body>
 __global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, std::int64_t cols, unsigned tiles) {
   constexpr int N = cuda::kLanes<T>;
@@ -65,14 +65,14 @@ __global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, s
   if (row < rows && col < cols) body(DeviceSpot<T, K>{row, col, cols, static_cast<int>(blockDim.x) * N, nullptr});
 }
 
-/// Threads to a row that `share` threads would do for: a power of two, or whole warps, so that few are idle.
+/// Threads per row where `share` threads would suffice: a power of two, or whole warps, so that few are idle.
 inline unsigned threads_for(std::int64_t share) {
   unsigned wide = 1;
   while (wide < cuda::kWarp && wide < share) wide *= 2;
   return wide < share ? (static_cast<unsigned>(share) + cuda::kWarp - 1) / cuda::kWarp * cuda::kWarp : wide;
 }
 
-/// Statistics K... of a row, one sweep each; every thread of the block gets them.
+/// Computes statistics K... of a row, one sweep each; every thread of the block receives them.
 template <class T, int K, class... S>
 __device__ void row_statistics(const Chain<S...>& c, std::int64_t row, std::int64_t cols, float* stats) {
   if constexpr (K < reductions_in<S...>) {
@@ -106,8 +106,8 @@ template <class T, class... S> __global__ void __launch_bounds__(kThreads) rows(
 
 }  // namespace detail
 
-/// Accesses per thread and operand of planes that fill the GPU many times over; smaller ones are rather spread over
-/// more threads.
+/// Accesses per thread and operand for planes that fill the GPU many times over; smaller ones are spread over more
+/// threads instead.
 inline constexpr int kMany = 2;
 inline constexpr std::int64_t kManyFrom = std::int64_t{1} << 19;  // accesses
 
@@ -117,7 +117,7 @@ template <class T, class Body> void for_each(Stream& s, Plane plane, const Body&
   if (plane.rows * per_row == 0) return;
   const auto launch = [&]<int K>() {
     unsigned tiles = cuda::blocks_for(per_row, detail::kThreads * K),
-             wide = detail::kThreads;  // blocks and threads to a row
+             wide = detail::kThreads;  // blocks and threads per row
     if (plane.rows > 1)
       wide = detail::threads_for((per_row + tiles * K - 1) / (tiles * K)), tiles = cuda::blocks_for(per_row, wide * K);
     const unsigned high = detail::kThreads / wide;

@@ -1,7 +1,7 @@
 #pragma once
-// The CPU driver of fused kernels: calls body(spot) for every vector of a (rows, cols) plane. A spot knows where it is
-// and loads and stores operands there; a body is a small copyable functor, templated on the spot, that touches memory
-// only through it, so that a CUDA driver with one float per thread runs the same body.
+// The CPU driver of fused kernels: calls body(spot) for every vector of a (rows, cols) plane. A spot knows its position
+// and loads and stores operands there; a body is a small copyable functor, templated on the spot, that accesses memory
+// only through it, so that a CUDA driver with one float per thread can run the same body.
 
 #include "hpcdl/ops/fuse/plane.h"
 #include "hpcdl/ops/rows.h"
@@ -10,22 +10,21 @@
 
 namespace hpcdl::fuse {
 
-/// One vector's worth of columns of one row; kTail: only the first n lanes exist. kStream: the output goes past the
-/// caches.
+/// One vector of columns of one row; kTail: only the first n lanes exist. kStream: output uses non-temporal stores.
 template <class Isa, class T, bool kTail, bool kStream> struct Spot {
   using V = simd::Vec<Isa>;
   using Element = T;
   std::int64_t row, col;
   int n;
   const float* stats;      // results of earlier row reductions
-  std::int64_t ahead = 0;  // bytes from what is loaded to what is fetched meanwhile
+  std::int64_t ahead = 0;  // prefetch distance in bytes
 
   template <class U = T> V load(const In& x) const {
     const U* p = x.template at<U>(row, col);
     if constexpr (!kTail) __builtin_prefetch(reinterpret_cast<const std::byte*>(p) + ahead, 0, 2);
     return load_from(p);
   }
-  /// Of a vector over the columns (bias, weight), the same for every row.
+  /// Loads from a vector over the columns (bias, weight), the same for every row.
   V load_columns(const In& b) const { return load_from(b.template at<T>(0, col)); }
   V stat(int i) const { return V(stats[i]); }
 
@@ -44,14 +43,14 @@ template <class Isa, class T, bool kTail, bool kStream> struct Spot {
   }
 };
 
-/// Outputs of this many bytes do not stay in any cache: reading the lines before writing them would be waste.
+/// Outputs of at least this size do not stay in any cache: reading the lines before writing them would be wasted.
 inline constexpr std::int64_t kStreamBytes = std::int64_t{24} << 20;
 
-/// How far ahead operands are fetched that no L2 holds. Hardware follows a page to its end and then waits for the next:
-/// beside as much arithmetic as GELU has, on 16-bit elements, that was half of the time.
+/// The prefetch distance for operands too large for any L2. The hardware prefetcher follows a page to its end and then
+/// waits for the next: with as much arithmetic as in GELU, on 16-bit elements, that took half of the time.
 inline std::int64_t bytes_ahead(std::int64_t out_bytes) { return out_bytes >= 1 << 20 ? 4096 : 0; }
 
-// flatten: a call per vector, with its constants loaded anew, costs more than most bodies.
+// flatten: a call per vector, which reloads its constants, costs more than most bodies.
 template <class T, bool kStream, class Isa, class Body>
 [[gnu::flatten]] void row_loop(Isa, const Body& shared, std::int64_t row, std::int64_t begin, std::int64_t end,
                                std::int64_t ahead, const float* stats = nullptr) {
@@ -62,7 +61,7 @@ template <class T, bool kStream, class Isa, class Body>
   if (i < end) body(Spot<Isa, T, true, kStream>{row, i, static_cast<int>(end - i), stats, ahead});
 }
 
-/// body(spot) over the plane. `out_bytes` is what the body writes in all.
+/// body(spot) over the plane. `out_bytes`: bytes that the body writes in total.
 template <class T, class Isa, class Body>
 void for_each(Isa isa, Pool& pool, Plane plane, std::int64_t out_bytes, const Body& body) {
   if (plane.rows * plane.cols == 0) return;

@@ -48,7 +48,7 @@ class FuseProbe : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DTyp
 
 TEST_P(FuseProbe, equals_the_naive_loop) {
   const auto [isa, dtype, which] = GetParam();
-  if (isa > simd::best_isa()) GTEST_SKIP() << "this CPU lacks it";
+  if (isa > simd::best_isa()) GTEST_SKIP() << "this CPU lacks this instruction set";
   Pool pool(2);
   for (const auto& [rows, cols] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 7}, {5, 64}, {40, 301}, {2, 5000}}) {
@@ -64,7 +64,7 @@ TEST_P(FuseProbe, equals_the_naive_loop) {
         const auto want = reference(which, x.tensor, w.tensor, b.tensor, r);
         for (std::int64_t i = 0; i < cols; ++i) {
           const double expected = steps * want[static_cast<std::size_t>(i)];
-          // Storage half ulps of both passes, and float ulps of a sum of `cols` terms of size below 20.
+          // Half ulps of the storage type for both passes, and float ulps of a sum of `cols` terms of size below 20.
           const double half_ulp = dtype == DType::bf16 ? 0x1p-9 : 0x1p-25;
           const double allowed =
               2 * steps * half_ulp * std::fabs(expected) + (4 + std::sqrt(static_cast<double>(cols))) * 0x1p-24 * 20;
@@ -87,7 +87,7 @@ struct Plus1 {
   template <class V, class At> V operator()(V v, const At&) const { return v + V(1.0f); }
 };
 
-// Chains compile anywhere with the scalar set: nobody needs a .simd.cpp to try one.
+// Chains compile anywhere with the scalar set: no .simd.cpp is needed to try one.
 TEST(fuse, strided_rows_and_users_own_stages) {
   const auto x = random({4, 10}, DType::f32, 1);
   const View half(x.tensor.ptr<float>() + 5, Spec{{4, 5}, DType::f32}, Shape{10, 1}, {});

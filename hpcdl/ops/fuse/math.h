@@ -1,6 +1,6 @@
 #pragma once
-// The functions that functors call, for a plain float (a CUDA thread's value). For simd::Vec the same names are found
-// in simd/ by argument-dependent lookup, so one functor serves both.
+// The functions that functors call, for a plain float (a CUDA thread's value). For simd::Vec, argument-dependent lookup
+// finds the same names in simd/, so one functor serves both.
 
 #include <math.h>
 

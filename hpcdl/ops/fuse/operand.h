@@ -1,6 +1,6 @@
 #pragma once
-// Operands of fused kernels: a base and a row stride, nothing else, so that a functor holding some of them can be
-// passed to a GPU by value. The element type is the kernel's.
+// Operands of fused kernels: only a base and a row stride, so that a functor holding several of them can be passed to a
+// GPU by value. The kernel knows the element type.
 
 #include "hpcdl/core/device_macros.h"
 #include "hpcdl/core/tensor.h"
@@ -18,7 +18,7 @@ struct In {
   }
 };
 
-/// Where a result goes: overwrites, or adds to what is there.
+/// The destination of a result: overwritten or accumulated.
 struct Out {
   void* data = nullptr;
   std::int64_t stride = 0;

@@ -4,8 +4,8 @@
 
 namespace hpcdl::fuse {
 
-/// How a kernel walks its operands: as one long row when all of them are contiguous. Inlined always, because it carries
-/// no instruction set in its name (tests/symbols.test.cpp).
+/// How a kernel iterates over its operands: as one long row if all of them are contiguous. Always inlined, because its
+/// name carries no instruction set (tests/symbols.test.cpp).
 struct Plane {
   std::int64_t rows = 0, cols = 0;
 };

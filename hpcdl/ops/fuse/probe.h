@@ -1,5 +1,5 @@
 #pragma once
-// Some chains as array calls, so that tests reach every instruction set.
+// Some chains as array functions, so that tests reach every instruction set.
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/tensor.h"

@@ -10,9 +10,9 @@ inline double gelu(double x, const Gelu::Args& a) { return a.form == Gelu::Form:
 inline double gelu_slope(double x, const Gelu::Args& a) {
   return a.form == Gelu::Form::erf ? gelu_erf_slope(x) : gelu_tanh_slope(x);
 }
-/// Magnitudes within the slope's formula: x (1 - t^2) u' cancels in 1 - t^2 and grows with x^3 until that is 0.
+/// Magnitudes in the formula of the derivative: x (1 - t^2) u' cancels in 1 - t^2 and grows with x^3 until that is 0.
 inline double gelu_slope_scale(double x) { return 1 + std::fabs(x) * std::min(1 + x * x, 40.0); }
-/// A slope where formula and limit disagree.
+/// True where the derivative's formula and its limit disagree.
 inline bool gelu_slope_is_open(double x, double dy) { return std::isinf(x) || (std::isinf(dy) && std::fabs(x) > 1); }
 
 inline Problem gelu_problem(const Dims& d, DType t, int variant, int operands) {

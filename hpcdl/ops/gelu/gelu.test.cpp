@@ -28,7 +28,7 @@ const auto spec = testing::op<Gelu>({
     .contracts = contract::gelu_contracts(),
 });
 
-/// Gates have a floor on a CPU, and squares overflow: neither may show.
+/// On a CPU gates have a minimum and squares overflow: neither may affect results.
 TEST(Gelu, LargeArguments) {
   constexpr float kMost = std::numeric_limits<float>::max();
   std::vector<float> x = {-kMost, -3e38f, -1e30f, -1e20f, -1e15f, -1e6f, -200, 200, 1e6f, 1e15f, 1e20f, 1e30f, kMost},

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kSmall =
-    1 << 22;  // elements; beyond, a block sums four times kTensorBlock, which leaves scratch unused
+    1 << 22;  // elements; beyond, a block sums four times kTensorBlock and leaves scratch unused
 using Table = TensorTable<1, 1000>;
 
 __device__ double block_sum(double x, double* memory) {
@@ -21,8 +21,8 @@ __device__ double block_sum(double x, double* memory) {
   return sum;
 }
 
-/// This thread's share of n elements; four accesses are under way at a time. Every 8192 elements a float joins the
-/// double.
+/// This thread's share of n elements, with four accesses in flight at a time. Every 8192 elements the float sum is
+/// added to the double.
 template <class T> __device__ double squares(const T* x, std::int64_t n) {
   constexpr int N = kLanes<T>, K = 4;
   constexpr std::int64_t kTurn = std::int64_t{kThreads} * N * K;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) add_up(double* total, const double* 
   if (threadIdx.x == 0) *total = sum;
 }
 
-/// Returns how many sums lie in `partial`.
+/// Returns the number of sums in `partial`.
 std::int64_t sums_of_blocks(Stream& s, const Tensor& partial, const Grad* gradients, std::int64_t count) {
   std::int64_t done = 0;
   const std::int64_t per_block = total_size(gradients, count, 1) < kSmall ? kTensorBlock : 4 * kTensorBlock;

@@ -1,14 +1,14 @@
 #pragma once
-// The global L2 norm over many gradients, and the clip factor that follows from it. A record without tensor outputs: it
-// writes StepParams,
+// The global L2 norm over many gradients, and the clip factor computed from it. A record without tensor outputs: it
+// writes to StepParams
 //
 //   grad_norm   = |grad_scale| * sqrt(sum of squares over all gradients)
 //   clip_factor = min(1, max_norm / (grad_norm + 1e-6)), 1 where max_norm <= 0        as torch.nn.utils.clip_grad_norm_
 //   skip        = 1 when grad_norm is not finite, else 0                               only with Args::skip_nonfinite
 //
-// for the optimizer records after it. Squares are summed by blocks of 8192 elements in float and the blocks in double,
-// both in an order that does not depend on the number of threads. Gradients beyond 1e19 overflow to inf, which skips
-// the step.
+// for the optimizer records that follow. Squares are summed by blocks of 8192 elements in float and the blocks in
+// double, both in an order that does not depend on the number of threads. Gradients beyond 1e19 overflow to inf, which
+// skips the step.
 
 #include <span>
 #include <vector>
@@ -38,12 +38,13 @@ struct GradNorm {
 };
 
 namespace cpu {
-/// partial[block] = sum of squares of the block, blocks counted as by for_tensor_blocks. Returns their sum.
+/// partial[block] = sum of squares of the block, with blocks numbered as by for_tensor_blocks. Returns their sum.
 template <class Isa> double sum_of_squares(Isa, Pool&, double* partial, const Grad* gradients, std::int64_t count);
 }  // namespace cpu
 namespace cuda {
 void grad_norm(Stream&, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args);
-/// The two halves of it: total (f64, 1) = sum of squares, and GradNorm::finish() of the sum of any number of totals.
+/// The two halves of the op: total (f64, 1) = sum of squares, and GradNorm::finish() for the sum of any number of
+/// totals.
 void sum_of_squares(Stream&, Tensor partial, Tensor total, const Grad* gradients, std::int64_t count);
 void finish_norm(Stream&, View totals, const GradNorm::Args& args);
 }  // namespace cuda

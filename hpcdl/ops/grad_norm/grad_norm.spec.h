@@ -41,7 +41,7 @@ inline Contracts grad_norm_contracts() {
   c.reference = with_args<GradNormCall>(grad_norm_reference);
   c.reduction = [](const Problem& p) { return p.in[0].spec[0]; };
   c.flops = flops_per_input(2);
-  // Squares below the range of a float are lost: tiny and denormal gradients have norm 0.
+  // Squares below the range of a float are lost: tiny and subnormal gradients have norm 0.
   c.patterns = {Pattern::positive, Pattern::huge, Pattern::offset,  Pattern::constant, Pattern::zero,
                 Pattern::mixed,    Pattern::nan,  Pattern::pos_inf, Pattern::neg_inf};
   c.huge = 1e15;

@@ -50,7 +50,7 @@ struct Gradients {
 class GradNormTest : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DType>> {
  protected:
   void SetUp() override {
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(simd::best_isa()); }
   DType dtype() const { return std::get<1>(GetParam()); }

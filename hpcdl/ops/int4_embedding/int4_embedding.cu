@@ -14,13 +14,13 @@ struct Lookup {
   const void* positions;
   const StepParams* params;
   std::int64_t tokens, n, k, groups, length, places, y_stride, position_stride;
-  bool aligned;  // packed, at a multiple of 4 bytes
+  bool aligned;  // packed weights are aligned to 4 bytes
 };
 
-/// Threads of a block, and tokens that one of them has under way.
+/// Threads per block, and tokens that one thread has in flight.
 constexpr int kThreads = 256, kAtOnce = 4;
 
-/// Eight neighbours of a row, the dword of the layout that holds them.
+/// Eight neighbours of a row: the dword of the layout that holds them.
 struct Eight {
   unsigned q;
   float scale, offset;
@@ -86,7 +86,7 @@ void int4_embedding(Stream& s, Tensor y, View ids, const int4::Weight& w, View p
                  y.row_stride(),
                  positions ? positions.row_stride() : 0,
                  reinterpret_cast<std::uintptr_t>(w.packed.data()) % 4 == 0};
-  // A row in as few equal turns as there are.
+  // A row is divided into the fewest iterations of equal size.
   const std::int64_t blocks = l.k / 8, turns = (blocks + kThreads - 1) / kThreads, x = (blocks + turns - 1) / turns;
   const dim3 threads(static_cast<unsigned>(x), static_cast<unsigned>(kThreads / x));
   visit_dtype(y.dtype(), [&]<class Y>() {

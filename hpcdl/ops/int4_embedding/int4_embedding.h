@@ -1,10 +1,9 @@
 #pragma once
-// y[i] = W[ids[i]]: rows of a matrix of 4-bit weights, widened. Serves models whose output matrix is also the
-// embedding.
+// y[i] = W[ids[i]]: rows of a matrix of 4-bit weights, widened. For models whose output matrix is also the embedding.
 //
-// ids: i32 (...); W (V, K): packed u8 (V, K/2), scale bf16 (V, K/G), offset bf16 or absent (int4_layout.h);
-// y: (..., K) of Args::dtype. An id outside 0 .. V-1 gives a row of NaN: an op cannot look at data when recorded, and
-// must not read outside of its operands when run.
+// ids: i32 (...); W (V, K): packed u8 (V, K/2), scale bf16 (V, K/G), offset bf16 or absent (int4_layout.h); y: (..., K)
+// of Args::dtype. An id outside 0 .. V-1 gives a row of NaN: an op cannot inspect data when recorded, and must not read
+// outside of its operands when run.
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
@@ -32,7 +31,7 @@ struct Int4Embedding {
     }
     return y;
   }
-  /// One row of the weights for each id, and of the positions T rows.
+  /// One row of the weights per id, and T rows of the positions.
   static Cost cost(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
                    const Args&) {
     const auto rows = static_cast<double>(ids.size());

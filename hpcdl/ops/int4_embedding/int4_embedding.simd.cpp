@@ -6,7 +6,7 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// One row out of its tile, 8 weights per dword; add(i, v) is what becomes of elements i .. i + lanes.
+/// Widens one row of its tile, 8 weights per dword; add(i, v) returns the final value of elements i .. i + lanes.
 template <class Isa, class T, class Add> void widen_row(T* y, const int4::Weight& w, std::int64_t id, Add add) {
   using V = simd::Vec<Isa>;
   const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, w.n()), r = id - tile;

@@ -17,7 +17,7 @@ using Case = testing::OpSpec<Int4Embedding>::Case;
 Case rows(Shape ids, std::int64_t n, std::int64_t k, std::int64_t g, bool asymmetric, DType out = DType::f32,
           Input positions = Input::none()) {
   const Input scales = Input({n, k / g}).as(DType::bf16).filled(Fill::uniform).fixed();
-  // Ids from -1 to n: both ends are outside.
+  // Ids from -1 to n: both ends are out of range.
   return {.in = {Input::indices(ids, n + 1, true), Input::indices({n, k / 2}, 256).as(DType::u8), scales,
                  asymmetric ? scales : Input::none(), positions.fixed()},
           .args = {.dtype = out}};

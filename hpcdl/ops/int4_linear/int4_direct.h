@@ -1,13 +1,13 @@
 #pragma once
-// One row of x on Hopper, for K up to 4096. A warp multiplies one chunk of all of a block's rows. Of weights that
-// nobody writes while the program runs (Product::constant) it asks before the kernel in front has ended, and has them
-// in registers when x comes: no shared memory on the way, so no conflicts of its banks and no instructions to read it.
-// K is a multiple of 256, N of a block's rows, and N K below 2^32. Of a file's tensors that do not lie at multiples of
-// 16 bytes single bytes are read, for the same bits.
+// One row of x on Hopper, for K up to 4096. A warp multiplies one chunk of all of a block's rows. Constant weights
+// (Product::constant) are loaded before the preceding kernel has ended, and are in registers when x arrives: without
+// going through shared memory there are no bank conflicts and no instructions to read it. K is a multiple of 256, N of
+// a block's rows, and N K is below 2^32. Tensors of a file that are not aligned to 16 bytes are read byte by byte, with
+// the same bits.
 //
-// The products are of signed bytes, so that no sums of x are needed unless there are offsets: low nibbles q count less
-// 8 by one product for all rows of W, and high ones become 16 (q - 8) by one instruction. All sums are 16 times as
-// large.
+// The products use signed bytes, so that sums of x are needed only if there are offsets: the excess of 8 in the low
+// nibbles q is subtracted by one product for all rows of W, and high nibbles become 16 (q - 8) by one instruction. All
+// sums are 16 times too large.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/warpgroup.h"
@@ -15,18 +15,18 @@
 
 namespace hpcdl::cuda::quant4 {
 
-/// kPairs: of tiles, in a block. A lane loads 16 bytes: four rows of one tile of a pair.
+/// kPairs: pairs of tiles per block. A lane loads 16 bytes: four rows of one tile of a pair.
 template <int kGroup_, int kPairs_, int kWarps_ = 16> struct Direct {
   static constexpr int kGroup = kGroup_, kPairs = kPairs_, kWarps = kWarps_, kThreads = kWarps * kWarp,
                        kPairRows = 2 * static_cast<int>(kTileRows), kRows = kPairs * kPairRows,
                        kMostK = kWarps * kChunk,
-                       kBlocks = kPairs * kWarps == 16 ? 2 : 1;  // of a multiprocessor
-  static constexpr int kScales = kGroup == 32 ? 2 : 1;           // of a row, for the 64 inputs whose sums a lane gets
+                       kBlocks = kPairs * kWarps == 16 ? 2 : 1;  // per multiprocessor
+  static constexpr int kScales = kGroup == 32 ? 2 : 1;           // per row, for the 64 inputs whose sums a lane gets
 };
 
 #if HPCDL_SM90A
 
-/// As stream16() does.
+/// Like stream16().
 __device__ inline uint2 stream8(const void* p) {
   uint2 r;
   asm volatile("ld.relaxed.gpu.global.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
@@ -36,7 +36,7 @@ __device__ inline uint2 stream8(const void* p) {
   return r;
 }
 
-/// The same anywhere.
+/// The same for any address.
 __device__ inline uint2 gather8(const void* p) {
   std::uint64_t r = 0;
 #pragma unroll 1
@@ -48,14 +48,14 @@ __device__ inline uint4 gather16(const std::uint8_t* p) {
   return {low.x, low.y, high.x, high.y};
 }
 
-/// c += a b of signed bytes; else as mma().
+/// c += a b of signed bytes; otherwise like mma().
 __device__ inline void mma_signed(int (&c)[4], const unsigned (&a)[4], int b0, int b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// 16 (q - 8) of the high nibbles. sign: 0x80808080 in a register, as an instruction takes one constant.
+/// 16 (q - 8) of the high nibbles. sign: 0x80808080 in a register, because an instruction takes only one constant.
 __device__ inline unsigned high_signed(unsigned w, unsigned sign) {
   unsigned r;
   asm("lop3.b32 %0, %1, 0xf0f0f0f0, %2, 0x6a;" : "=r"(r) : "r"(w), "r"(sign));
@@ -67,8 +67,8 @@ template <int N> __device__ float sum_in_pairs(const float* v) {
   else return sum_in_pairs<N / 2>(v) + sum_in_pairs<N / 2>(v + N / 2);
 }
 
-/// One chunk of rows, of lane (g, t): rows 4g .. 4g + 3 of each pair, blocks t, t + 4, ... `tile`: the first row of the
-/// tile of a pair that the lane reads, the first one where g < 4.
+/// One chunk of rows; lane (g, t) holds rows 4g .. 4g + 3 of each pair, blocks t, t + 4, ... `tile`: the first row of
+/// the tile of a pair that the lane reads, the first tile if g < 4.
 template <class F> struct DirectChunk {
   uint4 weights[F::kPairs][8];
   uint2 scales[F::kPairs][F::kScales], offsets[F::kPairs][F::kScales];
@@ -99,8 +99,8 @@ template <class F> struct DirectChunk {
   }
 };
 
-/// Sums of a pair over 64 inputs: of lane (g, t) rows 4g .. 4g + 3, blocks 2t and 2t + 1 of 32 inputs, 16 times as
-/// large. q: what the lanes rounded. Column n of a product is the 32 inputs n: B is 0 but for them.
+/// Sums of a pair over 64 inputs: lane (g, t) receives rows 4g .. 4g + 3, blocks 2t and 2t + 1 of 32 inputs, 16 times
+/// too large. q: the lanes' rounded inputs. Column n of a product stands for the 32 inputs n: B is 0 except for them.
 __device__ inline void multiply(int (&sums)[4][2], const uint4 (&w)[8], int2 q, unsigned g) {
   constexpr unsigned kLow = 0x0f0f0f0fu, kMinus8 = 0xf8f8f8f8u;
   const unsigned minus8[4] = {kMinus8, kMinus8, kMinus8, kMinus8};
@@ -129,11 +129,11 @@ __device__ inline void multiply(int (&sums)[4][2], const uint4 (&w)[8], int2 q, 
   for (int i = 0; i < 8; ++i) sums[i / 2][i % 2] = high[i / 4][i % 4] + 16 * low[i / 4][i % 4];
 }
 
-/// sums[4g + t of pair p] = chunk times the inputs that the lanes rounded.
+/// sums[4g + t of pair p] = chunk times the lanes' rounded inputs.
 template <class F>
 __device__ void multiply(float* sums, const DirectChunk<F>& w, bool offsets, int2 q, float step, unsigned lane) {
   const unsigned g = lane / 4, t = lane % 4;
-  const auto value = [](const int* blocks, int i) {  // of one scale; exact: below 2^20
+  const auto value = [](const int* blocks, int i) {  // for one scale; exact: below 2^20
     const int sum = F::kScales == 2 ? blocks[i] : blocks[0] + blocks[1];
     return __int_as_float(sum + kMagicBits) - kMagic;
   };
@@ -162,7 +162,7 @@ __device__ void multiply(float* sums, const DirectChunk<F>& w, bool offsets, int
 #pragma unroll
       for (int r = 0; r < 4; ++r) v[r] = ::fmaf(r % 2 ? o[r / 2].y : o[r / 2].x, totals[i], v[r]);
     }
-    // Of the four lanes' sums of four rows, each lane keeps those of one.
+    // Of the four lanes' sums of four rows, each lane keeps those of one row.
     const bool second = t & 2, odd = t & 1;
     const float a = (second ? v[2] : v[0]) + __shfl_xor_sync(~0u, second ? v[0] : v[2], 2),
                 b = (second ? v[3] : v[1]) + __shfl_xor_sync(~0u, second ? v[1] : v[3], 2);

@@ -1,8 +1,8 @@
 #pragma once
-// Inputs as they are: weights become bf16 in registers, (q - 8) exactly, and products bf16 x bf16 on tensor cores with
-// f32 sums. An f32 input is the exact sum of three bf16 and an f16 one of two (the mantissa cut in parts), so that it
-// costs three products instead of one and no precision. A block multiplies one tile of 16 rows of W with up to 8 rows
-// of x; its warps share out the chunks.
+// Unrounded inputs: weights become bf16 in registers, (q - 8) exactly, and products are bf16 x bf16 on tensor cores
+// with f32 sums. An f32 input is the exact sum of three bf16 and an f16 one of two (the mantissa is split), so it costs
+// three or two products instead of one and no precision. A block multiplies one tile of 16 rows of W by up to 8 rows of
+// x; its warps divide the chunks.
 
 #include "hpcdl/ops/int4_linear/int4_device.h"
 
@@ -23,7 +23,7 @@ __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], uint2 b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
 
-/// The nibbles at bits 0 and 16 as bf16, less 8: in the mantissa of 128, which has steps of 1.
+/// The nibbles at bits 0 and 16 as bf16, minus 8: placed in the mantissa of 128, whose steps are 1.
 __device__ inline unsigned to_bf16(unsigned w) {
   const unsigned v = (w & 0x000f000fu) | 0x43004300u;
   const __nv_bfloat162 centred = __hsub2(reinterpret_cast<const __nv_bfloat162&>(v),
@@ -31,8 +31,8 @@ __device__ inline unsigned to_bf16(unsigned w) {
   return reinterpret_cast<const unsigned&>(centred);
 }
 
-/// 8 inputs as operand B of two products, for each part: inputs 0, 2, 4, 6 and 1, 3, 5, 7, as the nibbles of a dword
-/// come.
+/// 8 inputs as operand B of two products, for each part: inputs 0, 2, 4, 6 and 1, 3, 5, 7, in the order of a dword's
+/// nibbles.
 template <int kParts> __device__ void split(uint2 (&b)[kParts][2], Lanes<8> x) {
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
@@ -40,14 +40,14 @@ template <int kParts> __device__ void split(uint2 (&b)[kParts][2], Lanes<8> x) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       u[i] = __float_as_uint(x.v[i]);
-      x.v[i] -= __uint_as_float(u[i] & 0xffff0000u);  // infinity leaves NaN
+      x.v[i] -= __uint_as_float(u[i] & 0xffff0000u);  // infinity gives NaN
     }
     b[p][0] = {__byte_perm(u[0], u[2], 0x7632), __byte_perm(u[4], u[6], 0x7632)};
     b[p][1] = {__byte_perm(u[1], u[3], 0x7632), __byte_perm(u[5], u[7], 0x7632)};
   }
 }
 
-/// acc += one group; x: the inputs of this lane's row at the chunk, null for a row that is not there.
+/// acc += one group; x: the inputs of this lane's row at the chunk, null if the row does not exist.
 template <class F>
 __device__ void multiply_group(float (&acc)[4], const std::byte* stage, const typename F::X* x, int group, bool offsets,
                                int lane) {

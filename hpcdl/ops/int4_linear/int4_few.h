@@ -1,9 +1,9 @@
 #pragma once
-// Few rows of x (decoding): the weights are read once and everything waits for them. A block walks over row blocks of
-// kTiles tiles of 16 rows of W, for up to 8 kCols rows of x; its warps share out the chunks of 256 inputs. Each warp
-// has a ring of chunks on their way that runs on from one row block to the next; the sums of the warps are added in
-// their order. One row of x is rounded by each block for all its row blocks (kFused); more were rounded by a kernel of
-// their own and come through the ring.
+// Few rows of x (decoding): reading the weights once determines the time. A block iterates over row blocks of kTiles
+// tiles of 16 rows of W, for up to 8 kCols rows of x; its warps divide the chunks of 256 inputs. Each warp has a ring
+// of chunks in flight that continues from one row block to the next; the sums of the warps are added in order. A single
+// row of x is rounded by each block for all its row blocks (kFused); several rows were rounded by a separate kernel and
+// come through the ring.
 
 #include "hpcdl/ops/int4_linear/int4_device.h"
 
@@ -15,7 +15,7 @@ template <int kGroup_, int kTiles_, int kCols_, bool kFused_, int kWarps_, int k
   static constexpr bool kFused = kFused_;
   static constexpr int kThreads = kWarps * kWarp, kInputs = 8 * kCols, kRows = kTiles * static_cast<int>(kTileRows);
   static constexpr int kGroups = Chunk<kGroup>::kGroups;
-  // A row of x in shared memory: 256 bytes and a gap, so that the eight rows of a fragment lie in different banks.
+  // A row of x in shared memory: 256 bytes and a gap, so that the eight rows of a fragment are in different banks.
   static constexpr int kLine = kChunk + 32;
   static constexpr int kTileBytes = kChunkBytes + 2 * Chunk<kGroup>::kScaleBytes;
   static constexpr int kInputBytes = kFused ? 0 : kInputs * (kLine + kGroups * 8);
@@ -31,7 +31,7 @@ template <int kGroup_, int kTiles_, int kCols_, bool kFused_, int kWarps_, int k
   }
 };
 
-/// Chunk c of the rounded inputs, their steps and their sums, queued by a warp.
+/// A warp issues the copies of chunk c of the rounded inputs, their steps and their sums.
 template <class F>
 __device__ void fetch_inputs(std::byte* to, const Product& o, std::int64_t first, int count, std::int64_t c, int lane) {
   const int left = static_cast<int>(o.k - c * kChunk < kChunk ? o.k - c * kChunk : kChunk);
@@ -51,8 +51,8 @@ __device__ void fetch_inputs(std::byte* to, const Product& o, std::int64_t first
   }
 }
 
-/// Rounds one chunk of the one row of x into `to`: the values, then for each 32 of them the sum to begin with, the
-/// step, step * sum.
+/// Rounds one chunk of the single row of x into `to`: the values, then for each 32 of them the initial sum, the step,
+/// step * sum.
 __device__ inline void store_own(std::byte* to, int2 q, float step, int sum, int lane) {
   reinterpret_cast<int2*>(to)[lane] = q;
   if (lane % 4 == 0)
@@ -60,8 +60,9 @@ __device__ inline void store_own(std::byte* to, int2 q, float step, int sum, int
                                                         __float_as_int(step * static_cast<float>(sum)), 0};
 }
 
-/// sums of (rows 2g, 2g + 1) of each tile += one chunk times the one row of x. Column n of the product is the 32 inputs
-/// n of the chunk: B is 0 but for them, so that one product serves 8 scales and a lane's B is what the lane rounded.
+/// sums of (rows 2g, 2g + 1) of each tile += one chunk times the single row of x. Column n of the product stands for
+/// the 32 inputs n of the chunk: B is 0 except for them, so that one product serves 8 scales and a lane's B consists of
+/// the inputs that it rounded.
 template <class F, bool kOffsets>
 __device__ void multiply_own(float (&acc)[F::kTiles][2], const std::byte* stage, const std::byte* x, int lane) {
   const int g = lane / 4, t = lane % 4;
@@ -194,7 +195,7 @@ struct Sums<F> {
   }
 };
 
-/// Adds the sums of the warps and finishes them. `parts` serves again after the next call.
+/// Adds the sums of the warps and finishes them. `parts` may be reused after the next call.
 template <class F>
 __device__ void finish(const Sums<F>& sums, const Product& o, float* parts, std::int64_t tile, std::int64_t first,
                        int count, int warp, int lane) {
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_few(const __
   const int count = static_cast<int>(o.rows - first < F::kInputs ? o.rows - first : F::kInputs);
   std::byte* ring = memory + 2 * F::kWarps * F::kPart * 4 + warp * (F::kStages * F::kStageBytes + F::own_bytes(o.k));
   std::byte* own = ring + F::kStages * F::kStageBytes;
-  std::int64_t next_tile = begin, next_chunk = warp;  // to fetch
+  std::int64_t next_tile = begin, next_chunk = warp;  // the next to load
   const auto each_tile = [&](std::int64_t tile, std::int64_t c, auto&& f) {
 #pragma unroll
     for (int r = 0; r < F::kTiles; ++r)
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_few(const __
     return F::kFused && at < o.k ? inputs(o, first * o.x_stride + at) : Lanes<8>(0.0f);
   };
   Lanes<8> x(0.0f);
-  if (!o.constant) x = own_inputs(0);  // ahead of the weights in the queue
+  if (!o.constant) x = own_inputs(0);  // issued before the weights
 #pragma unroll
   for (int i = 0; i < F::kStages; ++i) fetch(i);
   if (o.constant) await_previous(), x = own_inputs(0);

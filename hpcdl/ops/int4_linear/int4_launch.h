@@ -1,5 +1,5 @@
 #pragma once
-// From an operand list to launches (.cu files). The kernels of each group size are compiled in a file of their own.
+// From operands to launches (.cu files). The kernels of each group size are compiled in a separate file.
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace hpcdl::cuda::quant4 {
 
-/// One row of x (kFused) or a few: rows of W in tiles of 16, warps, chunks on their way to each warp, blocks that a
-/// multiprocessor should hold. Measured on an H200; the list serves N and K from 768 to 50304.
+/// One row of x (kFused) or a few: tiles of 16 rows of W, warps, chunks in flight per warp, blocks that a
+/// multiprocessor should hold. Measured on an H200; the list covers N and K from 768 to 50304.
 template <int kTiles_, int kCols_, int kWarps_, int kStages_, int kBlocks_> struct FewWay {
   static constexpr int kTiles = kTiles_, kCols = kCols_, kWarps = kWarps_, kStages = kStages_, kBlocks = kBlocks_;
 };
@@ -26,8 +26,8 @@ using OneRow = Ways<FewWay<2, 1, 16, 1, 1>, FewWay<2, 1, 16, 2, 1>, FewWay<2, 1,
                     FewWay<4, 1, 8, 2, 1>, FewWay<1, 1, 8, 2, 3>>;
 using FewRows = Ways<FewWay<2, 1, 8, 2, 2>, FewWay<2, 2, 8, 1, 2>, FewWay<2, 2, 4, 2, 2>, FewWay<2, 2, 8, 2, 1>>;
 
-/// Many rows on Hopper: warpgroups beside each other, over rows of W, rows of x and steps; rows of x to each; blocks
-/// that share out the steps.
+/// Many rows on Hopper: warpgroups side by side over rows of W, rows of x and steps; rows of x per warpgroup; blocks
+/// that divide the steps.
 template <int kRowSets_, int kColSets_, int kSplit_, int kCols_, int kCluster_> struct WideWay {
   static constexpr int kRowSets = kRowSets_, kColSets = kColSets_, kSplit = kSplit_, kCols = kCols_,
                        kCluster = kCluster_;
@@ -41,14 +41,13 @@ template <int kTiles_, int kWarps_> struct StripWay {
 };
 using Strips = Ways<StripWay<2, 16>, StripWay<4, 16>>;
 
-/// The same, straight into registers: pairs of tiles, warps.
+/// The same, loaded directly into registers: pairs of tiles, warps.
 struct DirectWay {
   int pairs, warps;
 };
 inline constexpr DirectWay kDirects[] = {{1, 16}, {2, 16}, {1, 32}};
 
-// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows, of Strips, of
-// kDirects.
+// Ids of ways: those of OneRow, FewRows, the product of tiles, the exact product, those of WideRows, Strips, kDirects.
 inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
                      kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
                      kFirstDirect = kFirstStrip + Strips::count,
@@ -56,12 +55,12 @@ inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
-  bool overlap;     // one kernel may begin while the one in front of it ends
-  bool warpgroups;  // Hopper's own instructions
+  bool overlap;     // a kernel may begin before the preceding one ends
+  bool warpgroups;  // Hopper's wgmma instructions
 };
 
 template <int kGroup> void run_way(int way, const Product& o, const Limits& on, cudaStream_t queue);
-/// Shared memory of a way that does not take every shape.
+/// Shared memory of a way that does not support every shape.
 template <int kGroup> int shared_bytes(int way, std::int64_t k);
 extern template void run_way<32>(int, const Product&, const Limits&, cudaStream_t);
 extern template void run_way<64>(int, const Product&, const Limits&, cudaStream_t);
@@ -72,7 +71,7 @@ extern template int shared_bytes<128>(int, std::int64_t);
 
 #if defined(HPCDL_INT4_GROUP)
 
-/// kWide: in the order that products of warpgroups read.
+/// kWide: in the order that warpgroup products read.
 template <int kGroup, bool kWide> __global__ void __launch_bounds__(256) round_rows(Product o) {
   let_next_begin();
   await_previous();
@@ -93,8 +92,8 @@ template <int kGroup, bool kWide> __global__ void __launch_bounds__(256) round_r
   if (lane % (kGroup / 8) == 0) o.steps[at / kGroup * o.rows + row] = step, o.sums[at / kGroup * o.rows + row] = sum;
 }
 
-/// Queues a kernel that may begin before the one in front of it has ended; it waits for that one itself
-/// (await_previous). `cluster`: blocks of one.
+/// Launches a kernel that may begin before the preceding one has ended; it waits for that one itself (await_previous).
+/// `cluster`: blocks per cluster.
 template <auto kKernel>
 void start_overlapped(dim3 grid, int threads, int shared, const Product& o, const Limits& on, cudaStream_t queue,
                       const char* name, int cluster = 1) {
@@ -118,7 +117,7 @@ void start_overlapped(dim3 grid, int threads, int shared, const Product& o, cons
                     name, o);
 }
 
-/// As many blocks as are there at once, and evenly loaded.
+/// As many blocks as run at once, evenly loaded.
 template <class F> void start_few(const Product& o, const Limits& on, cudaStream_t queue) {
   const int shared = F::shared_bytes(o.k),
             at_once = std::max(1, std::min(F::kBlocks, on.shared_per_processor / (shared + 1024))) * on.processors;
@@ -132,7 +131,7 @@ template <int kGroup, class W, bool kFused>
 using FewOf = Few<kGroup, W::kTiles, W::kCols, kFused, W::kWarps, W::kStages, W::kBlocks>;
 template <int kGroup> using ManyOf = Many<kGroup, 4, 4, 2, 4, 3>;
 
-/// f with the kernel of way number `index` of a list.
+/// Calls f with the kernel of way number `index` of a list.
 template <int kGroup, bool kFused, class F, class... W> void with_few(Ways<W...>, int index, F&& f) {
   int i = 0;
   ((i++ == index ? f.template operator()<FewOf<kGroup, W, kFused>>() : void()), ...);
@@ -147,7 +146,7 @@ template <int kGroup, class F, class... W> void with_strip(Ways<W...>, int index
   int i = 0;
   ((i++ == index ? f.template operator()<Strip<kGroup, W::kTiles, W::kWarps>>() : void()), ...);
 }
-/// Of one row or a few.
+/// For one row or a few.
 template <int kGroup, class F> void with_way(int way, F&& f) {
   if (way < kFirstFew) with_few<kGroup, true>(OneRow{}, way, f);
   else if (way < kManyWay) with_few<kGroup, false>(FewRows{}, way - kFirstFew, f);

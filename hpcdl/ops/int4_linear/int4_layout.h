@@ -1,12 +1,12 @@
 #pragma once
-// How a matrix of 4-bit weights lies in memory: the same bytes in a file and under the kernels, so a mapped file is
-// used in place. Nothing is padded and no alignment is asked for.
+// The memory layout of a matrix of 4-bit weights: the same bytes in a file and for the kernels, so a mapped file is
+// used in place. Nothing is padded and no alignment is required.
 //
 // W is (N, K): N output features, K input features, K = groups * G with G in {32, 64, 128}. One weight is
 //
 //     w = scale * (q - 8) + offset        q in 0 .. 15; scale and offset per row and group; offset 0 when symmetric
 //
-// Three tensors, whose shapes tell N, K, G and the symmetry:
+// Three tensors, whose shapes determine N, K, G and the symmetry:
 //
 //     packed  U8   (N, K/2)
 //     scale   BF16 (N, K/G)      may be negative (symmetric: the sign puts the largest magnitude on q = 0)
@@ -15,11 +15,11 @@
 // Bits per weight: 4 + 16/G symmetric (4.5, 4.25, 4.125), 4 + 32/G asymmetric (5, 4.5, 4.25). bfloat16 because a scale
 // needs the range of the weights, not their precision: q is chosen for the rounded scale, so rounding it costs at most
 // 0.4 % of a step, where float16 would overflow or lose groups of tiny weights. An offset instead of a 4-bit zero point
-// costs 12/G bits more and serves groups that do not straddle zero; as it is the centre of a group and not its minimum,
-// it is small, and rounds finely.
+// costs 12/G bits more and also suits groups that do not straddle zero; it is the centre of a group, not its minimum,
+// so it is small and is rounded finely.
 //
-// Within a tensor the rows come in tiles of 16 (the last tile has N mod 16 rows when that is not 0), one tile after the
-// other; with R the rows of a tile:
+// Within a tensor the rows are stored in consecutive tiles of 16 (the last tile has N mod 16 rows if that is not 0);
+// with R rows in a tile:
 //
 //     packed  tile = K/8 blocks of R dwords. Dword r of block b holds row r, k = 8b .. 8b+7:
 //             byte j = q[8b + j] | q[8b + 4 + j] << 4         (so the low and the high nibbles of a block are each R

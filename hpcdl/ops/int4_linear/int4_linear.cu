@@ -18,10 +18,10 @@ using quant4::kFirstWide;
 using quant4::kManyWay;
 using quant4::kWays;
 
-/// Rows of x up to which they are rounded to bytes; with more of them weights are better taken apart to bf16 once, where
-/// a product has kFewestTiles of 128 x 128. H200, us, weights in groups of 64, 256 rows (rounded | taken apart): N x K
-/// 4096 x 4096 36 | 28, 11008 x 4096 119 | 76, 128256 x 4096 1039 | 888, 2048 x 5632 45 | 23, 4096 x 11008, 20 tiles, 84 |
-/// 99; 512 rows 64 | 37, 190 | 103, 1912 | 1172, 84 | 29, 153 | 131; 128 rows 22 | 26, 60 | 71.
+/// Up to this number of rows, x is rounded to bytes; with more rows it is faster to widen the weights to bf16 once, if
+/// a product has at least kFewestTiles tiles of 128 x 128. H200, us, weights in groups of 64, 256 rows (rounded |
+/// widened): N x K 4096 x 4096 36 | 28, 11008 x 4096 119 | 76, 128256 x 4096 1039 | 888, 2048 x 5632 45 | 23, 4096 x
+/// 11008, 20 tiles, 84 | 99; 512 rows 64 | 37, 190 | 103, 1912 | 1172, 84 | 29, 153 | 131; 128 rows 22 | 26, 60 | 71.
 constexpr std::int64_t kMostRounded = 128, kFewestTiles = 32;
 
 constexpr std::string_view kNames[kWays] = {
@@ -41,7 +41,7 @@ int attribute(cudaDeviceAttr which, const Stream& s) {
   return v;
 }
 
-/// What the stream's GPU has; asked once.
+/// Properties of the stream's GPU, queried once.
 const quant4::Limits& limits(const Stream& s) {
   static std::atomic<const quant4::Limits*> known[64] = {};
   auto& slot = known[s.device().index % 64];
@@ -80,11 +80,11 @@ bool serves(const Stream& s, int way, const Int4Shape& shape) {
          limits(s).shared_per_block;
 }
 
-/// Up to here a matrix has too few rows of tiles for every multiprocessor.
+/// Up to here a matrix has too few rows of tiles to occupy every multiprocessor.
 bool is_short(const Int4Shape& shape) { return shape.n <= 6144; }
 
-/// Among the products of warpgroups: larger tiles where there are enough of them for every multiprocessor, shared steps
-/// where not. -1: the weights are better read once more for each 16 rows of x.
+/// Among the warpgroup products: larger tiles if there are enough of them for every multiprocessor, divided steps if
+/// not. -1: it is better to read the weights again for each 16 rows of x.
 int picked_wide(const Int4Shape& shape) {
   if (shape.rows <= 32) return -1;
   if (shape.rows <= 64) return is_short(shape) ? kFirstWide + 1 : kFirstWide + 2;
@@ -92,18 +92,18 @@ int picked_wide(const Int4Shape& shape) {
   return shape.rows <= 128 ? kFirstWide + 3 : shape.rows <= 256 ? kFirstWide + 4 : kFirstWide + 5;
 }
 
-/// -1: where matrices are larger, the ring of a block that walks on keeps more of their weights on the way.
+/// -1: for larger matrices, the ring of a block that continues to further rows keeps more of their weights in flight.
 int picked_strip(const Int4Shape& shape) {
   const std::int64_t weights = shape.n * shape.k;
   if (weights < (std::int64_t{1} << 22) || weights > (std::int64_t{1} << 24)) return -1;
   return weights < (std::int64_t{1} << 23) ? kFirstStrip : kFirstStrip + 1;
 }
 
-/// -1: of a short K the ring keeps more on the way. Where blocks of 64 rows are enough for every other multiprocessor,
-/// those of the next product lie on the others.
+/// -1: for a short K the ring keeps more in flight. If blocks of 64 rows occupy every other multiprocessor, those of
+/// the next product run on the others.
 int picked_direct(const Int4Shape& shape) {
   if (shape.n > 32768 && shape.k <= 1024) return -1;
-  // A block of 32 warps has a multiprocessor to itself: of matrices that need each of them once.
+  // A block of 32 warps occupies a whole multiprocessor: for matrices that need each multiprocessor once.
   if (shape.k > kDirects[0].warps * quant4::kChunk) return shape.n <= 32 * 132 ? kFirstDirect + 2 : -1;
   return shape.n >= 2048 && shape.n <= 4096 ? kFirstDirect + 1 : kFirstDirect;
 }
@@ -117,7 +117,7 @@ int picked(const Int4Shape& shape) {
   return shape.rows < 256 ? kFirstFew + 1 : kManyWay;
 }
 
-/// The rows of W that a product in bf16 takes apart at a time, into half of the workspace, whence L2 gives them back.
+/// The bytes of W that a bf16 product widens at a time, in half of the workspace, from where L2 serves them.
 constexpr std::int64_t kWidenedBytes = kWorkspaceBytes / 2;
 std::int64_t widened_rows(const int4::Weight& w) { return kWidenedBytes / (2 * w.k()) / 256 * 256; }
 
@@ -131,7 +131,7 @@ std::optional<GemmActivation> gemm_activation(Int4Activation a) {
   }
 }
 
-/// Many rows of bf16: weights are taken apart once for all of them, and multiplied as any product in bf16 is.
+/// Many rows of bf16: weights are widened once for all of them, and multiplied by an ordinary bf16 product.
 bool wants_widened(const Stream& s, Tensor y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
   const auto lines = [](View v) { return aligned(v) && v.row_stride() % 64 == 0; };
   return has_sm90a(s) && !a.exact && x.rows() > kMostRounded && x.dtype() == DType::bf16 && y.dtype() == DType::bf16 &&

@@ -7,8 +7,8 @@
 //
 // Activations are rounded to 8 bits per row and group of G inputs (symmetric, step = largest magnitude / 127), so that
 // the products are integer: the result differs from the exact one by at most sum over groups of step/2 * sum |w|. With
-// `exact` they stay as they are and the weights are widened in registers: on two Zen 5 cores 1.6 times slower when the
-// weights come from memory, 3 times when they lie in cache, 2 times for batches.
+// `exact` they are not rounded and the weights are widened in registers: on two Zen 5 cores 1.6 times slower if the
+// weights come from memory, 3 times if they are cached, 2 times for batches.
 
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/ops/require.h"
@@ -42,8 +42,8 @@ struct Int4Linear {
     bool exact = false;
     Int4Activation activation = Int4Activation::none;
     DType out = DType::none;
-    /// Nobody writes the weights while the program runs: a GPU may read them before the kernel in front has ended,
-    /// which hides the time of a launch. (A copy to the GPU in front is no kernel, and is waited for.)
+    /// The weights are not written while the program runs: a GPU may read them before the preceding kernel has ended,
+    /// which hides the time of a launch. (A preceding copy to the GPU is not a kernel, and is waited for.)
     bool constant_weights = false;
   };
   static Spec infer(const Spec& x, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& bias,
@@ -67,7 +67,7 @@ struct Int4Linear {
     const auto rows = static_cast<double>(x.size()) / static_cast<double>(x[-1] > 0 ? x[-1] : 1);
     return {.operations = 4 * rows * static_cast<double>(packed.size()), .unit = a.exact ? unit_of(x.dtype) : Unit::i8};
   }
-  /// What the kernels read instead of x, in blocks of up to 8 rows (see the .simd.cpp): its values (8 bits, or f32 when
+  /// What the kernels read instead of x, in blocks of up to 8 rows (see the .simd.cpp): its values (8 bits, or f32 if
   /// exact), the step of each group, the sum of each group.
   static std::array<Spec, 3> scratch(const Spec& x, const Spec&, const Spec& scale, const Spec&, const Spec&,
                                      const Spec&, const Args& a) {
@@ -80,7 +80,7 @@ struct Int4Linear {
 };
 
 namespace int4 {
-/// The operands of one matrix, as kernels take them.
+/// The operands of one matrix, as kernels receive them.
 struct Weight {
   View packed, scale, offset;
   std::int64_t n() const { return packed[0]; }

@@ -12,8 +12,8 @@ namespace {
 using int4::kBatch;
 using int4::kTileRows;
 
-// Rows of x are taken in blocks of C = 8 (the last block has the rest), each block interleaved, so that the inputs that
-// meet one register of weights lie side by side:
+// Rows of x are processed in blocks of C = 8 (the last block has the rest), each block interleaved, so that the inputs
+// for one register of weights are adjacent:
 //   8 bits   values[block][k / 4][C][4]     steps[block][group][C]     sums[block][group][C] = -8 * sum of the values
 //   exact    values[block][k][C]            steps[block][group][C] = sum of the inputs, in float
 
@@ -41,10 +41,10 @@ void quantize_row(std::int8_t* values, float* steps, std::int32_t* sums, const T
     for (std::int64_t i = 0; i < group; i += V::N) {
       const V v = V::load(x + i);
       top = max(abs(v), top);
-      poison = fma(v, V(0.0f), poison);  // NaN when an input is NaN or infinite; max() does not see NaN
+      poison = fma(v, V(0.0f), poison);  // NaN if an input is NaN or infinite, which max() does not propagate
     }
     const float most = reduce_max(top);
-    // Below 2^-100 the reciprocal of the step would overflow; the inputs are 0 then for every purpose.
+    // Below 2^-100 the reciprocal of the step would overflow; such inputs are treated as 0.
     const float per_step = most > 0x1p-100f ? 127.0f / most : 0.0f;
     steps[g * c] = (per_step > 0 ? most / 127.0f : 0.0f) + reduce_add(poison);
     std::int8_t q[128];
@@ -92,15 +92,15 @@ void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weig
   });
 }
 
-// Bytes that are asked for ahead of their use: weights into L2 and from there into L1, scales into L2. Streams from
-// memory then run at the speed of a plain read. The hardware's own prefetching, which stops at every 4 KiB page,
-// reaches 0.75 of it on Zen 5 and 0.6 on an Intel Xeon; the latter gains 8 % by the fetch into L1 and 4 % by scales
-// that are fetched as far ahead as this, a line at a time. Prefetching behind the end of a tensor is harmless.
+// Prefetch distances in bytes: weights into L2 and from there into L1, scales into L2. Weights then stream from memory
+// at the speed of a plain read. The hardware prefetcher, which stops at every 4 KiB page, reaches 0.75 of that on Zen 5
+// and 0.6 on an Intel Xeon; the latter gains 8 % from the prefetch into L1 and 4 % from scales that are prefetched as
+// far ahead as this, a line at a time. Prefetching past the end of a tensor is harmless.
 constexpr std::int64_t kAhead = 16384, kNearAhead = 2048, kScaleAhead = 4096;
 
-/// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kRows: 16, or 0 for t.rows.
-/// A group is unrolled whole and the function kept apart: as a loop, or inlined, GCC 12 spills half of the accumulators
-/// (1.5 times slower at batch 64).
+/// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kRows: 16, or 0 for t.rows. A group is
+/// fully unrolled and the function is not inlined: as a loop, or inlined, GCC 12 spills half of the accumulators (1.5
+/// times slower at batch 64).
 template <class Isa, int C, int kBlocks, int kRows>
 [[gnu::noinline]] void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups) {
   using V = simd::Vec<Isa>;
@@ -147,7 +147,7 @@ template <class Isa, int C, int kBlocks, int kRows>
 
 template <class Isa, int C>
 void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
-  if (simd::Vec<Isa>::N == 1 || t.rows < kTileRows) {  // a row at a time gains nothing from their number
+  if (simd::Vec<Isa>::N == 1 || t.rows < kTileRows) {  // single rows gain nothing from a constant number
     if (blocks == 4) return tile_dot<Isa, C, 4, 0>(out, t, x, groups);
     if (blocks == 8) return tile_dot<Isa, C, 8, 0>(out, t, x, groups);
     return tile_dot<Isa, C, 16, 0>(out, t, x, groups);
@@ -170,7 +170,7 @@ void tile_exact(float (*out)[kTileRows], const Tile& t, const Block& x, std::int
     const std::uint8_t* q = t.packed + r * 4;
     const float* v = reinterpret_cast<const float*>(x.values);
     for (std::int64_t g = 0; g < groups; ++g) {
-      V even[C], odd[C];  // two chains hide the latency of fma when there are few inputs
+      V even[C], odd[C];  // two chains hide the latency of fma if there are few inputs
       for (int c = 0; c < C; ++c) even[c] = odd[c] = V(0.0f);
       for (std::int64_t b = 0; b < blocks; ++b, q += stride, v += 8 * C) {
         const auto w = I::load(q, n);

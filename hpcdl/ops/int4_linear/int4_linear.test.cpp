@@ -42,7 +42,7 @@ Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Ac
           .args = {.exact = m % 2 == 0, .activation = act, .out = out}};
 }
 
-/// One row of x, weights that nobody writes.
+/// One row of x, weights that are not written.
 Case decoding(std::int64_t n, std::int64_t k, std::int64_t g, bool asymmetric = false,
               Int4Activation act = Int4Activation::none) {
   const Input none = Input::none();
@@ -75,11 +75,11 @@ const auto
                         plain(4, 31, 128, 32, true),
                         plain(9, 48, 384, 128, true, true),
                         plain(1, 257, 4096, 128, false),
-                        plain(1, 4300, 608, 32, false),  // a GPU's blocks walk on to further rows
+                        plain(1, 4300, 608, 32, false),  // a GPU's blocks continue to further rows
                         plain(17, 80, 288, 32, false),
                         plain(21, 2100, 320, 64, false, true),
                         plain(260, 150, 384, 128, false),
-                        plain(63, 208, 384, 32, false, true),  // rows around a tile of Hopper's warpgroups
+                        plain(63, 208, 384, 32, false, true),  // numbers of rows around a tile of Hopper's warpgroups
                         plain(64, 64, 1280, 64, false),
                         plain(65, 192, 512, 128, false, true),
                         plain(200, 336, 256, 64, false, true),
@@ -104,8 +104,8 @@ const auto
                         full(2, 35, 64, 32, Int4Activation::none, DType::f32),
                     },
                 .contracts = contract::int4_linear_contracts(),
-                // A sum is small against its terms, which are up to 8 scales + offset of at most 1, times inputs of at most the
-                // scale that the tolerance knows.
+                // A sum is small compared with its terms, which are up to 8 scales + offset of at most 1, times inputs
+                // of at most the scale that the tolerance assumes.
                 .condition = 9,
             });
 
@@ -145,7 +145,7 @@ struct Problem {
   }
 };
 
-// What 8-bit inputs cost, derived: each input is off by at most half a step of its group.
+// A derived bound for the rounding of inputs to 8 bits: each input has an error of at most half a step of its group.
 TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
   Problem p(3, 40, 512, 64);
   p.x.tensor.ptr<float>()[70] = 40;  // an outlier makes the step of its group large
@@ -164,13 +164,13 @@ TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
           weights += std::fabs(v);
           most = std::max(most, std::fabs(x[i * p.k + d]));
         }
-        bound += most / 127 / 2 * weights * (1 + 1e-5);  // the float step is off by rounding
+        bound += most / 127 / 2 * weights * (1 + 1e-5);  // the float step is rounded
       }
       const double error = std::fabs(static_cast<double>(p.y.tensor.ptr<float>()[i * p.n + j]) - want);
       EXPECT_LE(error, bound);
       worst = std::max(worst, error / bound);
     }
-  EXPECT_GT(worst, 0.01) << "the bound says nothing";
+  EXPECT_GT(worst, 0.01) << "the bound was not tested";
 }
 
 TEST(int4_linear, bad_inputs_show_in_their_row_only) {
@@ -234,7 +234,7 @@ struct OnGpu {
         values(p.values.tensor.spec(), s.device()),
         steps(p.steps.tensor.spec(), s.device()),
         sums(p.sums.tensor.spec(), s.device()),
-        w{packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()} {}  // any numbers serve as offsets
+        w{packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()} {}  // arbitrary numbers serve as offsets
   void run(int way, Stream& s, View from, Tensor to, bool constant, bool exact = false) {
     cuda::int4_linear_by(way, s, to, from, w, {}, {}, {values.tensor, steps.tensor, sums.tensor},
                          {.exact = exact, .out = DType::f32, .constant_weights = constant});
@@ -245,7 +245,7 @@ struct OnGpu {
   }
 };
 
-/// Every way to compute a product on a GPU, against the one built in, which the specs above have checked.
+/// Every way to compute a product on a GPU, against the built-in one, which the specs above have checked.
 TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -275,7 +275,7 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
               for (std::int64_t i = 0; i < back.tensor.size(); ++i)
                 worst = std::max(worst, std::fabs(static_cast<double>(back.tensor.ptr<float>()[i]) -
                                                   static_cast<double>(host.y.tensor.ptr<float>()[i])));
-              // K products of at most 9 * 1.01 (weight) and 6 (input), their sums rounded as tolerance.h says.
+              // K products of at most 9 * 1.01 (weight) and 6 (input); rounding errors of sums as in tolerance.h.
               EXPECT_LE(worst, (4 + std::sqrt(896.0)) * 0x1p-24 * 896 * 9.1 * 6)
                   << way.name << " rows " << rows << " n " << n << " group " << group;
             }
@@ -283,8 +283,8 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
         }
 }
 
-/// Many rows of bf16 on Hopper: weights are taken apart to bf16, in one piece and in several, and x stays as it is. Some
-/// columns against double, with every end there is.
+/// Many rows of bf16 on Hopper: weights are widened to bf16, in one piece and in several, and x is not rounded. Some
+/// columns against double, for every kind of remainder.
 TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -310,7 +310,7 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
       const auto at = [](const OwnedTensor& t, std::int64_t i) {
         return static_cast<double>(static_cast<float>(t.tensor.ptr<bf16>()[i]));
       };
-      for (std::int64_t j = n % 97 - 1; j < n; j += 97)  // the last one among them
+      for (std::int64_t j = n % 97 - 1; j < n; j += 97)  // includes the last one
         for (std::int64_t r = 0; r < rows; r += 7) {
           double sum = at(bias, j), terms = std::fabs(sum);
           for (std::int64_t d = 0; d < k; ++d) {
@@ -318,15 +318,15 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
             sum += v, terms += std::fabs(v);
           }
           const double want = std::max(sum, 0.0) + at(y, r * n + j);
-          // Weights and the result are rounded to bf16, or x to 8 bits of its group on another GPU.
+          // Weights and the result are rounded to bf16, or on another GPU x to 8 bits per group.
           ASSERT_NEAR(at(back, r * n + j), want, 0x1p-8 * (terms + std::fabs(want)) + 0x1p-9)
               << "row " << r << ", column " << j << " of " << rows << "x" << n << "x" << k;
         }
     }
 }
 
-/// One row of x for every way, among them those that want K to be a multiple of 256: types, groups and offsets, and
-/// groups of all kinds. Against double.
+/// One row of x for every way, including those that require K to be a multiple of 256: types, groups and offsets, and
+/// all kinds of groups. Against double.
 TEST(int4_linear, ways_of_one_row_agree_with_double) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -354,7 +354,7 @@ TEST(int4_linear, ways_of_one_row_agree_with_double) {
               const double v =
                   contract::int4_weight(w, scale, offsets ? scale : Values{}, j, d) * x[static_cast<std::size_t>(d)];
               want[static_cast<std::size_t>(j)] += v;
-              // Offsets and the rest of a weight are added up apart.
+              // Offsets and the rest of a weight are summed separately.
               terms[static_cast<std::size_t>(j)] +=
                   std::fabs(v) + (offsets ? std::fabs(2.1 * x[static_cast<std::size_t>(d)]) : 0);
             }
@@ -390,7 +390,7 @@ TEST(int4_linear, ways_of_one_row_agree_with_double) {
         }
 }
 
-/// Products that each read what the one in front writes, while their weights are read before it has ended.
+/// Products that each read what the preceding one writes, while their weights are read before it has ended.
 TEST(int4_linear, a_chain_of_products_waits_for_its_inputs) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -420,7 +420,7 @@ TEST(int4_linear, a_chain_of_products_waits_for_its_inputs) {
   }
 }
 
-/// `n` bytes on a GPU, `shift` behind a multiple of 16.
+/// `n` bytes on a GPU, `shift` bytes after a multiple of 16.
 struct Shifted {
   OwnedTensor space;
   Tensor tensor;
@@ -447,10 +447,10 @@ TEST(int4_linear, where_operands_lie_does_not_change_bits) {
         gpu.run(way.id, s, gpu.x.tensor, gpu.y.tensor, true);
         const auto want = bytes_of(download(s, gpu.y.tensor));
         gpu.run(way.id, s, x.tensor, gpu.y.tensor, true);
-        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ", x";
+        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ": x at another address";
         gpu.w = {packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()};
         gpu.run(way.id, s, x.tensor, gpu.y.tensor, true);
-        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ", everything";
+        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ": all operands at other addresses";
       }
     }
 }

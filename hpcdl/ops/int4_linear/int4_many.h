@@ -1,6 +1,6 @@
 #pragma once
-// Many rows of x (prefill): a product of tiles. A block forms kRows of W by kInputs of x, both on their way through a
-// ring in shared memory in steps of 128 inputs; a warp, 16 kTiles by 8 kCols of them. Weights are taken apart in
+// Many rows of x (prefill): a product of tiles. A block computes kRows of W by kInputs of x, both passing through a
+// ring in shared memory in steps of 128 inputs; a warp computes 16 kTiles by 8 kCols of them. Weights are unpacked in
 // registers; the integer sums of a group are scaled into float sums before the next group.
 
 #include "hpcdl/ops/int4_linear/int4_device.h"
@@ -22,7 +22,7 @@ template <int kGroup_, int kRowWarps_, int kColWarps_, int kTiles_, int kCols_, 
   static constexpr int kSharedBytes = kStages * kStageBytes;
 };
 
-/// Queues the weights, scales and offsets of step `step` for the tiles from `row` on.
+/// Issues the copies of weights, scales and offsets of step `step` for the tiles from `row` on.
 template <class F>
 __device__ void fetch_weights(std::byte* to, const Product& o, std::int64_t row, std::int64_t step, int blocks) {
   constexpr int kUnits = F::kTileBytes / 16, kScaleUnits = F::kScaleBytes / 16, kTile = static_cast<int>(kTileRows);
@@ -35,7 +35,7 @@ __device__ void fetch_weights(std::byte* to, const Product& o, std::int64_t row,
       copy16(to + i * 16, from + at * 16);
       continue;
     }
-    // The last rows of a matrix, or a mapped file, which aligns nothing.
+    // The last rows of a matrix, or a mapped file, in which nothing is aligned.
     const int there = static_cast<int>(rows < kTile ? rows : kTile);
     for (int r = at % 4 * 4; r < at % 4 * 4 + 4 && r < there; ++r) {
       const std::uint8_t* p = from + (at / 4 * there + r) * 4;
@@ -60,7 +60,7 @@ __device__ void fetch_weights(std::byte* to, const Product& o, std::int64_t row,
   }
 }
 
-/// Queues the rounded inputs of the step, their steps and sums.
+/// Issues the copies of the rounded inputs of the step, their steps and sums.
 template <class F>
 __device__ void fetch_values(std::byte* to, const Product& o, std::int64_t first, int count, std::int64_t step,
                              int blocks) {
@@ -76,7 +76,7 @@ __device__ void fetch_values(std::byte* to, const Product& o, std::int64_t first
   }
 }
 
-/// acc += one group of the stage; tile and col: where the warp's part begins.
+/// acc += one group of the stage; tile and col: the beginning of the warp's part.
 template <class F>
 __device__ void multiply_group(float (&acc)[F::kTiles][F::kCols][4], const std::byte* stage, int group, int tile,
                                int col, bool offsets, int lane) {
@@ -150,7 +150,7 @@ template <class F> __global__ void __launch_bounds__(F::kThreads) multiply_many(
   for (int i = 0; i < F::kStages - 1; ++i) fetch(i);
   for (std::int64_t i = 0; i < steps; ++i) {
     await_copies<F::kStages - 2>();
-    __syncthreads();  // everybody's copies of step i are there, and nobody reads step i - 1 any more
+    __syncthreads();  // all copies of step i have arrived, and all threads have read step i - 1
     fetch(i + F::kStages - 1);
     const std::byte* stage = memory + i % F::kStages * F::kStageBytes;
 #pragma unroll

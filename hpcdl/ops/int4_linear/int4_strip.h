@@ -1,8 +1,8 @@
 #pragma once
-// One row of x on Hopper, for matrices whose weights nobody writes while the program runs (Product::constant) and that
-// int4_direct.h does not serve. A block asks the copy engine for all of its weights at once, before the kernel in front
-// has ended, and takes them into registers as they come, so that rounding x and the products themselves are all that is
-// left to do behind that kernel. N is a multiple of 16.
+// One row of x on Hopper, for matrices whose weights are not written while the program runs (Product::constant) and
+// that int4_direct.h does not support. A block issues copies of all of its weights at once, before the preceding kernel
+// has ended, and loads them into registers as they arrive, so that only rounding x and the products themselves remain
+// after that kernel. N is a multiple of 16.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
@@ -11,8 +11,8 @@
 
 namespace hpcdl::cuda::quant4 {
 
-/// A warp multiplies chunks in a row of all of a block's tiles. A block has a multiprocessor to itself: smaller ones,
-/// of which two lie there together, were slower.
+/// A warp multiplies consecutive chunks of all of a block's tiles. A block occupies a whole multiprocessor: smaller
+/// ones, two per multiprocessor, were slower.
 template <int kGroup_, int kTiles_, int kWarps_> struct Strip {
   static constexpr int kGroup = kGroup_, kTiles = kTiles_, kWarps = kWarps_, kThreads = kWarps * kWarp,
                        kTile = static_cast<int>(kTileRows), kRows = kTiles * kTile,
@@ -29,11 +29,11 @@ template <int kGroup_, int kTiles_, int kWarps_> struct Strip {
 
 #if HPCDL_SM90A
 
-/// What a warp multiplies, in shared memory: its chunks of each tile, then their scales, then their offsets.
+/// The operands of a warp in shared memory: its chunks of each tile, then their scales, then their offsets.
 template <class F> struct StripOfWarp {
   const Product& o;
   std::int64_t row;
-  int begin, end, tiles;  // chunks; tiles that there are
+  int begin, end, tiles;  // chunks; number of tiles
   int weight_stride, scale_stride;
   std::byte *weights, *scales;
   Barrier* arrived;
@@ -48,7 +48,7 @@ template <class F> struct StripOfWarp {
     weights = memory + warp * F::kTiles * (weight_stride + scale_stride * (o.offset ? 2 : 1));
     scales = weights + F::kTiles * weight_stride;
   }
-  /// f(to, from, bytes) of everything that the warp multiplies.
+  /// f(to, from, bytes) for everything that the warp multiplies.
   template <class Copy> __device__ void each(unsigned weight_bytes, unsigned scale_bytes, Copy&& copy) const {
     for (int i = 0; i < tiles; ++i) {
       const std::int64_t tile = row + i * F::kTile,
@@ -58,7 +58,7 @@ template <class F> struct StripOfWarp {
       if (o.offset) copy(scales + (F::kTiles + i) * scale_stride, o.offset + scale, scale_bytes);
     }
   }
-  /// Comes back when all is there. kAligned: at multiples of 16 bytes; a mapped file aligns nothing.
+  /// Returns when everything has arrived. kAligned: aligned to 16 bytes, which tensors of a mapped file may not be.
   template <bool kAligned> __device__ void fetch(int lane) const {
     const int first = begin * kChunk, last = end * kChunk < o.k ? end * kChunk : static_cast<int>(o.k);
     const auto weight_bytes = static_cast<unsigned>((last - first) * F::kTile / 2),
@@ -83,7 +83,7 @@ template <class F> struct StripOfWarp {
   }
 };
 
-/// The weights of one chunk of a warp's tiles in registers: of lane (g, t) rows 2g and 2g + 1, blocks t, t + 4, ...
+/// The weights of one chunk of a warp's tiles in registers: lane (g, t) holds rows 2g and 2g + 1, blocks t, t + 4, ...
 template <class F> struct StripChunk {
   uint2 weights[F::kTiles][8];
 
@@ -98,8 +98,9 @@ template <class F> struct StripChunk {
   }
 };
 
-/// acc of (rows 2g, 2g + 1) of each tile += a chunk times the inputs that the lanes rounded. Column n of the product is
-/// the 32 inputs n: B is 0 but for them, so that one product serves 8 scales and a lane's B is what the lane rounded.
+/// acc of (rows 2g, 2g + 1) of each tile += a chunk times the lanes' rounded inputs. Column n of the product stands for
+/// the 32 inputs n: B is 0 except for them, so that one product serves 8 scales and a lane's B consists of the inputs
+/// that it rounded.
 template <class F>
 __device__ void multiply(float (&acc)[F::kTiles][2], const StripOfWarp<F>& s, const StripChunk<F>& w, int chunk, int2 q,
                          float step, int sum, int lane) {
@@ -123,7 +124,7 @@ __device__ void multiply(float (&acc)[F::kTiles][2], const StripOfWarp<F>& s, co
       mma(c[tile], a, b);
     }
   }
-  const auto pair = [&](const std::byte* of, int tile, int n) {  // of the inputs n; behind K there are none
+  const auto pair = [&](const std::byte* of, int tile, int n) {  // of the inputs n; none exist beyond K
     const int group = n / (F::kGroup / 32);
     const std::byte* from = of + tile * s.scale_stride + (chunk - s.begin) * F::kScaleBytes;
     return widen_pair(chunk * Chunk<F::kGroup>::kGroups + group < s.o.groups
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(F::kThreads) multiply_strip(const __grid_const
   __syncthreads();
   const int i = static_cast<int>(threadIdx.x);
   if (i >= strip.tiles * F::kTile) return;
-  await_previous();  // a warp that had nothing to multiply
+  await_previous();  // a warp without products
   float v = 0;
 #pragma unroll
   for (int p = 0; p < F::kWarps; ++p) v += parts[p * F::kRows + i];

@@ -1,6 +1,6 @@
 #pragma once
-// The few integer operations that 4-bit kernels need beyond simd/vec.h: registers of L dwords, one per row of a tile,
-// as int4_layout.h stores them. L is Vec<Isa>::N. Kernel files only.
+// The integer operations that 4-bit kernels need in addition to simd/vec.h: registers of L dwords, one per row of a
+// tile, as int4_layout.h stores them. L is Vec<Isa>::N. Kernel files only.
 
 #include "hpcdl/simd/vec.h"
 
@@ -90,7 +90,7 @@ template <> struct Int4Vec<simd::Avx512> {
     return _mm512_dpbusd_epi32(acc, u, _mm512_set1_epi32(load_dword(s)));
   }
   static V to_float(Int a) { return _mm512_cvtepi32_ps(a); }
-  /// vpermps reads the low 4 bits of each index: shift and look-up, no mask and no conversion.
+  /// vpermps reads the low 4 bits of each index: a shift and a look-up, without mask or conversion.
   template <int J> static V value(Int q) {
     constexpr int shift = J < 4 ? 8 * J : 8 * (J - 4) + 4;
     const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);

@@ -1,13 +1,13 @@
 #pragma once
-// Many rows of x on Hopper: warpgroup products of signed bytes. A block forms 64 kRowSets rows of W by kCols kColSets
-// of x; a warpgroup, 64 by kCols of them over every kSplit-th step of 128 inputs. One warp keeps weights and rounded
-// inputs coming through a ring; warpgroups take weights apart in registers, 16 (q - 8) to a byte, so that each group of
-// inputs costs one exact integer sum, and scale it into their float sums while others multiply. Where there are few
-// tiles, the blocks of a cluster share out the steps.
+// Many rows of x on Hopper: warpgroup products of signed bytes. A block computes 64 kRowSets rows of W by kCols
+// kColSets of x; a warpgroup computes 64 by kCols of them over every kSplit-th step of 128 inputs. One warp loads
+// weights and rounded inputs through a ring; warpgroups unpack weights in registers, 16 (q - 8) per byte, so that each
+// group of inputs takes one exact integer sum, and scale it into their float sums while others multiply. If there are
+// few tiles, the blocks of a cluster divide the steps.
 //
-// The rounded inputs lie as the products read them: for each step, the rows' 128 bytes one after the other, in the
-// order of operand A (place_of_input) and swizzled, so that a tile is one piece of memory. K is a multiple of 128, N
-// of 16.
+// The rounded inputs are stored as the products read them: for each step, the rows' 128 bytes consecutively, in the
+// order of operand A (place_of_input) and swizzled, so that a tile is one piece of memory. K is a multiple of 128, N of
+// 16.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
@@ -19,7 +19,7 @@ namespace hpcdl::cuda::quant4 {
 
 inline constexpr int kWideStep = 128;  // inputs
 
-/// Where the rounded inputs 4 i .. 4 i + 3 of a row lie, i even or odd as their weights are low or high nibbles.
+/// The place of the rounded inputs 4 i .. 4 i + 3 of a row; i is even or odd as their weights are low or high nibbles.
 __device__ inline std::int64_t place_of_input(std::int64_t rows, std::int64_t row, std::int64_t at) {
   const std::int64_t step = at / kWideStep;
   const int in_step = static_cast<int>(at % kWideStep),
@@ -48,7 +48,7 @@ template <int kGroup_, int kRowSets_, int kColSets_, int kSplit_, int kCols_, in
 
 #if HPCDL_SM90A
 
-/// The copies of the calling thread so far count as one arrival at b when they are there.
+/// The copies issued so far by the calling thread count as one arrival at b when they are complete.
 __device__ inline void arrive_with_copies(Barrier* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
@@ -64,13 +64,13 @@ template <class F> struct WideBlock {
   const Product& o;
   std::byte* ring;
   Barrier *full, *empty;                // kStages each
-  std::int64_t row, first, begin, end;  // rows of W and of x from here; steps
+  std::int64_t row, first, begin, end;  // rows of W and of x, first row of each; steps
   int tiles, count;                     // tiles of 16 rows of W, rows of x
 
   __device__ std::byte* stage(int i) const { return ring + i * F::kStageBytes; }
 
-  /// By a warp. Only the values of inputs are one piece, for the copy engine; with pieces of a kilobyte and less it
-  /// falls behind the products.
+  /// Run by a warp. The copy engine loads only the values of inputs, which are one piece; with pieces of a kilobyte or
+  /// less it is slower than the products.
   __device__ void produce(int lane) const {
     constexpr int kUnits = F::kTileBytes / 16, kScaleUnits = F::kScaleBytes / 16;
     const std::int64_t scale = scale_at(row, o.groups) + begin * F::kGroups * F::kTile,
@@ -98,7 +98,7 @@ template <class F> struct WideBlock {
         if (offsets) copy16(to + F::kOffsets + (i + lane) * 16, offsets + from);
       }
     };
-    // A mapped file aligns nothing.
+    // Tensors of a mapped file are not aligned.
     const auto fetch_bytes = [&](std::byte* to) {
       constexpr int kWords = F::kTileBytes / 4, kValues = F::kScaleBytes / 2;
       for (int i = lane; i < tiles * kWords; i += kWarp) {
@@ -119,7 +119,7 @@ template <class F> struct WideBlock {
       packed += F::kTileBytes, scales += F::kGroups * F::kTile;
       if (offsets) offsets += F::kGroups * F::kTile;
     };
-    // Steps and sums begin anywhere, and so come word by word.
+    // Steps and sums may begin at any address, and are copied word by word.
     const auto fetch_inputs = [&](int at) {
       if (lane == 0) {
         barrier_expect(full + at, static_cast<unsigned>(count * kWideStep));
@@ -148,8 +148,8 @@ template <class F> struct WideBlock {
       fetch_weights(at.stage), fetch_inputs(at.stage);
     }
     __syncwarp();
-    named_sync(1, F::kThreads);  // with those that multiplied: compute-sanitizer counts barriers, and takes what one
-                                 // warp left out for a race
+    named_sync(1, F::kThreads);  // together with the consumers: compute-sanitizer counts barriers, and reports a race
+                                 // if one warp skips a barrier
   }
 
   /// sums += one group of a stage. warp: of the warpgroup; row_set, col_set: its part of the block.
@@ -210,7 +210,7 @@ template <class F> struct WideBlock {
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + at.stage);
     }
-    named_sync(1, F::kThreads);  // nobody reads the ring any more
+    named_sync(1, F::kThreads);  // no thread reads the ring any more
     auto* part = reinterpret_cast<float*>(ring) + split * F::kPart + row_set * 64 + warp % 4 * F::kTile + lane / 4 * 2;
 #pragma unroll
     for (int j = 0; j < F::kCols / 8; ++j)
@@ -219,8 +219,8 @@ template <class F> struct WideBlock {
         *reinterpret_cast<float2*>(part + (col_set * F::kCols + j * 8 + lane % 4 * 2 + i) * F::kLine) = {
             sums[j * 4 + i], sums[j * 4 + 2 + i]};
   }
-  /// Adds the sums of all warpgroups, and of the blocks of the cluster, in their order; each block finishes its share
-  /// of the results.
+  /// Adds the sums of all warpgroups, and of the blocks of the cluster, in order; each block finishes its share of the
+  /// results.
   __device__ void finish(int rank) const {
     constexpr int kShare = F::kRows * F::kInputs / F::kCluster;
     const auto* parts = reinterpret_cast<const float*>(ring);
@@ -276,7 +276,7 @@ template <class F> __global__ void __launch_bounds__(F::kThreads, 1) multiply_wi
   if constexpr (F::kCluster > 1) cluster_sync();
   else __syncthreads();
   block.finish(rank);
-  if constexpr (F::kCluster > 1) cluster_sync();  // nobody leaves while others read its sums
+  if constexpr (F::kCluster > 1) cluster_sync();  // no block may leave while others read its sums
 #endif
 }
 

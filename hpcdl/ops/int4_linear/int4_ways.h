@@ -1,6 +1,6 @@
 #pragma once
-// The ways in which a GPU can multiply by 4-bit weights, for those who choose among them by measurement (lab/tune). All
-// of them give results within the same bounds, each its own bits; each repeats them.
+// The ways in which a GPU can multiply by 4-bit weights, for code that chooses among them by measurement (lab/tune).
+// All of them give results within the same bounds, with different bits; each is reproducible bit for bit.
 
 #include <cstdint>
 #include <span>
@@ -12,10 +12,10 @@ namespace hpcdl::cuda {
 
 struct Int4Way {
   int id;
-  std::string_view name;  // what a block does: rows of W x rows of x, warps, chunks on their way
+  std::string_view name;  // describes a block: rows of W x rows of x, warps, chunks in flight
 };
 
-/// What decides about the ways of a product.
+/// The properties on which the choice of a way depends.
 struct Int4Shape {
   std::int64_t rows, n, k, group;
   bool exact = false;
@@ -23,17 +23,18 @@ struct Int4Shape {
 };
 Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a);
 
-/// The ways that serve this shape on the stream's GPU. Valid until the calling thread's next call.
+/// The ways that support this shape on the stream's GPU. Valid until the calling thread's next call.
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape);
-/// The one picked from the shape.
+/// The way selected by the shape.
 int int4_built_in(const Stream& s, const Int4Shape& shape);
-/// The one that int4_linear() takes: the chooser's, else that one.
+/// The way that int4_linear() uses: the chooser's, else the built-in one.
 int int4_way(const Stream& s, const Int4Shape& shape);
-/// As int4_linear(), in one of these ways.
+/// Like int4_linear(), with the given way.
 void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                     const int4::Scratch& scratch, const Int4Linear::Args& a);
 
-/// Asked first: the id of a way, or -1 for the choice built in. Not to be changed while another thread launches.
+/// Called first: returns the id of a way, or -1 for the built-in choice. Must not be changed while another thread
+/// launches.
 using Int4Chooser = int (*)(const Stream& s, const Int4Shape& shape);
 void set_int4_chooser(Int4Chooser chooser);
 

@@ -13,18 +13,18 @@ struct Widening {
   const std::uint8_t* packed;
   const bf16 *scale, *offset;
   std::int64_t row, n, k, groups;
-  int blocks_of_group;  // of eight inputs each
+  int blocks_of_group;  // blocks of eight inputs
 };
 
-/// Eight weights at p, which may lie at any address.
+/// Eight weights at p, which may have any alignment.
 __device__ unsigned word_at(const std::uint8_t* p) {
   if (one_access<4>(p)) return *reinterpret_cast<const unsigned*>(p);
   return p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24;
 }
 
-/// A warp has the rows of a tile and kBlocks blocks of each, so that it writes whole lines; all of its weights are on
-/// their way before the first is used. H200, us (a row to a block | so), to bf16: 4096x4096 42 | 14, 128256x4096 1187 |
-/// 342.
+/// A warp processes the rows of a tile and kBlocks blocks of each, so that it writes whole lines; all of its weights
+/// are loaded before the first is used. H200, us (a row per block | this way), to bf16: 4096x4096 42 | 14, 128256x4096
+/// 1187 | 342.
 template <class T> __global__ void __launch_bounds__(kWarps* kWarp) widen_tile(T* out, const Widening o) {
   constexpr int kSteps = kTile / kRowsAtOnce;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;

@@ -7,15 +7,15 @@ namespace hpcdl::cuda {
 namespace {
 
 struct Append {
-  void* cache[2];  // of k and v
+  void* cache[2];  // for k and v
   const void* x[2];
   const StepParams* params;
-  unsigned first;  // of the two, that blockIdx.y counts from
-  std::int64_t tokens[2], cols[2], capacity[2], cache_strides[2][2], x_strides[2][2];  // of batch and token
+  unsigned first;  // index of the cache of blockIdx.y 0: 0 or 1
+  std::int64_t tokens[2], cols[2], capacity[2], cache_strides[2][2], x_strides[2][2];  // by batch and token
 };
 
-/// A block copies one token; one that the cache has no room for is left out, never written elsewhere. blockIdx.y: k or
-/// v.
+/// A block copies one token; a token for which the cache has no room is skipped, never written elsewhere. blockIdx.y: k
+/// or v.
 template <class To, class From> __global__ void __launch_bounds__(128) append(const __grid_constant__ Append a) {
   constexpr int N = kLanes<From>;
   let_next_begin();

@@ -49,7 +49,7 @@ class KvCacheTest : public testing::TestWithParam<std::tuple<simd::IsaKind, DTyp
  public:
   void SetUp() override {
     before_ = simd::active_isa();
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(before_); }
 
@@ -69,10 +69,10 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
 
   OwnedTensor kc(Spec{{B, kCapacity, G * D}, dtype}), vc(kc.tensor.spec());
   std::memset(kc.buffer.data(), 0xff,
-              static_cast<std::size_t>(kc.tensor.bytes()));  // what is not written must not be read
+              static_cast<std::size_t>(kc.tensor.bytes()));  // elements that were not written must not be read
   std::memset(vc.buffer.data(), 0xff, static_cast<std::size_t>(vc.tensor.bytes()));
   Step seven(7, kc.tensor, vc.tensor), three(3, kc.tensor, vc.tensor), one(1, kc.tensor, vc.tensor);
-  // The keys and values of a bf16 cache are off by half an ulp each; values reach 4.
+  // The keys and values of a bf16 cache have an error of half an ulp each; values reach 4.
   const double allowed = dtype == DType::f32 ? 1e-5 : 4 * 0x1p-8 * 4;
   while (params.position < S) {
     const Step& step = params.position == 0 ? seven : params.position < 40 ? three : one;
@@ -102,10 +102,10 @@ INSTANTIATE_TEST_SUITE_P(all, KvCacheTest,
 
 TEST(kv_cache, refuses_what_does_not_fit) {
   const auto spec = [](Shape s) { return Spec{s, DType::f32}; };
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), spec({2, 9, 16})), Error);
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), spec({1, 2, 16})), Error);
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), spec({2, 2, 8})), Error);
-  EXPECT_THROW(KvCache::check(spec({2, 8, 16}), Spec({{2, 2, 16}, DType::i32})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), spec({2, 9, 16})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), spec({1, 2, 16})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), spec({2, 2, 8})), Error);
+  EXPECT_THROW(AppendToCache::check(spec({2, 8, 16}), Spec({{2, 2, 16}, DType::i32})), Error);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #pragma once
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over the last dim; with a residual, of h = x + residual.
 //
-// x, residual, h, y: (..., C), f32 or bf16. gamma, beta: (C), f32 or bf16 whatever x is (f32 master weights); beta may
-// be absent. var is the mean of squared deviations (no Bessel correction), in two passes. Kept for backward: mean and
-// 1 / sqrt(var + eps), f32, one per row. Parameter gradients are summed by chunks of rows that do not depend on the
-// number of threads. Source: Ba, Kiros, Hinton, "Layer normalization", 2016.
+// x, residual, h, y: (..., C), f32 or bf16. gamma, beta: (C), f32 or bf16 for any x (f32 master weights); beta may be
+// absent. var is the mean of squared deviations (no Bessel correction), in two passes. Kept for backward: mean and 1 /
+// sqrt(var + eps), f32, one per row. Parameter gradients are summed by chunks of rows that do not depend on the number
+// of threads. Source: Ba, Kiros, Hinton, "Layer normalization", 2016.
 
 #include "hpcdl/ops/layer_norm/norm.h"
 #include "hpcdl/program/op.h"

@@ -24,7 +24,7 @@ inline void layer_norm_reference(Outputs out, Inputs in, const LayerNorm::Args& 
   for (std::int64_t r = 0; r * n < in[0].size(); ++r) {
     const auto s = row_statistics(in[0], r, n);
     const double rstd = 1 / std::sqrt(s.var + static_cast<double>(a.eps));
-    // The mean is off by the rounding of a sum of magnitude `top`: every deviation, and with them rstd, inherits that.
+    // The mean has the rounding error of a sum of magnitude `top`: every deviation, and therefore rstd, inherits it.
     const double lost = s.top * rstd, drift = lost + 1 + lost * lost * 0x1p-20;
     for (std::int64_t c = 0; c < n; ++c) {
       const double hat = (in[0][r * n + c] - s.mean) * rstd, beta = in[2] ? in[2][c] : 0;
@@ -36,7 +36,7 @@ inline void layer_norm_reference(Outputs out, Inputs in, const LayerNorm::Args& 
   }
 }
 
-/// Gradients from kept statistics. mean == nullptr: RMS norm.
+/// Gradients from stored statistics. mean == nullptr: RMS norm.
 inline void norm_backward_reference(Outputs out, const Values& x, const Values& gamma, const Values* mean,
                                     const Values& rstd, const Values& dy) {
   const auto n = gamma.size();
@@ -62,7 +62,7 @@ inline void norm_backward_reference(Outputs out, const Values& x, const Values& 
   }
 }
 
-/// x and its weight. Variant 1: eps 1e-6, f32 weights whatever x is.
+/// x and its weight. Variant 1: eps 1e-6, f32 weights for any x.
 inline Problem norm_problem(const Dims& d, DType t, int variant) {
   Problem p = alike(d, t, 1);
   p.in.push_back({{{d[1]}, variant == 1 ? DType::f32 : t}, Role::weight});
@@ -70,7 +70,7 @@ inline Problem norm_problem(const Dims& d, DType t, int variant) {
   p.set_args(hpcdl_norm_args{eps}, LayerNorm::Args{eps});
   return p;
 }
-/// That of the gradient of a norm that keeps `statistics` of each row and has as many parameters.
+/// The problem of the gradient of a norm that stores `statistics` numbers per row and has as many parameters.
 inline Problem norm_backward_problem(const Dims& d, DType t, int variant, int statistics) {
   Problem p = norm_problem(d, t, variant);
   p.in.insert(p.in.end(), static_cast<std::size_t>(statistics), {{{d[0]}, DType::f32}, Role::derived});
@@ -91,7 +91,7 @@ inline void set_norm_backward(Contract& c) {
     const auto cols = p.in[0].spec[-1];
     return std::max(cols, p.in[0].spec.size() / std::max<std::int64_t>(cols, 1));
   };
-  c.patterns = finite_patterns();  // of infinities there are no statistics
+  c.patterns = finite_patterns();  // infinities have no statistics
 }
 
 inline Contracts layer_norm_contracts() {

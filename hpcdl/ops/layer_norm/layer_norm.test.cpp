@@ -35,7 +35,7 @@ const auto
                         {.in = {{2100, 24}, {24}, {24}}, .gradient = false},
                         {.in = {{5, 2048}, {2048}, {2048}}, .gradient = false},
                         {.in = {{2, 40004}, {40004}, {40004}},
-                         .gradient = false},  // longer than what a block of a GPU holds
+                         .gradient = false},  // longer than a row that a GPU's block can hold
                         {.in = {{0, 8}, {8}, {8}}},
                     },
                 .contracts = contract::layer_norm_contracts(),
@@ -61,7 +61,8 @@ const auto with_residual = testing::op<AddLayerNorm>({
     .condition = 4,
 });
 
-/// A large common offset must not eat the deviations: the variance of {1e4 + 0, 1e4 + 1, ...} is that of {0, 1, ...}.
+/// A large common offset must not cancel the deviations: the variance of {1e4 + 0, 1e4 + 1, ...} is that of {0, 1,
+/// ...}.
 TEST(LayerNorm, OffsetDoesNotCancel) {
   constexpr int n = 256;
   std::vector<float> x(n), y(n), gamma(n, 1.0f);
@@ -73,7 +74,8 @@ TEST(LayerNorm, OffsetDoesNotCancel) {
   for (int i = 0; i < n; ++i) EXPECT_NEAR(y[static_cast<std::size_t>(i)], i % 2 ? 1 : -1, 1e-4);
 }
 
-/// A result too large for the cache is written past it: the same bits, row by row, as a small one.
+/// A result too large for the cache is written with non-temporal stores: its bits equal, row by row, those of a small
+/// one.
 TEST(AddLayerNorm, LargeResultsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t rows = 4400, n = 1030;
   std::vector<float> x(rows * n), res(rows * n), h(rows * n, NAN), y(rows * n, NAN), dx(rows * n, NAN), gamma(n, 0.5f),
@@ -109,7 +111,8 @@ TEST(AddLayerNorm, LargeResultsHaveTheBitsOfSmallOnes) {
   }
 }
 
-/// A dx that goes past the cache takes a loop of its own: the bits of the general one, which adds to what is there.
+/// A dx written with non-temporal stores uses a separate loop: its bits equal those of the general loop, which
+/// accumulates.
 TEST(LayerNorm, EveryWayOfBackwardHasTheSameBits) {
   constexpr std::int64_t n = 1024;
   for (std::int64_t rows : {130, 4102}) {
@@ -139,8 +142,8 @@ TEST(LayerNorm, EveryWayOfBackwardHasTheSameBits) {
   }
 }
 
-/// Where only h is used downstream, its gradient is that of x and of the residual, and the parameters' is zero; where
-/// only y is used, nothing is added.
+/// If only h is used downstream, its gradient is that of x and of the residual, and the parameters' gradient is zero;
+/// if only y is used, nothing is added.
 TEST(AddLayerNorm, EitherOutputMayHaveNoGradient) {
   constexpr int rows = 3, n = 20;
   const Spec spec{{rows, n}, f32}, row{{n}, f32}, stat{{rows}, f32};

@@ -1,5 +1,5 @@
 #pragma once
-// What layer_norm and rms_norm share: operands of the kernels, checks, scratch.
+// Shared code of layer_norm and rms_norm: operands of the kernels, checks, scratch.
 
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/ops/require.h"
@@ -13,7 +13,7 @@ struct NormForward {
   float eps = 0;
 };
 
-/// Operands of a backward pass. `h` is what was normalised; `dh_in` is the gradient that reaches h from elsewhere.
+/// Operands of a backward pass. `h` is the normalised tensor; `dh_in` is the gradient that reaches h from elsewhere.
 struct NormBackward {
   Grad dx = {}, dresidual = {}, dgamma = {}, dbeta = {};
   View h = {}, mean = {}, rstd = {}, gamma = {}, dy = {}, dh_in = {};
@@ -30,8 +30,8 @@ inline std::int64_t norm_chunks(std::int64_t rows) {
   return (rows + per - 1) / per;
 }
 
-/// The GPU's shares of the rows: as many blocks as run at a time on a large GPU (with_backward_team), but four rows to
-/// each at least. A number that depends on the shape alone, so that results do not depend on the GPU.
+/// The GPU's shares of the rows: as many as blocks run at a time on a large GPU (with_backward_team), but at least four
+/// rows each. The number depends only on the shape, so that results do not depend on the GPU.
 inline std::int64_t norm_parts(const Spec& h) {
   const std::int64_t packs = (h[-1] * dtype_bytes(h.dtype) + 15) / 16, rows = h.shape.size() / h[-1];
   const std::int64_t parts = packs <= 128 ? 1056 : packs <= 256 ? 528 : packs <= 512 ? 264 : 132, most = (rows + 3) / 4;

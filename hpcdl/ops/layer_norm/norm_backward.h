@@ -1,7 +1,7 @@
 #pragma once
 // The GPU kernels of the gradients of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a
-// team holds (cuda/rows.h) are read once; the gradients of the parameters are summed on the way, each team over its
-// share of rows.
+// team holds (cuda/rows.h) are read once; the gradients of the parameters are summed in the same pass, each team over
+// its share of rows.
 
 #include <cuda_pipeline_primitives.h>
 
@@ -17,12 +17,12 @@ struct NormGradients {
   const void *h, *dy, *dh;
   Parameter gamma;
   const float *mean, *rstd;
-  float* partial;  // (parts, 2, cols): of dgamma and dbeta
+  float* partial;  // (parts, 2, cols): sums for dgamma and dbeta
   std::int64_t rows, cols, parts, dx_stride, dresidual_stride, h_stride, dy_stride, dh_stride;
   bool add_dx, add_dresidual;
 };
 
-/// One row's statistics, as backward needs them.
+/// One row's statistics in the form that backward needs.
 struct NormRow {
   float mean, rstd;
 };
@@ -30,12 +30,12 @@ template <bool kCentered> __device__ NormRow norm_row(const NormGradients& o, st
   return {kCentered ? o.mean[row] : 0.0f, o.rstd[row]};
 }
 
-/// Rows that backward has on their way through shared memory, the current one included; measured on an H200.
+/// The number of rows in flight through shared memory in backward, including the current one; measured on an H200.
 template <bool kCentered, class Team> inline constexpr int kNormStages = kCentered || Team::kPacks > 1 ? 3 : 4;
 
-/// Block p sums its rows' share of the parameters' gradients into part p; a team takes every kRows-th of them. Whole
-/// packs come through shared memory, rows ahead of the one at work; a thread reads back what it brought itself, so that
-/// nobody waits for others.
+/// Block p sums its rows' share of the parameters' gradients into part p; a team processes every kRows-th of them.
+/// Whole packs pass through shared memory, several rows ahead; a thread reads only what it copied itself, so that no
+/// thread waits for others.
 template <bool kCentered, class T, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 : 1024) / Team::kBlockThreads)
     norm_backward(NormGradients o) {
@@ -67,10 +67,11 @@ __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 :
             __pipeline_memcpy_async(slot(turn, i, k), operands[i] + row * strides[i] + share.col(k), 16);
     __pipeline_commit();
   };
-  // All threads of a warp take the same number of turns: they meet in reductions. One without a row works on none.
+  // All threads of a warp execute the same number of iterations, because they reduce together. A thread without a row
+  // processes none.
   const std::int64_t first = begin + (kRows > 1 ? threadIdx.x / Team::kThreads : 0);
   if constexpr (kWhole) {
-    for (int i = 0; i < kStages * count; ++i)  // packs behind the row's end
+    for (int i = 0; i < kStages * count; ++i)  // packs after the end of the row
 #pragma unroll
       for (int k = 0; k < K; ++k)
         if (!share.some(k)) *slot(i / count, i % count, k) = uint4{};
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 :
       d[k] = widen(dy[k]);  // absent elements are 0
       if (exists) {
         dgamma[k] = fma(d[k], normal[k], dgamma[k]);
-        if constexpr (kCentered) dbeta[k] = dbeta[k] + d[k];  // else there is no beta
+        if constexpr (kCentered) dbeta[k] = dbeta[k] + d[k];  // without centring there is no beta
       }
       d[k] = d[k] * gamma[k];
       sum_g += sum(d[k]), sum_gn += sum(d[k] * normal[k]);
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 :
   }
 }
 
-/// Rows that no team holds, or gradients of h alone.
+/// Rows that no team can hold, or gradients of h only.
 template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_backward_in_sweeps(NormGradients o) {
   constexpr int N = kLanes<T>, kThreads = 1024;
   __shared__ float memory[2][kWarp];
@@ -186,7 +187,7 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
   });
 }
 
-/// Block (column tile, part): its rows' share of the parameters' gradients.
+/// Block (column tile, part): sums its rows' share of the parameters' gradients.
 template <bool kCentered, class T>
 __global__ void __launch_bounds__(kColumnThreads* kRowThreads) norm_columns(NormGradients o) {
   constexpr int N = kLanes<T>;
@@ -209,7 +210,8 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads) norm_columns(Norm
   store(to + o.cols, dbeta, n);
 }
 
-/// A team of backward, by the packs of a row; false where none holds it. norm_parts() counts on the threads of each.
+/// A team for backward, by the number of packs per row; false if none can hold it. norm_parts() relies on each team's
+/// number of threads.
 template <class F> bool with_backward_team(std::int64_t packs, F&& f) {
   const auto run = [&]<class Team>() {
     f.template operator()<Team>();

@@ -17,9 +17,9 @@ struct NormOperands {
   float eps;
 };
 
-/// The mean of a row and its sum of squared deviations from it; v becomes the deviations, 0 where the row has nothing.
-/// Warps find both for their own elements and then put theirs together (Chan, Golub, LeVeque, 1979), so that they wait
-/// for each other once.
+/// The mean of a row and its sum of squared deviations from it; v becomes the deviations, 0 beyond the row. Warps
+/// compute both for their own elements and then combine them (Chan, Golub, LeVeque, 1979), so that they synchronise
+/// once.
 template <class Team, class Share, int N, int K>
 __device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float2* memory) {
   constexpr int kHere = Team::kThreads < kWarp ? Team::kThreads : kWarp, kWarps = Team::kThreads / kHere;
@@ -46,7 +46,7 @@ __device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float
     const float mean = total * over;
     return {mean, deviations(mean)};
   } else {
-    // Elements of the row that warp w holds.
+    // The number of elements of the row that warp w holds.
     const int lead = static_cast<int>(threadIdx.x) * N - share.first;
     const auto count = [&](int w) {
       int n = 0;
@@ -71,8 +71,8 @@ __device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float
   }
 }
 
-/// kWhole: whole packs alone (whole_packs.h). Parameters of type P, or of any (void). kSum: of x + residual,
-/// which goes to h.
+/// kWhole: only whole packs (whole_packs.h). Parameters of type P, or of any type (void). kSum: normalises x +
+/// residual, which is stored to h.
 template <bool kCentered, class T, class P, bool kSum, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_forward(NormOperands o) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_fo
   }
 }
 
-/// Rows that no team holds: read three times.
+/// Rows that no team can hold: read three times.
 template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_forward_in_sweeps(NormOperands o) {
   constexpr int N = kLanes<T>, kThreads = 1024;
   __shared__ float memory[2][kWarp];
@@ -164,9 +164,9 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
   });
 }
 
-/// Rows that no team holds, in the shared memory of a block: packs of 16 bytes as they lie around the row, those at its
-/// ends cut. Read once. H200, us, layer_norm of bf16 (in three sweeps | here | a copy): 3000x50257 673 | 240 | 145,
-/// 3000x50264 364 | 260 | 145, 2000x100001 809 | 497 | 190; f32 3000x50264, one block at a time: 601 | 647.
+/// Rows that no team can hold, in the shared memory of a block: the aligned 16-byte packs that cover the row, with its
+/// ends masked. Read once. H200, us, layer_norm of bf16 (in three sweeps | this way | a copy): 3000x50257 673 | 240 |
+/// 145, 3000x50264 364 | 260 | 145, 2000x100001 809 | 497 | 190; f32 3000x50264, one block at a time: 601 | 647.
 template <bool kCentered, class T> __global__ void __launch_bounds__(1024, 2) norm_forward_in_shared(NormOperands o) {
   constexpr int N = kLanes<T>, kThreads = 1024;
   extern __shared__ __align__(16) unsigned char held[];
@@ -201,7 +201,7 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024, 2) no
     mean = block_reduce<kThreads>(part, Sum{}, memory[0]) * over;
     part = 0;
   }
-  const auto each = [&](auto&& f) {  // a thread looks at what it has brought itself
+  const auto each = [&](auto&& f) {  // a thread reads only what it copied itself
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads)
       f(i, widen(packs[i]) - Lanes<N>(mean), lead - i * N, lead + cols - i * N);
   };
@@ -225,15 +225,15 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024, 2) no
   });
 }
 
-/// Both parameters are of T.
+/// Whether both parameters have type T.
 template <class T> bool of_type(const NormOperands& o) {
   return o.gamma.dtype == dtype_of<T> && (!o.beta.data || o.beta.dtype == dtype_of<T>);
 }
 
-/// Whether it served the rows.
+/// Returns whether it handled the rows.
 template <bool kCentered, class T> bool norm_in_shared(Stream& s, const NormOperands& o, const char* name) {
   const std::int64_t bytes = (o.cols + 2 * kLanes<T>)*static_cast<std::int64_t>(sizeof(T));
-  // Two blocks to a multiprocessor; one at a time is better than three sweeps where those would go element by element.
+  // Two blocks per multiprocessor; one at a time is better than three sweeps if those would access single elements.
   const std::int64_t most = sizeof(T) == 2 && o.cols % kLanes<T> != 0 ? 220 << 10 : 110 << 10;
   if (o.residual || !has_sm90a(s) || bytes > most || !of_type<T>(o)) return false;
   auto* kernel = norm_forward_in_shared<kCentered, T>;
@@ -243,8 +243,9 @@ template <bool kCentered, class T> bool norm_in_shared(Stream& s, const NormOper
   return true;
 }
 
-/// f.template operator()<Team>() with the team of a row of so many elements of T; false where none holds it. Few
-/// threads with several packs each: what each of them does once for a row, and waits for, counts. Measured on an H200.
+/// f.template operator()<Team>() with the team for a row of this many elements of T; false if none can hold it. Few
+/// threads with several packs each are best: the work that each thread does once per row, and waits for, matters.
+/// Measured on an H200.
 template <bool kCentered, class T, class F> bool with_norm_team(std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>;
   const std::int64_t packs = (cols + N - 1) / N + (cols % N == 0 || cols == 1 ? 0 : 1);
@@ -266,10 +267,10 @@ template <bool kCentered, class T, class F> bool with_norm_team(std::int64_t col
   return false;
 }
 
-/// The same of rows whose length no pack divides, up to those that norm_in_shared() holds (with_odd_team() says why
-/// there are more of them): four packs of a thread at most, as values are kept as floats. H200, us, layer_norm of bf16
-/// (teams of powers of two | these | a copy): 8191x8193 187 | 116 | 66, 16384x3001 98 | 75 | 49, 4099x5001 50 | 35 | 22,
-/// 30000x1601 114 | 103 | 48, 65536x257 64 | 40 | 18.
+/// The same for rows whose length is not a multiple of a pack, up to the length that norm_in_shared() supports
+/// (with_odd_team() explains why there are more of them): at most four packs per thread, because values are kept as
+/// floats. H200, us, layer_norm of bf16 (teams of powers of two | these | a copy): 8191x8193 187 | 116 | 66, 16384x3001
+/// 98 | 75 | 49, 4099x5001 50 | 35 | 22, 30000x1601 114 | 103 | 48, 65536x257 64 | 40 | 18.
 template <class T, class F> bool with_odd_norm_team(std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>;
   const std::int64_t packs = (cols + N - 1) / N + 1;

@@ -1,11 +1,11 @@
 #pragma once
-// Row kernels that layer_norm and rms_norm share (included by their .simd.cpp only).
+// Row kernels shared by layer_norm and rms_norm (included only by their .simd.cpp).
 //
 //   forward   xhat = (h - mean) * rstd,  y = xhat * gamma + beta;  h = x, or x + residual
-//   backward  with g = dy * gamma:  dh = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dgamma = sum(dy * xhat), dbeta
-//   = sum(dy)
+//   backward  with g = dy * gamma:  dh = rstd * (g - mean(g) - xhat * mean(g * xhat)),
+//             dgamma = sum(dy * xhat),  dbeta = sum(dy)
 //
-// Root-mean-square norm is the same with mean = 0 and without the mean(g) term. Statistics take two passes over a
+// The root-mean-square norm is the same with mean = 0 and without the mean(g) term. Statistics take two passes over a
 // cached row: sum of squares minus square of the sum would cancel.
 
 #include "hpcdl/ops/layer_norm/norm.h"
@@ -15,8 +15,9 @@
 
 namespace hpcdl::cpu {
 
-/// Asks for a line of a later row. Long rows come into L2 from four pages in turn: forward and backward of 8192 x 4096
-/// floats on an Intel Xeon take 0.88 of the time with that, nearly what a copy past the caches takes for the bytes.
+/// Prefetches a line of a later row. Long rows are loaded into L2 from four pages in turn: forward and backward of 8192
+/// x 4096 floats on an Intel Xeon then take 0.88 of the time, nearly that of a copy of the same bytes with non-temporal
+/// stores.
 template <class T> struct NormPrefetch {
   bool is_long;
   explicit NormPrefetch(std::int64_t n) : is_long(n * static_cast<std::int64_t>(sizeof(T)) >= 16384) {}
@@ -67,7 +68,7 @@ template <class Isa, bool Center, class T, class P> void norm_forward_row(const 
   if (!res) return body([&](std::int64_t i, auto k) { return load<V>(x + i, k); });
   T* h = o.h.ptr<T>() + r * o.h.row_stride();
   loop<Isa>(n, [&](std::int64_t i, auto k) { put(h + i, load<V>(x + i, k) + load<V>(res + i, k), k); });
-  // The sum before it is rounded to T: bf16 statistics lose nothing.
+  // h is stored rounded to T, but statistics use the unrounded sum, so those of bf16 lose nothing.
   body([&](std::int64_t i, auto k) { return load<V>(x + i, k) + load<V>(res + i, k); });
 }
 
@@ -82,8 +83,8 @@ template <class Isa, bool Center> void norm_forward(Isa, Pool& pool, const NormF
   });
 }
 
-// The gradients' next rows are fetched into L2. Two operands of two rows do not fit L1 where rows are long, and its few
-// requests under way would hold memory up: on an Intel Xeon (48 KiB of L1) 8192 x 4096 took 1.75 times as long.
+// The gradients' next rows are prefetched into L2. Two rows of two operands do not fit L1 if rows are long, and its few
+// outstanding requests would limit bandwidth: on an Intel Xeon (48 KiB of L1) 8192 x 4096 took 1.75 times as long.
 
 /// One row's operands and coefficients: dh = a * dy * gamma + b * xhat + c (+ dh_in).
 template <class T> struct NormRow {
@@ -126,7 +127,7 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t
 }
 
 /// Gradients of R rows together, so that gamma and the partial parameter gradients are read and written once for all.
-/// kStreamed: they go to dx alone, which is overwritten past the cache.
+/// kStreamed: the rows' results go only to dx, which is overwritten with non-temporal stores.
 template <class Isa, int R, bool kStreamed, class T, class P>
 void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, bool past_cache,
                         float* dgamma, float* dbeta, std::int64_t n) {
@@ -141,7 +142,7 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int6
   };
   const auto next_dy = ahead * o.dy.row_stride();
   const NormPrefetch<T> fetch(n);
-  // In registers: for all the compiler knows, the stores below change the rows' coefficients.
+  // In registers, because the compiler must assume that the stores below change the rows' coefficients.
   V mean[R], rstd[R], b[R], c[R];
   const T *dys[R], *hs[R];
   T* dxs[R];
@@ -155,7 +156,7 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int6
     V dg = load<V>(dgamma + i, k), db = load<V>(dbeta + i, k);
 #pragma GCC unroll 4
     for (int q = 0; q < R; ++q) {
-      fetch.template line<2>(dys[q] + next_dy + i);  // its h was asked for with the sums
+      fetch.template line<2>(dys[q] + next_dy + i);  // its h was prefetched with the sums
       const V dy = load<V>(dys[q] + i, k), xhat = (load<V>(hs[q] + i, k) - mean[q]) * rstd[q];
       dg = fma(dy, xhat, dg);
       db = db + dy;
@@ -179,8 +180,8 @@ void norm_backward_chunk(const NormBackward& o, std::int64_t chunk, bool past_ca
   const auto begin = chunk * per, end = begin + per < o.h.rows() ? begin + per : o.h.rows();
   float *dgamma = o.partial.ptr<float>() + chunk * 2 * n, *dbeta = dgamma + n;
   for (std::int64_t i = 0; i < 2 * n; ++i) dgamma[i] = 0;
-  // From memory row by row, which spreads the requests evenly over the arithmetic; from a cache several rows for each
-  // look at gamma.
+  // From memory row by row, which spreads the requests evenly over the arithmetic; from a cache several rows per read
+  // of gamma.
   constexpr int R = kStreamed ? 1 : 4;
   const auto ahead = kStreamed ? rows_ahead(n * static_cast<std::int64_t>(sizeof(T))) : R;
   NormRow<T> rows[R];
@@ -211,7 +212,7 @@ void norm_reduce(const Grad& out, const float* partial, std::int64_t chunks, std
   });
 }
 
-/// The gradient that reaches h from elsewhere goes through unchanged when y has none.
+/// The gradient that reaches h from elsewhere passes through unchanged if y has no gradient.
 template <class Isa, class T> void norm_pass_through(Pool& pool, const NormBackward& o) {
   using V = simd::Vec<Isa>;
   using namespace simd;

@@ -1,5 +1,6 @@
-// Lengths that no access of 16 bytes divides, around the edges of every team of threads that serves them (with_odd_norm_team
-// in cuda/rows.h): against loops in double, the same bits from any address, and nothing written around the rows.
+// Lengths that are not a multiple of 16 bytes, around the limits of every team of threads that handles them
+// (with_odd_norm_team in cuda/rows.h): against loops in double, with the same bits for any alignment, and nothing
+// written around the rows.
 
 #include <gtest/gtest.h>
 

@@ -32,7 +32,7 @@ template <int N> __device__ Lanes<N> slope(const Lanes<N>& z, Activation a) {
 }
 
 /// dz = dy act'(z), dresidual (+)= dy, and each column's sum of dz over the block's rows to parts[blockIdx.y]. A block
-/// has `rows_per_block` rows of 32 threads' columns; parts are added in order behind it.
+/// covers `rows_per_block` rows of 32 threads' columns; the parts are added in order afterwards.
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
     one_pass(OnePass o, std::int64_t rows_per_block, float* parts) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
   store(parts + blockIdx.y * o.cols + col, sum, n);
 }
 
-/// to[col] (+)= the sum of `shares` parts; every row of threads adds its share of them.
+/// to[col] (+)= the sum of `shares` parts; every row of threads adds a share of them.
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
     add_bias_parts(T* to, bool accumulate, const float* parts, int shares, std::int64_t cols) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
   if (threadIdx.y == 0 && col < cols) to[col] = narrow<T>(accumulate ? widen(to[col]) + sum.v[0] : sum.v[0]);
 }
 
-/// Rows that a block takes: enough blocks to fill any GPU, enough rows to make the sums of their parts small work.
+/// Rows per block: enough blocks to fill any GPU, and enough rows per block that adding the parts is cheap.
 std::int64_t rows_of_a_block(std::int64_t rows, std::int64_t column_blocks) {
   constexpr std::int64_t kBlocks = 792, kFewest = 4 * kRowThreads;
   const std::int64_t shares = std::max<std::int64_t>(1, kBlocks / column_blocks), wanted = (rows + shares - 1) / shares;
@@ -103,7 +103,7 @@ void run_one_pass(Stream& s, const OnePass& o, const Grad& dbias, DType dtype) {
   });
 }
 
-/// `z`, where there is one: d is multiplied by the slope of `activation` there.
+/// If `z` is given, d is multiplied by the derivative of `activation` at z.
 void product(Stream& s, const Grad& d, const GemmOperand& a, const GemmOperand& b, std::int64_t k, DType compute,
              const View& z = {}, Activation activation = Activation::none) {
   gemm(s, {.m = d.rows(),

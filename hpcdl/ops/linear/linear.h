@@ -2,11 +2,12 @@
 // y = act(x W^T + bias) + residual: the affine layer, one kernel forward.
 //
 // x (..., K); W (N, K) as PyTorch stores it, or (K, N) with `conv1d` as GPT-2's Conv1D does; bias (N) and residual
-// (..., N) may be absent; y (..., N). f32 or bf16 each; products are formed in the dtype of x (a f32 master weight is
-// rounded to bf16 on its way into a bf16 product), sums are f32. y has the dtype of x unless `out` says otherwise.
+// (..., N) may be absent; y (..., N). f32 or bf16 each; products are computed in the dtype of x (an f32 master weight
+// is rounded to bf16 when a bf16 product reads it), sums are f32. y has the dtype of x unless `out` says otherwise.
 // Gradients: dx = dz W, dW = dz^T x, dbias = column sums of dz, dresidual = dy, where dz = dy act'(z).
 //
-// Two ops, because an activation keeps z = x W^T + bias for backward: Linear and ActivatedLinear. linear() picks.
+// There are two ops, because an activation keeps z = x W^T + bias for backward: Linear and ActivatedLinear. linear()
+// selects one.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
@@ -19,8 +20,8 @@ struct LinearArgs {
   Activation activation = Activation::none;
   bool conv1d = false;
   DType out = DType::none;
-  bool constant_weights = false;  // nothing writes W while programs run: a GPU may read it early
-  bool addend = false;  // of a sum over ranks: another rank adds bias and residual, whose gradients are as ever
+  bool constant_weights = false;  // W is not written while programs run: a GPU may read it early
+  bool addend = false;  // a summand of a sum over ranks: another rank adds bias and residual; gradients are unchanged
 };
 
 /// Checks operands; returns the spec of y.
@@ -37,7 +38,7 @@ inline Spec linear_spec(std::string_view op, const Spec& x, const Spec& w, const
   return y;
 }
 
-/// An addend is computed without bias and residual.
+/// A summand is computed without bias and residual.
 inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, bool addend) {
   const auto rows = static_cast<double>(x.size()) / static_cast<double>(x[-1] > 0 ? x[-1] : 1);
   return {.operations = 2 * rows * static_cast<double>(w.size()),
@@ -48,8 +49,8 @@ struct Linear {
   static constexpr std::string_view name = "linear";
   static constexpr OpClass kClass = OpClass::product;
   static constexpr unsigned kCasts =
-      0b1001;  // x and residual: W is rounded on its way into the product, and its gradient stays f32
-  static constexpr int kPasses = 3, kSplits = 1;  // dresidual = dy; dW alone
+      0b1001;  // x and residual: W is rounded when a product reads it, and its gradient stays f32
+  static constexpr int kPasses = 3, kSplits = 1;  // dresidual = dy; dW only
   using Args = LinearArgs;
   static Spec infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
     require(a.activation == Activation::none, name, "an activation needs the op ActivatedLinear: call linear()");
@@ -90,8 +91,8 @@ struct ActivatedLinear {
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
-/// The operands of a backward pass; z and dz are absent without an activation. On a GPU, with `x_z`, the value before
-/// the activation `x_activation` that made x, dx is the gradient of x_z.
+/// The operands of a backward pass; z and dz are absent without an activation. On a GPU, if `x_z` is given, the
+/// argument of the activation `x_activation` that produced x, dx is the gradient of x_z.
 struct LinearGradients {
   Grad dx, dw, dbias, dresidual;
   View x, w, z, dy;

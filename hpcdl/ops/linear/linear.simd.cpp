@@ -36,17 +36,17 @@ template <class Isa> simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
   }
 }
 
-constexpr std::int64_t kColumns = 512;  // whose sums are formed at a time, at most
+constexpr std::int64_t kColumns = 512;  // columns summed at a time, at most
 
-/// One pass over dy: dz = dy act'(z), dresidual (+)= dy, dbias (+)= column sums of dz. Threads share out columns, so a
+/// One pass over dy: dz = dy act'(z), dresidual (+)= dy, dbias (+)= column sums of dz. Threads divide the columns, so a
 /// column is always summed in the order of its rows.
 template <class Isa, class T, class TBias> void one_pass(Pool& pool, const LinearGradients& g, Activation act) {
   using V = simd::Vec<Isa>;
-  constexpr std::int64_t kAhead = 4;      // rows fetched ahead: they are too far apart for the hardware
-  constexpr std::int64_t kTogether = 32;  // columns, at least a line
+  constexpr std::int64_t kAhead = 4;      // rows prefetched ahead: they are too far apart for the hardware prefetcher
+  constexpr std::int64_t kTogether = 32;  // columns, at least a cache line
   const std::int64_t rows = g.dy.rows(), cols = g.dy.cols(), threads = pool.threads();
   if (cols == 0) return;
-  // As many chunks for each thread: 768 columns are 384 for each of two.
+  // The same number of chunks for each thread: with two threads, each of them gets 384 of 768 columns.
   const std::int64_t parts = (cols + kColumns * threads - 1) / (kColumns * threads) * threads;
   const std::int64_t width = (cols + parts * kTogether - 1) / (parts * kTogether) * kTogether;
   const std::int64_t chunks = (cols + width - 1) / width;
@@ -85,7 +85,8 @@ template <class Isa, class T, class TBias> void one_pass(Pool& pool, const Linea
   });
 }
 
-/// Of a weight's gradient: it is read by the optimizer, and the gradients of all layers do not stay in the caches.
+/// Size of a weight's gradient from which it is written with non-temporal stores: the optimizer reads it, and the
+/// gradients of all layers do not stay in the caches.
 constexpr std::int64_t kCold = 4 << 20;
 
 template <class Isa> void product(Pool& pool, const gemm::Problem& p, const Grad& d, bool cold = false) {

@@ -21,7 +21,7 @@ struct Affine {
   }
 };
 
-/// y, and z = x W^T + bias where the op keeps it.
+/// y, and z = x W^T + bias if the op keeps it.
 inline void linear_reference(Outputs out, Inputs in, const LinearArgs& a) {
   const Affine z{in[0], in[1], in[2], a.conv1d};
   for (std::int64_t r = 0; r < z.rows; ++r)
@@ -90,7 +90,7 @@ inline Contracts linear_contracts() {
     const bool plain = static_cast<const LinearArgs*>(args)->activation == Activation::none;
     return plain ? &op_info<Linear> : &op_info<ActivatedLinear>;
   };
-  c.variants = 4;  // huge values stay moderate: gelu cubes
+  c.variants = 4;  // huge values are limited: gelu cubes them
   c.problem = linear_problem;
   c.reference = with_args<LinearArgs>(linear_reference);
 
@@ -118,7 +118,7 @@ inline Contracts linear_contracts() {
   return {c, b};
 }
 
-/// What the smallest networks are made of, in one call.
+/// The building block of the smallest networks, in one call.
 inline Contracts matmul_add_relu_contracts() {
   auto c = of<ActivatedLinear>("matmul_add_relu", "y = relu(a b + bias); a (M, K), b (K, N), bias (N)",
                                {"a", "b", "bias"}, {"y"}, {.activation = Activation::relu, .conv1d = true});

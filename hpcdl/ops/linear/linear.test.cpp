@@ -21,7 +21,7 @@ std::int64_t reduction(std::span<const Spec> in, const LinearArgs& a) {
   return std::max({in[0][-1], in[1][a.conv1d ? 1 : 0], in[0].size() / in[0][-1]});
 }
 
-// Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
+// Products of two outliers (10 x 10) are 10 times the largest input, which the allowed error is relative to.
 constexpr double kCondition = 10;
 
 const auto plain = testing::op<Linear>({
@@ -53,7 +53,7 @@ const auto act = testing::op<ActivatedLinear>({
     .condition = kCondition,
 });
 
-// A float master weight under bf16 activations acts as its rounded copy would; its gradient is not rounded.
+// A float master weight with bf16 activations acts like its rounded copy; its gradient is not rounded.
 TEST(LinearMixed, MasterWeightActsAsItsRoundedCopy) {
   Pool pool(2);
   Stream s(pool);

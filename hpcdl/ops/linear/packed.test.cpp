@@ -41,7 +41,7 @@ struct Operands {
     if (c.biased) bias = random_tensor({{c.n}, dw}, 3);
     if (c.residual) residual = random_tensor(y, 4);
   }
-  /// Element (row, col) in double, and the sum of the sizes of its terms.
+  /// Element (row, col) in double, and the sum of the magnitudes of its terms.
   std::pair<double, double> exact(std::int64_t row, std::int64_t col) const {
     const std::int64_t n = y[-1], k = x.tensor[-1];
     double z = bias.tensor ? element(bias.tensor, col) : 0, size = std::fabs(z);
@@ -55,7 +55,7 @@ struct Operands {
   }
 };
 
-// Against sums in double for any number of rows; from seven on the bits are those of the weight as it was.
+// Against sums in double for any number of rows; from seven rows on the bits equal those of the unpacked weight.
 TEST(PackedWeight, ActsAsTheWeightItself) {
   Pool pool(2);
   Stream s(pool);
@@ -69,7 +69,7 @@ TEST(PackedWeight, ActsAsTheWeightItself) {
           EXPECT_GE(packed.bytes(), packed.spec().bytes());
           const OwnedTensor y(o.y), plain(o.y), z(o.y);
           linear(s, y.tensor, o.x.tensor, packed, o.bias.tensor, o.residual.tensor, c.activation);
-          if (dx != DType::f16)  // whose weights are rounded to it, as those of bf16 are
+          if (dx != DType::f16)  // its weights are rounded to f16, like those of bf16
             for (std::int64_t i = 0; i < o.y.size(); i += 7) {
               const auto [want, size] = o.exact(i / c.n, i % c.n);
               const double eps = dx == DType::f32 ? 0x1p-23 : 0x1p-8;

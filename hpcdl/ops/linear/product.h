@@ -1,5 +1,5 @@
 #pragma once
-// The product of a linear layer, however its weight lies.
+// The product of a linear layer, for any layout of the weight.
 
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/gemm.h"

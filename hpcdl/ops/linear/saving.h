@@ -1,5 +1,5 @@
 #pragma once
-// The product of a linear layer in f32 that keeps z, its activation's argument, for backward.
+// The f32 product of a linear layer that keeps z, the argument of its activation, for backward.
 
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/gemm.h"

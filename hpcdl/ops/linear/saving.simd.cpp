@@ -7,7 +7,7 @@ namespace {
 
 namespace ep = epilogue;
 
-/// epilogue::Save, and L1 makes room for the place of the tile below meanwhile, as the driver does for y's: stores that
+/// epilogue::Save that also prefetches the destination of the tile below into L1, as the driver does for y: stores that
 /// waited for their lines from memory took a tenth of the time of 256 rows.
 struct SaveAhead {
   static constexpr std::int64_t kTileRows = 8;

@@ -14,12 +14,12 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-/// 16-byte pieces of a row that a thread keeps in shared memory from the first sweep to the last: rows of 53,248 16-bit
-/// logits are read once and written once, by two blocks that take turns on a multiprocessor. What is beyond is read
-/// three times.
+/// 16-byte pieces of a row that a thread keeps in shared memory from the first sweep to the last: rows of up to 53,248
+/// 16-bit logits are read once and written once, by two blocks that alternate on a multiprocessor. Elements beyond that
+/// are read three times.
 constexpr int kHeld = 13;
 
-/// A block turns one row of logits into (softmax - onehot(target)) * unit in place, and notes its loss.
+/// A block replaces one row of logits by (softmax - onehot(target)) * unit in place, and stores its loss.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     loss_and_gradient(T* logits, std::int64_t vocab, const std::int32_t* targets, float* row_loss, float unit,
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   __pipeline_commit();
-  __pipeline_wait_prior(0);  // a thread reads what it brought itself
+  __pipeline_wait_prior(0);  // a thread reads only what it copied itself
   const auto row = [&](int k, auto&& f) { f(k, widen(__builtin_bit_cast(Pack<T, N>, *mine(k)))); };
   const auto sweep = [&](auto&& f) {
 #pragma unroll

@@ -1,11 +1,11 @@
 #pragma once
-// lm_head_loss.h for training in one pass: the forward computes the loss and, while a block of logits is there, what
-// backward would compute from it. 6 multiply-adds per logit and channel where recomputing takes 8, and no more logits
-// in memory than one block of rows; in exchange the gradients of h and W wait as auxiliary outputs until backward
+// lm_head_loss.h for training in one pass: forward computes the loss and, while a block of logits is available, the
+// gradients from it. This takes 6 multiply-adds per logit and channel where recomputing takes 8, and no more logits in
+// memory than one block of rows; in exchange the gradients of h and W are kept as auxiliary outputs until backward
 // multiplies them by the upstream gradient.
 //
-// The GPU's choice: blocks of rows, logits rounded to h's type (f16: gradients times kUnit16, since probabilities reach
-// far below its range). A CPU walks blocks of columns as lm_head_loss does, to the bits of that op where the upstream
+// A GPU uses blocks of rows and logits rounded to h's type (f16: gradients times kUnit16, since probabilities are far
+// below its range). A CPU iterates over blocks of columns like lm_head_loss, with that op's bits if the upstream
 // gradient is 1.
 
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
@@ -19,9 +19,9 @@ struct LmHeadGradient {
   static constexpr int kAux = 2;
   static constexpr float kUnit16 = 1024;
   struct Args {};
-  /// What the auxiliary outputs are multiplied by.
+  /// The factor by which the auxiliary outputs are scaled.
   static float unit(DType d) { return d == DType::f16 ? kUnit16 : 1.0f; }
-  /// Rows of one block: about half a GiB of 16-bit logits, in tiles of 128 rows that fill a chip.
+  /// Rows per block: about half a GiB of 16-bit logits, in tiles of 128 rows that fill a GPU.
   static std::int64_t block(std::int64_t rows, std::int64_t vocab) {
     const std::int64_t want = (std::int64_t{5632} * 50304 / vocab + 127) / 128 * 128, least = want < 128 ? 128 : want;
     return least < rows ? least : rows;
@@ -38,8 +38,8 @@ struct LmHeadGradient {
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args&) {
     return {.operations = static_cast<double>(h.size() + w.size()), .unit = Unit::f32};
   }
-  /// Logits as the device wants them, followed by dh in f32 on a CPU; per row: lse and what it
-  /// has lost, or loss, and what lm_head_loss keeps.
+  /// Logits in the device's layout, followed by dh in f32 on a CPU; per row: lse and its rounding error, or loss, and
+  /// what lm_head_loss keeps.
   static std::array<Spec, 2> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
     const auto rows = targets.shape.size();
     const auto gpu = block(rows, w[0]) * w[0] * dtype_bytes(h.dtype),

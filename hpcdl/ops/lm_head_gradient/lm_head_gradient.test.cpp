@@ -31,9 +31,9 @@ void reference(std::span<Expected> out, std::span<const Values> in, const LmHead
   out[0] = loss[0], out[1] = loss[1];
 }
 
-// Tame inputs and `condition` as in lm_head_loss.test.cpp. On a GPU logits are rounded to 16 bits before exp() sees
-// them, which is what the tolerance of the type allows at that condition. The auxiliary outputs are gradients times
-// unit(): f16 is looked at below.
+// Moderate inputs and `condition` as in lm_head_loss.test.cpp. On a GPU logits are rounded to 16 bits before exp(),
+// which the type's tolerance at that condition allows. The auxiliary outputs are gradients times unit(): f16 is tested
+// below.
 const auto
     spec =
         testing::op<LmHeadGradient>(
@@ -45,7 +45,7 @@ const auto
                         {.in = {{2, 6, 16}, {70, 16}, Input::indices({2, 6}, 70, true)}},
                         {.in = {{3, 8}, {1100, 8}, Input::indices({3}, 1100)}},
                         {.in = {{30, 4}, {54000, 4}, Input::indices({30}, 54000, true)},
-                         .gradient = false},  // beyond what registers hold
+                         .gradient = false},  // longer than what registers hold
                         {.in = {{0, 4}, {6, 4}, Input::indices({0}, 6)}},
                     },
                 .reference = reference,
@@ -61,7 +61,7 @@ struct Run {
   std::vector<float> dh, dw;
 };
 
-/// Loss and gradients of h and W, through one op or the other, with an upstream gradient of `upstream`.
+/// Loss and gradients of h and W, by either op, with an upstream gradient of `upstream`.
 template <class Record> Run run(Device device, DType type, float upstream, Record&& record) {
   constexpr std::int64_t rows = 700, c = 24, vocab = 2100;
   Pool pool(2);
@@ -112,7 +112,7 @@ TEST(LmHeadGradient, OnACpuTheBitsOfTheLossAlone) {
   }
 }
 
-/// Relative to the largest: gradients of either type are sums of many roundings of about one unit each.
+/// Relative to the largest: gradients in either type are sums with many rounding errors of about one unit each.
 double distance(const std::vector<float>& a, const std::vector<float>& b, float factor) {
   double worst = 0, largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

@@ -25,14 +25,14 @@ void logits_of(Stream& s, float* d, std::int64_t ld, const View& h, const View& 
            .out = {.d = d, .ld = ld}});
 }
 
-/// Per row, over the chunks seen so far.
+/// Statistics per row, over the chunks seen so far.
 struct Stats {
   float *top, *sum, *at_target, *loss;
   Stats(const Tensor& t, std::int64_t rows)
       : top(t.ptr<float>()), sum(top + rows), at_target(sum + rows), loss(at_target + rows) {}
 };
 
-/// A block folds one row of a chunk. `copy`: where rounded logits are kept, if they are.
+/// A block adds one row of a chunk. `copy`: destination of rounded logits, or null.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     fold_chunk(Stats s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* targets,
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. The gradients d of logits reach far below the range of f16, so they
-/// stay f32 there.
+/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. The gradients d of logits are far below the range of f16, so they stay
+/// f32 in that case.
 void products(Stream& s, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld,
               VocabChunk c) {
   const DType compute = h.dtype() == DType::f16 ? DType::f32 : h.dtype();

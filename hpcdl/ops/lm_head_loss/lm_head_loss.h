@@ -2,11 +2,11 @@
 // The last layer of a language model and its loss in one op: loss = sum over valid rows of cross-entropy(h W^T,
 // target), count = number of valid rows; see cross_entropy.h for both.
 //
-// h: (..., C), W: (V, C), f32, bf16 or f16 each; targets: (...) i32. Products are formed in h's type, sums in f32. The
-// logits exist in chunks of columns that stay in cache: each chunk of W is read once per pass, each chunk of dW written
-// once. Backward needs the logits again:
-//   keep_logits = false   they are recomputed: (rows, V) is never held, for 8 multiply-adds a logit and channel, not 6
-//   keep_logits = true    they are kept in h's type: as fast as separate layers, with no gradient of logits beside them
+// h: (..., C), W: (V, C), f32, bf16 or f16 each; targets: (...) i32. Products are computed in h's type, sums in f32.
+// The logits are computed in chunks of columns that stay in cache: each chunk of W is read once per pass, each chunk of
+// dW written once. Backward needs the logits again:
+//   keep_logits = false   recomputed: (rows, V) is never stored; 8 multiply-adds per logit and channel, not 6
+//   keep_logits = true    kept in h's type: as fast as separate layers, without a gradient of logits in memory
 // The loss is that of unrounded logits either way, and both give the same bits in f32.
 
 #include "hpcdl/ops/require.h"
@@ -22,7 +22,7 @@ struct LmHeadLoss {
   struct Args {
     bool keep_logits = false;
   };
-  /// Columns of one chunk: about 2 Mi logits, and enough of them to be an efficient product.
+  /// Columns per chunk: about 2 Mi logits, but enough columns for an efficient product.
   static std::int64_t chunk(std::int64_t rows, std::int64_t vocab) {
     const std::int64_t want = (std::int64_t{2} << 20) / (rows > 0 ? rows : 1) / 64 * 64,
                        least = want < 1024 ? 1024 : want;
@@ -32,7 +32,7 @@ struct LmHeadLoss {
   static std::int64_t chunk(std::int64_t rows, std::int64_t vocab, const Numerics& numerics) {
     return numerics.row_invariant ? chunk(std::int64_t{1} << 40, vocab) : chunk(rows, vocab);
   }
-  /// loss, count, lse (2, rows) with what rounding took from it (far_lse.h), logits (empty unless they are kept).
+  /// loss, count, lse (2, rows) with its rounding error (far_lse.h), logits (empty unless they are kept).
   static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     require_float(name, h, "hidden states");
     require_float(name, w, "weights");
@@ -75,7 +75,7 @@ struct LmHeadLoss {
 };
 
 namespace cpu {
-/// loss, count and, where they are wanted, lse (2, rows) and logits. For backward a lse of (rows) does as well.
+/// loss, count and, if requested, lse (2, rows) and logits. For backward a lse of (rows) is sufficient.
 template <class Isa>
 void lm_head_loss(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
                   Tensor chunk, Tensor stats, const Numerics& numerics);

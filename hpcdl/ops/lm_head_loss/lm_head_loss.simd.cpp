@@ -13,9 +13,9 @@ namespace {
 namespace ep = epilogue;
 
 constexpr float kNaN = __builtin_nanf("");
-constexpr std::int64_t kCold = 4 << 20;  // bytes of dW from which it does not stay in the caches for the optimizer
+constexpr std::int64_t kCold = 4 << 20;  // bytes; a larger dW does not stay in the caches for the optimizer
 
-/// d (rows, cols) of leading dimension ld = h W[chunk]^T.
+/// d (rows, cols) = h W[chunk]^T, with leading dimension ld.
 template <class Isa>
 void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c,
                const Numerics& numerics) {
@@ -29,14 +29,14 @@ void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, co
   gemm::gemm(isa, pool, p, ep::Into<float>{.d = d, .ld = ld});
 }
 
-/// Per row, over the chunks seen so far.
+/// Statistics per row, over the chunks seen so far.
 struct Stats {
   float *top, *sum, *at_target, *loss;
   Stats(const Tensor& t, std::int64_t rows)
       : top(t.ptr<float>()), sum(top + rows), at_target(sum + rows), loss(at_target + rows) {}
 };
 
-/// `copy`: where rounded logits are kept, if they are.
+/// `copy`: destination of rounded logits, or null.
 template <class Isa, class T>
 void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld,
                 const std::int32_t* target, std::int64_t rows, VocabChunk c) {
@@ -110,8 +110,8 @@ template <class Isa> void add_rows(Pool& pool, const Grad& dh, const float* sum)
   });
 }
 
-/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. With f16 these products are f32: the probabilities in d reach far
-/// below its range.
+/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. With f16 these products are f32: the probabilities in d are far below
+/// its range.
 template <class Isa>
 void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d,
               std::int64_t ld, VocabChunk c, const Numerics& numerics) {
@@ -147,8 +147,8 @@ void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Te
   const auto rows = h.rows(), vocab = w[0];
   const auto* target = targets.ptr<std::int32_t>();
   const Stats s(stats, rows);
-  // Kept f32 logits are the chunk's memory themselves; 16-bit ones are a copy, so that the loss sees what was not
-  // rounded.
+  // Kept f32 logits serve as the chunk's memory; 16-bit ones are a copy, so that the loss is computed from unrounded
+  // logits.
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
   for_chunks(LmHeadLoss::chunk(rows, vocab, numerics), vocab, [&](VocabChunk c) {
     float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();

@@ -6,7 +6,7 @@
 
 namespace hpcdl::contract {
 
-/// The logits of one row and their log-sum-exp; `noise`: the magnitudes behind the largest sum.
+/// The logits of one row and their log-sum-exp; `noise`: the largest sum of magnitudes of any logit.
 struct LogitRow {
   std::vector<Sum> logits;
   double lse = 0, noise = 0;
@@ -26,7 +26,7 @@ struct LogitRow {
   }
 };
 
-/// loss, count, lse with what rounding took from it, logits
+/// loss, count, lse with its rounding error, logits
 inline void lm_head_reference(Outputs out, Inputs in, const LmHeadLoss::Args&) {
   Sum loss;
   double noise = 0, count = 0;
@@ -49,7 +49,7 @@ inline void lm_head_backward_reference(Outputs out, Inputs in, const LmHeadLoss:
   const auto c = in[1].dim(1);
   std::vector<Chained> dh(static_cast<std::size_t>(in[0].size())), dw(static_cast<std::size_t>(in[1].size()));
   for (std::int64_t r = 0; r < in[2].size(); ++r) {
-    if (in[2][r] < 0) {  // 0, or 0 times what is no number
+    if (in[2][r] < 0) {  // 0, or 0 times NaN or infinity
       for (std::int64_t v = 0; v < in[1].dim(0); ++v)
         for (std::int64_t k = 0; k < c; ++k)
           if (!std::isfinite(in[0][r * c + k])) dw[static_cast<std::size_t>(v * c + k)].scale = kAny;

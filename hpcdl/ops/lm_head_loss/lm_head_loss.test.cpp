@@ -17,8 +17,8 @@ using testing::Input;
 
 const auto f32 = DType::f32;
 
-// Outliers would make logits of a thousand, and exp() amplifies an absolute error of a logit into a relative one of the
-// gradient: the inputs are tame, and `condition` is the magnitude of the logits.
+// Outliers would produce logits of a thousand, and exp() turns an absolute error of a logit into a relative one of the
+// gradient: the inputs are moderate, and `condition` is the magnitude of the logits.
 const auto
     spec =
         testing::op<LmHeadLoss>(
@@ -53,7 +53,7 @@ std::vector<float> floats(const Tensor& t) {
   return out;
 }
 
-/// Normal values that both types hold.
+/// Normal values that both types represent exactly.
 void fill_bf16(const Tensor& t, std::uint64_t stream) {
   for (std::int64_t i = 0; i < t.size(); ++i) {
     set_element(t, i, rounded_to(DType::bf16, Rng{3, stream}.normal(static_cast<std::uint64_t>(i))));
@@ -92,7 +92,8 @@ TEST(LmHeadLoss, KeptAndRecomputedLogitsGiveTheSameBits) {
   }
 }
 
-/// f32 master weights under bf16 activations: where bf16 holds the weights, the same bits as bf16 weights.
+/// f32 master weights with bf16 activations: if bf16 represents the weights exactly, the bits equal those of bf16
+/// weights.
 TEST(LmHeadLoss, MasterWeightsUnderRoundedActivations) {
   const auto master = run(false, 2, 30, 16, 1200, DType::bf16, f32),
              rounded = run(false, 2, 30, 16, 1200, DType::bf16, DType::bf16);
@@ -102,8 +103,8 @@ TEST(LmHeadLoss, MasterWeightsUnderRoundedActivations) {
     ASSERT_EQ(static_cast<float>(bf16(master.dw[i])), rounded.dw[i]) << i;
 }
 
-/// Rows of softmax minus one-hot sum to zero, so the sum of dW over the vocabulary is zero: a chunk left out or counted
-/// twice breaks that.
+/// Rows of softmax minus one-hot sum to zero, so the sum of dW over the vocabulary is zero: skipping or repeating a
+/// chunk would break that.
 TEST(LmHeadLoss, GradientsOfAllChunksSumToZero) {
   constexpr std::int64_t c = 8, vocab = 2500;
   const auto r = run(false, 2, 2100, c, vocab);

@@ -1,10 +1,10 @@
 #pragma once
 // Dynamic loss scaling, for f16 gradients that would vanish below 2^-24 or overflow beyond 65504 (Micikevicius et al.,
-// "Mixed precision training", 2018). Backward starts from `scale` in place of 1; the optimizer's records stand between
-// two of these:
+// "Mixed precision training", 2018). Backward starts from `scale` instead of 1; the optimizer's records are between two
+// records of this op:
 //
 //   begin    StepParams::grad_scale /= scale, StepParams::step -= skipped     the optimizer counts the steps it takes
-//   ...      grad_norm, which sets StepParams::skip where a gradient is not finite; adamw, which then changes nothing
+//   ...      grad_norm, which sets StepParams::skip if a gradient is not finite; adamw, which then changes nothing
 //   end      skip:  scale = max(scale * backoff, least); counts one more skipped step
 //            else:  scale = min(scale * growth, most) after `interval` good steps in a row
 //
@@ -23,11 +23,11 @@ struct LossScale {
     float growth = 2, backoff = 0.5f, least = 1, most = 16777216;
     std::int32_t interval = 2000;
   };
-  /// What a run remembers, in the counts tensor.
+  /// The state kept between steps, in the counts tensor.
   struct Counts {
-    std::int32_t good = 0;     // steps in a row without overflow
-    std::int32_t skipped = 0;  // of all steps
-    std::int32_t stuck = 0;    // overflows in a row at the least scale
+    std::int32_t good = 0;     // consecutive steps without overflow
+    std::int32_t skipped = 0;  // in total
+    std::int32_t stuck = 0;    // consecutive overflows at the minimum scale
   };
   static constexpr Spec kScale{{1}, DType::f32}, kCounts{{3}, DType::i32};
 
@@ -58,7 +58,7 @@ struct LossScale {
   using RecordArgs = Args;
   static void run(Stream& s, const Grad* operands, const void*);
   static void check_record(const RawRecord& r);
-  /// The record after the update.
+  /// The record after the optimizer's update.
   struct End {
     static constexpr std::string_view name = "loss_scale.end";
     using RecordArgs = Args;
@@ -72,8 +72,8 @@ void loss_scale_begin(Stream&, Tensor scale, Tensor counts);
 void loss_scale_end(Stream&, Tensor scale, Tensor counts, const LossScale::Args& args);
 }  // namespace cuda
 
-/// scale: LossScale::kScale, counts: LossScale::kCounts, memory of the caller. update() records the gradient norm and
-/// the optimizer.
+/// scale: LossScale::kScale, counts: LossScale::kCounts, both owned by the caller. update() records the gradient norm
+/// and the optimizer.
 template <class Graph, Symbolic V, class F>
 void record_loss_scale(Graph& g, const V& scale, const V& counts, const LossScale::Args& a, F&& update) {
   require_spec(LossScale::name, "scale", scale.spec(), LossScale::kScale);

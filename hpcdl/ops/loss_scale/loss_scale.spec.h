@@ -44,7 +44,7 @@ inline Contracts loss_scale_contracts() {
   c.shapes = {{4}, {1}, {2}, {3}, {5}, {6}, {8}, {11}};
   c.typical = {3};
   c.timed = {4};
-  c.variants = 3;  // a good step; one that overflowed; that at a scale below the least
+  c.variants = 3;  // a good step; an overflow; an overflow at a scale below the minimum
   c.problem = [](const Dims& d, DType, int v) {
     Problem p;
     p.in = {{LossScale::kScale, Role::positive}, {LossScale::kCounts, Role::index, d[0]}};

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kSize = 5000;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// One parameter, its optimizer and, unless `scaled` is false, the scale; everything lies on `device`.
+/// One parameter, its optimizer and, unless `scaled` is false, the scale; everything is on `device`.
 struct Optimizer {
   Device device;
   Pool pool{2};
@@ -65,7 +65,8 @@ struct Optimizer {
   }
   float scale_now() { return read<float>(scale.tensor)[0]; }
   LossScale::Counts counts_now() { return read<LossScale::Counts>(counts.tensor)[0]; }
-  /// A step with gradients `factor` times what the draw `batch` gives, of which the last is `last` where that is not 0.
+  /// A step with gradients equal to `factor` times random draw `batch`; the last gradient is replaced by `last` unless
+  /// that is 0.
   void step(std::int64_t number, float factor, float last = 0, std::int64_t batch = 0) {
     std::vector<float> g(kSize);
     for (std::int64_t i = 0; i < kSize; ++i)
@@ -110,7 +111,7 @@ TEST_P(LossScaleTest, AnOverflowSkipsTheStepAndHalvesTheScale) {
     EXPECT_EQ(o.counts_now().good, 0);
   }
   EXPECT_EQ(o.counts_now().skipped, 2);
-  // The optimizer goes on as if the skipped steps had never been.
+  // The optimizer continues as if the skipped steps had not happened.
   o.step(3, 4, 0, 7), undisturbed.step(1, 4, 0, 7);
   EXPECT_NE(o.all(), before);
   EXPECT_EQ(o.all(), undisturbed.all());
@@ -127,10 +128,10 @@ TEST_P(LossScaleTest, GrowsAfterGoodStepsInARow) {
   EXPECT_EQ(run(1), 4);
   EXPECT_EQ(run(2), 4);
   EXPECT_EQ(run(1, kInf), 2);
-  EXPECT_EQ(run(2), 2) << "counted anew";
+  EXPECT_EQ(run(2), 2) << "the count must start again";
   EXPECT_EQ(run(1), 8);
   EXPECT_EQ(run(3), 32);
-  EXPECT_EQ(run(3), 32) << "no further";
+  EXPECT_EQ(run(3), 32) << "must stay at the limit";
 }
 
 TEST_P(LossScaleTest, TheFloorIsCounted) {

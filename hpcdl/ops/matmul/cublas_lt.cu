@@ -65,7 +65,7 @@ void lt(cublasStatus_t status, const char* call) {
   require(status == CUBLAS_STATUS_SUCCESS, "matmul", "{} failed with cuBLAS status {}", call, static_cast<int>(status));
 }
 
-/// Lets the library load what it needs at a first use while the stream is being captured.
+/// Lets the library load what it needs on first use while the stream is being captured.
 class Relaxed {
  public:
   Relaxed() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
@@ -77,7 +77,7 @@ class Relaxed {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// One handle per device, never destroyed: captured work may hold its kernels.
+/// One handle per device, never destroyed, since captured work may refer to its kernels.
 cublasLtHandle_t handle(int device) {
   static std::map<int, cublasLtHandle_t> handles;
   auto& h = handles[device];
@@ -156,7 +156,8 @@ struct Call {
   }
 };
 
-/// 16 bytes where all operands lie so, and else what any element has: one choice wherever a program's arena puts them.
+/// 16 bytes if all operands have that alignment, and otherwise that of an element: one choice regardless of where a
+/// program's arena places them.
 std::uint32_t alignment(const Gemm& g) {
   const auto& o = g.out;
   const auto whole = [](const void* p, DType d, std::int64_t ld, std::int64_t stride) {
@@ -193,7 +194,7 @@ Key key_of(int device, const Gemm& g) {
           alignment(g)};
 }
 
-/// The library's first choice among those that repeat their results, or none.
+/// The library's first choice among those that are reproducible bit for bit, or none.
 std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
   const auto& l = library();
   const Call call(g);
@@ -218,7 +219,7 @@ std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
   return result.algo;
 }
 
-/// Not what the library has no epilogue for, nor f32 through its gelu, which is an approximation.
+/// False if the library has no suitable epilogue, and for f32 with its gelu, which is an approximation.
 bool expressible(const Gemm& g) {
   const auto& o = g.out;
   if (g.compute == DType::f32 &&

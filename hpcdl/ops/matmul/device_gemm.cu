@@ -16,13 +16,13 @@
 namespace hpcdl::cuda {
 namespace {
 
-// Candidate ids: 0 the plain kernel, 1 cuBLASLt; from 2 on tiles, in the order of kTiles, for each of kGroups, k whole
-// or in shares.
+// Candidate ids: 0 the plain kernel, 1 cuBLASLt; from 2 on tiles, in the order of kTiles, for each of kGroups, with k
+// whole or in shares.
 constexpr int kGroups[] = {16, 8}, kPlain = 0, kCublasLt = 1, kFirstTile = 2,
               kPerTile = 2 * static_cast<int>(std::size(kGroups));
 constexpr int kCount = kFirstTile + kPerTile * static_cast<int>(std::size(kTiles));
 constexpr std::size_t kHalf =
-    kWorkspaceBytes / 2;  // of the workspace: copies of operands below, shares of sums or cuBLASLt above
+    kWorkspaceBytes / 2;  // of the workspace: copies of operands first, then shares of sums or cuBLASLt
 static_assert(kHalf >= kCublasLtBytes);
 
 struct Way {
@@ -52,20 +52,20 @@ const std::string& name_of(int id) {
 
 std::atomic<GemmChooser> the_chooser = nullptr;
 
-/// The chooser's word, or -1.
+/// The chooser's decision, or -1.
 int told(const Gemm& g) {
   const GemmChooser chooser = the_chooser.load(std::memory_order_relaxed);
   return chooser ? chooser(g) : -1;
 }
 
 /// Bytes per microsecond of copies of operands and of sums that pass through memory; operations per microsecond of
-/// cuBLASLt where rows do not begin at multiples of 16 bytes, and how many times as long it takes with a GELU there; of
-/// tiles where rows do not begin at multiples of 128 bytes, which each box of the copy engine then reads more lines for,
-/// the time over that of others. H200, us, bf16 linear (tiles | on lines | cuBLASLt | its sums through memory):
-/// 1000x3000x5000 84 | - | 49 | 60, 4096x4096x1000 76 | 67 | 57 | 123, 2048x2048x2000 27 | 39 | 28 | 43, 4096x4096x1032
-/// 79 | 72 | 65 | 130, 4096x4096x4104 311 | - | 215 | 289. Unaligned (copied, in blocks the last four | cuBLASLt, with
-/// GELU): 2048x4096x1001 37 | 154, 557, 4096x1001x4096 68 | 337, 1122, 8191x4099x1023 273 | 571, 2443, 16384x777x777
-/// 116 | 243, 764, 256x50257x768 131 | 219, 740, 4096x4096x4097 427 | 1059, 4490.
+/// cuBLASLt if rows are not aligned to 16 bytes, and the factor by which a GELU lengthens its time then; the factor for
+/// tiles whose rows are not aligned to 128 bytes, so that each box of the copy engine reads more lines. H200, us, bf16
+/// linear (tiles | tiles on copies aligned to lines | cuBLASLt | cuBLASLt with sums through memory): 1000x3000x5000 84
+/// | - | 49 | 60, 4096x4096x1000 76 | 67 | 57 | 123, 2048x2048x2000 27 | 39 | 28 | 43, 4096x4096x1032 79 | 72 | 65 |
+/// 130, 4096x4096x4104 311 | - | 215 | 289. Unaligned (copied, in blocks the last four | cuBLASLt, with GELU):
+/// 2048x4096x1001 37 | 154, 557, 4096x1001x4096 68 | 337, 1122, 8191x4099x1023 273 | 571, 2443, 16384x777x777 116 |
+/// 243, 764, 256x50257x768 131 | 219, 740, 4096x4096x4097 427 | 1059, 4490.
 constexpr double kPassBandwidth = 2.5e6, kUnalignedRate = 110e6, kUnalignedGelu = 3.5, kOffLines = 1.4, kPassLaunch = 3;
 
 float* shares_of(Stream& s) { return reinterpret_cast<float*>(static_cast<std::byte*>(workspace(s)) + kHalf); }
@@ -77,7 +77,7 @@ void in_shares(Stream& s, const Gemm& g, const Way& w, int splits) {
   add_parts_of(s, g, parts, splits, ld);
 }
 
-/// A result of any type and address: the sums pass through memory as one share.
+/// For results of any type and address, the sums pass through memory as one share.
 bool fits_as_shares(const Gemm& g) {
   Gemm sums = g;
   sums.n = padded(g.n);
@@ -85,10 +85,10 @@ bool fits_as_shares(const Gemm& g) {
   return fits_tiles(sums) && static_cast<std::size_t>(g.batch * g.m * padded(g.n)) * 4 <= kHalf;
 }
 
-/// Rows of an operand begin at multiples of 128 bytes, if its address does.
+/// Whether rows of an operand are aligned to 128 bytes, if its address is.
 bool on_lines(const GemmOperand& o) { return o.ld * dtype_bytes(o.dtype) % 128 == 0; }
 
-/// The operands of a product that are copied first, with room for them or without.
+/// The operands of a product that are copied first, with or without room for them.
 struct Copies {
   bool a = false, b = false;
   std::size_t a_bytes = 0, b_bytes = 0;
@@ -98,20 +98,20 @@ struct Copies {
     return 2 * static_cast<double>(a_bytes + b_bytes) / kPassBandwidth + kPassLaunch * (a + b);
   }
 };
-/// Those that are not `ready`.
+/// The operands that are not `ready`.
 template <class F> Copies copies_of(const Gemm& g, F&& ready) {
   Copies c{.a = !ready(g.a), .b = !ready(g.b)};
   if (c.a) c.a_bytes = copied_bytes(g, Side::a);
   if (c.b) c.b_bytes = copied_bytes(g, Side::b);
   return c;
 }
-/// Those that the copy engine cannot read as they are.
+/// The operands that the copy engine cannot read directly.
 Copies unreadable(const Gemm& g) {
   return copies_of(g, [&](const GemmOperand& o) {
     return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
   });
 }
-/// g with the copies in place of its operands, if there is room for them; else g.
+/// g with the copies instead of its operands, if they fit; else g.
 Gemm as_copied(Stream& s, const Gemm& g, const Copies& c) {
   if (!c) return g;
   Gemm copied = g;
@@ -126,7 +126,7 @@ void make_copies(Stream& s, const Gemm& g, const Gemm& copied, const Copies& c) 
   if (c.b) copy_operand(s, g, Side::b, copied.b);
 }
 
-/// `elements` of `d` further on, where there are any.
+/// The pointer advanced by `elements` of `d`, or null if it is null.
 template <class T> T* later(T* p, std::int64_t elements, DType d) {
   return p ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(p) +
                                   static_cast<std::uintptr_t>(elements * dtype_bytes(d)))
@@ -152,8 +152,7 @@ Gemm sums_of(const Gemm& g, void* sums) {
   return p;
 }
 
-/// What cuBLASLt cannot do behind its sums: those pass through memory in f32, as many rows at a time as there is room
-/// for.
+/// For epilogues that cuBLASLt does not support: its sums pass through memory in f32, as many rows at a time as fit.
 void behind_cublas_lt(Stream& s, const Gemm& g) {
   auto* sums = static_cast<float*>(workspace(s));
   for (std::int64_t row = 0, most = rows_of_sums(g); row < g.m; row += most) {
@@ -162,7 +161,7 @@ void behind_cublas_lt(Stream& s, const Gemm& g) {
     add_parts_of(s, part, sums, 1, padded(g.n));
   }
 }
-/// Whether all its parts can go there.
+/// Whether all parts of g can be computed that way.
 bool fits_behind_cublas_lt(Stream& s, const Gemm& g) {
   const std::int64_t most = rows_of_sums(g);
   if (g.batch > 1 || (g.compute == DType::f32 && g.out.dtype != DType::f32) || most == 0) return false;
@@ -175,30 +174,30 @@ double flops(const Gemm& g) {
   return 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) *
          static_cast<double>(g.k);
 }
-/// Too little work to be worth a copy.
+/// Too little work to justify a copy.
 bool tiny(const Gemm& g) { return flops(g) < 1 << 25; }
 
-/// Of g as it lies. Of tiny products the tiles' own word stands: it decides which bits they get.
+/// For g without copies. For tiny products the tiles' own choice is final: it determines their bits.
 double tile_microseconds(const Gemm& g, const TileChoice& c) {
   return tiny(g) || (on_lines(g.a) && on_lines(g.b)) ? c.microseconds : kOffLines * c.microseconds;
 }
 
-/// Of cuBLASLt, where rows do not begin at multiples of 16 bytes, or k is none of eight.
+/// For cuBLASLt if rows are not aligned to 16 bytes, or k is not a multiple of eight.
 double unaligned_library_microseconds(const Gemm& g) {
   const bool gelu = g.out.activation == GemmActivation::gelu_tanh || g.out.activation == GemmActivation::gelu_erf;
   return flops(g) / kUnalignedRate * (gelu ? kUnalignedGelu : 1) + 2 * kPassLaunch;
 }
 
 /// H200, us, bf16 (ours | cuBLASLt): 1x256x2048 2.0 | 5.7, 1x2048x2048 4.6 | 6.0, 1x5632x2048 10.2 | 8.7, 1x2048x5632
-/// 10.7 | 10.5, 1x32000x2048 36.5 | 34.7, 1x4096x11008 31 | 27, 2x4096x4096 18 | 13, 4x11008x4096 57 | 25. Constant
-/// weights are read by ours before the previous kernel has ended, which gains more among short kernels.
+/// 10.7 | 10.5, 1x32000x2048 36.5 | 34.7, 1x4096x11008 31 | 27, 2x4096x4096 18 | 13, 4x11008x4096 57 | 25. Our kernel
+/// reads constant weights before the previous kernel has ended, which gains more among short kernels.
 bool library_reads_few_rows(const Gemm& g) {
   const std::int64_t least = g.m > 1 ? 1 << 20 : 1 << 23;
   return fits_tiles(g) && g.k % 8 == 0 && g.n * g.k >= least && !(g.m == 1 && g.constant_b);
 }
 
-/// f32, small, in microseconds (ours | cuBLASLt): 16x256x256 3.9 | 30, 8x512x512 6.9 | 7.1, 64x64x64 7.3 | 5.6, 128x128x128
-/// 11 | 4.4, 1x11287x256 10 | 6.0, 64x256x256 19 | 6.0, 32x100x1000 67 | 9.0, 10x10x100000 6627 | 34.
+/// Small f32 products, in microseconds (ours | cuBLASLt): 16x256x256 3.9 | 30, 8x512x512 6.9 | 7.1, 64x64x64 7.3 | 5.6,
+/// 128x128x128 11 | 4.4, 1x11287x256 10 | 6.0, 64x256x256 19 | 6.0, 32x100x1000 67 | 9.0, 10x10x100000 6627 | 34.
 bool best_by_small_kernels(const Gemm& g) {
   const double work = flops(g);
   return std::min(g.m, g.n) <= 16 && g.k <= 4096 ? work <= 1 << 22 : work < 1 << 18;
@@ -256,7 +255,8 @@ void gemm_f32(Stream& s, Gemm g) {
   else gemm_with(s, g, choice);
 }
 
-/// Operands that tiles read as they are, if off lines: whether copies on lines gain more than they cost.
+/// For operands that tiles can read directly but that are not aligned to lines: the copies that gain more than they
+/// cost.
 Copies onto_lines(Stream& s, const Gemm& g) {
   if (told(g) >= 0 || gemm_choice(s, g) < kFirstTile) return {};
   const Copies c = copies_of(g, on_lines);
@@ -264,12 +264,13 @@ Copies onto_lines(Stream& s, const Gemm& g) {
   return c && tiles + c.microseconds() < kOffLines * tiles ? c : Copies();
 }
 
-/// Sums of g in f32 on their way through memory, and the launch that finishes them.
+/// The time of f32 sums of g that pass through memory, and of the launch that finishes them.
 double microseconds_of_sums(const Gemm& g) {
   return kPassLaunch + 8.0 * static_cast<double>(g.batch * g.m * padded(g.n)) / kPassBandwidth;
 }
 
-/// Off lines, with an end that cuBLASLt has not: whether its sums through memory take less than tiles do.
+/// For operands not aligned to lines and an epilogue that cuBLASLt does not support: whether its sums through memory
+/// take less time than tiles.
 bool goes_behind_cublas_lt(Stream& s, const Gemm& g) {
   const Copies copies = copies_of(g, on_lines);
   if (told(g) >= 0 || !(copies.a || copies.b) || g.batch > 1 || fits_cublas_lt(s, g)) return false;
@@ -278,7 +279,7 @@ bool goes_behind_cublas_lt(Stream& s, const Gemm& g) {
   return library_microseconds(sums_of(g, nullptr)) + microseconds_of_sums(g) < own && fits_behind_cublas_lt(s, g);
 }
 
-/// Copies of operands, tiles, and sums that pass through memory where `shares`.
+/// The time of copies of operands, of tiles, and of sums that pass through memory if `shares`.
 double microseconds_of_copies(Stream& s, const Gemm& there, const Copies& c, bool shares) {
   return c.microseconds() + choose_tile(there, multiprocessors(s), kHalf).microseconds +
          (shares ? microseconds_of_sums(there) : 0.0);
@@ -289,8 +290,8 @@ void tiles_or_shares(Stream& s, const Gemm& g) {
   in_shares(s, g, {c.tile, kGroups[0], true}, c.splits);
 }
 
-/// A product whose copies and sums have no room at once, cut into blocks of D that have: copies of a in the first
-/// quarter of the workspace, of b in the second, sums in the half behind.
+/// A product whose copies and sums do not fit at once, divided into blocks of D that do: copies of a in the first
+/// quarter of the workspace, of b in the second, sums in the second half.
 class InBlocks {
  public:
   InBlocks(Stream& s, const Gemm& g, const Copies& copies) : s_(s), g_(g), copies_(copies) {
@@ -343,7 +344,7 @@ class InBlocks {
     return g;
   }
 
-  static constexpr std::int64_t kFewest = 1024;  // rows of a block, rather than all columns
+  static constexpr std::int64_t kFewest = 1024;  // divides rows instead of columns
 
   Stream& s_;
   const Gemm& g_;
@@ -353,8 +354,8 @@ class InBlocks {
   double microseconds_ = 0;
 };
 
-/// Operands are copied for the tiles, and results that those cannot write pass through memory as sums; or cuBLASLt
-/// takes all as it lies, where no address of the operands would let tiles do so.
+/// Operands are copied for the tiles, and results that tiles cannot write pass through memory as sums; or cuBLASLt
+/// computes everything without copies, for products that tiles could not compute at any address.
 void gemm_unaligned(Stream& s, const Gemm& g) {
   const Copies copies = unreadable(g);
   const Gemm there = as_copied(s, g, copies);

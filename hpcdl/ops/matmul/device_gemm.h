@@ -1,8 +1,8 @@
 #pragma once
-// D = act(scale * A x B + bias) + residual on a GPU, with z, the value in front of the activation, kept where asked. A
-// (M, K), B (K, N), either of them transposed, f32, bf16 or f16 each; products are formed in `compute`, sums are f32.
+// D = act(scale * A x B + bias) + residual on a GPU; z, the argument of the activation, is stored if requested. A (M,
+// K) and B (K, N) may each be transposed, and f32, bf16 or f16; products are computed in `compute`, sums are f32.
 // Operands of another dtype are rounded first, so 16-bit products can read f32 master weights. The order of every sum
-// depends on the shape alone.
+// depends only on the shape.
 
 #include <span>
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace hpcdl::cuda {
 
-/// As gemm::Operand on a CPU, with the distance from one matrix of a batch to the next.
+/// Like gemm::Operand on a CPU, plus the distance between the matrices of a batch.
 struct GemmOperand {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -35,8 +35,8 @@ struct GemmResult {
   GemmActivation activation = GemmActivation::none;
   const void* residual = nullptr;  // of D's dtype
   std::int64_t residual_ld = 0, residual_batch_stride = 0;
-  bool residual_inside = false;  // added in front of the activation (and in z): D = act(A x B + C)
-  bool residual_is_z = false;    // D = (A x B) act'(C) instead: the gradient in front of an activation that saw C
+  bool residual_inside = false;  // added before the activation (and included in z): D = act(A x B + C)
+  bool residual_is_z = false;    // D = (A x B) act'(C): the gradient with respect to C
 };
 
 struct Gemm {
@@ -49,11 +49,12 @@ struct Gemm {
       false;  // no kernel writes B while programs run: it may be read before the previous kernel has ended
 };
 
-/// D = ... as above, by the fastest way known for this product: set_gemm_chooser()'s, else one picked from the shape.
+/// Computes D as above in the fastest known way for this product: that of set_gemm_chooser(), else one chosen by the
+/// shape.
 void gemm(Stream& s, const Gemm& g);
 
-/// A way to compute a product: a kernel with its tile and the order it walks them in, or cuBLASLt. All of them give
-/// results within the same bounds, each its own bits; each repeats them.
+/// A way to compute a product: a kernel with its tile and the order in which it visits tiles, or cuBLASLt. All of them
+/// give results within the same bounds, with different bits; each is reproducible bit for bit.
 struct GemmCandidate {
   int id;
   std::string_view name;
@@ -61,13 +62,13 @@ struct GemmCandidate {
 
 /// The ways that can compute g on the stream's GPU. Valid until the calling thread's next call.
 std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g);
-/// One of them.
+/// Runs one of them.
 void gemm_with(Stream& s, const Gemm& g, int candidate);
-/// The one that gemm() takes.
+/// The candidate that gemm() uses.
 int gemm_choice(Stream& s, const Gemm& g);
 
-/// Asked first by gemm(): the id of a candidate, or -1 for the choice built in. Not to be changed while another thread
-/// launches.
+/// Called first by gemm(): returns the id of a candidate, or -1 for the built-in choice. Must not be changed while
+/// another thread launches.
 using GemmChooser = int (*)(const Gemm& g);
 void set_gemm_chooser(GemmChooser chooser);
 

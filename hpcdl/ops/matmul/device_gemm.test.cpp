@@ -33,8 +33,8 @@ struct Product {
   bool tf32 = false;
 };
 
-/// Of a product of two f32 operands, of which each loses less than 2^-10 of itself when all but TF32's 11 significant
-/// bits are cut off.
+/// The error of a product of two f32 operands, each of which loses less than 2^-10 of itself when truncated to TF32's
+/// 11 significant bits.
 constexpr double kCut = 0x1p-9 + 0x1p-20;
 
 double slope(GemmActivation a, double z) {
@@ -55,7 +55,7 @@ void put(void* p, DType d, std::int64_t i, float v) {
   else static_cast<f16*>(p)[i] = f16(v);
 }
 
-/// A matrix on both sides, rows `ld` apart; what lies between rows must stay as it is.
+/// A matrix on both sides with row stride `ld`; the elements between rows must not change.
 struct Both {
   DType dtype;
   std::int64_t rows, cols, ld;
@@ -142,7 +142,7 @@ struct Case {
       }
   }
 
-  /// Elements in bounds, and nothing written between rows.
+  /// Checks that elements are within bounds and that nothing is written between rows.
   void check(const Both& x, const OwnedTensor& got, const std::vector<double>& expected, std::string_view what) const {
     int wrong = 0;
     for (std::int64_t i = 0; i < x.rows; ++i) {
@@ -151,14 +151,14 @@ struct Case {
         const double v = static_cast<double>(get(got.tensor.data(), x.dtype, i * x.ld + j));
         const double allowed =
             1.2 * (allowed_error(x.dtype, std::abs(expected[at]), static_cast<double>(p.k), magnitude[at]) +
-                   (p.tf32 ? kCut * magnitude[at] : 0));  // slopes of gelu reach 1.13
+                   (p.tf32 ? kCut * magnitude[at] : 0));  // the derivative of gelu reaches 1.13
         if (!(std::abs(v - expected[at]) <= allowed) && ++wrong <= 3)
           ADD_FAILURE() << what << " (" << i << ", " << j << "): expected " << expected[at] << ", got " << v
                         << ", allowed " << allowed;
       }
       for (std::int64_t j = p.n; j < x.ld; ++j)
         ASSERT_EQ(get(got.tensor.data(), x.dtype, i * x.ld + j), get(x.host.tensor.data(), x.dtype, i * x.ld + j))
-            << what << " was written behind row " << i;
+            << what << " wrote after the end of row " << i;
     }
     EXPECT_EQ(wrong, 0) << what;
   }
@@ -218,7 +218,7 @@ const Product kProducts[] = {
     {.m = 200, .n = 264, .k = 1000, .transpose_b = true, .residual = true, .activation = GemmActivation::gelu_erf},
 };
 
-/// g with nothing behind its sums.
+/// g without an epilogue.
 Gemm plain_product(Gemm g) {
   g.tf32 = true, g.out = {.d = g.out.d, .dtype = g.out.dtype, .ld = g.out.ld, .batch_stride = g.out.batch_stride};
   return g;
@@ -243,7 +243,7 @@ TEST_P(DeviceGemm, EveryCandidateIsRight) {
   }
 }
 
-// Addresses, strides and types that the copy engine cannot take, small and large.
+// Addresses, strides and types that the copy engine does not support, small and large.
 TEST_P(DeviceGemm, AnyOperandIsTaken) {
   Stream s(Device{DeviceKind::cuda, 0}, pool);
   Product large = kProducts[GetParam()];
@@ -256,8 +256,8 @@ TEST_P(DeviceGemm, AnyOperandIsTaken) {
   }
 }
 
-// Large f32 products go to the library, and what it cannot do behind their sums follows in a pass of its own: the same
-// bits whether an arena puts them at multiples of 16 bytes or of 256. Told so, it cuts operands to TF32, and only then.
+// Large f32 products use the library, and epilogues that it does not support run as a separate pass: with the same bits
+// whether an arena aligns them to 16 bytes or to 256. It truncates operands to TF32 only if told so.
 TEST_P(DeviceGemm, LargeProductsOfF32) {
   Stream s(Device{DeviceKind::cuda, 0}, pool);
   Product large = kProducts[GetParam()];
@@ -278,7 +278,7 @@ TEST_P(DeviceGemm, LargeProductsOfF32) {
   };
   EXPECT_TRUE(same(told, fewer)) << "set for a stream or for one product";
   EXPECT_NE(same(bits, fewer), fits_cublas_lt(s, plain_product(exact.gemm)))
-      << "TF32 is what was asked for, where there is the library";
+      << "TF32 must be used if it was requested and the library is present";
 }
 
 TEST_P(DeviceGemm, CapturedGivesTheSameBits) {
@@ -292,7 +292,7 @@ TEST_P(DeviceGemm, CapturedGivesTheSameBits) {
   EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())));
 }
 
-// Copies and sums of such products that have no room in the workspace at once: blocks of rows, of columns, of both.
+// Copies and sums of such products that do not fit the workspace at once: blocks of rows, of columns, of both.
 TEST(DeviceGemmBlocks, ProductsThatNoCopyHasRoomFor) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -310,7 +310,7 @@ TEST(DeviceGemmBlocks, ProductsThatNoCopyHasRoomFor) {
   }
 }
 
-// A few rows times weights of another type: f32 with 16-bit ones as they are, 16 bits with f32 ones rounded.
+// A few rows times weights of another type: f32 with unchanged 16-bit weights, 16 bits with rounded f32 weights.
 TEST(DeviceGemmMixed, FewRowsReadWeightsOfAnyType) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -323,7 +323,7 @@ TEST(DeviceGemmMixed, FewRowsReadWeightsOfAnyType) {
         const Product p{.m = rows, .n = 150, .k = 700, .transpose_b = true, .bias = true};
         Case c(s, p, x, pad);
         c.b = Both(s, w, c.b.rows, c.b.cols, c.b.ld, 2);
-        if (w == DType::f32)  // numbers between those of x
+        if (w == DType::f32)  // numbers between those that x's type represents
           for (std::int64_t i = 0; i < c.b.host.tensor.size(); ++i) {
             OwnedTensor rounded({{1}, x});
             put(rounded.tensor.data(), x, 0, c.b.host.tensor.ptr<float>()[i]);
@@ -343,7 +343,7 @@ TEST(DeviceGemmChecks, RefusesACandidateThatIsNone) {
   Case c(s, kProducts[0], DType::bf16, 8);
   EXPECT_THROW(gemm_with(s, c.gemm, 100000), Error);
   Case odd(s, kProducts[0], DType::bf16, 3);
-  EXPECT_LT(gemm_candidates(s, odd.gemm).size(), 3u);  // no tile among them
+  EXPECT_LT(gemm_candidates(s, odd.gemm).size(), 3u);  // none of them a tile
   EXPECT_THROW(gemm_with(s, odd.gemm, 2), Error);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Dot<Isa, Compute>: multiply-add on vectors of 32-bit words. Included by the .simd.cpp files of this folder only.
+// Dot<Isa, Compute>: multiply-add on vectors of 32-bit words. Included only by the .simd.cpp files of this folder.
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 #pragma once
-// Epilogues: what happens to a finished sum on its way to memory. Each is a small struct with
+// Epilogues: operations on a finished sum before it is stored. Each is a small struct with
 //   template <class V, class At> V operator()(V acc, const At& at) const
-// where V is a vector of floats on a CPU (one float on a GPU) and `at` knows the element's place and how to reach
+// where V is a vector of floats on a CPU (one float on a GPU) and `at` knows the element's position and accesses
 // memory:
 //   at.cols(p)       p[col ...]                 at.elem(p, ld)       p[row * ld + col ...]
 //   at.row(p)        p[row] in every lane       at.put(p, ld, v)     p[row * ld + col ...] = v
@@ -20,7 +20,7 @@ struct Identity {
   template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At&) const { return acc; }
 };
 
-/// acc + bias[col]; nothing when there is no bias.
+/// acc + bias[col]; does nothing without a bias.
 template <class T> struct Bias {
   const T* bias = nullptr;
   template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
@@ -28,7 +28,7 @@ template <class T> struct Bias {
   }
 };
 
-/// acc + C; nothing when there is no C. C may be D itself.
+/// acc + C; does nothing without C. C may be D itself.
 template <class T> struct Residual {
   const T* c = nullptr;
   std::int64_t ld = 0;
@@ -42,7 +42,7 @@ struct Scale {
   template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At&) const { return acc * V(factor); }
 };
 
-/// Back from integers: acc * row_scale[row] * col_scale[col].
+/// Converts integer sums: acc * row_scale[row] * col_scale[col].
 struct Dequant {
   const float* row_scale = nullptr;
   const float* col_scale = nullptr;
@@ -51,7 +51,7 @@ struct Dequant {
   }
 };
 
-/// Stores the value on its way, for a backward pass; nothing when there is no place to store it.
+/// Stores the intermediate value for a backward pass; does nothing if it has no destination.
 template <class T> struct Save {
   T* to = nullptr;
   std::int64_t ld = 0;
@@ -63,7 +63,7 @@ template <class T> struct Save {
 
 struct Relu {
   template <class V, class At> HPCDL_HOST_DEVICE V operator()(V x, const At&) const {
-    return max(V(0.0f), x);  // this order keeps NaN
+    return max(V(0.0f), x);  // this order preserves NaN
   }
 };
 
@@ -103,11 +103,11 @@ template <class T, class F = Identity> struct Into {
   T* d = nullptr;
   std::int64_t ld = 0;
   bool accumulate = false;
-  bool cold = false;  // D is large and not read soon: where sums are stored as they are, they go past the caches
+  bool cold = false;  // D is large and not read soon: if sums are stored unchanged, non-temporal stores are used
   F f{};
 };
 
-/// act(acc + bias) + residual: what a linear layer needs; the pre-activation is saved on request.
+/// act(acc + bias) + residual, for a linear layer; stores the pre-activation on request.
 template <class T, class TBias, class Activation>
 using IntoLinear = Into<T, Chain<Bias<TBias>, Save<T>, Activation, Residual<T>>>;
 

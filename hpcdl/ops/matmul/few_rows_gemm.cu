@@ -4,22 +4,23 @@
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/ops/matmul/plain_gemm.h"
 
-// Up to four rows times weights (N, K), as a language model decodes, one of the two in 16 bits: bound by reading the weights once. A warp
-// has a row of them, 16 bytes to a lane, several pieces on their way before the first is used.
+// Up to four rows times weights (N, K), as in decoding by a language model, one of the two in 16 bits: bound by reading
+// the weights once. A warp processes a row of them, 16 bytes per lane, with several pieces in flight before the first
+// is used.
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp, kMostRows = 4, kPiece = 8, kStreamWarps = 8;
 
-/// kPiece elements at p, of which n exist. kWhole: all or none of them, at a multiple of 16 bytes. Other addresses give
+/// Loads kPiece elements at p, of which n exist. kWhole: all or none exist, aligned to 16 bytes. Other addresses give
 /// the same sums.
 template <bool kWhole, class E> __device__ Pack<E, kPiece> piece(const E* p, int n) {
   if constexpr (!kWhole) return read<kPiece>(p, 0, n, E{});
   else return n > 0 ? read_aligned<kPiece>(p) : Pack<E, kPiece>{};
 }
 
-/// As a product in A's type takes it.
+/// Converts weights for a product in A's type.
 template <class A, class B> __device__ Lanes<kPiece> rounded(const Pack<B, kPiece>& w) {
   if constexpr (sizeof(A) < sizeof(B)) return widen(pack<A>(widen(w)));
   else return widen(w);
@@ -60,9 +61,9 @@ __global__ void __launch_bounds__(kThreads) few_rows(const __grid_constant__ Gem
   if (lane < rows) finish<T>(g.out, mine, lane, col, batch);
 }
 
-/// Of one 16-bit type, whole pieces alone, where weights have few rows: `shares` warps share one; each has the pieces of
-/// its share, up to kAhead at a time, on their way before the activations are there. The order of sums depends on n and k
-/// alone.
+/// For operands of one 16-bit type, whole pieces only, and weights with few rows: `shares` warps share a row; each
+/// loads the pieces of its share, up to kAhead at a time, before the activations are available. The order of sums
+/// depends only on n and k.
 template <class E, class T, int kRows, int kAhead>
 __global__ void __launch_bounds__(kStreamWarps* kWarp, kRows == 1 ? (kAhead == 8 ? 3 : 4) : (kAhead == 8 ? 2 : 3))
     streamed_rows(const __grid_constant__ Gemm g, int shares) {
@@ -114,8 +115,8 @@ __global__ void __launch_bounds__(kStreamWarps* kWarp, kRows == 1 ? (kAhead == 8
   finish<T>(g.out, total, r, first + of, batch);
 }
 
-/// The same where there are rows enough for every warp: it has `rounds` of them, 2 kAhead pieces at a time, and half of
-/// those on their way while it multiplies the other half.
+/// The same if there are enough rows for every warp: it processes `rounds` of them, 2 kAhead pieces at a time, and
+/// loads one half while it multiplies the other.
 template <class E, class T, int kRows, int kAhead>
 __global__ void __launch_bounds__(kStreamWarps* kWarp, 2) flowing_rows(const __grid_constant__ Gemm g, int rounds) {
   constexpr int kStep = kWarp * kPiece, kTurn = kAhead * kStep;
@@ -185,7 +186,7 @@ bool whole_pieces(const GemmOperand& o) {
 }
 
 template <class E, class T> void start_streamed(Stream& s, const Gemm& g) {
-  constexpr std::int64_t kBlocks = 128;  // about a large GPU's multiprocessors
+  constexpr std::int64_t kBlocks = 128;  // about the number of multiprocessors of a large GPU
   const auto launch = [&](auto* kernel, std::int64_t columns, int count) {
     const Launch at{.grid = {blocks_for(g.n, columns), static_cast<unsigned>(g.batch)}, .block = kStreamWarps * kWarp};
     launch_overlapped(queue(s), has_clusters(s), kernel, at, "matmul", g, count);

@@ -11,7 +11,7 @@ namespace {
 
 using namespace blocked;
 
-/// Few rows and an unpacked B: strips of columns, handed out one at a time.
+/// For few rows and an unpacked B: strips of columns, handed out one at a time.
 struct SmallPlan {
   static constexpr std::int64_t kStrip = 128;
   std::int64_t x_stride, strips, bytes;  // stride and scratch in bytes
@@ -64,7 +64,7 @@ void run_small(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f
   else pool.run(job);
 }
 
-/// With which set, and which B, a product is formed.
+/// The kernel set and the B with which a product is computed.
 struct Choice {
   Problem p;
   const KernelSet& s;
@@ -91,7 +91,7 @@ void run(const KernelSet& set, Pool& pool, const Problem& given, const Finish& f
     Worker worker(s, p, plan, f, pool.scratch(thread));
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;)
       worker.unit(i % plan.m_units.parts, i / plan.m_units.parts);
-    if (f.cold) _mm_sfence();  // before other threads read what went past the caches
+    if (f.cold) _mm_sfence();  // before other threads read what non-temporal stores wrote
   };
   if (units == 1) job(0);
   else pool.run(job);
@@ -123,7 +123,7 @@ void run_alone(const KernelSet& set, std::byte* scratch, const Problem& given, c
 namespace {
 
 void keep_rows(Pool& pool, float* dst, const Operand& b, std::int64_t n, std::int64_t k) {
-  constexpr std::int64_t kColumns = 16;  // of a line of B
+  constexpr std::int64_t kColumns = 16;  // per line of B
   const auto copy = [&]<class T>() {
     const auto* src = static_cast<const T*>(b.data);
     parallel_tasks(pool, ceil_div(n, kColumns), [&](std::int64_t task) {

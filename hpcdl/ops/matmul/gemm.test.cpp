@@ -17,7 +17,7 @@ namespace {
 using simd::IsaKind;
 namespace ep = epilogue;
 
-struct Matrix {  // of logical shape rows x cols, stored as given, with slack between its rows
+struct Matrix {  // of logical shape rows x cols, stored as given, with unused elements between its rows
   std::vector<std::byte> bytes;
   std::int64_t rows, cols, ld;
   DType dtype;
@@ -26,7 +26,7 @@ struct Matrix {  // of logical shape rows x cols, stored as given, with slack be
   Matrix(std::int64_t r, std::int64_t c, DType t, bool trans, std::uint64_t seed, std::int64_t slack = 0)
       : rows(r), cols(c), ld((trans ? r : c) + slack), dtype(t), transposed(trans) {
     const std::int64_t n = (trans ? c : r) * ld;
-    bytes.assign(static_cast<std::size_t>(n * dtype_bytes(t)), std::byte{0xff});  // slack reads as NaN
+    bytes.assign(static_cast<std::size_t>(n * dtype_bytes(t)), std::byte{0xff});  // the unused elements read as NaN
     const Rng rng{seed, 1};
     for (std::int64_t i = 0; i < r; ++i)
       for (std::int64_t j = 0; j < c; ++j) {
@@ -57,7 +57,7 @@ Problem problem(const Matrix& a, const Matrix& b, Compute c) {
   return {.m = a.rows, .n = b.cols, .k = a.cols, .compute = c, .a = a.operand(), .b = b.operand()};
 }
 
-/// Sum and sum of magnitudes of the products, in double, operands rounded as `c` says.
+/// Sum and sum of magnitudes of the products, in double, with operands rounded according to `c`.
 std::pair<double, double> exact(const Matrix& a, const Matrix& b, Compute c, std::int64_t i, std::int64_t j) {
   const auto seen = [&](double v) {
     return c == Compute::bf16 ? static_cast<double>(float(bf16(static_cast<float>(v)))) : v;
@@ -70,7 +70,7 @@ std::pair<double, double> exact(const Matrix& a, const Matrix& b, Compute c, std
   return {sum, size};
 }
 
-/// Rounding of a sum of k f32 terms, summed in any order, and of the store.
+/// The rounding error of a sum of k f32 terms, in any order, and of the store.
 double tolerance(double value, double size, std::int64_t k, DType out) {
   const double sums = std::ldexp(1.0, -24) * static_cast<double>(k + 2) * size + 1e-30;
   return sums + (out == DType::bf16 ? std::ldexp(1.0, -8) * std::fabs(value) : 0);
@@ -106,7 +106,8 @@ class Gemm : public ::testing::TestWithParam<IsaKind> {
             << what << " m=" << a.rows << " n=" << b.cols << " k=" << a.cols << " at " << i << "," << j;
       }
       for (std::int64_t j = b.cols; j < ld; ++j)
-        ASSERT_TRUE(std::isnan(static_cast<float>(d[static_cast<std::size_t>(i * ld + j)]))) << "wrote beyond the row";
+        ASSERT_TRUE(std::isnan(static_cast<float>(d[static_cast<std::size_t>(i * ld + j)])))
+            << "wrote past the end of the row";
     }
   }
   IsaKind before_{};
@@ -133,7 +134,7 @@ TEST_P(Gemm, EveryTransposeDtypeAndTail) {
     }
 }
 
-// Several k blocks, several blocks of rows, split by rows and by columns.
+// Several k blocks and blocks of rows, divided by rows and by columns.
 TEST_P(Gemm, BlockedShapes) {
   for (const Case& c :
        {Case{5, 50, 2500}, Case{700, 9, 600}, Case{530, 100, 1030}, Case{40, 1700, 40}, Case{203, 50, 2500}})
@@ -146,8 +147,8 @@ TEST_P(Gemm, BlockedShapes) {
     }
 }
 
-// On tile registers: several groups of panels, the last of them smaller, each taking k in several turns; A in place (k
-// of whole steps) and packed, one block of k and several.
+// On tile registers: several groups of panels, the last of them smaller, each processing k in several turns; A in place
+// (k of whole steps) and packed, one block of k and several.
 TEST_P(Gemm, GroupsOfPanelsTakeTurns) {
   for (const Case& c : {Case{70, 300, 640}, Case{45, 330, 630}, Case{37, 200, 2300}})
     for (const bool trans : {false, true}) {
@@ -178,7 +179,7 @@ TEST_P(Gemm, PackedWeightGivesTheSameBits) {
       }
 }
 
-// Stores past the caches: rows that begin on a line, rows that do not, a tail, several blocks of k; D that accumulates.
+// Non-temporal stores: rows that begin on a line, rows that do not, a tail, several blocks of k; D that accumulates.
 TEST_P(Gemm, ColdResultsHaveTheSameBits) {
   for (const Case& c : {Case{70, 96, 40}, Case{19, 53, 40}, Case{70, 160, 1100}, Case{33, 112, 3}, Case{3, 64, 40},
                         Case{200, 160, 1100}})
@@ -279,7 +280,7 @@ TEST_P(Gemm, BytesAreExact) {
 }
 
 TEST_P(Gemm, NanAndInfinityArriveWhereTheyShould) {
-  // The second in several blocks of k, of which the first and the last have something.
+  // The second in several blocks of k; the first and the last contain nonzero elements.
   for (const Case& s : {Case{11, 37, 20}, Case{203, 37, 1700}}) {
     Matrix a(s.m, s.k, DType::f32, false, 12), b(s.k, s.n, DType::f32, false, 13);
     a.set(4, s.k - 3, std::numeric_limits<float>::quiet_NaN());
@@ -299,8 +300,8 @@ TEST_P(Gemm, NanAndInfinityArriveWhereTheyShould) {
   }
 }
 
-// f32 all the way to its ends, where other representations of an operand have none: the largest numbers, what rounding
-// to fewer bits would carry beyond them, sums that would overflow by parts alone.
+// f32 over its full range, at the limits of which split representations of an operand fail: the largest numbers, values
+// that rounding to fewer bits would carry beyond them, sums of which only parts would overflow.
 TEST_P(Gemm, LargestNumbers) {
   constexpr float kMax = std::numeric_limits<float>::max();
   for (const std::int64_t m : {3, 11, 203}) {

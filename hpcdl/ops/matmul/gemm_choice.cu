@@ -7,11 +7,11 @@
 namespace hpcdl::cuda {
 namespace {
 
-// Per tile of kTiles: microseconds of 64 of k, and of its results on their way out.
+// Per tile of kTiles: microseconds per 64 of k, and for storing its results.
 constexpr double kPerBlock[] = {0.39, 0.77, 0.55, 0.24}, kPerTile[] = {2.6, 2.0, 1.6, 0.8};
 static_assert(std::size(kPerBlock) == std::size(kTiles) && std::size(kPerTile) == std::size(kTiles));
 constexpr double kLaunch = 3, kSharesBandwidth = 2.5e6;  // microseconds; bytes per microsecond
-// cuBLASLt: operations per microsecond at large k; its results leave between products, with z at some length.
+// cuBLASLt: operations per microsecond at large k; it stores results between products, and z takes some time.
 constexpr double kLibraryRate = 720e6, kLibraryLaunch = 6, kLibraryDepth = 80, kLibraryZ = 1.4;
 
 std::int64_t blocks_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -26,7 +26,7 @@ double predicted_microseconds(const Gemm& g, int tile, int splits, int processor
                main = static_cast<double>(k_blocks) * kPerBlock[tile];
   const double out = kPerTile[tile] * (1 + (g.out.z ? 2.0 : 0.0) + (g.out.residual ? 1.2 : 0.0) +
                                        (splits > 1 || g.out.dtype == DType::f32 ? 1.4 : 0.0));
-  // In turn, a tile's results leave while the next one's products are formed.
+  // A tile's results are stored while the next one's products are computed.
   double t = kLaunch +
              (c.in_turn ? (per_block - 1) * std::max(main, (main + out) / 2) + main + out : per_block * (main + out));
   if (splits > 1) t += kLaunch + 8.0 * static_cast<double>(g.batch * splits * g.m * padded(g.n)) / kSharesBandwidth;

@@ -6,7 +6,7 @@
 
 namespace hpcdl::gemm {
 
-/// Place of V::N neighbouring elements; the first `n` of them are real (all, if Full).
+/// The position of V::N neighbouring elements; the first `n` of them exist (all, if Full).
 template <class Isa, bool Full> struct LaneAt {
   using V = simd::Vec<Isa>;
   std::int64_t i, j;
@@ -34,8 +34,8 @@ template <class Isa> inline simd::Vec<Isa> sums(const std::int32_t* p) {
   return simd::Vec<Isa>::load(f);
 }
 
-/// Parts of an epilogue that may have nothing to do: whether any of them has, and without them, in a way that the
-/// compiler sees.
+/// Optional parts of an epilogue: whether any of them is used, and the epilogue without them, in a form that the
+/// compiler can specialise.
 template <class F> constexpr bool has_options(const F&) { return false; }
 template <class T> constexpr bool has_options(const epilogue::Save<T>& f) { return f.to; }
 template <class T> constexpr bool has_options(const epilogue::Residual<T>& f) { return f.c; }
@@ -73,9 +73,9 @@ template <class Isa, class Sum, class E>
   }
 }
 
-// Whole tiles of two vectors, those of tile registers, are finished a few rows at a time while other tiles multiply:
-// what every row asks of its options would take longer than the rest of it (GELU 5 %, ReLU 4 % of a product on one
-// thread).
+// Whole tiles of two vectors, as produced by tile registers, are finished a few rows at a time while other tiles
+// multiply: checking the options for every row would take longer than the rest of the work (GELU 5 %, ReLU 4 % of a
+// product on one thread).
 template <class Isa, class Sum, class E>
 void apply_tile(const void* epilogue, const void* tile, std::int64_t ld, std::int64_t row, std::int64_t col, int rows,
                 int cols) {

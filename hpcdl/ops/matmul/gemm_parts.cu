@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Stored {
-  std::int64_t rows, cols, matrices;  // as it lies in memory
+  std::int64_t rows, cols, matrices;  // as stored in memory
 };
 Stored stored(const Gemm& g, Side side) {
   const GemmOperand& o = side == Side::a ? g.a : g.b;
@@ -18,7 +18,7 @@ Stored stored(const Gemm& g, Side side) {
   return along_k ? Stored{rows, g.k, matrices} : Stored{g.k, rows, matrices};
 }
 
-/// Elements from one row of a copy to the next.
+/// Elements between rows of a copy.
 std::int64_t pitch(const Stored& x, DType d) {
   const std::int64_t line = 128 / dtype_bytes(d);
   return (x.cols + line - 1) / line * line;

@@ -1,20 +1,20 @@
 #pragma once
-// What stands before and behind the tiles of a product where a kernel needs help: operands brought into a form that the
-// copy engine can read, and shares of sums brought together.
+// Steps before and after the tiles of a product for cases that the kernels do not handle directly: copies of operands
+// in a form that the copy engine can read, and the addition of shares of sums.
 
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
 
-/// Elements from one row of shares of sums to the next: rows begin at multiples of 16 bytes.
+/// Elements between rows of shares of sums: rows are aligned to 16 bytes.
 inline std::int64_t padded(std::int64_t cols) { return (cols + 7) / 8 * 8; }
 
 enum class Side { a, b };
 /// Bytes of a copy of an operand of g in g.compute, a multiple of 1024.
 std::size_t copied_bytes(const Gemm& g, Side side);
-/// The operand as a copy at `to`, whose rows begin at multiples of 128 bytes.
+/// Describes the operand as a copy at `to`, whose rows are aligned to 128 bytes.
 GemmOperand copied_operand(const Gemm& g, Side side, void* to);
-/// Makes it.
+/// Makes that copy.
 void copy_operand(Stream& s, const Gemm& g, Side side, const GemmOperand& to);
 
 /// D from `splits` shares of its sums per matrix: (batch, splits, m, ld) f32, added in order.

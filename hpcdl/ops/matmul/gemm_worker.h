@@ -1,5 +1,5 @@
 #pragma once
-// One thread's share of a blocked product. Included by the sources of the blocked driver only.
+// One thread's share of a blocked product. Included only by the sources of the blocked driver.
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@ inline const std::byte* element(const Operand& o, std::int64_t outer, std::int64
   return static_cast<const std::byte*>(o.data) + i * dtype_bytes(o.dtype);
 }
 
-/// `dst`: of the panel's block.
+/// `dst`: destination of the panel's block.
 inline void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_t n, std::int64_t k,
                        std::int64_t panel, const Slice& of, std::byte* dst) {
   const std::int64_t col = g.panels.begin(panel) * s.lanes, width = g.panels.size(panel) * s.lanes;
@@ -71,13 +71,13 @@ class Worker {
     std::int64_t block, row;
     Split tiles, k;  // k: steps, in turns of a group
   };
-  /// Memory that the next group will read, as `columns` columns of 64-byte lines, `step` bytes from line to line.
+  /// Memory that the next group will read, as `columns` columns of 64-byte lines, with `step` bytes between lines.
   struct Ahead {
     const std::byte* base = nullptr;
     std::int64_t lines = 0, step = 0, columns = 0;
   };
 
-  /// A panel of B that is packed while the one in front of it is in use.
+  /// A panel of B that is packed while the preceding one is in use.
   struct Next {
     std::byte* dst = nullptr;
     std::int64_t block = 0, panel = 0;
@@ -109,7 +109,7 @@ class Worker {
     }
   }
 
-  /// Behind panel j of a block; the first of the next block, if `through`.
+  /// The panel after panel j of a block; after the last, the first of the next block, if `through`.
   Next next_panel(std::int64_t block, std::int64_t j, bool through, bool single) {
     const bool same = j + 1 < panels_;
     if (!same && (!through || block + 1 == g.blocks.parts)) return {};
@@ -118,11 +118,11 @@ class Worker {
     return {const_cast<std::byte*>(panel(b, next, single ? next : 0)), b, next};
   }
 
-  /// Tiles of rows meet the one panel of a group. Behind each of them a slice of the next panel is packed, whose lines
-  /// the tile in front of it has fetched: as a whole the panel would not wait in L2 where its rows lie a multiple of
-  /// 4 KB apart, and lines that arrive all at once keep L1 from those of B.
+  /// All tiles of rows use the single panel of a group. After each of them a slice of the next panel is packed, whose
+  /// lines the tile before it has prefetched: a whole panel would not stay in L2 if its rows are a multiple of 4 KB
+  /// apart, and lines that arrive all at once evict those of B from L1.
   void pass_panel(const Rows& w) {
-    // Words at least: 8 gain nothing over 16, 32 lose what slices gain where k is 256.
+    // Minimum words per slice: 8 gain nothing over 16, 32 lose the benefit of slices when k is 256.
     constexpr std::int64_t kSlice = 16;
     const std::int64_t words = g.k_words(next_.block), step = ceil_div(kSlice, s.k_step) * s.k_step;
     const std::int64_t most = w.k.size(0) * s.k_step / kPrefetchEvery,
@@ -141,9 +141,9 @@ class Worker {
     if (w.tiles.parts == 1) pack(slice(0));
   }
 
-  /// Every tile of rows meets all panels of the group before the next one does: rows of C are then written in long
-  /// runs, which the hardware fetches ahead. A group takes k in turns where a tile's rows would not stay in L1 from
-  /// panel to panel otherwise; sums wait in L2 meanwhile.
+  /// Every tile of rows uses all panels of the group before the next tile does: rows of C are then written in long
+  /// runs, which the hardware prefetches. A group processes k in turns if a tile's rows would otherwise not stay in L1
+  /// from panel to panel; meanwhile sums stay in L2.
   void pass_group(const Rows& w, std::int64_t panels, const Ahead& ahead) {
     const std::int64_t calls = w.tiles.parts * w.k.parts * panels, lines = ahead.lines * ahead.columns;
     const std::int64_t share = std::min(w.k.size(0) * s.k_step / kPrefetchEvery, ceil_div(lines, calls));
@@ -154,14 +154,14 @@ class Worker {
           one_tile(w, t, turn, q, ahead, line, std::min(share, lines - line));
   }
 
-  /// A panel of B in use, and the columns of C that it makes.
+  /// A panel of B in use, and the columns of C computed from it.
   struct Panel {
     const std::byte* b;
-    std::int64_t vectors, col, cols;  // cols: without those that fill the panel up
-    std::uint32_t* partial;           // sums of the row block at hand
+    std::int64_t vectors, col, cols;  // cols: without the padding of the panel
+    std::uint32_t* partial;           // sums of the current row block
   };
 
-  /// Panels j to `end` of the unit. `single`: they lie where the group in front of them lay.
+  /// Panels j to `end` of the unit. `single`: they replace the preceding group in memory.
   void take_group(std::int64_t block, std::int64_t j, std::int64_t end, std::int64_t row, bool single) {
     const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
     for (std::int64_t q = j; q < end; ++q) {
@@ -175,10 +175,10 @@ class Worker {
     }
   }
 
-  /// A line more than the panel holds: panels a multiple of 4 KB apart would compete for the same places in L1.
+  /// One line more than the panel holds: panels a multiple of 4 KB apart would compete for the same sets of L1.
   std::int64_t a_panel_words(std::int64_t block) const { return s.rows * g.k_words(block) + 16; }
 
-  /// Where the block of k begins in A, from `row` on.
+  /// The start of the block of k in A, from `row` on.
   const std::byte* rows_of_a(std::int64_t row, std::int64_t block) const {
     return element(p.a, row, first_element(s, g, whole_block(g, block)), !p.a.transposed);
   }
@@ -204,7 +204,7 @@ class Worker {
     s.pack_a(args);
   }
 
-  /// Of the block of A that will be packed next, the part of panels j to `end`.
+  /// The part of the next block of A to be packed that panels j to `end` prefetch.
   Ahead next_rows(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t j, std::int64_t end) const {
     const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, whole_block(g, block));
     const std::int64_t dense = p.a.transposed ? rows : k, lines = p.a.transposed ? k : rows;
@@ -217,7 +217,7 @@ class Worker {
     const std::int64_t vectors = g.panels.begin(panel0_ + end) - g.panels.begin(panel0_ + j);
     return {panel(block, j, 0), vectors * s.lanes * g.k_words(block) * kWord / 64, 64, 1};
   }
-  /// What panels j to `end` are packed from.
+  /// The source from which panels j to `end` are packed.
   Ahead source(std::int64_t j, std::int64_t end, const Slice& of) const {
     const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes,
                        width = g.panels.begin(panel0_ + end) * s.lanes - col;
@@ -227,8 +227,8 @@ class Worker {
     return {base, lines, p.b.ld * size, (dense * size + 63) / 64};
   }
 
-  /// Where panel j of the unit lies when panel `first` lies at the beginning of what this worker packed; of two places
-  /// that panels take in turn, in the one whose turn it is.
+  /// The address of panel j of the unit if panel `first` is at the beginning of what this worker packed; if panels
+  /// alternate between two places, the current one of them.
   const std::byte* panel(std::int64_t block, std::int64_t j, std::int64_t first) const {
     const auto column = [this](std::int64_t panel) { return g.panels.begin(panel0_ + panel) * s.lanes; };
     const std::int64_t kw = g.k_words(block);
@@ -237,14 +237,14 @@ class Worker {
     return b_ + home_ * plan_.panel_block + (whole + (column(j) - column(first)) * kw) * kWord;
   }
 
-  /// The epilogue of the next `rows` rows of the tile that waits for it.
+  /// Runs the epilogue of the next `rows` rows of the waiting tile.
   void finish(int rows) {
     rows = std::min(rows, waiting_.rows);
     if (rows <= 0) return;
     f.apply(f.epilogue, waiting_.sums, waiting_.ld, waiting_.row, waiting_.col, rows, waiting_.cols);
     waiting_.sums += rows * waiting_.ld, waiting_.row += rows, waiting_.rows -= rows;
   }
-  /// The next rows of the tile that is on its way past the caches.
+  /// Moves the next rows of the tile that is being stored with non-temporal stores.
   void move(int rows) {
     rows = std::min(rows, moved_.rows);
     if (rows <= 0) return;
@@ -257,18 +257,18 @@ class Worker {
     w.move(w.slice_);
   }
 
-  /// A turn of tile t with panel q of the group; it fetches `fetches` lines of those ahead, from the given one on.
+  /// One turn of tile t with panel q of the group; it prefetches `fetches` of the lines ahead, from the given one on.
   void one_tile(const Rows& w, std::int64_t t, std::int64_t turn, std::int64_t q, const Ahead& ahead, std::int64_t line,
                 std::int64_t fetches) {
     const Panel& b = group_[q];
     const std::int64_t k0 = w.k.begin(turn) * s.k_step, kw = w.k.size(turn) * s.k_step, width = b.vectors * s.lanes;
     const bool last_turn = turn + 1 == w.k.parts, last = last_turn && w.block + 1 == g.blocks.parts,
                direct = last && f.plain && b.cols == width;
-    // By way of L1, for what is not to stay in caches alone: tile registers store other rows as fast themselves (f32,
-    // cubes of 1024) or faster (bf16 of 256, int8 up to 1024: a fifth).
+    // Through L1, only for results that are not to stay in caches: tile registers store other rows as fast directly
+    // (f32, cubes of 1024) or faster (bf16 of 256, int8 up to 1024: by a fifth).
     const bool moves = direct && past_caches_;
     const std::int64_t r = w.tiles.begin(t), rows = w.tiles.size(t), at = pass_begin_ + w.row + r;
-    // Sets with `prepare` do not look at these lines.
+    // Sets with `prepare` ignore these lines.
     const int own_lines = last && !moves && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;
     std::byte* d = f.d + at * f.d_ld + b.col * f.d_element;
     std::uint32_t* buffer = buffers_[in_turn_];
@@ -306,7 +306,7 @@ class Worker {
     if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
     (plan_.a_in_place ? s.tile_in_place : s.tile_packed)[rows][b.vectors](args);
     if (!last || (direct && !moves)) return;
-    // The buffer in front of this one is the next tile's.
+    // The other buffer is used by the next tile.
     finish(waiting_.rows);
     move(moved_.rows);
     const int steps = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
@@ -318,7 +318,7 @@ class Worker {
     }
     waiting_ = {
         .sums = buffer, .ld = width, .row = at, .col = b.col, .rows = args.rows, .cols = static_cast<int>(b.cols)};
-    if (s.prepare) in_turn_ ^= 1;  // its epilogue runs beside the next tile
+    if (s.prepare) in_turn_ ^= 1;  // its epilogue runs alongside the next tile
     else finish(waiting_.rows);
   }
 
@@ -327,28 +327,28 @@ class Worker {
   const Plan& plan_;
   const Grid& g;
   const Finish& f;
-  const bool past_caches_;  // what tiles store goes there
+  const bool past_caches_;  // destination of the tiles' stores
   std::byte *a_, *b_, *c_;
   std::uint32_t* sums_;
   std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1, home_ = 0;
   Next next_;         // packed, or being packed
-  int prepared_ = 0;  // rows
+  int prepared_ = 0;  // number of rows
   Panel group_[Plan::kMaxGroup];
-  // Where products do not need the vector unit (sets with `prepare`), the epilogue of a tile runs between the steps of
-  // the next.
+  // If products do not need the vector unit (sets with `prepare`), the epilogue of a tile runs between the steps of the
+  // next.
   struct {
     const std::uint32_t* sums = nullptr;
     std::int64_t ld = 0, row = 0, col = 0;
     int rows = 0, cols = 0;
   } waiting_;
-  // A tile on its way past the caches while the next one multiplies.
+  // A tile that is moved with non-temporal stores while the next one multiplies.
   struct {
     const std::byte* from = nullptr;
     std::byte* to = nullptr;
     int rows = 0, vectors = 0;
   } moved_;
   alignas(64) std::uint32_t buffers_[2][KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
-  int in_turn_ = 0, slice_ = 0;  // rows of either that are done between two steps
+  int in_turn_ = 0, slice_ = 0;  // rows of either that are processed between two steps
 };
 
 }  // namespace hpcdl::gemm::blocked

@@ -32,7 +32,8 @@ template <class D, class W> void words_of_bytes(std::uint32_t* dst, const void* 
 
 template <class Isa, Compute c> KernelSet make() {
   using Own = Dot<Isa, c>;
-  using D = std::conditional_t<Own::kGroup == 1, Dot<Isa, Compute::f32>, Own>;  // halves held as f32 share its kernels
+  using D = std::conditional_t<Own::kGroup == 1, Dot<Isa, Compute::f32>, Own>;  // 16-bit types held as f32 share its
+                                                                                // kernels
   using W = Words<Isa, c>;
   KernelSet s;
   if constexpr (D::kLanes == 16) fill_tiles<D, 8, 3>(s);      // 24 accumulators, 3 of B, 1 of A: 28 of 32 registers

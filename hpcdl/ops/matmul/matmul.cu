@@ -11,7 +11,7 @@ std::int64_t batch_of(const View& v) {
   return n;
 }
 
-/// Elements to matrix number `batch`.
+/// The offset in elements of matrix number `batch`.
 std::int64_t offset(const View& v, std::int64_t batch) {
   std::int64_t at = 0;
   for (int i = v.rank() - 3; i >= 0; --i) {
@@ -21,13 +21,13 @@ std::int64_t offset(const View& v, std::int64_t batch) {
   return at;
 }
 
-/// True when matrix i lies at i times one distance, which is then `stride`.
+/// True if matrix i is at i times one distance, which is then `stride`.
 bool evenly_spaced(const View& v, std::int64_t& stride) {
   const std::int64_t n = batch_of(v);
   stride = n > 1 ? offset(v, 1) : 0;
   std::int64_t next = stride;  // from the first matrix of one group of dims to that of the next
   for (int i = v.rank() - 3; i >= 0; --i) {
-    if (v[i] == 1) continue;  // its stride means nothing
+    if (v[i] == 1) continue;  // its stride is irrelevant
     if (v.strides()[i] != next) return false;
     next *= v[i];
   }
@@ -62,7 +62,7 @@ void products(Stream& s, const Grad& d, const View& a, bool transpose_a, const V
   }
 }
 
-/// A batch of matrices that share the other operand is one tall matrix, where all of its rows lie at one distance.
+/// A batch of matrices that share the other operand is one tall matrix, if all of its rows are equally spaced.
 View tall(const View& v) {
   return View(v.data(), Spec{{v.rows(), v.cols()}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
 }
@@ -71,7 +71,7 @@ Grad tall(const Grad& g) {
 }
 bool is_tall(const View& v) { return v.size() == 0 || v.rows_are_uniform(); }
 
-/// The gradient of one matrix that every matrix of a batch was multiplied with, batches one after the other.
+/// The gradient of one matrix by which every matrix of a batch was multiplied, summed batch by batch.
 void shared_products(Stream& s, Grad d, const View& left, const View& right, float scale) {
   const auto matrix = [](const View& v, std::int64_t batch) {
     return View(at(v, offset(v, batch)), Spec{{v[-2], v[-1]}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());

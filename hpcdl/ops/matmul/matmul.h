@@ -1,9 +1,9 @@
 #pragma once
-// y = scale * op(a) op(b), op transposing the last two dims where asked.
+// y = scale * op(a) op(b), where op transposes the last two dims if requested.
 //
 // a (..., M, K), b (..., K, N) with the same leading dims, or b (K, N) for all of them; y (..., M, N). With
-// `transpose_a` a is (..., K, M), with `transpose_b` b is (..., N, K). f32 or bf16, both alike; sums are f32.
-// Gradients: da = scale dy op(b)^T, db = scale op(a)^T dy, transposed back where a or b was; a shared b gets the sum.
+// `transpose_a` a is (..., K, M), with `transpose_b` b is (..., N, K). f32 or bf16, both the same; sums are f32.
+// Gradients: da = scale dy op(b)^T, db = scale op(a)^T dy, transposed back if a or b was; a shared b receives the sum.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"

@@ -25,7 +25,7 @@ struct Matrix {
     const auto* data = static_cast<const std::byte*>(view.data()) + offset(batch) * dtype_bytes(view.dtype());
     return {data, view.dtype(), view.row_stride(), transposed};
   }
-  /// Of the untransposed view.
+  /// Rows of the untransposed view.
   std::int64_t rows() const { return view[transposed ? -1 : -2]; }
   std::int64_t cols() const { return view[transposed ? -2 : -1]; }
 };
@@ -42,7 +42,7 @@ struct Products {
   bool row_invariant = false;
 };
 
-/// d = scale * a b for every matrix of the batch of d. Small products run side by side, one per thread; large ones use
+/// d = scale * a b for every matrix of the batch of d. Small products run in parallel, one per thread; large ones use
 /// all threads, one after the other.
 template <class Isa, class T>
 void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, const Products& all) {
@@ -76,7 +76,7 @@ void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, const
   });
 }
 
-/// A batch of matrices that share the other operand is one tall matrix, where all of its rows lie at one distance.
+/// A batch of matrices that share the other operand is one tall matrix, if all of its rows are equally spaced.
 View tall(const View& v) {
   return View(v.data(), Spec{{v.rows(), v.cols()}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
 }
@@ -90,7 +90,7 @@ View matrix_of(const View& v, std::int64_t batch) {
   return View(data, Spec{{v[-2], v[-1]}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
 }
 
-/// The gradient of one matrix that every matrix of a batch was multiplied with, batches one after the other.
+/// The gradient of one matrix by which every matrix of a batch was multiplied, summed batch by batch.
 template <class Isa, class T>
 void shared_products(Pool& pool, Grad d, const View& left, const View& right, float scale) {
   const std::int64_t batch = batch_of(left);

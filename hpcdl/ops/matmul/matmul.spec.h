@@ -18,10 +18,10 @@ inline void set_product_sizes(Contract& c) {
   c.patterns = all_patterns();
 }
 
-/// Of op(a).
+/// The depth of op(a).
 inline std::int64_t matmul_depth(const Spec& a, bool transposed) { return a[transposed ? -2 : -1]; }
 
-/// b may be one matrix for a batch.
+/// b may be a single matrix for a batch.
 inline void matmul_reference(Outputs out, Inputs in, const Matmul::Args& t) {
   const auto m = out[0].spec[-2], n = out[0].spec[-1], k = matmul_depth(in[0].spec, t.transpose_a);
   const double scale = static_cast<double>(t.scale);

@@ -28,7 +28,7 @@ const auto spec = testing::op<Matmul>({
         },
     .contracts = contract::matmul_contracts(),
     .reduction = [](std::span<const Spec> in, const Matmul::Args&) { return in[0][-1] + in[0][-2] + in[1][-1]; },
-    // Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
+    // Products of two outliers (10 x 10) are 10 times the largest input, which the allowed error is relative to.
     .condition = 10,
 });
 
@@ -90,10 +90,10 @@ void expect_shared(Stream& s, const Shape& lead, int gap, bool transposed) {
   }
   for (std::int64_t i = 0; i < k * n; ++i) ASSERT_NEAR(db.at(i), want_db[static_cast<std::size_t>(i)], 1e-3) << i;
   for (const float x : y.memory) around -= x == 1000.0f;
-  EXPECT_EQ(around, 0u) << "elements beside the view";
+  EXPECT_EQ(around, 0u) << "elements outside the view were written";
 }
 
-/// Matrices of a batch that share b are one tall matrix only where their rows lie at one distance.
+/// Matrices of a batch that share b are one tall matrix only if their rows are equally spaced.
 TEST(Matmul, BatchesWithGapsShareAMatrix) {
   Pool pool(2);
   Stream s(pool);

@@ -1,6 +1,6 @@
 #pragma once
-// Reading matrices as vectors of 32-bit words (see kernel_set.h), converting on the way. One class per instruction set
-// and kind of product. Included by the .simd.cpp files of this folder only.
+// Reads matrices as vectors of 32-bit words (see kernel_set.h), with conversion. One class per instruction set and kind
+// of product. Included only by the .simd.cpp files of this folder.
 //
 //   along_k(p, n)        `lanes` words along k from n valid elements at p; zeros beyond
 //   across(p, ld, kn, n) one word of k for n valid columns: element (j, k) at p[j + k * ld], kn of them valid
@@ -178,7 +178,8 @@ template <> struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> 
 };
 #endif
 
-/// Rows of the source run along panels of half a vector, an even number of them: each vector fills a row of two.
+/// Rows of the source run along panels of half a vector, an even number of panels: each vector fills a row of two
+/// panels.
 template <class D, class W, class T> void pack_across_pairs(const PackArgs& p) {
   constexpr int kWidth = D::kLanes / 2, kTogether = 8, kAhead = 24;
   const auto* src = static_cast<const T*>(p.src);
@@ -197,7 +198,7 @@ template <class D, class W, class T> void pack_across_pairs(const PackArgs& p) {
   }
 }
 
-/// One panel of NV whole vectors, whose rows the source holds one after the other: nothing but loads and stores.
+/// One panel of NV whole vectors whose rows are contiguous in the source: only loads and stores.
 template <class D, class W, int NV, class T> void pack_across_whole(const PackArgs& p) {
   constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kAhead = 8;
   const std::int64_t ld = p.ld, words = p.k / kGroup;
@@ -213,7 +214,7 @@ template <class D, class W, int NV, class T> void pack_across_whole(const PackAr
 }
 
 /// Rows of the source run along the panels. Several narrow panels advance together, so that whole lines are used while
-/// they are in L1, however far apart the rows lie.
+/// they are in L1, for any row stride.
 template <class D, class W, class T> void pack_across(const PackArgs& p) {
   if constexpr (requires { W::store_halves(nullptr, nullptr, W::zero()); })
     if (p.width * 2 == D::kLanes && p.panels > 1) {

@@ -2,16 +2,16 @@
 
 #include "hpcdl/cuda/launch.h"
 
-// The kernel that takes every shape, stride and mix of types: tiles of A and B pass through registers, where they are
-// converted, into shared memory, one tile ahead of the products; 16-bit products are mma.sync (sm_80 and later), f32
-// products are plain fused multiply-adds.
+// The kernel for every shape, stride and mix of types: tiles of A and B pass through registers, where they are
+// converted, into shared memory, one tile ahead of the products; 16-bit products use mma.sync (sm_80 and later), f32
+// products plain fused multiply-adds.
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-/// Eight neighbours of an operand in memory; those outside are 0.
+/// Loads eight neighbours of an operand; those outside are 0.
 __device__ Lanes<8> eight(const GemmOperand& o, std::int64_t offset, std::int64_t n) {
   if (n <= 0) return Lanes<8>(0.0f);
   const int count = n < 8 ? static_cast<int>(n) : 8;
@@ -20,19 +20,19 @@ __device__ Lanes<8> eight(const GemmOperand& o, std::int64_t offset, std::int64_
                                 : load<8>(static_cast<const float*>(o.data) + offset, count);
 }
 
-/// What one thread brings of a tile of kRows rows ("rows" run along m or n) by kDepth of k: chunks of eight neighbours.
+/// What one thread loads of a tile of kRows rows ("rows" run along m or n) by kDepth of k: chunks of eight neighbours.
 template <int kRows, int kDepth> struct Carried {
   static constexpr int kChunks = kRows * kDepth / 8 / kThreads;
   Lanes<8> chunk[kChunks];
 
-  /// Which chunk c is: its first row and its first k.
+  /// The first row and the first k of chunk c.
   __device__ static void place(bool along_k, int c, int& row, int& depth) {
     const int i = static_cast<int>(threadIdx.x) + c * kThreads;
     if (along_k) row = i / (kDepth / 8), depth = i % (kDepth / 8) * 8;
     else depth = i / (kRows / 8), row = i % (kRows / 8) * 8;
   }
-  /// Tile at (row0, k0) of an operand of `rows` x `k`, of which element (row, k) lies at row * ld + k when `along_k`,
-  /// else at k * ld + row.
+  /// Reads the tile at (row0, k0) of an operand of `rows` x `k`, whose element (row, k) is at row * ld + k if
+  /// `along_k`, else at k * ld + row.
   __device__ void read(const GemmOperand& o, bool along_k, std::int64_t base, std::int64_t row0, std::int64_t k0,
                        std::int64_t rows, std::int64_t k) {
 #pragma unroll
@@ -65,7 +65,7 @@ __device__ void load_matrices(unsigned (&r)[4], const void* p) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(at));
 }
-/// c += a b, of two bf16 or two f16 in each register.
+/// c += a b, with two bf16 or two f16 per register.
 template <class E> __device__ void multiply(float* c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<E, bf16>)
     asm volatile(
@@ -79,8 +79,8 @@ template <class E> __device__ void multiply(float* c, const unsigned (&a)[4], un
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Row 1 of a thread's sums becomes row 0, and so on. What follows a sum is long: a loop over rows has it once for all
-/// of them, and a quarter of the code.
+/// Row 1 of a thread's sums becomes row 0, and so on. The epilogue is long: a loop over rows contains it once for all
+/// rows, in a quarter of the code.
 template <int kRows, int kCount> __device__ void next_row(float (&acc)[kRows][kCount]) {
 #pragma unroll
   for (int i = 0; i + 1 < kRows; ++i)
@@ -88,14 +88,14 @@ template <int kRows, int kCount> __device__ void next_row(float (&acc)[kRows][kC
     for (int j = 0; j < kCount; ++j) acc[i][j] = acc[i + 1][j];
 }
 
-/// 128 x 128 of D per block; warps in 2 x 4, each 64 x 32 of it. E: bf16 or f16.
+/// 128 x 128 of D per block; warps in 2 x 4, each with 64 x 32 of it. E: bf16 or f16.
 template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(const __grid_constant__ Gemm g) {
   constexpr int kTile = 128, kDepth = 32, kStride = kDepth + 8;
   __shared__ alignas(16) E as[2][kTile][kStride], bs[2][kTile][kStride];
   const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64,
             wn = warp % 4 * 32;
-  float acc[4][16] = {};  // [16 rows][8 columns, place]
+  float acc[4][16] = {};  // [16 rows][8 columns, position]
   Carried<kTile, kDepth> a, b;
   const auto read = [&](std::int64_t k0) {
     a.read(g.a, !g.a.transposed, batch * g.a.batch_stride, m0, k0, g.m, g.k);

@@ -1,6 +1,6 @@
 #pragma once
-// The product for every shape, stride and mix of types (device_gemm.h has the call that picks), and what follows its
-// sums, element by element.
+// The product for every shape, stride and mix of types (device_gemm.h declares the function that selects a kernel), and
+// its epilogue, element by element.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/ops/fuse/activations.h"
@@ -10,15 +10,16 @@ namespace hpcdl::cuda {
 
 void plain_gemm(Stream& s, const Gemm& g);
 
-/// At most 16 rows, columns or of k, and strides that no tile takes: the kernel that plain_gemm() then takes.
+/// At most 16 rows, columns or elements of k, and strides that no tile supports: whether plain_gemm() uses its kernel
+/// for that case.
 bool fits_small_gemm(const Gemm& g);
 void small_gemm(Stream& s, const Gemm& g);
 
-/// g where every address is a multiple of 16 bytes, for questions about its shape.
+/// g with every address aligned to 16 bytes, for queries about its shape.
 Gemm at_whole_addresses(Gemm g);
 
-/// Up to four rows times weights that run along k, one of the two in 16 bits, whatever the addresses: the kernel that
-/// plain_gemm() then takes, and the choice built in.
+/// Up to four rows times weights that run along k, one of the two in 16 bits, at any addresses: whether plain_gemm()
+/// uses its kernel for that case, which is then the built-in choice.
 bool fits_few_rows(const Gemm& g);
 void few_rows_gemm(Stream& s, const Gemm& g);
 
@@ -40,7 +41,7 @@ __device__ inline float slope(float z, GemmActivation a) {
   }
 }
 
-/// A finished sum on its way to memory.
+/// Applies the epilogue to a finished sum and stores it.
 template <class T>
 __device__ void finish(const GemmResult& o, float acc, std::int64_t row, std::int64_t col, std::int64_t batch) {
   float v = acc * o.scale;

@@ -1,6 +1,6 @@
 #pragma once
-// Products of a few rows with an unpacked matrix: B is read once, where it lies, at the speed of memory. Packing would
-// cost more than the product. Included by the .simd.cpp files of this folder only.
+// Products of a few rows with an unpacked matrix: B is read once, in place, at the speed of memory. Packing would cost
+// more than the product. Included only by the .simd.cpp files of this folder.
 
 #include "hpcdl/ops/matmul/packing.h"
 
@@ -12,7 +12,7 @@ template <class D, class W, class T> void to_words(std::uint32_t* dst, const T* 
     W::store(dst, W::along_k(src + i, static_cast<int>(k - i < kFull ? k - i : kFull)), D::kLanes);
 }
 
-/// Rows of B are dense along k: dot products, several rows of B at a time so that the sums do not wait for each other.
+/// Rows of B are dense along k: dot products, several rows of B at a time so that the sums are independent.
 template <class D, class W, class T, int M> void small_dots(const SmallArgs& s) {
   constexpr int kRows = M <= 4 ? 4 : 2, kFull = D::kLanes * D::kGroup;
   for (int j0 = 0; j0 < s.cols; j0 += kRows) {

@@ -3,9 +3,9 @@
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/matmul/tile_plan.h"
 
-// Products of a few rows or columns, or of a short k, as of the last layer of a classifier: a tile of 64 or 128 would
-// leave the GPU to one block that walks k alone. Where both operands run along k, a warp to each element. Else 32
-// neighbours by one block, whose warps share k out.
+// Products of a few rows or columns, or of a short k, as in the last layer of a classifier: with a tile of 64 or 128
+// one block of the GPU would iterate over k alone. If both operands run along k, each element is computed by a warp.
+// Otherwise a block, whose warps divide k, computes 32 neighbours.
 
 namespace hpcdl::cuda {
 namespace {
@@ -56,8 +56,8 @@ Gemm at_whole_addresses(Gemm g) {
   return g;
 }
 
-// A product that the tiles take from an arena, whose addresses are aligned, must come out with the same bits at any
-// address: plain_gemm()'s other kernels add in the order of the tiles, this one does not.
+// A product that the tiles compute from an arena, whose addresses are aligned, must have the same bits at any address:
+// plain_gemm()'s other kernels add in the order of the tiles, this one does not.
 bool fits_small_gemm(const Gemm& g) {
   constexpr std::int64_t kFew = 16, kMostElements = 1 << 18;
   return (g.m <= kFew || g.n <= kFew || g.k <= kFew) && g.m * g.n <= kMostElements && g.k <= 4096 && g.batch <= 65535 &&

@@ -2,16 +2,16 @@
 //
 //   x = x0 + x1 + x2,   x0 = bf16(x), x1 = bf16(x - x0), x2 = x - x0 - x1,   |x1| <= 2^-8 |x|, |x2| <= 2^-16 |x|
 //
-// which is exact for 24 significant bits, and of the nine products of parts, the six that matter are added up in f32:
+// which is exact for 24 significant bits, and of the nine products of parts, the six that matter are summed in f32:
 //
-//   a b = a0 b0 + a0 b1 + a1 b0 + a1 b1 + a0 b2 + a2 b0 + e,   |e| <= 2^-23 |a b|, of either sign, as a rule 2^-26
+//   a b = a0 b0 + a0 b1 + a1 b0 + a1 b1 + a0 b2 + a2 b0 + e,   |e| <= 2^-23 |a b|, of either sign, typically 2^-26
 //
 // The method is that of Henry, Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for
-// higher-precision computations" (2019), section III. Tile registers form 512 products of bf16 a cycle where two vector
-// units form 32 of f32: for six of them still 2.7 times as many. A step of 32 elements of 32 rows and columns takes 384
-// cycles at best; 580 in a loop of tiles alone, whose panels are in L2.
+// higher-precision computations" (2019), section III. Tile registers compute 512 products of bf16 per cycle where two
+// vector units compute 32 of f32: with six per product still 2.7 times as many. A step of 32 elements of 32 rows and
+// columns takes 384 cycles at best; 580 in a loop of tiles alone, whose panels are in L2.
 //
-// What differs from f32: parts and sums below 2^-126 count as zero, so operands below 2^-110 have fewer bits.
+// Difference from f32: parts and sums below 2^-126 are flushed to zero, so operands below 2^-110 have fewer bits.
 #include <algorithm>
 
 #include "hpcdl/ops/matmul/packing.h"
@@ -43,12 +43,13 @@ template <int MT, int NT> [[gnu::always_inline]] inline void multiply_parts() {
   if constexpr (MT == 2 && NT == 2) simd::tile_dot_bf16<3, 5, 7>();
 }
 
-/// Of every lane, whether it is neither infinite nor NaN.
+/// For every lane, whether it is neither infinite nor NaN.
 [[gnu::always_inline]] inline __mmask16 finite(SplitV x) {
   return _mm512_cmp_ps_mask((x * SplitV(0.0f)).v, _mm512_setzero_ps(), _CMP_EQ_OQ);
 }
 
-/// An element of every lane, from words of its parts; `Half`: of the two of a word. The third part of infinity is NaN.
+/// Joins the parts of an element in every lane; `Half`: which of the two elements of a word. The third part of infinity
+/// is NaN.
 template <int Half> [[gnu::always_inline]] inline SplitV joined(const __m512i (&word)[kParts]) {
   SplitV x[kParts];
   for (int q = 0; q < kParts; ++q)
@@ -57,8 +58,8 @@ template <int Half> [[gnu::always_inline]] inline SplitV joined(const __m512i (&
   return _mm512_mask_blend_ps(finite(x[1]), x[1].v, (x[0] + (x[1] + x[2])).v);
 }
 
-/// Of sums of a tile, those that are not finite, once more as a sum of products of f32: an infinite operand has parts
-/// whose products are not its own, and sums of parts may overflow where no sum of products does.
+/// Recomputes sums of a tile that are not finite as sums of products of f32: the products of an infinite operand's
+/// parts are wrong, and sums of parts may overflow where no sum of products does.
 [[gnu::noinline]] void mend(const TileArgs& t, int width, float* sums, std::int64_t ld) {
   const auto *a = reinterpret_cast<const std::uint32_t*>(t.a), *b = reinterpret_cast<const std::uint32_t*>(t.b);
   for (int row = 0; row < t.rows; ++row)
@@ -99,7 +100,7 @@ template <int MT, int NT> void finish_sums(const TileArgs& t) {
       (SplitV::load(in + i * t.cin_ld + j) + SplitV::load(own + i * kWidth + j)).store(out + i * t.cout_ld + j);
 }
 
-/// In an order in which only one of the operands changes from product to product.
+/// In an order in which only one of the operands changes between consecutive products.
 template <int MT, int NT> void split_tile(const TileArgs& t) {
   const std::int64_t part_a = t.rows * kRowBytes;
   simd::tile_zero<0>(), simd::tile_zero<1>(), simd::tile_zero<2>(), simd::tile_zero<3>();
@@ -133,8 +134,8 @@ template <int MT, int NT> void split_tile(const TileArgs& t) {
 /// the second or the third.
 [[gnu::always_inline]] inline void split(SplitV low, SplitV high, __m512i (&word)[kParts]) {
   const __m512i upper = _mm512_set1_epi32(~0xffff), half = _mm512_set1_epi32(0x8000);
-  const __m512 most = _mm512_set1_ps(0x1.fep127f);  // of bf16: what is larger must not become infinite
-  constexpr int kSmallerMagnitude = 2;              // and the sign of the first operand
+  const __m512 most = _mm512_set1_ps(0x1.fep127f);  // the largest bf16: larger values must not become infinite
+  constexpr int kSmallerMagnitude = 2;              // with the sign of the first operand
   SplitV x[2] = {low, high};
   __m512i part[kParts][2];
   for (int i = 0; i < 2; ++i) {
@@ -157,9 +158,9 @@ template <bool Whole, class T> [[gnu::always_inline]] inline SplitV load(const T
 
 using SplitRegisters = Registers<Avx512>;
 
-/// A step of k of up to 16 rows (of A) or columns (of B). A word has elements i and i + 16 of the step: then two
-/// vectors become words lane by lane, those of a row as those of two rows. Panels of A have a row's words of a step
-/// together, panels of B a word's columns.
+/// A step of k of up to 16 rows (of A) or columns (of B). A word has elements i and i + 16 of the step: two vectors,
+/// from one row or from two, become words lane by lane. Panels of A store a row's words of a step together, panels of B
+/// a word's columns.
 template <class T, bool IsA, bool Whole>
 void split_block(const PackArgs& p, std::uint32_t* dst, const T* src, int cols, int kn, int room) {
   __m512i r[kParts][kSide];
@@ -227,8 +228,8 @@ KernelSet make_split() {
   s.pack_cost = 64;
   s.group_bytes = 384 << 10;
   s.few = &vector_set(Avx512{}, Compute::f32);
-  s.few_rows = 192;  // what packing B costs
-  // Little is to be gained there, and small models get the same bits from a product whatever share of its rows a rank
+  s.few_rows = 192;  // amortises packing B
+  // Little is gained there, and small models get the same bits from a product for any share of its rows that a rank
   // has.
   s.few_elements = 128 * 128;
   s.keeps_rows = true;

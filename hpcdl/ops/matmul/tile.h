@@ -1,9 +1,9 @@
 #pragma once
 // The register tile: MR rows x NV vectors of C stay in registers over all of k; per word of k, NV loads of B and MR
-// broadcasts of A feed MR * NV multiply-adds. Included by the .simd.cpp files of this folder only.
+// broadcasts of A feed MR * NV multiply-adds. Included only by the .simd.cpp files of this folder.
 //
-// The loops over m and v must be unrolled completely, or the accumulators live in memory (5x slower): check a change
-// with objdump.
+// The loops over m and v must be unrolled completely, or the accumulators are kept in memory (5x slower): check a
+// change with objdump.
 
 #include "hpcdl/ops/matmul/dot.h"
 
@@ -24,7 +24,7 @@ template <class D, int MR, int NV>
   }
 }
 
-/// A row of a finished tile. `from` ends behind it.
+/// Moves a row of a finished tile. On return `from` points to the next row.
 template <class D> [[gnu::always_inline]] inline void move_row(const std::byte*& from, std::byte* to, int vectors) {
   constexpr int kVector = D::kLanes * 4;
   for (int v = 0; v < vectors; ++v, from += kVector) D::stream_acc(to + v * kVector, D::load_acc(from));
@@ -45,7 +45,7 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
 
   const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
   const std::int64_t stride = InPlace ? t.lda : 4;
-  // Evenly spread: what L1 waits for from memory must leave it room for B's lines from L2.
+  // Evenly spread: L1's outstanding requests to memory must leave room for lines of B from L2.
   const std::int64_t slots = t.k / kPrefetchEvery;
   std::int64_t due = 0;
   const std::byte* own = t.own;
@@ -77,7 +77,7 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
       multiply<D, MR, NV>(acc, a, stride, b);
       a += kStepA;
       b += kPanel;
-      // Keeps the next step's loads behind this one: the compiler would hoist them, run out of registers and spill.
+      // Keeps the next step's loads after this one: the compiler would hoist them, run out of registers and spill.
       __asm__("" : "+r"(b));
     }
   }

@@ -1,6 +1,6 @@
 #pragma once
-// From sums in registers to D: scale, bias, C, z, activation, in f32; then through shared memory, a piece of 64 rows x
-// 128 bytes at a time, to global memory by the copy engine.
+// From sums in registers to D: scale, bias, C, z, activation, in f32; then through shared memory, in pieces of 64 rows
+// x 128 bytes, to global memory by the copy engine.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/tma.h"
@@ -12,8 +12,8 @@ namespace hpcdl::cuda {
 
 inline constexpr int kPieceBytes = 64 * 128;
 
-/// What an operand C of D's type does: it is added, or it is the z of the activation whose slope the sums are
-/// multiplied by.
+/// The role of an operand C of D's type: it is added, or it is the argument z of the activation whose derivative the
+/// sums are multiplied by.
 enum class TileC : unsigned char { none, before_activation, after_activation, z_of_slope };
 
 struct TileEpilogue {
@@ -24,7 +24,7 @@ struct TileEpilogue {
   TileC c = TileC::none;
   bool keep_z = false;
   bool f32 = false;  // D and z are f32, else of the operands' type
-  bool add = false;  // D += (f32 alone)
+  bool add = false;  // D += (f32 only)
 };
 
 template <class T> __device__ unsigned pack_pair(float x, float y);
@@ -46,7 +46,7 @@ template <> __device__ inline void unpack_pair<f16>(unsigned u, float& x, float&
   asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}" : "=f"(x), "=f"(y) : "r"(u));
 }
 
-/// 1 / (1 + 2^-t) as fuse::GeluTanh::gate has it, with the two instructions that are good to 2 ulp.
+/// 1 / (1 + 2^-t) as in fuse::GeluTanh::gate, with the two instructions that are accurate to 2 ulp.
 __device__ inline float fast_gate(float x) {
   constexpr float kSteep = fuse::GeluTanh::kTwoC * fuse::GeluTanh::kLog2e;
   float e, r;
@@ -73,7 +73,7 @@ template <int kCount> __device__ void activate(float (&v)[kCount], GemmActivatio
   }
 }
 
-/// v *= slope at z.
+/// v *= the derivative at z.
 template <int kCount> __device__ void times_slope(float* v, const float (&z)[kCount], GemmActivation a) {
   if (a == GemmActivation::relu) {
 #pragma unroll
@@ -90,7 +90,8 @@ template <int kCount> __device__ void times_slope(float* v, const float (&z)[kCo
 template <class S> struct TileMemory;
 struct TileMaps;
 
-/// One warpgroup on its way out. v[4 j + 2 h + i] of a piece is row + 8 h, column 8 j + lane % 4 * 2 + i (wgmma.h).
+/// How one warpgroup stores its results. v[4 j + 2 h + i] of a piece is row + 8 h, column 8 j + lane % 4 * 2 + i
+/// (wgmma.h).
 template <class T, class S> struct TileWriter {
   const TileMaps& maps;
   const TileEpilogue& o;
@@ -101,7 +102,7 @@ template <class T, class S> struct TileWriter {
   static constexpr int kBiases = (S::kN + 127) / 128;
   float bias[kBiases] = {};
 
-  /// Ahead of the products; memory.bias() gets it behind them.
+  /// Called before the products; memory.bias() receives it after them.
   __device__ void fetch_bias(int n0, int n) {
     if (!o.bias) return;
 #pragma unroll
@@ -112,7 +113,7 @@ template <class T, class S> struct TileWriter {
   }
 
   __device__ int first_block() const { return S::kInTurn ? 0 : group * S::kBlocks; }
-  /// Ahead of the products: the pieces of C come to where those of D will stand.
+  /// Called before the products: the pieces of C are loaded to where those of D will be stored.
   __device__ void fetch_c(int m0, int n0, int layer) const {
     if (o.c == TileC::none || thread != 0) return;
     tma_wait_read<0>();
@@ -126,7 +127,7 @@ template <class T, class S> struct TileWriter {
 
   __device__ void sync() const { named_sync(1 + group, 128); }
 
-  /// A buffer that the copy engine has read.
+  /// A buffer that the copy engine has finished reading.
   __device__ unsigned char* next_buffer() {
     if (thread == 0) tma_wait_read<S::kPieces - 1>();
     sync();
@@ -144,7 +145,7 @@ template <class T, class S> struct TileWriter {
     tma_commit();
   }
 
-  /// Byte of a 16-bit piece at which this lane's row of four 8 x 8 matrices lies: columns 16 j and on.
+  /// The byte of a 16-bit piece where this lane's row of four 8 x 8 matrices begins: from column 16 j on.
   __device__ unsigned matrix_at(int j) const {
     const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
     return static_cast<unsigned>(row * 128 + ((j * 2 + lane / 16) ^ (row % 8)) * 16);
@@ -158,7 +159,7 @@ template <class T, class S> struct TileWriter {
                      pack_pair<T>(x[6], x[7]));
     }
   }
-  /// f(v + 8 j, c): the eight of C that belong to v[8 j] and on.
+  /// f(v + 8 j, c): the eight elements of C that belong to v[8 j] and following.
   template <class F> __device__ void each_of_c(const unsigned char* from, float (&v)[32], const F& f) const {
     const unsigned base = shared_address(from);
 #pragma unroll
@@ -188,7 +189,7 @@ template <class T, class S> struct TileWriter {
             make_float2(v[j * 4 + h * 2], v[j * 4 + h * 2 + 1]);
   }
 
-  /// scale and bias of kCount / 4 times 8 columns.
+  /// Applies scale and bias to kCount / 4 times 8 columns.
   template <int kCount> __device__ void begin(float (&v)[kCount], const float* acc, int col) const {
     const float* b = memory.bias(group) + col + thread % 4 * 2;
 #pragma unroll

@@ -1,12 +1,12 @@
 #pragma once
 // The matrix product on Hopper's tensor cores (sm_90a): a persistent kernel in which one warp keeps the copy engine
 // busy and one or two warpgroups multiply. Stages of shared memory hold kDepth of k for a tile of A and of B; a block
-// walks tiles of D, and the loads of the next tile run while the results of the last one leave.
+// iterates over tiles of D, and the loads of the next tile overlap the stores of the last one.
 //
-// With a cluster of two, its blocks take tiles one below the other: each loads half of their common tile of B for both.
-// Results pass through shared memory, 64 rows of 128 bytes at a time, and leave by the copy engine, which leaves out
-// what lies outside of D. An operand C of D's type (a residual, or what D held) is brought to that place while the
-// products are formed.
+// With a cluster of two, its blocks process tiles one below the other: each loads half of their common tile of B for
+// both. Results pass through shared memory, 64 rows of 128 bytes at a time, and are stored by the copy engine, which
+// skips elements outside of D. An operand C of D's type (a residual, or the previous contents of D) is loaded to the
+// same place while the products are computed.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
@@ -16,16 +16,17 @@
 
 namespace hpcdl::cuda {
 
-/// What one kernel is: the tile of D (kM x kN), stages in flight, blocks of a cluster, and whether its two consuming
-/// warpgroups share every tile or take tiles in turn, so that one multiplies while the other brings out its results.
+/// The shape of one kernel: the tile of D (kM x kN), stages in flight, blocks per cluster, and whether its two consumer
+/// warpgroups share every tile or alternate between tiles, so that one multiplies while the other stores its results.
 template <int kM_, int kN_, int kStages_, int kCluster_, bool kInTurn_> struct TileShape {
   static constexpr int kM = kM_, kN = kN_, kStages = kStages_, kCluster = kCluster_, kDepth = 64;
   static constexpr bool kInTurn = kInTurn_;
-  static constexpr int kConsumers = 2, kSharers = kInTurn ? 1 : kConsumers;  // warpgroups, and those of one stage
-  static constexpr int kBlocks = kM / kSharers / 64;                         // of 64 rows, of one warpgroup
+  static constexpr int kConsumers = 2, kSharers = kInTurn ? 1 : kConsumers;  // consumer warpgroups; those that share a
+                                                                             // stage
+  static constexpr int kBlocks = kM / kSharers / 64;                         // of 64 rows, per warpgroup
   static constexpr int kABytes = kM * kDepth * 2, kBBytes = kN * kDepth * 2, kStageBytes = kABytes + kBBytes;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kPieces = kBlocks * (kN / 64);  // of 16-bit results, 64 x 64 each, of one warpgroup
+  static constexpr int kPieces = kBlocks * (kN / 64);  // of 16-bit results, 64 x 64 each, per warpgroup
   static constexpr int kBarriers = 2 * kStages + kConsumers;
   static constexpr int kSharedBytes =
       kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 4) + kBarriers * 8;
@@ -34,7 +35,7 @@ template <int kM_, int kN_, int kStages_, int kCluster_, bool kInTurn_> struct T
 
 struct TileProblem {
   int n = 0, tiles_m = 0, tiles_n = 0, group = 8;  // tiles_m in clusters; `group` of them share tiles of B in L2
-  int tiles = 0;                                   // of all matrices and splits
+  int tiles = 0;                                   // over all matrices and splits
   int splits = 1, k_blocks = 0, k_blocks_per_split = 0;
   bool a_batched = false, b_batched = false;
   TileEpilogue out;
@@ -81,7 +82,7 @@ struct TileMaps {
 
 #if HPCDL_SM90A
 
-/// The producing thread: all loads of all tiles of this block, in order.
+/// The producer thread: all loads of all tiles of this block, in order.
 template <class S, Major kA, Major kB>
 __device__ void produce(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank) {
   Ring<S::kStages> at{.stage = 0, .parity = 1};
@@ -120,7 +121,7 @@ __device__ void produce(const TileMaps& maps, const TileProblem& p, const TileMe
   }
 }
 
-/// A warpgroup's part of all tiles: rows group * kBlocks * 64 and on.
+/// A warpgroup's part of all tiles: from row group * kBlocks * 64 on.
 template <class T, class S, Major kA, Major kB>
 __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
@@ -149,7 +150,7 @@ __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMe
     float acc[S::kBlocks][S::kN / 2];
     writer.fetch_bias(tile.n0, p.n);
     writer.fetch_c(tile.m0, tile.n0, tile.layer);
-    // In turn, because a wait for a stage tells neighbouring phases apart, not further ones.
+    // In turn, because waiting for a stage distinguishes only neighbouring phases.
     if constexpr (S::kInTurn) named_sync(3 + group, 256);
     int before = -1;
     for (int kb = tile.k_begin; kb < tile.k_end; ++kb, at.next()) {
@@ -205,7 +206,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     claim_registers<232>();
     consume<T, S, kA, kB>(maps, p, memory, rank, group);
   }
-  if constexpr (S::kCluster > 1) cluster_sync();  // no block leaves while another may still write to it
+  if constexpr (S::kCluster > 1) cluster_sync();  // no block may exit while another may still write to it
 #endif
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// From a Gemm to launches of tile_gemm (tile_kernel.h). A .cu file instantiates one shape of tile for all layouts and
+// From a Gemm to launches of tile_gemm (tile_kernel.h). Each .cu file instantiates one tile shape for all layouts and
 // types.
 
 #include <atomic>

@@ -1,24 +1,24 @@
 #pragma once
-// What the host works out for a launch of tile_gemm: which products it takes, the maps of its operands, its tiles.
+// Host code for a launch of tile_gemm: the supported products, the tensor maps of operands, the tiles.
 
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/ops/matmul/tile_kernel.h"
 
 namespace hpcdl::cuda {
 
-/// One compiled shape of tile. `launch` picks the instance by element type and layouts.
+/// One compiled tile shape. `launch` selects the instance by element type and layouts.
 struct TileConfig {
   int m, n, stages, cluster;
   bool in_turn;
   void (*launch)(Stream& s, const TileMaps& maps, const TileProblem& p, DType type, bool a_along_m, bool b_along_n);
 };
 
-/// True when types, addresses and strides are such that the copy engine can move every operand.
+/// True if the copy engine can move every operand, given types, addresses and strides.
 inline bool fits_tiles(const Gemm& g) {
   const auto operand = [&](const GemmOperand& o) {
     return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
   };
-  // The copy engine writes whole 16-byte pieces: a row that ends inside of one would lose what lies behind it.
+  // The copy engine writes whole 16-byte pieces: a row that ends inside one would overwrite what follows it.
   const auto result = [&](const void* p, std::int64_t ld, std::int64_t stride) {
     return mappable(p, g.out.dtype, ld) && stride * dtype_bytes(g.out.dtype) % 16 == 0 &&
            g.n * dtype_bytes(g.out.dtype) % 16 == 0;
@@ -29,7 +29,7 @@ inline bool fits_tiles(const Gemm& g) {
   if (g.k <= 0 || g.m >= kMost || g.n >= kMost || g.k >= kMost || !operand(g.a) || !operand(g.b) ||
       !result(o.d, o.ld, o.batch_stride))
     return false;
-  const bool c = o.residual || (o.accumulate && o.dtype != DType::f32);  // comes to where z would stand
+  const bool c = o.residual || (o.accumulate && o.dtype != DType::f32);  // is loaded to the place of z
   if (o.z && (c || g.batch > 1 || !result(o.z, o.z_ld, 0))) return false;
   if (o.dtype == DType::f32) return !o.residual;
   return o.dtype == g.compute &&
@@ -48,8 +48,8 @@ inline TensorMap result_map(const void* p, DType d, std::int64_t rows, std::int6
   return tensor_map(p, d, {cols, rows, layers}, {ld, layers > 1 ? stride : ld}, {128 / dtype_bytes(d), 64, 1});
 }
 
-/// Launches g, which fits_tiles(), in tiles of `c`. With `parts`, sums of each of `splits` shares of k go to parts
-/// (splits of each matrix after each other, rows of `parts_ld`), and all that follows the sums is left to the caller.
+/// Launches g, for which fits_tiles() holds, in tiles of `c`. With `parts`, sums of each of `splits` shares of k go to
+/// parts (the splits of each matrix consecutively, rows of `parts_ld`), and the caller applies the epilogue.
 inline void run_tiles(Stream& s, const Gemm& g, const TileConfig& c, int group, int splits = 1, float* parts = nullptr,
                       std::int64_t parts_ld = 0) {
   const auto& o = g.out;

@@ -1,6 +1,6 @@
 #pragma once
-// What kernels for tile registers (simd/tiles.h) have in common. Registers 0 to 3 are sums of up to 32 x 32, 4 and 5 A,
-// 6 and 7 B. Included by .simd.cpp files of this folder only.
+// Shared code of kernels for tile registers (simd/tiles.h). Registers 0 to 3 are sums of up to 32 x 32, 4 and 5 A, 6
+// and 7 B. Included only by .simd.cpp files of this folder.
 
 #include "hpcdl/ops/matmul/kernel_set.h"
 #include "hpcdl/simd/tiles.h"
@@ -11,7 +11,7 @@ namespace hpcdl::gemm {
 inline constexpr int kSide = 16;  // rows and words of a tile register
 inline constexpr std::int64_t kRowBytes = kSide * 4;
 
-/// Registers of A and of sums are as high as the rows at hand.
+/// Configures the registers of A and of sums for `rows` rows.
 template <class Isa> void prepare(int rows) {
   if (rows == 0) return simd::release_tiles();
   simd::TileShapes s;
@@ -23,8 +23,8 @@ template <class Isa> void prepare(int rows) {
   simd::load_shapes(s);
 }
 
-/// Lines to be fetched during a step (see TileArgs). Not those of `own`: they kept tiles from L1, whose places for
-/// lines on their way are few (an s32 result of 12 MB: 1.7 ms with them, 1.2 without).
+/// Lines to be prefetched during a step (see TileArgs). Those of `own` are not: they delayed tiles from L1, which has
+/// few slots for outstanding lines (an s32 result of 12 MB: 1.7 ms with them, 1.2 without).
 [[gnu::always_inline]] inline void fetch(const TileArgs& t, const std::byte*& ahead, std::int64_t& fetches) {
 #pragma GCC unroll 4
   for (int i = 0; i < kSide / kPrefetchEvery; ++i) {
@@ -36,7 +36,7 @@ template <class Isa> void prepare(int rows) {
   }
 }
 
-/// MT x NT registers of sums, as they stand in memory.
+/// MT x NT registers of sums, as stored in memory.
 template <int MT, int NT> [[gnu::always_inline]] inline void begin_sums(const TileArgs& t) {
   if (!t.cin) return simd::tile_zero<0>(), simd::tile_zero<1>(), simd::tile_zero<2>(), simd::tile_zero<3>();
   const auto* p = static_cast<const std::byte*>(t.cin);
@@ -46,7 +46,7 @@ template <int MT, int NT> [[gnu::always_inline]] inline void begin_sums(const Ti
   if constexpr (MT == 2) simd::tile_load<2>(p + kSide * ld, ld);
   if constexpr (MT == 2 && NT == 2) simd::tile_load<3>(p + kSide * ld + kRowBytes, ld);
 }
-/// Of rows of `ld` bytes.
+/// To rows with a stride of `ld` bytes.
 template <int MT, int NT> [[gnu::always_inline]] inline void store_sums(std::byte* p, std::int64_t ld) {
   simd::tile_store<0>(p, ld);
   if constexpr (NT == 2) simd::tile_store<1>(p + kRowBytes, ld);

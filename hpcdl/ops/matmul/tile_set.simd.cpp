@@ -1,10 +1,10 @@
 // Products of bf16 and of int8 on tile registers (simd/tiles.h). A tile of up to 32 x 32 sums stays in four registers
-// over all of k; for every 16 words of k, two registers of A and two of B feed four products. Those take 64 cycles.
+// over all of k; for every 16 words of k, two registers of A and two of B feed four products, which take 64 cycles.
 //
-// A register is loaded in 11 cycles from L1 and in 22 from L2 (Sapphire Rapids, loops of nothing else), so one of the
-// two panels has to come from L1: then a step of 16 words takes 70 cycles, and 103 in turns of 8 steps whose sums wait
-// in L2; 24 steps at once, with neither panel in L1, 140 each. A panel of B in L1 that packed tiles of A pass by would
-// take 93 (A is read where it lies); to fetch the next turn's lines into L1 ahead of it, 130.
+// A register is loaded in 11 cycles from L1 and in 22 from L2 (Sapphire Rapids, loops of loads only), so one of the two
+// panels has to come from L1: a step of 16 words then takes 70 cycles, and 103 in turns of 8 steps whose sums stay in
+// L2; 24 steps at once, with neither panel in L1, take 140 each. Alternatives that were tried: a panel of B in L1 and
+// packed tiles of A, 93 (A is read in place); prefetching the next turn's lines into L1, 130.
 #include <cstring>
 
 #include "hpcdl/ops/matmul/packing.h"
@@ -52,7 +52,7 @@ template <Compute c, int MT, int NT, bool InPlace> void tile(const TileArgs& t) 
 /// Words of k that a panel holds: whole steps.
 constexpr std::int64_t padded(std::int64_t words) { return (words + kSide - 1) / kSide * kSide; }
 
-/// As pack_typed, with zeros up to whole steps.
+/// Like pack_typed, padded with zeros to whole steps.
 template <class D, class W, class T> void pack_b(const PackArgs& p) {
   pack_typed<D, W, T>(p);
   const std::int64_t words = (p.k + D::kGroup - 1) / D::kGroup, missing = padded(words) - words;
@@ -103,10 +103,10 @@ template <class D, class W> struct Packs {
 template <Compute c> KernelSet make() {
   using D = Dot<Avx512, c>;
   using W = Words<Avx512, c>;
-  KernelSet s = vector_set(Avx512{}, c);  // its kernels for few rows are bound by memory, not by products
+  KernelSet s = vector_set(Avx512{}, c);  // its kernels for few rows are limited by memory, not by products
   s.rows = 2 * kSide, s.vectors = 2, s.k_step = kSide;
   s.pack_cost = 64;
-  // What a group reads of B stays in L2. By turns, for which a tile's rows of A stay in L1, bf16 gains a quarter and
+  // What a group reads of B stays in L2. With turns, for which a tile's rows of A stay in L1, bf16 gains a quarter and
   // int8, whose k is half as many words, loses some (1024 x 3072 x 768 on 2 threads).
   s.group_bytes = 384 << 10;
   if (c == Compute::bf16) s.group_bytes = 192 << 10, s.turn_words = 128;

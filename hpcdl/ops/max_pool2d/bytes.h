@@ -1,5 +1,5 @@
 #pragma once
-// Small whole numbers in float lanes, as bytes in memory (.simd.cpp only).
+// Small integers in float lanes, stored as bytes (.simd.cpp only).
 
 #include "hpcdl/simd/loop.h"
 
@@ -38,7 +38,7 @@ inline void store_bytes(std::uint8_t* p, simd::Vec<simd::Avx512> v, int n) {
 }
 #endif
 
-/// The register's worth of bytes at p as floats; lanes behind the first n are 0.
+/// Loads a register's worth of bytes at p as floats; lanes from n on are 0.
 template <class V> V load_bytes(const std::uint8_t* p, simd::Whole);
 template <class V> V load_bytes(const std::uint8_t* p, int n) {
   std::uint8_t t[16] = {};

@@ -5,7 +5,7 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// N bytes, in one access where kWhole.
+/// Stores N bytes, in one access if kWhole.
 template <int N, bool kWhole> __device__ void store_bytes(std::uint8_t* p, const int (&v)[N], int n) {
   if constexpr (kWhole) {
     unsigned w[N / 4];
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
         for (int k = 0; k < N; ++k)
           if (!(v.v[k] <= best.v[k]) && best.v[k] == best.v[k])
-            best.v[k] = v.v[k], place[k] = at;  // NaN in v wins, NaN in best stays
+            best.v[k] = v.v[k], place[k] = at;  // NaN in v replaces best, NaN in best stays
       }
     const std::int64_t pixel = row * w.w.out + ow;
     store_pack<kWhole>(y + pixel * y_stride + c, best, n);
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
-/// Block: one row of pixels of dx, each from the windows that hold it, in order.
+/// Block: one row of pixels of dx, each summed over the windows that contain it, in order.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kMostThreads)
     scatter(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Windows w,
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
-/// Windows that lie side by side and leave no pixel out. Block: one row of pixels of dy, each read once and written to
-/// the kernel x kernel of its window.
+/// Adjacent windows that cover every pixel. Block: one row of pixels of dy, each read once and written to the kernel x
+/// kernel pixels of its window.
 template <class T, bool kWhole>
 __global__ void __launch_bounds__(kMostThreads)
     scatter_windows(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride,
@@ -115,7 +115,7 @@ bool side_by_side(const WindowAxis& a) {
   return a.kernel > 0 && a.kernel == a.stride && a.pad == 0 && a.in == a.out * a.kernel;
 }
 
-/// Packs of x, y and the places that belong to them move in whole accesses.
+/// Whether packs of x, y and the corresponding indices can be accessed as a whole.
 template <class T> bool whole(const Windows& w, const View& x, const View& y, const View& which) {
   return whole_packs<T>(w.channels, {{x.data(), x.row_stride()}, {y.data(), y.row_stride()}}) &&
          reinterpret_cast<std::uintptr_t>(which.data()) % 8 == 0;

@@ -2,9 +2,9 @@
 // The largest value of each window of an image, per channel.
 //
 // x: (N, H, W, C), y: (N, OH, OW, C), f32, bf16 or f16; pixels may be strided. OH = floor((H + 2 pad - kernel) /
-// stride) + 1. The first of equal values wins; NaN beats everything, as in torch. Kept for backward, in place of x:
-// which element of its window each y is, row by row within the part of the window that lies in the image, as u8
-// (windows of at most 256 elements).
+// stride) + 1. The first of equal values wins; NaN counts as largest, as in torch. Kept for backward instead of x: the
+// index of each y within its window, row by row in the part of the window inside the image, as u8 (windows of at most
+// 256 elements).
 
 #include "hpcdl/ops/windows.h"
 #include "hpcdl/program/op.h"
@@ -33,7 +33,7 @@ inline void run_max_pool_backward(Stream& s, Grad dx, View which, View dy, const
       s, [&](auto isa, Pool& pool) { cpu::max_pool2d_backward(isa, pool, dx, which, dy, w); },
       [&](auto& q) { cuda::max_pool2d_backward(q, dx, which, dy, w); });
 }
-/// y and the place of each maximum.
+/// y and the index of each maximum.
 inline std::array<Spec, 2> max_pooled(std::string_view op, const Spec& x, const Windows& w) {
   require(w.h.widest() * w.w.widest() <= 256, op, "windows of {} x {} pixels are too large: at most 256 pixels",
           w.h.widest(), w.w.widest());
@@ -64,7 +64,7 @@ struct MaxPool2d {
   using Backward = Operands<dIn<0>, Out<1>, dOut<0>>;
 };
 
-/// As many windows as the output has pixels (WindowAxis says which).
+/// One window per output pixel (WindowAxis defines them).
 struct AdaptiveMaxPool2d {
   static constexpr std::string_view name = "adaptive_max_pool2d";
   static constexpr int kAux = 1;

@@ -20,7 +20,7 @@ void pool_pixel(T* y, std::uint8_t* which, const T* x, std::int64_t stride, cons
     for (auto h = h0; h < h1; ++h)
       for (auto i = w0; i < w1; ++i, ++at) {
         const V v = load<V>(x + (h * w.w.in + i) * stride + c, k);
-        const auto number = best == best, stays = v <= best;  // NaN in v does not stay below, NaN in best stays
+        const auto number = best == best, stays = v <= best;  // NaN in v replaces best, NaN in best stays
         if constexpr (kWhich) place = select(number, select(stays, place, V(at)), place);
         best = select(number, select(stays, best, v), best);
       }
@@ -29,7 +29,7 @@ void pool_pixel(T* y, std::uint8_t* which, const T* x, std::int64_t stride, cons
   });
 }
 
-/// What a window gives to a pixel that it holds: dy where the largest value was at `place`.
+/// The contribution of a window to a pixel that it contains: dy if the largest value was at `place`.
 template <class Isa, class T> struct Share {
   using V = simd::Vec<Isa>;
   const std::uint8_t* which;
@@ -45,7 +45,7 @@ template <class Isa, class T> struct Share {
   }
 };
 
-/// dx of one pixel: from the windows that hold it, in order.
+/// dx of one pixel: summed over the windows that contain it, in order.
 template <class Isa, class T>
 void scatter_pixel(T* dx, Store how, const std::uint8_t* which, const T* dy, std::int64_t stride, const Windows& w,
                    int h, int x) {

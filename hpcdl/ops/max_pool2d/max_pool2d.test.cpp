@@ -34,12 +34,12 @@ const auto strided = testing::op<MaxPool2d>({
         {
             {.in = {{1, 2, 2, 1}}},
             {.in = {{3, 4, 6, 5}}},
-            {.in = {{2, 4, 6, 16}}},  // whole packs, windows side by side
-            {.in = {{2, 5, 7, 16}}},  // a row and a column that no window holds
+            {.in = {{2, 4, 6, 16}}},  // whole packs, adjacent windows
+            {.in = {{2, 5, 7, 16}}},  // a row and a column outside all windows
             {.in = {{2, 7, 9, 33}}, .args = {.kernel = 3, .stride = 2, .pad = 1}},  // the stem of a ResNet
             {.in = {{1, 6, 5, 19}}, .args = {.kernel = 3, .stride = 1, .pad = 1}},
             {.in = {{2, 9, 4, 8}}, .args = {.kernel = 2, .stride = 3}},               // gaps between windows
-            {.in = {{1, 17, 16, 3}}, .args = {.kernel = 16, .stride = 1, .pad = 8}},  // all 256 places
+            {.in = {{1, 17, 16, 3}}, .args = {.kernel = 16, .stride = 1, .pad = 8}},  // all 256 indices
             {.in = {{9, 32, 32, 64}}, .gradient = false},
             {.in = {{0, 4, 4, 8}}},
         },
@@ -62,7 +62,7 @@ const auto adaptive = testing::op<AdaptiveMaxPool2d>({
     .reduction = [](std::span<const Spec> in, const AdaptiveMaxPool2d::Args&) { return in[0][1] * in[0][2]; },
 });
 
-/// torch: the first of equal values, and NaN wherever there is one in the window.
+/// torch: the first of equal values, and NaN if the window contains one.
 TEST(MaxPool2dTest, TiesAndNaN) {
   const float nan = NAN, inf = INFINITY;
   const float x[] = {1, 1, 1, 1, -inf, -inf, -inf, -inf, nan, 1,
@@ -86,7 +86,8 @@ TEST(MaxPool2dTest, TiesAndNaN) {
   });
 }
 
-/// A gradient too large for the cache is written past it: the same bits, image by image, as a small one.
+/// A gradient too large for the cache is written with non-temporal stores: its bits equal, image by image, those of a
+/// small one.
 TEST(MaxPool2dTest, LargeGradientsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t n = 65, side = 32, channels = 64, image = side * side * channels;
   std::vector<float> dy(n * image / 4), dx(n * image, NAN), one(image);

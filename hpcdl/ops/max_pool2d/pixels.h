@@ -1,6 +1,6 @@
 #pragma once
-// How the GPU kernels of pooling lie over an image (.cu only): a block takes one row of pixels, its threads the 16-byte
-// packs of that.
+// How the GPU kernels of pooling cover an image (.cu only): a block processes one row of pixels, its threads the
+// 16-byte packs of that row.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"
@@ -14,13 +14,13 @@ constexpr int kMostThreads = 256;
 
 inline int packs_of(std::int64_t channels, int lanes) { return static_cast<int>((channels + lanes - 1) / lanes); }
 
-/// Threads of a block for `width` pixels of `packs` packs each.
+/// Threads per block for `width` pixels of `packs` packs each.
 inline unsigned threads_for(int width, int packs) {
   const std::int64_t n = std::int64_t{width} * packs;
   return n >= kMostThreads ? kMostThreads : static_cast<unsigned>((n + kWarp - 1) / kWarp * kWarp);
 }
 
-/// f(pixel of the row, channel, channels of the pack that exist) for what this thread has of a row.
+/// f(pixel of the row, channel, channels of the pack that exist) for this thread's part of a row.
 template <int N, class F> __device__ void for_packs(int width, std::int64_t channels, F&& f) {
   const int packs = static_cast<int>((channels + N - 1) / N), all = width * packs;
   for (int i = static_cast<int>(threadIdx.x); i < all; i += static_cast<int>(blockDim.x)) {
@@ -30,7 +30,7 @@ template <int N, class F> __device__ void for_packs(int width, std::int64_t chan
   }
 }
 
-/// Elements [0, n) of a pack; kWhole: all of them, on a 16-byte boundary.
+/// Elements [0, n) of a pack; kWhole: all of them, aligned to 16 bytes.
 template <bool kWhole, class T> __device__ Lanes<kLanes<T>> load_pack(const T* p, int n) {
   if constexpr (kWhole) return widen(read_aligned<kLanes<T>>(p));
   else return load<kLanes<T>>(p, n);

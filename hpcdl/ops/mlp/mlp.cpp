@@ -38,7 +38,7 @@ void Mlp::backward(Stream& s, Grad dx, Grad dw1, Grad db1, Grad dw2, Grad db2, G
                               .w = w1,
                               .z = z,
                               .dy = dz,
-                              .dz = dz};  // dh becomes dh act'(z) in place
+                              .dz = dz};  // dh is replaced by dh act'(z) in place
   on(
       s,
       [&](auto isa, Pool& pool) {
@@ -46,7 +46,7 @@ void Mlp::backward(Stream& s, Grad dx, Grad dw1, Grad db1, Grad dw2, Grad db2, G
         cpu::linear_backward(isa, pool, inner, first(a), s.numerics());
       },
       [&](auto& q) {
-        auto through = outer;  // dz leaves the product: dh is never written
+        auto through = outer;  // the product writes dz directly: dh is never stored
         through.x_z = z, through.x_activation = a.activation;
         auto plain = inner;
         plain.z = {}, plain.dz = {};

@@ -1,11 +1,10 @@
 #pragma once
-// y = act(x W1^T + b1) W2^T + b2 + residual: the two layers of a transformer's MLP as one op, for training. What the
-// fusion is for: the gradient between the layers is never stored; the product that would make it multiplies by act'(z)
-// before it writes.
+// y = act(x W1^T + b1) W2^T + b2 + residual: the two layers of a transformer's MLP as one op, for training. The fusion
+// avoids storing the gradient between the layers: the product that computes it multiplies by act'(z) before it writes.
 //
 // Operands as in linear.h: x (..., K); W1 (F, K), W2 (N, F), or (K, F), (F, N) with `conv1d`; biases and residual may
-// be absent. z, the value before the activation, and h, the one after it, are kept for backward. Same bits as two
-// linear layers on a CPU.
+// be absent. z, the value before the activation, and h, the one after it, are kept for backward. On a CPU the bits
+// equal those of two linear layers.
 
 #include "hpcdl/ops/linear/linear.h"
 
@@ -19,7 +18,7 @@ struct Mlp {
   struct Args {
     Activation activation = Activation::gelu_tanh;
     bool conv1d = false;
-    bool addend = false;  // as in LinearArgs, of b2 and residual
+    bool addend = false;  // as in LinearArgs, for b2 and residual
   };
   static LinearArgs first(const Args& a) { return {.activation = a.activation, .conv1d = a.conv1d}; }
   static LinearArgs second(const Args& a) { return {.conv1d = a.conv1d, .addend = a.addend}; }

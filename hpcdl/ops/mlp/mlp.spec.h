@@ -5,7 +5,7 @@
 
 namespace hpcdl::contract {
 
-/// What is between the layers may be rounded to the type of x before and after the activation. y, z, h.
+/// y, z, h. Values between the layers may be rounded to the type of x before and after the activation.
 inline void mlp_reference(Outputs out, Inputs in, const Mlp::Args& a) {
   const Affine first{in[0], in[1], in[2], a.conv1d};
   const auto f = first.n, n = in[3].dim(a.conv1d ? 1 : 0);
@@ -34,10 +34,10 @@ inline void mlp_reference(Outputs out, Inputs in, const Mlp::Args& a) {
   }
 }
 
-/// An element of a gradient that is formed in two products.
+/// An element of a gradient that takes two products.
 struct Chained {
   double value = 0, scale = 0, stored = 0;
-  /// factor times an element between the products.
+  /// Adds factor times an element between the products.
   void add(const Chained& of, double factor) {
     value += of.value * factor, scale += of.scale * std::fabs(factor), stored += of.stored * std::fabs(factor);
   }
@@ -73,7 +73,7 @@ inline void mlp_backward_reference(Outputs out, Inputs in, const Mlp::Args& a) {
       sum.put(out[1], first.at(j, k));
     }
   }
-  // The second layer's parameters have the gradients of a linear layer's.
+  // The gradients of the second layer's parameters are those of a linear layer.
   Expected second_out[] = {Expected(), out[3], out[4], out[5]};
   const Values second_in[] = {h, w2, dy};
   linear_backward_reference(second_out, second_in, Mlp::second(a));
@@ -105,7 +105,7 @@ inline Problem mlp_problem(const Dims& d, DType t, int v, bool backward) {
   return p;
 }
 
-/// Of products with the weights at `w1` and `w2`.
+/// For products with the weights at `w1` and `w2`.
 inline auto mlp_flops(double n, std::size_t w1, std::size_t w2) {
   return [=](const Problem& p) {
     return n * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[w1].spec.size() + p.in[w2].spec.size());

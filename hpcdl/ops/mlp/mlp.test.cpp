@@ -16,8 +16,8 @@ namespace {
 
 using testing::Input;
 
-// Tame inputs: what is rounded to 16 bits between the layers is a sum of products, and its error goes through the
-// second product, where as many terms add up as there are columns between the layers.
+// Moderate inputs: values rounded to 16 bits between the layers are sums of products, and their errors pass through the
+// second product, which sums as many terms as there are columns between the layers.
 const auto spec = testing::op<Mlp>({
     .cases =
         {
@@ -36,7 +36,7 @@ const auto spec = testing::op<Mlp>({
     .outliers = false,
 });
 
-/// Both ways over the same numbers, overwriting and adding to gradients: on a CPU the same bits.
+/// Both implementations on the same numbers, overwriting and accumulating gradients: on a CPU the same bits.
 TEST(Mlp, OnACpuTheBitsOfTwoLayers) {
   constexpr std::int64_t rows = 37, k = 24, f = 70, n = 24;
   for (auto type : {DType::f32, DType::bf16})
@@ -87,8 +87,8 @@ TEST(Mlp, OnACpuTheBitsOfTwoLayers) {
     }
 }
 
-/// In 16 bits on a GPU, against f32 on the CPU. One rounding lies between the layers, which the second product averages
-/// out.
+/// In 16 bits on a GPU, against f32 on the CPU. There is one rounding between the layers, which the second product
+/// averages out.
 TEST(GpuMlp, In16BitsAsInF32) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   constexpr std::int64_t rows = 392, k = 192, f = 776;
@@ -96,7 +96,7 @@ TEST(GpuMlp, In16BitsAsInF32) {
   Stream host(pool), gpu(Device::cuda(0), pool);
   for (const bool conv1d : {false, true})
     for (const auto activation :
-         {Activation::gelu_tanh, Activation::gelu_erf}) {  // smooth: what is next to 0 must not change sides
+         {Activation::gelu_tanh, Activation::gelu_erf}) {  // smooth ones: a value next to 0 must not change sides
       const Mlp::Args a{.activation = activation, .conv1d = conv1d};
       const auto flipped = [&](std::int64_t to, std::int64_t from) {
         return conv1d ? Shape{from, to} : Shape{to, from};

@@ -9,7 +9,7 @@ Spec NormQkv::checked(const Spec& x, const Spec& gamma, const Spec& table, const
   const Spec h = RmsNorm::infer(x, gamma, {a.eps})[0], q = matrix_spec(name, h, m[0]), k = matrix_spec(name, h, m[1]),
              v = matrix_spec(name, h, m[2]);
   for (const Spec& rotated : {q, k}) Rope::infer(rotated, table, {a.head_dim});
-  KvCache::check(keys, k), KvCache::check(values, v);
+  AppendToCache::check(keys, k), AppendToCache::check(values, v);
   return q;
 }
 
@@ -28,7 +28,7 @@ std::array<Spec, 6> NormQkv::scratch(const Spec& x, const Matrix<Spec> (&m)[3]) 
 Cost NormQkv::cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys, const Spec& values) {
   Cost c = matrix_cost(x, m[0]);
   c += matrix_cost(x, m[1]), c += matrix_cost(x, m[2]);
-  c += KvCache::cost(keys, values, matrix_spec(name, x, m[1]));
+  c += AppendToCache::cost(keys, values, matrix_spec(name, x, m[1]));
   return c;
 }
 
@@ -45,7 +45,7 @@ void NormQkv::forward(Stream& s, Tensor q, Tensor keys, Tensor values, View x, V
   multiply(s, v, h, m[2], rounded, a.constant_weights);
   Rope::forward(s, q, q, table, {a.head_dim});
   Rope::forward(s, k, k, table, {a.head_dim});
-  KvCache::append(s, keys, values, k, v);
+  AppendToCache::append(s, keys, values, k, v);
 }
 
 void NormQkv::check_record(const RawRecord& r) {

@@ -5,13 +5,14 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// What rope() rotates together: elements i and i + D/2 of a head, of the queries, then of the keys, then of the values.
+/// Pairs that rope() rotates together: elements i and i + D/2 of a head, of the queries, then of the keys, then of the
+/// values.
 template <class E> struct HeadPairs {
   static constexpr int kMostHeadDim = 256, kShared = kMostHeadDim + 1;  // the angles, the position
-  int count, half, ends[2];                                             // pairs of q; of q and k
+  int count, half, ends[2];                                             // all pairs; end of those of q, of q and k
   Bias bias[3];
   E* to[3];               // q, the caches
-  std::int64_t apart[3];  // from one token of a cache to the next
+  std::int64_t apart[3];  // distance between tokens of a cache
   const float* table;
   const StepParams* params;
   int positions, capacity;
@@ -25,7 +26,7 @@ template <class E> struct HeadPairs {
     const bool known = position >= 0 && position < positions;
     for (int i = static_cast<int>(threadIdx.x); i < 2 * half; i += static_cast<int>(blockDim.x))
       shared[i] = known ? table[position * 2 * half + i] : __builtin_nanf("");
-    if (threadIdx.x == 0)  // a token that the caches have no room for is left out
+    if (threadIdx.x == 0)  // a token for which the caches have no room is skipped
       shared[kMostHeadDim] = __int_as_float(position >= 0 && position < capacity ? static_cast<int>(position) : -1);
   }
   __device__ void finish(const float* shared, int u, float a, float b) const {

@@ -21,11 +21,11 @@ struct NormQkv {
   struct Args {
     std::int64_t head_dim = 0;  // D
     float eps = 1e-5f;
-    bool constant_weights = false;  // as of NormSwiglu
+    bool constant_weights = false;  // as in NormSwiglu
   };
   using RecordArgs = Args;
-  /// Operands of a record: the result, the caches, x, gamma, table; w, scale, offset and bias of q, k and v; then what
-  /// is used on the way: h, k, v, and of INT4 the rounded h: values, steps, sums.
+  /// Operands of a record: the result, the caches, x, gamma, table; w, scale, offset and bias of q, k and v; then
+  /// scratch: h, k, v, and for INT4 the rounded h: values, steps, sums.
   enum Operands { kQ, kKeys, kValues, kX, kGamma, kTable, kMatrices, kScratch = kMatrices + 12, kCount = kScratch + 6 };
 
   /// Checks the operands; returns the spec of q.
@@ -41,7 +41,7 @@ struct NormQkv {
 };
 
 namespace cuda {
-/// False where no kernel serves the operands.
+/// False if no kernel supports the operands.
 bool norm_qkv(Stream&, const Tensor& q, const Tensor& keys, const Tensor& values, const View& x, const View& gamma,
               const View& table, const Matrix<View> (&m)[3], const NormQkv::Args& a);
 }  // namespace cuda

@@ -19,7 +19,7 @@ struct Shapes {
 
 constexpr std::int64_t kCapacity = 9, kPosition = 5;
 
-/// q, and all of both caches, of which other tokens hold 7.
+/// q, and all of both caches, in which other tokens hold 7.
 struct Result {
   std::vector<float> q, keys, values;
 };
@@ -79,12 +79,13 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way) {
     for (std::size_t i = 0; i < 3; ++i) multiply(s, to[i], scratch[0], m[i], rounded, true);
     for (std::size_t i = 0; i < 2; ++i) Rope::forward(s, to[i], to[i], table.tensor, {d.head_dim});
     s.push_params();
-    KvCache::append(s, keys.tensor, values.tensor, to[1], to[2]);
+    AppendToCache::append(s, keys.tensor, values.tensor, to[1], to[2]);
   }
   return {testing::on_host(s, q.tensor), testing::on_host(s, keys.tensor), testing::on_host(s, values.tensor)};
 }
 
-// All GQA ratios, narrow and wide heads, widths that no access divides, some that kernels leave to the ops they join.
+// All GQA ratios, narrow and wide heads, widths that no access size divides, some that the kernels leave to the
+// separate ops.
 constexpr Shapes kShapes[] = {
     {1, 1, 64, 4, 4, 64, 0, false, false},    {1, 1, 2048, 14, 2, 64, 0, false, true},
     {1, 1, 136, 7, 1, 96, 0, false, false},   {1, 1, 1000, 3, 3, 80, 0, false, true},
@@ -128,7 +129,7 @@ TEST_P(NormQkvTest, on_a_gpu_as_on_a_cpu) {
     const double by_rounding = type == DType::f32    ? 1e-5
                                : type == DType::bf16 ? 0.01
                                                      : 2e-3,
-                 allowed = int4 ? by_rounding + 0.02 : by_rounding;  // inputs in 8 bits may fall to the other side
+                 allowed = int4 ? by_rounding + 0.02 : by_rounding;  // inputs in 8 bits may round differently
     for (const Way way : {Way::joined, Way::recorded}) {
       const auto got = computed(gpu, GetParam(), type, way);
       EXPECT_LT(testing::distance(got.q, want.q), allowed) << dtype_name(type);

@@ -1,7 +1,7 @@
 #pragma once
 // The same (paired_rows.h) with INT4 weights on Hopper (.cu files): a block has 16 pairs, the rows of two tiles, and a
-// warp for each 256 of K, whose weights go straight into registers (int4_direct.h). Each warp normalises its part of the
-// row and rounds it to 8 bits.
+// warp for each 256 of K, whose weights are loaded directly into registers (int4_direct.h). Each warp normalises its
+// part of the row and rounds it to 8 bits.
 
 #include <span>
 
@@ -15,10 +15,10 @@ template <class Pairs> struct Int4Pairs {
   const std::uint8_t* packed[kMostMatrices];
   const bf16 *scale[kMostMatrices], *offset[kMostMatrices];
   Pairs pairs;
-  bool aligned;  // weights, scales and offsets at multiples of 16 bytes
+  bool aligned;  // weights, scales and offsets are aligned to 16 bytes
 };
 
-/// One matrix, as DirectChunk reads it.
+/// One matrix, in the form that DirectChunk reads.
 struct Int4Rows {
   const std::uint8_t* packed;
   const bf16 *scale, *offset;
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(512, 2) int4_pairs(const __grid_constant__ Int
 #endif
 }
 
-/// Of matrices alike in type, group and symmetry, whose pairs come in sixteens, each from one tile of 16 rows. False
-/// where there is no kernel for them.
+/// For matrices of the same type, group and symmetry, whose pairs come in groups of sixteen, each from one tile of 16
+/// rows. False if there is no kernel for them.
 template <class E, class Pairs>
 bool start_int4_pairs(Stream& s, const NormedRow& in, std::span<const Matrix<View>> matrices, const Pairs& pairs,
                       const char* name) {

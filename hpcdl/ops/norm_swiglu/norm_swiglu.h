@@ -14,7 +14,7 @@ struct NormSwiglu {
   static constexpr std::string_view name = "norm_swiglu";
   struct Args {
     float eps = 1e-5f;
-    bool constant_weights = false;  // nothing writes the matrices while programs run: a GPU may read them early
+    bool constant_weights = false;  // the matrices are not written while programs run: a GPU may read them early
   };
   static Spec infer(const Spec& x, const Spec& gamma, const Spec& gate, const Spec& gate_scale, const Spec& gate_offset,
                     const Spec& gate_bias, const Spec& up, const Spec& up_scale, const Spec& up_offset,
@@ -22,7 +22,7 @@ struct NormSwiglu {
   static Cost cost(const Spec& x, const Spec& gamma, const Spec& gate, const Spec& gate_scale, const Spec& gate_offset,
                    const Spec& gate_bias, const Spec& up, const Spec& up_scale, const Spec& up_offset,
                    const Spec& up_bias, const Args& a);
-  /// h, up, and of INT4 the rounded h: its values, then for each group its step and its sum.
+  /// h, up, and for INT4 the rounded h: its values, then for each group its step and its sum.
   static std::array<Spec, 4> scratch(const Spec& x, const Spec& gamma, const Spec& gate, const Spec& gate_scale,
                                      const Spec& gate_offset, const Spec& gate_bias, const Spec& up,
                                      const Spec& up_scale, const Spec& up_offset, const Spec& up_bias, const Args& a);
@@ -32,7 +32,7 @@ struct NormSwiglu {
 };
 
 namespace cuda {
-/// False where no kernel serves the operands.
+/// False if no kernel supports the operands.
 bool norm_swiglu(Stream&, const Tensor& y, const View& x, const View& gamma, const Matrix<View>& gate,
                  const Matrix<View>& up, const NormSwiglu::Args& a);
 }  // namespace cuda

@@ -6,7 +6,7 @@
 
 namespace hpcdl::contract {
 
-/// A row of rms_norm(x), whose elements may be rounded to the type of x and are off by what rstd is.
+/// A row of rms_norm(x), whose elements may be rounded to the type of x and inherit the error of rstd.
 inline std::vector<double> normed_row(const Values& x, const Values& gamma, std::int64_t row, double eps) {
   const auto k = gamma.size();
   std::vector<double> h(static_cast<std::size_t>(k));
@@ -15,7 +15,7 @@ inline std::vector<double> normed_row(const Values& x, const Values& gamma, std:
   return h;
 }
 
-/// h times row j of a dense matrix; `stored`: what is rounded to the type of x on the way.
+/// h times row j of a dense matrix; `stored`: the result is rounded to the type of x before it is used.
 struct NormedProduct {
   double value = 0, scale = 0, stored = 0;
   NormedProduct(const std::vector<double>& h, const Values& w, const Values& bias, std::int64_t j) {
@@ -26,7 +26,7 @@ struct NormedProduct {
   }
 };
 
-/// Of dense matrices.
+/// For dense matrices.
 inline void norm_swiglu_reference(Outputs out, Inputs in, const NormSwiglu::Args& a) {
   const auto k = in[1].size(), n = in[2].dim(0);
   for (std::int64_t r = 0; r * k < in[0].size(); ++r) {

@@ -21,7 +21,7 @@ Case dense(Shape x, std::int64_t n, bool biases = false) {
   return {.in = {Input(x).fixed(), Input({k}).fixed(), Input({n, k}).fixed(), none, none, bias, Input({n, k}).fixed(),
                  none, none, bias},
           .args = {.constant_weights = true},
-          .aligned = x.size() == k};  // the kernel for one row adds in another order than the ops that it joins
+          .aligned = x.size() == k};  // the kernel for one row adds in a different order than the separate ops
 }
 
 const auto spec = testing::op<NormSwiglu>({
@@ -29,7 +29,7 @@ const auto spec = testing::op<NormSwiglu>({
               dense({1, 1, 1000}, 2200), dense({1, 1, 3000}, 40, true), dense({1, 33}, 20), dense({3, 1, 64}, 40),
               dense({2, 5, 24}, 17, true), dense({0, 1, 8}, 3)},
     .contracts = contract::norm_swiglu_contracts(),
-    .outliers = false,  // products of two sums, which would leave the range of f16
+    .outliers = false,  // products of two sums, which would exceed the range of f16
 });
 
 std::vector<float> computed(Stream& s, DType type, const RandomMatrix& gate, const RandomMatrix& up, bool joined) {
@@ -60,7 +60,7 @@ std::vector<float> computed(Stream& s, DType type, const RandomMatrix& gate, con
   return testing::on_host(s, y.tensor);
 }
 
-// Shapes that the kernel for INT4 takes, and some that it leaves to the ops that it joins.
+// Shapes that the kernel for INT4 supports, and some that it leaves to the separate ops.
 TEST(norm_swiglu, int4_as_the_ops_that_it_joins) {
   Pool pool(2);
   Stream host(pool);
@@ -76,7 +76,7 @@ TEST(norm_swiglu, int4_as_the_ops_that_it_joins) {
     EXPECT_EQ(computed(host, DType::f32, gate, up, true), want) << n << " x " << k;
     if (cuda_devices() == 0) continue;
     Stream gpu(Device::cuda(0), pool);
-    // Inputs rounded to 8 bits may fall to the other side where a norm is off by an ulp.
+    // Inputs in 8 bits may round differently if a norm differs by an ulp.
     EXPECT_LT(
         testing::distance(computed(gpu, DType::bf16, gate, up, true), computed(gpu, DType::bf16, gate, up, false)),
         0.02)

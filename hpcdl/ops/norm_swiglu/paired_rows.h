@@ -1,12 +1,12 @@
 #pragma once
 // One row of x, normalised, times pairs of rows of up to three 16-bit matrices (N, K) (.cu files): bound by reading the
-// weights once. Every block normalises the row for itself, while the first weights of its warps are on their way. A warp
-// has a pair at a time; `Pairs` says which rows it is made of and what becomes of the two sums:
+// weights once. Every block normalises the row itself, while the first weights of its warps are in flight. A warp
+// processes one pair at a time; `Pairs` defines its rows and the use of the two sums:
 //
-//   count                        how many pairs there are
+//   count                        the number of pairs
 //   place(u)                     the rows of pair u
-//   prepare(shared)              by all threads of a block, before its first barrier
-//   finish(shared, u, a, b)      by one thread: the sums of pair u
+//   prepare(shared)              called by all threads of a block, before its first barrier
+//   finish(shared, u, a, b)      called by one thread with the sums of pair u
 
 #include <algorithm>
 
@@ -35,7 +35,7 @@ struct NormedRow {
   __device__ float rstd(float squares) const { return 1.0f / sqrtf(squares * (1.0f / static_cast<float>(k)) + eps); }
 };
 
-/// Whether the operands are as the kernels of pairs take them: one row of T, whole accesses.
+/// Whether the operands suit the pair kernels: one row of T, whole accesses.
 inline bool one_whole_row(const View& x, const View& gamma) {
   const auto whole = [](const View& v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0; };
   return x.rows() == 1 && x.cols() >= 8 && x.cols() % 8 == 0 && x.cols() <= 16384 && whole(x) && whole(gamma);
@@ -50,12 +50,12 @@ template <class E, class Pairs> struct PairedRows {
   const E* w[kMostMatrices];
   std::int64_t ld[kMostMatrices];
   Pairs pairs;
-  int rounds;  // pairs of a warp
+  int rounds;  // pairs per warp
 };
 
 inline constexpr int kPairThreads = 128;
 
-/// The normalised row, rounded to E, to shared memory.
+/// Stores the normalised row, rounded to E, to shared memory.
 template <class E, int kHeld>
 __device__ void normalise(Pack<E, 8>* to, const NormedRow& in, const Lanes<8> (&held)[kHeld], float* memory) {
   const int packs = in.k / 8, first = static_cast<int>(threadIdx.x);
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kPairThreads, 4) paired_rows(const __grid_cons
   }
 }
 
-/// Warps get equal numbers of pairs, all of them at once. Half as many blocks, which leave registers for those of the next
-/// kernel, have too few weights on their way: 21.6 us on an H100, not 18, of 2 x 5632 x 2048.
+/// Warps get equal numbers of pairs, all at once. Half as many blocks, which would leave registers for those of the
+/// next kernel, have too few weights in flight: 21.6 us on an H100, not 18, for 2 x 5632 x 2048.
 template <class E, class Pairs> void start_pairs(Stream& s, PairedRows<E, Pairs> p, const char* name) {
   constexpr int kWarps = kPairThreads / kWarp;
   const int at_once = 4 * multiprocessors(s) * kWarps;
@@ -153,7 +153,7 @@ template <class E, class Pairs> void start_pairs(Stream& s, PairedRows<E, Pairs>
                     name, p);
 }
 
-/// f.template operator()<E>() of bf16 or f16; false of other types.
+/// f.template operator()<E>() with bf16 or f16; false for other types.
 template <class F> bool with_16_bits(DType type, F&& f) {
   if (type == DType::bf16) f.template operator()<bf16>();
   else if (type == DType::f16) f.template operator()<f16>();

@@ -1,5 +1,5 @@
 #pragma once
-// y = max(x, 0). x, y: any shape, f32 or bf16. NaN stays NaN; the slope at 0 is 0.
+// y = max(x, 0). x, y: any shape, f32 or bf16. NaN stays NaN; the derivative at 0 is 0.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/op.h"
@@ -13,7 +13,7 @@ struct Relu {
   static Spec infer(const Spec& x, const Args&) { return require_float(name, x); }
   static Cost cost(const Spec& x, const Args&) { return {.operations = static_cast<double>(x.size())}; }
   static void forward(Stream& s, Tensor y, View x, const Args&);
-  /// Reads y, not x: the two have the same sign.
+  /// Reads y, not x: y > 0 exactly where x > 0.
   static void backward(Stream& s, Grad dx, View y, View dy, const Args&);
   using Backward = Operands<dIn<0>, Out<0>, dOut<0>>;
 };

@@ -22,7 +22,7 @@ inline Contracts relu_contracts() {
   b.reference = each<Relu::Args>([](std::int64_t i, Inputs in, const Relu::Args&) {
     if (std::isnan(in[0][i])) return std::pair(0.0, kAny);
     return in[0][i] > 0 ? std::pair(in[1][i], 0.0)
-                        : std::pair(0.0, std::isfinite(in[1][i]) ? 0 : kAny);  // a mask by product gives 0 * inf
+                        : std::pair(0.0, std::isfinite(in[1][i]) ? 0 : kAny);  // masking by a product gives 0 * inf
   });
   return {c, b};
 }

@@ -1,7 +1,7 @@
 #pragma once
 // y = x / sqrt(mean(x^2) + eps) * weight over the last dim; with a residual, of h = x + residual.
 //
-// x, residual, h, y: (..., C), f32 or bf16. weight: (C), f32 or bf16 whatever x is. Kept for backward: 1 / sqrt(mean +
+// x, residual, h, y: (..., C), f32 or bf16. weight: (C), f32 or bf16 for any x. Kept for backward: 1 / sqrt(mean +
 // eps), f32, one per row. Source: Zhang & Sennrich, "Root mean square layer normalization", 2019.
 
 #include "hpcdl/ops/layer_norm/norm.h"

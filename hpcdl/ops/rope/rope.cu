@@ -17,7 +17,7 @@ struct Rotation {
   bool accumulate;
 };
 
-/// A block rotates one token. A thread takes up to N pairs (threadIdx.x) of two heads at a time, which share the
+/// A block rotates one token. A thread processes up to N pairs (threadIdx.x) of two heads at a time, which share the
 /// angles.
 template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
   constexpr int N = kLanes<T>, kHeads = 2;
@@ -32,7 +32,7 @@ template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
     const T* x = static_cast<const T*>(r.x) + b * r.x_strides[0] + t * r.x_strides[1] + at;
     T* y = static_cast<T*>(r.y) + b * r.y_strides[0] + t * r.y_strides[1] + at;
     Lanes<N> c(__builtin_nanf("")),
-        s(__builtin_nanf(""));  // a position that the table does not hold shows in the result
+        s(__builtin_nanf(""));  // a position beyond the table is visible in the result
     if (position >= 0 && position < r.positions)
       c = load<N>(angles + at, n), s = load<N>(angles + half + at, n) * Lanes<N>(r.sign);
     for (int first = static_cast<int>(threadIdx.y); first < heads; first += kHeads * high) {

@@ -2,10 +2,10 @@
 // Rotary position embedding, rotate-half form (as Hugging Face's Llama): within each head of D elements, the pair
 // (x[i], x[i + D/2]) is rotated by the angle (position + t) * theta^(-2i/D).
 //
-// x, y: (B, T, H*D) or (B, T, H, D), f32 or bf16; rows may be strided (a slice of a packed qkv).
-// table: (P, D) f32, row p = cos of the D/2 angles, then sin; made once by rope_table(). P >= position + T, where
-// `position` comes from the step parameters (0 while training).
-// Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+// x, y: (B, T, H*D) or (B, T, H, D), f32 or bf16; rows may be strided (a slice of a packed qkv). table: (P, D) f32, row
+// p = cos of the D/2 angles, then sin; computed once by rope_table(). P >= position + T, where `position` comes from
+// the step parameters (0 while training). Source: Su et al., "RoFormer: enhanced transformer with rotary position
+// embedding", 2021.
 
 #include "hpcdl/ops/require.h"
 #include "hpcdl/ops/rope/scaling.h"
@@ -21,7 +21,7 @@ struct Rope {
   };
   static std::int64_t head_dim(const Spec& x, const Args& a) { return a.head_dim > 0 ? a.head_dim : x[-1]; }
   static Spec infer(const Spec& x, const Spec& table, const Args& a);
-  /// Of the table, the rows of T positions are read.
+  /// Reads the rows of T positions of the table.
   static Cost cost(const Spec& x, const Spec& table, const Args&) {
     return {.operations = 3.0 * static_cast<double>(x.size()),
             .reads = static_cast<double>((x[1] - table[0]) * table[1] * dtype_bytes(table.dtype))};
@@ -33,12 +33,12 @@ struct Rope {
   using Backward = Operands<dIn<0>, In<1>, dOut<0>>;
 };
 
-/// Throws when the table ends before the last position of x.
+/// Throws if the table ends before the last position of x.
 void require_positions(const View& x, const View& table, std::int64_t position);
 
 /// Fills a contiguous (P, D) f32 tensor in host memory. Angles are computed in double.
 void rope_table(const Tensor& table, double theta, const RopeScaling& scaling = {});
-/// Rows [begin, end) of it.
+/// Rows [begin, end) of that table.
 void rope_rows(const Tensor& table, std::int64_t begin, std::int64_t end, double theta, const RopeScaling& scaling);
 
 namespace cpu {

@@ -26,7 +26,7 @@ const auto spec = testing::op<Rope>({
             {.in = {{0, 4, 8}, table(4, 8)}},
         },
     .contracts = contract::rope_contracts(),
-    // The tables of this test are random, up to 40, not cosines: errors of x are scaled by them.
+    // The tables in this test are random, up to 40, not cosines: errors of x are scaled by them.
     .condition = 40,
 });
 

@@ -17,7 +17,7 @@ void Sgd::run(Stream& s, const Grad* operands, const void* args) {
 
 void Sgd::check_record(const RawRecord& r) {
   const auto& head = r.args<detail::SgdRecord>();
-  r.args<detail::SgdRecord>(head.count);  // flags of decay follow
+  r.args<detail::SgdRecord>(head.count);  // the decay flags follow
   r.require_count(head.count * kOperands);
   require(valid_args(head.args), name, "nesterov is neither true nor false");
   detail::require_sgd(head.args);

@@ -7,7 +7,7 @@ namespace {
 
 using Table = Update::Table<Sgd::kOperands>;
 
-/// All operands of a turn are under way before the first is used.
+/// All operands of an iteration are loaded before the first is used.
 template <class P, class G> __device__ void update(const Table& table, const TensorShare& share, const Sgd::Step& s) {
   constexpr int N = Update::lanes, kPacks = Update::packs;
   P* p = static_cast<P*>(table.pointer[0][share.i]);

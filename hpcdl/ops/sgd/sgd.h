@@ -3,13 +3,13 @@
 // * StepParams::clip_factor:
 //
 //   g = g + weight_decay * p                              only for tensors that decay
-//   m = momentum * m + (1 - dampening) * g                with momentum; in step 0 of the run m = g, whatever m held
+//   m = momentum * m + (1 - dampening) * g                with momentum; in step 0 of the run m = g, regardless of m
 //   p = p - lr * (nesterov ? g + momentum * m : m)        without momentum: p - lr * g
 //
-// as torch.optim.SGD does. With StepParams::skip nothing is touched; where step 0 is skipped, m starts from the zeros
-// it holds, which differs from torch only with dampening. p: f32 or bf16, gradient: f32 or bf16, m: f32; `copy`, if
-// any, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward reads). Source: Sutskever et al.,
-// "On the importance of initialization and momentum in deep learning", 2013.
+// as torch.optim.SGD does. With StepParams::skip nothing is changed; if step 0 is skipped, m starts from the zeros it
+// holds, which differs from torch only with dampening. p: f32 or bf16, gradient: f32 or bf16, m: f32; `copy`, if
+// present, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward pass reads). Source: Sutskever
+// et al., "On the importance of initialization and momentum in deep learning", 2013.
 
 #include <cstddef>
 #include <span>
@@ -96,7 +96,7 @@ inline void require_sgd(const Spec& value, const Spec& gradient, const Spec& m, 
 
 }  // namespace detail
 
-/// Records one update of all tensors. All must be contiguous.
+/// Records one update of all tensors, which must be contiguous.
 template <class Graph, Symbolic V>
 void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args& a) {
   using GraphOperand = decltype(read_operand(V()));

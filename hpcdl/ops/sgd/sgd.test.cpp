@@ -12,7 +12,7 @@
 namespace hpcdl {
 namespace {
 
-/// Parameters of awkward sizes, their state, and the same in double.
+/// Parameters of awkward sizes, their state, and copies of both in double.
 struct Model {
   struct One {
     OwnedTensor value, gradient, m, copy;
@@ -71,7 +71,7 @@ struct Model {
     exe->run(s);
   }
 
-  /// torch.optim.SGD, in double; the buffer does not exist before the first step.
+  /// torch.optim.SGD in double; the buffer does not exist before the first step.
   void reference() {
     if (params.skip) return;
     const double lr = static_cast<double>(params.lr), momentum = static_cast<double>(args.momentum);
@@ -94,7 +94,7 @@ using Parameters = std::tuple<simd::IsaKind, DType, DType, Sgd::Args>;
 class SgdTest : public ::testing::TestWithParam<Parameters> {
  protected:
   void SetUp() override {
-    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks it";
+    if (!simd::set_active_isa(std::get<0>(GetParam()))) GTEST_SKIP() << "this CPU lacks this instruction set";
   }
   void TearDown() override { simd::set_active_isa(simd::best_isa()); }
   Model model() const { return Model(std::get<1>(GetParam()), std::get<2>(GetParam()), std::get<3>(GetParam())); }
@@ -103,9 +103,9 @@ class SgdTest : public ::testing::TestWithParam<Parameters> {
 TEST_P(SgdTest, FollowsTheReference) {
   Model m = model();
   constexpr int kSteps = 5;
-  // A step adds a few float roundings of values of magnitude <= 5; bf16 weights are rounded once per step.
+  // A step adds a few float rounding errors of values of magnitude <= 5; bf16 weights are rounded once per step.
   const double ulp = std::get<1>(GetParam()) == DType::bf16 ? 0x1p-8 : 0x1p-24, tol = kSteps * 4 * 5 * ulp;
-  // The decay carries what a bf16 weight lost into the gradient, and the momentum sums it up.
+  // The decay carries the rounding error of a bf16 weight into the gradient, and the momentum accumulates it.
   const double carried = static_cast<double>(m.args.weight_decay) * tol * 10 + 1e-6;
   for (int step = 0; step < kSteps; ++step) {
     m.run(2, step);

@@ -1,17 +1,17 @@
 #pragma once
-// Causal rows that the threads of one block hold in a few packs each (.cu files). What a row does not see is neither
-// read nor computed, only written: half of a square, whose arithmetic would take longer than memory does.
+// Causal rows that the threads of one block hold in a few packs each (.cu files). Columns that a row does not see are
+// neither read nor computed, only written: half of a square, whose arithmetic would take longer than memory.
 
 #include "hpcdl/cuda/rows.h"
 #include "hpcdl/ops/softmax/softmax_device.h"
 
 namespace hpcdl::cuda {
 
-/// Packs of a thread; eight would spill at 64 registers.
+/// Packs per thread; eight would spill with 64 registers.
 inline constexpr int kMostCausalPacks = 4;
 
-/// Half of the bytes of a row are under way on average, so more rows are at work than where all are seen: 1280 threads
-/// on a multiprocessor, at 48 registers each. Terms are formed twice rather than kept.
+/// On average half of the bytes of a row are in flight, so more rows run at a time than for rows that are fully
+/// visible: 1280 threads per multiprocessor, with 48 registers each. Terms are computed twice instead of stored.
 template <class T, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, 1280 / Team::kBlockThreads) forward_causal(SoftmaxProblem p) {
   constexpr int N = kLanes<T>, K = Team::kPacks;

@@ -1,5 +1,5 @@
-// Rows far from 0, as masks of -1e10, -1e30 and the lowest float make them: what a float holds is an ordinary input.
-// Every length that a kernel of its own serves, on every instruction set and on a GPU, against a loop in double.
+// Rows far from 0, as masks of -1e10, -1e30 and the lowest float produce them: every float value is a valid input.
+// Every length for which a separate kernel exists, on every instruction set and on a GPU, against a loop in double.
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ constexpr float kMost = std::numeric_limits<float>::max();
 constexpr float kLevels[] = {-1e10f, -1e30f, -kMost, 3e38f, 1e6f, -3000.0f};
 constexpr std::int64_t kPatterns = 6, kRows = kPatterns * static_cast<std::int64_t>(std::size(kLevels));
 
-/// Column c of n of row r: a level alone; beside one ordinary element; in turns with another mask; before ordinary
-/// elements; in small steps; before the opposite of it.
+/// Column c of n of row r: a constant level; next to one ordinary element; alternating with another mask; before
+/// ordinary elements; in small steps; before its opposite.
 float element(std::int64_t r, std::int64_t c, std::int64_t n) {
   const float level = kLevels[r % kRows / kPatterns], ordinary = static_cast<float>(c * 7919 % 1000) / 100;
   switch (r % kPatterns) {
@@ -40,7 +40,7 @@ struct Rows {
   std::int64_t seen(std::int64_t r) const { return args.causal ? r + cols - rows + 1 : cols; }
 };
 
-/// The largest float is infinite as bf16.
+/// The largest float would round to infinity in bf16.
 template <class T> T stored(float x) { return T(std::is_same_v<T, float> ? x : std::clamp(x, -3.3e38f, 3.3e38f)); }
 
 template <class T> void expect_row(const Rows& shape, std::int64_t r, const T* x, const T* y) {
@@ -92,7 +92,7 @@ TEST(FarRows, AreRightOnEveryInstructionSet) {
   Stream s(pool);
   testing::for_each_isa([&] {
     expect_all_right(s);
-    expect_right<float>(s, {4300, 1008});  // past the cache, in turn
+    expect_right<float>(s, {4300, 1008});  // with non-temporal stores, rows in turn
   });
 }
 

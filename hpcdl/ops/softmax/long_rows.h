@@ -1,9 +1,9 @@
 #pragma once
-// Rows of softmax that one multiprocessor cannot hold, on GPUs with clusters (.cu files). The blocks of a cluster share
-// out a row and go on to the next one without being started again: a ring of chunks in shared memory holds a block's
-// piece of the row at work and the beginning of the next row's, which one thread keeps coming. Every row is read twice,
-// from shared memory: for the sum, chunk by chunk as they come, and, once the warps of all blocks have sent each other
-// theirs, for the result, which frees the chunks.
+// Rows of softmax that one multiprocessor cannot hold, on GPUs with clusters (.cu files). The blocks of a cluster
+// divide a row and continue with the next one without being restarted: a ring of chunks in shared memory holds a
+// block's piece of the current row and the beginning of the next row's, loaded by one thread. Every row is read twice
+// from shared memory: for the sum, chunk by chunk as they arrive, and, after the warps of all blocks have exchanged
+// their sums, for the result, which frees the chunks.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/l2_priority.h"
@@ -13,25 +13,26 @@
 
 namespace hpcdl::cuda {
 
-/// kBlocks share a row; kConsumers threads of each take kPacks packs of 16 bytes of a chunk; kStages chunks fit the
+/// kBlocks share a row; kConsumers threads of each process kPacks packs of 16 bytes of a chunk; kStages chunks fit the
 /// ring.
 template <int kBlocks_, int kConsumers_, int kPacks_, int kStages_> struct LongRows {
   static constexpr int kBlocks = kBlocks_, kConsumers = kConsumers_, kPacks = kPacks_, kStages = kStages_;
   static constexpr int kWarps = kConsumers / kWarp, kThreads = kConsumers + kWarp, kChunkPacks = kConsumers * kPacks,
                        kParts = kBlocks * kWarps;
   static constexpr int kRingBytes = kStages * kChunkPacks * 16;
-  /// Rows that are told before the oldest must have been heard by all: when a row is told, the one kStages + 1 before
-  /// it has left the ring of block 0 at the latest, so that the warps of all blocks have met in it.
+  /// The number of rows that may be announced before all blocks must have received the oldest: when a row is announced,
+  /// the one kStages + 1 before it has left the ring of block 0 at the latest, so the warps of all blocks have
+  /// synchronised in it.
   static constexpr int kAhead = kStages + 3;
   static constexpr int kShare = (kParts + kWarp - 1) / kWarp;  // parts that a lane adds
   static_assert(kBlocks <= kWarp);
-  /// Packs of a row that fit.
+  /// The number of packs of a row that fit.
   static constexpr std::int64_t kMost = std::int64_t{kBlocks} * kStages * kChunkPacks;
 };
 
 #if HPCDL_SM90A
 
-/// v to `to` of block `rank` of the cluster, where it counts as 8 bytes at `b`.
+/// Sends v to `to` of block `rank` of the cluster, where it counts as 8 bytes at `b`.
 __device__ inline void send_to(unsigned rank, float2* to, Barrier* b, float2 v) {
   asm volatile(
       "{\n.reg .b32 place, there;\n"
@@ -43,7 +44,7 @@ __device__ inline void send_to(unsigned rank, float2* to, Barrier* b, float2 v) 
       : "memory");
 }
 
-/// The same of one word.
+/// The same for one word.
 __device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
   asm volatile(
       "{\n.reg .b32 place, there;\n"
@@ -54,17 +55,17 @@ __device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
       : "memory");
 }
 
-/// The rows of a cluster, one after the other: the first by its number, the others as they come from a counter in
-/// memory that all clusters share. Were they shared out in advance, all would wait for the clusters that get least of
-/// the memory: 0.91 of a copy instead of 0.95. The producer of block 0 asks for a row while it brings the one before,
-/// and tells all blocks.
+/// The rows of a cluster in order: the first by its number, the others from a counter in memory that all clusters
+/// share. If rows were divided in advance, all would wait for the clusters with the least memory bandwidth: 0.91 of a
+/// copy instead of 0.95. The producer of block 0 requests a row while it loads the previous one, and announces it to
+/// all blocks.
 template <int kAhead> struct RowQueue {
   int *told, *counter;  // [kAhead] in shared memory; in global memory
   Barrier* news;        // kAhead, each expecting a word
   int clusters, blocks;
   Ring<kAhead> at = {};
 
-  /// By one thread of block 0.
+  /// Called by one thread of block 0.
   __device__ void ask() const {
     const int row = clusters + atomicAdd(counter, 1);
     for (int b = 0; b < blocks; ++b) send_to(static_cast<unsigned>(b), told + at.stage, news + at.stage, row);
@@ -79,27 +80,27 @@ template <int kAhead> struct RowQueue {
   }
 };
 
-/// One block's part of the rows. kWhole: all packs lie on 16-byte boundaries, so that the copy engine can bring them;
-/// else the producing warp does, element by element, at a tenth of the rate. It changes no bits.
+/// One block's part of the rows. kWhole: all packs are aligned to 16 bytes, so that the copy engine can load them;
+/// otherwise the producer warp loads them element by element, at a tenth of the rate. Results have the same bits.
 template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   static constexpr int N = kLanes<T>, K = Shape::kPacks;
-  static constexpr std::int64_t kGivenUp = 64 << 20;  // more than L2 has
+  static constexpr std::int64_t kGivenUp = 64 << 20;  // larger than L2
   const SoftmaxProblem& p;
   uint4* ring;
   Barrier *full, *empty, *met;     // kStages, kStages, 2
-  float2 (*parts)[Shape::kParts];  // [2]: (top, sum) of all warps of the cluster, of this row and the next
+  float2 (*parts)[Shape::kParts];  // [2]: (top, sum) of all warps of the cluster, for this row and the next
   RowQueue<Shape::kAhead> queue;
-  int row;                 // the cluster's first
-  int packs, begin, mine;  // packs of a row; chunks of this block: [begin, begin + mine)
+  int row;                 // the first of the cluster
+  int packs, begin, mine;  // packs per row; chunks of this block: [begin, begin + mine)
 
-  /// Packs of chunk j of this block.
+  /// The number of packs in chunk j of this block.
   __device__ int count(int j) const {
     const int left = packs - (begin + j) * Shape::kChunkPacks;
     return left < Shape::kChunkPacks ? left : Shape::kChunkPacks;
   }
   __device__ std::int64_t column(int j) const { return std::int64_t{begin + j} * Shape::kChunkPacks * N; }
 
-  /// By a warp.
+  /// Run by a warp.
   __device__ void produce() const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if ((kWhole && lane != 0) || mine == 0) return;
@@ -126,7 +127,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
       r = rows.next(false);
     }
   }
-  /// This thread's packs of a chunk; what the row has not is `rest`.
+  /// Reads this thread's packs of a chunk; elements beyond the row are `rest`.
   __device__ void read(Pack<T, N> (&v)[K], int stage, int here, T rest) const {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
@@ -139,8 +140,8 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
       }
     }
   }
-  /// The lines of chunk j of row r, which has been read. L2 holds those of the last rows when the kernel ends: earlier
-  /// ones have made way for them.
+  /// Gives up the lines of chunk j of row r, which has been read. L2 holds those of the last rows when the kernel ends:
+  /// earlier ones have been evicted.
   __device__ void give_up(std::int64_t r, int j) const {
     if ((p.rows - r) * packs * 16 > kGivenUp) return;
     const auto* x = reinterpret_cast<const char*>(static_cast<const T*>(p.x) + r * p.x_stride + column(j));
@@ -195,8 +196,8 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         Pack<T, N> in[K];
         const int here = count(j);
         read(in, again.stage, here, rest);
-        // An arrival overtakes loads in front of it that wait for a busy memory pipe, and the copy engine would write
-        // over what they have yet to read.
+        // An arrival may overtake preceding loads that wait for a busy memory pipe, and the copy engine would overwrite
+        // what they have yet to read.
         if constexpr (kWhole) fence_async_proxy(), __syncwarp();
         if (!kWhole || lane == 0) barrier_arrive(empty + again.stage);
         if constexpr (kWhole) give_up(r, j);
@@ -254,16 +255,17 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (warp_index() < Shape::kWarps) block.consume();
   else block.produce();
   __syncwarp();
-  cluster_sync();  // nobody leaves while others send to it
+  cluster_sync();  // no block may exit while others send to it
 #endif
 }
 
-/// f with the shape for rows of so many packs; false where none holds them. Room for half of the next row beside one
-/// keeps memory busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.985
-/// with 131072 columns of bf16 (2 blocks), 0.99 of f32 (4), where lines that L2 gives up as any others get 0.95 and
-/// 0.955, and clusters that hold a row in registers and are started anew for each 0.72 to 0.81. Staggered rows, other
-/// cache hints and the sum of the next row beside the result of this one changed nothing; smaller chunks, results that
-/// the copy engine takes from the ring, and two half-sized blocks to a multiprocessor were slower.
+/// Calls f with the shape for rows of this many packs; false if none can hold them. Room for half of the next row next
+/// to the current one keeps memory busy; with fewer blocks per row there is less waiting. Measured on an H200, relative
+/// to a copy: 0.985 with 131072 columns of bf16 (2 blocks), 0.99 of f32 (4), where ordinary eviction of lines from L2
+/// reaches 0.95 and 0.955, and clusters that hold a row in registers and are restarted for each reach 0.72 to 0.81.
+/// Staggered rows, other cache hints and computing the sum of the next row alongside the result of this one changed
+/// nothing; smaller chunks, results that the copy engine stores from the ring, and two half-sized blocks per
+/// multiprocessor were slower.
 template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
   using Two = LongRows<2, 512, 2, 13>;
   using Four = LongRows<4, 512, 2, 13>;
@@ -274,7 +276,7 @@ template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
   return packs <= Eight::kMost;
 }
 
-/// As many clusters as the GPU holds at a time, or rows.
+/// As many clusters as the GPU runs at a time, or as there are rows.
 template <class T, class Shape> void run_long_rows(Stream& s, const SoftmaxProblem& p, bool whole, const char* name) {
   const auto kernel = whole ? forward_long_rows<T, Shape, true> : forward_long_rows<T, Shape, false>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kRingBytes), name);

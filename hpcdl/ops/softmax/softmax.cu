@@ -4,19 +4,19 @@
 #include "hpcdl/ops/softmax/long_rows.h"
 
 // A row is read once: into the registers of a team (cuda/rows.h), where the blocks of a cluster exchange their
-// (maximum, sum) through distributed shared memory; or, where long rows divide into packs, into the shared memory of a
-// cluster (long_rows.h). Causal rows have a kernel of their own (causal_rows.h). Rows beyond that, and long rows on
-// GPUs without clusters, are read twice.
+// (maximum, sum) through distributed shared memory; or, if long rows consist of whole packs, into the shared memory of
+// a cluster (long_rows.h). Causal rows have a separate kernel (causal_rows.h). Longer rows, and long rows on GPUs
+// without clusters, are read twice.
 
 namespace hpcdl::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
 
-/// This thread's part of the sum over the row, as all blocks of the cluster see it: `sum` relative to `top` becomes
-/// the sum relative to the largest top, and the factor from the one to the other is returned. No block may end before
-/// finish(). Tops count `rate` times, once one is subtracted from the other: a float holds the difference where it may
-/// not hold the products.
+/// Combines this thread's part of the sum over the row with those of all blocks of the cluster: `sum` relative to `top`
+/// becomes the sum relative to the largest top, and the factor from the one to the other is returned. No block may exit
+/// before finish(). Tops are multiplied by `rate` only after one is subtracted from the other: the difference fits a
+/// float where the products may not.
 template <int kBlocks> struct Cluster {
   __device__ static float join(float2* shared, float top, float rate, float& sum) {
     float factor = 1;
@@ -49,7 +49,7 @@ template <class T, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(SoftmaxProblem p) {
   if constexpr (!Team::kCompiled) return;
   constexpr int N = kLanes<T>, K = Team::kPacks;
-  /// Terms are kept where registers allow it; elsewhere they are formed twice.
+  /// Terms are kept if registers allow it; otherwise they are computed twice.
   constexpr bool kKeep = K * N <= 32;
   __shared__ float memory[2][kWarp];
   __shared__ float2 shared;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward
   if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::finish();
 }
 
-/// Rows that no team holds: the sum relative to the largest element so far, then the row again.
+/// Rows that no team can hold: first the sum relative to the largest element so far, then the row again.
 template <class T> __global__ void __launch_bounds__(1024) forward_in_two_sweeps(SoftmaxProblem p) {
   constexpr int N = kLanes<T>, kThreads = 1024;
   __shared__ float memory[2][kWarp];
@@ -136,7 +136,7 @@ struct Gradient {
   __device__ std::int64_t seen(std::int64_t row) const { return columns_seen(row, cols, period); }
 };
 
-/// Gradients of what a row does not see are 0, even where those of the rest are NaN.
+/// Gradients of columns that a row does not see are 0, even if the other gradients are NaN.
 template <int N> __device__ void hide(Lanes<N>& v, int seen) {
   if (seen >= N) return;
 #pragma unroll

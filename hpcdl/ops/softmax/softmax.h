@@ -1,10 +1,10 @@
 #pragma once
 // y = softmax(scale * x) over the last dim, optionally causal.
 //
-// x, y: (..., C), f32 or bf16. With `causal`, row r (counted within the last two dims, (..., R, C)) sees columns
-// 0 .. r + C - R; the others are 0. Safe: the row maximum is subtracted, so no finite input overflows; a row of -inf
-// gives NaN, as in every framework. One read of x and one write of y; what a causal row does not see is not read,
-// backward either, and its gradient is 0. Source: Milakov & Gimelshein, "Online normalizer calculation for softmax",
+// x, y: (..., C), f32 or bf16. With `causal`, row r (counted within the last two dims, (..., R, C)) sees columns 0 .. r
+// + C - R; the others are 0. The row maximum is subtracted, so no finite input overflows; a row of -inf gives NaN, as
+// in every framework. One read of x and one write of y; columns that a causal row does not see are read neither forward
+// nor backward, and their gradient is 0. Source: Milakov & Gimelshein, "Online normalizer calculation for softmax",
 // 2018.
 
 #include "hpcdl/ops/require.h"
@@ -27,7 +27,7 @@ struct Softmax {
             to_string(x));
     return x;
   }
-  /// Elements that their rows see: the others are neither read nor computed.
+  /// The number of elements that their rows see: the others are neither read nor computed.
   static double seen(const Spec& x, const Args& a) {
     const auto all = static_cast<double>(x.size());
     if (!a.causal || x.size() == 0) return all;

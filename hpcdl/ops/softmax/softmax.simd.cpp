@@ -11,37 +11,37 @@ namespace hpcdl::cpu {
 namespace {
 
 constexpr float kInf = __builtin_inff();
-constexpr int kShort = 8;              // registers: rows up to this length never leave them
+constexpr int kShort = 8;              // registers: rows up to this length stay in them
 constexpr std::int64_t kBlock = 2048;  // columns that stay in L1 between their maximum and their exponentials
 constexpr std::int64_t kTempCols =
-    65536;  // exponentials of a row wait in L2 for their sum; longer rows compute them twice
+    65536;  // exponentials of a row are kept in L2 until their sum is known; longer rows compute them twice
 constexpr std::int64_t kTurnCols =
-    32768;  // so do those of two rows, beside a row that is read and one that is fetched: half of 1 MiB
+    32768;  // the same for two rows, next to a row that is read and one that is prefetched: half of 1 MiB
 
-/// Columns that row `r` sees.
+/// The number of columns that row `r` sees.
 std::int64_t visible(const View& x, std::int64_t r, bool causal) {
   if (!causal) return x.cols();
   const std::int64_t rows = x[-2];
   return r % rows + x.cols() - rows + 1;
 }
 
-/// e^(scale * x) = 2^(rate * x): all exponents here are of two. `rate` is not negative: x counts with `sign`, so that
-/// the largest result belongs to the largest sign * x.
+/// e^(scale * x) = 2^(rate * x): all exponents here are to base 2. `rate` is not negative: x is multiplied by `sign`,
+/// so that the largest result belongs to the largest sign * x.
 template <class T> struct Row {
   T* y;
   const T* x;
-  std::int64_t n;  // columns seen; those behind them are 0
+  std::int64_t n;  // columns seen; those after them are 0
   float rate, sign;
-  std::int64_t ahead;  // elements of x from here to the row that is fetched meanwhile
+  std::int64_t ahead;  // prefetch distance in elements, from this row of x to a later one
   bool past_cache;     // the output does not fit into the cache
   float* temp;         // kTempCols floats, or as many as the row has
 };
 
 template <class Isa> float power(float x) { return reduce_max(exp2(simd::Vec<Isa>(x))); }
 
-/// Half of a later row is fetched into L2 while this one is read, half while it is written, so that memory never waits
-/// for arithmetic: step i of n of either phase asks for one line per two lines of its own. kLong: rows of kLongBytes
-/// and more.
+/// Half of a later row is prefetched into L2 while this one is read, half while it is written, so that memory never
+/// waits for arithmetic: step i of n of either phase prefetches one line per two lines of its own. kLong: rows of at
+/// least kLongBytes.
 constexpr std::int64_t kLongBytes = 32768;
 template <bool kLong, class T> void prefetch_next(const Row<T>& r, std::int64_t i, bool second_half) {
   const auto* next = reinterpret_cast<const char*>(r.x + r.ahead) +
@@ -59,12 +59,12 @@ template <class Isa, class T, class F> void write(const Row<T>& r, std::int64_t 
   else loop<Isa>(end - begin, [&](std::int64_t i, auto k) { store(y + i, f(begin + i, k), k); });
 }
 
-/// Exponents rate * x - rate * top are as exact as rate * x is, which beyond this is not enough: for ordinary masks of
-/// -1e10 they are wrong by hundreds. There x - top is multiplied, which costs one more step.
+/// Exponents rate * x - rate * top are as exact as rate * x, which is not enough beyond this limit: for ordinary masks
+/// of -1e10 they are wrong by hundreds. There x - top is multiplied instead, which costs one more operation.
 constexpr float kFar = 256;
 bool is_far(float exponent) { return !(std::fabs(exponent) <= kFar); }
 
-/// rate * (top - other), as exact as the exponents that are relative to either.
+/// rate * (top - other), as exact as exponents relative to either.
 template <class T> float between(const Row<T>& r, float top, float other) {
   const float a = top * r.rate, b = other * r.rate;
   return is_far(a) || is_far(b) ? (top - other) * r.rate : a - b;
@@ -130,8 +130,8 @@ struct Part {
   float top = -kInf, sum = 0;
 };
 
-/// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`. beside(i, lanes) is
-/// called with each exponential.
+/// Columns [at, at + n); their exponentials relative to the block's maximum are stored to r.temp if `keep`. beside(i,
+/// lanes) is called with each exponential.
 template <class Isa, bool keep, bool kLong, class T, class F>
 Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
   using V = simd::Vec<Isa>;
@@ -150,7 +150,7 @@ Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
       return a + e;
     });
   };
-  const V top(p.top == -kInf ? 0 : p.top);  // nothing but -inf: -inf - -inf would be NaN
+  const V top(p.top == -kInf ? 0 : p.top);  // only -inf: -inf - -inf would be NaN
   if (p.top != -kInf && is_far(p.top * r.rate)) [[unlikely]] {
     p.sum = sum_of([&, rate = V(r.rate)](V v) { return (v * sign - top) * rate; });
   } else {
@@ -202,18 +202,17 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
   }
 }
 
-/// Floats from one row's exponentials to the next one's: whole lines, and not whole pages, which loads and stores take
-/// for one place.
+/// Floats between the exponentials of two rows: whole lines but not whole pages, so that loads and stores do not alias.
 std::int64_t turn_stride(std::int64_t cols) { return (cols + 1023) / 1024 * 1024 + 528; }
 
-/// Rows of whole lines that go past the cache: a row is written while the exponentials of the next one are formed, so
-/// that memory takes what it is given at an even pace. Gives the bits of long_row.
+/// Rows of whole lines written with non-temporal stores: a row is written while the exponentials of the next one are
+/// computed, so that memory receives stores at an even pace. Gives the same bits as long_row.
 template <class Isa, bool kLong, class T, class F>
 void rows_in_turn(std::int64_t begin, std::int64_t end, std::int64_t cols, float* temp, F&& row_at) {
   using V = simd::Vec<Isa>;
   using namespace simd;
-  float tops[kTurnCols / kBlock], factors[kTurnCols / kBlock];  // of this row's blocks; of those of the row before
-  T* before = nullptr;                                          // where the exponentials of the row before go
+  float tops[kTurnCols / kBlock], factors[kTurnCols / kBlock];  // for this row's blocks; for those of the previous row
+  T* before = nullptr;                                          // destination of the previous row's exponentials
   const auto temp_of = [&](std::int64_t r) { return temp + r % 2 * turn_stride(cols); };
   const auto blocks = [&](auto f) {
     for (std::int64_t at = 0; at < cols; at += kBlock) f(at, cols - at < kBlock ? cols - at : kBlock);

@@ -5,7 +5,7 @@
 
 namespace hpcdl::contract {
 
-/// The largest of several numbers; NaN where there is one.
+/// The largest of several numbers; NaN if any of them is NaN.
 struct Top {
   double top = -INFINITY;
   bool nan = false;
@@ -16,12 +16,12 @@ struct Top {
   double get() const { return nan ? NAN : top; }
 };
 
-/// How many columns row `r` of (..., R, C) sees.
+/// The number of columns that row `r` of (..., R, C) sees.
 inline std::int64_t visible(const Spec& s, std::int64_t r, bool causal) {
   return causal ? r % s[-2] + s[-1] - s[-2] + 1 : s[-1];
 }
 
-/// Row of x to probabilities; `noise`, where asked for: magnitudes within them.
+/// Row of x to probabilities; `noise`, if requested: the magnitudes that rounding errors are relative to.
 inline void softmax_row(std::span<const double> x, std::int64_t seen, double scale, std::span<double> p,
                         std::span<double> noise = {}) {
   const auto n = static_cast<std::size_t>(seen);
@@ -32,7 +32,7 @@ inline void softmax_row(std::span<const double> x, std::int64_t seen, double sca
   for (std::size_t c = 0; c < n; ++c) p[c] /= sum;
   if (noise.empty()) return;
   for (std::size_t c = 0; c < n; ++c) mean += p[c] > 0 ? p[c] * std::fabs(scale * x[c]) : 0;
-  // The exponent carries an error in units of both of its terms.
+  // The exponent carries an error relative to both of its terms.
   for (std::size_t c = 0; c < n; ++c)
     noise[c] = p[c] > 0 ? p[c] * (1 + std::fabs(scale * x[c]) + std::fabs(top.get()) + mean) : 0;
 }

@@ -30,8 +30,9 @@ const auto
                         {.in = {{3, 17, 33}}, .args = {.scale = 1, .causal = true}},
                         {.in = {{2, 50257}}},
                         {.in = {{1, 262144}}, .gradient = false},
-                        // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows that begin
-                        // inside a pack.
+                        // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows
+                        // that begin
+                        // blocks, and rows that begin inside a pack.
                         {.in = {{70, 24}}, .args = {.scale = -2}},
                         {.in = {{33, 200}}},
                         {.in = {{9, 1000}}},
@@ -40,7 +41,7 @@ const auto
                         {.in = {{3, 9001}}, .gradient = false},
                         {.in = {{2, 20480}}, .gradient = false},
                         {.in = {{3, 100003}}, .gradient = false},
-                        // Causal rows in parts of warps, warps and blocks, of squares and of more columns than rows.
+                        // Causal rows in parts of warps, warps and blocks, of squares and with more columns than rows.
                         {.in = {{3, 9, 24}}, .args = {.scale = -2, .causal = true}},
                         {.in = {{2, 33, 200}}, .args = {.scale = 1, .causal = true}, .aligned = true},
                         {.in = {{1, 5, 1001}}, .args = {.scale = 1, .causal = true}},
@@ -58,8 +59,8 @@ const auto
                 .contracts = contract::softmax_contracts(),
             });
 
-/// A result too large for the cache is written past it: the same bits, row by row, as a small one. Odd rows start
-/// unaligned.
+/// A result too large for the cache is written with non-temporal stores: its bits equal, row by row, those of a small
+/// one. Odd rows start unaligned.
 TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t rows = 1100, n = 4099;
   std::vector<float> x(rows * n), y(rows * n, NAN), dx(rows * n, NAN), row(n);
@@ -82,9 +83,9 @@ TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
   }
 }
 
-/// Rows of whole lines that go past the cache are written while the next row is computed: the same bits as a row alone,
-/// with every instruction set, any number of threads, and a row of nothing but -inf and one that begins with them. n:
-/// one block, and several.
+/// Rows of whole lines with non-temporal stores are written while the next row is computed: the same bits as a single
+/// row, with every instruction set, any number of threads, a row of only -inf and one that begins with -inf. n: one
+/// block, and several.
 TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{4224, 1008}, {520, 8208}}) {
     OwnedTensor x({{rows, n}, DType::f32}), y(x.tensor.spec()), row({{1, n}, DType::f32});
@@ -110,8 +111,8 @@ TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
   }
 }
 
-/// scale * x in units of log 2 is beyond a float where x is not: rows masked with the lowest float have equal results,
-/// a single large element takes all. One register, several, blocks, exponentials formed twice; rows in turn.
+/// scale * x in units of log 2 exceeds a float where x does not: rows masked with the lowest float have equal results,
+/// a single large element takes all. One register, several, blocks, exponentials computed twice; rows in turn.
 TEST(Softmax, AsLargeAsFloatsAre) {
   Pool pool(2);
   Stream s(pool);
@@ -137,7 +138,7 @@ TEST(Softmax, AsLargeAsFloatsAre) {
   });
 }
 
-/// Columns masked by -inf count nothing, wherever the finite ones are; a row of them has no softmax.
+/// Columns masked by -inf contribute nothing, wherever the finite ones are; a row of only -inf has no softmax.
 TEST(Softmax, MaskedBlocks) {
   for (std::int64_t n : {40, 5000, 70000}) {
     std::vector<float> x(static_cast<std::size_t>(n), -INFINITY), y(x.size());
@@ -154,8 +155,8 @@ TEST(Softmax, MaskedBlocks) {
   }
 }
 
-/// What causal rows do not see may hold anything: it is not looked at, forward or backward, and the cost counts it as
-/// written alone.
+/// Columns that causal rows do not see may hold anything: they are read neither forward nor backward, and the cost
+/// counts them only as written.
 TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
   std::vector<Device> devices{Device{}};
   if (cuda_devices() > 0) devices.push_back(Device::cuda(0));
@@ -207,8 +208,8 @@ TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
 }
 
 #if HPCDL_CUDA
-/// Rows that a cluster of blocks shares out: one behind the other, each has the bits that it has alone. Lengths end
-/// inside a chunk, and leave a block without one.
+/// Rows that a cluster of blocks divides: in sequence, each has the same bits as alone. Lengths end inside a chunk, and
+/// leave a block without a chunk.
 TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -237,14 +238,14 @@ TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
     }
   }
 }
-/// Thousands of them, from an x that the work in front has just written: every row comes out as it does among a few,
-/// whose values are checked, and x stays what it was. Many times what L2 holds passes through it.
+/// Thousands of rows, from an x that the preceding kernel has just written: every row equals its copy in a small
+/// tensor, whose values are checked, and x does not change. The data is many times the size of L2.
 TEST(Softmax, EveryOneOfThousandsOfLongRowsIsRight) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  constexpr std::int64_t kCols = 131072, kDistinct = 31;  // no divisor of any number of clusters
+  constexpr std::int64_t kCols = 131072, kDistinct = 31;  // not a multiple of any number of clusters
   const auto check_all = [&]<class T>(std::int64_t rows, double relative) {
     const Spec few{{kDistinct, kCols}, dtype_of<T>}, many{{rows, kCols}, dtype_of<T>};
     OwnedTensor x(few), y(few), back(few), few_x(few, s.device()), few_y(few, s.device()), many_x(many, s.device()),

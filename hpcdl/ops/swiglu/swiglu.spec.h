@@ -6,10 +6,10 @@
 
 namespace hpcdl::contract {
 
-/// What a function of exp may lose of an operand that it is multiplied with.
+/// The error of a function of exp relative to an operand that it is multiplied by.
 inline constexpr double kGateFloor = 0x1p-100;
 
-/// The product of two gradients may leave the range of a float before it is scaled back: magnitudes stay moderate.
+/// The product of two gradients may exceed the range of a float before it is scaled back: magnitudes are kept moderate.
 inline void swiglu_backward_reference(Outputs out, Inputs in, const Swiglu::Args&) {
   for (std::int64_t i = 0; i < in[0].size(); ++i) {
     const double g = in[0][i], u = in[1][i], dy = in[2][i], s = sigmoid(g),

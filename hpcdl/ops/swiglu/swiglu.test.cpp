@@ -23,7 +23,7 @@ const auto spec = testing::op<Swiglu>({
     .condition = 40,
 });
 
-/// The gate has a floor on a CPU, which may not show.
+/// On a CPU the gate has a minimum, which must not affect results.
 TEST(Swiglu, LargeArguments) {
   std::vector<float> gate = {-3.4e38f, -1e30f, -1e6f, -200, 200, 1e6f, 1e30f, 3.4e38f}, one(gate.size(), 1),
                      y(gate.size()), dgate(gate.size());

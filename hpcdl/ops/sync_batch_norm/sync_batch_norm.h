@@ -1,19 +1,19 @@
 #pragma once
-// Batch normalisation over the batches of all ranks of an axis together: what one rank would compute on the whole
-// batch.
+// Batch normalisation over the combined batches of all ranks of an axis: the result that one rank would compute on the
+// whole batch.
 //
-// Forward, every rank gathers (mean, variance, count) of each, 3 C floats, and merges them in the order of the ranks,
-// so that all get the same bits; backward sums (sum(dz), sum(dz * n), count) over the ranks. Batches may differ in
-// size. The gradients of weight and bias are this rank's addends, as those of all other parameters of a data-parallel
-// step.
+// In forward, every rank gathers (mean, variance, count) of each rank, 3 C floats, and merges them in the order of the
+// ranks, so that all get the same bits; backward sums (sum(dz), sum(dz * n), count) over the ranks. Batches may differ
+// in size. The gradients of weight and bias are this rank's summands, like those of all other parameters of a
+// data-parallel step.
 
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/exchange/exchange.h"
 
 namespace hpcdl {
 
-/// (3, C) f32: mean and variance of each channel of x (..., C), and the number of rows in each place of the third row.
-/// Not differentiable: SyncBatchNorm owns the gradient.
+/// (3, C) f32: mean and variance of each channel of x (..., C), and the number of rows in every element of the third
+/// row. Not differentiable: SyncBatchNorm owns the gradient.
 struct BatchStatistics {
   static constexpr std::string_view name = "batch_statistics";
   static constexpr OpClass kClass = OpClass::norm;
@@ -25,8 +25,8 @@ struct BatchStatistics {
   static void forward(Stream& s, Tensor statistics, View x, Tensor partial, const Args&);
 };
 
-/// y, and the statistics (3, C) of all ranks' batches, from those of each: (p, 3, C). The residual may be absent. See
-/// ops/batch_norm/batch_norm.h.
+/// y, and the statistics (3, C) over all ranks' batches, from those of each rank: (p, 3, C). The residual may be
+/// absent. See ops/batch_norm/batch_norm.h.
 struct SyncBatchNorm {
   static constexpr std::string_view name = "sync_batch_norm";
   static constexpr OpClass kClass = OpClass::norm;
@@ -46,13 +46,13 @@ struct SyncBatchNorm {
   }
   static void forward(Stream& s, Tensor y, Tensor statistics, View x, View residual, View weight, View bias, View parts,
                       const Args& a);
-  /// The sums of this rank, their sum over the ranks, and what follows from it.
+  /// Records this rank's sums, their sum over the ranks, and the gradients computed from it.
   template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a);
   using Backward =
       Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, In<2>, In<3>, Out<1>, Out<0>, dOut<0>, Scratch<0>>;
 };
 
-/// The two halves of the gradient, which an exchange of the sums lies between. Operands of both: those of
+/// The two halves of the gradient, with an exchange of the sums between them. Operands of both: those of
 /// SyncBatchNorm::Backward, then the sums.
 struct SyncBackwardArgs {
   float eps;
@@ -79,12 +79,12 @@ template <class G> void SyncBatchNorm::record_backward(G& g, std::span<const Ope
   Operand total = sums.back();
   total.access = Access::update, gradient.back().access = Access::read;
   sums[0] = gradient[2] = gradient[3] = gradient[11] = Operand();
-  // A residual whose gradient begins here gets dz from the sums, and the other half reads it there.
+  // A residual whose gradient begins here receives dz from the sums, and the other half reads it there.
   if (given[1].access == Access::update) sums[1] = Operand();
   else gradient[1].access = Access::read;
   SyncBackwardArgs args{a.eps, a.relu};
   clear_padding(args);
-  // The residual is not read, y only for the sake of relu after a residual; where dz is kept, it is read for dy and y.
+  // The residual is not read, and y only for relu after a residual; if dz is kept, it is read instead of dy and y.
   const bool residual = given[5].slot >= 0, reads_y = residual && a.relu, keeps_dz = sums[1].slot >= 0;
   const int unread = (residual ? 1 : 0) + (reads_y ? 0 : 1), later = (residual ? 1 : 0) + (keeps_dz ? 2 : !reads_y);
   g.template emit<SyncSums>(sums, &args, sizeof args, detail::batch_norm_cost(x, 6, -unread), Phase::backward);
@@ -92,8 +92,8 @@ template <class G> void SyncBatchNorm::record_backward(G& g, std::span<const Ope
   g.template emit<SyncGradient>(gradient, &args, sizeof args, detail::batch_norm_cost(x, 7, -later), Phase::backward);
 }
 
-/// batch_norm over all ranks of `axis`. The running statistics, the same on all ranks, may be absent (both), the
-/// residual too.
+/// batch_norm over all ranks of `axis`. The running statistics, equal on all ranks, may be absent (both); so may the
+/// residual.
 template <Symbolic V>
 V sync_batch_norm(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var,
                   const BatchNorm::Args& a, const Axis& axis, const V& residual = {}) {

@@ -18,7 +18,7 @@ namespace {
 using Floats = std::vector<float>;
 constexpr std::int64_t kRows = 141, C = 19;
 
-/// Rows [begin, end) of the whole batch; each channel has a mean of its own, far from zero.
+/// Rows [begin, end) of the whole batch; each channel has a different mean, far from zero.
 Floats batch(std::uint64_t seed, std::int64_t begin, std::int64_t end, float offset) {
   Floats v;
   for (auto i = begin * C; i < end * C; ++i)
@@ -34,8 +34,8 @@ struct Result {
 
 struct Where {
   Device device = {};
-  comm::Group group = {};  // whose ranks the norm talks to
-  bool captured = false;   // the second pass is a replay of a graph
+  comm::Group group = {};  // the group of the norm's ranks
+  bool captured = false;   // the second pass is a replay of a captured graph
 };
 
 /// Two training passes over rows [begin, end).
@@ -83,8 +83,8 @@ void expect_near(const Floats& got, const float* want, float tolerance, const ch
   for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], tolerance) << what << " " << i;
 }
 
-/// Batches of uneven size, a rank each, on GPUs or on threads of a CPU, against one process with the whole batch. Means
-/// of up to 126 have ulps of 8e-6, values of y are below 8.
+/// Batches of uneven size, one per rank, on GPUs or on threads of a CPU, against one process with the whole batch.
+/// Means of up to 126 have ulps of 8e-6, values of y are below 8.
 void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
   const auto device = [&](int rank) { return on_gpus ? Device::cuda(rank) : Device(); };
   for (const bool residual : {false, true}) {
@@ -97,7 +97,7 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
     const auto begin = [&](int r) { return r == ranks ? kRows : kRows * r / ranks / 2; };
     testing::run_ranks(ranks, [&](const comm::Group& world) {
       const parallel::GroupAxis data(world);
-      if (on_gpus) world.connect(device(world.rank()));  // which cannot be done while a graph is captured
+      if (on_gpus) world.connect(device(world.rank()));  // which is not possible while a graph is captured
       const auto part = [&](bool graph) {
         return train(begin(world.rank()), begin(world.rank() + 1), residual,
                      [&](Var x, Var w, Var b, Var m, Var v, Var r) {
@@ -108,7 +108,7 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
       auto& mine = got[static_cast<std::size_t>(world.rank())];
       mine = part(false);
       if (captured) {
-        EXPECT_TRUE(part(true) == mine) << "a replay gives other bits";
+        EXPECT_TRUE(part(true) == mine) << "a replay has different bits";
       }
     });
     Floats dweight(C), dbias(C);
@@ -120,11 +120,11 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
       if (residual) expect_near(one.dresidual, &want.dresidual[at], 0, "dresidual");
       expect_near(one.mean, want.mean.data(), 4e-5f, "running mean");
       expect_near(one.var, want.var.data(), 1e-5f, "running var");
-      EXPECT_EQ(one.mean, got[0].mean) << "the same bits on all ranks";
+      EXPECT_EQ(one.mean, got[0].mean) << "bits differ between ranks";
       EXPECT_EQ(one.var, got[0].var);
       for (std::size_t c = 0; c < C; ++c) dweight[c] += one.dweight[c], dbias[c] += one.dbias[c];
     }
-    expect_near(dweight, want.dweight.data(), 2e-3f, "dweight");  // sums of 141 products of about 1, with n off by 1e-5
+    expect_near(dweight, want.dweight.data(), 2e-3f, "dweight");  // sums of 141 products of about 1, n is off by 1e-5
     expect_near(dbias, want.dbias.data(), 1e-4f, "dbias");
   }
 }
@@ -151,7 +151,7 @@ TEST(SyncBatchNorm, NormalisingEachBatchAloneIsSomethingElse) {
       train(0, kRows, false, [](Var x, Var w, Var b, Var m, Var v, Var) { return batch_norm(x, w, b, m, v); });
   float most = 0;
   for (std::size_t i = 0; i < alone.y.size(); ++i) most = std::max(most, std::fabs(alone.y[i] - whole.y[i]));
-  EXPECT_GT(most, 1e-2f) << "the tolerances above would see it";
+  EXPECT_GT(most, 1e-2f) << "the tolerances above would not detect the difference";
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 #include "hpcdl/cuda/sweep.h"
 #include "hpcdl/cuda/workspace.h"
 
-// A row is right where nothing in it is larger than the value at its target, and nothing in front of that is as large:
-// no search for the place of the maximum, and every element is looked at alone. Counts are whole numbers, so that their
-// order does not matter.
+// A row is correct if no value in it is larger than the one at its target, and none before the target is equal: this
+// needs no search for the maximum, and every element is compared independently. Counts are integers, so their order
+// does not matter.
 
 namespace hpcdl::cuda {
 namespace {
@@ -20,7 +20,7 @@ struct Top1Rows {
   std::int64_t stride, rows, cols;
 };
 
-/// Whether this thread, one of kTeam, sees the target of a row beaten.
+/// Whether this thread, one of kTeam, finds a value that beats the target of a row.
 template <class T, int kTeam, bool kWhole> __device__ bool beaten(const Top1Rows& p, std::int64_t row, int thread) {
   constexpr int N = kLanes<T>;
   const T* x = static_cast<const T*>(p.logits) + row * p.stride;
@@ -56,8 +56,8 @@ template <class T, int kTeam, bool kWhole> __device__ bool beaten(const Top1Rows
   return found;
 }
 
-/// kTeam threads, a warp or the block, take a row at a time; a block leaves its count in `counts`, or in `correct` if
-/// it is alone.
+/// kTeam threads, a warp or the block, process a row at a time; a block stores its count in `counts`, or in `correct`
+/// if it is the only one.
 template <class T, int kTeam, bool kWhole>
 __global__ void __launch_bounds__(kThreads) count_right(float* correct, int* counts, Top1Rows p) {
   constexpr int kTeams = kThreads / kTeam;

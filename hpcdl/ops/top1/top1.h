@@ -1,7 +1,7 @@
 #pragma once
-// How many rows have their largest value at their target: the right answers of a classifier. Of equal largest values
-// the first counts, as torch's argmax does on a CPU; a NaN is never largest, and a row whose target is negative is
-// never right.
+// The number of rows whose largest value is at their target: the correct answers of a classifier. Of equal largest
+// values the first counts, as in torch's argmax on a CPU; a NaN is never largest, and a row with a negative target is
+// never correct.
 //
 // logits: (..., V), f32 or 16 bits; targets: (...) i32; the count: (1) f32, exact below 2^24. It has no gradient.
 

@@ -70,8 +70,8 @@ TEST(top1, many_rows) {
   for (const auto& device : devices()) EXPECT_EQ(count(device, logits, targets), static_cast<float>(want));
 }
 
-/// Rows for a warp and for a block, in whole 16-byte packs and not, on one block of a GPU and on many; ties, -inf and
-/// NaN among them.
+/// Rows for a warp and for a block, with and without whole 16-byte packs, on one block of a GPU and on many; including
+/// ties, -inf and NaN.
 TEST(top1, rows_of_any_length) {
   for (const auto& device : devices())
     for (const auto dtype : {DType::f32, DType::bf16})
@@ -88,7 +88,7 @@ TEST(top1, rows_of_any_length) {
           int best = -1;
           for (int c = 0; c < cols; ++c)
             if (!std::isnan(row[c]) && (best < 0 || row[c] > row[best])) best = c;
-          // The first largest, or one behind it that is as large, or nothing special.
+          // The first of the largest values, or a later equal one, or an arbitrary one.
           targets[static_cast<std::size_t>(r)] =
               r % 3 == 0   ? best
               : r % 3 == 1 ? static_cast<int>(std::find(row + best + 1, row + cols, row[best]) - row)

@@ -51,7 +51,7 @@ void VocabularyEmbedding::backward(Stream& s, Grad dtable, Grad dpositions, View
 
 namespace {
 
-/// The targets as the columns of this rank count; those of other ranks lie after its last.
+/// The targets relative to the first column of this rank; those of other ranks become the number after its last column.
 void count_from_here(Stream& s, const Tensor& here, const View& targets, const Columns& columns) {
   const auto elsewhere = static_cast<std::int32_t>(columns.count);
   on(
@@ -144,7 +144,7 @@ void vocabulary_embedding(Pool& pool, Tensor y, View table, View ids, View posit
             const T* from = row >= 0 && row < table[0] ? table.ptr<T>() + row * table.row_stride() : nullptr;
             const P* add =
                 positions && p >= 0 && p < positions[0] ? positions.ptr<P>() + p * positions.row_stride() : nullptr;
-            const bool beyond = positions && !add;  // as Embedding: a position that is not there
+            const bool beyond = positions && !add;  // as in Embedding: a position that does not exist
             for (std::int64_t i = 0; i < n; ++i)
               out[i] =
                   Y(beyond ? __builtin_nanf("")
@@ -170,7 +170,7 @@ void loss_addends(Tensor addends, View tops, View stats, View targets, Columns c
   float *sums = addends.ptr<float>(), *logits = sums + rows;
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t t = targets.ptr<std::int32_t>()[r], at = t - c.begin;
-    // Where all logits are -inf there is nothing to be relative to.
+    // If all logits are -inf the sum is not rescaled.
     sums[r] = sum[r] * (top[r] == all[r] ? 1.0f : std::exp(top[r] - all[r]));
     logits[r] = t >= c.vocab || (at >= 0 && at < c.count) ? at_target[r]
                                                           : 0.0f;  // no rank has a target beyond the vocabulary: NaN

@@ -1,6 +1,6 @@
 #pragma once
-// The first and the last layer of a language model with the vocabulary spread over the ranks: rank r holds rows [begin,
-// begin + V_r) of the table, and every row is somewhere. The numbers of rows need not be the same: nothing here is
+// The first and the last layer of a language model with the vocabulary distributed over the ranks: rank r holds rows
+// [begin, begin + V_r) of the table, and every row is on one rank. The numbers of rows may differ: nothing here is
 // gathered by rows.
 //
 // Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
@@ -11,14 +11,13 @@
 
 namespace hpcdl {
 
-/// What the ranks hold of a vocabulary: shares that differ by one row or, in vocabularies so large that
-/// this costs little balance, by the 64 rows that products on a GPU like.
-/// UsageError where there are more ranks than rows.
+/// The shares of a vocabulary: they differ by one row or, in vocabularies so large that this costs little balance, by
+/// 64 rows, which suits products on a GPU. Throws UsageError if there are more ranks than rows.
 ColumnShares vocabulary_shares(std::int64_t vocab, int ranks);
 
-/// Embedding (ops/embedding) of the rows that this rank has: zeros for ids of others, so that the result is an addend.
-/// The gradients of the rank's rows and of the positions follow from dy, which every rank has. Ids that no rank has give
-/// zeros (rows of NaN on one rank): the data loader refuses them before.
+/// Embedding (ops/embedding) of the rows that this rank has: zeros for ids of other ranks, so that the result is a
+/// summand. The gradients of the rank's rows and of the positions follow from dy, which every rank has. Ids that no
+/// rank has give zeros (rows of NaN on one rank): the data loader rejects them beforehand.
 struct VocabularyEmbedding {
   static constexpr std::string_view name = "vocabulary_embedding";
   static constexpr bool kGathers = true;
@@ -30,56 +29,56 @@ struct VocabularyEmbedding {
   static Spec infer(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
     return Embedding::infer(table, ids, positions, {a.out});
   }
-  /// Which of the rows this rank has depends on the ids: at least none.
+  /// How many of this rank's rows are read depends on the ids: at least none.
   static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args&) {
     return Embedding::rows_apart(table, ids, positions);
   }
   static void forward(Stream& s, Tensor y, View table, View ids, View positions, const Args& a);
-  /// Those of Embedding; behind the sorted tokens, the ids as the rank's rows count.
+  /// The scratch of Embedding; after the sorted tokens, the ids relative to the rank's first row.
   static std::array<Spec, 4> backward_scratch(const Spec& table, const Spec& ids, const Spec& positions, const Args& a);
   static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
                        Tensor ranks, Tensor parts, const Args& a);
   using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>, Scratch<3>>;
 };
 
-// lm_head_loss (ops/lm_head_loss) of logits that are spread over the ranks by columns, as three ops with exchanges
-// between them; w holds the rank's V_r rows. Three numbers of each row of h are exchanged: the largest logit, the sum
-// of exponentials and the logit of the target.
+// lm_head_loss (ops/lm_head_loss) of logits that are distributed over the ranks by columns, as three ops with exchanges
+// between them; w holds the rank's V_r rows. Three numbers per row of h are exchanged: the largest logit, the sum of
+// exponentials and the logit of the target.
 
-/// What a rank knows of each row: the largest logit; (4, rows) that and the sum of exponentials, the logit of the
+/// A rank's results for each row: the largest logit; (4, rows) with that, the sum of exponentials, the logit of the
 /// target and working memory; the logits, empty unless they are kept.
 struct VocabularyRows {
   static constexpr std::string_view name = "vocabulary_rows";
   struct Args {
     bool keep_logits = false;
-    std::int64_t begin = 0, vocab = 0;  // of all ranks
+    std::int64_t begin = 0, vocab = 0;  // over all ranks
   };
   static std::array<Spec, 3> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
   static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     return LmHeadLoss::cost(h, w, targets, {a.keep_logits});
   }
-  /// A chunk of logits, the targets as the rank's columns count, loss and count of these.
+  /// A chunk of logits, the targets relative to the rank's first column, loss and count of these.
   static std::array<Spec, 3> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
   static void forward(Stream& s, Tensor top, Tensor stats, Tensor logits, View h, View w, View targets, Tensor chunk,
                       Tensor here, Tensor unused, const Args& a);
 };
 
-/// (2, rows): sum and logit of the target as the ranks add them up, given the largest logit of all ranks.
+/// (2, rows): sum and logit of the target as summands for the sum over the ranks, given the largest logit of all ranks.
 struct VocabularyAddends {
   static constexpr std::string_view name = "vocabulary_addends";
   struct Args {
     std::int64_t begin = 0, count = 0, vocab = 0;
   };
   static Spec infer(const Spec& top, const Spec& stats, const Spec& targets, const Args& a);
-  /// Of the rank's four numbers for a row, the largest logit, the sum and the logit of the target.
+  /// Reads three of the rank's four numbers per row: the largest logit, the sum and the logit of the target.
   static Cost cost(const Spec& top, const Spec&, const Spec&, const Args&) {
     return {.reads = -static_cast<double>(top.bytes())};
   }
   static void forward(Stream& s, Tensor addends, View top, View stats, View targets, const Args& a);
 };
 
-/// Loss and count, those of the whole vocabulary on every rank. Owns the gradient of all three: dh is the rank's
-/// addend.
+/// Loss and count over the whole vocabulary on every rank. Owns the gradient of all three ops: dh is the rank's
+/// summand.
 struct VocabularyLoss {
   static constexpr std::string_view name = "vocabulary_loss";
   static constexpr int kAux = 1;
@@ -110,7 +109,7 @@ struct VocabularyLoss {
       Operands<dIn<0>, dIn<1>, In<0>, In<1>, In<2>, Out<2>, In<5>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>>;
 };
 
-/// The columns of a vocabulary that a rank has, and how many there are.
+/// The columns of the vocabulary that a rank has, and their total number.
 struct Columns {
   std::int64_t begin, count, vocab;
 };
@@ -118,11 +117,11 @@ struct Columns {
 namespace cpu {
 void vocabulary_embedding(Pool&, Tensor y, View table, View ids, View positions, std::int64_t begin,
                           std::int64_t position);
-/// here[i] = ids[i] - begin; -1 where ids[i] < 0, `elsewhere` where that row is another rank's.
+/// here[i] = ids[i] - begin; -1 if ids[i] < 0, `elsewhere` if that row belongs to another rank.
 void local_ids(Tensor here, View ids, Columns c, std::int32_t elsewhere);
 /// See VocabularyAddends.
 void loss_addends(Tensor addends, View top, View stats, View targets, Columns c);
-/// lse, which may be absent, and the loss of each row from what all ranks have added up.
+/// Computes lse, which may be absent, and the loss of each row from the sums over all ranks.
 void loss_of_rows(Tensor row_loss, Tensor lse, View top, View addends, View targets);
 }  // namespace cpu
 namespace cuda {
@@ -136,7 +135,7 @@ template <Symbolic V>
 V vocabulary_embedding(const V& table, const V& ids, const V& positions, const VocabularyEmbedding::Args& a) {
   return record<VocabularyEmbedding>(a, table, ids, positions);
 }
-/// The sum of the losses. Logits are kept for a backward pass alone.
+/// Records the sum of the losses. Logits are kept only for a backward pass.
 template <Symbolic V>
 V vocabulary_loss(const V& h, const V& w, const V& targets, VocabularyRows::Args a, const Axis& axis) {
   a.keep_logits = a.keep_logits && (h.graph().wants_gradient(h) || h.graph().wants_gradient(w));

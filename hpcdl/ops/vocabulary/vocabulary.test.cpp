@@ -40,7 +40,7 @@ struct Result {
   Floats y, loss, dtable;
 };
 
-/// Rows of the table for tokens, then the loss under the same table as head, and their gradients.
+/// Rows of the table for tokens, then the loss with the same table as head, and their gradients.
 Result run(const comm::Group& group, bool keep_logits) {
   const auto shares = vocabulary_shares(kVocab, group.size());
   const auto begin = shares.begin(group.rank()), count = shares.count(group.rank());
