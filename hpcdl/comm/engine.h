@@ -27,7 +27,7 @@ class Work::State {
   State(std::shared_ptr<class Engine> e, Group::Impl& g, const Call& c, const LedgerEntry& l)
       : engine(std::move(e)), group(&g), call(c), entry(l) {}
   std::shared_ptr<Engine> engine;
-  Group::Impl* group;  // outlives the run: it drains the engine before it is destroyed
+  Group::Impl* group;  // outlives the run: it waits for its queues before it is destroyed
   Call call;
   LedgerEntry entry;
   std::exception_ptr error;
@@ -108,7 +108,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<int> queued_ = 0;               // in all queues
   std::atomic<int> sleepers_ = 0;             // threads that wait for changed_
   std::mutex mutex_;
-  std::condition_variable changed_;  // a call is done, or a queue has nobody that runs it
+  std::condition_variable changed_;  // a call is done, or no thread runs a queue
   std::exception_ptr failure_;       // a peer is lost: later calls do not run
 };
 

@@ -4,7 +4,7 @@ namespace hpcdl::comm {
 
 void Turn::take_later() {
   std::unique_lock lock(mutex_);
-  waiting_.fetch_add(1);  // before the flag is read again: whoever clears it from now on sees this
+  waiting_.fetch_add(1);  // before the flag is read again: a thread that clears it from now on sees this
   if (Waiter me; taken_.exchange(true)) wait(lock, me);
   waiting_.fetch_sub(1);
 }
