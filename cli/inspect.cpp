@@ -159,6 +159,10 @@ int inspect_programs(const InspectOptions& o) {
     if (o.json)
       out.push_back({{"name", name},
                      {"digest", mark},
+                     {"numerics",
+                      {{"products", program.numerics.products == F32Products::tf32 ? "tf32" : "exact"},
+                       {"atomic_sums", program.numerics.atomic_sums},
+                       {"row_invariant", program.numerics.row_invariant}}},
                      {"records", program.records.size()},
                      {"flops", cost.operations},
                      {"bytes", cost.bytes()},
