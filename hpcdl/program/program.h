@@ -1,13 +1,12 @@
 #pragma once
 // The program: a step, recorded once, as plain data. It holds no memory and no address: what it works on has names.
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "hpcdl/program/format.h"
 #include "hpcdl/program/lane.h"
 #include "hpcdl/program/op_info.h"
 #include "hpcdl/program/op_name.h"
@@ -87,9 +86,3 @@ struct Program {
 Cost whole_cost(const Cost& stated, const Program& program, const Record& record, Unit f32_products = Unit::f32);
 
 }  // namespace hpcdl
-
-template <> struct fmt::formatter<hpcdl::OpName> : fmt::formatter<std::string_view> {
-  auto format(hpcdl::OpName name, fmt::format_context& to) const {
-    return fmt::formatter<std::string_view>::format(name.view(), to);
-  }
-};

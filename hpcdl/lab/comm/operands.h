@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/lab/comm/bench.h"
 
 namespace hpcdl::lab {
