@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "hpcdl/error.h"
 #include "hpcdl/io/nearest.h"
 
 namespace hpcdl::cli {

@@ -1,5 +1,7 @@
 # Flags, ccache, and the verbs of this build:
-#   hpcdl_sources(FILES...)   adds files to the target ${hpcdl_target}, the library or the lab, each by the rule of its ending
+#   hpcdl_folder_target(NAME) the target hpcdl_NAME: the objects of one folder of the library
+#   hpcdl_sources(FILES...)   adds files to the target ${hpcdl_target}, a folder of the library or the lab, each by the rule of its ending;
+#                             kernels to those of ${hpcdl_kernels}
 #   hpcdl_op(NAME)            everything in ops/NAME: NAME.cpp, *.simd.cpp, *.cu, *.test.cpp
 #   hpcdl_test(FILE)          one test program from one file
 #   hpcdl_library(NAME HEADER PACKAGE)   links -lNAME, or stops and names the Debian package
@@ -21,6 +23,9 @@ if(HPCDL_FUZZ)
   # The fuzzer is guided by the coverage of the library itself.
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
+
+# "hpcdl/core/error.h" is a header of the sources, "hpcdl/error.h" one of the installed ones.
+set(HPCDL_INCLUDE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 
 add_library(hpcdl_flags INTERFACE)
 # Warnings are errors only for known compilers: newer ones have more warnings, which must not break builds of
@@ -64,18 +69,22 @@ if(HPCDL_SANITIZE AND HPCDL_SANITIZE_KERNELS)
     set(kernel_optimization_${isa} -O1)
   endforeach()
 endif()
-foreach(isa IN LISTS HPCDL_ISAS)
-  add_library(hpcdl_simd_${isa} OBJECT)
-  target_compile_options(hpcdl_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} -DHPCDL_SIMD_TU ${kernel_optimization_${isa}} -fno-math-errno -fno-trapping-math)
-  if(HPCDL_SANITIZE AND NOT HPCDL_SANITIZE_KERNELS)
-    target_compile_options(hpcdl_simd_${isa} PRIVATE -fno-sanitize=all)
-  endif()
-  target_link_libraries(hpcdl_simd_${isa} PRIVATE hpcdl_flags)
-  # GCC's own AVX-512 headers start reductions from a register "initialised with itself" (GCC bug 105593).
-  target_compile_options(hpcdl_simd_${isa} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-uninitialized>)
-  target_include_directories(hpcdl_simd_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
-  hpcdl_precompile_kernels(hpcdl_simd_${isa})
-endforeach()
+# One library of objects for each instruction set: PREFIX_simd_avx2 and so on.
+function(hpcdl_kernel_targets prefix)
+  foreach(isa IN LISTS HPCDL_ISAS)
+    add_library(${prefix}_simd_${isa} OBJECT)
+    target_compile_options(${prefix}_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} -DHPCDL_SIMD_TU ${kernel_optimization_${isa}} -fno-math-errno -fno-trapping-math)
+    if(HPCDL_SANITIZE AND NOT HPCDL_SANITIZE_KERNELS)
+      target_compile_options(${prefix}_simd_${isa} PRIVATE -fno-sanitize=all)
+    endif()
+    target_link_libraries(${prefix}_simd_${isa} PRIVATE hpcdl_flags)
+    # GCC's own AVX-512 headers start reductions from a register "initialised with itself" (GCC bug 105593).
+    target_compile_options(${prefix}_simd_${isa} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-uninitialized>)
+    target_include_directories(${prefix}_simd_${isa} PRIVATE ${HPCDL_INCLUDE})
+    hpcdl_precompile_kernels(${prefix}_simd_${isa})
+  endforeach()
+endfunction()
+hpcdl_kernel_targets(hpcdl)
 
 # Optimisation levels of a release build. -O3 is for kernels. The rest of the library calls them, and compiles in an
 # eighth less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in three quarters of
@@ -83,12 +92,31 @@ endforeach()
 set(HPCDL_LIBRARY_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>)
 set(HPCDL_BRIEF_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
+# The first folder carries the precompiled headers of all of them.
+function(hpcdl_folder_target name)
+  set(target hpcdl_${name})
+  add_library(${target} OBJECT)
+  target_include_directories(${target} PRIVATE ${HPCDL_INCLUDE})
+  target_link_libraries(${target} PRIVATE hpcdl_flags Threads::Threads fmt::fmt nlohmann_json::nlohmann_json)
+  target_compile_options(${target} PRIVATE ${HPCDL_LIBRARY_FLAGS})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${HPCDL_UNITY} UNITY_BUILD_MODE GROUP)
+  if(HPCDL_CUDA)
+    hpcdl_link_cuda(${target})
+  endif()
+  if(name STREQUAL core)
+    hpcdl_precompile(${target})
+  else()
+    target_precompile_headers(${target} REUSE_FROM hpcdl_core)
+  endif()
+endfunction()
+
 # Most of the compile time of a small file goes into templates that its neighbours use, too, so the library's files are
 # compiled several at a time, those of one folder together. Kernels are not: what the compiler inlines depends on the
 # whole.
 function(hpcdl_compile_together file)
   cmake_path(GET file PARENT_PATH folder)
-  cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/hpcdl)
+  cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+  string(REGEX REPLACE "^hpcdl/" "" folder ${folder})
   string(REGEX REPLACE "^ops/.*" "ops" folder ${folder})
   string(REPLACE "/" "_" folder ${folder})
   get_property(count GLOBAL PROPERTY hpcdl_files_of_${folder})
@@ -107,7 +135,7 @@ function(hpcdl_sources)
       hpcdl_fuzz(${file})
     elseif(file MATCHES "\\.simd\\.cpp$")
       foreach(isa IN LISTS HPCDL_ISAS)
-        target_sources(hpcdl_simd_${isa} PRIVATE ${file})
+        target_sources(${hpcdl_kernels}_simd_${isa} PRIVATE ${file})
       endforeach()
     elseif(file MATCHES "\\.cu$")
       if(HPCDL_CUDA)

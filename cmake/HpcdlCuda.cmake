@@ -58,4 +58,4 @@ endfunction()
 
 # Headers that kernels of both devices share must compile with nvcc.
 add_library(hpcdl_cuda_headers OBJECT ${PROJECT_SOURCE_DIR}/tests/cuda_headers.cu)
-target_include_directories(hpcdl_cuda_headers PRIVATE ${PROJECT_SOURCE_DIR})
+target_include_directories(hpcdl_cuda_headers PRIVATE ${HPCDL_INCLUDE})

@@ -7,6 +7,8 @@ set(hpcdl_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hpcdl)
 install(TARGETS hpcdl hpcdl_flags EXPORT hpcdlTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT hpcdlTargets NAMESPACE hpcdl:: DESTINATION ${hpcdl_package_dir})
 export(EXPORT hpcdlTargets NAMESPACE hpcdl:: FILE ${PROJECT_BINARY_DIR}/hpcdlTargets.cmake)
+# The public face: its headers include only each other and the standard library.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/hpcdl DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # Folders without headers are left out; install(DIRECTORY) would make empty ones.
 file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/*.h ${PROJECT_SOURCE_DIR}/hpcdl/*.cuh)
 # The lab is not part of the library that users link.
@@ -46,11 +48,11 @@ install(CODE "configure_file(\"${PROJECT_BINARY_DIR}/hpcdl.pc.in\" \"${PROJECT_B
 install(FILES ${PROJECT_BINARY_DIR}/hpcdl.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 # The installed program prints completions and man pages, from the same texts as --help.
-if(TARGET hpcdl_program AND NOT CMAKE_CROSSCOMPILING)
+if(TARGET hpcdl_cli AND NOT CMAKE_CROSSCOMPILING)
   foreach(place bash:${CMAKE_INSTALL_DATADIR}/bash-completion/completions zsh:${CMAKE_INSTALL_DATADIR}/zsh/site-functions
       fish:${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d man:${CMAKE_INSTALL_MANDIR}/man1)
     string(REGEX MATCH "^([a-z]+):(.*)$" matched ${place})
-    install(CODE "execute_process(COMMAND $<TARGET_FILE:hpcdl_program> completion ${CMAKE_MATCH_1}
+    install(CODE "execute_process(COMMAND $<TARGET_FILE:hpcdl_cli> completion ${CMAKE_MATCH_1}
   --out \"${PROJECT_BINARY_DIR}/installed/${CMAKE_MATCH_1}\" COMMAND_ERROR_IS_FATAL ANY)")
     install(DIRECTORY ${PROJECT_BINARY_DIR}/installed/${CMAKE_MATCH_1}/ DESTINATION ${CMAKE_MATCH_2})
   endforeach()

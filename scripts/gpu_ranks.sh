@@ -71,7 +71,7 @@ if [[ -z ${HPCDL_BUILT:-} ]]; then
   cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
   [[ ${cc:-90} == 90 ]] && cc=90a
   step configure 60 cmake --preset cuda -DHPCDL_TESTS=ON -DHPCDL_BENCH=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
-    step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_program bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
+    step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_cli bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
 fi
 
 bars=("$python" -W ignore bench/gpu/ranks.py --gpus "$count" --limit 100)

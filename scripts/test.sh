@@ -103,7 +103,7 @@ part_cuda() {
   fi
   fits "cuda $1" $((build_seconds * 6 / 5 + 60)) || return
   configure cuda -DHPCDL_PYTHON=OFF -DHPCDL_TESTS=ON "-DCMAKE_CUDA_ARCHITECTURES=$1" || return
-  build cuda $((budget - SECONDS)) hpcdl_program gpu_tests hpcdl_cuda_headers && passed=$((passed + 1))
+  build cuda $((budget - SECONDS)) hpcdl_cli gpu_tests hpcdl_cuda_headers && passed=$((passed + 1))
 }
 
 mkdir -p build

@@ -96,8 +96,8 @@ TEST(docs, name_files_that_exist) {
   for (const auto& page : pages()) {
     const std::string text = read(page);
     EXPECT_FALSE(text.empty()) << page << " is missing";
-    for (const char* top :
-         {"`hpcdl/", "`docs/", "`tests/", "`scripts/", "`bench/", "`cli/", "`cmake/", "`examples/", "`python/"})
+    for (const char* top : {"`hpcdl/", "`include/", "`docs/", "`tests/", "`scripts/", "`bench/", "`cli/", "`cmake/",
+                            "`examples/", "`python/"})
       for (std::size_t at = 0; (at = text.find(top, at)) != std::string::npos; ++at) {
         const std::string name = text.substr(at + 1, text.find_first_of("`: \n", at + 1) - at - 1);
         if (name.find_first_of("<*{") != std::string::npos) continue;

@@ -99,11 +99,12 @@ File read(const fs::path& path) {
 std::map<std::string, File> sources() {
   const fs::path root = HPCDL_SOURCE_DIR;
   std::map<std::string, File> all;
-  for (const char* folder : {"hpcdl", "cli", "examples", "bench", "python/src", "tests"})
+  for (const char* folder : {"hpcdl", "include", "cli", "examples", "bench", "python/src", "tests"})
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       static const std::set<std::string> kinds = {".h", ".cpp", ".cu", ".cuh"};
       const auto path = fs::relative(entry.path(), root).string();
-      if (entry.is_regular_file() && kinds.contains(entry.path().extension())) all[path] = read(entry.path());
+      if (!entry.is_regular_file() || !kinds.contains(entry.path().extension())) continue;
+      all[path.starts_with("include/") ? path.substr(8) : path] = read(entry.path());  // as sources include it
     }
   return all;
 }

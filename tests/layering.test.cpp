@@ -15,10 +15,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder may include itself and the folders to its left.
-const std::vector<std::string> kOrder = {"core",     "simd",  "cuda",  "program", "ops",    "graph", "comm",
-                                         "nn",       "io",    "state", "optim",   "quant",  "data",  "models",
-                                         "parallel", "train", "infer", "lab",     "testing"};
+// A folder may include itself and what stands to its left.
+const std::vector<std::string> kOrder = {"core",     "simd",  "cuda",  "program", "ops",   "graph",  "comm",
+                                         "nn",       "io",    "state", "optim",   "quant", "data",   "models",
+                                         "parallel", "train", "infer", "api",     "lab",   "testing"};
+// The public headers, and the folder whose place in the order they have.
+const std::map<std::string, std::string> kFace = {
+    {"error", "core"},     {"shape", "core"},      {"dtype", "core"},      {"device", "core"},    {"tensor", "core"},
+    {"buffer", "core"},    {"pool", "core"},       {"rng", "core"},        {"ticket", "core"},    {"stream", "core"},
+    {"op", "program"},     {"op_info", "program"}, {"program", "program"}, {"autocast", "graph"}, {"graph", "graph"},
+    {"instance", "graph"}, {"group", "comm"},      {"kernel_abi", "ops"},  {"comm", "api"},       {"ops", "api"},
+    {"model", "api"},      {"train", "api"},       {"generate", "api"},    {"data", "api"}};
 constexpr int kHardCap = 700;
 constexpr int kMedianCap = 150;
 
@@ -60,9 +67,12 @@ int place(const std::string& folder) {
 }
 
 std::string folder_of(const std::string& path) {
-  static const std::regex pattern("^hpcdl/([a-z_]+)/");
+  static const std::regex folder("^(?:hpcdl/([a-z_0-9]+)|(tools))/"), face("^(?:include/)?hpcdl/([a-z_0-9]+)\\.h$");
   std::smatch m;
-  return std::regex_search(path, m, pattern) ? m[1].str() : "";
+  if (std::regex_search(path, m, folder)) return m[1].matched ? m[1].str() : m[2].str();
+  if (!std::regex_search(path, m, face)) return "";
+  const auto it = kFace.find(m[1]);
+  return it == kFace.end() ? "" : it->second;
 }
 
 TEST(layering, folders_include_only_what_stands_before_them) {

@@ -39,7 +39,7 @@ TEST_P(Symbols, carry_the_instruction_set) {
   int objects = 0, functions = 0;
   for (const auto& entry : fs::recursive_directory_iterator(HPCDL_BINARY_DIR)) {
     const std::string path = entry.path().string();
-    if (!path.ends_with(".simd.cpp.o") || path.find(std::string("hpcdl_simd_") + isa + ".dir") == std::string::npos)
+    if (!path.ends_with(".simd.cpp.o") || path.find(std::string("_simd_") + isa + ".dir") == std::string::npos)
       continue;
     ++objects;
     for (const std::string& line : lines_of("nm -C --defined-only '" + path + "'")) {

@@ -1,13 +1,14 @@
 #pragma once
 // Ranks that run collectives together.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "hpcdl/comm/reduce.h"
-#include "hpcdl/comm/transport.h"
 #include "hpcdl/core/stream.h"
 #include "hpcdl/core/tensor.h"
 
@@ -15,6 +16,8 @@ namespace hpcdl::comm {
 
 class DeviceGroup;
 class Ledger;
+class Window;
+using Clock = std::chrono::steady_clock;
 
 /// Counters of a group on this rank.
 struct Counters {

@@ -1,25 +1,14 @@
 #pragma once
-// The exceptions. `Error` is for what a user can cause or fix: it says what was expected, what was found and
-// what to do, in the form "[area] ...". Programmer mistakes assert. A library never exits the process.
+// How the library throws its exceptions (error.h).
 
 #include <fmt/core.h>
 
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
+#include "hpcdl/error.h"
+
 namespace hpcdl {
-
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-/// Errors on the command line or in a config file: exit code 2.
-class UsageError : public Error {
- public:
-  using Error::Error;
-};
 
 /// Process exit codes of the command-line program.
 namespace exit_code {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hpcdl/comm/group.h"
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/ticket.h"
 #include "hpcdl/core/timed_event.h"

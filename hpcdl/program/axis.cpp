@@ -1,5 +1,7 @@
 #include "hpcdl/program/axis.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 #include "hpcdl/program/program.h"

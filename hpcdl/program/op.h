@@ -30,13 +30,16 @@
 #include "hpcdl/core/stream.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/program/cost.h"
-#include "hpcdl/simd/isa.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 
 /// The class of an op for mixed-precision policies. `other`: its inputs are not cast.
 enum class OpClass : unsigned char { other, product, norm, softmax, loss, elementwise };
 inline constexpr int kOpClasses = 6;
+
+/// What follows a product in the same record.
+enum class Activation : std::uint8_t { none, relu, gelu_tanh, gelu_erf };
 
 enum class OperandKind : unsigned char { in, out, grad_in, grad_out, scratch };
 struct OperandRef {
@@ -67,24 +70,5 @@ template <class... Ts> struct Operands {
 /// vars...)` is found by argument-dependent lookup.
 template <class V>
 concept Symbolic = requires { typename V::symbolic_tag; };
-
-/// Runs the CPU code for the active instruction set, or the GPU code on a GPU stream. A backend that is not built needs
-/// no stub: its lambda is generic and never instantiated.
-#if defined(HPCDL_SIMD_TU)
-// Kernel files see the definitions of their kernels: dispatching there would instantiate them for every set. No
-// kernel calls an op's forward.
-template <class Cpu, class... Cuda> void on(Stream&, Cpu&&, Cuda&&...) {}
-#else
-template <class Cpu, class Cuda> void on(Stream& s, Cpu&& cpu, [[maybe_unused]] Cuda&& cuda) {
-#if HPCDL_CUDA
-  if (s.device().kind == DeviceKind::cuda) return cuda(s);
-#endif
-  simd::with_isa([&](auto isa) { cpu(isa, s.pool()); });
-}
-template <class Cpu> void on(Stream& s, Cpu&& cpu) {
-  s.require_cpu();
-  simd::with_isa([&](auto isa) { cpu(isa, s.pool()); });
-}
-#endif
 
 }  // namespace hpcdl

@@ -2,14 +2,13 @@
 // The program: a step, recorded once, as plain data. It contains no memory and no addresses: it refers to what it works
 // on by name.
 
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hpcdl/core/numerics.h"
+#include "hpcdl/program/format.h"
 #include "hpcdl/program/lane.h"
 #include "hpcdl/program/op_info.h"
 #include "hpcdl/program/op_name.h"
@@ -102,9 +101,3 @@ struct Program {
 Cost whole_cost(const Cost& stated, const Program& program, const Record& record);
 
 }  // namespace hpcdl
-
-template <> struct fmt::formatter<hpcdl::OpName> : fmt::formatter<std::string_view> {
-  auto format(hpcdl::OpName name, fmt::format_context& to) const {
-    return fmt::formatter<std::string_view>::format(name.view(), to);
-  }
-};

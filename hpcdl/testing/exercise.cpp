@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/element.h"
 #include "hpcdl/core/pool.h"

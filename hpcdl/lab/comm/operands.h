@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/lab/comm/bench.h"
 

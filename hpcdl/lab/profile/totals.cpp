@@ -1,5 +1,7 @@
 #include "hpcdl/lab/profile/totals.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>

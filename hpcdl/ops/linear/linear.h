@@ -14,8 +14,6 @@
 
 namespace hpcdl {
 
-enum class Activation : std::uint8_t { none, relu, gelu_tanh, gelu_erf };
-
 struct LinearArgs {
   Activation activation = Activation::none;
   bool conv1d = false;

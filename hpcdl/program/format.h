@@ -1,0 +1,14 @@
+#pragma once
+// fmt prints the names of ops.
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "hpcdl/program/op_name.h"
+
+template <> struct fmt::formatter<hpcdl::OpName> : fmt::formatter<std::string_view> {
+  auto format(hpcdl::OpName name, fmt::format_context& to) const {
+    return fmt::formatter<std::string_view>::format(name.view(), to);
+  }
+};

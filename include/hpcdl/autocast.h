@@ -1,0 +1,2 @@
+#pragma once
+#include "hpcdl/graph/autocast.h"

@@ -1,0 +1,3 @@
+#pragma once
+#include "hpcdl/comm/group.h"
+#include "hpcdl/comm/reduce.h"

@@ -1,0 +1,2 @@
+#pragma once
+#include "hpcdl/ops/kernel_abi.h"

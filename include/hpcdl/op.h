@@ -1,0 +1,3 @@
+#pragma once
+#include "hpcdl/program/cost.h"
+#include "hpcdl/program/op.h"

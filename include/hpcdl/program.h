@@ -1,0 +1,3 @@
+#pragma once
+#include "hpcdl/program/lane.h"
+#include "hpcdl/program/program.h"
