@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/conv2d/conv2d.h"
+#include "hpcdl/rng.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "bench/fork_ranks.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train/train_step.h"
 
 namespace {

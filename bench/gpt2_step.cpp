@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "bench/taken_bytes.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/lab/compare/environment.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train/train_step.h"
+#include "tools/compare/environment.h"
 
 int main(int argc, char** argv) {
   using namespace hpcdl;

@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "bench/taken_bytes.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/lab/compare/environment.h"
-#include "hpcdl/lab/profile/timer.h"
 #include "hpcdl/models/image_model.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train/train_step.h"
+#include "tools/compare/environment.h"
+#include "tools/profile/timer.h"
 
 namespace {
 

@@ -16,10 +16,10 @@
 
 #include "bench/fork_ranks.h"
 #include "hpcdl/comm/device_group.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/rng.h"
 
 namespace {
 

@@ -12,12 +12,12 @@
 #include <numeric>
 
 #include "bench/emit.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
-#include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/rng.h"
+#include "tools/compare/protocol.h"
 
 using namespace hpcdl;
 namespace compare = hpcdl::lab::compare;

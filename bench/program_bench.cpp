@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/emit.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
-#include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
+#include "hpcdl/rng.h"
+#include "tools/compare/protocol.h"
 
 using namespace hpcdl;
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 
 #if HPCDL_CUDA
 #include "hpcdl/core/cuda_runtime.h"

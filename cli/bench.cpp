@@ -15,13 +15,14 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
-#include "hpcdl/lab/cases.h"
-#include "hpcdl/lab/compare/case_bench.h"
-#include "hpcdl/lab/compare/gpu_environment.h"
-#include "hpcdl/lab/disturbance.h"
-#include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/probe/parts.h"
-#include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/machine/machine.h"
+#include "tools/cases.h"
+#include "tools/compare/case_bench.h"
+#include "tools/compare/gpu_environment.h"
+#include "tools/disturbance.h"
+#include "tools/measure_roofs.h"
+#include "tools/probe/parts.h"
+#include "tools/roofline/report.h"
 
 namespace hpcdl::cli {
 

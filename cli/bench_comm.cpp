@@ -12,10 +12,10 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
-#include "hpcdl/lab/comm/bench.h"
-#include "hpcdl/lab/comm/operands.h"
-#include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/machine/machine.h"
+#include "tools/comm/bench.h"
+#include "tools/comm/operands.h"
+#include "tools/roofline/report.h"
 
 namespace hpcdl::cli {
 

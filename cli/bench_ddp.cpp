@@ -9,11 +9,11 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/ranks/steps.h"
-#include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/machine/machine.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
+#include "tools/ranks/steps.h"
+#include "tools/roofline/report.h"
 
 namespace hpcdl::cli {
 

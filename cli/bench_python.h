@@ -1,8 +1,8 @@
 #pragma once
 
 #include "cli/verb.h"
-#include "hpcdl/lab/cases.h"
-#include "hpcdl/lab/compare/protocol.h"
+#include "tools/cases.h"
+#include "tools/compare/protocol.h"
 
 namespace hpcdl::cli {
 

@@ -3,8 +3,8 @@
 #include <functional>
 #include <string>
 
-#include "hpcdl/comm/group.h"
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::cli {
 

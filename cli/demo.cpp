@@ -13,16 +13,17 @@
 #include "cli/self.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/text_source.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
-#include "hpcdl/lab/light.h"
-#include "hpcdl/lab/machine.h"
+#include "hpcdl/machine/machine.h"
+#include "hpcdl/machine/speed_of_light.h"
 #include "hpcdl/models/quantize.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train/trainer.h"
+#include "tools/measure_roofs.h"
 
 namespace hpcdl::cli {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/lab/page/page.h"
+#include "tools/page/page.h"
 
 namespace hpcdl::cli {
 

@@ -7,8 +7,8 @@
 #include <unordered_set>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/data/byte_stream.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::cli {
 

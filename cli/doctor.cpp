@@ -4,8 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
-#include "hpcdl/lab/doctor/findings.h"
-#include "hpcdl/lab/remembered.h"
+#include "hpcdl/machine/remembered.h"
+#include "tools/doctor/findings.h"
+#include "tools/measure_roofs.h"
 
 namespace hpcdl::cli {
 

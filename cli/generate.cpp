@@ -11,7 +11,7 @@
 #include "cli/world.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/model_folder.h"
-#include "hpcdl/lab/machine.h"
+#include "hpcdl/machine/machine.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/train/facts.h"

@@ -20,8 +20,8 @@
 #include "cli/version.h"
 #include "hpcdl/comm/bootstrap/socket.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/pool.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/pool.h"
 
 extern char** environ;
 

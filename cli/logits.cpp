@@ -5,7 +5,7 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/language_model.h"

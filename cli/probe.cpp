@@ -8,8 +8,8 @@
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/probe/probe.h"
-#include "hpcdl/lab/remembered.h"
+#include "hpcdl/machine/remembered.h"
+#include "tools/probe/probe.h"
 
 namespace hpcdl::cli {
 

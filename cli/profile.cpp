@@ -11,14 +11,15 @@
 #include "hpcdl/core/thread_limit.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/light.h"
-#include "hpcdl/lab/merge/merge.h"
-#include "hpcdl/lab/profile/ranks.h"
-#include "hpcdl/lab/profile/report.h"
-#include "hpcdl/lab/profile/session.h"
-#include "hpcdl/lab/profile/trace.h"
+#include "hpcdl/machine/speed_of_light.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/run_table.h"
+#include "tools/measure_roofs.h"
+#include "tools/merge/merge.h"
+#include "tools/profile/ranks.h"
+#include "tools/profile/report.h"
+#include "tools/profile/session.h"
+#include "tools/profile/trace.h"
 
 namespace hpcdl::cli {
 

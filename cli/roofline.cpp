@@ -12,11 +12,12 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/disturbance.h"
-#include "hpcdl/lab/probe/parts.h"
-#include "hpcdl/lab/roofline/picture.h"
-#include "hpcdl/lab/roofline/report.h"
 #include "hpcdl/train/run_table.h"
+#include "tools/disturbance.h"
+#include "tools/measure_roofs.h"
+#include "tools/probe/parts.h"
+#include "tools/roofline/picture.h"
+#include "tools/roofline/report.h"
 
 namespace hpcdl::cli {
 

@@ -10,13 +10,13 @@
 #include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/core/thread_limit.h"
-#include "hpcdl/lab/light.h"
-#include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/profile/explain.h"
-#include "hpcdl/lab/roofs.h"
+#include "hpcdl/machine/machine.h"
+#include "hpcdl/machine/speed_of_light.h"
 #include "hpcdl/train/run_table.h"
 #include "hpcdl/train/stop.h"
 #include "hpcdl/train/trainer.h"
+#include "tools/measure_roofs.h"
+#include "tools/profile/explain.h"
 
 namespace hpcdl::cli {
 

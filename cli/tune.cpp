@@ -11,9 +11,10 @@
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/model_folder.h"
-#include "hpcdl/lab/tune/programs.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/train/run_table.h"
+#include "tools/measure_roofs.h"
+#include "tools/tune/programs.h"
 
 namespace hpcdl::cli {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "cli/verb.h"
-#include "hpcdl/lab/tune/session.h"
+#include "tools/tune/session.h"
 
 namespace hpcdl::cli {
 

@@ -12,9 +12,9 @@
 
 #include "cli/command.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/pool.h"
 #include "hpcdl/core/progress.h"
 #include "hpcdl/io/tokenizer.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/train/progress.h"
 
 namespace hpcdl::cli {

@@ -8,8 +8,9 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/nearest.h"
-#include "hpcdl/lab/verify/verify.h"
 #include "tests/planted/planted.h"
+#include "tools/measure_roofs.h"
+#include "tools/verify/verify.h"
 
 namespace hpcdl::cli {
 
@@ -226,7 +227,7 @@ void add_verify(const Command& program, Run& run) {
       "speed",
       [](const Command& sub, VerifyOptions& o) {
         sub.option("targets", o.targets,
-                   "Names of contracts, or shared libraries that use hpcdl/ops/kernel_abi.h; default: all our kernels");
+                   "Names of contracts, or shared libraries that use hpcdl/kernel_abi.h; default: all our kernels");
         sub.option(
                "--device", o.device,
                "Where our kernels or the planted ones run: cpu or cuda; a library itself says where its kernels run")

@@ -5,10 +5,10 @@
 #include "cli/verb.h"
 #include "cli/version.h"
 #include "hpcdl/comm/algo/policy.h"
-#include "hpcdl/lab/comm/bench.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/stop.h"
+#include "tools/comm/bench.h"
 
 namespace hpcdl::cli {
 namespace {

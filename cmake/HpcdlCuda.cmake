@@ -34,7 +34,7 @@ function(hpcdl_link_cuda target)
   if(HPCDL_CUDNN_HEADERS)
     set(folder ${PROJECT_SOURCE_DIR}/hpcdl)
     set_source_files_properties(${folder}/cuda/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_conv.cu
-      ${folder}/ops/attention/cudnn_plan.cpp ${folder}/ops/attention/cudnn_attention.cu ${folder}/lab/doctor/findings.cpp
+      ${folder}/ops/attention/cudnn_plan.cpp ${folder}/ops/attention/cudnn_attention.cu ${PROJECT_SOURCE_DIR}/tools/doctor/findings.cpp
       TARGET_DIRECTORY ${target} PROPERTIES COMPILE_DEFINITIONS HPCDL_CUDNN=1 INCLUDE_DIRECTORIES ${HPCDL_CUDNN_HEADERS})
   else()
     message(STATUS "no cudnn_graph.h: convolutions and attention run only on our own kernels")
@@ -50,7 +50,7 @@ function(hpcdl_gpu_tests)
     ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/parallel/gradients.test.cpp)
   add_executable(gpu_tests ${files})
-  target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl_lab hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
+  target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl_tools hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_compile_options(gpu_tests PRIVATE ${HPCDL_BRIEF_FLAGS})
   hpcdl_precompiled(gpu_tests test)

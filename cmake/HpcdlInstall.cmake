@@ -9,14 +9,6 @@ install(EXPORT hpcdlTargets NAMESPACE hpcdl:: DESTINATION ${hpcdl_package_dir})
 export(EXPORT hpcdlTargets NAMESPACE hpcdl:: FILE ${PROJECT_BINARY_DIR}/hpcdlTargets.cmake)
 # The public face: its headers include only each other and the standard library.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/hpcdl DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-# Folders without headers are left out; install(DIRECTORY) would make empty ones.
-file(GLOB_RECURSE headers RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/*.h ${PROJECT_SOURCE_DIR}/hpcdl/*.cuh)
-# The lab is not part of the library that users link.
-list(FILTER headers EXCLUDE REGEX "^hpcdl/(lab|testing)/|/ops/contract\\.h$|(_for_tests|\\.spec)\\.h$")
-foreach(header IN LISTS headers)
-  cmake_path(GET header PARENT_PATH folder)
-  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
-endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/hpcdlConfig.cmake.in ${PROJECT_BINARY_DIR}/hpcdlConfig.cmake

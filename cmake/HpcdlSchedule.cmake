@@ -7,9 +7,9 @@
 #   hpcdl_ends_within(TEST SECONDS)   otherwise it fails; under a sanitizer ten times as long
 #   hpcdl_check_schedule()  at the end: an error if a row names no test
 set(HPCDL_SCHEDULE
-  "28 tests.planted_kernels alone" "2 lab.verify alone" "1 tests.cli.verify alone" "1 tests.install alone" "1 examples.04_my_kernels alone"
-  "39 tests.cli.probe measures" "8 lab.roofs measures" "8 python.bench measures" "8 tests.cli.bench measures" "5 tests.cli.roofline measures"
-  "1 tests.cli.bench_ranks measures" "1 lab.probe measures"
+  "28 tests.planted_kernels alone" "2 tools.verify alone" "1 tests.cli.verify alone" "1 tests.install alone" "1 examples.04_my_kernels alone"
+  "39 tests.cli.probe measures" "8 tools.roofs measures" "8 python.bench measures" "8 tests.cli.bench measures" "5 tests.cli.roofline measures"
+  "1 tests.cli.bench_ranks measures" "1 tools.probe measures"
   "47 tests.slurm.train ranks" "35 tests.launchers.many ranks" "30 tests.launchers.restart ranks" "31 tests.hosts.cut_off ranks" "22 comm.transport.mpi ranks"
   "19 tests.launchers.mpi_faults ranks" "17 tests.launchers.mpirun ranks" "13 tests.launchers.data_parallel ranks" "10 tests.launchers.mesh ranks"
   "12 tests.launchers.ssh ranks" "8 tests.launchers.torchrun ranks" "1 tests.launchers.gpus ranks"

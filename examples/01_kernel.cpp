@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/rng.h"
 
 using namespace hpcdl;
 

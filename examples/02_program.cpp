@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
 using namespace hpcdl;

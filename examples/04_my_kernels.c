@@ -3,7 +3,7 @@
  * and let it be verified: hpcdl verify ./my_kernels.so */
 #include <math.h>
 
-#include "hpcdl/ops/kernel_abi.h"
+#include "hpcdl/kernel_abi.h"
 
 /* Contract "rms_norm": y = x / sqrt(mean(x^2) + eps) * weight over the last dim; x (rows, n), weight (n). */
 static int rms_norm(const hpcdl_call* call) {

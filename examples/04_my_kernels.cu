@@ -3,7 +3,7 @@
 // and verify it: hpcdl verify ./my_cuda_kernels.so
 #include <cuda_fp16.h>
 
-#include "hpcdl/ops/kernel_abi.h"
+#include "hpcdl/kernel_abi.h"
 
 namespace {
 

@@ -9,13 +9,13 @@
 
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/world.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train/train_step.h"
 
 using namespace hpcdl;

@@ -5,14 +5,14 @@
 
 #include <cmath>
 
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/optim/grad_scaler.h"
+#include "hpcdl/rng.h"
 
 using namespace hpcdl;
 

@@ -33,7 +33,7 @@ gpt2() {
 
 main_job() {
   local text="$work/text.txt" model="$work/run/model"
-  cat docs/*.md README.md hpcdl/*/*.h >"$text"
+  cat docs/*.md README.md include/hpcdl/*.h hpcdl/*/*.h hpcdl/*/*.cuh >"$text"
   build/cuda/hpcdl train --out "$work/run" --device cuda --data.text="$text" --data.vocab_size=1024 --model.family=llama --model.layers=2 \
     --model.heads=4 --model.width=128 --model.context=128 --train.steps=40 --train.batch=8 --train.dtype=bf16 --checkpoint.every=20 &&
     build/cuda/hpcdl quantize --model "$model" --out "$work/int4" --group 32 &&
@@ -77,7 +77,7 @@ module_tests() {
 }
 
 # racecheck makes kernels a hundred times slower: one type, and no kernels whose threads share nothing. For rings of stages
-# (hpcdl/cuda/mbarrier.h) it orders the next copy after the loads of the threads that arrived themselves; but it reports races for loads of threads for which one
+# (hpcdl/cuda/mbarrier.cuh) it orders the next copy after the loads of the threads that arrived themselves; but it reports races for loads of threads for which one
 # other arrived after __syncwarp() or a named barrier. It does not see tensor copies (tma_load): for them, no report means nothing.
 cases_of() {
   if [[ $1 == racecheck ]]; then echo '*forward.cuda/BF16/*:*accumulate.cuda/BF16/*-add/*:relu/*:gelu/*:swiglu/*:cast/*:rope/*:dropout/*'

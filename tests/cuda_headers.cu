@@ -1,15 +1,15 @@
 // Compiled by nvcc, never run: the code that kernels of both devices share must compile, and be usable, with a CUDA
 // compiler. The two kernels are the simplest possible drivers of a fused chain and of an epilogue.
 
-#include "hpcdl/core/device.h"
-#include "hpcdl/core/dtype.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/core/shape.h"
-#include "hpcdl/core/stream.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/device.h"
+#include "hpcdl/dtype.h"
 #include "hpcdl/ops/fuse/bodies.h"
 #include "hpcdl/ops/fuse/chain.h"
 #include "hpcdl/ops/matmul/epilogue.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/shape.h"
+#include "hpcdl/stream.h"
+#include "hpcdl/tensor.h"
 
 namespace {
 

@@ -99,7 +99,7 @@ File read(const fs::path& path) {
 std::map<std::string, File> sources() {
   const fs::path root = HPCDL_SOURCE_DIR;
   std::map<std::string, File> all;
-  for (const char* folder : {"hpcdl", "include", "cli", "examples", "bench", "python/src", "tests"})
+  for (const char* folder : {"hpcdl", "include", "tools", "cli", "examples", "bench", "python/src", "tests"})
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
       static const std::set<std::string> kinds = {".h", ".cpp", ".cu", ".cuh"};
       const auto path = fs::relative(entry.path(), root).string();

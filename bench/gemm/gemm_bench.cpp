@@ -17,10 +17,10 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/gemm/peers.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/buffer.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/simd/tiles.h"
+#include "tools/compare/protocol.h"
 
 namespace hpcdl::bench {
 namespace {

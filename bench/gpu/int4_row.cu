@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/cuda_runtime.h"
-#include "hpcdl/core/stream.h"
-#include "hpcdl/lab/tune/reference.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
+#include "hpcdl/stream.h"
+#include "tools/tune/reference.h"
 
 namespace hpcdl {
 namespace {

@@ -1,5 +1,5 @@
 """How a bar is measured: every side as a CUDA graph of one call on each of several sets of operands, which together exceed L2
-several times; the graphs then take turns by the lab's protocol (hpcdl/lab/compare/protocol.h). Graphs exclude the cost of launching
+several times; the graphs then take turns by the lab's protocol (tools/compare/protocol.h). Graphs exclude the cost of launching
 on the host, for all sides.
 """
 

@@ -15,12 +15,12 @@
 #include <random>
 
 #include "bench/emit.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/stream.h"
-#include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/simd/prefetch.h"
+#include "hpcdl/stream.h"
+#include "tools/compare/protocol.h"
 
 namespace {
 

@@ -54,7 +54,7 @@ class Side:
 
 
 def rounds(sides, count, pause=0.0, steps=1):
-    """{name: [result of each step]}. The lab's protocol (hpcdl/lab/compare/protocol.h) for processes: a random order, then its reverse."""
+    """{name: [result of each step]}. The lab's protocol (tools/compare/protocol.h) for processes: a random order, then its reverse."""
     samples, order, draw = {name: [] for name in sides}, list(sides), random.Random(1)
     for r in range(count):
         draw.shuffle(order) if r % 2 == 0 else order.reverse()

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/lab/page/page.h"
 #include "hpcdl/train/progress.h"
+#include "tools/page/page.h"
 
 namespace hpcdl::demos {
 

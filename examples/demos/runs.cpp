@@ -13,9 +13,9 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/json.h"
-#include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/probe/parts.h"
+#include "hpcdl/machine/machine.h"
 #include "hpcdl/train/run_table.h"
+#include "tools/probe/parts.h"
 
 namespace hpcdl::demos {
 

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "hpcdl/comm.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/data.h"
 #include "hpcdl/error.h"
 #include "hpcdl/generate.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/ops.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train.h"
 
 namespace hpcdl {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/group.h"
 
 #if HPCDL_NCCL
 #include "hpcdl/comm/nccl/cuda_group.h"

@@ -9,10 +9,10 @@
 #include <span>
 #include <string>
 
-#include "hpcdl/comm/reduce.h"
 #include "hpcdl/comm/transport.h"
-#include "hpcdl/core/stream.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/group.h"
+#include "hpcdl/stream.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::comm {
 

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/algo/staging_trials.h"
-#include "hpcdl/comm/reduce.h"
 #include "hpcdl/comm/transport.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm::algo {
 struct Policy;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "hpcdl/comm/impl.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

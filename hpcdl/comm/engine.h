@@ -14,10 +14,10 @@
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/dispatch.h"
-#include "hpcdl/comm/group.h"
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/comm/turn.h"
 #include "hpcdl/comm/world.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "hpcdl/comm/impl.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/testing/launched.h"
 
 namespace hpcdl::comm {

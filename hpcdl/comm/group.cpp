@@ -1,4 +1,4 @@
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 
 #include <algorithm>
 #include <numeric>

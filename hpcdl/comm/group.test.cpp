@@ -1,7 +1,7 @@
 // Every collective on 1-9 ranks, all dtypes, odd and zero sizes, against plain loops; groups that split; errors that
 // reach every rank.
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/lowest_cpu.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "hpcdl/comm/reduce.h"
 #include "hpcdl/comm/ticks.h"
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm {
 

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/comm/turn.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/group.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::comm {

@@ -21,8 +21,8 @@
 #include "hpcdl/comm/transport/tcp.h"
 #include "hpcdl/comm/watch/messages.h"
 #include "hpcdl/comm/world.h"
-#include "hpcdl/core/pool.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "hpcdl/comm/group.h"
 #include "hpcdl/comm/ledger.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm {
 

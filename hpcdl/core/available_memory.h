@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 
 namespace hpcdl {
 

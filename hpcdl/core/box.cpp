@@ -1,4 +1,4 @@
-#include "hpcdl/core/box.h"
+#include "hpcdl/box.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,6 +1,6 @@
 // Boxes against a loop over single elements.
 
-#include "hpcdl/core/box.h"
+#include "hpcdl/box.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <array>
 #include <numeric>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 namespace {

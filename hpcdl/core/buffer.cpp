@@ -1,4 +1,4 @@
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 
 #include <sys/mman.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

@@ -3,9 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include "hpcdl/core/device.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/stream.h"
+#include "hpcdl/device.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::cuda {
 

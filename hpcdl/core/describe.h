@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

@@ -1,4 +1,4 @@
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 
 #include <charconv>
 

@@ -1,4 +1,4 @@
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
 
 #include "hpcdl/core/error.h"
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl {
 

@@ -1,4 +1,4 @@
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-#include "hpcdl/core/scoped_value.h"
+#include "hpcdl/stream.h"
 
 #include <gtest/gtest.h>
 

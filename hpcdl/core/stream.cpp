@@ -1,4 +1,4 @@
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 #include <cstring>
 

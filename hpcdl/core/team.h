@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "hpcdl/core/clock.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl {
 

@@ -1,11 +1,11 @@
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <vector>
 
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 namespace {

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl {
 

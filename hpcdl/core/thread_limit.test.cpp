@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl {
 namespace {

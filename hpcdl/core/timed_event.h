@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl {
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
 
 namespace hpcdl {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/core/dtype.h"
-#include "hpcdl/core/stream.h"
 #include "hpcdl/cuda/cudnn_library.h"
+#include "hpcdl/dtype.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::cuda::cudnn {
 

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::data {
 

@@ -4,10 +4,10 @@
 #include <functional>
 #include <span>
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/data/shards.h"
 #include "hpcdl/data/text_source.h"
 #include "hpcdl/io/tokenizer.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::data {
 

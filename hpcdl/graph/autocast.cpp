@@ -1,9 +1,9 @@
-#include "hpcdl/graph/autocast.h"
+#include "hpcdl/autocast.h"
 
 #include <algorithm>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/cast/cast.h"
 
 namespace hpcdl {

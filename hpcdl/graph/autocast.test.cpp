@@ -1,16 +1,15 @@
 // Autocast: which casts are recorded, and that programs under it are valid.
 
-#include "hpcdl/graph/autocast.h"
+#include "hpcdl/autocast.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/add/add.h"
@@ -21,6 +20,8 @@
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/matmul.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/program/format.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/devices.h"
 
 namespace hpcdl {

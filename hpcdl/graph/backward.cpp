@@ -4,7 +4,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/fill/fill.h"
 
 namespace hpcdl {

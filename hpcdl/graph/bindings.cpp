@@ -1,4 +1,4 @@
-#include "hpcdl/graph/bindings.h"
+#include "hpcdl/graph.h"
 
 #include "hpcdl/core/error.h"
 

@@ -1,4 +1,4 @@
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 
 #include <gtest/gtest.h>
 
@@ -6,12 +6,12 @@
 #include <cstring>
 #include <numeric>
 
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 namespace {

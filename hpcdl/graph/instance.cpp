@@ -1,4 +1,4 @@
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"

@@ -1,4 +1,4 @@
-#include "hpcdl/graph/lanes.h"
+#include "hpcdl/instance.h"
 
 #include <algorithm>
 #include <cstdint>

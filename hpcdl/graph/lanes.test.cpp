@@ -1,4 +1,4 @@
-#include "hpcdl/graph/lanes.h"
+#include "hpcdl/instance.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/program/axis.h"
+#include "hpcdl/program/on.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 namespace {

@@ -1,4 +1,4 @@
-#include "hpcdl/core/numerics.h"
+#include "hpcdl/stream.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl {
 namespace {

@@ -1,4 +1,4 @@
-#include "hpcdl/graph/plan.h"
+#include "hpcdl/instance.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "hpcdl/graph/program_cache.h"
+#include "hpcdl/instance.h"
 
 #include <utility>
 

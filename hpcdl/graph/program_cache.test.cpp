@@ -1,10 +1,9 @@
-#include "hpcdl/graph/program_cache.h"
+#include "hpcdl/instance.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
 namespace hpcdl {

@@ -7,6 +7,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/program/axis.h"
+#include "hpcdl/program/format.h"
 
 namespace hpcdl {
 

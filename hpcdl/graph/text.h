@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "hpcdl/graph/plan.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl {
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl::infer {
 namespace {

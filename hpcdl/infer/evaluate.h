@@ -4,8 +4,8 @@
 #include <functional>
 #include <span>
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::infer {
 

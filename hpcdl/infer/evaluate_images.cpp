@@ -6,7 +6,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/data/images/image_loader.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl::infer {
 

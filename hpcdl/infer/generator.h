@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "hpcdl/core/pinned.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/sampler.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 
 namespace hpcdl::infer {

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::infer {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/generator.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/tiny_for_tests.h"

@@ -6,10 +6,10 @@
 #include <fstream>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/io/bpe_train.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/tokenizer.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint_for_tests.h"
 #include "hpcdl/io/safetensors.h"

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/core/box.h"
+#include "hpcdl/box.h"
 #include "hpcdl/io/ranks.h"
 #include "hpcdl/io/train_state.h"
 

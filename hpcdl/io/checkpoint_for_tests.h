@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint.h"
 #include "hpcdl/io/temp_folder.h"

@@ -7,8 +7,8 @@
 
 #include <chrono>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/io/checkpoint_for_tests.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 namespace {

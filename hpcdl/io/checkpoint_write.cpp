@@ -6,8 +6,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/transport.h"
-#include "hpcdl/core/buffer.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint_files.h"

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 

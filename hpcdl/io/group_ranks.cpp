@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/ledger.h"
-#include "hpcdl/core/buffer.h"
 
 namespace hpcdl::io {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "hpcdl/comm/group.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/group.h"
 #include "hpcdl/io/ranks.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::io {
 

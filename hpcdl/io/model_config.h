@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/nn/codec.h"
 #include "hpcdl/ops/rope/scaling.h"

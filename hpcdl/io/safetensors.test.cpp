@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/python_for_tests.h"

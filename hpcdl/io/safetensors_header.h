@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::io {
 

@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"

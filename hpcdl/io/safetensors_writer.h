@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hpcdl/core/tensor.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors_header.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::io {
 

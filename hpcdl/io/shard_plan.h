@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/box.h"
+#include "hpcdl/box.h"
 #include "hpcdl/io/json.h"
 
 namespace hpcdl::io {

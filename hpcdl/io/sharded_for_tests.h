@@ -5,11 +5,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 

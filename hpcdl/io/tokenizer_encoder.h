@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/io/tokenizer.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::io {
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/io/tokenizer_regex.h"
 #include "hpcdl/io/tokenizer_split.h"
 #include "hpcdl/io/unicode.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 namespace {

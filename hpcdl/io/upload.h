@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::io {
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::io {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/decoder_spec.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/models/draw.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::models {
 namespace {

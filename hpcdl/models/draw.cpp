@@ -1,5 +1,7 @@
 #include "hpcdl/models/draw.h"
 
+#include "hpcdl/simd/isa.h"
+
 #include <algorithm>
 
 namespace hpcdl::models {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::models {

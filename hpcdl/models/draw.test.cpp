@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::models {

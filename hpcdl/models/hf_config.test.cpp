@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/io/model_folder.h"
@@ -11,6 +10,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::models {
 namespace {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"

@@ -9,9 +9,9 @@
 #include <fstream>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/infer/generator.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/rope/rope.h"
 
 namespace hpcdl::models {

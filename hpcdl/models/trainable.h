@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/program_cache.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/sharing.h"
 #include "hpcdl/state/table.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

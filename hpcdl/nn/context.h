@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/tensor.h"
-#include "hpcdl/graph/bindings.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/program/axis.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::nn {
 

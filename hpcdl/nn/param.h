@@ -13,11 +13,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "hpcdl/core/box.h"
-#include "hpcdl/core/tensor.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/box.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/nn/codec.h"
 #include "hpcdl/nn/sharing.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::nn {
 

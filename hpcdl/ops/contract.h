@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "hpcdl/core/element.h"
-#include "hpcdl/core/tensor.h"
 #include "hpcdl/core/tolerance.h"
-#include "hpcdl/ops/kernel_abi.h"
-#include "hpcdl/program/op_info.h"
+#include "hpcdl/kernel_abi.h"
+#include "hpcdl/op_info.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::contract {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Element-wise work over many tensors of any sizes, divided into blocks that do not depend on the number of threads.
 
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl {
 

@@ -1,8 +1,8 @@
 #pragma once
 // How row-wise and element-wise kernels divide their work over the pool.
 
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

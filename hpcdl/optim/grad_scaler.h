@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/buffer.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 

@@ -10,13 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/devices.h"
 
 namespace hpcdl {

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/sgd/sgd.h"
 #include "hpcdl/state/table.h"

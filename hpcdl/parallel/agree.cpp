@@ -4,7 +4,7 @@
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/lowest_cpu.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::parallel {
 

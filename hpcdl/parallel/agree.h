@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::parallel {
 

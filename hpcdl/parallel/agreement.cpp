@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "hpcdl/comm/ledger.h"
-#include "hpcdl/core/pool.h"
 #include "hpcdl/io/group_ranks.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::parallel {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::parallel {
 

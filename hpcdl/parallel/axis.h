@@ -1,7 +1,7 @@
 #pragma once
 // Binds the axes that records name to groups of ranks.
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 #include "hpcdl/program/axis.h"
 
 namespace hpcdl::parallel {

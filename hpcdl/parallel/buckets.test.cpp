@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::parallel {
 namespace {

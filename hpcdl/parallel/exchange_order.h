@@ -9,7 +9,7 @@
 
 #include "hpcdl/parallel/agreement.h"
 #include "hpcdl/parallel/mesh.h"
-#include "hpcdl/program/program.h"
+#include "hpcdl/program.h"
 
 namespace hpcdl::parallel {
 

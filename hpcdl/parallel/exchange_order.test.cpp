@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/testing/ranks.h"

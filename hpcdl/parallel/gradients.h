@@ -12,13 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/transport.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/ticket.h"
 #include "hpcdl/core/timed_event.h"
-#include "hpcdl/graph/bindings.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/group.h"
 #include "hpcdl/parallel/buckets.h"
+#include "hpcdl/ticket.h"
 
 namespace hpcdl::parallel {
 

@@ -7,14 +7,14 @@
 #include <cstring>
 #include <numeric>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/core/timed_event.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/program/edit.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::parallel {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::parallel {
 

@@ -11,13 +11,13 @@
 #include <set>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
 

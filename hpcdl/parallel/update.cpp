@@ -1,6 +1,7 @@
 #include "hpcdl/parallel/update.h"
 
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl::parallel {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "hpcdl/program/program.h"
+#include "hpcdl/program.h"
 
 namespace hpcdl {
 

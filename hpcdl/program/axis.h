@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/stream.h"
-#include "hpcdl/core/tensor.h"
-#include "hpcdl/program/bound.h"
+#include "hpcdl/op_info.h"
+#include "hpcdl/stream.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

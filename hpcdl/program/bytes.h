@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "hpcdl/program/program.h"
+#include "hpcdl/program.h"
 
 namespace hpcdl {
 

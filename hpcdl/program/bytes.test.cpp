@@ -6,11 +6,11 @@
 #include <string>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 namespace {

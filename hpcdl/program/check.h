@@ -4,8 +4,8 @@
 #include <span>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/program/program.h"
-#include "hpcdl/program/valid.h"
+#include "hpcdl/op_info.h"
+#include "hpcdl/program.h"
 
 namespace hpcdl {
 

@@ -1,9 +1,9 @@
-#include "hpcdl/program/cost.h"
+#include "hpcdl/op.h"
 
 #include <algorithm>
 
+#include "hpcdl/program.h"
 #include "hpcdl/program/axis.h"
-#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 

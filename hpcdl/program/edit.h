@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/program/program.h"
+#include "hpcdl/program.h"
 
 namespace hpcdl {
 

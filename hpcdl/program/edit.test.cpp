@@ -8,13 +8,13 @@
 #include <string>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/plan.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/program/check.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 namespace {

@@ -5,9 +5,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "hpcdl/program/op.h"
-#include "hpcdl/program/op_info.h"
-#include "hpcdl/program/program.h"
+#include "hpcdl/op.h"
+#include "hpcdl/op_info.h"
+#include "hpcdl/program.h"
 
 namespace hpcdl {
 

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "hpcdl/program/op_name.h"
+#include "hpcdl/op_info.h"
 
 template <> struct fmt::formatter<hpcdl::OpName> : fmt::formatter<std::string_view> {
   auto format(hpcdl::OpName name, fmt::format_context& to) const {

@@ -1,8 +1,8 @@
 #pragma once
 // Where an op leaves its struct: the kernels of the device and of the instruction set.
 
-#include "hpcdl/core/stream.h"
 #include "hpcdl/simd/isa.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl {
 

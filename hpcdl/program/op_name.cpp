@@ -1,4 +1,4 @@
-#include "hpcdl/program/op_name.h"
+#include "hpcdl/op_info.h"
 
 #include <array>
 #include <deque>

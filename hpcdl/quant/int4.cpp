@@ -7,11 +7,12 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/matrix.h"
 #include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/int4_fit.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::quant {
 

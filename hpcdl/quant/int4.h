@@ -3,10 +3,10 @@
 
 #include <string_view>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/nn/codec.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::quant {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl::quant {

@@ -1,8 +1,8 @@
 #pragma once
 // 4-bit weights on a GPU: quantises, unpacks and packs them, queued.
 
-#include "hpcdl/core/stream.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::cuda {
 

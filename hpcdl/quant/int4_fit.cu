@@ -1,8 +1,8 @@
 // The search of int4_fit.simd.cpp with a warp for each group. Sums have another order, so a scale may differ in its
 // last bit.
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/reduce.cuh"
 #include "hpcdl/quant/int4_device.h"
 
 namespace hpcdl::cuda {

@@ -1,8 +1,8 @@
 #pragma once
 // The quantising kernel. Destination-passing: the results of each tile of 16 rows go to stats[tile].
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::quant {
 

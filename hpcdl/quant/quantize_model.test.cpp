@@ -8,9 +8,8 @@
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/evaluate.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/safetensors_writer.h"
@@ -22,6 +21,7 @@
 #include "hpcdl/nn/linear.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/quant/int4.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/state/table.h"
 
 namespace hpcdl::quant {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/tensor.h"
 #include "hpcdl/nn/codec.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::quant {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/red_zone.h"
 #include "hpcdl/simd/math_probe.h"
 

@@ -19,8 +19,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "hpcdl/core/dtype.h"
 #include "hpcdl/core/red_zone.h"
+#include "hpcdl/dtype.h"
 #include "hpcdl/simd/isa.h"
 
 #if defined(__AVX2__)

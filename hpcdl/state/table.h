@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/box.h"
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/box.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/nn/param.h"
 

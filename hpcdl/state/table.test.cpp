@@ -9,8 +9,8 @@
 #include <string>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/pool.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl {
 namespace {

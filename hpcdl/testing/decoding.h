@@ -5,10 +5,10 @@
 #include <cmath>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/element.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/ops/matrix.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::testing {
 

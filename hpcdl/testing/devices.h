@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 
 namespace hpcdl::testing {
 

@@ -5,10 +5,10 @@
 #include <random>
 #include <vector>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/transport.h"
-#include "hpcdl/core/buffer.h"
 #include "hpcdl/core/element.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::testing {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::testing {
 

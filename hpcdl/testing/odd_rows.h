@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/describe.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/core/stream.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::testing {
 

@@ -12,14 +12,15 @@
 #include <optional>
 #include <utility>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/element.h"
 #include "hpcdl/core/red_zone.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/rows_alone.h"
 
 namespace hpcdl::testing {

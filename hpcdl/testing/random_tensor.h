@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::testing {
 

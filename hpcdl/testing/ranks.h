@@ -3,8 +3,8 @@
 #include <functional>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
 #include "hpcdl/comm/world.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::testing {
 

@@ -10,9 +10,10 @@
 #include <string>
 #include <utility>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/element.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl::testing {

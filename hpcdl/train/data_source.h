@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/core/tensor.h"
 #include "hpcdl/data/split_data.h"
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/parallel/agreement.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 struct Console;

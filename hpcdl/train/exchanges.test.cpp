@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <string_view>
 
-#include "hpcdl/core/device.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/device.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/train/run_table.h"

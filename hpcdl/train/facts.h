@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/comm/group.h"
+#include "hpcdl/group.h"
 #include "hpcdl/parallel/agreement.h"
 #include "hpcdl/train/config.h"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/image_model.h"

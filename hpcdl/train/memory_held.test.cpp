@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "hpcdl/core/available_memory.h"
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/train_for_tests.h"

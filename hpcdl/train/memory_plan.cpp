@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "hpcdl/core/units.h"
-#include "hpcdl/graph/plan.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl::train {
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"

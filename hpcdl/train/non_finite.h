@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl::train {
 

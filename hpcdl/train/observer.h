@@ -2,7 +2,7 @@
 // The interface through which the lab watches a training run. Whatever an observer does, the numbers of the run stay
 // the same.
 
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl::train {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/crc32c.h"

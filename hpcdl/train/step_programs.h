@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/program_cache.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/optim/grad_scaler.h"

@@ -10,9 +10,8 @@
 #include <memory>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/generator.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/program_file.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
@@ -24,6 +23,7 @@
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/program/edit.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"

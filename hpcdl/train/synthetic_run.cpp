@@ -1,8 +1,8 @@
 #include "hpcdl/train/synthetic_run.h"
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/models/family.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/run_model.h"
 

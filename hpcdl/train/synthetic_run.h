@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/train_step.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "hpcdl/core/pinned.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/program/on.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"

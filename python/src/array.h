@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 #include "python/src/dlpack.h"
 #include "python/src/memory.h"
 

@@ -10,7 +10,7 @@
 #include <array>
 #include <string_view>
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 #include "python/src/array.h"
 #include "python/src/gpu.h"
 #include "python/src/runtime.h"

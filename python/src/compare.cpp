@@ -13,16 +13,17 @@
 #include <filesystem>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/lab/cases.h"
-#include "hpcdl/lab/compare/gpu_environment.h"
-#include "hpcdl/lab/compare/protocol.h"
-#include "hpcdl/lab/roof_kernels.h"
-#include "hpcdl/lab/tune/session.h"
+#include "hpcdl/simd/isa.h"
 #include "python/src/array.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/gpu_kernels.h"
 #include "python/src/runtime.h"
+#include "tools/cases.h"
+#include "tools/compare/gpu_environment.h"
+#include "tools/compare/protocol.h"
+#include "tools/roof_kernels.h"
+#include "tools/tune/session.h"
 
 namespace hpcdl::python {
 namespace {

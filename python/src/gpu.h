@@ -2,7 +2,7 @@
 // Calls on a GPU: the current stream of the arrays' library, and memory from its allocator. Nothing here waits,
 // so calls may be captured into the library's graphs.
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 #include "python/src/array.h"
 
 namespace hpcdl::python {

@@ -1,7 +1,7 @@
 #pragma once
 // Small kernels of the module: work between ops, which calls on a CPU do on the host.
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::cuda {
 

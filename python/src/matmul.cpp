@@ -3,6 +3,7 @@
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 #include "hpcdl/ops/matmul/gemm.h"
+#include "hpcdl/program/on.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"

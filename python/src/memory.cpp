@@ -11,7 +11,7 @@
 #include <new>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 
 namespace hpcdl::python {
 namespace {

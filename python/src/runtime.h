@@ -3,7 +3,7 @@
 
 #include <mutex>
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::python {
 

@@ -11,7 +11,7 @@
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
-#include "hpcdl/lab/machine.h"
+#include "hpcdl/machine/machine.h"
 #include "tests/cli/program.h"
 
 namespace hpcdl::cli_test {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/temp_folder.h"
 #include "tests/cli/program.h"

@@ -5,8 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/lab/remembered.h"
+#include "hpcdl/machine/remembered.h"
 #include "tests/cli/program.h"
+#include "tools/measure_roofs.h"
 
 namespace hpcdl::cli_test {
 namespace {

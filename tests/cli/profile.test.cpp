@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "hpcdl/lab/profile/trace.h"
-#include "hpcdl/lab/profile/trace_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
 #include "tests/cli/program.h"
+#include "tools/profile/trace.h"
+#include "tools/profile/trace_for_tests.h"
 
 namespace hpcdl::cli_test {
 namespace {

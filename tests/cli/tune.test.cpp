@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 #include "hpcdl/io/temp_folder.h"
 #include "tests/cli/program.h"
 

@@ -15,12 +15,12 @@ std::string library(const io::TempFolder& folder, const std::string& name, const
   const auto c = (folder / (name + ".c")).string(), so = (folder / (name + ".so")).string();
   io::write_file_atomic(c, source);
   const std::string command =
-      "'" HPCDL_CC "' -O1 -std=c99 -shared -fPIC -I '" HPCDL_SOURCE_DIR "' '" + c + "' -o '" + so + "'";
+      "'" HPCDL_CC "' -O1 -std=c99 -shared -fPIC -I '" HPCDL_SOURCE_DIR "/include' '" + c + "' -o '" + so + "'";
   EXPECT_EQ(std::system(command.c_str()), 0);
   return so;
 }
 
-const std::string kRelu = R"(#include "hpcdl/ops/kernel_abi.h"
+const std::string kRelu = R"(#include "hpcdl/kernel_abi.h"
 static int relu(const hpcdl_call* c) {
   const float* x = c->inputs[0].data;
   float* y = c->outputs[0].data;

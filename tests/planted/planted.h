@@ -6,8 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "hpcdl/core/dtype.h"
-#include "hpcdl/ops/kernel_abi.h"
+#include "hpcdl/dtype.h"
+#include "hpcdl/kernel_abi.h"
 
 namespace hpcdl::lab::verify::planted {
 

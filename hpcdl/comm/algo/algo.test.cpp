@@ -13,7 +13,7 @@
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/algo/reduction.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::comm {

@@ -1,6 +1,7 @@
 #include "hpcdl/comm/algo/combine_kernels.h"
 #include "hpcdl/core/element.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::comm::algo {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/comm/reduce.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm {
 class Group;

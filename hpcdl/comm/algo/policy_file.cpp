@@ -6,7 +6,7 @@
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/impl.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm::algo {
 

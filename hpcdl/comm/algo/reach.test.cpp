@@ -14,7 +14,7 @@
 #include <cstdio>
 
 #include "hpcdl/comm/impl.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/testing/launched.h"
 #include "hpcdl/testing/ranks.h"
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <span>
 
-#include "hpcdl/comm/reduce.h"
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm::algo {
 

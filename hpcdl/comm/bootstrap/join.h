@@ -6,8 +6,8 @@
 #include <string>
 
 #include "hpcdl/comm/bootstrap/rendezvous.h"
-#include "hpcdl/comm/group.h"
 #include "hpcdl/comm/watch/watch.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm {
 

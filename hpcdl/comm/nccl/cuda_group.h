@@ -2,9 +2,9 @@
 
 #include <memory>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/nccl/communicator.h"
 #include "hpcdl/comm/nccl/peer_reduce.h"
-#include "hpcdl/core/buffer.h"
 
 namespace hpcdl::comm {
 

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "hpcdl/comm/nccl/cuda_group.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::comm {

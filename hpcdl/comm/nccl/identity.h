@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 
 namespace hpcdl::comm {
 

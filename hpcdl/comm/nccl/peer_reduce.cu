@@ -1,5 +1,5 @@
 #include "hpcdl/comm/nccl/peer_reduce.h"
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/lanes.cuh"
 #include "hpcdl/cuda/launch.h"
 
 namespace hpcdl::comm {

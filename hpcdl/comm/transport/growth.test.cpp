@@ -19,7 +19,7 @@
 #include "hpcdl/comm/transport/tcp.h"
 #include "hpcdl/comm/watch/watch.h"
 #include "hpcdl/comm/world.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "hpcdl/comm/bootstrap/join.h"
 #include "hpcdl/comm/world.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/testing/exercise.h"
 
 namespace hpcdl::comm {

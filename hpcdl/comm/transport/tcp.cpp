@@ -20,7 +20,7 @@
 #include "hpcdl/comm/transport/connector.h"
 #include "hpcdl/comm/transport/host.h"
 #include "hpcdl/comm/transport/link.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

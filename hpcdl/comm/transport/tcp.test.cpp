@@ -8,7 +8,7 @@
 
 #include "hpcdl/comm/bootstrap/ranks_for_tests.h"
 #include "hpcdl/comm/world.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/testing/exercise.h"
 
 namespace hpcdl::comm {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 
 namespace hpcdl::comm {
 namespace {

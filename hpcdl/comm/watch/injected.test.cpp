@@ -9,13 +9,13 @@
 #include <mutex>
 #include <thread>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/transport/passing_for_tests.h"
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/watch/watch.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::comm {
 namespace {

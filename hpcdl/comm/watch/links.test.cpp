@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/transport/passing_for_tests.h"
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/watch/watch.h"
 #include "hpcdl/comm/world.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/buffer.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/testing/launched.h"
 
 namespace hpcdl::comm {

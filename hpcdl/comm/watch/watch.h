@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
-#include "hpcdl/comm/group.h"
 #include "hpcdl/comm/watch/channel.h"
 #include "hpcdl/comm/world.h"
+#include "hpcdl/group.h"
 
 namespace hpcdl::comm {
 

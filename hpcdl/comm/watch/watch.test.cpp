@@ -7,9 +7,9 @@
 #include <atomic>
 #include <thread>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/comm/transport/threads.h"
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/pool.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::comm {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/data/images/resize.h"
 #include "hpcdl/data/permute.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::data {
 namespace {

@@ -5,10 +5,10 @@
 #include <functional>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/stream.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/timed_event.h"
 #include "hpcdl/data/images/image_loader.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::data {
 

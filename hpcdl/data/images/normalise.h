@@ -1,8 +1,8 @@
 #pragma once
 // GPU: converts bytes of pixels to the numbers that a model reads.
 
-#include "hpcdl/core/stream.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/stream.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::data {
 

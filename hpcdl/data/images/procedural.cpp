@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::data {
 namespace {

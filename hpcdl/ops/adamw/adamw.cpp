@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

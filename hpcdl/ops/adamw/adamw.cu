@@ -1,6 +1,6 @@
 #include "hpcdl/ops/adamw/adamw.h"
 
-#include "hpcdl/cuda/update.h"
+#include "hpcdl/cuda/update.cuh"
 
 namespace hpcdl::cuda {
 namespace {

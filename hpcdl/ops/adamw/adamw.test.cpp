@@ -5,9 +5,10 @@
 
 #include <cmath>
 
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl {

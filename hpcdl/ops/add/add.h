@@ -1,8 +1,9 @@
 #pragma once
 // y = a + b of equal shape and dtype (f32 or bf16): the residual connection.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

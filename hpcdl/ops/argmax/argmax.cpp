@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

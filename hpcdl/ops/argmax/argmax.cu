@@ -1,7 +1,7 @@
 #include "hpcdl/ops/argmax/argmax.h"
 
-#include "hpcdl/cuda/element.h"
-#include "hpcdl/cuda/overlap.h"
+#include "hpcdl/cuda/element.cuh"
+#include "hpcdl/cuda/overlap.cuh"
 
 namespace hpcdl::cuda {
 namespace {

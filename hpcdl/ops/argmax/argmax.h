@@ -5,9 +5,9 @@
 // logits: (..., V), f32 or 16 bits; ids: (...) i32. A row that contains NaN or infinity, or only -infinity, has no
 // largest value: its id is -1 - the index of the first such value.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/emit.h"
-#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -2,8 +2,8 @@
 
 #include <atomic>
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/pack.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/buffer.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {

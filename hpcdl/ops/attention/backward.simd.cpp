@@ -2,10 +2,10 @@
 // Probabilities are recomputed, transposed as in the forward pass; dq is summed per block of queries, dk and dv over
 // all.
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/attention/pack.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {

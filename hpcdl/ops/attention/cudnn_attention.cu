@@ -11,7 +11,7 @@
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/attention/cudnn_plan.h"
-#include "hpcdl/ops/attention/far_rows.h"
+#include "hpcdl/ops/attention/far_rows.cuh"
 
 namespace hpcdl::cuda {
 namespace {

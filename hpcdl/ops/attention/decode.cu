@@ -1,9 +1,9 @@
-#include "hpcdl/cuda/overlap.h"
-#include "hpcdl/cuda/reduce.h"
-#include "hpcdl/cuda/relative_exp.h"
-#include "hpcdl/cuda/warpgroup.h"
-#include "hpcdl/ops/attention/decode_mma.h"
-#include "hpcdl/ops/attention/heads.h"
+#include "hpcdl/cuda/overlap.cuh"
+#include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/cuda/relative_exp.cuh"
+#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/ops/attention/decode_mma.cuh"
+#include "hpcdl/ops/attention/heads.cuh"
 
 // One query per sequence: bound by reading keys and values once. Blocks divide the keys of a key/value head; one pass
 // serves up to four of its query heads, or 16 on tensor cores. The blocks combine their results themselves if they form

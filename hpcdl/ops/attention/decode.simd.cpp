@@ -1,9 +1,9 @@
 // One query per head: bound by reading k and v once. A task processes the keys block by block for a run of neighbouring
 // heads, so that memory is read in long pieces, and prefetches the next block during the current one.
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/attention/pack.h"
+#include "hpcdl/pool.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/rng.h"
 
 #if HPCDL_CUDA
 

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/attention/far_rows.h"
+#include "hpcdl/ops/attention/far_rows.cuh"
 
 #include "hpcdl/cuda/launch.h"
 

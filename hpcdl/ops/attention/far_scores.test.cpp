@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/describe.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/attention/device_attention.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl {

@@ -1,5 +1,5 @@
-#include "hpcdl/ops/attention/mma_backward.h"
-#include "hpcdl/ops/attention/mma_host.h"
+#include "hpcdl/ops/attention/mma_backward.cuh"
+#include "hpcdl/ops/attention/mma_host.cuh"
 
 namespace hpcdl::cuda {
 namespace {

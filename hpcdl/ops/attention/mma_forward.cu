@@ -1,5 +1,5 @@
-#include "hpcdl/ops/attention/mma_forward.h"
-#include "hpcdl/ops/attention/mma_host.h"
+#include "hpcdl/ops/attention/mma_forward.cuh"
+#include "hpcdl/ops/attention/mma_host.cuh"
 
 namespace hpcdl::cuda {
 namespace {

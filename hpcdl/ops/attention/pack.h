@@ -4,8 +4,9 @@
 
 #include <array>
 
-#include "hpcdl/core/tensor.h"
 #include "hpcdl/ops/attention/tile.h"
+#include "hpcdl/simd/isa.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::attn {
 

@@ -1,5 +1,5 @@
-#include "hpcdl/cuda/reduce.h"
-#include "hpcdl/ops/attention/far_rows.h"
+#include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/ops/attention/far_rows.cuh"
 
 // Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys in shared memory, four
 // threads per row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and

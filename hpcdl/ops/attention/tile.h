@@ -12,7 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
 #include "hpcdl/ops/attention/tile_product.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/simd/vec.h"

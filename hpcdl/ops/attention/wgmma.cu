@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/relative_exp.cuh"
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/attention/backward_wgmma.h"
-#include "hpcdl/ops/attention/forward_wgmma.h"
+#include "hpcdl/ops/attention/backward_wgmma.cuh"
+#include "hpcdl/ops/attention/forward_wgmma.cuh"
 
 // Host code of the Hopper kernels: supported calls, tensor maps, scratch and grids.
 

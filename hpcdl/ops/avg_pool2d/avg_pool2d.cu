@@ -1,6 +1,6 @@
 #include "hpcdl/ops/avg_pool2d/avg_pool2d.h"
 
-#include "hpcdl/ops/max_pool2d/pixels.h"
+#include "hpcdl/ops/max_pool2d/pixels.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -5,8 +5,9 @@
 // stride) + 1. Sums are taken in f32. As in torch, padding counts as zeros unless count_include_pad is false: then a
 // mean is over the pixels that exist.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/windows.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

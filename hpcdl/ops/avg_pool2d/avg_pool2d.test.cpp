@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 
-#include "hpcdl/ops/batch_norm/blocks.h"
+#include "hpcdl/ops/batch_norm/blocks.cuh"
 
 namespace hpcdl::cuda {
 namespace {

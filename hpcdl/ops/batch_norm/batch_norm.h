@@ -19,6 +19,7 @@
 #include "hpcdl/ops/batch_norm/passes.h"
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/emit.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <vector>
 
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 

@@ -2,7 +2,8 @@
 // The passes of batch normalisation over a tensor of (rows, C). They are separate, because a collective
 // (ops/sync_batch_norm) or running statistics may come between them.
 
-#include "hpcdl/program/op.h"
+#include "hpcdl/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

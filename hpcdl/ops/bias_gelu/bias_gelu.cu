@@ -1,7 +1,7 @@
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
 
-#include "hpcdl/cuda/columns.h"
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/cuda/columns.cuh"
+#include "hpcdl/ops/fuse/device.cuh"
 
 namespace hpcdl::cuda {
 namespace {

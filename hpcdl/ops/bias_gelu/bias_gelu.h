@@ -3,6 +3,7 @@
 // or bf16. Forms of gelu: see gelu.h.
 
 #include "hpcdl/ops/gelu/gelu.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/cast/cast.h"
 
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/ops/fuse/device.cuh"
 
 namespace hpcdl::cuda {
 namespace {

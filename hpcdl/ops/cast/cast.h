@@ -1,8 +1,9 @@
 #pragma once
 // y = x in another float type (f32, bf16, f16), rounded to nearest even. Differentiable: the gradient is cast back.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

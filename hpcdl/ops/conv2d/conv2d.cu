@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "hpcdl/cuda/columns.h"
+#include "hpcdl/cuda/columns.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/device_conv.h"
 

@@ -10,8 +10,9 @@
 // Gradients: dx = the transposed convolution of dy, dw = correlation of dy with x over all pixels, dbias = sums of dy
 // over pixels.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 #include "hpcdl/testing/random_tensor.h"

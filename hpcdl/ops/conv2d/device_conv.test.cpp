@@ -10,10 +10,10 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/rng.h"
 
 #if HPCDL_CUDA
 

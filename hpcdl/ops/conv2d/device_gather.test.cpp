@@ -11,8 +11,8 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/ops/conv2d/device_tiles.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::cuda {
 namespace {

@@ -1,10 +1,10 @@
-#include "hpcdl/ops/conv2d/f32_parts.h"
+#include "hpcdl/ops/conv2d/f32_parts.cuh"
 
 #include <algorithm>
 
-#include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/conv2d/pixel_boxes.h"
+#include "hpcdl/ops/conv2d/pixel_boxes.cuh"
 
 namespace hpcdl::cuda {
 namespace {

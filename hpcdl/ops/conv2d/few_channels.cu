@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // (few_channels.cu). A warp multiplies 32 pixels x 64 filters. Pixels are the rows of the product, whose pairs of terms
 // are read in place.
 
-#include "hpcdl/ops/conv2d/few_rows.h"
+#include "hpcdl/ops/conv2d/few_rows.cuh"
 
 namespace hpcdl::cuda {
 namespace {

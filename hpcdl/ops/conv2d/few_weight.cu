@@ -2,8 +2,8 @@
 // x all terms per block, with pixels as the depth. Asynchronous copies load 64 pixels of dy at a time; the rows of x
 // that a tile reads are in shared memory, where pairs of terms are read pixel by pixel and transposed for the product.
 
-#include "hpcdl/cuda/async_copy.h"
-#include "hpcdl/ops/conv2d/few_rows.h"
+#include "hpcdl/cuda/async_copy.cuh"
+#include "hpcdl/ops/conv2d/few_rows.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "hpcdl/cuda/element.h"
+#include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/device_gather.h"
-#include "hpcdl/ops/conv2d/f32_parts.h"
+#include "hpcdl/ops/conv2d/f32_parts.cuh"
 
 namespace hpcdl::cuda {
 namespace {

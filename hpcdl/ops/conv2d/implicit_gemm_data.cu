@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.cuh"
 
 namespace hpcdl::cuda {
 namespace {

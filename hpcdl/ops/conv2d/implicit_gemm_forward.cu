@@ -1,4 +1,4 @@
-#include "hpcdl/ops/conv2d/implicit_gemm_tiles.h"
+#include "hpcdl/ops/conv2d/implicit_gemm_tiles.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -8,13 +8,13 @@
 
 #include <utility>
 
-#include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/tensor_map.h"
-#include "hpcdl/cuda/tma.h"
-#include "hpcdl/cuda/warpgroup.h"
+#include "hpcdl/cuda/tma.cuh"
+#include "hpcdl/cuda/warpgroup.cuh"
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/conv2d/few_rows.h"
-#include "hpcdl/ops/conv2d/pixel_boxes.h"
+#include "hpcdl/ops/conv2d/few_rows.cuh"
+#include "hpcdl/ops/conv2d/pixel_boxes.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <atomic>
 
-#include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/tensor_map.h"
-#include "hpcdl/cuda/tma.h"
-#include "hpcdl/cuda/warpgroup.h"
-#include "hpcdl/cuda/wgmma.h"
-#include "hpcdl/ops/conv2d/f32_parts.h"
-#include "hpcdl/ops/conv2d/pixel_boxes.h"
+#include "hpcdl/cuda/tma.cuh"
+#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/wgmma.cuh"
+#include "hpcdl/ops/conv2d/f32_parts.cuh"
+#include "hpcdl/ops/conv2d/pixel_boxes.cuh"
 
 namespace hpcdl::cuda {
 namespace {

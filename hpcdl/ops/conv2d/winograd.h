@@ -9,6 +9,7 @@
 // computed (dw); the usual points 0, +-1, +-2 give 31 and 24.
 
 #include "hpcdl/ops/conv2d/gather.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::conv {
 namespace {

@@ -4,6 +4,7 @@
 // product per point, accumulated over the chunks; each point belongs to one thread, so the order of sums is fixed.
 
 #include "hpcdl/ops/conv2d/winograd.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::conv {
 namespace {

@@ -1,8 +1,8 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 
-#include "hpcdl/cuda/relative_exp.h"
-#include "hpcdl/cuda/rows.h"
-#include "hpcdl/cuda/sweep.h"
+#include "hpcdl/cuda/relative_exp.cuh"
+#include "hpcdl/cuda/rows.cuh"
+#include "hpcdl/cuda/sweep.cuh"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 
 namespace hpcdl::cuda {

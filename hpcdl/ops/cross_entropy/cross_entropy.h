@@ -9,8 +9,9 @@
 //   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
 // For far rows (far_lse.h) backward recomputes the maximum and the logarithm of the sum.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/cross_entropy/smooth.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"

@@ -11,6 +11,7 @@
 // Source: Szegedy et al., "Rethinking the inception architecture for computer vision", 2016, section 7.
 
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.spec.h"
 #include "hpcdl/testing/op_spec.h"
 

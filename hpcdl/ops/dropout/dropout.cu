@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "hpcdl/cuda/whole_packs.h"
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/cuda/whole_packs.cuh"
+#include "hpcdl/ops/fuse/device.cuh"
 
 namespace hpcdl::cuda {
 namespace {

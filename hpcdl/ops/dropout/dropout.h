@@ -7,9 +7,10 @@
 // the number of ranks either. Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from
 // overfitting", 2014.
 
-#include "hpcdl/core/rng.h"
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl {
 

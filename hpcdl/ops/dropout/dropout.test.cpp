@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/buffer.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {

@@ -1,8 +1,8 @@
 #include "hpcdl/ops/embedding/embedding.h"
 
-#include "hpcdl/cuda/element.h"
+#include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/launch.h"
-#include "hpcdl/cuda/whole_packs.h"
+#include "hpcdl/cuda/whole_packs.cuh"
 
 namespace hpcdl::cuda {
 namespace {

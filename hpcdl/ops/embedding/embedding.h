@@ -9,8 +9,9 @@
 // float and written once: on a CPU in the order of the tokens, on a GPU in that order by chunks. The result's bits do
 // not depend on threads.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/axis.h"

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/fill/fill.h"
 
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/ops/fuse/device.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -1,8 +1,9 @@
 #pragma once
 // The two records that the recorder itself needs: y = value, and y += x.
 
-#include "hpcdl/program/op.h"
-#include "hpcdl/program/op_name.h"
+#include "hpcdl/op.h"
+#include "hpcdl/op_info.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

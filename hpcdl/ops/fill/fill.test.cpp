@@ -1,5 +1,7 @@
 #include "hpcdl/ops/fill/fill.h"
 
+#include "hpcdl/simd/isa.h"
+
 #include <gtest/gtest.h>
 
 #include <string>

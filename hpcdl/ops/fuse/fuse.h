@@ -7,6 +7,7 @@
 
 #include "hpcdl/ops/fuse/chain.h"
 #include "hpcdl/ops/fuse/for_each.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::fuse {
 namespace detail {

@@ -5,11 +5,12 @@
 #include <cmath>
 #include <tuple>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/element.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/fuse/probe.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::fuse {
 namespace {

@@ -3,7 +3,7 @@
 // GPU by value. The kernel knows the element type.
 
 #include "hpcdl/core/device_macros.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::fuse {
 

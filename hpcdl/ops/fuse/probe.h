@@ -1,8 +1,8 @@
 #pragma once
 // Some chains as array functions, so that tests reach every instruction set.
 
-#include "hpcdl/core/pool.h"
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::fuse {
 

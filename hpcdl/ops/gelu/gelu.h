@@ -2,8 +2,9 @@
 // y = gelu(x). x, y: any shape, f32 or bf16. tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), expressed with
 // exp as x / (1 + e^-2u); erf form: x Phi(x). Source: Hendrycks & Gimpel, "Gaussian error linear units", 2016.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

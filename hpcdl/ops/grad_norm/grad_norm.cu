@@ -1,8 +1,8 @@
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/many_tensors.h"
-#include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/many_tensors.cuh"
+#include "hpcdl/cuda/reduce.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/lanes.cuh"
 #include "hpcdl/cuda/launch.h"
 
 namespace hpcdl::cuda {

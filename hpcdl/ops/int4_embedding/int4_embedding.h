@@ -6,6 +6,7 @@
 // outside of its operands when run.
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

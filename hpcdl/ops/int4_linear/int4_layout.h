@@ -28,7 +28,7 @@
 
 #include <cstdint>
 
-#include "hpcdl/core/tensor.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::int4 {
 

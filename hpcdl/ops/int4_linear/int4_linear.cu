@@ -1,7 +1,7 @@
 #include <optional>
 
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/int4_linear/int4_launch.h"
+#include "hpcdl/ops/int4_linear/int4_launch.cuh"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #include "hpcdl/ops/int4_linear/int4_widen.h"
 #include "hpcdl/ops/matmul/device_gemm.h"

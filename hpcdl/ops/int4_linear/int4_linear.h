@@ -10,9 +10,10 @@
 // `exact` they are not rounded and the weights are widened in registers: on two Zen 5 cores 1.6 times slower if the
 // weights come from memory, 3 times if they are cached, 2 times for batches.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/op_spec.h"
 #if HPCDL_CUDA
-#include "hpcdl/core/device.h"
+#include "hpcdl/device.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #endif
 

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/int4_linear/int4_widen.h"
 
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/lanes.cuh"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 

@@ -1,7 +1,7 @@
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/overlap.h"
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/overlap.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -7,9 +7,10 @@
 
 #include <span>
 
+#include "hpcdl/op.h"
+#include "hpcdl/op_info.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
-#include "hpcdl/program/op_name.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -4,10 +4,11 @@
 
 #include <cmath>
 
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl {
 namespace {

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 
+#include "hpcdl/program/on.h"
+
 namespace hpcdl {
 namespace {
 

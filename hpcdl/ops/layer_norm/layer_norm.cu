@@ -1,7 +1,7 @@
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 
-#include "hpcdl/ops/layer_norm/norm_backward.h"
-#include "hpcdl/ops/layer_norm/norm_forward.h"
+#include "hpcdl/ops/layer_norm/norm_backward.cuh"
+#include "hpcdl/ops/layer_norm/norm_forward.cuh"
 
 namespace hpcdl::cuda {
 

@@ -6,8 +6,8 @@
 // sqrt(var + eps), f32, one per row. Parameter gradients are summed by chunks of rows that do not depend on the number
 // of threads. Source: Ba, Kiros, Hinton, "Layer normalization", 2016.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/layer_norm/norm.h"
-#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -1,8 +1,8 @@
 #pragma once
 // Shared code of layer_norm and rms_norm: operands of the kernels, checks, scratch.
 
-#include "hpcdl/core/tensor.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl {
 

@@ -1,5 +1,5 @@
 // Lengths that are not a multiple of 16 bytes, around the limits of every team of threads that handles them
-// (with_odd_norm_team in cuda/rows.h): against loops in double, with the same bits for any alignment, and nothing
+// (with_odd_norm_team in cuda/rows.cuh): against loops in double, with the same bits for any alignment, and nothing
 // written around the rows.
 
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <span>
 #include <type_traits>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/odd_rows.h"
 
 namespace hpcdl {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hpcdl/cuda/columns.h"
+#include "hpcdl/cuda/columns.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"

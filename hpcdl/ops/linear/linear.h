@@ -9,8 +9,9 @@
 // There are two ops, because an activation keeps z = x W^T + bias for backward: Linear and ActivatedLinear. linear()
 // selects one.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

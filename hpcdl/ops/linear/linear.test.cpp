@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 #include "hpcdl/testing/random_tensor.h"

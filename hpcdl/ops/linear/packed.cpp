@@ -1,6 +1,7 @@
 #include "hpcdl/ops/linear/packed.h"
 
 #include "hpcdl/ops/linear/product.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/element.h"
 #include "hpcdl/ops/activations.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/random_tensor.h"
 

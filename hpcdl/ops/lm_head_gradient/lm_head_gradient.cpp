@@ -1,5 +1,7 @@
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 
+#include "hpcdl/program/on.h"
+
 namespace hpcdl {
 
 void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,

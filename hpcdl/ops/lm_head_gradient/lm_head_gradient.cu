@@ -2,12 +2,12 @@
 
 #include <cuda_pipeline.h>
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/reduce.h"
-#include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/cuda/relative_exp.cuh"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/ops/fuse/device.cuh"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {

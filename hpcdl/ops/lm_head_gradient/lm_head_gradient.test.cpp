@@ -5,11 +5,11 @@
 #include <array>
 #include <vector>
 
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.spec.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/devices.h"
 #include "hpcdl/testing/op_spec.h"
 

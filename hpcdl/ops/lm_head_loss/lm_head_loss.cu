@@ -1,7 +1,7 @@
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
-#include "hpcdl/cuda/relative_exp.h"
-#include "hpcdl/cuda/sweep.h"
+#include "hpcdl/cuda/relative_exp.cuh"
+#include "hpcdl/cuda/sweep.cuh"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/lm_head_loss/chunks.h"

@@ -9,8 +9,9 @@
 //   keep_logits = true    kept in h's type: as fast as separate layers, without a gradient of logits in memory
 // The loss is that of unrounded logits either way, and both give the same bits in f32.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

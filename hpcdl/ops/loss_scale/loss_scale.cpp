@@ -1,6 +1,7 @@
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/testing/devices.h"

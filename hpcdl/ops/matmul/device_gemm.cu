@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
-#include "hpcdl/ops/matmul/gemm_choice.h"
+#include "hpcdl/ops/matmul/gemm_choice.cuh"
 #include "hpcdl/ops/matmul/gemm_parts.h"
-#include "hpcdl/ops/matmul/plain_gemm.h"
-#include "hpcdl/ops/matmul/tile_configs.h"
+#include "hpcdl/ops/matmul/plain_gemm.cuh"
+#include "hpcdl/ops/matmul/tile_configs.cuh"
 
 namespace hpcdl::cuda {
 namespace {

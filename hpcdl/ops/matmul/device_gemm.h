@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "hpcdl/core/stream.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::cuda {
 

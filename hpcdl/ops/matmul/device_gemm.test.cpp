@@ -10,12 +10,12 @@
 #include <functional>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
+#include "hpcdl/rng.h"
 
 #if HPCDL_CUDA
 

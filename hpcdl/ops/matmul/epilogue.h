@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "hpcdl/core/device_macros.h"
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
 #include "hpcdl/ops/fuse/activations.h"
 
 namespace hpcdl::epilogue {

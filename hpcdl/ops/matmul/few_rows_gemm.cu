@@ -1,8 +1,8 @@
 #include <type_traits>
 
-#include "hpcdl/cuda/overlap.h"
-#include "hpcdl/cuda/reduce.h"
-#include "hpcdl/ops/matmul/plain_gemm.h"
+#include "hpcdl/cuda/overlap.cuh"
+#include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/ops/matmul/plain_gemm.cuh"
 
 // Up to four rows times weights (N, K), as in decoding by a language model, one of the two in 16 bits: bound by reading
 // the weights once. A warp processes a row of them, 16 bytes per lane, with several pieces in flight before the first

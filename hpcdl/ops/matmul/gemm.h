@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hpcdl/core/pool.h"
 #include "hpcdl/ops/matmul/epilogue.h"
 #include "hpcdl/ops/matmul/kernel_set.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::gemm {
 

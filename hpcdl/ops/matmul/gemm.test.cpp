@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/ops/activations.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::gemm {
 namespace {

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/matmul/gemm_choice.h"
+#include "hpcdl/ops/matmul/gemm_choice.cuh"
 
 #include <algorithm>
 

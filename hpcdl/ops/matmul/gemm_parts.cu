@@ -1,7 +1,7 @@
 #include "hpcdl/ops/matmul/gemm_parts.h"
 
 #include "hpcdl/cuda/launch.h"
-#include "hpcdl/ops/matmul/plain_gemm.h"
+#include "hpcdl/ops/matmul/plain_gemm.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/dtype.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::gemm {

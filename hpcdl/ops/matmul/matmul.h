@@ -5,8 +5,9 @@
 // `transpose_a` a is (..., K, M), with `transpose_b` b is (..., N, K). f32 or bf16, both the same; sums are f32.
 // Gradients: da = scale dy op(b)^T, db = scale op(a)^T dy, transposed back if a or b was; a shared b receives the sum.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

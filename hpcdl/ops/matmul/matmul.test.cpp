@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "hpcdl/core/describe.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 

@@ -7,6 +7,7 @@
 //   transpose(r)         lanes x lanes words, in place
 
 #include "hpcdl/ops/matmul/dot.h"
+#include "hpcdl/simd/isa.h"
 
 namespace hpcdl::gemm {
 

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/matmul/plain_gemm.h"
+#include "hpcdl/ops/matmul/plain_gemm.cuh"
 
 #include "hpcdl/cuda/launch.h"
 

@@ -1,7 +1,7 @@
-#include "hpcdl/ops/matmul/plain_gemm.h"
+#include "hpcdl/ops/matmul/plain_gemm.cuh"
 
 #include "hpcdl/cuda/launch.h"
-#include "hpcdl/ops/matmul/tile_plan.h"
+#include "hpcdl/ops/matmul/tile_plan.cuh"
 
 // Products of a few rows or columns, or of a short k, as in the last layer of a classifier: with a tile of 64 or 128
 // one block of the GPU would iterate over k alone. If both operands run along k, each element is computed by a warp.

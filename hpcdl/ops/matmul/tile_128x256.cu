@@ -1,4 +1,4 @@
-#include "hpcdl/ops/matmul/tile_launch.h"
+#include "hpcdl/ops/matmul/tile_launch.cuh"
 
 namespace hpcdl::cuda {
 

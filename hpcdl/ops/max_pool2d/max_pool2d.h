@@ -6,8 +6,9 @@
 // index of each y within its window, row by row in the part of the window inside the image, as u8 (windows of at most
 // 256 elements).
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/windows.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#include "hpcdl/graph/graph.h"
+#include "hpcdl/graph.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 

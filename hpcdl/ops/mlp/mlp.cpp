@@ -1,5 +1,7 @@
 #include "hpcdl/ops/mlp/mlp.h"
 
+#include "hpcdl/program/on.h"
+
 namespace hpcdl {
 
 void Mlp::forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2, View residual,

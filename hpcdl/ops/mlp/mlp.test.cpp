@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
 
-#include "hpcdl/ops/norm_swiglu/int4_pairs.h"
+#include "hpcdl/ops/norm_swiglu/int4_pairs.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/testing/decoding.h"
 #include "hpcdl/testing/every_isa.h"
 

@@ -1,7 +1,7 @@
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
 
 #include "hpcdl/ops/fuse/activations.h"
-#include "hpcdl/ops/norm_swiglu/int4_pairs.h"
+#include "hpcdl/ops/norm_swiglu/int4_pairs.cuh"
 
 namespace hpcdl::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #include "hpcdl/ops/relu/relu.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/ops/fuse/device.cuh"
 
 namespace hpcdl::cuda {
 

@@ -1,8 +1,9 @@
 #pragma once
 // y = max(x, 0). x, y: any shape, f32 or bf16. NaN stays NaN; the derivative at 0 is 0.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 
+#include "hpcdl/program/on.h"
+
 namespace hpcdl {
 namespace {
 

@@ -4,8 +4,8 @@
 // x, residual, h, y: (..., C), f32 or bf16. weight: (C), f32 or bf16 for any x. Kept for backward: 1 / sqrt(mean +
 // eps), f32, one per row. Source: Zhang & Sennrich, "Root mean square layer normalization", 2019.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/layer_norm/norm.h"
-#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

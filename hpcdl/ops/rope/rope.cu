@@ -1,7 +1,7 @@
 #include "hpcdl/ops/rope/rope.h"
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/overlap.h"
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/overlap.cuh"
 
 namespace hpcdl::cuda {
 namespace {

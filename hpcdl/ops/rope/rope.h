@@ -7,9 +7,10 @@
 // the step parameters (0 while training). Source: Su et al., "RoFormer: enhanced transformer with rotary position
 // embedding", 2021.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
 #include "hpcdl/ops/rope/scaling.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -1,6 +1,7 @@
 #include "hpcdl/ops/sgd/sgd.h"
 
 #include "hpcdl/program/check.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/testing/every_isa.h"

@@ -1,5 +1,5 @@
 // Lengths that are not a multiple of 16 bytes, around the limits of every team of threads that handles them
-// (with_odd_team in cuda/rows.h): against loops in double, with the same bits for any alignment, and nothing written
+// (with_odd_team in cuda/rows.cuh): against loops in double, with the same bits for any alignment, and nothing written
 // around the rows.
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <span>
 #include <type_traits>
 
-#include "hpcdl/core/buffer.h"
+#include "hpcdl/buffer.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/testing/odd_rows.h"
 

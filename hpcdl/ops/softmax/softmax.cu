@@ -1,9 +1,9 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
-#include "hpcdl/ops/softmax/causal_rows.h"
-#include "hpcdl/ops/softmax/long_rows.h"
+#include "hpcdl/ops/softmax/causal_rows.cuh"
+#include "hpcdl/ops/softmax/long_rows.cuh"
 
-// A row is read once: into the registers of a team (cuda/rows.h), where the blocks of a cluster exchange their
+// A row is read once: into the registers of a team (cuda/rows.cuh), where the blocks of a cluster exchange their
 // (maximum, sum) through distributed shared memory; or, if long rows consist of whole packs, into the shared memory of
 // a cluster (long_rows.h). Causal rows have a separate kernel (causal_rows.h). Longer rows, and long rows on GPUs
 // without clusters, are read twice.

@@ -7,8 +7,9 @@
 // nor backward, and their gradient is 0. Source: Milakov & Gimelshein, "Online normalizer calculation for softmax",
 // 2018.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

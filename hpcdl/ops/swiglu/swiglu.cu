@@ -1,7 +1,7 @@
 #include "hpcdl/ops/swiglu/swiglu.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/ops/fuse/device.cuh"
 
 namespace hpcdl::cuda {
 

@@ -2,8 +2,9 @@
 // y = silu(gate) * up. gate, up, y: one shape, f32 or bf16. gate and up may be slices of one packed (..., 2C) tensor.
 // Source: Shazeer, "GLU variants improve transformer", 2020.
 
+#include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

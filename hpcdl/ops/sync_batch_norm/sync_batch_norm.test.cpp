@@ -6,10 +6,10 @@
 #include <functional>
 
 #include "hpcdl/comm/device_group.h"
-#include "hpcdl/core/rng.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/parallel/axis.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl {

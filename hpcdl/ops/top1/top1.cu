@@ -1,8 +1,8 @@
 #include "hpcdl/ops/top1/top1.h"
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/reduce.h"
-#include "hpcdl/cuda/sweep.h"
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/cuda/sweep.cuh"
 #include "hpcdl/cuda/workspace.h"
 
 // A row is correct if no value in it is larger than the one at its target, and none before the target is equal: this

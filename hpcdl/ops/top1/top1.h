@@ -7,9 +7,9 @@
 
 #include <span>
 
+#include "hpcdl/op.h"
+#include "hpcdl/op_info.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/op.h"
-#include "hpcdl/program/op_name.h"
 
 namespace hpcdl {
 

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/graph.h"
-#include "hpcdl/graph/instance.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/instance.h"
 
 namespace hpcdl {
 namespace {

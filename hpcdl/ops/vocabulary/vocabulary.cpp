@@ -6,6 +6,7 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/rows.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 

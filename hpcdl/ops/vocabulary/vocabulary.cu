@@ -1,4 +1,4 @@
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/lanes.cuh"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/vocabulary/vocabulary.h"

@@ -1,0 +1,241 @@
+#pragma once
+// Attention backward on Hopper's tensor cores (.cu files): how the work is divided, its shared memory layout, which
+// warps load operands and which sum dq. The computation itself: backward_consumer.h.
+
+#include "hpcdl/cuda/arch.cuh"
+#include "hpcdl/cuda/tma.cuh"
+#include "hpcdl/ops/attention/heads.cuh"
+#include "hpcdl/stream.h"
+
+namespace hpcdl::cuda {
+
+struct BackwardProblem {
+  Heads dq, dk, dv;
+  // (B * H, tiles of queries, kStatistics): logs of far_rows.h, +inf after T; then 0 for a tile without far rows, or 1
+  // + its number among all.
+  const float* lse = nullptr;
+  const float* delta = nullptr;  // (B * H, padded T) of sum(dO out)
+  const float* tops = nullptr;   // (B * H, padded T), of far_rows.h
+  float* sums = nullptr;         // partial dq, in the order of the accumulator registers
+  unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): pieces added so far
+  unsigned* ticket = nullptr;    // pieces handed out so far
+  int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0;
+  bool causal = false;
+  float scale = 0;
+  bool ascending = false;  // pieces in the order of their keys, queries from the last
+  int section = 1;         // key/value heads whose pieces are interleaved
+  // Query heads that share keys may be several works, whose dk and dv are summed in order: f32, dk, then dv, (parts, B,
+  // keys, key/value heads, width).
+  int parts = 1;
+  float* shares = nullptr;
+
+  __device__ std::int64_t share(int part, int sequence, int token, int head) const {
+    return ((static_cast<std::int64_t>(part * batch + sequence) * keys + token) * kv_heads + head) * width;
+  }
+};
+
+/// kParts: the query heads that share keys are several works (BackwardProblem::parts).
+template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool kParts_ = false> struct BackwardShape {
+  static constexpr bool kParts = kParts_;
+  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kQueryStages = kQueryStages_, kDoutStages = kDoutStages_,
+                       kStages = kQueryStages + kDoutStages, kKeys = 128, kThreads = 384, kHalves = kWidth / 64;
+  static constexpr bool kPipelined = kWidth == 128;        // backward_pipelined.h
+  static constexpr int kKeyStages = kWidth == 64 ? 2 : 1;  // stages of keys and values that fit shared memory
+  static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2,
+                       kScoreBytes = kQueries * kKeys * 2;
+  static constexpr int kStatistics = kQueries + 4;
+  static constexpr int kSumBytes = kQueries * kWidth * 2;  // bytes of dq per warpgroup, f32
+  static constexpr int kBytes = kStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + 2 * kScoreBytes + 2 * kSumBytes +
+                                kQueryStages * kStatistics * 4 + kDoutStages * kQueries * 4 + 256;
+  static constexpr int kSums = kQueries * kWidth / 256;  // elements of dq per thread
+
+  static __host__ __device__ int tiles(int queries) { return (queries + kQueries - 1) / kQueries; }
+  static __host__ __device__ int pieces(int keys) { return (keys + kKeys - 1) / kKeys; }
+};
+
+/// Tiles of queries [first, tiles) see the keys of this piece.
+template <class Shape> struct BackwardPiece {
+  int kv_head, sequence, piece, first, tiles, offset, part;
+
+  static __device__ BackwardPiece find(const BackwardProblem& p, int work) {
+    const int pieces = Shape::pieces(p.keys), section = work / (pieces * p.section),
+              r = work - section * pieces * p.section, begin = section * p.section;
+    const int each = p.kv_heads * parts_of(p), all = p.batch * each,
+              count = all - begin < p.section ? all - begin : p.section, head = begin + r % count;
+    BackwardPiece w{head % each / parts_of(p),
+                    head / each,
+                    p.ascending ? r / count : pieces - 1 - r / count,
+                    0,
+                    Shape::tiles(p.queries),
+                    p.keys - p.queries,
+                    head % parts_of(p)};
+    if (p.causal && w.piece * Shape::kKeys > w.offset) w.first = (w.piece * Shape::kKeys - w.offset) / Shape::kQueries;
+    return w;
+  }
+  /// The last piece of keys that a tile of queries sees.
+  __device__ int last(const BackwardProblem& p, int tile) const {
+    const int end = Shape::pieces(p.keys) - 1,
+              seen = p.causal ? (tile * Shape::kQueries + Shape::kQueries - 1 + offset) / Shape::kKeys : end;
+    return seen < end ? seen : end;
+  }
+  /// Step i of this piece.
+  __device__ int tile(const BackwardProblem& p, int i) const {
+    const int t = i / sharing(p);
+    return p.ascending ? tiles - 1 - t : first + t;
+  }
+  static __device__ int parts_of(const BackwardProblem& p) { return Shape::kParts ? p.parts : 1; }
+  /// The query heads [first_head, first_head + sharing) that share the keys belong to this work.
+  __device__ int first_head(const BackwardProblem& p) const {
+    const int group = p.heads / p.kv_heads;
+    return kv_head * group + (Shape::kParts ? part * group / p.parts : 0);
+  }
+  __device__ int sharing(const BackwardProblem& p) const {
+    const int group = p.heads / p.kv_heads;
+    return Shape::kParts ? (part + 1) * group / p.parts - part * group / p.parts : group;
+  }
+  __device__ int head(const BackwardProblem& p, int i) const { return first_head(p) + i % sharing(p); }
+  /// The turn of this piece in the sum of a tile.
+  __device__ int turn(const BackwardProblem& p, int tile) const { return p.ascending ? piece : last(p, tile) - piece; }
+  /// The index of a warpgroup's part of a tile among all.
+  __device__ std::int64_t place(const BackwardProblem& p, int head, int tile, int group) const {
+    return ((static_cast<std::int64_t>(sequence) * p.heads + head) * tiles + tile) * 2 + group;
+  }
+  /// Whether a tile does not see all keys of this piece.
+  __device__ bool masked(const BackwardProblem& p, int tile) const {
+    const int last_key = piece * Shape::kKeys + Shape::kKeys - 1;
+    return last_key >= p.keys || (p.causal && last_key > tile * Shape::kQueries + offset);
+  }
+  __device__ int steps(const BackwardProblem& p) const { return (tiles - first) * sharing(p); }
+};
+
+#if HPCDL_SM90A
+
+template <class Shape> struct BackwardMemory {
+  char* base;  // a multiple of 1024
+  __device__ char* key(int s) const { return base + s * Shape::kKeyBytes; }
+  __device__ char* value(int s) const { return key(Shape::kKeyStages + s); }
+  __device__ char* query(int s) const { return key(2 * Shape::kKeyStages) + s * Shape::kQueryBytes; }
+  __device__ char* dout(int s) const { return query(Shape::kQueryStages + s); }
+  __device__ char* score(int s) const { return query(Shape::kStages) + s * Shape::kScoreBytes; }
+  __device__ float4* sums(int group) const { return reinterpret_cast<float4*>(score(2) + group * Shape::kSumBytes); }
+  __device__ float* lse(int s) const { return reinterpret_cast<float*>(sums(2)) + s * Shape::kStatistics; }
+  __device__ float* delta(int s) const { return lse(Shape::kQueryStages) + s * Shape::kQueries; }
+  __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(delta(Shape::kDoutStages)); }
+  __device__ Barrier* key_full(int s) const { return barriers() + s; }
+  __device__ Barrier* key_empty(int s) const { return barriers() + 2 + s; }
+  __device__ Barrier* sums_full(int group) const { return barriers() + 4 + group; }
+  __device__ Barrier* sums_empty(int group) const { return barriers() + 6 + group; }
+  __device__ Barrier* query_full(int s) const { return barriers() + 8 + s; }
+  __device__ Barrier* dout_full(int s) const { return query_full(Shape::kQueryStages + s); }
+  __device__ Barrier* query_empty(int s) const { return query_full(Shape::kStages + s); }
+  __device__ Barrier* dout_empty(int s) const { return query_empty(Shape::kQueryStages + s); }
+  __device__ int* work(int s) const { return reinterpret_cast<int*>(query_empty(Shape::kStages)) + s; }
+
+  /// Every consumer thread releases a stage separately, for what it has read, after the fence of a put_scores() that
+  /// follows its loads (mbarrier.h explains why). One lane per warp or one thread per warpgroup would suffice but is no
+  /// faster (H200; 1 % slower with heads of 64), and racecheck reports the loads of the other threads as races with the
+  /// next copy.
+  __device__ void init() const {
+    constexpr int kConsumers = 256, kAdders = 2;
+    for (int s = 0; s < Shape::kKeyStages; ++s)
+      barrier_init(key_full(s), 1), barrier_init(key_empty(s), kConsumers + kAdders);
+    for (int g = 0; g < 2; ++g) barrier_init(sums_full(g), 4), barrier_init(sums_empty(g), 1);
+    for (int s = 0; s < Shape::kStages; ++s)  // stages of queries, then of dout
+      barrier_init(query_full(s), 1), barrier_init(query_empty(s), kConsumers);
+    fence_barrier_init();
+  }
+};
+
+/// Called by one thread.
+template <class Shape>
+__device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
+                                 const TensorMap& v, const TensorMap& dout, const BackwardProblem& p) {
+  Ring<Shape::kKeyStages> ks{.parity = 1};
+  Ring<Shape::kQueryStages> qs{.parity = 1};
+  Ring<Shape::kDoutStages> os{.parity = 1};
+  const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch,
+            tiles = Shape::tiles(p.queries);
+  const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
+    for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
+  };
+  while (true) {
+    const int work = static_cast<int>(atomicAdd(p.ticket, 1u));
+    barrier_wait(m.key_empty(ks.stage), ks.parity);
+    *m.work(ks.stage) = work;
+    if (work >= works) return barrier_arrive(m.key_full(ks.stage));
+    const auto w = BackwardPiece<Shape>::find(p, work);
+    barrier_expect(m.key_full(ks.stage), 2 * Shape::kKeyBytes);
+    load(m.key(ks.stage), Shape::kKeys, k, m.key_full(ks.stage), w.kv_head, w.piece * Shape::kKeys, w.sequence);
+    load(m.value(ks.stage), Shape::kKeys, v, m.key_full(ks.stage), w.kv_head, w.piece * Shape::kKeys, w.sequence);
+    ks.next();
+    for (int i = 0; i < w.steps(p); ++i) {
+      const int h = w.head(p, i), tile = w.tile(p, i);
+      const std::int64_t number = (static_cast<std::int64_t>(w.sequence) * p.heads + h) * tiles + tile;
+      const auto bring = [&](char* to, float* statistic, const TensorMap& map, const float* from, int count,
+                             Barrier* full, Barrier* empty, unsigned parity) {
+        barrier_wait(empty, parity);
+        barrier_expect(full, static_cast<unsigned>(Shape::kQueryBytes + count * 4));
+        load(to, Shape::kQueries, map, full, h, tile * Shape::kQueries, w.sequence);
+        bulk_load(statistic, from + number * count, static_cast<unsigned>(count * 4), full);
+      };
+      bring(m.query(qs.stage), m.lse(qs.stage), q, p.lse, Shape::kStatistics, m.query_full(qs.stage),
+            m.query_empty(qs.stage), qs.parity);
+      bring(m.dout(os.stage), m.delta(os.stage), dout, p.delta, Shape::kQueries, m.dout_full(os.stage),
+            m.dout_empty(os.stage), os.parity);
+      qs.next();
+      os.next();
+    }
+  }
+}
+
+/// The number of pieces already added to a warpgroup's part of a tile.
+__device__ inline unsigned turn_now(const unsigned* turn) {
+  unsigned now;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  return now;
+}
+
+/// Called by one thread per consumer warpgroup: adds the stored dq when its turn has come, so that the consumer need
+/// not wait.
+template <class Shape>
+__device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProblem& p, int group) {
+  Ring<Shape::kKeyStages> ks;
+  Ring<1> full;
+  const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch;
+  while (true) {
+    barrier_wait(m.key_full(ks.stage), ks.parity);
+    const int work = *m.work(ks.stage);
+    if (work >= works) return;
+    barrier_arrive(m.key_empty(ks.stage));
+    ks.next();
+    const auto w = BackwardPiece<Shape>::find(p, work);
+    for (int i = 0; i < w.steps(p); ++i) {
+      const int tile = w.tile(p, i), turn = w.turn(p, tile);
+      if (turn == w.last(p, tile)) continue;
+      const std::int64_t at = w.place(p, w.head(p, i), tile, group);
+      char* sums = reinterpret_cast<char*>(p.sums) + at * Shape::kSumBytes;
+      barrier_wait(m.sums_full(group), full.parity);
+      full.next();
+      if (turn == 0) {
+        bulk_store(sums, m.sums(group), Shape::kSumBytes);
+      } else {
+        while (turn_now(p.turns + at) != static_cast<unsigned>(turn)) {}
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(sums),
+                     "r"(shared_address(m.sums(group))), "r"(Shape::kSumBytes)
+                     : "memory");
+      }
+      tma_commit();
+      tma_wait_read<0>();
+      barrier_arrive(m.sums_empty(group));
+      tma_wait<0>();
+      // The release that follows is all that the next turn needs: a separate fence took up to a tenth of the kernel.
+      asm volatile("fence.proxy.async.global;" ::: "memory");
+      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.turns + at), "r"(turn + 1) : "memory");
+    }
+  }
+}
+
+#endif
+
+}  // namespace hpcdl::cuda

@@ -1,0 +1,160 @@
+#pragma once
+// Decoding on tensor cores of sm_80 and later (.cu files). The query heads of one key/value head are the rows of a
+// product; keys and values go from global memory to the registers of mma.m16n8k16 without rearrangement. This works
+// because element k or n of a product need not be the k-th or n-th in memory, as long as both operands agree:
+//   scores: k runs over 32 elements of a head so that each thread's 16 bytes of a row are four of its registers;
+//   out:    n-tile j is elements j, 8 + j, 16 + j, ... of 64, so that each thread's 16 bytes of four rows are its part
+//   of 8 tiles.
+
+#include "hpcdl/cuda/wgmma.cuh"
+#include "hpcdl/ops/attention/softmax_rows.cuh"
+
+namespace hpcdl::cuda {
+
+/// d (16, 8) += a (16, 16) b (16, 8) of 16-bit elements.
+template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+#define HPCDL_MMA(kind)                                                     \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind       \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (std::is_same_v<T, f16>) HPCDL_MMA("f16");
+  else HPCDL_MMA("bf16");
+#undef HPCDL_MMA
+}
+
+/// One warp's pass over tiles of 16 keys. Rows of the product: query head lane / 4 and, with kTall, 8 more.
+template <class T, int kWidth, bool kTall> struct DecodeWarp {
+  static constexpr int kSteps = kWidth / 32, kParts = kWidth / 64;
+  const T *keys, *values;
+  std::int64_t key_apart, value_apart;
+  int at, end;  // tokens: where the next tile begins, and where those of this warp end
+  unsigned q[2 * kSteps][4];
+  uint4 k[2][kSteps], v[kParts][4];
+  float out[kParts][8][4] = {};
+  RowSoftmax state;
+
+  __device__ DecodeWarp(const T* k_, const T* v_, std::int64_t between_keys, std::int64_t between_values, int begin,
+                        int end_)
+      : keys(k_), values(v_), key_apart(between_keys), value_apart(between_values), at(begin), end(end_) {}
+
+  /// Loads rows of q, `apart` elements from each other; only the first `rows` exist.
+  __device__ void bring_query(const T* from, std::int64_t apart, int rows) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int u = 0; u < kSteps; ++u)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = lane / 4 + 8 * h;
+        const uint4 x = row < rows ? *reinterpret_cast<const uint4*>(from + row * apart + 32 * u + lane % 4 * 8)
+                                   : make_uint4(0, 0, 0, 0);
+        q[2 * u][h] = x.x, q[2 * u][2 + h] = x.y, q[2 * u + 1][h] = x.z, q[2 * u + 1][2 + h] = x.w;
+      }
+  }
+  /// Relaxed, so that the load stays before await_previous() (cuda/overlap.cuh).
+  __device__ static uint4 piece(const T* from, bool there) {
+    uint4 r = make_uint4(0, 0, 0, 0);
+    if (there)
+      asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+                   : "l"(from)
+                   : "memory");
+    return r;
+  }
+  /// Loads the keys of the tile at token `first`.
+  __device__ void bring_keys(int first) {
+    const T* const from = keys + first * key_apart;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int t = 0; t < 2; ++t)
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u)
+        k[t][u] = piece(from + (8 * t + lane / 4) * key_apart + 32 * u + lane % 4 * 8, first + 8 * t + lane / 4 < end);
+  }
+  __device__ void bring_values(int first) {
+    const T* const from = values + first * value_apart;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int row = lane % 4 * 2 + r % 2 + r / 2 * 8;
+#pragma unroll
+      for (int w = 0; w < kParts; ++w)
+        v[w][r] = piece(from + row * value_apart + 64 * w + lane / 4 * 8, first + row < end);
+    }
+  }
+  /// Loads the first tile.
+  __device__ void bring() {
+    if (at < end) bring_keys(at), bring_values(at);
+  }
+  /// Processes a tile of which `left` tokens exist. p: the scores 2^(scale s - top) as an A operand; earlier sums are
+  /// rescaled accordingly.
+  __device__ void scores(unsigned (&p)[4], float scale, int left) {
+    float s[8] = {};
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+      float d[4] = {};
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        mma_16x8x16<T>(d, q[2 * u], k[t][u].x, k[t][u].y);
+        mma_16x8x16<T>(d, q[2 * u + 1], k[t][u].z, k[t][u].w);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        s[4 * t + i] = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < left ? d[i] : -__builtin_inff();
+    }
+    float shrink[2];
+    state.update(s, scale, shrink);
+#pragma unroll
+    for (int w = 0; w < kParts; ++w)
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int i = 0; i < (kTall ? 4 : 2); ++i) out[w][j][i] *= shrink[i / 2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) p[i] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
+  }
+  __device__ void add_values(const unsigned (&p)[4]) {
+    const auto half = [](unsigned low, unsigned high, bool odd) {
+      return __byte_perm(low, high, odd ? 0x7632 : 0x5410);
+    };
+#pragma unroll
+    for (int w = 0; w < kParts; ++w) {
+      const unsigned raw[4][4] = {{v[w][0].x, v[w][0].y, v[w][0].z, v[w][0].w},
+                                  {v[w][1].x, v[w][1].y, v[w][1].z, v[w][1].w},
+                                  {v[w][2].x, v[w][2].y, v[w][2].z, v[w][2].w},
+                                  {v[w][3].x, v[w][3].y, v[w][3].z, v[w][3].w}};
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        mma_16x8x16<T>(out[w][j], p, half(raw[0][j / 2], raw[1][j / 2], j % 2),
+                       half(raw[2][j / 2], raw[3][j / 2], j % 2));
+    }
+  }
+  /// All tiles of this warp, `step` tokens apart; the first has been loaded.
+  __device__ void walk(int step, float scale) {
+    for (; at < end; at += step) {
+      unsigned p[4];
+      scores(p, scale, end - at);
+      if (at + step < end) bring_keys(at + step);
+      add_values(p);
+      if (at + step < end) bring_values(at + step);
+    }
+  }
+  /// rows[r]: `width` sums, then the sum of weights and their top, unscaled.
+  __device__ void put(float (*rows)[kWidth + 2]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int h = 0; h < (kTall ? 2 : 1); ++h) {
+      float* row = rows[lane / 4 + 8 * h];
+#pragma unroll
+      for (int w = 0; w < kParts; ++w)
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) row[64 * w + 8 * (lane % 4 * 2 + i) + j] = out[w][j][2 * h + i];
+      const float sum = quad_sum(state.sum[h]);
+      if (lane % 4 == 0) row[kWidth] = sum, row[kWidth + 1] = state.top[h];
+    }
+  }
+};
+
+}  // namespace hpcdl::cuda

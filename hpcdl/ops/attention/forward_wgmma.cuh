@@ -1,0 +1,306 @@
+#pragma once
+// Attention forward on Hopper's tensor cores (.cu files). A block is one producer and kGroups consumer warpgroups of 64
+// queries each; it iterates over tiles of queries, longest first among heads whose keys and values fit L2 together. The
+// producer loads queries, keys and values through the copy engine; a consumer issues the scores of the next keys
+// together with the product of the current probabilities and values, and computes the next softmax while the second
+// product runs. Warpgroups take turns at the tensor cores, so that one multiplies while another exponentiates. Sources:
+// Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
+
+#include "hpcdl/cuda/arch.cuh"
+#include "hpcdl/cuda/tma.cuh"
+#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/ops/attention/softmax_rows.cuh"
+#include "hpcdl/stream.h"
+
+namespace hpcdl::cuda {
+
+struct ForwardProblem {
+  float* lse = nullptr;  // (B, H, T)
+  const StepParams* params = nullptr;
+  int batch = 0, heads = 0, kv_heads = 0, queries = 0, capacity = 0;
+  bool causal = false, cached = false;
+  float scale = 0;  // for scores, times log2 e
+  int section = 0;  // heads that are processed together
+
+  __device__ int keys() const { return cached ? static_cast<int>(params->position) + queries : capacity; }
+};
+
+/// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory.
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1> struct ForwardShape {
+  static constexpr int kWidth = kWidth_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
+  static constexpr bool kTurns = kTurns_;
+  // Short tiles need the queries of the next tile early; wide ones run no faster with them (H200).
+  static constexpr int kQueryStages = kWidth == 64 ? 2 : 1;
+  static constexpr int kQueries = 64 * kGroups, kThreads = 128 * kGroups + 128, kHalves = kWidth / 64;
+  // Registers are initially divided evenly; the producer needs few.
+  static constexpr int kProducer = kGroups == 3 ? 32 : 24, kConsumer = kBlocks == 2 ? 104 : kGroups == 3 ? 160 : 240;
+  static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2;
+  static constexpr int kBytes = 1024 + (kQueryStages + 1) * kQueryBytes + 2 * kStages * kKeyBytes + 256;
+};
+
+/// The work of a tile of queries.
+struct ForwardTile {
+  int head, sequence, first, steps;  // query head; first query; steps of keys
+
+  template <class Shape> static __device__ ForwardTile find(const ForwardProblem& p, int tile, int keys) {
+    const int rows = (p.queries + Shape::kQueries - 1) / Shape::kQueries, all = p.batch * p.heads;
+    const int s = tile / (p.section * rows), r = tile - s * p.section * rows, begin = s * p.section;
+    const int count = all - begin < p.section ? all - begin : p.section;
+    const int head = begin + r % count, row = rows - 1 - r / count;
+    ForwardTile t{head % p.heads, head / p.heads, row * Shape::kQueries, 0};
+    int seen = keys;
+    if (p.causal) {
+      const int end = t.first + Shape::kQueries + keys - p.queries;
+      seen = end < keys ? end : keys;
+    }
+    t.steps = (seen + Shape::kKeys - 1) / Shape::kKeys;
+    return t;
+  }
+};
+
+#if HPCDL_SM90A
+
+template <class Shape> struct ForwardMemory {
+  char* base;
+  __device__ explicit ForwardMemory(char* raw) : base(raw + (1024 - shared_address(raw) % 1024) % 1024) {}
+  __device__ char* query(int stage) const { return base + stage * Shape::kQueryBytes; }
+  __device__ char* out() const { return query(Shape::kQueryStages); }
+  __device__ char* key(int stage) const { return query(Shape::kQueryStages + 1) + stage * Shape::kKeyBytes; }
+  __device__ char* value(int stage) const { return key(Shape::kStages + stage); }
+  __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(key(2 * Shape::kStages)); }
+  __device__ Barrier* query_full(int s) const { return barriers() + s; }
+  __device__ Barrier* query_empty(int s) const { return barriers() + 2 + s; }
+  __device__ Barrier* key_full(int s) const { return barriers() + 4 + s; }
+  __device__ Barrier* key_empty(int s) const { return barriers() + 4 + Shape::kStages + s; }
+  __device__ Barrier* value_full(int s) const { return barriers() + 4 + 2 * Shape::kStages + s; }
+  __device__ Barrier* value_empty(int s) const { return barriers() + 4 + 3 * Shape::kStages + s; }
+
+  __device__ void init() const {
+    for (int s = 0; s < Shape::kQueryStages; ++s)
+      barrier_init(query_full(s), 1), barrier_init(query_empty(s), Shape::kGroups);
+    for (int s = 0; s < Shape::kStages; ++s) {
+      barrier_init(key_full(s), 1), barrier_init(value_full(s), 1);
+      barrier_init(key_empty(s), Shape::kGroups), barrier_init(value_empty(s), Shape::kGroups);
+    }
+    fence_barrier_init();
+  }
+};
+
+/// Called by one thread.
+template <class Shape>
+__device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
+                                const TensorMap& v, const ForwardProblem& p, int tiles) {
+  Ring<Shape::kStages> ks{.parity = 1}, vs{.parity = 1};
+  Ring<Shape::kQueryStages> qs{.parity = 1};
+  const int keys = p.keys(), group = p.heads / p.kv_heads;
+  const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
+    barrier_expect(full, static_cast<unsigned>(rows * Shape::kWidth * 2));
+    for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
+  };
+  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    const auto t = ForwardTile::find<Shape>(p, tile, keys);
+    const int kv = t.head / group;
+    barrier_wait(m.query_empty(qs.stage), qs.parity);
+    load(m.query(qs.stage), Shape::kQueries, q, m.query_full(qs.stage), t.head, t.first, t.sequence);
+    qs.next();
+    const auto bring_keys = [&](int step) {
+      barrier_wait(m.key_empty(ks.stage), ks.parity);
+      load(m.key(ks.stage), Shape::kKeys, k, m.key_full(ks.stage), kv, step * Shape::kKeys, t.sequence);
+      ks.next();
+    };
+    const auto bring_values = [&](int step) {
+      barrier_wait(m.value_empty(vs.stage), vs.parity);
+      load(m.value(vs.stage), Shape::kKeys, v, m.value_full(vs.stage), kv, step * Shape::kKeys, t.sequence);
+      vs.next();
+    };
+    bring_keys(t.steps - 1);
+    for (int step = t.steps - 2; step >= 0; --step) bring_keys(step), bring_values(step + 1);
+    bring_values(0);
+  }
+}
+
+template <class T, class Shape> struct ForwardConsumer {
+  static constexpr int kScores = Shape::kKeys / 2, kOut = Shape::kWidth / 2;
+  const ForwardMemory<Shape>& m;
+  const ForwardProblem& p;
+  int group, keys, offset;  // offset: query t sees keys 0 .. t + offset
+  Ring<Shape::kStages> ks, vs;
+  Ring<Shape::kQueryStages> qs;
+  float out[kOut];
+  unsigned probs[kScores / 8][4];
+  RowSoftmax state;
+
+  __device__ bool leader() const { return threadIdx.x % 128 == 0; }
+  __device__ int row() const { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
+
+  __device__ void issue_scores(float (&s)[kScores]) const {
+    barrier_wait(m.key_full(ks.stage), ks.parity);
+    const auto a = wgmma_descriptor<Major::k>(m.query(qs.stage) + group * 64 * 128),
+               b = wgmma_descriptor<Major::k>(m.key(ks.stage));
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < Shape::kWidth / 16; ++c)
+      wgmma<T, Major::k, Major::k>(s, a + (c / 4 * Shape::kQueries * 128 >> 4) + c % 4 * kStepK,
+                                   b + (c / 4 * Shape::kKeys * 128 >> 4) + c % 4 * kStepK, c > 0);
+    wgmma_commit();
+  }
+  __device__ void issue_out() {
+    barrier_wait(m.value_full(vs.stage), vs.parity);
+    const auto b = wgmma_descriptor<Major::mn>(m.value(vs.stage), Shape::kKeys);
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < Shape::kKeys / 16; ++c) wgmma<T, Major::mn>(out, probs[c], b + c * kStepMn, true);
+    wgmma_commit();
+  }
+  __device__ void release(Barrier* b) const {
+    if (leader()) barrier_arrive(b);
+  }
+  __device__ void done_keys() {
+    release(m.key_empty(ks.stage));
+    ks.next();
+  }
+  __device__ void done_values() {
+    release(m.value_empty(vs.stage));
+    vs.next();
+  }
+  __device__ void mask(float (&s)[kScores], const ForwardTile& t, int step) const {
+    const int column = step * Shape::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int last = p.causal ? t.first + group * 64 + row() + 8 * h + offset : keys - 1,
+                end = last < keys - 1 ? last : keys - 1;
+#pragma unroll
+      for (int j = 0; j < Shape::kKeys / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (column + 8 * j + i > end) s[4 * j + 2 * h + i] = -__builtin_inff();
+    }
+  }
+  /// Computes the scores of `step` while the previous step is multiplied by its values.
+  template <bool kMasked> __device__ void step(const ForwardTile& t, int step) {
+    float s[kScores], shrink[2];
+    if constexpr (Shape::kTurns) named_sync(1 + group, 256);
+    issue_scores(s);
+    issue_out();
+    if constexpr (Shape::kTurns) named_arrive(1 + (group + 1) % Shape::kGroups, 256);
+    wgmma_wait<1>();
+    wgmma_pin(s);
+    done_keys();
+    if constexpr (kMasked) mask(s, t, step);
+    state.update(s, p.scale, shrink);
+    wgmma_wait<0>();
+    wgmma_pin(out);
+    done_values();
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out[i] *= shrink[i / 2 % 2];
+    pack_operand<T>(probs, s);
+  }
+  /// After its last token a cache may hold anything, even NaN, which a zero probability does not cancel.
+  __device__ void clear_values(const ForwardTile& t) const {
+    const int begin = keys - (t.steps - 1) * Shape::kKeys;
+    if (!p.cached || begin >= Shape::kKeys) return;
+    barrier_wait(m.value_full(vs.stage), vs.parity);
+    for (int i = static_cast<int>(threadIdx.x) % 128; i < Shape::kHalves * (Shape::kKeys - begin) * 8; i += 128) {
+      const int half = i / ((Shape::kKeys - begin) * 8),
+                at = (half * Shape::kKeys + begin) * 128 + i % ((Shape::kKeys - begin) * 8) * 16;
+      *reinterpret_cast<uint4*>(m.value(vs.stage) + at) = make_uint4(0, 0, 0, 0);
+    }
+    fence_async_proxy();
+    named_sync(8 + group, 128);
+  }
+  __device__ void attend(const ForwardTile& t) {
+    state = {};
+#pragma unroll
+    for (int i = 0; i < kOut; ++i) out[i] = 0;
+    barrier_wait(m.query_full(qs.stage), qs.parity);
+    float s[kScores], shrink[2];
+    issue_scores(s);
+    wgmma_wait<0>();
+    wgmma_pin(s);
+    done_keys();
+    mask(s, t, t.steps - 1);
+    state.update(s, p.scale, shrink);
+    pack_operand<T>(probs, s);
+    clear_values(t);
+    int n = t.steps - 2;
+    // Steps that the first query of this tile sees in full.
+    const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
+    for (; n >= whole; --n) step<true>(t, n);
+    for (; n >= 0; --n) step<false>(t, n);
+    release(m.query_empty(qs.stage));
+    qs.next();
+    issue_out();
+    wgmma_wait<0>();
+    wgmma_pin(out);
+    done_values();
+  }
+  /// Goes through shared memory, so that the copy engine writes whole rows and stops at the end of the sequence.
+  __device__ void store(const ForwardTile& t, const TensorMap& map) const {
+    float inverse[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = quad_sum(state.sum[h]);
+      inverse[h] = 1.0f / sum;
+      const int at = t.first + group * 64 + row() + 8 * h;
+      if (p.lse && threadIdx.x % 4 == 0 && at < p.queries)
+        p.lse[(static_cast<std::int64_t>(t.sequence) * p.heads + t.head) * p.queries + at] =
+            (state.top[h] * p.scale + log2f(sum)) * 0.6931471805599453f;
+    }
+    char* to = m.out() + group * 64 * Shape::kWidth * 2;
+    if (leader()) tma_wait_read<0>();
+    named_sync(8 + group, 128);
+    const int warp = static_cast<int>(threadIdx.x) % 128 / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned at = shared_address(to), r = static_cast<unsigned>(warp * 16 + lane % 16);
+#pragma unroll
+    for (int c = 0; c < Shape::kWidth / 16; ++c) {
+      const auto piece = static_cast<unsigned>(c % 4 * 32 + lane / 16 * 16);
+      const float* o = out + 8 * c;
+      store_matrices(
+          at + static_cast<unsigned>(c / 4 * 64 * 128) + swizzled128(r * 128 + piece),
+          pack_pair<T>(o[0] * inverse[0], o[1] * inverse[0]), pack_pair<T>(o[2] * inverse[1], o[3] * inverse[1]),
+          pack_pair<T>(o[4] * inverse[0], o[5] * inverse[0]), pack_pair<T>(o[6] * inverse[1], o[7] * inverse[1]));
+    }
+    fence_async_proxy();
+    named_sync(8 + group, 128);
+    if (leader()) {
+      for (int i = 0; i < Shape::kHalves; ++i)
+        tma_store(map, to + i * 64 * 128, 64 * i, t.head, t.first + group * 64, t.sequence);
+      tma_commit();
+    }
+  }
+};
+
+#endif
+
+/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q, kKeys of k and v,
+/// 64 of out. Elements of a box beyond the width of a head are loaded as 0 and not stored.
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    attention_forward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap out,
+                            const __grid_constant__ ForwardProblem p) {
+#if HPCDL_SM90A
+  extern __shared__ char raw[];
+  const ForwardMemory<Shape> m(raw);
+  const int warp = warp_index(), tiles = p.batch * p.heads * ((p.queries + Shape::kQueries - 1) / Shape::kQueries);
+  if (threadIdx.x == 0) m.init();
+  __syncthreads();
+  if (warp >= 4 * Shape::kGroups) {
+    release_registers<Shape::kProducer>();
+    if (warp == 4 * Shape::kGroups && elect_one()) forward_produce<Shape>(m, q, k, v, p, tiles);
+  } else {
+    claim_registers<Shape::kConsumer>();
+    const int keys = p.keys();
+    ForwardConsumer<T, Shape> c{.m = m, .p = p, .group = warp / 4, .keys = keys, .offset = keys - p.queries};
+    if (Shape::kTurns && c.group == Shape::kGroups - 1) named_arrive(1, 256);
+    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+      const auto t = ForwardTile::find<Shape>(p, tile, keys);
+      c.attend(t);
+      c.store(t, out);
+    }
+    if (c.leader()) tma_wait<0>();
+  }
+#endif
+}
+
+}  // namespace hpcdl::cuda

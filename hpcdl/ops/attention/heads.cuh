@@ -1,0 +1,43 @@
+#pragma once
+// The operands of attention as its GPU kernels see them (.cu files).
+
+#include "hpcdl/cuda/element.cuh"
+#include "hpcdl/ops/attention/device_attention.h"
+
+namespace hpcdl::cuda {
+
+/// One operand: elements of head h of token t of sequence b begin at data + b * batch + t * token + h * head.
+struct Heads {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t batch = 0, token = 0, head = 0;
+  bool accumulate = false;
+
+  __device__ std::int64_t at(std::int64_t b, std::int64_t t, std::int64_t h) const {
+    return b * batch + t * token + h * head;
+  }
+  __device__ float get(std::int64_t i) const { return fetch(data, dtype, i); }
+  __device__ void put(std::int64_t i, float v) const {
+    if (accumulate) v += get(i);
+    cuda::put(data, dtype, i, v);
+  }
+  /// Every row of a head begins at a multiple of 16 bytes.
+  bool whole_pieces() const {
+    const auto bytes = dtype_bytes(dtype);
+    return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && batch * bytes % 16 == 0 && token * bytes % 16 == 0 &&
+           head * bytes % 16 == 0;
+  }
+};
+
+inline Heads heads_of(const View& x, std::int64_t width) {
+  if (!x) return {};
+  return {const_cast<void*>(x.data()), x.dtype(), x.strides()[0], x.strides()[1],
+          x.rank() == 4 ? x.strides()[2] : width};
+}
+inline Heads heads_of(const Grad& x, std::int64_t width) {
+  auto h = heads_of(static_cast<const View&>(x), width);
+  h.accumulate = x && x.accumulate();
+  return h;
+}
+
+}  // namespace hpcdl::cuda

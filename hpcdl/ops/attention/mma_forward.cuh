@@ -1,0 +1,84 @@
+#pragma once
+// Attention forward by mma.sync (.cu files): a warp owns kM times 16 queries; keys and values pass through shared
+// memory kKeys at a time, and the next are loaded while the current ones are multiplied. Source: Dao,
+// "FlashAttention-2", 2023.
+
+#include "hpcdl/ops/attention/mma_tiles.cuh"
+
+namespace hpcdl::cuda::mma {
+
+template <class Kind_, int kWidth_, int kM_, int kKeys_, int kBlocks_> struct ForwardMma {
+  using Kind = Kind_;
+  static constexpr int kWidth = kWidth_, kM = kM_, kKeys = kKeys_, kBlocks = kBlocks_, kRows = 64 * kM;
+  static constexpr int kBytes = (kRows + 4 * kKeys) * Tile<Kind, kWidth>::kRowBytes;
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(kThreads, Shape::kBlocks)
+    attention_forward_mma(const __grid_constant__ MmaProblem p) {
+  using Kind = typename Shape::Kind;
+  constexpr int kM = Shape::kM, kKeys = Shape::kKeys, kWidth = Shape::kWidth, kRows = Shape::kRows;
+  extern __shared__ __align__(16) char memory[];
+  const Tile<Kind, kWidth> qs{reinterpret_cast<Element<Kind>*>(memory)}, stages = qs.behind(kRows);
+  const Place at(p, p.heads);
+  const int queries = static_cast<int>(p.queries), t0 = (p.tiles - 1 - at.tile) * kRows,
+            last = t0 + kRows < queries ? t0 + kRows : queries;
+  const int kv = at.head / p.group(), end = p.sees(last - 1), steps = (end + kKeys - 1) / kKeys;
+  const int row0 = first_row(16 * kM), whole = p.sees(t0 + row0),
+            most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
+  const auto bring = [&](int step) {
+    const auto ks = stages.behind(step % 2 * 2 * kKeys);
+    ks.template bring<kKeys>(p.k, at.sequence, step * kKeys, end, kv, p.width, p.copies);
+    ks.behind(kKeys).template bring<kKeys>(p.v, at.sequence, step * kKeys, end, kv, p.width, p.copies);
+    copies_issued();
+  };
+  qs.template bring<kRows>(p.q, at.sequence, t0, queries, at.head, p.width, p.copies);
+  bring(0);
+  const float scale = p.scale * kLog2e;
+  RowSoftmax state[kM];
+  float sums[kM][kWidth / 2] = {};
+  for (int step = 0; step < steps; ++step) {
+    copies_arrived<0>();
+    __syncthreads();
+    if (step + 1 < steps) bring(step + 1);
+    const int k0 = step * kKeys;
+    if (k0 >= most) continue;
+    const auto ks = stages.behind(step % 2 * 2 * kKeys);
+    float s[kM][kKeys / 2] = {};
+    dots(s, qs, row0, ks);
+    if (k0 + kKeys > whole || k0 + kKeys > end) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int sees = p.sees(t0 + row0 + 16 * m + 8 * h + lane_row()),
+                    limit = (sees < end ? sees : end) - k0 - lane_column();
+#pragma unroll
+          for (int j = 0; j < kKeys / 4; ++j)
+            if (j / 2 * 8 + j % 2 >= limit) s[m][j / 2 * 4 + 2 * h + j % 2] = -__builtin_inff();
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      float shrink[2];
+      state[m].update(s[m], scale, shrink);
+#pragma unroll
+      for (int i = 0; i < kWidth / 2; ++i) sums[m][i] *= shrink[i / 2 % 2];
+    }
+    add_rows(sums, s, ks.behind(kKeys));
+  }
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float sum = quad_sum(state[m].sum[h]);
+      const int t = t0 + row0 + 16 * m + 8 * h + lane_row();
+      if (t >= queries) continue;
+      put_row<Kind>(p.out, p.out.at(at.sequence, t, at.head), sums[m], h, 1 / sum, p.width, p.vectors);
+      if (p.lse && lane_column() == 0)
+        p.lse[(static_cast<std::int64_t>(at.sequence) * p.heads + at.head) * queries + t] =
+            (state[m].top[h] * scale + log2f(sum)) * 0.6931471805599453f;
+    }
+}
+
+}  // namespace hpcdl::cuda::mma

@@ -1,0 +1,98 @@
+#pragma once
+// The online softmax on a wgmma accumulator (.cu files): a thread holds parts of two rows, `row` and `row` + 8, of
+// which four neighbouring threads hold the rest. Scores are kept unscaled; exponents are taken to base 2 with the scale
+// folded in.
+
+#include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/wgmma.cuh"
+
+namespace hpcdl::cuda {
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Packs two floats into one register of 16-bit elements, the first in the lower half.
+template <class T> __device__ unsigned pack_pair(float a, float b) {
+  unsigned r;
+  if constexpr (std::is_same_v<T, f16>) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
+  return r;
+}
+
+template <class T> __device__ float unpack_low(unsigned x) {
+  if constexpr (std::is_same_v<T, f16>) return __half2float(__ushort_as_half(static_cast<unsigned short>(x)));
+  else return __uint_as_float(x << 16);
+}
+template <class T> __device__ float unpack_high(unsigned x) {
+  if constexpr (std::is_same_v<T, f16>) return __half2float(__ushort_as_half(static_cast<unsigned short>(x >> 16)));
+  else return __uint_as_float(x & 0xffff0000u);
+}
+
+/// Exponents scale * score - scale * top are as exact as scale * top: for ordinary masks of -1e10 they are wrong by
+/// hundreds. Beyond this limit they are computed from score - top.
+inline constexpr float kFarExponent = 256;
+__device__ inline bool is_far(float exponent) { return !(::fabsf(exponent) <= kFarExponent); }
+
+/// scale * (top - other), as exact as exponents relative to either.
+__device__ inline float exponent_between(float top, float other, float scale) {
+  const float a = __fmul_rn(top, scale), b = __fmul_rn(other, scale);
+  return is_far(a) || is_far(b) ? (top - other) * scale : a - b;
+}
+
+struct RowSoftmax {
+  float top[2] = {-__builtin_inff(), -__builtin_inff()};
+  float sum[2] = {0, 0};  // this thread's part
+
+  /// s -> 2^(scale (s - top)); returns in `shrink` the factor by which earlier sums must shrink.
+  template <int kCount> __device__ void update(float (&s)[kCount], float scale, float (&shrink)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float here = top[h];
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j) here = fmaxf(here, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+      here = quad_max(here);
+      float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a row that has not seen any key yet stays empty
+      float fall = ::fmaf(top[h], scale, -base);
+      if (is_far(base)) {
+#pragma unroll
+        for (int j = 0; j < kCount / 4; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) s[4 * j + 2 * h + i] -= here;
+        fall = (top[h] - here) * scale, base = 0;
+      }
+      shrink[h] = exp2_fast(fall);
+      top[h] = here;
+      float part = 0;
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = s[4 * j + 2 * h + i];
+          x = exp2_fast(::fmaf(x, scale, -base));
+          part += x;
+        }
+      sum[h] = sum[h] * shrink[h] + part;
+    }
+  }
+};
+
+/// Accumulator columns 16 c .. 16 c + 15 as an A operand.
+template <class T, int kCount> __device__ void pack_operand(unsigned (&a)[kCount / 8][4], const float (&s)[kCount]) {
+#pragma unroll
+  for (int c = 0; c < kCount / 8; ++c)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[c][i] = pack_pair<T>(s[8 * c + 2 * i], s[8 * c + 2 * i + 1]);
+}
+
+}  // namespace hpcdl::cuda
