@@ -14,7 +14,9 @@ budget=${TEST_BUDGET:-900}
 # What the sanitizers check (without kernels, which `make asan` and `make tsan` include): the pool, the recorder, ranks
 # that communicate, and everything that parses files.
 sanitized=${SANITIZED:-'^(core|program|graph|io|data|comm|parallel)(\.|$)|^models\.hf_config$'}
-build_seconds=0  # seconds of the release build: the time of other parts is estimated from it, because caches and cores are the same
+# Seconds of the release build and of its tests: the time of other parts is estimated from them, because caches and cores
+# are the same. A sanitizer checks a third of the tests, and takes as long for them.
+build_seconds=0 test_seconds=300
 passed=0 failed=0 skipped=0
 
 # fits NAME SECONDS: whether a part that takes this time may start.
@@ -82,11 +84,12 @@ part_release() {
   build release 0 || return
   build_seconds=$((SECONDS - start))
   run_tests release .
+  test_seconds=$((SECONDS - start - build_seconds))
 }
 
 # part_sanitizer PRESET. With a cold cache, its build takes as long as that of the release; with a warm cache, both are short.
 part_sanitizer() {
-  local tests=300 targets
+  local tests=$((test_seconds * 6 / 5)) targets
   fits "$1" $((build_seconds + tests)) || return
   configure "$1" -DHPCDL_PYTHON=OFF -DHPCDL_TESTS=ON -DHPCDL_SANITIZE_KERNELS=OFF || return
   mapfile -t targets < <(ctest --test-dir "build/$1" -N -R "$sanitized" | sed -n 's/^ *Test *#[0-9]*: /test./p')

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hpcdl/autocast.h"
+#include "hpcdl/box.h"
 #include "hpcdl/buffer.h"
 #include "hpcdl/comm.h"
 #include "hpcdl/data.h"
