@@ -48,16 +48,18 @@ std::string code_of(const fs::path& path) {
   return std::regex_replace(read(path), other, "");
 }
 
-/// The files below hpcdl/ whose code has a match, without tests. `part`: a text that every match has.
+/// The files below hpcdl/ and include/hpcdl/ whose code has a match, without tests. `part`: a text that every match has.
 std::set<std::string> users(const std::string& part, const std::string& pattern) {
-  const fs::path root = fs::path(HPCDL_SOURCE_DIR) / "hpcdl";
   const std::regex expression(pattern);
   std::set<std::string> found;
-  for (const auto& entry : fs::recursive_directory_iterator(root)) {
-    const std::string name = entry.path().string();
-    const bool is_code = name.ends_with(".h") || name.ends_with(".cpp") || name.ends_with(".cu");
-    if (!is_code || name.ends_with(".test.cpp") || read(entry.path()).find(part) == std::string::npos) continue;
-    if (std::regex_search(code_of(entry.path()), expression)) found.insert(fs::relative(entry.path(), root).string());
+  for (const char* folder : {"hpcdl", "include/hpcdl"}) {
+    const fs::path root = fs::path(HPCDL_SOURCE_DIR) / folder;
+    for (const auto& entry : fs::recursive_directory_iterator(root)) {
+      const std::string name = entry.path().string();
+      const bool is_code = std::regex_search(name, std::regex(R"(\.(h|cpp|cu|cuh)$)"));
+      if (!is_code || name.ends_with(".test.cpp") || read(entry.path()).find(part) == std::string::npos) continue;
+      if (std::regex_search(code_of(entry.path()), expression)) found.insert(fs::relative(entry.path(), root).string());
+    }
   }
   return found;
 }
