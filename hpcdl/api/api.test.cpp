@@ -1,4 +1,4 @@
-// The functions behind include/hpcdl agree with the parts of the library that they stand for.
+// The functions of include/hpcdl give the same results as the internal functions that they call.
 
 #include <gtest/gtest.h>
 

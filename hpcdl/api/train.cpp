@@ -82,10 +82,7 @@ void Trainer::save_checkpoint(const std::string& folder) {
   step_->fetch();
   io::TrainState state;
   state.step = steps_, state.tokens = tokens_, state.seed = options_.seed;
-  if (const auto scale = step_->scale_state(); step_->scales_loss())
-    state.scalars = {{"loss_scale", scale.scale},
-                     {"good_steps", static_cast<double>(scale.counts.good)},
-                     {"skipped_steps", static_cast<double>(scale.counts.skipped)}};
+  step_->save_scale(state);
   io::CheckpointContent content;
   content.model = step_->weights(), content.optimizer = step_->optimizer_state();
   io::Checkpoints(folder, 2, &ranks).save(state, content);
@@ -101,10 +98,7 @@ bool Trainer::load_checkpoint(const std::string& folder, const std::function<voi
   io::load_checkpoint(found->path, step_->weights(), step_->optimizer_state());
   step_->store();
   steps_ = found->state.step, tokens_ = found->state.tokens, micro_ = counted_ = 0;
-  if (const auto& s = found->state.scalars; s.contains("loss_scale"))
-    step_->set_scale_state({.scale = static_cast<float>(s.at("loss_scale")),
-                            .counts = {.good = static_cast<std::int32_t>(s.at("good_steps")),
-                                       .skipped = static_cast<std::int32_t>(s.at("skipped_steps"))}});
+  step_->load_scale(found->state);
   return true;
 }
 

@@ -78,7 +78,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   /// Runs f, which does what the entry describes; a lost peer ends this engine. The caller has the turn.
   template <class F> void guarded(const LedgerEntry* const& entry, F&& f);
-  /// Among what is under way for its lifetime, of which the ledger shows the oldest. The caller has the turn.
+  /// A call that is under way for the lifetime of this object. The ledger shows the oldest of such calls. The caller has
+  /// the turn.
   class Underway;
   /// begin: in ticks().
   void execute(Group::Impl& group, const Call& call, const LedgerEntry& entry, std::int64_t begin);

@@ -15,20 +15,13 @@
 namespace hpcdl::comm {
 namespace {
 
+using testing::Cpu;
 using testing::rank_errors;
 using testing::run_ranks;
-
-struct Cpu {
-  Pool pool{1};
-  Stream stream{pool};
-};
+using testing::tensor;
 
 /// A small value that every dtype represents exactly, even after a sum over 9 ranks.
 template <class T> T value(int rank, std::int64_t i) { return T(static_cast<float>((rank * 3 + i * 7) % 11)); }
-
-template <class T> Tensor tensor(std::vector<T>& v) {
-  return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, dtype_of<T>});
-}
 
 template <class T> std::vector<T> values(int rank, std::int64_t n) {
   std::vector<T> v;

@@ -18,17 +18,10 @@
 namespace hpcdl::comm {
 namespace {
 
+using testing::Cpu;
 using testing::rank_errors;
 using testing::run_ranks;
-
-struct Cpu {
-  Pool pool{1};
-  Stream stream{pool};
-};
-
-Tensor tensor(std::vector<float>& v) {
-  return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, DType::f32});
-}
+using testing::tensor;
 
 /// Ranks in shared memory, and ranks that send messages.
 const std::vector<std::vector<int>> kHosts{{0, 0, 0, 0}, {0, 1, 2, 3}, {0, 0, 1, 1}};

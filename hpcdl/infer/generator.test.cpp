@@ -24,10 +24,11 @@ models::LanguageModel opened(const io::TempFolder& temp, io::Family family, DTyp
   return models::LanguageModel::open(temp.path());
 }
 
-/// Logits of the last of `ids`, in f32 on a CPU.
-std::vector<float> logits_of(const models::LanguageModel& model, Pool& pool, const std::vector<std::int32_t>& ids) {
-  Graph g({.inference = true});
-  const Var tokens = g.input("tokens", {{1, std::ssize(ids)}, DType::i32});
+/// Logits of every token of a batch, (B, T, vocabulary), in f32 on a CPU.
+std::vector<float> logits_of_batch(const models::LanguageModel& model, Pool& pool, std::int64_t batch,
+                                   const std::vector<std::int32_t>& ids, const Numerics& numerics = {}) {
+  Graph g({.inference = true, .numerics = numerics});
+  const Var tokens = g.input("tokens", {{batch, std::ssize(ids) / batch}, DType::i32});
   const Var y = g.keep(model.logits(g, tokens));
   const Instance exe(g.finish());
   StepParams params;
@@ -35,8 +36,13 @@ std::vector<float> logits_of(const models::LanguageModel& model, Pool& pool, con
   copy(s, exe.tensor(tokens), View(ids.data(), exe.tensor(tokens).spec()));
   exe.run(s);
   const Tensor all = exe.tensor(y);
-  const float* last = all.ptr<float>() + all.size() - all.cols();
-  return {last, last + all.cols()};
+  return {all.ptr<float>(), all.ptr<float>() + all.size()};
+}
+
+/// Those of the last of `ids`.
+std::vector<float> logits_of(const models::LanguageModel& model, Pool& pool, const std::vector<std::int32_t>& ids) {
+  const auto all = logits_of_batch(model, pool, 1, ids);
+  return {all.end() - static_cast<std::ptrdiff_t>(all.size() / ids.size()), all.end()};
 }
 
 class GeneratorOnGpu : public testing::TestWithParam<std::tuple<io::Family, DType>> {};
@@ -93,22 +99,7 @@ TEST(Generator, generators_of_a_model_share_its_programs) {
   EXPECT_NE(Generator(model, pool, 12).programs(1)[0]->planned(), of_a[0]->planned());
 }
 
-/// Of every row of a batch of tokens, (B, T, vocabulary).
-std::vector<float> logits_of_batch(const models::LanguageModel& model, Pool& pool, std::int64_t batch,
-                                   const std::vector<std::int32_t>& ids, const Numerics& numerics) {
-  Graph g({.inference = true, .numerics = numerics});
-  const Var tokens = g.input("tokens", {{batch, std::ssize(ids) / batch}, DType::i32});
-  const Var y = g.keep(model.logits(g, tokens));
-  const Instance exe(g.finish());
-  StepParams params;
-  Stream s(pool, &params);
-  copy(s, exe.tensor(tokens), View(ids.data(), exe.tensor(tokens).spec()));
-  exe.run(s);
-  const Tensor all = exe.tensor(y);
-  return {all.ptr<float>(), all.ptr<float>() + all.size()};
-}
-
-/// The same of one row, which runs through steps of `cuts` tokens after each other.
+/// Logits of every token of one row, which runs through steps of `cuts` tokens after each other.
 std::vector<float> logits_of_steps(const models::LanguageModel& model, Pool& pool, const std::vector<std::int32_t>& ids,
                                    const std::vector<std::int64_t>& cuts, const Numerics& numerics) {
   constexpr std::int64_t kCapacity = 48;

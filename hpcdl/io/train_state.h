@@ -16,6 +16,12 @@ struct TrainState {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0, index = 0;      // the next sample
   std::map<std::string, double> scalars;  // other values: loss scale, best loss, ...; finite, restored bit for bit
+
+  /// One of the scalars, or `otherwise` if it is not there.
+  double scalar(const std::string& name, double otherwise) const {
+    const auto it = scalars.find(name);
+    return it == scalars.end() ? otherwise : it->second;
+  }
   bool operator==(const TrainState&) const = default;
 };
 

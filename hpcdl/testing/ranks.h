@@ -5,8 +5,20 @@
 
 #include "hpcdl/comm/world.h"
 #include "hpcdl/group.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::testing {
+
+/// What a rank calls collectives with.
+struct Cpu {
+  Pool pool{1};
+  Stream stream{pool};
+};
+
+template <class T> Tensor tensor(std::vector<T>& v) {
+  return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, dtype_of<T>});
+}
 
 struct RankOptions {
   double deadline_seconds = 60;  // of a collective

@@ -22,12 +22,6 @@ std::string config_text(RunConfig& config) {
   return text;
 }
 
-/// A number of a checkpoint, or `otherwise` if the checkpoint does not hold it.
-double scalar(const io::TrainState& state, const std::string& name, double otherwise) {
-  const auto it = state.scalars.find(name);
-  return it == state.scalars.end() ? otherwise : it->second;
-}
-
 }  // namespace
 
 io::TrainState Standing::to_state(std::uint64_t seed, std::int64_t rows_of_step, bool classes) const {
@@ -50,17 +44,17 @@ io::TrainState Standing::to_state(std::uint64_t seed, std::int64_t rows_of_step,
 
 Standing Standing::from_state(const io::TrainState& state) {
   const auto score = [&](const std::string& of) {
-    return Score{scalar(state, of + "_loss", 0), scalar(state, of + "_correct", 0),
-                 static_cast<std::int64_t>(scalar(state, of + "_counted", 0))};
+    return Score{state.scalar(of + "_loss", 0), state.scalar(of + "_correct", 0),
+                 static_cast<std::int64_t>(state.scalar(of + "_counted", 0))};
   };
   return {.step = state.step,
           .seen = state.tokens,
           .at = {state.epoch, state.index},
-          .loss = scalar(state, "loss", 0),
+          .loss = state.scalar("loss", 0),
           .interval = score("interval"),
           .epoch = score("epoch"),
-          .epoch_done = scalar(state, "epoch_done", 0) > 0,
-          .evaluation_due = scalar(state, "evaluation_due", 0) > 0};
+          .epoch_done = state.scalar("epoch_done", 0) > 0,
+          .evaluation_due = state.scalar("evaluation_due", 0) > 0};
 }
 
 Saves::Saves(RunConfig& config, const Hooks& hooks, const parallel::Mesh& mesh, Task& task, TrainStep& step,
@@ -99,12 +93,8 @@ Standing Saves::resume(std::int64_t steps) {
   io::load_checkpoint(found->path, step_.weights(), step_.optimizer_state());
   step_.store();
   saved_ = state.step;
-  warn_of_other_batch(static_cast<std::int64_t>(scalar(state, "rows_of_step", 0)));
-  auto scale = step_.scale_state();
-  scale.scale = static_cast<float>(scalar(state, "loss_scale", scale.scale));
-  scale.counts.good = static_cast<std::int32_t>(scalar(state, "good_steps", 0));
-  scale.counts.skipped = static_cast<std::int32_t>(scalar(state, "skipped_steps", 0));
-  step_.set_scale_state(scale);
+  warn_of_other_batch(static_cast<std::int64_t>(state.scalar("rows_of_step", 0)));
+  step_.load_scale(state);
   return Standing::from_state(state);
 }
 
@@ -124,11 +114,7 @@ fs::path Saves::save(const Standing& now) {
   // One of the ranks that hold the same tensor writes it: if they differed, the checkpoint would mix two models.
   expect_equal_replicas(mesh_, content, fmt::format("step {} is not saved, and {}", now.step, last_one()));
   auto state = now.to_state(config_.train.seed, rows_of_step(config_, mesh_), task_.units().classes);
-  if (step_.scales_loss()) {
-    const auto scale = step_.scale_state();
-    state.scalars.insert(
-        {{"loss_scale", scale.scale}, {"good_steps", scale.counts.good}, {"skipped_steps", scale.counts.skipped}});
-  }
+  step_.save_scale(state);
   auto folder = checkpoints_.save(state, content);
   saved_ = now.step;
   begin();

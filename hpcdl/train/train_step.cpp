@@ -39,6 +39,21 @@ void TrainStep::set_scale_state(const ScaleState& state) {
   scale_now_ = state;
 }
 
+void TrainStep::save_scale(io::TrainState& to) const {
+  if (!scales_loss()) return;
+  to.scalars.insert({{"loss_scale", scale_now_.scale},
+                     {"good_steps", scale_now_.counts.good},
+                     {"skipped_steps", scale_now_.counts.skipped}});
+}
+
+void TrainStep::load_scale(const io::TrainState& from) {
+  auto state = scale_now_;
+  state.scale = static_cast<float>(from.scalar("loss_scale", state.scale));
+  state.counts.good = static_cast<std::int32_t>(from.scalar("good_steps", 0));
+  state.counts.skipped = static_cast<std::int32_t>(from.scalar("skipped_steps", 0));
+  set_scale_state(state);
+}
+
 void TrainStep::make_instances() {
   std::vector<std::pair<std::optional<Instance>*, StepPrograms::PassPtr>> list;
   list.emplace_back(&first_, programs_.first());

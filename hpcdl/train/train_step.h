@@ -16,6 +16,7 @@
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/io/train_state.h"
 #include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"
 #include "hpcdl/train/step_programs.h"
@@ -75,6 +76,9 @@ class TrainStep {
   bool scales_loss() const { return programs_.scaler() != nullptr; }
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
+  /// Adds the scale of the loss to what a checkpoint holds, and takes it over again; nothing unless the loss is scaled.
+  void save_scale(io::TrainState& to) const;
+  void load_scale(const io::TrainState& from);
 
   /// Why the result of the last step was not finite: the first bad tensor. Runs its micro-batches again,
   /// record by record. Each rank does so independently; if only other ranks have bad numbers, it says that.

@@ -20,6 +20,7 @@ namespace hpcdl::comm {
 namespace {
 
 using algo::algorithms_of;
+using testing::Cpu;
 using testing::rank_errors;
 using testing::RankOptions;
 using testing::run_ranks;
@@ -29,11 +30,6 @@ RankOptions on_hosts(std::vector<int> hosts) {
   o.hosts = std::move(hosts);
   return o;
 }
-
-struct Cpu {
-  Pool pool{1};
-  Stream stream{pool};
-};
 
 template <class T> constexpr double kUnit = 0;  // rounding of integers
 template <> constexpr double kUnit<float> = 0x1p-24;

@@ -171,7 +171,7 @@ inline Contracts attention_contracts() {
       "gradients of attention from out and lse = log(sum(exp(scale q k^T))) (B, H, T): ds = p (dout v^T - sum(dout "
       "out)), dq = scale ds k, dk = scale ds^T q, dv = p^T dout",
       {"q", "k", "v", "out", "lse", "dout"}, {"dq", "dk", "dv"});
-  b.rows = kNoRows;  // dq of a row alone needs the keys of the rows behind it
+  b.rows = kNoRows;  // dk and dv are sums over the queries: a call with one query has others
   b.problem = [](const Dims& d, DType t, int v) {
     Problem p = attention_problem(d, t, v);
     const Spec q = p.in[0].spec, lse{{q[0], p.as<Attention::Args>().heads, q[1]}, DType::f32};
