@@ -301,7 +301,7 @@ void add_inspect(const Command& program, Run& run) {
   add_verb<InspectOptions>(
       program, run, "inspect", "Prints tensors, parameters and config of a safetensors file, a model folder or a run",
       [](const Command& sub, InspectOptions& o) {
-        sub.option("path", o.path,
+        sub.option("-c,--config,path", o.path,
                    "A .safetensors file, the index of several, a model folder, a checkpoint or the output of a run; "
                    "with --program also the TOML file of a run");
         sub.option("--arch", o.arch, "Instead of a path: an image classifier as it would be created")

@@ -327,7 +327,7 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
 
 TEST_F(Cli, inspect_shows_the_records_of_any_rank_of_any_mesh) {
   const auto programs = [](std::vector<std::string> words) {
-    words.insert(words.begin(), {"inspect", path("run.toml"), "--program", "--json"});
+    words.insert(words.begin(), {"inspect", "--program", "-c", path("run.toml"), "--json"});
     const auto r = run(words);
     EXPECT_EQ(r.code, 0) << r.err;
     return r.json();
