@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hpcdl/cuda/columns.cuh"
+#include "hpcdl/cuda/whole_packs.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"
@@ -62,6 +63,24 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
   store(parts + blockIdx.y * o.cols + col, sum, n);
 }
 
+/// Only the sums of one_pass(), with the same bits, for rows of whole packs: without branches between them, several
+/// loads are in flight.
+template <class T>
+__global__ void __launch_bounds__(kColumnThreads* kRowThreads, 6)
+    column_sums(fuse::In dy, std::int64_t rows, std::int64_t cols, std::int64_t rows_per_block, float* parts) {
+  constexpr int N = kLanes<T>;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N;
+  const std::int64_t first = blockIdx.y * rows_per_block,
+                     end = first + rows_per_block < rows ? first + rows_per_block : rows;
+  Lanes<N> sum(0.0f);
+  if (col < cols)
+#pragma unroll 4
+    for (std::int64_t r = first + threadIdx.y; r < end; r += kRowThreads)
+      sum = sum + widen(read_aligned<N>(dy.at<T>(r, col)));
+  sum = sum_over_row_threads(sum);
+  if (threadIdx.y == 0 && col < cols) store(parts + blockIdx.y * cols + col, sum);
+}
+
 /// to[col] (+)= the sum of `shares` parts; every row of threads adds a share of them.
 template <class T>
 __global__ void __launch_bounds__(kColumnThreads* kRowThreads)
@@ -91,8 +110,11 @@ void run_one_pass(Stream& s, const OnePass& o, const Grad& dbias, DType dtype) {
     rows = std::max(rows, (o.rows + most - 1) / most);
     const unsigned shares = blocks_for(o.rows, rows);
     float* parts = dbias ? static_cast<float*>(workspace(s)) : nullptr;
-    if (shares > 0)
-      one_pass<T><<<dim3(columns, shares), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o, rows, parts);
+    const dim3 blocks(columns, shares), threads(kColumnThreads, kRowThreads);
+    if (shares > 0 && !o.dresidual && o.activation == Activation::none &&
+        whole_packs<T>(o.cols, {{o.dy.data, o.dy.stride}}))
+      column_sums<T><<<blocks, threads, 0, queue(s)>>>(o.dy, o.rows, o.cols, rows, parts);
+    else if (shares > 0) one_pass<T><<<blocks, threads, 0, queue(s)>>>(o, rows, parts);
     launched("linear_backward");
     if (!dbias) return;
     visit_dtype(dbias.dtype(), [&]<class B>() {
