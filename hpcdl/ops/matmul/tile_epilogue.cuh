@@ -46,45 +46,35 @@ template <> __device__ inline void unpack_pair<f16>(unsigned u, float& x, float&
   asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}" : "=f"(x), "=f"(y) : "r"(u));
 }
 
-/// 1 / (1 + 2^-t) as in fuse::GeluTanh::gate, with the two instructions that are accurate to 2 ulp.
-__device__ inline float fast_gate(float x) {
-  constexpr float kSteep = fuse::GeluTanh::kTwoC * fuse::GeluTanh::kLog2e;
-  float e, r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * ::fmaf(-kSteep * 0.044715f * x, x, -kSteep)));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-  return r;
-}
-__device__ inline float fast_gelu_slope(float x) {
-  const float s = fast_gate(x), near = fminf(fmaxf(x, -fuse::kSaturated), fuse::kSaturated);
-  const float du2 = fuse::GeluTanh::kTwoC * ::fmaf(3 * 0.044715f * near, near, 1.0f);
-  return ::fmaf(s * (1.0f - s) * near, du2, s);
-}
+/// fuse::GeluTanh with the two instructions that are accurate to 2 ulp.
+struct FastGelu {
+  /// 1 / (1 + 2^-t).
+  __device__ static float gate(float x) {
+    constexpr float kSteep = fuse::GeluTanh::kTwoC * fuse::GeluTanh::kLog2e;
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * ::fmaf(-kSteep * 0.044715f * x, x, -kSteep)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+    return r;
+  }
+  __device__ static float value(float x) { return x * gate(x); }
+  __device__ static float slope(float x) {
+    const float s = gate(x), near = fminf(fmaxf(x, -fuse::kSaturated), fuse::kSaturated);
+    const float du2 = fuse::GeluTanh::kTwoC * ::fmaf(3 * 0.044715f * near, near, 1.0f);
+    return ::fmaf(s * (1.0f - s) * near, du2, s);
+  }
+};
 
+/// f of the activation's type; nothing for none.
+template <class F> __device__ void with_activation(GemmActivation a, const F& f) {
+  if (a == GemmActivation::relu) f(fuse::Relu{});
+  else if (a == GemmActivation::gelu_tanh) f(FastGelu{});
+  else if (a == GemmActivation::gelu_erf) f(fuse::GeluErf{});
+}
 template <int kCount> __device__ void activate(float (&v)[kCount], GemmActivation a) {
-  if (a == GemmActivation::relu) {
+  with_activation(a, [&]<class A>(A) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = fuse::Relu::value(v[i]);
-  } else if (a == GemmActivation::gelu_tanh) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] *= fast_gate(v[i]);
-  } else if (a == GemmActivation::gelu_erf) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = fuse::GeluErf::value(v[i]);
-  }
-}
-
-/// v *= the derivative at z.
-template <int kCount> __device__ void times_slope(float* v, const float (&z)[kCount], GemmActivation a) {
-  if (a == GemmActivation::relu) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] *= fuse::Relu::slope(z[i]);
-  } else if (a == GemmActivation::gelu_tanh) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] *= fast_gelu_slope(z[i]);
-  } else if (a == GemmActivation::gelu_erf) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] *= fuse::GeluErf::slope(z[i]);
-  }
+    for (int i = 0; i < kCount; ++i) v[i] = A::value(v[i]);
+  });
 }
 
 template <class S> struct TileMemory;
@@ -112,7 +102,9 @@ template <class T, class S> struct TileWriter {
     }
   }
 
-  __device__ int first_block() const { return S::kInTurn ? 0 : group * S::kBlocks; }
+  /// Where piece i of this warpgroup begins in the tile. Pieces are in the order of the registers of the sums.
+  __device__ int row_of(int i) const { return ((S::kInTurn ? 0 : group * S::kBlocks) + i / (S::kN / 64)) * 64; }
+  __device__ static int column_of(int i) { return i % (S::kN / 64) * 64; }
   /// Called before the products: the pieces of C are loaded to where those of D will be stored.
   __device__ void fetch_c(int m0, int n0, int layer) const {
     if (o.c == TileC::none || thread != 0) return;
@@ -121,26 +113,26 @@ template <class T, class S> struct TileWriter {
     barrier_expect(full, S::kPieces * kPieceBytes);
 #pragma unroll
     for (int i = 0; i < S::kPieces; ++i)
-      tma_load(memory.out(group, i), maps.c, full, n0 + i / S::kBlocks * 64, m0 + (first_block() + i % S::kBlocks) * 64,
-               layer);
+      tma_load(memory.out(group, i), maps.c, full, n0 + column_of(i), m0 + row_of(i), layer);
   }
 
   __device__ void sync() const { named_sync(1 + group, 128); }
 
-  /// A buffer that the copy engine has finished reading.
-  __device__ unsigned char* next_buffer() {
-    if (thread == 0) tma_wait_read<S::kPieces - 1>();
+  /// kCount neighbouring buffers that the copy engine has finished reading, for a group of that many stores.
+  template <int kCount> __device__ unsigned char* next_buffers() {
+    if (thread == 0) tma_wait_read<S::kBuffers / kCount - 1>();
     sync();
     unsigned char* p = memory.out(group, buffer);
-    buffer = (buffer + 1) % S::kPieces;
+    buffer = buffer + 2 * kCount > S::kBuffers ? 0 : buffer + kCount;
     return p;
   }
-  __device__ void leave(const unsigned char* piece, bool z, int col, int row, int layer) const {
+  /// Stores what all threads have put into a piece of D, and z from the one before it.
+  __device__ void leave(const unsigned char* piece, int col, int row, int layer) const {
     fence_async_proxy();
     sync();
     if (thread != 0) return;
-    if (z) tma_store(maps.z, piece, col, row, layer);
-    else if (o.add) tma_add(maps.d, piece, col, row, layer);
+    if (o.keep_z) tma_store(maps.z, piece - kPieceBytes, col, row, layer);
+    if (o.add) tma_add(maps.d, piece, col, row, layer);
     else tma_store(maps.d, piece, col, row, layer);
     tma_commit();
   }
@@ -190,10 +182,10 @@ template <class T, class S> struct TileWriter {
   }
 
   /// Applies scale and bias to kCount / 4 times 8 columns.
-  template <int kCount> __device__ void begin(float (&v)[kCount], const float* acc, int col) const {
+  template <int kCount> __device__ void begin(float (&v)[kCount], const float* sums, int col) const {
     const float* b = memory.bias(group) + col + thread % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = acc[i] * o.scale;
+    for (int i = 0; i < kCount; ++i) v[i] = sums[i] * o.scale;
     if (!o.bias) return;
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
@@ -202,66 +194,109 @@ template <class T, class S> struct TileWriter {
     }
   }
 
-  __device__ void write(const float (&acc)[S::kBlocks][S::kN / 2], int m0, int n0, int layer) {
+  using Sums = float[S::kBlocks * S::kN / 2];
+
+  /// Writes the tile, and leaves nothing of the sums.
+  __device__ void write(Sums& sums, int m0, int n0, int layer) {
     if (o.bias) {
 #pragma unroll
       for (int i = 0; i < kBiases; ++i)
         if (thread + i * 128 < S::kN) memory.bias(group)[thread + i * 128] = bias[i];
+      sync();
     }
-    if (o.f32) write32(acc, m0, n0, layer);
-    else write16(acc, m0, n0, layer);
-  }
-
-  __device__ void write32(const float (&acc)[S::kBlocks][S::kN / 2], int m0, int n0, int layer) {
-#pragma unroll
-    for (int c = 0; c < S::kN; c += 32)
-#pragma unroll
-      for (int i = 0; i < S::kBlocks; ++i) {
-        unsigned char* piece = next_buffer();
-        float v[16];
-        const int row = m0 + (first_block() + i) * 64;
-        begin(v, acc[i] + c / 2, c);
-        if (o.keep_z) {
-          put32(piece, v);
-          leave(piece, true, n0 + c, row, layer);
-          piece = next_buffer();
-        }
-        activate(v, o.activation);
-        put32(piece, v);
-        leave(piece, false, n0 + c, row, layer);
-      }
-  }
-
-  __device__ void write16(const float (&acc)[S::kBlocks][S::kN / 2], int m0, int n0, int layer) {
-    const bool with_c = o.c != TileC::none;
+    const bool with_c = !o.f32 && o.c != TileC::none;
     if (with_c) {
       barrier_wait(memory.c_full() + group, c_parity);
       c_parity ^= 1;
-      if (o.bias) sync();
     }
+    const auto at = [&](int i) { return Place{m0 + row_of(i), n0, column_of(i), layer}; };
+    const auto c_of = [&](int i) { return with_c ? memory.out(group, i) : nullptr; };
+    const bool plain = o.activation == GemmActivation::none && !o.keep_z;
+    if (o.f32 && plain) {
+      in_pieces<S::kPieces>(sums, [&](const float* v, int i) { write32<false>(v, at(i)); });
+    } else if (o.f32) {
+      in_pieces<1>(sums, [&](const float* v, int i) { write32<true>(v, at(i)); });
+    } else if (plain) {
+      in_pieces<S::kPieces>(sums, [&](const float* v, int i) { write16<false>(v, c_of(i), at(i)); });
+    } else if (o.c != TileC::z_of_slope) {
+      in_pieces<S::kPieces>(sums, [&](const float* v, int i) { write16<true>(v, c_of(i), at(i)); });
+    } else {
+      in_pieces<1>(sums, [&](const float* v, int i) { write_slope(v, c_of(i), at(i)); });
+    }
+  }
+
+ private:
+  /// The first row of a piece, and its first column, as that of the tile and the distance from there.
+  struct Place {
+    int row, n0, col, layer;
+  };
+
+  /// f(its 32 sums, i) for each piece i, with code for kAtOnce of them: the sums of later ones move down to the same
+  /// registers. The code of a slope for a whole tile does not fit into the instruction cache, and warps would wait for
+  /// it most of the time; shorter code gains more from overlapping pieces.
+  template <int kAtOnce, class F> __device__ void in_pieces(Sums& sums, const F& f) const {
+    static_assert(S::kPieces % kAtOnce == 0);
+#pragma unroll 1
+    for (int i = 0; i < S::kPieces; i += kAtOnce) {
 #pragma unroll
-    for (int c = 0; c < S::kN / 64; ++c)
+      for (int j = 0; j < kAtOnce; ++j) f(sums + j * 32, i + j);
 #pragma unroll
-      for (int i = 0; i < S::kBlocks; ++i) {
-        unsigned char* piece = with_c ? memory.out(group, c * S::kBlocks + i) : next_buffer();
-        const int row = m0 + (first_block() + i) * 64;
-        float v[32];
-        begin(v, acc[i] + c * 32, c * 64);
-        if (o.c == TileC::before_activation) add16(piece, v);
-        if (o.keep_z) {
-          put16(piece, v);
-          leave(piece, true, n0 + c * 64, row, layer);
-          piece = next_buffer();
-        }
-        if (o.c == TileC::z_of_slope) {
-          each_of_c(piece, v, [&](float* to, const float (&z)[8]) { times_slope(to, z, o.activation); });
-        } else {
-          activate(v, o.activation);
-        }
-        if (o.c == TileC::after_activation) add16(piece, v);
-        put16(piece, v);
-        leave(piece, false, n0 + c * 64, row, layer);
-      }
+      for (int j = 0; j + kAtOnce * 32 < S::kBlocks * S::kN / 2; ++j) sums[j] = sums[j + kAtOnce * 32];
+    }
+  }
+
+  template <bool kActivated> __device__ void write32(const float* sums, const Place& at) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int col = at.col + half * 32;
+      float v[16];
+      begin(v, sums + half * 16, col);
+      unsigned char* piece = activated<kActivated>(v, [&](unsigned char* z) { put32(z, v); });
+      put32(piece, v);
+      leave(piece, at.n0 + col, at.row, at.layer);
+    }
+  }
+
+  /// `c`: the piece of C, where that of D goes, or null.
+  template <bool kActivated> __device__ void write16(const float* sums, unsigned char* c, const Place& at) {
+    float v[32];
+    begin(v, sums, at.col);
+    if (o.c == TileC::before_activation) add16(c, v);
+    unsigned char* piece = c;
+    if (!c) piece = activated<kActivated>(v, [&](unsigned char* z) { put16(z, v); });
+    else if constexpr (kActivated) activate(v, o.activation);
+    if (o.c == TileC::after_activation) add16(c, v);
+    put16(piece, v);
+    leave(piece, at.n0 + at.col, at.row, at.layer);
+  }
+
+  /// D = (A x B) act'(z), z in the piece where that of D goes.
+  __device__ void write_slope(const float* sums, unsigned char* piece, const Place& at) const {
+    float v[32];
+    begin(v, sums, at.col);
+    with_activation(o.activation, [&]<class A>(A) {
+      each_of_c(piece, v, [](float* to, const float (&z)[8]) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) to[i] *= A::slope(z[i]);
+      });
+    });
+    put16(piece, v);
+    leave(piece, at.n0 + at.col, at.row, at.layer);
+  }
+
+  /// The activation of v, after put_z() of v if z is kept. Returns the buffer for D.
+  template <bool kActivated, int kCount, class F>
+  __device__ unsigned char* activated(float (&v)[kCount], const F& put_z) {
+    unsigned char* piece;
+    if (kActivated && o.keep_z) {
+      piece = next_buffers<2>();
+      put_z(piece);
+      piece += kPieceBytes;
+    } else {
+      piece = next_buffers<1>();
+    }
+    if constexpr (kActivated) activate(v, o.activation);
+    return piece;
   }
 };
 

@@ -26,10 +26,11 @@ template <int kM_, int kN_, int kStages_, int kCluster_, bool kInTurn_> struct T
   static constexpr int kBlocks = kM / kSharers / 64;                         // of 64 rows, per warpgroup
   static constexpr int kABytes = kM * kDepth * 2, kBBytes = kN * kDepth * 2, kStageBytes = kABytes + kBBytes;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kPieces = kBlocks * (kN / 64);  // of 16-bit results, 64 x 64 each, per warpgroup
+  static constexpr int kPieces = kBlocks * (kN / 64);         // of 16-bit results, 64 x 64 each, per warpgroup
+  static constexpr int kBuffers = kPieces < 2 ? 2 : kPieces;  // for pieces of results, per warpgroup
   static constexpr int kBarriers = 2 * kStages + kConsumers;
   static constexpr int kSharedBytes =
-      kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 4) + kBarriers * 8;
+      kStages * kStageBytes + kConsumers * (kBuffers * kPieceBytes + kN * 4) + kBarriers * 8;
   static_assert(kSharedBytes <= 227 * 1024 && kN / 64 % kCluster == 0 && kM % (64 * kSharers) == 0);
 };
 
@@ -68,7 +69,7 @@ template <class S> struct TileMemory {
   __device__ unsigned char* a(int stage) const { return base + stage * S::kStageBytes; }
   __device__ unsigned char* b(int stage) const { return a(stage) + S::kABytes; }
   __device__ unsigned char* out(int group, int i) const {
-    return base + S::kStages * S::kStageBytes + (group * S::kPieces + i) * kPieceBytes;
+    return base + S::kStages * S::kStageBytes + (group * S::kBuffers + i) * kPieceBytes;
   }
   __device__ float* bias(int group) const { return reinterpret_cast<float*>(out(S::kConsumers, 0)) + group * S::kN; }
   __device__ Barrier* full() const { return reinterpret_cast<Barrier*>(bias(S::kConsumers)); }
@@ -147,7 +148,11 @@ __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMe
         continue;
       }
     }
-    float acc[S::kBlocks][S::kN / 2];
+    constexpr int kBlockSums = S::kN / 2;
+    float acc[S::kBlocks * kBlockSums];
+    const auto of_block = [&](int i) -> float (&)[kBlockSums] {
+      return *reinterpret_cast<float (*)[kBlockSums]>(acc + i * kBlockSums);
+    };
     writer.fetch_bias(tile.n0, p.n);
     writer.fetch_c(tile.m0, tile.n0, tile.layer);
     // In turn, because waiting for a stage distinguishes only neighbouring phases.
@@ -161,7 +166,7 @@ __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMe
       for (int k = 0; k < S::kDepth / 16; ++k)
 #pragma unroll
         for (int i = 0; i < S::kBlocks; ++i)
-          wgmma<T, kA, kB>(acc[i],
+          wgmma<T, kA, kB>(of_block(i),
                            wgmma_descriptor<kA>(memory.a(at.stage) + (first_block + i) * kPieceBytes, S::kDepth) +
                                k * wgmma_step<kA>,
                            b + k * wgmma_step<kB>, k > 0 || kb > tile.k_begin);
@@ -173,7 +178,7 @@ __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMe
     if constexpr (S::kInTurn) named_arrive(4 - group, 256);
     wgmma_wait<0>();
 #pragma unroll
-    for (int i = 0; i < S::kBlocks; ++i) wgmma_pin(acc[i]);
+    for (int i = 0; i < S::kBlocks; ++i) wgmma_pin(of_block(i));
     release(before);
     writer.write(acc, tile.m0, tile.n0, tile.layer);
   }
