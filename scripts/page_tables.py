@@ -26,7 +26,7 @@ def sweep(data):
 def all_reduce(data):
     """h200-x4/ranks.json: all-reduces of several GPUs in captured graphs."""
     rows = {(r["case"].split(" GPUs, ")[0], r["case"].split(", ")[1]): r for r in data["all_reduce"]}
-    sizes = [n for n in ("1 KB", "16 KB", "64 KB", "256 KB", "1 MB", "4 MB", "16 MB", "64 MB") if any(n == size for _, size in rows)]
+    sizes = [n for n in ("1 KB", "16 KB", "64 KB", "256 KB", "1 MB", "4 MB", "16 MB", "64 MB", "512 MB") if any(n == size for _, size in rows)]
     yield "| GPUs | | " + " | ".join(sizes) + " |"
     yield "|---" * (len(sizes) + 2) + "|"
     for gpus in sorted({gpus for gpus, _ in rows}):

@@ -2,7 +2,7 @@
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
 DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 400] [--first-mb 160] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--buckets 200/80,400/160] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
 
 A bar on times is a ratio of medians, of sides that take turns. A program without output for --limit seconds is killed: without PyTorch its row
 is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
@@ -24,7 +24,7 @@ import turns  # noqa: E402
 
 BIN = pathlib.Path(os.environ.get("HPCDL_BENCH_BIN") or ROOT / "build" / "bench")
 BATCH, CONTEXT = 64, 1024
-KINDS = ("25:apart",)  # apart: the same number of GPUs without exchange, which is the most that they can reach
+APART = "25:apart"  # the same number of GPUs without exchange, which is the most that they can reach
 
 
 def gpus():
@@ -113,40 +113,41 @@ def efficiencies(together, alone):
 
 
 def of_alone(table, who, rate, n, kind, goal):
-    """Rows of efficiency: the bar is compared with the first GPU. rate: by side, with "alone 0" and on."""
+    """Rows of efficiency: the bar is compared with the mean GPU. rate: by side, with "alone 0" and on."""
     alone = [rate[f"{kind} alone {i}"] for i in range(n)]
     together = rate[f"{kind} {n}"]
     ratios = efficiencies(together, alone)
     for name, one in references(alone).items():
-        first = name == "the first"
-        table.bar("ddp", who if first else f"{who}, against {name} alone", f"{together / 1e3:.0f}k tokens/s", f"{'one' if first else name} {one / 1e3:.0f}k", ratios[name], goal if first else None)
+        table.bar("ddp", f"{who}, against {name} alone", f"{together / 1e3:.0f}k tokens/s", f"{name} {one / 1e3:.0f}k", ratios[name], goal if name == "their mean" else None)
 
 
 def train(table, counts, args):
-    """Every GPU alone, all at once without exchange, and all together, in turns. PyTorch, which needs more memory for all of these than a GPU
-    has, only on the largest number; each GPU alone, too, if that is two."""
-    most = max(counts)
+    """On the largest number of GPUs, in three runs, as no GPU has memory for all sides at once: each GPU alone beside all together, for every size of
+    buckets; then the first of these beside the same GPUs without exchange; then beside PyTorch. The smaller numbers only beside each GPU alone."""
+    buckets, most = args.buckets.split(","), max(counts)
     ours = lambda n, kind: [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16", str(args.steps), kind]
     theirs = lambda n: [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(n), "--batch", str(BATCH), "--context", str(CONTEXT), "--steps", str(args.steps)]
-    commands = {f"hpcdl alone {i}": (ours(1, "25"), on_gpu(i)) for i in range(most)} | {f"hpcdl {n}": (ours(n, f"{args.bucket_mb:g}/{args.first_mb:g}:beside"), None) for n in counts}
-    commands |= {f"hpcdl {most}, buckets {kind}": (ours(most, kind), None) for kind in KINDS}
-    torch = {} if args.no_torch else {f"torch {most}": (theirs(most), None)}
-    if torch and most == 2:
-        torch |= {f"torch alone {i}": (theirs(1), on_gpu(i)) for i in range(most)}
-    samples = in_turns(commands, args.rounds, args.limit, torch)
-    rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
+    rate_of = lambda samples: {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
+    raw = {}
     for n in counts:
-        of_alone(table, f"efficiency, {n} GPUs, buckets of {args.first_mb:g} to {args.bucket_mb:g} MB", rate, n, "hpcdl", 0.96 if n <= 4 else None)
-    both = rate[f"hpcdl {most}"]
-    for kind in KINDS:
-        apart = rate[f"hpcdl {most}, buckets {kind}"]
-        table.bar("ddp", f"beside {most} GPUs with {kind}", f"{both / 1e3:.0f}k tokens/s", f"{apart / 1e3:.0f}k", both / apart)
-    if f"torch {most}" in rate:
-        ddp = rate[f"torch {most}"]
-        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{both / 1e3:.0f}k tokens/s", f"torch DDP {ddp / 1e3:.0f}k", both / ddp, 1.0)
-    if f"torch alone {most - 1}" in rate:
-        of_alone(table, f"PyTorch's DDP: efficiency, {most} GPUs", rate, most, "torch", None)
-    return samples
+        commands = {f"hpcdl alone {i}": (ours(1, "25"), on_gpu(i)) for i in range(n)}
+        commands |= {f"hpcdl {n} {kind}": (ours(n, f"{kind}:beside"), None) for kind in (buckets if n == most else buckets[:1])}
+        raw[f"alone {n}"] = in_turns(commands, args.rounds, args.limit)
+        rate = rate_of(raw[f"alone {n}"])
+        for kind in (buckets if n == most else buckets[:1]):
+            rate[f"hpcdl {n}"] = rate[f"hpcdl {n} {kind}"]
+            of_alone(table, f"efficiency, {n} GPUs, buckets to {kind.replace('/', ' MB from ')} MB", rate, n, "hpcdl", 0.96 if n <= 4 else None)
+    first = (ours(most, f"{buckets[0]}:beside"), None)
+    raw["apart"] = in_turns({"together": first, "apart": (ours(most, APART), None)}, args.rounds, args.limit)
+    rate = rate_of(raw["apart"])
+    table.bar("ddp", f"beside {most} GPUs without exchange", f"{rate['together'] / 1e3:.0f}k tokens/s", f"{rate['apart'] / 1e3:.0f}k", rate["together"] / rate["apart"])
+    if args.no_torch:
+        return raw
+    raw["torch"] = in_turns({"together": first}, args.rounds, args.limit, {"torch": (theirs(most), None)})
+    rate = rate_of(raw["torch"])
+    if "torch" in rate:
+        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{rate['together'] / 1e3:.0f}k tokens/s", f"torch DDP {rate['torch'] / 1e3:.0f}k", rate["together"] / rate["torch"], 1.0)
+    return raw
 
 
 def tensor(table, counts, args):
@@ -157,7 +158,7 @@ def tensor(table, counts, args):
     ms = {name: statistics.median(s["ms"] for s in rows) for name, rows in samples.items()}
     layer = {n: (ms[f"{n}x3"] - ms[f"{n}x1"]) / 2 for n in (1, *counts)}
     for n in counts:
-        table.bar("tensor", f"Llama layer d=4096, tp {n}", f"{layer[n]:.2f} ms", f"one {layer[1]:.2f} ms", layer[1] / n / layer[n], {2: 0.85, 4: 0.75}.get(n))
+        table.bar("tensor", f"Llama layer d=4096, tp {n}", f"{layer[n]:.2f} ms", f"one {layer[1]:.2f} ms", layer[1] / n / layer[n], {2: 0.85, 4: 0.80}.get(n))
         table.bar("tensor", f"with embedding and head, tp {n}", f"{ms[f'{n}x1']:.2f} ms", f"one {ms['1x1']:.2f} ms", ms["1x1"] / n / ms[f"{n}x1"])
     return samples
 
@@ -167,8 +168,7 @@ def main():
     p.add_argument("--only", default="all_reduce,tensor,ddp")
     p.add_argument("--gpus", type=int, default=8, help="the most GPUs to use")
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--bucket-mb", type=float, default=400, help="largest bucket of ours in data-parallel training: over NVLink few large ones cost less than 25 MB")
-    p.add_argument("--first-mb", type=float, default=160, help="and the first of them")
+    p.add_argument("--buckets", default="200/80,400/160", help="MB of the largest bucket of ours in data-parallel training, and of the first: over NVLink few large ones cost less than 25 MB")
     p.add_argument("--steps", type=int, default=5, help="steps of data-parallel training in a round")
     p.add_argument("--no-torch", action="store_true")
     p.add_argument("--limit", type=int, default=120, help="seconds that a program may be silent")
