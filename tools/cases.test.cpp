@@ -44,9 +44,9 @@ TEST(cases, every_op_has_one) {
   for (const auto& c : cases()) covered.insert(base_op(c));
   for (const auto& op : ops)
     EXPECT_NE(covered.contains(op), between_ranks.contains(op))
-        << op << " has no case: add one to tools/case_families.cpp";
+        << op << " has no case: give its spec a function " << op << "_cases, and call it in tools/case_families.cpp";
   for (const auto& op : covered)
-    EXPECT_TRUE(ops.contains(op)) << "tools/case_families.cpp has a case of " << op << ", which is not an op";
+    EXPECT_TRUE(ops.contains(op)) << "there is a case of " << op << ", which is not an op";
 }
 
 TEST(cases, all_record_and_cost_something) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 
 namespace hpcdl::contract {
@@ -58,6 +59,15 @@ inline Contracts adamw_contracts() {
   c.patterns = {Pattern::positive, Pattern::huge, Pattern::tiny,  Pattern::offset,
                 Pattern::constant, Pattern::zero, Pattern::mixed, Pattern::nan};
   return {c};
+}
+
+inline void adamw_cases(auto& to) {
+  to.add_forward("adamw", "N", {"p N", "p.grad N", "m N master", "v N master"}, vector_shapes(589824),
+                 [](const auto& v) {
+                   record_adamw(v.graph, std::vector{AdamWTensor{v[0], v[1], v[2], v[3], v.none()}}, {});
+                   return v.none();
+                 })
+      .positive = true;  // second moments must not be negative
 }
 
 }  // namespace hpcdl::contract

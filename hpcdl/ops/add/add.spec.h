@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 
 namespace hpcdl::contract {
@@ -15,6 +16,10 @@ inline Contracts add_contracts() {
     return std::pair(in[0][i] + in[1][i], std::fabs(in[0][i]) + std::fabs(in[1][i]));
   });
   return {c};
+}
+
+inline void add_cases(auto& to) {
+  to.add("add", "N", {"a N", "b N"}, vector_shapes(), [](const auto& v) { return add(v[0], v[1]); });
 }
 
 }  // namespace hpcdl::contract

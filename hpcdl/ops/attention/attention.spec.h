@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 
 namespace hpcdl::contract {
@@ -193,6 +194,23 @@ inline Contracts attention_contracts() {
   // A score of 1e8 has an error of tens, and so has its exponent; with a stored lse the error does not cancel.
   b.patterns = {Pattern::positive, Pattern::tiny, Pattern::constant, Pattern::zero};
   return {c, b};
+}
+
+inline void attention_cases(auto& to) {
+  for (const bool causal : {false, true})  // q, k and v are packed in the output of the projection
+    to.add(causal ? "attention+causal" : "attention", "BxHxTxD", {"qkv BT(3HD)"}, {{4, 12, 1024, 64}},
+           [causal](const auto& v) {
+             const auto width = v.dim('H') * v.dim('D');
+             const auto part = [&](std::int64_t i) { return v.graph.slice(v[0], i * width, width); };
+             return attention(part(0), part(1), part(2), {.heads = static_cast<int>(v.dim('H')), .causal = causal});
+           });
+  to.add_forward("attention+decode", "BxHxSxD", {"q B1(HD)", "k BS(HD)", "v BS(HD)"},
+                 {{8, 12, 8192, 64}, {1, 12, 1024, 64}},
+                 [](const auto& v) {
+                   const auto n = static_cast<int>(v.dim('H'));
+                   return attention(v[0], v[1], v[2], {.heads = n, .cached = true});
+                 })
+      .position_dim = 2;
 }
 
 }  // namespace hpcdl::contract

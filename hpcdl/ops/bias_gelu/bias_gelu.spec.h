@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/gelu/gelu.spec.h"
 
 namespace hpcdl::contract {
@@ -49,6 +50,10 @@ inline Contracts bias_gelu_contracts() {
   b.reduction = [](const Problem& p) { return p.in[0].spec.size() / std::max<std::int64_t>(p.in[1].spec.size(), 1); };
   b.reference = with_args<Gelu::Args>(bias_gelu_backward_reference);
   return {c, b};
+}
+
+inline void bias_gelu_cases(auto& to) {
+  to.add("bias_gelu", "RxC", {"x RC", "bias C"}, plane_shapes(), [](const auto& v) { return bias_gelu(v[0], v[1]); });
 }
 
 }  // namespace hpcdl::contract

@@ -1,6 +1,8 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/cross_entropy/smooth.h"
 #include "hpcdl/ops/softmax/softmax.spec.h"
 
 namespace hpcdl::contract {
@@ -85,6 +87,13 @@ inline Contracts cross_entropy_contracts() {
   b.reduction = [](const Problem&) { return std::int64_t{1}; };
   b.patterns = finite_patterns();  // with infinities lse itself is infinite, and nothing is defined
   return {c, b};
+}
+
+inline void cross_entropy_cases(auto& to) {
+  to.add("cross_entropy", "TxV", {"logits TV", "targets T<V"}, {{2048, 50304}},
+         [](const auto& v) { return cross_entropy(v[0], v[1])[0]; });
+  to.add("cross_entropy+smoothing", "TxV", {"logits TV", "targets T<V"}, {{8192, 1000}, {128, 10}},
+         [](const auto& v) { return cross_entropy(v[0], v[1], {.label_smoothing = 0.1f})[0]; });
 }
 
 }  // namespace hpcdl::contract

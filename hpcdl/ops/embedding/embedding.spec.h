@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/embedding/embedding.h"
 
@@ -67,6 +68,11 @@ inline Contracts embedding_contracts() {
   b.reference = with_args<Embedding::Args>(embedding_backward_reference);
   b.reduction = [](const Problem& p) { return p.in[0].spec.size(); };
   return {c, b};
+}
+
+inline void embedding_cases(auto& to) {
+  to.add("embedding", "VxCxT", {"table VC", "ids T<V"}, {{50304, 768, 65536}, {50304, 768, 1024}},
+         [](const auto& v) { return embedding(v[0], v[1]); });
 }
 
 }  // namespace hpcdl::contract

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/activations.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/gelu/gelu.h"
 
@@ -42,6 +43,11 @@ inline Contracts gelu_contracts() {
     return std::pair(gelu_slope(x, a) * dy, std::fabs(dy) * gelu_slope_scale(x));
   });
   return {c, b};
+}
+
+inline void gelu_cases(auto& to) {
+  to.add("gelu", "RxC", {"x RC"}, plane_shapes(), [](const auto& v) { return gelu(v[0]); });
+  to.add("gelu+erf", "RxC", {"x RC"}, plane_shapes(), [](const auto& v) { return gelu(v[0], {Gelu::Form::erf}); });
 }
 
 }  // namespace hpcdl::contract

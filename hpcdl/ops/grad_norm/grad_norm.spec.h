@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 
@@ -46,6 +47,11 @@ inline Contracts grad_norm_contracts() {
                 Pattern::mixed,    Pattern::nan,  Pattern::pos_inf, Pattern::neg_inf};
   c.huge = 1e15;
   return {c};
+}
+
+inline void grad_norm_cases(auto& to) {
+  to.add_forward("grad_norm", "N", {"gradient N"}, {{67108864}, {589824}},
+                 [](const auto& v) { return record_grad_norm(v.graph, std::vector{v[0]}, {}), v.none(); });
 }
 
 }  // namespace hpcdl::contract

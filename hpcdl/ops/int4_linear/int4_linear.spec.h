@@ -1,8 +1,10 @@
 #pragma once
 
 #include "hpcdl/ops/activations.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/ops/matrix.h"
 
 namespace hpcdl::contract {
 
@@ -103,6 +105,25 @@ inline Contracts int4_linear_contracts() {
     return 2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[-1]);
   };
   return {c};
+}
+
+/// (N, K) in INT4, as inputs of these names.
+auto int4_matrix(const auto& v, const std::string& name, const std::string& scale, std::int64_t n, std::int64_t k,
+                 std::int64_t group) {
+  const auto packed = v.graph.input(name, int4::packed_spec(n, k));
+  return Matrix<std::remove_const_t<decltype(packed)>>{
+      packed, v.graph.input(scale, int4::scale_spec(n, k, group)), {}, {}};
+}
+
+inline void int4_linear_cases(auto& to) {
+  const auto product = [&](const char* op, bool exact, std::vector<Shape> shapes) {
+    to.add_forward(op, "MxNxK", {"x MK"}, std::move(shapes), [exact](const auto& v) {
+      const auto w = int4_matrix(v, "packed", "scale", v.dim('N'), v.dim('K'), 32);
+      return int4_linear(v[0], w.w, w.scale, v.none(), v.none(), v.none(), {.exact = exact, .constant_weights = true});
+    });
+  };
+  product("int4_linear", false, {{1, 131072, 4096}, {1, 4096, 4096}, {8, 4096, 4096}, {64, 4096, 4096}});
+  product("int4_linear+exact", true, {{1, 131072, 4096}, {1, 4096, 4096}});
 }
 
 }  // namespace hpcdl::contract

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 
@@ -123,6 +124,13 @@ inline Contracts layer_norm_contracts() {
     norm_backward_reference(out, in[0], in[1], &in[2], in[3], in[4]);
   };
   return {c, b};
+}
+
+inline void layer_norm_cases(auto& to) {
+  to.add("layer_norm", "RxC", {"x RC", "gamma C", "beta C"}, plane_shapes({1024, 768}),
+         [](const auto& v) { return layer_norm(v[0], v[1], v[2]); });
+  to.add("layer_norm+residual", "RxC", {"x RC", "gamma C", "residual RC", "beta C"}, plane_shapes({1024, 768}),
+         [](const auto& v) { return add_layer_norm(v[0], v[2], v[1], v[3])[1]; });
 }
 
 }  // namespace hpcdl::contract

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/activations.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/matmul.spec.h"
 
@@ -135,6 +136,20 @@ inline Contracts matmul_add_relu_contracts() {
     linear_reference(out, all, *static_cast<const LinearArgs*>(args));
   };
   return {c};
+}
+
+inline void linear_cases(auto& to) {
+  const auto affine = [&](const char* op, Activation act, std::vector<std::string> operands, Shape shape) -> auto& {
+    operands.insert(operands.begin(), {"x MK", "w NK"});
+    return to.add(op, "MxNxK", std::move(operands), {shape},
+                  [act](const auto& v) { return linear(v[0], v[1], v["bias"], {.activation = act}, v["residual"]); });
+  };
+  const Shape expand{1024, 3072, 768}, reduce{1024, 768, 3072}, head{256, 50304, 768};
+  affine("linear", Activation::none, {}, expand).forward_shapes = {head};
+  affine("linear+bias", Activation::none, {"bias N"}, expand);
+  affine("linear+bias_relu", Activation::relu, {"bias N"}, expand);
+  affine("linear+bias_gelu", Activation::gelu_tanh, {"bias N"}, expand);
+  affine("linear+bias_residual", Activation::none, {"bias N", "residual MN"}, reduce);
 }
 
 }  // namespace hpcdl::contract

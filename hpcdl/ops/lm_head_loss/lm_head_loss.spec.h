@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 #include "hpcdl/ops/mlp/mlp.spec.h"
 #include "hpcdl/ops/softmax/softmax.spec.h"
@@ -118,6 +119,11 @@ inline Contracts lm_head_loss_contracts() {
   b.reference = with_args<LmHeadLoss::Args>(lm_head_backward_reference);
   b.flops = lm_head_flops(6);
   return {c, b};
+}
+
+inline void lm_head_loss_cases(auto& to) {
+  to.add("lm_head_loss", "TxVxC", {"h TC", "w VC", "targets T<V"}, {{256, 50304, 768}},
+         [](const auto& v) { return lm_head_loss(v[0], v[1], v[2])[0]; });
 }
 
 }  // namespace hpcdl::contract

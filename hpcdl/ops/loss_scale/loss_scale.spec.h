@@ -1,6 +1,8 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
+#include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 
 namespace hpcdl::contract {
@@ -58,6 +60,16 @@ inline Contracts loss_scale_contracts() {
   c.reference = with_args<LossScaleCall>(loss_scale_reference);
   c.flops = [](const Problem&) { return 1.0; };
   return {c};
+}
+
+/// Around the norm that decides whether a step is skipped.
+inline void loss_scale_cases(auto& to) {
+  auto& family = to.add_forward("loss_scale", "N", {"p.grad N"}, {{589824}}, [](const auto& v) {
+    const auto scale = v.graph.input("scale", LossScale::kScale), counts = v.graph.input("counts", LossScale::kCounts);
+    record_loss_scale(v.graph, scale, counts, {}, [&] { record_grad_norm(v.graph, std::vector{v[0]}, {}); });
+    return v.none();
+  });
+  family.index_dim = 0, family.positive = true;
 }
 
 }  // namespace hpcdl::contract

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/matmul/matmul.h"
 
@@ -63,6 +64,18 @@ inline Contracts matmul_contracts() {
            static_cast<double>(matmul_depth(p.in[0].spec, p.as<Matmul::Args>().transpose_a));
   };
   return {c};
+}
+
+inline void matmul_cases(auto& to) {
+  to.add("matmul", "MxNxK", {"a MK", "b KN"}, {{1024, 3072, 768}, {1024, 1024, 1024}}, [](const auto& v) {
+      return matmul(v[0], v[1], {});
+    }).forward_shapes = {{4096, 4096, 4096}, {1, 16384, 8192}};
+  to.add("matmul+nt", "MxNxK", {"a MK", "b NK"}, {}, [](const auto& v) {
+      return matmul(v[0], v[1], {.transpose_b = true});
+    }).forward_shapes = {{1024, 3072, 768}, {256, 50304, 768}};
+  to.add("matmul+tn", "MxNxK", {"a KM", "b KN"}, {}, [](const auto& v) {
+      return matmul(v[0], v[1], {.transpose_a = true});
+    }).forward_shapes = {{3072, 768, 1024}};
 }
 
 }  // namespace hpcdl::contract

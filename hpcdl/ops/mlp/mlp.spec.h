@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/linear/linear.spec.h"
 #include "hpcdl/ops/mlp/mlp.h"
 
@@ -152,6 +153,12 @@ inline Contracts mlp_contracts() {
   b.flops = mlp_flops(4, 1, 2);
   b.special_input = 0;
   return {c, b};
+}
+
+inline void mlp_cases(auto& to) {
+  to.add("mlp", "TxCxF", {"x TC", "w1 FC", "b1 F", "w2 CF", "b2 C"}, {{1024, 768, 3072}}, [](const auto& v) {
+      return mlp(v[0], v[1], v[2], v[3], v[4], v.none(), {});
+    }).training_only = true;
 }
 
 }  // namespace hpcdl::contract

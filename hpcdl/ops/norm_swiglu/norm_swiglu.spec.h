@@ -1,5 +1,7 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
+#include "hpcdl/ops/int4_linear/int4_linear.spec.h"
 #include "hpcdl/ops/linear/linear.spec.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
 #include "hpcdl/ops/rms_norm/rms_norm.spec.h"
@@ -64,6 +66,23 @@ inline Contracts norm_swiglu_contracts() {
     return 4.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[-1]);
   };
   return {c};
+}
+
+/// (N, K), in INT4 with groups of 64 or dense.
+auto decoded_matrix(const auto& v, const std::string& name, std::int64_t n, std::int64_t k, bool int4) {
+  if (int4) return int4_matrix(v, name, name + ".scale", n, k, 64);
+  return Matrix{v.graph.input(name, {{n, k}, v.dtype}), v.none(), v.none(), v.none()};
+}
+
+/// One token.
+inline void norm_swiglu_cases(auto& to) {
+  for (const bool int4 : {false, true})
+    to.add_forward(int4 ? "norm_swiglu+int4" : "norm_swiglu", "NxK", {"x 11K", "gamma K"},
+                   {{11008, 4096}, {5632, 2048}}, [int4](const auto& v) {
+                     const auto gate = decoded_matrix(v, "gate", v.dim('N'), v.dim('K'), int4),
+                                up = decoded_matrix(v, "up", v.dim('N'), v.dim('K'), int4);
+                     return norm_swiglu(v[0], v[1], gate, up, {.constant_weights = true});
+                   });
 }
 
 }  // namespace hpcdl::contract

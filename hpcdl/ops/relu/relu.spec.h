@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/relu/relu.h"
 
@@ -25,6 +26,10 @@ inline Contracts relu_contracts() {
                         : std::pair(0.0, std::isfinite(in[1][i]) ? 0 : kAny);  // masking by a product gives 0 * inf
   });
   return {c, b};
+}
+
+inline void relu_cases(auto& to) {
+  to.add("relu", "RxC", {"x RC"}, plane_shapes(), [](const auto& v) { return relu(v[0]); });
 }
 
 }  // namespace hpcdl::contract

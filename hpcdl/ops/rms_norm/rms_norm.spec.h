@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/layer_norm/layer_norm.spec.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 
@@ -38,6 +39,13 @@ inline Contracts rms_norm_contracts() {
     norm_backward_reference(out, in[0], in[1], nullptr, in[2], in[3]);
   };
   return {c, b};
+}
+
+inline void rms_norm_cases(auto& to) {
+  to.add("rms_norm", "RxC", {"x RC", "gamma C"}, plane_shapes({1024, 768}),
+         [](const auto& v) { return rms_norm(v[0], v[1]); });
+  to.add("rms_norm+residual", "RxC", {"x RC", "gamma C", "residual RC"}, plane_shapes({1024, 768}),
+         [](const auto& v) { return add_rms_norm(v[0], v[2], v[1])[1]; });
 }
 
 }  // namespace hpcdl::contract

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/rope/rope.h"
 
@@ -15,6 +16,16 @@ inline void rope_reference(Expected& out, const Values& x, const Values& table, 
     Sum rotated;
     rotated.add(x[i] * c), rotated.add(k < half ? -x[i + half] * s : x[i - half] * s);
     rotated.put(out, i);
+  }
+}
+
+/// The usual table.
+inline void set_angles(Values& table) {
+  const auto depth = table.dim(1), half = depth / 2;
+  for (std::int64_t k = 0; k < table.size(); ++k) {
+    const double angle = static_cast<double>(k / depth) *
+                         std::pow(10000.0, -2.0 * static_cast<double>(k % half) / static_cast<double>(depth));
+    table[k] = k % depth < half ? std::cos(angle) : std::sin(angle);
   }
 }
 
@@ -42,12 +53,7 @@ inline Contracts rope_contracts() {
   c.timed = {1, 1024, 256};
   c.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, false); };
   c.derive = [](std::vector<Values>& in, std::size_t i, const Problem&, const std::function<double(std::int64_t)>&) {
-    const auto depth = in[i].dim(1), half = depth / 2;
-    for (std::int64_t k = 0; k < in[i].size(); ++k) {
-      const double angle = static_cast<double>(k / depth) *
-                           std::pow(10000.0, -2.0 * static_cast<double>(k % half) / static_cast<double>(depth));
-      in[i][k] = k % depth < half ? std::cos(angle) : std::sin(angle);
-    }
+    set_angles(in[i]);
   };
   c.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[0], in[1], 1); };
   c.reduction = [](const Problem&) { return std::int64_t{2}; };
@@ -58,6 +64,11 @@ inline Contracts rope_contracts() {
   b.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, true); };
   b.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[1], in[0], -1); };
   return {c, b};
+}
+
+inline void rope_cases(auto& to) {
+  to.add("rope", "BxTxHxD", {"x BTHD", "table TD f32"}, {{8, 2048, 32, 128}, {1, 1024, 12, 64}},
+         [](const auto& v) { return rope(v[0], v[1]); });
 }
 
 }  // namespace hpcdl::contract

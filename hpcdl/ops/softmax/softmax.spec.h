@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
@@ -107,6 +108,14 @@ inline Contracts softmax_contracts() {
   };
   b.reference = with_args<Softmax::Args>(softmax_backward_reference);
   return {c, b};
+}
+
+inline void softmax_cases(auto& to) {
+  to.add("softmax", "RxC", {"x RC"}, {{4096, 8192}, {4096, 1024}}, [](const auto& v) {
+      return softmax(v[0]);
+    }).forward_shapes = {{4096, 32768}};
+  to.add("softmax+causal", "BxTxT", {"x BTT"}, {{48, 1024, 1024}},
+         [](const auto& v) { return softmax(v[0], {.scale = 0.125f, .causal = true}); });
 }
 
 }  // namespace hpcdl::contract

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/ops/activations.h"
+#include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
 
@@ -45,6 +46,10 @@ inline Contracts swiglu_contracts() {
   };
   b.reference = with_args<Swiglu::Args>(swiglu_backward_reference);
   return {c, b};
+}
+
+inline void swiglu_cases(auto& to) {
+  to.add("swiglu", "RxC", {"a RC", "b RC"}, plane_shapes(), [](const auto& v) { return swiglu(v[0], v[1]); });
 }
 
 }  // namespace hpcdl::contract
