@@ -1,4 +1,4 @@
-#include "hpcdl/ops/norm_qkv/norm_qkv.h"
+#include "hpcdl/ops/norm_qkv/norm_qkv.spec.h"
 
 #include <gtest/gtest.h>
 
@@ -6,11 +6,34 @@
 #include "hpcdl/instance.h"
 #include "hpcdl/testing/decoding.h"
 #include "hpcdl/testing/every_isa.h"
+#include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
 namespace {
 
+using testing::Input;
 using testing::RandomMatrix;
+
+using Case = testing::OpSpec<contract::NormQkvCall>::Case;
+
+/// Dense matrices and caches with room for three more tokens.
+Case dense(Shape x, std::int64_t heads, std::int64_t kv_heads, std::int64_t depth, bool biases = false) {
+  const auto width = x[-1], n = heads * depth, kv = kv_heads * depth;
+  const auto fixed = [](Shape s) { return Input(std::move(s)).fixed(); };
+  const auto bias = [&](std::int64_t size) { return biases ? fixed({size}) : Input::none(); };
+  const Shape cache{x[0], x[1] + 3, kv};
+  return {.in = {fixed(x), fixed({width}), fixed({x[1] + 3, depth}).as(DType::f32), fixed({n, width}), bias(n),
+                 fixed({kv, width}), bias(kv), fixed({kv, width}), bias(kv), fixed(cache), fixed(cache)},
+          .args = {.head_dim = depth, .constant_weights = true},
+          .aligned = x[0] * x[1] == 1};  // the kernel for one row adds in a different order than the separate ops
+}
+
+const auto against_reference = testing::op<contract::NormQkvCall>({
+    .cases = {dense({1, 1, 8}, 1, 1, 2), dense({1, 1, 64}, 4, 4, 64), dense({1, 1, 136}, 7, 1, 96, true),
+              dense({1, 1, 1000}, 3, 3, 80), dense({1, 1, 33}, 2, 1, 6, true), dense({3, 1, 64}, 4, 2, 32),
+              dense({2, 3, 40}, 2, 2, 16, true), dense({0, 1, 8}, 2, 1, 4)},
+    .contracts = contract::norm_qkv_contracts(),
+});
 
 struct Shapes {
   std::int64_t batch, tokens, width, heads, kv_heads, head_dim, group;  // group 0: dense
