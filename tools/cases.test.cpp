@@ -45,8 +45,7 @@ TEST(cases, every_op_has_one) {
   for (const auto& op : ops)
     EXPECT_NE(covered.contains(op), between_ranks.contains(op))
         << op << " has no case: give its spec a function " << op << "_cases, and call it in tools/case_families.cpp";
-  for (const auto& op : covered)
-    EXPECT_TRUE(ops.contains(op)) << "there is a case of " << op << ", which is not an op";
+  for (const auto& op : covered) EXPECT_TRUE(ops.contains(op)) << "there is a case of " << op << ", which is not an op";
 }
 
 TEST(cases, all_record_and_cost_something) {

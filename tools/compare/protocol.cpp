@@ -28,15 +28,15 @@ class Runner {
     const int most = options_.rounds ? options_.rounds : options_.most;
     const double allowed = options_.limit * (sides_.size() > 1 ? std::max(1.0, options_.patience) : 1);
     int look = options_.least;  // intervals are checked after 7, 10, 15, 22, ... rounds
-    for (int r = 0; r < most; ++r) {
-      for (const auto i : turn_order(r, sides_.size(), options_.seed)) turn(i);
-      const int done = r + 1;
-      if (options_.rounds == 0 && done >= look) {
-        if (half_width() <= options_.half_width) break;
+    const auto more = [&](int done) {
+      if (options_.rounds || done == 0 || done == most) return done < most;
+      if (done >= look) {
+        if (half_width() <= options_.half_width) return false;
         look = done + std::max(1, done / 2);
       }
-      if (options_.rounds == 0 && done >= kAlwaysRounds && env_.now() - start_ > allowed) break;
-    }
+      return done < kAlwaysRounds || env_.now() - start_ <= allowed;
+    };
+    take_turns(sides_.size(), more, [&](int, std::size_t i) { turn(i); }, options_.seed);
     result_.half_width = half_width();
     result_.settled = result_.half_width <= options_.half_width;
     result_.seconds = env_.now() - start_;

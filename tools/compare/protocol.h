@@ -77,6 +77,13 @@ struct Result {
 /// each other one equally often.
 std::vector<std::size_t> turn_order(int round, std::size_t n, std::uint64_t seed = 1);
 
+/// The loop of all measurements of several things: turn(round, i) for each of n things, in rounds from 0 while
+/// more(round) is true.
+template <class More, class Turn> void take_turns(std::size_t n, More&& more, Turn&& turn, std::uint64_t seed = 1) {
+  for (int round = 0; more(round); ++round)
+    for (const auto i : turn_order(round, n, seed)) turn(round, i);
+}
+
 /// Throws Error for an empty list, two sides of one name, or a side without a call; exceptions of a call pass through.
 Result run(const std::vector<Side>& sides, Environment& environment, const Options& options = {});
 

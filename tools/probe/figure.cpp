@@ -47,18 +47,16 @@ void Rounds::add(std::string what, Figure& into, std::function<double()> sample)
 
 void Rounds::run(int least, int most, double seconds, const OnProgress& progress) {
   const auto start = Clock::now();
-  for (int round = -1; round < most; ++round) {
-    if (round >= least && seconds_since(start) > seconds) break;
-    double turn = 0;
-    for (const std::size_t i : compare::turn_order(round + 1, list_.size())) {
-      auto& q = list_[i];
-      const double by_rounds = (round + 1 + turn++ / static_cast<double>(list_.size())) / (most + 1);
-      const double by_least = by_rounds * (most + 1) / (least + 1);
-      if (progress)
-        progress(q.what, std::min(1.0, std::max(by_rounds, std::min(by_least, seconds_since(start) / seconds))));
-      if (const double x = q.sample(); round >= 0 && x >= 0) q.samples.push_back(x);
-    }
-  }
+  double turns = 0;
+  const auto more = [&](int round) { return round <= most && (round <= least || seconds_since(start) <= seconds); };
+  compare::take_turns(list_.size(), more, [&](int round, std::size_t i) {
+    auto& q = list_[i];
+    const double rounds = turns++ / static_cast<double>(list_.size());
+    if (progress)
+      progress(q.what, std::min(1.0, std::max(rounds / (most + 1),
+                                              std::min(rounds / (least + 1), seconds_since(start) / seconds))));
+    if (const double x = q.sample(); round > 0 && x >= 0) q.samples.push_back(x);
+  });
   for (auto& q : list_) *q.into = figure_of(std::move(q.samples));
   list_.clear();
 }

@@ -13,7 +13,7 @@
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/train/train_step.h"
-#include "tools/compare/statistics.h"
+#include "tools/compare/protocol.h"
 #include "tools/page/page.h"
 
 namespace hpcdl::lab {
@@ -159,11 +159,12 @@ StepsReport bench_steps(const comm::Group& world, Pool& pool, const io::ModelCon
   for (const auto& v : variants) sides.push_back(std::make_unique<Side>(world, pool, model, v, options));
   report.parameters = sides[0]->parameters();
   report.tokens = options.batch * model.context * (variants[0].scheme ? 1 : world.size());
-  for (int round = 0; round <= options.rounds; ++round)
-    for (auto& side : sides) {
-      if (tell) tell(fmt::format("round {} of {}: {}", round, options.rounds, side->result().variant.name));
-      side->step(round);
-    }
+  compare::take_turns(
+      sides.size(), [&](int round) { return round <= options.rounds; },
+      [&](int round, std::size_t i) {
+        if (tell) tell(fmt::format("round {} of {}: {}", round, options.rounds, sides[i]->result().variant.name));
+        sides[i]->step(round);
+      });
   for (const auto& side : sides) report.results.push_back(side->result());
   return report;
 }

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "hpcdl/core/clock.h"
-#include "tools/compare/statistics.h"
+#include "tools/compare/protocol.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -85,9 +85,10 @@ Outcome tune(Tunable& what, const Budget& budget, int rounds) {
   }
   if (!all.empty()) {
     const double limit = best_of(all) * kInTheRunning;
-    for (int round = 1; round < rounds && !budget.over(); ++round)
-      for (auto& s : all)
-        if (s.timed->problem.empty() && s.seconds.front() <= limit) sample(what, s);
+    const auto more = [&](int done) { return done + 1 < rounds && !budget.over(); };
+    compare::take_turns(all.size(), more, [&](int, std::size_t i) {
+      if (all[i].timed->problem.empty() && all[i].seconds.front() <= limit) sample(what, all[i]);
+    });
   }
   for (auto& s : all)
     if (s.timed->problem.empty())
