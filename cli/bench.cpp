@@ -18,7 +18,6 @@
 #include "hpcdl/machine/machine.h"
 #include "tools/cases.h"
 #include "tools/compare/case_bench.h"
-#include "tools/compare/gpu_environment.h"
 #include "tools/disturbance.h"
 #include "tools/measure_roofs.h"
 #include "tools/probe/parts.h"
@@ -223,8 +222,7 @@ class Bench {
         stream_(device_from_name(o.device), pool_),
         tuning_(start_tuning(o.tune, stream_.device(), pool_)),
         out_(header(o, pool_, protocol_)) {
-    if (stream_.device().is_cuda()) environment_ = std::make_unique<compare::GpuEnvironment>(pool_, stream_);
-    else environment_ = std::make_unique<compare::HostEnvironment>(pool_);
+    environment_ = compare::environment_of(stream_);
     out_["device"] = o.device;
     if (stream_.device().is_cuda()) {
       const auto gpu = lab::describe_gpu(stream_.device().index);

@@ -1,7 +1,6 @@
 #include "tools/disturbance.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -12,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
+
+#include "tools/probe/bound.h"
 
 namespace hpcdl::lab {
 namespace {
@@ -29,15 +30,6 @@ namespace fs = std::filesystem;
 /// The time that others ran shows busy loops, so waiting is only needed for what that does not show.
 constexpr double kWaitedShare = 0.10, kStolenShare = 0.02, kOthersShare = 0.05, kIdleShare = 0.2;
 constexpr double kTicks = 4;
-
-std::vector<int> allowed_processors() {
-  std::vector<int> list;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return list;
-  for (int c = 0; c < CPU_SETSIZE; ++c)
-    if (CPU_ISSET(c, &set)) list.push_back(c);
-  return list;
-}
 
 double tick() { return 1.0 / static_cast<double>(std::max(1L, ::sysconf(_SC_CLK_TCK))); }
 
@@ -115,7 +107,7 @@ nlohmann::ordered_json to_json(const Disturbance& d) {
           {"why", d.text()}};
 }
 
-DisturbanceWatch::DisturbanceWatch() : processors_(allowed_processors()), begin_(read()) {}
+DisturbanceWatch::DisturbanceWatch() : processors_(allowed_cpus()), begin_(read()) {}
 
 DisturbanceWatch::Counters DisturbanceWatch::read() const {
   Counters c;

@@ -231,6 +231,36 @@ inline Contract backward_of(const Contract& forward, std::string_view name, std:
   return c;
 }
 
+/// The operands of the op that fulfils a contract, as it takes them but for scratch, whose specs follow them.
+struct OpOperands {
+  std::vector<Grad> list;
+  std::vector<Spec> scratch;
+};
+/// in(i): input i of the contract, or Grad(); out(i, spec): its output i, where `spec` is that of a forward, whose
+/// auxiliary outputs come last.
+template <class In, class Out>
+OpOperands op_operands(const OpInfo& op, const void* args, bool backward, In&& in, Out&& out) {
+  OpOperands o;
+  Spec specs[16], more[std::max(OpInfo::kMaxOut, OpInfo::kMaxScratch)];
+  int next_in = 0, next_out = 0;
+  if (!backward) {
+    for (int i = 0; i < op.n_in; ++i) specs[i] = in(i).spec();
+    op.infer(specs, args, more);
+    for (int i = 0; i < op.n_out; ++i) o.list.push_back(out(i, more[i]));
+    for (int i = 0; i < op.n_in; ++i) o.list.push_back(in(i));
+  } else {
+    for (const auto& ref : op.backward_operands) {
+      if (ref.kind == OperandKind::scratch) continue;
+      o.list.push_back(ref.kind == OperandKind::grad_in ? out(next_out++, Spec()) : in(next_in++));
+      const bool of_input = ref.kind == OperandKind::grad_in || ref.kind == OperandKind::in;
+      if (of_input && o.list.back()) specs[ref.index] = o.list.back().spec();
+    }
+  }
+  const auto scratch = backward ? op.backward_scratch : op.scratch;
+  o.scratch.assign(more, more + (scratch ? scratch(specs, args, more) : 0));
+  return o;
+}
+
 inline std::vector<Pattern> all_patterns() {
   return {Pattern::positive, Pattern::huge,  Pattern::tiny, Pattern::denormal, Pattern::offset, Pattern::constant,
           Pattern::zero,     Pattern::mixed, Pattern::nan,  Pattern::pos_inf,  Pattern::neg_inf};

@@ -106,45 +106,23 @@ class RowTest : public ::testing::Test {
   void run(const Problem& p, Operands& t, Pool& pool) const {
     const OpInfo& op = this->op(p);
     const void* args = c_.args_of(p);
-    std::vector<Grad> list;
-    std::vector<Spec> specs(std::max<std::size_t>(t.in.size(), 16));
-    const auto result = [&](const Spec& s) {
-      if (s) t.out.emplace_back(s);
-      else t.out.emplace_back();
-      list.emplace_back(t.out.back().tensor, Write::overwrite);
-    };
-    const auto input = [&](std::size_t i) {
-      list.push_back(i < t.in.size() && t.in[i] ? Grad(t.in[i], Write::overwrite) : Grad());
-    };
-    Spec scratch[OpInfo::kMaxScratch];
-    int more = 0;
-    if (!c_.backward) {
-      for (std::size_t i = 0; i < t.in.size(); ++i) specs[i] = t.in[i].spec();
-      Spec outs[OpInfo::kMaxOut];
-      op.infer(specs.data(), args, outs);
-      for (int i = 0; i < op.n_out; ++i) result(outs[i]);
-      for (std::size_t i = 0; i < static_cast<std::size_t>(op.n_in); ++i) input(i);
-      if (op.scratch) more = op.scratch(specs.data(), args, scratch);
-    } else {
-      std::size_t next_in = 0, next_out = 0;
-      for (const auto& ref : op.backward_operands) {
-        if (ref.kind == OperandKind::scratch) continue;
-        if (ref.kind == OperandKind::grad_in) result(p.out[next_out++]);
-        else input(next_in++);
-        if ((ref.kind == OperandKind::grad_in || ref.kind == OperandKind::in) && list.back())
-          specs[static_cast<std::size_t>(ref.index)] = list.back().spec();
-      }
-      if (op.backward_scratch) more = op.backward_scratch(specs.data(), args, scratch);
-    }
+    auto o = contract::op_operands(
+        op, args, c_.backward,
+        [&](int i) {
+          const auto at = static_cast<std::size_t>(i);
+          return at < t.in.size() && t.in[at] ? Grad(t.in[at], Write::overwrite) : Grad();
+        },
+        [&](int i, const Spec& spec) {
+          const Spec& s = c_.backward ? p.out[static_cast<std::size_t>(i)] : spec;
+          t.out.push_back(s ? OwnedTensor(s) : OwnedTensor());
+          return Grad(t.out.back().tensor, Write::overwrite);
+        });
     std::vector<OwnedTensor> memory;
-    for (int i = 0; i < more; ++i) {
-      memory.emplace_back(scratch[i]);
-      list.emplace_back(memory.back().tensor, Write::overwrite);
-    }
+    for (const auto& s : o.scratch) o.list.emplace_back(memory.emplace_back(s).tensor, Write::overwrite);
     StepParams params;
     Stream s(pool, &params);
     s.set_numerics({.row_invariant = true});
-    (c_.backward ? op.backward : op.forward)(s, list.data(), args);
+    (c_.backward ? op.backward : op.forward)(s, o.list.data(), args);
   }
 
   static void copy_part(const Part& part, const View& many, const Tensor& one) {

@@ -3,10 +3,12 @@
 // differs between a CPU and a GPU.
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/pool.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::lab::compare {
 
@@ -43,5 +45,8 @@ class HostEnvironment : public Environment {
   Pool* pool_;
   Buffer sweep_;  // made by the first flush
 };
+
+/// That of the device of a stream, with its threads.
+std::unique_ptr<Environment> environment_of(const Stream& s);
 
 }  // namespace hpcdl::lab::compare

@@ -52,4 +52,9 @@ std::string GpuEnvironment::flush_method() const { return ""; }
 
 #endif
 
+std::unique_ptr<Environment> environment_of(const Stream& s) {
+  if (s.device().is_cuda()) return std::make_unique<GpuEnvironment>(s.pool(), s);
+  return std::make_unique<HostEnvironment>(s.pool());
+}
+
 }  // namespace hpcdl::lab::compare

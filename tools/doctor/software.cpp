@@ -11,6 +11,7 @@
 
 #include "hpcdl/core/error.h"
 #include "tools/shared_library.h"
+#include "tools/words.h"
 
 namespace hpcdl::lab {
 
@@ -192,7 +193,7 @@ Software find_slurm(const Places& places) {
   std::istringstream in(nodes);
   std::set<std::string> names;  // a node is listed once for each of its partitions
   for (std::string name; in >> name;) names.insert(name);
-  s.version += fmt::format(", {} node{}", names.size(), names.size() == 1 ? "" : "s");
+  s.version += ", " + plural(std::ssize(names), "node");
   return s;
 }
 

@@ -1,3 +1,4 @@
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <ctime>
@@ -33,18 +34,6 @@ std::vector<int> all_threads() {
   list.push_back(n);
   return list;
 }
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
-}
-
-}  // namespace
-
-namespace {
 
 void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress) {
   const Effort effort = options.quick ? kQuick : kFull;
@@ -95,7 +84,8 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
   const auto start = Clock::now();
   Probe p;
   p.machine = this_machine();
-  p.date = utc_now(), p.version = options.version, p.isa = p.machine.isa, p.quick = options.quick;
+  p.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))), p.version = options.version,
+  p.isa = p.machine.isa, p.quick = options.quick;
   const double cpu_share = options.cpu ? options.gpus && cuda_devices() > 0 ? 0.8 : 1 : 0;
   if (options.cpu)
     probe_cpu(p, options, [&](std::string_view what, double done) {

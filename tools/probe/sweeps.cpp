@@ -9,6 +9,7 @@
 
 #include "hpcdl/core/units.h"
 #include "hpcdl/simd/isa.h"
+#include "tools/words.h"
 
 namespace hpcdl::lab {
 
@@ -165,7 +166,7 @@ void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<
     if (pool == pools.end()) continue;
     const auto bytes = static_cast<std::int64_t>(b.bytes_per_thread);
     const bool beyond = walk && b.level == "memory";
-    rounds.add(fmt::format("{} {}, {} thread{}, {}", b.level, sweep_name(b.sweep), b.threads, b.threads == 1 ? "" : "s",
+    rounds.add(fmt::format("{} {}, {}, {}", b.level, sweep_name(b.sweep), plural(b.threads, "thread"),
                            format_bytes(b.bytes_per_thread)),
                b.rate,
                Rate(

@@ -4,6 +4,7 @@
 
 #include "hpcdl/core/units.h"
 #include "tools/probe/probe.h"
+#include "tools/words.h"
 
 namespace hpcdl::lab {
 
@@ -11,20 +12,15 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-/// Three significant digits: 1860, 385, 48.2, 1.03.
-std::string digits(double x) {
-  return x >= 99.95 ? fmt::format("{:.0f}", x) : x >= 9.995 ? fmt::format("{:.1f}", x) : fmt::format("{:.2f}", x);
-}
-
-std::string rate(const Figure& f, double unit) { return f.measured() ? digits(f.median / unit) : "-"; }
+std::string rate(const Figure& f, double unit) { return f.measured() ? three_digits(f.median / unit) : "-"; }
 
 std::string time(const Figure& f) {
   if (!f.measured()) return "-";
   const double ns = f.median * 1e9;
-  return ns < 1e3 ? digits(ns) + " ns" : ns < 1e6 ? digits(ns / 1e3) + " us" : digits(ns / 1e6) + " ms";
+  return ns < 1e3   ? three_digits(ns) + " ns"
+         : ns < 1e6 ? three_digits(ns / 1e3) + " us"
+                    : three_digits(ns / 1e6) + " ms";
 }
-
-std::string threads(int n) { return fmt::format("{} thread{}", n, n == 1 ? "" : "s"); }
 
 /// A heading, names of columns, and rows of a label, a quantity and numbers.
 class Table {
@@ -71,7 +67,7 @@ std::string bandwidth(const Probe& p) {
     double spread = 0;
     for (std::size_t k = i; k < i + levels.size(); ++k)
       cells.push_back(rate(p.bandwidth[k].rate, 1e9)), spread = std::max(spread, p.bandwidth[k].rate.spread());
-    table.row(threads(p.bandwidth[i].threads), std::string(sweep_name(p.bandwidth[i].sweep)), cells, spread);
+    table.row(plural(p.bandwidth[i].threads, "thread"), std::string(sweep_name(p.bandwidth[i].sweep)), cells, spread);
   }
   Cells cells;
   double spread = 0;
@@ -96,7 +92,7 @@ std::string peaks(const Probe& p) {
     double spread = 0;
     for (std::size_t k = i; k < i + dtypes.size(); ++k)
       cells.push_back(rate(order[k]->rate, 1e9)), spread = std::max(spread, order[k]->rate.spread());
-    table.row(threads(order[i]->threads), order[i]->isa, cells, spread);
+    table.row(plural(order[i]->threads, "thread"), order[i]->isa, cells, spread);
   }
   return table.text();
 }
@@ -108,7 +104,7 @@ std::string overheads(const Probe& p) {
       table.row(label, what, {time(f), time({f.min, f.min, f.min, 1}), time({f.max, f.max, f.max, 1})}, f.spread());
   };
   for (const auto& l : p.launch) {
-    row("launch", threads(l.threads), l.awake);
+    row("launch", plural(l.threads, "thread"), l.awake);
     row("launch", "  after a sleep", l.asleep);
   }
   row("replay", "empty record", p.replay_empty);
@@ -120,7 +116,8 @@ std::string overheads(const Probe& p) {
 std::string rates(const Probe& p) {
   Table table("pages and disk, GB/s", {"median", "min", "max"});
   const auto row = [&](const std::string& label, const std::string& what, const Figure& f) {
-    if (f.measured()) table.row(label, what, {rate(f, 1e9), digits(f.min / 1e9), digits(f.max / 1e9)}, f.spread());
+    if (f.measured())
+      table.row(label, what, {rate(f, 1e9), three_digits(f.min / 1e9), three_digits(f.max / 1e9)}, f.spread());
   };
   for (const auto& f : p.first_touch) row("first touch", fmt::format("{} pages, {}T", f.pages, f.threads), f.rate);
   const auto& d = p.disk;
@@ -140,7 +137,8 @@ std::string gpu(const Probe& p, const Gpu& g) {
   const auto table_of = [](const std::string& title) { return Table(title, {"median", "min", "max"}); };
   const auto row = [](Table& t, const std::string& label, const std::string& what, const Figure& f, double unit) {
     if (f.measured())
-      t.row(label, what, {digits(f.median / unit), digits(f.min / unit), digits(f.max / unit)}, f.spread());
+      t.row(label, what, {three_digits(f.median / unit), three_digits(f.min / unit), three_digits(f.max / unit)},
+            f.spread());
   };
   std::string text = fmt::format(
       "\nGPU {}: {}, {} multiprocessors at {:.2f} GHz, {}, L2 {}{}, compute capability {}, driver {}, {}\n", g.index,

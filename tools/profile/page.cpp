@@ -8,6 +8,7 @@
 #include "tools/page/page.h"
 #include "tools/profile/advice.h"
 #include "tools/profile/report.h"
+#include "tools/words.h"
 
 namespace hpcdl::lab {
 
@@ -16,9 +17,6 @@ namespace {
 std::string ms(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
-std::string plural(std::int64_t n, const std::string& what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
 
 std::string budget(const Report& r) {
   Table t{{}, {}, "lrrl"};

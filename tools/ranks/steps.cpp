@@ -15,6 +15,7 @@
 #include "hpcdl/train/train_step.h"
 #include "tools/compare/protocol.h"
 #include "tools/page/page.h"
+#include "tools/words.h"
 
 namespace hpcdl::lab {
 
@@ -106,8 +107,6 @@ class Side {
   double share_;
   StepsResult result_;
 };
-
-std::string plural(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
 /// Three significant digits.
 std::string duration(double s) {

@@ -16,9 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Three significant digits, without an exponent.
-std::string digits(double x) { return fmt::format("{:.{}f}", x, x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2); }
-
 Json row_json(const Row& r) {
   Json j = {{"source", r.source}, {"op", r.op},     {"shape", r.shape},
             {"dtype", r.dtype},   {"pass", r.pass}, {"device", r.device}};
@@ -71,14 +68,14 @@ int Report::faults() const {
 }
 
 std::string show_seconds(double s) {
-  if (s < 999.5e-9) return digits(s * 1e9) + " ns";
-  if (s < 999.5e-6) return digits(s * 1e6) + " us";
-  return s < 0.9995 ? digits(s * 1e3) + " ms" : digits(s) + " s";
+  if (s < 999.5e-9) return three_digits(s * 1e9) + " ns";
+  if (s < 999.5e-6) return three_digits(s * 1e6) + " us";
+  return s < 0.9995 ? three_digits(s * 1e3) + " ms" : three_digits(s) + " s";
 }
 
 std::string show_rate(double per_second, const char* unit) {
   const bool tera = per_second >= 1e13;
-  return fmt::format("{} {}{}", digits(per_second / (tera ? 1e12 : 1e9)), tera ? "T" : "G", unit);
+  return fmt::format("{} {}{}", three_digits(per_second / (tera ? 1e12 : 1e9)), tera ? "T" : "G", unit);
 }
 
 std::string show_rate(const Row& row, double seconds) {
@@ -86,7 +83,7 @@ std::string show_rate(const Row& row, double seconds) {
                                    : show_rate(row.cost.bytes() / seconds, "B/s");
 }
 
-std::string show_intensity(double x) { return x < 0.095 ? fmt::format("{:.3f}", x) : digits(x); }
+std::string show_intensity(double x) { return x < 0.095 ? fmt::format("{:.3f}", x) : three_digits(x); }
 
 std::string show_share(const Row& row) { return fmt::format("{:.0f} %", 100 * row.share()); }
 

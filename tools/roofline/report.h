@@ -10,6 +10,7 @@
 #include "hpcdl/machine/machine.h"
 #include "tools/disturbance.h"
 #include "tools/roofline/rows.h"
+#include "tools/words.h"
 
 namespace hpcdl::lab::roofline {
 
@@ -29,8 +30,7 @@ struct Report {
   /// "AMD EPYC"; "2 threads, avx512".
   std::string title() const { return gpu.empty() ? machine.cpu : gpu; }
   std::string details() const {
-    return gpu.empty() ? fmt::format("{} thread{}, {}", threads, threads == 1 ? "" : "s", machine.isa)
-                       : "each kernel a captured graph";
+    return gpu.empty() ? plural(threads, "thread") + ", " + machine.isa : "each kernel a captured graph";
   }
   /// All rows, with those of the step last.
   std::vector<const Row*> all() const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "hpcdl/core/error.h"
-#include "tools/compare/gpu_environment.h"
 #include "tools/compare/protocol.h"
 
 namespace hpcdl::lab::roofline {
@@ -51,11 +50,6 @@ Row row_of(const Case& c, const std::string& source, const Roofs& roofs) {
   add_parts(row, g.program());
   relight(row, roofs);
   return row;
-}
-
-Place::Place(Device device, Pool& pool) : stream(device, pool) {
-  if (device.is_cuda()) clock = std::make_unique<compare::GpuEnvironment>(pool, stream);
-  else clock = std::make_unique<compare::HostEnvironment>(pool);
 }
 
 Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing,

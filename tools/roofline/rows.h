@@ -57,7 +57,7 @@ struct Place {
   Stream stream;
   std::unique_ptr<compare::Environment> clock;
 
-  Place(Device device, Pool& pool);
+  Place(Device device, Pool& pool) : stream(device, pool), clock(compare::environment_of(stream)) {}
 };
 
 /// row_of(), timed; on a GPU as a captured graph. `arena` is used and can be reused for the next.

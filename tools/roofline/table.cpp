@@ -82,8 +82,8 @@ std::string summary(const Report& report, const Paint& paint) {
           .push_back(r.share());
   std::string text;
   for (auto& [bound, list] : shares) {
-    const auto n = list.size();
-    text += fmt::format("  {} {} bound by {}: median {:.0f} % of the roof\n", n, n == 1 ? "kernel" : "kernels", bound,
+    const auto kernels = plural(std::ssize(list), "kernel");
+    text += fmt::format("  {} bound by {}: median {:.0f} % of the roof\n", kernels, bound,
                         100 * compare::median(std::move(list)));
   }
   double light = 0, seconds = 0;

@@ -60,39 +60,27 @@ Stream stream_of(const hpcdl_call& c, StepParams* params) {
 }
 
 /// A translated call: operands in the order of the op, scratch last. Auxiliary outputs that the op needs lie in the
-/// workspace, too, at the offsets in `aux`, before the scratch.
+/// workspace, too, before the scratch, and are the operands from `first_aux` on.
 struct Translated {
   const OpInfo& op;
   const void* args;
   std::vector<Grad> operands;
-  Spec scratch[OpInfo::kMaxScratch + OpInfo::kMaxOut];
-  int n_scratch = 0, first_aux = 0, n_aux = 0;
+  std::vector<Spec> workspace;
+  std::size_t first_aux, n_aux = 0;
 
   Translated(const hpcdl_call& c, const Contract& own, Device device)
-      : op(own.op_for ? *own.op_for(args_of(&c)) : *own.op), args(args_of(&c)) {
-    const auto in = [&](int i) { return i < c.n_inputs ? operand(c.inputs[i], device) : Grad(); };
-    const auto out = [&](int i) { return i < c.n_outputs ? operand(c.outputs[i], device) : Grad(); };
-    Spec specs[16];
-    if (!own.backward) {
-      for (int i = 0; i < op.n_out; ++i) operands.push_back(i < op.n_out - op.n_aux ? out(i) : Grad());
-      for (int i = 0; i < op.n_in; ++i) operands.push_back(in(i)), specs[i] = in(i).spec();
-      if (own.needs_aux) {
-        Spec outs[OpInfo::kMaxOut];
-        op.infer(specs, args, outs);
-        first_aux = op.n_out - op.n_aux, n_aux = op.n_aux;
-        std::copy(outs + first_aux, outs + op.n_out, scratch);
-      }
-      n_scratch = n_aux + (op.scratch ? op.scratch(specs, args, scratch + n_aux) : 0);
-      return;
-    }
-    int next_in = 0, next_out = 0;
-    for (const auto& ref : op.backward_operands) {
-      if (ref.kind == OperandKind::scratch) continue;
-      operands.push_back(ref.kind == OperandKind::grad_in ? out(next_out++) : in(next_in++));
-      const bool of_input = ref.kind == OperandKind::grad_in || ref.kind == OperandKind::in;
-      if (of_input && operands.back()) specs[ref.index] = operands.back().spec();
-    }
-    if (op.backward_scratch) n_scratch = op.backward_scratch(specs, args, scratch);
+      : op(own.op_for ? *own.op_for(args_of(&c)) : *own.op),
+        args(args_of(&c)),
+        first_aux(static_cast<std::size_t>(op.n_out - op.n_aux)) {
+    auto o = contract::op_operands(
+        op, args, own.backward, [&](int i) { return i < c.n_inputs ? operand(c.inputs[i], device) : Grad(); },
+        [&](int i, const Spec& spec) {
+          const bool aux = !own.backward && static_cast<std::size_t>(i) >= first_aux;
+          if (aux && own.needs_aux) workspace.push_back(spec), ++n_aux;
+          return !aux && i < c.n_outputs ? operand(c.outputs[i], device) : Grad();
+        });
+    operands = std::move(o.list);
+    workspace.insert(workspace.end(), o.scratch.begin(), o.scratch.end());
   }
 };
 
@@ -105,7 +93,7 @@ constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 
 std::int64_t own_workspace(const hpcdl_call* c) {
   const Translated t(*c, *own_of(c).contract, device_of(*c));
   std::int64_t bytes = 0;
-  for (int i = 0; i < t.n_scratch; ++i) bytes += aligned(t.scratch[i].bytes());
+  for (const auto& s : t.workspace) bytes += aligned(s.bytes());
   return bytes;
 }
 
@@ -115,11 +103,11 @@ int own_run(const hpcdl_call* c) {
   if (!device.is_cuda()) simd::set_active_isa(kernel.isa);
   Translated t(*c, *kernel.contract, device);
   auto* at = static_cast<std::byte*>(c->workspace);
-  for (int i = 0; i < t.n_scratch; ++i) {
-    const Grad operand(Tensor(at, t.scratch[i], device), Write::overwrite);
-    if (i < t.n_aux) t.operands[static_cast<std::size_t>(t.first_aux + i)] = operand;
+  for (std::size_t i = 0; i < t.workspace.size(); ++i) {
+    const Grad operand(Tensor(at, t.workspace[i], device), Write::overwrite);
+    if (i < t.n_aux) t.operands[t.first_aux + i] = operand;
     else t.operands.push_back(operand);
-    at += aligned(t.scratch[i].bytes());
+    at += aligned(t.workspace[i].bytes());
   }
   StepParams params;
   Stream s = stream_of(*c, &params);
