@@ -1,5 +1,6 @@
-# Precompiled headers: those of the standard library and of other libraries, which change only with the machine. Never
-# our own: changing one would compile everything again. No source may rely on them; every file includes what it uses.
+# Precompiled headers: those of the standard library and of other libraries, which change only with the machine. None of
+# our own, because changing one would compile everything again; only the one that says that the code of JSON values is
+# compiled once. No source may rely on them; every file includes what it uses.
 # The presets dev and fuzz build without them (CMAKE_DISABLE_PRECOMPILE_HEADERS), and tests/includes.test.cpp
 # checks every file.
 #   hpcdl_precompile_kernels(TARGET)   the kernels' set, compiled with the flags of TARGET
@@ -7,6 +8,7 @@
 
 set(HPCDL_PRECOMPILED <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
     <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <variant> <vector> <fmt/format.h> <nlohmann/json.hpp>)
+set(HPCDL_JSON_TEMPLATES ${PROJECT_SOURCE_DIR}/hpcdl/core/json_templates.h)
 set(HPCDL_PRECOMPILED_FOR_KERNELS <algorithm> <array> <atomic> <bit> <cmath> <cstdint> <cstring> <memory> <optional> <span> <string> <string_view>
     <vector> <fmt/core.h> <immintrin.h>)
 
