@@ -27,13 +27,37 @@ template <class T> struct NormPrefetch {
   }
 };
 
-template <class Isa, bool Center, class T, class P> void norm_forward_row(const NormForward& o, std::int64_t r) {
+/// Scale and shift in f32, in scratch memory where they have another dtype: all rows share one conversion, and all dtypes
+/// of them one kernel. Null where they are absent.
+struct NormParams {
+  const float *gamma, *beta;
+};
+template <class Isa> NormParams norm_params(Pool& pool, const View& gamma, const View& beta) {
+  using V = simd::Vec<Isa>;
+  const auto n = gamma.size();
+  if (gamma.dtype() != DType::f32 || (beta && beta.dtype() != DType::f32))
+    pool.reserve_scratch(2 * n * static_cast<std::int64_t>(sizeof(float)));
+  const auto widened = [&](const View& v, std::int64_t at) -> const float* {
+    if (!v) return nullptr;
+    if (v.dtype() == DType::f32) return v.ptr<float>();
+    auto* out = reinterpret_cast<float*>(pool.scratch(0)) + at;
+    visit_dtype(v.dtype(), [&]<class P>() {
+      const P* from = v.ptr<P>();
+      simd::loop<Isa>(n, [&](std::int64_t i, auto k) { simd::store(out + i, simd::load<V>(from + i, k), k); });
+    });
+    return out;
+  };
+  return {widened(gamma, 0), widened(beta, n)};
+}
+
+template <class Isa, bool Center, class T>
+void norm_forward_row(const NormForward& o, const NormParams& params, std::int64_t r) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto n = o.x.cols();
   const T* x = o.x.ptr<T>() + r * o.x.row_stride();
   const T* res = o.residual ? o.residual.ptr<T>() + r * o.residual.row_stride() : nullptr;
-  const P *gamma = o.gamma.ptr<P>(), *beta = o.beta.ptr<P>();
+  const float *gamma = params.gamma, *beta = params.beta;
   T* y = o.y.ptr<T>() + r * o.y.row_stride();
   const bool past_cache = goes_past_cache(o.y);
   const auto ahead = rows_ahead(n * static_cast<std::int64_t>(sizeof(T)));
@@ -73,12 +97,11 @@ template <class Isa, bool Center, class T, class P> void norm_forward_row(const 
 }
 
 template <class Isa, bool Center> void norm_forward(Isa, Pool& pool, const NormForward& o) {
+  const NormParams params = norm_params<Isa>(pool, o.gamma, o.beta);
   visit_dtype(o.x.dtype(), [&]<class T>() {
-    visit_dtype(o.gamma.dtype(), [&]<class P>() {
-      for_rows(pool, o.x.rows(), o.x.cols(), [&](std::int64_t begin, std::int64_t end) {
-        for (auto r = begin; r < end; ++r) norm_forward_row<Isa, Center, T, P>(o, r);
-        simd::stream_fence<Isa>();
-      });
+    for_rows(pool, o.x.rows(), o.x.cols(), [&](std::int64_t begin, std::int64_t end) {
+      for (auto r = begin; r < end; ++r) norm_forward_row<Isa, Center, T>(o, params, r);
+      simd::stream_fence<Isa>();
     });
   });
 }
@@ -195,20 +218,6 @@ void norm_backward_chunk(const NormBackward& o, const float* gamma, std::int64_t
   simd::stream_fence<Isa>();
 }
 
-/// The scale in f32, in scratch memory if it has another dtype: the rows share one conversion, and have one kernel for
-/// all dtypes of it.
-template <class Isa> const float* norm_scale(Pool& pool, const View& gamma) {
-  using V = simd::Vec<Isa>;
-  if (gamma.dtype() == DType::f32) return gamma.ptr<float>();
-  pool.reserve_scratch(gamma.size() * static_cast<std::int64_t>(sizeof(float)));
-  auto* out = reinterpret_cast<float*>(pool.scratch(0));
-  visit_dtype(gamma.dtype(), [&]<class P>() {
-    const P* from = gamma.ptr<P>();
-    simd::loop<Isa>(gamma.size(), [&](std::int64_t i, auto k) { simd::store(out + i, simd::load<V>(from + i, k), k); });
-  });
-  return out;
-}
-
 /// out = (or +=) the sum of the chunks' partial gradients, in the order of the chunks.
 template <class Isa, class P>
 void norm_reduce(const Grad& out, const float* partial, std::int64_t chunks, std::int64_t n, std::int64_t begin,
@@ -253,7 +262,7 @@ template <class Isa, bool Center> void norm_backward(Isa, Pool& pool, const Norm
              streamed = past_cache && o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in;
   visit_dtype(o.h.dtype(), [&]<class T>() {
     if (!o.dy) return norm_pass_through<Isa, T>(pool, o);
-    const float* gamma = norm_scale<Isa>(pool, o.gamma);
+    const float* gamma = norm_params<Isa>(pool, o.gamma, {}).gamma;
     parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1,
                  [&](std::int64_t b, std::int64_t e) {
                    for (auto c = b; c < e; ++c) {
