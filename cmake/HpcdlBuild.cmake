@@ -69,7 +69,8 @@ if(HPCDL_SANITIZE AND HPCDL_SANITIZE_KERNELS)
     set(kernel_optimization_${isa} -O1)
   endforeach()
 endif()
-# One library of objects for each instruction set: PREFIX_simd_avx2 and so on.
+# One library of objects for each instruction set: PREFIX_simd_avx2 and so on. All share the precompiled headers of the
+# library's kernels.
 function(hpcdl_kernel_targets prefix)
   foreach(isa IN LISTS HPCDL_ISAS)
     add_library(${prefix}_simd_${isa} OBJECT)
@@ -81,49 +82,44 @@ function(hpcdl_kernel_targets prefix)
     # GCC's own AVX-512 headers start reductions from a register "initialised with itself" (GCC bug 105593).
     target_compile_options(${prefix}_simd_${isa} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-uninitialized>)
     target_include_directories(${prefix}_simd_${isa} PRIVATE ${HPCDL_INCLUDE})
-    hpcdl_precompile_kernels(${prefix}_simd_${isa})
+    if(prefix STREQUAL hpcdl)
+      hpcdl_precompile_kernels(${prefix}_simd_${isa})
+    else()
+      target_precompile_headers(${prefix}_simd_${isa} REUSE_FROM hpcdl_simd_${isa})
+    endif()
   endforeach()
 endfunction()
 hpcdl_kernel_targets(hpcdl)
 
-# Optimisation levels of a release build. -O3 is for kernels. The rest of the library calls them, and compiles in an
-# eighth less time at -O2. Reports, verbs, demos and tests run for a moment: at -O1 they compile in three quarters of
-# the time, and specs of ops, whose references run longest, take 3 % longer.
-set(HPCDL_LIBRARY_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O2>)
-set(HPCDL_BRIEF_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
-
-# The first folder carries the precompiled headers of all of them.
 function(hpcdl_folder_target name)
   set(target hpcdl_${name})
   add_library(${target} OBJECT)
   target_include_directories(${target} PRIVATE ${HPCDL_INCLUDE})
   target_link_libraries(${target} PRIVATE hpcdl_flags Threads::Threads fmt::fmt nlohmann_json::nlohmann_json)
-  target_compile_options(${target} PRIVATE ${HPCDL_LIBRARY_FLAGS})
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${HPCDL_UNITY} UNITY_BUILD_MODE GROUP)
   if(HPCDL_CUDA)
     hpcdl_link_cuda(${target})
   endif()
-  if(name STREQUAL core)
-    hpcdl_precompile(${target})
-  else()
-    target_precompile_headers(${target} REUSE_FROM hpcdl_core)
-  endif()
+  hpcdl_precompiled(${target} code)
 endfunction()
 
-# Most of the compile time of a small file goes into templates that its neighbours use, too, so the library's files are
-# compiled several at a time, those of one folder together. Kernels are not: what the compiler inlines depends on the
+# Most of the compile time of a small file goes into templates that its neighbours use, too, so the files of a target are
+# compiled several at a time, in order, up to so many bytes. Kernels are not: what the compiler inlines depends on the
 # whole.
+set(HPCDL_COMPILED_TOGETHER 120000)
 function(hpcdl_compile_together file)
-  cmake_path(GET file PARENT_PATH folder)
-  cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
-  string(REGEX REPLACE "^hpcdl/" "" folder ${folder})
-  string(REGEX REPLACE "^ops/.*" "ops" folder ${folder})
-  string(REPLACE "/" "_" folder ${folder})
-  get_property(count GLOBAL PROPERTY hpcdl_files_of_${folder})
-  math(EXPR part "0${count} / 8")
-  math(EXPR count "0${count} + 1")
-  set_property(GLOBAL PROPERTY hpcdl_files_of_${folder} ${count})
-  set_source_files_properties(${file} TARGET_DIRECTORY ${hpcdl_target} PROPERTIES UNITY_GROUP ${folder}_${part})
+  get_property(part GLOBAL PROPERTY ${hpcdl_target}_part)
+  get_property(bytes GLOBAL PROPERTY ${hpcdl_target}_bytes)
+  file(SIZE ${file} size)
+  math(EXPR part "0${part}")
+  math(EXPR bytes "0${bytes} + ${size}")
+  if(bytes GREATER HPCDL_COMPILED_TOGETHER)
+    math(EXPR part "${part} + 1")
+    set(bytes ${size})
+  endif()
+  set_property(GLOBAL PROPERTY ${hpcdl_target}_part ${part})
+  set_property(GLOBAL PROPERTY ${hpcdl_target}_bytes ${bytes})
+  set_source_files_properties(${file} TARGET_DIRECTORY ${hpcdl_target} PROPERTIES UNITY_GROUP ${part})
 endfunction()
 
 function(hpcdl_sources)
@@ -181,7 +177,6 @@ function(hpcdl_test file)
   endif()
   target_link_libraries(test.${name} PRIVATE hpcdl_testing ${tools} hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(test.${name} PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_compile_options(test.${name} PRIVATE ${HPCDL_BRIEF_FLAGS})
   hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
   add_test(NAME ${name} COMMAND test.${name})

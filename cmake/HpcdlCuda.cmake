@@ -52,7 +52,6 @@ function(hpcdl_gpu_tests)
   add_executable(gpu_tests ${files})
   target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_compile_options(gpu_tests PRIVATE ${HPCDL_BRIEF_FLAGS})
   hpcdl_precompiled(gpu_tests test)
 endfunction()
 

@@ -1,5 +1,5 @@
 # Tests at the same time (`ctest -j`, as scripts/test.sh runs them): which take long, and which must run alone.
-#   SECONDS TEST [HOW]   on two cores; the longest begin first
+#   SECONDS TEST [HOW]   on two cores, with two other tests beside it; the longest begin first
 #     alone      its result depends on times: it compares kernels with the measured limits of the machine
 #     measures   measures the machine, and continues until the rates are stable: one of these at a time
 #     ranks      more processes than cores, with deadlines of seconds for each other: one of these at a time
@@ -7,15 +7,17 @@
 #   hpcdl_ends_within(TEST SECONDS)   otherwise it fails; under a sanitizer ten times as long
 #   hpcdl_check_schedule()  at the end: an error if a row names no test
 set(HPCDL_SCHEDULE
-  "28 tests.planted_kernels alone" "2 tools.verify alone" "1 tests.cli.verify alone" "1 tests.install alone" "1 examples.04_my_kernels alone"
-  "39 tests.cli.probe measures" "8 tools.roofs measures" "8 python.bench measures" "8 tests.cli.bench measures" "5 tests.cli.roofline measures"
-  "1 tests.cli.bench_ranks measures" "1 tools.probe measures"
-  "47 tests.slurm.train ranks" "35 tests.launchers.many ranks" "30 tests.launchers.restart ranks" "31 tests.hosts.cut_off ranks" "22 comm.transport.mpi ranks"
-  "19 tests.launchers.mpi_faults ranks" "17 tests.launchers.mpirun ranks" "13 tests.launchers.data_parallel ranks" "10 tests.launchers.mesh ranks"
-  "12 tests.launchers.ssh ranks" "8 tests.launchers.torchrun ranks" "1 tests.launchers.gpus ranks"
-  "38 python.install" "20 comm.transport.growth ranks" "34 comm.watch.processes" "31 comm.watch.injected" "30 comm.transport.tcp" "25 comm.watch" "19 comm.algo" "15 ops.attention" "12 models.language_model"
-  "10 train.mesh_ranks" "10 comm.bootstrap.rendezvous" "9 ops.conv2d" "8 models.hf_config" "8 ops.softmax" "8 parallel.tensor" "6 tests.format"
-  "6 ops.matmul.gemm" "6 python.errors" "5 ops.bias_gelu" "5 ops.lm_head_loss")
+  "48 tests.planted_kernels alone" "5 tools.verify alone" "2 tests.cli.verify alone" "6 tests.install alone" "1 examples.04_my_kernels alone"
+  "66 tests.cli.probe measures" "21 tests.cli.bench measures" "14 tools.roofs measures" "10 tests.cli.roofline measures" "2 python.bench measures"
+  "3 tests.cli.bench_ranks measures" "1 tools.probe measures"
+  "103 tests.slurm.train ranks" "74 tests.launchers.restart ranks" "27 tests.hosts.cut_off ranks" "27 tests.launchers.mpirun ranks" "25 comm.transport.mpi ranks"
+  "22 tests.launchers.data_parallel ranks" "18 tests.launchers.many ranks" "18 tests.launchers.mpi_faults ranks" "14 tests.launchers.ssh ranks"
+  "13 tests.launchers.mesh ranks" "8 tests.launchers.torchrun ranks" "4 comm.transport.growth ranks" "1 tests.launchers.gpus ranks"
+  "103 python.install" "90 comm.algo" "60 ops.attention" "45 ops.softmax" "43 ops.matmul.gemm" "34 comm.watch.processes" "31 comm.watch.injected" "30 parallel.tensor"
+  "25 comm.watch" "24 comm.transport.tcp" "20 ops.lm_head_loss" "20 ops.conv2d" "20 tests.cli.interrupt" "20 train.exchanges" "17 ops.linear" "16 ops.bias_gelu"
+  "16 train.mesh_ranks" "15 tests.cli.demo" "15 io.checkpoint_ranks" "15 ops.matmul" "14 ops.int4_linear" "13 python.errors" "11 tests.cli.contract"
+  "11 tests.cli.launch" "11 comm.bootstrap.rendezvous" "10 comm.algo.reach" "10 ops.layer_norm" "10 ops.norm_swiglu" "9 ops.attention.far_scores"
+  "9 ops.norm_qkv" "9 tests.layering" "7 tests.format")
 
 function(hpcdl_scheduled name)
   set_property(GLOBAL APPEND PROPERTY hpcdl_tests ${name})

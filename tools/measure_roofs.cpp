@@ -36,7 +36,7 @@ Roofs measure_roofs(Pool& pool) {
       p.bandwidth.push_back(std::move(b));
   list_mixes(p.machine, threads, p.mixes);
   list_peaks(simd::active_isa(), {"f32", "bf16", "i8"}, threads, p.peaks);
-  const Bound bound({&pool});
+  const BoundPools bound({&pool});
   SweepMemory memory(pool, threads * bytes_beyond(p.machine, threads));
   Rounds rounds;
   constexpr double kSample = 1e-3;

@@ -21,22 +21,28 @@ template <class V, class T> inline void stream(T* p, V v, int n) { v.store(p, n)
 template <class V> inline V first(V v, Whole, float) { return v; }
 template <class V> inline V first(V v, int n, float fill) { return v.first(n, fill); }
 
-/// Calls f(i, lanes) over [0, n).
+/// Calls f(i, lanes) over [0, n). Sets of one lane have no tails here and below: the compiler does not see that they are
+/// never reached.
 template <class Isa, class F> inline void loop(std::int64_t n, F&& f) {
   constexpr int N = Vec<Isa>::N;
   std::int64_t i = 0;
   for (; i + N <= n; i += N) f(i, Whole{});
-  if (i < n) f(i, static_cast<int>(n - i));
+  if constexpr (N > 1)
+    if (i < n) f(i, static_cast<int>(n - i));
 }
 
 /// The same, with a short first step so that `p + i` is aligned to whole registers from then on: for stream().
 template <class Isa, class T, class F> inline void loop_aligned(const T* p, std::int64_t n, F&& f) {
   constexpr int N = Vec<Isa>::N;
-  const auto past = reinterpret_cast<std::uintptr_t>(p) / sizeof(T) % N;
-  const std::int64_t head = past ? static_cast<std::int64_t>(N - past) : 0;
-  if (head >= n) return loop<Isa>(n, f);
-  if (head) f(std::int64_t{0}, static_cast<int>(head));
-  loop<Isa>(n - head, [&](std::int64_t i, auto lanes) { f(head + i, lanes); });
+  if constexpr (N == 1) {
+    loop<Isa>(n, f);
+  } else {
+    const auto past = reinterpret_cast<std::uintptr_t>(p) / sizeof(T) % N;
+    const std::int64_t head = past ? static_cast<std::int64_t>(N - past) : 0;
+    if (head >= n) return loop<Isa>(n, f);
+    if (head) f(std::int64_t{0}, static_cast<int>(head));
+    loop<Isa>(n - head, [&](std::int64_t i, auto lanes) { f(head + i, lanes); });
+  }
 }
 
 /// Sum over [0, n): f(acc, i, lanes) returns acc + its terms. Four chains hide the latency of the adder.
@@ -52,7 +58,8 @@ template <class Isa, class F> inline float sum_over(std::int64_t n, F&& f) {
     d = f(d, i + 3 * N, Whole{});
   }
   for (; i + N <= n; i += N) a = f(a, i, Whole{});
-  if (i < n) b = f(b, i, static_cast<int>(n - i));
+  if constexpr (N > 1)
+    if (i < n) b = f(b, i, static_cast<int>(n - i));
   return reduce_add((a + b) + (c + d));
 }
 
@@ -70,7 +77,8 @@ template <class Isa, class F> inline float max_over(std::int64_t n, F&& f) {
     d = max(f(i + 3 * N, Whole{}), d);
   }
   for (; i + N <= n; i += N) a = max(f(i, Whole{}), a);
-  if (i < n) b = max(f(i, static_cast<int>(n - i)), b);
+  if constexpr (N > 1)
+    if (i < n) b = max(f(i, static_cast<int>(n - i)), b);
   return reduce_max(max(max(a, b), max(c, d)));
 }
 

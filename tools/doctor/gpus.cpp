@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const fs::path& file) {
+std::string content_of(const fs::path& file) {
   std::ifstream in(file);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -22,18 +22,18 @@ int nvidia_on_bus(const fs::path& root) {
   std::error_code ignored;
   for (const auto& device : fs::directory_iterator(root / "sys/bus/pci/devices", ignored))
     // Class 0x03: display controllers, which includes accelerators without a display.
-    n +=
-        text_of(device.path() / "vendor").starts_with("0x10de") && text_of(device.path() / "class").starts_with("0x03");
+    n += content_of(device.path() / "vendor").starts_with("0x10de") &&
+         content_of(device.path() / "class").starts_with("0x03");
   return n;
 }
 
 /// The driver's files under /proc: its version, and a folder for each GPU.
 void from_proc(const fs::path& root, GpuFacts& facts) {
   const auto folder = root / "proc/driver/nvidia";
-  facts.driver = version_in(text_of(folder / "version"));
+  facts.driver = version_in(content_of(folder / "version"));
   std::error_code ignored;
   for (const auto& gpu : fs::directory_iterator(folder / "gpus", ignored)) {
-    const auto text = text_of(gpu.path() / "information");
+    const auto text = content_of(gpu.path() / "information");
     const auto at = text.find("Model:");
     const auto begin = at == std::string::npos ? at : text.find_first_not_of(" \t", at + 6);
     facts.gpus.emplace_back().name =

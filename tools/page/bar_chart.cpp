@@ -35,8 +35,9 @@ std::string svg(const BarChart& chart) {
     out += svg_text(left - 10, y + 16, "end", b.name, "name");
     double x = left;
     for (std::size_t i = 0; i < b.parts.size(); ++i) {
-      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\" fill=\"{}\"/>\n", x,
-                         y, std::max(0.0, b.parts[i] * scale), kBar, series_colour(i));
+      out +=
+          fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\" class=\"fill-{}\"/>\n",
+                      x, y, std::max(0.0, b.parts[i] * scale), kBar, series_colour(i));
       x += b.parts[i] * scale;
     }
     out += svg_text(x + 8, y + 16, "start", b.label);
@@ -44,7 +45,7 @@ std::string svg(const BarChart& chart) {
   }
   if (chart.mark > 0)
     out += svg_line(left + chart.mark * scale, top - 6, left + chart.mark * scale, y - 4,
-                    fmt::format("stroke=\"{}\" stroke-dasharray=\"4 3\"", series_colour(4)));
+                    fmt::format("class=\"stroke-{}\" stroke-dasharray=\"4 3\"", series_colour(4)));
   return out + "</svg>\n";
 }
 

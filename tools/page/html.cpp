@@ -47,7 +47,7 @@ std::string row(const Table& t, const std::vector<std::string>& words, std::stri
 
 std::string html(const Meter& m) {
   const auto bar = [&](const char* kind, double share) {
-    return fmt::format("<b{} style=\"width:{:.2f}%;background:{}\"></b>", kind, 100 * share,
+    return fmt::format("<b{} style=\"width:{:.2f}%;background:var(--{})\"></b>", kind, 100 * share,
                        series_colour(static_cast<std::size_t>(m.colour)));
   };
   return "<div class=\"meter\">" + bar(" class=\"pale\"", m.whole) + bar("", m.part) + "</div>";

@@ -128,17 +128,18 @@ std::string bands(const LineChart& c, const Frame& f) {
   std::string out;
   for (std::size_t i = 0; i < 2 && !c.bands.empty(); ++i)
     out += fmt::format(
-        "<linearGradient id=\"fade{0}\"><stop offset=\"0\" style=\"stop-color:var(--band{0})\"/><stop offset=\"1\" "
-        "style=\"stop-color:var(--card)\"/></linearGradient>\n",
+        "<linearGradient id=\"fade{0}\"><stop offset=\"0\" class=\"stop-band{0}\"/><stop offset=\"1\" "
+        "class=\"stop-card\"/></linearGradient>\n",
         i);
   int shade = 1;
   for (const auto& b : c.bands) {
     const double from = f.x(std::clamp(b.from, f.first, f.last)), to = f.x(std::clamp(b.to, f.first, f.last));
     if (!b.fades) shade = 1 - shade;
     if (to > from)
-      out += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" style=\"fill:{}\"/>\n", from,
-                         f.top, to - from, f.ground() - f.top,
-                         fmt::format(fmt::runtime(b.fades ? "url(#fade{})" : "var(--band{})"), shade));
+      out +=
+          fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\"{}/>\n", from, f.top, to - from,
+                      f.ground() - f.top,
+                      fmt::format(fmt::runtime(b.fades ? " fill=\"url(#fade{})\"" : " class=\"fill-band{}\""), shade));
     if (to - from >= 30 && !b.name.empty())
       out += svg_text((from + to) / 2, f.top + 20, "middle", b.name, "level") +
              svg_text((from + to) / 2, f.top + 36, "middle", b.note);
@@ -158,22 +159,23 @@ Points smooth(const Points& points) {
   return out;
 }
 
-std::string path(const Points& points, const Frame& f, const std::string& colour, double width, double opacity,
+std::string path(const Points& points, const Frame& f, std::string_view colour, double width, double opacity,
                  bool dashed = false) {
   std::string d;
   for (const auto& [x, y] : points) d += fmt::format("{}{:.1f},{:.1f}", d.empty() ? "M" : " L", f.x(x), f.y(y));
   return fmt::format(
-      "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" stroke-linejoin=\"round\"{}"
+      "<path d=\"{}\" fill=\"none\" class=\"stroke-{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
+      "stroke-linejoin=\"round\"{}"
       "/>\n",
       d, colour, width, opacity, dashed ? " stroke-dasharray=\"6 4\"" : "");
 }
 
-std::string colour_of(const LineChart& c, std::size_t i) {
+std::string_view colour_of(const LineChart& c, std::size_t i) {
   return series_colour(c.series[i].colour < 0 ? i : static_cast<std::size_t>(c.series[i].colour));
 }
 
 /// Dots that are not seen show their tips all the same.
-std::string draw(const Series& s, const Points& points, const Frame& f, const std::string& colour) {
+std::string draw(const Series& s, const Points& points, const Frame& f, std::string_view colour) {
   std::string out;
   if (s.form == Series::Form::smooth) out += path(points, f, colour, 1, 0.25) + path(smooth(points), f, colour, 2.4, 1);
   if (s.form == Series::Form::line) out += path(points, f, colour, s.dashed ? 1.8 : 2.4, 1, s.dashed);
@@ -181,8 +183,8 @@ std::string draw(const Series& s, const Points& points, const Frame& f, const st
   const bool seen = !f.log_y || points.size() == 1;  // a line with one point is not visible
   for (std::size_t i = 0; i < points.size(); ++i) {
     const auto& [x, y] = points[i];
-    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\"><title>{}</title></circle>\n", f.x(x),
-                       f.y(y), seen ? 4 : 7, seen ? colour : "transparent",
+    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\"{}><title>{}</title></circle>\n", f.x(x), f.y(y),
+                       seen ? 4 : 7, seen ? fmt::format(" class=\"fill-{}\"", colour) : " fill=\"transparent\"",
                        escaped(i < s.tips.size() ? s.tips[i] : fmt::format("{}: {:g}, {:.4g}", s.name, x, y)));
   }
   return out;
@@ -209,12 +211,12 @@ std::string names_at_ends(const LineChart& c, const std::vector<Points>& all, co
   const double over = std::max(0.0, next - pitch - f.ground());
   std::string out;
   for (const auto& n : names) {
-    const auto colour = colour_of(c, n.series), fill = fmt::format(" style=\"fill:{}\"", colour);
+    const auto colour = colour_of(c, n.series);
     const double y = n.y - over;
-    out += svg_line(f.edge() + 2, n.end, f.edge() + 14, y, fmt::format("stroke=\"{}\"", colour)) +
-           svg_text(f.edge() + 18, y + 4, "start", c.series[n.series].name, "name", fill);
+    out += svg_line(f.edge() + 2, n.end, f.edge() + 14, y, fmt::format("class=\"stroke-{}\"", colour)) +
+           svg_text(f.edge() + 18, y + 4, "start", c.series[n.series].name, fmt::format("name fill-{}", colour));
     if (!c.series[n.series].note.empty())
-      out += svg_text(f.edge() + 18, y + 19, "start", c.series[n.series].note, "tick", fill);
+      out += svg_text(f.edge() + 18, y + 19, "start", c.series[n.series].note, fmt::format("tick fill-{}", colour));
   }
   return out;
 }
@@ -239,8 +241,8 @@ std::string svg(const LineChart& chart) {
   out += bands(chart, f) + (chart.sizes ? axes_of_sizes(chart, f) : axes(chart, f, all));
   for (std::size_t i = 0; i < all.size(); ++i) out += draw(chart.series[i], all[i], f, colour_of(chart, i));
   for (const auto& m : chart.marks)
-    out += svg_text(f.x(m.x), f.y(m.y) - 10, "middle", m.words, "value",
-                    fmt::format(" style=\"fill:{}\"", series_colour(static_cast<std::size_t>(m.colour))));
+    out += svg_text(f.x(m.x), f.y(m.y) - 10, "middle", m.words,
+                    fmt::format("value fill-{}", series_colour(static_cast<std::size_t>(m.colour))));
   if (chart.sizes) out += names_at_ends(chart, all, f);
   else if (names.size() > 1) out += svg_legend(f.left + 170, 20, names);
   return out + "</svg>\n";

@@ -21,12 +21,14 @@ struct Table;
 /// Whether a column stands on the right.
 bool is_number(const Table& t, std::size_t column);
 
-/// The colours of all pages and pictures, light or dark as the viewer asks for, as variables of the selected elements.
+/// The colours of all pages, light or dark as the viewer asks for, as variables of the selected elements.
 std::string palette(std::string_view selector);
-/// The colour of series number i.
-std::string series_colour(std::size_t i);
+/// The name of the colour of series number i: "a" of the variable --a, and of the classes fill-a, stroke-a and stop-a
+/// of pictures.
+std::string_view series_colour(std::size_t i);
 
-/// Opens a picture of `width` x `height` units with the style of all charts; `label` describes it.
+/// Opens a picture of `width` x `height` units with the style of all charts, light or dark as the viewer asks for; `label`
+/// describes it.
 std::string svg_begin(double width, double height, std::string_view label);
 /// `more`: further attributes.
 std::string svg_text(double x, double y, std::string_view anchor, std::string_view words,

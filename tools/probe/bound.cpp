@@ -20,7 +20,7 @@ bool bind_to(int cpu) {
   return pthread_setaffinity_np(pthread_self(), sizeof set, &set) == 0;
 }
 
-Bound::Bound(const std::vector<Pool*>& pools) {
+BoundPools::BoundPools(const std::vector<Pool*>& pools) {
   const auto cpus = allowed_cpus();
   for (Pool* pool : pools) {
     if (pool->threads() > static_cast<int>(cpus.size()))
@@ -34,7 +34,7 @@ Bound::Bound(const std::vector<Pool*>& pools) {
   }
 }
 
-Bound::~Bound() {
+BoundPools::~BoundPools() {
   // The calling thread is the first of every pool, so bindings are removed in reverse order.
   for (auto b = before_.rbegin(); b != before_.rend(); ++b)
     b->pool->run_on_each_thread([&](int t) {

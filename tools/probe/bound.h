@@ -16,12 +16,12 @@ bool bind_to(int cpu);
 /// For its lifetime, thread t of each pool stays on the t-th CPU. Otherwise a woken worker starts on the CPU of
 /// the thread that woke it, and waits there until that one stops spinning, which caused launches of 100 us, and half
 /// the peak.
-class Bound {
+class BoundPools {
  public:
-  explicit Bound(const std::vector<Pool*>& pools);
-  Bound(const Bound&) = delete;
-  Bound& operator=(const Bound&) = delete;
-  ~Bound();
+  explicit BoundPools(const std::vector<Pool*>& pools);
+  BoundPools(const BoundPools&) = delete;
+  BoundPools& operator=(const BoundPools&) = delete;
+  ~BoundPools();
 
  private:
   struct Before {

@@ -132,7 +132,7 @@ TEST(bound, puts_everything_back) {
   const auto before = allowed_cpus();
   Pool pool(2), one(1);
   {
-    const Bound bound({&one, &pool});
+    const BoundPools bound({&one, &pool});
     if (before.size() >= 2) {
       EXPECT_EQ(allowed_cpus().size(), 1u);
     }

@@ -57,7 +57,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
   const double disk_share = options.disk.empty() ? 0 : effort.disk_seconds / (effort.disk_seconds + effort.seconds);
   Rounds rounds;
   add_core_to_core(rounds, p.core_to_core);
-  const Bound bound(pools);
+  const BoundPools bound(pools);
   add_latency(rounds, p.machine, p.latency,
               effort.sample);  // first, because the others evict its chains from the caches
   SweepMemory memory(*pools.back(), bytes);

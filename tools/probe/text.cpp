@@ -23,9 +23,9 @@ std::string time(const Figure& f) {
 }
 
 /// A heading, names of columns, and rows of a label, a quantity and numbers.
-class Table {
+class TextTable {
  public:
-  Table(std::string title, Cells columns, std::string last = "spread") : columns_(std::move(columns)) {
+  TextTable(std::string title, Cells columns, std::string last = "spread") : columns_(std::move(columns)) {
     text_ = fmt::format("\n{:<32}", title);
     for (const auto& c : columns_) text_ += fmt::format("{:>11}", c);
     text_ += fmt::format("{:>11}\n", last);
@@ -61,7 +61,7 @@ std::string bandwidth(const Probe& p) {
   for (const auto& c : p.machine.caches)
     levels.push_back(fmt::format("L{}", c.level)), sizes.push_back(format_bytes(static_cast<double>(c.bytes)));
   levels.push_back("memory"), sizes.push_back("");
-  Table table("bandwidth, GB/s", levels);
+  TextTable table("bandwidth, GB/s", levels);
   for (std::size_t i = 0; i < p.bandwidth.size(); i += levels.size()) {
     Cells cells;
     double spread = 0;
@@ -81,7 +81,7 @@ std::string peaks(const Probe& p) {
   Cells dtypes;
   for (const auto& x : p.peaks)
     if (std::find(dtypes.begin(), dtypes.end(), x.dtype) == dtypes.end()) dtypes.push_back(x.dtype);
-  Table table("peak, GFLOP/s (i8: GOP/s)", dtypes);
+  TextTable table("peak, GFLOP/s (i8: GOP/s)", dtypes);
   std::vector<const Peak*> order;
   for (const auto& x : p.peaks) order.push_back(&x);
   std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {
@@ -98,7 +98,7 @@ std::string peaks(const Probe& p) {
 }
 
 std::string overheads(const Probe& p) {
-  Table table("overheads", {"median", "min", "max"});
+  TextTable table("overheads", {"median", "min", "max"});
   const auto row = [&](const std::string& label, const std::string& what, const Figure& f) {
     if (f.measured())
       table.row(label, what, {time(f), time({f.min, f.min, f.min, 1}), time({f.max, f.max, f.max, 1})}, f.spread());
@@ -114,7 +114,7 @@ std::string overheads(const Probe& p) {
 }
 
 std::string rates(const Probe& p) {
-  Table table("pages and disk, GB/s", {"median", "min", "max"});
+  TextTable table("pages and disk, GB/s", {"median", "min", "max"});
   const auto row = [&](const std::string& label, const std::string& what, const Figure& f) {
     if (f.measured())
       table.row(label, what, {rate(f, 1e9), three_digits(f.min / 1e9), three_digits(f.max / 1e9)}, f.spread());
@@ -134,8 +134,8 @@ std::string rates(const Probe& p) {
 }
 
 std::string gpu(const Probe& p, const Gpu& g) {
-  const auto table_of = [](const std::string& title) { return Table(title, {"median", "min", "max"}); };
-  const auto row = [](Table& t, const std::string& label, const std::string& what, const Figure& f, double unit) {
+  const auto table_of = [](const std::string& title) { return TextTable(title, {"median", "min", "max"}); };
+  const auto row = [](TextTable& t, const std::string& label, const std::string& what, const Figure& f, double unit) {
     if (f.measured())
       t.row(label, what, {three_digits(f.median / unit), three_digits(f.min / unit), three_digits(f.max / unit)},
             f.spread());
@@ -145,8 +145,8 @@ std::string gpu(const Probe& p, const Gpu& g) {
       g.name, g.multiprocessors, g.clock_hz / 1e9, format_bytes(g.memory_bytes), format_bytes(g.l2_bytes),
       g.stairs.empty() ? "" : fmt::format(" ({} of it kept)", format_bytes(kept_by_l2(g))), g.compute_capability,
       g.driver, g.uuid);
-  Table bandwidth = table_of("bandwidth, GB/s"), peaks = table_of("peak, TFLOP/s (i8: TOP/s)"),
-        times = table_of("overheads, us");
+  TextTable bandwidth = table_of("bandwidth, GB/s"), peaks = table_of("peak, TFLOP/s (i8: TOP/s)"),
+            times = table_of("overheads, us");
   for (const auto& b : g.bandwidth) row(bandwidth, b.level, b.way, b.rate, 1e9);
   row(bandwidth, "pinned host", "to the device", g.host_to_device, 1e9),
       row(bandwidth, "pinned host", "from the device", g.device_to_host, 1e9);
@@ -157,7 +157,7 @@ std::string gpu(const Probe& p, const Gpu& g) {
       row(times, "replay", "node of a graph", g.replay_node, 1e-6);
   for (const auto& l : p.gpu_links)
     if (l.from == g.index) row(times, "16 bytes", fmt::format("to GPU {}", l.to), l.seconds, 1e-6);
-  for (const Table* t : {&bandwidth, &peaks, &times}) text += t->text();
+  for (const TextTable* t : {&bandwidth, &peaks, &times}) text += t->text();
   return text;
 }
 

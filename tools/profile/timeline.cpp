@@ -31,9 +31,9 @@ const StepTrace* middle_step(const Profile& profile) {
   return list[list.size() / 2];
 }
 
-class Picture {
+class Timeline {
  public:
-  Picture(const Profile& profile, const Roofs& roofs, const StepTrace& step)
+  Timeline(const Profile& profile, const Roofs& roofs, const StepTrace& step)
       : profile_(profile), roofs_(roofs), step_(step) {}
 
   std::string draw() {
@@ -145,7 +145,7 @@ class Picture {
 
 std::string timeline_svg(const Profile& profile, const Roofs& roofs) {
   const auto* step = middle_step(profile);
-  return step && step->end > step->begin ? Picture(profile, roofs, *step).draw() : "";
+  return step && step->end > step->begin ? Timeline(profile, roofs, *step).draw() : "";
 }
 
 }  // namespace hpcdl::lab

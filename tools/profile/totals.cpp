@@ -12,15 +12,15 @@ namespace hpcdl::lab {
 
 namespace {
 
-double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+double in_seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace
 
 void Totals::add(const StepTrace& step) {
   if (!step.recorded) return;
   ++steps_;
-  seconds_ += seconds(step.end - step.begin);
-  for (const auto& s : step.stages) stages_[static_cast<std::size_t>(s.stage)] += seconds(s.end - s.begin);
+  seconds_ += in_seconds(step.end - step.begin);
+  for (const auto& s : step.stages) stages_[static_cast<std::size_t>(s.stage)] += in_seconds(s.end - s.begin);
   for (const auto& run : step.runs) {
     const auto p = static_cast<std::size_t>(run.program);
     if (programs_.size() <= p) programs_.resize(p + 1);
@@ -30,11 +30,11 @@ void Totals::add(const StepTrace& step) {
     of.busy.resize(run.busy.size());
     of.threads = run.times.empty() ? 0 : run.busy.size() / run.times.size();
     for (std::size_t i = 0; i < run.times.size(); ++i) {
-      const double t = seconds(run.times[i].end - run.times[i].begin);
+      const double t = in_seconds(run.times[i].end - run.times[i].begin);
       of.seconds[i] += t;
       records_ += t;
     }
-    for (std::size_t i = 0; i < run.busy.size(); ++i) of.busy[i] += seconds(run.busy[i]);
+    for (std::size_t i = 0; i < run.busy.size(); ++i) of.busy[i] += in_seconds(run.busy[i]);
   }
 }
 

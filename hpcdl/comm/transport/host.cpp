@@ -114,7 +114,7 @@ void touch(std::byte* block, std::int64_t bytes) {
 /// One attempt of all ranks together.
 std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
   const std::int64_t stride = stride_of(bytes), all = stride * peers.size();
-  struct Offer {
+  struct Side {
     SharedFile file;
     std::uint64_t ok = 0;
   } offer;

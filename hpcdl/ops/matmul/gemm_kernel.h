@@ -69,7 +69,8 @@ template <class Isa, class Sum, class E>
   for (int r = 0; r < rows; ++r, s += ld) {
     int c = 0;
     for (; c + V::N <= cols; c += V::N) one(LaneAt<Isa, true>{row + r, col + c, V::N}, s + c);
-    if (c < cols) one(LaneAt<Isa, false>{row + r, col + c, cols - c}, s + c);
+    if constexpr (V::N > 1)
+      if (c < cols) one(LaneAt<Isa, false>{row + r, col + c, cols - c}, s + c);
   }
 }
 

@@ -49,7 +49,8 @@ template <class D, class W, class T, int M> void small_dots(const SmallArgs& s) 
 
 /// Rows of B are dense along n: a strip of columns stays in registers over all of k.
 template <class D, class W, class T, int M> void small_strip(const SmallArgs& s) {
-  constexpr int kVectors = M == 1 ? 8 : M <= 3 ? 6 : M <= 6 ? 4 : 3, kAhead = 8, L = D::kLanes;
+  constexpr int L = D::kLanes, kAhead = 8;
+  constexpr int kVectors = L == 1 ? (M <= 3 ? 4 : 2) : M == 1 ? 8 : M <= 3 ? 6 : 4;
   const std::int64_t words = (s.k + D::kGroup - 1) / D::kGroup;
   for (int j0 = 0; j0 < s.cols; j0 += kVectors * L) {
     const int cols = s.cols - j0 < kVectors * L ? s.cols - j0 : kVectors * L;
