@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "bench/gpu/turns.h"
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/cuda_runtime.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
@@ -22,8 +21,10 @@
 namespace hpcdl {
 namespace {
 
-constexpr int kThreads = 512, kRounds = 9;
-constexpr double kRoundMicroseconds = 4000, kRotatedBytes = 200 << 20;
+using bench::Side;
+
+constexpr int kThreads = 512;
+constexpr double kRotatedBytes = 200 << 20;
 
 __global__ void __launch_bounds__(kThreads) copy_pieces(const uint4* from, uint4* to, std::int64_t n) {
   for (std::int64_t i = blockIdx.x * kThreads + threadIdx.x; i < n; i += gridDim.x * std::int64_t{kThreads})
@@ -34,63 +35,6 @@ __global__ void __launch_bounds__(kThreads) read_pieces(const uint4* from, std::
   for (std::int64_t i = blockIdx.x * kThreads + threadIdx.x; i < n; i += gridDim.x * std::int64_t{kThreads})
     sum ^= from[i].x ^ from[i].y ^ from[i].z ^ from[i].w;
   if (sum == 0x12345) *to = sum;
-}
-
-struct Side {
-  std::string name;
-  std::function<void()> queue;
-  Capture graph = {};
-  std::vector<double> us = {};
-};
-
-double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + std::ssize(v) / 2, v.end());
-  return v[v.size() / 2];
-}
-
-class Clock {
- public:
-  explicit Clock(Stream& s) : s_(s) {
-    cuda::check(cudaEventCreate(&begin_), "cudaEventCreate"), cuda::check(cudaEventCreate(&end_), "cudaEventCreate");
-  }
-  ~Clock() { cudaEventDestroy(begin_), cudaEventDestroy(end_); }
-  Clock(const Clock&) = delete;
-  /// Microseconds of a launch.
-  double time(const Capture& graph, int launches) {
-    graph.launch(s_);
-    cudaEventRecord(begin_, cuda::queue(s_));
-    for (int i = 0; i < launches; ++i) graph.launch(s_);
-    cudaEventRecord(end_, cuda::queue(s_));
-    s_.synchronize();
-    float ms = 0;
-    cuda::check(cudaEventElapsedTime(&ms, begin_, end_), "cudaEventElapsedTime");
-    return ms * 1e3 / launches;
-  }
-
- private:
-  Stream& s_;
-  cudaEvent_t begin_, end_;
-};
-
-void measure(Stream& s, std::vector<Side>& sides) {
-  Clock clock(s);
-  for (auto& side : sides) {
-    side.queue();  // not captured, to load what is loaded lazily
-    s.synchronize();
-    Capture::begin(s);
-    side.queue();
-    side.graph = Capture::end(s);
-  }
-  std::mt19937 random(1);
-  std::vector<Side*> order;
-  for (auto& side : sides) order.push_back(&side);
-  for (int round = 0; round < kRounds; ++round) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (Side* side : order) {
-      const double expected = side->us.empty() ? clock.time(side->graph, 3) : side->us.back();
-      side->us.push_back(clock.time(side->graph, std::max(3, static_cast<int>(kRoundMicroseconds / expected))));
-    }
-  }
 }
 
 struct Case {
@@ -153,14 +97,14 @@ nlohmann::ordered_json table(Stream& s, const Case& p) {
     sets.emplace_back(s, p, 2 * static_cast<std::uint64_t>(i) + 2);
   const OwnedTensor target(Spec{{bytes}, DType::u8}, s.device());
   auto sides = sides_of(s, p, x, sets, target, bytes);
-  measure(s, sides);
+  bench::measure(s, sides);
   nlohmann::ordered_json line{{"bytes", bytes}};
   const auto picked = cuda::int4_built_in(
       s, cuda::int4_shape(x.tensor, {sets[0].packed.tensor, sets[0].scale.tensor, {}}, {.constant_weights = true}));
   for (const auto& way : cuda::int4_ways(s, {.rows = 1, .n = p.n, .k = p.k, .group = p.group, .constant = true}))
     if (way.id == picked) line["picked"] = std::string(way.name);
   for (const auto& side : sides)
-    line[side.name] = std::stod(fmt::format("{:.3f}", median(side.us) / static_cast<double>(sets.size())));
+    line[side.name] = std::stod(fmt::format("{:.3f}", bench::median(side.us) / static_cast<double>(sets.size())));
   return line;
 }
 

@@ -78,25 +78,34 @@ template <class T, class Team, bool kWhole> struct RowShare {
   __device__ bool some(int k) const { return to(k) > 0; }
   __device__ bool whole(int k) const { return kWhole ? some(k) : from(k) <= 0 && to(k) >= N; }
 
+  /// Loads of the packs that reach into the first `limit` columns, all issued before any is used; cut() must follow.
+  /// Precondition: the row and what lies around it may be read (inside()), and packs lie on 16-byte boundaries.
+  __device__ void load_around(P (&v)[K], const T* row, int limit) const {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      v[k] = P{};
+      if (col(k) < limit && col(k) > -N) v[k] = read_aligned<N>(row + col(k));
+    }
+  }
+  /// Replaces what lies before the row, or in columns from `limit` on, by `rest`.
+  __device__ void cut(P (&v)[K], T rest, int limit) const {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      int begin = from(k), end = limit - col(k);
+      if (begin <= 0 && end >= N) continue;
+      asm volatile("" : "+r"(begin), "+r"(end));  // else the N comparisons are kept for the next row
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (i < begin || i >= end) v[k].set(i, rest);
+    }
+  }
   /// The row at `row`, up to its first `limit` columns; elsewhere `rest`. `inside`: whole packs may be read of it
-  /// (inside()), and all loads are issued before the first pack is cut.
+  /// (inside()).
   __device__ void read(P (&v)[K], const T* row, T rest, int limit, bool inside = false) const {
     if constexpr (!kWhole) {
       if (inside && one_access<N>(row + first)) {
-#pragma unroll
-        for (int k = 0; k < K; ++k) {
-          v[k] = P{};
-          if (col(k) < limit && col(k) > -N) v[k] = read_aligned<N>(row + col(k));
-        }
-#pragma unroll
-        for (int k = 0; k < K; ++k) {
-          const int begin = from(k), end = limit - col(k);
-          if (begin <= 0 && end >= N) continue;
-#pragma unroll
-          for (int i = 0; i < N; ++i)
-            if (i < begin || i >= end) v[k].set(i, rest);
-        }
-        return;
+        load_around(v, row, limit);
+        return cut(v, rest, limit);
       }
     }
 #pragma unroll

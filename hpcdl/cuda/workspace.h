@@ -4,7 +4,7 @@
 
 #include <map>
 #include <mutex>
-#include <utility>
+#include <tuple>
 
 #include "hpcdl/core/cuda_runtime.h"
 
@@ -12,13 +12,14 @@ namespace hpcdl::cuda {
 
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
-/// kWorkspaceBytes, the same for all calls with a stream; taken from the device with the first call, also while the
-/// stream is being captured, and kept until the process ends, because captured work may still use it.
-inline void* workspace(const Stream& s) {
+/// kWorkspaceBytes, the same for all calls with a stream and a level; taken from the device with the first call, also
+/// while the stream is being captured, and kept until the process ends, because captured work may still use it.
+/// Level 1 is for work that runs other work, which may use level 0.
+inline void* workspace(const Stream& s, int level = 0) {
   static std::mutex mutex;
-  static std::map<std::pair<int, void*>, void*> of_stream;
+  static std::map<std::tuple<int, void*, int>, void*> of_stream;
   const std::lock_guard lock(mutex);
-  void*& p = of_stream[{s.device().index, s.native()}];
+  void*& p = of_stream[{s.device().index, s.native(), level}];
   if (!p) {
     const OnDevice on(s.device());
     auto mode = cudaStreamCaptureModeRelaxed;

@@ -27,34 +27,36 @@ inline constexpr std::int64_t kRows = 5, kAround = 16;
 /// Rows of x, with a stride of `apart` elements, after `first` elements.
 template <class T> struct Placed {
   OwnedTensor host, there;
-  std::int64_t cols, apart, first;
+  std::int64_t rows, cols, apart, first;
 
-  Placed(Stream& s, std::int64_t n, std::int64_t distance, std::int64_t begin)
-      : host(Spec{{begin + kRows * distance + kAround}, dtype_of<T>}),
+  Placed(Stream& s, std::int64_t n, std::int64_t distance, std::int64_t begin, std::int64_t count = kRows,
+         std::uint64_t seed = 5)
+      : host(Spec{{begin + count * distance + kAround}, dtype_of<T>}),
         there(host.tensor.spec(), s.device()),
+        rows(count),
         cols(n),
         apart(distance),
         first(begin) {
     for (std::int64_t i = 0; i < host.tensor.size(); ++i) host.tensor.ptr<T>()[i] = T(-7.0f);
-    for (std::int64_t i = 0; i < kRows * cols; ++i)
-      at(i / cols, i % cols) = T(static_cast<float>(2 * Rng{5, 1}.normal(static_cast<std::uint64_t>(i))));
+    for (std::int64_t i = 0; i < rows * cols; ++i)
+      at(i / cols, i % cols) = T(static_cast<float>(2 * Rng{seed, 1}.normal(static_cast<std::uint64_t>(i))));
     copy(s, there.tensor, host.tensor);
   }
   T& at(std::int64_t r, std::int64_t c) { return host.tensor.ptr<T>()[first + r * apart + c]; }
-  Tensor rows(Stream& s) {
-    return Tensor(there.tensor.ptr<T>() + first, {{kRows, cols}, dtype_of<T>}, Shape{apart, 1}, s.device());
+  Tensor matrix(Stream& s) {
+    return Tensor(there.tensor.ptr<T>() + first, {{rows, cols}, dtype_of<T>}, Shape{apart, 1}, s.device());
   }
   std::vector<T> results(Stream& s) {
     copy(s, host.tensor, there.tensor);
     s.synchronize();
     std::vector<T> list;
-    for (std::int64_t i = 0; i < kRows * cols; ++i) list.push_back(at(i / cols, i % cols));
+    for (std::int64_t i = 0; i < rows * cols; ++i) list.push_back(at(i / cols, i % cols));
     return list;
   }
   void expect_untouched_around() {
     for (std::int64_t i = 0; i < host.tensor.size(); ++i) {
       const std::int64_t in_row = (i - first) % apart;
-      if (i >= first && i < first + kRows * apart && in_row < cols) continue;
+      if (i >= first && i < first + rows * apart && in_row < cols) continue;
       ASSERT_EQ(static_cast<float>(host.tensor.ptr<T>()[i]), -7.0f) << "element " << i - first << " was written";
     }
   }
@@ -79,7 +81,7 @@ void expect_odd_rows(Stream& s, std::int64_t cols, Op&& op, Reference&& referenc
       for (std::int64_t c = 0; c < cols; ++c) row.push_back(static_cast<double>(static_cast<float>(x.at(r, c))));
       want.push_back(reference(std::span<const double>(row)));
     }
-    op(x.rows(s));
+    op(x.matrix(s));
     const auto got = x.results(s);
     x.expect_untouched_around();
     for (std::size_t i = 0; i < got.size(); ++i) {

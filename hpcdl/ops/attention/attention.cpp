@@ -70,9 +70,9 @@ std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&
 
 std::array<Spec, 1> Attention::backward_scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {
   if (k.dtype == DType::f32) return {Spec{{0}, DType::f32}};
-  // On a GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128 and four statistics; for 64
-  // rows four words per tile.
-  const auto d = head_dim(k, kv_heads(a), "k"), sums = d <= 128 ? (d + 63) / 64 * 64 : d;
+  // On a GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128, or wider ones in whole pieces
+  // of 16 bytes, and four statistics; for 64 rows four words per tile.
+  const auto d = head_dim(k, kv_heads(a), "k"), sums = d <= 128 ? (d + 63) / 64 * 64 : (d + 7) / 8 * 8;
   const auto rows = q[0] * a.heads * ((q[1] + 127) / 128 * 128), one = std::max<std::int64_t>(1, k.size());
   return {Spec{{std::max<std::int64_t>(2, (rows * (sums + 4) + rows / 16 + one) / one), k[0], kv_heads(a), k[1], d},
                DType::f32}};

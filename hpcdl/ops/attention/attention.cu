@@ -14,14 +14,15 @@
 namespace hpcdl::cuda {
 namespace {
 
-enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther, kMma, kCudnn, kCudnnAtomic };
+enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther, kMma, kCudnn, kCudnnAtomic, kPadded };
 constexpr AttentionCandidate kNames[] = {{kPlain, "plain"},
                                          {kDecode, "decode"},
                                          {kWgmma, "wgmma"},
                                          {kWgmmaOther, "wgmma, three groups of queries"},
                                          {kMma, "mma"},
                                          {kCudnn, "cudnn"},
-                                         {kCudnnAtomic, "cudnn, atomic sums"}};
+                                         {kCudnnAtomic, "cudnn, atomic sums"},
+                                         {kPadded, "padded copies"}};
 
 AttentionChooser chooser;
 
@@ -48,8 +49,12 @@ Asked asked_for() {
   return wish;
 }
 
-bool fits(Stream& s, const Attend& c, int id) { return id == kCudnn ? cudnn_fits(s, c) : id != kCudnnAtomic; }
+bool fits(Stream& s, const Attend& c, int id) {
+  if (id == kPadded) return padded_fits(c);
+  return id == kCudnn ? cudnn_fits(s, c) : id != kCudnnAtomic;
+}
 bool fits(Stream& s, const AttendBackward& c, int id) {
+  if (id == kPadded) return padded_fits(c);
   if (id == kCudnnAtomic) return s.numerics().atomic_sums && cudnn_fits(s, c, DqSums::atomic);
   return id != kCudnn || cudnn_fits(s, c, DqSums::in_order);
 }
@@ -103,12 +108,21 @@ bool prefers_atomic(const Stream& s, const AttendBackward& c) {
 /// results should not depend on whether operands are aligned to 16 bytes.
 bool prefers_cudnn(const Attend& c) { return asked_for() != Asked::own && c.width() > 128 && c.q[1] >= 128; }
 
-/// With few blocks, a causal mask lets the last ones run alone. H200, us (mma.sync | cuDNN in order | cuDNN, atomic), 2
-/// x 16 x 4096 causal, 144 wide 4139 | 4637 | 1613, 192 4355 | 4645 | 1628, 256 5258 | 5058 | 1858; 160 wide, all keys
-/// 8424 | 5309 | 3017; 4 x 16 x 2048 x 256 causal 2736 | 1949 | 1069, 8 x 16 x 200 x 192 causal 131 | 91 | 89.
+/// cuDNN's backward in order needs enough heads at a time to occupy a good part of the GPU. H200, us (mma.sync | cuDNN in
+/// order | cuDNN, atomic): 2 x 16 x 4096 causal, 144 wide 4209 | 3177 | 1617, 256 5319 | 3426 | 1848; 192 wide, all keys
+/// 8597 | 4484 | 2990; 4 x 16 x 2048 x 256 causal 2873 | 1582 | 1072, 8 x 16 x 200 x 192 causal 131 | 91 | 89. With a
+/// scratch for all of ds instead of two heads (144 wide: 1 GB more): 2178.
 bool prefers_in_order(const Stream& s, const AttendBackward& c) {
   return prefers_cudnn(c) && (!c.args.causal || cudnn_fills_a_gpu(s, c));
 }
+
+/// Without padding, mma.sync loads single elements. H200, us, bf16 causal (elements | padded copies), forward and
+/// backward: 16 x 8 x 256 x 156 370 | 45, 1336 | 171; 4 x 16 x 4096 x 100 21611 | 720, 46131 | 1907; 2 x 8 x 64 x 50
+/// 32 | 10, 80 | 14; 2 x 8 x 16 x 20 15 | 9, 34 | 14.
+template <class Call> bool prefers_padded(const Call& c) { return c.q[1] >= 16 && padded_fits(c); }
+
+/// For padded copies.
+template <class Call> void run_built_in(Stream& s, const Call& c) { attention_with(s, c, pick<Call>(s, c, nullptr)); }
 
 }  // namespace
 
@@ -118,6 +132,7 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
   if (decode_fits(c)) found.add(kDecode);
   if (mma_fits(s, c)) found.add(kMma);
   if (cudnn_fits(s, c)) found.add(kCudnn);
+  if (padded_fits(c)) found.add(kPadded);
   found.add(kPlain);
   return found.all();
 }
@@ -127,6 +142,7 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
   if (mma_fits(s, c)) found.add(kMma);
   for (const int id : {kCudnn, kCudnnAtomic})
     if (fits(s, c, id)) found.add(id);
+  if (padded_fits(c)) found.add(kPadded);
   found.add(kPlain);
   return found.all();
 }
@@ -137,6 +153,7 @@ void attention_with(Stream& s, const Attend& c, int candidate) {
     case kDecode: return attend_decode(s, c);
     case kMma: return attend_mma(s, c);
     case kCudnn: return attend_cudnn(s, c);
+    case kPadded: return attend_padded(s, c, run_built_in<Attend>);
     default: return attend_wgmma(s, c, candidate - kWgmma);
   }
 }
@@ -146,6 +163,7 @@ void attention_with(Stream& s, const AttendBackward& c, int candidate) {
     case kMma: return attend_backward_mma(s, c);
     case kCudnn: return attend_backward_cudnn(s, c, DqSums::in_order);
     case kCudnnAtomic: return attend_backward_cudnn(s, c, DqSums::atomic);
+    case kPadded: return attend_backward_padded(s, c, run_built_in<AttendBackward>);
     default: return attend_backward_wgmma(s, c);
   }
 }
@@ -154,12 +172,15 @@ int attention_choice(Stream& s, const Attend& c) {
   if (decode_fits(c)) return kDecode;
   if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(s, c) ? kWgmmaOther : kWgmma;
   if (prefers_cudnn(c) && fits(s, c, kCudnn)) return kCudnn;
+  if (prefers_padded(c)) return kPadded;
   return mma_fits(s, c) ? kMma : kPlain;
 }
 int attention_choice(Stream& s, const AttendBackward& c) {
   if ((prefers_atomic(s, c) || prefers_cudnn(c)) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
   if (prefers_in_order(s, c) && fits(s, c, kCudnn)) return kCudnn;
-  return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain;
+  if (wgmma_fits(s, c)) return kWgmma;
+  if (prefers_padded(c)) return kPadded;
+  return mma_fits(s, c) ? kMma : kPlain;
 }
 
 void set_attention_chooser(AttentionChooser c) { chooser = c; }

@@ -18,17 +18,19 @@ namespace {
 
 constexpr auto kBytes = static_cast<std::int64_t>(kWorkspaceBytes);
 
-using Key = std::array<std::int64_t, 31>;
+using Key = std::array<std::int64_t, 32>;
 
-Key key_of(const Attend& c, std::initializer_list<View> operands, std::int64_t kind) {
+/// `room`: bytes for work in progress.
+Key key_of(const Attend& c, std::initializer_list<View> operands, std::int64_t kind, std::int64_t room) {
   Key key{kind << 8 | static_cast<std::int64_t>(c.q.dtype()) << 1 | (c.args.causal ? 1 : 0),
           c.q[0],
           c.q[1],
           c.k[1],
           c.args.heads,
           c.kv_heads(),
-          c.width()};
-  auto at = key.begin() + 7;
+          c.width(),
+          room};
+  auto at = key.begin() + 8;
   for (const View& x : operands)
     *at++ = x.strides()[0], *at++ = x.strides()[1], *at++ = x.rank() == 4 ? x.strides()[2] : c.width();
   return key;
@@ -61,20 +63,25 @@ Attend with_lse(Stream& s, const Attend& c) {
 }
 
 const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& session, const Attend& c) {
-  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out}, 0), [&]() -> std::optional<Planned> {
-    auto p = cudnn::plan_of(c, {.handle = session.handle()}, kBytes - lse_bytes(c));
+  const std::int64_t room = kBytes - lse_bytes(c);
+  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out}, 0, room), [&]() -> std::optional<Planned> {
+    auto p = cudnn::plan_of(c, {.handle = session.handle()}, room);
     if (!p) return std::nullopt;
     return Planned{std::move(*p)};
   });
 }
 
-/// Where cuDNN may keep ds: the workspace, or the scratch for sums of dq, which ordered sums do not need.
+/// Sums per query and the statistics of rows, at the end of the scratch; lse is aligned to 16 bytes.
+std::int64_t row_floats(const AttendBackward& c) { return (c.lse.size() + 3) / 4 * 4; }
+std::int64_t before_rows(const AttendBackward& c) { return (c.scratch.size() - 4 * row_floats(c) - 1) / 4 * 4; }
+
+/// Where cuDNN may keep ds: the workspace, or the rest of the scratch.
 struct Room {
   void* data = nullptr;  // null: the workspace
   std::int64_t bytes = kBytes;
 };
 Room room_of(const AttendBackward& c, DqSums sums) {
-  const std::int64_t bytes = c.q.size() * 4;
+  const std::int64_t bytes = before_rows(c) * 4;
   if (sums == DqSums::atomic || bytes <= kBytes) return {};
   return {const_cast<float*>(c.scratch.ptr<float>()), bytes};
 }
@@ -82,10 +89,11 @@ Room room_of(const AttendBackward& c, DqSums sums) {
 /// Uses as few parts as the room allows.
 const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& session, const AttendBackward& c,
                                    DqSums sums) {
+  const std::int64_t room = room_of(c, sums).bytes;
   const auto make = [&]() -> std::optional<Planned> {
-    const std::int64_t room = room_of(c, sums).bytes, batch = c.q[0];
+    const std::int64_t batch = c.q[0];
     const auto cut = [&](std::int64_t sequences, int heads) -> std::optional<Planned> {
-      const auto part = BackwardPart{0, batch / sequences, 0, c.kv_heads() / heads}.of(c);
+      const auto part = AttentionPart{0, batch / sequences, 0, c.kv_heads() / heads}.of(c);
       // ds in whole tiles; everything else is small.
       const std::int64_t pairs = ((c.q[1] + 63) / 64 * 64) * ((c.k[1] + 63) / 64 * 64);
       if (sums == DqSums::in_order && part.q[0] * part.args.heads * pairs * 2 > room) return std::nullopt;
@@ -102,7 +110,8 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
         if (auto found = cut(batch, n)) return found;
     return std::nullopt;
   };
-  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out, c.dout, c.dq, c.dk, c.dv}, 1 + static_cast<int>(sums)), make);
+  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out, c.dout, c.dq, c.dk, c.dv}, 1 + static_cast<int>(sums), room),
+                    make);
 }
 
 /// The tensors' ids and addresses.
@@ -137,7 +146,7 @@ bool cudnn_fits(Stream& s, const Attend& given) {
 }
 bool cudnn_fills_a_gpu(const Stream& s, const AttendBackward& c) {
   const std::int64_t pairs = c.q[1] * c.k[1], heads = room_of(c, DqSums::in_order).bytes / (2 * pairs);
-  return std::min<std::int64_t>(heads, c.q[0] * c.args.heads) * ((c.k[1] + 127) / 128) * 4 >= 3 * multiprocessors(s);
+  return std::min<std::int64_t>(heads, c.q[0] * c.args.heads) * ((c.k[1] + 127) / 128) * 5 >= 2 * multiprocessors(s);
 }
 bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums) {
   return cudnn::expressible(c) && plan(s, cudnn::Session(s), c, sums).has_value();
@@ -155,10 +164,9 @@ void attend_cudnn(Stream& s, const Attend& given) {
 /// The library yields nothing for rows whose lse is +inf: far rows are added afterwards.
 void attend_backward_cudnn(Stream& s, const AttendBackward& given, DqSums sums) {
   AttendBackward c = given;
-  // Sums of dq, one number per query, and the statistics of rows; lse is aligned to 16 bytes.
   auto* const scratch = given.scratch.ptr<float>();
-  const std::int64_t rows = (c.lse.size() + 3) / 4 * 4;
-  float* const row_sums = scratch + c.q.size();
+  const std::int64_t rows = row_floats(c);
+  float* const row_sums = scratch + before_rows(c);
   const RowStatistics statistics{.tops = row_sums + 2 * rows,
                                  .logs = row_sums + 3 * rows,
                                  .near_lse = row_sums + rows,
@@ -173,7 +181,7 @@ void attend_backward_cudnn(Stream& s, const AttendBackward& given, DqSums sums) 
   const int heads = c.kv_heads() / planned->heads;
   for (std::int64_t sequence = 0; sequence < c.q[0]; sequence += count)
     for (int head = 0; head < c.kv_heads(); head += heads) {
-      const auto part = BackwardPart{sequence, count, head, heads}.of(c);
+      const auto part = AttentionPart{sequence, count, head, heads}.of(c);
       Places at(part);
       at.add(cudnn::kDout, part.dout), at.add(cudnn::kDq, part.dq), at.add(cudnn::kDk, part.dk),
           at.add(cudnn::kDv, part.dv);

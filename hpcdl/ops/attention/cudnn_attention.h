@@ -15,7 +15,7 @@ enum class DqSums : unsigned char {
 /// is cached per shape.
 bool cudnn_fits(Stream& s, const Attend& c);
 bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums);
-/// Whether the heads that fit at a time with ordered sums can occupy three quarters of the GPU.
+/// Whether the heads that fit at a time with ordered sums can occupy two fifths of the GPU.
 bool cudnn_fills_a_gpu(const Stream& s, const AttendBackward& c);
 /// Computes c, for which cudnn_fits() holds.
 void attend_cudnn(Stream& s, const Attend& c);

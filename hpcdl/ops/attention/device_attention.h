@@ -76,4 +76,11 @@ inline constexpr int kForwardShapes = 2;
 void attend_wgmma(Stream& s, const Attend& c, int shape);
 void attend_backward_wgmma(Stream& s, const AttendBackward& c);
 
+/// More than one query; operands of one type whose rows are not whole 16-byte pieces: copies with padded rows, for
+/// which `run` computes: padded.cu.
+bool padded_fits(const Attend& c);
+bool padded_fits(const AttendBackward& c);
+void attend_padded(Stream& s, const Attend& c, void (*run)(Stream&, const Attend&));
+void attend_backward_padded(Stream& s, const AttendBackward& c, void (*run)(Stream&, const AttendBackward&));
+
 }  // namespace hpcdl::cuda

@@ -311,6 +311,41 @@ TEST(DeviceAttentionWays, wide_heads_are_not_left_to_the_plain_kernel) {
       }
 }
 
+/// Operands of more than a workspace, which are copied in parts: against mma.sync, which needs no copies.
+TEST(DeviceAttentionWays, padded_copies_in_parts_agree_with_elements) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  const auto far_apart = [](const std::vector<double>& a, const std::vector<double>& b) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), size += b[i] * b[i];
+    return std::sqrt(difference / size);
+  };
+  for (const Case& c : {Case{5, 1000, 1000, 10, 10, 101}, Case{2, 1800, 1900, 24, 12, 68, true, true}}) {
+    Problem p(s, c, DType::bf16);
+    const auto forward = p.forward();
+    const auto way = [&](const auto& call, std::string_view name) {
+      for (const auto& found : attention_candidates(s, call))
+        if (found.name == name) return found.id;
+      ADD_FAILURE() << "no way is called " << name;
+      return 0;
+    };
+    EXPECT_EQ(attention_choice(s, forward), way(forward, "padded copies"));
+    EXPECT_EQ(attention_choice(s, p.backward()), way(p.backward(), "padded copies"));
+    attention_with(s, forward, way(forward, "padded copies"));
+    const auto out = p.out.values(s);
+    attention_with(s, forward, way(forward, "mma"));
+    EXPECT_LT(far_apart(out, p.out.values(s)), 0x1p-7);
+    attention_with(s, p.backward(), way(p.backward(), "padded copies"));
+    const auto dq = p.dq.values(s), dk = p.dk.values(s), dv = p.dv.values(s);
+    attention_with(s, p.backward(), way(p.backward(), "mma"));
+    EXPECT_LT(far_apart(dq, p.dq.values(s)), 0x1p-7);
+    EXPECT_LT(far_apart(dk, p.dk.values(s)), 0x1p-7);
+    EXPECT_LT(far_apart(dv, p.dv.values(s)), 0x1p-7);
+  }
+}
+
 #if __has_include(<cudnn_graph.h>)
 TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_allowed) {
   if (cuda_devices() == 0 || !cudnn::Library::get().whole || cudnn::Library::get().version() < 91600)
@@ -351,7 +386,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},
                       Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true},
                       Case{1, 130, 200, 2, 1, 256}, Case{2, 70, 70, 2, 2, 192, false, true, true},
-                      Case{1, 65, 90, 2, 2, 144, true, true}, Case{1, 33, 40, 2, 1, 250, true, false, true}));
+                      Case{1, 65, 90, 2, 2, 144, true, true}, Case{1, 33, 40, 2, 1, 250, true, false, true},
+                      Case{2, 130, 130, 4, 2, 44}, Case{1, 150, 200, 4, 1, 25, true, true, true},
+                      Case{2, 80, 70, 2, 2, 50, false, true}, Case{1, 200, 260, 2, 1, 130, true, false, true},
+                      Case{1, 190, 190, 2, 2, 156}, Case{2, 64, 300, 6, 2, 101, true, true}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

@@ -6,7 +6,7 @@
 
 #include "hpcdl/cuda/relative_exp.cuh"
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/attention/backward_parts.h"
+#include "hpcdl/ops/attention/parts.h"
 #include "hpcdl/ops/attention/problem.cuh"
 #include "hpcdl/ops/cross_entropy/far_lse.h"
 

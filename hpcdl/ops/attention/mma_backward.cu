@@ -13,8 +13,10 @@ template <class F> void with_shapes(const Stream& s, const AttendBackward& c, F&
     using Narrow = BackwardMma<Kind, 64, 1, 32, 2, 3>;
     using Wide = BackwardMma<Kind, 128, 1, 32, kF32<Kind> ? 1 : 2, 2>;
     if constexpr (kF32<Kind>) {
+      using Wider = BackwardMma<Kind, 192, 1, 16, 1, 1>;
       using Widest = BackwardMma<Kind, 256, 1, 16, 1, 1>;
-      if (c.width() > 128) return f.template operator()<Widest, Widest>();
+      if (c.width() > 192) return f.template operator()<Widest, Widest>();
+      if (c.width() > 128) return f.template operator()<Wider, Wider>();
     } else {
       using Wider = BackwardMma<Kind, 192, 1, 32, 1, 2>;
       using Widest = BackwardMma<Kind, 256, 1, 32, 1, 2>;

@@ -19,21 +19,6 @@ template <class Kind_, int kWidth_, int kM_, int kOther_, int kStages_, int kBlo
   static constexpr int kBytes = kTileBytes + kStages * 3 * kOther * 4;
 };
 
-/// Steps over the tiles of the other side: bring(step) copies one into stage step % kStages, work(step) uses it.
-template <int kStages> __device__ void in_stages(int steps, auto&& bring, auto&& work) {
-  if (kStages > 1) bring(0);
-  for (int step = 0; step < steps; ++step) {
-    if (kStages == 1) {
-      __syncthreads();
-      bring(step);
-    }
-    copies_arrived<0>();
-    __syncthreads();
-    if (kStages > 1 && step + 1 < steps) bring(step + 1);
-    work(step);
-  }
-}
-
 /// Makes the scores of far rows relative to the largest of their row, top(m, j).
 template <int kM, int kCount> __device__ void subtract_tops(float (&s)[kM][kCount], auto&& top) {
 #pragma unroll

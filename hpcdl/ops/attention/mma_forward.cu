@@ -12,7 +12,11 @@ template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
   with_kind(s, c, [&]<class Kind>() {
     using Narrow = ForwardMma<Kind, 64, 2, 64, 2>;
     if constexpr (kF32<Kind>) {
-      if (c.width() > 128) return f.template operator()<ForwardMma<Kind, 256, 1, 16, 1>>();
+      if (c.width() > 192) return f.template operator()<ForwardMma<Kind, 256, 1, 16, 2, 1>>();
+      // One stage of 32 keys spills registers if operands have two parts. H200, 1 x 14 x 2040 x 184, us (two of 16 | one
+      // of 32): exact 1111 | 1132, TF32 576 | 482; the kernel for 256 in two stages takes 2381.
+      constexpr bool kLong = std::is_same_v<Kind, Tf32>;
+      if (c.width() > 128) return f.template operator()<ForwardMma<Kind, 192, 1, kLong ? 32 : 16, 2, kLong ? 1 : 2>>();
     } else {
       if (c.width() > 192) return f.template operator()<ForwardMma<Kind, 256, 1, 32, 2>>();
       if (c.width() > 128) return f.template operator()<ForwardMma<Kind, 192, 1, 32, 2>>();

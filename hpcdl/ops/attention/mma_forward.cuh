@@ -1,16 +1,17 @@
 #pragma once
 // Attention forward by mma.sync (.cu files): a warp owns kM times 16 queries; keys and values pass through shared
-// memory kKeys at a time, and the next are loaded while the current ones are multiplied. Source: Dao,
-// "FlashAttention-2", 2023.
+// memory kKeys at a time. With two stages the next are loaded while the current ones are multiplied; with one, for which
+// more blocks fit, other blocks multiply meanwhile. Source: Dao, "FlashAttention-2", 2023.
 
 #include "hpcdl/ops/attention/mma_tiles.cuh"
 
 namespace hpcdl::cuda::mma {
 
-template <class Kind_, int kWidth_, int kM_, int kKeys_, int kBlocks_> struct ForwardMma {
+template <class Kind_, int kWidth_, int kM_, int kKeys_, int kBlocks_, int kStages_ = 2> struct ForwardMma {
   using Kind = Kind_;
-  static constexpr int kWidth = kWidth_, kM = kM_, kKeys = kKeys_, kBlocks = kBlocks_, kRows = 64 * kM;
-  static constexpr int kBytes = (kRows + 4 * kKeys) * Tile<Kind, kWidth>::kRowBytes;
+  static constexpr int kWidth = kWidth_, kM = kM_, kKeys = kKeys_, kBlocks = kBlocks_, kStages = kStages_,
+                       kRows = 64 * kM;
+  static constexpr int kBytes = (kRows + kStages * 2 * kKeys) * Tile<Kind, kWidth>::kRowBytes;
 };
 
 template <class Shape>
@@ -27,23 +28,19 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const int row0 = first_row(16 * kM), whole = p.sees(t0 + row0),
             most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
   const auto bring = [&](int step) {
-    const auto ks = stages.behind(step % 2 * 2 * kKeys);
+    const auto ks = stages.behind(step % Shape::kStages * 2 * kKeys);
     ks.template bring<kKeys>(p.k, at.sequence, step * kKeys, end, kv, p.width, p.copies);
     ks.behind(kKeys).template bring<kKeys>(p.v, at.sequence, step * kKeys, end, kv, p.width, p.copies);
     copies_issued();
   };
   qs.template bring<kRows>(p.q, at.sequence, t0, queries, at.head, p.width, p.copies);
-  bring(0);
   const float scale = p.scale * kLog2e;
   RowSoftmax state[kM];
   float sums[kM][kWidth / 2] = {};
-  for (int step = 0; step < steps; ++step) {
-    copies_arrived<0>();
-    __syncthreads();
-    if (step + 1 < steps) bring(step + 1);
+  in_stages<Shape::kStages>(steps, bring, [&](int step) {
     const int k0 = step * kKeys;
-    if (k0 >= most) continue;
-    const auto ks = stages.behind(step % 2 * 2 * kKeys);
+    if (k0 >= most) return;
+    const auto ks = stages.behind(step % Shape::kStages * 2 * kKeys);
     float s[kM][kKeys / 2] = {};
     dots(s, qs, row0, ks);
     if (k0 + kKeys > whole || k0 + kKeys > end) {
@@ -66,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
       for (int i = 0; i < kWidth / 2; ++i) sums[m][i] *= shrink[i / 2 % 2];
     }
     add_rows(sums, s, ks.behind(kKeys));
-  }
+  });
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll

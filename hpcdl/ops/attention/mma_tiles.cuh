@@ -283,6 +283,21 @@ struct Place {
   }
 };
 
+/// Steps over the tiles of the other side: bring(step) copies one into stage step % kStages, work(step) uses it.
+template <int kStages> __device__ void in_stages(int steps, auto&& bring, auto&& work) {
+  if (kStages > 1) bring(0);
+  for (int step = 0; step < steps; ++step) {
+    if (kStages == 1) {
+      __syncthreads();
+      bring(step);
+    }
+    copies_arrived<0>();
+    __syncthreads();
+    if (kStages > 1 && step + 1 < steps) bring(step + 1);
+    work(step);
+  }
+}
+
 /// Equal in all lanes of a warp.
 __device__ inline int first_row(int rows_of_warp) { return warp_index() * rows_of_warp; }
 /// A lane's upper row of 16, and the first of its columns of 8.

@@ -1,7 +1,10 @@
 #pragma once
 // The GPU kernels of the gradients of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a
 // team holds (cuda/rows.cuh) are read once; the gradients of the parameters are summed in the same pass, each team over
-// its share of rows.
+// its share of rows. H200, us, layer_norm's gradients of odd rows (element by element, as forward and backward less
+// forward | packs through shared memory), bf16 4099x5001 153 | 70, 8191x8193 563 | 242, 16384x3001 256 | 126, 65536x257
+// 113 | 107, 100000x99 71 | 80; f32 4099x5001 202 | 80; rows of whole packs that took sweeps before: f32 2048x5120 101 |
+// 42, bf16 4104x8200 170 | 85.
 
 #include <cuda_pipeline_primitives.h>
 
@@ -20,6 +23,9 @@ struct NormGradients {
   float* partial;  // (parts, 2, cols): sums for dgamma and dbeta
   std::int64_t rows, cols, parts, dx_stride, dresidual_stride, h_stride, dy_stride, dh_stride;
   bool add_dx, add_dresidual;
+  bool shifted;  // packs lie on 16-byte boundaries of a contiguous matrix (cuda/rows.cuh); the number of parts is a
+                 // multiple of the elements of a pack
+  bool aligned;  // of shifted rows: packs can be copied as such
 };
 
 /// One row's statistics in the form that backward needs.
@@ -31,84 +37,118 @@ template <bool kCentered> __device__ NormRow norm_row(const NormGradients& o, st
 }
 
 /// The number of rows in flight through shared memory in backward, including the current one; measured on an H200.
-template <bool kCentered, class Team> inline constexpr int kNormStages = kCentered || Team::kPacks > 1 ? 3 : 4;
+template <bool kCentered, class Team>
+inline constexpr int kNormStages = Team::kPacks * Team::kBlockThreads > 1536 ? 2
+                                   : kCentered || Team::kPacks > 1           ? 3
+                                                                             : 4;
+
+/// The rows of part blockIdx.x: neighbours, or every parts-th row if they are shifted, so that all of them begin at the
+/// same element of a pack.
+template <bool kWhole> struct NormPart {
+  std::int64_t first, apart, count;
+
+  __device__ explicit NormPart(const NormGradients& o) {
+    if (!kWhole && o.shifted) {
+      first = blockIdx.x, apart = o.parts, count = (o.rows - first + o.parts - 1) / o.parts;
+    } else {
+      first = o.rows * blockIdx.x / o.parts, apart = 1, count = o.rows * (blockIdx.x + 1) / o.parts - first;
+    }
+  }
+  __device__ std::int64_t row(std::int64_t n) const { return first + n * apart; }
+};
 
 /// Block p sums its rows' share of the parameters' gradients into part p; a team processes every kRows-th of them.
-/// Whole packs pass through shared memory, several rows ahead; a thread reads only what it copied itself, so that no
-/// thread waits for others.
+/// Packs pass through shared memory, several rows ahead; a thread reads only what it copied itself, so that no thread
+/// waits for others.
 template <bool kCentered, class T, class Team, bool kWhole>
-__global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 : 1024) / Team::kBlockThreads)
+__global__ void __launch_bounds__(Team::kBlockThreads, Team::kPacks > 1 ? 1 : 1024 / Team::kBlockThreads)
     norm_backward(NormGradients o) {
   constexpr int N = kLanes<T>, K = Team::kPacks, kRows = Team::kRows, kStages = kNormStages<kCentered, Team>;
+  /// Of rows with more packs, values are computed twice.
+  constexpr bool kKeep = kWhole && K * Team::kBlockThreads <= 1024;
   __shared__ float2 memory[2][kWarp];
-  const RowShare<T, Team, kWhole> share(o.cols);
-  const std::int64_t begin = o.rows * blockIdx.x / o.parts, end = o.rows * (blockIdx.x + 1) / o.parts;
+  const NormPart<kWhole> part(o);
+  const RowShare<T, Team, kWhole> share(o.shifted ? blockIdx.x : 0, o.cols);
   const float over = 1.0f / static_cast<float>(o.cols);
   Lanes<N> gamma[K], dgamma[K], dbeta[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    gamma[k] = o.gamma.load<N, kWhole>(share.col(k), 0, share.to(k));
+    gamma[k] = o.gamma.load<N, kWhole>(share.col(k), share.from(k), share.to(k));
     dgamma[k] = dbeta[k] = Lanes<N>(0.0f);
   }
-  Pack<T, N> h[K], dy[K], dh[K];
-  const T* const operands[] = {static_cast<const T*>(o.h), static_cast<const T*>(o.dy), static_cast<const T*>(o.dh)};
-  const std::int64_t strides[] = {o.h_stride, o.dy_stride, o.dh_stride};
   const int count = o.dh ? 3 : 2;
   extern __shared__ uint4 ring[];
   const auto slot = [&](int turn, int operand, int k) {
     return ring + ((turn % kStages * count + operand) * K + k) * Team::kBlockThreads + threadIdx.x;
   };
-  const auto bring = [&](std::int64_t row, int turn) {
-    if (row < end)
-      for (int i = 0; i < count; ++i)
+  const auto bring_one = [&](int turn, int operand, const void* from, std::int64_t at) {
 #pragma unroll
-        for (int k = 0; k < K; ++k)
-          if (share.some(k))
-            __pipeline_memcpy_async(slot(turn, i, k), operands[i] + row * strides[i] + share.col(k), 16);
+    for (int k = 0; k < K; ++k) {
+      if (!share.some(k)) break;
+      const T* const pack = static_cast<const T*>(from) + at + share.col(k);
+      uint4* const to = slot(turn, operand, k);
+      if constexpr (kWhole) {
+        __pipeline_memcpy_async(to, pack, 16);
+      } else if (o.aligned) {
+        const int here = share.to(k) < N ? share.to(k) : N;  // the others are zeros
+        __pipeline_memcpy_async(to, pack, 16, static_cast<std::size_t>(N - here) * sizeof(T));
+      } else {
+        *to = __builtin_bit_cast(uint4, cuda::read<N>(pack, share.from(k), share.to(k), T{}));
+      }
+    }
+  };
+  const auto bring = [&](std::int64_t n, int turn) {
+    if (n < part.count) {
+      const std::int64_t row = part.row(n);
+      bring_one(turn, 0, o.h, row * o.h_stride), bring_one(turn, 1, o.dy, row * o.dy_stride);
+      if (o.dh) bring_one(turn, 2, o.dh, row * o.dh_stride);
+    }
     __pipeline_commit();
+  };
+  const auto brought = [&](int turn, int operand, int k) {
+    auto p = __builtin_bit_cast(Pack<T, N>, *slot(turn, operand, k));
+    if (int from = share.from(k); !kWhole && from > 0) {
+      asm volatile("" : "+r"(from));  // else the N comparisons are kept for the next row
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (i < from) p.set(i, T{});
+    }
+    return widen(p);
   };
   // All threads of a warp execute the same number of iterations, because they reduce together. A thread without a row
   // processes none.
-  const std::int64_t first = begin + (kRows > 1 ? threadIdx.x / Team::kThreads : 0);
-  if constexpr (kWhole) {
-    for (int i = 0; i < kStages * count; ++i)  // packs after the end of the row
+  const std::int64_t own = kRows > 1 ? threadIdx.x / Team::kThreads : 0;
+  for (int i = 0; i < kStages * count; ++i)  // packs after the end of the row
 #pragma unroll
-      for (int k = 0; k < K; ++k)
-        if (!share.some(k)) *slot(i / count, i % count, k) = uint4{};
-    for (int turn = 0; turn + 1 < kStages; ++turn) bring(first + turn * kRows, turn);
-  }
+    for (int k = 0; k < K; ++k)
+      if (!share.some(k)) *slot(i / count, i % count, k) = uint4{};
+  for (int turn = 0; turn + 1 < kStages; ++turn) bring(own + turn * kRows, turn);
+  const auto statistics = [&](std::int64_t n) {
+    return n < part.count ? norm_row<kCentered>(o, part.row(n)) : NormRow{0, 0};
+  };
+  auto next = statistics(own);
   int turn = 0;
-  for (std::int64_t base = begin; base < end; base += kRows, ++turn) {
-    const std::int64_t row = base + (first - begin);
-    const bool exists = row < end;
-    const auto stat = exists ? norm_row<kCentered>(o, row) : NormRow{0, 0};
-    if constexpr (kWhole) {
-      __pipeline_wait_prior(kStages - 2);
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        h[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 0, k));
-        dy[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 1, k));
-        if (o.dh) dh[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 2, k));
-      }
-      bring(row + (kStages - 1) * kRows, turn + kStages - 1);
-    } else if (exists) {
-      share.read(h, operands[0] + row * strides[0]);
-      share.read(dy, operands[1] + row * strides[1]);
-      if (o.dh) share.read(dh, operands[2] + row * strides[2]);
-    }
-    Lanes<N> normal[K], d[K];
+  for (std::int64_t base = 0; base < part.count; base += kRows, ++turn) {
+    const std::int64_t n = base + own, row = part.row(n);
+    const bool exists = n < part.count;
+    const auto stat = next;
+    next = statistics(n + kRows);
+    __pipeline_wait_prior(kStages - 2);
+    const auto normal_of = [&](int k) { return (brought(turn, 0, k) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd); };
+    Lanes<N> normal[kKeep ? K : 1], d[kKeep ? K : 1];
     float sum_g = 0, sum_gn = 0;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      normal[k] = (widen(h[k]) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
-      d[k] = widen(dy[k]);  // absent elements are 0
+      auto x = normal_of(k), g = brought(turn, 1, k);  // absent elements of g are 0
       if (exists) {
-        dgamma[k] = fma(d[k], normal[k], dgamma[k]);
-        if constexpr (kCentered) dbeta[k] = dbeta[k] + d[k];  // without centring there is no beta
+        dgamma[k] = fma(g, x, dgamma[k]);
+        if constexpr (kCentered) dbeta[k] = dbeta[k] + g;  // without centring there is no beta
       }
-      d[k] = d[k] * gamma[k];
-      sum_g += sum(d[k]), sum_gn += sum(d[k] * normal[k]);
+      g = g * gamma[k];
+      sum_g += sum(g), sum_gn += sum(g * x);
+      if constexpr (kKeep) normal[k] = x, d[k] = g;
     }
+    bring(n + (kStages - 1) * kRows, turn + kStages - 1);
     Team::sum_both(sum_g, sum_gn, memory[turn % 2]);
     const float mean_g = kCentered ? sum_g * over : 0.0f, mean_gn = sum_gn * over;
     if (!exists) continue;
@@ -116,8 +156,10 @@ __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 :
     T* dresidual = o.dresidual ? static_cast<T*>(o.dresidual) + row * o.dresidual_stride : nullptr;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      auto v = Lanes<N>(stat.rstd) * (d[k] - Lanes<N>(mean_g) - normal[k] * Lanes<N>(mean_gn));
-      if (o.dh) v = v + widen(dh[k]);
+      const auto x = kKeep ? normal[kKeep ? k : 0] : normal_of(k),
+                 g = kKeep ? d[kKeep ? k : 0] : brought(turn, 1, k) * gamma[k];
+      auto v = Lanes<N>(stat.rstd) * (g - Lanes<N>(mean_g) - x * Lanes<N>(mean_gn));
+      if (o.dh) v = v + brought(turn, 2, k);
       if (dx) share.write(dx, k, v, o.add_dx);
       if (dresidual) share.write(dresidual, k, v, o.add_dresidual);
     }
@@ -126,8 +168,8 @@ __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 :
   if constexpr (kRows == 1) {
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      write(to + share.col(k), pack<float>(dgamma[k]), 0, share.to(k));
-      if constexpr (kCentered) write(to + o.cols + share.col(k), pack<float>(dbeta[k]), 0, share.to(k));
+      write(to + share.col(k), pack<float>(dgamma[k]), share.from(k), share.to(k));
+      if constexpr (kCentered) write(to + o.cols + share.col(k), pack<float>(dbeta[k]), share.from(k), share.to(k));
     }
   } else {  // the teams of the block, in order
     __shared__ float sums[kRows][Team::kThreads * N];
@@ -145,7 +187,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 :
         Lanes<N> all(0.0f);
         for (int r = 0; r < kRows; ++r)
           all = all + map<N>([&](int i) { return sums[r][i * Team::kThreads + Team::thread()]; });
-        write(to + which * o.cols + share.col(k), pack<float>(all), 0, share.to(k));
+        write(to + which * o.cols + share.col(k), pack<float>(all), share.from(k), share.to(k));
       }
   }
 }
@@ -211,8 +253,8 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads) norm_columns(Norm
 }
 
 /// A team for backward, by the number of packs per row; false if none can hold it. norm_parts() relies on each team's
-/// number of threads.
-template <class F> bool with_backward_team(std::int64_t packs, F&& f) {
+/// number of threads. `shifted`: as in NormGradients; only then bits may differ from those of whole packs.
+template <class T, bool kWhole, class F> bool with_backward_team(std::int64_t packs, bool shifted, F&& f) {
   const auto run = [&]<class Team>() {
     f.template operator()<Team>();
     return true;
@@ -223,49 +265,66 @@ template <class F> bool with_backward_team(std::int64_t packs, F&& f) {
   if (packs <= 128) return run.template operator()<Team<128, 1>>();
   if (packs <= 192) return run.template operator()<Team<192, 1>>();
   if (packs <= 256) return run.template operator()<Team<256, 1>>();
+  if constexpr (!kWhole)
+    if (shifted && packs <= 384) return run.template operator()<Team<384, 1>>();
   if (packs <= 512) return run.template operator()<Team<512, 1>>();
+  if constexpr (!kWhole)
+    if (shifted && packs <= 640) return run.template operator()<Team<640, 1>>();
   if (packs <= 1024) return run.template operator()<Team<512, 2>>();
+  if (packs <= 1536) return run.template operator()<Team<768, 2>>();
+  if constexpr (sizeof(T) == 4)
+    if (packs <= 2048) return run.template operator()<Team<1024, 2>>();
   return false;
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const char* name) {
   const auto stride = [](const View& v) { return v ? v.row_stride() : std::int64_t{0}; };
-  const NormGradients o{b.dx.data(),
-                        b.dresidual.data(),
-                        b.h.data(),
-                        b.dy.data(),
-                        b.dh_in.data(),
-                        Parameter(b.gamma),
-                        b.mean ? b.mean.ptr<float>() : nullptr,
-                        b.rstd.ptr<float>(),
-                        b.partial.ptr<float>(),
-                        b.h.rows(),
-                        b.h.cols(),
-                        norm_parts(b.h),
-                        stride(b.dx),
-                        stride(b.dresidual),
-                        stride(b.h),
-                        stride(b.dy),
-                        stride(b.dh_in),
-                        b.dx.accumulate(),
-                        b.dresidual.accumulate()};
+  NormGradients o{b.dx.data(),
+                  b.dresidual.data(),
+                  b.h.data(),
+                  b.dy.data(),
+                  b.dh_in.data(),
+                  Parameter(b.gamma),
+                  b.mean ? b.mean.ptr<float>() : nullptr,
+                  b.rstd.ptr<float>(),
+                  b.partial.ptr<float>(),
+                  b.h.rows(),
+                  b.h.cols(),
+                  norm_parts(b.h),
+                  stride(b.dx),
+                  stride(b.dresidual),
+                  stride(b.h),
+                  stride(b.dy),
+                  stride(b.dh_in),
+                  b.dx.accumulate(),
+                  b.dresidual.accumulate(),
+                  false,
+                  false};
   visit_dtype(b.h.dtype(), [&]<class T>() {
+    constexpr int N = kLanes<T>;
     if (o.rows == 0) return;
     const bool whole = o.gamma.whole() && whole_packs<T>(o.cols, {{o.dx, o.dx_stride},
                                                                   {o.dresidual, o.dresidual_stride},
                                                                   {o.h, o.h_stride},
                                                                   {o.dy, o.dy_stride},
                                                                   {o.dh, o.dh_stride}});
-    const bool done =
-        o.dy && with_backward_team((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<class Team>() {
-          const auto kernel =
-              whole ? norm_backward<kCentered, T, Team, true> : norm_backward<kCentered, T, Team, false>;
-          const int shared =
-              whole ? kNormStages<kCentered, Team> * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16 : 0;
-          check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
-          kernel<<<blocks_for(o.parts, 1), Team::kBlockThreads, static_cast<std::size_t>(shared), queue(s)>>>(o);
-          launched(name);
-        });
+    if (o.cols % N != 0 && o.dy && o.parts >= N) {
+      const auto dense = [&](const void* data, std::int64_t apart) {
+        return !data || (reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && apart == o.cols);
+      };
+      o.parts = o.parts / N * N, o.shifted = true;
+      o.aligned = dense(o.h, o.h_stride) && dense(o.dy, o.dy_stride) && dense(o.dh, o.dh_stride);
+    }
+    const auto run = [&]<bool kWhole>() {
+      return with_backward_team<T, kWhole>((o.cols + N - 1) / N + (o.shifted ? 1 : 0), o.shifted, [&]<class Team>() {
+        const auto kernel = norm_backward<kCentered, T, Team, kWhole>;
+        const int shared = kNormStages<kCentered, Team> * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16;
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+        kernel<<<blocks_for(o.parts, 1), Team::kBlockThreads, static_cast<std::size_t>(shared), queue(s)>>>(o);
+        launched(name);
+      });
+    };
+    const bool done = o.dy && (whole ? run.template operator()<true>() : run.template operator()<false>());
     if (done) return;
     if (b.dx || b.dresidual) {
       norm_backward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);

@@ -27,11 +27,12 @@ __device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float
     float squares = 0;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      const int from = share.from(k), to = share.to(k);
+      int from = share.from(k), to = share.to(k);
       v[k] = v[k] - Lanes<N>(mean);
       if (share.whole(k)) {
         squares += sum(v[k] * v[k]);
       } else {
+        asm volatile("" : "+r"(from), "+r"(to));  // else the N comparisons are kept for the next row
 #pragma unroll
         for (int i = 0; i < N; ++i) squares += i >= from && i < to ? v[k].v[i] * v[k].v[i] : 0.0f;
       }
@@ -123,6 +124,82 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_fo
     if (kCentered && o.beta.data) out = out + parameter(o.beta, k);
     share.write(y, k, pack<T>(out));
     if constexpr (kSum) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
+  }
+}
+
+/// Threads per multiprocessor of norm_forward_odd.
+inline constexpr int kOddThreads = 768;
+
+/// Rows whose length is not a multiple of a pack. gridDim.x times Team::kRows is a multiple of a pack, so all rows of a
+/// team begin at the same element of a pack: it loads its part of the parameters once. It loads the next row while it
+/// computes.
+template <bool kCentered, class T, bool kSum, class Team>
+__global__ void __launch_bounds__(Team::kBlockThreads, kOddThreads / Team::kBlockThreads)
+    norm_forward_odd(NormOperands o) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  __shared__ float2 memory[2][kWarp];
+  let_next_begin();
+  await_previous();
+  const std::int64_t begin = std::int64_t{blockIdx.x} * Team::kRows, own = Team::row() - begin,
+                     step = std::int64_t{gridDim.x} * Team::kRows;
+  const RowShare<T, Team, false> share(Team::row(), o.cols);
+  const float over = 1.0f / static_cast<float>(o.cols);
+  Pack<T, N> in[K], more[K], gamma[K], beta[K] = {};
+  const auto fetch_one = [&](Pack<T, N>(&to)[K], const void* from, std::int64_t stride, std::int64_t row) {
+    const T* const at = static_cast<const T*>(from) + row * stride;
+    if (share.inside(row, o.rows, o.cols, stride) && one_access<N>(at + share.first))
+      share.load_around(to, at, share.cols);
+    else share.read(to, at);
+  };
+  const auto fetch = [&](std::int64_t row) {
+    if (row >= o.rows) return;
+    fetch_one(in, o.x, o.x_stride, row);
+    if constexpr (kSum) fetch_one(more, o.residual, o.residual_stride, row);
+  };
+  fetch(begin + own);
+  const auto parameter = [&](Pack<T, N>(&to)[K], const Parameter& p) {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      to[k] = pack<T>(load_odd<N>(static_cast<const T*>(p.data), share.col(k), share.from(k), share.to(k), share.cols));
+  };
+  parameter(gamma, o.gamma);
+  if (kCentered && o.beta.data) parameter(beta, o.beta);
+  int turn = 0;
+  for (std::int64_t base = begin; base < o.rows; base += step, turn ^= 1) {
+    const std::int64_t row = base + own;
+    const bool exists = row < o.rows;
+    Lanes<N> v[K];
+    share.cut(in, T{}, share.cols);
+    if constexpr (kSum) share.cut(more, T{}, share.cols);
+#pragma unroll
+    for (int k = 0; k < K; ++k) v[k] = kSum ? widen(in[k]) + widen(more[k]) : widen(in[k]);
+    fetch(row + step);
+    float mean = 0, squares = 0;
+    if constexpr (kCentered) {
+      const float2 both = center<Team>(v, share, over, memory[turn]);
+      mean = both.x, squares = both.y;
+    } else {
+#pragma unroll
+      for (int k = 0; k < K; ++k) squares += sum(v[k] * v[k]);
+      squares = Team::reduce(squares, Sum{}, reinterpret_cast<float*>(memory[turn]));
+    }
+    if (!exists) continue;
+    const float rstd = 1.0f / sqrtf(squares * over + o.eps);
+    if (Team::thread() == 0) {
+      if (kCentered && o.mean) o.mean[row] = mean;
+      if (o.rstd) o.rstd[row] = rstd;
+    }
+    T* y = static_cast<T*>(o.y) + row * o.y_stride;
+    T* h = kSum ? static_cast<T*>(o.h) + row * o.h_stride : nullptr;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (!share.some(k)) break;
+      share.hold(gamma[k]), share.hold(beta[k]);
+      auto out = v[k] * Lanes<N>(rstd) * widen(gamma[k]);
+      if (kCentered && o.beta.data) out = out + widen(beta[k]);
+      share.write(y, k, pack<T>(out));
+      if constexpr (kSum) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
+    }
   }
 }
 
@@ -267,10 +344,11 @@ template <bool kCentered, class T, class F> bool with_norm_team(std::int64_t col
   return false;
 }
 
-/// The same for rows whose length is not a multiple of a pack, up to the length that norm_in_shared() supports
-/// (with_odd_team() explains why there are more of them): at most four packs per thread, because values are kept as
-/// floats. H200, us, layer_norm of bf16 (teams of powers of two | these | a copy): 8191x8193 187 | 116 | 66, 16384x3001
-/// 98 | 75 | 49, 4099x5001 50 | 35 | 22, 30000x1601 114 | 103 | 48, 65536x257 64 | 40 | 18.
+/// The same for rows whose length is not a multiple of a pack, up to the length that norm_in_shared() supports: teams
+/// of any number of warps, so that few of their packs are empty. Those with at most two packs per thread run
+/// norm_forward_odd(), which needs registers for the parameters and the next row. H200, us, layer_norm of bf16 (a row at
+/// a time | norm_forward_odd | cudaMemcpy): 4099x5001 36 | 31 | 33, 16384x3001 76 | 65 | 49, 16384x1001 31 | 28 | 18,
+/// 8191x8193 115 | 110 | 100, 65536x257 42 | 50 | 18; f32 4099x5001 55 | 52 | 62.
 template <class T, class F> bool with_odd_norm_team(std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>;
   const std::int64_t packs = (cols + N - 1) / N + 1;
@@ -280,19 +358,35 @@ template <class T, class F> bool with_odd_norm_team(std::int64_t cols, F&& f) {
     done = true;
     f.template operator()<Team>();
   };
-  const auto warps = [&]<int... kWarps>(std::integer_sequence<int, kWarps...>) {
-    (holds.template operator()<Team<kWarps * kWarp, 4>>(), ...);
+  const auto warps = [&]<int kPacks, int... kWarps>(std::integer_sequence<int, kWarps...>) {
+    (holds.template operator()<Team<kWarps * kWarp, kPacks>>(), ...);
   };
   holds.template operator()<Team<8, 1, 32>>();
   holds.template operator()<Team<8, 2, 32>>();
   holds.template operator()<Team<16, 2, 16>>();
   holds.template operator()<Team<16, 3, 16>>();
   holds.template operator()<Team<32, 2, 8>>();
-  holds.template operator()<Team<32, 3, 8>>();
-  holds.template operator()<Team<32, 4, 8>>();
-  holds.template operator()<Team<64, 3>>();
-  warps(std::integer_sequence<int, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32>());
+  warps.template operator()<2>(std::integer_sequence<int, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24>());
+  warps.template operator()<4>(std::integer_sequence<int, 16, 24, 32>());
   return done;
+}
+
+template <bool kCentered, class T, class Team>
+void run_odd_norm(Stream& s, const NormOperands& o, bool residual, const char* name) {
+  if constexpr (Team::kPacks > 2) {
+    launch_rows<Team>(
+        s,
+        residual ? norm_forward<kCentered, T, T, true, Team, false> : norm_forward<kCentered, T, T, false, Team, false>,
+        o.rows, o, name, overlaps(s, o.rows));
+  } else {
+    const std::int64_t all = (o.rows + Team::kRows - 1) / Team::kRows,
+                       most =
+                           multiprocessors(s) * std::int64_t{kOddThreads / Team::kBlockThreads} / kLanes<T> * kLanes<T>;
+    launch_overlapped(
+        queue(s), overlaps(s, o.rows),
+        residual ? norm_forward_odd<kCentered, T, true, Team> : norm_forward_odd<kCentered, T, false, Team>,
+        {.grid = static_cast<unsigned>(all < most ? all : most), .block = Team::kBlockThreads}, name, o);
+  }
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
@@ -318,12 +412,7 @@ template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const c
         whole_packs<T>(o.cols,
                        {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
     if (o.cols % kLanes<T> != 0 && o.cols > 1 && of_type<T>(o)) {
-      const auto run = [&]<class Team>() {
-        launch_rows<Team>(s,
-                          f.residual ? norm_forward<kCentered, T, T, true, Team, false>
-                                     : norm_forward<kCentered, T, T, false, Team, false>,
-                          o.rows, o, name, overlaps(s, o.rows));
-      };
+      const auto run = [&]<class Team>() { run_odd_norm<kCentered, T, Team>(s, o, bool{f.residual}, name); };
       if (with_odd_norm_team<T>(o.cols, run)) return;
     }
     const bool done = with_norm_team<kCentered, T>(o.cols, [&]<class Team>() {

@@ -1,5 +1,5 @@
 // Lengths that are not a multiple of 16 bytes, around the limits of every team of threads that handles them
-// (with_odd_norm_team in cuda/rows.cuh): against loops in double, with the same bits for any alignment, and nothing
+// (with_odd_norm_team in norm_forward.cuh): against loops in double, with the same bits for any alignment, and nothing
 // written around the rows.
 
 #include <gtest/gtest.h>

@@ -196,6 +196,11 @@ bool library_reads_few_rows(const Gemm& g) {
   return fits_tiles(g) && g.k % 8 == 0 && g.n * g.k >= least && !(g.m == 1 && g.constant_b);
 }
 
+/// The least work of a 16-bit product that tiles cannot take for which cuBLASLt is faster. H200, us, bf16 (ours |
+/// cuBLASLt): 4x767x768 10.5 | 6.9, 768x767x4 20 | 4.5, 64x64x63 19 | 5.6, 16x33x1001 8.4 | 8.4, 32x101x1001 89 | 7.5,
+/// 100x33x4000 496 | 8.9.
+constexpr double kLeastUnaligned = 1 << 18;
+
 /// Small f32 products, in microseconds (ours | cuBLASLt): 16x256x256 3.9 | 30, 8x512x512 6.9 | 7.1, 64x64x64 7.3 | 5.6,
 /// 128x128x128 11 | 4.4, 1x11287x256 10 | 6.0, 64x256x256 19 | 6.0, 32x100x1000 67 | 9.0, 10x10x100000 6627 | 34.
 bool best_by_small_kernels(const Gemm& g) {
@@ -236,7 +241,7 @@ int gemm_choice(Stream& s, const Gemm& g) {
   if (const int id = told(g); id >= 0) return id;
   if (fits_few_rows(g)) return library_reads_few_rows(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   if (g.compute == DType::f32) return !best_by_small_kernels(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
-  if (!has_sm90a(s) || !fits_tiles(g)) return !tiny(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
+  if (!has_sm90a(s) || !fits_tiles(g)) return flops(g) >= kLeastUnaligned && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
   const double library = g.k % 8 == 0 ? library_microseconds(g) : unaligned_library_microseconds(g);
   if (tile_microseconds(g, c) > library && fits_cublas_lt(s, g)) return kCublasLt;
