@@ -224,6 +224,7 @@ class Bench {
         out_(header(o, pool_, protocol_)) {
     environment_ = compare::environment_of(stream_);
     out_["device"] = o.device;
+    stream_.set_ways(tuned_ways(tuning_, o.tune, {}));
     if (stream_.device().is_cuda()) {
       const auto gpu = lab::describe_gpu(stream_.device().index);
       out_["machine"]["gpu"] = gpu.name, out_["machine"]["driver"] = gpu.driver;
@@ -304,7 +305,7 @@ class Bench {
   }
   compare::CaseBench timed(const lab::Case& c, const compare::AfterRepeat& after) {
     if (tuning_ && o_.tune.mode == "full")
-      tune_programs(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()});
+      stream_.set_ways(tuned_ways(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()}));
     if (o_.aa)
       return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, self_test_seconds(),
                                      after);
@@ -385,6 +386,7 @@ void add_bench(const Command& program, Run& run) {
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
+        add_ways_option(sub, o.tune);
         sub.option("--dtype", o.dtype, "Only f32 or only bf16").one_of({"f32", "bf16"});
         sub.flag("--forward", o.forward, "Time only the forward pass, not forward and backward together");
         sub.flag("--list", o.list, "Print the cases without timing them");

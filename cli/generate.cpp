@@ -65,7 +65,8 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--ignore-eos", o.ignore_eos ? "given" : "not given"},
           {"--invariant", o.invariant ? "given" : "not given"},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
-          {"--tune", o.tune.mode}};
+          {"--tune", o.tune.mode},
+          {"--ways", o.tune.ways}};
 }
 
 /// The ranks that a launcher has started share the layers; without a launcher there is one rank. Rank 0 prints.
@@ -101,7 +102,9 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   const int tokens = new_tokens(o, std::ssize(prompt), model.config().context);
   infer::Generator generator(model, pool, std::ssize(prompt) + tokens, {.row_invariant = o.invariant});
   auto tuning = start_tuning(o.tune, model.device(), pool);
-  if (tuning && o.tune.mode == "full") tune_programs(tuning, o.tune, generator.programs(std::ssize(prompt)));
+  const bool measures = tuning && o.tune.mode == "full";
+  const auto programs = measures ? generator.programs(std::ssize(prompt)) : std::vector<const Instance*>();
+  generator.set_ways(tuned_ways(tuning, o.tune, programs));
   if (speaks && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
   const auto stats = generator.generate(prompt, tokens, o.sampling, [&](std::int32_t id) {
     ids.push_back(id);
@@ -154,6 +157,7 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
+        add_ways_option(sub, o.tune);
         sub.option("--seed", o.sampling.seed, "Seed of the sampling; the same seed gives the same text")
             .shows_default();
         sub.flag("--ignore-eos", o.ignore_eos, "Continue after the end-of-text token");

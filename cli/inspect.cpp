@@ -1,22 +1,28 @@
 // hpcdl inspect: what is in a safetensors file, a model folder or a checkpoint; and the programs of a training step.
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/infer/generator.h"
+#include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
+#include "hpcdl/ops/way_names.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/quant/codecs.h"
 #include "hpcdl/train/check_config.h"
@@ -94,7 +100,38 @@ std::vector<NamedPass> passes_of_generator(const models::Trainable& any, std::in
   return list;
 }
 
-Json json_of(const Program& program) {
+/// Which ways the records of a program use on this machine's GPU.
+using RecordWays = std::vector<std::string>;  // by record; empty: not known
+
+RecordWays record_ways(const Instance& exe, Stream& s) {
+  WayNotes notes;
+  const WithWayNotes with(s, notes);
+  exe.prepare(s);
+  RecordWays ways(exe.program().records.size());
+  for (const auto& [key, note] : notes.all())
+    for (const int record : note.records) {
+      auto& text = ways[static_cast<std::size_t>(record)];
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", note.call, note.used);
+    }
+  return ways;
+}
+
+/// The ways of the programs of a step, if there is the GPU that its config names. The step is made, but never run.
+std::vector<RecordWays> ways_of_step(train::RunConfig& config, const std::shared_ptr<const Ways>& ways) {
+  const auto device = device_from_name(config.train.device);
+  Pool pool(1);
+  const auto model = train::model_without_data(config, config.train.seed);
+  const train::TrainStep step(*model, pool, train::step_options(config), device);
+  StepParams params;
+  Stream s(device, pool, &params);
+  s.set_ways(ways);
+  std::vector<RecordWays> list;
+  for (const auto* exe : step.programs(std::min<std::int64_t>(config.train.accumulate, 2)))
+    list.push_back(record_ways(*exe, s));
+  return list;
+}
+
+Json json_of(const Program& program, const RecordWays& ways) {
   Json list = Json::array();
   for (const auto& r : program.records) {
     Json operands = Json::array();
@@ -119,8 +156,15 @@ Json json_of(const Program& program) {
                     {"bytes", r.cost.bytes()},
                     {"wire_bytes", r.cost.wire},
                     {"operands", std::move(operands)}});
+    if (const auto at = list.size() - 1; at < ways.size() && !ways[at].empty()) list.back()["way"] = ways[at];
   }
   return list;
+}
+
+std::shared_ptr<const Ways> preferred_ways(const train::RunConfig& config) {
+  auto preferred = parse_preferred_ways(config.train.ways, "train.ways");
+  check_preferred_ways(preferred, "train.ways");
+  return std::make_shared<const Ways>(WayNames{.calls = {}, .preferred = std::move(preferred)});
 }
 
 /// The programs of one training step, as a rank records them: of a run's TOML file, or of a model folder with the
@@ -150,9 +194,14 @@ int inspect_programs(const InspectOptions& o) {
   } else {
     passes = passes_of_step(step.emplace(*model, options, stream));
   }
+  std::vector<RecordWays> ways;
+  const bool here = config.train.device != "cpu" && cuda_devices() > 0 && shape.size() == 1 && o.generate == 0;
+  if (here) ways = ways_of_step(config, preferred_ways(config));
+  ways.resize(passes.size());
   std::string text;
   Json out = Json::array();
-  for (const auto& [name, pass] : passes) {
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    const auto& [name, pass] = passes[i];
     const auto& [program, planned, inputs, outputs] = *pass->planned;
     const auto cost = program.cost();
     const auto mark = fmt::format("{:016x}", digest(program));
@@ -167,15 +216,17 @@ int inspect_programs(const InspectOptions& o) {
                      {"flops", cost.operations},
                      {"bytes", cost.bytes()},
                      {"peak_bytes", planned.arena_bytes},
-                     {"record_list", json_of(program)}});
-    else text += fmt::format("{}, digest {}\n{}\n", name, mark, program_text(program, planned));
+                     {"record_list", json_of(program, ways[i])}});
+    else text += fmt::format("{}, digest {}\n{}\n", name, mark, program_text(program, planned, ways[i]));
   }
   if (o.json)
     print_json({{"mesh", {{"dp", shape.dp}, {"tp", shape.tp}}},
                 {"rank", o.rank},
                 {"parameters", model->parameter_count()},
                 {"programs", out}});
-  else print_text(text);
+  else
+    print_text(text +
+               (here ? "" : "the ways of calls are chosen on the device: run this where train.device is a GPU\n"));
   return exit_code::kDone;
 }
 
@@ -264,6 +315,9 @@ int inspect(InspectOptions& o, const Command& sub) {
   if (fs::is_directory(path) && fs::exists(config_file) && models::is_image_config(io::read_json(config_file)))
     parameters = models::ImageModel::open(path).parameter_count();
 
+  std::optional<io::UsedWays> used;
+  if (fs::exists(path / "state.json")) used = io::read_checkpoint_info(path).state.ways;
+
   if (o.json) {
     Json out = {{"path", path.string()},
                 {"parameters", parameters},
@@ -279,6 +333,7 @@ int inspect(InspectOptions& o, const Command& sub) {
                                 {"offset", t.offset},
                                 {"file", folder.shard_of(i).file().path().filename().string()}});
     }
+    if (used) out["ways"] = Json::parse(io::to_json(*used).dump());
     print_json(out);
     return exit_code::kDone;
   }
@@ -291,6 +346,10 @@ int inspect(InspectOptions& o, const Command& sub) {
   text += fmt::format("{} tensors in {} file(s), {} parameters, {}\n", folder.tensors().size(), folder.shards().size(),
                       format_count(static_cast<double>(parameters)), format_bytes(static_cast<double>(bytes)));
   if (!config.is_null()) text += "config " + config.dump() + "\n";
+  if (used)
+    text += fmt::format("ways: {} on {}; --json lists them\n",
+                        used->calls.size() == 1 ? used->calls[0].way : fmt::format("of {} calls", used->calls.size()),
+                        used->device);
   print_text(text);
   return exit_code::kDone;
 }

@@ -120,7 +120,7 @@ int train_rank(const TrainOptions& o, train::RunConfig& config, const comm::Join
   train::Hooks hooks{.console = to,
                      .world = joined.world(),
                      .speed_of_light = {},
-                     .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
+                     .tuned_ways = [&](const auto& programs) { return tuned_ways(tuning, o.tune, programs); },
                      .after_step = {},
                      .observer = explain ? &*explain : nullptr};
   hooks.facts = program_facts(o.memory ? "train --memory" : "train");

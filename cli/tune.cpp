@@ -12,6 +12,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
+#include "hpcdl/ops/way_names.h"
 #include "hpcdl/train/run_table.h"
 #include "tools/measure_roofs.h"
 #include "tools/tune/programs.h"
@@ -22,14 +23,14 @@ namespace tune = lab::tune;
 
 namespace {
 
-/// Version and build: candidates are numbered, and another build may give the numbers to other kernels.
+/// Version and build: in another build, the kernel of a name may have another speed.
 std::string build_name() {
   std::error_code unknown;
   const auto file = std::filesystem::read_symlink("/proc/self/exe", unknown);
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(file, unknown));
   const auto written =
       static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
-  return fmt::format("{}-{:08x}", HPCDL_VERSION, tune::hash_of("build", std::array{bytes, written}) >> 32);
+  return fmt::format("{}-{:08x}", HPCDL_VERSION, hash_of("build", std::array{bytes, written}) >> 32);
 }
 
 }  // namespace
@@ -43,23 +44,36 @@ void add_tune_option(const Command& sub, TuneOption& o) {
   sub.option("--tune-seconds", o.seconds, "Time that --tune full may take").range(0.0, 86400.0).shows_default();
 }
 
+void add_ways_option(const Command& sub, TuneOption& o) {
+  sub.option("--ways", o.ways,
+             "On a GPU: ways of computing to use wherever they are possible, such as \"attention=cudnn conv2d=own\"");
+}
+
 std::optional<tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool) {
+  check_preferred_ways(parse_preferred_ways(o.ways, "--ways"), "--ways");
+  if (!o.ways.empty() && !device.is_cuda())
+    fail_usage("ways", "--ways is for GPUs: on a CPU, the instruction set and the shape determine the kernel");
   const auto mode = tune::mode_from_name(o.mode);
   if (!device.is_cuda() || mode == tune::Mode::off) return std::nullopt;
   return std::optional<tune::Session>(std::in_place, device, pool, mode, build_name(),
                                       [](std::string_view text) { say("{}", text); });
 }
 
-void tune_programs(std::optional<tune::Session>& session, const TuneOption& o,
-                   const std::vector<const Instance*>& programs) {
-  if (!session) return;
-  const auto report = session->prepare(programs, o.seconds);
-  if (report.outcomes.empty() && report.skipped.empty()) return;
-  const auto changed = std::count_if(report.outcomes.begin(), report.outcomes.end(),
-                                     [](const auto& r) { return r.chosen != r.built_in; });
-  say("tuned {} shapes, {} of them to another kernel than the built-in choice; {} were known{}", report.outcomes.size(),
-      changed, report.remembered,
-      report.skipped.empty() ? "" : fmt::format("; {} not tuned: {}", report.skipped.size(), report.skipped.front()));
+std::shared_ptr<const Ways> tuned_ways(std::optional<tune::Session>& session, const TuneOption& o,
+                                       const std::vector<const Instance*>& programs) {
+  WayNames names{.calls = {}, .preferred = parse_preferred_ways(o.ways, "--ways")};
+  if (session) {
+    const auto report = session->prepare(programs, o.seconds);
+    const auto changed = std::count_if(report.outcomes.begin(), report.outcomes.end(),
+                                       [](const auto& r) { return r.chosen != r.built_in; });
+    if (!report.outcomes.empty() || !report.skipped.empty())
+      say("tuned {} shapes, {} of them to another kernel than the built-in choice; {} were known{}",
+          report.outcomes.size(), changed, report.remembered,
+          report.skipped.empty() ? ""
+                                 : fmt::format("; {} not tuned: {}", report.skipped.size(), report.skipped.front()));
+    names.calls = session->cache().choices();
+  }
+  return names.empty() ? nullptr : std::make_shared<const Ways>(std::move(names));
 }
 
 namespace {

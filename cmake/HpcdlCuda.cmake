@@ -49,8 +49,8 @@ function(hpcdl_gpu_tests)
     ${PROJECT_SOURCE_DIR}/hpcdl/train/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/io/upload.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/parallel/gradients.test.cpp)
-  add_executable(gpu_tests ${files})
-  target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
+  add_executable(gpu_tests ${PROJECT_SOURCE_DIR}/hpcdl/testing/gpu_main.cpp ${files})
+  target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   hpcdl_precompiled(gpu_tests test)
 endfunction()

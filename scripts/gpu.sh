@@ -97,10 +97,10 @@ if build; then
     done
     beside main_job main_job
     for way in own cudnn; do  # every convolution in this way, if possible; cuDNN needs aligned operands, so direct calls and replays differ
-      beside "conv_$way" env HPCDL_CONV=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*conv2d*cuda*:-*replay*'
+      beside "conv_$way" build/cuda/gpu_tests --ways conv2d=$way --gtest_brief=1 --gtest_filter='*conv2d*cuda*:-*replay*'
     done
     for way in own cudnn; do  # the same for attention; only the gradients that cuDNN sums in order
-      beside "attention_$way" env HPCDL_ATTENTION=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='attention/*cuda*:-*replay*'
+      beside "attention_$way" build/cuda/gpu_tests --ways attention=$way --gtest_brief=1 --gtest_filter='attention/*cuda*:-*replay*'
     done
     if ((${#options[@]})); then beside module module_tests; fi
     if command -v compute-sanitizer >/dev/null; then
@@ -127,7 +127,7 @@ if build; then
     step bars timeout 300 "${bars[@]}" --only add,softmax,ops,relu,gemm,conv,attention,int4,step --seconds 0.4 --json "$out/bars.json"
     step images timeout 240 "${bars[@]}" --only image --json "$out/bars.json"
     step errors env HPCDL_MODULE=build/cuda/python timeout 60 "$python" -W ignore bench/errors.py --device cuda --json "$out/errors.json"
-    step conv_alone env HPCDL_CONV=own timeout 60 "${bars[@]}" --only conv --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
+    step conv_alone timeout 60 "${bars[@]}" --only conv --ways conv2d=own --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
     step attention_atomic timeout 60 "${bars[@]}" --only attention --atomic-sums --no-compile --seconds 0.1 --json "$out/bars_attention_atomic.json"
     cat "$out"/{bars,images,conv_alone,attention_atomic}.log
   fi

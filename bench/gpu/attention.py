@@ -1,9 +1,7 @@
 """Bars of attention: forward and backward kernels against FlashAttention and cuDNN as PyTorch calls them.
 
-They sum dq in another order each time, ours does not, except with --atomic-sums. HPCDL_ATTENTION=own or =cudnn selects one way.
+They sum dq in another order each time, ours does not, except with --atomic-sums. --ways attention=own or attention=cudnn selects one way.
 """
-
-import os
 
 import torch
 import torch.nn.functional as F
@@ -70,8 +68,8 @@ def check(s, causal, backward):
             require_same("attention backward", mine, other)
 
 
-def attention(roof: float, use_compile: bool, atomic_sums: bool):
-    asked = f", HPCDL_ATTENTION {os.environ['HPCDL_ATTENTION']}" if "HPCDL_ATTENTION" in os.environ else ""
+def attention(roof: float, use_compile: bool, atomic_sums: bool, ways: str):
+    asked = f", {ways}" if ways else ""
     asked += ", atomic sums" if atomic_sums else ""
     for b, h, t, d, causal in SHAPES:
         case = f"bf16 B{b} H{h} T{t} D{d}{' causal' if causal else ''}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every bar of the CUDA work, measured in one run on the GPU at hand: one table, and bench/results/NAME/bars.json.
 
-    bench/gpu/bars.py [--only softmax,gemm] [--cases REGEX] [--no-compile] [--seconds S] [--json FILE]
+    bench/gpu/bars.py [--only softmax,gemm] [--cases REGEX] [--ways attention=cudnn] [--no-compile] [--seconds S] [--json FILE]
 
 With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm conv attention int4 step image. A ratio is the time of the peer over ours, round by round in turns
 (measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of the speed of a copy of the same number of
@@ -25,6 +25,7 @@ import torch  # noqa: E402
 
 import attention  # noqa: E402
 import convolutions  # noqa: E402
+import hpcdl  # noqa: E402
 import images  # noqa: E402
 import measure  # noqa: E402
 import memory  # noqa: E402
@@ -42,7 +43,7 @@ def line(b):
     return f"{b.section:<18} {b.case:<38} {b.ours_us:9.1f} {b.peer_us:9.1f} us  {b.peer:<14} {ratio:<22} {goal:<7} {met:<6} {share:>6}  {b.rate}{'  ' + b.note if b.note and not b.ratio else ''}"
 
 
-def bars(only, use_compile, atomic_sums, roofs):
+def bars(only, use_compile, atomic_sums, ways, roofs):
     """Sections in order; the roofs with which they are compared come first."""
     if {"int4", "copy"} & set(only):
         roofs["copy_GBps"] = memory.copy_roof() / 1e9
@@ -51,7 +52,7 @@ def bars(only, use_compile, atomic_sums, roofs):
     peak, copy = roofs.get("bf16_product_TFLOPs", 0) * 1e12, roofs.get("copy_GBps", 0) * 1e9
     run = {"add": lambda: memory.vector_add(use_compile), "softmax": lambda: memory.softmax(use_compile), "ops": lambda: memory.ops(use_compile),
            "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile),
-           "conv": lambda: convolutions.convolutions(peak, use_compile), "attention": lambda: attention.attention(peak, use_compile, atomic_sums), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: step.step(use_compile)),
+           "conv": lambda: convolutions.convolutions(peak, use_compile, ways), "attention": lambda: attention.attention(peak, use_compile, atomic_sums, ways), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: step.step(use_compile)),
            "image": lambda: measure.guarded("image step", "all", 1.0, lambda: images.image_steps(use_compile))}
     for name in SECTIONS:
         if name in only:
@@ -76,6 +77,7 @@ def main():
     p.add_argument("--cases", help="only the cases that match this regular expression")
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--atomic-sums", action="store_true", help="attention: our dq, too, may be summed in another order each time")
+    p.add_argument("--ways", default="", help="ways in which ours computes wherever they are possible, such as conv2d=own")
     p.add_argument("--seconds", type=float, help="limit of one comparison, instead of 0.6")
     p.add_argument("--json")
     args = p.parse_args()
@@ -87,10 +89,11 @@ def main():
     unknown = set(only) - {"copy", *SECTIONS}
     if unknown:
         sys.exit(f"no section {', '.join(sorted(unknown))}; there are copy {' '.join(SECTIONS)}")
+    hpcdl.set_ways(args.ways)
     roofs, rows = {}, []
     path = pathlib.Path(args.json) if args.json else None
     old = json.loads(path.read_text()) if path and path.exists() else {"roofs": {}, "bars": []}
-    for b in bars(only, not args.no_compile, args.atomic_sums, roofs):
+    for b in bars(only, not args.no_compile, args.atomic_sums, args.ways, roofs):
         rows.append(b)
         print(line(b), flush=True)
         if path:  # saves what is measured, in case the time runs out

@@ -1,10 +1,8 @@
 """Bars of convolutions: the layers of ResNet-18 and ResNet-50 on 224 x 224 images, channels last, against PyTorch on the same memory.
 
 PyTorch calls cuDNN with the algorithm that it found fastest there. Ours is the fastest choice of `hpcdl tune` among our kernels and the algorithms of the same library that repeat
-their bits; HPCDL_CONV=own or =cudnn makes it one of them.
+their bits; --ways conv2d=own or conv2d=cudnn makes it one of them.
 """
-
-import os
 
 import torch
 
@@ -38,10 +36,10 @@ def their_call(op, x, dims, backward):
     return both
 
 
-def one_layer(roof, op, shape, dtype, backward, goal):
+def one_layer(roof, op, shape, dtype, backward, goal, ways):
     dims = [int(n) for n in shape.split("x")]
     first = _hpcdl._BenchCase(op, shape, dtype, backward, "cuda")
-    if "HPCDL_CONV" not in os.environ:
+    if not ways:
         first.tune(TUNING_SECONDS)
     mine = [first] + [_hpcdl._BenchCase(op, shape, dtype, backward, "cuda") for _ in range(sets_for(first.bytes) - 1)]
     xs = [m.inputs("torch") for m in mine]
@@ -51,16 +49,16 @@ def one_layer(roof, op, shape, dtype, backward, goal):
             require_same(op, next(iter(first.kept("torch").values())), _bench_torch.FORWARD[op](xs[0], dims))
     m = Measured({"hpcdl": [c.run for c in mine], "cuDNN": [their_call(op, x, dims, backward) for x in xs]}, target=0.01)
     speed = first.flops / (m.us["hpcdl"] * 1e-6)
-    what = f"convolution{' ' + os.environ['HPCDL_CONV'] if 'HPCDL_CONV' in os.environ else ''}"
+    what = f"convolution{' ' + ways.removeprefix('conv2d=') if ways else ''}"
     return [m.bar(what, f"{op} {dtype} {shape}{' fwd+bwd' if backward else ''}", "cuDNN", goal, rate=f"{speed / 1e12:.0f} TFLOP/s",
                   share=speed / roof if dtype == "bf16" else None)]
 
 
-def convolutions(roof: float, use_compile: bool):
+def convolutions(roof: float, use_compile: bool, ways: str):
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False  # like ours: f32 products are not rounded
-    goal = None if "HPCDL_CONV" in os.environ else 0.95  # the bar applies to the choice; a single way is only shown
+    goal = None if ways else 0.95  # the bar applies to the choice; a single way is only shown
     for dtype, layers in (("bf16", LAYERS), ("f32", F32_LAYERS)):
         for op, shape in layers:
             for backward in (False, True):
-                yield from guarded("convolution", f"{op} {dtype} {shape}", goal, lambda: one_layer(roof, op, shape, dtype, backward, goal))
+                yield from guarded("convolution", f"{op} {dtype} {shape}", goal, lambda: one_layer(roof, op, shape, dtype, backward, goal, ways))

@@ -109,6 +109,21 @@ void Capture::launch(const Stream& s) const {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(native_.get()), queue(s)), "cudaGraphLaunch");
 }
 
+DryRun::DryRun(const Stream& s) : stream_(s) {
+  auto mode = cudaStreamCaptureModeRelaxed;  // memory may be allocated, and kernels loaded
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  mode_ = mode;
+  Capture::begin(s);
+}
+
+DryRun::~DryRun() {
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(queue(stream_), &graph) != cudaSuccess) cudaGetLastError();  // a call threw, and says why
+  if (graph) cudaGraphDestroy(graph);
+  auto mode = static_cast<cudaStreamCaptureMode>(mode_);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+}
+
 #else
 
 Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device), pool_(&pool), params_(params) {
@@ -127,6 +142,8 @@ void copy(const Stream&, const Tensor& to, const View& from) {
 void Capture::begin(const Stream&) {}
 Capture Capture::end(const Stream&) { return {}; }
 void Capture::launch(const Stream&) const {}
+DryRun::DryRun(const Stream& s) : stream_(s) {}
+DryRun::~DryRun() = default;
 
 #endif
 

@@ -2,6 +2,8 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/ways.h"
+#include "hpcdl/program/axis.h"
 
 namespace hpcdl {
 
@@ -85,10 +87,10 @@ void Instance::walk(Stream& s) const {
     for (int lane = 1; lane < kLanes; ++lane) {
       own_.emplace_back(s.device(), s.pool());
       lanes_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
-      lanes_.back().set_numerics(program().numerics);
     }
     owner_ = s.native();
   }
+  for (auto& lane : lanes_) lane.compute_like(s);
   events_.resize(steps_.size() + 1);
   auto& start = events_.back();
   start.record(s);
@@ -111,6 +113,18 @@ void Instance::capture(Stream& s) {
   Capture::begin(s);
   walk(s);
   capture_ = Capture::end(s);
+}
+
+void Instance::prepare(Stream& s) const {
+  if (!s.device().is_cuda()) return;
+  const WithNumerics numerics(s, program().numerics);
+  const DryRun dry(s);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const auto& record = program().records[i];
+    if (record.phase == Phase::update || !exchanges(program(), record).empty()) continue;
+    if (s.way_notes()) s.way_notes()->begin_record(static_cast<int>(i));
+    steps_[i].run(s, steps_[i].operands, steps_[i].args);
+  }
 }
 
 void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>& after,

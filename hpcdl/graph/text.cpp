@@ -11,7 +11,7 @@
 
 namespace hpcdl {
 
-std::string program_text(const Program& program, const Plan& plan) {
+std::string program_text(const Program& program, const Plan& plan, std::span<const std::string> ways) {
   std::string out;
   std::map<std::string, double> sent;  // by axis
   for (const auto& policy : program.autocasts) out += fmt::format("autocast: {}\n", policy);
@@ -34,6 +34,7 @@ std::string program_text(const Program& program, const Plan& plan) {
       operands += fmt::format("  {} over {}", format_bytes(static_cast<double>(e.bytes)), e.axis);
       sent[e.axis] += e.wire_bytes();
     }
+    if (i < ways.size() && !ways[i].empty()) operands += fmt::format("  way {}", ways[i]);
     out +=
         fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op,
                     program.scopes[r.scope], format_count(r.cost.operations), format_bytes(r.cost.bytes()), operands);

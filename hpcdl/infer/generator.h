@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/core/pinned.h"
@@ -39,6 +40,9 @@ class Generator {
   /// Room for `capacity` tokens, prompt included; at most the model's context. Where `numerics` are row-invariant, the
   /// logits after a token have the same bits whatever programs the tokens before it ran through.
   Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity, const Numerics& numerics = {});
+
+  /// The ways in which its programs compute on a GPU, to be set before the first token.
+  void set_ways(std::shared_ptr<const Ways> ways) { stream_.set_ways(std::move(ways)); }
 
   /// Generates up to `tokens` new ids; on_token returns false to stop. Throws Error if they do not fit the capacity, or
   /// if a prompt id is not in the vocabulary.

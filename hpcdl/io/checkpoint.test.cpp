@@ -11,11 +11,16 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint_for_tests.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/rng.h"
 
 namespace hpcdl::io {
 namespace {
@@ -145,6 +150,65 @@ TEST(checkpoint, folders_with_other_names_stay) {
             (std::vector<std::string>{".lock", "latest", "step_00000001_best", "step_00000003", "step_by_step"}));
   EXPECT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 3);
   EXPECT_EQ(Checkpoints::find(tmp.path(), (tmp / "step_00000001_best").string(), kQuiet)->state.step, 1);
+}
+
+UsedWays some_ways() {
+  return {"NVIDIA H200",
+          {{{"gemm", {4096, -1, 0}}, "128x256x64 stages 4 cluster 2 raster 16", "gemm bf16 4096x4096x4096 +bias", true},
+           {{"attention", {}}, "cudnn", "attention bf16 \"1x2\"", false}}};
+}
+
+TEST(checkpoint, holds_the_ways_of_its_run) {
+  const TempFolder tmp;
+  Checkpoints store(tmp.path());
+  TrainState state = ToyRun(1).state();
+  const auto without = store.save(state, ToyRun(1).content());
+  EXPECT_EQ(read_file(without / "state.json").find("ways"), std::string::npos);
+  EXPECT_FALSE(read_checkpoint_info(without).state.ways);
+  state.step = 2;
+  state.ways = some_ways();
+  const auto with = store.save(state, ToyRun(2).content());
+  EXPECT_EQ(read_checkpoint_info(with).state, state);
+  EXPECT_EQ(verify_checkpoint(with).state.ways, some_ways());
+}
+
+TEST(checkpoint, ways_in_files_are_checked) {
+  EXPECT_EQ(to_json(some_ways()).dump(),
+            R"({"calls":[{"call":"gemm bf16 4096x4096x4096 +bias","key":[4096,-1,0],"op":"gemm","told":true,)"
+            R"("way":"128x256x64 stages 4 cluster 2 raster 16"},{"call":"attention bf16 \"1x2\"","key":[],)"
+            R"("op":"attention","told":false,"way":"cudnn"}],"device":"NVIDIA H200"})");
+  const auto error = [](const std::string& text) -> std::string {
+    try {
+      used_ways_from(parse_json(text, "a file"), "a file");
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string call = R"({"op":"gemm","key":[1],"way":"plain","told":true,"call":"a product"})";
+  EXPECT_EQ(error(R"({"device":"cpu","calls":[)" + call + "]}"), "");
+  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
+           {"[]", "a file"},
+           {R"({"calls":[]})", "device"},
+           {R"({"device":1,"calls":[]})", "device"},
+           {R"({"device":"cpu"})", "calls"},
+           {R"({"device":"cpu","calls":{}})", "calls"},
+           {R"({"device":"cpu","calls":[3]})", "call 1"},
+           {R"({"device":"cpu","calls":[)" + call + "," + call + "]}", "listed twice"},
+           {R"({"device":"cpu","calls":[{"op":"gemm","way":"plain","told":true,"call":""}]})", "key"},
+           {R"({"device":"cpu","calls":[{"op":"gemm","key":[0.5],"way":"plain","told":true,"call":""}]})", "whole"},
+           {R"({"device":"cpu","calls":[{"op":"gemm","key":[1],"way":3,"told":true,"call":""}]})", "way"},
+           {R"({"device":"cpu","calls":[{"op":"gemm","key":[1],"way":"plain","told":"yes","call":""}]})", "told"}})
+    EXPECT_NE(error(text).find(part), std::string::npos) << text << ": " << error(text);
+  const std::string whole = to_json(some_ways()).dump();
+  const Rng rng{7, 0};
+  for (std::uint64_t i = 0; i < 6000; i += 2) {  // any damage is an Error or other ways
+    std::string text = whole;
+    text[rng.below(i, text.size())] = static_cast<char>(rng.below(i + 1, 256));
+    try {
+      EXPECT_LE(used_ways_from(parse_json(text, "a file"), "a file").calls.size(), 2u);
+    } catch (const Error&) {}
+  }
 }
 
 TEST(checkpoint, non_finite_scalars_are_refused) {

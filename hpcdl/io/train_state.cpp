@@ -10,11 +10,13 @@ namespace hpcdl::io {
 Json to_json(const TrainState& s) {
   for (const auto& [name, v] : s.scalars)
     require(std::isfinite(v), "io", "checkpoint: {} is {}; expected a finite number", shown(name), v);
-  return {{"step", s.step},
-          {"tokens", s.tokens},
-          {"seed", s.seed},
-          {"scalars", s.scalars},
-          {"sampler", {{"epoch", s.epoch}, {"index", s.index}}}};
+  Json json = {{"step", s.step},
+               {"tokens", s.tokens},
+               {"seed", s.seed},
+               {"scalars", s.scalars},
+               {"sampler", {{"epoch", s.epoch}, {"index", s.index}}}};
+  if (s.ways) json["ways"] = to_json(*s.ways);
+  return json;
 }
 
 TrainState train_state_from(const Json& json, const std::string& where) {
@@ -34,6 +36,7 @@ TrainState train_state_from(const Json& json, const std::string& where) {
   if (o.find("scalars"))
     for (const auto& item : o.find("scalars")->items())
       s.scalars[item.key()] = scalars.need<double>(item.key().c_str());
+  if (const Json* ways = o.find("ways")) s.ways = used_ways_from(*ways, where + ": ways");
   return s;
 }
 

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "hpcdl/io/json.h"
+#include "hpcdl/io/used_ways.h"
 
 namespace hpcdl::io {
 
@@ -16,6 +18,7 @@ struct TrainState {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0, index = 0;      // the next sample
   std::map<std::string, double> scalars;  // other values: loss scale, best loss, ...; finite, restored bit for bit
+  std::optional<UsedWays> ways = {};      // checkpoints of older versions have none
 
   /// One of the scalars, or `otherwise` if it is not there.
   double scalar(const std::string& name, double otherwise) const {

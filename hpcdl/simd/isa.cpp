@@ -5,8 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 
 namespace hpcdl::simd {
 namespace {
@@ -22,19 +20,8 @@ bool system_grants_tiles() {
 #endif
 }
 
-IsaKind initial() {
-  const IsaKind best = best_isa();
-  const char* wish = std::getenv("HPCDL_ISA");
-  if (!wish) return best;
-  for (IsaKind k : kIsaKinds)
-    if (isa_name(k) == wish) return k <= best ? k : best;
-  std::fprintf(stderr, "[simd] HPCDL_ISA=%s: expected scalar, avx2, avx512 or amx; using %s\n", wish,
-               isa_name(best).data());
-  return best;
-}
-
 std::atomic<IsaKind>& active() {
-  static std::atomic<IsaKind> isa{initial()};
+  static std::atomic<IsaKind> isa{best_isa()};
   return isa;
 }
 

@@ -25,10 +25,11 @@ struct Avx512 {
 enum class IsaKind : unsigned char { scalar, avx2, avx512, amx };
 inline constexpr IsaKind kIsaKinds[] = {IsaKind::scalar, IsaKind::avx2, IsaKind::avx512, IsaKind::amx};
 
-/// The best set this CPU runs and the system lets this process use; HPCDL_ISA=scalar|avx2|avx512|amx lowers it.
+/// The best set this CPU runs and the system lets this process use.
 IsaKind best_isa();
+/// The best one, unless set_active_isa() was called.
 IsaKind active_isa();
-/// For tests: makes `k` the active set. Returns false, and changes nothing, if the CPU lacks it.
+/// Makes `k` the active set. Returns false, and changes nothing, if the CPU lacks it.
 bool set_active_isa(IsaKind k);
 std::string_view isa_name(IsaKind k);
 inline bool has_tiles() { return active_isa() == IsaKind::amx; }

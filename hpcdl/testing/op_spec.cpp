@@ -22,8 +22,15 @@
 #include "hpcdl/rng.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/rows_alone.h"
+#include "hpcdl/testing/spec_ways.h"
 
 namespace hpcdl::testing {
+
+std::shared_ptr<const Ways>& ways_of_specs() {
+  static std::shared_ptr<const Ways> ways;
+  return ways;
+}
+
 namespace {
 
 /// Where an op runs.
@@ -164,7 +171,10 @@ class OpTest : public ::testing::Test {
     auto& pool = threads == 1 ? one_ : two_;
     if (!pool) pool = std::make_unique<Pool>(threads);
     if (!backend_.device.is_cuda()) return Stream(*pool, &params_);
-    if (!queue_) queue_.emplace(backend_.device, *pool, &params_);
+    if (!queue_) {
+      queue_.emplace(backend_.device, *pool, &params_);
+      queue_->set_ways(testing::ways_of_specs());
+    }
     return *queue_;
   }
 

@@ -7,8 +7,10 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/thread_limit.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
+#include "hpcdl/ops/way_names.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/run_table.h"
 
@@ -112,6 +114,12 @@ void check_config(RunConfig& config) {
     fail_usage("config",
                "train.atomic_sums is for GPUs (train.device = \"cuda\"); a CPU always adds up in the same order: "
                "train.atomic_sums = false");
+  check_preferred_ways(parse_preferred_ways(t.ways, "train.ways"), "train.ways");
+  if (!t.ways.empty() && t.device == "cpu")
+    fail_usage("config",
+               "train.ways = \"{}\" is for GPUs (train.device = \"cuda\"); on a CPU, the instruction set and the shape "
+               "determine the kernel: train.ways = \"\"",
+               t.ways);
   if (t.optimizer == OptimizerKind::adamw && static_cast<float>(t.eps) == 0)
     fail_usage("config", "train.eps = {} divides 0 by 0 if a weight has had no gradient: set it above 0, 1e-8 is usual",
                t.eps);

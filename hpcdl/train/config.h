@@ -105,7 +105,7 @@ struct TrainConfig {
   bool recompute = false, atomic_sums = false;
   std::int64_t eval_every = 0, eval_batches = -1, log_every = 1;
   int threads = 0;
-  std::string device = "cpu";
+  std::string device = "cpu", ways;
   std::int64_t memory_limit = 0;
 
   void visit(auto&& f) {
@@ -157,6 +157,9 @@ struct TrainConfig {
     f("atomic_sums", atomic_sums,
       "a GPU may add up gradients of attention in another order each time, where that is faster: runs no longer repeat "
       "their bits");
+    f("ways", ways,
+      "GPU: ways of computing to use wherever they are possible, such as \"attention=cudnn conv2d=own\"; empty: the "
+      "fastest known ones");
     f("recompute", recompute, "recompute activations in the backward pass: less memory, more time, the same result");
     f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each epoch",
       {.min = 0, .max = 1e12});

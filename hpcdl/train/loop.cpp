@@ -12,6 +12,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/plan_run.h"
+#include "hpcdl/train/run_ways.h"
 #include "hpcdl/train/stop.h"
 
 namespace hpcdl::train {
@@ -45,8 +46,10 @@ Loop::Loop(RunConfig& config, const Hooks& hooks)
   schedule_ = run_schedule(config_, rows_of_step_, steps_, progress_);
   make_step(device_from_name(t.device));
   train_->watch(hooks_.observer);
-  if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
+  std::shared_ptr<const Ways> tuned;
+  if (hooks_.tuned_ways) tuned = hooks_.tuned_ways(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
+  choose_ways(std::move(tuned));
   task_.data().open(now_.at, !hooks_.steps_only, train_->stream());
   double light = hooks_.speed_of_light ? 0 : -1;
   if (hooks_.speed_of_light)
@@ -88,6 +91,12 @@ void Loop::open_files() {
   // A run that was lost before it saved may already have done the evaluation.
   if (now_.evaluation_due)
     now_.evaluation_due = !parallel::any_rank(world(), leads() && evaluated(config_.output, now_.step));
+}
+
+void Loop::choose_ways(std::shared_ptr<const Ways> tuned) {
+  auto used = set_ways(*train_, {config_.train.ways, saves_ ? saves_->ways() : std::nullopt, std::move(tuned)},
+                       [&](std::string_view line) { progress_.say(line); });
+  if (saves_) saves_->set_ways(std::move(used));
 }
 
 void Loop::introduce() {

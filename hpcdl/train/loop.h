@@ -21,6 +21,7 @@ class Loop {
  private:
   void make_step(Device device);
   void open_files();
+  void choose_ways(std::shared_ptr<const Ways> tuned);
   void introduce();
   void one_step();
   void queue_passes(std::int64_t step);

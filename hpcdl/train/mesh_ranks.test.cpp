@@ -156,7 +156,10 @@ TEST_F(Mesh, a_checkpoint_of_two_models_is_never_written) {
     Hooks hooks;
     hooks.world = world;
     float* weight = nullptr;
-    hooks.before_steps = [&](const std::vector<const Instance*>& programs) { weight = first_weight(programs); };
+    hooks.tuned_ways = [&](const std::vector<const Instance*>& programs) -> std::shared_ptr<const Ways> {
+      weight = first_weight(programs);
+      return nullptr;
+    };
     hooks.after_step = [&](std::int64_t step) {
       if (world.rank() == 1 && step == 6) *weight = std::bit_cast<float>(std::bit_cast<std::uint32_t>(*weight) ^ 1);
     };

@@ -93,6 +93,7 @@ Standing Saves::resume(std::int64_t steps) {
   io::load_checkpoint(found->path, step_.weights(), step_.optimizer_state());
   step_.store();
   saved_ = state.step;
+  ways_ = state.ways;
   warn_of_other_batch(static_cast<std::int64_t>(state.scalar("rows_of_step", 0)));
   step_.load_scale(state);
   return Standing::from_state(state);
@@ -115,6 +116,7 @@ fs::path Saves::save(const Standing& now) {
   expect_equal_replicas(mesh_, content, fmt::format("step {} is not saved, and {}", now.step, last_one()));
   auto state = now.to_state(config_.train.seed, rows_of_step(config_, mesh_), task_.units().classes);
   step_.save_scale(state);
+  state.ways = ways_;
   auto folder = checkpoints_.save(state, content);
   saved_ = now.step;
   begin();

@@ -2,7 +2,9 @@
 // The files of a run: its config and its checkpoints.
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "hpcdl/core/clock.h"
 #include "hpcdl/io/checkpoint.h"
@@ -44,6 +46,10 @@ class Saves {
   /// Saves unless this step is saved; returns the folder of the new checkpoint, or an empty path.
   std::filesystem::path save(const Standing& now);
 
+  /// The ways of the run: of the checkpoint that was taken over, until those of this run are set.
+  const std::optional<io::UsedWays>& ways() const { return ways_; }
+  void set_ways(std::optional<io::UsedWays> ways) { ways_ = std::move(ways); }
+
   /// Seconds since the last save, or since begin().
   double age() const { return seconds_since(last_); }
   void begin() { last_ = Clock::now(); }
@@ -62,6 +68,7 @@ class Saves {
   std::string toml_;
   io::GroupRanks ranks_;
   io::Checkpoints checkpoints_;
+  std::optional<io::UsedWays> ways_;
   std::int64_t saved_ = -1;  // step of the last checkpoint
   Clock::time_point last_ = Clock::now();
 };

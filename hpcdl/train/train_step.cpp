@@ -67,6 +67,14 @@ void TrainStep::make_instances() {
   for (const auto& [exe, pass] : list) exe->emplace(*pass, arena_, stream_.device());
 }
 
+std::map<WayKey, WayNote> TrainStep::choose_ways() {
+  WayNotes notes;
+  const WithWayNotes with(stream_, notes);
+  for (const auto* exe : {&first_, &more_, &last_, &eval_})
+    if (*exe) (*exe)->prepare(stream_);
+  return notes.all();
+}
+
 void TrainStep::run(Instance& exe) {
   if (observer_) observer_->run(exe, stream_);
   else exe.run(stream_);

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "hpcdl/core/pinned.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/train_state.h"
@@ -67,6 +69,12 @@ class TrainStep {
   /// Forward only, without what only training uses: dropout, mixtures, smoothed targets, statistics of the batch.
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+
+  /// The ways in which its programs compute on a GPU, to be set before the first pass.
+  void set_ways(std::shared_ptr<const Ways> ways) { stream_.set_ways(std::move(ways)); }
+  /// GPU: chooses the ways of everything that the programs compute, without running them, and returns them. On a CPU
+  /// there are none.
+  std::map<WayKey, WayNote> choose_ways();
 
   /// From now on the observer runs the programs; null: no observer.
   void watch(Observer* observer) { observer_ = observer; }

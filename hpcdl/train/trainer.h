@@ -2,6 +2,7 @@
 // The training run: from a config to a model folder, resumable at any step.
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "hpcdl/models/language_model.h"
@@ -19,9 +20,9 @@ struct Hooks {
   comm::Group world = {};
   /// The shortest time in seconds that a program can take on the device of the run; null: sol_percent is left out.
   std::function<double(const Program&)> speed_of_light;
-  /// Called once, before the first step, with its programs. They may be run; weights and optimizer state must not
-  /// change.
-  std::function<void(const std::vector<const Instance*>& programs)> before_steps = {};
+  /// Called once, before the first step, with its programs, which may be run; weights and optimizer state must not
+  /// change. Returns the ways in which a GPU computes fastest; null: none are known.
+  std::function<std::shared_ptr<const Ways>(const std::vector<const Instance*>& programs)> tuned_ways = {};
   std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
   Observer* observer = nullptr;                       // watches every step; outlives the run
   std::int64_t host_memory_limit = 0;  // of all processes of the host or the job together: a cgroup's; 0: none

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 1;  // older files also have an "id" in each choice, which is ignored
 constexpr std::int64_t kLimit = 16 << 20;
 
 double time_of(const Json& j, const char* key) {
@@ -30,17 +30,16 @@ Entry parse_entry(const Json& j) {
   Entry e{.key = {.op = j.at("op").get<std::string>(), .fields = j.at("key").get<std::vector<std::int64_t>>()},
           .dtype = j.at("dtype").get<std::string>(),
           .shape = j.at("shape").get<std::string>(),
-          .id = j.at("id").get<int>(),
           .candidate = j.at("candidate").get<std::string>(),
           .seconds = time_of(j, "seconds"),
           .built_in_seconds = time_of(j, "built_in_seconds")};
-  require(e.id >= 0, "tune", "{} is not a candidate of {} {}", e.id, e.key.op, e.shape);
+  require(!e.candidate.empty(), "tune", "{} {} has no candidate", e.key.op, e.shape);
   return e;
 }
 
 }  // namespace
 
-const Entry* Cache::find(const Key& key) const {
+const Entry* Cache::find(const WayKey& key) const {
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.key == key; });
   return found == entries.end() ? nullptr : &*found;
 }
@@ -51,9 +50,9 @@ void Cache::put(Entry e) {
   else *found = std::move(e);
 }
 
-std::map<Key, int> Cache::choices() const {
-  std::map<Key, int> all;
-  for (const auto& e : entries) all[e.key] = e.id;
+std::map<WayKey, std::string> Cache::choices() const {
+  std::map<WayKey, std::string> all;
+  for (const auto& e : entries) all[e.key] = e.candidate;
   return all;
 }
 
@@ -76,7 +75,6 @@ std::string to_text(const Cache& cache) {
                             {"shape", e.shape},
                             {"key", e.key.fields},
                             {"candidate", e.candidate},
-                            {"id", e.id},
                             {"seconds", e.seconds},
                             {"built_in_seconds", e.built_in_seconds}});
   return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -90,7 +88,7 @@ Cache parse_cache(const std::string& text, const std::string& where) try {
   Cache cache{.identity = {j.at("device").get<std::string>(), j.at("driver").get<std::string>(),
                            j.at("version").get<std::string>()},
               .entries = {}};
-  std::set<Key> seen;
+  std::set<WayKey> seen;
   for (const auto& c : j.at("choices")) {
     auto e = parse_entry(c);
     require(seen.insert(e.key).second, "tune", "{} {} is listed twice", e.key.op, e.shape);

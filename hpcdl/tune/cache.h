@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/tune/choices.h"
+#include "hpcdl/core/ways.h"
 
 namespace hpcdl::lab::tune {
 
@@ -17,10 +17,9 @@ struct Identity {
 };
 
 struct Entry {
-  Key key;
-  std::string dtype, shape;  // the key of the tuned call
-  int id = -1;
-  std::string candidate;  // its name
+  WayKey key;
+  std::string dtype, shape;  // of the tuned call
+  std::string candidate;     // the name of the way
   double seconds = 0, built_in_seconds = 0;
   bool operator==(const Entry&) const = default;
 };
@@ -29,10 +28,10 @@ struct Cache {
   Identity identity;
   std::vector<Entry> entries;  // one for each key
   std::string warning = {};    // why the file was ignored
-  const Entry* find(const Key& key) const;
+  const Entry* find(const WayKey& key) const;
   /// Replaces the entry of the same key.
   void put(Entry e);
-  std::map<Key, int> choices() const;
+  std::map<WayKey, std::string> choices() const;
 };
 
 /// $XDG_CACHE_HOME/hpcdl/tune/DEVICE-driver-DRIVER-VERSION.json, or the same under ~/.cache.

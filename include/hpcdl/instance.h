@@ -120,6 +120,10 @@ class Instance {
   /// GPU: captures the records once as a graph that run() launches from then on. On a CPU this does nothing.
   void capture(Stream& s);
   bool captured() const { return static_cast<bool>(capture_); }
+  /// GPU: chooses the ways of all records that do not update weights, as run() does with the same stream, without
+  /// running them. The way notes of the stream hear of them. Records that exchange with other ranks are left out. On a
+  /// CPU this does nothing.
+  void prepare(Stream& s) const;
   /// Runs records [begin, end) and calls `after(record)` after each: for profiling and NaN searches. On a CPU it calls
   /// `waited(record, when it ran)` after it has waited for a record that was left to other threads. On a GPU all of
   /// them run on `s`.

@@ -46,6 +46,9 @@ struct Numerics {
   bool operator==(const Numerics&) const = default;
 };
 
+class Ways;      // a table of the ways in which calls are computed: hpcdl/core/ways.h
+class WayNotes;  // hears which ways are used
+
 /// Values that change from step to step. Kernels read them, records do not: a program need not be recorded again
 /// because the learning rate changed. On a GPU they lie in device memory (Stream::kernel_params).
 struct StepParams {
@@ -78,6 +81,17 @@ class Stream {
   /// What kernels that are queued now keep to; captured work keeps what it was captured with.
   const Numerics& numerics() const { return numerics_; }
   void set_numerics(const Numerics& n) { numerics_ = n; }
+  /// The ways of calls that are queued now, where their ops have several; null, or no entry: the built-in choice.
+  /// Captured work keeps its ways.
+  const std::shared_ptr<const Ways>& ways() const { return ways_; }
+  void set_ways(std::shared_ptr<const Ways> ways) { ways_ = std::move(ways); }
+  /// Hears which ways are used; null: nobody does. It must outlive the calls that it hears of.
+  WayNotes* way_notes() const { return way_notes_; }
+  void set_way_notes(WayNotes* notes) { way_notes_ = notes; }
+  /// Computes from now on as `other` does: takes over its numerics, ways and notes.
+  void compute_like(const Stream& other) {
+    numerics_ = other.numerics_, ways_ = other.ways_, way_notes_ = other.way_notes_;
+  }
   /// GPU: the cudaStream_t.
   void* native() const { return native_.get(); }
   /// Throws on a GPU: for work that only has CPU code.
@@ -99,6 +113,8 @@ class Stream {
   std::shared_ptr<void> native_;
   std::shared_ptr<StepParams> mirror_;
   Numerics numerics_;
+  std::shared_ptr<const Ways> ways_;
+  WayNotes* way_notes_ = nullptr;
   friend struct WithNumerics;
 };
 
@@ -132,6 +148,20 @@ class Capture {
 
  private:
   std::shared_ptr<void> native_;
+};
+
+/// GPU: what is queued during its lifetime is prepared by the host, but never runs: kernels are loaded, plans of
+/// libraries are made, ways are chosen.
+class DryRun {
+ public:
+  explicit DryRun(const Stream&);
+  ~DryRun();
+  DryRun(const DryRun&) = delete;
+  DryRun& operator=(const DryRun&) = delete;
+
+ private:
+  const Stream& stream_;
+  int mode_ = 0;  // of the thread before
 };
 
 }  // namespace hpcdl

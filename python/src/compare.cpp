@@ -11,6 +11,7 @@
 
 #include <array>
 #include <filesystem>
+#include <memory>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/simd/isa.h"
@@ -39,7 +40,7 @@ lab::Case find_case(const std::string& op, const std::string& shape, const std::
 
 Device device_from(const std::string& name) { return name == "cpu" ? Device::cpu() : device_from_name(name); }
 
-/// Identifies the build of this module: choices of kernels are numbers, which may mean other kernels in another build.
+/// Identifies the build of this module: in another build, the kernel of a name may have another speed.
 std::string build_name() {
   Dl_info module{};
   ::dladdr(reinterpret_cast<const void*>(&build_name), &module);
@@ -48,7 +49,7 @@ std::string build_name() {
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(file, unknown));
   const auto written =
       static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
-  return fmt::format("python-{}-{:08x}", HPCDL_VERSION, lab::tune::hash_of("build", std::array{bytes, written}) >> 32);
+  return fmt::format("python-{}-{:08x}", HPCDL_VERSION, hash_of("build", std::array{bytes, written}) >> 32);
 }
 
 /// A case of the lab with its memory, on which inputs and output are arrays. On a GPU it runs on PyTorch's current
@@ -65,6 +66,7 @@ class BenchCase {
 #if HPCDL_CUDA
     if (device_.is_cuda()) {
       GpuTurn turn(framework_from_name("torch"), device_, reinterpret_cast<StepParams*>(mirror_.data()));
+      if (ways_) turn.stream().set_ways(ways_);
       const nb::gil_scoped_release released;
       return run_.executable().run(turn.stream());  // the step parameters were copied when the case was made
     }
@@ -76,12 +78,13 @@ class BenchCase {
   }
   /// Like `hpcdl bench --tune full`: measures the choices that it needs and that are not known for this build, in
   /// at most `seconds`.
-  void tune(double seconds) const {
+  void tune(double seconds) {
     if (!device_.is_cuda()) return;
     const nb::gil_scoped_release released;
     const Turn turn;
-    lab::tune::Session(device_, turn.pool(), lab::tune::Mode::full, build_name(), [](std::string_view) {
-    }).prepare({&run_.executable()}, seconds);
+    lab::tune::Session session(device_, turn.pool(), lab::tune::Mode::full, build_name(), [](std::string_view) {});
+    session.prepare({&run_.executable()}, seconds);
+    ways_ = session.ways();
   }
   static nb::dict inputs(nb::object self, const std::string& framework) {
     return arrays(self, framework, SlotKind::input);
@@ -119,7 +122,8 @@ class BenchCase {
     return out;
   }
   Device device_;
-  Buffer mirror_;  // of the step parameters, on a GPU
+  Buffer mirror_;                     // of the step parameters, on a GPU
+  std::shared_ptr<const Ways> ways_;  // after tune()
   lab::CaseRun run_;
 };
 

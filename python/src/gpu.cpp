@@ -1,6 +1,7 @@
 #include "python/src/gpu.h"
 
 #include <array>
+#include <memory>
 
 #include "python/src/type_error.h"
 
@@ -63,10 +64,16 @@ nb::object tuple_of(const Shape& s) {
 
 }  // namespace
 
+std::shared_ptr<const Ways>& preferred_ways() {
+  static std::shared_ptr<const Ways> ways;
+  return ways;
+}
+
 #if HPCDL_CUDA
 
 GpuTurn::GpuTurn(const Framework& framework, Device device, StepParams* mirror)
     : stream_(Stream::borrowed(device, current_queue(framework, device), callers_pool(), mirror)) {
+  stream_.set_ways(preferred_ways());
   int now = 0;
   cuda::check(cudaGetDevice(&now), "cudaGetDevice");
   if (now == device.index) return;

@@ -2,10 +2,16 @@
 // Calls on a GPU: the current stream of the arrays' library, and memory from its allocator. Nothing here waits,
 // so calls may be captured into the library's graphs.
 
+#include <memory>
+
+#include "hpcdl/core/ways.h"
 #include "hpcdl/stream.h"
 #include "python/src/array.h"
 
 namespace hpcdl::python {
+
+/// The ways that calls on a GPU prefer wherever they are possible; null: none. With the GIL held.
+std::shared_ptr<const Ways>& preferred_ways();
 
 #if HPCDL_CUDA
 /// The current stream of `framework`; makes its device the current one for its lifetime. Made and destroyed

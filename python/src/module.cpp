@@ -4,9 +4,17 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/typing.h>
 
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/ways.h"
+#include "hpcdl/ops/way_names.h"
 #include "hpcdl/simd/isa.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
+#include "python/src/gpu.h"
 #include "python/src/memory.h"
 #include "python/src/runtime.h"
 #include "python/src/type_error.h"
@@ -39,8 +47,25 @@ void bind_runtime(nb::module_& m) {
 (the initial state). Results do not depend on the number.)");
   m.def(
       "instruction_set", [] { return simd::isa_name(simd::active_isa()); }, nb::sig("def instruction_set() -> str"),
-      "The instruction set of the kernels that run on this CPU: \"scalar\", \"avx2\" or \"avx512\" (HPCDL_ISA lowers "
-      "it).");
+      "The instruction set of the kernels that run on this CPU: \"scalar\", \"avx2\", \"avx512\" or \"amx\" (the "
+      "environment variable HPCDL_ISA lowers it when the module is imported).");
+  m.def(
+      "set_ways",
+      [](nb::handle given) {
+        std::string_view text;
+        require_type(nb::try_cast(given, text), "set_ways", "ways must be a string such as \"attention=cudnn\", got {}",
+                     kind_of(given));
+        auto preferred = parse_preferred_ways(text, "set_ways");
+        check_preferred_ways(preferred, "set_ways");
+        preferred_ways() = preferred.empty()
+                               ? nullptr
+                               : std::make_shared<const Ways>(WayNames{.calls = {}, .preferred = std::move(preferred)});
+      },
+      anything("ways"), nb::sig("def set_ways(ways: str) -> None"),
+      R"(Makes later calls on a GPU compute in these ways wherever they are possible.
+
+Such as "attention=cudnn conv2d=own"; "": in the fastest known ones (the initial state). Ways give results within the
+same bounds, with different bits.)");
   m.def("cuda_devices", cuda_devices, nb::sig("def cuda_devices() -> int"),
         "Number of GPUs that this module can compute on; 0 if it was built without CUDA, or if there is no driver or "
         "no GPU.");
@@ -59,6 +84,13 @@ void bind_runtime(nb::module_& m) {
 }
 
 namespace {
+
+/// HPCDL_ISA=scalar|avx2|avx512|amx lowers the instruction set that this CPU has.
+void lower_instruction_set() {
+  const char* wish = std::getenv("HPCDL_ISA");
+  for (const auto kind : simd::kIsaKinds)
+    if (wish && simd::isa_name(kind) == wish) simd::set_active_isa(kind);
+}
 
 void translate_errors() {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
@@ -92,6 +124,7 @@ NB_MODULE(_hpcdl, m) {
   nb::set_leak_warnings(
       false);  // objects that a thread or a traceback holds at the end of a program are not leaks of this module
   translate_errors();
+  lower_instruction_set();
   m.attr("__version__") = HPCDL_VERSION;
   m.attr("Array") = nb::type_var("Array");
   bind_array(m);

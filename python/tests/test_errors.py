@@ -233,6 +233,11 @@ class Words(Case):
     def test_runtime(self):
         self.raises(ValueError, "1 .. 1024", hpcdl.set_threads, -1)
         self.raises(ValueError, "number of bytes", hpcdl.set_cache_limit, -1)
+        self.raises(ValueError, "expected op=way, such as attention=cudnn", hpcdl.set_ways, "cudnn")
+        self.raises(ValueError, "there is only one way to compute \"relu\": the ops with several are attention, conv2d", hpcdl.set_ways, "relu=own")
+        self.raises(TypeError, "ways must be a string.*, got int", hpcdl.set_ways, 3)
+        hpcdl.set_ways("attention=own")
+        hpcdl.set_ways("")
         self.raises(TypeError, r"\[set_threads\] n must be an integer.*, got str", hpcdl.set_threads, "2")
         self.raises(TypeError, r"bytes must be an integer.*, got int", hpcdl.set_cache_limit, 10**30)
 
@@ -304,6 +309,7 @@ class Fuzz(Case):
                 "get_threads",
                 "cached_bytes",
                 "instruction_set",
+                "set_ways",
                 "open_safetensors",
             )
         ]

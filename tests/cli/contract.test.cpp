@@ -325,6 +325,25 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   EXPECT_EQ(index.out, run({"inspect", path("parts"), "--json"}).out);
 }
 
+TEST_F(Cli, inspect_says_in_which_ways_a_run_computed) {
+  const auto checkpoint = path("run/checkpoints/step_00000006");
+  const auto ways = run({"inspect", checkpoint, "--json"}).json().at("ways");
+  EXPECT_EQ(ways.at("device"), "cpu");
+  ASSERT_EQ(ways.at("calls").size(), 1u);
+  EXPECT_EQ(ways.at("calls")[0].at("op"), "cpu");
+  const std::string isa = ways.at("calls")[0].at("way");
+  const auto text = run({"inspect", checkpoint});
+  EXPECT_NE(text.out.find("ways: " + isa + " on cpu"), std::string::npos) << text.out;
+  EXPECT_NE(run({"inspect", path("run.toml"), "--program"}).out.find("the ways of calls are chosen on the device"),
+            std::string::npos);
+  expect_error(run({"train", "-c", path("run.toml"), "--out", path("w"), "--train.ways=attention=own"}), 2,
+               "train.ways = \"attention=own\" is for GPUs");
+  expect_error(run({"train", "-c", path("run.toml"), "--out", path("w"), "--train.ways=relu=own"}), 2,
+               "there is only one way to compute \"relu\"");
+  expect_error(run({"generate", "--model", model(), "--prompt-ids", "1", "--ways", "attention=own"}), 2,
+               "--ways is for GPUs");
+}
+
 TEST_F(Cli, inspect_shows_the_records_of_any_rank_of_any_mesh) {
   const auto programs = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"inspect", "--program", "-c", path("run.toml"), "--json"});

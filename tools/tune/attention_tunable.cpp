@@ -7,15 +7,10 @@
 namespace hpcdl::lab::tune {
 namespace {
 
-std::string words(const AttentionShape& s) {
-  return fmt::format("{}x{}x{}x{}{}{}", s.batch, s.heads, s.queries, s.width,
-                     s.keys == s.queries ? "" : fmt::format(" keys {}", s.keys), s.causal ? " causal" : "");
-}
-
 /// The reference is the kernels with plain f32 sums, which op specs compare with loops in double.
 class AttentionTunable : public GpuTunable {
  public:
-  AttentionTunable(Bench& bench, const AttentionShape& s)
+  AttentionTunable(Bench& bench, const cuda::AttentionShape& s)
       : GpuTunable(bench, s.op(), fields_of(s)), shape_(s), numerics_{.atomic_sums = s.atomic} {
     const Attention::Args args{.heads = static_cast<int>(s.heads),
                                .kv_heads = static_cast<int>(s.kv_heads),
@@ -27,7 +22,7 @@ class AttentionTunable : public GpuTunable {
     const Tensor out = allocate(q), lse = allocate({{s.batch, s.heads, s.queries}, DType::f32});
     c.q = random(q), c.k = random(kv), c.v = random(kv), c.out = out, c.lse = lse;
     c.scratch = allocate(Attention::scratch(q, kv, kv, args)[0]);
-    what.dtype = type_name(s.dtype), what.shape = words(s);
+    what.dtype = type_name(s.dtype), what.shape = words_of(s);
     cuda::attend_plain(bench.stream, c);
     if (!s.backward) {
       what.cost = with_operands(Attention::cost(q, kv, kv, args), {c.q, c.k, c.v}, {c.out, c.lse});
@@ -80,41 +75,16 @@ class AttentionTunable : public GpuTunable {
                    t.dtype() == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype));
   }
 
-  AttentionShape shape_;
+  cuda::AttentionShape shape_;
   Numerics numerics_;
   cuda::AttendBackward call_;  // forward, the first part of it
 };
 
-bool aligned(const View& v) {
-  bool all = reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0;
-  for (int d = 0; d + 1 < v.rank(); ++d) all = all && v.strides()[d] * dtype_bytes(v.dtype()) % 16 == 0;
-  return all;
-}
-
 }  // namespace
 
-AttentionShape shape_of(const Stream&, const cuda::Attend& c) {
-  return {c.q[0],       c.q[1],      c.k[1],        c.args.heads,
-          c.kv_heads(), c.width(),   c.args.causal, aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out),
-          c.q.dtype(),  c.args.scale};
-}
-AttentionShape shape_of(const Stream& stream, const cuda::AttendBackward& c) {
-  auto s = shape_of(stream, static_cast<const cuda::Attend&>(c));
-  for (const View& v : {c.dout, View(c.dq), View(c.dk), View(c.dv)}) s.aligned = s.aligned && (!v || aligned(v));
-  s.backward = true, s.atomic = stream.numerics().atomic_sums;
-  return s;
-}
-
-std::array<std::int64_t, 10> fields_of(const AttentionShape& s) {
-  return {bucket(s.batch), bucket(s.queries), bucket(s.keys),
-          s.heads,         s.kv_heads,        s.width,
-          s.causal,        s.aligned,         static_cast<std::int64_t>(s.dtype),
-          s.atomic};
-}
-
-Wish wish_of(const AttentionShape& s) {
-  return wish_for<AttentionTunable>(fmt::format("{} {}", s.backward ? "gradients of attention" : "attention", words(s)),
-                                    s);
+Wish wish_of(const cuda::AttentionShape& s) {
+  return wish_for<AttentionTunable>(
+      fmt::format("{} {}", s.backward ? "gradients of attention" : "attention", words_of(s)), s);
 }
 
 }  // namespace hpcdl::lab::tune

@@ -5,23 +5,11 @@
 namespace hpcdl::lab::tune {
 namespace {
 
-std::string words(const cuda::Conv& c) {
-  const auto& s = c.shape;
-  const char* passes[] = {"forward", "data", "weight"};
-  std::string text =
-      fmt::format("{} {}x{}x{}x{} to {}, {}x{}", passes[static_cast<int>(c.pass)], s.n, s.h, s.w, s.i, s.o, s.kh, s.kw);
-  if (s.stride != 1) text += fmt::format(" stride {}", s.stride);
-  if (s.dilation != 1) text += fmt::format(" dilation {}", s.dilation);
-  if (c.bias.data) text += " +bias";
-  if (c.accumulate) text += " adds up";
-  return text;
-}
-
 /// The reference is our own kernel with a f32 result, which tests compare with loops in double.
 class ConvTunable : public GpuTunable {
  public:
   ConvTunable(Bench& bench, const cuda::Conv& c) : GpuTunable(bench, "conv2d", fields_of(c)), conv_(c) {
-    what.dtype = type_name(c.compute), what.shape = words(c);
+    what.dtype = type_name(c.compute), what.shape = words_of(c);
     what.cost = {.operations = c.shape.flops(), .unit = unit_of(c.compute)};
     const auto& s = c.shape;
     const std::int64_t sizes[] = {s.pixels() * s.o, s.n * s.h * s.w * s.i, s.o * s.k()};
@@ -51,12 +39,7 @@ class ConvTunable : public GpuTunable {
     results_.push_back(std::move(r));
   }
   std::vector<Candidate> candidates() override { return named(cuda::conv_candidates(bench_.stream, conv_, true)); }
-  int built_in() override {
-    cuda::set_conv_chooser(nullptr);  // the built-in choice
-    const int id = cuda::conv_choice(bench_.stream, conv_);
-    follow_choices();
-    return id;
-  }
+  int built_in() override { return cuda::conv_choice(bench_.stream, conv_); }
 
  private:
   void run(int id) override { cuda::conv_with(bench_.stream, conv_, id); }
@@ -66,32 +49,8 @@ class ConvTunable : public GpuTunable {
 
 }  // namespace
 
-std::array<std::int64_t, 14> fields_of(const cuda::Conv& c) {
-  const auto& s = c.shape;
-  const auto wide = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 ? 1 : 0; };
-  const std::int64_t aligned =
-      wide(c.x.data) | wide(c.w.data) << 1 | wide(c.dy.data) << 2 | wide(c.bias.data) << 3 | wide(c.out) << 4;
-  const auto type = [](DType d) { return static_cast<std::int64_t>(d); };
-  const std::int64_t types = type(c.compute) | type(c.w.dtype) << 8 | type(c.out_dtype) << 16 |
-                             type(c.bias.data ? c.bias.dtype : DType::none) << 24;
-  return {static_cast<std::int64_t>(c.pass),
-          types,
-          c.accumulate ? 1 : 0,
-          aligned,
-          s.n,
-          s.h,
-          s.w,
-          s.i,
-          s.o,
-          s.kh,
-          s.kw,
-          s.stride,
-          s.pad,
-          s.dilation};
-}
-
 Wish wish_of(const cuda::Conv& c) {
-  return wish_for<ConvTunable>("conv2d " + type_name(c.compute) + " " + words(c), c);
+  return wish_for<ConvTunable>("conv2d " + type_name(c.compute) + " " + words_of(c), c);
 }
 
 }  // namespace hpcdl::lab::tune

@@ -23,17 +23,14 @@ struct Bench {
   double cold(const std::function<void()>& call);
 };
 
-/// A choice that a call looked up and did not find; makes the operands to tune it.
+/// A choice that a call looked up; makes the operands to tune it.
 struct Wish {
   std::string text;  // "gemm bf16 4096x4096x4096"
   std::function<std::unique_ptr<Tunable>(Bench&)> make;
 };
-using Wishes = std::map<Key, Wish>;
+using Wishes = std::map<WayKey, Wish>;
 
-/// From now on, ops on a GPU look up their candidates among the adopted choices.
-void follow_choices();
-/// Runs the records of a program that have choices, on memory with arbitrary contents, and returns
-/// the choices that they did not find. Gradients and kept results are overwritten; weights and optimizer state are not.
+/// The choices that the records of a program look up. Nothing is run.
 Wishes wishes_of(const Instance& exe, Stream& s);
 /// One product with 4-bit weights, inputs bf16.
 void wish_int4(Wishes& to, std::int64_t rows, std::int64_t n, std::int64_t k, std::int64_t group);

@@ -6,10 +6,6 @@ namespace {
 
 constexpr DType kInputs = DType::bf16;
 
-std::string words(const cuda::Int4Shape& s) {
-  return fmt::format("{}x{}x{} group {}{}", s.rows, s.n, s.k, s.group, s.exact ? " exact" : "");
-}
-
 class Int4Tunable : public GpuTunable {
  public:
   Int4Tunable(Bench& bench, const cuda::Int4Shape& s)
@@ -23,7 +19,7 @@ class Int4Tunable : public GpuTunable {
     std::size_t i = 0;
     for (const auto& spec : Int4Linear::scratch(operands[0], operands[1], operands[2], {}, {}, {}, args_))
       scratch_[i++] = allocate(spec);
-    what.dtype = "int4", what.shape = words(shape_);
+    what.dtype = "int4", what.shape = words_of(shape_);
     what.cost = Int4Linear::cost(operands[0], operands[1], operands[2], {}, {}, {}, args_);
     for (const auto& spec : operands) what.cost.reads += static_cast<double>(spec.bytes());
     what.cost.writes = static_cast<double>(y_.bytes());
@@ -48,11 +44,7 @@ class Int4Tunable : public GpuTunable {
 
 }  // namespace
 
-std::array<std::int64_t, 5> fields_of(const cuda::Int4Shape& s) {
-  return {bucket(s.rows), bucket(s.n), bucket(s.k), s.group, s.exact};
-}
-
-Wish wish_of(const cuda::Int4Shape& s) { return wish_for<Int4Tunable>("int4_linear " + words(s), s); }
+Wish wish_of(const cuda::Int4Shape& s) { return wish_for<Int4Tunable>("int4_linear " + words_of(s), s); }
 
 }  // namespace hpcdl::lab::tune
 #endif

@@ -23,8 +23,6 @@ Session::Session(Device device, Pool& pool, Mode mode, const std::string& versio
   if (mode == Mode::off) return;
   cache_ = read_cache(file_, identity_);
   if (!cache_.warning.empty()) say_(cache_.warning);
-  adopt(cache_.choices());
-  follow_choices();
 }
 
 Report Session::tune(const Wishes& wishes, const Budget& budget, bool anew) {
@@ -51,8 +49,6 @@ Report Session::tune(const Wishes& wishes, const Budget& budget, bool anew) {
       report.skipped.push_back(fmt::format("{}: {}", wish.text, e.what()));
     }
   }
-  adopt(cache_.choices());
-  follow_choices();
   if (report.outcomes.empty()) return report;
   try {
     write_cache(file_, cache_);
@@ -60,6 +56,10 @@ Report Session::tune(const Wishes& wishes, const Budget& budget, bool anew) {
     say_(fmt::format("the choices are not remembered: {}", e.what()));
   }
   return report;
+}
+
+std::shared_ptr<const Ways> Session::ways() const {
+  return std::make_shared<const Ways>(WayNames{.calls = cache_.choices(), .preferred = {}});
 }
 
 Report Session::prepare(const std::vector<const Instance*>& programs, double seconds) {

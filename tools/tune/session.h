@@ -21,17 +21,19 @@ struct Report {
 /// For one GPU; must not be used during a step.
 class Session {
  public:
-  /// Reads the file and adopts its choices. `say` is called with lines for people: about a damaged file, about
+  /// Reads the file. `say` is called with lines for people: about a damaged file, about
   /// progress.
   Session(Device device, Pool& pool, Mode mode, const std::string& version, std::function<void(std::string_view)> say);
 
-  /// Tunes the `wishes` that are not remembered (all of them if `anew`), within the budget, adopts the choices and
-  /// writes the file. A file that cannot be written is reported, but is not an error.
+  /// Tunes the `wishes` that are not remembered (all of them if `anew`), within the budget, and writes
+  /// the file. A file that cannot be written is reported, but is not an error.
   Report tune(const Wishes& wishes, const Budget& budget, bool anew = false);
   /// In mode full: tune() for the programs; otherwise nothing.
   Report prepare(const std::vector<const Instance*>& programs, double seconds);
 
   const Cache& cache() const { return cache_; }
+  /// What is remembered now, for streams and runs.
+  std::shared_ptr<const Ways> ways() const;
   const std::filesystem::path& file() const { return file_; }
 
  private:

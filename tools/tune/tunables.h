@@ -1,7 +1,6 @@
 #pragma once
 // The calls on a GPU that have choices, each with operands of its own to measure them on. Only for builds with CUDA.
 
-#include <array>
 #include <deque>
 
 #include "hpcdl/ops/attention/device_attention.h"
@@ -13,28 +12,10 @@
 
 namespace hpcdl::lab::tune {
 
-/// A call of attention without its memory.
-struct AttentionShape {
-  std::int64_t batch, queries, keys, heads, kv_heads, width;
-  bool causal, aligned;  // aligned: all operands at multiples of 16 bytes
-  DType dtype;
-  float scale;
-  bool backward = false;
-  bool atomic = false;  // gradients may be summed in any order
-  std::string_view op() const { return backward ? "attention_backward" : "attention"; }
-};
-AttentionShape shape_of(const Stream& s, const cuda::Attend& c);
-AttentionShape shape_of(const Stream& s, const cuda::AttendBackward& c);
-
-/// The properties of a call that determine its candidates: those of its key.
-std::array<std::int64_t, 19> fields_of(const cuda::Gemm& g);
-std::array<std::int64_t, 14> fields_of(const cuda::Conv& c);
-std::array<std::int64_t, 10> fields_of(const AttentionShape& s);
-std::array<std::int64_t, 5> fields_of(const cuda::Int4Shape& s);
 /// Shape, types and epilogue of a call; its addresses are not kept.
 Wish wish_of(const cuda::Gemm& g);
 Wish wish_of(const cuda::Conv& c);
-Wish wish_of(const AttentionShape& s);
+Wish wish_of(const cuda::AttentionShape& s);
 Wish wish_of(const cuda::Int4Shape& s);
 
 /// What all of them share: memory, poisoned results, samples of them that are compared, the clock.

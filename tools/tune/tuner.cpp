@@ -52,7 +52,6 @@ Entry entry_of(const Outcome& o) {
   return {.key = o.key,
           .dtype = o.dtype,
           .shape = o.shape,
-          .id = o.chosen,
           .candidate = best ? best->candidate.name : "",
           .seconds = best ? best->seconds : 0,
           .built_in_seconds = before ? before->seconds : 0};

@@ -18,7 +18,7 @@ struct Candidate {
 
 /// What is chosen for: an op at one shape.
 struct Subject {
-  Key key = {};
+  WayKey key = {};
   std::string dtype = {}, shape = {};  // for people: "4096x4096x4096 +bias gelu"
   Cost cost = {};
 };

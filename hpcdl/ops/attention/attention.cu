@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
 
-#include "hpcdl/core/describe.h"
+#include "hpcdl/core/choose_way.h"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/op.h"
 #include "hpcdl/ops/attention/cudnn_attention.h"
 #include "hpcdl/ops/attention/device_attention.h"
 
@@ -24,7 +23,8 @@ constexpr AttentionCandidate kNames[] = {{kPlain, "plain"},
                                          {kCudnnAtomic, "cudnn, atomic sums"},
                                          {kPadded, "padded copies"}};
 
-AttentionChooser chooser;
+/// "own": what is preferred may be the best of our kernels, whichever that is.
+constexpr int kOwn = static_cast<int>(std::size(kNames));
 
 struct List {
   AttentionCandidate list[std::size(kNames)];
@@ -34,54 +34,28 @@ struct List {
 };
 thread_local List found;
 
-/// What HPCDL_ATTENTION requests.
-enum class Asked : unsigned char { nothing, own, cudnn };
-Asked asked_for() {
-  static const Asked wish = [] {
-    const char* text = std::getenv("HPCDL_ATTENTION");
-    const std::string_view word = text ? text : "auto";
-    if (word == "own") return Asked::own;
-    if (word == "cudnn") return Asked::cudnn;
-    if (word != "auto")
-      std::fprintf(stderr, "[attention] HPCDL_ATTENTION=%s is none of own, cudnn, auto; choosing by shape\n", text);
-    return Asked::nothing;
-  }();
-  return wish;
-}
-
 bool fits(Stream& s, const Attend& c, int id) {
-  if (id == kPadded) return padded_fits(c);
-  return id == kCudnn ? cudnn_fits(s, c) : id != kCudnnAtomic;
+  switch (id) {
+    case kPlain: return true;
+    case kDecode: return decode_fits(c);
+    case kWgmma:
+    case kWgmmaOther: return wgmma_fits(s, c);
+    case kMma: return mma_fits(s, c);
+    case kCudnn: return cudnn_fits(s, c);
+    case kPadded: return padded_fits(c);
+    default: return false;
+  }
 }
 bool fits(Stream& s, const AttendBackward& c, int id) {
-  if (id == kPadded) return padded_fits(c);
-  if (id == kCudnnAtomic) return s.numerics().atomic_sums && cudnn_fits(s, c, DqSums::atomic);
-  return id != kCudnn || cudnn_fits(s, c, DqSums::in_order);
-}
-
-std::string_view name_of(int id) { return kNames[id].name; }
-
-/// Printed once per process: cuDNN was requested, but another kernel serves a call.
-template <class Call> void say_what_serves(const Call& c, int id) {
-  static std::atomic<bool> said = false;
-  if (said.exchange(true)) return;
-  std::fputs(
-      fmt::format("[attention] HPCDL_ATTENTION=cudnn: cuDNN has no way to compute {}, so \"{}\" does (said once)\n",
-                  to_string(c.q.spec()), name_of(id))
-          .c_str(),
-      stderr);
-}
-
-/// Uses the request of a chooser or of HPCDL_ATTENTION where it is available, else the built-in choice.
-template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Stream&, const Call&)) {
-  const Asked asked = asked_for();
-  if (asked == Asked::cudnn)
-    for (const int id : {kCudnnAtomic, kCudnn})
-      if (fits(s, c, id)) return id;
-  int chosen = asked == Asked::nothing && chooser ? chooser(s, c) : -1;
-  if (chosen < 0 || !fits(s, c, chosen)) chosen = attention_choice(s, c);
-  if (asked == Asked::cudnn) say_what_serves(c, chosen);
-  return chosen;
+  switch (id) {
+    case kPlain: return true;
+    case kWgmma: return wgmma_fits(s, c);
+    case kMma: return mma_fits(s, c);
+    case kCudnn: return cudnn_fits(s, c, DqSums::in_order);
+    case kCudnnAtomic: return s.numerics().atomic_sums && cudnn_fits(s, c, DqSums::atomic);
+    case kPadded: return padded_fits(c);
+    default: return false;
+  }
 }
 
 /// Three groups of queries overlap more exponentials with products; two waste less work in the diagonal tiles of a
@@ -101,12 +75,12 @@ bool prefers_three(const Stream& s, const Attend& c) {
 /// x 4096 x 128 2730 | 2488 | 2731, causal 1441 | 1478 | 1587, 8 x 16 x 2048 x 128 causal 808 | 860, 16 x 16 x 1024 x
 /// 128 causal 501 | 548, 8 x 16 x 2048 x 80 1355 | 1257, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
 bool prefers_atomic(const Stream& s, const AttendBackward& c) {
-  return asked_for() != Asked::own && s.numerics().atomic_sums && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
+  return s.numerics().atomic_sums && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
 }
 
 /// Heads for which no wgmma kernel exists: cuDNN's kernels beat those of mma.sync, except for short sequences, whose
 /// results should not depend on whether operands are aligned to 16 bytes.
-bool prefers_cudnn(const Attend& c) { return asked_for() != Asked::own && c.width() > 128 && c.q[1] >= 128; }
+bool prefers_cudnn(const Attend& c) { return c.width() > 128 && c.q[1] >= 128; }
 
 /// cuDNN's backward in order needs enough heads at a time to occupy a good part of the GPU. H200, us (mma.sync | cuDNN in
 /// order | cuDNN, atomic): 2 x 16 x 4096 causal, 144 wide 4209 | 3177 | 1617, 256 5319 | 3426 | 1848; 192 wide, all keys
@@ -121,10 +95,61 @@ bool prefers_in_order(const Stream& s, const AttendBackward& c) {
 /// 32 | 10, 80 | 14; 2 x 8 x 16 x 20 15 | 9, 34 | 14.
 template <class Call> bool prefers_padded(const Call& c) { return c.q[1] >= 16 && padded_fits(c); }
 
-/// For padded copies.
-template <class Call> void run_built_in(Stream& s, const Call& c) { attention_with(s, c, pick<Call>(s, c, nullptr)); }
+/// The best of our kernels.
+int own_choice(Stream& s, const Attend& c) {
+  if (decode_fits(c)) return kDecode;
+  if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(s, c) ? kWgmmaOther : kWgmma;
+  if (prefers_padded(c)) return kPadded;
+  return mma_fits(s, c) ? kMma : kPlain;
+}
+int own_choice(Stream& s, const AttendBackward& c) {
+  if (wgmma_fits(s, c)) return kWgmma;
+  if (prefers_padded(c)) return kPadded;
+  return mma_fits(s, c) ? kMma : kPlain;
+}
+
+/// A call of Attend or AttendBackward as choose_way() sees it.
+template <class Operands> struct AttentionCall {
+  Stream& s;
+  const Operands& c;
+  AttentionShape shape = shape_of(s, c);
+
+  std::string_view op() const { return only_choice() ? "attention_cached" : shape.op(); }
+  static std::string_view family() { return "attention"; }
+  auto fields() const { return fields_of(shape); }
+  static std::string_view name(int id) { return kNames[id].name; }
+  static int number(std::string_view name) {
+    if (name == "own") return kOwn;
+    const auto* found =
+        std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& c) { return c.name == name; });
+    return found == std::end(kNames) ? -1 : found->id;
+  }
+  bool fits(int id) const { return cuda::fits(s, c, id); }
+  int preferred(int id) const {
+    if (id == kOwn) return own_choice(s, c);
+    if (id == kCudnn && fits(kCudnnAtomic)) return kCudnnAtomic;
+    return fits(id) ? id : -1;
+  }
+  int built_in() const { return attention_choice(s, c); }
+  std::string words() const { return fmt::format("{} {} {}", op(), unit_name(unit_of(shape.dtype)), words_of(shape)); }
+  std::any operands() const { return shape.aligned && !only_choice() ? std::any(shape) : std::any(); }
+  /// With one query, or with a cache, there is only one kernel of ours.
+  bool only_choice() const { return c.args.cached || shape.queries == 1; }
+};
+
+/// For padded copies, which are a call of their own.
+template <class Call> void run_chosen(Stream& s, const Call& c) {
+  attention_with(s, c, choose_way(AttentionCall<Call>{s, c}));
+}
 
 }  // namespace
+
+std::vector<std::string_view> attention_ways() {
+  std::vector<std::string_view> names;
+  for (const auto& way : kNames) names.push_back(way.name);
+  names.push_back("own");
+  return names;
+}
 
 std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend& c) {
   found.count = 0;
@@ -153,7 +178,7 @@ void attention_with(Stream& s, const Attend& c, int candidate) {
     case kDecode: return attend_decode(s, c);
     case kMma: return attend_mma(s, c);
     case kCudnn: return attend_cudnn(s, c);
-    case kPadded: return attend_padded(s, c, run_built_in<Attend>);
+    case kPadded: return attend_padded(s, c, run_chosen<Attend>);
     default: return attend_wgmma(s, c, candidate - kWgmma);
   }
 }
@@ -163,39 +188,32 @@ void attention_with(Stream& s, const AttendBackward& c, int candidate) {
     case kMma: return attend_backward_mma(s, c);
     case kCudnn: return attend_backward_cudnn(s, c, DqSums::in_order);
     case kCudnnAtomic: return attend_backward_cudnn(s, c, DqSums::atomic);
-    case kPadded: return attend_backward_padded(s, c, run_built_in<AttendBackward>);
+    case kPadded: return attend_backward_padded(s, c, run_chosen<AttendBackward>);
     default: return attend_backward_wgmma(s, c);
   }
 }
 
 int attention_choice(Stream& s, const Attend& c) {
-  if (decode_fits(c)) return kDecode;
-  if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(s, c) ? kWgmmaOther : kWgmma;
-  if (prefers_cudnn(c) && fits(s, c, kCudnn)) return kCudnn;
-  if (prefers_padded(c)) return kPadded;
-  return mma_fits(s, c) ? kMma : kPlain;
+  const int own = own_choice(s, c);
+  return (own == kMma || own == kPlain || own == kPadded) && prefers_cudnn(c) && fits(s, c, kCudnn) ? kCudnn : own;
 }
 int attention_choice(Stream& s, const AttendBackward& c) {
   if ((prefers_atomic(s, c) || prefers_cudnn(c)) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
   if (prefers_in_order(s, c) && fits(s, c, kCudnn)) return kCudnn;
-  if (wgmma_fits(s, c)) return kWgmma;
-  if (prefers_padded(c)) return kPadded;
-  return mma_fits(s, c) ? kMma : kPlain;
+  return own_choice(s, c);
 }
-
-void set_attention_chooser(AttentionChooser c) { chooser = c; }
 
 void attention(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Attention::Args& a) {
   if (q.size() == 0) return;
   const Attend c{out, lse, q, k, v, scratch, a};
-  attention_with(s, c, pick(s, c, chooser.forward));
+  attention_with(s, c, choose_way(AttentionCall<Attend>{s, c}));
 }
 
 void attention_backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                         Tensor scratch, const Attention::Args& a) {
   if (q.size() == 0) return;
   const AttendBackward c{{out, lse, q, k, v, scratch, a}, dq, dk, dv, dout};
-  attention_with(s, c, pick(s, c, chooser.backward));
+  attention_with(s, c, choose_way(AttentionCall<AttendBackward>{s, c}));
 }
 
 }  // namespace hpcdl::cuda

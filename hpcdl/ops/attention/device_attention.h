@@ -1,8 +1,13 @@
 #pragma once
 // The ways to compute attention on a GPU, with one entry point.
 
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "hpcdl/ops/attention/attention.h"
 
@@ -24,6 +29,23 @@ struct AttendBackward : Attend {
   View dout;
 };
 
+/// A call without its memory.
+struct AttentionShape {
+  std::int64_t batch, queries, keys, heads, kv_heads, width;
+  bool causal, aligned;  // aligned: all operands at multiples of 16 bytes
+  DType dtype;
+  float scale;
+  bool backward = false;
+  bool atomic = false;  // gradients may be summed in any order
+  std::string_view op() const { return backward ? "attention_backward" : "attention"; }
+};
+AttentionShape shape_of(const Stream& s, const Attend& c);
+AttentionShape shape_of(const Stream& s, const AttendBackward& c);
+/// The properties of a call that determine its ways: those of its key (core/ways.h).
+std::array<std::int64_t, 10> fields_of(const AttentionShape& s);
+/// Sizes and mask, for people.
+std::string words_of(const AttentionShape& s);
+
 /// A way to compute it: a kernel with its tiles, or cuDNN. All give results within the same bounds, each its own bits;
 /// each repeats them, but for the one with "atomic" in its name, whose dq differs from run to run; it is there only
 /// where Numerics::atomic_sums allows it.
@@ -38,18 +60,13 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
 /// Runs one of them.
 void attention_with(Stream& s, const Attend& c, int candidate);
 void attention_with(Stream& s, const AttendBackward& c, int candidate);
-/// The candidate used unless HPCDL_ATTENTION=own or =cudnn or a chooser decides otherwise. If a requested candidate is
-/// unavailable, the request is ignored; for HPCDL_ATTENTION=cudnn a line to stderr says so.
+/// The candidate used unless the stream's table says one that can compute the call: under "attention" or
+/// "attention_backward", or for all calls under "attention", where "own" is the best of our kernels, and "cudnn" sums
+/// gradients in any order where Numerics::atomic_sums allows it.
 int attention_choice(Stream& s, const Attend& c);
 int attention_choice(Stream& s, const AttendBackward& c);
-
-/// Called if HPCDL_ATTENTION is not set: returns the id of a candidate, or -1 for the built-in choice. Must not be
-/// changed while another thread launches.
-struct AttentionChooser {
-  int (*forward)(const Stream&, const Attend&) = nullptr;
-  int (*backward)(const Stream&, const AttendBackward&) = nullptr;
-};
-void set_attention_chooser(AttentionChooser chooser);
+/// The names of all ways, by id; and "own".
+std::vector<std::string_view> attention_ways();
 
 // ---------------------------------------------------------------- the kernels, each in its own file
 

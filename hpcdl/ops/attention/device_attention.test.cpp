@@ -6,10 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/rng.h"
 
 #if HPCDL_CUDA
@@ -346,6 +350,52 @@ TEST(DeviceAttentionWays, padded_copies_in_parts_agree_with_elements) {
   }
 }
 
+TEST(DeviceAttentionWays, a_table_decides) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (const Case& c : {Case{2, 256, 256, 4, 2, 64}, Case{1, 160, 160, 2, 2, 192}}) {
+    Problem p(s, c, DType::bf16);
+    const auto name_of = [](int id) { return std::string(attention_ways()[static_cast<std::size_t>(id)]); };
+    const auto key_of = [&](const auto& call) {
+      const auto shape = shape_of(s, call);
+      const auto fields = fields_of(shape);
+      return WayKey{std::string(shape.op()), {fields.begin(), fields.end()}};
+    };
+    const auto chosen = [&](const auto& call, WayNames names) {
+      s.set_ways(std::make_shared<const Ways>(std::move(names)));
+      WayNotes notes;
+      {
+        const WithWayNotes with(s, notes);
+        if constexpr (requires { call.dq; })
+          attention_backward(s, call.dq, call.dk, call.dv, call.q, call.k, call.v, call.out, call.lse, call.dout,
+                             call.scratch, call.args);
+        else
+          attention(s, Tensor(const_cast<void*>(call.out.data()), call.out.spec(), call.out.strides(), s.device()),
+                    Tensor(const_cast<void*>(call.lse.data()), call.lse.spec(), call.lse.strides(), s.device()), call.q,
+                    call.k, call.v, call.scratch, call.args);
+      }
+      s.synchronize();
+      s.set_ways(nullptr);
+      return notes.all().begin()->second.used;
+    };
+    const auto each = [&](const auto& call) {
+      const auto list = attention_candidates(s, call);
+      for (const auto& way : std::vector(list.begin(), list.end())) {
+        EXPECT_EQ(chosen(call, {.calls = {{key_of(call), std::string(way.name)}}, .preferred = {}}), way.name);
+        EXPECT_EQ(chosen(call, {.calls = {}, .preferred = {{"attention", std::string(way.name)}}}), way.name);
+      }
+      const auto own = chosen(call, {.calls = {}, .preferred = {{"attention", "own"}}});
+      EXPECT_FALSE(own.starts_with("cudnn")) << own;
+      EXPECT_EQ(chosen(call, {.calls = {{key_of(call), "decode"}}, .preferred = {}}),
+                name_of(attention_choice(s, call)))
+          << "decode is for one query";
+    };
+    each(p.forward()), each(p.backward());
+  }
+}
+
 #if __has_include(<cudnn_graph.h>)
 TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_allowed) {
   if (cuda_devices() == 0 || !cudnn::Library::get().whole || cudnn::Library::get().version() < 91600)
@@ -361,6 +411,16 @@ TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_all
       const WithNumerics told(s, {.atomic_sums = allowed});
       EXPECT_TRUE(among(attention_candidates(s, p.backward()), "cudnn"));
       EXPECT_EQ(among(attention_candidates(s, p.backward()), "cudnn, atomic sums"), allowed);
+      s.set_ways(std::make_shared<const Ways>(WayNames{.calls = {}, .preferred = {{"attention", "cudnn"}}}));
+      WayNotes notes;
+      {
+        const WithWayNotes with(s, notes);
+        const auto call = p.backward();
+        attention_backward(s, call.dq, call.dk, call.dv, call.q, call.k, call.v, call.out, call.lse, call.dout,
+                           call.scratch, call.args);
+      }
+      s.set_ways(nullptr);
+      EXPECT_EQ(notes.all().begin()->second.used, allowed ? "cudnn, atomic sums" : "cudnn");
     }
   }
   Problem adding(s, {1, 128, 128, 2, 2, 64, true, false, true}, DType::bf16),

@@ -1,11 +1,10 @@
 #include "hpcdl/ops/conv2d/device_conv.h"
 
-#include <atomic>
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
 #include <iterator>
 #include <vector>
 
+#include "hpcdl/core/choose_way.h"
 #include "hpcdl/ops/conv2d/cudnn_conv.h"
 #include "hpcdl/ops/conv2d/implicit_gemm.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
@@ -17,21 +16,6 @@ constexpr std::string_view kNames[] = {"own",     "cudnn",   "gemm",    "cudnn 2
                                        "cudnn 6", "cudnn 7", "cudnn 8", "cudnn 9", "cudnn 10", "cudnn 11", "cudnn 12"};
 constexpr int kCandidates = static_cast<int>(std::size(kNames));
 static_assert(kCandidates == kConvCudnnNext + kCudnnChoices - 1);
-
-std::atomic<ConvChooser> the_chooser = nullptr;
-
-/// What HPCDL_CONV requests, or -1.
-int asked_for() {
-  static const int wish = [] {
-    const char* text = std::getenv("HPCDL_CONV");
-    if (!text) return -1;
-    for (const int id : {kConvOwn, kConvCudnn, kConvGemm})
-      if (kNames[id] == text) return id;
-    std::fprintf(stderr, "[conv2d] HPCDL_CONV=%s is none of own, cudnn, gemm; choosing by shape\n", text);
-    return -1;
-  }();
-  return wish;
-}
 
 /// Too little work to justify a library launch.
 bool tiny(const Conv& c) { return c.shape.flops() < 1 << 27; }
@@ -96,7 +80,32 @@ int by_shape(const Conv& c) {
   return kConvCudnn;
 }
 
+/// A convolution as choose_way() sees it.
+struct ConvCall {
+  Stream& s;
+  const Conv& c;
+
+  static std::string_view op() { return "conv2d"; }
+  static std::string_view family() { return op(); }
+  auto fields() const { return fields_of(c); }
+  static std::string_view name(int id) { return kNames[id]; }
+  static int number(std::string_view name) {
+    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+    return found == std::end(kNames) ? -1 : static_cast<int>(found - std::begin(kNames));
+  }
+  bool fits(int id) const { return cuda::fits(s, c, id); }
+  int preferred(int id) const { return fits(id) ? id : -1; }
+  int built_in() const {
+    const int id = by_shape(c);
+    return fits(id) ? id : fits_gemm(c) ? kConvGemm : kConvOwn;
+  }
+  std::string words() const { return fmt::format("conv2d {} {}", unit_name(unit_of(c.compute)), words_of(c)); }
+  std::any operands() const { return c; }
+};
+
 }  // namespace
+
+std::span<const std::string_view> conv_ways() { return kNames; }
 
 std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool others) {
   thread_local std::vector<ConvCandidate> found;
@@ -117,15 +126,7 @@ void conv_with(Stream& s, const Conv& c, int candidate) {
   else run_cudnn(s, c, cudnn_choice(candidate));
 }
 
-int conv_choice(Stream& s, const Conv& c) {
-  int id = asked_for();
-  if (const ConvChooser chooser = the_chooser.load(std::memory_order_relaxed); id < 0 && chooser) id = chooser(s, c);
-  if (id < 0) id = by_shape(c);
-  if (id < kCandidates && fits(s, c, id)) return id;
-  return fits_gemm(c) ? kConvGemm : kConvOwn;
-}
-
-void set_conv_chooser(ConvChooser chooser) { the_chooser = chooser; }
+int conv_choice(Stream& s, const Conv& c) { return choose_way(ConvCall{s, c}); }
 
 void conv(Stream& s, const Conv& c) { conv_with(s, c, conv_choice(s, c)); }
 

@@ -3,7 +3,10 @@
 // plain products. Sums are f32; their order depends only on the shape and the GPU. 16-bit products may read an f32
 // weight, rounded when read, and write f32 gradients.
 
+#include <array>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "hpcdl/ops/conv2d/conv2d.h"
@@ -29,8 +32,12 @@ struct Conv {
   bool accumulate = false;
 };
 
-/// Uses the fastest known way: the one that HPCDL_CONV=own, =cudnn or =gemm requests, if available, else that of
-/// set_conv_chooser(), else one chosen by the shape.
+/// The properties of a convolution that determine its ways: those of its key, under "conv2d" (core/ways.h).
+std::array<std::int64_t, 14> fields_of(const Conv& c);
+/// Pass and sizes, for people.
+std::string words_of(const Conv& c);
+
+/// Uses the way that the stream's table says for this convolution, else the fastest known one for its shape.
 void conv(Stream& s, const Conv& c);
 /// The data and weight passes of one convolution; if both use the same way, operands that they share are loaded once.
 void conv_gradients(Stream& s, const Conv& data, const Conv& weight);
@@ -49,10 +56,7 @@ std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool ot
 void conv_with(Stream& s, const Conv& c, int candidate);
 /// The candidate that conv() uses.
 int conv_choice(Stream& s, const Conv& c);
-
-/// Called by conv(): returns the id of a candidate, or -1 for the built-in choice. Must not be changed while another
-/// thread launches.
-using ConvChooser = int (*)(Stream& s, const Conv& c);
-void set_conv_chooser(ConvChooser chooser);
+/// The names of all ways, by id.
+std::span<const std::string_view> conv_ways();
 
 }  // namespace hpcdl::cuda

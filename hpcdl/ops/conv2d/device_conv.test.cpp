@@ -8,11 +8,13 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/rng.h"
 
 #if HPCDL_CUDA
@@ -340,9 +342,8 @@ TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
   EXPECT_EQ(result(0), most);
 }
 
-TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {
+TEST(DeviceConvChecks, TheTableDecidesOrElseTheShape) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
-  if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV is set and decides";
   Pool pool(1);
   Stream s(Device::cuda(), pool);
   Case large(s, shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1}), ConvPass::forward, DType::bf16, DType::bf16,
@@ -352,9 +353,17 @@ TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {
   EXPECT_EQ(conv_choice(s, small.conv), kConvOwn);
   EXPECT_EQ(conv_choice(s, large.conv), has(s, large.conv, kConvCudnn) ? kConvCudnn : kConvOwn);
   EXPECT_EQ(conv_choice(s, pixels.conv), kConvGemm);
-  set_conv_chooser([](Stream&, const Conv&) { return kConvOwn; });
+  const auto key = [](const Conv& c) {
+    const auto fields = fields_of(c);
+    return WayKey{"conv2d", {fields.begin(), fields.end()}};
+  };
+  s.set_ways(std::make_shared<const Ways>(
+      WayNames{.calls = {{key(large.conv), "own"}, {key(small.conv), "gemm"}}, .preferred = {}}));
   EXPECT_EQ(conv_choice(s, large.conv), kConvOwn);
-  set_conv_chooser(nullptr);
+  EXPECT_EQ(conv_choice(s, small.conv), kConvOwn) << "a 3 x 3 kernel is no product";
+  EXPECT_EQ(conv_choice(s, pixels.conv), kConvGemm) << "the table does not know it";
+  s.set_ways(std::make_shared<const Ways>(WayNames{.calls = {}, .preferred = {{"conv2d", "own"}}}));
+  for (const auto* c : {&large, &small, &pixels}) EXPECT_EQ(conv_choice(s, c->conv), kConvOwn);
 }
 
 }  // namespace

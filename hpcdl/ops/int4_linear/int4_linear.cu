@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <optional>
 
+#include "hpcdl/core/choose_way.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/int4_linear/int4_launch.cuh"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
@@ -32,8 +34,6 @@ constexpr std::string_view kNames[kWays] = {
     "warpgroups 64x128 k2",   "warpgroups 128x128",     "strip 32x1 w16",       "strip 64x1 w16",
     "direct 32x1 w16",        "direct 64x1 w16",        "direct 32x1 w32",
 };
-
-Int4Chooser chooser = nullptr;
 
 int attribute(cudaDeviceAttr which, const Stream& s) {
   int v = 0;
@@ -189,12 +189,33 @@ int int4_built_in(const Stream& s, const Int4Shape& shape) {
   return all.back().id;
 }
 
-int int4_way(const Stream& s, const Int4Shape& shape) {
-  const int asked = chooser ? chooser(s, shape) : -1;
-  return asked >= 0 && asked < kWays && serves(s, asked, shape) ? asked : int4_built_in(s, shape);
-}
+std::span<const std::string_view> int4_way_names() { return kNames; }
 
-void set_int4_chooser(Int4Chooser to) { chooser = to; }
+namespace {
+
+/// A product as choose_way() sees it.
+struct Int4Call {
+  const Stream& s;
+  const Int4Shape& shape;
+
+  static std::string_view op() { return "int4_linear"; }
+  static std::string_view family() { return op(); }
+  auto fields() const { return fields_of(shape); }
+  static std::string_view name(int id) { return kNames[id]; }
+  static int number(std::string_view name) {
+    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+    return found == std::end(kNames) ? -1 : static_cast<int>(found - std::begin(kNames));
+  }
+  bool fits(int id) const { return serves(s, id, shape); }
+  int preferred(int id) const { return fits(id) ? id : -1; }
+  int built_in() const { return int4_built_in(s, shape); }
+  std::string words() const { return "int4_linear " + words_of(shape); }
+  std::any operands() const { return shape; }
+};
+
+}  // namespace
+
+int int4_way(const Stream& s, const Int4Shape& shape) { return choose_way(Int4Call{s, shape}); }
 
 void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                     const int4::Scratch& scratch, const Int4Linear::Args& a) {
@@ -231,8 +252,11 @@ void int4_linear(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, 
                  const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
   const Int4Shape shape = int4_shape(x, w, a);
-  const bool told = chooser && chooser(s, shape) >= 0;
-  if (!told && wants_widened(s, y, x, w, residual, a)) return multiply_widened(s, y, x, w, bias, residual, a);
+  const Int4Call call{s, shape};
+  if (told_way(call) < 0 && wants_widened(s, y, x, w, residual, a)) {
+    if (s.way_notes()) note_way(call, "gemm of widened weights", shape);
+    return multiply_widened(s, y, x, w, bias, residual, a);
+  }
   int4_linear_by(int4_way(s, shape), s, y, x, w, bias, residual, scratch, a);
 }
 

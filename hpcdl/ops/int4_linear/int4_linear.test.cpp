@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/op_spec.h"
 #if HPCDL_CUDA
@@ -463,12 +466,17 @@ TEST(int4_linear, a_chosen_way_is_the_way_taken) {
   const cuda::Int4Shape shape{.rows = 1, .n = 4096, .k = 4096, .group = 32};
   const int built_in = cuda::int4_way(s, shape), other = cuda::int4_ways(s, shape).back().id;
   ASSERT_NE(built_in, other);
-  cuda::set_int4_chooser(
-      [](const Stream& q, const cuda::Int4Shape& p) { return p.n == 4096 ? cuda::int4_ways(q, p).back().id : 99; });
+  const cuda::Int4Shape small{.rows = 1, .n = 768, .k = 4096, .group = 32};
+  const auto key = [](const cuda::Int4Shape& shape_of_key) {
+    const auto fields = cuda::fields_of(shape_of_key);
+    return WayKey{"int4_linear", {fields.begin(), fields.end()}};
+  };
+  const std::string name(cuda::int4_way_names()[static_cast<std::size_t>(other)]);
+  s.set_ways(std::make_shared<const Ways>(
+      WayNames{.calls = {{key(shape), name}, {key(small), "no such way"}}, .preferred = {}}));
   EXPECT_EQ(cuda::int4_way(s, shape), other);
-  EXPECT_EQ(cuda::int4_way(s, {.rows = 1, .n = 768, .k = 4096, .group = 32}), built_in)
-      << "a way that is none is not taken";
-  cuda::set_int4_chooser(nullptr);
+  EXPECT_EQ(cuda::int4_way(s, small), built_in) << "a way that is none is not taken";
+  s.set_ways(nullptr);
   EXPECT_EQ(cuda::int4_way(s, shape), built_in);
 }
 #endif

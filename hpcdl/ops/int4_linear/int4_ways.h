@@ -1,9 +1,11 @@
 #pragma once
-// The ways in which a GPU can multiply by 4-bit weights, for code that chooses among them by measurement (lab/tune).
+// The ways in which a GPU can multiply by 4-bit weights, for code that chooses among them by measurement (tools/tune).
 // All of them give results within the same bounds, with different bits; each is reproducible bit for bit.
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
@@ -22,20 +24,21 @@ struct Int4Shape {
   bool constant = false;  // Int4Linear::Args::constant_weights
 };
 Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a);
+/// The properties of a shape that determine its ways: those of its key, under "int4_linear" (core/ways.h).
+std::array<std::int64_t, 5> fields_of(const Int4Shape& s);
+/// For people: "1x4096x4096 group 32".
+std::string words_of(const Int4Shape& s);
 
 /// The ways that support this shape on the stream's GPU. Valid until the calling thread's next call.
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape);
 /// The way selected by the shape.
 int int4_built_in(const Stream& s, const Int4Shape& shape);
-/// The way that int4_linear() uses: the chooser's, else the built-in one.
+/// The way that int4_linear() uses: the one that the stream's table says, else the built-in one.
 int int4_way(const Stream& s, const Int4Shape& shape);
 /// Like int4_linear(), with the given way.
 void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                     const int4::Scratch& scratch, const Int4Linear::Args& a);
-
-/// Called first: returns the id of a way, or -1 for the built-in choice. Must not be changed while another thread
-/// launches.
-using Int4Chooser = int (*)(const Stream& s, const Int4Shape& shape);
-void set_int4_chooser(Int4Chooser chooser);
+/// The names of all ways, by id.
+std::span<const std::string_view> int4_way_names();
 
 }  // namespace hpcdl::cuda

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 
 namespace hpcdl::cuda {
 namespace {
@@ -194,8 +195,14 @@ Key key_of(int device, const Gemm& g) {
           alignment(g)};
 }
 
-/// The library's first choice among those that are reproducible bit for bit, or none.
-std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
+/// The first choices of the library, best first.
+struct Algorithms {
+  std::array<cublasLtMatmulAlgo_t, kCublasLtChoices> list = {};
+  int count = 0;
+};
+
+/// The library's first choices, at most `most`, among those that are reproducible bit for bit.
+Algorithms ask(int device, const Gemm& g, int most) {
   const auto& l = library();
   const Call call(g);
   cublasLtMatmulPreference_t preference = nullptr;
@@ -210,13 +217,16 @@ std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
       CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // sums of shares stay f32
   l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                          sizeof schemes);
-  cublasLtMatmulHeuristicResult_t result = {};
-  int found = 0;
+  cublasLtMatmulHeuristicResult_t results[kCublasLtChoices] = {};
+  int count = 0;
   const auto status = l.cublasLtMatmulAlgoGetHeuristic(handle(device), call.desc, call.a, call.b, call.c, call.d,
-                                                       preference, 1, &result, &found);
+                                                       preference, most, results, &count);
   l.cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
-  return result.algo;
+  Algorithms found;
+  if (status != CUBLAS_STATUS_SUCCESS) return found;
+  for (const auto& result : std::span(results).first(static_cast<std::size_t>(count)))
+    if (result.state == CUBLAS_STATUS_SUCCESS) found.list[static_cast<std::size_t>(found.count++)] = result.algo;
+  return found;
 }
 
 /// False if the library has no suitable epilogue, and for f32 with its gelu, which is an approximation.
@@ -234,24 +244,31 @@ bool expressible(const Gemm& g) {
   return !(activated && (o.accumulate || (o.residual && !o.residual_inside)));
 }
 
-std::optional<cublasLtMatmulAlgo_t> algorithm(Stream& s, const Gemm& g) {
+/// The first choice is asked for alone: that takes less time, and few products need another one.
+std::optional<cublasLtMatmulAlgo_t> algorithm(Stream& s, const Gemm& g, int choice) {
   static std::mutex mutex;
-  static std::map<Key, std::optional<cublasLtMatmulAlgo_t>> known;
+  static std::map<Key, Algorithms> first, all;
   const std::lock_guard lock(mutex);
-  const Key key = key_of(s.device().index, g);
-  if (const auto it = known.find(key); it != known.end()) return it->second;
-  const Relaxed relaxed;
-  return known[key] = ask(s.device().index, g);
+  const int device = s.device().index;
+  auto& known = choice == 0 ? first : all;
+  const Key key = key_of(device, g);
+  auto it = known.find(key);
+  if (it == known.end()) {
+    const Relaxed relaxed;
+    it = known.emplace(key, ask(device, g, choice == 0 ? 1 : kCublasLtChoices)).first;
+  }
+  if (choice >= it->second.count) return std::nullopt;
+  return it->second.list[static_cast<std::size_t>(choice)];
 }
 
 }  // namespace
 
-bool fits_cublas_lt(Stream& s, const Gemm& g) {
-  return expressible(g) && library().whole && algorithm(s, g).has_value();
+bool fits_cublas_lt(Stream& s, const Gemm& g, int choice) {
+  return expressible(g) && library().whole && algorithm(s, g, choice).has_value();
 }
 
-void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes) {
-  const auto found = algorithm(s, g);
+void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes, int choice) {
+  const auto found = algorithm(s, g, choice);
   require(found.has_value(), "matmul", "cuBLASLt has no way to compute this product: fits_cublas_lt() says so first");
   const Call call(g);
   const Relaxed relaxed;
@@ -266,8 +283,8 @@ void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes)
 
 namespace hpcdl::cuda {
 
-bool fits_cublas_lt(Stream&, const Gemm&) { return false; }
-void run_cublas_lt(Stream&, const Gemm&, void*, std::size_t) { fail("matmul", "this build has no cuBLASLt"); }
+bool fits_cublas_lt(Stream&, const Gemm&, int) { return false; }
+void run_cublas_lt(Stream&, const Gemm&, void*, std::size_t, int) { fail("matmul", "this build has no cuBLASLt"); }
 
 }  // namespace hpcdl::cuda
 

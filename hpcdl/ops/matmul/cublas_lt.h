@@ -5,10 +5,14 @@
 
 namespace hpcdl::cuda {
 
-/// True if the library is present and can compute g including its epilogue. The answer is cached per product.
-bool fits_cublas_lt(Stream& s, const Gemm& g);
+/// The number of the library's choices that are considered.
+inline constexpr int kCublasLtChoices = 16;
+
+/// True if the library is present and has more than `choice` ways to compute g including its epilogue; its first choice
+/// is number 0. The answer is cached per product.
+bool fits_cublas_lt(Stream& s, const Gemm& g, int choice = 0);
 /// Computes g, for which fits_cublas_lt() holds. `workspace` of `bytes` bytes is available for it.
-void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes);
+void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes, int choice = 0);
 
 /// The workspace that fits_cublas_lt() assumes.
 inline constexpr std::size_t kCublasLtBytes = std::size_t{32} << 20;

@@ -1,12 +1,13 @@
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <vector>
 
+#include "hpcdl/core/choose_way.h"
 #include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/workspace.h"
+#include "hpcdl/op.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
 #include "hpcdl/ops/matmul/gemm_choice.cuh"
 #include "hpcdl/ops/matmul/gemm_parts.h"
@@ -16,11 +17,12 @@
 namespace hpcdl::cuda {
 namespace {
 
-// Candidate ids: 0 the plain kernel, 1 cuBLASLt; from 2 on tiles, in the order of kTiles, for each of kGroups, with k
-// whole or in shares.
+// Candidate ids: 0 the plain kernel, 1 cuBLASLt's first choice; from 2 on tiles, in the order of kTiles, for each of
+// kGroups, with k whole or in shares; then cuBLASLt's other choices. Only names mean the same in every build.
 constexpr int kGroups[] = {16, 8}, kPlain = 0, kCublasLt = 1, kFirstTile = 2,
               kPerTile = 2 * static_cast<int>(std::size(kGroups));
-constexpr int kCount = kFirstTile + kPerTile * static_cast<int>(std::size(kTiles));
+constexpr int kCublasLtNext = kFirstTile + kPerTile * static_cast<int>(std::size(kTiles)),
+              kCount = kCublasLtNext + kCublasLtChoices - 1;
 constexpr std::size_t kHalf =
     kWorkspaceBytes / 2;  // of the workspace: copies of operands first, then shares of sums or cuBLASLt
 static_assert(kHalf >= kCublasLtBytes);
@@ -34,29 +36,9 @@ Way way_of(int id) {
   return {(id - kFirstTile) / kPerTile, kGroups[i / 2], i % 2 == 1};
 }
 
-const std::string& name_of(int id) {
-  static const auto names = [] {
-    std::vector<std::string> all = {"plain", "cublasLt"};
-    all.resize(kCount);
-    for (int i = kFirstTile; i < kCount; ++i) {
-      const Way w = way_of(i);
-      const TileConfig& c = *kTiles[w.tile];
-      all[static_cast<std::size_t>(i)] =
-          fmt::format("{}x{}x64{} stages {} cluster {} raster {}{}", c.m, c.n, c.in_turn ? " in turn" : "", c.stages,
-                      c.cluster, w.group, w.shares ? " split" : "");
-    }
-    return all;
-  }();
-  return names[static_cast<std::size_t>(id)];
-}
-
-std::atomic<GemmChooser> the_chooser = nullptr;
-
-/// The chooser's decision, or -1.
-int told(const Gemm& g) {
-  const GemmChooser chooser = the_chooser.load(std::memory_order_relaxed);
-  return chooser ? chooser(g) : -1;
-}
+bool is_tile(int id) { return id >= kFirstTile && id < kCublasLtNext; }
+/// Which of cuBLASLt's choices a candidate is, or -1.
+int library_choice(int id) { return id == kCublasLt ? 0 : id >= kCublasLtNext ? id - kCublasLtNext + 1 : -1; }
 
 /// Bytes per microsecond of copies of operands and of sums that pass through memory; operations per microsecond of
 /// cuBLASLt if rows are not aligned to 16 bytes, and the factor by which a GELU lengthens its time then; the factor for
@@ -208,37 +190,7 @@ bool best_by_small_kernels(const Gemm& g) {
   return std::min(g.m, g.n) <= 16 && g.k <= 4096 ? work <= 1 << 22 : work < 1 << 18;
 }
 
-}  // namespace
-
-std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g) {
-  thread_local std::vector<GemmCandidate> found;
-  found.assign(1, {kPlain, name_of(kPlain)});
-  if (fits_cublas_lt(s, g)) found.push_back({kCublasLt, name_of(kCublasLt)});
-  if (!has_sm90a(s) || !fits_tiles(g)) return found;
-  for (int id = kFirstTile; id < kCount; ++id) {
-    const Way w = way_of(id);
-    if (!w.shares || best_splits(g, w.tile, multiprocessors(s), kHalf) > 1) found.push_back({id, name_of(id)});
-  }
-  return found;
-}
-
-void gemm_with(Stream& s, const Gemm& g, int candidate) {
-  require(candidate >= 0 && candidate < kCount, "matmul", "there is no candidate number {}: there are {}", candidate,
-          kCount);
-  if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  if (candidate == kPlain) return plain_gemm(s, g);
-  if (candidate == kCublasLt) return run_cublas_lt(s, g, shares_of(s), kHalf);
-  require(has_sm90a(s) && fits_tiles(g), "matmul",
-          "the tile kernel cannot take this product: it needs 16-bit operands at multiples of 16 bytes and an H100 or "
-          "later");
-  const Way w = way_of(candidate);
-  const int splits = w.shares ? best_splits(g, w.tile, multiprocessors(s), kHalf) : 1;
-  if (splits > 1) in_shares(s, g, w, splits);
-  else run_tiles(s, g, *kTiles[w.tile], w.group);
-}
-
-int gemm_choice(Stream& s, const Gemm& g) {
-  if (const int id = told(g); id >= 0) return id;
+int built_in(Stream& s, const Gemm& g) {
   if (fits_few_rows(g)) return library_reads_few_rows(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   if (g.compute == DType::f32) return !best_by_small_kernels(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   if (!has_sm90a(s) || !fits_tiles(g)) return flops(g) >= kLeastUnaligned && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
@@ -248,7 +200,88 @@ int gemm_choice(Stream& s, const Gemm& g) {
   return kFirstTile + c.tile * kPerTile + (c.splits > 1 ? 1 : 0);
 }
 
-void set_gemm_chooser(GemmChooser chooser) { the_chooser = chooser; }
+/// A product as choose_way() sees it.
+struct GemmCall {
+  Stream& s;
+  const Gemm& g;
+
+  static std::string_view op() { return "gemm"; }
+  static std::string_view family() { return op(); }
+  auto fields() const { return fields_of(g); }
+  static std::string_view name(int id) { return gemm_ways()[static_cast<std::size_t>(id)]; }
+  static int number(std::string_view name) {
+    const auto all = gemm_ways();
+    const auto found = std::find(all.begin(), all.end(), name);
+    return found == all.end() ? -1 : static_cast<int>(found - all.begin());
+  }
+  bool fits(int id) const {
+    if (id == kPlain) return true;
+    if (const int choice = library_choice(id); choice >= 0) return fits_cublas_lt(s, g, choice);
+    return has_sm90a(s) && fits_tiles(g);
+  }
+  int preferred(int id) const { return fits(id) ? id : -1; }
+  int built_in() const { return cuda::built_in(s, g); }
+  std::string words() const { return fmt::format("gemm {} {}", unit_name(unit_of(g.compute)), words_of(g)); }
+  std::any operands() const { return g; }
+};
+/// Whether the table says how to compute g: then it is computed from its operands where they lie.
+bool told(Stream& s, const Gemm& g) { return told_way(GemmCall{s, g}) >= 0; }
+/// For products that are computed in several steps, without a choice.
+void note(Stream& s, const Gemm& g, std::string_view used, std::any operands = {}) {
+  if (s.way_notes()) note_way(GemmCall{s, g}, used, std::move(operands));
+}
+
+}  // namespace
+
+std::span<const std::string> gemm_ways() {
+  static const auto names = [] {
+    std::vector<std::string> all(kCount);
+    for (int id = 0; id < kCount; ++id) {
+      auto& name = all[static_cast<std::size_t>(id)];
+      const int choice = library_choice(id);
+      if (id == kPlain) name = "plain";
+      else if (choice >= 0) name = choice == 0 ? "cublasLt" : fmt::format("cublasLt {}", choice + 1);
+      else {
+        const Way w = way_of(id);
+        const TileConfig& c = *kTiles[w.tile];
+        name = fmt::format("{}x{}x64{} stages {} cluster {} raster {}{}", c.m, c.n, c.in_turn ? " in turn" : "",
+                           c.stages, c.cluster, w.group, w.shares ? " split" : "");
+      }
+    }
+    return all;
+  }();
+  return names;
+}
+
+std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g, bool others) {
+  thread_local std::vector<GemmCandidate> found;
+  found.clear();
+  const GemmCall call{s, g};
+  for (int id = 0; id < (others ? kCount : kCublasLtNext); ++id) {
+    if (call.fits(id) &&
+        (!is_tile(id) || !way_of(id).shares || best_splits(g, way_of(id).tile, multiprocessors(s), kHalf) > 1))
+      found.push_back({id, GemmCall::name(id)});
+  }
+  return found;
+}
+
+void gemm_with(Stream& s, const Gemm& g, int candidate) {
+  require(candidate >= 0 && candidate < kCount, "matmul", "there is no candidate number {}: there are {}", candidate,
+          kCount);
+  if (g.m == 0 || g.n == 0 || g.batch == 0) return;
+  if (candidate == kPlain) return plain_gemm(s, g);
+  if (const int choice = library_choice(candidate); choice >= 0)
+    return run_cublas_lt(s, g, shares_of(s), kHalf, choice);
+  require(has_sm90a(s) && fits_tiles(g), "matmul",
+          "the tile kernel cannot take this product: it needs 16-bit operands at multiples of 16 bytes and an H100 or "
+          "later");
+  const Way w = way_of(candidate);
+  const int splits = w.shares ? best_splits(g, w.tile, multiprocessors(s), kHalf) : 1;
+  if (splits > 1) in_shares(s, g, w, splits);
+  else run_tiles(s, g, *kTiles[w.tile], w.group);
+}
+
+int gemm_choice(Stream& s, const Gemm& g) { return choose_way(GemmCall{s, g}); }
 
 namespace {
 
@@ -263,7 +296,7 @@ void gemm_f32(Stream& s, Gemm g) {
 /// For operands that tiles can read directly but that are not aligned to lines: the copies that gain more than they
 /// cost.
 Copies onto_lines(Stream& s, const Gemm& g) {
-  if (told(g) >= 0 || gemm_choice(s, g) < kFirstTile) return {};
+  if (told(s, g) || !is_tile(built_in(s, g))) return {};
   const Copies c = copies_of(g, on_lines);
   const double tiles = choose_tile(g, multiprocessors(s), kHalf).microseconds;
   return c && tiles + c.microseconds() < kOffLines * tiles ? c : Copies();
@@ -278,7 +311,7 @@ double microseconds_of_sums(const Gemm& g) {
 /// take less time than tiles.
 bool goes_behind_cublas_lt(Stream& s, const Gemm& g) {
   const Copies copies = copies_of(g, on_lines);
-  if (told(g) >= 0 || !(copies.a || copies.b) || g.batch > 1 || fits_cublas_lt(s, g)) return false;
+  if (told(s, g) || !(copies.a || copies.b) || g.batch > 1 || fits_cublas_lt(s, g)) return false;
   const double tiles = choose_tile(g, multiprocessors(s), kHalf).microseconds,
                own = copies ? std::min(kOffLines * tiles, tiles + copies.microseconds()) : kOffLines * tiles;
   return library_microseconds(sums_of(g, nullptr)) + microseconds_of_sums(g) < own && fits_behind_cublas_lt(s, g);
@@ -368,9 +401,16 @@ void gemm_unaligned(Stream& s, const Gemm& g) {
   const InBlocks blocks(s, g, copies);
   if (!fits_tiles(at_whole_addresses(g))) {
     const double own = whole ? microseconds_of_copies(s, there, copies, shares) : blocks ? blocks.microseconds() : 1e30;
-    if (unaligned_library_microseconds(g) < own && fits_cublas_lt(s, g)) return gemm_with(s, g, kCublasLt);
-    if (!whole && !blocks && fits_behind_cublas_lt(s, g)) return behind_cublas_lt(s, g);
+    if (unaligned_library_microseconds(g) < own && fits_cublas_lt(s, g)) {
+      note(s, g, GemmCall::name(kCublasLt));
+      return gemm_with(s, g, kCublasLt);
+    }
+    if (!whole && !blocks && fits_behind_cublas_lt(s, g)) {
+      note(s, g, "cublasLt, sums through memory");
+      return behind_cublas_lt(s, g);
+    }
   }
+  if (whole || blocks) note(s, g, "tiles on copies of operands");
   if (!whole && blocks) return blocks.run();
   make_copies(s, g, there, copies);
   if (whole) tiles_or_shares(s, there);
@@ -383,10 +423,14 @@ void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
   if (given.compute == DType::f32) return gemm_f32(s, given);
   const bool fits = fits_tiles(given);
-  if (fits_few_rows(given)) return gemm_with(s, given, fits ? gemm_choice(s, given) : kPlain);
+  if (fits_few_rows(given) && !fits) return note(s, given, GemmCall::name(kPlain)), gemm_with(s, given, kPlain);
+  if (fits_few_rows(given)) return gemm_with(s, given, gemm_choice(s, given));
   if (given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
   if (!fits) return gemm_unaligned(s, given);
-  if (goes_behind_cublas_lt(s, given)) return behind_cublas_lt(s, given);
+  if (goes_behind_cublas_lt(s, given)) {
+    note(s, given, "cublasLt, sums through memory", given);
+    return behind_cublas_lt(s, given);
+  }
   const Copies copies = onto_lines(s, given);
   const Gemm there = as_copied(s, given, copies);
   make_copies(s, given, there, copies);

@@ -4,7 +4,10 @@
 // Operands of another dtype are rounded first, so 16-bit products can read f32 master weights. The order of every sum
 // depends only on the shape.
 
+#include <array>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "hpcdl/stream.h"
@@ -49,7 +52,12 @@ struct Gemm {
       false;  // no kernel writes B while programs run: it may be read before the previous kernel has ended
 };
 
-/// Computes D as above in the fastest known way for this product: that of set_gemm_chooser(), else one chosen by the
+/// The properties of a product that determine its ways: those of its key, under "gemm" (core/ways.h).
+std::array<std::int64_t, 19> fields_of(const Gemm& g);
+/// Sizes and epilogue, for people: "4096x4096x4096 +bias gelu".
+std::string words_of(const Gemm& g);
+
+/// Computes D as above in the way that the stream's table says for this product, else in the fastest known one for its
 /// shape.
 void gemm(Stream& s, const Gemm& g);
 
@@ -60,16 +68,14 @@ struct GemmCandidate {
   std::string_view name;
 };
 
-/// The ways that can compute g on the stream's GPU. Valid until the calling thread's next call.
-std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g);
+/// The ways that can compute g on the stream's GPU, without or with cuBLASLt's other choices, which take a while to
+/// ask for. Valid until the calling thread's next call.
+std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g, bool others = false);
 /// Runs one of them.
 void gemm_with(Stream& s, const Gemm& g, int candidate);
 /// The candidate that gemm() uses.
 int gemm_choice(Stream& s, const Gemm& g);
-
-/// Called first by gemm(): returns the id of a candidate, or -1 for the built-in choice. Must not be changed while
-/// another thread launches.
-using GemmChooser = int (*)(const Gemm& g);
-void set_gemm_chooser(GemmChooser chooser);
+/// The names of all ways, by id.
+std::span<const std::string> gemm_ways();
 
 }  // namespace hpcdl::cuda

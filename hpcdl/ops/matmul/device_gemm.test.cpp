@@ -5,14 +5,18 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/core/ways.h"
 #include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
 #include "hpcdl/rng.h"
@@ -236,7 +240,8 @@ TEST_P(DeviceGemm, EveryCandidateIsRight) {
   Stream s(Device{DeviceKind::cuda, 0}, pool);
   for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
     Case c(s, kProducts[GetParam()], type, 8);
-    for (const auto& way : gemm_candidates(s, c.gemm)) {
+    const auto span = gemm_candidates(s, c.gemm, true);
+    for (const auto& way : std::vector(span.begin(), span.end())) {
       SCOPED_TRACE(std::string(dtype_name(type)) + " " + std::string(way.name));
       c.verify(s, [&, id = way.id] { gemm_with(s, c.gemm, id); });
     }
@@ -345,6 +350,36 @@ TEST(DeviceGemmChecks, RefusesACandidateThatIsNone) {
   Case odd(s, kProducts[0], DType::bf16, 3);
   EXPECT_LT(gemm_candidates(s, odd.gemm).size(), 3u);  // none of them a tile
   EXPECT_THROW(gemm_with(s, odd.gemm, 2), Error);
+}
+
+TEST(DeviceGemmChecks, ComputesAsTheTableSays) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device{DeviceKind::cuda, 0}, pool);
+  for (const DType type : {DType::bf16, DType::f32}) {
+    Case c(s, kProducts[0], type, 8);
+    const auto fields = fields_of(c.gemm);
+    const WayKey key{"gemm", {fields.begin(), fields.end()}};
+    const auto span = gemm_candidates(s, c.gemm, true);
+    for (const auto& way : std::vector(span.begin(), span.end())) {
+      s.set_ways(std::make_shared<const Ways>(WayNames{.calls = {{key, std::string(way.name)}}, .preferred = {}}));
+      EXPECT_EQ(gemm_choice(s, c.gemm), way.id) << way.name;
+      WayNotes notes;
+      const WithWayNotes with(s, notes);
+      const auto got = c.run(s, [&] { gemm(s, c.gemm); }), want = c.run(s, [&] { gemm_with(s, c.gemm, way.id); });
+      EXPECT_EQ(0, std::memcmp(got.tensor.data(), want.tensor.data(), static_cast<std::size_t>(got.tensor.bytes())))
+          << way.name;
+      ASSERT_EQ(notes.all().size(), 1u);
+      EXPECT_EQ(notes.all().at(key).used, way.name);
+    }
+  }
+  Case odd(s, kProducts[0], DType::bf16, 3);
+  const int built_in = gemm_choice(s, odd.gemm);
+  const auto all = gemm_ways();
+  const auto tile = std::find_if(all.begin(), all.end(), [](const auto& name) { return name.starts_with("128x"); });
+  ASSERT_NE(tile, all.end());
+  s.set_ways(std::make_shared<const Ways>(WayNames{.calls = {}, .preferred = {{"gemm", *tile}}}));
+  EXPECT_EQ(gemm_choice(s, odd.gemm), built_in) << "tiles cannot read these operands";
 }
 
 INSTANTIATE_TEST_SUITE_P(Products, DeviceGemm, ::testing::Range(0, static_cast<int>(std::size(kProducts))));
