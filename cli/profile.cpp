@@ -6,6 +6,7 @@
 
 #include "cli/run_config.h"
 #include "cli/threads_option.h"
+#include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/core/thread_limit.h"
@@ -36,6 +37,7 @@ struct ProfileOptions {
   lab::TextOptions text;
   double limit_mb = 256;
   ThreadsOption threads;
+  TuneOption tune;
   bool json = false;
 };
 
@@ -93,16 +95,21 @@ int profile_rank(const ProfileOptions& o, train::RunConfig& config, const comm::
   const bool leads = world.rank() == 0;
   if (leads)
     for (const auto* file : {&o.trace, &o.html}) check_writable(*file);
+  Pool pool(config.train.threads);
+  const auto device = device_from_name(config.train.device);
   // Measured once on each host and remembered.
-  const auto roofs = parallel::host_by_host(world, [&] {
-    Pool pool(config.train.threads);
-    return lab::roofs(device_from_name(config.train.device), pool);
-  });
-  train::Hooks hooks{
-      .console = console(), .world = world, .speed_of_light = {}, .after_step = {}, .steps_only = o.out.empty()};
+  const auto roofs = parallel::host_by_host(world, [&] { return lab::roofs(device, pool); });
+  auto tuning = start_tuning(o.tune, device, pool);
+  train::Hooks hooks{.console = console(),
+                     .world = world,
+                     .speed_of_light = {},
+                     .tuned_ways = [&](const auto& programs) { return tuned_ways(tuning, o.tune, programs); },
+                     .after_step = {},
+                     .steps_only = o.out.empty()};
   hooks.facts = program_facts("profile");
   hooks.facts.push_back({"--steps", std::to_string(o.profile.steps)});
   hooks.facts.push_back({"--warmup", std::to_string(o.profile.warmup)});
+  hooks.facts.push_back({"--tune", o.tune.mode});
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
   const auto done = lab::profile_training(config, o.profile, hooks);
   const bool seen = std::any_of(done.profile.steps.begin(), done.profile.steps.end(),
@@ -166,6 +173,7 @@ void add_profile(const Command& program, Run& run) {
         sub.option("--warmup", o.profile.warmup, "Steps before the first one that is measured")
             .not_negative()
             .shows_default();
+        add_tune_option(sub, o.tune);
         sub.option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
         sub.option("--html", o.html, "Write a page with ranked bars, timeline and memory");
         sub.option("--trace-limit", o.limit_mb, "Largest trace, in MiB of text; steps that do not fit are left out")
