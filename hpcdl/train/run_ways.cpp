@@ -25,11 +25,11 @@ std::map<WayKey, WayNote> choose(TrainStep& step, const WayNames& names) {
 
 /// The first few of a list, in words.
 std::string some_of(const std::vector<std::string>& list) {
-  constexpr std::size_t kMost = 3;
+  constexpr std::size_t kShown = 3;
   const auto shown =
-      std::vector(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(std::min(list.size(), kMost)));
+      std::vector(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(std::min(list.size(), kShown)));
   return fmt::format("{}{}", fmt::join(shown, "; "),
-                     list.size() > kMost ? fmt::format("; and {} more", list.size() - kMost) : "");
+                     list.size() > kShown ? fmt::format("; and {} more", list.size() - kShown) : "");
 }
 
 /// What was computed in another way before, and why it is not now.
