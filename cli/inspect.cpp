@@ -38,7 +38,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct InspectOptions {
-  std::string path, arch, stem = "cifar", mesh;
+  std::string path, config, arch, stem = "cifar", mesh;
   std::int64_t classes = 10, rank = 0, generate = 0;
   bool json = false, program = false, check = false;
 };
@@ -289,6 +289,11 @@ fs::path model_of(const fs::path& path) {
 }
 
 int inspect(InspectOptions& o, const Command& sub) {
+  if (!o.config.empty()) {
+    if (!o.path.empty()) fail_usage("inspect", "expected a path or -c, found both: {} and {}", o.path, o.config);
+    if (!o.program) fail_usage("inspect", "-c is only for --program");
+    o.path = o.config;
+  }
   if (o.arch.empty() == o.path.empty())
     fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
   for (const char* option : {"--program", "--check"})
@@ -360,9 +365,10 @@ void add_inspect(const Command& program, Run& run) {
   add_verb<InspectOptions>(
       program, run, "inspect", "Prints tensors, parameters and config of a safetensors file, a model folder or a run",
       [](const Command& sub, InspectOptions& o) {
-        sub.option("-c,--config,path", o.path,
+        sub.option("path", o.path,
                    "A .safetensors file, the index of several, a model folder, a checkpoint or the output of a run; "
                    "with --program also the TOML file of a run");
+        sub.option("-c,--config", o.config, "With --program: the TOML file of a run, as by path");
         sub.option("--arch", o.arch, "Instead of a path: an image classifier as it would be created")
             .one_of({"simple_cnn", "resnet18"});
         sub.option("--stem", o.stem, "With --arch: the first layers of a ResNet")

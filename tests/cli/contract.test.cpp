@@ -398,6 +398,8 @@ TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
   }
   expect_error(run({"inspect", path("run.toml"), "--program", "--generate", "99999"}), 70, "do not fit into");
   expect_error(run({"inspect", path("run"), "--mesh", "dp=2"}), 2, "--mesh is only for --program");
+  expect_error(run({"inspect", "-c", path("run.toml")}), 2, "-c is only for --program");
+  expect_error(run({"inspect", path("run"), "--program", "-c", path("run.toml")}), 2, "found both");
   expect_error(run({"inspect", path("run"), "--generate", "2"}), 2, "--generate is only for --program");
 }
 
