@@ -18,8 +18,8 @@ namespace hpcdl::lab {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;
-constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                                         CUPTI_ACTIVITY_KIND_MEMSET};
+constexpr CUpti_ActivityKind kActivities[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+                                              CUPTI_ACTIVITY_KIND_MEMSET};
 
 /// The functions that are needed, with the types of the header.
 struct Api {
@@ -114,10 +114,10 @@ uint64_t CUPTIAPI clock() { return static_cast<uint64_t>(now_ns()); }
 class Loaded : public Cupti {
  public:
   void start() override {
-    for (const auto kind : kKinds) check(store().api.enable(kind), "cuptiActivityEnable");
+    for (const auto kind : kActivities) check(store().api.enable(kind), "cuptiActivityEnable");
   }
   void stop() override {
-    for (const auto kind : kKinds) check(store().api.disable(kind), "cuptiActivityDisable");
+    for (const auto kind : kActivities) check(store().api.disable(kind), "cuptiActivityDisable");
   }
   std::vector<DeviceActivity> take(std::size_t& lost) override {
     check(store().api.flush(0), "cuptiActivityFlushAll");
