@@ -201,7 +201,7 @@ def front(everything):
         yield (f"On two cores ({cpu['demo']['machine']['cpu']}) `make demo` took {(demo['build_seconds'] + demo['demo_seconds']) / 60:.0f} minutes, {demo['build_seconds'] / 60:.0f} of "
                f"them for the build, {demo['peak_rss_bytes'] / 2**30:.1f} GiB of memory and {demo['disk_bytes'] / 2**30:.1f} GiB of disk.\n")
     else:  # not measured yet: in words, without a number
-        yield ("On two cores the first `make demo` takes about eight minutes, less than six of them for the build; with a warm compiler cache the build takes about two minutes. The demo "
+        yield ("On two cores the first `make demo` takes about ten minutes, seven to eight of them for the build; with a warm compiler cache the build takes about two minutes. The demo "
                "itself takes two to three minutes. The build needs about one gigabyte of memory for each core; source, build and demo take less than one gigabyte of disk.\n")
     yield "| HPC-DL is faster at | on | than | by | measured |\n|---|---|---|---|---|"
     for what, on, file, peer, ratio in (
