@@ -98,18 +98,17 @@ void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weig
 // far ahead as this, a line at a time. Prefetching past the end of a tensor is harmless.
 constexpr std::int64_t kAhead = 16384, kNearAhead = 2048, kScaleAhead = 4096;
 
-/// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kBlocks: blocks of a group, for a tile of
-/// 16 rows; 0 for `blocks` of them and t.rows. A group is fully unrolled and the function is not inlined: as a loop, or
-/// inlined, GCC 12 spills half of the accumulators (1.5 times slower at batch 64).
-template <class Isa, int C, int kBlocks>
-[[gnu::noinline]] void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups,
-                                [[maybe_unused]] std::int64_t blocks) {
+/// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kRows: 16, or 0 for t.rows. A group is
+/// fully unrolled and the function is not inlined: as a loop, or inlined, GCC 12 spills half of the accumulators (1.5
+/// times slower at batch 64).
+template <class Isa, int C, int kBlocks, int kRows>
+[[gnu::noinline]] void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups) {
   using V = simd::Vec<Isa>;
   using I = Int4Vec<Isa>;
-  const int rows = kBlocks > 0 ? kTileRows : t.rows;
+  const int rows = kRows > 0 ? kRows : t.rows;
   const std::int64_t stride = rows * 4;
   for (int r = 0; r < rows; r += V::N) {
-    const int n = kBlocks > 0 || rows - r > V::N ? V::N : rows - r;
+    const int n = kRows > 0 || rows - r > V::N ? V::N : rows - r;
     V y[C];
     for (int c = 0; c < C; ++c) y[c] = V(0.0f);
     const std::uint8_t* q = t.packed + r * 4;
@@ -120,7 +119,8 @@ template <class Isa, int C, int kBlocks>
         low[c] = I::set(x.sums[g * C + c]);
         high[c] = I::set(0);
       }
-      const auto step = [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 16
+      for (int b = 0; b < kBlocks; ++b, q += stride, v += 8 * C) {
         simd::prefetch_pages_in_turn(q + kAhead);
         __builtin_prefetch(q + kNearAhead);
         const auto w = I::load(q, n);
@@ -130,13 +130,6 @@ template <class Isa, int C, int kBlocks>
           low[c] = I::dot(low[c], wl, v + 4 * c);
           high[c] = I::dot(high[c], wh, v + 4 * (C + c));
         }
-        q += stride, v += 8 * C;
-      };
-      if constexpr (kBlocks > 0) {
-#pragma GCC unroll 16
-        for (int b = 0; b < kBlocks; ++b) step();
-      } else {
-        for (std::int64_t b = 0; b < blocks; ++b) step();
       }
       const bf16* scales = t.scale + g * rows + r;
       if (g % 2 == 0) __builtin_prefetch(reinterpret_cast<const char*>(scales) + kScaleAhead, 0, 2);
@@ -154,14 +147,14 @@ template <class Isa, int C, int kBlocks>
 
 template <class Isa, int C>
 void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
-  if constexpr (simd::Vec<Isa>::N > 1) {  // single rows gain nothing from constant numbers
-    if (t.rows == kTileRows) {
-      if (blocks == 4) return tile_dot<Isa, C, 4>(out, t, x, groups, blocks);
-      if (blocks == 8) return tile_dot<Isa, C, 8>(out, t, x, groups, blocks);
-      return tile_dot<Isa, C, 16>(out, t, x, groups, blocks);
-    }
+  if (simd::Vec<Isa>::N == 1 || t.rows < kTileRows) {  // single rows gain nothing from a constant number
+    if (blocks == 4) return tile_dot<Isa, C, 4, 0>(out, t, x, groups);
+    if (blocks == 8) return tile_dot<Isa, C, 8, 0>(out, t, x, groups);
+    return tile_dot<Isa, C, 16, 0>(out, t, x, groups);
   }
-  tile_dot<Isa, C, 0>(out, t, x, groups, blocks);
+  if (blocks == 4) return tile_dot<Isa, C, 4, kTileRows>(out, t, x, groups);
+  if (blocks == 8) return tile_dot<Isa, C, 8, kTileRows>(out, t, x, groups);
+  return tile_dot<Isa, C, 16, kTileRows>(out, t, x, groups);
 }
 
 /// The same with inputs in float.

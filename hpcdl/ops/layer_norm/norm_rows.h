@@ -27,37 +27,13 @@ template <class T> struct NormPrefetch {
   }
 };
 
-/// Scale and shift in f32, in scratch memory where they have another dtype: all rows share one conversion, and all dtypes
-/// of them one kernel. Null where they are absent.
-struct NormParams {
-  const float *gamma, *beta;
-};
-template <class Isa> NormParams norm_params(Pool& pool, const View& gamma, const View& beta) {
-  using V = simd::Vec<Isa>;
-  const auto n = gamma.size();
-  if (gamma.dtype() != DType::f32 || (beta && beta.dtype() != DType::f32))
-    pool.reserve_scratch(2 * n * static_cast<std::int64_t>(sizeof(float)));
-  const auto widened = [&](const View& v, std::int64_t at) -> const float* {
-    if (!v) return nullptr;
-    if (v.dtype() == DType::f32) return v.ptr<float>();
-    auto* out = reinterpret_cast<float*>(pool.scratch(0)) + at;
-    visit_dtype(v.dtype(), [&]<class P>() {
-      const P* from = v.ptr<P>();
-      simd::loop<Isa>(n, [&](std::int64_t i, auto k) { simd::store(out + i, simd::load<V>(from + i, k), k); });
-    });
-    return out;
-  };
-  return {widened(gamma, 0), widened(beta, n)};
-}
-
-template <class Isa, bool Center, class T>
-void norm_forward_row(const NormForward& o, const NormParams& params, std::int64_t r) {
+template <class Isa, bool Center, class T, class P> void norm_forward_row(const NormForward& o, std::int64_t r) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto n = o.x.cols();
   const T* x = o.x.ptr<T>() + r * o.x.row_stride();
   const T* res = o.residual ? o.residual.ptr<T>() + r * o.residual.row_stride() : nullptr;
-  const float *gamma = params.gamma, *beta = params.beta;
+  const P *gamma = o.gamma.ptr<P>(), *beta = o.beta.ptr<P>();
   T* y = o.y.ptr<T>() + r * o.y.row_stride();
   const bool past_cache = goes_past_cache(o.y);
   const auto ahead = rows_ahead(n * static_cast<std::int64_t>(sizeof(T)));
@@ -97,11 +73,12 @@ void norm_forward_row(const NormForward& o, const NormParams& params, std::int64
 }
 
 template <class Isa, bool Center> void norm_forward(Isa, Pool& pool, const NormForward& o) {
-  const NormParams params = norm_params<Isa>(pool, o.gamma, o.beta);
   visit_dtype(o.x.dtype(), [&]<class T>() {
-    for_rows(pool, o.x.rows(), o.x.cols(), [&](std::int64_t begin, std::int64_t end) {
-      for (auto r = begin; r < end; ++r) norm_forward_row<Isa, Center, T>(o, params, r);
-      simd::stream_fence<Isa>();
+    visit_dtype(o.gamma.dtype(), [&]<class P>() {
+      for_rows(pool, o.x.rows(), o.x.cols(), [&](std::int64_t begin, std::int64_t end) {
+        for (auto r = begin; r < end; ++r) norm_forward_row<Isa, Center, T, P>(o, r);
+        simd::stream_fence<Isa>();
+      });
     });
   });
 }
@@ -116,8 +93,8 @@ template <class T> struct NormRow {
   float mean, rstd, b, c;
 };
 
-template <class Isa, bool Center, class T>
-NormRow<T> norm_backward_row(const NormBackward& o, const float* gamma, std::int64_t r, std::int64_t ahead) {
+template <class Isa, bool Center, class T, class P>
+NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t ahead) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto at = [&](const auto& t) {
@@ -126,6 +103,7 @@ NormRow<T> norm_backward_row(const NormBackward& o, const float* gamma, std::int
   NormRow<T> row{at(o.h), at(o.dy), at(o.dh_in), at(o.dx), at(o.dresidual), 0, o.rstd.ptr<float>()[r], 0, 0};
   if constexpr (Center) row.mean = o.mean.ptr<float>()[r];
   const auto n = o.h.cols();
+  const P* gamma = o.gamma.ptr<P>();
   const V m(row.mean);
   V dot0(0.0f), dot1(0.0f), sum0(0.0f), sum1(0.0f);
   const auto* next = row.h + ahead * o.h.row_stride();
@@ -150,11 +128,12 @@ NormRow<T> norm_backward_row(const NormBackward& o, const float* gamma, std::int
 
 /// Gradients of R rows together, so that gamma and the partial parameter gradients are read and written once for all.
 /// kStreamed: the rows' results go only to dx, which is overwritten with non-temporal stores.
-template <class Isa, int R, bool kStreamed, class T>
-void norm_backward_rows(const NormBackward& o, const float* gamma, const NormRow<T>* rows, std::int64_t ahead,
-                        bool past_cache, float* dgamma, float* dbeta, std::int64_t n) {
+template <class Isa, int R, bool kStreamed, class T, class P>
+void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, bool past_cache,
+                        float* dgamma, float* dbeta, std::int64_t n) {
   using V = simd::Vec<Isa>;
   using namespace simd;
+  const P* gamma = o.gamma.ptr<P>();
   const bool add_x = o.dx.accumulate(), add_res = o.dresidual.accumulate();
   const auto put = [&](T* p, V v, bool add, auto k) {
     if (add) store(p, v + load<V>(p, k), k);
@@ -195,8 +174,8 @@ void norm_backward_rows(const NormBackward& o, const float* gamma, const NormRow
   });
 }
 
-template <class Isa, bool Center, bool kStreamed, class T>
-void norm_backward_chunk(const NormBackward& o, const float* gamma, std::int64_t chunk, bool past_cache) {
+template <class Isa, bool Center, bool kStreamed, class T, class P>
+void norm_backward_chunk(const NormBackward& o, std::int64_t chunk, bool past_cache) {
   const auto n = o.h.cols(), per = norm_chunk_rows(o.h.rows());
   const auto begin = chunk * per, end = begin + per < o.h.rows() ? begin + per : o.h.rows();
   float *dgamma = o.partial.ptr<float>() + chunk * 2 * n, *dbeta = dgamma + n;
@@ -208,12 +187,12 @@ void norm_backward_chunk(const NormBackward& o, const float* gamma, std::int64_t
   NormRow<T> rows[R];
   auto r = begin;
   for (; r + R <= end; r += R) {
-    for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T>(o, gamma, r + q, ahead);
-    norm_backward_rows<Isa, R, kStreamed, T>(o, gamma, rows, ahead, past_cache, dgamma, dbeta, n);
+    for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T, P>(o, r + q, ahead);
+    norm_backward_rows<Isa, R, kStreamed, T, P>(o, rows, ahead, past_cache, dgamma, dbeta, n);
   }
   for (; r < end; ++r) {
-    rows[0] = norm_backward_row<Isa, Center, T>(o, gamma, r, 1);
-    norm_backward_rows<Isa, 1, kStreamed, T>(o, gamma, rows, 1, past_cache, dgamma, dbeta, n);
+    rows[0] = norm_backward_row<Isa, Center, T, P>(o, r, 1);
+    norm_backward_rows<Isa, 1, kStreamed, T, P>(o, rows, 1, past_cache, dgamma, dbeta, n);
   }
   simd::stream_fence<Isa>();
 }
@@ -262,14 +241,15 @@ template <class Isa, bool Center> void norm_backward(Isa, Pool& pool, const Norm
              streamed = past_cache && o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in;
   visit_dtype(o.h.dtype(), [&]<class T>() {
     if (!o.dy) return norm_pass_through<Isa, T>(pool, o);
-    const float* gamma = norm_params<Isa>(pool, o.gamma, {}).gamma;
-    parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1,
-                 [&](std::int64_t b, std::int64_t e) {
-                   for (auto c = b; c < e; ++c) {
-                     if (streamed) norm_backward_chunk<Isa, Center, true, T>(o, gamma, c, past_cache);
-                     else norm_backward_chunk<Isa, Center, false, T>(o, gamma, c, past_cache);
-                   }
-                 });
+    visit_dtype(o.gamma.dtype(), [&]<class P>() {
+      parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1,
+                   [&](std::int64_t b, std::int64_t e) {
+                     for (auto c = b; c < e; ++c) {
+                       if (streamed) norm_backward_chunk<Isa, Center, true, T, P>(o, c, past_cache);
+                       else norm_backward_chunk<Isa, Center, false, T, P>(o, c, past_cache);
+                     }
+                   });
+    });
   });
   visit_dtype(o.gamma.dtype(), [&]<class P>() {
     const std::int64_t blocks = (n + 63) / 64;
