@@ -23,7 +23,7 @@
 #include "hpcdl/comm/bootstrap/place.h"
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/io/nearest.h"
-#include "hpcdl/simd/isa.h"
+#include "hpcdl/simd/wanted_isa.h"
 #include "hpcdl/train/stop.h"
 
 namespace {
@@ -45,18 +45,6 @@ void fill_closed_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
       const int the_same = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-}
-
-/// HPCDL_ISA=scalar|avx2|avx512|amx lowers the instruction set that this CPU has.
-void lower_instruction_set() {
-  const char* wish = std::getenv("HPCDL_ISA");
-  if (!wish) return;
-  const auto* kind = std::find_if(std::begin(simd::kIsaKinds), std::end(simd::kIsaKinds),
-                                  [&](simd::IsaKind k) { return simd::isa_name(k) == wish; });
-  if (kind != std::end(simd::kIsaKinds)) simd::set_active_isa(*kind);  // a CPU that has less uses what it has
-  else
-    cli::say("[simd] HPCDL_ISA={}: expected scalar, avx2, avx512 or amx; using {}", wish,
-             simd::isa_name(simd::active_isa()));
 }
 
 /// In reverse order, as the parser expects them. The parser takes the word after "--out=" as its value.
@@ -112,7 +100,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // and so does a file at the limit of ulimit -f
   fill_closed_descriptors();
   cli::end_cleanly_on_signals();
-  lower_instruction_set();
+  if (const auto wrong = simd::use_wanted_isa(std::getenv("HPCDL_ISA")); !wrong.empty()) cli::say("{}", wrong);
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
   app.set_version_flag("-v,--version", cli::version());
   app.require_subcommand(1);

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/typing.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "hpcdl/core/ways.h"
 #include "hpcdl/ops/way_names.h"
 #include "hpcdl/simd/isa.h"
+#include "hpcdl/simd/wanted_isa.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/gpu.h"
@@ -85,13 +87,6 @@ same bounds, with different bits.)");
 
 namespace {
 
-/// HPCDL_ISA=scalar|avx2|avx512|amx lowers the instruction set that this CPU has.
-void lower_instruction_set() {
-  const char* wish = std::getenv("HPCDL_ISA");
-  for (const auto kind : simd::kIsaKinds)
-    if (wish && simd::isa_name(kind) == wish) simd::set_active_isa(kind);
-}
-
 void translate_errors() {
   nb::register_exception_translator([](const std::exception_ptr& p, void*) {
     try {
@@ -124,7 +119,8 @@ NB_MODULE(_hpcdl, m) {
   nb::set_leak_warnings(
       false);  // objects that a thread or a traceback holds at the end of a program are not leaks of this module
   translate_errors();
-  lower_instruction_set();
+  if (const auto wrong = hpcdl::simd::use_wanted_isa(std::getenv("HPCDL_ISA")); !wrong.empty())
+    std::fprintf(stderr, "%s\n", wrong.c_str());
   m.attr("__version__") = HPCDL_VERSION;
   m.attr("Array") = nb::type_var("Array");
   bind_array(m);
