@@ -14,9 +14,18 @@
 //   words()                the call, for people
 //   operands()             a std::any with a copy, from which the tuner makes operands of its own
 
+#include <algorithm>
+#include <iterator>
+
 #include "hpcdl/core/ways.h"
 
 namespace hpcdl {
+
+/// The place of a way in a list of names, or -1.
+int number_of(const auto& names, std::string_view name) {
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  return found == std::end(names) ? -1 : static_cast<int>(found - std::begin(names));
+}
 
 /// The way that the table says and that can compute the call, or -1. `refused`: a name in the table that is no such
 /// way, if not null.

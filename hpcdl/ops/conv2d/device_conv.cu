@@ -1,6 +1,5 @@
 #include "hpcdl/ops/conv2d/device_conv.h"
 
-#include <algorithm>
 #include <iterator>
 #include <vector>
 
@@ -89,10 +88,7 @@ struct ConvCall {
   static std::string_view family() { return op(); }
   auto fields() const { return fields_of(c); }
   static std::string_view name(int id) { return kNames[id]; }
-  static int number(std::string_view name) {
-    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-    return found == std::end(kNames) ? -1 : static_cast<int>(found - std::begin(kNames));
-  }
+  static int number(std::string_view name) { return number_of(kNames, name); }
   bool fits(int id) const { return cuda::fits(s, c, id); }
   int preferred(int id) const { return fits(id) ? id : -1; }
   int built_in() const {

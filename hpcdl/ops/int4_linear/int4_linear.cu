@@ -202,10 +202,7 @@ struct Int4Call {
   static std::string_view family() { return op(); }
   auto fields() const { return fields_of(shape); }
   static std::string_view name(int id) { return kNames[id]; }
-  static int number(std::string_view name) {
-    const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-    return found == std::end(kNames) ? -1 : static_cast<int>(found - std::begin(kNames));
-  }
+  static int number(std::string_view name) { return number_of(kNames, name); }
   bool fits(int id) const { return serves(s, id, shape); }
   int preferred(int id) const { return fits(id) ? id : -1; }
   int built_in() const { return int4_built_in(s, shape); }

@@ -209,11 +209,7 @@ struct GemmCall {
   static std::string_view family() { return op(); }
   auto fields() const { return fields_of(g); }
   static std::string_view name(int id) { return gemm_ways()[static_cast<std::size_t>(id)]; }
-  static int number(std::string_view name) {
-    const auto all = gemm_ways();
-    const auto found = std::find(all.begin(), all.end(), name);
-    return found == all.end() ? -1 : static_cast<int>(found - all.begin());
-  }
+  static int number(std::string_view name) { return number_of(gemm_ways(), name); }
   bool fits(int id) const {
     if (id == kPlain) return true;
     if (const int choice = library_choice(id); choice >= 0) return fits_cublas_lt(s, g, choice);
