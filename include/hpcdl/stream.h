@@ -85,7 +85,7 @@ class Stream {
   /// Captured work keeps its ways.
   const std::shared_ptr<const Ways>& ways() const { return ways_; }
   void set_ways(std::shared_ptr<const Ways> ways) { ways_ = std::move(ways); }
-  /// Hears which ways are used; null: nobody does. It must outlive the calls that it hears of.
+  /// Where the ways that calls use are noted; null: they are not noted. The notes must outlive these calls.
   WayNotes* way_notes() const { return way_notes_; }
   void set_way_notes(WayNotes* notes) { way_notes_ = notes; }
   /// Computes from now on as `other` does: takes over its numerics, ways and notes.
