@@ -23,7 +23,7 @@ struct Top1 {
 };
 
 namespace cpu {
-void top1(Tensor correct, View logits, View targets);
+template <class Isa> void top1(Isa, Pool&, Tensor correct, View logits, View targets);
 }  // namespace cpu
 namespace cuda {
 void top1(Stream&, Tensor correct, View logits, View targets);
