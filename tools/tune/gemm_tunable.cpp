@@ -32,6 +32,7 @@ class GemmTunable : public GpuTunable {
     const Tensor& d = random((g.batch - 1) * o.batch_stride + g.m * o.ld, o.dtype);
     o.d = d.data();
     Checked c{d, {o.d, o.dtype, o.ld, o.batch_stride}, samples_of(g.batch, g.m, g.n), {}, g.k};
+    if (g.tf32) c.rounding = 0x1p-9;  // each operand loses up to 2^-10
     c.want = reference_gemm(bench.stream, c.at, g_);
     if (o.accumulate) {
       c.before = &allocate(d.spec());

@@ -35,7 +35,7 @@ std::string GpuTunable::verify(int id) {
   for (const auto& c : results_) {
     const auto got = gather(bench_.stream, c.at, c.where);
     if (!c.want.size.empty()) {
-      if (auto wrong = difference(c.at, c.want, got, c.where.dtype, c.terms); !wrong.empty()) return wrong;
+      if (auto wrong = difference(c.at, c.want, got, c.where.dtype, c.terms, c.rounding); !wrong.empty()) return wrong;
       continue;
     }
     double off = 0, size = 0;

@@ -33,13 +33,14 @@ std::vector<Sample> samples_of(std::int64_t batch, std::int64_t rows, std::int64
 }
 
 std::string difference(const std::vector<Sample>& at, const Wanted& want, const std::vector<double>& got, DType stored,
-                       std::int64_t terms) {
+                       std::int64_t terms, double rounding) {
   std::size_t wrong = 0, worst = 0;
   double most = 0;
   for (std::size_t i = 0; i < at.size(); ++i) {
     // 1.2: slopes of activations reach 1.13.
-    const double allowed = 1.2 * allowed_error(stored, std::fabs(want.value[i]), static_cast<double>(terms),
-                                               want.size[i] + 1),
+    const double allowed = 1.2 * (allowed_error(stored, std::fabs(want.value[i]), static_cast<double>(terms),
+                                                want.size[i] + 1) +
+                                  rounding * want.size[i]),
                  off = std::fabs(got[i] - want.value[i]);
     if (off <= allowed) continue;
     ++wrong;

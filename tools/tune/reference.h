@@ -26,9 +26,10 @@ std::vector<Sample> samples_of(std::int64_t batch, std::int64_t rows, std::int64
 struct Wanted {
   std::vector<double> value, size;
 };
-/// Describes elements of `got` that are not within allowed_error() of `want`; empty if there are none.
+/// Describes elements of `got` that are not within allowed_error() of `want`; empty if there are none. `rounding`: the
+/// relative error of each product of a sum, if operands are rounded.
 std::string difference(const std::vector<Sample>& at, const Wanted& want, const std::vector<double>& got, DType stored,
-                       std::int64_t terms);
+                       std::int64_t terms, double rounding = 0);
 
 /// Where elements lie.
 struct Elements {

@@ -34,6 +34,7 @@ class GpuTunable : public Tunable {
     std::vector<Sample> at;
     Wanted want;
     std::int64_t terms = 0;  // of each sum
+    double rounding = 0;     // relative, of each product
     std::string what = {};   // without sizes in `want`, all samples are compared together:
     double allowed = 0;      // root of the mean square error, relative to that of the values
     int poison = 0xff;       // NaN

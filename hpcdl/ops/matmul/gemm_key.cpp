@@ -19,7 +19,7 @@ std::array<std::int64_t, 19> fields_of(const Gemm& g) {
   const auto type = [](DType d) { return static_cast<std::int64_t>(d); };
   const auto& o = g.out;
   const std::int64_t parts = (o.accumulate ? 1 : 0) | (o.bias ? 2 : 0) | (o.z ? 4 : 0) | (o.residual ? 8 : 0) |
-                             (o.residual_inside ? 16 : 0) | (o.residual_is_z ? 32 : 0);
+                             (o.residual_inside ? 16 : 0) | (o.residual_is_z ? 32 : 0) | (g.tf32 ? 64 : 0);
   const std::int64_t wide_ones = (wide(g.a.data, g.a.ld, g.a.batch_stride, g.a.dtype) ? 1 : 0) |
                                  (wide(g.b.data, g.b.ld, g.b.batch_stride, g.b.dtype) ? 2 : 0) |
                                  (wide(o.d, o.ld, o.batch_stride, o.dtype) ? 4 : 0) |
@@ -57,6 +57,7 @@ std::string words_of(const Gemm& g) {
   if (g.out.z) text += " keeps z";
   if (g.out.residual) text += g.out.residual_is_z ? " times slope" : " +residual";
   if (g.out.accumulate) text += " adds up";
+  if (g.tf32) text += " tf32";
   if (g.out.dtype != g.compute) text += fmt::format(" to {}", unit_name(unit_of(g.out.dtype)));
   return text;
 }
