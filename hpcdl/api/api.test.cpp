@@ -17,6 +17,7 @@
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/ops.h"
 #include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/train.h"
 
 namespace hpcdl {
@@ -157,6 +158,34 @@ TEST(api, a_checkpoint_continues_with_the_same_bits) {
   train(second, 6, false);
   EXPECT_EQ(weights(second), weights(straight));
   EXPECT_NE(weights(second), weights(first));
+}
+
+TEST(api, a_checkpoint_says_how_it_was_computed) {
+  if (simd::best_isa() == simd::IsaKind::scalar) GTEST_SKIP() << "there is only one instruction set";
+  const io::TempFolder tmp;
+  Pool pool(1);
+  Model model = small_model();
+  const TrainOptions options{.batch = kBatch, .length = kLength};
+  std::string heard;
+  const auto load = [&](Trainer& trainer) {
+    heard.clear();
+    EXPECT_TRUE(trainer.load_checkpoint(tmp.path(), [&](const std::string& line) { heard += line + "\n"; }));
+  };
+  Trainer first(model, pool, options);
+  first.step(ids(1), ids(2), 1e-2);
+  first.save_checkpoint(tmp.path());
+  Trainer same(model, pool, options);
+  load(same);
+  EXPECT_EQ(heard, "");
+  ASSERT_TRUE(simd::set_active_isa(simd::IsaKind::scalar));
+  Trainer other(model, pool, options);
+  load(other);
+  EXPECT_NE(heard.find(", now \"scalar\""), std::string::npos) << heard;
+  Trainer late(model, pool, options);
+  late.evaluate(ids(1), ids(2));
+  load(late);
+  simd::set_active_isa(simd::best_isa());
+  EXPECT_NE(heard.find("load it into a new Trainer"), std::string::npos) << heard;
 }
 
 TEST(api, a_saved_model_opens_and_generates_the_same) {

@@ -9,6 +9,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/run_table.h"
+#include "hpcdl/train/run_ways.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl {
@@ -41,10 +42,20 @@ std::int64_t counted(std::span<const std::int32_t> targets) {
 Trainer::Trainer(Model& model, Pool& pool, const TrainOptions& options, Device device) : options_(options) {
   if (options_.length == 0) options_.length = model.shape().context;
   step_ = std::make_unique<train::TrainStep>(model.internal(), pool, step_options(options_, options_.length), device);
+  if (!options_.ways.empty()) choose_ways(nullptr, {});
 }
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 Trainer::~Trainer() = default;
+
+void Trainer::choose_ways(const io::UsedWays* before, const Hears& hears) {
+  const auto used =
+      train::set_ways(*step_, {.preferred = options_.ways, .before = before ? std::optional(*before) : std::nullopt},
+                      [&](std::string_view line) {
+                        if (hears) hears(std::string(line));
+                      });
+  if (used) ways_ = std::make_unique<io::UsedWays>(*used);
+}
 
 StepResult Trainer::step(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                          double learning_rate) {
@@ -55,6 +66,7 @@ StepResult Trainer::step(std::span<const std::int32_t> tokens, std::span<const s
 void Trainer::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, bool last) {
   require(options_.accumulate || micro_ == 0, "train",
           "this is the second micro-batch of a step: set TrainOptions::accumulate to train on several");
+  has_run_ = true;
   step_->accumulate(tokens, targets, steps_, micro_++, last);
   counted_ += counted(targets);
 }
@@ -73,6 +85,7 @@ StepResult Trainer::update(double learning_rate) {
 double Trainer::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
   const auto n = counted(targets);
   require(n > 0, "train", "{} targets, and none of them counts", targets.size());
+  has_run_ = true;
   return step_->evaluate(tokens, targets).loss / static_cast<double>(n);
 }
 
@@ -83,6 +96,8 @@ void Trainer::save_checkpoint(const std::string& folder) {
   io::TrainState state;
   state.step = steps_, state.tokens = tokens_, state.seed = options_.seed;
   step_->save_scale(state);
+  if (!ways_) choose_ways(nullptr, {});
+  if (ways_) state.ways = *ways_;
   io::CheckpointContent content;
   content.model = step_->weights(), content.optimizer = step_->optimizer_state();
   io::Checkpoints(folder, 2, &ranks).save(state, content);
@@ -99,6 +114,13 @@ bool Trainer::load_checkpoint(const std::string& folder, const std::function<voi
   step_->store();
   steps_ = found->state.step, tokens_ = found->state.tokens, micro_ = counted_ = 0;
   step_->load_scale(found->state);
+  if (const auto& before = found->state.ways) {
+    if (!has_run_ || !ways_) choose_ways(has_run_ ? nullptr : &*before, hears);
+    if (ways_ && has_run_ && *ways_ != *before)
+      hears(
+          "warning: the checkpoint was computed in other ways than this Trainer computes in since its first step, so "
+          "the last bits of results can differ; load it into a new Trainer");
+  }
   return true;
 }
 

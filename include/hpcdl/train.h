@@ -16,6 +16,9 @@
 
 namespace hpcdl {
 
+namespace io {
+struct UsedWays;
+}
 namespace train {
 class TrainStep;
 }
@@ -30,6 +33,7 @@ struct TrainOptions {
   std::uint64_t seed = 1;      // of dropout
   DType compute = DType::f32;  // of activations: f32, bf16, or f16, which scales the loss
   bool recompute = false;      // compute activations again in the backward pass: less memory, the same result
+  std::string ways = {};       // preferred on a GPU, as train.ways: "attention=cudnn"
   bool accumulate = false;     // steps of more than one micro-batch: accumulate() and update()
   comm::Group ranks = {};      // that share each batch: all call the same functions, each with its part
 };
@@ -64,12 +68,18 @@ class Trainer {
   /// Collective over the ranks.
   void save_checkpoint(const std::string& folder);
   /// Continues from the newest whole checkpoint of the folder, with the same bits; false if there is none. Throws Error
-  /// if it is of another model. `warn` hears of damaged ones. Collective over the ranks.
+  /// if it is of another model. `warn` hears of damaged ones, and why bits can differ: this machine lacks ways in which
+  /// the checkpoint was computed, or this object has computed in others before. Collective over the ranks.
   bool load_checkpoint(const std::string& folder, const std::function<void(const std::string&)>& warn = {});
 
  private:
+  using Hears = std::function<void(const std::string&)>;
+  void choose_ways(const io::UsedWays* before, const Hears& hears);
+
   TrainOptions options_;
   std::unique_ptr<train::TrainStep> step_;
+  std::unique_ptr<io::UsedWays> ways_;    // null: not chosen yet, the built-in ones
+  bool has_run_ = false;                  // then ways stay as they are
   std::int64_t steps_ = 0, tokens_ = 0;   // so far
   std::int64_t micro_ = 0, counted_ = 0;  // micro-batches of this step, and their targets that count
 };
