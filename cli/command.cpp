@@ -41,7 +41,7 @@ CLI::Validator at_least(const std::string& what, const CLI::Validator& range) {
   return worded([what, range](const std::string& text) {
     double value = 0;
     const bool number = CLI::detail::lexical_cast(text, value) && !std::isnan(value);
-    return number && range(text).empty() ? "" : fmt::format("expected a number of {}, found {}", what, text);
+    return number && range(text).empty() ? "" : fmt::format("expected a number {}, found {}", what, text);
   });
 }
 
@@ -67,10 +67,10 @@ Option Option::range(double least, double most) const {
   return Option(option_->check(between(least, most))->type_name(fmt::format("{}..{}", least, most)));
 }
 Option Option::positive() const {
-  return Option(option_->check(at_least("more than 0", CLI::PositiveNumber))->type_name("N>0"));
+  return Option(option_->check(at_least("above 0", CLI::PositiveNumber))->type_name("N>0"));
 }
 Option Option::not_negative() const {
-  return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))->type_name("N>=0"));
+  return Option(option_->check(at_least("of 0 or more", CLI::NonNegativeNumber))->type_name("N>=0"));
 }
 Option Option::one_of(std::initializer_list<const char*> words) const {
   return one_of(std::vector<std::string>(words.begin(), words.end()));

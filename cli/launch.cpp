@@ -135,21 +135,22 @@ void add_launch(const Command& program, Run& run) {
             .range(0, 1000000);
         sub.option("--grace", o.grace,
                    "Seconds that the other ranks have to end after one has failed; then they get SIGTERM, and after "
-                   "the same "
-                   "time again SIGKILL")
+                   "the same time again SIGKILL")
             .range(0.0, 86400.0);
         sub.option("--program", o.program, "Start this program instead of hpcdl");
         sub.flag("--plain", o.plain,
                  "Pass the standard output of rank 0 on as it is; lines of all other ranks go to standard error");
-        sub.option("words", o.words, "After --: the command that each rank runs");
+        sub.option("words", o.words, "After --: the verb and options with which each rank runs hpcdl");
         sub.footer(
-            "Each line of output starts with [rank N]. Rank 0 reads standard input if that is a file or a pipe. All "
-            "ranks get SIGTERM, SIGINT and SIGUSR1; they get SIGTERM for SIGHUP, too. Exit codes: 0 if all ranks have "
+            "Each line of output starts with [rank N]. If standard input is a file or a pipe, rank 0 reads it. "
+            "SIGTERM, "
+            "SIGINT and SIGUSR1 are passed on to all ranks, and so is SIGHUP, as SIGTERM. Exit codes: 0 if all ranks "
             "ended with 0; 71 if a rank was lost; 75 if the ranks have saved and are to be started again; otherwise "
             "the code of the rank that failed first. After Ctrl-C, hpcdl launch waits for the ranks and then ends by "
-            "that signal (130). With --hosts, every host needs the same program and the current folder; the ranks get "
-            "the environment variables of this process, and the secret of the job over ssh. Schedulers and other "
-            "launchers start ranks on several hosts, too: srun, mpirun or torchrun --no-python.");
+            "that signal (130). With --hosts, every host needs the same version of hpcdl (--there names its path) "
+            "and the current folder under the same path; the ranks get the environment variables of this process, and "
+            "the secret of the job over ssh. "
+            "Ranks on several hosts can also be started by srun, mpirun or torchrun --no-python.");
       },
       launch_verb);
 }

@@ -30,7 +30,7 @@ struct RanksOptions {
   std::map<std::string, std::string> environment;  // of all ranks, in addition
   bool for_others = false;                 // another program tells lines apart and says when to end: see hosts.cpp
   bool plain = false;                      // rank 0's standard output as it is, for programs that read it
-  std::chrono::milliseconds grace{10000};  // after a rank has failed: for the others to leave, and again after SIGTERM
+  std::chrono::milliseconds grace{10000};  // after a rank has failed: for the others to end, and again after SIGTERM
 };
 
 struct RanksResult {

@@ -108,7 +108,7 @@ void Runner::ended(const RankEnd& end) {
   result_.ends.push_back(end);
   if (silent_ || end.good() || end.saved() || next_stage_ || !running()) return;
   if (!result_.asked)
-    tell("hpcdl: [launch] {}; the other ranks have {:.0f} s to leave", end.text(),
+    tell("hpcdl: [launch] {}; the other ranks have {:.0f} s to end", end.text(),
          std::chrono::duration<double>(grace_).count());
   begin_ending();
 }

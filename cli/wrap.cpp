@@ -10,10 +10,15 @@ namespace {
 constexpr std::size_t kNarrowest = 20;  // columns of terminals, and of a description next to its option
 constexpr std::size_t npos = std::string_view::npos;
 
-/// Where the description of an option begins, after two blanks or more; of other lines the first word.
+constexpr std::size_t kDescriptions = 30;  // the column in which descriptions of options begin
+
+/// Where the description of an option begins, after two blanks or more, or after one if its name fills the columns
+/// before it; of other lines the first word.
 std::size_t description_of(std::string_view line) {
   const auto first = std::min(line.find_first_not_of(' '), line.size());
   const auto gap = first == 0 ? npos : line.find("  ", first);
+  if (first == 2 && gap > kDescriptions && line.size() > kDescriptions && line[kDescriptions - 1] == ' ')
+    return kDescriptions;
   return gap == npos ? first : std::min(line.find_first_not_of(' ', gap), line.size());
 }
 

@@ -7,11 +7,21 @@ WIDTH, ROW, LEFT, RIGHT, TOP = 940, 22, 300, 130, 74
 LOW, HIGH = 0.5, 32.0  # range of the logarithmic axis
 PEERS = {"torch.compile": "torch.compile", "torch, oneDNN packed, fused": "oneDNN, packed and fused"}
 AHEAD, LEVEL, BEHIND = "ahead", "level", "behind"  # classes; within 3 % counts as a tie
-STYLE = """<style>
-svg{--page:#ffffff;--ink:#1e293b;--soft:#475569;--grid:#cbd5e1;--one:#0f172a;--ahead:#0f766e;--level:#64748b;--behind:#b45309;--inside:#ffffff}
-@media(prefers-color-scheme:dark){svg{--page:#0f1520;--ink:#e6ebf2;--soft:#a3b0c2;--grid:#2b3648;--one:#e6ebf2;--ahead:#2dd4bf;--level:#94a3b8;--behind:#f0a04b;--inside:#0f1520}}
-.page{fill:var(--page)}.ink{fill:var(--ink)}.soft{fill:var(--soft)}.inside{fill:var(--inside)}.ahead{fill:var(--ahead)}.level{fill:var(--level)}.behind{fill:var(--behind)}
-.grid{stroke:var(--grid)}.one{stroke:var(--one);stroke-width:1.4}.whisker{stroke:var(--one);stroke-opacity:.55;fill:none}.cut{stroke:var(--page);stroke-width:3;fill:none}
+LIGHT = {"page": "#ffffff", "ink": "#1e293b", "soft": "#475569", "grid": "#cbd5e1", "one": "#0f172a", "ahead": "#0f766e", "level": "#64748b", "behind": "#b45309"}
+DARK = {"page": "#0f1520", "ink": "#e6ebf2", "soft": "#a3b0c2", "grid": "#2b3648", "one": "#e6ebf2", "ahead": "#2dd4bf", "level": "#94a3b8", "behind": "#f0a04b"}
+
+
+def rules(face):
+    """One rule for each class. CSS variables would be shorter, but only browsers know them; other viewers draw black."""
+    fills = {name: face[name] for name in ("page", "ink", "soft", "ahead", "level", "behind")} | {"inside": face["page"]}
+    strokes = {"grid": face["grid"], "one": face["one"], "whisker": face["one"], "cut": face["page"]}
+    return "".join(f".{name}{{fill:{c}}}" for name, c in fills.items()) + "".join(f".{name}{{stroke:{c}}}" for name, c in strokes.items())
+
+
+STYLE = f"""<style>
+{rules(LIGHT)}
+.one{{stroke-width:1.4}}.whisker{{stroke-opacity:.55;fill:none}}.cut{{stroke-width:3;fill:none}}
+@media(prefers-color-scheme:dark){{{rules(DARK)}}}
 </style>"""
 
 

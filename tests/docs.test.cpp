@@ -123,4 +123,18 @@ TEST(docs, link_to_files_that_exist) {
   EXPECT_GT(links, 10);
 }
 
+// Pictures have a dark face, and colours that viewers other than browsers know: those draw CSS variables black.
+TEST(docs, show_pictures_that_every_viewer_draws) {
+  int pictures = 0;
+  for (const char* folder : {"docs", "bench/results"})
+    for (const auto& file : fs::recursive_directory_iterator(fs::path(HPCDL_SOURCE_DIR) / folder)) {
+      if (file.path().extension() != ".svg") continue;
+      const std::string picture = read(file.path());
+      EXPECT_NE(picture.find("prefers-color-scheme"), std::string::npos) << file.path();
+      EXPECT_EQ(picture.find("var(--"), std::string::npos) << file.path();
+      ++pictures;
+    }
+  EXPECT_GT(pictures, 3);
+}
+
 }  // namespace

@@ -20,9 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Limits that a quiet machine stays below (its daemons, the clock ticks in which others are counted). Of bench's
-/// figures for
-/// 111 cases on the two processors of a virtual machine (Zen 4, two threads, 0.3 s each), right are those within 10 %
-/// of the case's best run, wrong those that are 25 % slower. Reported with limits of 5 | 10 | 20 % waiting:
+/// figures for 111 cases on the two processors of a virtual machine (Zen 4, two threads, 0.3 s each), right are those
+/// within 10 % of the case's best run, wrong those that are 25 % slower. Reported with limits of 5 | 10 | 20 % waiting:
 ///   quiet                                7 |   5 |   3 of  98 right ones,   2 |   2 |   2 of   4 wrong ones
 ///   others now and then                 15 |   8 |   3 of  64 right ones,   5 |   4 |   2 of  24 wrong ones
 ///   others half of the time              1 |   1 |   1 of  24 right ones,  68 |  68 |  67 of  74 wrong ones

@@ -219,8 +219,8 @@ std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const st
       if (ranks.rank() == 0) warn(fmt::format("{} is damaged and is skipped: {}", (folder / name).string(), e.what()));
     }
   }
-  require(names.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(),
-          names.size());
+  require(names.empty(), "io", "{}: all {} checkpoints are damaged; set checkpoint.resume = \"none\" to start over",
+          folder.string(), names.size());
   return std::nullopt;
 }
 

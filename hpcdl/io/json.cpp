@@ -78,8 +78,10 @@ const Json* JsonObject::find(const char* key) const {
 }
 
 void JsonObject::wrong_type(const char* key, std::string_view expected, const Json& value) const {
-  fail("io", "{}: key \"{}\": expected {}, found {} {}", where_, key, expected, json_kind(value),
-       shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)));
+  constexpr std::size_t kShown = 80;
+  const std::string found = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  fail("io", "{}: key \"{}\": expected {}, found {} {}{}", where_, key, expected, json_kind(value),
+       found.substr(0, kShown), found.size() > kShown ? "..." : "");
 }
 
 template <class T> T JsonObject::convert(const Json& value, const char* key) const {

@@ -158,6 +158,8 @@ TEST(tokenizer, refuses_inconsistent_files) {
       {"neither", [](json& j) { j["model"]["merges"].push_back(7); }},
       {"gives 'ZQ'", [](json& j) { j["model"]["merges"].push_back({"Z", "Q"}); }},
       {"has no 'model'", [](json& j) { j.erase("model"); }},
+      {"model is not an object", [](json& j) { j["model"] = 3; }},
+      {"model is not an object", [](json& j) { j["model"] = nullptr; }},
       {"has no 'vocab'", [](json& j) { j["model"].erase("vocab"); }},
       {"far beyond", [](json& j) { j["added_tokens"][0] = {{"content", "<x>"}, {"id", 99999999}}; }},
       {"gives it 700: write 700", [](json& j) { j["added_tokens"][0] = {{"content", "<x>"}, {"id", 702}}; }},

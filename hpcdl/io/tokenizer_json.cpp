@@ -74,6 +74,7 @@ std::pair<std::string, std::string> read_merge(const Json& merge) {
 }
 
 BpeVocab read_model(const Json& model) {
+  require(model.is_object(), "io", "tokenizer.json: model is not an object");
   require(!model.contains("type") || type_of(model) == "BPE", "io",
           "tokenizer.json: model type '{}' is not supported; only BPE is", model.value("type", Json()).dump());
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})

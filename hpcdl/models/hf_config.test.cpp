@@ -246,7 +246,7 @@ TEST(family, refuses_what_it_has_no_choice_of) {
 }
 
 TEST(hf_config, bad_values_are_errors) {
-  expect_error("hidden_size", "64", "key \"hidden_size\": expected a whole number, found string");
+  expect_error("hidden_size", "64", "key \"hidden_size\": expected a whole number, found string \"64\"");
   expect_error("hidden_size", 64.5, "expected a whole number");
   expect_error("hidden_size", -64, "expected a size from 1 to 1073741824, found -64");
   expect_error("hidden_size", std::uint64_t{1} << 63, "expected a whole number");

@@ -14,6 +14,16 @@ MeshShape fit(MeshShape s, int world) {
   }
   const std::int64_t others = std::int64_t{s.pp} * s.cp * s.tp;
   const auto product = others * (s.dp ? s.dp : 1);
+  if (world == 1 && product > 1) {
+    std::string asked;
+    for (const auto a : {MeshAxis::pp, MeshAxis::dp, MeshAxis::cp, MeshAxis::tp})
+      if (const int n = s.sizes()[static_cast<std::size_t>(a)]; n > 1)
+        asked += fmt::format("{}parallel.{} = {}", asked.empty() ? "" : " and ", axis_name(a), n);
+    fail_usage("mesh",
+               "{}: expected {} ranks, found one: start them with `hpcdl launch -n {} -- train -c run.toml`, mpirun or "
+               "srun",
+               asked, product, product);
+  }
   if (s.dp == 0 && world % others == 0) s.dp = static_cast<int>(world / others);
   else if (s.dp == 0)
     fail_usage(
@@ -21,11 +31,6 @@ MeshShape fit(MeshShape s, int world) {
         "pp {} x cp {} x tp {} = {} does not divide the {} ranks of the run: start a multiple of {}, or change tp",
         s.pp, s.cp, s.tp, others, world, others);
   if (others * s.dp == world) return s;
-  if (world == 1)
-    fail_usage("mesh",
-               "parallel.dp = {} and parallel.tp = {} need {} ranks, but this run has one: start them with "
-               "`hpcdl launch -n {} -- train -c run.toml`, mpirun or srun",
-               s.dp, s.tp, product, product);
   const std::string fits = world % others == 0
                                ? fmt::format("dp {} would fit, or start {} ranks", world / others, product)
                                : fmt::format("start {} ranks, or choose axes whose product is {}", product, world);

@@ -26,6 +26,9 @@ TEST(mesh, a_product_that_is_not_the_world_is_refused_with_what_would_fit) {
             "[mesh] pp 1 x dp 2 x cp 1 x tp 3 = 6, but the world has 8 ranks: start 6 ranks, or choose axes whose "
             "product is 8");
   EXPECT_NE(refusal({.dp = 0, .tp = 3}, 8).find("does not divide the 8 ranks of the run"), std::string::npos);
+  EXPECT_EQ(refusal({.dp = 0, .tp = 2}, 1),
+            "[mesh] parallel.tp = 2: expected 2 ranks, found one: start them with `hpcdl launch -n 2 -- train -c "
+            "run.toml`, mpirun or srun");
   EXPECT_NE(refusal({.dp = 1, .tp = 0}, 1).find("tp must be at least 1"), std::string::npos);
   EXPECT_NE(refusal({.dp = -1}, 1).find("dp must be at least 0"), std::string::npos);
   EXPECT_NE(refusal({.dp = 1 << 20, .tp = 1 << 20}, 1), "");

@@ -101,8 +101,8 @@ const Array& Call::take(const char* name, nb::handle object, Form form) {
     require_type(false, op_, "{} must be {}, got {}", name, type_words(form.type, device_), to_string(t.spec()));
   if (!has_layout(t, form.layout)) [[unlikely]]
     fail(op_, "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
-         form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()),
-         to_string(t.strides()), name);
+         form.layout == Layout::contiguous ? "be contiguous" : "have dense rows at a constant distance",
+         to_string(t.spec()), to_string(t.strides()), name);
   return array;
 }
 

@@ -282,7 +282,7 @@ TEST_F(Cli, generate_fits_what_was_not_said_to_the_context) {
   EXPECT_GT(g({"--prompt-ids", "1", "--tokens", "1"}).json().at("tokens_per_second"), 0);
   expect_error(g({"--prompt-ids", "1,2,3", "--tokens", "30"}), 70, "the model's context of 32");
   expect_error(g({"--prompt-ids", "1", "--prompt", "x"}), 2, "exclude each other");
-  expect_error(g({"--prompt", "x", "--tokens", "0"}), 2, "--tokens: expected a number of more than 0, found 0;");
+  expect_error(g({"--prompt", "x", "--tokens", "0"}), 2, "--tokens: expected a number above 0, found 0;");
 }
 
 TEST_F(Cli, the_folder_of_a_run_stands_for_its_model) {
@@ -391,7 +391,7 @@ TEST_F(Cli, inspect_refuses_ranks_and_meshes_that_are_none) {
         {{"--mesh", "dp=2,tp"}, "such as dp=8,tp=4, got \"dp=2,tp\""},
         {{"--mesh", "dp=2,dp=4"}, "dp is given twice"},
         {{"--mesh", "tp=7"}, "are not divisible by tp 7"},
-        {{"--generate", "0"}, "more than 0"}}) {
+        {{"--generate", "0"}, "above 0"}}) {
     auto all = words;
     all.insert(all.begin(), {"inspect", path("run.toml"), "--program"});
     expect_error(run(all), 2, part);
@@ -494,6 +494,10 @@ TEST_F(Cli, help_fits_the_terminal) {
                            "doctor", "probe", "bench", "profile", "verify", "roofline", "tune", "launch", "slurm"})
     EXPECT_LE(widest(run({verb, "--help"}).out), 80u) << verb;
   for (const char* part : {"comm", "ddp", "tp"}) EXPECT_LE(widest(run({"bench", part, "--help"}).out), 80u) << part;
+  const std::string beside = "\n" + std::string(30, ' ');
+  EXPECT_NE(run({"slurm", "--help"}).out.find("=300 Seconds before the time limit at which the run" + beside + "saves"),
+            std::string::npos)
+      << "an option whose name fills the columns before its description";
   const auto plain = run({"train", "--help"}).out;
   EXPECT_LE(widest(run({"--help"}).out), 80u);
   for (const std::size_t columns : {132u, 60u, 40u}) {

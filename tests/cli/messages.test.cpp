@@ -195,9 +195,12 @@ TEST_F(Messages, damaged_files_are_told_by_place_and_in_our_words) {
 TEST_F(Messages, what_is_missing_is_said_with_what_would_do) {
   const auto config =
       file("run.toml", "[model]\nfamily = \"gpt2\"\n[data]\ntext = \"" + file("t.txt", "text ") + "\"\n");
-  expect_error({"train", "-c", config, "--out", path("run"), "--parallel.dp=2"}, 2,
-               "parallel.dp = 2 and parallel.tp = 1 need 2 ranks, but this run has one: start them with `hpcdl "
-               "launch -n 2 -- train -c run.toml`, mpirun or srun");
+  expect_error(
+      {"train", "-c", config, "--out", path("run"), "--parallel.dp=2"}, 2,
+      "parallel.dp = 2: expected 2 ranks, found one: start them with `hpcdl launch -n 2 -- train -c run.toml`, "
+      "mpirun or srun");
+  expect_error({"train", "-c", config, "--out", path("run"), "--parallel.tp=3"}, 2,
+               "parallel.tp = 3: expected 3 ranks, found one: start them with `hpcdl launch -n 3 -- train");
   expect_error({"tune", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given: add -c run.toml");
   expect_error({"roofline", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given");
   expect_error({"tune", "--mdel", "x"}, 2, "unknown option --mdel; did you mean --model?");

@@ -47,7 +47,7 @@ std::string doing(const Report& r) {
 }
 
 std::string last_words(const RankState& s) {
-  if (s.heard_ago < 0) return "nothing was ever heard of it";
+  if (s.heard_ago < 0) return "no message ever came from it";
   return fmt::format("{} ago it was {}", format_age(s.heard_ago), doing(s.report));
 }
 

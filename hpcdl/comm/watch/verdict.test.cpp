@@ -120,7 +120,7 @@ TEST(verdict, gone_silent_failed_finished) {
       {"rank 1 on node0, rank 2 on node1 are gone; of the first: its connection is gone, 0.5 s ago it was in"});
   ranks[1].kind = Kind::silent, ranks[2] = all_waiting(4)[2];
   ranks[1].heard_ago = -1;
-  expect_parts(judge(ranks, 0, 1), {1}, {"nothing was ever heard of it"});
+  expect_parts(judge(ranks, 0, 1), {1}, {"no message ever came from it"});
   ranks[1].kind = Kind::failed;
   ranks[1].why = "[data] no such file";
   expect_parts(judge(ranks, 0, 1), {1}, {"rank 1 on node0 ended by an error of its own: [data] no such file; rank 0"});
