@@ -176,7 +176,8 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
   }
   if (way >= kFirstDirect) {
     const auto start = [&]<class F>() {
-      start_overlapped<multiply_direct<F>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads, 0, o, on, queue,
+      const int warps = std::max(F::kPairs, static_cast<int>(o.k / kChunk));
+      start_overlapped<multiply_direct<F>>(dim3(blocks_for(o.n, F::kRows)), warps * kWarp, 0, o, on, queue,
                                            "int4_linear.direct");
     };
     const auto with = [&]<int i>() {
