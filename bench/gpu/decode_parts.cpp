@@ -130,7 +130,7 @@ class Step {
 };
 
 nlohmann::ordered_json measured(Step& step, bool ways) {
-  std::vector<Side> sides;
+  std::vector<bench::Side> sides;
   const auto add = [&](std::string name, Without w) {
     sides.push_back({std::move(name), [&step, w] { step.queue(w); }});
   };
@@ -150,9 +150,9 @@ nlohmann::ordered_json measured(Step& step, bool ways) {
         (std::string_view(name) == "o" ? w.o : w.down) = way.id;
         add(fmt::format("{} by {}", name, way.name), w);
       }
-  measure(step.s_, sides, 7, 4000);
+  bench::measure(step.s_, sides, 7, 4000);
   nlohmann::ordered_json line;
-  for (const auto& side : sides) line[side.name] = std::stod(fmt::format("{:.2f}", median(side.us)));
+  for (const auto& side : sides) line[side.name] = std::stod(fmt::format("{:.2f}", bench::median(side.us)));
   return line;
 }
 

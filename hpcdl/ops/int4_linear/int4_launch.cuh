@@ -47,11 +47,13 @@ struct DirectWay {
 };
 inline constexpr DirectWay kDirects[] = {{1, 16}, {2, 16}, {1, 32}};
 
-// Ids of ways: those of OneRow, FewRows, the product of tiles, the exact product, those of WideRows, Strips, kDirects.
+// Ids of ways: those of OneRow, FewRows, the product of tiles, the exact product, those of WideRows, Strips, kDirects;
+// with weights widened to bf16 in memory, and in registers.
 inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
                      kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
                      kFirstDirect = kFirstStrip + Strips::count,
-                     kWays = kFirstDirect + static_cast<int>(std::size(kDirects));
+                     kWidenedInMemory = kFirstDirect + static_cast<int>(std::size(kDirects)),
+                     kWidenedInRegisters = kWidenedInMemory + 1, kWays = kWidenedInRegisters + 1;
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
