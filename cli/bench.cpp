@@ -1,6 +1,8 @@
 // hpcdl bench: ops at their shapes, timed by the protocol of the lab, next to other libraries and against the speed of
 // light.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -74,13 +76,13 @@ std::vector<lab::Case> wanted_cases(const BenchOptions& o) {
 }
 
 std::vector<std::string> parse_peers(const std::string& words) {
-  static const std::vector<std::string> known{"torch", "triton", "onednn", "openblas"};
+  static const std::vector<std::string> known{"torch", "triton", "onednn", "openblas", "cublaslt", "cudnn"};
   std::vector<std::string> names;
   std::istringstream in(words);
   for (std::string name; std::getline(in, name, ',');) {
     if (std::find(known.begin(), known.end(), name) == known.end())
-      fail_usage("bench", "no peer \"{}\"{}: expected torch, triton, onednn or openblas", name,
-                 io::did_you_mean(name, known));
+      fail_usage("bench", "no peer \"{}\"{}: expected one of {}", name, io::did_you_mean(name, known),
+                 fmt::join(known, ", "));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;
@@ -174,10 +176,32 @@ int list_cases(const BenchOptions& o) {
   return exit_code::kDone;
 }
 
-/// How the swept cases are distributed, and the ten worst: ratios to the fastest peer of each that has one, else shares
-/// of the speed of light.
+/// A swept case: its ratio to its fastest peer, or its share of the speed of light.
+struct Swept {
+  double ratio;
+  std::string what;  // the case and the peer
+  std::string ways;  // how our side computes it
+  auto operator<=>(const Swept&) const = default;
+};
+
+/// Of sorted cases.
+Json spread_of(const std::vector<Swept>& found) {
+  const auto at = [&](double share) {
+    return found[static_cast<std::size_t>(share * static_cast<double>(found.size() - 1))].ratio;
+  };
+  return {{"cases", found.size()}, {"least", at(0)}, {"p5", at(0.05)}, {"median", at(0.5)}, {"most", at(1)}};
+}
+std::string text_of(const Json& spread) {
+  return fmt::format("least {:.2f}, 5th percentile {:.2f}, median {:.2f}, most {:.2f}",
+                     spread.at("least").get<double>(), spread.at("p5").get<double>(), spread.at("median").get<double>(),
+                     spread.at("most").get<double>());
+}
+
+/// How the swept cases are distributed, of each op and of all, and the ten worst: ratios to the fastest peer of each that
+/// has one, else shares of the speed of light.
 Json distribution(const BenchOptions& o, const Json& cases, std::string& text) {
-  std::vector<std::pair<double, std::string>> found;
+  std::vector<Swept> found;
+  std::map<std::string, std::vector<Swept>> by_op;
   const bool peers = std::any_of(cases.begin(), cases.end(), [](const Json& c) { return c.contains("ratios"); });
   for (const Json& c : cases) {
     const Json ratios = c.value("ratios", Json::object());
@@ -186,28 +210,31 @@ Json distribution(const BenchOptions& o, const Json& cases, std::string& text) {
     std::string of = peers ? "" : "of light";
     for (const auto& [name, r] : ratios.items())
       if (peers && r.at("median").get<double>() < value) value = r.at("median").get<double>(), of = name;
-    found.emplace_back(value,
-                       fmt::format("{} {} {} {}, {}", c.at("op").get<std::string>(), c.at("shape").get<std::string>(),
-                                   c.at("dtype").get<std::string>(), c.at("pass").get<std::string>(), of));
+    const auto op = c.at("op").get<std::string>();
+    found.push_back({value,
+                     fmt::format("{} {} {} {}, {}", op, c.at("shape").get<std::string>(),
+                                 c.at("dtype").get<std::string>(), c.at("pass").get<std::string>(), of),
+                     fmt::format("{}", fmt::join(c.value("ways", std::vector<std::string>()), "; "))});
+    by_op[op.substr(0, op.find('+'))].push_back(found.back());
   }
-  Json result{{"shapes", o.sweep},
-              {"seed", o.seed},
-              {"compared", found.size()},
-              {"against", peers ? "the fastest peer" : "light"},
-              {"worst", Json::array()}};
+  Json result{{"shapes", o.sweep},        {"seed", o.seed},
+              {"compared", found.size()}, {"against", peers ? "the fastest peer" : "light"},
+              {"ops", Json::object()},    {"worst", Json::array()}};
   if (found.empty()) return result;
   std::sort(found.begin(), found.end());
-  const auto at = [&](double share) {
-    return found[static_cast<std::size_t>(share * static_cast<double>(found.size() - 1))].first;
-  };
-  result["least"] = at(0), result["p5"] = at(0.05), result["median"] = at(0.5), result["most"] = at(1);
-  text += fmt::format(
-      "{} shapes, seed {}, {}: least {:.2f}, 5th percentile {:.2f}, median {:.2f}, most {:.2f}; the worst:\n",
-      found.size(), o.seed, peers ? "times as fast as the fastest peer" : "share of the speed of light", at(0),
-      at(0.05), at(0.5), at(1));
+  result.update(spread_of(found));
+  text += fmt::format("{} shapes, seed {}, {}:\n", found.size(), o.seed,
+                      peers ? "times as fast as the fastest peer" : "share of the speed of light");
+  for (auto& [op, of_op] : by_op) {
+    std::sort(of_op.begin(), of_op.end());
+    result["ops"][op] = spread_of(of_op);
+    text += fmt::format("  {:<14} {:>4}  {}\n", op, of_op.size(), text_of(result["ops"][op]));
+  }
+  text += fmt::format("  {:<14} {:>4}  {}; the worst:\n", "all", found.size(), text_of(result));
   for (std::size_t i = 0; i < std::min<std::size_t>(10, found.size()); ++i) {
-    text += fmt::format("  {:6.3f}  {}\n", found[i].first, found[i].second);
-    result["worst"].push_back({{"case", found[i].second}, {"ratio", found[i].first}});
+    const auto& worst = found[i];
+    text += fmt::format("  {:6.3f}  {}{}\n", worst.ratio, worst.what, worst.ways.empty() ? "" : ", by " + worst.ways);
+    result["worst"].push_back({{"case", worst.what}, {"ratio", worst.ratio}, {"ways", worst.ways}});
   }
   return result;
 }
@@ -260,7 +287,9 @@ class Bench {
     }
     std::string end;
     if (o_.aa) out_["aa"] = overall(done_, end);
-    else end += python_peers(o_.vs, timed_cases(), protocol_, pool_.threads(), o_.device, out_);
+    else
+      end += python_peers({.names = o_.vs, .go_on = o_.sweep > 0}, timed_cases(), protocol_, pool_.threads(), o_.device,
+                          out_);
     if (o_.sweep > 0) out_["sweep"] = distribution(o_, out_["cases"], end);
     for (const auto& [name, why] : out_["missing"].items())
       end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
@@ -286,6 +315,10 @@ class Bench {
         out_["peers"][name] = {{"version", p.version}, {"file", p.file}, {"threads", pool_.threads()}},
         say("{}: {} ({})", name, p.version, p.file);
     }
+    if (!stream_.device().is_cuda()) return;
+    for (const auto& name : compare::gpu_library_peers())
+      if ((o_.sweep > 0 && !o_.vs.empty()) || std::find(o_.vs.begin(), o_.vs.end(), name) != o_.vs.end())
+        peers_.push_back(compare::gpu_library_peer(name, stream_));
   }
   /// The cases in out_["cases"]: those that did not fail.
   std::vector<lab::Case> timed_cases() const {
@@ -345,7 +378,11 @@ int bench(BenchOptions& o, const Command& sub) {
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
   for (const auto& name : compare::library_peers())
     if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end())
-      fail_usage("bench", "{} computes on the CPU; on {} the peers are torch and triton", name, o.device);
+      fail_usage("bench", "{} computes on the CPU; on {} the peers are torch, triton, cublaslt and cudnn", name,
+                 o.device);
+  for (const auto& name : compare::gpu_library_peers())
+    if (o.device == "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end())
+      fail_usage("bench", "{} computes on GPUs: use --device cuda", name);
   if (o.aa && o.sweep > 0) fail_usage("bench", "--aa compares an op with itself: leave --sweep out");
   if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
   if (!o.to_stdout && !o.json.empty()) check_writable(o.json[0]);
@@ -360,7 +397,8 @@ void add_bench(const Command& program, Run& run) {
       [](const Command& sub, BenchOptions& o) {
         sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; default: all");
         sub.option("--vs", o.vs_words,
-                   "Peers: torch, triton, onednn, openblas; a peer that is not installed is reported as missing")
+                   "Peers: torch, triton; on a CPU onednn, openblas; on a GPU cublaslt, cudnn (with --sweep always). A "
+                   "peer that is not installed is reported as missing")
             .kind("A,B");
         sub.option("--json", o.json, "One JSON object on stdout, or in FILE if a name is given")
             .values(0, 1)
@@ -379,8 +417,7 @@ void add_bench(const Command& program, Run& run) {
         sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
         sub.option("--sweep", o.sweep,
                    "Draw this many shapes of each op, from those of models and from odd ones; print the distribution "
-                   "of the ratios "
-                   "and the ten worst")
+                   "of the ratios, and the ten worst with the ways in which a GPU computed them")
             .range(1, 100000);
         sub.option("--seed", o.seed, "Seed of --sweep: the same seed draws the same shapes (1)");
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();

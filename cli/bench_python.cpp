@@ -81,9 +81,10 @@ std::string find_python(const fs::path& scratch, std::string& why) {
   return "";
 }
 
-Json request(const std::vector<std::string>& names, const std::vector<lab::Case>& cases, const lab::compare::Options& p,
-             int threads, const std::string& device) {
-  Json j = {{"vs", names},
+Json request(const PythonPeers& peers, const std::vector<lab::Case>& cases, const lab::compare::Options& p, int threads,
+             const std::string& device) {
+  Json j = {{"vs", peers.names},
+            {"go_on", peers.go_on},
             {"threads", threads},
             {"device", device},
             {"cases", Json::array()},
@@ -120,12 +121,11 @@ std::string merge(const lab::Case& c, const Json& from, Json& to) {
 
 }  // namespace
 
-std::string python_peers(const std::vector<std::string>& names, const std::vector<lab::Case>& cases,
+std::string python_peers(const PythonPeers& peers, const std::vector<lab::Case>& cases,
                          const lab::compare::Options& protocol, int threads, const std::string& device, Json& out) {
-  std::vector<std::string> mine;
-  for (const auto& n : names)
-    if (lives_in_python(n)) mine.push_back(n);
-  if (mine.empty()) return "";
+  PythonPeers mine = peers;
+  std::erase_if(mine.names, [](const std::string& n) { return !lives_in_python(n); });
+  if (mine.names.empty()) return "";
   const io::TempFolder scratch;
   std::string why;
   const auto python = find_python(scratch.path(), why);
@@ -137,7 +137,7 @@ std::string python_peers(const std::vector<std::string>& names, const std::vecto
     if (code != 0) why = fmt::format("{} -m hpcdl.bench ended with code {}; its message is above", python, code);
   }
   if (!why.empty() && !fs::exists(scratch / "answer.json")) {
-    for (const auto& n : mine) out["missing"][n] = why;
+    for (const auto& n : mine.names) out["missing"][n] = why;
     return "";
   }
   const auto answer = Json::parse(io::read_file(scratch / "answer.json"));

@@ -37,6 +37,8 @@ struct CaseFamily {
   int position_dim = -1;  // dim that is the capacity of a KV cache, of which one token is free
   bool positive = false;
   bool training_only = false;  // keeps what backward needs, so it has no separate forward
+  /// Changes a drawn shape to one that the op supports; absent: it supports all.
+  std::function<Shape(Shape)> nearest_supported;
 };
 
 const std::vector<CaseFamily>& case_families();

@@ -128,5 +128,16 @@ TEST(cases, are_found_by_name) {
   EXPECT_NE(message_of([] { cases_at({"add"}, "4x4"); }).find("add takes N"), std::string::npos);
 }
 
+TEST(cases, swept_shapes_are_ones_that_their_ops_support) {
+  const auto drawn = swept_cases({"conv2d", "int4_linear", "attention"}, {.shapes = 40, .seed = 3, .large = true});
+  std::set<std::string> ops;
+  for (const auto& c : drawn) {
+    ops.insert(c.op);
+    Graph g({.inference = !c.backward});
+    EXPECT_NO_THROW(c.record(g)) << case_label(c);
+  }
+  EXPECT_TRUE(ops.contains("conv2d+stem") && ops.contains("int4_linear") && ops.contains("attention+decode"));
+}
+
 }  // namespace
 }  // namespace hpcdl::lab

@@ -68,7 +68,7 @@ std::vector<Side> sides_of(Stream& s, const Case& p, const OwnedTensor& x, std::
   };
   std::vector<Side> sides;
   const auto shape = [&](bool constant) {
-    return cuda::int4_shape(x.tensor, weight(sets[0]), {.constant_weights = constant});
+    return cuda::int4_shape(s, sets[0].y.tensor, x.tensor, weight(sets[0]), {}, {.constant_weights = constant});
   };
   for (const auto& way : cuda::int4_ways(s, shape(true)))
     if (!way.name.starts_with("rows") && !way.name.starts_with("tiles"))  // of one row
@@ -100,7 +100,8 @@ nlohmann::ordered_json table(Stream& s, const Case& p) {
   bench::measure(s, sides);
   nlohmann::ordered_json line{{"bytes", bytes}};
   const auto picked = cuda::int4_built_in(
-      s, cuda::int4_shape(x.tensor, {sets[0].packed.tensor, sets[0].scale.tensor, {}}, {.constant_weights = true}));
+      s, cuda::int4_shape(s, sets[0].y.tensor, x.tensor, {sets[0].packed.tensor, sets[0].scale.tensor, {}}, {},
+                          {.constant_weights = true}));
   for (const auto& way : cuda::int4_ways(s, {.rows = 1, .n = p.n, .k = p.k, .group = p.group, .constant = true}))
     if (way.id == picked) line["picked"] = std::string(way.name);
   for (const auto& side : sides)

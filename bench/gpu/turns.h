@@ -12,9 +12,6 @@
 
 namespace hpcdl::bench {
 
-inline constexpr int kRounds = 9;
-inline constexpr double kRoundMicroseconds = 4000;
-
 struct Side {
   std::string name;
   std::function<void()> queue;
@@ -51,8 +48,8 @@ class Clock {
   cudaEvent_t begin_, end_;
 };
 
-/// Appends kRounds times to each side, in random order within a round.
-inline void measure(Stream& s, std::vector<Side>& sides) {
+/// Appends a time of about `microseconds` per round to each side, in random order within a round.
+inline void measure(Stream& s, std::vector<Side>& sides, int rounds = 9, double microseconds = 4000) {
   Clock clock(s);
   for (auto& side : sides) {
     side.queue();  // not captured, to load what is loaded lazily
@@ -64,11 +61,11 @@ inline void measure(Stream& s, std::vector<Side>& sides) {
   std::mt19937 random(1);
   std::vector<Side*> order;
   for (auto& side : sides) order.push_back(&side);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     std::shuffle(order.begin(), order.end(), random);
     for (Side* side : order) {
       const double expected = side->us.empty() ? clock.time(side->graph, 3) : side->us.back();
-      side->us.push_back(clock.time(side->graph, std::max(3, static_cast<int>(kRoundMicroseconds / expected))));
+      side->us.push_back(clock.time(side->graph, std::max(3, static_cast<int>(microseconds / expected))));
     }
   }
 }

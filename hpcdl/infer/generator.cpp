@@ -26,6 +26,12 @@ Spec cache_spec(const models::LanguageModel& model, std::int64_t capacity) {
   return {{1, capacity, c.kv_heads / ranks * c.head_dim}, type_of_steps(model)};
 }
 
+void deliver([[maybe_unused]] Stream& s, [[maybe_unused]] std::int32_t* to, [[maybe_unused]] const View& ids) {
+#if HPCDL_CUDA
+  cuda::deliver(s, to, ids);
+#endif
+}
+
 /// In the key of a pass.
 std::string key_of(const Numerics& n) {
   return fmt::format("{}{}{}", static_cast<int>(n.products), n.atomic_sums ? 1 : 0, n.row_invariant ? 1 : 0);
@@ -92,9 +98,9 @@ Instance& Generator::head() {
 }
 
 /// On a GPU, one launch from the second run on: launching its kernels one by one takes longer than they run.
-void Generator::run(Instance& exe) {
-  if (!exe.captured() && !warm_.insert(&exe).second) exe.capture(stream_);
-  exe.run(stream_);
+void Generator::run(Instance& exe, Stream& s) {
+  if (!exe.captured() && !warm_.insert(&exe).second) exe.capture(s);
+  exe.run(s);
 }
 
 std::vector<const Instance*> Generator::programs(std::int64_t prompt_tokens) {
@@ -111,7 +117,7 @@ std::span<const float> Generator::head_of_last(const Instance& exe, std::int64_t
   const Tensor row = head().input(0);
   const std::byte* last = exe.output(0).ptr<std::byte>() + (tokens - 1) * row.bytes();
   copy(stream_, row, View(last, row.spec(), stream_.device()));
-  run(head());
+  run(head(), stream_);
   return on_host(head().output(0));
 }
 
@@ -131,7 +137,7 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
     Instance& exe = step(chunk);
     const Tensor tokens = exe.input(0);
     copy(stream_, tokens, View(ids.data(), tokens.spec()));
-    run(exe);
+    run(exe, stream_);
     params_.position += chunk;
     ids = ids.subspan(static_cast<std::size_t>(chunk));
     if (!ids.empty()) continue;
@@ -140,19 +146,22 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   }
 }
 
-/// Greedy decoding after `token` on a GPU, whose steps read their tokens on the device: each step is queued before the
-/// host reads the token of the previous one.
+/// Greedy decoding after `token` on a GPU, whose steps read their tokens and count positions on the device: each step is
+/// queued before the host reads the token of the previous one.
 void Generator::run_ahead(std::int32_t token, int tokens, const std::function<bool(std::int32_t)>& on_token) {
   Instance& exe = step(1);
   const Tensor next = exe.input(0);
   copy(stream_, next, View(&token, next.spec()));
+  stream_.push_params();
+  // The same queue, without parameters of the host that each run would copy.
+  Stream queue_only = Stream::borrowed(stream_.device(), stream_.native(), stream_.pool(), stream_.kernel_params());
   Stream reader(stream_.device(), stream_.pool());
   Event found[2];
   int queued = 0;
   const auto queue = [&] {
-    run(exe);
+    run(exe, queue_only);
     params_.position += 1;
-    copy_to_pinned(stream_, ids_.as<std::int32_t>() + queued % 2, next);
+    deliver(queue_only, ids_.as<std::int32_t>() + queued % 2, next);
     found[queued++ % 2].record(stream_);
   };
   queue();

@@ -59,7 +59,7 @@ class Generator {
 
  private:
   Instance& step(std::int64_t tokens);
-  void run(Instance& exe);
+  void run(Instance& exe, Stream& s);
   void run_ahead(std::int32_t token, int tokens, const std::function<bool(std::int32_t)>& on_token);
   std::span<const float> feed(std::span<const std::int32_t> ids);
   Instance& head();

@@ -147,6 +147,8 @@ def _import_torch(answer: Dict[str, Any], threads: int) -> Any:
         answer["missing"]["torch"] = str(e)
         return None
     torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = True  # cuDNN's fastest engine of each convolution
+    torch.backends.cudnn.allow_tf32 = False  # f32 is f32, as in our ops
     answer["peers"]["torch"] = {"version": torch.__version__, "file": torch.__file__, "threads": torch.get_num_threads(),
                                 "environment": {k: os.environ[k] for k in (*TUNED, "LD_PRELOAD") if k in os.environ}}
     return torch
@@ -183,6 +185,15 @@ def _one_case(case: Dict[str, Any], protocol: Dict[str, Any], vs: "list[str]", d
     return dict(result, missing=missing, differences={name: peer.difference for name, peer in calls.items()})
 
 
+def _answered(case: Dict[str, Any], request: Dict[str, Any], vs: "list[str]", device: str) -> Dict[str, Any]:
+    try:
+        return _one_case(case, request["protocol"], vs, device)
+    except (Exception, SystemExit) as e:  # of many drawn shapes, one may lack memory, or be refused by PyTorch
+        if not request.get("go_on"):
+            raise
+        return {"missing": {name: f"failed: {e}" for name in vs}}
+
+
 def _answer(request: Dict[str, Any]) -> Dict[str, Any]:
     answer: Dict[str, Any] = {"peers": {}, "missing": {}, "cases": []}
     device, vs = request.get("device", "cpu"), list(request["vs"])
@@ -209,7 +220,7 @@ def _answer(request: Dict[str, Any]) -> Dict[str, Any]:
     for i, case in enumerate(request["cases"]):
         if vs and sys.stderr.isatty():
             print(f"\r\x1b[K{i + 1}/{len(request['cases'])} {', '.join(vs)}: {case['op']} {case['shape']} {case['dtype']}", end="", file=sys.stderr, flush=True)
-        answer["cases"].append(_one_case(case, request["protocol"], vs, device) if vs else {})
+        answer["cases"].append(_answered(case, request, vs, device) if vs else {})
     if vs and sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return answer

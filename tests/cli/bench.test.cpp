@@ -59,7 +59,11 @@ TEST_F(BenchCli, sweeps_shapes_that_a_seed_draws) {
   EXPECT_NE(first, shapes("8"));
   const auto text = bench({"rms_norm", "--sweep", "2", "--forward"});
   EXPECT_NE(text.out.find("the worst:"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("  rms_norm "), std::string::npos) << "the distribution of each op\n" << text.out;
   EXPECT_EQ(bench({"softmax", "--sweep", "2", "--shape", "4x4"}).code, 2);
+  const auto library = bench({"linear", "--sweep", "2", "--vs", "cublaslt"});
+  EXPECT_EQ(library.code, 2);
+  EXPECT_NE(library.err.find("--device cuda"), std::string::npos) << library.err;
   EXPECT_EQ(bench({"embedding", "--sweep", "2"}).code, 2) << "whose shapes there is no way to draw";
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/ways.h"
 
 namespace hpcdl::lab::compare {
 
@@ -35,23 +36,30 @@ std::string CaseBench::fault() const {
 
 CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
                      const std::vector<Peer>& peers, const Options& options) {
-  const CaseRun run = ready(c, stream);
+  WayNotes notes;
+  const CaseRun run = [&] {
+    const WithWayNotes with(stream, notes);
+    return ready(c, stream);
+  }();
   CaseBench out = described(c, run, roofs, options.cache);
+  for (const auto& [key, note] : notes.all()) out.ways.push_back(fmt::format("{}: {}", note.call, note.used));
   std::vector<Side> sides{{kOurs, [&] { run.run(stream); }}};
   run.run(stream);
   std::vector<Offer> offers;  // keep their results alive
   for (const auto& peer : peers) {
-    Offer o = peer.missing.empty() ? peer.offer(run) : Offer{.call = {}, .result = {}, .missing = peer.missing};
+    Offer o = peer.missing.empty() ? peer.offer(c, run) : Offer{.call = {}, .result = {}, .missing = peer.missing};
     if (!o.missing.empty()) {
       out.missing[peer.name] = o.missing;
       continue;
     }
     o.call();
-    const auto product = *product_of(run);
-    const double d = out.differences[peer.name] = difference(product, *o.result);
-    require(d <= rounding(product), "compare",
-            "{}: {} computes another result: relative difference {:.2e}, but rounding explains at most {:.2e}",
-            case_label(c), peer.name, d, rounding(product));
+    if (o.result) {
+      const auto product = *product_of(run);
+      const double d = out.differences[peer.name] = difference(product, *o.result);
+      require(d <= rounding(product), "compare",
+              "{}: {} computes another result: relative difference {:.2e}, but rounding explains at most {:.2e}",
+              case_label(c), peer.name, d, rounding(product));
+    }
     sides.push_back({peer.name, o.call});
     offers.push_back(std::move(o));
   }
@@ -95,6 +103,7 @@ nlohmann::ordered_json to_json(const CaseBench& b) {
   else
     for (std::size_t i = 1; i < b.result.sides.size(); ++i)
       j["ratios"][b.result.sides[i].name] = to_json(b.result.ratio(b.result.sides[i].name, kOurs));
+  if (!b.ways.empty()) j["ways"] = b.ways;
   for (const auto& [name, d] : b.differences) j["differences"][name] = d;
   for (const auto& [name, why] : b.missing) j["missing"][name] = why;
   if (b.disturbance.seconds > 0) j["disturbance"] = to_json(b.disturbance);

@@ -24,7 +24,8 @@ struct CaseBench {
   std::map<std::string, std::string> missing;  // peer -> why it has no side in this case
   std::map<std::string, double> differences;   // peer -> largest relative difference from our output
   std::optional<SelfTest> self_test;
-  Disturbance disturbance;  // while it was timed; not known for a GPU
+  Disturbance disturbance;        // while it was timed; not known for a GPU
+  std::vector<std::string> ways;  // how our side computes calls that a GPU can compute in several ways: "call: way"
 
   double seconds() const { return result.sides[0].time().median; }
   /// Speed of light / measured time: 1 is the speed of light.

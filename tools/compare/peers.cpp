@@ -50,7 +50,7 @@ Peer onednn(int threads) {
   peer.version = fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
   peer.file = std::filesystem::weakly_canonical(library.path()).string();
   if (auto* const set = library.function<void(int)>("omp_set_num_threads")) set(threads);
-  peer.offer = [sgemm](const CaseRun& run) {
+  peer.offer = [sgemm](const Case&, const CaseRun& run) {
     Offer o = bare_products_only(run, "the C interface of oneDNN");
     if (!o.missing.empty()) return o;
     o.call = [sgemm, p = *product_of(run), d = reinterpret_cast<float*>(o.result->data())] {
@@ -84,7 +84,7 @@ Peer openblas(int threads) {
                              library.needed<char*()>("openblas_get_corename")());
   peer.file = std::filesystem::weakly_canonical(library.path()).string();
   library.needed<void(int)>("openblas_set_num_threads")(threads);
-  peer.offer = [sgemm, sgemv](const CaseRun& run) {
+  peer.offer = [sgemm, sgemv](const Case&, const CaseRun& run) {
     Offer o = bare_products_only(run, "OpenBLAS");
     if (!o.missing.empty()) return o;
     o.call = [sgemm, sgemv, p = *product_of(run), d = reinterpret_cast<float*>(o.result->data())] {

@@ -1,6 +1,7 @@
 #pragma once
-// Other libraries that compute a case on the same memory in the same process. They are loaded at run time, run with
-// the same number of threads, and are told the features of the CPU if they do not know them.
+// Other libraries that compute a case in the same process. Those of CPUs compute on the same memory; they are loaded at
+// run time, run with the same number of threads, and are told the features of the CPU if they do not know them. Those
+// of GPUs are the ones that our ops can choose.
 
 #include <functional>
 #include <memory>
@@ -30,7 +31,7 @@ std::optional<Product> product_of(const CaseRun& run);
 /// The function by which a peer computes one case, or why it has none.
 struct Offer {
   std::function<void()> call;
-  std::shared_ptr<Buffer> result;  // what `call` writes: the output in f32
+  std::shared_ptr<Buffer> result;  // what `call` writes: the output in f32; null: it is not compared with ours
   std::string missing;             // why there is no call
 };
 
@@ -38,13 +39,19 @@ struct Peer {
   std::string name;
   std::string version, file;  // of the library that runs
   std::string missing;        // why the library cannot be used; empty: it can
-  std::function<Offer(const CaseRun&)> offer;
+  std::function<Offer(const Case&, const CaseRun&)> offer;
 };
 
 /// The peers that only need a shared library: "onednn", "openblas".
 const std::vector<std::string>& library_peers();
 /// Loads it, after setting the environment variables that make it fast on this CPU.
 Peer library_peer(const std::string& name, int threads);
+
+/// The peers that ops on a GPU can choose: "cublaslt", "cudnn".
+const std::vector<std::string>& gpu_library_peers();
+/// Computes a case as we do, but whatever the library can compute by the library. A product by 4-bit weights becomes one
+/// by weights in the type of x.
+Peer gpu_library_peer(const std::string& name, const Stream& stream);
 
 /// The largest difference between the output of our kernel and of the peer's, relative to the largest value.
 double difference(const Product& ours, const Buffer& theirs);

@@ -56,9 +56,10 @@ TEST_P(LibraryPeer, computes_what_we_compute) {
   Stream stream(pool);
   for (const char* op : {"matmul", "matmul+nt", "matmul+tn", "linear"})
     for (const char* shape : {"33x65x47", "1x96x200", "128x64x1"}) {
-      const CaseRun run(one(op, shape));
+      const Case c = one(op, shape);
+      const CaseRun run(c);
       run.run(stream);
-      const Offer o = peer.offer(run);
+      const Offer o = peer.offer(c, run);
       ASSERT_TRUE(o.call) << o.missing;
       o.call();
       const auto p = *product_of(run);
@@ -66,11 +67,29 @@ TEST_P(LibraryPeer, computes_what_we_compute) {
       reinterpret_cast<float*>(o.result->data())[p.m * p.n / 2] += 1e3f;
       EXPECT_GT(difference(p, *o.result), rounding(p)) << "one wrong element must be detected";
     }
-  EXPECT_FALSE(peer.offer(CaseRun(one("softmax", "4x8"))).missing.empty());
-  EXPECT_NE(peer.offer(CaseRun(one("matmul", "4x8x8", DType::bf16))).missing.find("f32"), std::string::npos);
+  const auto missing = [&](const Case& c) { return peer.offer(c, CaseRun(c)).missing; };
+  EXPECT_FALSE(missing(one("softmax", "4x8")).empty());
+  EXPECT_NE(missing(one("matmul", "4x8x8", DType::bf16)).find("f32"), std::string::npos);
 }
 INSTANTIATE_TEST_SUITE_P(all, LibraryPeer, testing::ValuesIn(library_peers()),
                          [](const auto& test) { return test.param; });
+
+TEST(gpu_library_peer, computes_what_it_can_and_says_what_it_cannot) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(0), pool);
+  const auto offered = [&](const std::string& name, const Case& c) {
+    Offer o = gpu_library_peer(name, s).offer(c, CaseRun(c, nullptr, &s));
+    EXPECT_EQ(bool{o.call}, o.missing.empty()) << o.missing;
+    if (o.call) o.call(), s.synchronize();
+    return bool{o.call};
+  };
+  EXPECT_TRUE(offered("cublaslt", one("linear", "64x128x256", DType::bf16, true)));
+  EXPECT_TRUE(offered("cublaslt", one("int4_linear", "64x128x256", DType::bf16)));
+  EXPECT_FALSE(offered("cublaslt", one("softmax", "4x8")));
+  EXPECT_TRUE(offered("cudnn", one("attention", "1x2x256x64", DType::bf16)));
+  EXPECT_FALSE(offered("cudnn", one("linear", "64x128x256", DType::bf16)));
+}
 
 /// A clock on which every call takes one millisecond.
 class Millisecond : public Environment {
@@ -148,7 +167,7 @@ TEST(case_bench, a_missing_peer_is_named_and_one_that_is_wrong_stops_everything)
   absent.name = "absent", absent.missing = "not installed";
   Peer zeros;
   zeros.name = "zeros";
-  zeros.offer = [](const CaseRun& run) {
+  zeros.offer = [](const Case&, const CaseRun& run) {
     const auto p = product_of(run);
     if (!p) return Offer{.call = {}, .result = {}, .missing = "products only"};
     return Offer{.call = [] {}, .result = std::make_shared<Buffer>(p->m * p->n * 4), .missing = {}};

@@ -14,7 +14,7 @@ class Int4Tunable : public GpuTunable {
         x_(random({{s.rows, s.k}, kInputs})),
         y_(allocate({{s.rows, s.n}, kInputs})),
         weight_{random(int4::packed_spec(s.n, s.k)), random(int4::scale_spec(s.n, s.k, s.group)), {}},
-        shape_(cuda::int4_shape(x_, weight_, args_)) {
+        shape_(cuda::int4_shape(bench.stream, y_, x_, weight_, {}, args_)) {
     const Spec operands[] = {x_.spec(), weight_.packed.spec(), weight_.scale.spec()};
     std::size_t i = 0;
     for (const auto& spec : Int4Linear::scratch(operands[0], operands[1], operands[2], {}, {}, {}, args_))
@@ -24,8 +24,16 @@ class Int4Tunable : public GpuTunable {
     for (const auto& spec : operands) what.cost.reads += static_cast<double>(spec.bytes());
     what.cost.writes = static_cast<double>(y_.bytes());
     Checked c{y_, {y_.data(), y_.dtype(), s.n, 0}, samples_of(1, s.rows, s.n), {}, s.k};
-    c.want = reference_int4(bench.stream, c.at, x_, weight_, s.exact);
+    const auto reference = [&](Int4Reference r) { return reference_int4(bench.stream, c.at, x_, weight_, r); };
+    want_ = reference(s.exact ? Int4Reference::exact : Int4Reference::rounded_x);
+    want_of_widened_ = reference(Int4Reference::rounded_weights);
     results_.push_back(std::move(c));
+  }
+  std::string verify(int id) override {
+    const auto ways = cuda::int4_ways(bench_.stream, shape_);
+    const bool widened = std::any_of(ways.begin(), ways.end(), [&](const auto& w) { return w.id == id && w.widened; });
+    results_[0].want = widened ? want_of_widened_ : want_;
+    return GpuTunable::verify(id);
   }
   std::vector<Candidate> candidates() override { return named(cuda::int4_ways(bench_.stream, shape_)); }
   int built_in() override { return cuda::int4_built_in(bench_.stream, shape_); }
@@ -40,6 +48,7 @@ class Int4Tunable : public GpuTunable {
   int4::Weight weight_;
   cuda::Int4Shape shape_;
   std::array<Tensor, 3> scratch_;
+  Wanted want_, want_of_widened_;
 };
 
 }  // namespace

@@ -86,10 +86,10 @@ struct Int4Operands {
   const std::uint8_t* packed;
   const bf16 *scale, *offset;
   std::int64_t n, k, group;
-  bool exact;
+  Int4Reference how;
 };
 
-/// A warp computes y[row, col]; inputs are rounded as defined in int4_linear.h.
+/// A warp computes y[row, col].
 __global__ void __launch_bounds__(kWarps* kWarp)
     int4_elements(double* value, double* size, const Sample* at, std::int64_t n, Int4Operands o) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -109,11 +109,13 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     const float per_step = top > 0x1p-100f ? 127.0f / top : 0.0f, step = per_step > 0 ? top / 127.0f : 0.0f;
     for (std::int64_t k = g * o.group + lane; k < (g + 1) * o.group; k += kWarp) {
       const float raw = fetch(o.x, o.x_dtype, at[i].row * o.x_stride + k);
-      const double x = o.exact ? static_cast<double>(raw)
-                               : static_cast<double>(rintf(__fmul_rn(raw, per_step))) * static_cast<double>(step);
+      const double x = o.how == Int4Reference::rounded_x
+                           ? static_cast<double>(rintf(__fmul_rn(raw, per_step))) * static_cast<double>(step)
+                           : static_cast<double>(raw);
       const int q =
           o.packed[int4::packed_at(tile, o.k) + int4::byte_of(rows, col - tile, k)] >> (int4::is_high(k) ? 4 : 0) & 15;
-      const double w = scale * (q - 8) + offset;
+      double w = scale * (q - 8) + offset;
+      if (o.how == Int4Reference::rounded_weights) w = static_cast<double>(widen(narrow<bf16>(static_cast<float>(w))));
       sum += w * x, terms += (fabs(scale) * 8 + fabs(offset)) * fabs(x);
     }
   }
@@ -167,7 +169,7 @@ Wanted reference_gemm(Stream& s, const std::vector<Sample>& at, const Gemm& g) {
   return {value.back(s), size.back(s)};
 }
 
-Wanted reference_int4(Stream& s, const std::vector<Sample>& at, View x, const int4::Weight& w, bool exact) {
+Wanted reference_int4(Stream& s, const std::vector<Sample>& at, View x, const int4::Weight& w, Int4Reference how) {
   Doubles value(s, at.size()), size(s, at.size());
   const Samples where(s, at);
   const Int4Operands o{x.data(),
@@ -179,7 +181,7 @@ Wanted reference_int4(Stream& s, const std::vector<Sample>& at, View x, const in
                        w.n(),
                        w.k(),
                        w.group(),
-                       exact};
+                       how};
   int4_elements<<<blocks_for(std::ssize(at), kWarps), kWarps * kWarp, 0, queue(s)>>>(value.data(), size.data(),
                                                                                      where.data(), std::ssize(at), o);
   launched("tune.reference");

@@ -45,6 +45,8 @@ inline std::string type_name(DType d) { return d == DType::bf16 ? "bf16" : d == 
 void fill_random(Stream& s, Tensor t, std::uint64_t seed);
 std::vector<double> gather(Stream& s, const std::vector<Sample>& at, const Elements& from);
 Wanted reference_gemm(Stream& s, const std::vector<Sample>& at, const cuda::Gemm& g);
-Wanted reference_int4(Stream& s, const std::vector<Sample>& at, View x, const int4::Weight& w, bool exact);
+/// What a way rounds: x to 8 bits as defined in int4_linear.h, nothing, or weights to bf16.
+enum class Int4Reference : unsigned char { rounded_x, exact, rounded_weights };
+Wanted reference_int4(Stream& s, const std::vector<Sample>& at, View x, const int4::Weight& w, Int4Reference how);
 
 }  // namespace hpcdl::lab::tune

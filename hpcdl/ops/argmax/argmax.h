@@ -25,6 +25,9 @@ void argmax(Tensor ids, View logits);
 }  // namespace cpu
 namespace cuda {
 void argmax(Stream&, Tensor ids, View logits);
+/// Writes the first id to pinned memory of the host, and adds 1 to StepParams::position on the device: a kernel where a
+/// copy each way would keep the next step waiting.
+void deliver(Stream&, std::int32_t* to, View ids);
 }  // namespace cuda
 
 /// Records the search and overwrites `ids` with its result; `ids` may be the input of the program's next run.

@@ -197,20 +197,24 @@ inline Contracts attention_contracts() {
 }
 
 inline void attention_cases(auto& to) {
+  const auto widest = [](Shape s) {
+    s[3] = std::min<std::int64_t>(s[3], 256);
+    return s;
+  };
   for (const bool causal : {false, true})  // q, k and v are packed in the output of the projection
     to.add(causal ? "attention+causal" : "attention", "BxHxTxD", {"qkv BT(3HD)"}, {{4, 12, 1024, 64}},
            [causal](const auto& v) {
              const auto width = v.dim('H') * v.dim('D');
              const auto part = [&](std::int64_t i) { return v.graph.slice(v[0], i * width, width); };
              return attention(part(0), part(1), part(2), {.heads = static_cast<int>(v.dim('H')), .causal = causal});
-           });
-  to.add_forward("attention+decode", "BxHxSxD", {"q B1(HD)", "k BS(HD)", "v BS(HD)"},
-                 {{8, 12, 8192, 64}, {1, 12, 1024, 64}},
-                 [](const auto& v) {
-                   const auto n = static_cast<int>(v.dim('H'));
-                   return attention(v[0], v[1], v[2], {.heads = n, .cached = true});
-                 })
-      .position_dim = 2;
+           })
+        .nearest_supported = widest;
+  auto& decode = to.add_forward("attention+decode", "BxHxSxD", {"q B1(HD)", "k BS(HD)", "v BS(HD)"},
+                                {{8, 12, 8192, 64}, {1, 12, 1024, 64}}, [](const auto& v) {
+                                  const auto n = static_cast<int>(v.dim('H'));
+                                  return attention(v[0], v[1], v[2], {.heads = n, .cached = true});
+                                });
+  decode.position_dim = 2, decode.nearest_supported = widest;
 }
 
 }  // namespace hpcdl::contract

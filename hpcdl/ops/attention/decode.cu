@@ -58,51 +58,83 @@ template <int N> struct Partial {
 /// The results of a block of a cluster: per head its sums, then the sum of weights and their top.
 template <int kHeads, int kMost> using Found = float[kHeads][kMost + 2];
 
+/// The factor by which the results with this top count next to those with the largest one.
+__device__ inline float weight_of(float top, float largest, float scale) {
+  return top == -__builtin_inff() ? 0.0f : exp2f(exponent_between(top, largest, scale));
+}
+
 /// Combines the results of the warps of a block for heads [h0, h0 + heads): per head up to kMost sums, then the sum of
 /// weights and their top; then, with `own`, those of the blocks of a cluster. `scale` applies to the tops.
 template <int kCount, int kHeads, int kMost>
-__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kMost + 2], Found<kHeads, kMost>& own,
-                       int b, int h0, int heads, float scale) {
-  const auto put = [&](int h, int d, const Partial<1>& all) {
+__device__ void finish(const Decode& p, float (&memory)[kCount][kHeads][kMost + 2], Found<kHeads, kMost>& own, int b,
+                       int h0, int heads, float scale) {
+  static_assert(kHeads <= kWarp && (kCount & (kCount - 1)) == 0);
+  constexpr int kThreads = kCount * kWarp;
+  const auto put = [&](int h, int d, float out, float sum, float top) {
     const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
-    p.out.put(p.out.at(b, 0, h0 + h) + d, all.out.v[0] / all.sum);
-    if (p.lse && d == 0) p.lse[head] = (__fmul_rn(all.top, scale) + log2f(all.sum)) / kLog2e;
+    p.out.put(p.out.at(b, 0, h0 + h) + d, out / sum);
+    if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
   };
-  for (int i = static_cast<int>(threadIdx.x); i < heads * p.width; i += kCount * kWarp) {
+  // kCount neighbouring threads find the weights of the warps for one head.
+  if (const int t = static_cast<int>(threadIdx.x); t / kWarp * kWarp < kHeads * kCount) {
+    const int h = t / kCount < kHeads ? t / kCount : kHeads - 1;
+    float* const mine = memory[t % kCount][h] + kMost;
+    const float top = h < heads ? mine[1] : -__builtin_inff();
+    float largest = top;
+#pragma unroll
+    for (int apart = kCount / 2; apart > 0; apart /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, apart));
+    const float weight = weight_of(top, largest, scale);
+    float sum = h < heads ? weight * mine[0] : 0;
+#pragma unroll
+    for (int apart = kCount / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+    if (t < kHeads * kCount) {
+      mine[0] = weight;
+      if (t % kCount == 0) own[h][kMost] = sum, own[h][kMost + 1] = largest;
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < heads * p.width; i += kThreads) {
     const int h = i / p.width, d = i % p.width;
-    Partial<1> all;
-    for (int w = 0; w < kCount; ++w)
-      all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kMost], memory[w][h][kMost + 1], scale);
+    float out = 0;
+#pragma unroll
+    for (int w = 0; w < kCount; ++w) {
+      const float weight = memory[w][h][kMost];
+      if (weight != 0) out = ::fmaf(weight, memory[w][h][d], out);
+    }
     if (p.splits == 1) {
-      put(h, d, all);
+      put(h, d, out, own[h][kMost], own[h][kMost + 1]);
     } else if (p.cluster) {
-      own[h][d] = all.out.v[0];
-      if (d == 0) own[h][kMost] = all.sum, own[h][kMost + 1] = all.top;
+      own[h][d] = out;
     } else {
       const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
       float* to = p.parts + (head * p.splits + blockIdx.x) * (p.width + 2);
-      to[d] = all.out.v[0];
-      if (d == 0) to[p.width] = all.sum, to[p.width + 1] = all.top;
+      to[d] = out;
+      if (d == 0) to[p.width] = own[h][kMost], to[p.width + 1] = own[h][kMost + 1];
     }
   }
 #if HPCDL_CLUSTERS
   if (!p.cluster) return;
   cluster_sync();
-  constexpr int kThreads = kCount * kWarp;
-  for (int i = static_cast<int>(cluster_rank()) * kThreads + static_cast<int>(threadIdx.x); i < heads * p.width;
-       i += p.splits * kThreads) {
+  const int each = (heads * p.width + p.splits - 1) / p.splits, begin = static_cast<int>(cluster_rank()) * each,
+            end = begin + each < heads * p.width ? begin + each : heads * p.width;
+  for (int i = begin + static_cast<int>(threadIdx.x); i < end; i += kThreads) {
     const int h = i / p.width, d = i % p.width;
-    float out[kMostBlocks], sums[kMostBlocks], tops[kMostBlocks];
+    float out[kMostBlocks], sums[kMostBlocks], tops[kMostBlocks], largest = -__builtin_inff();
 #pragma unroll
     for (int r = 0; r < kMostBlocks; ++r) {
       const int from = r < p.splits ? r : 0;
       out[r] = read_shared(&own[h][d], from), sums[r] = read_shared(&own[h][kMost], from);
       tops[r] = r < p.splits ? read_shared(&own[h][kMost + 1], from) : -__builtin_inff();
     }
-    Partial<1> all;
 #pragma unroll
-    for (int r = 0; r < kMostBlocks; ++r) all.join(Lanes<1>(out[r]), sums[r], tops[r], scale);
-    put(h, d, all);
+    for (int r = 0; r < kMostBlocks; ++r) largest = fmaxf(largest, tops[r]);
+    float all = 0, sum = 0;
+#pragma unroll
+    for (int r = 0; r < kMostBlocks; ++r) {
+      const float weight = weight_of(tops[r], largest, scale);
+      if (weight != 0) all = ::fmaf(weight, out[r], all), sum = ::fmaf(weight, sums[r], sum);
+    }
+    put(h, d, all, sum, largest);
   }
   cluster_sync();  // other blocks may still read this block's results
 #endif

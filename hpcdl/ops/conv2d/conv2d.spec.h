@@ -10,8 +10,14 @@ inline void conv2d_cases(auto& to) {
   const auto convolution = [&](const char* op, int size, int stride, std::vector<std::string> bias,
                                std::vector<Shape> shapes) {
     bias.insert(bias.begin(), {"x NSSI", fmt::format("w O{0}{0}I", size)});
-    to.add(op, "NxSxIxO", std::move(bias), std::move(shapes),
-           [=](const auto& v) { return conv2d(v[0], v[1], v["bias"], {.stride = stride, .pad = size / 2}); });
+    auto& family = to.add(op, "NxSxIxO", std::move(bias), std::move(shapes), [=](const auto& v) {
+      return conv2d(v[0], v[1], v["bias"], {.stride = stride, .pad = size / 2});
+    });
+    if (size == 7)
+      family.nearest_supported = [](Shape s) {
+        s[2] = 3;  // colours: such kernels are those of first layers
+        return s;
+      };
   };
   // The layers of SimpleCNN at batch 128, and of ResNet-18 on 32 x 32 images at batch 32.
   const std::vector<Shape> narrowing{{32, 32, 64, 128}, {32, 16, 128, 256}, {32, 8, 256, 512}};

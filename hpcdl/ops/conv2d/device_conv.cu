@@ -65,14 +65,20 @@ bool fits(Stream& s, const Conv& c, int candidate) {
 /// transform nor round operands run backward at a tenth of the speed of ours or less.
 int by_shape(const Conv& c) {
   const auto& g = c.shape;
-  const bool wide = c.compute != DType::f32 && !tiny(c) && g.i % 8 == 0;
+  const bool half = c.compute != DType::f32 && !tiny(c), wide = half && g.i % 8 == 0;
   if (fits_gemm(c)) {
     // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y in the opposite direction:
     // 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
     const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
     return wide && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
   }
-  if (!wide) return kConvOwn;
+  if (!wide) {
+    // Ours then load single elements of x, except for very few channels, and of dy. us, ours | cuDNN: y of 132 x 7 x 7
+    // pixels, 387 channels to 760, 1996 | 175; y, dx and dw of 17 x 19 x 19, 19 to 548, 369 | 114, of 16 x 32 x 32, 3 to
+    // 1945 by 7 x 7 with a stride, 3165 | 573; y of 8 x 109 x 109, 3 to 384, and its gradients 145 | 335.
+    const bool by_element = g.i > 8 ? g.i % 8 != 0 : g.o % 8 != 0 && c.pass != ConvPass::forward;
+    return half && by_element ? kConvCudnn : kConvOwn;
+  }
   // dw of a 1 x 1 kernel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by cuDNN;
   // with 128 channels 26 and 28, with 256 26 and 23.
   if (c.pass == ConvPass::weight && g.kh == 1 && g.kw == 1 && g.i <= 128) return kConvOwn;

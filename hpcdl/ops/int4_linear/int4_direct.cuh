@@ -1,9 +1,9 @@
 #pragma once
-// One row of x on Hopper, for K up to 4096. A warp multiplies one chunk of all of a block's rows. Constant weights
-// (Product::constant) are loaded before the preceding kernel has ended, and are in registers when x arrives: without
-// going through shared memory there are no bank conflicts and no instructions to read it. K is a multiple of 256, N of
-// a block's rows, and N K is below 2^32. Tensors of a file that are not aligned to 16 bytes are read byte by byte, with
-// the same bits.
+// One row of x on Hopper, for K up to 4096, or 8192 with larger blocks. A warp multiplies one chunk of all of a block's
+// rows; a block has as many warps as K has chunks. Constant weights (Product::constant) are loaded before the preceding
+// kernel has ended, and are in registers when x arrives: without going through shared memory there are no bank
+// conflicts and no instructions to read it. K is a multiple of 256, N of a block's rows, and N K is below 2^32. Tensors
+// of a file that are not aligned to 16 bytes are read byte by byte, with the same bits.
 //
 // The products use signed bytes, so that sums of x are needed only if there are offsets: the excess of 8 in the low
 // nibbles q is subtracted by one product for all rows of W, and high nibbles become 16 (q - 8) by one instruction. All
@@ -61,6 +61,24 @@ __device__ inline unsigned high_signed(unsigned w, unsigned sign) {
   asm("lop3.b32 %0, %1, 0xf0f0f0f0, %2, 0x6a;" : "=r"(r) : "r"(w), "r"(sign));
   return r;
 }
+
+/// The bias and the residual of a result, loaded before its sum is complete.
+struct EarlyTerms {
+  unsigned bias = 0, residual = 0;  // bits, of types that only joined() looks at, so that no load is waited for
+
+  __device__ static unsigned bits(const void* p, DType d, unsigned i) {
+    return d == DType::f32 ? static_cast<const unsigned*>(p)[i] : static_cast<const unsigned short*>(p)[i];
+  }
+  __device__ void bring(const Product& o, unsigned col) {
+    if (o.bias) bias = bits(o.bias, o.bias_dtype, col);
+    if (o.residual) residual = bits(o.residual, o.y_dtype, col);
+  }
+  __device__ float joined(const Product& o, float v) const {
+    if (o.bias) v += fetch(&bias, o.bias_dtype, 0);
+    v = activate(v, o.activation);
+    return o.residual ? v + fetch(&residual, o.y_dtype, 0) : v;
+  }
+};
 
 template <int N> __device__ float sum_in_pairs(const float* v) {
   if constexpr (N == 1) return *v;
@@ -179,32 +197,34 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_direct(const
   const unsigned warp = static_cast<unsigned>(warp_index()), lane = threadIdx.x % kWarp;
   let_next_begin();
   if (!o.constant) await_previous();
+  const unsigned row = warp * F::kPairRows + lane, col = blockIdx.x * F::kRows + row;
+  EarlyTerms terms;
   if (warp * kChunk < o.k) {
     const DirectChunk<F> w(o, blockIdx.x * F::kRows + lane / 16 * static_cast<unsigned>(kTileRows), warp, lane);
     await_previous();
+    if (warp < F::kPairs) terms.bring(o, col);
     float step;
     const unsigned at = warp * kChunk + lane * 8;
-    const int2 q = round_inputs<F::kGroup / 8>(o.aligned_x ? aligned_inputs(o, at) : inputs(o, at), step);
+    const Lanes<8> x = o.aligned_x ? aligned_inputs(o, at) : inputs(o, at);
+    const int2 q = round_inputs<F::kGroup / 8>(x, step);
     multiply<F>(parts[warp], w, o.offset != nullptr, q, step, lane);
   } else {
 #pragma unroll
     for (int p = 0; p < F::kPairs; ++p) parts[warp][p * F::kPairRows + lane] = 0;
     await_previous();
+    if (warp < F::kPairs) terms.bring(o, col);
   }
   constexpr int kBarrier = 1;
   if (warp >= F::kPairs) {
-    named_arrive(kBarrier, F::kThreads);
+    named_arrive(kBarrier, static_cast<int>(blockDim.x));
     return;
   }
-  named_sync(kBarrier, F::kThreads);
-  const unsigned row = warp * F::kPairRows + lane;
+  named_sync(kBarrier, static_cast<int>(blockDim.x));
   float v[F::kWarps];
 #pragma unroll
-  for (int i = 0; i < F::kWarps; ++i) v[i] = parts[i][row];
+  for (unsigned i = 0; i < F::kWarps; ++i) v[i] = i < blockDim.x / kWarp ? parts[i][row] : 0;
   const float sum = sum_in_pairs<F::kWarps>(v);
-  const unsigned col = blockIdx.x * F::kRows + row;
-  if (o.plain) cuda::put(o.y, o.y_dtype, col, sum);
-  else put(o, sum, 0, col);
+  cuda::put(o.y, o.y_dtype, col, o.plain ? sum : terms.joined(o, sum));
 #endif
 }
 

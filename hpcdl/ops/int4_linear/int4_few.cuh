@@ -221,43 +221,54 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_few(const __
   const int count = static_cast<int>(o.rows - first < F::kInputs ? o.rows - first : F::kInputs);
   std::byte* ring = memory + 2 * F::kWarps * F::kPart * 4 + warp * (F::kStages * F::kStageBytes + F::own_bytes(o.k));
   std::byte* own = ring + F::kStages * F::kStageBytes;
-  std::int64_t next_tile = begin, next_chunk = warp;  // the next to load
-  const auto each_tile = [&](std::int64_t tile, std::int64_t c, auto&& f) {
+  struct Place {
+    std::int64_t tile, chunk;
+  };
+  const auto after = [&](Place p) -> Place {
+    return p.chunk + F::kWarps < chunks ? Place{p.tile, p.chunk + F::kWarps} : Place{p.tile + stride, warp};
+  };
+  const auto exists = [&](Place p) { return p.chunk < chunks && p.tile < o.n; };
+  const auto each_tile = [&](Place p, auto&& f) {
 #pragma unroll
     for (int r = 0; r < F::kTiles; ++r)
-      if (tile + r * kTileRows < o.n) f(r, Chunk<F::kGroup>(o, tile + r * kTileRows, c));
+      if (p.tile + r * kTileRows < o.n) f(r, Chunk<F::kGroup>(o, p.tile + r * kTileRows, p.chunk));
   };
-  const auto fetch = [&](int slot) {
-    if (next_chunk < chunks && next_tile < o.n) {
-      std::byte* to = ring + slot * F::kStageBytes;
-      each_tile(next_tile, next_chunk, [&](int r, const auto& chunk) { chunk.fetch(to + r * F::kTileBytes, o, lane); });
-      if constexpr (!F::kFused) fetch_inputs<F>(to + F::kTiles * F::kTileBytes, o, first, count, next_chunk, lane);
-      next_chunk += F::kWarps;
-      if (next_chunk >= chunks) next_chunk = warp, next_tile += stride;
-    }
-    close_copies();
+  const auto fetch_weights = [&](Place p, int slot) {
+    if (!exists(p)) return;
+    std::byte* to = ring + slot * F::kStageBytes;
+    each_tile(p, [&](int r, const auto& chunk) { chunk.fetch(to + r * F::kTileBytes, o, lane); });
   };
+  const auto fetch_rounded = [&](Place p, int slot) {
+    if constexpr (!F::kFused)
+      if (exists(p))
+        fetch_inputs<F>(ring + slot * F::kStageBytes + F::kTiles * F::kTileBytes, o, first, count, p.chunk, lane);
+  };
+  Place next{begin, warp};  // the next to load
   let_next_begin();
   if (!o.constant) {
-    std::int64_t tile = begin, c = warp;
-    for (int i = 0; i < F::kStages && c < chunks && tile < o.n; ++i) {
-      each_tile(tile, c, [&](int, const auto& chunk) { chunk.bring_closer(o, lane); });
-      c += F::kWarps;
-      if (c >= chunks) c = warp, tile += stride;
-    }
+    Place p = next;
+    for (int i = 0; i < F::kStages && exists(p); ++i, p = after(p))
+      each_tile(p, [&](int, const auto& chunk) { chunk.bring_closer(o, lane); });
     await_previous();
   }
-  if constexpr (!F::kFused)
-    if (o.constant) await_previous();
   const auto own_inputs = [&](int j) {
     const std::int64_t at = (warp + std::int64_t{j} * F::kWarps) * kChunk + lane * 8;
     return F::kFused && at < o.k ? inputs(o, first * o.x_stride + at) : Lanes<8>(0.0f);
   };
   Lanes<8> x(0.0f);
   if (!o.constant) x = own_inputs(0);  // issued before the weights
+  Place p = next;
 #pragma unroll
-  for (int i = 0; i < F::kStages; ++i) fetch(i);
+  for (int i = 0; i < F::kStages; ++i, p = after(p)) {
+    fetch_weights(p, i);
+    if constexpr (F::kFused) close_copies();
+  }
   if (o.constant) await_previous(), x = own_inputs(0);
+#pragma unroll
+  for (int i = 0; i < F::kStages; ++i, next = after(next)) {
+    fetch_rounded(next, i);
+    if constexpr (!F::kFused) close_copies();
+  }
   if constexpr (F::kFused)
     for (int j = 0; warp + j * F::kWarps < chunks; ++j) {
       float step;
@@ -279,7 +290,8 @@ __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_few(const __
       if (o.offset) sums.template add<true>(stage, x, lane);
       else sums.template add<false>(stage, x, lane);
       __syncwarp();
-      fetch(slot);
+      fetch_weights(next, slot), fetch_rounded(next, slot), close_copies();
+      next = after(next);
       slot = slot == F::kStages - 1 ? 0 : slot + 1;
     }
     finish<F>(sums, o, parts, tile, first, count, warp, lane);

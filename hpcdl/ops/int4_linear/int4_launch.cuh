@@ -47,11 +47,13 @@ struct DirectWay {
 };
 inline constexpr DirectWay kDirects[] = {{1, 16}, {2, 16}, {1, 32}};
 
-// Ids of ways: those of OneRow, FewRows, the product of tiles, the exact product, those of WideRows, Strips, kDirects.
+// Ids of ways: those of OneRow, FewRows, the product of tiles, the exact product, those of WideRows, Strips, kDirects;
+// with weights widened to bf16 in memory, and in registers.
 inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
                      kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
                      kFirstDirect = kFirstStrip + Strips::count,
-                     kWays = kFirstDirect + static_cast<int>(std::size(kDirects));
+                     kWidenedInMemory = kFirstDirect + static_cast<int>(std::size(kDirects)),
+                     kWidenedInRegisters = kWidenedInMemory + 1, kWays = kWidenedInRegisters + 1;
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
@@ -176,7 +178,8 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
   }
   if (way >= kFirstDirect) {
     const auto start = [&]<class F>() {
-      start_overlapped<multiply_direct<F>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads, 0, o, on, queue,
+      const int warps = std::max(F::kPairs, static_cast<int>(o.k / kChunk));
+      start_overlapped<multiply_direct<F>>(dim3(blocks_for(o.n, F::kRows)), warps * kWarp, 0, o, on, queue,
                                            "int4_linear.direct");
     };
     const auto with = [&]<int i>() {

@@ -6,6 +6,7 @@
 #include "hpcdl/ops/int4_linear/int4_launch.cuh"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #include "hpcdl/ops/int4_linear/int4_widen.h"
+#include "hpcdl/ops/int4_linear/int4_widened.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
@@ -19,12 +20,14 @@ using quant4::kFirstStrip;
 using quant4::kFirstWide;
 using quant4::kManyWay;
 using quant4::kWays;
+using quant4::kWidenedInMemory;
+using quant4::kWidenedInRegisters;
 
-/// Up to this number of rows, x is rounded to bytes; with more rows it is faster to widen the weights to bf16 once, if
-/// a product has at least kFewestTiles tiles of 128 x 128. H200, us, weights in groups of 64, 256 rows (rounded |
-/// widened): N x K 4096 x 4096 36 | 28, 11008 x 4096 119 | 76, 128256 x 4096 1039 | 888, 2048 x 5632 45 | 23, 4096 x
-/// 11008, 20 tiles, 84 | 99; 512 rows 64 | 37, 190 | 103, 1912 | 1172, 84 | 29, 153 | 131; 128 rows 22 | 26, 60 | 71.
-constexpr std::int64_t kMostRounded = 128, kFewestTiles = 32;
+/// From this number of rows on, x in bf16 is not rounded and weights are widened to bf16: in registers, or from
+/// kFewestInMemory on in memory, if a product has at least kFewestTiles tiles of 128 x 128. H200, us, groups of 64, 512 rows
+/// (in registers | in memory): N x K 4096 x 4096 36 | 37, 11008 x 4096 90 | 103, 4096 x 11008 101 | 128; 1024 rows 78 |
+/// 60, 180 | 174, 182 | 175.
+constexpr std::int64_t kFewestWidened = 33, kFewestInMemory = 768, kFewestTiles = 32;
 
 constexpr std::string_view kNames[kWays] = {
     "row 32x1 w16 s1",        "row 32x1 w16 s2",        "row 32x1 w8 s1",       "row 16x1 w16 s1",
@@ -32,7 +35,8 @@ constexpr std::string_view kNames[kWays] = {
     "rows 32x16 w4 s2",       "rows 32x16 w8 s2",       "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
     "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4",  "warpgroups 64x128 k2 c2",
     "warpgroups 64x128 k2",   "warpgroups 128x128",     "strip 32x1 w16",       "strip 64x1 w16",
-    "direct 32x1 w16",        "direct 64x1 w16",        "direct 32x1 w32",
+    "direct 32x1 w16",        "direct 64x1 w16",        "direct 32x1 w32",      "widened in memory",
+    "widened in registers",
 };
 
 int attribute(cudaDeviceAttr which, const Stream& s) {
@@ -70,6 +74,8 @@ bool serves_direct(const Stream& s, const quant4::DirectWay& way, const Int4Shap
 }
 
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
+  if (way == kWidenedInMemory) return shape.in_memory && shape.rows > int4::kBatch;
+  if (way == kWidenedInRegisters) return shape.in_registers && shape.rows > int4::kBatch;
   if (way >= kFirstDirect) return serves_direct(s, kDirects[way - kFirstDirect], shape);
   const bool strip = way >= kFirstStrip, wide = way >= kFirstWide && !strip;
   if ((way == kExactWay) != shape.exact || ((way < kFirstFew || strip) && shape.rows != 1)) return false;
@@ -79,6 +85,10 @@ bool serves(const Stream& s, int way, const Int4Shape& shape) {
   return with_group(shape.group, [&]<int kGroup>() { return quant4::shared_bytes<kGroup>(way, shape.k); }) <=
          limits(s).shared_per_block;
 }
+
+/// The bytes of W that a bf16 product widens at a time, in half of the workspace, from where L2 serves them.
+constexpr std::int64_t kWidenedBytes = kWorkspaceBytes / 2;
+std::int64_t widened_rows(std::int64_t k) { return kWidenedBytes / (2 * k) / 256 * 256; }
 
 /// Up to here a matrix has too few rows of tiles to occupy every multiprocessor.
 bool is_short(const Int4Shape& shape) { return shape.n <= 6144; }
@@ -90,6 +100,13 @@ int picked_wide(const Int4Shape& shape) {
   if (shape.rows <= 64) return is_short(shape) ? kFirstWide + 1 : kFirstWide + 2;
   if (!is_short(shape)) return kFirstWide + 5;
   return shape.rows <= 128 ? kFirstWide + 3 : shape.rows <= 256 ? kFirstWide + 4 : kFirstWide + 5;
+}
+
+/// -1: x is rounded.
+int picked_widened(const Int4Shape& shape) {
+  const std::int64_t tiles = (shape.rows + 127) / 128 * ((std::min(shape.n, widened_rows(shape.k)) + 127) / 128);
+  if (shape.in_memory && shape.rows >= kFewestInMemory && tiles >= kFewestTiles) return kWidenedInMemory;
+  return shape.rows >= kFewestWidened ? kWidenedInRegisters : -1;
 }
 
 /// -1: for larger matrices, the ring of a block that continues to further rows keeps more of their weights in flight.
@@ -105,7 +122,7 @@ int picked_direct(const Int4Shape& shape) {
   if (shape.n > 32768 && shape.k <= 1024) return -1;
   // A block of 32 warps occupies a whole multiprocessor: for matrices that need each multiprocessor once.
   if (shape.k > kDirects[0].warps * quant4::kChunk) return shape.n <= 32 * 132 ? kFirstDirect + 2 : -1;
-  return shape.n >= 2048 && shape.n <= 4096 ? kFirstDirect + 1 : kFirstDirect;
+  return shape.n > 2048 && shape.n <= 4096 ? kFirstDirect + 1 : kFirstDirect;
 }
 
 int picked(const Int4Shape& shape) {
@@ -117,10 +134,6 @@ int picked(const Int4Shape& shape) {
   return shape.rows < 256 ? kFirstFew + 1 : kManyWay;
 }
 
-/// The bytes of W that a bf16 product widens at a time, in half of the workspace, from where L2 serves them.
-constexpr std::int64_t kWidenedBytes = kWorkspaceBytes / 2;
-std::int64_t widened_rows(const int4::Weight& w) { return kWidenedBytes / (2 * w.k()) / 256 * 256; }
-
 std::optional<GemmActivation> gemm_activation(Int4Activation a) {
   switch (a) {
     case Int4Activation::none: return GemmActivation::none;
@@ -131,19 +144,18 @@ std::optional<GemmActivation> gemm_activation(Int4Activation a) {
   }
 }
 
-/// Many rows of bf16: weights are widened once for all of them, and multiplied by an ordinary bf16 product.
-bool wants_widened(const Stream& s, Tensor y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
+/// Whether an ordinary bf16 product can follow once the weights are widened.
+bool fits_in_memory(const Stream& s, View y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
   const auto lines = [](View v) { return aligned(v) && v.row_stride() % 64 == 0; };
-  return has_sm90a(s) && !a.exact && x.rows() > kMostRounded && x.dtype() == DType::bf16 && y.dtype() == DType::bf16 &&
-         gemm_activation(a.activation) && lines(x) && w.k() % 64 == 0 && w.n() % 16 == 0 && aligned(y) &&
-         y.row_stride() % 8 == 0 &&
-         (x.rows() + 127) / 128 * ((std::min(w.n(), widened_rows(w)) + 127) / 128) >= kFewestTiles &&
+  return has_sm90a(s) && !a.exact && x.dtype() == DType::bf16 && y.dtype() == DType::bf16 &&
+         gemm_activation(a.activation) && lines(x) && w.k() % 64 == 0 && w.n() % 16 == 0 && widened_rows(w.k()) > 0 &&
+         aligned(y) && y.row_stride() % 8 == 0 &&
          (!residual || (aligned(residual) && residual.row_stride() % 8 == 0 && residual.dtype() == DType::bf16));
 }
-void multiply_widened(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
-                      const Int4Linear::Args& a) {
+void multiply_in_memory(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                        const Int4Linear::Args& a) {
   void* const widened = workspace(s);
-  for (std::int64_t row = 0, most = widened_rows(w); row < w.n(); row += most) {
+  for (std::int64_t row = 0, most = widened_rows(w.k()); row < w.n(); row += most) {
     const std::int64_t rows = std::min(most, w.n() - row);
     int4_widen(s, widened, DType::bf16, w, row, rows);
     const auto from = [&](const auto& v) { return v.template ptr<bf16>() + row; };
@@ -166,22 +178,58 @@ void multiply_widened(Stream& s, Tensor y, View x, const int4::Weight& w, View b
   }
 }
 
+quant4::Product product(Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch,
+                        const Int4Linear::Args& a) {
+  return {y.data(),
+          x.data(),
+          bias.data(),
+          residual.data(),
+          w.packed.ptr<std::uint8_t>(),
+          w.scale.ptr<bf16>(),
+          w.offset ? w.offset.ptr<bf16>() : nullptr,
+          a.exact ? nullptr : scratch.values.ptr<std::int8_t>(),
+          scratch.steps.ptr<float>(),
+          scratch.sums.ptr<std::int32_t>(),
+          x.rows(),
+          w.n(),
+          w.k(),
+          w.groups(),
+          x.row_stride(),
+          y.row_stride(),
+          residual ? residual.row_stride() : 0,
+          x.dtype(),
+          y.dtype(),
+          bias.dtype(),
+          a.activation,
+          aligned(w),
+          aligned(x),
+          a.constant_weights,
+          !bias && !residual && a.activation == Int4Activation::none};
+}
+
 }  // namespace
 
-Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a) {
-  return {x.rows(), w.n(), w.k(), w.group(), a.exact, a.constant_weights};
+Int4Shape int4_shape(const Stream& s, View y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
+  return {.rows = x.rows(),
+          .n = w.n(),
+          .k = w.k(),
+          .group = w.group(),
+          .exact = a.exact,
+          .constant = a.constant_weights,
+          .in_memory = fits_in_memory(s, y, x, w, residual, a),
+          .in_registers = !a.exact && fits_widened(s, x, w)};
 }
 
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
   thread_local Int4Way list[kWays];
   std::size_t count = 0;
   for (int way = 0; way < kWays; ++way)
-    if (serves(s, way, shape)) list[count++] = {way, kNames[way]};
+    if (serves(s, way, shape)) list[count++] = {way, kNames[way], way >= kWidenedInMemory};
   return {list, count};
 }
 
 int int4_built_in(const Stream& s, const Int4Shape& shape) {
-  for (int way : {picked_wide(shape), picked_direct(shape), picked_strip(shape), picked(shape)})
+  for (int way : {picked_widened(shape), picked_wide(shape), picked_direct(shape), picked_strip(shape), picked(shape)})
     if (way >= 0 && serves(s, way, shape)) return way;
   const auto all = int4_ways(s, shape);  // a GPU with less shared memory
   require(!all.empty(), "int4_linear", "no kernel fits this GPU's {} bytes of shared memory",
@@ -217,44 +265,26 @@ int int4_way(const Stream& s, const Int4Shape& shape) { return choose_way(Int4Ca
 void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                     const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
-  const quant4::Product o{y.data(),
-                          x.data(),
-                          bias.data(),
-                          residual.data(),
-                          w.packed.ptr<std::uint8_t>(),
-                          w.scale.ptr<bf16>(),
-                          w.offset ? w.offset.ptr<bf16>() : nullptr,
-                          a.exact ? nullptr : scratch.values.ptr<std::int8_t>(),
-                          scratch.steps.ptr<float>(),
-                          scratch.sums.ptr<std::int32_t>(),
-                          x.rows(),
-                          w.n(),
-                          w.k(),
-                          w.groups(),
-                          x.row_stride(),
-                          y.row_stride(),
-                          residual ? residual.row_stride() : 0,
-                          x.dtype(),
-                          y.dtype(),
-                          bias.dtype(),
-                          a.activation,
-                          aligned(w),
-                          aligned(x),
-                          a.constant_weights,
-                          !bias && !residual && a.activation == Int4Activation::none};
+  if (way == kWidenedInMemory) return multiply_in_memory(s, y, x, w, bias, residual, a);
+  if (way == kWidenedInRegisters)
+    return int4_linear_widened(widened_tile(s, x.rows(), w.n(), w.k()), s, y, x, w, bias, residual, a);
+  const auto o = product(y, x, w, bias, residual, scratch, a);
   with_group(w.group(), [&]<int kGroup>() { quant4::run_way<kGroup>(way, o, limits(s), queue(s)); });
+}
+
+void int4_linear_widened(const WidenedTile& tile, Stream& s, Tensor y, View x, const int4::Weight& w, View bias,
+                         View residual, const Int4Linear::Args& a) {
+  if (y.size() == 0 || x.size() == 0) return;
+  View inputs = x;
+  int4::Weight weight = w;
+  quant4::make_addressable(s, inputs, weight);
+  quant4::multiply_widened(s, product(y, inputs, weight, bias, residual, {}, a), tile);
 }
 
 void int4_linear(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                  const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
-  const Int4Shape shape = int4_shape(x, w, a);
-  const Int4Call call{s, shape};
-  if (told_way(call) < 0 && wants_widened(s, y, x, w, residual, a)) {
-    if (s.way_notes()) note_way(call, "gemm of widened weights", shape);
-    return multiply_widened(s, y, x, w, bias, residual, a);
-  }
-  int4_linear_by(int4_way(s, shape), s, y, x, w, bias, residual, scratch, a);
+  int4_linear_by(int4_way(s, int4_shape(s, y, x, w, residual, a)), s, y, x, w, bias, residual, scratch, a);
 }
 
 }  // namespace hpcdl::cuda

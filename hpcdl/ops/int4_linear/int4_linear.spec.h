@@ -117,10 +117,14 @@ auto int4_matrix(const auto& v, const std::string& name, const std::string& scal
 
 inline void int4_linear_cases(auto& to) {
   const auto product = [&](const char* op, bool exact, std::vector<Shape> shapes) {
-    to.add_forward(op, "MxNxK", {"x MK"}, std::move(shapes), [exact](const auto& v) {
+    auto& family = to.add_forward(op, "MxNxK", {"x MK"}, std::move(shapes), [exact](const auto& v) {
       const auto w = int4_matrix(v, "packed", "scale", v.dim('N'), v.dim('K'), 32);
       return int4_linear(v[0], w.w, w.scale, v.none(), v.none(), v.none(), {.exact = exact, .constant_weights = true});
     });
+    family.nearest_supported = [](Shape s) {
+      s[0] = std::min<std::int64_t>(s[0], 512), s[2] = (s[2] + 31) / 32 * 32;  // tokens at a time; whole groups
+      return s;
+    };
   };
   product("int4_linear", false, {{1, 131072, 4096}, {1, 4096, 4096}, {8, 4096, 4096}, {64, 4096, 4096}});
   product("int4_linear+exact", true, {{1, 131072, 4096}, {1, 4096, 4096}});

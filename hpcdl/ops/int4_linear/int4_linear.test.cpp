@@ -18,6 +18,7 @@
 #if HPCDL_CUDA
 #include "hpcdl/device.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
+#include "hpcdl/ops/int4_linear/int4_widened.h"
 #endif
 
 namespace hpcdl {
@@ -243,7 +244,8 @@ struct OnGpu {
                          {.exact = exact, .out = DType::f32, .constant_weights = constant});
   }
   std::vector<cuda::Int4Way> ways(Stream& s, bool exact = false) const {
-    const auto list = cuda::int4_ways(s, cuda::int4_shape(x.tensor, w, {.exact = exact, .constant_weights = true}));
+    const auto list =
+        cuda::int4_ways(s, cuda::int4_shape(s, y.tensor, x.tensor, w, {}, {.exact = exact, .constant_weights = true}));
     return {list.begin(), list.end()};
   }
 };
@@ -286,16 +288,23 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
         }
 }
 
-/// Many rows of bf16 on Hopper: weights are widened to bf16, in one piece and in several, and x is not rounded. Some
-/// columns against double, for every kind of remainder.
-TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
+/// Many rows of bf16 on Hopper: weights are widened to bf16, in registers or in memory, there in one piece or several,
+/// and x is not rounded. Every kind of remainder; some columns against double.
+TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_widened_weights) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  for (const auto& [rows, n, k] : {std::array<std::int64_t, 3>{256, 2064, 192}, {300, 4112, 8192}})
+  for (const auto& [rows, n, k, group] : {std::array<std::int64_t, 4>{33, 77, 96, 32},
+                                          {64, 4112, 192, 64},
+                                          {65, 16, 64, 64},
+                                          {97, 200, 640, 128},
+                                          {129, 1035, 160, 32},
+                                          {256, 2064, 1024, 128},
+                                          {300, 1040, 1024, 64},
+                                          {800, 4112, 8192, 64}})
     for (const bool offsets : {false, true}) {
-      const Problem host(rows, n, k, 64);
+      const Problem host(rows, n, k, group);
       const OnGpu gpu(s, host, offsets);
       OwnedTensor x(Spec{{rows, k}, DType::bf16}), y(Spec{{rows, n}, DType::bf16}), bias(Spec{{n}, DType::bf16});
       const auto fill = [](const Tensor& t, std::uint64_t seed) {
@@ -304,26 +313,65 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
       };
       fill(x.tensor, 1), fill(bias.tensor, 2), fill(y.tensor, 3);
       const OwnedTensor xs = upload(s, x.tensor), residual = upload(s, y.tensor), b = upload(s, bias.tensor),
-                        to(y.tensor.spec(), s.device());
-      cuda::int4_linear(s, to.tensor, xs.tensor, gpu.w, b.tensor, residual.tensor,
-                        {gpu.values.tensor, gpu.steps.tensor, gpu.sums.tensor},
-                        {.activation = Int4Activation::relu, .out = DType::bf16, .constant_weights = true});
-      const OwnedTensor back = download(s, to.tensor);
-      const Values packed = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor);
+                        to(y.tensor.spec(), s.device()), nothing(y.tensor.spec());
+      const Values packed = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor),
+                   offset = offsets ? scale : Values{};
       const auto at = [](const OwnedTensor& t, std::int64_t i) {
         return static_cast<double>(static_cast<float>(t.tensor.ptr<bf16>()[i]));
       };
+      struct Wanted {
+        std::int64_t row, col;
+        double product, terms;
+      };
+      std::vector<Wanted> wanted;
       for (std::int64_t j = n % 97 - 1; j < n; j += 97)  // includes the last one
-        for (std::int64_t r = 0; r < rows; r += 7) {
-          double sum = at(bias, j), terms = std::fabs(sum);
+        for (std::int64_t r = rows % 7 - 1 < 0 ? 6 : rows % 7 - 1; r < rows; r += 7) {
+          Wanted w{r, j, 0, 0};
           for (std::int64_t d = 0; d < k; ++d) {
-            const double v = at(x, r * k + d) * contract::int4_weight(packed, scale, offsets ? scale : Values{}, j, d);
-            sum += v, terms += std::fabs(v);
+            const double v = at(x, r * k + d) * contract::int4_weight(packed, scale, offset, j, d);
+            w.product += v, w.terms += std::fabs(v);
           }
-          const double want = std::max(sum, 0.0) + at(y, r * n + j);
-          // Weights and the result are rounded to bf16, or on another GPU x to 8 bits per group.
-          ASSERT_NEAR(at(back, r * n + j), want, 0x1p-8 * (terms + std::fabs(want)) + 0x1p-9)
-              << "row " << r << ", column " << j << " of " << rows << "x" << n << "x" << k;
+          wanted.push_back(w);
+        }
+      // Weights and the result are rounded to bf16, or on another GPU x to 8 bits per group.
+      const auto compare = [&](bool finished, const std::string& how) {
+        const OwnedTensor back = download(s, to.tensor);
+        for (const auto& w : wanted) {
+          const double sum = w.product + (finished ? at(bias, w.col) : 0),
+                       want = finished ? std::max(sum, 0.0) + at(y, w.row * n + w.col) : sum;
+          const double allowed =
+              0x1p-8 * (w.terms + (finished ? std::fabs(at(bias, w.col)) : 0) + std::fabs(want)) + 0x1p-9;
+          if (std::fabs(at(back, w.row * n + w.col) - want) <= allowed) continue;
+          ADD_FAILURE() << how << ": " << at(back, w.row * n + w.col) << " is not " << want << " in row " << w.row
+                        << ", column " << w.col << " of " << rows << "x" << n << "x" << k;
+          break;
+        }
+        return bytes_of(back);
+      };
+      const int4::Scratch scratch{gpu.values.tensor, gpu.steps.tensor, gpu.sums.tensor};
+      const Int4Linear::Args args{.activation = Int4Activation::relu, .out = DType::bf16, .constant_weights = true};
+      cuda::int4_linear(s, to.tensor, xs.tensor, gpu.w, b.tensor, residual.tensor, scratch, args);
+      compare(true, "as chosen");
+      for (const auto& way :
+           cuda::int4_ways(s, cuda::int4_shape(s, to.tensor, xs.tensor, gpu.w, residual.tensor, args))) {
+        if (!way.widened) continue;
+        copy(s, to.tensor, nothing.tensor);
+        cuda::int4_linear_by(way.id, s, to.tensor, xs.tensor, gpu.w, b.tensor, residual.tensor, scratch, args);
+        compare(true, std::string(way.name));
+      }
+      if (rows > 300 || !cuda::fits_widened(s, xs.tensor, gpu.w)) continue;
+      for (int row_sets : {2, 3})
+        for (int splits : {1, 2, 3, 8}) {
+          if (splits * 64 > k) continue;
+          const cuda::WidenedTile tile{row_sets, cuda::widened_tile(s, rows, n, k).cols, splits};
+          std::vector<std::byte> first;
+          for (const bool constant : {true, false, true}) {
+            copy(s, to.tensor, nothing.tensor);
+            cuda::int4_linear_widened(tile, s, to.tensor, xs.tensor, gpu.w, {}, {}, {.constant_weights = constant});
+            const auto bytes = compare(false, std::to_string(row_sets) + " sets, " + std::to_string(splits));
+            if (first.empty()) first = bytes;
+            EXPECT_EQ(first, bytes);
+          }
         }
     }
 }
@@ -349,13 +397,13 @@ TEST(int4_linear, ways_of_one_row_agree_with_double) {
             else if (kind == 5 && i % group == 31) host.set(i, -4000);
           }
           OnGpu gpu(s, host, offsets);
-          const Values w = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor);
+          const Values w = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor),
+                       offset = offsets ? scale : Values{};
           const auto x = contract::int4_inputs(contract::values_of(host.x.tensor), 0, k, group, false);
           std::vector<double> want(static_cast<std::size_t>(n)), terms(want);
           for (std::int64_t j = 0; j < n; ++j)
             for (std::int64_t d = 0; d < k; ++d) {
-              const double v =
-                  contract::int4_weight(w, scale, offsets ? scale : Values{}, j, d) * x[static_cast<std::size_t>(d)];
+              const double v = contract::int4_weight(w, scale, offset, j, d) * x[static_cast<std::size_t>(d)];
               want[static_cast<std::size_t>(j)] += v;
               // Offsets and the rest of a weight are summed separately.
               terms[static_cast<std::size_t>(j)] +=
@@ -377,7 +425,7 @@ TEST(int4_linear, ways_of_one_row_agree_with_double) {
                     << j;
             }
           }
-          EXPECT_EQ(direct, strips == 0 ? 0 : n % 64 == 0 ? 2 : 1);
+          EXPECT_EQ(direct, strips == 0 ? 0 : n % 64 == 0 ? 3 : 2);
           for (float bad : {NAN, INFINITY})
             for (std::int64_t at : {std::int64_t{0}, std::int64_t{255}, k - 1}) {
               Problem marred(1, n, k, group, dtype);
@@ -467,6 +515,7 @@ TEST(int4_linear, a_chosen_way_is_the_way_taken) {
   const int built_in = cuda::int4_way(s, shape), other = cuda::int4_ways(s, shape).back().id;
   ASSERT_NE(built_in, other);
   const cuda::Int4Shape small{.rows = 1, .n = 768, .k = 4096, .group = 32};
+  const int built_in_of_small = cuda::int4_way(s, small);
   const auto key = [](const cuda::Int4Shape& shape_of_key) {
     const auto fields = cuda::fields_of(shape_of_key);
     return WayKey{"int4_linear", {fields.begin(), fields.end()}};
@@ -475,7 +524,7 @@ TEST(int4_linear, a_chosen_way_is_the_way_taken) {
   s.set_ways(std::make_shared<const Ways>(
       WayNames{.calls = {{key(shape), name}, {key(small), "no such way"}}, .preferred = {}}));
   EXPECT_EQ(cuda::int4_way(s, shape), other);
-  EXPECT_EQ(cuda::int4_way(s, small), built_in) << "a way that is none is not taken";
+  EXPECT_EQ(cuda::int4_way(s, small), built_in_of_small) << "a way that is none is not taken";
   s.set_ways(nullptr);
   EXPECT_EQ(cuda::int4_way(s, shape), built_in);
 }

@@ -15,6 +15,7 @@ namespace hpcdl::cuda {
 struct Int4Way {
   int id;
   std::string_view name;  // describes a block: rows of W x rows of x, warps, chunks in flight
+  bool widened = false;   // x is not rounded, weights are rounded to bf16
 };
 
 /// The properties on which the choice of a way depends.
@@ -22,13 +23,17 @@ struct Int4Shape {
   std::int64_t rows, n, k, group;
   bool exact = false;
   bool constant = false;  // Int4Linear::Args::constant_weights
+  // Whether type and place of the operands allow weights that are widened to bf16. Not part of the key: the tuner's own
+  // operands allow it.
+  bool in_memory = false, in_registers = false;
 };
-Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a);
+Int4Shape int4_shape(const Stream& s, View y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a);
 /// The properties of a shape that determine its ways: those of its key, under "int4_linear" (core/ways.h).
 std::array<std::int64_t, 5> fields_of(const Int4Shape& s);
 /// For people: "1x4096x4096 group 32".
 std::string words_of(const Int4Shape& s);
 
+/// Not among them: many rows of bf16 on Hopper (int4_widened.h), whatever is chosen here.
 /// The ways that support this shape on the stream's GPU. Valid until the calling thread's next call.
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape);
 /// The way selected by the shape.

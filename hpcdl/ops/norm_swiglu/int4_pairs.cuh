@@ -26,6 +26,16 @@ struct Int4Rows {
   bool aligned;
 };
 
+#if HPCDL_SM90A
+/// v[0] + v[apart] + ... of `warps` values, all of which are loaded before the first is added.
+__device__ inline float sum_of_warps(const float* v, int warps, int apart = 1) {
+  float each[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) each[i] = i < warps ? v[i * apart] : 0;
+  return quant4::sum_in_pairs<16>(each);
+}
+#endif
+
 template <class E, int kGroup, class Pairs>
 __global__ void __launch_bounds__(512, 2) int4_pairs(const __grid_constant__ Int4Pairs<Pairs> p) {
 #if HPCDL_SM90A
@@ -43,20 +53,20 @@ __global__ void __launch_bounds__(512, 2) int4_pairs(const __grid_constant__ Int
   const quant4::DirectChunk<F> w(rows, static_cast<unsigned>(second ? place.row[1] : place.row[0]),
                                  static_cast<unsigned>(warp), lane);
   const Lanes<8> gamma = p.in.weights(at);
+  if (p.in.constant) p.pairs.prepare(shared);
   await_previous();
-  p.pairs.prepare(shared);
+  if (!p.in.constant) p.pairs.prepare(shared);
   const auto x = widen(read_aligned<8>(static_cast<const E*>(p.in.x) + at));
   const float part = warp_reduce(sum(x * x), Sum{});
   if (lane == 0) memory[warp] = part;
   __syncthreads();
-  const Lanes<8> rstd(p.in.rstd(warp_reduce(static_cast<int>(lane) < warps ? memory[lane] : 0.0f, Sum{})));
+  const Lanes<8> rstd(p.in.rstd(sum_of_warps(memory, warps)));
   float step;
   const int2 q = quant4::round_inputs<kGroup / 8>(widen(pack<E>(x * rstd * gamma)), step);
   quant4::multiply<F>(parts[warp], w, p.offset[0] != nullptr, q, step, lane);
   __syncthreads();
   if (warp != 0) return;
-  float sum = 0;
-  for (int i = 0; i < warps; ++i) sum += parts[i][lane];
+  const float sum = sum_of_warps(&parts[0][lane], warps, F::kRows);
   const float other = __shfl_xor_sync(~0u, sum, 16);
   if (!second) p.pairs.finish(shared, first + static_cast<int>(lane), sum, other);
 #endif

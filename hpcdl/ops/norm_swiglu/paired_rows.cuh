@@ -5,7 +5,8 @@
 //
 //   count                        the number of pairs
 //   place(u)                     the rows of pair u
-//   prepare(shared)              called by all threads of a block, before its first barrier
+//   prepare(shared)              called by all threads of a block, before its first barrier; reads only what the
+//                                previous kernel does not write if the weights are constant
 //   finish(shared, u, a, b)      called by one thread with the sums of pair u
 
 #include <algorithm>
@@ -130,8 +131,9 @@ __global__ void __launch_bounds__(kPairThreads, 4) paired_rows(const __grid_cons
   for (int j = 0; j < kHeld; ++j)
     if (const int i = static_cast<int>(threadIdx.x) + j * kPairThreads; i < k / kPiece)
       held[j] = p.in.weights(i * kPiece);
+  if (p.in.constant) p.pairs.prepare(shared);
   await_previous();
-  p.pairs.prepare(shared);
+  if (!p.in.constant) p.pairs.prepare(shared);
   normalise<E>(row, p.in, held, memory);
   while (here.pair < end) {
     multiply(even), bring(even);
