@@ -1,14 +1,10 @@
 #pragma once
-// Barriers in shared memory that count arrivals and bytes (mbarrier), and the ring of stages that a producer and its
-// consumers use with them. Kernels of sm_90 (arch.h).
-//
-//   full[stage]:  the producer says how many bytes come (barrier_expect), the copy engine counts them, consumers wait
-//   empty[stage]: every consumer arrives when it has read, the producer waits. An arrival overtakes loads whose values
-//                 nothing has used yet, and the copy engine then writes over them: fence_async_proxy() (tma.h) first.
-// A wait names the parity of the phase that must have ended: 0 for the first phase of a barrier, then 1, 0, ... A wait
-// for parity 1 on a fresh barrier passes, so a producer begins with Ring{.parity = 1} and consumers with Ring{}.
+// Barriers in shared memory that count arrivals and bytes (mbarrier). Kernels use them through tile/channel.cuh. Kernels
+// of sm_90 (arch.cuh).
 
 #include <cstdint>
+
+#include "hpcdl/cuda/tile/protocol.h"
 
 namespace hpcdl::cuda {
 
@@ -54,19 +50,5 @@ __device__ inline bool barrier_try_wait(Barrier* b, unsigned parity) {
 __device__ inline void barrier_wait(Barrier* b, unsigned parity) {
   while (!barrier_try_wait(b, parity)) {}
 }
-/// A position in a ring of kStages stages and the parity to wait for.
-template <int kStages> struct Ring {
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-  __device__ void skip(int n) {
-    stage += n;
-    parity ^= static_cast<unsigned>(stage / kStages) & 1;
-    stage %= kStages;
-  }
-};
 
 }  // namespace hpcdl::cuda
