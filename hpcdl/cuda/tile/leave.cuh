@@ -18,6 +18,14 @@ template <class T> __device__ unsigned pack_pair(float x, float y) {
   else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
   return r;
 }
+template <class T> __device__ float unpack_low(unsigned x) {
+  if constexpr (std::is_same_v<T, f16>) return __half2float(__ushort_as_half(static_cast<unsigned short>(x)));
+  else return __uint_as_float(x << 16);
+}
+template <class T> __device__ float unpack_high(unsigned x) {
+  if constexpr (std::is_same_v<T, f16>) return __half2float(__ushort_as_half(static_cast<unsigned short>(x >> 16)));
+  else return __uint_as_float(x & 0xffff0000u);
+}
 
 /// The byte of a piece where this lane's row of four 8 x 8 matrices begins: from column 16 j on.
 __device__ inline unsigned matrix_at(int j) {

@@ -14,13 +14,12 @@ template <int kWarpgroups_, int kRegisters_> struct Consumers {
   static constexpr int kWarpgroups = kWarpgroups_, kRegisters = kRegisters_;
 };
 
-/// produce(warp of its warpgroup) or consume(warpgroup).
+/// produce(warp of its warpgroup) or consume(warpgroup). Warps of producers have not converged after it.
 template <class P, class C, class F, class G> __device__ void roles(F&& produce, G&& consume) {
   const int warp = warp_index();
   if (warp / 4 == C::kWarpgroups) {
     if constexpr (P::kRegisters > 0) release_registers<P::kRegisters>();
     if (warp % 4 < P::kWarps && (P::kThreads > 1 || elect_one())) produce(warp % 4);
-    __syncwarp();
   } else {
     if constexpr (C::kRegisters > 0) claim_registers<C::kRegisters>();
     consume(warp / 4);

@@ -204,6 +204,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                                            : per};
   roles<Producers<0, 1, kWarp>, Consumers<Shape::kWarps / 4, 0>>([&](int) { block.produce(); },
                                                                  [&](int) { block.consume(); });
+  __syncwarp();
   cluster_sync();  // no block may exit while others send to it
 #endif
 }
