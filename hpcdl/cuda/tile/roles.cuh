@@ -19,7 +19,7 @@ template <class P, class C, class F, class G> __device__ void roles(F&& produce,
   const int warp = warp_index();
   if (warp / 4 == C::kWarpgroups) {
     if constexpr (P::kRegisters > 0) release_registers<P::kRegisters>();
-    if (warp % 4 < P::kWarps && (P::kThreads > 1 || elect_one())) produce(warp % 4);
+    if (warp % 4 < P::kWarps && (P::kThreads > 1 || elect_one())) produce(warp - 4 * C::kWarpgroups);
   } else {
     if constexpr (C::kRegisters > 0) claim_registers<C::kRegisters>();
     consume(warp / 4);
