@@ -31,11 +31,19 @@ template <class C> struct Stages {
 template <int kBlocks = 1, class F, class... Maps> __device__ void start_block(F&& init, const Maps&... maps) {
   if (threadIdx.x == 0) {
     init();
-    fence_barrier_init();
+    Mbarriers::publish();
     (tma_prefetch(maps), ...);
   }
   if constexpr (kBlocks > 1) cluster_sync();
   else __syncthreads();
+}
+
+/// Where part `count` begins, or the last one ends.
+template <class... Parts> constexpr int place_of(int count) {
+  constexpr int bytes[] = {0, Parts::kBytes...}, aligns[] = {Parts::kAlign..., 1};
+  int at = 0;
+  for (int i = 0; i <= count; ++i) at = (at + bytes[i] + aligns[i] - 1) / aligns[i] * aligns[i];
+  return at;
 }
 
 template <class... Parts> struct Arena {
@@ -45,25 +53,13 @@ template <class... Parts> struct Arena {
     extern __shared__ __align__(1024) unsigned char arena_memory[];
     base = arena_memory;
   }
-  struct Places {
-    int of[sizeof...(Parts) + 1];
-  };
-  static constexpr Places kPlaces = [] {
-    constexpr int bytes[] = {Parts::kBytes...}, aligns[] = {Parts::kAlign...};
-    Places places{};
-    for (int i = 0, at = 0; i < static_cast<int>(sizeof...(Parts)); ++i) {
-      at = (at + aligns[i] - 1) / aligns[i] * aligns[i];
-      places.of[i] = at, places.of[i + 1] = at += bytes[i];
-    }
-    return places;
-  }();
-  static constexpr int kBytes = kPlaces.of[sizeof...(Parts)];
+  static constexpr int kBytes = place_of<Parts...>(sizeof...(Parts));
   static_assert(kBytes <= 227 * 1024, "a block has at most 227 KiB of shared memory");
 
   template <int i> __device__ auto part() const {
     using Part = std::tuple_element_t<i, std::tuple<Parts...>>;
-    constexpr int place = kPlaces.of[i];
-    return Part::at(base + place);
+    constexpr int kPlace = place_of<Parts...>(i);
+    return Part::at(base + kPlace);
   }
   template <int kBlocks = 1, class... Maps> __device__ void start(const Maps&... maps) const {
     start_block<kBlocks>([this] { init(std::make_integer_sequence<int, sizeof...(Parts)>{}); }, maps...);

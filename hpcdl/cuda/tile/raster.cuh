@@ -33,22 +33,14 @@ struct InGroups {
 /// Stores v to `to` of block `rank` of the cluster, where it counts as its bytes at b.
 __device__ inline void send_to(unsigned rank, float2* to, Barrier* b, float2 v) {
   asm volatile(
-      "{\n.reg .b32 place, there;\n"
-      "mapa.shared::cluster.u32 place, %0, %2;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [place], {%3, %4}, [there];\n}" ::"r"(
-          shared_address(to)),
-      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y)
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%2, %3}, [%1];" ::"r"(address_at(rank, to)),
+      "r"(address_at(rank, b)), "f"(v.x), "f"(v.y)
       : "memory");
 }
 __device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
-  asm volatile(
-      "{\n.reg .b32 place, there;\n"
-      "mapa.shared::cluster.u32 place, %0, %2;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [there];\n}" ::"r"(shared_address(to)),
-      "r"(shared_address(b)), "r"(rank), "r"(v)
-      : "memory");
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(address_at(rank, to)),
+               "r"(address_at(rank, b)), "r"(v)
+               : "memory");
 }
 
 /// The first tile of a cluster by its number, the others from a counter in memory, 0 at first, that all clusters share:

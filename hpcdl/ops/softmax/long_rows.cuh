@@ -232,7 +232,7 @@ template <class T, class Shape> void run_long_rows(Stream& s, const SoftmaxProbl
   constexpr int kBytes = LongRowsMemory<Shape, true>::kBytes;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), name);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(Shape::kBlocks), config.blockDim = dim3(Shape::kThreads), config.dynamicSmemBytes = kBytes,
+  config.gridDim = Shape::kBlocks, config.blockDim = Shape::kThreads, config.dynamicSmemBytes = kBytes,
   config.stream = queue(s);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
