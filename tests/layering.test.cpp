@@ -139,6 +139,22 @@ TEST(layering, device_code_is_in_cuh) {
   EXPECT_GT(seen, 20);
 }
 
+/// Stages of shared memory are handed on by channels (hpcdl/cuda/tile/), whose protocol is tried in all orders.
+TEST(layering, kernels_use_no_barriers_by_hand) {
+  static const std::regex by_hand(R"((^|[^.a-z_])barrier_(init|arrive|arrive_at|expect|wait|try_wait)\(|mbarrier\.)");
+  int seen = 0;
+  for (const File& f : files()) {
+    if (!f.path.ends_with(".cu") && !f.path.ends_with(".cuh")) continue;
+    const bool own = f.path.starts_with("hpcdl/cuda/");
+    for (std::size_t i = 0; i < f.lines.size(); ++i) {
+      const bool found = std::regex_search(f.lines[i], by_hand);
+      seen += own && found;
+      EXPECT_FALSE(!own && found) << f.path << ":" << i + 1 << ": use a Channel of hpcdl/cuda/tile/channel.cuh";
+    }
+  }
+  EXPECT_GT(seen, 5);
+}
+
 /// Parallelism is declared by models and recorded as ops on named axes: only the code that binds these axes uses
 /// groups.
 TEST(layering, models_know_no_groups_of_ranks) {

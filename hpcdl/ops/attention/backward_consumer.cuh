@@ -2,7 +2,6 @@
 // Attention backward on Hopper's tensor cores (.cu files): how a consumer warpgroup processes the tiles it receives.
 // Heads of 64 finish one step before the next, as here; heads of 128 overlap steps (backward_pipelined.h).
 
-#include "hpcdl/cuda/warpgroup.cuh"
 #include "hpcdl/ops/attention/backward_work.cuh"
 #include "hpcdl/ops/attention/far_rows.cuh"
 #include "hpcdl/ops/attention/softmax_rows.cuh"
@@ -182,13 +181,11 @@ template <class T, class Shape> struct BackwardConsumer {
   }
   /// Stores dS^T of this warpgroup, one row per key, for dq.
   __device__ void put_scores(const unsigned (&a)[kScores / 8][4]) const {
-    const unsigned to = shared_address(m.score(scores.stage)), lane = threadIdx.x % 32,
-                   r = static_cast<unsigned>(group) * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
+    const unsigned to = shared_address(m.score(scores.stage)) + static_cast<unsigned>(group * kPieceBytes);
 #pragma unroll
     for (int c = 0; c < kScores / 8; ++c)
-      store_matrices(to + static_cast<unsigned>(c / 4 * Shape::kKeys * 128) +
-                         swizzled128(r * 128 + static_cast<unsigned>(c % 4 * 32) + lane / 16 * 16),
-                     a[c][0], a[c][1], a[c][2], a[c][3]);
+      store_matrices(to + static_cast<unsigned>(c / 4 * Shape::kKeys * 128) + matrix_at(c % 4), a[c][0], a[c][1],
+                     a[c][2], a[c][3]);
     fence_async_proxy();
   }
   /// Stores d in register order: for each warp, four registers of every thread at a time.
@@ -211,7 +208,7 @@ template <class T, class Shape> struct BackwardConsumer {
       return put_gradient<T>(p.dq, d, p.scale, w.sequence, head, tile * Shape::kQueries + (kRows ? 64 * group : 0),
                              kRows ? 0 : 64 * group, p.queries, p.width);
     }
-    barrier_wait(m.sums_empty(group), sums.parity);
+    m.all_sums().wait_empty(Slot{group, sums.parity});
     sums.next();
     // The stage is always 0, but ptxas does not deduce that: it would keep an address known to be constant in a
     // register throughout the loop and spill others.
@@ -221,12 +218,10 @@ template <class T, class Shape> struct BackwardConsumer {
       asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + static_cast<unsigned>(at + 32 * i) * 16),
                    "f"(d[4 * i]), "f"(d[4 * i + 1]), "f"(d[4 * i + 2]), "f"(d[4 * i + 3])
                    : "memory");
-    fence_async_proxy();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(m.sums_full(group));
+    m.all_sums().filled(Slot{group, 0});
   }
   __device__ void issue_next_scores() {
-    barrier_wait(m.query_full(qs.stage), qs.parity);
+    m.queries().get(qs);
     issue_scores(s, m.key(ks.stage), m.query(qs.stage));
   }
   /// Issues the scores of the next stage of queries if there is one, then waits for the products issued before them.
@@ -247,7 +242,7 @@ template <class T, class Shape> struct BackwardConsumer {
     wgmma_pin(s);
   }
   __device__ void end_piece(const BackwardPiece<Shape>& w) {
-    barrier_arrive(m.key_empty(ks.stage));
+    m.keys().fenced_done(ks.stage);
     ks.next();
     if constexpr (Shape::kParts) {
       const int token = w.piece * Shape::kKeys + 64 * group;
@@ -263,7 +258,7 @@ template <class T, class Shape> struct BackwardConsumer {
   template <bool kMore> __device__ void step(const BackwardPiece<Shape>& w, int head, int tile, bool masked) {
     float ds[kScores];
     const int far = far_tile();
-    barrier_wait(m.dout_full(qs.stage), qs.parity);
+    m.douts().get(qs);
     issue_scores(ds, m.value(ks.stage), m.dout(qs.stage));
     unsigned a[kScores / 8][4], b[kScores / 8][4];
     probabilities(a, w, tile, masked, far);
@@ -281,8 +276,8 @@ template <class T, class Shape> struct BackwardConsumer {
     const int stage = qs.stage;
     issue_scores_behind<kMore>();
     wgmma_pin(dq);
-    barrier_arrive(m.dout_empty(stage));
-    barrier_arrive(m.query_empty(stage));
+    m.douts().fenced_done(stage);
+    m.queries().fenced_done(stage);
     scores.next();
     put_dq(dq, w, head, tile);
     wgmma_wait<0>();

@@ -38,7 +38,7 @@ template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape
 
 template <class T, class Shape>
 __device__ inline void BackwardConsumer<T, Shape>::issue_next_dv(const unsigned (&a)[kScores / 8][4]) {
-  barrier_wait(m.dout_full(os.stage), os.parity);
+  m.douts().get(os);
   issue_gradient(dv, a, m.dout(os.stage));
 }
 
@@ -60,7 +60,7 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
   }
   named_sync(1, 256);
   issue_dk(m.query(stage));
-  barrier_arrive(m.dout_empty(os.stage));
+  m.douts().fenced_done(os.stage);
   os.next();
   if constexpr (kMore) {
     wgmma_wait<1>();
@@ -72,13 +72,13 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
   if constexpr (kMore) {
     probabilities(a, w, next, masked, far_tile());
     wgmma_wait<1>();
-    barrier_arrive(m.query_empty(stage));
+    m.queries().fenced_done(stage);
     issue_next_dv(a);
     wgmma_wait<1>();
   } else {
     wgmma_wait<0>();
     wgmma_pin(dk), wgmma_pin(dv);
-    barrier_arrive(m.query_empty(stage));
+    m.queries().fenced_done(stage);
   }
   wgmma_pin(dq);
   put_dq(dq, w, head, tile);

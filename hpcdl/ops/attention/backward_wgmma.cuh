@@ -26,27 +26,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                              const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap dout,
                              const __grid_constant__ BackwardProblem p) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(1024) char memory[];
-  const BackwardMemory<Shape> m{memory};
-  const int warp = warp_index();
-  if (threadIdx.x == 0) m.init();
-  __syncthreads();
-  if (warp >= 8) {
-    release_registers<24>();
-    if (warp == 8 && elect_one()) backward_produce<Shape>(m, q, k, v, dout, p);
-    if (warp >= 10 && elect_one()) backward_add<Shape>(m, p, warp - 10);
-  } else {
-    claim_registers<240>();
+  const BackwardMemory<Shape> m;
+  m.start();
+  const auto load_or_add = [&](int warp) {
+    if (warp == 0) backward_produce<Shape>(m, q, k, v, dout, p);
+    if (warp >= 2) backward_add<Shape>(m, p, warp - 2);
+  };
+  roles<Producers<24, 4>, Consumers<2, 240>>(load_or_add, [&](int group) {
     const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch;
-    BackwardConsumer<T, Shape> c{.m = m, .p = p, .group = warp / 4};
+    BackwardConsumer<T, Shape> c{.m = m, .p = p, .group = group};
     while (true) {
-      barrier_wait(m.key_full(c.ks.stage), c.ks.parity);
+      m.keys().get(c.ks);
       const int work = c.next_work();
       if (work >= works) break;
       if constexpr (Shape::kPipelined) c.pipelined_walk(work);
       else c.walk(work);
     }
-  }
+  });
 #endif
 }
 

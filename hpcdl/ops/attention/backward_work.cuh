@@ -2,8 +2,9 @@
 // Attention backward on Hopper's tensor cores (.cu files): how the work is divided, its shared memory layout, which
 // warps load operands and which sum dq. The computation itself: backward_consumer.h.
 
-#include "hpcdl/cuda/arch.cuh"
-#include "hpcdl/cuda/tma.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/ops/attention/heads.cuh"
 #include "hpcdl/stream.h"
 
@@ -45,9 +46,7 @@ template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool 
                        kScoreBytes = kQueries * kKeys * 2;
   static constexpr int kStatistics = kQueries + 4;
   static constexpr int kSumBytes = kQueries * kWidth * 2;  // bytes of dq per warpgroup, f32
-  static constexpr int kBytes = kStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + 2 * kScoreBytes + 2 * kSumBytes +
-                                kQueryStages * kStatistics * 4 + kDoutStages * kQueries * 4 + 256;
-  static constexpr int kSums = kQueries * kWidth / 256;  // elements of dq per thread
+  static constexpr int kSums = kQueries * kWidth / 256;    // elements of dq per thread
 
   static __host__ __device__ int tiles(int queries) { return (queries + kQueries - 1) / kQueries; }
   static __host__ __device__ int pieces(int keys) { return (keys + kKeys - 1) / kKeys; }
@@ -58,13 +57,11 @@ template <class Shape> struct BackwardPiece {
   int kv_head, sequence, piece, first, tiles, offset, part;
 
   static __device__ BackwardPiece find(const BackwardProblem& p, int work) {
-    const int pieces = Shape::pieces(p.keys), section = work / (pieces * p.section),
-              r = work - section * pieces * p.section, begin = section * p.section;
-    const int each = p.kv_heads * parts_of(p), all = p.batch * each,
-              count = all - begin < p.section ? all - begin : p.section, head = begin + r % count;
+    const int pieces = Shape::pieces(p.keys), each = p.kv_heads * parts_of(p);
+    const auto [head, number] = InGroups::find(work, p.batch * each, pieces, p.section);
     BackwardPiece w{head % each / parts_of(p),
                     head / each,
-                    p.ascending ? r / count : pieces - 1 - r / count,
+                    p.ascending ? number : pieces - 1 - number,
                     0,
                     Shape::tiles(p.queries),
                     p.keys - p.queries,
@@ -108,51 +105,43 @@ template <class Shape> struct BackwardPiece {
   __device__ int steps(const BackwardProblem& p) const { return (tiles - first) * sharing(p); }
 };
 
-#if HPCDL_SM90A
-
-template <class Shape> struct BackwardMemory {
-  char* base;  // a multiple of 1024
-  __device__ char* key(int s) const { return base + s * Shape::kKeyBytes; }
+/// Every consumer thread releases a stage separately, for what it has read, after the fence of a put_scores() that
+/// follows its loads. One lane per warp or one thread per warpgroup would suffice but is no faster (H200; 1 % slower
+/// with heads of 64), and racecheck reports the loads of the other threads as races with the next copy.
+template <int kStages, int kAdders = 0>
+using BackwardStages = Stages<Channel<kStages, Threads<256 + kAdders>, Reads::registers>>;
+template <class Shape>
+struct BackwardMemory
+    : Arena<Room<char, 2 * Shape::kKeyStages * Shape::kKeyBytes, 1024>,
+            Room<char, Shape::kStages * Shape::kQueryBytes, 1024>, Room<char, 2 * Shape::kScoreBytes, 1024>,
+            Room<char, 2 * Shape::kSumBytes, 1024>, Room<float, Shape::kQueryStages * Shape::kStatistics, 16>,
+            Room<float, Shape::kDoutStages * Shape::kQueries, 16>, BackwardStages<Shape::kKeyStages, 2>,
+            BackwardStages<Shape::kQueryStages>, BackwardStages<Shape::kDoutStages>,
+            Stages<Channel<2, Threads<1>, Reads::tensor_cores, 1, Warps<4>>>, Room<int, Shape::kKeyStages>> {
+  __device__ char* key(int s) const { return this->template part<0>() + s * Shape::kKeyBytes; }
   __device__ char* value(int s) const { return key(Shape::kKeyStages + s); }
-  __device__ char* query(int s) const { return key(2 * Shape::kKeyStages) + s * Shape::kQueryBytes; }
+  __device__ char* query(int s) const { return this->template part<1>() + s * Shape::kQueryBytes; }
   __device__ char* dout(int s) const { return query(Shape::kQueryStages + s); }
-  __device__ char* score(int s) const { return query(Shape::kStages) + s * Shape::kScoreBytes; }
-  __device__ float4* sums(int group) const { return reinterpret_cast<float4*>(score(2) + group * Shape::kSumBytes); }
-  __device__ float* lse(int s) const { return reinterpret_cast<float*>(sums(2)) + s * Shape::kStatistics; }
-  __device__ float* delta(int s) const { return lse(Shape::kQueryStages) + s * Shape::kQueries; }
-  __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(delta(Shape::kDoutStages)); }
-  __device__ Barrier* key_full(int s) const { return barriers() + s; }
-  __device__ Barrier* key_empty(int s) const { return barriers() + 2 + s; }
-  __device__ Barrier* sums_full(int group) const { return barriers() + 4 + group; }
-  __device__ Barrier* sums_empty(int group) const { return barriers() + 6 + group; }
-  __device__ Barrier* query_full(int s) const { return barriers() + 8 + s; }
-  __device__ Barrier* dout_full(int s) const { return query_full(Shape::kQueryStages + s); }
-  __device__ Barrier* query_empty(int s) const { return query_full(Shape::kStages + s); }
-  __device__ Barrier* dout_empty(int s) const { return query_empty(Shape::kQueryStages + s); }
-  __device__ int* work(int s) const { return reinterpret_cast<int*>(query_empty(Shape::kStages)) + s; }
-
-  /// Every consumer thread releases a stage separately, for what it has read, after the fence of a put_scores() that
-  /// follows its loads (mbarrier.h explains why). One lane per warp or one thread per warpgroup would suffice but is no
-  /// faster (H200; 1 % slower with heads of 64), and racecheck reports the loads of the other threads as races with the
-  /// next copy.
-  __device__ void init() const {
-    constexpr int kConsumers = 256, kAdders = 2;
-    for (int s = 0; s < Shape::kKeyStages; ++s)
-      barrier_init(key_full(s), 1), barrier_init(key_empty(s), kConsumers + kAdders);
-    for (int g = 0; g < 2; ++g) barrier_init(sums_full(g), 4), barrier_init(sums_empty(g), 1);
-    for (int s = 0; s < Shape::kStages; ++s)  // stages of queries, then of dout
-      barrier_init(query_full(s), 1), barrier_init(query_empty(s), kConsumers);
-    fence_barrier_init();
-  }
+  __device__ char* score(int s) const { return this->template part<2>() + s * Shape::kScoreBytes; }
+  __device__ char* sums(int group) const { return this->template part<3>() + group * Shape::kSumBytes; }
+  __device__ float* lse(int s) const { return this->template part<4>() + s * Shape::kStatistics; }
+  __device__ float* delta(int s) const { return this->template part<5>() + s * Shape::kQueries; }
+  __device__ auto keys() const { return this->template part<6>(); }
+  __device__ auto queries() const { return this->template part<7>(); }
+  __device__ auto douts() const { return this->template part<8>(); }
+  __device__ auto all_sums() const { return this->template part<9>(); }  // a stage for each warpgroup
+  __device__ int* work(int s) const { return this->template part<10>() + s; }
 };
+
+#if HPCDL_SM90A
 
 /// Called by one thread.
 template <class Shape>
 __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
                                  const TensorMap& v, const TensorMap& dout, const BackwardProblem& p) {
-  Ring<Shape::kKeyStages> ks{.parity = 1};
-  Ring<Shape::kQueryStages> qs{.parity = 1};
-  Ring<Shape::kDoutStages> os{.parity = 1};
+  auto ks = m.keys().to_put();
+  auto qs = m.queries().to_put();
+  auto os = m.douts().to_put();
   const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch,
             tiles = Shape::tiles(p.queries);
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
@@ -160,28 +149,25 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
   };
   while (true) {
     const int work = static_cast<int>(atomicAdd(p.ticket, 1u));
-    barrier_wait(m.key_empty(ks.stage), ks.parity);
+    m.keys().wait_empty(ks);
     *m.work(ks.stage) = work;
-    if (work >= works) return barrier_arrive(m.key_full(ks.stage));
+    if (work >= works) return m.keys().filled(ks);
     const auto w = BackwardPiece<Shape>::find(p, work);
-    barrier_expect(m.key_full(ks.stage), 2 * Shape::kKeyBytes);
-    load(m.key(ks.stage), Shape::kKeys, k, m.key_full(ks.stage), w.kv_head, w.piece * Shape::kKeys, w.sequence);
-    load(m.value(ks.stage), Shape::kKeys, v, m.key_full(ks.stage), w.kv_head, w.piece * Shape::kKeys, w.sequence);
+    Barrier* const full = m.keys().expect(ks, 2 * Shape::kKeyBytes);
+    load(m.key(ks.stage), Shape::kKeys, k, full, w.kv_head, w.piece * Shape::kKeys, w.sequence);
+    load(m.value(ks.stage), Shape::kKeys, v, full, w.kv_head, w.piece * Shape::kKeys, w.sequence);
     ks.next();
     for (int i = 0; i < w.steps(p); ++i) {
       const int h = w.head(p, i), tile = w.tile(p, i);
       const std::int64_t number = (static_cast<std::int64_t>(w.sequence) * p.heads + h) * tiles + tile;
       const auto bring = [&](char* to, float* statistic, const TensorMap& map, const float* from, int count,
-                             Barrier* full, Barrier* empty, unsigned parity) {
-        barrier_wait(empty, parity);
-        barrier_expect(full, static_cast<unsigned>(Shape::kQueryBytes + count * 4));
+                             const auto& channel, const auto& at) {
+        Barrier* const full = channel.put(at, static_cast<unsigned>(Shape::kQueryBytes + count * 4));
         load(to, Shape::kQueries, map, full, h, tile * Shape::kQueries, w.sequence);
         bulk_load(statistic, from + number * count, static_cast<unsigned>(count * 4), full);
       };
-      bring(m.query(qs.stage), m.lse(qs.stage), q, p.lse, Shape::kStatistics, m.query_full(qs.stage),
-            m.query_empty(qs.stage), qs.parity);
-      bring(m.dout(os.stage), m.delta(os.stage), dout, p.delta, Shape::kQueries, m.dout_full(os.stage),
-            m.dout_empty(os.stage), os.parity);
+      bring(m.query(qs.stage), m.lse(qs.stage), q, p.lse, Shape::kStatistics, m.queries(), qs);
+      bring(m.dout(os.stage), m.delta(os.stage), dout, p.delta, Shape::kQueries, m.douts(), os);
       qs.next();
       os.next();
     }
@@ -203,10 +189,10 @@ __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProbl
   Ring<1> full;
   const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch;
   while (true) {
-    barrier_wait(m.key_full(ks.stage), ks.parity);
+    m.keys().get(ks);
     const int work = *m.work(ks.stage);
     if (work >= works) return;
-    barrier_arrive(m.key_empty(ks.stage));
+    m.keys().fenced_done(ks.stage);  // needs no fence for a number that a thread writes
     ks.next();
     const auto w = BackwardPiece<Shape>::find(p, work);
     for (int i = 0; i < w.steps(p); ++i) {
@@ -214,7 +200,7 @@ __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProbl
       if (turn == w.last(p, tile)) continue;
       const std::int64_t at = w.place(p, w.head(p, i), tile, group);
       char* sums = reinterpret_cast<char*>(p.sums) + at * Shape::kSumBytes;
-      barrier_wait(m.sums_full(group), full.parity);
+      m.all_sums().get(Slot{group, full.parity});
       full.next();
       if (turn == 0) {
         bulk_store(sums, m.sums(group), Shape::kSumBytes);
@@ -227,7 +213,7 @@ __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProbl
       }
       tma_commit();
       tma_wait_read<0>();
-      barrier_arrive(m.sums_empty(group));
+      m.all_sums().done(group);
       tma_wait<0>();
       // The release that follows is all that the next turn needs: a separate fence took up to a tenth of the kernel.
       asm volatile("fence.proxy.async.global;" ::: "memory");

@@ -6,9 +6,9 @@
 // product runs. Warpgroups take turns at the tensor cores, so that one multiplies while another exponentiates. Sources:
 // Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
-#include "hpcdl/cuda/arch.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/ops/attention/softmax_rows.cuh"
 #include "hpcdl/stream.h"
 
@@ -35,7 +35,6 @@ template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int
   // Registers are initially divided evenly; the producer needs few.
   static constexpr int kProducer = kGroups == 3 ? 32 : 24, kConsumer = kBlocks == 2 ? 104 : kGroups == 3 ? 160 : 240;
   static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2;
-  static constexpr int kBytes = 1024 + (kQueryStages + 1) * kQueryBytes + 2 * kStages * kKeyBytes + 256;
 };
 
 /// The work of a tile of queries.
@@ -44,10 +43,8 @@ struct ForwardTile {
 
   template <class Shape> static __device__ ForwardTile find(const ForwardProblem& p, int tile, int keys) {
     const int rows = (p.queries + Shape::kQueries - 1) / Shape::kQueries, all = p.batch * p.heads;
-    const int s = tile / (p.section * rows), r = tile - s * p.section * rows, begin = s * p.section;
-    const int count = all - begin < p.section ? all - begin : p.section;
-    const int head = begin + r % count, row = rows - 1 - r / count;
-    ForwardTile t{head % p.heads, head / p.heads, row * Shape::kQueries, 0};
+    const auto [head, from_last] = InGroups::find(tile, all, rows, p.section);
+    ForwardTile t{head % p.heads, head / p.heads, (rows - 1 - from_last) * Shape::kQueries, 0};
     int seen = keys;
     if (p.causal) {
       const int end = t.first + Shape::kQueries + keys - p.queries;
@@ -58,59 +55,46 @@ struct ForwardTile {
   }
 };
 
-#if HPCDL_SM90A
-
-template <class Shape> struct ForwardMemory {
-  char* base;
-  __device__ explicit ForwardMemory(char* raw) : base(raw + (1024 - shared_address(raw) % 1024) % 1024) {}
-  __device__ char* query(int stage) const { return base + stage * Shape::kQueryBytes; }
+template <class Shape, int kStages>
+using ForwardStages = Stages<Channel<kStages, Warpgroups<Shape::kGroups>, Reads::tensor_cores>>;
+template <class Shape>
+struct ForwardMemory
+    : Arena<Room<char, (Shape::kQueryStages + 1) * Shape::kQueryBytes, 1024>,
+            Room<char, 2 * Shape::kStages * Shape::kKeyBytes, 1024>, ForwardStages<Shape, Shape::kQueryStages>,
+            ForwardStages<Shape, Shape::kStages>, ForwardStages<Shape, Shape::kStages>> {
+  __device__ char* query(int stage) const { return this->template part<0>() + stage * Shape::kQueryBytes; }
   __device__ char* out() const { return query(Shape::kQueryStages); }
-  __device__ char* key(int stage) const { return query(Shape::kQueryStages + 1) + stage * Shape::kKeyBytes; }
+  __device__ char* key(int stage) const { return this->template part<1>() + stage * Shape::kKeyBytes; }
   __device__ char* value(int stage) const { return key(Shape::kStages + stage); }
-  __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(key(2 * Shape::kStages)); }
-  __device__ Barrier* query_full(int s) const { return barriers() + s; }
-  __device__ Barrier* query_empty(int s) const { return barriers() + 2 + s; }
-  __device__ Barrier* key_full(int s) const { return barriers() + 4 + s; }
-  __device__ Barrier* key_empty(int s) const { return barriers() + 4 + Shape::kStages + s; }
-  __device__ Barrier* value_full(int s) const { return barriers() + 4 + 2 * Shape::kStages + s; }
-  __device__ Barrier* value_empty(int s) const { return barriers() + 4 + 3 * Shape::kStages + s; }
-
-  __device__ void init() const {
-    for (int s = 0; s < Shape::kQueryStages; ++s)
-      barrier_init(query_full(s), 1), barrier_init(query_empty(s), Shape::kGroups);
-    for (int s = 0; s < Shape::kStages; ++s) {
-      barrier_init(key_full(s), 1), barrier_init(value_full(s), 1);
-      barrier_init(key_empty(s), Shape::kGroups), barrier_init(value_empty(s), Shape::kGroups);
-    }
-    fence_barrier_init();
-  }
+  __device__ auto queries() const { return this->template part<2>(); }
+  __device__ auto keys() const { return this->template part<3>(); }
+  __device__ auto values() const { return this->template part<4>(); }
 };
+
+#if HPCDL_SM90A
 
 /// Called by one thread.
 template <class Shape>
 __device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
                                 const TensorMap& v, const ForwardProblem& p, int tiles) {
-  Ring<Shape::kStages> ks{.parity = 1}, vs{.parity = 1};
-  Ring<Shape::kQueryStages> qs{.parity = 1};
+  auto ks = m.keys().to_put(), vs = m.values().to_put();
+  auto qs = m.queries().to_put();
   const int keys = p.keys(), group = p.heads / p.kv_heads;
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
-    barrier_expect(full, static_cast<unsigned>(rows * Shape::kWidth * 2));
     for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
   };
-  for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+  for (const int tile : Raster{tiles}) {
     const auto t = ForwardTile::find<Shape>(p, tile, keys);
     const int kv = t.head / group;
-    barrier_wait(m.query_empty(qs.stage), qs.parity);
-    load(m.query(qs.stage), Shape::kQueries, q, m.query_full(qs.stage), t.head, t.first, t.sequence);
+    load(m.query(qs.stage), Shape::kQueries, q, m.queries().put(qs, Shape::kQueryBytes), t.head, t.first, t.sequence);
     qs.next();
     const auto bring_keys = [&](int step) {
-      barrier_wait(m.key_empty(ks.stage), ks.parity);
-      load(m.key(ks.stage), Shape::kKeys, k, m.key_full(ks.stage), kv, step * Shape::kKeys, t.sequence);
+      load(m.key(ks.stage), Shape::kKeys, k, m.keys().put(ks, Shape::kKeyBytes), kv, step * Shape::kKeys, t.sequence);
       ks.next();
     };
     const auto bring_values = [&](int step) {
-      barrier_wait(m.value_empty(vs.stage), vs.parity);
-      load(m.value(vs.stage), Shape::kKeys, v, m.value_full(vs.stage), kv, step * Shape::kKeys, t.sequence);
+      load(m.value(vs.stage), Shape::kKeys, v, m.values().put(vs, Shape::kKeyBytes), kv, step * Shape::kKeys,
+           t.sequence);
       vs.next();
     };
     bring_keys(t.steps - 1);
@@ -124,17 +108,17 @@ template <class T, class Shape> struct ForwardConsumer {
   const ForwardMemory<Shape>& m;
   const ForwardProblem& p;
   int group, keys, offset;  // offset: query t sees keys 0 .. t + offset
+  Leaving way;
   Ring<Shape::kStages> ks, vs;
   Ring<Shape::kQueryStages> qs;
   float out[kOut];
   unsigned probs[kScores / 8][4];
   RowSoftmax state;
 
-  __device__ bool leader() const { return threadIdx.x % 128 == 0; }
   __device__ int row() const { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
 
   __device__ void issue_scores(float (&s)[kScores]) const {
-    barrier_wait(m.key_full(ks.stage), ks.parity);
+    m.keys().get(ks);
     const auto a = wgmma_descriptor<Major::k>(m.query(qs.stage) + group * 64 * 128),
                b = wgmma_descriptor<Major::k>(m.key(ks.stage));
     wgmma_fence();
@@ -145,22 +129,19 @@ template <class T, class Shape> struct ForwardConsumer {
     wgmma_commit();
   }
   __device__ void issue_out() {
-    barrier_wait(m.value_full(vs.stage), vs.parity);
+    m.values().get(vs);
     const auto b = wgmma_descriptor<Major::mn>(m.value(vs.stage), Shape::kKeys);
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < Shape::kKeys / 16; ++c) wgmma<T, Major::mn>(out, probs[c], b + c * kStepMn, true);
     wgmma_commit();
   }
-  __device__ void release(Barrier* b) const {
-    if (leader()) barrier_arrive(b);
-  }
   __device__ void done_keys() {
-    release(m.key_empty(ks.stage));
+    m.keys().done(ks.stage);
     ks.next();
   }
   __device__ void done_values() {
-    release(m.value_empty(vs.stage));
+    m.values().done(vs.stage);
     vs.next();
   }
   __device__ void mask(float (&s)[kScores], const ForwardTile& t, int step) const {
@@ -199,20 +180,20 @@ template <class T, class Shape> struct ForwardConsumer {
   __device__ void clear_values(const ForwardTile& t) const {
     const int begin = keys - (t.steps - 1) * Shape::kKeys;
     if (!p.cached || begin >= Shape::kKeys) return;
-    barrier_wait(m.value_full(vs.stage), vs.parity);
+    m.values().get(vs);
     for (int i = static_cast<int>(threadIdx.x) % 128; i < Shape::kHalves * (Shape::kKeys - begin) * 8; i += 128) {
       const int half = i / ((Shape::kKeys - begin) * 8),
                 at = (half * Shape::kKeys + begin) * 128 + i % ((Shape::kKeys - begin) * 8) * 16;
       *reinterpret_cast<uint4*>(m.value(vs.stage) + at) = make_uint4(0, 0, 0, 0);
     }
     fence_async_proxy();
-    named_sync(8 + group, 128);
+    way.sync();
   }
   __device__ void attend(const ForwardTile& t) {
     state = {};
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out[i] = 0;
-    barrier_wait(m.query_full(qs.stage), qs.parity);
+    m.queries().get(qs);
     float s[kScores], shrink[2];
     issue_scores(s);
     wgmma_wait<0>();
@@ -227,7 +208,7 @@ template <class T, class Shape> struct ForwardConsumer {
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
     for (; n >= whole; --n) step<true>(t, n);
     for (; n >= 0; --n) step<false>(t, n);
-    release(m.query_empty(qs.stage));
+    m.queries().done(qs.stage);
     qs.next();
     issue_out();
     wgmma_wait<0>();
@@ -247,26 +228,18 @@ template <class T, class Shape> struct ForwardConsumer {
             (state.top[h] * p.scale + log2f(sum)) * 0.6931471805599453f;
     }
     char* to = m.out() + group * 64 * Shape::kWidth * 2;
-    if (leader()) tma_wait_read<0>();
-    named_sync(8 + group, 128);
-    const int warp = static_cast<int>(threadIdx.x) % 128 / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned at = shared_address(to), r = static_cast<unsigned>(warp * 16 + lane % 16);
+    way.reuse<0>();
 #pragma unroll
-    for (int c = 0; c < Shape::kWidth / 16; ++c) {
-      const auto piece = static_cast<unsigned>(c % 4 * 32 + lane / 16 * 16);
-      const float* o = out + 8 * c;
-      store_matrices(
-          at + static_cast<unsigned>(c / 4 * 64 * 128) + swizzled128(r * 128 + piece),
-          pack_pair<T>(o[0] * inverse[0], o[1] * inverse[0]), pack_pair<T>(o[2] * inverse[1], o[3] * inverse[1]),
-          pack_pair<T>(o[4] * inverse[0], o[5] * inverse[0]), pack_pair<T>(o[6] * inverse[1], o[7] * inverse[1]));
+    for (int i = 0; i < Shape::kHalves; ++i) {
+      float v[32];
+#pragma unroll
+      for (int e = 0; e < 32; ++e) v[e] = out[32 * i + e] * inverse[e / 2 % 2];
+      put_piece<T>(to + i * kPieceBytes, v);
     }
-    fence_async_proxy();
-    named_sync(8 + group, 128);
-    if (leader()) {
+    way.leave([&] {
       for (int i = 0; i < Shape::kHalves; ++i)
-        tma_store(map, to + i * 64 * 128, 64 * i, t.head, t.first + group * 64, t.sequence);
-      tma_commit();
-    }
+        tma_store(map, to + i * kPieceBytes, 64 * i, t.head, t.first + group * 64, t.sequence);
+    });
   }
 };
 
@@ -280,26 +253,23 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
                             const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap out,
                             const __grid_constant__ ForwardProblem p) {
 #if HPCDL_SM90A
-  extern __shared__ char raw[];
-  const ForwardMemory<Shape> m(raw);
-  const int warp = warp_index(), tiles = p.batch * p.heads * ((p.queries + Shape::kQueries - 1) / Shape::kQueries);
-  if (threadIdx.x == 0) m.init();
-  __syncthreads();
-  if (warp >= 4 * Shape::kGroups) {
-    release_registers<Shape::kProducer>();
-    if (warp == 4 * Shape::kGroups && elect_one()) forward_produce<Shape>(m, q, k, v, p, tiles);
-  } else {
-    claim_registers<Shape::kConsumer>();
+  const ForwardMemory<Shape> m;
+  const int tiles = p.batch * p.heads * ((p.queries + Shape::kQueries - 1) / Shape::kQueries);
+  m.start();
+  const auto consume = [&](int group) {
     const int keys = p.keys();
-    ForwardConsumer<T, Shape> c{.m = m, .p = p, .group = warp / 4, .keys = keys, .offset = keys - p.queries};
-    if (Shape::kTurns && c.group == Shape::kGroups - 1) named_arrive(1, 256);
-    for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
+    ForwardConsumer<T, Shape> c{
+        .m = m, .p = p, .group = group, .keys = keys, .offset = keys - p.queries, .way = {.barrier = 8 + group}};
+    if (Shape::kTurns && group == Shape::kGroups - 1) named_arrive(1, 256);
+    for (const int tile : Raster{tiles}) {
       const auto t = ForwardTile::find<Shape>(p, tile, keys);
       c.attend(t);
       c.store(t, out);
     }
-    if (c.leader()) tma_wait<0>();
-  }
+    if (c.way.leader()) tma_wait<0>();
+  };
+  roles<Producers<Shape::kProducer>, Consumers<Shape::kGroups, Shape::kConsumer>>(
+      [&](int) { forward_produce<Shape>(m, q, k, v, p, tiles); }, consume);
 #endif
 }
 

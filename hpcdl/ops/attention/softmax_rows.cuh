@@ -4,6 +4,7 @@
 // folded in.
 
 #include "hpcdl/cuda/lanes.cuh"
+#include "hpcdl/cuda/tile/leave.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 
 namespace hpcdl::cuda {
@@ -20,23 +21,6 @@ __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-/// Packs two floats into one register of 16-bit elements, the first in the lower half.
-template <class T> __device__ unsigned pack_pair(float a, float b) {
-  unsigned r;
-  if constexpr (std::is_same_v<T, f16>) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
-  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(b), "f"(a));
-  return r;
-}
-
-template <class T> __device__ float unpack_low(unsigned x) {
-  if constexpr (std::is_same_v<T, f16>) return __half2float(__ushort_as_half(static_cast<unsigned short>(x)));
-  else return __uint_as_float(x << 16);
-}
-template <class T> __device__ float unpack_high(unsigned x) {
-  if constexpr (std::is_same_v<T, f16>) return __half2float(__ushort_as_half(static_cast<unsigned short>(x >> 16)));
-  else return __uint_as_float(x & 0xffff0000u);
 }
 
 /// Exponents scale * score - scale * top are as exact as scale * top: for ordinary masks of -1e10 they are wrong by

@@ -31,10 +31,6 @@ template <class F> void with_type(DType d, F&& f) {
   else f.template operator()<bf16>();
 }
 
-template <class Kernel> void allow(Kernel kernel, int bytes) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
-}
-
 template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
   const auto width = c.width();
   const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]),
@@ -55,9 +51,9 @@ template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
                          .section = static_cast<int>(std::min<std::int64_t>(section, batch * heads))};
   const auto tiles = static_cast<std::int64_t>(batch) * heads * ((queries + Shape::kQueries - 1) / Shape::kQueries);
   const auto blocks = std::min<std::int64_t>(tiles, multiprocessors(s) * Shape::kBlocks);
-  auto* kernel = attention_forward_wgmma<T, Shape>;
-  allow(kernel, Shape::kBytes);
-  kernel<<<static_cast<unsigned>(blocks), Shape::kThreads, Shape::kBytes, queue(s)>>>(
+  constexpr int kBytes = ForwardMemory<Shape>::kBytes;
+  allow_shared<attention_forward_wgmma<T, Shape>>(s, kBytes);
+  attention_forward_wgmma<T, Shape><<<static_cast<unsigned>(blocks), Shape::kThreads, kBytes, queue(s)>>>(
       head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys),
       head_map(c.v, kv_heads, width, Shape::kKeys), head_map(c.out, heads, width, 64), p);
   launched("attention");
@@ -137,11 +133,12 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
       .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads * parts)),
       .parts = parts,
       .shares = parts > 1 ? static_cast<float*>(workspace(s)) : nullptr};
-  auto* kernel = attention_backward_wgmma<T, Shape>;
-  allow(kernel, Shape::kBytes);
-  kernel<<<static_cast<unsigned>(std::min(works, at_once)), Shape::kThreads, Shape::kBytes, queue(s)>>>(
-      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys),
-      head_map(c.v, kv_heads, width, Shape::kKeys), head_map(c.dout, heads, width, Shape::kQueries), p);
+  constexpr int kBytes = BackwardMemory<Shape>::kBytes;
+  allow_shared<attention_backward_wgmma<T, Shape>>(s, kBytes);
+  attention_backward_wgmma<T, Shape>
+      <<<static_cast<unsigned>(std::min(works, at_once)), Shape::kThreads, kBytes, queue(s)>>>(
+          head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys),
+          head_map(c.v, kv_heads, width, Shape::kKeys), head_map(c.dout, heads, width, Shape::kQueries), p);
   launched("attention_backward");
   if constexpr (!Shape::kParts) return;
   attention_backward_add<T>

@@ -8,10 +8,8 @@
 
 #include <utility>
 
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/tensor_map.h"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/few_rows.cuh"
 #include "hpcdl/ops/conv2d/pixel_boxes.cuh"
@@ -150,15 +148,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if HPCDL_SM90A
   constexpr int kStages = kStagesOf<T>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  Barrier* const full = reinterpret_cast<Barrier*>(memory + kStages * p.stage_bytes);
+  const Arrivals<kStages> full{reinterpret_cast<Barrier*>(memory + kStages * p.stage_bytes)};
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = warp_index();
   const int row = warp / p.across * kRows, col = warp % p.across * kCols;
-  if (thread == 0) {
-    for (int i = 0; i < kStages; ++i) barrier_init(full + i, 1);
-    fence_barrier_init();
-    tma_prefetch(dy);
-  }
-  __syncthreads();
+  start_block([&] { full.init(); }, dy);
   const int first = static_cast<int>(blockIdx.x), every = static_cast<int>(gridDim.x),
             steps = (p.tiles - first + every - 1) / every * p.slices;
   const auto bring = [&](int step) {
@@ -166,9 +159,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int of_tile = step / p.slices, slice = step - of_tile * p.slices, stage = step % kStages;
     const Tile tile = Tile::of(p, first + of_tile * every);
     unsigned char* const to = memory + stage * p.stage_bytes;
-    barrier_expect(full + stage, static_cast<unsigned>(p.dy_bytes + p.w_bytes));
-    tma_load(to, dy, full + stage, slice * kChannels, tile.col + p.taps_w.low, tile.row + p.taps_h.low, tile.image);
-    bulk_load(to + p.stage_bytes - p.w_bytes, p.w + slice * p.w_bytes, static_cast<unsigned>(p.w_bytes), full + stage);
+    Barrier* const b = full.expect(Slot{stage, 0}, static_cast<unsigned>(p.dy_bytes + p.w_bytes));
+    tma_load(to, dy, b, slice * kChannels, tile.col + p.taps_w.low, tile.row + p.taps_h.low, tile.image);
+    bulk_load(to + p.stage_bytes - p.w_bytes, p.w + slice * p.w_bytes, static_cast<unsigned>(p.w_bytes), b);
   };
   for (int step = 0; step < kStages; ++step) bring(step);
   using E = typename Way<T>::Element;
@@ -179,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     float acc[kRows][kTiles][4] = {},
           others[kProducts == 1 ? 1 : kRows][kTiles][4] = {};  // sums of the product of first parts, and of the others
     for (int slice = 0; slice < p.slices; ++slice, ++step, at.next()) {
-      barrier_wait(full + at.stage, at.parity);
+      full.get(at);
       unsigned char* const stage = memory + at.stage * p.stage_bytes;
       const unsigned* weights =
           reinterpret_cast<const unsigned*>(stage + p.stage_bytes - p.w_bytes) + lane * (2 * kTiles);

@@ -7,12 +7,11 @@
 // all are tiles of one launch.
 
 #include <algorithm>
-#include <atomic>
 
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/tensor_map.h"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/ops/conv2d/f32_parts.cuh"
 #include "hpcdl/ops/conv2d/pixel_boxes.cuh"
@@ -28,8 +27,6 @@ template <int kColumns_, int kStages_> struct PartsTile {
   static constexpr int kColumns = kColumns_, kStages = kStages_, kBoxes = 2 * kParts;
   static constexpr int kRowBytes = kPartChannels * 2, kABytes = kRows * kRowBytes, kBBytes = kColumns * kRowBytes,
                        kStageBytes = kParts * (kABytes + kBBytes);
-  static constexpr int kSharedBytes = kStages * (kStageBytes + 2 * kBoxes * 8);
-  static_assert(kSharedBytes <= 227 * 1024);
 };
 using Broad = PartsTile<128, 2>;
 using Narrow = PartsTile<64, 3>;
@@ -58,6 +55,18 @@ struct PartsMaps {
   TensorMap images, w;
 };
 
+template <class S>
+struct PartsMemory : Arena<Room<unsigned char, S::kStages * S::kStageBytes, 1024>,
+                           Stages<Channel<S::kStages * S::kBoxes, Warps<kGroups * 4>, Reads::tensor_cores>>> {
+  __device__ unsigned char* a(int stage, int part) const {
+    return this->template part<0>() + stage * S::kStageBytes + part * S::kABytes;
+  }
+  __device__ unsigned char* b(int stage, int part) const { return a(stage, kParts) + part * S::kBBytes; }
+  __device__ auto boxes() const { return this->template part<1>(); }
+  /// The boxes of A come first.
+  __device__ static Slot slot(const Ring<S::kStages>& at, int box) { return {at.stage * S::kBoxes + box, at.parity}; }
+};
+
 #if HPCDL_SM90A
 
 /// Tile number t.
@@ -79,38 +88,25 @@ struct PartsPlace {
   }
 };
 
-template <class S> struct PartsMemory {
-  unsigned char* base;
-  __device__ unsigned char* a(int stage, int part) const { return base + stage * S::kStageBytes + part * S::kABytes; }
-  __device__ unsigned char* b(int stage, int part) const { return a(stage, kParts) + part * S::kBBytes; }
-  /// The boxes of A come first.
-  __device__ Barrier* full(int stage, int box) const {
-    return reinterpret_cast<Barrier*>(base + S::kStages * S::kStageBytes) + stage * S::kBoxes + box;
-  }
-  __device__ Barrier* empty(int stage, int box) const { return full(stage + S::kStages, box); }
-};
-
 /// A box of a stage.
 template <class S, Major kB>
 __device__ void bring(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory,
-                      const PartsPlace& tile, int k, int stage, int box) {
+                      const PartsPlace& tile, int k, const Ring<S::kStages>& at, int box) {
   const TilesOfClass& c = p.classes[tile.of];
   const int tap = k / p.depth_blocks, block = k - tap * p.depth_blocks, a = tap / c.taps_w, b = tap - a * c.taps_w;
-  Barrier* const full = memory.full(stage, box);
+  Barrier* const full = memory.boxes().put(PartsMemory<S>::slot(at, box), box < kParts ? S::kABytes : S::kBBytes);
   if (box < kParts) {
-    barrier_expect(full, S::kABytes);
-    return tma_load(memory.a(stage, box), maps.images, full, block * kPartBlock + box * kPartChannels,
+    return tma_load(memory.a(at.stage, box), maps.images, full, block * kPartBlock + box * kPartChannels,
                     tile.box.w * p.stride + c.first_w + b * c.tap_step,
                     tile.box.h * p.stride + c.first_h + a * c.tap_step, tile.box.n);
   }
   const int part = box - kParts, w_tap = ((c.w_tap_h + a * c.w_every) * p.kw + c.w_tap_w + b * c.w_every) * p.w_blocks;
-  barrier_expect(full, S::kBBytes);
   if constexpr (kB == Major::k) {
-    tma_load(memory.b(stage, part), maps.w, full, (w_tap + block) * kPartBlock + part * kPartChannels, tile.n0);
+    tma_load(memory.b(at.stage, part), maps.w, full, (w_tap + block) * kPartBlock + part * kPartChannels, tile.n0);
   } else {
 #pragma unroll
     for (int j = 0; j < S::kColumns / kPartChannels; ++j)
-      tma_load(memory.b(stage, part) + j * (kPartChannels * S::kRowBytes), maps.w, full,
+      tma_load(memory.b(at.stage, part) + j * (kPartChannels * S::kRowBytes), maps.w, full,
                (w_tap + tile.n0 / kPartChannels + j) * kPartBlock + part * kPartChannels, block * kPartChannels);
   }
 }
@@ -119,14 +115,12 @@ __device__ void bring(const PartsMaps& maps, const PartsProblem& p, const PartsM
 template <class S, Major kB>
 __device__ void produce(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory, int first,
                         int boxes) {
-  Ring<S::kStages> at{.stage = 0, .parity = 1};
-  for (int t = static_cast<int>(blockIdx.x); t < p.all_tiles; t += static_cast<int>(gridDim.x)) {
+  Ring<S::kStages> at{.stage = 0, .parity = memory.boxes().to_put().parity};
+  for (const int t : Raster{p.all_tiles}) {
     const auto tile = PartsPlace::at<S>(p, t);
     for (int k = tile.begin; k < tile.end; ++k, at.next())
-      for (int box = first; box < first + boxes * kParts; box += kParts) {
-        barrier_wait(memory.empty(at.stage, box), at.parity);
-        bring<S, kB>(maps, p, memory, tile, k, at.stage, box);
-      }
+      for (int box = first; box < first + boxes * kParts; box += kParts)
+        bring<S, kB>(maps, p, memory, tile, k, at, box);
   }
 }
 
@@ -147,8 +141,8 @@ template <class S> struct PartsSums {
 #pragma unroll
     for (int i = 0; i < kPartProducts; ++i) {
       const int part_a = part_of_a(i), part_b = part_of_b(i);
-      if (kFirstOfA[i]) barrier_wait(memory.full(at.stage, part_a), at.parity);
-      if (kFirstOfB[i]) barrier_wait(memory.full(at.stage, kParts + part_b), at.parity);
+      if (kFirstOfA[i]) memory.boxes().get(memory.slot(at, part_a));
+      if (kFirstOfB[i]) memory.boxes().get(memory.slot(at, kParts + part_b));
       const auto a = wgmma_descriptor<Major::k>(memory.a(at.stage, part_a) + group * (64 * S::kRowBytes));
       const auto b = wgmma_descriptor<kB>(memory.b(at.stage, part_b), kPartChannels);
       wgmma_fence();
@@ -189,23 +183,22 @@ template <class S> struct PartsSums {
 };
 
 template <class S, Major kB> __device__ void consume(const PartsProblem& p, const PartsMemory<S>& memory, int group) {
-  const bool arrives = threadIdx.x % kWarp == 0;
   Ring<S::kStages> at;
-  for (int t = static_cast<int>(blockIdx.x); t < p.all_tiles; t += static_cast<int>(gridDim.x)) {
+  const auto done = [&](int stage, int box) {
+    if (stage >= 0) memory.boxes().done(stage * S::kBoxes + box);
+  };
+  for (const int t : Raster{p.all_tiles}) {
     const auto tile = PartsPlace::at<S>(p, t);
     PartsSums<S> sums;
     int before = -1;  // the previous stage
     for (int k = tile.begin; k < tile.end; ++k, at.next()) {
-      sums.template add<kB>(memory, at, group, k > tile.begin, [&](bool of_before, int box) {
-        const int stage = of_before ? before : at.stage;
-        if (arrives && stage >= 0) barrier_arrive(memory.empty(stage, box));
-      });
+      sums.template add<kB>(memory, at, group, k > tile.begin,
+                            [&](bool of_before, int box) { done(of_before ? before : at.stage, box); });
       before = at.stage;
     }
     wgmma_wait<0>();
     sums.pin();
-    if (arrives && before >= 0)
-      barrier_arrive(memory.empty(before, 0)), barrier_arrive(memory.empty(before, kParts));  // of the last product
+    done(before, 0), done(before, kParts);  // of the last product
     sums.store(p, tile, group, tile.end > tile.begin);
   }
 }
@@ -216,27 +209,15 @@ template <class S, Major kB>
 __global__ void __launch_bounds__(kThreads, 1)
     parts_tiles(const __grid_constant__ PartsMaps maps, const __grid_constant__ PartsProblem p) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const PartsMemory<S> memory{shared};
-  const int warp = warp_index(), group = warp / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages * S::kBoxes; ++i)
-      barrier_init(memory.full(0, i), 1), barrier_init(memory.empty(0, i), kGroups * 4);
-    fence_barrier_init();
-    tma_prefetch(maps.images), tma_prefetch(maps.w);
-  }
-  __syncthreads();
-  if (group == kGroups) {
-    release_registers<40>();
-    // In the order in which boxes are released: the smallest parts of both, the next, and the first parts of each
-    // separately.
-    const int i = warp % 4;
-    if (elect_one()) produce<S, kB>(maps, p, memory, i < 2 ? 2 - i : i == 2 ? 0 : kParts, i < 2 ? 2 : 1);
-    __syncwarp();
-  } else {
-    claim_registers<232>();
-    consume<S, kB>(p, memory, group);
-  }
+  const PartsMemory<S> memory;
+  memory.start(maps.images, maps.w);
+  // Warps load in the order in which boxes are released: the smallest parts of both, the next, and the first parts of
+  // each separately.
+  roles<Producers<40, 4>, Consumers<kGroups, 232>>(
+      [&](int i) {
+        produce<S, kB>(maps, p, memory, i < 2 ? 2 - i : i == 2 ? 0 : kParts, i < 2 ? 2 : 1);
+      },
+      [&](int group) { consume<S, kB>(p, memory, group); });
 #endif
 }
 
@@ -329,14 +310,8 @@ PartsPlan plan_of(const PartsProblem& p, int slots, std::int64_t most_shares, do
 
 template <class S, Major kB>
 void launch(Stream& s, const Conv& c, const PartsOperands& parts, PartsProblem p, int shares) {
-  auto* kernel = parts_tiles<S, kB>;
-  static std::atomic<std::uint64_t> prepared = 0;  // bit per device
-  const auto bit = std::uint64_t{1} << (s.device().index % 64);
-  if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-          "cudaFuncSetAttribute");
-    prepared.fetch_or(bit);
-  }
+  constexpr int kBytes = PartsMemory<S>::kBytes;
+  allow_shared<parts_tiles<S, kB>>(s, kBytes);
   p.tiles_n = tiles_of(p.columns, S::kColumns);
   for (int i = 0; i < p.count; ++i) {
     auto& of = p.classes[i];
@@ -354,8 +329,8 @@ void launch(Stream& s, const Conv& c, const PartsOperands& parts, PartsProblem p
                                             Swizzle::bytes128, {1, p.stride, p.stride, 1}),
                        .w = tensor_map(parts.w, DType::bf16, {filter, g.o}, {filter},
                                        {kPartChannels, kB == Major::k ? S::kColumns : kPartChannels})};
-  kernel<<<static_cast<unsigned>(std::min(p.all_tiles, multiprocessors(s))), kThreads, S::kSharedBytes, queue(s)>>>(
-      maps, p);
+  parts_tiles<S, kB>
+      <<<static_cast<unsigned>(std::min(p.all_tiles, multiprocessors(s))), kThreads, kBytes, queue(s)>>>(maps, p);
   launched(forward ? "conv2d" : "conv2d_backward");
 }
 

@@ -7,12 +7,10 @@
 // of dw.
 
 #include <algorithm>
-#include <atomic>
 
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/tensor_map.h"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/ops/conv2d/f32_parts.cuh"
 #include "hpcdl/ops/conv2d/pixel_boxes.cuh"
@@ -32,8 +30,9 @@ template <int kDown_, int kAcross_, int kDepth_, int kStages_, int kOperandParts
   static constexpr int kRows = kDown * kChannels;
   static constexpr int kBoxBytes = kDepth * kChannels * 2, kPartBytes = kBoxes * kBoxBytes,
                        kStageBytes = kOperandParts * kPartBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * 8;
-  static_assert(kSharedBytes <= 227 * 1024 && kBoxes * kOperandParts <= kWarp);
+  static_assert(kBoxes * kOperandParts <= kWarp);
+  using Pixels = Channel<kStages, Warps<kConsumers * 4>, Reads::tensor_cores>;
+  using Memory = Arena<Room<unsigned char, kStages * kStageBytes, 1024>, Stages<Pixels>>;
 };
 using Wide = WeightTile<1, 3, 32, 5>;  // all nine taps of 64 channels
 using Square = WeightTile<2, 1, 64, 5>;
@@ -56,7 +55,7 @@ struct WeightMaps {
 
 /// The warp that loads boxes: each lane loads one box of a stage, of one part.
 template <class S>
-__device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned char* memory, Barrier* full, int row0,
+__device__ void produce(const WeightMaps& maps, const WeightProblem& p, const typename S::Memory& memory, int row0,
                         int block0, int begin, int end) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / S::kBoxes, box = lane - part * S::kBoxes,
             block = block0 + box - S::kDown, tap = block / p.tap_blocks;
@@ -66,22 +65,24 @@ __device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned
   const int channel = (channel_block * S::kOperandParts + part) * kChannels;
   const int shift_h = exists ? tap / p.kw * p.dilation - p.pad : 0,
             shift_w = exists ? tap % p.kw * p.dilation - p.pad : 0;
-  Ring<S::kStages> at{.stage = 0, .parity = 1};
+  const auto pixels = memory.template part<1>();
+  auto at = pixels.to_put();
   for (int i = begin; i < end; ++i, at.next()) {
-    barrier_wait(full + S::kStages + at.stage, at.parity);
-    if (lane == 0) barrier_expect(full + at.stage, S::kStageBytes);
+    pixels.wait_empty(at);
+    if (lane == 0) pixels.expect(at, S::kStageBytes);
     __syncwarp();
     if (part >= S::kOperandParts) continue;
     const auto b = PixelBox::of(p.boxes, i);
-    unsigned char* to = memory + at.stage * S::kStageBytes + lane * S::kBoxBytes;
-    if (of_dy) tma_load(to, maps.dy, full + at.stage, channel, b.w, b.h, b.n);
-    else tma_load(to, maps.x, full + at.stage, channel, b.w * p.stride + shift_w, b.h * p.stride + shift_h, b.n);
+    unsigned char* to = memory.template part<0>() + at.stage * S::kStageBytes + lane * S::kBoxBytes;
+    Barrier* full = pixels.full + at.stage;
+    if (of_dy) tma_load(to, maps.dy, full, channel, b.w, b.h, b.n);
+    else tma_load(to, maps.x, full, channel, b.w * p.stride + shift_w, b.h * p.stride + shift_h, b.n);
   }
 }
 
 template <class T, class S>
-__device__ void consume(const WeightProblem& p, const unsigned char* memory, Barrier* full, int group, int row0,
-                        int block0, int steps) {
+__device__ void consume(const WeightProblem& p, const typename S::Memory& memory, int group, int row0, int block0,
+                        int steps) {
   constexpr int kColumns = kBlocksPerGroup * kChannels;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % kWarp;
   const int down = group / S::kAcross, across = group % S::kAcross;
@@ -89,11 +90,12 @@ __device__ void consume(const WeightProblem& p, const unsigned char* memory, Bar
   // rounded separately.
   constexpr int kProducts = S::kOperandParts == 1 ? 1 : kPartProducts;
   float acc[kColumns / 2], others[kProducts == 1 ? 4 : kColumns / 2];
+  const auto pixels = memory.template part<1>();
   Ring<S::kStages> at;
   int before = -1;
   for (int i = 0; i < steps; ++i, at.next()) {
-    barrier_wait(full + at.stage, at.parity);
-    const unsigned char* stage = memory + at.stage * S::kStageBytes;
+    pixels.get(at);
+    const unsigned char* stage = memory.template part<0>() + at.stage * S::kStageBytes;
     const auto a = wgmma_descriptor<Major::mn>(stage + down * S::kBoxBytes, S::kDepth);
     const auto b = wgmma_descriptor<Major::mn>(stage + (S::kDown + across * kBlocksPerGroup) * S::kBoxBytes, S::kDepth);
     constexpr std::uint64_t kNextPart = S::kPartBytes >> 4;
@@ -110,7 +112,7 @@ __device__ void consume(const WeightProblem& p, const unsigned char* memory, Bar
       }
     wgmma_commit();
     wgmma_wait<1>();
-    if (before >= 0 && lane == 0) barrier_arrive(full + S::kStages + before);
+    if (before >= 0) pixels.done(before);
     before = at.stage;
   }
   wgmma_wait<0>();
@@ -147,27 +149,14 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #if HPCDL_SM90A
   constexpr int kProducerRegisters = 40,
                 kConsumerRegisters = (65536 / 128 - kProducerRegisters) / S::kConsumers / 8 * 8;  // per thread
-  extern __shared__ __align__(1024) unsigned char memory[];
-  Barrier* const full =
-      reinterpret_cast<Barrier*>(memory + S::kStages * S::kStageBytes);  // followed by the barriers of empty stages
-  const int group = warp_index() / 4;
+  const typename S::Memory memory;
   const int row0 = static_cast<int>(blockIdx.x) / p.tiles_n * S::kRows,
             block0 = static_cast<int>(blockIdx.x) % p.tiles_n * S::kBlocks;
   const int begin = static_cast<int>(blockIdx.y) * p.share, end = ::min(begin + p.share, p.boxes.count);
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i)
-      barrier_init(full + i, 1), barrier_init(full + S::kStages + i, S::kConsumers * 4);
-    fence_barrier_init();
-    tma_prefetch(maps.x), tma_prefetch(maps.dy);
-  }
-  __syncthreads();
-  if (group == S::kConsumers) {
-    release_registers<kProducerRegisters>();
-    if (warp_index() % 4 == 0) produce<S>(maps, p, memory, full, row0, block0, begin, end);
-  } else {
-    claim_registers<kConsumerRegisters>();
-    consume<T, S>(p, memory, full, group, row0, block0, end - begin);
-  }
+  memory.start(maps.x, maps.dy);
+  roles<Producers<kProducerRegisters, 1, kWarp>, Consumers<S::kConsumers, kConsumerRegisters>>(
+      [&](int) { produce<S>(maps, p, memory, row0, block0, begin, end); },
+      [&](int group) { consume<T, S>(p, memory, group, row0, block0, end - begin); });
 #endif
 }
 
@@ -180,14 +169,7 @@ struct WeightOperands {
 
 template <class T, class S>
 void launch(Stream& s, const Conv& c, const WeightOperands& o, const WeightProblem& p, int shares) {
-  auto* kernel = weight_tiles<T, S>;
-  static std::atomic<std::uint64_t> prepared = 0;  // bit per device
-  const auto bit = std::uint64_t{1} << (s.device().index % 64);
-  if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-          "cudaFuncSetAttribute");
-    prepared.fetch_or(bit);
-  }
+  allow_shared<weight_tiles<T, S>>(s, S::Memory::kBytes);
   const auto& g = c.shape;
   const auto& b = p.boxes;
   const int every = narrow_int(g.stride);
@@ -197,8 +179,8 @@ void launch(Stream& s, const Conv& c, const WeightOperands& o, const WeightProbl
   };
   const WeightMaps maps{.x = map_of(o.x, o.x_pixel, g.w, g.h, every), .dy = map_of(o.dy, o.dy_pixel, g.ow, g.oh, 1)};
   const int tiles_m = tiles_of(g.o, S::kRows);
-  kernel<<<dim3(static_cast<unsigned>(tiles_m * p.tiles_n), static_cast<unsigned>(shares)), S::kThreads,
-           S::kSharedBytes, queue(s)>>>(maps, p);
+  weight_tiles<T, S><<<dim3(static_cast<unsigned>(tiles_m * p.tiles_n), static_cast<unsigned>(shares)), S::kThreads,
+                       S::Memory::kBytes, queue(s)>>>(maps, p);
   launched("conv2d_backward");
 }
 

@@ -5,8 +5,7 @@
 // after that kernel. N is a multiple of 16.
 
 #include "hpcdl/cuda/arch.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/channel.cuh"
 #include "hpcdl/ops/int4_linear/int4_device.cuh"
 
 namespace hpcdl::cuda::quant4 {
@@ -36,10 +35,10 @@ template <class F> struct StripOfWarp {
   int begin, end, tiles;  // chunks; number of tiles
   int weight_stride, scale_stride;
   std::byte *weights, *scales;
-  Barrier* arrived;
+  Arrivals<1> arrived;
 
   __device__ StripOfWarp(const Product& o_, int warp, std::byte* memory, Barrier* barriers)
-      : o(o_), row(std::int64_t{blockIdx.x} * F::kRows), arrived(barriers + warp) {
+      : o(o_), row(std::int64_t{blockIdx.x} * F::kRows), arrived{barriers + warp} {
     const int chunks = static_cast<int>((o.k + kChunk - 1) / kChunk), each = F::chunks_of_warp(o.k),
               left = static_cast<int>((o.n - row) / kTileRows);
     begin = warp * each, end = begin + each < chunks ? begin + each : chunks;
@@ -65,14 +64,15 @@ template <class F> struct StripOfWarp {
                scale_bytes = static_cast<unsigned>((last - first) / F::kGroup * F::kTile * 2);
     if constexpr (kAligned) {
       if (lane == 0) {
-        barrier_init(arrived, 1);
-        fence_barrier_init();
-        barrier_expect(arrived, static_cast<unsigned>(tiles) * (weight_bytes + scale_bytes * (o.offset ? 2 : 1)));
+        arrived.init();
+        Mbarriers::publish();
+        Barrier* const b = arrived.expect(
+            Slot{0, 0}, static_cast<unsigned>(tiles) * (weight_bytes + scale_bytes * (o.offset ? 2 : 1)));
         each(weight_bytes, scale_bytes,
-             [&](std::byte* to, const void* from, unsigned bytes) { bulk_load(to, from, bytes, arrived); });
+             [&](std::byte* to, const void* from, unsigned bytes) { bulk_load(to, from, bytes, b); });
       }
       __syncwarp();
-      barrier_wait(arrived, 0);
+      arrived.get(Slot{0, 0});
     } else {
       each(weight_bytes, scale_bytes, [&](std::byte* to, const void* from, unsigned bytes) {
         for (auto i = static_cast<unsigned>(lane); i < bytes; i += kWarp)

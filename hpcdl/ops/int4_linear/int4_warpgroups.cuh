@@ -9,9 +9,8 @@
 // order of operand A (place_of_input) and swizzled, so that a tile is one piece of memory. K is a multiple of 128, N of
 // 16.
 
-#include "hpcdl/cuda/arch.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma_bytes.cuh"
 #include "hpcdl/ops/int4_linear/int4_device.cuh"
 
@@ -43,27 +42,25 @@ template <int kGroup_, int kRowSets_, int kColSets_, int kSplit_, int kCols_, in
   static constexpr int kLine = kRows + 4;  // of sums: a gap against bank conflicts
   static constexpr int kPart = kInputs * kLine, kPartBytes = kSplit * kPart * 4;
   static constexpr int kStages = (216 << 10) / kStageBytes < 12 ? (216 << 10) / kStageBytes : 12;
-  static constexpr int kSharedBytes = 1024 + (kStages * kStageBytes > kPartBytes ? kStages * kStageBytes : kPartBytes);
+  // What the copy engine brings is read by products, what threads copy by loads.
+  using Steps = Channel<kStages, Warps<4 * kRowSets * kColSets>, Reads::ordinary, 1, Threads<1 + kWarp>>;
+  using Memory = Arena<Room<std::byte, (kStages * kStageBytes > kPartBytes ? kStages * kStageBytes : kPartBytes), 1024>,
+                       Stages<Steps>>;
+  static constexpr int kSharedBytes = Memory::kBytes;
 };
 
 #if HPCDL_SM90A
 
-/// The copies issued so far by the calling thread count as one arrival at b when they are complete.
-__device__ inline void arrive_with_copies(Barrier* b) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
-}
 __device__ inline float load_from(unsigned rank, const float* p) {
   float v;
-  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.f32 %0, [there];\n}"
-               : "=f"(v)
-               : "r"(shared_address(p)), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_at(rank, p)));
   return v;
 }
 
 template <class F> struct WideBlock {
   const Product& o;
   std::byte* ring;
-  Barrier *full, *empty;                // kStages each
+  typename F::Steps stages;
   std::int64_t row, first, begin, end;  // rows of W and of x, first row of each; steps
   int tiles, count;                     // tiles of 16 rows of W, rows of x
 
@@ -122,8 +119,8 @@ template <class F> struct WideBlock {
     // Steps and sums may begin at any address, and are copied word by word.
     const auto fetch_inputs = [&](int at) {
       if (lane == 0) {
-        barrier_expect(full + at, static_cast<unsigned>(count * kWideStep));
-        bulk_load(stage(at), values, static_cast<unsigned>(count * kWideStep), full + at);
+        const auto bytes = static_cast<unsigned>(count * kWideStep);
+        bulk_load(stage(at), values, bytes, stages.expect(Slot{at, 0}, bytes));
       }
       values += o.rows * kWideStep;
 #pragma unroll
@@ -135,16 +132,16 @@ template <class F> struct WideBlock {
           copy4(to, steps + col);
           if (offsets) copy4(to + (F::kSums - F::kSteps), totals + col);
         }
-      arrive_with_copies(full + at);
+      Mbarriers::arrive_with_copies(stages.full + at);
     };
     if (!o.constant) await_previous();
     const int all = static_cast<int>(end - begin), ahead = all < F::kStages ? all : F::kStages;
     for (int i = 0; i < ahead; ++i) fetch_weights(i);
     if (o.constant) await_previous();
     for (int i = 0; i < ahead; ++i) fetch_inputs(i);
-    Ring<F::kStages> at;
+    Ring<F::kStages> at;  // the first stages are empty without a wait
     for (int i = ahead; i < all; ++i, at.next()) {
-      barrier_wait(empty + at.stage, at.parity);
+      stages.wait_empty(at);
       fetch_weights(at.stage), fetch_inputs(at.stage);
     }
     __syncwarp();
@@ -203,12 +200,11 @@ template <class F> struct WideBlock {
     Ring<F::kStages> at;
     at.skip(split);
     for (std::int64_t step = begin + split; step < end; step += F::kSplit, at.skip(F::kSplit)) {
-      barrier_wait(full + at.stage, at.parity);
+      stages.get(at);
 #pragma unroll 1
       for (int group = 0; group < F::kGroups; ++group)
         multiply_group(sums, stage(at.stage), group, row_set, col_set, warp % 4, lane);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(empty + at.stage);
+      stages.done(at.stage);
     }
     named_sync(1, F::kThreads);  // no thread reads the ring any more
     auto* part = reinterpret_cast<float*>(ring) + split * F::kPart + row_set * 64 + warp % 4 * F::kTile + lane / 4 * 2;
@@ -245,33 +241,24 @@ template <class F> struct WideBlock {
 
 template <class F> __global__ void __launch_bounds__(F::kThreads, 1) multiply_wide(const __grid_constant__ Product o) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(16) std::byte memory[];
-  __shared__ Barrier full[F::kStages], empty[F::kStages];
-  std::byte* ring = memory + (1024 - shared_address(memory) % 1024) % 1024;
-  const int warp = warp_index(), lane = static_cast<int>(threadIdx.x) % kWarp,
-            rank = static_cast<int>(blockIdx.x) % F::kCluster;
+  const typename F::Memory memory;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, rank = static_cast<int>(blockIdx.x) % F::kCluster;
   const std::int64_t row = std::int64_t{blockIdx.x / F::kCluster} * F::kRows,
                      first = std::int64_t{blockIdx.y} * F::kInputs, steps = o.k / kWideStep;
   const std::int64_t tiles = (o.n - row + F::kTile - 1) / F::kTile, left = o.rows - first;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < F::kStages; ++i)
-      barrier_init(full + i, 1 + kWarp), barrier_init(empty + i, 4 * F::kRowSets * F::kColSets);
-    fence_barrier_init();
-  }
-  __syncthreads();
+  memory.start();
   let_next_begin();
   const WideBlock<F> block{o,
-                           ring,
-                           full,
-                           empty,
+                           memory.template part<0>(),
+                           memory.template part<1>(),
                            row,
                            first,
                            steps * rank / F::kCluster,
                            steps * (rank + 1) / F::kCluster,
                            static_cast<int>(tiles < F::kBlockTiles ? tiles : F::kBlockTiles),
                            static_cast<int>(left < F::kInputs ? left : F::kInputs)};
-  if (warp < F::kConsumers / kWarp) block.consume(warp, lane);
-  else block.produce(lane);
+  roles<Producers<0, 1, kWarp>, Consumers<F::kWarpgroups, 0>>([&](int) { block.produce(lane); },
+                                                              [&](int) { block.consume(warp_index(), lane); });
   __syncwarp();
   if constexpr (F::kCluster > 1) cluster_sync();
   else __syncthreads();

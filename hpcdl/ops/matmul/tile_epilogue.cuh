@@ -3,14 +3,11 @@
 // x 128 bytes, to global memory by the copy engine.
 
 #include "hpcdl/cuda/element.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/leave.cuh"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
-
-inline constexpr int kPieceBytes = 64 * 128;
 
 /// The role of an operand C of D's type: it is added, or it is the argument z of the activation whose derivative the
 /// sums are multiplied by.
@@ -26,25 +23,6 @@ struct TileEpilogue {
   bool f32 = false;  // D and z are f32, else of the operands' type
   bool add = false;  // D += (f32 only)
 };
-
-template <class T> __device__ unsigned pack_pair(float x, float y);
-template <> __device__ inline unsigned pack_pair<bf16>(float x, float y) {
-  unsigned r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
-  return r;
-}
-template <> __device__ inline unsigned pack_pair<f16>(float x, float y) {
-  unsigned r;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(y), "f"(x));
-  return r;
-}
-template <class T> __device__ void unpack_pair(unsigned u, float& x, float& y);
-template <> __device__ inline void unpack_pair<bf16>(unsigned u, float& x, float& y) {
-  x = __uint_as_float(u << 16), y = __uint_as_float(u & 0xffff0000u);
-}
-template <> __device__ inline void unpack_pair<f16>(unsigned u, float& x, float& y) {
-  asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}" : "=f"(x), "=f"(y) : "r"(u));
-}
 
 /// fuse::GeluTanh with the two instructions that are accurate to 2 ulp.
 struct FastGelu {
@@ -80,13 +58,13 @@ template <int kCount> __device__ void activate(float (&v)[kCount], GemmActivatio
 template <class S> struct TileMemory;
 struct TileMaps;
 
-/// How one warpgroup stores its results. v[4 j + 2 h + i] of a piece is row + 8 h, column 8 j + lane % 4 * 2 + i
-/// (wgmma.h).
+/// How one warpgroup stores its results.
 template <class T, class S> struct TileWriter {
   const TileMaps& maps;
   const TileEpilogue& o;
   const TileMemory<S>& memory;
   int group, thread;
+  Leaving way;
   int buffer = 0;
   unsigned c_parity = 0;
   static constexpr int kBiases = (S::kN + 127) / 128;
@@ -109,48 +87,28 @@ template <class T, class S> struct TileWriter {
   __device__ void fetch_c(int m0, int n0, int layer) const {
     if (o.c == TileC::none || thread != 0) return;
     tma_wait_read<0>();
-    Barrier* full = memory.c_full() + group;
-    barrier_expect(full, S::kPieces * kPieceBytes);
+    Barrier* full = memory.c().expect(Slot{group, 0}, S::kPieces * kPieceBytes);
 #pragma unroll
     for (int i = 0; i < S::kPieces; ++i)
       tma_load(memory.out(group, i), maps.c, full, n0 + column_of(i), m0 + row_of(i), layer);
   }
 
-  __device__ void sync() const { named_sync(1 + group, 128); }
-
   /// kCount neighbouring buffers that the copy engine has finished reading, for a group of that many stores.
   template <int kCount> __device__ unsigned char* next_buffers() {
-    if (thread == 0) tma_wait_read<S::kBuffers / kCount - 1>();
-    sync();
+    way.reuse<S::kBuffers / kCount - 1>();
     unsigned char* p = memory.out(group, buffer);
     buffer = buffer + 2 * kCount > S::kBuffers ? 0 : buffer + kCount;
     return p;
   }
   /// Stores what all threads have put into a piece of D, and z from the one before it.
   __device__ void leave(const unsigned char* piece, int col, int row, int layer) const {
-    fence_async_proxy();
-    sync();
-    if (thread != 0) return;
-    if (o.keep_z) tma_store(maps.z, piece - kPieceBytes, col, row, layer);
-    if (o.add) tma_add(maps.d, piece, col, row, layer);
-    else tma_store(maps.d, piece, col, row, layer);
-    tma_commit();
+    way.leave([&] {
+      if (o.keep_z) tma_store(maps.z, piece - kPieceBytes, col, row, layer);
+      if (o.add) tma_add(maps.d, piece, col, row, layer);
+      else tma_store(maps.d, piece, col, row, layer);
+    });
   }
 
-  /// The byte of a 16-bit piece where this lane's row of four 8 x 8 matrices begins: from column 16 j on.
-  __device__ unsigned matrix_at(int j) const {
-    const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
-    return static_cast<unsigned>(row * 128 + ((j * 2 + lane / 16) ^ (row % 8)) * 16);
-  }
-  __device__ void put16(const unsigned char* to, const float (&v)[32]) const {
-    const unsigned base = shared_address(to);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float* x = v + j * 8;
-      store_matrices(base + matrix_at(j), pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]), pack_pair<T>(x[4], x[5]),
-                     pack_pair<T>(x[6], x[7]));
-    }
-  }
   /// f(v + 8 j, c): the eight elements of C that belong to v[8 j] and following.
   template <class F> __device__ void each_of_c(const unsigned char* from, float (&v)[32], const F& f) const {
     const unsigned base = shared_address(from);
@@ -160,7 +118,7 @@ template <class T, class S> struct TileWriter {
       load_matrices(r, base + matrix_at(j));
       float c[8];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) unpack_pair<T>(r[i], c[i * 2], c[i * 2 + 1]);
+      for (int i = 0; i < 4; ++i) c[i * 2] = unpack_low<T>(r[i]), c[i * 2 + 1] = unpack_high<T>(r[i]);
       f(v + j * 8, c);
     }
   }
@@ -202,11 +160,11 @@ template <class T, class S> struct TileWriter {
 #pragma unroll
       for (int i = 0; i < kBiases; ++i)
         if (thread + i * 128 < S::kN) memory.bias(group)[thread + i * 128] = bias[i];
-      sync();
+      way.sync();
     }
     const bool with_c = !o.f32 && o.c != TileC::none;
     if (with_c) {
-      barrier_wait(memory.c_full() + group, c_parity);
+      memory.c().get(Slot{group, c_parity});
       c_parity ^= 1;
     }
     const auto at = [&](int i) { return Place{m0 + row_of(i), n0, column_of(i), layer}; };
@@ -263,10 +221,10 @@ template <class T, class S> struct TileWriter {
     begin(v, sums, at.col);
     if (o.c == TileC::before_activation) add16(c, v);
     unsigned char* piece = c;
-    if (!c) piece = activated<kActivated>(v, [&](unsigned char* z) { put16(z, v); });
+    if (!c) piece = activated<kActivated>(v, [&](unsigned char* z) { put_piece<T>(z, v); });
     else if constexpr (kActivated) activate(v, o.activation);
     if (o.c == TileC::after_activation) add16(c, v);
-    put16(piece, v);
+    put_piece<T>(piece, v);
     leave(piece, at.n0 + at.col, at.row, at.layer);
   }
 
@@ -280,7 +238,7 @@ template <class T, class S> struct TileWriter {
         for (int i = 0; i < 8; ++i) to[i] *= A::slope(z[i]);
       });
     });
-    put16(piece, v);
+    put_piece<T>(piece, v);
     leave(piece, at.n0 + at.col, at.row, at.layer);
   }
 

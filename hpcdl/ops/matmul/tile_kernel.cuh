@@ -8,9 +8,9 @@
 // skips elements outside of D. An operand C of D's type (a residual, or the previous contents of D) is loaded to the
 // same place while the products are computed.
 
-#include "hpcdl/cuda/arch.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/ops/matmul/tile_epilogue.cuh"
 
@@ -28,10 +28,7 @@ template <int kM_, int kN_, int kStages_, int kCluster_, bool kInTurn_> struct T
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kPieces = kBlocks * (kN / 64);         // of 16-bit results, 64 x 64 each, per warpgroup
   static constexpr int kBuffers = kPieces < 2 ? 2 : kPieces;  // for pieces of results, per warpgroup
-  static constexpr int kBarriers = 2 * kStages + kConsumers;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kConsumers * (kBuffers * kPieceBytes + kN * 4) + kBarriers * 8;
-  static_assert(kSharedBytes <= 227 * 1024 && kN / 64 % kCluster == 0 && kM % (64 * kSharers) == 0);
+  static_assert(kN / 64 % kCluster == 0 && kM % (64 * kSharers) == 0);
 };
 
 struct TileProblem {
@@ -55,26 +52,26 @@ struct TilePlace {
     const int split = at.layer - at.matrix * p.splits;
     at.k_begin = split * p.k_blocks_per_split;
     at.k_end = ::min(at.k_begin + p.k_blocks_per_split, p.k_blocks);
-    const int per_group = p.group * p.tiles_n, group = t / per_group, first = group * p.group,
-              rows = ::min(p.group, p.tiles_m - first);
-    t -= group * per_group;
-    at.n0 = t / rows * S::kN;
-    at.m0 = ((first + t % rows) * S::kCluster + rank) * S::kM;
+    const auto place = InGroups::find(t, p.tiles_m, p.tiles_n, p.group);
+    at.n0 = place.column * S::kN, at.m0 = (place.row * S::kCluster + rank) * S::kM;
     return at;
   }
 };
 
-template <class S> struct TileMemory {
-  unsigned char* base;
-  __device__ unsigned char* a(int stage) const { return base + stage * S::kStageBytes; }
+template <class S>
+struct TileMemory
+    : Arena<Room<unsigned char, S::kStages * S::kStageBytes, 1024>,
+            Room<unsigned char, S::kConsumers * S::kBuffers * kPieceBytes, 1024>, Room<float, S::kConsumers * S::kN>,
+            Stages<Channel<S::kStages, Warps<S::kSharers * 4>, Reads::tensor_cores, S::kCluster>>,
+            Stages<Arrivals<S::kConsumers>>> {
+  __device__ unsigned char* a(int stage) const { return this->template part<0>() + stage * S::kStageBytes; }
   __device__ unsigned char* b(int stage) const { return a(stage) + S::kABytes; }
   __device__ unsigned char* out(int group, int i) const {
-    return base + S::kStages * S::kStageBytes + (group * S::kBuffers + i) * kPieceBytes;
+    return this->template part<1>() + (group * S::kBuffers + i) * kPieceBytes;
   }
-  __device__ float* bias(int group) const { return reinterpret_cast<float*>(out(S::kConsumers, 0)) + group * S::kN; }
-  __device__ Barrier* full() const { return reinterpret_cast<Barrier*>(bias(S::kConsumers)); }
-  __device__ Barrier* empty() const { return full() + S::kStages; }
-  __device__ Barrier* c_full() const { return empty() + S::kStages; }
+  __device__ float* bias(int group) const { return this->template part<2>() + group * S::kN; }
+  __device__ auto stages() const { return this->template part<3>(); }
+  __device__ auto c() const { return this->template part<4>(); }
 };
 
 struct TileMaps {
@@ -86,24 +83,19 @@ struct TileMaps {
 /// The producer thread: all loads of all tiles of this block, in order.
 template <class S, Major kA, Major kB>
 __device__ void produce(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank) {
-  Ring<S::kStages> at{.stage = 0, .parity = 1};
-  const auto free_stage = [&](unsigned bytes) {
-    barrier_wait(memory.empty() + at.stage, at.parity);
-    barrier_expect(memory.full() + at.stage, bytes);
-    return memory.full() + at.stage;
-  };
+  const auto stages = memory.stages();
+  auto at = stages.to_put();
   const auto load_b = [&](unsigned char* to, Barrier* full, int c0, int c1, int matrix) {
     if constexpr (S::kCluster > 1) tma_load_to((1u << S::kCluster) - 1, to, maps.b, full, c0, c1, matrix);
     else tma_load(to, maps.b, full, c0, c1, matrix);
   };
-  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < p.tiles;
-       t += static_cast<int>(gridDim.x) / S::kCluster) {
+  for (const int t : Raster<S::kCluster>{p.tiles}) {
     const auto tile = TilePlace::of<S>(p, t, rank);
     const int ma = p.a_batched ? tile.matrix : 0, mb = p.b_batched ? tile.matrix : 0;
     constexpr int kShare = S::kN / S::kCluster;
     const int n0 = tile.n0 + rank * kShare;
     for (int kb = tile.k_begin; kb < tile.k_end; ++kb, at.next()) {
-      Barrier* full = free_stage(S::kStageBytes);
+      Barrier* full = stages.put(at, S::kStageBytes);
       const int k0 = kb * S::kDepth;
       unsigned char *a = memory.a(at.stage), *b = memory.b(at.stage) + rank * kShare * 128;
       if constexpr (kA == Major::k) {
@@ -126,20 +118,12 @@ __device__ void produce(const TileMaps& maps, const TileProblem& p, const TileMe
 template <class T, class S, Major kA, Major kB>
 __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
-  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
-  const auto release = [&](int stage) {
-    if constexpr (S::kCluster > 1) {
-      if (lane < S::kCluster) barrier_arrive_at(memory.empty() + stage, static_cast<unsigned>(lane));
-    } else {
-      if (lane == 0) barrier_arrive(memory.empty() + stage);
-    }
-  };
-  TileWriter<T, S> writer{maps, p.out, memory, group, thread};
+  const auto stages = memory.stages();
+  TileWriter<T, S> writer{maps, p.out, memory, group, static_cast<int>(threadIdx.x) % 128, {.barrier = 1 + group}};
   const int first_block = S::kInTurn ? 0 : group * S::kBlocks;
   bool mine = S::kInTurn && group == 1;
   if (mine) named_arrive(3, 256);
-  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < p.tiles;
-       t += static_cast<int>(gridDim.x) / S::kCluster) {
+  for (const int t : Raster<S::kCluster>{p.tiles}) {
     const auto tile = TilePlace::of<S>(p, t, rank);
     if constexpr (S::kInTurn) {
       mine = !mine;
@@ -159,7 +143,7 @@ __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMe
     if constexpr (S::kInTurn) named_sync(3 + group, 256);
     int before = -1;
     for (int kb = tile.k_begin; kb < tile.k_end; ++kb, at.next()) {
-      barrier_wait(memory.full() + at.stage, at.parity);
+      stages.get(at);
       const auto b = wgmma_descriptor<kB>(memory.b(at.stage), S::kDepth);
       wgmma_fence();
 #pragma unroll
@@ -172,17 +156,17 @@ __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMe
                            b + k * wgmma_step<kB>, k > 0 || kb > tile.k_begin);
       wgmma_commit();
       wgmma_wait<1>();
-      if (before >= 0) release(before);
+      if (before >= 0) stages.done(before);
       before = at.stage;
     }
     if constexpr (S::kInTurn) named_arrive(4 - group, 256);
     wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < S::kBlocks; ++i) wgmma_pin(of_block(i));
-    release(before);
+    stages.done(before);
     writer.write(acc, tile.m0, tile.n0, tile.layer);
   }
-  if (thread == 0) tma_wait_read<0>();
+  if (Leaving::leader()) tma_wait_read<0>();
 }
 
 #endif
@@ -191,26 +175,13 @@ template <class T, class S, Major kA, Major kB>
 __global__ void __launch_bounds__(S::kThreads, 1)
     tile_gemm(const __grid_constant__ TileMaps maps, const __grid_constant__ TileProblem p) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const TileMemory<S> memory{shared};
-  const int rank = S::kCluster > 1 ? static_cast<int>(cluster_rank()) : 0, group = warp_index() / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i)
-      barrier_init(memory.full() + i, 1), barrier_init(memory.empty() + i, S::kSharers * 4 * S::kCluster);
-    for (int i = 0; i < S::kConsumers; ++i) barrier_init(memory.c_full() + i, 1);
-    fence_barrier_init();
-    tma_prefetch(maps.a), tma_prefetch(maps.b), tma_prefetch(maps.d);
-  }
-  if constexpr (S::kCluster > 1) cluster_sync();
-  else __syncthreads();
-  if (group == S::kConsumers) {
-    release_registers<40>();
-    if (warp_index() % 4 == 0 && elect_one()) produce<S, kA, kB>(maps, p, memory, rank);
-    __syncwarp();
-  } else {
-    claim_registers<232>();
-    consume<T, S, kA, kB>(maps, p, memory, rank, group);
-  }
+  const TileMemory<S> memory;
+  const int rank = S::kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
+  memory.template start<S::kCluster>(maps.a, maps.b, maps.d);
+  roles<Producers<40>, Consumers<S::kConsumers, 232>>(
+      [&](int) { produce<S, kA, kB>(maps, p, memory, rank); },
+      [&](int group) { consume<T, S, kA, kB>(maps, p, memory, rank, group); });
+  __syncwarp();
   if constexpr (S::kCluster > 1) cluster_sync();  // no block may exit while another may still write to it
 #endif
 }

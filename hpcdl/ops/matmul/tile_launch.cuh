@@ -2,8 +2,7 @@
 // From a Gemm to launches of tile_gemm (tile_kernel.h). Each .cu file instantiates one tile shape for all layouts and
 // types.
 
-#include <atomic>
-
+#include "hpcdl/cuda/overlap.cuh"
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/ops/matmul/tile_configs.cuh"
 #include "hpcdl/ops/matmul/tile_kernel.cuh"
@@ -12,25 +11,15 @@ namespace hpcdl::cuda {
 
 template <class T, class S, Major kA, Major kB>
 void launch_tiles(Stream& s, const TileMaps& maps, const TileProblem& p) {
-  auto* kernel = tile_gemm<T, S, kA, kB>;
-  static std::atomic<std::uint64_t> prepared = 0;  // bit per device
-  const auto bit = std::uint64_t{1} << (s.device().index % 64);
-  if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-          "cudaFuncSetAttribute");
-    prepared.fetch_or(bit);
-  }
+  constexpr int kBytes = TileMemory<S>::kBytes;
+  allow_shared<tile_gemm<T, S, kA, kB>>(s, kBytes);
   const int clusters = multiprocessors(s) / S::kCluster;
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = S::kCluster, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>((p.tiles < clusters ? p.tiles : clusters) * S::kCluster));
-  config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = S::kSharedBytes;
-  config.stream = queue(s);
-  config.attrs = &cluster, config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, maps, p), "matmul");
+  launch_overlapped(queue(s), false, tile_gemm<T, S, kA, kB>,
+                    {.grid = static_cast<unsigned>((p.tiles < clusters ? p.tiles : clusters) * S::kCluster),
+                     .block = S::kThreads,
+                     .shared = kBytes,
+                     .cluster = S::kCluster},
+                    "matmul", maps, p);
 }
 
 template <class S>

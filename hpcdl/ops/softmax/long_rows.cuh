@@ -5,9 +5,10 @@
 // from shared memory: for the sum, chunk by chunk as they arrive, and, after the warps of all blocks have exchanged
 // their sums, for the result, which frees the chunks.
 
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/l2_priority.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/softmax/softmax_device.cuh"
 
@@ -19,7 +20,6 @@ template <int kBlocks_, int kConsumers_, int kPacks_, int kStages_> struct LongR
   static constexpr int kBlocks = kBlocks_, kConsumers = kConsumers_, kPacks = kPacks_, kStages = kStages_;
   static constexpr int kWarps = kConsumers / kWarp, kThreads = kConsumers + kWarp, kChunkPacks = kConsumers * kPacks,
                        kParts = kBlocks * kWarps;
-  static constexpr int kRingBytes = kStages * kChunkPacks * 16;
   /// The number of rows that may be announced before all blocks must have received the oldest: when a row is announced,
   /// the one kStages + 1 before it has left the ring of block 0 at the latest, so the warps of all blocks have
   /// synchronised in it.
@@ -30,66 +30,29 @@ template <int kBlocks_, int kConsumers_, int kPacks_, int kStages_> struct LongR
   static constexpr std::int64_t kMost = std::int64_t{kBlocks} * kStages * kChunkPacks;
 };
 
+/// kWhole: all packs are aligned to 16 bytes, so that the copy engine can load them; otherwise the producer warp loads
+/// them element by element, at a tenth of the rate. Results have the same bits.
+template <class Shape, bool kWhole>
+using LongRowsRing =
+    std::conditional_t<kWhole, Channel<Shape::kStages, Warps<Shape::kWarps>, Reads::registers>,
+                       Channel<Shape::kStages, Threads<Shape::kConsumers>, Reads::ordinary, 1, Threads<kWarp>>>;
+template <class Shape, bool kWhole>
+using LongRowsMemory = Arena<Room<uint4, Shape::kStages * Shape::kChunkPacks, 128>, Stages<LongRowsRing<Shape, kWhole>>,
+                             Stages<Mailbox<2, Shape::kParts * 8>>, Stages<Mailbox<Shape::kAhead, 4>>,
+                             Room<float2, 2 * Shape::kParts>, Room<int, Shape::kAhead>>;
+
 #if HPCDL_SM90A
 
-/// Sends v to `to` of block `rank` of the cluster, where it counts as 8 bytes at `b`.
-__device__ inline void send_to(unsigned rank, float2* to, Barrier* b, float2 v) {
-  asm volatile(
-      "{\n.reg .b32 place, there;\n"
-      "mapa.shared::cluster.u32 place, %0, %2;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [place], {%3, %4}, [there];\n}" ::"r"(
-          shared_address(to)),
-      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y)
-      : "memory");
-}
-
-/// The same for one word.
-__device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
-  asm volatile(
-      "{\n.reg .b32 place, there;\n"
-      "mapa.shared::cluster.u32 place, %0, %2;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [there];\n}" ::"r"(shared_address(to)),
-      "r"(shared_address(b)), "r"(rank), "r"(v)
-      : "memory");
-}
-
-/// The rows of a cluster in order: the first by its number, the others from a counter in memory that all clusters
-/// share. If rows were divided in advance, all would wait for the clusters with the least memory bandwidth: 0.91 of a
-/// copy instead of 0.95. The producer of block 0 requests a row while it loads the previous one, and announces it to
-/// all blocks.
-template <int kAhead> struct RowQueue {
-  int *told, *counter;  // [kAhead] in shared memory; in global memory
-  Barrier* news;        // kAhead, each expecting a word
-  int clusters, blocks;
-  Ring<kAhead> at = {};
-
-  /// Called by one thread of block 0.
-  __device__ void ask() const {
-    const int row = clusters + atomicAdd(counter, 1);
-    for (int b = 0; b < blocks; ++b) send_to(static_cast<unsigned>(b), told + at.stage, news + at.stage, row);
-  }
-  /// expect_another: true in one thread of each block.
-  __device__ int next(bool expect_another) {
-    barrier_wait(news + at.stage, at.parity);
-    const int row = told[at.stage];
-    if (expect_another) barrier_expect(news + at.stage, 4);
-    at.next();
-    return row;
-  }
-};
-
-/// One block's part of the rows. kWhole: all packs are aligned to 16 bytes, so that the copy engine can load them;
-/// otherwise the producer warp loads them element by element, at a tenth of the rate. Results have the same bits.
+/// One block's part of the rows.
 template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   static constexpr int N = kLanes<T>, K = Shape::kPacks;
   static constexpr std::int64_t kGivenUp = 64 << 20;  // larger than L2
   const SoftmaxProblem& p;
   uint4* ring;
-  Barrier *full, *empty, *met;     // kStages, kStages, 2
-  float2 (*parts)[Shape::kParts];  // [2]: (top, sum) of all warps of the cluster, for this row and the next
-  RowQueue<Shape::kAhead> queue;
+  LongRowsRing<Shape, kWhole> chunks;
+  Mailbox<2, Shape::kParts * 8> met;
+  float2* parts;  // (2, kParts): (top, sum) of all warps of the cluster, for this row and the next
+  Ticket<Shape::kAhead> queue;
   int row;                 // the first of the cluster
   int packs, begin, mine;  // packs per row; chunks of this block: [begin, begin + mine)
 
@@ -104,7 +67,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   __device__ void produce() const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if ((kWhole && lane != 0) || mine == 0) return;
-    Ring<Shape::kStages> at{.parity = 1};
+    auto at = chunks.to_put();
     const auto policy = evict_last();
     auto rows = queue;
     for (std::int64_t r = row; r < p.rows;) {
@@ -113,15 +76,15 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         const T* from = static_cast<const T*>(p.x) + r * p.x_stride + column(j);
         uint4* to = ring + at.stage * Shape::kChunkPacks;
         const int here = count(j);
-        barrier_wait(empty + at.stage, at.parity);
         if constexpr (kWhole) {
-          barrier_expect(full + at.stage, static_cast<unsigned>(here) * 16);
-          bulk_load(to, from, static_cast<unsigned>(here) * 16, full + at.stage, policy);
+          const auto bytes = static_cast<unsigned>(here) * 16;
+          bulk_load(to, from, bytes, chunks.put(at, bytes), policy);
         } else {
+          chunks.wait_empty(at);
 #pragma unroll 4
           for (int i = lane; i < here; i += kWarp)
             to[i] = __builtin_bit_cast(uint4, cuda::read<N>(from + i * N, 0, N, T{}));
-          barrier_arrive(full + at.stage);
+          chunks.filled(at);
         }
       }
       r = rows.next(false);
@@ -162,7 +125,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
       float top = -kInf, sum = 0;
       for (int j = 0; j < mine; ++j, at.next()) {
         Pack<T, N> in[K];
-        barrier_wait(full + at.stage, at.parity);
+        chunks.get(at);
         read(in, at.stage, count(j), rest);
         float higher = top;
 #pragma unroll
@@ -176,15 +139,16 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
       const float of_warp = warp_reduce(top, Max{});
       sum = warp_reduce(sum * exponent.between(top, finite(of_warp)), Sum{});
       if (lane < Shape::kBlocks)
-        send_to(static_cast<unsigned>(lane), parts[turn.stage] + rank * Shape::kWarps + static_cast<unsigned>(warp),
-                met + turn.stage, {of_warp, sum});
-      barrier_wait(met + turn.stage, turn.parity);
-      if (threadIdx.x == 0) barrier_expect(met + turn.stage, Shape::kParts * 8);
+        send_to(static_cast<unsigned>(lane),
+                parts + turn.stage * Shape::kParts + rank * Shape::kWarps + static_cast<unsigned>(warp),
+                met.full + turn.stage, {of_warp, sum});
+      met.get(turn, threadIdx.x == 0);
       float2 part[Shape::kShare];
       top = -kInf, sum = 0;
 #pragma unroll
       for (int i = 0; i < Shape::kShare; ++i) {
-        part[i] = i * kWarp + lane < Shape::kParts ? parts[turn.stage][i * kWarp + lane] : float2{-kInf, 0};
+        part[i] =
+            i * kWarp + lane < Shape::kParts ? parts[turn.stage * Shape::kParts + i * kWarp + lane] : float2{-kInf, 0};
         top = fmaxf(top, part[i].x);
       }
       const float shift = finite(warp_reduce(top, Max{}));
@@ -196,10 +160,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         Pack<T, N> in[K];
         const int here = count(j);
         read(in, again.stage, here, rest);
-        // An arrival may overtake preceding loads that wait for a busy memory pipe, and the copy engine would overwrite
-        // what they have yet to read.
-        if constexpr (kWhole) fence_async_proxy(), __syncwarp();
-        if (!kWhole || lane == 0) barrier_arrive(empty + again.stage);
+        chunks.done(again.stage);
         if constexpr (kWhole) give_up(r, j);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
@@ -222,38 +183,27 @@ template <class T, class Shape, bool kWhole>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     forward_long_rows(const __grid_constant__ SoftmaxProblem p, int* counter) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(128) uint4 ring[];
-  __shared__ Barrier full[Shape::kStages], empty[Shape::kStages], met[2], news[Shape::kAhead];
-  __shared__ int told[Shape::kAhead];
-  __shared__ float2 parts[2][Shape::kParts];
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < Shape::kStages; ++s)
-      barrier_init(full + s, kWhole ? 1 : kWarp), barrier_init(empty + s, kWhole ? Shape::kWarps : Shape::kConsumers);
-    for (int i = 0; i < 2; ++i) barrier_init(met + i, 1), barrier_expect(met + i, Shape::kParts * 8);
-    for (int i = 0; i < Shape::kAhead; ++i) barrier_init(news + i, 1), barrier_expect(news + i, 4);
-    fence_barrier_init();
-  }
-  cluster_sync();
+  const LongRowsMemory<Shape, kWhole> memory;
+  memory.template start<Shape::kBlocks>();
   const int packs = static_cast<int>(p.cols / kLanes<T>),
             chunks = (packs + Shape::kChunkPacks - 1) / Shape::kChunkPacks;
   const int per = (chunks + Shape::kBlocks - 1) / Shape::kBlocks, begin = static_cast<int>(cluster_rank()) * per,
             left = chunks - begin;
-  const LongRowsBlock<T, Shape, kWhole> block{
-      p,
-      ring,
-      full,
-      empty,
-      met,
-      parts,
-      {told, counter, news, static_cast<int>(gridDim.x) / Shape::kBlocks, Shape::kBlocks},
-      static_cast<int>(blockIdx.x) / Shape::kBlocks,
-      packs,
-      begin,
-      left < 0     ? 0
-      : left < per ? left
-                   : per};
-  if (warp_index() < Shape::kWarps) block.consume();
-  else block.produce();
+  const LongRowsBlock<T, Shape, kWhole> block{p,
+                                              memory.template part<0>(),
+                                              memory.template part<1>(),
+                                              memory.template part<2>(),
+                                              memory.template part<4>(),
+                                              {memory.template part<5>(), counter, memory.template part<3>(),
+                                               static_cast<int>(gridDim.x) / Shape::kBlocks, Shape::kBlocks},
+                                              static_cast<int>(blockIdx.x) / Shape::kBlocks,
+                                              packs,
+                                              begin,
+                                              left < 0     ? 0
+                                              : left < per ? left
+                                                           : per};
+  roles<Producers<0, 1, kWarp>, Consumers<Shape::kWarps / 4, 0>>([&](int) { block.produce(); },
+                                                                 [&](int) { block.consume(); });
   __syncwarp();
   cluster_sync();  // no block may exit while others send to it
 #endif
@@ -279,10 +229,11 @@ template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
 /// As many clusters as the GPU runs at a time, or as there are rows.
 template <class T, class Shape> void run_long_rows(Stream& s, const SoftmaxProblem& p, bool whole, const char* name) {
   const auto kernel = whole ? forward_long_rows<T, Shape, true> : forward_long_rows<T, Shape, false>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kRingBytes), name);
+  constexpr int kBytes = LongRowsMemory<Shape, true>::kBytes;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), name);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(Shape::kBlocks), config.blockDim = dim3(Shape::kThreads),
-  config.dynamicSmemBytes = Shape::kRingBytes, config.stream = queue(s);
+  config.gridDim = Shape::kBlocks, config.blockDim = Shape::kThreads, config.dynamicSmemBytes = kBytes,
+  config.stream = queue(s);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {Shape::kBlocks, 1, 1};
