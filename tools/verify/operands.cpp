@@ -83,6 +83,8 @@ std::int32_t abi_type(DType d) {
     case DType::f16: return HPCDL_F16;
     case DType::i32: return HPCDL_I32;
     case DType::u8: return HPCDL_U8;
+    case DType::f8_e4m3: return HPCDL_F8_E4M3;
+    case DType::f8_e5m2: return HPCDL_F8_E5M2;
     default: return HPCDL_F32;
   }
 }
