@@ -126,7 +126,7 @@ void encode(const Values& v, std::byte* to) {
 }
 
 void round_to_storage(Values& v) {
-  if (is_float(v.spec.dtype))
+  if (is_float(v.spec.dtype) || is_f8_dtype(v.spec.dtype))
     for (double& x : v.v) x = rounded_to(v.spec.dtype, x);
 }
 

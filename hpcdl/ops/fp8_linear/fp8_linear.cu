@@ -13,8 +13,8 @@
 namespace hpcdl::cuda {
 namespace {
 
-enum Way { kTile128, kTile192, kLibrary, kPlain, kWays };
-constexpr std::string_view kNames[kWays] = {"tiles 128x128", "tiles 128x192", "cublasLt", "plain"};
+enum Way { kTiles, kLibrary, kPlain, kWays };
+constexpr std::string_view kNames[kWays] = {"tiles", "cublasLt", "plain"};
 
 int attribute(cudaDeviceAttr which, const Stream& s) {
   int v = 0;
@@ -182,15 +182,6 @@ bool fits_library(Stream& s, const Fp8Product& p) {
   return fits_cublas_lt(s, gemm_of(p), 0, &scales);
 }
 
-/// Wider tiles read less and have fewer epilogues, but a last round of tiles that fills fewer multiprocessors costs
-/// as much as any: the one of whose rounds the columns are fewest.
-int picked_tile(Stream& s, const Fp8Product& p) {
-  if (p.blocks()) return kTile128;
-  const std::int64_t clusters = multiprocessors(s) / 2, below = (p.m() + 255) / 256;
-  const auto columns = [&](std::int64_t n) { return (below * ((p.n() + n - 1) / n) + clusters - 1) / clusters * n; };
-  return columns(192) < columns(128) ? kTile192 : kTile128;
-}
-
 /// A product as choose_way() sees it.
 struct Fp8Call {
   Stream& s;
@@ -203,10 +194,7 @@ struct Fp8Call {
   static int number(std::string_view name) { return number_of(kNames, name); }
   bool fits(int id) const { return fp8_fits(s, p, id); }
   int preferred(int id) const { return fits(id) ? id : -1; }
-  int built_in() const {
-    if (fits_tiles(s, p)) return picked_tile(s, p);
-    return fits_library(s, p) ? kLibrary : kPlain;
-  }
+  int built_in() const { return fits_library(s, p) ? kLibrary : fits_tiles(s, p) ? kTiles : kPlain; }
   std::string words() const { return "fp8_linear " + words_of(p); }
   std::any operands() const { return {}; }
 };
@@ -217,7 +205,7 @@ std::span<const std::string_view> fp8_way_names() { return kNames; }
 
 bool fp8_fits(Stream& s, const Fp8Product& p, int way) {
   if (way == kLibrary) return fits_library(s, p);
-  return way == kPlain || (fits_tiles(s, p) && !(way != kTile128 && p.blocks()));
+  return way == kPlain || fits_tiles(s, p);
 }
 
 int fp8_way(Stream& s, const Fp8Product& p) { return choose_way(Fp8Call{s, p}); }
@@ -231,10 +219,9 @@ void fp8_linear_by(int way, Stream& s, const Fp8Product& p, bool promoted) {
   }
   const Fp8Problem problem = problem_of(p);
   if (way == kPlain) run_plain(s, p, problem);
-  else if (p.blocks()) run_tiles<Fp8Tile<128, 1, 6, true>>(s, p, problem);
-  else if (!promoted) run_tiles<Fp8Tile<128, 1, 6, false, false>>(s, p, problem);
-  else if (way == kTile128) run_tiles<Fp8Tile<128, 1, 6, false>>(s, p, problem);
-  else run_tiles<Fp8Tile<192, 2, 4, false>>(s, p, problem);
+  else if (p.blocks()) run_tiles<Fp8Tile<true>>(s, p, problem);
+  else if (promoted) run_tiles<Fp8Tile<false>>(s, p, problem);
+  else run_tiles<Fp8Tile<false, false>>(s, p, problem);
 }
 
 void fp8_linear(Stream& s, const Fp8Product& p) {

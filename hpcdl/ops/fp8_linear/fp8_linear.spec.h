@@ -63,7 +63,7 @@ inline Problem fp8_problem(const Dims& d, DType t, int v) {
                          : Shape{1}),
           v == 1 ? Input{{{n}, t}, Role::weight} : Input{},
           v == 1 ? Input{{{m, n}, t}} : Input{}};
-  p.out = {{{m, n}, t}, {{v == 2 ? 1 : 0}, DType::f32}};
+  p.out = {{{m, n}, t}, v == 2 ? Spec{{1}, DType::f32} : Spec()};
   p.set_args(
       hpcdl_fp8_linear_args{v == 1 ? HPCDL_ACT_GELU_TANH : HPCDL_ACT_NONE, v == 2},
       Fp8Linear::Args{.activation = v == 1 ? Activation::gelu_tanh : Activation::none, .out = t, .amax = v == 2});
@@ -94,18 +94,17 @@ inline Contracts fp8_linear_contracts() {
 
 inline void fp8_linear_cases(auto& to) {
   const auto family = [&](const char* name, bool rows, bool rest) {
-    to.add_forward(
-        name, "MxNxK", {}, {{8192, 8192, 8192}, {4096, 4096, 4096}, {65536, 4096, 4096}}, [rows, rest](const auto& v) {
-          const auto m = v.dim('M'), n = v.dim('N'), k = v.dim('K');
-          const auto input = [&](const char* named, const Shape& shape, DType d) {
-            return v.graph.input(named, Spec{shape, d});
-          };
-          const auto bias = rest ? input("bias", {n}, v.dtype) : v.none();
-          return fp8_linear(
-              input("a", {m, k}, DType::f8_e4m3), input("b", {n, k}, DType::f8_e4m3),
-              input("a_scale", {rows ? m : 1}, DType::f32), input("b_scale", {rows ? n : 1}, DType::f32),
-              {.activation = rest ? Activation::gelu_tanh : Activation::none, .out = v.dtype, .amax = rest}, bias)[0];
-        });
+    to.add_forward(name, "MxNxK", {}, {{2048, 2048, 2048}, {1024, 3072, 768}}, [rows, rest](const auto& v) {
+      const auto m = v.dim('M'), n = v.dim('N'), k = (v.dim('K') + 15) / 16 * 16;  // for drawn shapes
+      const auto input = [&](const char* named, const Shape& shape, DType d) {
+        return v.graph.input(named, Spec{shape, d});
+      };
+      const auto bias = rest ? input("bias", {n}, v.dtype) : v.none();
+      return fp8_linear(input("a", {m, k}, DType::f8_e4m3), input("b", {n, k}, DType::f8_e4m3),
+                        input("a_scale", {rows ? m : 1}, DType::f32), input("b_scale", {rows ? n : 1}, DType::f32),
+                        {.activation = rest ? Activation::gelu_tanh : Activation::none, .out = v.dtype, .amax = rest},
+                        bias)[0];
+    });
   };
   family("fp8_linear", false, false);
   family("fp8_linear+rows", true, false);

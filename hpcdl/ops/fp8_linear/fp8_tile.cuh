@@ -15,18 +15,16 @@
 
 namespace hpcdl::cuda {
 
-/// One kernel: the columns of a tile, in how many parts they are multiplied, stages in flight, whether scales are those
-/// of 128-blocks. Not `promoted`: the sums stay on the tensor cores, for tests.
-template <int kN_, int kParts_, int kStages_, bool kScaledBlocks_, bool kPromoted_ = true> struct Fp8Tile {
-  static constexpr int kM = 128, kN = kN_, kDepth = 128, kStages = kStages_, kCluster = 2, kConsumers = 2;
+/// One kernel: whether scales are those of 128-blocks. Not `promoted`: the sums stay on the tensor cores, for tests.
+template <bool kScaledBlocks_, bool kPromoted_ = true> struct Fp8Tile {
   static constexpr bool kScaledBlocks = kScaledBlocks_, kPromoted = kPromoted_;
+  static constexpr int kM = 128, kN = 128, kDepth = 128, kStages = 6, kCluster = 2, kConsumers = 2;
   static constexpr int kABytes = kM * kDepth, kBBytes = kN * kDepth, kStageBytes = kABytes + kBBytes;
-  static constexpr int kParts = kParts_, kPartN = kN / kParts, kPartSums = kPartN / 2;  // columns of an accumulator
   static constexpr int kThreads = 128 * (kConsumers + 1), kSums = kN / 2, kPieces = kN / 64;
   static constexpr int kBarriers = 2 * kStages;
   static constexpr int kSharedBytes =
-      kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + 2 * kN * 4) + kBarriers * 8;
-  static_assert(kSharedBytes <= 227 * 1024 && (!kScaledBlocks || kN == 128));
+      kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 8) + kBarriers * 8;
+  static_assert(kSharedBytes <= 227 * 1024);
 };
 
 struct Fp8Problem {
@@ -108,8 +106,7 @@ template <class S> struct Fp8Writer {
   const Fp8Memory<S>& memory;
   int group, thread;
   float amax = 0;
-  static constexpr int kColumns = (S::kN + 127) / 128;
-  float2 column[kColumns] = {};
+  float2 column = {};  // scale and bias of column `thread` of a tile
   float row_scale[2] = {};
 
   __device__ int row_of(int m0, int h) const { return m0 + group * 64 + thread / 32 * 16 + thread % 32 / 4 + h * 8; }
@@ -117,13 +114,10 @@ template <class S> struct Fp8Writer {
 
   /// Called before the products, which hide the latency.
   __device__ void fetch_scales(const Fp8Place<S>& at) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      const int in_tile = thread + i * 128, col = at.n0 + in_tile;
-      const bool in = in_tile < S::kN && col < p.n;
-      const float scale = S::kScaledBlocks ? 1.0f : in ? p.b_scale[col * p.b_step] : 0.0f;
-      column[i] = make_float2(scale, in && p.bias ? fetch(p.bias, p.bias_dtype, col) : 0.0f);
-    }
+    const int col = at.n0 + thread;
+    const bool in = col < p.n;
+    const float scale = S::kScaledBlocks ? 1.0f : in ? p.b_scale[col * p.b_step] : 0.0f;
+    column = make_float2(scale, in && p.bias ? fetch(p.bias, p.bias_dtype, col) : 0.0f);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = row_of(at.m0, h);
@@ -172,9 +166,7 @@ template <class S> struct Fp8Writer {
 
   __device__ void write(const float (&sums)[S::kSums], const Fp8Place<S>& at) {
     if (thread == 0) tma_wait_read<0>();  // the pieces of the tile before
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i)
-      if (thread + i * 128 < S::kN) memory.columns(group)[thread + i * 128] = column[i];
+    memory.columns(group)[thread] = column;
     sync();
 #pragma unroll
     for (int piece = 0; piece < S::kPieces; ++piece) {
@@ -230,16 +222,16 @@ template <class S> struct Fp8Writer {
 };
 
 /// A warpgroup's rows of all tiles. Two accumulators take turns, so that the tensor cores multiply into one while the
-/// sums of the other are added: of one stage and the next, or of the two halves of a tile's columns.
+/// sums of the other are added.
 template <class A, class S>
 __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
   Fp8Writer<S> writer{maps, p, memory, group, thread};
-  using Part = float[S::kPartSums];
+  using Sums = float[S::kSums];
   each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
-    float sums[S::kSums];
-    Part acc[2];
+    Sums sums;
+    Sums acc[2];
 #pragma unroll
     for (int i = 0; i < S::kSums; ++i) sums[i] = 0;
     writer.fetch_scales(tile);
@@ -253,9 +245,9 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     int before = 0;  // the stage that the accumulator in flight reads
     float scale[2][2];
     const auto wait_full = [&] { barrier_wait(memory.full() + at.stage, at.parity); };
-    const auto multiply = [&](Part& to, int part, bool add = false) {
+    const auto multiply = [&](Sums& to, bool add = false) {
       const auto a = wgmma_descriptor<Major::k>(memory.a(at.stage) + group * 64 * S::kDepth);
-      const auto b = wgmma_descriptor<Major::k>(memory.b(at.stage) + part * S::kPartN * S::kDepth);
+      const auto b = wgmma_descriptor<Major::k>(memory.b(at.stage));
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < S::kDepth / 32; ++k) wgmma_f8<A>(to, a + k * kStepK, b + k * kStepK, k > 0 || add);
@@ -268,10 +260,10 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
       before = at.stage;
       at.next();
     };
-    const auto promote = [&](const Part& from, int part, int turn) {
+    const auto promote = [&](const Sums& from, int turn) {
 #pragma unroll
-      for (int i = 0; i < S::kPartSums; ++i) {
-        float& sum = sums[part * S::kPartSums + i];
+      for (int i = 0; i < S::kSums; ++i) {
+        float& sum = sums[i];
         if constexpr (S::kScaledBlocks) sum = ::fmaf(from[i], scale[turn][i / 2 % 2], sum);
         else sum += from[i];
       }
@@ -285,48 +277,23 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     if constexpr (!S::kPromoted) {
       for (int kb = 0; kb < p.k_blocks; ++kb) {
         wait_full();
-        multiply(acc[0], 0, kb > 0);
+        multiply(acc[0], kb > 0);
         wgmma_wait<0>();
         move_on();
         release();
       }
       wgmma_pin(acc[0]);
-      promote(acc[0], 0, 0);
-    } else if constexpr (S::kParts == 2) {
-      wait_full();
-      multiply(acc[0], 0);
-      multiply(acc[1], 1);
-      wgmma_wait<1>();
-      wgmma_pin(acc[0]);
-      promote(acc[0], 0, 0);
-      move_on();
-      for (int kb = 1; kb < p.k_blocks; ++kb) {
-        wait_full();
-        multiply(acc[0], 0);
-        wgmma_wait<1>();
-        wgmma_pin(acc[1]);
-        release();
-        promote(acc[1], 1, 0);
-        multiply(acc[1], 1);
-        wgmma_wait<1>();
-        wgmma_pin(acc[0]);
-        promote(acc[0], 0, 0);
-        move_on();
-      }
-      wgmma_wait<0>();
-      wgmma_pin(acc[1]);
-      release();
-      promote(acc[1], 1, 0);
+      promote(acc[0], 0);
     } else {
       const auto begin = [&](int turn, int kb) {
         fetch_block_scales(turn, kb);
         wait_full();
-        multiply(acc[turn], 0);
+        multiply(acc[turn]);
       };
       const auto end = [&](int turn) {
         wgmma_pin(acc[turn]);
         release();
-        promote(acc[turn], 0, turn);
+        promote(acc[turn], turn);
       };
       const auto step = [&](int turn, int kb) {
         begin(turn, kb);
