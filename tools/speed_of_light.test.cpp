@@ -11,6 +11,7 @@
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/embedding/embedding.h"
+#include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 #include "hpcdl/ops/linear/linear.h"

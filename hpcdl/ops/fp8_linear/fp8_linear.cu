@@ -194,6 +194,9 @@ struct Fp8Call {
   static int number(std::string_view name) { return number_of(kNames, name); }
   bool fits(int id) const { return fp8_fits(s, p, id); }
   int preferred(int id) const { return fits(id) ? id : -1; }
+  /// cuBLASLt's kernels are a little faster where there is one. H200, us, M x N x K (tiles | cuBLASLt): 8192^3 866 | 839,
+  /// 4096^3 104 | 103, 65536 x 4096 x 4096 1812 | 1737, 2048^3 17 | 16, 256 x 4096 x 4096 15 | 11, 1 x 4096 x 4096 20 | 8;
+  /// K = 4112, whose rows do not begin at multiples of 128 bytes, 8191 x 4096: 285 | 220.
   int built_in() const { return fits_library(s, p) ? kLibrary : fits_tiles(s, p) ? kTiles : kPlain; }
   std::string words() const { return "fp8_linear " + words_of(p); }
   std::any operands() const { return {}; }
