@@ -108,6 +108,8 @@ const std::vector<CaseFamily>& case_families() {
     norm_qkv_cases(to);
     norm_swiglu_cases(to);
     int4_linear_cases(to);
+    fp8_linear_cases(to);
+    fp8_quantize_cases(to);
     int4_embedding_cases(to);
     attention_cases(to);
     kv_cache_cases(to);

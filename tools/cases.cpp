@@ -216,6 +216,12 @@ void CaseRun::fill_inputs(const Case& c, const Stream* on) {
       std::vector<std::uint8_t> bytes(kPattern);
       for (std::size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<std::uint8_t>(rng.bits(k));
       tile(x, bytes);
+    } else if (is_f8_dtype(x.dtype())) {
+      visit_f8(x.dtype(), [&]<class F>() {
+        std::vector<F> rounded;
+        for (const float v : normal_pattern(i, c.positive)) rounded.push_back(to_f8<F>(v));
+        tile(x, rounded);
+      });
     } else {
       fill_floats(x, normal_pattern(i, c.positive));
     }

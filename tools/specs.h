@@ -15,6 +15,8 @@
 #include "hpcdl/ops/dropout/dropout.spec.h"
 #include "hpcdl/ops/embedding/embedding.spec.h"
 #include "hpcdl/ops/fill/fill.spec.h"
+#include "hpcdl/ops/fp8_linear/fp8_linear.spec.h"
+#include "hpcdl/ops/fp8_quantize/fp8_quantize.spec.h"
 #include "hpcdl/ops/fuse/fuse.spec.h"
 #include "hpcdl/ops/gelu/gelu.spec.h"
 #include "hpcdl/ops/grad_norm/grad_norm.spec.h"

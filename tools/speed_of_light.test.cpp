@@ -11,6 +11,7 @@
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/embedding/embedding.h"
+#include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 #include "hpcdl/ops/linear/linear.h"
@@ -198,8 +199,9 @@ Cost counted(const Program& p, const Record& r) {
 
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
   // Ops that the next test covers.
-  const std::set<std::string_view> other_bytes{"softmax",  "rope",       "embedding",      "int4_embedding",
-                                               "kv_cache", "batch_norm", "add_batch_norm", "norm_qkv"};
+  const std::set<std::string_view> other_bytes{"softmax",        "rope",     "embedding",
+                                               "int4_embedding", "kv_cache", "batch_norm",
+                                               "add_batch_norm", "norm_qkv", "fp8_quantize"};
   const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",     "conv2d",
                                             "attention", "lm_head_loss", "norm_qkv", "norm_swiglu"};
   std::set<std::string_view> seen;
@@ -222,6 +224,7 @@ TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products)
       const bool int4 = c.op.ends_with("+int4");
       const Unit want = multiplies               ? int4 ? Unit::i8 : unit_of(c.dtype)
                                       : r.cost.operations == 0 ? Unit::none
+                        : op == "fp8_linear"     ? Unit::i8
                         : op == "int4_linear"    ? c.op.find("exact") == std::string::npos ? Unit::i8 : unit_of(c.dtype)
                                                  : Unit::f32;
       EXPECT_EQ(r.cost.unit, want) << where;
@@ -239,6 +242,11 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   softmax(input("scores", {3, 4, 6}, DType::bf16), {.causal = true});  // rows see 3, 4, 5 and 6 of 6 columns
   EXPECT_EQ(last().reads, 3 * 18 * 2);
   EXPECT_EQ(last().writes, 3 * 24 * 2);
+  fp8_quantize(input("wide", {6, 8}, DType::bf16));
+  EXPECT_EQ(last().reads, 2 * 6 * 8 * 2) << "measured, then rounded";
+  EXPECT_EQ(last().writes, 6 * 8 + 4);
+  fp8_quantize(input("wide2", {6, 8}, DType::bf16), {.scaling = Fp8Scaling::row});
+  EXPECT_EQ(last().reads, 6 * 8 * 2);
   rope(input("x", {2, 5, 8}, DType::bf16), input("angles", {12, 4}, DType::f32), {.head_dim = 4});
   EXPECT_EQ(last().reads, 2 * 5 * 8 * 2 + 5 * 4 * 4) << "x and 5 rows of the table";
   EXPECT_EQ(last().writes, 2 * 5 * 8 * 2);

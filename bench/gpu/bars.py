@@ -3,7 +3,7 @@
 
     bench/gpu/bars.py [--only softmax,gemm] [--cases REGEX] [--ways attention=cudnn] [--no-compile] [--seconds S] [--json FILE]
 
-With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm conv attention int4 step image. A ratio is the time of the peer over ours, round by round in turns
+With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm fp8 conv attention int4 step image. A ratio is the time of the peer over ours, round by round in turns
 (measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of the speed of a copy of the same number of
 bytes. HPCDL_MODULE: the folder of the Python module; HPCDL_GPT2_STEP, HPCDL_IMAGE_STEP: the programs
 bench/gpt2_step and bench/image_step.
@@ -25,6 +25,7 @@ import torch  # noqa: E402
 
 import attention  # noqa: E402
 import convolutions  # noqa: E402
+import fp8  # noqa: E402
 import hpcdl  # noqa: E402
 import images  # noqa: E402
 import measure  # noqa: E402
@@ -32,7 +33,7 @@ import memory  # noqa: E402
 import products  # noqa: E402
 import step  # noqa: E402
 
-SECTIONS = ("add", "softmax", "ops", "relu", "gemm", "conv", "attention", "int4", "step", "image")
+SECTIONS = ("add", "softmax", "ops", "relu", "gemm", "fp8", "conv", "attention", "int4", "step", "image")
 
 
 def line(b):
@@ -47,11 +48,11 @@ def bars(only, use_compile, atomic_sums, ways, roofs):
     """Sections in order; the roofs with which they are compared come first."""
     if {"int4", "copy"} & set(only):
         roofs["copy_GBps"] = memory.copy_roof() / 1e9
-    if {"relu", "gemm", "conv", "attention", "copy"} & set(only):
+    if {"relu", "gemm", "fp8", "conv", "attention", "copy"} & set(only):
         roofs["bf16_product_TFLOPs"] = products.tensor_core_roof() / 1e12
     peak, copy = roofs.get("bf16_product_TFLOPs", 0) * 1e12, roofs.get("copy_GBps", 0) * 1e9
     run = {"add": lambda: memory.vector_add(use_compile), "softmax": lambda: memory.softmax(use_compile), "ops": lambda: memory.ops(use_compile),
-           "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile),
+           "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile), "fp8": lambda: fp8.fp8(peak, use_compile),
            "conv": lambda: convolutions.convolutions(peak, use_compile, ways), "attention": lambda: attention.attention(peak, use_compile, atomic_sums, ways), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: step.step(use_compile)),
            "image": lambda: measure.guarded("image step", "all", 1.0, lambda: images.image_steps(use_compile))}
     for name in SECTIONS:

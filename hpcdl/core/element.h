@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/f8.h"
 #include "hpcdl/tensor.h"
 
 namespace hpcdl {
@@ -43,8 +44,10 @@ template <class T> T to_element(double x) {
   else return T(static_cast<float>(x));
 }
 
-/// Element `i` of those of type `d` at `data`, which need not be aligned.
+/// Element `i` of those of type `d` at `data`, which need not be aligned. Here and below, 8-bit floats are numbers, too.
 inline double element(const void* data, DType d, std::int64_t i) {
+  if (is_f8_dtype(d))
+    return visit_f8(d, [&]<class F>() { return static_cast<double>(from_f8(static_cast<const F*>(data)[i])); });
   return visit_number(d, [&]<class T>() {
     T v{};
     std::memcpy(static_cast<void*>(&v), static_cast<const std::byte*>(data) + i * dtype_bytes(d), sizeof v);
@@ -52,6 +55,8 @@ inline double element(const void* data, DType d, std::int64_t i) {
   });
 }
 inline void set_element(void* data, DType d, std::int64_t i, double x) {
+  if (is_f8_dtype(d))
+    return visit_f8(d, [&]<class F>() { static_cast<F*>(data)[i] = to_f8<F>(static_cast<float>(x)); });
   visit_number(d, [&]<class T>() {
     const T v = to_element<T>(x);
     std::memcpy(static_cast<std::byte*>(data) + i * dtype_bytes(d), &v, sizeof v);
@@ -63,6 +68,8 @@ inline void set_element(const Tensor& t, std::int64_t i, double x) { set_element
 
 /// x rounded to type `d`.
 inline double rounded_to(DType d, double x) {
+  if (is_f8_dtype(d))
+    return visit_f8(d, [&]<class F>() { return static_cast<double>(from_f8(to_f8<F>(static_cast<float>(x)))); });
   return visit_number(d, [&]<class T>() { return static_cast<double>(to_element<T>(x)); });
 }
 

@@ -9,6 +9,7 @@
 #if HPCDL_CUDA
 #include "hpcdl/ops/attention/device_attention.h"
 #include "hpcdl/ops/conv2d/device_conv.h"
+#include "hpcdl/ops/fp8_linear/fp8_ways.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 #endif
@@ -20,10 +21,11 @@ std::vector<OpWays> all_ways() {
   const auto list = [](const auto& names) { return std::vector<std::string>(names.begin(), names.end()); };
   return {{"attention", list(cuda::attention_ways())},
           {"conv2d", list(cuda::conv_ways())},
+          {"fp8_linear", list(cuda::fp8_way_names())},
           {"gemm", list(cuda::gemm_ways())},
           {"int4_linear", list(cuda::int4_way_names())}};
 #else
-  return {{"attention", {}}, {"conv2d", {}}, {"gemm", {}}, {"int4_linear", {}}};
+  return {{"attention", {}}, {"conv2d", {}}, {"fp8_linear", {}}, {"gemm", {}}, {"int4_linear", {}}};
 #endif
 }
 

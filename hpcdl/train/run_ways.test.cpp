@@ -84,7 +84,8 @@ TEST(run_ways, mistakes_in_the_config_are_told) {
     return error_of([&] { check_config(c); });
   };
   EXPECT_NE(error("attention=own", "cpu").find("train.ways = \"attention=own\" is for GPUs"), std::string::npos);
-  EXPECT_NE(error("relu=own", "cuda").find("\"relu\": the ops with several are attention, conv2d, gemm, int4_linear"),
+  EXPECT_NE(error("relu=own", "cuda")
+                .find("\"relu\": the ops with several are attention, conv2d, fp8_linear, gemm, int4_linear"),
             std::string::npos)
       << error("relu=own", "cuda");
   EXPECT_NE(error("attention", "cuda").find("expected op=way"), std::string::npos);

@@ -21,8 +21,18 @@ extern "C" {
 #define HPCDL_KERNEL_ABI 1u
 #define HPCDL_MAX_RANK 6
 
-/* Element types. bf16 is the upper half of a binary32, f16 a binary16. */
-enum { HPCDL_NONE = 0, HPCDL_F32 = 1, HPCDL_BF16 = 2, HPCDL_I32 = 3, HPCDL_U8 = 4, HPCDL_F16 = 5 };
+/* Element types. bf16 is the upper half of a binary32, f16 a binary16; E4M3 has no infinities, E5M2 is the upper half
+ * of a binary16. */
+enum {
+  HPCDL_NONE = 0,
+  HPCDL_F32 = 1,
+  HPCDL_BF16 = 2,
+  HPCDL_I32 = 3,
+  HPCDL_U8 = 4,
+  HPCDL_F16 = 5,
+  HPCDL_F8_E4M3 = 6,
+  HPCDL_F8_E5M2 = 7
+};
 /* The same as a set, for hpcdl_kernel.dtypes: the float types of its operands that a kernel takes. */
 enum { HPCDL_TAKES_F32 = 1u, HPCDL_TAKES_BF16 = 2u, HPCDL_TAKES_F16 = 4u };
 
@@ -140,6 +150,10 @@ typedef struct hpcdl_loss_scale_args {
 typedef struct hpcdl_int4_args {
   int32_t exact, activation;
 } hpcdl_int4_args;
+/* amax 0: that output is empty */
+typedef struct hpcdl_fp8_linear_args {
+  int32_t activation, amax;
+} hpcdl_fp8_linear_args;
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,7 @@ const std::vector<Contract>& contracts() {
                              matmul_add_relu_contracts,
                              linear_contracts,
                              int4_linear_contracts,
+                             fp8_linear_contracts,
                              attention_contracts,
                              rope_contracts,
                              embedding_contracts,

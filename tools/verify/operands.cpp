@@ -83,6 +83,8 @@ std::int32_t abi_type(DType d) {
     case DType::f16: return HPCDL_F16;
     case DType::i32: return HPCDL_I32;
     case DType::u8: return HPCDL_U8;
+    case DType::f8_e4m3: return HPCDL_F8_E4M3;
+    case DType::f8_e5m2: return HPCDL_F8_E5M2;
     default: return HPCDL_F32;
   }
 }
@@ -124,7 +126,7 @@ void encode(const Values& v, std::byte* to) {
 }
 
 void round_to_storage(Values& v) {
-  if (is_float(v.spec.dtype))
+  if (is_float(v.spec.dtype) || is_f8_dtype(v.spec.dtype))
     for (double& x : v.v) x = rounded_to(v.spec.dtype, x);
 }
 

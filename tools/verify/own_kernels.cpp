@@ -32,7 +32,8 @@ Spec spec_of(const hpcdl_tensor& t) {
   if (!t.data) return {};
   Spec s;
   for (int i = 0; i < t.rank; ++i) s.shape.push_back(t.shape[i]);
-  constexpr DType types[] = {DType::none, DType::f32, DType::bf16, DType::i32, DType::u8, DType::f16};
+  constexpr DType types[] = {DType::none, DType::f32, DType::bf16,    DType::i32,
+                             DType::u8,   DType::f16, DType::f8_e4m3, DType::f8_e5m2};
   s.dtype = types[t.dtype];
   return s;
 }

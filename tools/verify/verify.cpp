@@ -239,7 +239,7 @@ double least_seconds(const Contract& contract, const Problem& problem, const Roo
   double peak = roofs.f32, bandwidth = std::max(roofs.cache_read, roofs.memory());
   for (const auto& i : problem.in) {
     if (i.spec.dtype == DType::bf16 || i.spec.dtype == DType::f16) peak = std::max(peak, roofs.bf16);
-    if (i.spec.dtype == DType::u8) peak = std::max(peak, roofs.i8);
+    if (i.spec.dtype == DType::u8 || is_f8_dtype(i.spec.dtype)) peak = std::max(peak, roofs.i8);
   }
   for (const auto& c : roofs.caches)
     if (c.bytes >= 0.5 * contract.cost(problem).bytes()) bandwidth = std::max({bandwidth, c.read, c.copy});

@@ -1,6 +1,9 @@
 #pragma once
-// y = x in another float type (f32, bf16, f16), rounded to nearest even. Differentiable: the gradient is cast back.
+// y = x in another float type, rounded to nearest even. Between f32, bf16 and f16 it is differentiable: the gradient is
+// cast back. To and from 8-bit floats it is not, and what exceeds their range becomes their largest finite number
+// (core/f8.h); one of the two types is f32, bf16 or f16.
 
+#include "hpcdl/core/f8.h"
 #include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/on.h"
@@ -13,9 +16,11 @@ struct Cast {
     DType to = DType::f32;
   };
   static Spec infer(const Spec& x, const Args& a) {
-    require_float(name, x);
-    require(a.to == DType::f32 || a.to == DType::bf16 || a.to == DType::f16, name,
-            "can cast to F32, BF16 or F16, got {}", dtype_name(a.to));
+    const auto wide = [](DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; };
+    if (!is_f8_dtype(x.dtype)) require_float(name, x);
+    require(wide(a.to) || (is_f8_dtype(a.to) && wide(x.dtype)), name,
+            "can cast {} to F32, BF16 or F16, and from these to F8_E4M3 or F8_E5M2, got {}", dtype_name(x.dtype),
+            dtype_name(a.to));
     return {x.shape, a.to};
   }
   static void forward(Stream& s, Tensor y, View x, const Args&);
@@ -30,8 +35,12 @@ namespace cuda {
 void cast(Stream&, Grad y, View x);
 }  // namespace cuda
 
-inline void Cast::forward(Stream& s, Tensor y, View x, const Args& a) { backward(s, Grad(y, Write::overwrite), x, a); }
+inline void Cast::forward(Stream& s, Tensor y, View x, const Args&) {
+  const Grad to(y, Write::overwrite);
+  on(s, [&](auto isa, Pool& pool) { cpu::cast(isa, pool, to, x); }, [&](auto& q) { cuda::cast(q, to, x); });
+}
 inline void Cast::backward(Stream& s, Grad dx, View dy, const Args&) {
+  require(!is_f8_dtype(dx.dtype()) && !is_f8_dtype(dy.dtype()), name, "a cast from or to 8 bits has no gradient");
   on(s, [&](auto isa, Pool& pool) { cpu::cast(isa, pool, dx, dy); }, [&](auto& q) { cuda::cast(q, dx, dy); });
 }
 

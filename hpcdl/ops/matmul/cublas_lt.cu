@@ -86,7 +86,15 @@ cublasLtHandle_t handle(int device) {
   return h;
 }
 
-cudaDataType_t type_of(DType d) { return d == DType::bf16 ? CUDA_R_16BF : d == DType::f16 ? CUDA_R_16F : CUDA_R_32F; }
+cudaDataType_t type_of(DType d) {
+  switch (d) {
+    case DType::bf16: return CUDA_R_16BF;
+    case DType::f16: return CUDA_R_16F;
+    case DType::f8_e4m3: return CUDA_R_8F_E4M3;
+    case DType::f8_e5m2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+  }
+}
 
 /// Row-major D = A B is column-major D^T = B^T A^T: b is the library's first operand, the columns of D are its rows.
 struct Call {
@@ -95,7 +103,7 @@ struct Call {
   const void* added = nullptr;  // C
   float alpha = 1, beta = 0;
 
-  explicit Call(const Gemm& g) : alpha(g.out.scale) {
+  explicit Call(const Gemm& g, const LtScales* scales) : alpha(g.out.scale) {
     const auto& l = library();
     const auto& o = g.out;
     lt(l.cublasLtMatmulDescCreate(&desc, g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -103,6 +111,15 @@ struct Call {
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     epilogue(o);
+    if (scales) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(scales->b));
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(scales->a));
+#if CUBLAS_VERSION >= 120900
+      if (scales->rows)
+        for (const auto what : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
+          set(what, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+#endif
+    }
     a = layout(g.b.dtype, g.b.transposed ? g.k : g.n, g.b.transposed ? g.n : g.k, g.b.ld, g.batch, g.b.batch_stride);
     b = layout(g.a.dtype, g.a.transposed ? g.m : g.k, g.a.transposed ? g.k : g.m, g.a.ld, g.batch, g.a.batch_stride);
     d = layout(o.dtype, g.n, g.m, o.ld, g.batch, o.batch_stride);
@@ -173,12 +190,13 @@ std::uint32_t alignment(const Gemm& g) {
 
 /// What the library's choice depends on: sizes, types, strides, alignment, epilogue.
 using Key = std::array<std::int64_t, 14>;
-Key key_of(int device, const Gemm& g) {
+Key key_of(int device, const Gemm& g, const LtScales* scales) {
   const auto& o = g.out;
   const std::int64_t bits = static_cast<int>(g.compute) | static_cast<int>(o.dtype) << 6 |
                             static_cast<int>(o.bias_dtype) << 12 | static_cast<int>(o.activation) << 18 |
                             g.a.transposed << 21 | g.b.transposed << 22 | (o.bias != nullptr) << 23 |
-                            (o.z != nullptr) << 24 | (o.residual != nullptr) << 25 | o.accumulate << 26 | g.tf32 << 27;
+                            (o.z != nullptr) << 24 | (o.residual != nullptr) << 25 | o.accumulate << 26 | g.tf32 << 27 |
+                            (scales ? 1 + scales->rows : 0) << 28 | std::int64_t{g.a.dtype != g.compute} << 30;
   return {device,
           g.m,
           g.n,
@@ -202,9 +220,9 @@ struct Algorithms {
 };
 
 /// The library's first choices, at most `most`, among those that are reproducible bit for bit.
-Algorithms ask(int device, const Gemm& g, int most) {
+Algorithms ask(int device, const Gemm& g, int most, const LtScales* scales) {
   const auto& l = library();
-  const Call call(g);
+  const Call call(g, scales);
   cublasLtMatmulPreference_t preference = nullptr;
   lt(l.cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const std::size_t bytes = kCublasLtBytes;
@@ -230,12 +248,15 @@ Algorithms ask(int device, const Gemm& g, int most) {
 }
 
 /// False if the library has no suitable epilogue, and for f32 with its gelu, which is an approximation.
-bool expressible(const Gemm& g) {
+bool expressible(const Gemm& g, const LtScales* scales) {
   const auto& o = g.out;
+#if CUBLAS_VERSION < 120900
+  if (scales && scales->rows) return false;
+#endif
   if (g.compute == DType::f32 &&
       (o.dtype != DType::f32 || (o.activation != GemmActivation::none && o.activation != GemmActivation::relu)))
     return false;
-  if (g.a.dtype != g.compute || g.b.dtype != g.compute || g.k == 0) return false;
+  if ((g.a.dtype != g.compute && !scales) || g.b.dtype != g.compute || g.k == 0) return false;
   if (o.activation == GemmActivation::gelu_erf || (o.z && o.activation != GemmActivation::gelu_tanh)) return false;
   if (o.residual && (o.accumulate || o.residual_is_z)) return false;
   if ((o.residual || o.accumulate) && o.dtype != DType::f32)
@@ -245,17 +266,17 @@ bool expressible(const Gemm& g) {
 }
 
 /// The first choice is asked for alone: that takes less time, and few products need another one.
-std::optional<cublasLtMatmulAlgo_t> algorithm(Stream& s, const Gemm& g, int choice) {
+std::optional<cublasLtMatmulAlgo_t> algorithm(Stream& s, const Gemm& g, int choice, const LtScales* scales) {
   static std::mutex mutex;
   static std::map<Key, Algorithms> first, all;
   const std::lock_guard lock(mutex);
   const int device = s.device().index;
   auto& known = choice == 0 ? first : all;
-  const Key key = key_of(device, g);
+  const Key key = key_of(device, g, scales);
   auto it = known.find(key);
   if (it == known.end()) {
     const Relaxed relaxed;
-    it = known.emplace(key, ask(device, g, choice == 0 ? 1 : kCublasLtChoices)).first;
+    it = known.emplace(key, ask(device, g, choice == 0 ? 1 : kCublasLtChoices, scales)).first;
   }
   if (choice >= it->second.count) return std::nullopt;
   return it->second.list[static_cast<std::size_t>(choice)];
@@ -263,14 +284,14 @@ std::optional<cublasLtMatmulAlgo_t> algorithm(Stream& s, const Gemm& g, int choi
 
 }  // namespace
 
-bool fits_cublas_lt(Stream& s, const Gemm& g, int choice) {
-  return expressible(g) && library().whole && algorithm(s, g, choice).has_value();
+bool fits_cublas_lt(Stream& s, const Gemm& g, int choice, const LtScales* scales) {
+  return expressible(g, scales) && library().whole && algorithm(s, g, choice, scales).has_value();
 }
 
-void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes, int choice) {
-  const auto found = algorithm(s, g, choice);
+void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes, int choice, const LtScales* scales) {
+  const auto found = algorithm(s, g, choice, scales);
   require(found.has_value(), "matmul", "cuBLASLt has no way to compute this product: fits_cublas_lt() says so first");
-  const Call call(g);
+  const Call call(g, scales);
   const Relaxed relaxed;
   lt(library().cublasLtMatmul(handle(s.device().index), call.desc, &call.alpha, g.b.data, call.a, g.a.data, call.b,
                               &call.beta, call.added, call.c, g.out.d, call.d, &*found, workspace, bytes, queue(s)),
@@ -283,8 +304,10 @@ void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes,
 
 namespace hpcdl::cuda {
 
-bool fits_cublas_lt(Stream&, const Gemm&, int) { return false; }
-void run_cublas_lt(Stream&, const Gemm&, void*, std::size_t, int) { fail("matmul", "this build has no cuBLASLt"); }
+bool fits_cublas_lt(Stream&, const Gemm&, int, const LtScales*) { return false; }
+void run_cublas_lt(Stream&, const Gemm&, void*, std::size_t, int, const LtScales*) {
+  fail("matmul", "this build has no cuBLASLt");
+}
 
 }  // namespace hpcdl::cuda
 
