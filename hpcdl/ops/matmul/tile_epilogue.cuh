@@ -3,6 +3,7 @@
 // x 128 bytes, to global memory by the copy engine.
 
 #include "hpcdl/cuda/element.cuh"
+#include "hpcdl/cuda/tile/channel.cuh"
 #include "hpcdl/cuda/tile/leave.cuh"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
