@@ -9,7 +9,7 @@
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
-#include "hpcdl/infer/generator.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/machine/machine.h"
 #include "hpcdl/parallel/agree.h"
@@ -100,13 +100,14 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   };
   const auto& eos = model.config().eos;
   const int tokens = new_tokens(o, std::ssize(prompt), model.config().context);
-  infer::Generator generator(model, pool, std::ssize(prompt) + tokens, {.row_invariant = o.invariant});
+  infer::Engine engine(model, pool,
+                       {.context = std::ssize(prompt) + tokens, .numerics = {.row_invariant = o.invariant}});
   auto tuning = start_tuning(o.tune, model.device(), pool);
   const bool measures = tuning && o.tune.mode == "full";
-  const auto programs = measures ? generator.programs(std::ssize(prompt)) : std::vector<const Instance*>();
-  generator.set_ways(tuned_ways(tuning, o.tune, programs));
+  const auto programs = measures ? engine.programs(std::ssize(prompt)) : std::vector<const Instance*>();
+  engine.set_ways(tuned_ways(tuning, o.tune, programs));
   if (speaks && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
-  const auto stats = generator.generate(prompt, tokens, o.sampling, [&](std::int32_t id) {
+  const auto stats = engine.generate(prompt, tokens, o.sampling, [&](std::int32_t id) {
     ids.push_back(id);
     if (decoder && id < tokenizer->vocab_size()) emit(decoder->push(id));
     else emit(fmt::format("{}{}", ids.size() > 1 ? "," : "", id));

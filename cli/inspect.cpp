@@ -15,7 +15,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/core/ways.h"
 #include "hpcdl/graph/text.h"
-#include "hpcdl/infer/generator.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/model_folder.h"
@@ -87,15 +87,18 @@ std::vector<NamedPass> passes_of_step(const train::StepPrograms& step) {
   return list;
 }
 
-/// The programs of a generator with room for `capacity` tokens.
-std::vector<NamedPass> passes_of_generator(const models::Trainable& any, std::int64_t capacity) {
+/// The programs that generate one text of up to `capacity` tokens.
+std::vector<NamedPass> passes_of_generation(const models::Trainable& any, std::int64_t capacity) {
   const auto* model = dynamic_cast<const models::LanguageModel*>(&any);
   if (!model) fail_usage("inspect", "--generate: an image classifier cannot generate text");
   require(capacity <= model->config().context, "inspect", "{} tokens do not fit into the model's context of {}",
           capacity, model->config().context);
-  std::vector<NamedPass> list{{"one token", infer::step_pass(*model, 1, capacity)}};
-  for (std::int64_t chunk = 2; chunk <= std::min(capacity, infer::Generator::kLargestChunk); chunk *= 2)
-    list.push_back({fmt::format("{} tokens of a prompt", chunk), infer::step_pass(*model, chunk, capacity)});
+  const auto pass = [&](std::int64_t tokens) {
+    return infer::batch_pass(*model, infer::BatchLayout::of_one(tokens, capacity));
+  };
+  std::vector<NamedPass> list{{"one token", pass(1)}};
+  for (std::int64_t chunk = 2; chunk <= std::min(capacity, infer::kLargestChunk); chunk *= 2)
+    list.push_back({fmt::format("{} tokens of a prompt", chunk), pass(chunk)});
   if (capacity > 1) list.push_back({"head after a prompt", infer::head_pass(*model)});
   return list;
 }
@@ -190,7 +193,7 @@ int inspect_programs(const InspectOptions& o) {
   if (o.generate > 0) {
     if (shape.tp == 1 && !o.path.ends_with(".toml") && !io::is_image_family(config.model.family))  // as its files are
       model = std::make_unique<models::LanguageModel>(models::LanguageModel::open(io::find_model_folder(o.path)));
-    passes = passes_of_generator(*model, o.generate);
+    passes = passes_of_generation(*model, o.generate);
   } else {
     passes = passes_of_step(step.emplace(*model, options, stream));
   }

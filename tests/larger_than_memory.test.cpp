@@ -10,7 +10,7 @@
 
 #include <fstream>
 
-#include "hpcdl/infer/generator.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
@@ -59,10 +59,9 @@ class MemoryCgroup {
 std::vector<std::int32_t> generate(const fs::path& folder) {
   const auto model = models::LanguageModel::open(folder);
   Pool pool(2);
-  infer::Generator generator(model, pool, 16);
+  infer::Engine engine(model, pool, {.context = 16});
   std::vector<std::int32_t> out;
-  generator.generate(std::vector<std::int32_t>{1, 2, 3}, 4, {},
-                     [&](std::int32_t id) { return out.push_back(id), true; });
+  engine.generate(std::vector<std::int32_t>{1, 2, 3}, 4, {}, [&](std::int32_t id) { return out.push_back(id), true; });
   return out;
 }
 

@@ -34,7 +34,8 @@ class Inputs {
     const std::string name = words.substr(0, space), type = end == words.npos ? "" : words.substr(end);
     const Shape s = shape_of(words.substr(space + 1, end - space - 1));
     names_.push_back(name);
-    if (type.starts_with('<')) vars_.push_back(graph.input(name, {s, DType::i32}));
+    if (type.starts_with('<'))
+      vars_.push_back(graph.input(name, {s, type.ends_with(" i64") ? DType::i64 : DType::i32}));
     else if (type == " f32") vars_.push_back(graph.input(name, {s, DType::f32}));
     else vars_.push_back(graph.differentiable_input(name, {s, type == " master" ? DType::f32 : dtype}));
   }
@@ -112,7 +113,8 @@ const std::vector<CaseFamily>& case_families() {
     fp8_quantize_cases(to);
     int4_embedding_cases(to);
     attention_cases(to);
-    kv_cache_cases(to);
+    paged_attention_cases(to);
+    kv_write_cases(to);
     rope_cases(to);
     batch_norm_cases(to);
     max_pool2d_cases(to);

@@ -10,6 +10,7 @@
 
 #include "hpcdl/core/available_memory.h"
 #include "hpcdl/core/describe.h"
+#include "hpcdl/core/element.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/nearest.h"
@@ -109,7 +110,8 @@ Case case_at(const CaseFamily& f, const Shape& shape, DType dtype, bool backward
          .record = {},
          .positive = f.positive};
   if (f.index_dim >= 0) c.index_below = shape[f.index_dim];
-  if (f.position_dim >= 0) c.position = shape[f.position_dim] - 1;
+  if (f.integer)
+    c.integer = [f = f.integer, shape](std::string_view name, std::int64_t i) { return f(name, i, shape); };
   c.record = [forward = f.forward, shape, dtype, backward](Graph& g) {
     const Var y = forward(g, shape, dtype);
     if (y) g.keep(y);
@@ -181,7 +183,6 @@ void require_room(const Case& c, std::int64_t bytes, const Buffer* arena) {
 CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena, const Stream* on) {
   params_.seed = 1;
   params_.lr = 1e-4f;
-  params_.position = c.position;
   Graph g({.inference = !c.backward});
   c.record(g);
   const Pass pass = Pass::of(g);
@@ -208,10 +209,13 @@ void CaseRun::fill_inputs(const Case& c, const Stream* on) {
     const OwnedTensor host(on ? place.spec() : Spec());
     const Tensor x = on ? host.tensor : place;
     const Rng rng{2, i};
-    if (x.dtype() == DType::i32) {
+    if (x.dtype() == DType::i32 || x.dtype() == DType::i64) {
       for (std::int64_t k = 0; k < x.size(); ++k)
-        x.ptr<std::int32_t>()[k] = static_cast<std::int32_t>(
-            rng.below(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(c.index_below)));
+        set_element(x, k,
+                    static_cast<double>(
+                        c.integer ? c.integer(slots[i].name, k)
+                                  : static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(k),
+                                                                        static_cast<std::uint64_t>(c.index_below)))));
     } else if (x.dtype() == DType::u8) {
       std::vector<std::uint8_t> bytes(kPattern);
       for (std::size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<std::uint8_t>(rng.bits(k));

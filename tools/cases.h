@@ -20,8 +20,9 @@ struct Case {
   bool backward = false;               // forward and backward; otherwise only forward, as recorded for inference
   std::function<void(Graph&)> record;  // on a Graph with Options::inference = !backward
   std::int64_t index_below = 0;        // integer inputs are drawn from [0, index_below)
-  std::int64_t position = 0;           // StepParams::position: tokens already in a KV cache
-  bool positive = false;               // float inputs are magnitudes (second moments must not be negative)
+  /// The elements of integer inputs, by their names; empty: random ones below index_below.
+  std::function<std::int64_t(std::string_view, std::int64_t)> integer = {};
+  bool positive = false;  // float inputs are magnitudes (second moments must not be negative)
 };
 
 /// One op, or variant of one, as a function of its shape.
@@ -33,8 +34,9 @@ struct CaseFamily {
   std::vector<Shape> forward_shapes;  // only their forward is timed
   /// Records the forward and returns the output that has a gradient (absent if there is none).
   std::function<Var(Graph&, const Shape&, DType)> forward;
-  int index_dim = -1;     // dim of the shape that bounds integer inputs
-  int position_dim = -1;  // dim that is the capacity of a KV cache, of which one token is free
+  int index_dim = -1;  // dim of the shape that bounds integer inputs
+  /// Element i of an integer input, by its name; empty: random, in [0, that dim).
+  std::function<std::int64_t(std::string_view, std::int64_t, const Shape&)> integer = {};
   bool positive = false;
   bool training_only = false;  // keeps what backward needs, so it has no separate forward
   /// Changes a drawn shape to one that the op supports; absent: it supports all.

@@ -13,9 +13,10 @@
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
-#include "hpcdl/ops/kv_cache/kv_cache.h"
+#include "hpcdl/ops/kv_write/kv_write.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
+#include "hpcdl/ops/paged_attention/paged_attention.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/mesh.h"
@@ -199,11 +200,11 @@ Cost counted(const Program& p, const Record& r) {
 
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
   // Ops that the next test covers.
-  const std::set<std::string_view> other_bytes{"softmax",        "rope",     "embedding",
-                                               "int4_embedding", "kv_cache", "batch_norm",
-                                               "add_batch_norm", "norm_qkv", "fp8_quantize"};
-  const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",     "conv2d",
-                                            "attention", "lm_head_loss", "norm_qkv", "norm_swiglu"};
+  const std::set<std::string_view> other_bytes{"softmax",      "rope",           "embedding",      "int4_embedding",
+                                               "kv_write",     "batch_norm",     "add_batch_norm", "norm_qkv",
+                                               "fp8_quantize", "paged_attention"};
+  const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",      "conv2d",
+                                            "attention", "lm_head_loss", "norm_qkv", "norm_swiglu", "paged_attention"};
   std::set<std::string_view> seen;
   for (const auto& c : cases()) {
     Graph g({.inference = !c.backward});
@@ -262,19 +263,24 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   int4_embedding(ids, packed, scale, Var());
   EXPECT_DOUBLE_EQ(last().reads, 6 * 4 + 6 * (32 + 2 * 2)) << "ids, half a byte per number and its share of a scale";
   EXPECT_EQ(last().writes, 6 * 64 * 4);
-  const Var k = input("k", {2, 3, 16}, DType::f32), cache = input("cache", {2, 50, 16}, DType::bf16);
-  append_to_cache(cache, cache, k, k);
-  EXPECT_EQ(last().reads, 2 * (2 * 3 * 16 * 4));
+  const Var k = input("k", {2, 3, 16}, DType::f32), pool = input("pool", {5, 2, 64, 8}, DType::bf16);
+  kv_write(pool, pool, k, k, input("slots", {6}, DType::i64));
+  EXPECT_EQ(last().reads, 2 * (2 * 3 * 16 * 4) + 6 * 8);
   EXPECT_EQ(last().writes, 2 * (2 * 3 * 16 * 2)) << "the rows of the new tokens";
   EXPECT_EQ(last().updates, 0);
   const Var row = input("row", {1, 1, 4}, DType::f32), wide = input("wide", {8, 4}, DType::f32),
-            narrow = input("narrow", {4, 4}, DType::f32), caches = input("caches", {1, 9, 4}, DType::bf16);
+            narrow = input("narrow", {4, 4}, DType::f32), pools = input("pools", {3, 1, 64, 4}, DType::bf16);
   const Matrix<Var> m[] = {{wide, {}, {}, {}}, {narrow, {}, {}, {}}, {narrow, {}, {}, {}}};
-  norm_qkv(row, input("gamma", {4}, DType::f32), input("table", {9, 4}, DType::f32), m, caches, caches,
-           {.head_dim = 4});
-  EXPECT_EQ(last().reads, (4 + 4 + 9 * 4 + 8 * 4 + 2 * 4 * 4) * 4) << "x, gamma, the table and the matrices";
-  EXPECT_EQ(last().writes, 8 * 4 + 3 * 4 * 4 + 2 * 4 * 2) << "q, three intermediate rows, and one row of each cache";
+  norm_qkv(row, input("gamma", {4}, DType::f32), input("table", {9, 4}, DType::f32),
+           {input("positions", {1}, DType::i32), input("slots", {1}, DType::i64)}, m, pools, pools, {.head_dim = 4});
+  EXPECT_EQ(last().reads, (4 + 4 + 9 * 4 + 8 * 4 + 2 * 4 * 4) * 4 + 4 + 8) << "x, gamma, table, places and matrices";
+  EXPECT_EQ(last().writes, 8 * 4 + 3 * 4 * 4 + 2 * 4 * 2) << "q, three intermediate rows, and one row of each pool";
   EXPECT_EQ(last().updates, 0);
+  const Var query = input("query", {1, 2, 4 * 8}, DType::bf16), lengths = input("lengths", {2}, DType::i32);
+  paged_attention(query, pool, pool, input("starts", {3}, DType::i32), lengths, input("pages", {2, 2}, DType::i32),
+                  {.heads = 4});
+  EXPECT_EQ(last().reads, 2 * 4 * 8 * 2 + 2 * (4 * 2 * 64 * 8 * 2) + (3 + 2 + 4) * 4) << "q, four pages, and where";
+  EXPECT_EQ(last().operations, 4.0 * 2 * 4 * 8 * 128);
   const Var x = input("image", {4, 2, 2, 8}, DType::bf16), weight = input("weight", {8}, DType::f32);
   batch_norm(x, weight, weight, Var(), Var());
   EXPECT_EQ(last().reads, 2 * (4 * 4 * 8 * 2) + 2 * 8 * 4) << "x is read twice";

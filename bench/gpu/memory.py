@@ -77,7 +77,7 @@ OPS = [
     ("layer_norm+residual", "65536x768", ("bf16",), False), ("rms_norm", "16384x4096", ("bf16",), False), ("rms_norm", "16384x4096", ("bf16",), True),
     ("rms_norm+residual", "16384x4096", ("bf16",), False), ("rope", "8x2048x32x128", ("bf16",), False), ("embedding", "50304x768x65536", ("f32", "bf16"), False),
     ("cross_entropy", "8192x50304", ("bf16", "f32"), False), ("cross_entropy", "8192x50304", ("bf16",), True),
-    ("adamw", "67108864", ("f32",), False), ("grad_norm", "134217728", ("f32", "bf16"), False), ("kv_cache", "16x1024x2048", ("bf16",), False),
+    ("adamw", "67108864", ("f32",), False), ("grad_norm", "134217728", ("f32", "bf16"), False), ("kv_write", "256x32x64", ("bf16",), False),
     ("layer_norm", "4096x768", ("bf16",), False), ("gelu", "4096x3072", ("bf16",), False), ("add", "3145728", ("bf16",), False),
 ]
 

@@ -1,12 +1,14 @@
 #include "hpcdl/generate.h"
 
-#include "hpcdl/infer/generator.h"
+#include <algorithm>
+
+#include "hpcdl/infer/engine.h"
 
 namespace hpcdl {
 
 Generator::Generator(const Model& model, Pool& pool, std::int64_t capacity)
-    : generator_(std::make_unique<infer::Generator>(model.internal(), pool,
-                                                    capacity > 0 ? capacity : model.shape().context)) {}
+    : engine_(std::make_unique<infer::Engine>(model.internal(), pool,
+                                              infer::EngineOptions{.context = std::max<std::int64_t>(0, capacity)})) {}
 Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
 Generator::~Generator() = default;
@@ -18,7 +20,7 @@ std::vector<std::int32_t> Generator::generate(std::span<const std::int32_t> prom
   const infer::SamplingOptions how{
       .temperature = sampling.temperature, .top_k = sampling.top_k, .top_p = sampling.top_p, .seed = sampling.seed};
   how.check();
-  generator_->generate(prompt, tokens, how, [&](std::int32_t id) {
+  engine_->generate(prompt, tokens, how, [&](std::int32_t id) {
     ids.push_back(id);
     return !on_token || on_token(id);
   });

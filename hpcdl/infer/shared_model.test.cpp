@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/infer/generator.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
@@ -54,9 +54,9 @@ std::vector<float> logits(const LanguageModel& model, std::int64_t batch, std::i
 
 std::vector<std::int32_t> generated(const LanguageModel& model, const SamplingOptions& sampling) {
   Pool pool(1);
-  Generator generator(model, pool, kLength);
+  Engine engine(model, pool, {.context = kLength});
   std::vector<std::int32_t> ids;
-  generator.generate(prompt(11), 20, sampling, [&](std::int32_t id) { return ids.push_back(id), true; });
+  engine.generate(prompt(11), 20, sampling, [&](std::int32_t id) { return ids.push_back(id), true; });
   return ids;
 }
 

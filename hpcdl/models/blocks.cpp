@@ -4,9 +4,10 @@
 
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/embedding/embedding.h"
-#include "hpcdl/ops/kv_cache/kv_cache.h"
+#include "hpcdl/ops/kv_write/kv_write.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
+#include "hpcdl/ops/paged_attention/paged_attention.h"
 #include "hpcdl/ops/vocabulary/vocabulary.h"
 
 namespace hpcdl::models {
@@ -28,33 +29,30 @@ Var drop(const nn::Sharing* s, const Var& x, const nn::ForwardOptions& o) {
   return dropout(x, o.dropout, part_of_tokens ? o.part * s->size() + s->rank : o.part);
 }
 
-Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) {
+Var rows_of(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
   Graph& g = ids.graph();
+  const DType compute = o.compute;
+  const Var places = o.batch && positions ? o.batch->positions : Var();
   if (const auto* s = table.weight.shared_as(nn::Place::vocabulary)) {
     const Axis axis = table.weight.axis();
     const Var y = vocabulary_embedding(table.weight(g), ids, positions,
-                                       {compute, table.weight.part.boxes[0].begin[0], s->rank == 0});
+                                       {compute, table.weight.part.boxes[0].begin[0], s->rank == 0}, places);
     return s->scheme == nn::Sharing::sequence ? scatter_rows(y, axis) : leave(y, axis);
   }
-  if (!table.weight.quantized()) return embedding(table.weight(g), ids, positions, {.out = compute});
-  return table.weight.codec->rows(table.weight.part_vars(g), ids, positions, compute);
+  if (!table.weight.quantized()) return embedding(table.weight(g), ids, positions, {.out = compute}, places);
+  return table.weight.codec->rows(table.weight.part_vars(g), ids, positions, places, compute);
 }
 
-Attention::Args attention_args(Heads heads, const nn::ForwardOptions& o) {
-  return {.heads = heads.query, .kv_heads = heads.key_value, .causal = true, .cached = o.cache != nullptr};
-}
-
-/// The caches of a layer's keys and values.
-std::pair<Var, Var> cache_of(Graph& g, int layer, const nn::ForwardOptions& o) {
-  const auto i = static_cast<std::size_t>(layer);
-  return {g.constant(nn::KvCache::name_of_keys(layer), o.cache->keys[i]),
-          g.constant(nn::KvCache::name_of_values(layer), o.cache->values[i])};
+/// Attention over the pages of a layer.
+Var attend_to_pages(const Var& q, Heads heads, const nn::PagedBatch::Pools& pools, const nn::PagedBatch& b) {
+  return paged_attention(q, pools.keys, pools.values, b.starts, b.lengths, b.pages,
+                         {.heads = heads.query, .most_queries = static_cast<int>(b.most_queries)});
 }
 
 }  // namespace
 
 Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
-  return drop(table.weight.sharing, rows_of(table, ids, o.compute, positions), o);
+  return drop(table.weight.sharing, rows_of(table, ids, o, positions), o);
 }
 
 Var head_logits(const nn::Weight& head, const Var& h) {
@@ -68,26 +66,26 @@ Var head_logits(const nn::Weight& head, const Var& h) {
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
-  const Attention::Args args = attention_args(heads, o);
-  if (!o.cache) return attention(q, k, v, args);
-  const auto [keys, values] = cache_of(q.graph(), layer, o);
-  append_to_cache(keys, values, k, v);
-  return attention(q, keys, values, args);
+  if (!o.batch) return attention(q, k, v, {.heads = heads.query, .kv_heads = heads.key_value, .causal = true});
+  const auto& pools = o.batch->layers.at(static_cast<std::size_t>(layer));
+  kv_write(pools.keys, pools.values, k, v, o.batch->slots);
+  return attend_to_pages(q, heads, pools, *o.batch);
 }
 
 bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o) {
-  return o.cache && x[1] == 1 &&
+  return o.batch && x[1] == 1 &&
          std::ranges::all_of(layers, [](const auto* l) { return !l->weight.sharing && l->has_matrix(); });
 }
 
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,
                 const Var& angles, Heads heads, int layer, const nn::ForwardOptions& o) {
   Graph& g = x.graph();
-  const auto [keys, values] = cache_of(g, layer, o);
+  const auto& pools = o.batch->layers.at(static_cast<std::size_t>(layer));
   const Matrix<Var> matrices[] = {q.matrix(g, x.dtype()), k.matrix(g, x.dtype()), v.matrix(g, x.dtype())};
-  const Var rotated = norm_qkv(x, norm.weight(g), angles, matrices, keys, values,
-                               {.head_dim = angles[1], .eps = norm.eps, .constant_weights = q.weight.constant()});
-  return attention(rotated, keys, values, attention_args(heads, o));
+  const Var rotated =
+      norm_qkv(x, norm.weight(g), angles, {o.batch->positions, o.batch->slots}, matrices, pools.keys, pools.values,
+               {.head_dim = angles[1], .eps = norm.eps, .constant_weights = q.weight.constant()});
+  return attend_to_pages(rotated, heads, pools, *o.batch);
 }
 
 Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear& up, const Var& x) {

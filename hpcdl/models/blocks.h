@@ -29,12 +29,12 @@ Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& 
 /// Logits f32 (..., V) of normalised rows h (..., C): over the whole vocabulary, on every rank that shares the head.
 Var head_logits(const nn::Weight& head, const Var& h);
 
-/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, to which k and v are
-/// appended first.
+/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the pages of this layer, into which k and v are
+/// written first.
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
 
-/// Whether a block is recorded by the two functions below: of one token a sequence, after those of a cache, by layers
-/// that no ranks share, and that one op can hold.
+/// Whether a block is recorded by the two functions below: of one token of one sequence of a batch, by layers that no
+/// ranks share, and that one op can hold.
 bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o);
 /// attend() with the queries, keys and values of norm(x), rotated by the angles of rope(), as one op each.
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,

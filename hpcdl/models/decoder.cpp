@@ -2,6 +2,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/blocks.h"
+#include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
 
@@ -67,7 +68,7 @@ Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o) const {
     Graph::Scope scope(g, "embedding");
     x = embed(tokens_, tokens, o, positions_.weight(g));
   }
-  if (angles_) table = g.constant("rope.angles", angles_->first(o.cache ? o.cache->keys[0][1] : tokens[1]));
+  if (angles_) table = g.constant("rope.angles", angles_->first(o.batch ? o.batch->pages[1] * kPageTokens : tokens[1]));
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const auto& b = blocks_[i];
     const int layer = static_cast<int>(i);
@@ -103,7 +104,7 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
       const Shape flat = y.shape();
       y = g.reshape(normalised(b.at(head_norm), g.reshape(y, {flat[0], flat[1], flat[2] / D, D})), flat);
     }
-    return angles ? rope(y, angles, {.head_dim = D}) : y;
+    return angles ? rope(y, angles, options.batch ? options.batch->positions : Var(), {.head_dim = D}) : y;
   };
   Var queries, keys, values;
   if (b.contains(qkv)) {

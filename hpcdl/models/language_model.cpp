@@ -156,7 +156,7 @@ Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o
   state_->bind(g);
   require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}",
           to_string(tokens.spec()));
-  require(o.cache || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
+  require(o.batch || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
           impl_->config.context);
   return impl_->model.body(tokens, o);
 }

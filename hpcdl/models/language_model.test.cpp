@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/infer/evaluate.h"
-#include "hpcdl/infer/generator.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
@@ -133,15 +133,15 @@ TEST_P(Golden, Bf16ComputeStaysClose) {
             kBf16);
 }
 
-TEST_P(Golden, GenerationThroughTheCacheIsTheFullForward) {
+TEST_P(Golden, GenerationThroughPagesIsTheFullForward) {
   const auto model = LanguageModel::open(folder());
   auto tokens = ids(golden().at("tokens"));
   tokens.resize(11);  // programs of 8, 2 and 1 tokens
   std::vector<std::int32_t> got;
-  infer::Generator generator(model, run.pool, 24);
+  infer::Engine engine(model, run.pool, {.context = 24});
   for (int round = 0; round < 2; ++round) {  // a second prompt does not see the first
     got.clear();
-    generator.generate(tokens, 8, {}, [&](std::int32_t id) { return got.push_back(id), true; });
+    engine.generate(tokens, 8, {}, [&](std::int32_t id) { return got.push_back(id), true; });
     auto text = tokens;
     for (auto id : got) {
       const auto all = run.logits(model, text, 1);
@@ -258,9 +258,9 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       EXPECT_GT(distance(got, want), 1e-4);  // but the 4-bit weights are used
       EXPECT_LT(distance(run.logits(small, tokens, 1, {.compute = DType::bf16}), got), 0.1);
       EXPECT_THROW(LanguageModel::open_for_training(temp / "int4"), Error);
-      infer::Generator generator(small, run.pool, 16);
+      infer::Engine engine(small, run.pool, {.context = 16});
       std::vector<std::int32_t> text(tokens.begin(), tokens.begin() + 5);
-      generator.generate(text, 6, {}, [&](std::int32_t id) { return text.push_back(id), true; });
+      engine.generate(text, 6, {}, [&](std::int32_t id) { return text.push_back(id), true; });
       const auto vocab = static_cast<std::ptrdiff_t>(c.vocab);
       const auto all = run.logits(small, {text.begin(), text.end() - 1}, 1);
       for (std::size_t t = 4; t + 1 < text.size(); ++t) {
@@ -375,7 +375,7 @@ TEST(LanguageModel, MistakesAreNamed) {
   }
   Runner run;
   EXPECT_THROW(run.logits(model, std::vector<std::int32_t>(17), 1), Error);  // beyond the context
-  infer::Generator g(model, run.pool, 16);
+  infer::Engine g(model, run.pool, {.context = 16});
   const std::vector<std::int32_t> outside{50};
   EXPECT_THROW(g.generate(outside, 1, {}, [](int) { return true; }), Error);
   EXPECT_THROW(g.generate(std::vector<std::int32_t>(10), 7, {}, [](int) { return true; }), Error);

@@ -59,8 +59,8 @@ struct Codec {
   /// activation(x W^T + bias) + residual, of type `out`, or that of x if `out` is none. bias and residual may be absent.
   Var (*multiply)(const Parts<Var>& w, const Var& x, const Var& bias, const Var& residual, Activation activation,
                   DType out) = nullptr;
-  /// W[ids], plus rows of `positions` where that is present, of type `out`.
-  Var (*rows)(const Parts<Var>& w, const Var& ids, const Var& positions, DType out) = nullptr;
+  /// W[ids], plus rows of `positions` where that is present, as of embedding(), of type `out`.
+  Var (*rows)(const Parts<Var>& w, const Var& ids, const Var& positions, const Var& places, DType out) = nullptr;
   /// W and bias for ops that hold several layers; null if these do not know the codec.
   Matrix<Var> (*matrix)(const Parts<Var>& w, const Var& bias) = nullptr;
   /// Quantises w (out, in), or (in, out) when `transposed`: f32, bf16 or f16, dense rows. Throws Error that names `name`

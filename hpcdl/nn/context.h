@@ -11,16 +11,16 @@
 
 namespace hpcdl::nn {
 
-/// Keys and values of the tokens seen so far, per layer: (B, S_max, kv_heads * head_dim) each, owned by the caller.
-struct KvCache {
-  std::vector<Tensor> keys, values;
-
-  /// Their names in programs.
-  static std::string name_of_keys(int layer);
-  static std::string name_of_values(int layer);
-  void bind(Bindings& to) const;
-  /// For this number of layers, without memory: sufficient to record.
-  static KvCache described(std::size_t layers, const Spec& spec);
+/// A pass over the packed tokens of several sequences, whose keys and values lie in pages (ops/kv_write,
+/// ops/paged_attention).
+struct PagedBatch {
+  struct Pools {
+    Var keys, values;
+  };
+  std::vector<Pools> layers;
+  Var positions, slots;           // of each token
+  Var starts, lengths, pages;     // of each sequence
+  std::int64_t most_queries = 0;  // tokens that a sequence has at most
 };
 
 /// How a forward pass is recorded.
@@ -48,10 +48,10 @@ struct ForwardOptions {
   float label_smoothing = 0;
   /// Image models: every image is a mixture of two, each with its target and its weight.
   bool mixup = false;
-  /// Non-null: tokens continue at StepParams::position, after those in the cache, and are appended to it.
-  const KvCache* cache = nullptr;
+  /// Non-null: tokens (1, T) of these sequences follow those in the pools, and their keys and values join them.
+  const PagedBatch* batch = nullptr;
 
-  /// All options as text, as the key of a recorded pass (ProgramCache); for the cache its spec.
+  /// All options but the batch as text, as the key of a recorded pass (ProgramCache).
   std::string key() const;
 };
 

@@ -11,7 +11,7 @@
 //
 // An operand is a name and its dims: "w O33I" has the dims O, 3, 3 and I, and a gradient if the graph records
 // gradients; a product of dims stands in parentheses. "table TD f32": an input of that type without a gradient. "m N
-// master": f32 with a gradient. "ids T<V": integers below V.
+// master": f32 with a gradient. "ids T<V": i32 below V; "slots T<V i64". CaseFamily::integer gives other integers.
 //
 // The function gets its operands in their order, v[0], or by name, v["bias"], which is absent if it was not described;
 // a dim by its letter, v.dim('C'); and v.graph, v.shape and v.dtype.

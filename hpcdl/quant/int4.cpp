@@ -53,7 +53,7 @@ void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(w.n()));
   std::iota(rows.begin(), rows.end(), 0);
   Stream s(pool);
-  Int4Embedding::forward(s, out, View(rows.data(), {{w.n()}, DType::i32}), w.packed, w.scale, w.offset, {},
+  Int4Embedding::forward(s, out, View(rows.data(), {{w.n()}, DType::i32}), w.packed, w.scale, w.offset, {}, {},
                          {.dtype = out.dtype()});
 }
 
@@ -127,8 +127,8 @@ const nn::Codec int4_codec{
           return int4_linear(x, w[0], w[1], w[2], bias, residual,
                              {.activation = kActivations[static_cast<int>(a)], .out = out, .constant_weights = true});
         },
-    .rows = [](const Vars& w, const Var& ids, const Var& positions,
-               DType out) { return int4_embedding(ids, w[0], w[1], w[2], positions, {.dtype = out}); },
+    .rows = [](const Vars& w, const Var& ids, const Var& positions, const Var& places,
+               DType out) { return int4_embedding(ids, w[0], w[1], w[2], positions, {.dtype = out}, places); },
     .matrix = [](const Vars& w, const Var& bias) { return Matrix<Var>{w[0], w[1], w[2], bias}; },
     .quantize =
         [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,

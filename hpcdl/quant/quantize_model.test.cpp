@@ -159,8 +159,8 @@ const nn::Codec kRounded{
                 const nn::CodecOptions&) { return nn::Codec::Parts<Spec>{Spec{{out, in}, DType::bf16}}; },
     .multiply = [](const nn::Codec::Parts<Var>& w, const Var& x, const Var& bias, const Var& residual, Activation a,
                    DType out) { return linear(x, w[0], bias, {.activation = a, .out = out}, residual); },
-    .rows = [](const nn::Codec::Parts<Var>& w, const Var& ids, const Var& positions,
-               DType out) { return embedding(w[0], ids, positions, {.out = out}); },
+    .rows = [](const nn::Codec::Parts<Var>& w, const Var& ids, const Var& positions, const Var& places,
+               DType out) { return embedding(w[0], ids, positions, {.out = out}, places); },
     .quantize =
         [](Pool&, const View& w, const nn::CodecOptions&, bool transposed, nn::RoundingError& error, std::string_view) {
           nn::Codec::Parts<OwnedTensor> parts;

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/infer/generator.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/program_file.h"
 #include "hpcdl/io/temp_folder.h"
@@ -152,7 +152,8 @@ std::vector<Program> programs_of_all_kinds() {
         LanguageModel::create(models::tiny(family), {}, true, std::make_shared<parallel::TensorParallel>(mesh.tp()));
     step(shared, {.batch = 2, .length = 16, .accumulate = true, .data = mesh.dp()});
     for (const auto* model : {&alone, &shared})
-      add(infer::step_pass(*model, 1, 8)), add(infer::step_pass(*model, 4, 8)), add(infer::head_pass(*model));
+      add(infer::batch_pass(*model, infer::BatchLayout::of_one(1, 8))),
+          add(infer::batch_pass(*model, infer::BatchLayout::of_one(4, 8))), add(infer::head_pass(*model));
   }
   for (const auto family : {models::ImageFamily::resnet18, models::ImageFamily::simple_cnn}) {
     auto image = models::ImageModel::create({.family = family, .classes = 10}, {}, true);

@@ -13,7 +13,7 @@
 namespace hpcdl {
 
 namespace infer {
-class Generator;
+class Engine;
 }
 
 /// How the next token is chosen. The default takes the most likely one.
@@ -24,7 +24,7 @@ struct Sampling {
   std::uint64_t seed = 0;  // the same seed gives the same text
 };
 
-/// Generates one sequence at a time, with a KV cache.
+/// Generates one sequence at a time.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; 0: the model's context. Model and pool must outlive it.
@@ -39,7 +39,7 @@ class Generator {
                                      const std::function<bool(std::int32_t id)>& on_token = {});
 
  private:
-  std::unique_ptr<infer::Generator> generator_;
+  std::unique_ptr<infer::Engine> engine_;
 };
 
 }  // namespace hpcdl

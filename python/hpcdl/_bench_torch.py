@@ -21,10 +21,23 @@ def _attention(x: Tensors, shape: "list[int]", causal: bool) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(batch, context, heads * width)
 
 
-def _decode(x: Tensors, shape: "list[int]") -> torch.Tensor:
-    split = lambda t: t.view(shape[0], t.shape[1], shape[1], shape[3]).transpose(1, 2)
-    y = F.scaled_dot_product_attention(split(x["q"]), split(x["k"]), split(x["v"]))
-    return y.transpose(1, 2).reshape(x["q"].shape)
+def _decode(x: Tensors, shape: "list[int]") -> Callable[[], torch.Tensor]:
+    """Over keys and values in one piece: the pages are copied before."""
+    batch, heads, pages, width = shape
+    whole = lambda pool: pool.view(batch, pages, heads, -1, width).transpose(1, 2).reshape(batch, heads, -1, width)
+    k, v = whole(x["k_pool"]), whole(x["v_pool"])
+    return lambda: F.scaled_dot_product_attention(x["q"].view(batch, heads, 1, width), k, v).view(x["q"].shape)
+
+
+def _kv_write(x: Tensors) -> Callable[[], None]:
+    page, row = x["slots"] // 64, x["slots"] % 64
+    pools = [(x[name + "_pool"].transpose(1, 2), x[name].view(len(row), x["k_pool"].shape[1], -1)) for name in "kv"]
+
+    def write() -> None:
+        for pool, rows in pools:
+            pool[page, row] = rows
+
+    return write
 
 
 def _rope(x: Tensors) -> torch.Tensor:
@@ -96,7 +109,6 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "conv2d+stem": _conv2d(2),
     "attention": lambda x, s: _attention(x, s, False),
     "attention+causal": lambda x, s: _attention(x, s, True),
-    "attention+decode": lambda x, s: _decode(x, s),
     "rope": lambda x, s: _rope(x),
     "embedding": lambda x, s: F.embedding(x["ids"], x["table"]),
     "cross_entropy": lambda x, s: _loss(x["logits"], x),
@@ -134,7 +146,8 @@ IN_PLACE: Dict[str, Callable[[Tensors, "list[int]"], Any]] = {
     "sgd": lambda x, s: _sgd(x),
     "grad_norm": lambda x, s: lambda: torch.linalg.vector_norm(x["gradient"]),
     "fill+add_into": lambda x, s: lambda: x["y"].add_(x["x"]),
-    "kv_cache": lambda x, s: lambda: (x["k_cache"].copy_(x["k"]), x["v_cache"].copy_(x["v"])),
+    "kv_write": lambda x, s: _kv_write(x),
+    "paged_attention": _decode,
 }
 
 

@@ -92,7 +92,6 @@ class BenchCase {
   static nb::dict kept(nb::object self, const std::string& framework) {
     return arrays(self, framework, SlotKind::kept);
   }
-  std::int64_t position() const { return run_.params().position; }
   double bytes() const { return run_.cost().bytes(); }
   double flops() const { return run_.cost().operations; }
 
@@ -225,7 +224,6 @@ void bind_compare(nb::module_& m) {
       .def_prop_ro("flops", &BenchCase::flops)
       .def("run", &BenchCase::run)
       .def("tune", &BenchCase::tune, nb::arg("seconds"))
-      .def_prop_ro("position", &BenchCase::position)
       .def(
           "inputs",
           [](nb::object self, const std::string& framework) { return BenchCase::inputs(std::move(self), framework); },

@@ -1,6 +1,6 @@
 #include "tools/tune/programs.h"
 
-#include "hpcdl/infer/generator.h"
+#include "hpcdl/infer/engine.h"
 #include "hpcdl/train/synthetic_run.h"
 #include "hpcdl/train/trainer.h"
 
@@ -26,9 +26,9 @@ Wishes wishes_of_training(train::RunConfig& config, Pool& pool, Device device) {
 Wishes wishes_of_generation(const std::filesystem::path& folder, Pool& pool, Device device) {
   auto model = models::LanguageModel::open(folder);
   model.to_device(Stream(device, pool));
-  infer::Generator generator(model, pool,
-                             std::min<std::int64_t>(model.config().context, 2 * infer::Generator::kLargestChunk));
-  return wishes_of_all(generator.programs(2 * infer::Generator::kLargestChunk - 1), device, pool);
+  constexpr auto kContext = 2 * infer::kLargestChunk;
+  infer::Engine engine(model, pool, {.context = std::min<std::int64_t>(model.config().context, kContext)});
+  return wishes_of_all(engine.programs(kContext - 1), device, pool);
 }
 
 }  // namespace hpcdl::lab::tune

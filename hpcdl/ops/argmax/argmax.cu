@@ -1,4 +1,5 @@
 #include "hpcdl/ops/argmax/argmax.h"
+#include "hpcdl/ops/kv_write/pages.h"
 
 #include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/overlap.cuh"
@@ -51,15 +52,40 @@ __global__ void __launch_bounds__(kThreads) find(std::int32_t* ids, const T* log
   ids[blockIdx.x] = best == 0 ? -1 : best >> 32 == ~0u ? -1 - place : place;
 }
 
-__global__ void deliver_first(std::int32_t* to, const std::int32_t* ids, StepParams* params) {
-  *to = *ids;
-  params->position += 1;
+struct Delivery {
+  std::int32_t* to;
+  const std::int32_t* ids;
+  std::int32_t *positions, *lengths;
+  std::int64_t* slots;
+  const std::int32_t* pages;
+  int count, row;
+};
+
+/// A thread delivers the token of one sequence.
+__global__ void __launch_bounds__(kThreads) deliver_ids(const __grid_constant__ Delivery d) {
+  const int r = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (r >= d.count) return;
+  d.to[r] = d.ids[r];
+  if (d.slots[r] < 0) return;
+  constexpr int kPage = static_cast<int>(kPageTokens);
+  const int position = ++d.positions[r], page = position / kPage;
+  d.lengths[r] += 1;
+  d.slots[r] = page < d.row ? std::int64_t{d.pages[r * d.row + page]} * kPage + position % kPage : -1;
 }
 
 }  // namespace
 
-void deliver(Stream& s, std::int32_t* to, View ids) {
-  deliver_first<<<1, 1, 0, queue(s)>>>(to, ids.ptr<std::int32_t>(), s.kernel_params());
+void deliver(Stream& s, std::int32_t* to, View ids, const NextTokens& next) {
+  const Delivery d{.to = to,
+                   .ids = ids.ptr<std::int32_t>(),
+                   .positions = next.positions.ptr<std::int32_t>(),
+                   .lengths = next.lengths.ptr<std::int32_t>(),
+                   .slots = next.slots.ptr<std::int64_t>(),
+                   .pages = next.pages.ptr<std::int32_t>(),
+                   .count = static_cast<int>(ids.size()),
+                   .row = static_cast<int>(next.pages[1])};
+  const unsigned threads = d.count < kThreads ? static_cast<unsigned>(d.count) : kThreads;
+  deliver_ids<<<blocks_for(d.count, kThreads), threads, 0, queue(s)>>>(d);
   launched("argmax");
 }
 

@@ -25,9 +25,15 @@ void argmax(Tensor ids, View logits);
 }  // namespace cpu
 namespace cuda {
 void argmax(Stream&, Tensor ids, View logits);
-/// Writes the first id to pinned memory of the host, and adds 1 to StepParams::position on the device: a kernel where a
-/// copy each way would keep the next step waiting.
-void deliver(Stream&, std::int32_t* to, View ids);
+/// Where the next token of each of R sequences belongs, on the device: positions i32 (R), slots i64 (R), -1 for padding,
+/// lengths i32 (R), pages i32 (R, W).
+struct NextTokens {
+  Tensor positions, slots, lengths;
+  View pages;
+};
+/// Writes the ids (R) to pinned memory of the host, and makes `next` one token later: a kernel where a copy each way would
+/// keep the next step waiting.
+void deliver(Stream&, std::int32_t* to, View ids, const NextTokens& next);
 }  // namespace cuda
 
 /// Records the search and overwrites `ids` with its result; `ids` may be the input of the program's next run.

@@ -24,7 +24,7 @@ std::int64_t head_dim(const Spec& x, int heads, std::string_view operand) {
 /// Query-key pairs of one head that the mask allows.
 double pairs(const Spec& q, const Spec& k, const Attention::Args& a) {
   const auto t = static_cast<double>(q[1]), s = static_cast<double>(k[1]);
-  return a.causal && !a.cached ? t * (s - (t - 1) / 2) : t * s;
+  return a.causal ? t * (s - (t - 1) / 2) : t * s;
 }
 
 }  // namespace
@@ -35,11 +35,10 @@ std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v
           "kv_heads must divide heads, got {} and {}", a.heads, kv_heads(a));
   const auto d = head_dim(q, a.heads, "q");
   require(d >= 1 && d <= kMaxHeadDim, name, "head dim must be 1 .. {}, got {}", kMaxHeadDim, d);
-  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && (a.cached ? is_float(k.dtype) : k.dtype == q.dtype),
-          name, "k does not fit q: {} and {}", to_string(k), to_string(q));
+  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && k.dtype == q.dtype, name, "k does not fit q: {} and {}",
+          to_string(k), to_string(q));
   require_spec(name, "v", v, k);
-  require(k[1] >= 1 && (k[1] >= q[1] || !(a.causal || a.cached)), name, "{} queries need at least as many keys, got {}",
-          q[1], k[1]);
+  require(k[1] >= 1 && (k[1] >= q[1] || !a.causal), name, "{} queries need at least as many keys, got {}", q[1], k[1]);
   return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
 }
 
@@ -76,11 +75,6 @@ std::array<Spec, 1> Attention::backward_scratch(const Spec& q, const Spec& k, co
   const auto rows = q[0] * a.heads * ((q[1] + 127) / 128 * 128), one = std::max<std::int64_t>(1, k.size());
   return {Spec{{std::max<std::int64_t>(2, (rows * (sums + 4) + rows / 16 + one) / one), k[0], kv_heads(a), k[1], d},
                DType::f32}};
-}
-
-void require_cached(const View& q, const View& k, std::int64_t position) {
-  require(position >= 0 && position + q[1] <= k[1], Attention::name, "the cache holds {} tokens, needed {} + {}", k[1],
-          position, q[1]);
 }
 
 }  // namespace hpcdl

@@ -62,7 +62,7 @@ bool fits(Stream& s, const AttendBackward& c, int id) {
 /// short sequence and in the last wave of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 |
 /// 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566, 4 x 12 x 1024 all keys 34 | 42.
 bool prefers_three(const Stream& s, const Attend& c) {
-  if (c.width() > 64 || (c.q[1] < 2048 && (c.args.causal || c.args.cached))) return false;
+  if (c.width() > 64 || (c.q[1] < 2048 && c.args.causal)) return false;
   const auto length = [&](std::int64_t queries) {  // of all waves, in queries
     const std::int64_t tiles = c.q[0] * c.args.heads * ((c.q[1] + queries - 1) / queries), at_once = multiprocessors(s);
     return (tiles + at_once - 1) / at_once * queries;
@@ -114,7 +114,7 @@ template <class Operands> struct AttentionCall {
   const Operands& c;
   AttentionShape shape = shape_of(s, c);
 
-  std::string_view op() const { return only_choice() ? "attention_cached" : shape.op(); }
+  std::string_view op() const { return only_choice() ? "attention_decode" : shape.op(); }
   static std::string_view family() { return "attention"; }
   auto fields() const { return fields_of(shape); }
   static std::string_view name(int id) { return kNames[id].name; }
@@ -133,8 +133,8 @@ template <class Operands> struct AttentionCall {
   int built_in() const { return attention_choice(s, c); }
   std::string words() const { return fmt::format("{} {} {}", op(), unit_name(unit_of(shape.dtype)), words_of(shape)); }
   std::any operands() const { return shape.aligned && !only_choice() ? std::any(shape) : std::any(); }
-  /// With one query, or with a cache, there is only one kernel of ours.
-  bool only_choice() const { return c.args.cached || shape.queries == 1; }
+  /// With one query there is only one kernel of ours.
+  bool only_choice() const { return shape.queries == 1; }
 };
 
 /// For padded copies, which are a call of their own.

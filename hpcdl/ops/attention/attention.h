@@ -4,10 +4,7 @@
 // q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided:
 // slices of a packed qkv and of its gradient are allowed. Query head h reads key/value head h * Hkv / H
 // (grouped-query). out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
-// causal: query t sees keys 0 .. t + S - T. cached: k and v are KV caches of capacity S that hold `position + T`
-// tokens, the last T of which belong to the queries; `position` comes from the step parameters. Such a call is always
-// causal and has no gradient; the dtype of the caches may differ from q's. Sums are f32 for every storage type. Largest
-// D: 256. Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
+// causal: query t sees keys 0 .. t + S - T. Sums are f32 for every storage type. Largest D: 256. Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
 // "Self-attention does not need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
 
 #include "hpcdl/op.h"
@@ -26,12 +23,10 @@ struct Attention {
     int heads = 1;
     int kv_heads = 0;  // 0: equal to heads
     bool causal = true;
-    bool cached = false;
     float scale = 0;  // 0: 1/sqrt(D)
   };
   static std::array<Spec, 2> infer(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// Counts only the work that a causal mask leaves, but all of a cache, since the position is not known here. Backward
-  /// recomputes the scores.
+  /// Counts only the work that a causal mask leaves. Backward recomputes the scores.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   /// The number of shares of the keys that a GPU processes separately when T = 1, so that all of its multiprocessors
@@ -48,18 +43,13 @@ struct Attention {
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, Out<0>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
-/// Throws if a cache of capacity k[1] cannot hold the T tokens of q after `position`.
-void require_cached(const View& q, const View& k, std::int64_t position);
-
 namespace cpu {
-/// `position`: tokens in the cache before this call; ignored unless a.cached.
 template <class Isa>
-void attention(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position,
-               const Attention::Args& a, const Numerics& numerics);
+void attention(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, const Attention::Args& a,
+               const Numerics& numerics);
 /// The same for T = 1: bound by the bandwidth of k and v. It sums in another order.
 template <class Isa>
-void attention_decode(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t keys,
-                      const Attention::Args& a);
+void attention_decode(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, const Attention::Args& a);
 template <class Isa>
 void attention_backward(Isa, Pool&, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                         Tensor scratch, const Attention::Args& a);
@@ -75,11 +65,8 @@ inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k
   on(
       s,
       [&](auto isa, Pool& pool) {
-        const auto position = a.cached ? s.params().position : 0;
-        if (a.cached) require_cached(q, k, position);
-        if (q[1] == 1 && !s.numerics().row_invariant)
-          cpu::attention_decode(isa, pool, out, lse, q, k, v, a.cached ? position + 1 : k[1], a);
-        else cpu::attention(isa, pool, out, lse, q, k, v, position, a, s.numerics());
+        if (q[1] == 1 && !s.numerics().row_invariant) cpu::attention_decode(isa, pool, out, lse, q, k, v, a);
+        else cpu::attention(isa, pool, out, lse, q, k, v, a, s.numerics());
       },
       [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, scratch, a); });
 }

@@ -209,12 +209,6 @@ inline void attention_cases(auto& to) {
              return attention(part(0), part(1), part(2), {.heads = static_cast<int>(v.dim('H')), .causal = causal});
            })
         .nearest_supported = widest;
-  auto& decode = to.add_forward("attention+decode", "BxHxSxD", {"q B1(HD)", "k BS(HD)", "v BS(HD)"},
-                                {{8, 12, 8192, 64}, {1, 12, 1024, 64}}, [](const auto& v) {
-                                  const auto n = static_cast<int>(v.dim('H'));
-                                  return attention(v[0], v[1], v[2], {.heads = n, .cached = true});
-                                });
-  decode.position_dim = 2, decode.nearest_supported = widest;
 }
 
 }  // namespace hpcdl::contract

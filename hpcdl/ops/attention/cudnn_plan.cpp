@@ -251,9 +251,9 @@ bool expressible(const Attend& c) {
   // Earlier versions have faults according to the front end's notes; for heads wider than 128, earlier versions were
   // not tested here.
   const std::size_t first = c.width() > 128 ? 91600 : 91002;
-  return !c.args.cached && c.lse && reinterpret_cast<std::uintptr_t>(c.lse.data()) % 16 == 0 &&
-         c.q.dtype() != DType::f32 && c.width() % 8 == 0 && c.width() <= 256 && fits(c.q, c) && fits(c.k, c) &&
-         fits(c.v, c) && fits(c.out, c) && Library::get().whole && Library::get().version() >= first;
+  return c.lse && reinterpret_cast<std::uintptr_t>(c.lse.data()) % 16 == 0 && c.q.dtype() != DType::f32 &&
+         c.width() % 8 == 0 && c.width() <= 256 && fits(c.q, c) && fits(c.k, c) && fits(c.v, c) && fits(c.out, c) &&
+         Library::get().whole && Library::get().version() >= first;
 }
 
 bool expressible(const AttendBackward& c) {

@@ -16,14 +16,37 @@ constexpr int kWarps = 8;       // per block
 constexpr int kMostBlocks = 8;  // per cluster
 
 struct Decode {
-  Heads q, k, v, out;
-  float *lse = nullptr, *parts = nullptr;  // (B, H); (B, H, splits, D + 2): sums, top, sum
-  const StepParams* params = nullptr;
+  Heads q, out;
+  PagedHeads k, v;                                           // in pages if they have a table
+  float *lse = nullptr, *parts = nullptr;                    // (B, H); (B, H, splits, D + 2): sums, top, sum
+  const std::int32_t *starts = nullptr, *lengths = nullptr;  // of sequences in pages
   int heads = 0, kv_heads = 0, capacity = 0, splits = 1, width = 0;
-  bool cached = false, cluster = false;  // the splits form a cluster
-  float scale = 0;                       // times log2 e
+  bool cluster = false;  // the splits form a cluster
+  float scale = 0;       // times log2 e
 
-  __device__ int keys() const { return cached ? static_cast<int>(params->position) + 1 : capacity; }
+  __device__ int keys(int b) const { return lengths ? lengths[b] : capacity; }
+  /// Head h of the query of sequence b, or of its result.
+  __device__ std::int64_t at(const Heads& x, int b, int h) const {
+    return starts ? x.at(0, starts[b], h) : x.at(b, 0, h);
+  }
+};
+
+/// The rows of a key/value head of a sequence. The table is read like the lengths: no kernel writes them.
+template <class T> struct KeyRows {
+  const T* base;
+  const std::int32_t* table;
+  std::int64_t page, token;
+
+  __device__ KeyRows(const PagedHeads& x, int b, int kv)
+      : base(static_cast<const T*>(x.data) + (x.table ? kv * x.head : x.Heads::at(b, 0, kv))),
+        table(x.table ? x.table + b * x.row : nullptr),
+        page(x.batch),
+        token(x.token) {}
+  /// Row t, followed by the other rows of its page.
+  __device__ const T* at(int t) const {
+    constexpr int kPage = static_cast<int>(kPageTokens);
+    return base + (table ? table[t / kPage] * page + t % kPage * token : t * token);
+  }
 };
 
 /// The result of a pass over some keys for one query head: the sum of 2^(scale (score - top)) v, the sum of 2^(scale
@@ -72,7 +95,7 @@ __device__ void finish(const Decode& p, float (&memory)[kCount][kHeads][kMost + 
   constexpr int kThreads = kCount * kWarp;
   const auto put = [&](int h, int d, float out, float sum, float top) {
     const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
-    p.out.put(p.out.at(b, 0, h0 + h) + d, out / sum);
+    p.out.put(p.at(p.out, b, h0 + h) + d, out / sum);
     if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
   };
   // kCount neighbouring threads find the weights of the warps for one head.
@@ -154,7 +177,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
             share = lane % kShare, row = lane / kShare;
   const int b = static_cast<int>(blockIdx.z), h0 = static_cast<int>(blockIdx.y) * kHeads,
             kv = h0 / (p.heads / p.kv_heads);
-  const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + kRows - 1) / kRows * kRows;
+  const int keys = p.keys(b), each = ((keys + p.splits - 1) / p.splits + kRows - 1) / kRows * kRows;
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
   const auto column = [&](int i) { return (share + i / kPack * kShare) * kPack + i % kPack; };
   const auto fetch = [&](uint4(&to)[kPacks], const K* from, bool there) {
@@ -173,21 +196,20 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   const auto values = [](const uint4(&from)[kPacks]) {
     return map<N>([&](int i) { return widen(reinterpret_cast<const K*>(&from[i / kPack])[i % kPack]); });
   };
-  const K *ks = static_cast<const K*>(p.k.data) + p.k.at(b, 0, kv),
-          *vs = static_cast<const K*>(p.v.data) + p.v.at(b, 0, kv);
+  const KeyRows<K> ks(p.k, b, kv), vs(p.v, b, kv);
   Lanes<N> q[kHeads];
   Partial<N> state[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
     q[h] =
-        map<N>([&](int i) { return column(i) < p.width ? p.q.get(p.q.at(b, 0, h0 + h) + column(i)) * p.scale : 0.0f; });
+        map<N>([&](int i) { return column(i) < p.width ? p.q.get(p.at(p.q, b, h0 + h) + column(i)) * p.scale : 0.0f; });
   for (int key = begin + warp * kRows; key < end; key += kWarps * kRows * kBatch) {
     uint4 kraw[kBatch][kPacks], vraw[kBatch][kPacks];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = key + i * kWarps * kRows + row;
-      fetch(kraw[i], ks + at * p.k.token, at < end);
-      fetch(vraw[i], vs + at * p.v.token, at < end);
+      fetch(kraw[i], at < end ? ks.at(at) : nullptr, at < end);
+      fetch(vraw[i], at < end ? vs.at(at) : nullptr, at < end);
     }
     float score[kBatch][kHeads];
 #pragma unroll
@@ -252,18 +274,16 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16
             kv = static_cast<int>(blockIdx.y) / passes;
   const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
             h0 = kv * group + first;
-  const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16,
+  const int keys = p.keys(b), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16,
             warp = static_cast<int>(threadIdx.x) / kWarp;
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
-  DecodeWarp<T, kWidth, kTall> w(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv),
-                                 static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv), p.k.token, p.v.token,
-                                 begin + 16 * warp, end);
-  // The preceding kernels write only the last token: those that wrote earlier tokens ended before the position changed.
-  const bool early = p.cached && w.at + 16 < keys;
+  DecodeWarp<T, KeyRows<T>, kWidth, kTall> w(KeyRows<T>(p.k, b, kv), KeyRows<T>(p.v, b, kv), begin + 16 * warp, end);
+  // The preceding kernels write only the last token: those that wrote earlier tokens ended before the lengths changed.
+  const bool early = p.lengths && w.at + 16 < keys;
   if (early) w.bring();
   await_previous();
   if (!early) w.bring();
-  w.bring_query(static_cast<const T*>(p.q.data) + p.q.at(b, 0, h0), p.q.head, heads);
+  w.bring_query(static_cast<const T*>(p.q.data) + p.at(p.q, b, h0), p.q.head, heads);
   w.walk(16 * kMmaWarps, p.scale);
   w.put(memory[warp]);
   __syncthreads();
@@ -289,7 +309,7 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width, float s
     sum = ::fmaf(weight, weights[i], sum);
     out = ::fmaf(weight, from[i * (width + 2) + d], out);
   }
-  p.out.put(p.out.at(b, 0, h) + d, out / sum);
+  p.out.put(p.at(p.out, b, h) + d, out / sum);
   if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
 }
 
@@ -353,32 +373,60 @@ bool decode_fits(const Attend& c) {
   return c.q[1] == 1 && c.q[0] < 65536 && c.width() * dtype_bytes(c.k.dtype()) <= 1024;
 }
 
-void attend_decode(Stream& s, const Attend& c) {
-  const auto width = c.width();
-  const int splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args));
-  const Decode p{.q = heads_of(c.q, width),
-                 .k = heads_of(c.k, width),
-                 .v = heads_of(c.v, width),
-                 .out = heads_of(c.out, width),
-                 .lse = const_cast<float*>(c.lse.ptr<float>()),
-                 .parts = c.scratch.ptr<float>(),
-                 .params = s.kernel_params(),
-                 .heads = c.args.heads,
-                 .kv_heads = c.kv_heads(),
-                 .capacity = static_cast<int>(c.k[1]),
-                 .splits = splits,
-                 .width = static_cast<int>(width),
-                 .cached = c.args.cached,
-                 .cluster = splits > 1 && splits <= kMostBlocks && has_clusters(s),
-                 .scale = c.scale() * kLog2e};
-  const int batch = static_cast<int>(c.q[0]);
+namespace {
+
+void start(Stream& s, Decode p, int batch, const char* name) {
+  p.cluster = p.splits > 1 && p.splits <= kMostBlocks && has_clusters(s);
   const bool scaled = !try_mma(s, p, batch);  // scales the queries, and thereby the scores
-  if (scaled) visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch); });
+  if (scaled) visit_dtype(p.k.dtype, [&]<class K>() { start<K>(s, p, batch); });
   if (p.splits == 1 || p.cluster) return;
   launch_overlapped(
       queue(s), overlaps(s, batch), join_splits,
-      {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)}, .block = static_cast<unsigned>(width)},
-      "attention", p, static_cast<int>(width), scaled ? 1.0f : p.scale);
+      {.grid = {static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)}, .block = static_cast<unsigned>(p.width)},
+      name, p, p.width, scaled ? 1.0f : p.scale);
+}
+
+PagedHeads without_pages(const View& x, std::int64_t width) {
+  PagedHeads h;
+  static_cast<Heads&>(h) = heads_of(x, width);
+  return h;
+}
+
+}  // namespace
+
+void attend_decode(Stream& s, const Attend& c) {
+  const auto width = c.width();
+  const Decode p{.q = heads_of(c.q, width),
+                 .out = heads_of(c.out, width),
+                 .k = without_pages(c.k, width),
+                 .v = without_pages(c.v, width),
+                 .lse = const_cast<float*>(c.lse.ptr<float>()),
+                 .parts = c.scratch.ptr<float>(),
+                 .heads = c.args.heads,
+                 .kv_heads = c.kv_heads(),
+                 .capacity = static_cast<int>(c.k[1]),
+                 .splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args)),
+                 .width = static_cast<int>(width),
+                 .scale = c.scale() * kLog2e};
+  start(s, p, static_cast<int>(c.q[0]), "attention");
+}
+
+void attend_decode(Stream& s, const PagedAttend& c) {
+  const auto one = c.packed();
+  const auto width = one.width();
+  const Decode p{.q = heads_of(c.q, width),
+                 .out = heads_of(c.out, width),
+                 .k = PagedHeads(c.k, c.pages),
+                 .v = PagedHeads(c.v, c.pages),
+                 .parts = c.scratch.ptr<float>(),
+                 .starts = c.starts.ptr<std::int32_t>(),
+                 .lengths = c.lengths.ptr<std::int32_t>(),
+                 .heads = c.args.heads,
+                 .kv_heads = one.kv_heads(),
+                 .splits = c.scratch.rank() == 4 ? static_cast<int>(c.scratch[2]) : 1,
+                 .width = static_cast<int>(width),
+                 .scale = one.scale() * kLog2e};
+  start(s, p, static_cast<int>(c.lengths[0]), "paged_attention");
 }
 
 }  // namespace hpcdl::cuda

@@ -24,19 +24,18 @@ template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a
 }
 
 /// One warp's pass over tiles of 16 keys. Rows of the product: query head lane / 4 and, with kTall, 8 more.
-template <class T, int kWidth, bool kTall> struct DecodeWarp {
+/// Rows: at(t) points to row t of a tile of keys, whose rows are `token` apart.
+template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
   static constexpr int kSteps = kWidth / 32, kParts = kWidth / 64;
-  const T *keys, *values;
-  std::int64_t key_apart, value_apart;
+  Rows keys, values;
   int at, end;  // tokens: where the next tile begins, and where those of this warp end
   unsigned q[2 * kSteps][4];
   uint4 k[2][kSteps], v[kParts][4];
   float out[kParts][8][4] = {};
   RowSoftmax state;
 
-  __device__ DecodeWarp(const T* k_, const T* v_, std::int64_t between_keys, std::int64_t between_values, int begin,
-                        int end_)
-      : keys(k_), values(v_), key_apart(between_keys), value_apart(between_values), at(begin), end(end_) {}
+  __device__ DecodeWarp(const Rows& k_, const Rows& v_, int begin, int end_)
+      : keys(k_), values(v_), at(begin), end(end_) {}
 
   /// Loads rows of q, `apart` elements from each other; only the first `rows` exist.
   __device__ void bring_query(const T* from, std::int64_t apart, int rows) {
@@ -61,30 +60,28 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
                    : "memory");
     return r;
   }
-  /// Loads the keys of the tile at token `first`.
-  __device__ void bring_keys(int first) {
-    const T* const from = keys + first * key_apart;
+  /// Loads the keys of the tile at token `first`, whose rows begin at `from`.
+  __device__ void bring_keys(const T* from, int first) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
       for (int u = 0; u < kSteps; ++u)
-        k[t][u] = piece(from + (8 * t + lane / 4) * key_apart + 32 * u + lane % 4 * 8, first + 8 * t + lane / 4 < end);
+        k[t][u] = piece(from + (8 * t + lane / 4) * keys.token + 32 * u + lane % 4 * 8, first + 8 * t + lane / 4 < end);
   }
-  __device__ void bring_values(int first) {
-    const T* const from = values + first * value_apart;
+  __device__ void bring_values(const T* from, int first) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int row = lane % 4 * 2 + r % 2 + r / 2 * 8;
 #pragma unroll
       for (int w = 0; w < kParts; ++w)
-        v[w][r] = piece(from + row * value_apart + 64 * w + lane / 4 * 8, first + row < end);
+        v[w][r] = piece(from + row * values.token + 64 * w + lane / 4 * 8, first + row < end);
     }
   }
   /// Loads the first tile.
   __device__ void bring() {
-    if (at < end) bring_keys(at), bring_values(at);
+    if (at < end) bring_keys(keys.at(at), at), bring_values(values.at(at), at);
   }
   /// Processes a tile of which `left` tokens exist. p: the scores 2^(scale s - top) as an A operand; earlier sums are
   /// rescaled accordingly.
@@ -132,11 +129,15 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
   /// All tiles of this warp, `step` tokens apart; the first has been loaded.
   __device__ void walk(int step, float scale) {
     for (; at < end; at += step) {
+      const bool more = at + step < end;
+      const T *next_keys = nullptr, *next_values = nullptr;
+      if (more)
+        next_keys = keys.at(at + step), next_values = values.at(at + step);  // found while this tile is processed
       unsigned p[4];
       scores(p, scale, end - at);
-      if (at + step < end) bring_keys(at + step);
+      if (more) bring_keys(next_keys, at + step);
       add_values(p);
-      if (at + step < end) bring_values(at + step);
+      if (more) bring_values(next_values, at + step);
     }
   }
   /// rows[r]: `width` sums, then the sum of weights and their top, unscaled.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/paged_attention/paged_attention.h"
 
 namespace hpcdl::cuda {
 
@@ -27,6 +28,19 @@ struct Attend {
 struct AttendBackward : Attend {
   Grad dq, dk, dv;
   View dout;
+};
+
+/// The operands of paged_attention().
+struct PagedAttend {
+  View out, q, k, v, starts, lengths, pages;
+  Tensor scratch;
+  PagedAttention::Args args;
+
+  std::int64_t most_queries() const { return args.most(q.spec()); }
+  /// Queries and result of one sequence with all rows; k and v only give the types and sizes.
+  Attend packed() const {
+    return {out, {}, q, k, v, {}, {.heads = args.heads, .kv_heads = static_cast<int>(k[1]), .scale = args.scale}};
+  }
 };
 
 /// A call without its memory.
@@ -72,17 +86,21 @@ std::vector<std::string_view> attention_ways();
 
 /// Any width, stride and type: plain.cu.
 void attend_plain(Stream& s, const Attend& c);
+void attend_plain(Stream& s, const PagedAttend& c);
 void attend_backward_plain(Stream& s, const AttendBackward& c);
 
 /// One query per sequence, keys divided among blocks: decode.cu.
 bool decode_fits(const Attend& c);
 void attend_decode(Stream& s, const Attend& c);
+void attend_decode(Stream& s, const PagedAttend& c);
 
 /// Tensor cores from sm_80 on: any type, stride and width; f32 as Numerics::products says: mma_forward.cu,
 /// mma_backward.cu.
 bool mma_fits(const Stream& s, const Attend& c);
 bool mma_fits(const Stream& s, const AttendBackward& c);
+bool mma_fits(const Stream& s, const PagedAttend& c);
 void attend_mma(Stream& s, const Attend& c);
+void attend_mma(Stream& s, const PagedAttend& c);
 void attend_backward_mma(Stream& s, const AttendBackward& c);
 
 /// Hopper's tensor cores: 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16

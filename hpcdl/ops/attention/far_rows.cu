@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(256)
 void find_statistics(Stream& s, const AttendBackward& c, const RowStatistics& to) {
   const std::int64_t rows = c.q[0] * c.args.heads * c.q[1];
   if (to.any_far) check(cudaMemsetAsync(to.any_far, 0, sizeof(int), queue(s)), "attention_backward");
-  attention_statistics<<<blocks_for(rows, 32), 256, 0, queue(s)>>>(problem_of(s, c), to, rows);
+  attention_statistics<<<blocks_for(rows, 32), 256, 0, queue(s)>>>(problem_of(c), to, rows);
   launched("attention_backward");
 }
 

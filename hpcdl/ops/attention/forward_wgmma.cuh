@@ -10,19 +10,15 @@
 #include "hpcdl/cuda/tile/raster.cuh"
 #include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/ops/attention/softmax_rows.cuh"
-#include "hpcdl/stream.h"
 
 namespace hpcdl::cuda {
 
 struct ForwardProblem {
   float* lse = nullptr;  // (B, H, T)
-  const StepParams* params = nullptr;
-  int batch = 0, heads = 0, kv_heads = 0, queries = 0, capacity = 0;
-  bool causal = false, cached = false;
+  int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0;
+  bool causal = false;
   float scale = 0;  // for scores, times log2 e
   int section = 0;  // heads that are processed together
-
-  __device__ int keys() const { return cached ? static_cast<int>(params->position) + queries : capacity; }
 };
 
 /// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory.
@@ -79,7 +75,7 @@ __device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& 
                                 const TensorMap& v, const ForwardProblem& p, int tiles) {
   auto ks = m.keys().to_put(), vs = m.values().to_put();
   auto qs = m.queries().to_put();
-  const int keys = p.keys(), group = p.heads / p.kv_heads;
+  const int keys = p.keys, group = p.heads / p.kv_heads;
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
     for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
   };
@@ -176,19 +172,6 @@ template <class T, class Shape> struct ForwardConsumer {
     for (int i = 0; i < kOut; ++i) out[i] *= shrink[i / 2 % 2];
     pack_operand<T>(probs, s);
   }
-  /// After its last token a cache may hold anything, even NaN, which a zero probability does not cancel.
-  __device__ void clear_values(const ForwardTile& t) const {
-    const int begin = keys - (t.steps - 1) * Shape::kKeys;
-    if (!p.cached || begin >= Shape::kKeys) return;
-    m.values().get(vs);
-    for (int i = static_cast<int>(threadIdx.x) % 128; i < Shape::kHalves * (Shape::kKeys - begin) * 8; i += 128) {
-      const int half = i / ((Shape::kKeys - begin) * 8),
-                at = (half * Shape::kKeys + begin) * 128 + i % ((Shape::kKeys - begin) * 8) * 16;
-      *reinterpret_cast<uint4*>(m.value(vs.stage) + at) = make_uint4(0, 0, 0, 0);
-    }
-    fence_async_proxy();
-    way.sync();
-  }
   __device__ void attend(const ForwardTile& t) {
     state = {};
 #pragma unroll
@@ -202,7 +185,6 @@ template <class T, class Shape> struct ForwardConsumer {
     mask(s, t, t.steps - 1);
     state.update(s, p.scale, shrink);
     pack_operand<T>(probs, s);
-    clear_values(t);
     int n = t.steps - 2;
     // Steps that the first query of this tile sees in full.
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
@@ -257,7 +239,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   const int tiles = p.batch * p.heads * ((p.queries + Shape::kQueries - 1) / Shape::kQueries);
   m.start();
   const auto consume = [&](int group) {
-    const int keys = p.keys();
+    const int keys = p.keys;
     ForwardConsumer<T, Shape> c{
         .m = m, .p = p, .group = group, .keys = keys, .offset = keys - p.queries, .way = {.barrier = 8 + group}};
     if (Shape::kTurns && group == Shape::kGroups - 1) named_arrive(1, 256);

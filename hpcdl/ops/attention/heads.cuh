@@ -40,4 +40,19 @@ inline Heads heads_of(const Grad& x, std::int64_t width) {
   return h;
 }
 
+/// Keys or values in pages: (pages, heads, 64, D), of which sequence b has those of row b of a table.
+struct PagedHeads : Heads {
+  const std::int32_t* table = nullptr;
+  int row = 0;  // entries of a row of the table
+
+  PagedHeads() = default;
+  PagedHeads(const View& pool, const View& pages)
+      : Heads{const_cast<void*>(pool.data()), pool.dtype(), pool.strides()[0], pool.strides()[2], pool.strides()[1]},
+        table(pages.ptr<std::int32_t>()),
+        row(static_cast<int>(pages[1])) {}
+  __device__ std::int64_t at(std::int64_t b, std::int64_t t, std::int64_t h) const {
+    return table[b * row + t / kPageTokens] * batch + t % kPageTokens * token + h * head;
+  }
+};
+
 }  // namespace hpcdl::cuda

@@ -41,8 +41,27 @@ bool mma_fits(const Stream& s, const Attend& c) {
 
 void attend_mma(Stream& s, const Attend& c) {
   with_shape(s, c, [&]<class Shape>() {
-    start<Shape>(s, attention_forward_mma<Shape>, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows), c.args.heads,
-                 "attention");
+    start<Shape>(s, attention_forward_mma<Shape, MmaProblem>, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows),
+                 c.args.heads, "attention");
+  });
+}
+
+bool mma_fits(const Stream& s, const PagedAttend& c) {
+  const auto one = c.packed();
+  if (one.scale() < 0 || c.lengths[0] * c.args.heads > 1 << 20 || c.pages[1] > 1 << 18) return false;
+  bool fits = false;
+  with_shape(s, one, [&]<class Shape>() { fits = has_room(s, Shape::kBytes); });
+  return fits;
+}
+
+void attend_mma(Stream& s, const PagedAttend& c) {
+  using Problem = InPages<MmaProblem>;
+  const auto one = c.packed();
+  with_shape(s, one, [&]<class Shape>() {
+    static_assert(kPageTokens % Shape::kKeys == 0);
+    Problem p(mma_problem(s, one, c.most_queries(), c.args.heads, Shape::kRows), c);
+    p.section = section_of(s, p.tiles, std::int64_t{p.batch} * p.heads);
+    start<Shape>(s, attention_forward_mma<Shape, Problem>, p, p.heads, "paged_attention");
   });
 }
 

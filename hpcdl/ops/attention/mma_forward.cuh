@@ -14,26 +14,27 @@ template <class Kind_, int kWidth_, int kM_, int kKeys_, int kBlocks_, int kStag
   static constexpr int kBytes = (kRows + kStages * 2 * kKeys) * Tile<Kind, kWidth>::kRowBytes;
 };
 
-template <class Shape>
-__global__ void __launch_bounds__(kThreads, Shape::kBlocks)
-    attention_forward_mma(const __grid_constant__ MmaProblem p) {
+template <class Shape, class Problem>
+__global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mma(const __grid_constant__ Problem p) {
   using Kind = typename Shape::Kind;
   constexpr int kM = Shape::kM, kKeys = Shape::kKeys, kWidth = Shape::kWidth, kRows = Shape::kRows;
   extern __shared__ __align__(16) char memory[];
   const Tile<Kind, kWidth> qs{reinterpret_cast<Element<Kind>*>(memory)}, stages = qs.behind(kRows);
   const Place at(p, p.heads);
-  const int queries = static_cast<int>(p.queries), t0 = (p.tiles - 1 - at.tile) * kRows,
-            last = t0 + kRows < queries ? t0 + kRows : queries;
-  const int kv = at.head / p.group(), end = p.sees(last - 1), steps = (end + kKeys - 1) / kKeys;
-  const int row0 = first_row(16 * kM), whole = p.sees(t0 + row0),
-            most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
+  const auto sees = [&](int t) { return static_cast<int>(p.seen(at.sequence, t)); };
+  const int queries = static_cast<int>(p.count(at.sequence)), first = static_cast<int>(p.first_row(at.sequence)),
+            t0 = (p.tiles - 1 - at.tile) * kRows, last = t0 + kRows < queries ? t0 + kRows : queries;
+  if (t0 >= queries) return;  // other sequences have more
+  const int kv = at.head / p.group(), end = sees(last - 1), steps = (end + kKeys - 1) / kKeys;
+  const int row0 = first_row(16 * kM), whole = sees(t0 + row0),
+            most = sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
   const auto bring = [&](int step) {
     const auto ks = stages.behind(step % Shape::kStages * 2 * kKeys);
     ks.template bring<kKeys>(p.k, at.sequence, step * kKeys, end, kv, p.width, p.copies);
     ks.behind(kKeys).template bring<kKeys>(p.v, at.sequence, step * kKeys, end, kv, p.width, p.copies);
     copies_issued();
   };
-  qs.template bring<kRows>(p.q, at.sequence, t0, queries, at.head, p.width, p.copies);
+  qs.template bring<kRows>(p.q, at.sequence, first + t0, first + queries, at.head, p.width, p.copies);
   const float scale = p.scale * kLog2e;
   RowSoftmax state[kM];
   float sums[kM][kWidth / 2] = {};
@@ -48,8 +49,8 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
       for (int m = 0; m < kM; ++m)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int sees = p.sees(t0 + row0 + 16 * m + 8 * h + lane_row()),
-                    limit = (sees < end ? sees : end) - k0 - lane_column();
+          const int seen = sees(t0 + row0 + 16 * m + 8 * h + lane_row()),
+                    limit = (seen < end ? seen : end) - k0 - lane_column();
 #pragma unroll
           for (int j = 0; j < kKeys / 4; ++j)
             if (j / 2 * 8 + j % 2 >= limit) s[m][j / 2 * 4 + 2 * h + j % 2] = -__builtin_inff();
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
       const float sum = quad_sum(state[m].sum[h]);
       const int t = t0 + row0 + 16 * m + 8 * h + lane_row();
       if (t >= queries) continue;
-      put_row<Kind>(p.out, p.out.at(at.sequence, t, at.head), sums[m], h, 1 / sum, p.width, p.vectors);
+      put_row<Kind>(p.out, p.out.at(at.sequence, first + t, at.head), sums[m], h, 1 / sum, p.width, p.vectors);
       if (p.lse && lane_column() == 0)
         p.lse[(static_cast<std::int64_t>(at.sequence) * p.heads + at.head) * queries + t] =
             (state[m].top[h] * scale + log2f(sum)) * 0.6931471805599453f;

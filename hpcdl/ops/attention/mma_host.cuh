@@ -23,22 +23,25 @@ template <class F> void with_kind(const Stream& s, const Attend& c, F&& f) {
 /// Whether `x`, which may be absent, can be accessed in whole 16-byte pieces.
 inline bool plain_pieces(const Heads& x, DType d) { return !x.data || (x.dtype == d && x.whole_pieces()); }
 
+/// Enough heads for a few blocks per multiprocessor: the last blocks of a section, the shortest, end it together.
+inline int section_of(const Stream& s, int tiles, std::int64_t heads) {
+  return static_cast<int>(std::min<std::int64_t>((std::int64_t{multiprocessors(s)} * 8 + tiles - 1) / tiles, heads));
+}
+
 /// `rows` of each of `heads`, `per_block` of them per block.
 template <class C> MmaProblem mma_problem(Stream& s, const C& c, std::int64_t rows, int heads, int per_block) {
-  MmaProblem p{problem_of(s, c)};
+  MmaProblem p{problem_of(c)};
   const DType d = multiplied(c);
   p.copies = plain_pieces(p.q, d) && plain_pieces(p.k, d) && plain_pieces(p.v, d) && plain_pieces(p.dout, d) &&
              p.width * dtype_bytes(d) % 16 == 0;
   p.vectors = plain_pieces(p.out, d) && plain_pieces(p.dq, d) && plain_pieces(p.dk, d) && plain_pieces(p.dv, d);
   p.tiles = static_cast<int>((rows + per_block - 1) / per_block);
-  // Enough heads for a few blocks per multiprocessor: the last blocks of a section, the shortest, end it together.
-  p.section = static_cast<int>(
-      std::min<std::int64_t>((std::int64_t{multiprocessors(s)} * 8 + p.tiles - 1) / p.tiles, c.q[0] * heads));
+  p.section = section_of(s, p.tiles, c.q[0] * heads);
   return p;
 }
 
-template <class Shape, class Kernel>
-void start(Stream& s, Kernel kernel, const MmaProblem& p, int heads, const char* name) {
+template <class Shape, class Kernel, class Problem>
+void start(Stream& s, Kernel kernel, const Problem& p, int heads, const char* name) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), name);
   kernel<<<blocks_for(std::int64_t{p.tiles} * p.batch * heads, 1), kThreads, Shape::kBytes, queue(s)>>>(p);
   launched(name);

@@ -110,10 +110,10 @@ template <class Kind, int kWidth> struct Tile {
   E* data;
 
   __device__ Tile behind(int rows) const { return {data + rows * kStride}; }
-  /// Loads rows [first, first + kRows) of head h of sequence b, with zeros from row `end` and column `width` on.
+  /// Loads rows [first, first + kRows), which lie in one page, of head h of sequence b, with zeros from row `end` and column `width` on.
   /// `copies`: x has this type and consists of whole pieces.
   template <int kRows>
-  __device__ void bring(const Heads& x, int b, int first, int end, int h, int width, bool copies) const {
+  __device__ void bring(const auto& x, int b, int first, int end, int h, int width, bool copies) const {
     constexpr int kPerRow = kWidth / kChunk;
     if (copies) {
       static_assert(kRows * kPerRow % kThreads == 0);

@@ -12,10 +12,12 @@ namespace hpcdl::attn {
 
 /// One head's rows: token t at base + t * stride.
 template <class T> struct Rows {
+  using Element = std::remove_const_t<T>;
   T* base;
   std::int64_t stride;
   T* operator[](std::int64_t t) const { return base + t * stride; }
   Rows from(std::int64_t t) const { return {base + t * stride, stride}; }
+  Rows at(std::int64_t t) const { return from(t); }
 };
 
 template <class T> Rows<const T> head_rows(const View& x, std::int64_t b, std::int64_t h, std::int64_t d) {
@@ -35,6 +37,9 @@ template <class T> void prefetch(Rows<T> src, std::int64_t rows, std::int64_t d)
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < d; j += 64 / static_cast<std::int64_t>(sizeof(T)))
       __builtin_prefetch(src[i] + j, 0, 2);
+}
+template <class T> void prefetch(Rows<T> src, std::int64_t first, std::int64_t rows, std::int64_t d) {
+  prefetch(src.from(first), rows, d);
 }
 
 #if defined(HPCDL_SIMD_AVX512)
@@ -232,6 +237,16 @@ Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, 
     across_rows(isa, buffer, src, rows, d);
     return {buffer, 1, (d + simd::Vec<Isa>::N - 1) / simd::Vec<Isa>::N * simd::Vec<Isa>::N};
   }
+}
+
+/// Of `rows` rows from `first` on.
+template <class Isa, class W, class T>
+Words<W> row_words(Isa isa, W* buffer, Rows<T> src, std::int64_t first, std::int64_t rows, std::int64_t d) {
+  return row_words(isa, buffer, src.from(first), rows, d);
+}
+template <class Isa, class W, class T>
+Words<W> column_words(Isa isa, W* buffer, Rows<T> src, std::int64_t first, std::int64_t rows, std::int64_t d) {
+  return column_words(isa, buffer, src.from(first), rows, d);
 }
 
 }  // namespace hpcdl::attn

@@ -19,29 +19,24 @@ struct Copied {
   Heads x;
   uint4* copy = nullptr;
   int tokens = 0, heads = 0;
-  int pieces = 0;      // of all rows
-  bool cache = false;  // rows after those that the cache holds are zeros
+  int pieces = 0;  // of all rows
 };
 /// Operands that are copied in one launch.
 struct Copies {
   Copied list[kMost];
   int count = 0, row = 0, width = 0, element = 0;  // pieces of a padded row, bytes of a row and of an element
-  int queries = 0;
-  const StepParams* params = nullptr;
 };
 
 /// Piece i of an operand: its place in the call, as far as the row reaches.
 struct Piece {
   char* at;
   int left;  // bytes of the row from here on
-  bool exists;
 
   __device__ Piece(const Copies& c, const Copied& o, int i) {
     const int row = i / c.row, token = row / o.heads, b = token / o.tokens, t = token - b * o.tokens,
               first = (i - row * c.row) * 16;
     at = static_cast<char*>(o.x.data) + o.x.at(b, t, row - token * o.heads) * c.element + first;
     left = c.width - first;
-    exists = !o.cache || t < c.params->position + c.queries;
   }
 };
 
@@ -58,7 +53,7 @@ template <class Word> __global__ void __launch_bounds__(kThreads) pad_heads(cons
   } piece;
 #pragma unroll
   for (int k = 0; k < kWords; ++k)
-    if (p.exists && k * kSize < p.left) piece.words[k] = reinterpret_cast<const Word*>(p.at)[k];
+    if (k * kSize < p.left) piece.words[k] = reinterpret_cast<const Word*>(p.at)[k];
   o.copy[i] = piece.all;
 }
 
@@ -90,22 +85,19 @@ __global__ void __launch_bounds__(kThreads) unpad_heads(const __grid_constant__ 
 /// The operands of one launch, before it.
 class CopyList {
  public:
-  CopyList(const Stream& s, const Attend& c, std::int64_t padded) : width_(c.width()) {
+  CopyList(const Attend& c, std::int64_t padded) : width_(c.width()) {
     const int element = static_cast<int>(dtype_bytes(c.q.dtype()));
     copies_ = {.row = static_cast<int>(padded) * element / 16,
                .width = static_cast<int>(width_) * element,
-               .element = element,
-               .queries = static_cast<int>(c.q[1]),
-               .params = s.kernel_params()};
+               .element = element};
     align(width_ * element);
   }
-  void add(const Heads& x, const Tensor& copy, bool cache) {
+  void add(const Heads& x, const Tensor& copy) {
     copies_.list[copies_.count++] = {.x = x,
                                      .copy = static_cast<uint4*>(copy.data()),
                                      .tokens = static_cast<int>(copy[1]),
                                      .heads = static_cast<int>(copy[2]),
-                                     .pieces = static_cast<int>(copy.bytes() / 16),
-                                     .cache = cache};
+                                     .pieces = static_cast<int>(copy.bytes() / 16)};
     most_ = std::max(most_, copy.bytes() / 16);
     align(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x.data)));
     for (const auto apart : {x.batch, x.token, x.head}) align(apart * copies_.element);
@@ -164,20 +156,20 @@ template <class Call> void in_copies(Stream& s, const Call& c, void (*run)(Strea
   };
   const std::int64_t kv = c.kv_heads(), together = at_once < kv ? even(kv, at_once) : even(c.q[0], at_once / kv) * kv;
   in_parts(c, together * (c.args.heads / kv) * c.q[1], [&](const Call& part) {
-    CopyList in(s, part, padded), out(s, part, padded);
+    CopyList in(part, padded), out(part, padded);
     auto* next = static_cast<std::byte*>(workspace(s, 1));
-    const auto copy_of = [&](CopyList& list, const auto& x, int heads, bool cache = false) -> Tensor {
+    const auto copy_of = [&](CopyList& list, const auto& x, int heads) -> Tensor {
       if (!x) return {};
       const Tensor copy(next, {{x[0], x[1], heads, padded}, x.dtype()}, s.device());
       next += (copy.bytes() + 127) / 128 * 128;
-      list.add(heads_of(x, width), copy, cache);
+      list.add(heads_of(x, width), copy);
       return copy;
     };
     const int heads = part.args.heads, kv_heads = part.kv_heads();
     Call inner = part;
     inner.args.scale = c.scale();
     inner.q = copy_of(in, part.q, heads);
-    inner.k = copy_of(in, part.k, kv_heads, c.args.cached), inner.v = copy_of(in, part.v, kv_heads, c.args.cached);
+    inner.k = copy_of(in, part.k, kv_heads), inner.v = copy_of(in, part.v, kv_heads);
     inner.out = copy_of(kBackward ? in : out, part.out, heads);
     if constexpr (kBackward) {
       inner.dout = copy_of(in, part.dout, heads);

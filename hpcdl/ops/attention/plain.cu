@@ -14,7 +14,7 @@ constexpr float kInf = __builtin_inff();
 template <int kMaxWidth> constexpr int kBlocks = kMaxWidth > 128 ? 1 : kMaxWidth > 64 ? 3 : 4;
 
 /// Loads rows [t0, t0 + 32) of one head into shared memory, with zeros from `end` on. Row stride: `ld` floats.
-__device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end,
+__device__ void bring(float* tile, int ld, const auto& x, std::int64_t b, std::int64_t t0, std::int64_t end,
                       std::int64_t h, int width) {
   for (int i = static_cast<int>(threadIdx.x); i < kRows * width; i += kThreads) {
     const int r = i / width, d = i % width;
@@ -54,17 +54,19 @@ __device__ void add_rows(float (&acc)[kMaxWidth / kShare], const float* weight, 
 }
 
 /// Block (query tile, head, sequence).
-template <int kMaxWidth>
-__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ AttentionProblem p) {
+template <int kMaxWidth, class Problem>
+__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Problem p) {
   extern __shared__ float memory[];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
             share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ks = qs + kRows * ld, *vs = ks + kRows * ld, *ps = vs + kRows * ld;
   const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z,
                      kv = h / p.group();
-  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries,
-                     end = p.seen(last - 1);
-  bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
+  const std::int64_t queries = p.count(b), first = p.first_row(b);
+  if (t0 >= queries) return;  // other sequences have more
+  const std::int64_t seen = t < queries ? p.seen(b, t) : 0, last = t0 + kRows < queries ? t0 + kRows : queries,
+                     end = p.seen(b, last - 1);
+  bring(qs, ld, p.q, b, first + t0, first + queries, h, p.width);
   float top = -kInf, sum = 0, acc[kMaxWidth / kShare] = {};
   for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
     __syncthreads();
@@ -96,10 +98,10 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Atten
     add_rows<kMaxWidth>(acc, ps + row * (kRows + 1), vs, ld, p.width, share);
     __syncwarp();
   }
-  if (t >= p.queries) return;
+  if (t >= queries) return;
 #pragma unroll
   for (int i = 0; i < kMaxWidth / kShare; ++i)
-    if (share + kShare * i < p.width) p.out.put(p.out.at(b, t, h) + share + kShare * i, acc[i] / sum);
+    if (share + kShare * i < p.width) p.out.put(p.out.at(b, first + t, h) + share + kShare * i, acc[i] / sum);
   if (p.lse && share == 0) p.lse[(b * p.heads + h) * p.queries + t] = top + logf(sum);
 }
 
@@ -108,7 +110,7 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Attent
   constexpr int kWarps = 8, kMax = static_cast<int>(Attention::kMaxHeadDim) / kWarp;
   __shared__ float tops[kWarps], sums[kWarps], parts[kWarps][Attention::kMaxHeadDim];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t h = blockIdx.x, b = blockIdx.y, kv = h / p.group(), keys = p.keys(), q0 = p.q.at(b, 0, h);
+  const std::int64_t h = blockIdx.x, b = blockIdx.y, kv = h / p.group(), keys = p.capacity, q0 = p.q.at(b, 0, h);
   float q[kMax], acc[kMax] = {}, top = -kInf, sum = 0;
 #pragma unroll
   for (int i = 0; i < kMax; ++i) q[i] = lane + kWarp * i < p.width ? p.q.get(q0 + lane + kWarp * i) : 0.0f;
@@ -307,15 +309,22 @@ void start(Stream& s, void (*kernel)(Problem), dim3 grid, int tiles, int squares
 }  // namespace
 
 void attend_plain(Stream& s, const Attend& c) {
-  const auto p = problem_of(s, c);
+  const auto p = problem_of(c);
   const auto batch = static_cast<unsigned>(c.q[0]), heads = static_cast<unsigned>(c.args.heads);
   if (p.queries == 1) {
     attend_one<<<dim3(heads, batch), 256, 0, queue(s)>>>(p);
     return launched("attention");
   }
   with_width(p.width, [&]<int kWidth>() {
-    start(s, attend<kWidth>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, p, "attention");
+    start(s, attend<kWidth, AttentionProblem>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, p, "attention");
   });
+}
+
+void attend_plain(Stream& s, const PagedAttend& c) {
+  using Problem = InPages<AttentionProblem>;
+  const Problem p(problem_of(c.packed()), c);
+  const dim3 grid(blocks_for(c.most_queries(), kRows), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
+  with_width(p.width, [&]<int kWidth>() { start(s, attend<kWidth, Problem>, grid, 3, 1, p, "paged_attention"); });
 }
 
 namespace {
@@ -335,12 +344,12 @@ void start_backward(Stream& s, const AttendBackward& c, const PlainBackward& p) 
 
 void attend_backward_plain(Stream& s, const AttendBackward& c) {
   with_statistics(s, c, false, [&](const AttendBackward& part, const RowStatistics& rows) {
-    start_backward(s, part, {problem_of(s, part), rows});
+    start_backward(s, part, {problem_of(part), rows});
   });
 }
 
 void add_far_gradients(Stream& s, const AttendBackward& c, const RowStatistics& rows) {
-  PlainBackward p{problem_of(s, c), rows, true};
+  PlainBackward p{problem_of(c), rows, true};
   p.dq.accumulate = p.dk.accumulate = p.dv.accumulate = true;
   start_backward(s, c, p);
 }

@@ -39,14 +39,12 @@ template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
   const std::int64_t pair = 4 * c.k[1] * width, together = std::int64_t{40} << 20;
   const auto section = std::max<std::int64_t>(16, together / pair) * heads / kv_heads;
   const ForwardProblem p{.lse = const_cast<float*>(c.lse.ptr<float>()),
-                         .params = s.kernel_params(),
                          .batch = batch,
                          .heads = heads,
                          .kv_heads = kv_heads,
                          .queries = queries,
-                         .capacity = static_cast<int>(c.k[1]),
-                         .causal = c.args.causal || c.args.cached,
-                         .cached = c.args.cached,
+                         .keys = static_cast<int>(c.k[1]),
+                         .causal = c.args.causal,
                          .scale = c.scale() * kLog2e,
                          .section = static_cast<int>(std::min<std::int64_t>(section, batch * heads))};
   const auto tiles = static_cast<std::int64_t>(batch) * heads * ((queries + Shape::kQueries - 1) / Shape::kQueries);
@@ -97,7 +95,7 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
   const BackwardScratch<Shape> memory(c);
   constexpr int kRowsPerBlock = 256 * 8 / Shape::kWidth;
   attention_backward_begin<T, Shape><<<blocks_for(memory.rows, kRowsPerBlock), 256, 0, queue(s)>>>(
-      problem_of(s, c), memory.lse, memory.delta, memory.tops, memory.turns, static_cast<int>(memory.counters),
+      problem_of(c), memory.lse, memory.delta, memory.tops, memory.turns, static_cast<int>(memory.counters),
       static_cast<int>(memory.rows));
   launched("attention_backward");
   const int parts = Shape::kParts ? parts_of(c, Shape::pieces(keys)) : 1;

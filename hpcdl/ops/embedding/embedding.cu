@@ -11,9 +11,8 @@ struct Lookup {
   void* y;
   const void* table;
   Parameter positions;
-  const std::int32_t* ids;
-  const StepParams* params;
-  std::int64_t tokens, cols, per, vocab, places, y_stride, table_stride, position_stride;
+  const std::int32_t *ids, *places;  // places may be null
+  std::int64_t tokens, cols, per, vocab, positions_known, y_stride, table_stride, position_stride;
 };
 
 /// A warp writes one token's row, with four accesses per lane at a time. kPlaces: adds a row of positions; testing for
@@ -23,8 +22,8 @@ __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
   constexpr int N = kLanes<Y>, K = 4;
   const std::int64_t t = std::int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   if (t >= l.tokens) return;
-  const std::int64_t id = l.ids[t], place = kPlaces ? t % l.per + l.params->position : 0;
-  const bool known = id >= 0 && id < l.vocab && (!kPlaces || (place >= 0 && place < l.places));
+  const std::int64_t id = l.ids[t], place = !kPlaces ? 0 : l.places ? l.places[t] : t % l.per;
+  const bool known = id >= 0 && id < l.vocab && (!kPlaces || (place >= 0 && place < l.positions_known));
   const T* row = static_cast<const T*>(l.table) + id * l.table_stride;
   Y* y = static_cast<Y*>(l.y) + t * l.y_stride;
   const int cols = static_cast<int>(l.cols);
@@ -250,14 +249,13 @@ template <class G> __global__ void __launch_bounds__(128) join_chunks(Rows r) {
   store(to, r.accumulate ? sum + load<N>(static_cast<const G*>(to), n) : sum, n);
 }
 
-/// Row v of the positions' gradient = the sum of dy over the tokens at that position: v - position, then every
-/// `per`-th.
+/// Row v of the positions' gradient = the sum of dy over the tokens at that position: v, then every `per`-th.
 template <class G, class Y>
 __global__ void __launch_bounds__(128)
     sum_positions(G* out, std::int64_t out_stride, bool accumulate, const Y* dy, std::int64_t stride, std::int64_t cols,
-                  std::int64_t tokens, std::int64_t per, const StepParams* params) {
+                  std::int64_t tokens, std::int64_t per) {
   constexpr int N = kLanes<Y>, K = 8;
-  const std::int64_t v = blockIdx.x, t = v - params->position, count = t >= 0 && t < per ? tokens / per : 0;
+  const std::int64_t v = blockIdx.x, count = v < per ? tokens / per : 0;
   if (count == 0 && accumulate) return;
   for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < cols; at += 128 * N) {
     const int n = static_cast<int>(cols - at < N ? cols - at : N);
@@ -267,7 +265,7 @@ __global__ void __launch_bounds__(128)
       Pack<Y, N> part[K];
 #pragma unroll
       for (int k = 0; k < K; ++k)
-        part[k] = read<N>(dy + ((j + k) * per + t) * stride + at, 0, j + k < count ? n : 0, Y{});
+        part[k] = read<N>(dy + ((j + k) * per + v) * stride + at, 0, j + k < count ? n : 0, Y{});
 #pragma unroll
       for (int k = 0; k < K; ++k) sum = sum + widen(part[k]);
     }
@@ -298,13 +296,13 @@ void sort_tokens(Stream& s, const Grad& dtable, const View& ids, const Tensor& s
 
 }  // namespace
 
-void embedding(Stream& s, Tensor y, View table, View ids, View positions) {
+void embedding(Stream& s, Tensor y, View table, View ids, View positions, View places) {
   if (y.size() == 0) return;
   const Lookup l{y.data(),
                  table.data(),
                  Parameter(positions),
                  ids.ptr<std::int32_t>(),
-                 s.kernel_params(),
+                 places ? places.ptr<std::int32_t>() : nullptr,
                  y.rows(),
                  y.cols(),
                  ids[-1],
@@ -361,7 +359,7 @@ void embedding_backward(Stream& s, Grad dtable, Grad dpositions, View ids, View 
     visit_dtype(dy.dtype(), [&]<class Y>() {
       sum_positions<G, Y><<<blocks_for(dpositions[0], 1), 128, 0, queue(s)>>>(
           dpositions.ptr<G>(), dpositions.row_stride(), dpositions.accumulate(), dy.ptr<Y>(), dy.row_stride(), cols,
-          tokens, per, s.kernel_params());
+          tokens, per);
       launched("embedding_backward");
     });
   });

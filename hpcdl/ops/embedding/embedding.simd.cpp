@@ -49,8 +49,7 @@ void sum_rows(G* out, bool accumulate, bool past_cache, const Y* dy, std::int64_
 
 }  // namespace
 
-template <class Isa>
-void embedding(Isa, Pool& pool, Tensor y, View table, View ids, View positions, std::int64_t position) {
+template <class Isa> void embedding(Isa, Pool& pool, Tensor y, View table, View ids, View positions, View places) {
   const auto n = y.cols(), per = ids[-1], vocab = table[0];
   const auto* id = ids.ptr<std::int32_t>();
   visit_dtype(y.dtype(), [&]<class Y>() {
@@ -61,7 +60,7 @@ void embedding(Isa, Pool& pool, Tensor y, View table, View ids, View positions, 
             const T* row = id[t] >= 0 && id[t] < vocab ? table.ptr<T>() + id[t] * table.row_stride() : nullptr;
             const P* add = nullptr;
             if (positions) {
-              const auto p = t % per + position;
+              const std::int64_t p = places ? places.ptr<std::int32_t>()[t] : t % per;
               if (p >= 0 && p < positions[0]) add = positions.ptr<P>() + p * positions.row_stride();
               else row = nullptr;
             }
@@ -74,8 +73,7 @@ void embedding(Isa, Pool& pool, Tensor y, View table, View ids, View positions, 
 }
 
 template <class Isa>
-void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
-                        std::int64_t position) {
+void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order) {
   const auto n = dy.cols(), tokens = dy.rows(), per = ids[-1];
   const bool past_cache = dtable && !dtable.accumulate() && goes_past_cache(dtable);
   if (dtable)
@@ -97,17 +95,16 @@ void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids,
       visit_dtype(dpositions.dtype(), [&]<class P>() {
         for_rows(pool, dpositions[0], n, [&](std::int64_t begin, std::int64_t end) {
           for (auto p = begin; p < end; ++p) {
-            const auto t = p - position;  // column of ids that used row p, once per sequence
             sum_rows<Isa>(dpositions.ptr<P>() + p * dpositions.row_stride(), dpositions.accumulate(), false, g, stride,
-                          n, 0, t >= 0 && t < per && per > 0 ? tokens / per : 0,
-                          [&](std::int64_t j) { return j * per + t; });
+                          n, 0, p < per ? tokens / per : 0,  // once per sequence
+                          [&](std::int64_t j) { return j * per + p; });
           }
         });
       });
   });
 }
 
-template void embedding(simd::Isa, Pool&, Tensor, View, View, View, std::int64_t);
-template void embedding_backward(simd::Isa, Pool&, Grad, Grad, View, View, Tensor, Tensor, std::int64_t);
+template void embedding(simd::Isa, Pool&, Tensor, View, View, View, View);
+template void embedding_backward(simd::Isa, Pool&, Grad, Grad, View, View, Tensor, Tensor);
 
 }  // namespace hpcdl::cpu

@@ -12,7 +12,7 @@ inline void embedding_reference(Outputs out, Inputs in, const Embedding::Args&) 
     for (std::int64_t k = 0; k < n; ++k) {
       Sum y;
       y.add(in[0][static_cast<std::int64_t>(in[1][t]) * n + k]);
-      if (in[2]) y.add(in[2][t % per * n + k]);
+      if (in[2]) y.add(in[2][(in[3] ? static_cast<std::int64_t>(in[3][t]) : t % per) * n + k]);
       y.put(out[0], t * n + k);
     }
 }
@@ -28,8 +28,9 @@ inline void embedding_backward_reference(Outputs out, Inputs in, const Embedding
 }
 
 inline Contracts embedding_contracts() {
-  auto c = of<Embedding>("embedding", "y[t] = table[ids[t]] + positions[t]; positions is optional",
-                         {"table", "ids", "positions"}, {"y"});
+  auto c = of<Embedding>(
+      "embedding", "y[t] = table[ids[t]] + positions[t], or + positions[places[t]]; positions and places are optional",
+      {"table", "ids", "positions", "places"}, {"y"});
   c.dims = {{"vocabulary", 1, 90}, {"tokens", 1, 70}, {"width", 1, 140}};
   c.shapes = {{9, 8, 16}, {1, 1, 1},     {2, 3, 1}, {5, 7, 3},    {40, 13, 15}, {3, 64, 17},
               {7, 5, 33}, {100, 31, 63}, {4, 0, 8}, {17, 2, 130}, {300, 90, 96}};
@@ -44,7 +45,8 @@ inline Contracts embedding_contracts() {
     Problem p;
     p.in = {{{{d[0], d[2]}, t}},
             {{{d[1]}, DType::i32}, Role::index, d[0]},
-            v == 1 ? Input{{{d[1] + 2, d[2]}, t}, Role::weight} : Input{}};
+            v == 1 ? Input{{{d[1] + 2, d[2]}, t}, Role::weight} : Input{},
+            Input{}};
     p.out = {{{d[1], d[2]}, t}};
     return p;
   };

@@ -21,18 +21,29 @@ const auto
             {
                 .cases =
                     {
-                        {.in = {{1, 1}, Input::indices({1}, 1), Input::none()}},
-                        {.in = {{5, 7}, Input::indices({3}, 5), Input::none()}},
-                        {.in = {{9, 33}, Input::indices({2, 17}, 9), {20, 33}}},
-                        {.in = {{3, 64}, Input::indices({4, 50}, 3), Input({50, 64}).as(f32)}},  // many tokens per row
-                        {.in = {Input({600, 70}).as(f32), Input::indices({2, 3, 40}, 600), Input({64, 70}).as(f32)},
+                        {.in = {{1, 1}, Input::indices({1}, 1), Input::none(), Input::none()}},
+                        {.in = {{5, 7}, Input::indices({3}, 5), Input::none(), Input::none()}},
+                        {.in = {{9, 33}, Input::indices({2, 17}, 9), {20, 33}, Input::none()}},
+                        {.in = {{9, 33}, Input::indices({2, 17}, 9), {5, 33}, Input::indices({2, 17}, 5)},
+                         .gradient = false},
+                        {.in = {{3, 64},
+                                Input::indices({4, 50}, 3),
+                                Input({50, 64}).as(f32),
+                                Input::none()}},  // many tokens per row
+                        {.in = {Input({600, 70}).as(f32), Input::indices({2, 3, 40}, 600), Input({64, 70}).as(f32),
+                                Input::none()},
                          .args = {.out = DType::bf16}},
-                        {.in = {{40, 130}, Input::indices({300}, 40), Input::none()}, .args = {.out = f32}},
-                        {.in = {{4, 8}, Input::indices({0}, 4), Input::none()}},
+                        {.in = {{40, 130}, Input::indices({300}, 40), Input::none(), Input::none()},
+                         .args = {.out = f32}},
+                        {.in = {{4, 8}, Input::indices({0}, 4), Input::none(), Input::none()}},
                         {.in = {{2, 9},
                                 Input::indices({6000}, 2),
+                                Input::none(),
                                 Input::none()}},  // more tokens of one id than a GPU's block sorts
-                        {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // one id in several chunks
+                        {.in = {{9, 12},
+                                Input::indices({3000}, 9),
+                                Input::none(),
+                                Input::none()}},  // one id in several chunks
                     },
                 .contracts = contract::embedding_contracts(),
             });
@@ -56,7 +67,7 @@ struct Fixture {
 
 TEST(Embedding, UnknownIdsGiveNanAndNoGradient) {
   Fixture f;
-  Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, {}, {});
+  Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, {}, {}, {});
   for (int t : {2, 3, 4}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << t;
   EXPECT_EQ(f.y[Fixture::n], 15);
   std::vector<float> dtable(f.table.size(), -1), dy(f.y.size(), 1);
@@ -68,18 +79,21 @@ TEST(Embedding, UnknownIdsGiveNanAndNoGradient) {
     EXPECT_EQ(dtable[static_cast<std::size_t>(v * f.n)], v == 0 ? 1 : v == 3 ? 2 : 0) << v;
 }
 
-TEST(Embedding, PositionsStartWhereTheStepSays) {
+TEST(Embedding, PlacesSayWhichPositionIsAdded) {
   Fixture f;
   f.ids.assign(f.ids.size(), 1);
-  f.params.position = 6;
-  Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, f.positions_t, {});
-  for (int t = 0; t < 4; ++t)
-    EXPECT_EQ(f.y[static_cast<std::size_t>(t * f.n)], 5.0f + 100.0f * static_cast<float>(6 + t));
-  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "after the last position";
-  std::vector<float> dpositions(f.positions.size(), -1), dy(f.y.size(), 1);
-  Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t,
-                      View(dy.data(), f.y_t.spec()), {}, {}, {}, {}, {});
-  for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
+  const std::vector<std::int32_t> places{9, 0, 3, 3, 10, -1};
+  Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, f.positions_t, View(places.data(), f.ids_t.spec()), {});
+  for (std::size_t t = 0; t < 4; ++t)
+    EXPECT_EQ(f.y[t * static_cast<std::size_t>(f.n)], 5.0f + 100.0f * static_cast<float>(places[t]));
+  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "no such position";
+  Graph g;
+  OwnedTensor table(f.table_t.spec()), gradient(f.table_t.spec());
+  const Var ids = g.input("ids", f.ids_t.spec());
+  EXPECT_THROW(
+      embedding(g.parameter("table", table.tensor, gradient.tensor), ids, g.input("p", f.positions_t.spec()), {}, ids),
+      Error)
+      << "there is no gradient with places";
 }
 
 /// Overwriting clears the whole gradient of the table; accumulating touches only the rows of the ids, which depend on

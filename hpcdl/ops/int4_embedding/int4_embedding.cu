@@ -8,12 +8,11 @@ namespace {
 
 struct Lookup {
   void* y;
-  const std::int32_t* ids;
+  const std::int32_t *ids, *places;  // places may be null
   const std::uint8_t* packed;
   const bf16 *scale, *offset;
   const void* positions;
-  const StepParams* params;
-  std::int64_t tokens, n, k, groups, length, places, y_stride, position_stride;
+  std::int64_t tokens, n, k, groups, length, positions_known, y_stride, position_stride;
   bool aligned;  // packed weights are aligned to 4 bytes
 };
 
@@ -30,8 +29,8 @@ struct Eight {
   /// Threads (blocks of 8 of a row, tokens).
   __device__ void fetch(const Lookup& l, std::int64_t i, int block, int group) {
     const std::int64_t id = i < l.tokens ? l.ids[i] : -1;
-    place = l.positions ? i % l.length + l.params->position : 0;
-    known = id >= 0 && id < l.n && (!l.positions || (place >= 0 && place < l.places));
+    place = !l.positions ? 0 : l.places && i < l.tokens ? l.places[i] : i % l.length;
+    known = id >= 0 && id < l.n && (!l.positions || (place >= 0 && place < l.positions_known));
     if (!known) return;
     const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, l.n);
     const std::uint8_t* p = l.packed + int4::packed_at(tile, l.k) + int4::byte_of(rows, id - tile, block * 8);
@@ -68,15 +67,15 @@ template <class Y, class P> __global__ void __launch_bounds__(kThreads) widen_ro
 
 }  // namespace
 
-void int4_embedding(Stream& s, Tensor y, View ids, const int4::Weight& w, View positions) {
+void int4_embedding(Stream& s, Tensor y, View ids, const int4::Weight& w, View positions, View places) {
   if (y.size() == 0) return;
   const Lookup l{y.data(),
                  ids.ptr<std::int32_t>(),
+                 places ? places.ptr<std::int32_t>() : nullptr,
                  w.packed.ptr<std::uint8_t>(),
                  w.scale.ptr<bf16>(),
                  w.offset ? w.offset.ptr<bf16>() : nullptr,
                  positions.data(),
-                 s.kernel_params(),
                  ids.size(),
                  w.n(),
                  w.k(),

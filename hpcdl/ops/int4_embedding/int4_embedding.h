@@ -6,6 +6,7 @@
 // outside of its operands when run.
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/ops/places.h"
 #include "hpcdl/program/on.h"
 
 namespace hpcdl {
@@ -16,7 +17,7 @@ struct Int4Embedding {
     DType dtype = DType::f32;
   };
   static Spec infer(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
-                    const Args& a) {
+                    const Spec& places, const Args& a) {
     require(ids.dtype == DType::i32 && ids.shape.rank() < Shape::kMaxRank, name, "ids must be I32, got {}",
             to_string(ids));
     require(a.dtype == DType::f32 || a.dtype == DType::bf16 || a.dtype == DType::f16, name,
@@ -26,49 +27,48 @@ struct Int4Embedding {
     y.shape.push_back(2 * packed[1]);
     if (positions) {
       require_float(name, positions, "positions");
-      require(ids.shape.rank() > 0 && positions.shape.rank() == 2 && positions[1] == y[-1] && positions[0] >= ids[-1],
+      require(ids.shape.rank() > 0 && positions.shape.rank() == 2 && positions[1] == y[-1] &&
+                  (places || positions[0] >= ids[-1]),
               name, "positions must be (at least T, {}) for ids {}, got {}", y[-1], to_string(ids),
               to_string(positions));
     }
+    if (places) require_positions_of(name, places, ids.size());
     return y;
   }
   /// One row of the weights per id, and T rows of the positions.
   static Cost cost(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
-                   const Args&) {
+                   const Spec&, const Args&) {
     const auto rows = static_cast<double>(ids.size());
     const auto weights = static_cast<double>(packed.bytes() + scale.bytes() + offset.bytes());
     const auto unread = positions ? (positions[0] - ids[-1]) * positions[1] * dtype_bytes(positions.dtype) : 0;
     return {.operations = 4 * rows * static_cast<double>(packed[1]),
             .reads = (rows / static_cast<double>(packed[0]) - 1) * weights - static_cast<double>(unread)};
   }
-  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions,
+  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions, View places,
                       const Args& a);
 };
 
 namespace cpu {
 template <class Isa>
-void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w, View positions, std::int64_t position);
+void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w, View positions, View places);
 }
 namespace cuda {
-void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w, View positions);
+void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w, View positions, View places);
 }
 
 inline void Int4Embedding::forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions,
-                                   const Args&) {
+                                   View places, const Args&) {
   const int4::Weight w{packed, scale, offset};
   on(
-      s,
-      [&](auto isa, Pool& pool) {
-        cpu::int4_embedding(isa, pool, y, ids, w, positions, positions ? s.params().position : 0);
-      },
-      [&](auto& q) { cuda::int4_embedding(q, y, ids, w, positions); });
+      s, [&](auto isa, Pool& pool) { cpu::int4_embedding(isa, pool, y, ids, w, positions, places); },
+      [&](auto& q) { cuda::int4_embedding(q, y, ids, w, positions, places); });
 }
 
-/// offset and positions may be absent (default Vars).
+/// offset, positions and places, as of embedding.h, may be absent (default Vars).
 template <Symbolic V>
 V int4_embedding(const V& ids, const V& packed, const V& scale, const V& offset, const V& positions = {},
-                 Int4Embedding::Args a = {}) {
-  return record<Int4Embedding>(a, ids, packed, scale, offset, positions);
+                 Int4Embedding::Args a = {}, const V& places = {}) {
+  return record<Int4Embedding>(a, ids, packed, scale, offset, positions, places);
 }
 
 }  // namespace hpcdl

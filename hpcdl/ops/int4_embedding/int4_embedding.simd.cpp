@@ -31,16 +31,16 @@ template <class Isa, class T, class Add> void widen_row(T* y, const int4::Weight
 }  // namespace
 
 template <class Isa>
-void int4_embedding(Isa, Pool& pool, Tensor y, View ids, const int4::Weight& w, View positions, std::int64_t position) {
+void int4_embedding(Isa, Pool& pool, Tensor y, View ids, const int4::Weight& w, View positions, View places) {
   using V = simd::Vec<Isa>;
   const std::int64_t length = ids.cols();
   visit_dtype(y.dtype(), [&]<class T>() {
     visit_dtype(positions.dtype(), [&]<class P>() {
       for_rows(pool, ids.size(), w.k(), [&](std::int64_t begin, std::int64_t end) {
         for (auto i = begin; i < end; ++i) {
-          const std::int64_t id = ids.ptr<std::int32_t>()[i], at = position + i % length;
+          const std::int64_t id = ids.ptr<std::int32_t>()[i], at = places ? places.ptr<std::int32_t>()[i] : i % length;
           T* row = y.ptr<T>() + i * y.row_stride();
-          if (id < 0 || id >= w.n() || (positions && at >= positions[0])) {
+          if (id < 0 || id >= w.n() || (positions && (at < 0 || at >= positions[0]))) {
             for (std::int64_t k = 0; k < w.k(); ++k) row[k] = T(__builtin_nanf(""));
           } else if (positions) {
             const P* p = positions.ptr<P>() + at * positions.row_stride();
@@ -54,6 +54,6 @@ void int4_embedding(Isa, Pool& pool, Tensor y, View ids, const int4::Weight& w, 
   });
 }
 
-template void int4_embedding(simd::Isa, Pool&, Tensor, View, const int4::Weight&, View, std::int64_t);
+template void int4_embedding(simd::Isa, Pool&, Tensor, View, const int4::Weight&, View, View);
 
 }  // namespace hpcdl::cpu

@@ -4,12 +4,13 @@
 
 namespace hpcdl {
 
-Spec NormQkv::checked(const Spec& x, const Spec& gamma, const Spec& table, const Matrix<Spec> (&m)[3], const Spec& keys,
-                      const Spec& values, const Args& a) {
+Spec NormQkv::checked(const Spec& x, const Spec& gamma, const Spec& table, const Places<Spec>& at,
+                      const Matrix<Spec> (&m)[3], const Spec& keys, const Spec& values, const Args& a) {
   const Spec h = RmsNorm::infer(x, gamma, {a.eps})[0], q = matrix_spec(name, h, m[0]), k = matrix_spec(name, h, m[1]),
              v = matrix_spec(name, h, m[2]);
-  for (const Spec& rotated : {q, k}) Rope::infer(rotated, table, {a.head_dim});
-  AppendToCache::check(keys, k), AppendToCache::check(values, v);
+  for (const Spec& rotated : {q, k}) Rope::infer(rotated, table, at.positions, {a.head_dim});
+  KvWrite::check(keys, k, at.slots), KvWrite::check(values, v, at.slots);
+  require(keys[3] == a.head_dim, name, "heads of {} do not fit a pool of {}", a.head_dim, to_string(keys));
   return q;
 }
 
@@ -28,14 +29,14 @@ std::array<Spec, 6> NormQkv::scratch(const Spec& x, const Matrix<Spec> (&m)[3]) 
 Cost NormQkv::cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys, const Spec& values) {
   Cost c = matrix_cost(x, m[0]);
   c += matrix_cost(x, m[1]), c += matrix_cost(x, m[2]);
-  c += AppendToCache::cost(keys, values, matrix_spec(name, x, m[1]));
+  c += KvWrite::cost(keys, values, matrix_spec(name, x, m[1]));
   return c;
 }
 
 void NormQkv::forward(Stream& s, Tensor q, Tensor keys, Tensor values, View x, View gamma, View table,
-                      const Matrix<View> (&m)[3], const Tensor (&scratch)[6], const Args& a) {
+                      const Places<View>& at, const Matrix<View> (&m)[3], const Tensor (&scratch)[6], const Args& a) {
 #if HPCDL_CUDA
-  if (s.device().is_cuda() && cuda::norm_qkv(s, q, keys, values, x, gamma, table, m, a)) return;
+  if (s.device().is_cuda() && cuda::norm_qkv(s, q, keys, values, x, gamma, table, at, m, a)) return;
 #endif
   const Tensor &h = scratch[0], &k = scratch[1], &v = scratch[2];
   const int4::Scratch rounded{scratch[3], scratch[4], scratch[5]};
@@ -43,9 +44,9 @@ void NormQkv::forward(Stream& s, Tensor q, Tensor keys, Tensor values, View x, V
   multiply(s, q, h, m[0], rounded, a.constant_weights);
   multiply(s, k, h, m[1], rounded, a.constant_weights);
   multiply(s, v, h, m[2], rounded, a.constant_weights);
-  Rope::forward(s, q, q, table, {a.head_dim});
-  Rope::forward(s, k, k, table, {a.head_dim});
-  AppendToCache::append(s, keys, values, k, v);
+  Rope::forward(s, q, q, table, at.positions, {a.head_dim});
+  Rope::forward(s, k, k, table, at.positions, {a.head_dim});
+  KvWrite::write(s, keys, values, k, v, at.slots);
 }
 
 void NormQkv::check_record(const RawRecord& r) {
@@ -57,7 +58,8 @@ void NormQkv::check_record(const RawRecord& r) {
   const Matrix<Spec> m[] = {matrix(kMatrices), matrix(kMatrices + 4), matrix(kMatrices + 8)};
   const Spec x = r.spec(kX);
   require_spec(name, "q", r.spec(kQ),
-               checked(x, r.spec(kGamma), r.spec(kTable), m, r.spec(kKeys), r.spec(kValues), r.args<Args>()));
+               checked(x, r.spec(kGamma), r.spec(kTable), {r.spec(kPositions), r.spec(kSlots)}, m, r.spec(kKeys),
+                       r.spec(kValues), r.args<Args>()));
   const auto wanted = scratch(x, m);
   for (std::size_t i = 0; i < wanted.size(); ++i) require_spec(name, "scratch", r.spec(kScratch + i), wanted[i]);
 }
@@ -67,7 +69,8 @@ void NormQkv::run(Stream& s, const Grad* t, const void* args) {
   const Matrix<View> m[] = {matrix(kMatrices), matrix(kMatrices + 4), matrix(kMatrices + 8)};
   const Tensor scratch[] = {t[kScratch],     t[kScratch + 1], t[kScratch + 2],
                             t[kScratch + 3], t[kScratch + 4], t[kScratch + 5]};
-  forward(s, t[kQ], t[kKeys], t[kValues], t[kX], t[kGamma], t[kTable], m, scratch, *static_cast<const Args*>(args));
+  forward(s, t[kQ], t[kKeys], t[kValues], t[kX], t[kGamma], t[kTable], {t[kPositions], t[kSlots]}, m, scratch,
+          *static_cast<const Args*>(args));
 }
 
 }  // namespace hpcdl

@@ -16,14 +16,16 @@ using testing::RandomMatrix;
 
 using Case = testing::OpSpec<contract::NormQkvCall>::Case;
 
-/// Dense matrices and caches with room for three more tokens.
+/// Dense matrices and pools of two pages.
 Case dense(Shape x, std::int64_t heads, std::int64_t kv_heads, std::int64_t depth, bool biases = false) {
   const auto width = x[-1], n = heads * depth, kv = kv_heads * depth;
   const auto fixed = [](Shape s) { return Input(std::move(s)).fixed(); };
   const auto bias = [&](std::int64_t size) { return biases ? fixed({size}) : Input::none(); };
-  const Shape cache{x[0], x[1] + 3, kv};
-  return {.in = {fixed(x), fixed({width}), fixed({x[1] + 3, depth}).as(DType::f32), fixed({n, width}), bias(n),
-                 fixed({kv, width}), bias(kv), fixed({kv, width}), bias(kv), fixed(cache), fixed(cache)},
+  const Shape pool{2, kv_heads, kPageTokens, depth};
+  const auto places = [&](std::int64_t below) { return Input::indices({x[0] * x[1]}, below); };
+  return {.in = {fixed(x), fixed({width}), fixed({x[1] + 3, depth}).as(DType::f32), places(x[1] + 3),
+                 places(2 * kPageTokens).as(DType::i64), fixed({n, width}), bias(n), fixed({kv, width}), bias(kv),
+                 fixed({kv, width}), bias(kv), fixed(pool), fixed(pool)},
           .args = {.head_dim = depth, .constant_weights = true},
           .aligned = x[0] * x[1] == 1};  // the kernel for one row adds in a different order than the separate ops
 }
@@ -40,16 +42,17 @@ struct Shapes {
   bool asymmetric, bias;
 };
 
-constexpr std::int64_t kCapacity = 9, kPosition = 5;
+constexpr std::int64_t kPages = 3, kPosition = 5, kSlot = 70, kSlotsApart = 5;
 
-/// q, and all of both caches, in which other tokens hold 7.
+/// q, and all of both pools, in which other slots hold 7.
 struct Result {
   std::vector<float> q, keys, values;
 };
 
 enum class Way { joined, recorded, apart };
 
-Result computed(Stream& s, const Shapes& d, DType type, Way way) {
+/// The first of the slots, which lie apart.
+Result computed(Stream& s, const Shapes& d, DType type, Way way, std::int64_t slot = kSlot) {
   const auto n = d.heads * d.head_dim, kv = d.kv_heads * d.head_dim;
   const RandomMatrix parts[] = {{n, d.width, d.group, d.asymmetric, d.bias, 1, type},
                                 {kv, d.width, d.group, d.asymmetric, d.bias, 2, type},
@@ -58,11 +61,21 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way) {
   const Matrix<View> m[] = {parts[0].on(s, memory), parts[1].on(s, memory), parts[2].on(s, memory)};
   const auto x = testing::random_on(s, {d.batch, d.tokens, d.width}, type, 90),
              gamma = testing::random_on(s, {d.width}, type, 91);
-  OwnedTensor angles({{kCapacity, d.head_dim}, DType::f32}), table(angles.tensor.spec(), s.device());
+  OwnedTensor angles({{kPosition + d.tokens, d.head_dim}, DType::f32}), table(angles.tensor.spec(), s.device());
   rope_table(angles.tensor, 10000);
   copy(s, table.tensor, angles.tensor);
-  const Spec cache{{d.batch, kCapacity, kv}, type};
-  OwnedTensor before(cache), keys(cache, s.device()), values(cache, s.device()),
+  const std::int64_t rows = d.batch * d.tokens;
+  std::vector<std::int32_t> at_positions;
+  std::vector<std::int64_t> at_slots;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    at_positions.push_back(static_cast<std::int32_t>(kPosition + r % d.tokens));
+    at_slots.push_back(slot + kSlotsApart * r);
+  }
+  const OwnedTensor positions({{rows}, DType::i32}, s.device()), slots({{rows}, DType::i64}, s.device());
+  copy(s, positions.tensor, View(at_positions.data(), positions.tensor.spec()));
+  copy(s, slots.tensor, View(at_slots.data(), slots.tensor.spec()));
+  const Spec pool{{kPages, d.kv_heads, kPageTokens, d.head_dim}, type};
+  OwnedTensor before(pool), keys(pool, s.device()), values(pool, s.device()),
       q(Spec{{d.batch, d.tokens, n}, type}, s.device());
   for (std::int64_t i = 0; i < before.tensor.size(); ++i) set_element(before.tensor, i, 7);
   copy(s, keys.tensor, before.tensor), copy(s, values.tensor, before.tensor);
@@ -77,7 +90,8 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way) {
   for (std::size_t i = 0; const auto& spec : NormQkv::scratch(x.tensor.spec(), all))
     scratch[i++] = memory.emplace_back(spec, s.device()).tensor;
   if (way == Way::joined) {
-    NormQkv::forward(s, q.tensor, keys.tensor, values.tensor, x.tensor, gamma.tensor, table.tensor, m, scratch, args);
+    NormQkv::forward(s, q.tensor, keys.tensor, values.tensor, x.tensor, gamma.tensor, table.tensor,
+                     {positions.tensor, slots.tensor}, m, scratch, args);
   } else if (way == Way::recorded) {
     Graph g({.inference = true});
     const auto leaf = [&](const char* name, const View& v) {
@@ -89,7 +103,8 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way) {
       vars[i] = {leaf(name("w").c_str(), m[i].w), leaf(name("scale").c_str(), m[i].scale),
                  leaf(name("offset").c_str(), m[i].offset), leaf(name("bias").c_str(), m[i].bias)};
     }
-    const Var y = g.keep(norm_qkv(leaf("x", x.tensor), leaf("gamma", gamma.tensor), leaf("table", table.tensor), vars,
+    const Var y = g.keep(norm_qkv(leaf("x", x.tensor), leaf("gamma", gamma.tensor), leaf("table", table.tensor),
+                                  {leaf("positions", positions.tensor), leaf("slots", slots.tensor)}, vars,
                                   leaf("keys", keys.tensor), leaf("values", values.tensor), args));
     Instance exe(g.finish(), nullptr, s.device());
     exe.run(s);
@@ -100,9 +115,8 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way) {
     RmsNorm::forward(s, scratch[0], {}, x.tensor, gamma.tensor, {});
     const Tensor to[] = {q.tensor, scratch[1], scratch[2]};
     for (std::size_t i = 0; i < 3; ++i) multiply(s, to[i], scratch[0], m[i], rounded, true);
-    for (std::size_t i = 0; i < 2; ++i) Rope::forward(s, to[i], to[i], table.tensor, {d.head_dim});
-    s.push_params();
-    AppendToCache::append(s, keys.tensor, values.tensor, to[1], to[2]);
+    for (std::size_t i = 0; i < 2; ++i) Rope::forward(s, to[i], to[i], table.tensor, positions.tensor, {d.head_dim});
+    KvWrite::write(s, keys.tensor, values.tensor, to[1], to[2], slots.tensor);
   }
   return {testing::on_host(s, q.tensor), testing::on_host(s, keys.tensor), testing::on_host(s, values.tensor)};
 }
@@ -124,10 +138,9 @@ class NormQkvTest : public ::testing::TestWithParam<Shapes> {};
 
 TEST_P(NormQkvTest, on_a_cpu_the_bits_of_the_ops_that_it_joins) {
   Pool pool(2);
-  StepParams params{.position = kPosition};
   testing::for_each_isa([&] {
     for (const DType type : {DType::f32, DType::bf16}) {
-      Stream s(pool, &params);
+      Stream s(pool);
       const auto want = computed(s, GetParam(), type, Way::apart);
       for (const Way way : {Way::joined, Way::recorded}) {
         const auto got = computed(s, GetParam(), type, way);
@@ -142,9 +155,7 @@ TEST_P(NormQkvTest, on_a_cpu_the_bits_of_the_ops_that_it_joins) {
 TEST_P(NormQkvTest, on_a_gpu_as_on_a_cpu) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(2);
-  StepParams params{.position = kPosition};
-  Stream host(pool, &params), gpu(Device::cuda(0), pool, &params);
-  gpu.push_params();
+  Stream host(pool), gpu(Device::cuda(0), pool);
   const bool int4 = GetParam().group > 0;
   for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     const auto want = computed(host, GetParam(), DType::f32, Way::apart),
@@ -159,28 +170,28 @@ TEST_P(NormQkvTest, on_a_gpu_as_on_a_cpu) {
       EXPECT_LT(testing::distance(got.q, apart.q), allowed) << dtype_name(type);
       EXPECT_LT(testing::distance(got.keys, want.keys), allowed) << dtype_name(type);
       EXPECT_LT(testing::distance(got.values, want.values), allowed) << dtype_name(type);
-      const std::int64_t kv = GetParam().kv_heads * GetParam().head_dim;
+      const auto& d = GetParam();
       for (std::int64_t i = 0; i < std::ssize(got.keys); ++i) {
-        const std::int64_t token = i / kv % kCapacity;
-        if (token >= kPosition && token < kPosition + GetParam().tokens) continue;
-        ASSERT_EQ(got.keys[static_cast<std::size_t>(i)], 7) << "token " << token << " was overwritten";
-        ASSERT_EQ(got.values[static_cast<std::size_t>(i)], 7) << "token " << token << " was overwritten";
+        const std::int64_t row = i / d.head_dim, page = row / kPageTokens / d.kv_heads,
+                           after = page * kPageTokens + row % kPageTokens - kSlot;
+        if (after >= 0 && after % kSlotsApart == 0 && after / kSlotsApart < d.batch * d.tokens) continue;
+        ASSERT_EQ(got.keys[static_cast<std::size_t>(i)], 7) << "slot " << kSlot + after << " was overwritten";
+        ASSERT_EQ(got.values[static_cast<std::size_t>(i)], 7) << "slot " << kSlot + after << " was overwritten";
       }
     }
   }
 }
 
-TEST(norm_qkv, writes_nothing_behind_a_full_cache) {
+TEST(norm_qkv, writes_nothing_to_slots_outside_the_pools) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
-  StepParams params{.position = kCapacity};
-  Stream gpu(Device::cuda(0), pool, &params);
-  gpu.push_params();
-  for (const Shapes& d : {kShapes[0], kShapes[9]}) {
-    const auto got = computed(gpu, d, DType::bf16, Way::joined);
-    for (float v : got.keys) ASSERT_EQ(v, 7);
-    for (float v : got.values) ASSERT_EQ(v, 7);
-  }
+  Stream gpu(Device::cuda(0), pool);
+  for (const Shapes& d : {kShapes[0], kShapes[9]})
+    for (const std::int64_t slot : {std::int64_t{-1}, kPages * kPageTokens}) {
+      const auto got = computed(gpu, d, DType::bf16, Way::joined, slot);
+      for (float v : got.keys) ASSERT_EQ(v, 7);
+      for (float v : got.values) ASSERT_EQ(v, 7);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(all, NormQkvTest, ::testing::ValuesIn(kShapes), [](const auto& c) {
@@ -192,14 +203,15 @@ INSTANTIATE_TEST_SUITE_P(all, NormQkvTest, ::testing::ValuesIn(kShapes), [](cons
 
 TEST(norm_qkv, refuses_what_does_not_fit) {
   const Spec x{{1, 1, 8}, DType::f32}, gamma{{8}, DType::f32}, table{{9, 4}, DType::f32}, w{{8, 8}, DType::f32},
-      cache{{1, 9, 8}, DType::f32};
+      pool{{2, 2, kPageTokens, 4}, DType::f32};
+  const NormQkv::Places<Spec> at{{{1}, DType::i32}, {{1}, DType::i64}};
   const Matrix<Spec> fit[] = {{w, {}, {}, {}}, {w, {}, {}, {}}, {w, {}, {}, {}}};
   const NormQkv::Args a{.head_dim = 4};
-  EXPECT_EQ(NormQkv::checked(x, gamma, table, fit, cache, cache, a), x);
-  EXPECT_THROW(NormQkv::checked(x, gamma, table, fit, Spec({{1, 9, 4}, DType::f32}), cache, a), Error);
-  EXPECT_THROW(NormQkv::checked(x, gamma, table, fit, cache, cache, {.head_dim = 6}), Error);
+  EXPECT_EQ(NormQkv::checked(x, gamma, table, at, fit, pool, pool, a), x);
+  EXPECT_THROW(NormQkv::checked(x, gamma, table, at, fit, Spec({{2, 1, kPageTokens, 4}, DType::f32}), pool, a), Error);
+  EXPECT_THROW(NormQkv::checked(x, gamma, table, at, fit, pool, pool, {.head_dim = 6}), Error);
   const Matrix<Spec> odd[] = {{w, {}, {}, {}}, {Spec{{8, 7}, DType::f32}, {}, {}, {}}, {w, {}, {}, {}}};
-  EXPECT_THROW(NormQkv::checked(x, gamma, table, odd, cache, cache, a), Error);
+  EXPECT_THROW(NormQkv::checked(x, gamma, table, at, odd, pool, pool, a), Error);
 }
 
 }  // namespace

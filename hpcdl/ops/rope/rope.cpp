@@ -4,21 +4,25 @@
 
 namespace hpcdl {
 
-Spec Rope::infer(const Spec& x, const Spec& table, const Args& a) {
+Spec Rope::infer(const Spec& x, const Spec& table, const Spec& positions, const Args& a) {
   require_float(name, x);
   const auto d = head_dim(x, a);
   require(x.shape.rank() == 3 || x.shape.rank() == 4, name, "input must be (B, T, H*D) or (B, T, H, D), got {}",
           to_string(x));
   require(d > 0 && d % 2 == 0 && (x.shape.rank() == 3 ? x[-1] % d == 0 : x[-1] == d), name,
           "head_dim must be even and divide the last dim of {}, got {}", to_string(x), d);
-  require(table.dtype == DType::f32 && table.shape.rank() == 2 && table[-1] == d && table[0] >= x[1], name,
-          "the table must be (P, {}) F32 with P >= {} positions, got {}", d, x[1], to_string(table));
+  const auto least = positions ? 1 : x[1];
+  require(table.dtype == DType::f32 && table.shape.rank() == 2 && table[-1] == d && table[0] >= least, name,
+          "the table must be (P, {}) F32 with P >= {} positions, got {}", d, least, to_string(table));
+  if (positions) require_positions_of(name, positions, x[0] * x[1]);
   return x;
 }
 
-void require_positions(const View& x, const View& table, std::int64_t position) {
-  require(position >= 0 && position + x[1] <= table[0], Rope::name, "the table holds {} positions, needed {} .. {}",
-          table[0], position, position + x[1]);
+void require_positions(const View& table, const View& positions) {
+  for (std::int64_t i = 0; i < positions.size(); ++i) {
+    const auto p = positions.ptr<std::int32_t>()[i];
+    require(p >= 0 && p < table[0], Rope::name, "the table holds {} positions; token {} needs {}", table[0], i, p);
+  }
 }
 
 void rope_rows(const Tensor& table, std::int64_t begin, std::int64_t end, double theta, const RopeScaling& scaling) {

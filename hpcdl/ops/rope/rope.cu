@@ -10,7 +10,7 @@ struct Rotation {
   void* y;
   const void* x;
   const float* table;
-  const StepParams* params;
+  const std::int32_t* places;  // of the tokens; null: their index in the sequence
   std::int64_t batch, tokens, heads, half, positions;
   std::int64_t y_strides[3], x_strides[3];  // of batch, token, head
   float sign;
@@ -24,7 +24,7 @@ template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
   let_next_begin();
   await_previous();
   const std::int64_t token = blockIdx.x, b = token / r.tokens, t = token - b * r.tokens,
-                     position = r.params->position + t;
+                     position = r.places ? r.places[token] : t;
   const int half = static_cast<int>(r.half), heads = static_cast<int>(r.heads), high = static_cast<int>(blockDim.y);
   const float* angles = r.table + position * 2 * half;
   for (int at = static_cast<int>(threadIdx.x) * N; at < half; at += static_cast<int>(blockDim.x) * N) {
@@ -60,13 +60,13 @@ template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
 
 }  // namespace
 
-void rope(Stream& s, Grad y, View x, View table, float sign, const Rope::Args& a) {
+void rope(Stream& s, Grad y, View x, View table, View positions, float sign, const Rope::Args& a) {
   const std::int64_t d = a.head_dim > 0 ? a.head_dim : x.cols();
   const bool split = x.rank() == 4;
   const Rotation r{y.data(),
                    x.data(),
                    table.ptr<float>(),
-                   s.kernel_params(),
+                   positions ? positions.ptr<std::int32_t>() : nullptr,
                    x[0],
                    x[1],
                    split ? x[2] : x.cols() / d,

@@ -23,7 +23,7 @@ void rotate(T* y, const T* x, const float* table, std::int64_t half, float sign,
 }  // namespace
 
 template <class Isa>
-void rope(Isa, Pool& pool, Grad y, View x, View table, std::int64_t position, float sign, const Rope::Args& a) {
+void rope(Isa, Pool& pool, Grad y, View x, View table, View positions, float sign, const Rope::Args& a) {
   const std::int64_t d = a.head_dim > 0 ? a.head_dim : x.cols(), tokens = x[1];
   const bool split = x.rank() == 4;
   const std::int64_t heads = split ? x[2] : x.cols() / d;
@@ -31,7 +31,7 @@ void rope(Isa, Pool& pool, Grad y, View x, View table, std::int64_t position, fl
     for_rows(pool, x[0] * tokens, heads * d, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {
         const auto b = r / tokens, t = r % tokens;
-        const float* angles = table.ptr<float>() + (position + t) * d;
+        const float* angles = table.ptr<float>() + (positions ? positions.ptr<std::int32_t>()[r] : t) * d;
         T* to = y.ptr<T>() + b * y.strides()[0] + t * y.strides()[1];
         const T* from = x.ptr<T>() + b * x.strides()[0] + t * x.strides()[1];
         for (std::int64_t h = 0; h < heads; ++h)
@@ -42,6 +42,6 @@ void rope(Isa, Pool& pool, Grad y, View x, View table, std::int64_t position, fl
   });
 }
 
-template void rope(simd::Isa, Pool&, Grad, View, View, std::int64_t, float, const Rope::Args&);
+template void rope(simd::Isa, Pool&, Grad, View, View, View, float, const Rope::Args&);
 
 }  // namespace hpcdl::cpu

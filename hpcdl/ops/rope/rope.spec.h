@@ -6,12 +6,12 @@
 
 namespace hpcdl::contract {
 
-/// sign -1: the inverse rotation.
-inline void rope_reference(Expected& out, const Values& x, const Values& table, double sign) {
+/// positions may be absent; sign -1: the inverse rotation.
+inline void rope_reference(Expected& out, const Values& x, const Values& table, const Values& positions, double sign) {
   if (x.size() == 0) return;
   const auto depth = table.dim(1), half = depth / 2, tokens = x.dim(1), width = x.size() / (x.dim(0) * tokens);
   for (std::int64_t i = 0; i < x.size(); ++i) {
-    const auto t = i / width % tokens, k = i % depth;
+    const auto row = i / width, k = i % depth, t = positions ? static_cast<std::int64_t>(positions[row]) : row % tokens;
     const double c = table[t * depth + k % half], s = sign * table[t * depth + half + k % half];
     Sum rotated;
     rotated.add(x[i] * c), rotated.add(k < half ? -x[i + half] * s : x[i - half] * s);
@@ -34,7 +34,7 @@ inline Problem rope_problem(const Dims& d, DType t, bool backward) {
   Problem p;
   const auto depth = 2 * d[2];
   const Input x{{{d[0], d[1], 2 * depth}, t}}, table{{{d[1] + 3, depth}, DType::f32}, Role::derived};
-  p.in = backward ? std::vector<Input>{table, x} : std::vector<Input>{x, table};
+  p.in = backward ? std::vector<Input>{table, x} : std::vector<Input>{x, table, Input()};
   p.out = {x.spec};
   p.set_args(hpcdl_rope_args{depth}, Rope::Args{depth});
   return p;
@@ -43,8 +43,8 @@ inline Problem rope_problem(const Dims& d, DType t, bool backward) {
 inline Contracts rope_contracts() {
   auto c = of<Rope>("rope",
                     "(x[i], x[i + D/2]) of every head rotated by the angle whose cosine and sine are in row t of table "
-                    "(P, D): D/2 cosines, then D/2 sines",
-                    {"x", "table"}, {"y"});
+                    "(P, D): D/2 cosines, then D/2 sines; row positions[t] where there are positions",
+                    {"x", "table", "positions"}, {"y"});
   c.dims = {{"batch", 1, 2}, {"tokens", 1, 40}, {"half", 1, 70}};
   c.shapes = {{1, 4, 16},  {1, 1, 1},  {2, 3, 1},  {1, 7, 3}, {2, 5, 8},  {1, 2, 15},
               {1, 13, 16}, {1, 3, 17}, {2, 2, 33}, {0, 4, 4}, {1, 33, 64}};
@@ -55,14 +55,14 @@ inline Contracts rope_contracts() {
   c.derive = [](std::vector<Values>& in, std::size_t i, const Problem&, const std::function<double(std::int64_t)>&) {
     set_angles(in[i]);
   };
-  c.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[0], in[1], 1); };
+  c.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[0], in[1], in[2], 1); };
   c.reduction = [](const Problem&) { return std::int64_t{2}; };
   c.flops = flops_per_result(3);
   c.patterns = all_patterns();
 
   auto b = backward_of(c, "rope_backward", "the inverse rotation of dy", {"table", "dy"}, {"dx"});
   b.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, true); };
-  b.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[1], in[0], -1); };
+  b.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[1], in[0], {}, -1); };
   return {c, b};
 }
 

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <span>
+#include <vector>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/graph.h"
@@ -18,12 +21,13 @@ Input table(std::int64_t positions, std::int64_t d) { return Input({positions, d
 const auto spec = testing::op<Rope>({
     .cases =
         {
-            {.in = {{1, 1, 2}, table(1, 2)}},
-            {.in = {{2, 3, 64}, table(5, 64)}},
-            {.in = {{2, 5, 3 * 36}, table(5, 36)}, .args = {36}},
-            {.in = {{2, 5, 3, 36}, table(5, 36)}},
-            {.in = {{1, 70, 4 * 128}, table(80, 128)}, .args = {128}},
-            {.in = {{0, 4, 8}, table(4, 8)}},
+            {.in = {{1, 1, 2}, table(1, 2), Input::none()}},
+            {.in = {{2, 3, 64}, table(5, 64), Input::none()}},
+            {.in = {{2, 3, 2 * 20}, table(3, 20), Input::indices({6}, 3)}, .args = {20}, .gradient = false},
+            {.in = {{2, 5, 3 * 36}, table(5, 36), Input::none()}, .args = {36}},
+            {.in = {{2, 5, 3, 36}, table(5, 36), Input::none()}},
+            {.in = {{1, 70, 4 * 128}, table(80, 128), Input::none()}, .args = {128}},
+            {.in = {{0, 4, 8}, table(4, 8), Input::none()}},
         },
     .contracts = contract::rope_contracts(),
     // The tables in this test are random, up to 40, not cosines: errors of x are scaled by them.
@@ -51,28 +55,39 @@ TEST(rope, a_table_may_grow) {
   EXPECT_THROW(rope_rows(grown.tensor, 50, 101, 10000, scaling), Error);
 }
 
-TEST(rope, position_comes_from_the_step_parameters) {
+TEST(rope, rotates_each_token_by_the_angle_of_its_position) {
   OwnedTensor t(Spec{{16, 8}, DType::f32}), x(Spec{{1, 12, 8}, DType::f32}), whole(x.tensor.spec()),
       tail(Spec{{1, 5, 8}, DType::f32});
   rope_table(t.tensor, 10000);
   for (int i = 0; i < 96; ++i) x.tensor.ptr<float>()[i] = static_cast<float>(i % 7) - 3;
   Pool pool(1);
-  StepParams params;
-  Stream s(pool, &params);
-  Rope::forward(s, whole.tensor, x.tensor, t.tensor, {});
-  params.position = 7;
-  Rope::forward(s, tail.tensor, View(x.tensor.ptr<float>() + 7 * 8, tail.tensor.spec()), t.tensor, {});
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(tail.tensor.ptr<float>()[i], whole.tensor.ptr<float>()[56 + i]);
-  params.position = 12;
-  EXPECT_THROW(Rope::forward(s, tail.tensor, tail.tensor, t.tensor, {}), Error);
+  Stream s(pool);
+  Rope::forward(s, whole.tensor, x.tensor, t.tensor, {}, {});
+  std::vector<std::int32_t> positions{9, 7, 11, 8, 10};
+  const auto rotate = [&](std::span<const std::int32_t> tokens) {
+    OwnedTensor rows(tail.tensor.spec());
+    for (std::size_t r = 0; r < tokens.size(); ++r)
+      std::memcpy(rows.tensor.ptr<float>() + 8 * r, x.tensor.ptr<float>() + 8 * tokens[r], 8 * sizeof(float));
+    Rope::forward(s, tail.tensor, rows.tensor, t.tensor, View(positions.data(), {{5}, DType::i32}), {});
+  };
+  rotate(positions);
+  for (std::size_t r = 0; r < positions.size(); ++r)
+    for (std::size_t i = 0; i < 8; ++i)
+      EXPECT_EQ(tail.tensor.ptr<float>()[8 * r + i],
+                whole.tensor.ptr<float>()[8 * static_cast<std::size_t>(positions[r]) + i]);
+  const auto valid = positions;
+  for (const std::int32_t outside : {-1, 16}) {
+    positions[2] = outside;
+    EXPECT_THROW(rotate(valid), Error);
+  }
 }
 
 TEST(rope, refuses_what_does_not_fit) {
   const Spec tab{{16, 8}, DType::f32};
-  EXPECT_THROW(Rope::infer({{2, 4, 12}, DType::f32}, tab, {8}), Error);
-  EXPECT_THROW(Rope::infer({{2, 17, 8}, DType::f32}, tab, {}), Error);
-  EXPECT_THROW(Rope::infer({{4, 8}, DType::f32}, tab, {}), Error);
-  EXPECT_THROW(Rope::infer({{2, 4, 8}, DType::i32}, tab, {}), Error);
+  EXPECT_THROW(Rope::infer({{2, 4, 12}, DType::f32}, tab, {}, {8}), Error);
+  EXPECT_THROW(Rope::infer({{2, 17, 8}, DType::f32}, tab, {}, {}), Error);
+  EXPECT_THROW(Rope::infer({{4, 8}, DType::f32}, tab, {}, {}), Error);
+  EXPECT_THROW(Rope::infer({{2, 4, 8}, DType::i32}, tab, {}, {}), Error);
 }
 
 }  // namespace

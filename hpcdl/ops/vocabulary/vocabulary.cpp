@@ -19,19 +19,17 @@ ColumnShares vocabulary_shares(std::int64_t vocab, int ranks) {
 
 // ---------------------------------------------------------------- embedding
 
-void VocabularyEmbedding::forward(Stream& s, Tensor y, View table, View ids, View positions, const Args& a) {
+void VocabularyEmbedding::forward(Stream& s, Tensor y, View table, View ids, View positions, View places,
+                                  const Args& a) {
   const View added = a.positions ? positions : View();
   on(
-      s,
-      [&](auto, Pool& pool) {
-        cpu::vocabulary_embedding(pool, y, table, ids, added, a.begin, added ? s.params().position : 0);
-      },
-      [&](auto& q) { cuda::vocabulary_embedding(q, y, table, ids, added, a.begin); });
+      s, [&](auto, Pool& pool) { cpu::vocabulary_embedding(pool, y, table, ids, added, places, a.begin); },
+      [&](auto& q) { cuda::vocabulary_embedding(q, y, table, ids, added, places, a.begin); });
 }
 
 std::array<Spec, 4> VocabularyEmbedding::backward_scratch(const Spec& table, const Spec& ids, const Spec& positions,
-                                                          const Args& a) {
-  auto list = Embedding::backward_scratch(table, ids, positions, {a.out});
+                                                          const Spec& places, const Args& a) {
+  auto list = Embedding::backward_scratch(table, ids, positions, places, {a.out});
   list[1].shape = {2, ids.size()};
   return list;
 }
@@ -131,8 +129,7 @@ void VocabularyLoss::backward(Stream& s, Grad dh, Grad dw, View h, View w, View 
 
 namespace cpu {
 
-void vocabulary_embedding(Pool& pool, Tensor y, View table, View ids, View positions, std::int64_t begin,
-                          std::int64_t position) {
+void vocabulary_embedding(Pool& pool, Tensor y, View table, View ids, View positions, View places, std::int64_t begin) {
   const auto n = y.cols(), per = ids[-1];
   const auto* id = ids.ptr<std::int32_t>();
   visit_dtype(y.dtype(), [&]<class Y>() {
@@ -141,7 +138,7 @@ void vocabulary_embedding(Pool& pool, Tensor y, View table, View ids, View posit
         for_rows(pool, y.rows(), n, [&](std::int64_t first, std::int64_t last) {
           for (auto t = first; t < last; ++t) {
             Y* out = y.ptr<Y>() + t * n;
-            const auto row = id[t] - begin, p = t % per + position;
+            const auto row = id[t] - begin, p = places ? std::int64_t{places.ptr<std::int32_t>()[t]} : t % per;
             const T* from = row >= 0 && row < table[0] ? table.ptr<T>() + row * table.row_stride() : nullptr;
             const P* add =
                 positions && p >= 0 && p < positions[0] ? positions.ptr<P>() + p * positions.row_stride() : nullptr;

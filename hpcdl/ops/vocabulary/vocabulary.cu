@@ -10,15 +10,13 @@ constexpr int kThreads = 256;
 
 struct Rows {
   const void *table, *positions;
-  const std::int32_t* ids;
-  const StepParams* params;
+  const std::int32_t *ids, *places;  // places may be null
   std::int64_t begin, count, per, position_rows, cols;
 };
 
 /// A block writes the row of one token.
 template <class Y, class T, class P> __global__ void __launch_bounds__(kThreads) embed(Y* y, Rows r) {
-  const std::int64_t token = blockIdx.x, row = r.ids[token] - r.begin,
-                     p = token % r.per + (r.positions ? r.params->position : 0);
+  const std::int64_t token = blockIdx.x, row = r.ids[token] - r.begin, p = r.places ? r.places[token] : token % r.per;
   const T* from = row >= 0 && row < r.count ? static_cast<const T*>(r.table) + row * r.cols : nullptr;
   const P* add =
       r.positions && p >= 0 && p < r.position_rows ? static_cast<const P*>(r.positions) + p * r.cols : nullptr;
@@ -64,12 +62,12 @@ __global__ void __launch_bounds__(kThreads) finish(float* row_loss, float* lse, 
 
 }  // namespace
 
-void vocabulary_embedding(Stream& s, Tensor y, View table, View ids, View positions, std::int64_t begin) {
+void vocabulary_embedding(Stream& s, Tensor y, View table, View ids, View positions, View places, std::int64_t begin) {
   if (y.size() == 0) return;
   const Rows r{table.data(),
                positions ? positions.data() : nullptr,
                ids.ptr<std::int32_t>(),
-               s.kernel_params(),
+               places ? places.ptr<std::int32_t>() : nullptr,
                begin,
                table[0],
                ids[-1],

@@ -26,16 +26,17 @@ struct VocabularyEmbedding {
     std::int64_t begin = 0;
     bool positions = true;  // adds them: one rank does
   };
-  static Spec infer(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
-    return Embedding::infer(table, ids, positions, {a.out});
+  static Spec infer(const Spec& table, const Spec& ids, const Spec& positions, const Spec& places, const Args& a) {
+    return Embedding::infer(table, ids, positions, places, {a.out});
   }
   /// How many of this rank's rows are read depends on the ids: at least none.
-  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args&) {
+  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Spec&, const Args&) {
     return Embedding::rows_apart(table, ids, positions);
   }
-  static void forward(Stream& s, Tensor y, View table, View ids, View positions, const Args& a);
+  static void forward(Stream& s, Tensor y, View table, View ids, View positions, View places, const Args& a);
   /// The scratch of Embedding; after the sorted tokens, the ids relative to the rank's first row.
-  static std::array<Spec, 4> backward_scratch(const Spec& table, const Spec& ids, const Spec& positions, const Args& a);
+  static std::array<Spec, 4> backward_scratch(const Spec& table, const Spec& ids, const Spec& positions,
+                                              const Spec& places, const Args& a);
   static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
                        Tensor ranks, Tensor parts, const Args& a);
   using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>, Scratch<3>>;
@@ -115,8 +116,7 @@ struct Columns {
 };
 
 namespace cpu {
-void vocabulary_embedding(Pool&, Tensor y, View table, View ids, View positions, std::int64_t begin,
-                          std::int64_t position);
+void vocabulary_embedding(Pool&, Tensor y, View table, View ids, View positions, View places, std::int64_t begin);
 /// here[i] = ids[i] - begin; -1 if ids[i] < 0, `elsewhere` if that row belongs to another rank.
 void local_ids(Tensor here, View ids, Columns c, std::int32_t elsewhere);
 /// See VocabularyAddends.
@@ -125,15 +125,17 @@ void loss_addends(Tensor addends, View top, View stats, View targets, Columns c)
 void loss_of_rows(Tensor row_loss, Tensor lse, View top, View addends, View targets);
 }  // namespace cpu
 namespace cuda {
-void vocabulary_embedding(Stream&, Tensor y, View table, View ids, View positions, std::int64_t begin);
+void vocabulary_embedding(Stream&, Tensor y, View table, View ids, View positions, View places, std::int64_t begin);
 void local_ids(Stream&, Tensor here, View ids, Columns c, std::int32_t elsewhere);
 void loss_addends(Stream&, Tensor addends, View top, View stats, View targets, Columns c);
 void loss_of_rows(Stream&, Tensor row_loss, Tensor lse, View top, View addends, View targets);
 }  // namespace cuda
 
 template <Symbolic V>
-V vocabulary_embedding(const V& table, const V& ids, const V& positions, const VocabularyEmbedding::Args& a) {
-  return record<VocabularyEmbedding>(a, table, ids, positions);
+V vocabulary_embedding(const V& table, const V& ids, const V& positions, const VocabularyEmbedding::Args& a,
+                       const V& places = {}) {
+  if (places) require_no_gradient(VocabularyEmbedding::name, table);
+  return record<VocabularyEmbedding>(a, table, ids, positions, places);
 }
 /// Records the sum of the losses. Logits are kept only for a backward pass.
 template <Symbolic V>

@@ -1,0 +1,18 @@
+#include "hpcdl/ops/attention/device_attention.h"
+
+// The kernels of attention, with a page table before their keys and values: one query of each sequence divides its keys
+// among blocks (attention/decode.cu), more go through tiles (attention/mma_forward.cu, plain.cu).
+
+namespace hpcdl::cuda {
+
+void paged_attention(Stream& s, Tensor out, View q, View k_pool, View v_pool, View starts, View lengths, View pages,
+                     Tensor scratch, const PagedAttention::Args& a) {
+  if (q.size() == 0) return;
+  const PagedAttend c{out, q, k_pool, v_pool, starts, lengths, pages, scratch, a};
+  require(lengths[0] < 65536, PagedAttention::name, "a GPU takes up to 65535 sequences, got {}", lengths[0]);
+  if (c.most_queries() == 1) return attend_decode(s, c);
+  if (mma_fits(s, c)) return attend_mma(s, c);
+  attend_plain(s, c);
+}
+
+}  // namespace hpcdl::cuda

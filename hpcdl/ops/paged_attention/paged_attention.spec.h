@@ -1,0 +1,63 @@
+#pragma once
+
+#include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/cases.h"
+#include "hpcdl/ops/contract.h"
+#include "hpcdl/ops/paged_attention/paged_attention.h"
+
+namespace hpcdl::contract {
+
+/// in: q, the pools of keys and values, starts, lengths, pages.
+inline void paged_attention_reference(Outputs out, Inputs in, const PagedAttention::Args& a) {
+  const Values &q = in[0], &k = in[1], &v = in[2], &starts = in[3], &lengths = in[4], &pages = in[5];
+  const auto heads = std::int64_t{a.heads}, kv = k.dim(1), depth = k.dim(3);
+  const double scale = a.scale > 0 ? static_cast<double>(a.scale) : 1 / std::sqrt(static_cast<double>(depth));
+  for (std::int64_t r = 0; r < lengths.size(); ++r) {
+    const auto begin = static_cast<std::int64_t>(starts[r]), end = static_cast<std::int64_t>(starts[r + 1]);
+    const auto row_of = [&](std::int64_t key, std::int64_t h) {
+      const auto page = static_cast<std::int64_t>(pages[r * pages.dim(1) + key / kPageTokens]);
+      return ((page * kv + h * kv / heads) * kPageTokens + key % kPageTokens) * depth;
+    };
+    for (std::int64_t t = begin; t < end; ++t)
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const auto seen = static_cast<std::int64_t>(lengths[r]) - (end - 1 - t), at = (t * heads + h) * depth;
+        std::vector<double> w;
+        double size = 0, top = -INFINITY, sum = 0;
+        for (std::int64_t j = 0; j < seen; ++j) {
+          Sum dot;
+          for (std::int64_t i = 0; i < depth; ++i) dot.add(scale * q[at + i] * k[row_of(j, h) + i]);
+          w.push_back(dot.value), size = std::max(size, dot.scale), top = std::max(top, dot.value);
+        }
+        for (double& x : w) sum += x = std::exp(x - top);
+        for (std::int64_t i = 0; i < depth; ++i) {
+          Sum y;
+          for (std::int64_t j = 0; j < seen; ++j) y.add(w[static_cast<std::size_t>(j)] / sum * v[row_of(j, h) + i]);
+          // Weights may be rounded to the storage type before they are multiplied by values.
+          out[0].set(at + i, y.value, y.scale * (1 + 2 * size), y.scale);
+        }
+      }
+  }
+}
+
+/// One query of each of B sequences with W full pages.
+inline void paged_attention_cases(auto& to) {
+  auto& family = to.add_forward("paged_attention", "BxHxWxD", {"q 1B(HD)", "k_pool (BW)H(88)D", "v_pool (BW)H(88)D"},
+                                {{8, 12, 128, 64}, {1, 12, 16, 64}}, [](const auto& v) {
+                                  const auto b = v.dim('B');
+                                  const auto operand = [&](const char* name, Shape s) {
+                                    return v.graph.input(name, {std::move(s), DType::i32});
+                                  };
+                                  return paged_attention(v[0], v[1], v[2], operand("starts", {b + 1}),
+                                                         operand("lengths", {b}), operand("pages", {b, v.dim('W')}),
+                                                         {.heads = static_cast<int>(v.dim('H')), .most_queries = 1});
+                                });
+  family.integer = [](std::string_view name, std::int64_t i, const Shape& s) {
+    return name == "lengths" ? s[2] * kPageTokens : i;
+  };
+  family.nearest_supported = [](Shape s) {
+    s[3] = std::min<std::int64_t>(s[3], Attention::kMaxHeadDim);
+    return s;
+  };
+}
+
+}  // namespace hpcdl::contract
