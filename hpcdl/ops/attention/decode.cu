@@ -341,16 +341,16 @@ template <class K> void start(Stream& s, const Decode& p, int batch) {
 }
 
 template <class T, int kWidth, bool kTall> void start_mma(Stream& s, const Decode& p, int batch) {
-  // The few blocks of a cluster have as many warps as shared memory can hold results for, so that each warp has few
-  // tiles of keys to process in sequence.
+  // If no multiprocessor gets a second block, blocks have as many warps as shared memory can hold results for, so that
+  // each warp has few tiles of keys to process in sequence.
   constexpr int kFew = 4, kMany = 1024 / (kWidth * (kTall ? 2 : 1));
-  const int group = p.heads / p.kv_heads, warps = p.cluster ? kMany : kFew;
+  const bool many = p.cluster && p.splits * p.kv_heads * batch <= multiprocessors(s);
+  const int group = p.heads / p.kv_heads, warps = many ? kMany : kFew;
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
                   static_cast<unsigned>(batch));
-  launch_overlapped(queue(s), overlaps(s, batch),
-                    p.cluster ? decode_mma<T, kWidth, kTall, kMany> : decode_mma<T, kWidth, kTall, kFew>,
-                    {.grid = grid, .block = static_cast<unsigned>(warps * kWarp), .cluster = blocks_of_cluster(p)},
-                    "attention", p);
+  launch_overlapped(
+      queue(s), overlaps(s, batch), many ? decode_mma<T, kWidth, kTall, kMany> : decode_mma<T, kWidth, kTall, kFew>,
+      {.grid = grid, .block = static_cast<unsigned>(warps * kWarp), .cluster = blocks_of_cluster(p)}, "attention", p);
 }
 /// False if the tensor-core kernel does not support the call.
 bool try_mma(Stream& s, const Decode& p, int batch) {
@@ -376,7 +376,11 @@ bool decode_fits(const Attend& c) {
 namespace {
 
 void start(Stream& s, Decode p, int batch, const char* name) {
-  p.cluster = p.splits > 1 && p.splits <= kMostBlocks && has_clusters(s);
+  // A second kernel costs some microseconds; clusters fill a GPU that is full less well. 8 x 12 heads of 64, 8192 keys,
+  // bf16: 79 us by clusters, 55 with a second kernel.
+  constexpr int kShort = 4096;
+  const bool fills = p.splits * p.kv_heads * batch > 2 * multiprocessors(s);
+  p.cluster = p.splits > 1 && p.splits <= kMostBlocks && has_clusters(s) && (!fills || p.capacity <= kShort);
   const bool scaled = !try_mma(s, p, batch);  // scales the queries, and thereby the scores
   if (scaled) visit_dtype(p.k.dtype, [&]<class K>() { start<K>(s, p, batch); });
   if (p.splits == 1 || p.cluster) return;
@@ -423,6 +427,7 @@ void attend_decode(Stream& s, const PagedAttend& c) {
                  .lengths = c.lengths.ptr<std::int32_t>(),
                  .heads = c.args.heads,
                  .kv_heads = one.kv_heads(),
+                 .capacity = static_cast<int>(c.pages[1] * kPageTokens),
                  .splits = c.scratch.rank() == 4 ? static_cast<int>(c.scratch[2]) : 1,
                  .width = static_cast<int>(width),
                  .scale = one.scale() * kLog2e};
