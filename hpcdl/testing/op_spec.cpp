@@ -31,6 +31,11 @@ std::shared_ptr<const Ways>& ways_of_specs() {
   return ways;
 }
 
+std::map<std::string, ReferenceOnGpu, std::less<>>& references_on_gpu() {
+  static std::map<std::string, ReferenceOnGpu, std::less<>> by_op;
+  return by_op;
+}
+
 namespace {
 
 /// Where an op runs.
@@ -235,8 +240,17 @@ class OpTest : public ::testing::Test {
   std::vector<Expected> reference(std::span<const Values> in) const {
     std::vector<Expected> out;
     for (const auto& s : out_specs_) out.emplace_back(s);
-    spec_.forward.reference(out, in, args());
+    const auto on_gpu = reference_on_gpu();
+    (on_gpu ? on_gpu : spec_.forward.reference)(out, in, args());
     return out;
+  }
+  contract::Reference reference_on_gpu() const {
+    const auto found = references_on_gpu().find(op().name);
+    if (!backend_.device.is_cuda() || found == references_on_gpu().end()) return {};
+    Pool pool(1);
+    Stream s(backend_.device, pool);
+    s.set_ways(ways_of_specs());
+    return found->second(s, specs_, args());
   }
   std::vector<Values> input_values() const {
     std::vector<Values> in;

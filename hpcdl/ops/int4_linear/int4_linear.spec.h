@@ -49,17 +49,20 @@ inline Int4Weight int4_weight(const Values& packed, const Values& scale, const V
   return {scale[at] * (q - 8) + o, 16 * std::fabs(scale[at]) + std::fabs(o)};
 }
 
-inline void int4_reference(Outputs out, Inputs in, const Int4Linear::Args& a) {
+/// `widened`: as GPUs compute many rows of bf16: x is not rounded, weights are rounded to bf16.
+inline void int4_reference_of(Outputs out, Inputs in, const Int4Linear::Args& a, bool widened) {
   const auto n = in[1].dim(0), k = 2 * in[1].dim(1), m = in[0].size() / k;
   for (std::int64_t i = 0; i < m; ++i) {
-    const auto x = int4_inputs(in[0], i, k, k / in[2].dim(1), a.exact);
+    const auto x = int4_inputs(in[0], i, k, k / in[2].dim(1), a.exact || widened);
     for (std::int64_t j = 0; j < n; ++j) {
       Sum z;
       if (in[4]) z.add(in[4][j]);
       double scale = z.scale;
       for (std::int64_t l = 0; l < k; ++l) {
         const auto w = int4_weight(in[1], in[2], in[3], j, l);
-        z.add(x[static_cast<std::size_t>(l)] * w.value);
+        const double factor =
+            widened ? static_cast<double>(static_cast<float>(bf16(static_cast<float>(w.value)))) : w.value;
+        z.add(x[static_cast<std::size_t>(l)] * factor);
         scale += std::fabs(x[static_cast<std::size_t>(l)]) * w.size;
       }
       const double r = in[5] ? in[5][i * n + j] : 0;
@@ -67,6 +70,8 @@ inline void int4_reference(Outputs out, Inputs in, const Int4Linear::Args& a) {
     }
   }
 }
+
+inline void int4_reference(Outputs out, Inputs in, const Int4Linear::Args& a) { int4_reference_of(out, in, a, false); }
 
 /// Dims: M, tiles of rows of W, groups. Variants: 8-bit inputs, asymmetric, exact with bias, activation and residual.
 inline Problem int4_problem(const Dims& d, DType t, int v) {

@@ -19,6 +19,7 @@
 #include "hpcdl/device.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #include "hpcdl/ops/int4_linear/int4_widened.h"
+#include "hpcdl/testing/spec_ways.h"
 #endif
 
 namespace hpcdl {
@@ -112,6 +113,24 @@ const auto
                 // of at most the scale that the tolerance assumes.
                 .condition = 9,
             });
+
+#if HPCDL_CUDA
+/// Whether weights are widened depends on the way in which a GPU computes a call of such operands.
+contract::Reference reference_on_gpu(const Stream& s, std::span<const Spec> in, const void* args) {
+  const auto& a = *static_cast<const Int4Linear::Args*>(args);
+  alignas(16) static std::byte somewhere[16];
+  const auto view = [&](const Spec& of) { return of ? View(somewhere, of, s.device()) : View(); };
+  const auto y = Int4Linear::infer(in[0], in[1], in[2], in[3], in[4], in[5], a);
+  const auto shape = cuda::int4_shape(s, view(y), view(in[0]), {view(in[1]), view(in[2]), view(in[3])}, view(in[5]), a);
+  if (shape.rows == 0) return {};
+  const auto ways = cuda::int4_ways(s, shape);
+  const auto is_taken = [taken = cuda::int4_way(s, shape)](const auto& way) { return way.id == taken; };
+  if (!std::find_if(ways.begin(), ways.end(), is_taken)->widened) return {};
+  return contract::with_args<Int4Linear::Args>(
+      [](auto out, auto of, const auto& how) { contract::int4_reference_of(out, of, how, true); });
+}
+const auto registered = testing::references_on_gpu().emplace(Int4Linear::name, reference_on_gpu);
+#endif
 
 struct Problem {
   std::int64_t m, n, k, group;
