@@ -6,10 +6,10 @@
 // The blocks of a cluster of two process tiles one below the other; each loads half of their common tile of B for both.
 
 #include "hpcdl/core/f8.h"
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/reduce.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma_f8.cuh"
 #include "hpcdl/ops/matmul/tile_epilogue.cuh"
 
@@ -21,10 +21,6 @@ template <bool kScaledBlocks_, bool kPromoted_ = true> struct Fp8Tile {
   static constexpr int kM = 128, kN = 128, kDepth = 128, kStages = 6, kCluster = 2, kConsumers = 2;
   static constexpr int kABytes = kM * kDepth, kBBytes = kN * kDepth, kStageBytes = kABytes + kBBytes;
   static constexpr int kThreads = 128 * (kConsumers + 1), kSums = kN / 2, kPieces = kN / 64;
-  static constexpr int kBarriers = 2 * kStages;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 8) + kBarriers * 8;
-  static_assert(kSharedBytes <= 227 * 1024);
 };
 
 struct Fp8Problem {
@@ -47,30 +43,27 @@ struct Fp8Maps {
   TensorMap a, b, y;
 };
 
-template <class S> struct Fp8Memory {
-  unsigned char* base;
-  __device__ unsigned char* a(int stage) const { return base + stage * S::kStageBytes; }
+template <class S>
+struct Fp8Memory
+    : Arena<Room<unsigned char, S::kStages * S::kStageBytes, 1024>,
+            Room<unsigned char, S::kConsumers * S::kPieces * kPieceBytes, 1024>, Room<float2, S::kConsumers * S::kN>,
+            Stages<Channel<S::kStages, Warps<S::kConsumers * 4>, Reads::tensor_cores, S::kCluster>>> {
+  __device__ unsigned char* a(int stage) const { return this->template part<0>() + stage * S::kStageBytes; }
   __device__ unsigned char* b(int stage) const { return a(stage) + S::kABytes; }
   __device__ unsigned char* out(int group, int i) const {
-    return base + S::kStages * S::kStageBytes + (group * S::kPieces + i) * kPieceBytes;
+    return this->template part<1>() + (group * S::kPieces + i) * kPieceBytes;
   }
   /// Scale and bias of the tile's columns, next to each other.
-  __device__ float2* columns(int group) const {
-    return reinterpret_cast<float2*>(out(S::kConsumers, 0)) + group * S::kN;
-  }
-  __device__ Barrier* full() const { return reinterpret_cast<Barrier*>(columns(S::kConsumers)); }
-  __device__ Barrier* empty() const { return full() + S::kStages; }
+  __device__ float2* columns(int group) const { return this->template part<2>() + group * S::kN; }
+  __device__ auto stages() const { return this->template part<3>(); }
 };
 
 /// First row and column of tile number t of a cluster, for its block `rank`.
 template <class S> struct Fp8Place {
   int m0, n0;
   __device__ Fp8Place(const Fp8Problem& p, int t, int rank) {
-    const int per_group = p.group * p.tiles_n, group = t / per_group, first = group * p.group,
-              rows = ::min(p.group, p.tiles_m - first);
-    t -= group * per_group;
-    n0 = t / rows * S::kN;
-    m0 = ((first + t % rows) * S::kCluster + rank) * S::kM;
+    const auto place = InGroups::find(t, p.tiles_m, p.tiles_n, p.group);
+    n0 = place.column * S::kN, m0 = (place.row * S::kCluster + rank) * S::kM;
   }
 };
 
@@ -78,19 +71,16 @@ template <class S> struct Fp8Place {
 
 /// The loop over the tiles of this block's cluster.
 template <class S, class F> __device__ void each_fp8_tile(const Fp8Problem& p, int rank, const F& f) {
-  const int tiles = p.tiles_m * p.tiles_n, step = static_cast<int>(gridDim.x) / S::kCluster;
-  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < tiles; t += step) f(Fp8Place<S>(p, t, rank));
+  for (const int t : Raster<S::kCluster>{p.tiles_m * p.tiles_n}) f(Fp8Place<S>(p, t, rank));
 }
 
 template <class S>
 __device__ void fp8_produce(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank) {
-  Ring<S::kStages> at{.stage = 0, .parity = 1};
+  auto at = memory.stages().to_put();
   each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
     constexpr int kShare = S::kN / S::kCluster;
     for (int kb = 0; kb < p.k_blocks; ++kb, at.next()) {
-      Barrier* full = memory.full() + at.stage;
-      barrier_wait(memory.empty() + at.stage, at.parity);
-      barrier_expect(full, S::kStageBytes);
+      Barrier* full = memory.stages().put(at, S::kStageBytes);
       tma_load(memory.a(at.stage), maps.a, full, kb * S::kDepth, tile.m0);
       tma_load_to((1u << S::kCluster) - 1, memory.b(at.stage) + rank * kShare * S::kDepth, maps.b, full, kb * S::kDepth,
                   tile.n0 + rank * kShare);
@@ -131,10 +121,8 @@ template <class S> struct Fp8Writer {
     if (p.residual_pairs && col + 1 < p.n) {
       if (p.y_dtype == DType::f32) return *reinterpret_cast<const float2*>(static_cast<const float*>(p.residual) + i);
       const unsigned u = *reinterpret_cast<const unsigned*>(static_cast<const unsigned short*>(p.residual) + i);
-      float2 r;
-      if (p.y_dtype == DType::f16) unpack_pair<f16>(u, r.x, r.y);
-      else unpack_pair<bf16>(u, r.x, r.y);
-      return r;
+      return p.y_dtype == DType::f16 ? make_float2(unpack_low<f16>(u), unpack_high<f16>(u))
+                                     : make_float2(unpack_low<bf16>(u), unpack_high<bf16>(u));
     }
     return make_float2(fetch(p.residual, p.y_dtype, i), col + 1 < p.n ? fetch(p.residual, p.y_dtype, i + 1) : 0.0f);
   }
@@ -150,18 +138,6 @@ template <class S> struct Fp8Writer {
     }
     put(p.y, p.y_dtype, i, x);
     if (col + 1 < p.n) put(p.y, p.y_dtype, i + 1, y);
-  }
-
-  /// Stores a piece of 16-bit results through shared memory.
-  template <class T> __device__ void put16(unsigned char* piece, const float (&v)[32]) const {
-    const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float* x = v + j * 8;
-      const auto at = static_cast<unsigned>(row * 128 + ((j * 2 + lane / 16) ^ (row % 8)) * 16);
-      store_matrices(shared_address(piece) + at, pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]),
-                     pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
-    }
   }
 
   __device__ void write(const float (&sums)[S::kSums], const Fp8Place<S>& at) {
@@ -203,8 +179,8 @@ template <class S> struct Fp8Writer {
         continue;
       }
       unsigned char* to = memory.out(group, piece);
-      if (p.y_dtype == DType::f16) put16<f16>(to, v);
-      else put16<bf16>(to, v);
+      if (p.y_dtype == DType::f16) put_piece<f16>(to, v);
+      else put_piece<bf16>(to, v);
       fence_async_proxy();
       sync();
       if (thread == 0) {
@@ -226,7 +202,7 @@ template <class S> struct Fp8Writer {
 template <class A, class S>
 __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
-  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
   Fp8Writer<S> writer{maps, p, memory, group, thread};
   using Sums = float[S::kSums];
   each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
@@ -244,7 +220,7 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     }
     int before = 0;  // the stage that the accumulator in flight reads
     float scale[2][2];
-    const auto wait_full = [&] { barrier_wait(memory.full() + at.stage, at.parity); };
+    const auto wait_full = [&] { memory.stages().get(at); };
     const auto multiply = [&](Sums& to, bool add = false) {
       const auto a = wgmma_descriptor<Major::k>(memory.a(at.stage) + group * 64 * S::kDepth);
       const auto b = wgmma_descriptor<Major::k>(memory.b(at.stage));
@@ -253,9 +229,7 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
       for (int k = 0; k < S::kDepth / 32; ++k) wgmma_f8<A>(to, a + k * kStepK, b + k * kStepK, k > 0 || add);
       wgmma_commit();
     };
-    const auto release = [&] {
-      if (lane < S::kCluster) barrier_arrive_at(memory.empty() + before, static_cast<unsigned>(lane));
-    };
+    const auto release = [&] { memory.stages().done(before); };
     const auto move_on = [&] {
       before = at.stage;
       at.next();
@@ -325,24 +299,13 @@ template <class A, class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Problem p) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const Fp8Memory<S> memory{shared};
-  const int rank = static_cast<int>(cluster_rank()), group = warp_index() / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i)
-      barrier_init(memory.full() + i, 1), barrier_init(memory.empty() + i, S::kConsumers * 4 * S::kCluster);
-    fence_barrier_init();
-    tma_prefetch(maps.a), tma_prefetch(maps.b);
-  }
-  cluster_sync();
-  if (group == S::kConsumers) {
-    release_registers<24>();
-    if (warp_index() % 4 == 0 && elect_one()) fp8_produce<S>(maps, p, memory, rank);
-    __syncwarp();
-  } else {
-    claim_registers<240>();
-    fp8_consume<A, S>(maps, p, memory, rank, group);
-  }
+  const Fp8Memory<S> memory;
+  const int rank = static_cast<int>(cluster_rank());
+  memory.template start<S::kCluster>(maps.a, maps.b);
+  roles<Producers<24>, Consumers<S::kConsumers, 240>>(
+      [&](int) { fp8_produce<S>(maps, p, memory, rank); },
+      [&](int group) { fp8_consume<A, S>(maps, p, memory, rank, group); });
+  __syncwarp();
   cluster_sync();  // no block may exit while another may still write to it
 #endif
 }

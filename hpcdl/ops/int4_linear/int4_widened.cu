@@ -5,10 +5,8 @@
 #include <cmath>
 #include <utility>
 
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/tensor_map.h"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/int4_linear/int4_device.cuh"
@@ -39,7 +37,10 @@ template <int kRowSets_, int kCols_> struct Widened {
   static constexpr int kLine = kRows + 4;  // of sums: a gap against bank conflicts
   static constexpr int kMostStages = ((216 << 10) / kResident - 2048) / kStageBytes,
                        kStages = kMostStages < 16 ? kMostStages : 16;
-  static constexpr int kSharedBytes = 1024 + kStages * kStageBytes;
+  // Loads of weights are over when the products that take them are; a last tile adds the arrivals of a warp's copies.
+  using Steps = Channel<kStages, Warps<4 * kRowSets>, Reads::ordinary>;
+  using Memory = Arena<Room<std::byte, kStages * kStageBytes, 1024>, Stages<Steps>>;
+  static constexpr int kSharedBytes = Memory::kBytes;
   static_assert(kCols * kLine * 4 <= kStages * kStageBytes && kBlocks * 4 == kWarp);
 };
 
@@ -49,10 +50,6 @@ struct WidenedMaps {
 
 #if HPCDL_SM90A
 
-/// The copies issued so far by the calling thread count as one arrival at b when they are complete.
-__device__ void arrive_with_copies(Barrier* b) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
-}
 __device__ float4 load_from(unsigned rank, const float* p) {
   float4 v;
   asm volatile(
@@ -79,7 +76,7 @@ template <class F> struct WidenedBlock {
   const Product& o;
   const WidenedMaps& maps;
   std::byte* ring;
-  Barrier *full, *empty;      // kStages each
+  typename F::Steps stages;
   std::int64_t row, first;    // of W and of x
   int begin, end;             // steps
   int count;                  // rows of x
@@ -94,16 +91,17 @@ template <class F> struct WidenedBlock {
     if (lane == 0) {
       std::byte* to = stage(at);
       const int tile = static_cast<int>(row / F::kTile), scale = step * F::kStep / group * F::kTile;
-      barrier_expect(full + at, static_cast<unsigned>(F::kInputBytes + F::kTiles * F::kTileBytes +
-                                                      of_scales * (o.offset ? 2 : 1)));
-      tma_load(to + F::kInputBytes, maps.packed, full + at, step * (F::kTileBytes / 4), tile);
-      tma_load(to + F::kScales, maps.scale, full + at, scale, tile);
-      if (o.offset) tma_load(to + F::kOffsets, maps.offset, full + at, scale, tile);
+      Barrier* const full = stages.expect(
+          Slot{at, 0},
+          static_cast<unsigned>(F::kInputBytes + F::kTiles * F::kTileBytes + of_scales * (o.offset ? 2 : 1)));
+      tma_load(to + F::kInputBytes, maps.packed, full, step * (F::kTileBytes / 4), tile);
+      tma_load(to + F::kScales, maps.scale, full, scale, tile);
+      if (o.offset) tma_load(to + F::kOffsets, maps.offset, full, scale, tile);
     }
-    if (last_tile >= 0) fetch_last(stage(at), step, lane), arrive_with_copies(full + at);
+    if (last_tile >= 0) fetch_last(stage(at), step, lane), Mbarriers::arrive_with_copies(stages.full + at);
   }
   __device__ void fetch_inputs(int at, int step, int lane) const {
-    if (lane == 0) tma_load(stage(at), maps.x, full + at, step * F::kStep, static_cast<int>(first));
+    if (lane == 0) tma_load(stage(at), maps.x, stages.full + at, step * F::kStep, static_cast<int>(first));
   }
   __device__ void fetch_last(std::byte* to, int step, int lane) const {
     const std::int64_t at = row + last_tile * F::kTile, block = std::int64_t{step} * F::kBlocks,
@@ -133,7 +131,7 @@ template <class F> struct WidenedBlock {
     for (int i = 0; i < ahead; ++i) fetch_inputs(i, begin + i, lane);
     Ring<F::kStages> at;
     for (int i = ahead; i < all; ++i, at.next()) {
-      barrier_wait(empty + at.stage, at.parity);
+      stages.wait_empty(at);
       fetch_weights(at.stage, begin + i, lane), fetch_inputs(at.stage, begin + i, lane);
     }
   }
@@ -180,7 +178,7 @@ template <class F> struct WidenedBlock {
     Ring<F::kStages> ring_at;
     int before = -1;
     const auto multiply = [&](unsigned (&now)[4][4], bool add) {
-      barrier_wait(full + ring_at.stage, ring_at.parity);
+      stages.get(ring_at);
       const std::byte* from = stage(ring_at.stage);
       widen<kOffsets>(now, from, at, lane % 4);
       const std::uint64_t b = wgmma_descriptor<Major::k>(from);
@@ -189,10 +187,7 @@ template <class F> struct WidenedBlock {
       for (int m = 0; m < 4; ++m) wgmma<bf16, Major::k>(sums, now[m], b + m * kStepK, add || m > 0);
       wgmma_commit();
       wgmma_wait<1>();  // the products of the previous step, which read the other operand A
-      if (before >= 0) {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty + before);
-      }
+      if (before >= 0) stages.done(before);
       before = ring_at.stage;
       ring_at.next();
     };
@@ -247,28 +242,25 @@ __global__ void __launch_bounds__(F::kThreads, F::kResident)
     widened_kernel(const __grid_constant__ Product o, const __grid_constant__ WidenedMaps maps, int columns, int splits,
                    bool pairs) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(16) std::byte memory[];
-  __shared__ Barrier full[F::kStages], empty[F::kStages];
-  std::byte* ring = memory + (1024 - shared_address(memory) % 1024) % 1024;
+  const typename F::Memory memory;
+  const auto stages = memory.template part<1>();
   const int warp = warp_index(), lane = static_cast<int>(threadIdx.x) % kWarp,
             place = static_cast<int>(blockIdx.x) / splits, rank = static_cast<int>(blockIdx.x) % splits;
   const std::int64_t row = std::int64_t{place / columns} * F::kRows, first = std::int64_t{place % columns} * F::kCols,
                      left = o.rows - first;
   const int steps = static_cast<int>((o.k + F::kStep - 1) / F::kStep), group = static_cast<int>(o.k / o.groups),
             last_tile = o.n % F::kTile != 0 && o.n - row < F::kRows ? static_cast<int>((o.n - row) / F::kTile) : -1;
-  if (threadIdx.x == 0) {
+  const auto init = [&] {
     for (int i = 0; i < F::kStages; ++i)
-      barrier_init(full + i, last_tile < 0 ? 1 : 1 + kWarp), barrier_init(empty + i, 4 * F::kRowSets);
-    fence_barrier_init();
-    tma_prefetch(maps.x), tma_prefetch(maps.packed), tma_prefetch(maps.scale);
-  }
-  __syncthreads();
+      Mbarriers::init(stages.full + i, last_tile < 0 ? 1 : 1 + kWarp),
+          Mbarriers::init(stages.empty(i), 4 * F::kRowSets);
+  };
+  start_block(init, maps.x, maps.packed, maps.scale);
   let_next_begin();
   const WidenedBlock<F> block{o,
                               maps,
-                              ring,
-                              full,
-                              empty,
+                              memory.template part<0>(),
+                              stages,
                               row,
                               first,
                               steps * rank / splits,
