@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "hpcdl/core/choose_way.h"
 #include "hpcdl/core/describe.h"
+#include "hpcdl/cuda/overlap.cuh"
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/fp8_linear/fp8_tile.cuh"
@@ -90,25 +90,15 @@ void run_plain(Stream& s, const Fp8Product& p, const Fp8Problem& problem) {
 // ---------------------------------------------------------------- Hopper
 
 template <class A, class S> void launch_tiles(Stream& s, const Fp8Maps& maps, const Fp8Problem& p) {
-  auto* kernel = fp8_tiles<A, S>;
-  static std::atomic<std::uint64_t> prepared = 0;  // bit per device
-  const auto bit = std::uint64_t{1} << (s.device().index % 64);
-  if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
-          "cudaFuncSetAttribute");
-    prepared.fetch_or(bit);
-  }
+  constexpr int kBytes = Fp8Memory<S>::kBytes;
+  allow_shared<fp8_tiles<A, S>>(s, kBytes);
   const int clusters = multiprocessors(s) / S::kCluster;
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = S::kCluster, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(p.tiles_m * p.tiles_n, clusters) * S::kCluster));
-  config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = S::kSharedBytes;
-  config.stream = queue(s);
-  config.attrs = &cluster, config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, maps, p), "fp8_linear");
+  launch_overlapped(queue(s), false, fp8_tiles<A, S>,
+                    {.grid = static_cast<unsigned>(std::min(p.tiles_m * p.tiles_n, clusters) * S::kCluster),
+                     .block = S::kThreads,
+                     .shared = kBytes,
+                     .cluster = S::kCluster},
+                    "fp8_linear", maps, p);
 }
 
 template <class S> void run_tiles(Stream& s, const Fp8Product& p, Fp8Problem problem) {

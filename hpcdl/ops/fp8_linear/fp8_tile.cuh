@@ -6,10 +6,10 @@
 // The blocks of a cluster of two process tiles one below the other; each loads half of their common tile of B for both.
 
 #include "hpcdl/core/f8.h"
-#include "hpcdl/cuda/arch.cuh"
 #include "hpcdl/cuda/reduce.cuh"
-#include "hpcdl/cuda/tma.cuh"
-#include "hpcdl/cuda/warpgroup.cuh"
+#include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma_f8.cuh"
 #include "hpcdl/ops/matmul/tile_epilogue.cuh"
 
@@ -21,10 +21,6 @@ template <bool kScaledBlocks_, bool kPromoted_ = true> struct Fp8Tile {
   static constexpr int kM = 128, kN = 128, kDepth = 128, kStages = 6, kCluster = 2, kConsumers = 2;
   static constexpr int kABytes = kM * kDepth, kBBytes = kN * kDepth, kStageBytes = kABytes + kBBytes;
   static constexpr int kThreads = 128 * (kConsumers + 1), kSums = kN / 2, kPieces = kN / 64;
-  static constexpr int kBarriers = 2 * kStages;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 8) + kBarriers * 8;
-  static_assert(kSharedBytes <= 227 * 1024);
 };
 
 struct Fp8Problem {
@@ -47,55 +43,46 @@ struct Fp8Maps {
   TensorMap a, b, y;
 };
 
-template <class S> struct Fp8Memory {
-  unsigned char* base;
-  __device__ unsigned char* a(int stage) const { return base + stage * S::kStageBytes; }
+template <class S>
+struct Fp8Memory : Arena<Room<unsigned char, S::kStages * S::kStageBytes, 1024>,
+                         Room<unsigned char, S::kConsumers * S::kPieces * kPieceBytes, 1024>,
+                         Room<float2, S::kConsumers * S::kN, 16>,
+                         Stages<Channel<S::kStages, Warps<S::kConsumers * 4>, Reads::tensor_cores, S::kCluster>>> {
+  __device__ unsigned char* a(int stage) const { return this->template part<0>() + stage * S::kStageBytes; }
   __device__ unsigned char* b(int stage) const { return a(stage) + S::kABytes; }
   __device__ unsigned char* out(int group, int i) const {
-    return base + S::kStages * S::kStageBytes + (group * S::kPieces + i) * kPieceBytes;
+    return this->template part<1>() + (group * S::kPieces + i) * kPieceBytes;
   }
   /// Scale and bias of the tile's columns, next to each other.
-  __device__ float2* columns(int group) const {
-    return reinterpret_cast<float2*>(out(S::kConsumers, 0)) + group * S::kN;
-  }
-  __device__ Barrier* full() const { return reinterpret_cast<Barrier*>(columns(S::kConsumers)); }
-  __device__ Barrier* empty() const { return full() + S::kStages; }
+  __device__ float2* columns(int group) const { return this->template part<2>() + group * S::kN; }
+  __device__ auto stages() const { return this->template part<3>(); }
 };
 
 /// First row and column of tile number t of a cluster, for its block `rank`.
 template <class S> struct Fp8Place {
   int m0, n0;
   __device__ Fp8Place(const Fp8Problem& p, int t, int rank) {
-    const int per_group = p.group * p.tiles_n, group = t / per_group, first = group * p.group,
-              rows = ::min(p.group, p.tiles_m - first);
-    t -= group * per_group;
-    n0 = t / rows * S::kN;
-    m0 = ((first + t % rows) * S::kCluster + rank) * S::kM;
+    const auto place = InGroups::find(t, p.tiles_m, p.tiles_n, p.group);
+    n0 = place.column * S::kN, m0 = (place.row * S::kCluster + rank) * S::kM;
   }
 };
 
 #if HPCDL_SM90A
 
-/// The loop over the tiles of this block's cluster.
-template <class S, class F> __device__ void each_fp8_tile(const Fp8Problem& p, int rank, const F& f) {
-  const int tiles = p.tiles_m * p.tiles_n, step = static_cast<int>(gridDim.x) / S::kCluster;
-  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < tiles; t += step) f(Fp8Place<S>(p, t, rank));
-}
-
 template <class S>
 __device__ void fp8_produce(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank) {
-  Ring<S::kStages> at{.stage = 0, .parity = 1};
-  each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
-    constexpr int kShare = S::kN / S::kCluster;
+  constexpr int kShare = S::kN / S::kCluster;
+  const auto stages = memory.stages();
+  auto at = stages.to_put();
+  for (const int t : Raster<S::kCluster>{p.tiles_m * p.tiles_n}) {
+    const Fp8Place<S> tile(p, t, rank);
     for (int kb = 0; kb < p.k_blocks; ++kb, at.next()) {
-      Barrier* full = memory.full() + at.stage;
-      barrier_wait(memory.empty() + at.stage, at.parity);
-      barrier_expect(full, S::kStageBytes);
+      Barrier* full = stages.put(at, S::kStageBytes);
       tma_load(memory.a(at.stage), maps.a, full, kb * S::kDepth, tile.m0);
       tma_load_to((1u << S::kCluster) - 1, memory.b(at.stage) + rank * kShare * S::kDepth, maps.b, full, kb * S::kDepth,
                   tile.n0 + rank * kShare);
     }
-  });
+  }
 }
 
 /// What a thread of a warpgroup does with its sums: rows `row` and row + 8, of each 8 columns two neighbours
@@ -105,12 +92,12 @@ template <class S> struct Fp8Writer {
   const Fp8Problem& p;
   const Fp8Memory<S>& memory;
   int group, thread;
+  Leaving way;
   float amax = 0;
   float2 column = {};  // scale and bias of column `thread` of a tile
   float row_scale[2] = {};
 
   __device__ int row_of(int m0, int h) const { return m0 + group * 64 + thread / 32 * 16 + thread % 32 / 4 + h * 8; }
-  __device__ void sync() const { named_sync(1 + group, 128); }
 
   /// Called before the products, which hide the latency.
   __device__ void fetch_scales(const Fp8Place<S>& at) {
@@ -131,10 +118,8 @@ template <class S> struct Fp8Writer {
     if (p.residual_pairs && col + 1 < p.n) {
       if (p.y_dtype == DType::f32) return *reinterpret_cast<const float2*>(static_cast<const float*>(p.residual) + i);
       const unsigned u = *reinterpret_cast<const unsigned*>(static_cast<const unsigned short*>(p.residual) + i);
-      float2 r;
-      if (p.y_dtype == DType::f16) unpack_pair<f16>(u, r.x, r.y);
-      else unpack_pair<bf16>(u, r.x, r.y);
-      return r;
+      return p.y_dtype == DType::f16 ? make_float2(unpack_low<f16>(u), unpack_high<f16>(u))
+                                     : make_float2(unpack_low<bf16>(u), unpack_high<bf16>(u));
     }
     return make_float2(fetch(p.residual, p.y_dtype, i), col + 1 < p.n ? fetch(p.residual, p.y_dtype, i + 1) : 0.0f);
   }
@@ -152,22 +137,10 @@ template <class S> struct Fp8Writer {
     if (col + 1 < p.n) put(p.y, p.y_dtype, i + 1, y);
   }
 
-  /// Stores a piece of 16-bit results through shared memory.
-  template <class T> __device__ void put16(unsigned char* piece, const float (&v)[32]) const {
-    const int lane = thread % 32, row = thread / 32 * 16 + lane % 16;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float* x = v + j * 8;
-      const auto at = static_cast<unsigned>(row * 128 + ((j * 2 + lane / 16) ^ (row % 8)) * 16);
-      store_matrices(shared_address(piece) + at, pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]),
-                     pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
-    }
-  }
-
   __device__ void write(const float (&sums)[S::kSums], const Fp8Place<S>& at) {
-    if (thread == 0) tma_wait_read<0>();  // the pieces of the tile before
+    way.reuse<0>();  // the tile before has been stored, and its columns read
     memory.columns(group)[thread] = column;
-    sync();
+    way.sync();
 #pragma unroll
     for (int piece = 0; piece < S::kPieces; ++piece) {
       float v[32];
@@ -203,18 +176,13 @@ template <class S> struct Fp8Writer {
         continue;
       }
       unsigned char* to = memory.out(group, piece);
-      if (p.y_dtype == DType::f16) put16<f16>(to, v);
-      else put16<bf16>(to, v);
-      fence_async_proxy();
-      sync();
-      if (thread == 0) {
-        tma_store(maps.y, to, at.n0 + piece * 64, at.m0 + group * 64);
-        tma_commit();
-      }
+      if (p.y_dtype == DType::f16) put_piece<f16>(to, v);
+      else put_piece<bf16>(to, v);
+      way.leave([&] { tma_store(maps.y, to, at.n0 + piece * 64, at.m0 + group * 64); });
     }
   }
   __device__ void finish() const {
-    if (thread == 0) tma_wait_read<0>();
+    if (Leaving::leader()) tma_wait_read<0>();
     if (!p.amax) return;
     const float most = warp_reduce(amax, Max());
     if (thread % 32 == 0) atomicMax(reinterpret_cast<unsigned*>(p.amax), __float_as_uint(most));
@@ -226,10 +194,11 @@ template <class S> struct Fp8Writer {
 template <class A, class S>
 __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
-  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
-  Fp8Writer<S> writer{maps, p, memory, group, thread};
+  const auto stages = memory.stages();
+  Fp8Writer<S> writer{maps, p, memory, group, static_cast<int>(threadIdx.x) % 128, {.barrier = 1 + group}};
   using Sums = float[S::kSums];
-  each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
+  for (const int t : Raster<S::kCluster>{p.tiles_m * p.tiles_n}) {
+    const Fp8Place<S> tile(p, t, rank);
     Sums sums;
     Sums acc[2];
 #pragma unroll
@@ -244,7 +213,6 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     }
     int before = 0;  // the stage that the accumulator in flight reads
     float scale[2][2];
-    const auto wait_full = [&] { barrier_wait(memory.full() + at.stage, at.parity); };
     const auto multiply = [&](Sums& to, bool add = false) {
       const auto a = wgmma_descriptor<Major::k>(memory.a(at.stage) + group * 64 * S::kDepth);
       const auto b = wgmma_descriptor<Major::k>(memory.b(at.stage));
@@ -252,9 +220,6 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
 #pragma unroll
       for (int k = 0; k < S::kDepth / 32; ++k) wgmma_f8<A>(to, a + k * kStepK, b + k * kStepK, k > 0 || add);
       wgmma_commit();
-    };
-    const auto release = [&] {
-      if (lane < S::kCluster) barrier_arrive_at(memory.empty() + before, static_cast<unsigned>(lane));
     };
     const auto move_on = [&] {
       before = at.stage;
@@ -276,23 +241,23 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     };
     if constexpr (!S::kPromoted) {
       for (int kb = 0; kb < p.k_blocks; ++kb) {
-        wait_full();
+        stages.get(at);
         multiply(acc[0], kb > 0);
         wgmma_wait<0>();
         move_on();
-        release();
+        stages.done(before);
       }
       wgmma_pin(acc[0]);
       promote(acc[0], 0);
     } else {
       const auto begin = [&](int turn, int kb) {
         fetch_block_scales(turn, kb);
-        wait_full();
+        stages.get(at);
         multiply(acc[turn]);
       };
       const auto end = [&](int turn) {
         wgmma_pin(acc[turn]);
-        release();
+        stages.done(before);
         promote(acc[turn], turn);
       };
       const auto step = [&](int turn, int kb) {
@@ -315,7 +280,7 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
       }
     }
     writer.write(sums, tile);
-  });
+  }
   writer.finish();
 }
 
@@ -325,24 +290,13 @@ template <class A, class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Problem p) {
 #if HPCDL_SM90A
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const Fp8Memory<S> memory{shared};
-  const int rank = static_cast<int>(cluster_rank()), group = warp_index() / 4;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i)
-      barrier_init(memory.full() + i, 1), barrier_init(memory.empty() + i, S::kConsumers * 4 * S::kCluster);
-    fence_barrier_init();
-    tma_prefetch(maps.a), tma_prefetch(maps.b);
-  }
-  cluster_sync();
-  if (group == S::kConsumers) {
-    release_registers<24>();
-    if (warp_index() % 4 == 0 && elect_one()) fp8_produce<S>(maps, p, memory, rank);
-    __syncwarp();
-  } else {
-    claim_registers<240>();
-    fp8_consume<A, S>(maps, p, memory, rank, group);
-  }
+  const Fp8Memory<S> memory;
+  const int rank = static_cast<int>(cluster_rank());
+  memory.template start<S::kCluster>(maps.a, maps.b, maps.y);
+  roles<Producers<24>, Consumers<S::kConsumers, 240>>(
+      [&](int) { fp8_produce<S>(maps, p, memory, rank); },
+      [&](int group) { fp8_consume<A, S>(maps, p, memory, rank, group); });
+  __syncwarp();
   cluster_sync();  // no block may exit while another may still write to it
 #endif
 }
