@@ -44,10 +44,10 @@ struct Fp8Maps {
 };
 
 template <class S>
-struct Fp8Memory
-    : Arena<Room<unsigned char, S::kStages * S::kStageBytes, 1024>,
-            Room<unsigned char, S::kConsumers * S::kPieces * kPieceBytes, 1024>, Room<float2, S::kConsumers * S::kN>,
-            Stages<Channel<S::kStages, Warps<S::kConsumers * 4>, Reads::tensor_cores, S::kCluster>>> {
+struct Fp8Memory : Arena<Room<unsigned char, S::kStages * S::kStageBytes, 1024>,
+                         Room<unsigned char, S::kConsumers * S::kPieces * kPieceBytes, 1024>,
+                         Room<float2, S::kConsumers * S::kN, 16>,
+                         Stages<Channel<S::kStages, Warps<S::kConsumers * 4>, Reads::tensor_cores, S::kCluster>>> {
   __device__ unsigned char* a(int stage) const { return this->template part<0>() + stage * S::kStageBytes; }
   __device__ unsigned char* b(int stage) const { return a(stage) + S::kABytes; }
   __device__ unsigned char* out(int group, int i) const {
@@ -69,23 +69,20 @@ template <class S> struct Fp8Place {
 
 #if HPCDL_SM90A
 
-/// The loop over the tiles of this block's cluster.
-template <class S, class F> __device__ void each_fp8_tile(const Fp8Problem& p, int rank, const F& f) {
-  for (const int t : Raster<S::kCluster>{p.tiles_m * p.tiles_n}) f(Fp8Place<S>(p, t, rank));
-}
-
 template <class S>
 __device__ void fp8_produce(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank) {
-  auto at = memory.stages().to_put();
-  each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
-    constexpr int kShare = S::kN / S::kCluster;
+  constexpr int kShare = S::kN / S::kCluster;
+  const auto stages = memory.stages();
+  auto at = stages.to_put();
+  for (const int t : Raster<S::kCluster>{p.tiles_m * p.tiles_n}) {
+    const Fp8Place<S> tile(p, t, rank);
     for (int kb = 0; kb < p.k_blocks; ++kb, at.next()) {
-      Barrier* full = memory.stages().put(at, S::kStageBytes);
+      Barrier* full = stages.put(at, S::kStageBytes);
       tma_load(memory.a(at.stage), maps.a, full, kb * S::kDepth, tile.m0);
       tma_load_to((1u << S::kCluster) - 1, memory.b(at.stage) + rank * kShare * S::kDepth, maps.b, full, kb * S::kDepth,
                   tile.n0 + rank * kShare);
     }
-  });
+  }
 }
 
 /// What a thread of a warpgroup does with its sums: rows `row` and row + 8, of each 8 columns two neighbours
@@ -95,12 +92,12 @@ template <class S> struct Fp8Writer {
   const Fp8Problem& p;
   const Fp8Memory<S>& memory;
   int group, thread;
+  Leaving way;
   float amax = 0;
   float2 column = {};  // scale and bias of column `thread` of a tile
   float row_scale[2] = {};
 
   __device__ int row_of(int m0, int h) const { return m0 + group * 64 + thread / 32 * 16 + thread % 32 / 4 + h * 8; }
-  __device__ void sync() const { named_sync(1 + group, 128); }
 
   /// Called before the products, which hide the latency.
   __device__ void fetch_scales(const Fp8Place<S>& at) {
@@ -141,9 +138,9 @@ template <class S> struct Fp8Writer {
   }
 
   __device__ void write(const float (&sums)[S::kSums], const Fp8Place<S>& at) {
-    if (thread == 0) tma_wait_read<0>();  // the pieces of the tile before
+    way.reuse<0>();  // the tile before has been stored, and its columns read
     memory.columns(group)[thread] = column;
-    sync();
+    way.sync();
 #pragma unroll
     for (int piece = 0; piece < S::kPieces; ++piece) {
       float v[32];
@@ -181,16 +178,11 @@ template <class S> struct Fp8Writer {
       unsigned char* to = memory.out(group, piece);
       if (p.y_dtype == DType::f16) put_piece<f16>(to, v);
       else put_piece<bf16>(to, v);
-      fence_async_proxy();
-      sync();
-      if (thread == 0) {
-        tma_store(maps.y, to, at.n0 + piece * 64, at.m0 + group * 64);
-        tma_commit();
-      }
+      way.leave([&] { tma_store(maps.y, to, at.n0 + piece * 64, at.m0 + group * 64); });
     }
   }
   __device__ void finish() const {
-    if (thread == 0) tma_wait_read<0>();
+    if (Leaving::leader()) tma_wait_read<0>();
     if (!p.amax) return;
     const float most = warp_reduce(amax, Max());
     if (thread % 32 == 0) atomicMax(reinterpret_cast<unsigned*>(p.amax), __float_as_uint(most));
@@ -202,10 +194,11 @@ template <class S> struct Fp8Writer {
 template <class A, class S>
 __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  Fp8Writer<S> writer{maps, p, memory, group, thread};
+  const auto stages = memory.stages();
+  Fp8Writer<S> writer{maps, p, memory, group, static_cast<int>(threadIdx.x) % 128, {.barrier = 1 + group}};
   using Sums = float[S::kSums];
-  each_fp8_tile<S>(p, rank, [&](const Fp8Place<S>& tile) {
+  for (const int t : Raster<S::kCluster>{p.tiles_m * p.tiles_n}) {
+    const Fp8Place<S> tile(p, t, rank);
     Sums sums;
     Sums acc[2];
 #pragma unroll
@@ -220,7 +213,6 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     }
     int before = 0;  // the stage that the accumulator in flight reads
     float scale[2][2];
-    const auto wait_full = [&] { memory.stages().get(at); };
     const auto multiply = [&](Sums& to, bool add = false) {
       const auto a = wgmma_descriptor<Major::k>(memory.a(at.stage) + group * 64 * S::kDepth);
       const auto b = wgmma_descriptor<Major::k>(memory.b(at.stage));
@@ -229,7 +221,6 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
       for (int k = 0; k < S::kDepth / 32; ++k) wgmma_f8<A>(to, a + k * kStepK, b + k * kStepK, k > 0 || add);
       wgmma_commit();
     };
-    const auto release = [&] { memory.stages().done(before); };
     const auto move_on = [&] {
       before = at.stage;
       at.next();
@@ -250,23 +241,23 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
     };
     if constexpr (!S::kPromoted) {
       for (int kb = 0; kb < p.k_blocks; ++kb) {
-        wait_full();
+        stages.get(at);
         multiply(acc[0], kb > 0);
         wgmma_wait<0>();
         move_on();
-        release();
+        stages.done(before);
       }
       wgmma_pin(acc[0]);
       promote(acc[0], 0);
     } else {
       const auto begin = [&](int turn, int kb) {
         fetch_block_scales(turn, kb);
-        wait_full();
+        stages.get(at);
         multiply(acc[turn]);
       };
       const auto end = [&](int turn) {
         wgmma_pin(acc[turn]);
-        release();
+        stages.done(before);
         promote(acc[turn], turn);
       };
       const auto step = [&](int turn, int kb) {
@@ -289,7 +280,7 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
       }
     }
     writer.write(sums, tile);
-  });
+  }
   writer.finish();
 }
 
@@ -301,7 +292,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #if HPCDL_SM90A
   const Fp8Memory<S> memory;
   const int rank = static_cast<int>(cluster_rank());
-  memory.template start<S::kCluster>(maps.a, maps.b);
+  memory.template start<S::kCluster>(maps.a, maps.b, maps.y);
   roles<Producers<24>, Consumers<S::kConsumers, 240>>(
       [&](int) { fp8_produce<S>(maps, p, memory, rank); },
       [&](int group) { fp8_consume<A, S>(maps, p, memory, rank, group); });
