@@ -44,9 +44,9 @@ __device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
 }
 
 /// The first tile of a cluster by its number, the others from a counter in memory, 0 at first, that all clusters share:
-/// if tiles are divided in advance, all wait for the clusters with the least memory bandwidth (softmax of long rows: 0.91
-/// of a copy instead of 0.95). The producer of block 0 requests a tile while it loads the previous one, and announces it to all blocks. kAhead: the number that may be
-/// announced before all blocks must have received the oldest.
+/// if tiles are divided in advance, all wait for the clusters with the least memory bandwidth (softmax of long rows:
+/// 0.91 of a copy instead of 0.95). The producer of block 0 requests a tile while it loads the previous one, and
+/// announces it to all blocks. kAhead: the number that may be announced before all blocks must have received the oldest.
 template <int kAhead> struct Ticket {
   int *told, *counter;  // [kAhead] in shared memory; in global memory
   Mailbox<kAhead, 4> news;
