@@ -4,16 +4,17 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "bench/gpu/turns.h"
 #include "hpcdl/buffer.h"
 #include "hpcdl/ops/argmax/argmax.h"
-#include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #include "hpcdl/ops/int4_linear/int4_widen.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
+#include "hpcdl/ops/paged_attention/paged_attention.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "tools/tune/reference.h"
 
@@ -67,10 +68,10 @@ class Step {
     const auto row = [&](std::int64_t n) { return made(Spec{{1, 1, n}, DType::bf16}); };
     for (int i = 0; i < kLayers; ++i) {
       const auto weights = [&](std::int64_t n, std::int64_t k) { return Weights(s, n, k, dense); };
-      const Spec cache{{1, kRoom, kKvHeads * kHeadDim}, DType::bf16};
+      const Spec pool{{pages_for(kRoom), kKvHeads, kPageTokens, kHeadDim}, DType::bf16};
       layers_.push_back({weights(kWidth, kWidth), weights(kKvHeads * kHeadDim, kWidth),
                          weights(kKvHeads * kHeadDim, kWidth), weights(kWidth, kWidth), weights(kInner, kWidth),
-                         weights(kInner, kWidth), weights(kWidth, kInner), made(cache), made(cache)});
+                         weights(kInner, kWidth), weights(kWidth, kInner), made(pool), made(pool)});
     }
     x_ = row(kWidth), q_ = row(kWidth), attended_ = row(kWidth), middle_ = row(kWidth), gated_ = row(kInner);
     h_ = row(kWidth);
@@ -78,9 +79,16 @@ class Step {
     table_ = made(Spec{{kRoom, kHeadDim}, DType::f32});
     logits_ = OwnedTensor(Spec{{1, kVocabulary}, DType::f32}, s.device());
     id_ = OwnedTensor(Spec{{1}, DType::i32}, s.device());
-    lse_ = OwnedTensor(Spec{{1, kHeads, 1}, DType::f32}, s.device());
+    std::vector<std::int32_t> pages(pages_for(kRoom));
+    std::iota(pages.begin(), pages.end(), 0);
+    position_ = copied<std::int32_t>(DType::i32, {1}, {kPosition});
+    slot_ = copied<std::int64_t>(DType::i64, {1}, {kPosition});
+    starts_ = copied<std::int32_t>(DType::i32, {2}, {0, 1});
+    length_ = copied<std::int32_t>(DType::i32, {1}, {kPosition + 1});
+    pages_ = copied<std::int32_t>(DType::i32, {1, std::ssize(pages)}, pages);
     rstd_ = OwnedTensor(Spec{{1, 1}, DType::f32}, s.device());
-    parts_ = OwnedTensor(Attention::scratch(q_.tensor.spec(), layers_[0].keys.tensor.spec(), {}, attention())[0],
+    parts_ = OwnedTensor(PagedAttention::scratch(q_.tensor.spec(), layers_[0].keys.tensor.spec(), {}, {}, {},
+                                                 pages_.tensor.spec(), attention())[0],
                          s.device());
     const auto specs = Int4Linear::scratch(gated_.tensor.spec(), layers_[0].down.packed.tensor.spec(),
                                            layers_[0].down.scale.tensor.spec(), {}, {}, {}, {});
@@ -91,11 +99,11 @@ class Step {
     for (auto& l : layers_) {
       const Matrix<View> m[] = {l.q.matrix(dense_), l.k.matrix(dense_), l.v.matrix(dense_)};
       if (w.has("norm_qkv"))
-        cuda::norm_qkv(s_, q_.tensor, l.keys.tensor, l.values.tensor, x_.tensor, gamma_.tensor, table_.tensor, m,
-                       {.head_dim = kHeadDim, .constant_weights = true});
+        cuda::norm_qkv(s_, q_.tensor, l.keys.tensor, l.values.tensor, x_.tensor, gamma_.tensor, table_.tensor,
+                       {position_.tensor, slot_.tensor}, m, {.head_dim = kHeadDim, .constant_weights = true});
       if (w.has("attention"))
-        cuda::attention(s_, attended_.tensor, lse_.tensor, q_.tensor, l.keys.tensor, l.values.tensor, parts_.tensor,
-                        attention());
+        cuda::paged_attention(s_, attended_.tensor, q_.tensor, l.keys.tensor, l.values.tensor, starts_.tensor,
+                              length_.tensor, pages_.tensor, parts_.tensor, attention());
       if (w.has("o")) product(w.o, middle_.tensor, attended_.tensor, l.o, x_.tensor);
       if (w.has("norm_swiglu"))
         cuda::norm_swiglu(s_, gated_.tensor, middle_.tensor, gamma_.tensor, l.gate.matrix(dense_), l.up.matrix(dense_),
@@ -112,7 +120,13 @@ class Step {
   bool dense_;
 
  private:
-  static Attention::Args attention() { return {.heads = kHeads, .kv_heads = kKvHeads, .cached = true}; }
+  static PagedAttention::Args attention() { return {.heads = kHeads, .most_queries = 1}; }
+  template <class T> OwnedTensor copied(DType type, Shape shape, const std::vector<T>& values) const {
+    OwnedTensor there({shape, type}, s_.device());
+    copy(s_, there.tensor, View(values.data(), there.tensor.spec()));
+    s_.synchronize();
+    return there;
+  }
   void product(int way, Tensor y, View x, const Weights& w, View residual) {
     if (dense_)
       return Linear::forward(s_, y, x, w.dense.tensor, {}, residual, {.out = y.dtype(), .constant_weights = true});
@@ -125,7 +139,8 @@ class Step {
 
   std::vector<Layer> layers_;
   Weights head_;
-  OwnedTensor x_, q_, attended_, middle_, gated_, h_, gamma_, table_, logits_, id_, lse_, rstd_, parts_;
+  OwnedTensor x_, q_, attended_, middle_, gated_, h_, gamma_, table_, logits_, id_, rstd_, parts_;
+  OwnedTensor position_, slot_, starts_, length_, pages_;
   std::array<OwnedTensor, 3> scratch_;
 };
 
@@ -158,10 +173,7 @@ nlohmann::ordered_json measured(Step& step, bool ways) {
 
 int run(bool ways) {
   Pool pool(1);
-  StepParams params;
-  params.position = kPosition;
-  Stream s(Device::cuda(0), pool, &params);
-  s.push_params();
+  Stream s(Device::cuda(0), pool);
   cudaDeviceProp gpu;
   cuda::check(cudaGetDeviceProperties(&gpu, 0), "cudaGetDeviceProperties");
   nlohmann::ordered_json all{{"machine", {{"gpu", gpu.name}}},

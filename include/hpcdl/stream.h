@@ -52,14 +52,13 @@ class WayNotes;  // hears which ways are used
 /// Values that change from step to step. Kernels read them, records do not: a program need not be recorded again
 /// because the learning rate changed. On a GPU they lie in device memory (Stream::kernel_params).
 struct StepParams {
-  std::uint64_t seed = 0;     // key of every counter-based draw
-  std::int64_t step = 0;      // optimizer steps done so far (0-based number of this one)
-  std::int64_t position = 0;  // tokens already in the KV cache
-  float lr = 0;               // learning rate of this step
-  float grad_scale = 1;       // every gradient is multiplied by it before use (1 / (loss scale * valid tokens))
-  float clip_factor = 1;      // written by the global-norm op
-  float grad_norm = 0;        // written by the global-norm op
-  std::int32_t skip = 0;      // non-zero: the optimizer changes nothing
+  std::uint64_t seed = 0;  // key of every counter-based draw
+  std::int64_t step = 0;   // optimizer steps done so far (0-based number of this one)
+  float lr = 0;            // learning rate of this step
+  float grad_scale = 1;    // every gradient is multiplied by it before use (1 / (loss scale * valid tokens))
+  float clip_factor = 1;   // written by the global-norm op
+  float grad_norm = 0;     // written by the global-norm op
+  std::int32_t skip = 0;   // non-zero: the optimizer changes nothing
 };
 
 /// An ordered queue of work on one device, with the threads (CPU) or the native queue (GPU) that run it. A copy is the
