@@ -129,14 +129,15 @@ TEST(cases, are_found_by_name) {
 }
 
 TEST(cases, swept_shapes_are_ones_that_their_ops_support) {
-  const auto drawn = swept_cases({"conv2d", "int4_linear", "attention"}, {.shapes = 40, .seed = 3, .large = true});
+  const auto drawn =
+      swept_cases({"conv2d", "int4_linear", "paged_attention"}, {.shapes = 40, .seed = 3, .large = true});
   std::set<std::string> ops;
   for (const auto& c : drawn) {
     ops.insert(c.op);
     Graph g({.inference = !c.backward});
     EXPECT_NO_THROW(c.record(g)) << case_label(c);
   }
-  EXPECT_TRUE(ops.contains("conv2d+stem") && ops.contains("int4_linear") && ops.contains("attention+decode"));
+  EXPECT_TRUE(ops.contains("conv2d+stem") && ops.contains("int4_linear") && ops.contains("paged_attention"));
 }
 
 }  // namespace

@@ -10,7 +10,19 @@ namespace hpcdl::lab {
 namespace {
 
 /// The meaning of a number of a shape, which determines its distribution.
-enum class Dim : unsigned char { rows, width, vocabulary, batch, heads, tokens, head_width, images, side, channels };
+enum class Dim : unsigned char {
+  rows,
+  width,
+  vocabulary,
+  batch,
+  heads,
+  tokens,
+  pages,
+  head_width,
+  images,
+  side,
+  channels
+};
 
 constexpr std::int64_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384},
                        kWidths[] = {256,  512,  768,  1024, 1280, 1536, 1600, 2048,  2304,
@@ -18,6 +30,7 @@ constexpr std::int64_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 10
                        kVocabularies[] = {1000, 10000, 32000, 32064, 50257, 50304, 100277, 128256, 151936},
                        kBatches[] = {1, 2, 4, 8, 16}, kHeads[] = {1, 2, 4, 6, 8, 12, 14, 16, 25, 32},
                        kTokens[] = {64, 128, 256, 512, 1024, 2048, 4096, 8192},
+                       kPages[] = {1, 2, 4, 8, 16, 32, 64, 128},
                        kHeadWidths[] = {32, 40, 64, 72, 80, 96, 112, 128, 144, 160, 192, 256},
                        kImages[] = {1, 8, 16, 32, 64, 128, 256}, kSides[] = {4, 7, 8, 14, 16, 28, 32, 56, 112, 224},
                        kChannels[] = {3, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048};
@@ -30,6 +43,7 @@ std::span<const std::int64_t> of_models(Dim d) {
     case Dim::batch: return kBatches;
     case Dim::heads: return kHeads;
     case Dim::tokens: return kTokens;
+    case Dim::pages: return kPages;
     case Dim::images: return kImages;
     case Dim::side: return kSides;
     case Dim::channels: return kChannels;
@@ -41,7 +55,8 @@ std::vector<Dim> dims_of(const CaseFamily& f) {
   if (f.dims == "RxC") return {Dim::rows, Dim::width};
   if (f.dims == "MxNxK") return {Dim::rows, Dim::width, Dim::width};
   if (f.dims == "TxV") return {Dim::rows, Dim::vocabulary};
-  if (f.dims == "BxHxTxD" || f.dims == "BxHxSxD") return {Dim::batch, Dim::heads, Dim::tokens, Dim::head_width};
+  if (f.dims == "BxHxWxD") return {Dim::batch, Dim::heads, Dim::pages, Dim::head_width};
+  if (f.dims == "BxHxTxD") return {Dim::batch, Dim::heads, Dim::tokens, Dim::head_width};
   if (f.dims == "NxSxIxO") return {Dim::images, Dim::side, Dim::channels, Dim::channels};
   return {};
 }
@@ -77,6 +92,7 @@ double work(const CaseFamily& f, const Shape& s) {
   double product = 1;
   for (int i = 0; i < s.rank(); ++i) product *= static_cast<double>(s[i]);
   if (f.dims == "NxSxIxO") return product * static_cast<double>(s[1]) * 9 / 512;
+  if (f.dims == "BxHxWxD") return product * 64;  // tokens of a page
   return f.dims == "BxHxTxD" ? product * static_cast<double>(s[2]) / 64 : f.dims == "MxNxK" ? product / 512 : product;
 }
 
