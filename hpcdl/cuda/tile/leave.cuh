@@ -27,10 +27,12 @@ template <class T> __device__ float unpack_high(unsigned x) {
   else return __uint_as_float(x & 0xffff0000u);
 }
 
-/// The byte of a piece where this lane's row of four 8 x 8 matrices begins: from column 16 j on.
-__device__ inline unsigned matrix_at(int j) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane % 16;
-  return static_cast<unsigned>(row * 128 + ((j * 2 + lane / 16) ^ (row % 8)) * 16);
+/// The byte of a piece where this lane's row of four 8 x 8 matrices begins: from column 16 j on. I: int or unsigned.
+/// Which one makes shorter code depends on the kernel: unsigned would add 3 % to that of GEMM, int makes attention
+/// backward spill.
+template <class I> __device__ unsigned matrix_at(int j) {
+  const I lane = static_cast<I>(threadIdx.x) % 32, row = static_cast<I>(threadIdx.x) % 128 / 32 * 16 + lane % 16;
+  return static_cast<unsigned>(row * 128 + ((static_cast<I>(j) * 2 + lane / 16) ^ (row % 8)) * 16);
 }
 /// Called by a warpgroup, for 64 columns.
 template <class T> __device__ void put_piece(const void* piece, const float (&v)[32]) {
@@ -38,8 +40,8 @@ template <class T> __device__ void put_piece(const void* piece, const float (&v)
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const float* x = v + j * 8;
-    store_matrices(base + matrix_at(j), pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]), pack_pair<T>(x[4], x[5]),
-                   pack_pair<T>(x[6], x[7]));
+    store_matrices(base + matrix_at<int>(j), pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]),
+                   pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
   }
 }
 

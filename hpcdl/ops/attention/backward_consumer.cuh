@@ -184,8 +184,8 @@ template <class T, class Shape> struct BackwardConsumer {
     const unsigned to = shared_address(m.score(scores.stage)) + static_cast<unsigned>(group * kPieceBytes);
 #pragma unroll
     for (int c = 0; c < kScores / 8; ++c)
-      store_matrices(to + static_cast<unsigned>(c / 4 * Shape::kKeys * 128) + matrix_at(c % 4), a[c][0], a[c][1],
-                     a[c][2], a[c][3]);
+      store_matrices(to + static_cast<unsigned>(c / 4 * Shape::kKeys * 128) + matrix_at<unsigned>(c % 4), a[c][0],
+                     a[c][1], a[c][2], a[c][3]);
     fence_async_proxy();
   }
   /// Stores d in register order: for each warp, four registers of every thread at a time.

@@ -116,7 +116,7 @@ template <class T, class S> struct TileWriter {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       unsigned r[4];
-      load_matrices(r, base + matrix_at(j));
+      load_matrices(r, base + matrix_at<int>(j));
       float c[8];
 #pragma unroll
       for (int i = 0; i < 4; ++i) c[i * 2] = unpack_low<T>(r[i]), c[i * 2 + 1] = unpack_high<T>(r[i]);
