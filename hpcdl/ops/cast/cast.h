@@ -30,6 +30,8 @@ struct Cast {
 
 namespace cpu {
 template <class Isa> void cast(Isa, Pool&, Grad y, View x);
+/// From or to 8 bits.
+template <class Isa> void cast_f8(Isa, Pool&, Grad y, View x);
 }  // namespace cpu
 namespace cuda {
 void cast(Stream&, Grad y, View x);
@@ -37,7 +39,13 @@ void cast(Stream&, Grad y, View x);
 
 inline void Cast::forward(Stream& s, Tensor y, View x, const Args&) {
   const Grad to(y, Write::overwrite);
-  on(s, [&](auto isa, Pool& pool) { cpu::cast(isa, pool, to, x); }, [&](auto& q) { cuda::cast(q, to, x); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        if (is_f8_dtype(y.dtype()) || is_f8_dtype(x.dtype())) cpu::cast_f8(isa, pool, to, x);
+        else cpu::cast(isa, pool, to, x);
+      },
+      [&](auto& q) { cuda::cast(q, to, x); });
 }
 inline void Cast::backward(Stream& s, Grad dx, View dy, const Args&) {
   require(!is_f8_dtype(dx.dtype()) && !is_f8_dtype(dy.dtype()), name, "a cast from or to 8 bits has no gradient");

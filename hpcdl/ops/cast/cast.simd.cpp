@@ -1,7 +1,6 @@
 #include "hpcdl/ops/cast/cast.h"
 
 #include "hpcdl/ops/fuse/for_each.h"
-#include "hpcdl/ops/rows.h"
 
 namespace hpcdl::cpu {
 namespace {
@@ -12,28 +11,9 @@ template <class From> struct Copy {
   template <class At> void operator()(const At& at) const { at.store(y, at.template load<From>(x)); }
 };
 
-/// f(i, element of x) for all elements of the rows of y, through a pointer to each row of both.
-template <class To, class From, class F> void each(Pool& pool, const Tensor& y, View x, const F& f) {
-  for_row_chunks(pool, y.rows(), y.cols(), [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
-    To* to = y.ptr<To>() + row * y.row_stride();
-    const From* from = x.ptr<From>() + row * x.row_stride();
-    for (std::int64_t i = begin; i < end; ++i) to[i] = f(from[i]);
-  });
-}
-
 }  // namespace
 
 template <class Isa> void cast(Isa isa, Pool& pool, Grad y, View x) {
-  if (is_f8_dtype(y.dtype()))
-    return visit_f8(y.dtype(), [&]<class To>() {
-      visit_dtype(x.dtype(), [&]<class From>() {
-        each<To, From>(pool, y, x, [](From v) { return to_f8<To>(static_cast<float>(v)); });
-      });
-    });
-  if (is_f8_dtype(x.dtype()))
-    return visit_f8(x.dtype(), [&]<class From>() {
-      visit_dtype(y.dtype(), [&]<class To>() { each<To, From>(pool, y, x, [](From v) { return To(from_f8(v)); }); });
-    });
   visit_dtype(x.dtype(), [&]<class From>() {
     visit_dtype(y.dtype(),
                 [&]<class To>() { fuse::for_each<To>(isa, pool, fuse::plane_of(y, x), y.bytes(), Copy<From>{y, x}); });
