@@ -54,7 +54,7 @@ struct f16 {
 static_assert(sizeof(f16) == 2);
 
 /// Storage types of 8-bit floats (Micikevicius et al., "FP8 formats for deep learning", 2022) and of the powers of two
-/// that scale blocks of them (OCP Microscaling). Files hold them; no kernel reads them yet.
+/// that scale blocks of them (OCP Microscaling), which no kernel reads yet. Values: core/f8.h.
 struct f8_e4m3 {
   std::uint8_t bits = 0;
 };
