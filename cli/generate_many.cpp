@@ -1,0 +1,182 @@
+// hpcdl generate --prompts: many texts, several at a time.
+
+#include "hpcdl/io/atomic_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "cli/generate.h"
+#include "cli/verb.h"
+#include "hpcdl/parallel/agree.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+constexpr int kAtATime = 16;
+
+struct Text {
+  std::vector<std::int32_t> prompt, ids = {};
+  int tokens = 0;  // new ones, at most
+  bool done = false;
+};
+
+std::vector<std::int32_t> ids_of(const io::Json& list, const std::string& where) {
+  const auto wrong = [&](std::string_view found) {
+    fail("generate", "{}: expected \"prompt_ids\": [1, 2, 3], found {}", where, found);
+  };
+  if (!list.is_array() || list.empty()) wrong(list.is_array() ? "an empty array" : io::json_kind(list));
+  std::vector<std::int32_t> ids;
+  for (const auto& id : list) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() > std::numeric_limits<std::int32_t>::max())
+      wrong(id.dump());
+    ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
+}
+
+Text text_of(const Generating& g, const io::Json& line, const std::string& where) {
+  const io::JsonObject object(line, where);
+  for (const auto& [key, value] : line.items())
+    require(key == "prompt" || key == "prompt_ids" || key == "tokens", "generate",
+            "{}: expected the keys prompt, prompt_ids and tokens, found {}", where, io::shown(key));
+  require(object.has("prompt") != object.has("prompt_ids"), "generate",
+          "{}: expected either {{\"prompt\": TEXT}} or {{\"prompt_ids\": [1, 2, 3]}}", where);
+  Text t;
+  if (const auto prompt = object.get<std::string>("prompt")) {
+    require(g.tokenizer != nullptr, "generate", "{}: the model has no tokenizer.json: give \"prompt_ids\"", where);
+    t.prompt = encode_prompt(*g.tokenizer, *prompt);
+  } else {
+    t.prompt = ids_of(line.at("prompt_ids"), where);
+  }
+  const auto asked = object.get<std::int64_t>("tokens");
+  const auto context = g.model.config().context, length = static_cast<std::int64_t>(t.prompt.size());
+  require(!asked || (*asked >= 1 && *asked <= context), "generate", "{}: tokens = {}: expected 1 to {}, the context",
+          where, asked.value_or(0), context);
+  t.tokens = new_tokens(asked ? static_cast<int>(*asked) : g.options.tokens, length, context);
+  require(length + t.tokens <= context, "generate",
+          "{}: {} prompt tokens and {} new ones do not fit into the model's context of {}", where, length, t.tokens,
+          context);
+  return t;
+}
+
+std::vector<Text> read_prompts(const Generating& g) {
+  const bool piped = g.options.prompts == "-";
+  const std::string file = piped ? read_stdin() : io::read_file(g.options.prompts),
+                    name = piped ? "standard input" : g.options.prompts;
+  std::vector<Text> texts;
+  int number = 0;
+  for (std::size_t at = 0; at < file.size(); ++number) {
+    const auto end = std::min(file.find('\n', at), file.size());
+    const auto line = std::string_view(file).substr(at, end - at);
+    at = end + 1;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    const auto where = fmt::format("{}, line {}", name, number + 1);
+    texts.push_back(text_of(g, io::parse_json(line, where), where));
+  }
+  require(!texts.empty(), "generate", "{} holds no prompt: expected lines such as {{\"prompt\": \"Once\"}}", name);
+  return texts;
+}
+
+/// All ranks that share the layers take the prompts of rank 0.
+std::vector<Text> same_on_all_ranks(const Generating& g, const std::vector<Text>& mine) {
+  std::vector<std::int32_t> flat;
+  for (const auto& t : mine) {
+    flat.push_back(t.tokens), flat.push_back(static_cast<std::int32_t>(t.prompt.size()));
+    flat.insert(flat.end(), t.prompt.begin(), t.prompt.end());
+  }
+  flat = parallel::of_first_rank(g.ranks.world(), std::move(flat));
+  std::vector<Text> texts;
+  for (auto at = flat.begin(); at != flat.end();) {
+    const auto first = at + 2, end = first + at[1];
+    texts.push_back({.prompt = {first, end}, .tokens = at[0]});
+    at = end;
+  }
+  return texts;
+}
+
+std::string line_of(const Generating& g, const Text& t, std::size_t index) {
+  const bool ended = !t.ids.empty() && !g.options.ignore_eos && g.ends(t.ids.back());
+  Json line{{"index", index}};
+  if (g.tokenizer) {
+    std::vector<std::int32_t> known;  // ids beyond the tokenizer's have no text
+    std::copy_if(t.ids.begin(), t.ids.end(), std::back_inserter(known),
+                 [&](std::int32_t id) { return id < g.tokenizer->vocab_size(); });
+    line["text"] = g.tokenizer->decode(known, true);
+  }
+  line["token_ids"] = t.ids, line["prompt_tokens"] = t.prompt.size(), line["end"] = ended ? "eos" : "length";
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+int generate_many(const Generating& g) {
+  const auto& o = g.options;
+  if (g.speaks()) check_writable(o.out);
+  std::vector<Text> texts;
+  if (g.speaks()) texts = read_prompts(g);
+  if (g.shared()) texts = same_on_all_ranks(g, texts);
+
+  const auto batch = std::min<std::int64_t>(o.batch > 0 ? o.batch : kAtATime, std::ssize(texts));
+  std::vector<std::int64_t> sizes;
+  for (const auto& t : texts) sizes.push_back(std::ssize(t.prompt) + t.tokens);
+  std::sort(sizes.begin(), sizes.end(), std::greater());
+  const std::int64_t pages = std::transform_reduce(sizes.begin(), sizes.begin() + batch, std::int64_t{0}, std::plus(),
+                                                   [](std::int64_t n) { return pages_for(n); });
+  infer::Engine engine(g.model, g.pool,
+                       {.context = sizes.front(),
+                        .sequences = batch,
+                        .pages = pages,
+                        .budget = std::max<std::int64_t>(512, batch + infer::kLargestChunk),
+                        .numerics = {.row_invariant = o.invariant}});
+  g.choose_ways(engine, std::ssize(texts.front().prompt));
+
+  std::string lines;
+  std::size_t written = 0, done = 0, tokens = 0;
+  Work work(g.speaks() ? console() : Console());
+  const auto begin = Clock::now();
+  const auto write = [&] {
+    for (; written < texts.size() && texts[written].done; ++written) {
+      const auto line = line_of(g, texts[written], written);
+      if (!g.speaks()) continue;
+      if (o.out.empty()) print_text(line);
+      else lines += line;
+    }
+  };
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    auto sampling = o.sampling;
+    sampling.seed += i;  // equal prompts get different texts
+    engine.submit(
+        texts[i].prompt, texts[i].tokens, sampling,
+        [&, i](std::int32_t id) {
+          texts[i].ids.push_back(id), ++tokens;
+          return o.ignore_eos || !g.ends(id);
+        },
+        [&, i](const infer::GenerationStats&) {
+          texts[i].done = true, ++done;
+          write();
+        });
+  }
+  while (engine.step())
+    work.show("generating", static_cast<double>(done) / static_cast<double>(texts.size()),
+              {{fmt::format("{} of {} texts", done, texts.size())}, {fmt::format("{} tokens", tokens)}});
+  work.end();
+  if (!g.speaks()) return exit_code::kDone;
+  if (!o.out.empty()) io::write_file_atomic(o.out, lines);
+  const double seconds = seconds_since(begin), rate = static_cast<double>(tokens) / seconds;
+  if (o.json)
+    print_json({{"texts", texts.size()},
+                {"tokens", tokens},
+                {"seconds", seconds},
+                {"tokens_per_second", rate},
+                {"batch", batch},
+                {"out", o.out}});
+  else say("{}", dim(fmt::format("{} texts, {} tokens, {:.1f} per second", texts.size(), tokens, rate)));
+  return exit_code::kDone;
+}
+
+}  // namespace hpcdl::cli

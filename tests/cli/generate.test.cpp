@@ -1,0 +1,113 @@
+// hpcdl generate --prompts: every text is what it is alone, whatever is beside it, and mistakes name their line.
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/language_model.h"
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+class GenerateMany : public testing::Test {
+ protected:
+  void SetUp() override {
+    io::ModelConfig c;
+    c.family = io::Family::llama;
+    c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 64, c.context = 96, c.vocab = 300, c.ffn = 128;
+    models::resolve(c);
+    models::LanguageModel::create(c, 3, false).save(tmp / "model");
+  }
+  /// The words of a run with these lines as prompts.
+  std::vector<std::string> words(const std::string& lines, const std::vector<std::string>& more = {}) {
+    io::write_file_atomic(tmp / "prompts.jsonl", lines);
+    std::vector<std::string> list = {"generate", "--model", tmp / "model", "--prompts", tmp / "prompts.jsonl"};
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
+  }
+  static std::vector<io::Json> parsed(const std::string& lines) {
+    std::vector<io::Json> list;
+    for (std::size_t at = 0; at < lines.size();) {
+      const auto end = lines.find('\n', at);
+      list.push_back(io::parse_json(lines.substr(at, end - at), "a result"));
+      at = end + 1;
+    }
+    return list;
+  }
+  io::TempFolder tmp;
+};
+
+TEST_F(GenerateMany, texts_are_what_they_are_alone_and_in_order) {
+  std::string lines;
+  std::vector<std::string> prompts;
+  for (int i = 0; i < 11; ++i) {
+    std::string ids;
+    for (int t = 0; t <= i * 5; ++t) ids += (t ? "," : "") + std::to_string((i * 37 + t * 11) % 300);
+    prompts.push_back(ids);
+    lines += "{\"prompt_ids\": [" + ids + "], \"tokens\": " + std::to_string(3 + i) + "}\n" + (i == 4 ? "\n" : "");
+  }
+  for (const std::string batch : {"1", "3", "16"}) {
+    const auto out = (tmp / ("out" + batch)).string();
+    const auto r = run(words(lines, {"--batch", batch, "--out", out, "--ignore-eos", "--json"}));
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.json().at("texts"), 11);
+    const auto results = parsed(io::read_file(out));
+    ASSERT_EQ(results.size(), 11u);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].at("index"), i);
+      EXPECT_EQ(results[i].at("end"), "length");
+      const auto alone = run({"generate", "--model", tmp / "model", "--prompt-ids", prompts[i], "--tokens",
+                              std::to_string(3 + i), "--ignore-eos", "--json"});
+      ASSERT_EQ(alone.code, 0) << alone.err;
+      EXPECT_EQ(results[i].at("token_ids"), alone.json().at("token_ids")) << batch << " at a time, text " << i;
+    }
+  }
+  const auto printed = run(words(lines, {"--ignore-eos"}));
+  EXPECT_EQ(printed.out, io::read_file(tmp / "out16"));
+}
+
+TEST_F(GenerateMany, equal_prompts_are_sampled_differently_and_repeatably) {
+  const std::string lines = "{\"prompt_ids\": [1, 2]}\n{\"prompt_ids\": [1, 2]}\n";
+  const auto a = run(words(lines, {"--temperature", "2", "--tokens", "20"})),
+             b = run(words(lines, {"--temperature", "2", "--tokens", "20", "--batch", "1"}));
+  ASSERT_EQ(a.code, 0) << a.err;
+  EXPECT_EQ(a.out, b.out);
+  const auto texts = parsed(a.out);
+  EXPECT_NE(texts[0].at("token_ids"), texts[1].at("token_ids"));
+}
+
+TEST_F(GenerateMany, mistakes_name_their_line) {
+  const auto error = [&](const std::string& lines, const std::vector<std::string>& more = {}) {
+    const auto r = run(words(lines, more));
+    EXPECT_NE(r.code, 0) << lines;
+    EXPECT_EQ(r.out, "") << lines;
+    return r.err;
+  };
+  const std::string good = "{\"prompt_ids\": [1]}\n";
+  EXPECT_NE(error(good + "{\"prompt_ids\": [1, -2]}").find("line 2: expected \"prompt_ids\": [1, 2, 3], found -2"),
+            std::string::npos);
+  EXPECT_NE(error(good + "\n{\"prompt\": \"a\"}").find("line 3: the model has no tokenizer.json"), std::string::npos);
+  EXPECT_NE(
+      error("{\"promt\": \"a\"}").find("line 1: expected the keys prompt, prompt_ids and tokens, found \"promt\""),
+      std::string::npos);
+  EXPECT_NE(error("{\"prompt\": \"a\", \"prompt_ids\": [1]}").find("expected either"), std::string::npos);
+  EXPECT_NE(error("{\"prompt_ids\": [1], \"tokens\": 0}").find("tokens = 0: expected 1 to 96"), std::string::npos);
+  EXPECT_NE(error("{\"prompt_ids\": [1], \"tokens\": 96}").find("1 prompt tokens and 96 new ones do not fit"),
+            std::string::npos);
+  EXPECT_NE(error("{\"prompt_ids\": [300]}").find("token 300 is not in the model's vocabulary of 300"),
+            std::string::npos);
+  EXPECT_NE(error("[1]").find("line 1"), std::string::npos);
+  EXPECT_NE(error("{").find("line 1"), std::string::npos);
+  EXPECT_NE(error("\n \n").find("holds no prompt"), std::string::npos);
+  EXPECT_NE(error(good, {"--prompt-ids", "1"}).find("exclude each other"), std::string::npos);
+  EXPECT_NE(error(good, {"--json"}).find("give --out"), std::string::npos);
+  EXPECT_NE(run({"generate", "--model", tmp / "model", "--prompt-ids", "1", "--batch", "2"}).err.find("give --prompts"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
