@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "hpcdl/core/units.h"
 #include "hpcdl/instance.h"
+#include "hpcdl/ops/attention/attention.h"
 
 namespace hpcdl::train {
 
@@ -51,6 +53,17 @@ std::string worst_record(const Program& program, const Plan& plan) {
                      scope);
 }
 
+/// Whether attention may compute on padded copies, which lie in a workspace of their own (ops/attention/padded.cu).
+bool pads_heads(const Program& program) {
+  return std::ranges::any_of(program.records, [&](const Record& r) {
+    if (r.op != Attention::name) return false;
+    Attention::Args args;
+    std::memcpy(&args, program.args.data() + r.args, sizeof args);
+    const auto& rows = program.operands[r.operands].spec;  // (B, T, H D)
+    return rows[-1] / args.heads * dtype_bytes(rows.dtype) % 16 != 0;
+  });
+}
+
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 
 }  // namespace
@@ -73,6 +86,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
     const auto& [program, p, inputs, outputs] = *pass->planned;
     l.activations = std::max(l.activations, p.arena_bytes);
+    if (device.is_cuda() && pads_heads(program)) l.workspaces = kStreamWorkspace;
     if (of_step && p.live_bytes > most) most = p.live_bytes, l.peak = worst_record(program, p);
   };
   look(step.first(), true);
@@ -91,7 +105,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
 
 void add_estimates(MemoryLedger& l, const Workers& w, Device device) {
   if (device.is_cuda()) {
-    l.workspaces = (w.ranks > 1 ? 2 : 1) * kStreamWorkspace;
+    l.workspaces += (w.ranks > 1 ? 2 : 1) * kStreamWorkspace;
     l.process = library_bytes() + (w.ranks > 1 ? kNccl : 0);
     return;
   }
