@@ -1,16 +1,14 @@
 // hpcdl generate --prompts: many texts, several at a time.
 
-#include "hpcdl/io/atomic_file.h"
-
 #include <algorithm>
-#include <filesystem>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 
 #include "cli/generate.h"
 #include "cli/verb.h"
+#include "hpcdl/io/atomic_file.h"
 #include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::cli {

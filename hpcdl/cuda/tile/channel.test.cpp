@@ -64,7 +64,7 @@ struct Whole : Channel<kStages, Warps<kReaders_>, kReads_, kBlocks_, Threads<1>,
   using Position = Ring<kStages>;
   static Position to_get() { return {}; }
   void read(int stage, int step) const { Recorded::add(Event::read, this->full + stage, static_cast<unsigned>(step)); }
-  /// Products are awaited; of loads nobody knows when they read.
+  /// Products have been waited for; a load may read at any later time.
   void settle() const {
     if (kReads == Reads::tensor_cores) Recorded::add(Event::settle, this->full, 0);
   }
@@ -137,7 +137,7 @@ class Model {
           for (int halves = 1; halves < 1 << blocks_; ++halves)
             if (State next = now; land(next, block, stage, halves)) reach(next);
       }
-      if (stuck && !ended && fault_.empty()) fault_ = "nobody can go on";
+      if (stuck && !ended && fault_.empty()) fault_ = "no step is possible";
     }
     return fault_.empty() ? "none" : fault_;
   }
@@ -358,7 +358,7 @@ template <class C> struct GivesBackTheNextStage : C {
 };
 
 constexpr char kOverwritten[] = "a copy writes what is still read", kEarly[] = "a reader reads what has not arrived",
-               kStuck[] = "nobody can go on";
+               kStuck[] = "no step is possible";
 template <int kBlocks, class Steps = Recorded> using Loads = Whole<2, 2, Reads::registers, kBlocks, Steps>;
 template <int kBlocks, class Steps = Recorded> using Products = Whole<2, 2, Reads::tensor_cores, kBlocks, Steps>;
 
