@@ -16,11 +16,6 @@
 
 namespace hpcdl::cli {
 
-bool Generating::ends(std::int32_t id) const {
-  const auto& eos = model.config().eos;
-  return std::find(eos.begin(), eos.end(), id) != eos.end();
-}
-
 void Generating::choose_ways(infer::Engine& engine, std::int64_t prompt) const {
   auto tuning = start_tuning(options.tune, model.device(), pool);
   const bool measures = tuning && options.tune.mode == "full";
@@ -67,7 +62,7 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--top-k", std::to_string(o.sampling.top_k)},
           {"--top-p", std::to_string(o.sampling.top_p)},
           {"--seed", std::to_string(o.sampling.seed)},
-          {"--ignore-eos", o.ignore_eos ? "given" : "not given"},
+          {"--ignore-eos", o.sampling.ignore_eos ? "given" : "not given"},
           {"--invariant", o.invariant ? "given" : "not given"},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
           {"--tune", o.tune.mode},
@@ -92,15 +87,15 @@ int generate_one(const Generating& g) {
     if (g.speaks() && !o.json && !part.empty()) print_text(part);
   };
   const int tokens = new_tokens(o.tokens, std::ssize(prompt), g.model.config().context);
-  infer::Engine engine(g.model, g.pool,
-                       {.context = std::ssize(prompt) + tokens, .numerics = {.row_invariant = o.invariant}});
+  infer::Engine engine(
+      g.model, g.pool,
+      {.context = std::ssize(prompt) + tokens, .vocab = g.vocab(), .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(prompt));
   if (g.speaks() && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
   const auto stats = engine.generate(prompt, tokens, o.sampling, [&](std::int32_t id) {
     ids.push_back(id);
-    if (decoder && id < tokenizer->vocab_size()) emit(decoder->push(id));
-    else emit(fmt::format("{}{}", ids.size() > 1 ? "," : "", id));
-    return o.ignore_eos || !g.ends(id);
+    emit(decoder ? decoder->push(id) : fmt::format("{}{}", ids.size() > 1 ? "," : "", id));
+    return true;
   });
   if (decoder) emit(decoder->finish());
   if (!g.speaks()) return exit_code::kDone;
@@ -181,7 +176,7 @@ void add_generate(const Command& program, Run& run) {
         add_ways_option(sub, o.tune);
         sub.option("--seed", o.sampling.seed, "Seed of the sampling; the same seed gives the same text")
             .shows_default();
-        sub.flag("--ignore-eos", o.ignore_eos, "Continue after the end-of-text token");
+        sub.flag("--ignore-eos", o.sampling.ignore_eos, "Continue after the end-of-text token");
         sub.flag("--invariant", o.invariant,
                  "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
                  "time");

@@ -18,7 +18,7 @@ struct GenerateOptions {
   int tokens = 0;            // 0: not given
   int batch = 0;             // 0: not given
   infer::SamplingOptions sampling;
-  bool json = false, ignore_eos = false, invariant = false;
+  bool json = false, invariant = false;
   TuneOption tune;
   ThreadsOption threads;
 };
@@ -33,7 +33,8 @@ struct Generating {
 
   bool shared() const { return ranks.place().world > 1; }
   bool speaks() const { return ranks.place().rank == 0; }
-  bool ends(std::int32_t id) const;
+  /// The number of ids that have a text; 0: not known.
+  std::int64_t vocab() const { return tokenizer ? tokenizer->vocab_size() : 0; }
   /// The ways of an engine's programs; `prompt` is the number of tokens to measure with.
   void choose_ways(infer::Engine& engine, std::int64_t prompt) const;
 };

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "cli/generate.h"
 #include "cli/verb.h"
@@ -20,7 +21,7 @@ constexpr int kAtATime = 16;
 struct Text {
   std::vector<std::int32_t> prompt, ids = {};
   int tokens = 0;  // new ones, at most
-  bool done = false;
+  std::optional<infer::End> end = {};
 };
 
 std::vector<std::int32_t> ids_of(const io::Json& list, const std::string& where) {
@@ -98,14 +99,9 @@ std::vector<Text> same_on_all_ranks(const Generating& g, const std::vector<Text>
 }
 
 std::string line_of(const Generating& g, const Text& t, std::size_t index) {
-  const bool ended = !t.ids.empty() && !g.options.ignore_eos && g.ends(t.ids.back());
+  const bool ended = t.end->reason == infer::End::Reason::eos;
   Json line{{"index", index}};
-  if (g.tokenizer) {
-    std::vector<std::int32_t> known;  // ids beyond the tokenizer's have no text
-    std::copy_if(t.ids.begin(), t.ids.end(), std::back_inserter(known),
-                 [&](std::int32_t id) { return id < g.tokenizer->vocab_size(); });
-    line["text"] = g.tokenizer->decode(known, true);
-  }
+  if (g.tokenizer) line["text"] = g.tokenizer->decode(t.ids, true);
   line["token_ids"] = t.ids, line["prompt_tokens"] = t.prompt.size(), line["end"] = ended ? "eos" : "length";
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -130,6 +126,7 @@ int generate_many(const Generating& g) {
                         .sequences = batch,
                         .pages = pages,
                         .budget = std::max<std::int64_t>(512, batch + infer::kLargestChunk),
+                        .vocab = g.vocab(),
                         .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(texts.front().prompt));
 
@@ -138,7 +135,7 @@ int generate_many(const Generating& g) {
   Work work(g.speaks() ? console() : Console());
   const auto begin = Clock::now();
   const auto write = [&] {
-    for (; written < texts.size() && texts[written].done; ++written) {
+    for (; written < texts.size() && texts[written].end; ++written) {
       const auto line = line_of(g, texts[written], written);
       if (!g.speaks()) continue;
       if (o.out.empty()) print_text(line);
@@ -148,16 +145,16 @@ int generate_many(const Generating& g) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     auto sampling = o.sampling;
     sampling.seed += i;  // equal prompts get different texts
-    engine.submit(
-        texts[i].prompt, texts[i].tokens, sampling,
-        [&, i](std::int32_t id) {
-          texts[i].ids.push_back(id), ++tokens;
-          return o.ignore_eos || !g.ends(id);
-        },
-        [&, i](const infer::GenerationStats&) {
-          texts[i].done = true, ++done;
-          write();
-        });
+    engine.submit({.prompt = texts[i].prompt,
+                   .tokens = texts[i].tokens,
+                   .sampling = sampling,
+                   .on_token = [&, i](const infer::Token& t) { return texts[i].ids.push_back(t.id), ++tokens, true; },
+                   .on_end =
+                       [&, i](const infer::End& end) {
+                         if (end.reason == infer::End::Reason::failed) throw Error(end.message);
+                         texts[i].end = end, ++done;
+                         write();
+                       }});
   }
   while (engine.step())
     work.show("generating", static_cast<double>(done) / static_cast<double>(texts.size()),

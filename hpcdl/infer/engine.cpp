@@ -1,5 +1,7 @@
 #include "hpcdl/infer/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -18,6 +20,10 @@ EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
   require(o.sequences >= 1 && o.budget >= o.sequences + kLargestChunk, "engine",
           "{} sequences at a time need a budget of at least {} tokens a step, got {}", o.sequences,
           o.sequences + kLargestChunk, o.budget);
+  require(o.vocab >= 0 && o.vocab <= model.config().vocab, "engine",
+          "the tokenizer has {} tokens, the model {}: tokenizer and model do not belong together", o.vocab,
+          model.config().vocab);
+  if (o.vocab == 0) o.vocab = model.config().vocab;
   if (o.pages == 0) o.pages = o.sequences * pages_for(o.context);
   require(o.pages >= 1, "engine", "expected a number of pages, got {}", o.pages);
   return o;
@@ -85,7 +91,7 @@ std::vector<const Instance*> Engine::programs(std::int64_t prompt_tokens) {
   return list;
 }
 
-std::span<const float> Engine::on_host(const Tensor& logits) {
+std::span<float> Engine::on_host(const Tensor& logits) {
   if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
   if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream_.device());
   copy_to_pinned(stream_, logits_.data(), logits);
@@ -93,42 +99,61 @@ std::span<const float> Engine::on_host(const Tensor& logits) {
   return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
 }
 
-void Engine::submit(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling, OnToken on_token,
-                    OnEnd on_end) {
-  sampling.check();
-  require(!prompt.empty(), "generate", "the prompt is empty: give at least one token");
-  require(std::ssize(prompt) + tokens <= options_.context, "generate",
-          "{} prompt tokens and {} new ones do not fit: there is room for {}", prompt.size(), tokens, options_.context);
-  for (auto id : prompt)
-    require(id >= 0 && id < model_.config().vocab, "generate",
-            "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id,
-            model_.config().vocab);
+RequestId Engine::submit(Request request) {
+  const auto vocab = model_.config().vocab;
+  request.sampling.check(vocab);
+  request.tokens = std::max(0, request.tokens);
+  require(!request.prompt.empty(), "generate", "the prompt is empty: give at least one token");
+  require(std::ssize(request.prompt) + request.tokens <= options_.context, "generate",
+          "{} prompt tokens and {} new ones do not fit: there is room for {}", request.prompt.size(), request.tokens,
+          options_.context);
+  for (auto id : request.prompt)
+    require(id >= 0 && id < vocab, "generate",
+            "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);
   auto q = std::make_unique<Sequence>();
-  q->prompt.assign(prompt.begin(), prompt.end());
-  q->tokens = std::max(0, tokens);
+  q->id = ++last_id_;
+  q->request = std::move(request);
   require(pages_of(*q) <= options_.pages, "generate", "{} tokens need {} pages of keys and values, the engine has {}",
-          std::ssize(prompt) + q->tokens, pages_of(*q), options_.pages);
-  q->sampling = sampling;
-  q->on_token = std::move(on_token), q->on_end = std::move(on_end);
-  q->stats.prompt_tokens = static_cast<int>(prompt.size());
+          std::ssize(q->request.prompt) + q->request.tokens, pages_of(*q), options_.pages);
+  if (q->request.sampling.has_penalties()) q->counts.add_prompt(q->request.prompt);
+  q->end.stats.prompt_tokens = static_cast<int>(q->request.prompt.size());
   q->submitted = Clock::now();
-  q->ended = q->tokens == 0;
+  q->ended = q->request.tokens == 0;
   waiting_.push_back(std::move(q));
+  return last_id_;
+}
+
+bool Engine::cancel(RequestId id) {
+  const auto is = [&](const auto& q) { return q->id == id && !q->ended; };
+  const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is);
+  const auto runs = std::find_if(running_.begin(), running_.end(), is);
+  if (waits == waiting_.end() && runs == running_.end()) return false;
+  end(waits == waiting_.end() ? **runs : **waits, End::Reason::cancelled);
+  if (!stepping_) remove_ended();
+  return true;
 }
 
 GenerationStats Engine::generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
-                                 const OnToken& on_token) {
-  GenerationStats stats;
-  submit(prompt, tokens, sampling, on_token, [&](const GenerationStats& s) { stats = s; });
+                                 const std::function<bool(std::int32_t id)>& on_token) {
+  End end;
+  submit({.prompt = {prompt.begin(), prompt.end()},
+          .tokens = tokens,
+          .sampling = sampling,
+          .on_token = [&](const Token& t) { return on_token(t.id); },
+          .on_end = [&](const End& e) { end = e; }});
   run();
-  return stats;
+  if (end.reason == End::Reason::failed) throw Error(end.message);
+  return end.stats;
 }
 
 bool Engine::step() {
   if (waiting_.empty() && running_.empty()) return false;
+  stepping_ = true;
   try {
     advance_all();
+    stepping_ = false;
   } catch (...) {
+    stepping_ = false;
     for (auto& q : running_) pages_.give_back(q->pages);
     waiting_.clear(), running_.clear(), decoded_.clear();
     throw;
@@ -153,7 +178,7 @@ void Engine::advance_all() {
     // A GPU finds the most likely tokens itself: where no prompt waits, steps are queued before the host reads them.
     std::int64_t ahead = stream_.device().is_cuda() && plan.chunks.empty() ? options_.context : 0;
     for (const auto* q : batch)
-      ahead = q->sampling.is_greedy() ? std::min<std::int64_t>(ahead, q->tokens - q->stats.new_tokens) : 0;
+      ahead = takes_argmax(*q) ? std::min<std::int64_t>(ahead, q->request.tokens - q->end.stats.new_tokens) : 0;
     if (ahead > 0) decode_ahead(batch, ahead);
     else decode(batch);
   }
@@ -162,28 +187,69 @@ void Engine::advance_all() {
   remove_ended();
 }
 
+/// Whether a GPU finds its tokens.
+bool Engine::takes_argmax(const Sequence& q) const {
+  return q.request.sampling.takes_argmax() && !q.request.constraint && options_.vocab == model_.config().vocab;
+}
+
+void Engine::end(Sequence& q, End::Reason reason, std::string message) {
+  q.ended = true;
+  q.end.reason = reason;
+  q.end.message = std::move(message);
+}
+
 void Engine::remove_ended() {
-  for (auto& q : running_) {
-    if (!q->ended) continue;
-    pages_.give_back(q->pages);
-    auto& s = q->stats;
+  std::vector<std::unique_ptr<Sequence>> gone;
+  const auto leave = [&](auto& list) {
+    for (auto& q : list)
+      if (q->ended) gone.push_back(std::move(q));
+    std::erase(list, nullptr);
+  };
+  leave(running_), leave(waiting_);
+  for (const auto& q : gone) pages_.give_back(q->pages), decoded_.clear();
+  for (const auto& q : gone) {
+    auto& s = q->end.stats;
     if (s.new_tokens > 0)
       s.tokens_per_second =
           s.new_tokens > 1 ? (s.new_tokens - 1) / seconds_since(q->first) : 1e3 / s.time_to_first_token_ms;
-    if (q->on_end) q->on_end(s);
-    decoded_.clear();
+    if (q->request.on_end) q->request.on_end(q->end);
   }
-  std::erase_if(running_, [](const auto& q) { return q->ended; });
 }
 
-/// The next token of a sequence.
-void Engine::take(Sequence& q, std::int32_t id) {
-  q.last = id;
-  if (++q.stats.new_tokens == 1) {
-    q.stats.time_to_first_token_ms = 1e3 * seconds_since(q.submitted);
+/// The next token of a sequence, from the logits after its last one.
+void Engine::choose(Sequence& q, std::span<float> logits) {
+  const auto& o = q.request.sampling;
+  Token token;
+  try {
+    const std::vector<float> raw(logits.begin(), o.logprobs >= 0 ? logits.end() : logits.begin());
+    token.id = sampler_.sample(logits.first(static_cast<std::size_t>(options_.vocab)), o,
+                               {.index = static_cast<std::uint64_t>(q.end.stats.new_tokens),
+                                .counts = &q.counts,
+                                .eos = model_.config().eos,
+                                .constraint = q.request.constraint.get()});
+    if (o.logprobs >= 0) token = sampler_.logprobs(raw, token.id, o.logprobs);
+    if (q.request.constraint) q.request.constraint->accept(token.id);
+  } catch (const Error& e) {
+    return end(q, End::Reason::failed, e.what());
+  }
+  take(q, token);
+}
+
+void Engine::take(Sequence& q, const Token& token) {
+  const auto& o = q.request.sampling;
+  auto& s = q.end.stats;
+  q.last = token.id;
+  if (++s.new_tokens == 1) {
+    s.time_to_first_token_ms = 1e3 * seconds_since(q.submitted);
     q.first = Clock::now();
   }
-  q.ended = !q.on_token(id) || q.stats.new_tokens >= q.tokens;
+  if (o.has_penalties()) q.counts.add_output(token.id);
+  const auto in = [&](const auto& ids) { return std::find(ids.begin(), ids.end(), token.id) != ids.end(); };
+  const bool more = !q.request.on_token || q.request.on_token(token);
+  if (q.ended) return;  // the callback has cancelled it
+  if (!o.ignore_eos && in(model_.config().eos)) end(q, End::Reason::eos);
+  else if (!more || in(o.stop_ids)) end(q, End::Reason::stop);
+  else if (s.new_tokens >= q.request.tokens) end(q, End::Reason::length);
 }
 
 /// The next tokens of a prompt, and after its last one the first new token.
@@ -193,7 +259,7 @@ void Engine::feed(Sequence& q, std::int64_t tokens) {
   memory_.set(stream_, layout(tokens, 1), {&row, 1});
   decoded_.clear();
   const Tensor ids = exe.input(0);
-  copy(stream_, ids, View(q.prompt.data() + q.done, ids.spec()));
+  copy(stream_, ids, View(q.request.prompt.data() + q.done, ids.spec()));
   run(exe);
   q.done += tokens;
   if (q.pending() > 0) return;
@@ -207,7 +273,7 @@ void Engine::feed(Sequence& q, std::int64_t tokens) {
     run(head());
     logits = head().output(0);
   }
-  take(q, sample(on_host(logits), q.sampling, 0));
+  choose(q, on_host(logits));
 }
 
 /// Describes one more token of each of these sequences.
@@ -234,7 +300,7 @@ void Engine::decode(const std::vector<Sequence*>& batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     auto& q = *batch[i];
     ++q.done;
-    take(q, sample(all.subspan(i * vocab, vocab), q.sampling, static_cast<std::uint64_t>(q.stats.new_tokens)));
+    choose(q, all.subspan(i * vocab, vocab));
   }
 }
 
@@ -268,12 +334,12 @@ void Engine::decode_ahead(const std::vector<Sequence*>& batch, std::int64_t step
       auto& q = *batch[r];
       if (q.ended) continue;  // a token after its last one
       const std::int32_t id = ids_.as<std::int32_t>()[i % 2 * n + static_cast<std::int64_t>(r)];
-      require(
-          id >= 0, "generate",
-          "the logit of token {} is no finite number: the weights hold NaN or overflow; check them with `hpcdl inspect "
-          "--check`",
-          -1 - id);
-      take(q, id);
+      if (id >= 0) take(q, {.id = id});
+      else
+        end(q, End::Reason::failed,
+            fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check "
+                        "them with `hpcdl inspect --check`",
+                        -1 - id));
       more = more && !q.ended;
     }
   }

@@ -14,6 +14,7 @@
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/infer/batch.h"
 #include "hpcdl/infer/kv_pool.h"
+#include "hpcdl/infer/request.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/infer/scheduler.h"
 #include "hpcdl/instance.h"
@@ -21,17 +22,12 @@
 
 namespace hpcdl::infer {
 
-struct GenerationStats {
-  int prompt_tokens = 0, new_tokens = 0;
-  double time_to_first_token_ms = 0;  // time from prompt to first token
-  double tokens_per_second = 0;       // for the tokens after the first, unless it is the only one
-};
-
 struct EngineOptions {
   std::int64_t context = 0;    // the most tokens of a sequence, prompt included; 0: the model's context
   std::int64_t sequences = 1;  // that are processed at a time
   std::int64_t pages = 0;      // of 64 tokens, for keys and values; 0: for `sequences` of `context` tokens
   std::int64_t budget = 512;   // the most tokens of a step; at least sequences + kLargestChunk
+  std::int64_t vocab = 0;      // ids from here on are never taken, such as those that a tokenizer lacks; 0: none
   /// Where they are row-invariant, the logits after a token have the same bits whatever programs the tokens before it
   /// ran through, and whatever other sequences there are.
   Numerics numerics = {};
@@ -44,20 +40,17 @@ struct EngineOptions {
 /// sequences. The types of activations, keys and values: type_of_inference().
 class Engine {
  public:
-  using OnToken = std::function<bool(std::int32_t id)>;
-  using OnEnd = std::function<void(const GenerationStats&)>;
-
   /// Throws Error for options that do not fit the model or each other.
   Engine(const models::LanguageModel& model, Pool& pool, const EngineOptions& options = {});
 
   /// The ways in which its programs compute on a GPU, to be set before the first token.
   void set_ways(std::shared_ptr<const Ways> ways) { stream_.set_ways(std::move(ways)); }
 
-  /// Queues a sequence: up to `tokens` new ids after the prompt. on_token hears each and returns false to stop; on_end is
-  /// called after the last one. Throws Error if they do not fit `context` or the pool, or if a prompt id is not in the
-  /// vocabulary.
-  void submit(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling, OnToken on_token,
-              OnEnd on_end = {});
+  /// Queues a text. Throws Error if it does not fit `context` or the pool, or if an id is not in the vocabulary.
+  RequestId submit(Request request);
+  /// Ends a text before its time, between steps or from a callback; false if there is none with this id. Its pages are
+  /// free when this returns, or from a callback after the step.
+  bool cancel(RequestId id);
   /// Does what the scheduler says; false if there is no sequence. May continue sequences by several tokens where
   /// nothing else waits. After an exception all sequences are gone.
   bool step();
@@ -65,9 +58,9 @@ class Engine {
   void run() {
     while (step()) {}
   }
-  /// submit() and run().
+  /// submit() and run() for one text; throws Error if it fails.
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
-                           const OnToken& on_token);
+                           const std::function<bool(std::int32_t id)>& on_token);
 
   /// The type of activations, keys and values.
   DType dtype() const { return dtype_; }
@@ -77,26 +70,28 @@ class Engine {
 
  private:
   struct Sequence {
-    std::vector<std::int32_t> prompt, pages;
-    int tokens = 0;  // new ones, at most
-    SamplingOptions sampling;
-    OnToken on_token;
-    OnEnd on_end;
-    GenerationStats stats;
+    RequestId id = 0;
+    Request request;
+    std::vector<std::int32_t> pages;
+    End end;
     Clock::time_point submitted, first;
     std::int64_t done = 0;  // tokens whose keys are in the pages
     std::int32_t last = 0;  // the newest token
     bool ended = false;
+    TokenCounts counts;  // if there are penalties
 
-    std::int64_t pending() const { return std::max<std::int64_t>(0, std::ssize(prompt) - done); }
+    std::int64_t pending() const { return std::max<std::int64_t>(0, std::ssize(request.prompt) - done); }
   };
 
-  std::int64_t pages_of(const Sequence& q) const { return pages_for(std::ssize(q.prompt) + q.tokens); }
+  std::int64_t pages_of(const Sequence& q) const { return pages_for(std::ssize(q.request.prompt) + q.request.tokens); }
   void advance_all();
   void feed(Sequence& q, std::int64_t tokens);
   void decode(const std::vector<Sequence*>& batch);
   void decode_ahead(const std::vector<Sequence*>& batch, std::int64_t steps);
-  void take(Sequence& q, std::int32_t id);
+  bool takes_argmax(const Sequence& q) const;
+  void choose(Sequence& q, std::span<float> logits);
+  void take(Sequence& q, const Token& token);
+  void end(Sequence& q, End::Reason reason, std::string message = {});
   void remove_ended();
 
   BatchLayout layout(std::int64_t tokens, std::int64_t sequences) const;
@@ -105,7 +100,7 @@ class Engine {
   Instance instance(const Pass& pass, Bindings bindings);
   void run(Instance& exe);
   void set_batch(const std::vector<Sequence*>& batch);
-  std::span<const float> on_host(const Tensor& logits);
+  std::span<float> on_host(const Tensor& logits);
 
   const models::LanguageModel& model_;
   Stream stream_;
@@ -113,6 +108,9 @@ class Engine {
   DType dtype_;
   KvPool pages_;
   BatchMemory memory_;
+  Sampler sampler_;
+  RequestId last_id_ = 0;
+  bool stepping_ = false;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;
   std::vector<Sequence*> decoded_;  // whose tokens memory_ describes; empty: others

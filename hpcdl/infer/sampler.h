@@ -2,23 +2,55 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "hpcdl/infer/request.h"
 
 namespace hpcdl::infer {
 
-struct SamplingOptions {
-  float temperature = 0;  // 0: greedy
-  int top_k = 0;          // keep the k most likely tokens; 0: all
-  float top_p = 1;        // keep the smallest set with at least this probability; 1: all (Holtzman et al., 2020)
-  std::uint64_t seed = 0;
+/// What the penalties of a text depend on.
+class TokenCounts {
+ public:
+  void add_prompt(std::span<const std::int32_t> ids);
+  void add_output(std::int32_t id) { ++times_[id]; }
+  void penalise(std::span<float> logits, const SamplingOptions& options) const;
 
-  /// Whether the most likely token is always taken.
-  bool is_greedy() const { return temperature == 0 || top_k == 1; }
-  /// Throws UsageError for invalid values.
-  void check() const;
+ private:
+  std::unordered_map<std::int32_t, std::int32_t> times_;  // of tokens in the text, how often after the prompt
 };
 
-/// One token id from the logits of one position. A pure function of (logits, options, index); ties go to the lowest id.
-/// Throws Error if a logit is NaN or +infinity, or all are -infinity.
-int sample(std::span<const float> logits, const SamplingOptions& options, std::uint64_t index);
+/// What the rules of one text depend on beside its options.
+struct SamplingState {
+  std::uint64_t index = 0;                 // of the new token
+  const TokenCounts* counts = nullptr;     // for penalties
+  std::span<const std::int64_t> eos = {};  // the model's ids that end a text
+  TokenConstraint* constraint = nullptr;
+};
+
+/// Chooses tokens on the host; keeps its memory between calls.
+class Sampler {
+ public:
+  /// The token after a position, from its logits, which it changes: a pure function of its arguments. Ties go to the
+  /// lowest id. Throws Error if a logit is NaN or +infinity, all are -infinity, or the rules leave no token.
+  std::int32_t sample(std::span<float> logits, const SamplingOptions& options, const SamplingState& state);
+  /// Those of `id` and of the `most` most likely tokens, from unchanged logits. Throws Error as sample() does.
+  Token logprobs(std::span<const float> logits, std::int32_t id, int most);
+
+ private:
+  struct Candidate {
+    std::int32_t id;
+    double weight;  // unnormalised probability
+  };
+
+  void apply_rules(std::span<float> logits, const SamplingOptions& options, const SamplingState& state);
+  void collect(std::span<const float> logits, std::size_t most, double top, double temperature);
+  void keep_typical(double share);
+  template <class Before> void keep_first(double share, Before before);
+  double total() const;
+
+  std::vector<Candidate> kept_;
+  std::vector<std::uint32_t> mask_;
+};
 
 }  // namespace hpcdl::infer
