@@ -207,16 +207,19 @@ void expect_texts_of_one(const models::LanguageModel& model, Pool& pool, const N
   Engine engine(model, pool, {.sequences = 5, .pages = 8, .budget = 80, .numerics = numerics});
   const auto submit = [&](std::size_t i) {
     const auto& t = list[i];
-    engine.submit(
-        t.prompt, t.tokens, t.sampling,
-        [&, i](std::int32_t id) {
-          got[i].push_back(id);
-          return std::ssize(got[i]) < list[i].stop_after;
-        },
-        [&, i](const GenerationStats& s) {
-          ++ends[i];
-          EXPECT_EQ(s.new_tokens, std::ssize(got[i]));
-        });
+    engine.submit({.prompt = t.prompt,
+                   .tokens = t.tokens,
+                   .sampling = t.sampling,
+                   .on_token =
+                       [&, i](const Token& token) {
+                         got[i].push_back(token.id);
+                         return std::ssize(got[i]) < list[i].stop_after;
+                       },
+                   .on_end =
+                       [&, i](const End& end) {
+                         ++ends[i];
+                         EXPECT_EQ(end.stats.new_tokens, std::ssize(got[i]));
+                       }});
   };
   for (std::size_t i = 0; i < 6; ++i) submit(i);
   for (int step = 0; step < 3; ++step) EXPECT_TRUE(engine.step());
@@ -267,8 +270,8 @@ TEST(Engine, a_callback_that_throws_leaves_it_usable) {
   const auto model = models::LanguageModel::create(models::tiny(io::Family::llama), 3, false);
   Engine engine(model, pool, {.context = 16, .sequences = 2});
   const std::vector<std::int32_t> prompt{1, 2, 3};
-  engine.submit(prompt, 5, {}, [](std::int32_t) { return true; });
-  engine.submit(prompt, 5, {}, [](std::int32_t) -> bool { throw Error("the reader has left"); });
+  engine.submit({.prompt = prompt, .tokens = 5});
+  engine.submit({.prompt = prompt, .tokens = 5, .on_token = [](const Token&) -> bool { throw Error("it has left"); }});
   EXPECT_THROW(engine.run(), Error);
   EXPECT_FALSE(engine.step());
   EXPECT_EQ(engine.pages().free_pages(), engine.pages().pages());
@@ -285,10 +288,10 @@ TEST(Engine, refuses_what_does_not_fit) {
   EXPECT_THROW(Engine(model, pool, {.sequences = 0}), Error);
   EXPECT_THROW(Engine(model, pool, {.sequences = 8, .budget = 71}), Error) << "a chunk of a prompt must fit beside all";
   Engine engine(model, pool, {.context = 8});
-  const auto take = [](std::int32_t) { return true; };
-  EXPECT_THROW(engine.submit({}, 1, {}, take), Error);
-  EXPECT_THROW(engine.submit(std::vector<std::int32_t>{1, 2}, 7, {}, take), Error);
-  EXPECT_THROW(engine.submit(std::vector<std::int32_t>{-1}, 1, {}, take), Error);
+  EXPECT_THROW(engine.submit({.prompt = {}, .tokens = 1}), Error);
+  EXPECT_THROW(engine.submit({.prompt = {1, 2}, .tokens = 7}), Error);
+  EXPECT_THROW(engine.submit({.prompt = {-1}, .tokens = 1}), Error);
+  EXPECT_THROW(engine.submit({.prompt = {1}, .tokens = 1, .sampling = {.banned_ids = {50}}}), Error);
   EXPECT_FALSE(engine.step()) << "nothing was queued";
 }
 
