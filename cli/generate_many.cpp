@@ -125,7 +125,7 @@ int generate_many(const Generating& g) {
                        {.context = sizes.front(),
                         .sequences = batch,
                         .pages = pages,
-                        .budget = std::max<std::int64_t>(512, batch + infer::kLargestChunk),
+                        .budget = std::max<std::int64_t>(512, batch + infer::kLeastChunk),
                         .vocab = g.vocab(),
                         .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(texts.front().prompt));

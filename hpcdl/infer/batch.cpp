@@ -6,21 +6,23 @@
 
 #include "hpcdl/infer/kv_pool.h"
 #include "hpcdl/ops/argmax/argmax.h"
+#include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
 
 namespace hpcdl::infer {
 namespace {
 
 constexpr const char *kPositions = "batch.positions", *kSlots = "batch.slots", *kStarts = "batch.starts",
-                     *kLengths = "batch.lengths", *kPages = "batch.pages";
+                     *kLengths = "batch.lengths", *kLast = "batch.last", *kPages = "batch.pages";
 
 struct BatchSpecs {
-  Spec positions, slots, starts, lengths, pages;
+  Spec positions, slots, starts, lengths, last, pages;
   explicit BatchSpecs(const BatchLayout& l)
       : positions{{l.tokens}, DType::i32},
         slots{{l.tokens}, DType::i64},
         starts{{l.sequences + 1}, DType::i32},
         lengths{{l.sequences}, DType::i32},
+        last{{l.sequences}, DType::i32},
         pages{{l.sequences, l.pages}, DType::i32} {}
 };
 
@@ -29,27 +31,35 @@ std::string key_of(const Numerics& n) {
   return fmt::format("{}{}{}", static_cast<int>(n.products), n.atomic_sums ? 1 : 0, n.row_invariant ? 1 : 0);
 }
 
+Var leaf(Graph& g, const std::string& name, const Spec& spec) { return g.constant(name, Tensor(nullptr, spec)); }
+
 nn::PagedBatch record_batch(Graph& g, const models::LanguageModel& model, const BatchLayout& l) {
   const BatchSpecs specs(l);
-  const auto leaf = [&](const std::string& name, const Spec& spec) { return g.constant(name, Tensor(nullptr, spec)); };
   nn::PagedBatch b{.layers = {},
-                   .positions = leaf(kPositions, specs.positions),
-                   .slots = leaf(kSlots, specs.slots),
-                   .starts = leaf(kStarts, specs.starts),
-                   .lengths = leaf(kLengths, specs.lengths),
-                   .pages = leaf(kPages, specs.pages),
-                   .most_queries = l.sequences > 1 ? 1 : l.tokens};
+                   .positions = leaf(g, kPositions, specs.positions),
+                   .slots = leaf(g, kSlots, specs.slots),
+                   .starts = leaf(g, kStarts, specs.starts),
+                   .lengths = leaf(g, kLengths, specs.lengths),
+                   .pages = leaf(g, kPages, specs.pages),
+                   .most_queries = l.single ? 1 : l.tokens};
   const Spec pool = pool_spec(model, l.pool_pages);
   for (std::int64_t i = 0; i < model.config().layers; ++i)
-    b.layers.push_back({leaf(KvPool::name_of_keys(i), pool), leaf(KvPool::name_of_values(i), pool)});
+    b.layers.push_back({leaf(g, KvPool::name_of_keys(i), pool), leaf(g, KvPool::name_of_values(i), pool)});
   return b;
 }
 
 }  // namespace
 
-BatchLayout BatchLayout::of_one(std::int64_t tokens, std::int64_t capacity) {
-  return {.tokens = tokens, .sequences = 1, .pages = pages_for(capacity), .pool_pages = pages_for(capacity)};
+BatchLayout BatchLayout::of_one(std::int64_t tokens, std::int64_t capacity, Head head) {
+  return {.tokens = tokens,
+          .sequences = 1,
+          .pages = pages_for(capacity),
+          .pool_pages = pages_for(capacity),
+          .head = head,
+          .single = tokens == 1};
 }
+
+std::int64_t padding_rows(std::int64_t tokens) { return pages_for(tokens); }
 
 /// A product of an f32 activation and a 16-bit weight is one that no tensor core forms.
 DType type_of_inference(const models::LanguageModel& model) {
@@ -68,34 +78,34 @@ Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages) {
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key = fmt::format("batch {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
-                               key_of(numerics), dtype_name(dtype));
+  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
+                               static_cast<int>(l.head), l.single, l.vocab, key_of(numerics), dtype_name(dtype));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});
     const auto batch = record_batch(g, model, l);
-    std::vector<Var> out{g.keep(model.body(g, ids, {.compute = dtype, .batch = &batch}))};
-    if (batch.most_queries == 1) {
-      out.push_back(g.keep(model.head(g, out[0])));
-      if (model.device().is_cuda()) argmax_into(g.reshape(ids, {l.tokens}), g.reshape(out[1], {l.tokens, out[1][-1]}));
+    Var hidden = model.body(g, ids, {.compute = dtype, .batch = &batch});
+    if (l.head == BatchLayout::Head::none) return Pass::of(g, {ids}, {});
+    if (l.head == BatchLayout::Head::last) {
+      const auto width = hidden[-1];
+      const Var rows = embedding(g.reshape(hidden, {l.tokens, width}), leaf(g, kLast, BatchSpecs(l).last));
+      hidden = g.reshape(rows, {1, l.rows(), width});
+    }
+    const Var logits = g.keep(model.head(g, hidden));
+    std::vector<Var> out{g.reshape(logits, {l.rows(), logits[-1]})};
+    if (model.device().is_cuda()) {
+      const Var found = l.single ? g.reshape(ids, {l.tokens}) : g.keep(g.temporary("next", {{l.rows()}, DType::i32}));
+      argmax_into(found, l.vocab > 0 && l.vocab < logits[-1] ? g.slice(out[0], 0, l.vocab) : out[0]);
+      out.push_back(found);
     }
     return Pass::of(g, {ids}, out);
-  });
-}
-
-std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model, const Numerics& numerics) {
-  const DType dtype = type_of_inference(model);
-  return model.programs().pass(fmt::format("head {} {}", key_of(numerics), dtype_name(dtype)), [&] {
-    Graph g({.inference = true, .numerics = numerics});
-    const Var hidden = g.input("hidden", {{1, 1, model.config().width}, dtype});
-    return Pass::of(g, {hidden}, {model.head(g, hidden)});
   });
 }
 
 BatchMemory::BatchMemory(const BatchLayout& largest, Device device)
     : most_tokens_(largest.tokens), most_sequences_(largest.sequences), most_pages_(largest.pages) {
   next_.resize(static_cast<std::size_t>(12 * most_tokens_ + 4 * most_sequences_));
-  sequences_.resize(static_cast<std::size_t>(4 * (most_sequences_ + 1 + most_sequences_ * most_pages_)));
+  sequences_.resize(static_cast<std::size_t>(4 * (2 * most_sequences_ + 1 + most_sequences_ * most_pages_)));
   moving_ = OwnedTensor({{std::ssize(next_)}, DType::u8}, device);
   fixed_ = OwnedTensor({{std::ssize(sequences_)}, DType::u8}, device);
 }
@@ -109,7 +119,8 @@ BatchMemory::Operands BatchMemory::operands(const BatchLayout& layout) const {
           .slots = at(moving_, 0, specs.slots),
           .starts = at(fixed_, 0, specs.starts),
           .lengths = at(moving_, 12 * most_tokens_, specs.lengths),
-          .pages = at(fixed_, 4 * (most_sequences_ + 1), specs.pages)};
+          .last = at(fixed_, 4 * (most_sequences_ + 1), specs.last),
+          .pages = at(fixed_, 4 * (2 * most_sequences_ + 1), specs.pages)};
 }
 
 void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
@@ -118,30 +129,31 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
   to.bind(kSlots, at.slots);
   to.bind(kStarts, at.starts);
   to.bind(kLengths, at.lengths);
+  if (layout.head == BatchLayout::Head::last) to.bind(kLast, at.last);
   to.bind(kPages, at.pages);
 }
 
 void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows) {
   layout_ = layout;
   rows_.assign(rows.begin(), rows.end());
-  const auto each = layout.sequences == 1 ? layout.tokens : 1;
+  std::int64_t token = 0;
   for (std::int64_t r = 0; r < layout.sequences; ++r) {
-    starts()[r + 1] = static_cast<std::int32_t>((r + 1) * each);
     const bool there = r < std::ssize(rows_);
-    const auto& row = rows_[there ? static_cast<std::size_t>(r) : 0];
+    const auto tokens = there ? rows_[static_cast<std::size_t>(r)].tokens
+                              : std::min(layout.single ? 1 : kPageTokens, layout.tokens - token);
+    starts()[r] = static_cast<std::int32_t>(token);
     auto* to = pages() + r * layout.pages;
-    if (there) std::copy(row.pages.begin(), row.pages.end(), to);
-    else *to = row.pages.front();  // padding reads one key
-    for (std::int64_t i = 0; i < each; ++i) {
-      const auto t = r * each + i, position = there ? row.length + i : 0;
-      positions()[t] = static_cast<std::int32_t>(position);
-      slots()[t] =
-          there ? row.pages[static_cast<std::size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens
-                : -1;
+    if (there) std::ranges::copy(rows_[static_cast<std::size_t>(r)].pages, to);
+    else *to = rows_.front().pages.front();  // padding reads keys of any page
+    const auto before = there ? rows_[static_cast<std::size_t>(r)].length : 0;
+    for (auto position = before; position < before + tokens; ++position, ++token) {
+      positions()[token] = static_cast<std::int32_t>(position);
+      slots()[token] = there ? to[position / kPageTokens] * kPageTokens + position % kPageTokens : -1;
     }
-    lengths()[r] = static_cast<std::int32_t>(there ? row.length + each : 1);
+    lengths()[r] = static_cast<std::int32_t>(before + tokens);
+    last()[r] = static_cast<std::int32_t>(std::max<std::int64_t>(token, 1) - 1);
   }
-  starts()[0] = 0;
+  starts()[layout.sequences] = static_cast<std::int32_t>(token);
   copy(s, fixed_.tensor, View(sequences_.data(), fixed_.tensor.spec()));
   copy(s, moving_.tensor, View(next_.data(), moving_.tensor.spec()));
 }

@@ -12,12 +12,21 @@
 
 namespace hpcdl::infer {
 
-/// The sizes of a pass: `tokens` of one sequence, or one token of each of `sequences`, whose keys lie in up to `pages`
-/// pages each of a pool of `pool_pages`.
+/// The sizes of a pass over the packed tokens of several sequences, whose keys lie in up to `pages` pages each of a pool
+/// of `pool_pages`.
 struct BatchLayout {
+  /// The tokens that the head reads.
+  enum class Head { none, last, all };  // `last`: of each sequence
+
   std::int64_t tokens = 1, sequences = 1, pages = 1, pool_pages = 1;
+  Head head = Head::all;
+  bool single = false;     // one token of each sequence
+  std::int64_t vocab = 0;  // ids from here on are never the most likely ones; 0: none
   /// For one sequence with room for `capacity` tokens.
-  static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity);
+  static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, Head head = Head::all);
+  /// Rows of logits.
+  std::int64_t rows() const { return head == Head::none ? 0 : head == Head::last ? sequences : tokens; }
+  bool operator==(const BatchLayout&) const = default;
 };
 
 /// The keys, or the values, of one layer of this rank.
@@ -26,36 +35,39 @@ Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages);
 /// and that of their codec where they are quantised.
 DType type_of_inference(const models::LanguageModel& model);
 
-/// The model may be only described. Input: the tokens (1, T). Outputs: their hidden states, and, with one token a
-/// sequence, the logits; on a GPU such a pass also overwrites the tokens with the most likely next ones. Pools and batch
-/// remain to be bound.
+/// The model may be only described. Input: the tokens (1, T). Outputs, unless the head reads none: the logits (rows, V),
+/// and on a GPU the most likely ids (rows). A pass over one token of each sequence overwrites its input with them. Pools
+/// and batch remain to be bound.
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& layout,
                                        const Numerics& numerics = {});
-/// Input: hidden states of one token; output: its logits.
-std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model, const Numerics& numerics = {});
 
 /// One sequence of a batch.
 struct BatchRow {
   std::span<const std::int32_t> pages;
   std::int64_t length = 0;  // its tokens before those of the batch
+  std::int64_t tokens = 1;  // in the batch
 };
+
+/// Rows of padding that `tokens` more tokens need, each with up to a page of keys.
+std::int64_t padding_rows(std::int64_t tokens);
 
 class BatchMemory {
  public:
+  /// `largest`: the most of each size.
   BatchMemory(const BatchLayout& largest, Device device);
 
   void bind(const BatchLayout& layout, Bindings& to) const;
-  /// Copies to the device what a pass over these sequences reads: `layout.tokens` tokens of rows[0] if it has one
-  /// sequence, else one of each; rows that are missing are padding, which writes nothing.
+  /// Copies to the device what a pass over these sequences reads. Tokens and sequences that are missing are padding,
+  /// which writes nothing; the layout has padding_rows() for it.
   void set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows);
-  /// The same sequences with one more token each.
+  /// The same sequences with one more token each, after a pass over one of each.
   void advance(Stream& s);
   /// The same on a GPU, without a copy from the host: the tokens (1, R) that the pass found go to pinned memory first.
   void deliver_and_advance(Stream& s, std::int32_t* to, const Tensor& tokens);
 
  private:
   struct Operands {
-    Tensor positions, slots, starts, lengths, pages;
+    Tensor positions, slots, starts, lengths, last, pages;
   };
   Operands operands(const BatchLayout& layout) const;  // on the device
   void count();                                        // one more token of each sequence, on the host
@@ -69,7 +81,8 @@ class BatchMemory {
   std::int32_t* positions() { return reinterpret_cast<std::int32_t*>(slots() + most_tokens_); }
   std::int32_t* lengths() { return positions() + most_tokens_; }
   std::int32_t* starts() { return reinterpret_cast<std::int32_t*>(sequences_.data()); }
-  std::int32_t* pages() { return starts() + most_sequences_ + 1; }
+  std::int32_t* last() { return starts() + most_sequences_ + 1; }
+  std::int32_t* pages() { return last() + most_sequences_; }
 
   BatchLayout layout_;
   std::vector<BatchRow> rows_;

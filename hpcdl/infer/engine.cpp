@@ -11,25 +11,37 @@ namespace hpcdl::infer {
 
 namespace {
 
+constexpr std::size_t kMostPrograms = 64, kMostCandidates = 32;
+
+std::int64_t power_of_two(std::int64_t n) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
+}
+
 EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
   const auto context = model.config().context;
   if (o.context == 0) o.context = context;
   require(o.context >= 1 && o.context <= context, "generate",
           "{} tokens do not fit into the model's context of {}: ask for fewer, or shorten the prompt", o.context,
           context);
-  require(o.sequences >= 1 && o.budget >= o.sequences + kLargestChunk, "engine",
+  require(o.sequences >= 1 && o.budget >= o.sequences + kLeastChunk, "engine",
           "{} sequences at a time need a budget of at least {} tokens a step, got {}", o.sequences,
-          o.sequences + kLargestChunk, o.budget);
+          o.sequences + kLeastChunk, o.budget);
   require(o.vocab >= 0 && o.vocab <= model.config().vocab, "engine",
           "the tokenizer has {} tokens, the model {}: tokenizer and model do not belong together", o.vocab,
           model.config().vocab);
   if (o.vocab == 0) o.vocab = model.config().vocab;
   if (o.pages == 0) o.pages = o.sequences * pages_for(o.context);
   require(o.pages >= 1, "engine", "expected a number of pages, got {}", o.pages);
+  o.budget = std::min(o.budget, o.sequences * o.context);
   return o;
 }
 
-std::int64_t bucket(std::size_t sequences) { return static_cast<std::int64_t>(std::bit_ceil(sequences)); }
+BatchLayout largest(const EngineOptions& o) {
+  const auto tokens = power_of_two(std::max(o.budget, o.sequences));
+  return {.tokens = tokens,
+          .sequences = power_of_two(o.sequences + padding_rows(tokens / 2)),
+          .pages = pages_for(o.context)};
+}
 
 }  // namespace
 
@@ -38,99 +50,62 @@ Engine::Engine(const models::LanguageModel& model, Pool& pool, const EngineOptio
       stream_(model.device(), pool),
       options_(completed(options, model)),
       dtype_(type_of_inference(model)),
-      pages_(model.config().layers, pool_spec(model, options_.pages), model.device()),
-      memory_({.tokens = std::max(kLargestChunk, bucket(static_cast<std::size_t>(options_.sequences))),
-               .sequences = bucket(static_cast<std::size_t>(options_.sequences)),
-               .pages = pages_for(options_.context)},
-              model.device()),
-      ids_(2 * bucket(static_cast<std::size_t>(options_.sequences)) * std::int64_t{sizeof(std::int32_t)},
-           model.device()) {}
+      pool_(model.config().layers, pool_spec(model, options_.pages), model.device()),
+      table_(options_.pages),
+      memory_(largest(options_), model.device()),
+      ids_(2 * largest(options_).tokens * std::int64_t{sizeof(std::int32_t)}, model.device()) {}
 
-BatchLayout Engine::layout(std::int64_t tokens, std::int64_t sequences) const {
-  return {.tokens = tokens, .sequences = sequences, .pages = pages_for(options_.context), .pool_pages = options_.pages};
+EngineState Engine::state() const {
+  EngineState s = done_;
+  s.waiting = std::ssize(waiting_), s.running = std::ssize(running_);
+  s.pages = table_.pages(), s.free_pages = table_.free_pages(), s.cached_pages = table_.cached_pages();
+  return s;
 }
 
-/// In the shared arena, which instances that came first keep as it was if a larger one replaces it.
-Instance Engine::instance(const Pass& pass, Bindings bindings) {
-  Instance made(pass.planned, std::move(bindings), arena_, stream_.device());
-  arena_ = made.arena();
-  return made;
-}
-
-Instance& Engine::program(std::int64_t tokens, std::int64_t sequences) {
-  const std::pair key(tokens, sequences);
-  if (const auto found = programs_.find(key); found != programs_.end()) return found->second;
-  const auto pass = batch_pass(model_, layout(tokens, sequences), options_.numerics);
-  auto bindings = pass->bindings;
-  pages_.bind(bindings);
-  memory_.bind(layout(tokens, sequences), bindings);
-  return programs_.emplace(key, instance(*pass, std::move(bindings))).first->second;
-}
-
-Instance& Engine::head() {
-  if (!head_) {
-    const auto pass = head_pass(model_, options_.numerics);
-    head_.emplace(pass->planned, pass->bindings, nullptr, stream_.device());
-  }
-  return *head_;
-}
-
-/// On a GPU, one launch from the second run on: launching its kernels one by one takes longer than they run.
-void Engine::run(Instance& exe) {
-  if (!exe.captured() && !warm_.insert(&exe).second) exe.capture(stream_);
-  exe.run(stream_);
-}
-
-std::vector<const Instance*> Engine::programs(std::int64_t prompt_tokens) {
-  std::vector<const Instance*> list{&program(1, 1)};
-  if (prompt_tokens > 1) list.push_back(&head());
-  for (std::int64_t chunk = kLargestChunk; chunk > 1; chunk /= 2) {
-    if (chunk <= prompt_tokens) list.push_back(&program(chunk, 1));
-    prompt_tokens %= chunk;
-  }
-  return list;
-}
-
-std::span<float> Engine::on_host(const Tensor& logits) {
-  if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
-  if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream_.device());
-  copy_to_pinned(stream_, logits_.data(), logits);
-  stream_.synchronize();
-  return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
-}
+// -- texts
 
 RequestId Engine::submit(Request request) {
   const auto vocab = model_.config().vocab;
   request.sampling.check(vocab);
   request.tokens = std::max(0, request.tokens);
-  require(!request.prompt.empty(), "generate", "the prompt is empty: give at least one token");
-  require(std::ssize(request.prompt) + request.tokens <= options_.context, "generate",
-          "{} prompt tokens and {} new ones do not fit: there is room for {}", request.prompt.size(), request.tokens,
-          options_.context);
+  const auto length = std::ssize(request.prompt), most = length + request.tokens;
+  require(length > 0, "generate", "the prompt is empty: give at least one token");
+  require(most <= options_.context, "generate", "{} prompt tokens and {} new ones do not fit: there is room for {}",
+          length, request.tokens, options_.context);
   for (auto id : request.prompt)
     require(id >= 0 && id < vocab, "generate",
             "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);
+  require(pages_for(most) <= options_.pages, "generate",
+          "{} tokens need {} pages of keys and values, the engine has {}", most, pages_for(most), options_.pages);
   auto q = std::make_unique<Sequence>();
   q->id = ++last_id_;
+  q->tokens = std::move(request.prompt);
   q->request = std::move(request);
-  require(pages_of(*q) <= options_.pages, "generate", "{} tokens need {} pages of keys and values, the engine has {}",
-          std::ssize(q->request.prompt) + q->request.tokens, pages_of(*q), options_.pages);
-  if (q->request.sampling.has_penalties()) q->counts.add_prompt(q->request.prompt);
-  q->end.stats.prompt_tokens = static_cast<int>(q->request.prompt.size());
+  if (q->request.sampling.has_penalties()) q->counts.add_prompt(q->tokens);
+  q->end.stats.prompt_tokens = static_cast<int>(length);
   q->submitted = Clock::now();
-  q->ended = q->request.tokens == 0;
-  waiting_.push_back(std::move(q));
+  q->ended = q->request.tokens == 0 && !q->wants_prompt_logprobs();
+  insert(waiting_, std::move(q));
   return last_id_;
 }
 
+void Engine::insert(Queue& queue, std::unique_ptr<Sequence> q) {
+  const auto place = std::find_if(queue.rbegin(), queue.rend(), [&](const auto& other) {
+    const auto mine = q->request.priority, theirs = other->request.priority;
+    return theirs > mine || (theirs == mine && other->id < q->id);
+  });
+  queue.insert(place.base(), std::move(q));
+}
+
 bool Engine::cancel(RequestId id) {
-  const auto is = [&](const auto& q) { return q->id == id && !q->ended; };
-  const auto waits = std::find_if(waiting_.begin(), waiting_.end(), is);
-  const auto runs = std::find_if(running_.begin(), running_.end(), is);
-  if (waits == waiting_.end() && runs == running_.end()) return false;
-  end(waits == waiting_.end() ? **runs : **waits, End::Reason::cancelled);
-  if (!stepping_) remove_ended();
-  return true;
+  for (auto* queue : {&waiting_, &running_})
+    for (auto& q : *queue)
+      if (q->id == id && !q->ended) {
+        end(*q, End::Reason::cancelled);
+        if (!stepping_) remove_ended();
+        return true;
+      }
+  return false;
 }
 
 GenerationStats Engine::generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
@@ -154,42 +129,149 @@ bool Engine::step() {
     stepping_ = false;
   } catch (...) {
     stepping_ = false;
-    for (auto& q : running_) pages_.give_back(q->pages);
-    waiting_.clear(), running_.clear(), decoded_.clear();
+    for (auto& q : running_) release(*q);
+    waiting_.clear(), running_.clear();
     throw;
   }
   return true;
 }
 
+/// The keys and values of its first tokens that are there; the last token is always left, for its logits.
+PageTable::Found Engine::find(const Sequence& q) const {
+  if (!options_.reuse_prefixes || q.wants_prompt_logprobs()) return {};
+  return table_.find(std::span(q.tokens).first(q.tokens.size() - 1), q.request.cache_salt);
+}
+
+/// `found` is what the waiting texts find that could begin.
+Schedule Engine::plan(std::vector<PageTable::Found>& found) const {
+  const auto most = [](const Sequence& q) {
+    return q.wants_prompt_logprobs() ? kLeastChunk : std::int64_t{1} << 40;  // whose logits take memory
+  };
+  std::vector<Queues::Running> running;
+  for (const auto& q : running_)
+    running.push_back({.done = q->done,
+                       .pending = q->pending(),
+                       .pages = std::ssize(q->pages),
+                       .own = std::ranges::count_if(q->pages, [&](auto page) { return table_.is_own(page); }),
+                       .most = most(*q)});
+  // A text whose next page another one is about to fill waits for it.
+  using Next = std::pair<PageTable::Entry, std::span<const std::int32_t>>;
+  std::vector<std::pair<const Sequence*, Next>> next;
+  const auto next_page = [](const Sequence& q, std::int64_t pages, PageTable::Entry parent) {
+    const auto begin = static_cast<std::size_t>(pages * kPageTokens), count = static_cast<std::size_t>(kPageTokens);
+    return Next{parent, begin + count < q.tokens.size() ? std::span(q.tokens).subspan(begin, count)
+                                                        : std::span<const std::int32_t>()};
+  };
+  const auto is_coming = [&](const Sequence& q, const Next& n) {
+    return options_.reuse_prefixes && !n.second.empty() && std::ranges::any_of(next, [&](const auto& other) {
+             return other.second.first == n.first && std::ranges::equal(other.second.second, n.second) &&
+                    other.first->request.cache_salt == q.request.cache_salt;
+           });
+  };
+  for (const auto& q : running_) next.emplace_back(q.get(), next_page(*q, q->published, q->parent));
+  std::vector<Queues::Waiting> waiting;
+  for (const auto& q : waiting_) {
+    if (waiting.size() == kMostCandidates || std::ssize(running_) + std::ssize(waiting) >= options_.sequences) break;
+    auto there = find(*q);
+    const auto full = std::ssize(there.pages);
+    const auto n = next_page(*q, full, there.last);
+    if (!q->wants_prompt_logprobs() && is_coming(*q, n)) break;
+    next.emplace_back(q.get(), n);
+    const auto held = std::ranges::count_if(there.pages, [&](auto page) { return !table_.is_idle(page); });
+    const auto all = std::min<std::int64_t>(std::ssize(q->tokens) + 1, q->end.stats.prompt_tokens + q->request.tokens);
+    waiting.push_back({.pending = std::ssize(q->tokens) - full * kPageTokens - there.tokens,
+                       .pages = pages_for(all) - held,
+                       .most = most(*q)});
+    found.push_back(std::move(there));
+  }
+  return schedule({.running = running, .waiting = waiting, .available_pages = table_.available_pages()},
+                  {.sequences = options_.sequences, .budget = options_.budget});
+}
+
 void Engine::advance_all() {
-  std::vector<std::int64_t> pages, prompts, pending;
-  for (const auto& q : waiting_) pages.push_back(pages_of(*q)), prompts.push_back(q->pending());
-  for (const auto& q : running_) pending.push_back(q->pending());
-  const auto plan = schedule({pages, pending, pages_.free_pages()}, prompts,
-                             {.sequences = options_.sequences, .budget = options_.budget});
-  for (std::size_t i = 0; i < plan.admitted; ++i) {
-    waiting_.front()->pages = pages_.take(pages_of(*waiting_.front()));
-    running_.push_back(std::move(waiting_.front()));
+  remove_ended();
+  std::vector<PageTable::Found> found;
+  const auto planned = plan(found);
+  std::vector<Sequence*> texts;
+  for (const auto& q : running_) texts.push_back(q.get());
+  for (std::size_t i = 0; i < planned.preempted; ++i) {
+    auto q = std::move(running_.back());
+    running_.pop_back();
+    release(*q);
+    ++q->end.stats.preemptions, ++done_.preemptions;
+    insert(waiting_, std::move(q));
+  }
+  for (std::size_t i = 0; i < planned.admitted; ++i)  // before any page is taken, or it might be one of these
+    for (const auto page : found[i].pages) table_.hold(page);
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < planned.chunks.size(); ++i)
+    if (const auto [at, tokens] = planned.chunks[i]; at < texts.size()) {
+      grow(*texts[at], tokens);
+      parts.push_back({texts[at], tokens});
+    }
+  for (std::size_t i = 0; i < planned.admitted; ++i) {
+    auto q = std::move(waiting_.front());
     waiting_.pop_front();
+    begin(*q, found[i]);
+    const auto& chunk = planned.chunks[planned.chunks.size() - planned.admitted + i];
+    parts.push_back({q.get(), std::min(chunk.tokens, q->pending())});
+    grow(*q, parts.back().tokens);
+    insert(running_, std::move(q));
   }
-  std::vector<Sequence*> batch;
-  for (const auto i : plan.continuing) batch.push_back(running_[i].get());
-  if (!batch.empty()) {
-    // A GPU finds the most likely tokens itself: where no prompt waits, steps are queued before the host reads them.
-    std::int64_t ahead = stream_.device().is_cuda() && plan.chunks.empty() ? options_.context : 0;
-    for (const auto* q : batch)
-      ahead = takes_argmax(*q) ? std::min<std::int64_t>(ahead, q->request.tokens - q->end.stats.new_tokens) : 0;
-    if (ahead > 0) decode_ahead(batch, ahead);
-    else decode(batch);
-  }
-  for (const auto& chunk : plan.chunks)
-    if (auto& q = *running_[chunk.sequence]; !q.ended) feed(q, chunk.tokens);
+  if (parts.empty()) return;
+  const auto steps = steps_ahead(parts);
+  if (steps > 1) pass_ahead(parts, steps);
+  else pass(parts);
   remove_ended();
 }
 
-/// Whether a GPU finds its tokens.
-bool Engine::takes_argmax(const Sequence& q) const {
-  return q.request.sampling.takes_argmax() && !q.request.constraint && options_.vocab == model_.config().vocab;
+void Engine::begin(Sequence& q, const PageTable::Found& found) {
+  q.pages = found.pages;
+  q.published = std::ssize(q.pages), q.parent = found.last;
+  q.done = q.published * kPageTokens;
+  if (found.partial >= 0 && (table_.available_pages() > 1 || !table_.is_idle(found.partial))) {
+    table_.hold(found.partial);
+    q.pages.push_back(table_.take());
+    pool_.copy_page(stream_, q.pages.back(), found.partial);
+    table_.release(found.partial);
+    q.done += found.tokens;
+  }
+  if (q.prompt_seen > 0) return;  // it was preempted
+  q.prompt_seen = q.end.stats.prompt_tokens;
+  q.end.stats.cached_tokens = static_cast<int>(std::min<std::int64_t>(q.done, q.prompt_seen));
+  done_.prompt_tokens += q.prompt_seen, done_.cached_tokens += q.end.stats.cached_tokens;
+}
+
+/// Pages for this many more tokens.
+void Engine::grow(Sequence& q, std::int64_t tokens) {
+  while (std::ssize(q.pages) < pages_for(q.done + tokens)) q.pages.push_back(table_.take()), single_.clear();
+}
+
+/// Lets other texts find its pages that are full.
+void Engine::publish(Sequence& q) {
+  if (!options_.reuse_prefixes) return;
+  const auto known = std::min<std::int64_t>(q.done, std::ssize(q.tokens));
+  for (; (q.published + 1) * kPageTokens <= known; ++q.published)
+    q.parent = table_.publish(q.pages[static_cast<std::size_t>(q.published)], q.parent,
+                              std::span(q.tokens).subspan(static_cast<std::size_t>(q.published * kPageTokens),
+                                                          static_cast<std::size_t>(kPageTokens)),
+                              q.request.cache_salt);
+}
+
+/// Gives its pages back; others find its tokens in them, also those of the last page.
+void Engine::release(Sequence& q) {
+  if (options_.reuse_prefixes && q.end.reason != End::Reason::failed) {
+    publish(q);
+    const auto begin = q.published * kPageTokens, known = std::min<std::int64_t>(q.done, std::ssize(q.tokens));
+    if (begin < known)
+      table_.publish(
+          q.pages[static_cast<std::size_t>(q.published)], q.parent,
+          std::span(q.tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(known - begin)),
+          q.request.cache_salt);
+  }
+  for (; !q.pages.empty(); q.pages.pop_back()) table_.release(q.pages.back());
+  q.done = q.published = 0, q.parent = 0;
+  single_.clear();
 }
 
 void Engine::end(Sequence& q, End::Reason reason, std::string message) {
@@ -199,15 +281,14 @@ void Engine::end(Sequence& q, End::Reason reason, std::string message) {
 }
 
 void Engine::remove_ended() {
-  std::vector<std::unique_ptr<Sequence>> gone;
-  const auto leave = [&](auto& list) {
-    for (auto& q : list)
+  Queue gone;
+  for (auto* queue : {&running_, &waiting_}) {
+    for (auto& q : *queue)
       if (q->ended) gone.push_back(std::move(q));
-    std::erase(list, nullptr);
-  };
-  leave(running_), leave(waiting_);
-  for (const auto& q : gone) pages_.give_back(q->pages), decoded_.clear();
-  for (const auto& q : gone) {
+    std::erase(*queue, nullptr);
+  }
+  for (auto& q : gone) release(*q);
+  for (auto& q : gone) {
     auto& s = q->end.stats;
     if (s.new_tokens > 0)
       s.tokens_per_second =
@@ -216,18 +297,226 @@ void Engine::remove_ended() {
   }
 }
 
-/// The next token of a sequence, from the logits after its last one.
+// -- passes
+
+/// Numbers of tokens that there are programs for, at most an eighth apart; on a GPU, which captures them, fewer small
+/// ones.
+std::int64_t Engine::bucket(std::int64_t tokens) const {
+  const auto power = power_of_two(tokens);
+  if (stream_.device().is_cuda() && tokens <= kLeastChunk) return power;
+  const auto apart = std::max<std::int64_t>(1, power / 16);
+  return (tokens + apart - 1) / apart * apart;
+}
+
+BatchLayout Engine::layout(std::int64_t tokens, std::int64_t sequences, bool single, BatchLayout::Head head) const {
+  const auto all = bucket(tokens);
+  return {.tokens = all,
+          .sequences = single ? all : power_of_two(sequences + padding_rows(all - tokens)),
+          .pages = pages_for(options_.context),
+          .pool_pages = options_.pages,
+          .head = head,
+          .single = single,
+          .vocab = options_.vocab};
+}
+
+BatchLayout Engine::layout_of(const std::vector<Part>& parts) const {
+  std::int64_t tokens = 0;
+  bool single = true;
+  auto head = BatchLayout::Head::none;
+  for (const auto& [q, n] : parts) {
+    tokens += n;
+    single = single && n == 1;
+    if (q->wants_prompt_logprobs()) head = BatchLayout::Head::all;
+    else if (n == q->pending() && head == BatchLayout::Head::none) head = BatchLayout::Head::last;
+  }
+  if (single) head = BatchLayout::Head::all;
+  return layout(tokens, std::ssize(parts), single, head);
+}
+
+/// In the shared arena. A larger one replaces it together with the programs in it, so that there is never more than one.
+Instance& Engine::program(const BatchLayout& l) {
+  const ProgramKey key(l.tokens, l.sequences, l.single, static_cast<int>(l.head));
+  if (const auto found = programs_.find(key); found != programs_.end()) {
+    found->second.used = ++passes_;
+    return found->second.instance;
+  }
+  if (programs_.size() >= kMostPrograms) {
+    stream_.synchronize();
+    programs_.erase(std::ranges::min_element(programs_, {}, [](const auto& p) { return p.second.used; }));
+  }
+  const auto made = batch_pass(model_, l, options_.numerics);
+  auto bindings = made->bindings;
+  pool_.bind(bindings);
+  memory_.bind(l, bindings);
+  if (arena_ && arena_->bytes() < made->planned->plan.arena_bytes) {
+    stream_.synchronize();
+    programs_.clear(), arena_.reset();
+  }
+  Instance instance(made->planned, std::move(bindings), arena_, stream_.device());
+  arena_ = instance.arena();
+  return programs_.emplace(key, Program{std::move(instance), ++passes_}).first->second.instance;
+}
+
+/// On a GPU, one launch from the second run on: launching its kernels one by one takes longer than they run.
+void Engine::run(Instance& exe) {
+  if (stream_.device().is_cuda() && !exe.captured()) {
+    const auto p = std::ranges::find_if(programs_, [&](const auto& entry) { return &entry.second.instance == &exe; });
+    if (p->second.warm) exe.capture(stream_);
+    p->second.warm = true;
+  }
+  exe.run(stream_);
+}
+
+std::vector<const Instance*> Engine::programs(std::int64_t prompt_tokens) {
+  std::vector<BatchLayout> list{layout(1, 1, true, BatchLayout::Head::all)};
+  for (auto left = prompt_tokens; left > 1; left -= options_.budget) {
+    const auto tokens = std::min(left, options_.budget);
+    const auto l = layout(tokens, 1, tokens == 1, tokens < left ? BatchLayout::Head::none : BatchLayout::Head::last);
+    if (std::find(list.begin(), list.end(), l) == list.end()) list.push_back(l);
+  }
+  for (const auto& l : list) program(l);  // a larger arena may replace those before it
+  std::vector<const Instance*> made;
+  for (const auto& l : list) made.push_back(&program(l));
+  return made;
+}
+
+std::span<float> Engine::on_host(const Tensor& logits) {
+  if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
+  if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream_.device());
+  copy_to_pinned(stream_, logits_.data(), logits);
+  stream_.synchronize();
+  return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
+}
+
+/// Runs a pass over the next tokens of these texts, or queues it on a GPU.
+Instance& Engine::start(const std::vector<Part>& parts, const BatchLayout& l) {
+  Instance& exe = program(l);
+  std::vector<BatchRow> rows;
+  std::vector<Sequence*> texts;
+  ids_of_pass_.clear();
+  for (const auto& [q, n] : parts) {
+    const auto begin = q->tokens.begin() + static_cast<std::ptrdiff_t>(q->done);
+    ids_of_pass_.insert(ids_of_pass_.end(), begin, begin + static_cast<std::ptrdiff_t>(n));
+    rows.push_back({q->pages, q->done, n});
+    texts.push_back(q);
+  }
+  ids_of_pass_.resize(static_cast<std::size_t>(l.tokens));
+  if (l.single && texts == single_) memory_.advance(stream_);
+  else memory_.set(stream_, l, rows);
+  single_ = l.single ? std::move(texts) : std::vector<Sequence*>();
+  const Tensor tokens = exe.input(0);
+  copy(stream_, tokens, View(ids_of_pass_.data(), tokens.spec()));
+  run(exe);
+  return exe;
+}
+
+void Engine::pass(const std::vector<Part>& parts) {
+  const auto l = layout_of(parts);
+  Instance& exe = start(parts, l);
+  const bool found =
+      stream_.device().is_cuda() && l.head != BatchLayout::Head::none && std::ranges::all_of(parts, [&](const Part& p) {
+        return takes_argmax(*p.text) && !p.text->wants_prompt_logprobs();
+      });
+  std::span<float> logits;
+  if (found) {
+    copy_to_pinned(stream_, ids_.data(), exe.output(1));
+    stream_.synchronize();
+  } else if (l.head != BatchLayout::Head::none) {
+    logits = on_host(exe.output(0));
+  }
+  const auto width = l.head == BatchLayout::Head::none ? 0 : static_cast<std::size_t>(exe.output(0)[-1]);
+  std::size_t row = 0;
+  for (const auto& part : parts) {
+    auto& q = *part.text;
+    const auto first = row;
+    row += static_cast<std::size_t>(l.head == BatchLayout::Head::all ? part.tokens : 1);
+    const bool last = part.tokens == q.pending();
+    if (!q.ended && q.wants_prompt_logprobs()) score_prompt(q, part.tokens, logits.subspan(first * width), width);
+    q.done += part.tokens;
+    publish(q);
+    if (!last || q.ended) continue;
+    if (q.request.tokens == 0) end(q, End::Reason::length);
+    else if (found) take_argmax(q, ids_.as<std::int32_t>()[row - 1]);
+    else choose(q, logits.subspan((row - 1) * width, width));
+  }
+}
+
+/// Passes that a GPU can queue before the host reads their tokens.
+std::int64_t Engine::steps_ahead(const std::vector<Part>& parts) const {
+  if (!stream_.device().is_cuda()) return 1;
+  std::int64_t steps = kAhead, pages = 0;
+  for (const auto& [q, n] : parts) {
+    if (q->pending() > 1 || !takes_argmax(*q) || q->wants_prompt_logprobs()) return 1;
+    steps = std::min<std::int64_t>(steps, q->request.tokens - q->end.stats.new_tokens);
+  }
+  for (const auto& [q, n] : parts) pages += pages_for(q->done + steps) - std::ssize(q->pages);
+  return pages <= table_.available_pages() ? steps : 1;
+}
+
+/// Up to `steps` most likely tokens of each text on a GPU, whose passes read their tokens and count positions on the
+/// device: each is queued before the host reads the tokens of the previous one. Ends when a text does.
+void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
+  const auto l = layout_of(parts);
+  for (const auto& [q, n] : parts) grow(*q, steps);
+  Stream reader(stream_.device(), stream_.pool());
+  Event found[2];
+  Instance& exe = start(parts, l);
+  single_.clear();  // the memory is a token ahead of the texts from now on
+  const Tensor next = exe.input(0);
+  std::int64_t queued = 0;
+  const auto deliver = [&] {
+    for (const auto& [q, n] : parts) ++q->done;
+    memory_.deliver_and_advance(stream_, ids_.as<std::int32_t>() + queued % 2 * l.tokens, next);
+    found[queued++ % 2].record(stream_);
+  };
+  deliver();
+  bool more = true;
+  for (std::int64_t i = 0; i < queued; ++i) {
+    if (more && queued < steps) run(exe), deliver();
+    found[i % 2].wait(reader);
+    reader.synchronize();
+    const auto* ids = ids_.as<std::int32_t>() + i % 2 * l.tokens;
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      auto& q = *parts[r].text;
+      if (!q.ended) take_argmax(q, ids[r]);  // otherwise it is a token after the last one
+      more = more && !q.ended;
+    }
+  }
+  stream_.synchronize();
+  for (const auto& [q, n] : parts) publish(*q);
+}
+
+// -- tokens
+
+void Engine::score_prompt(Sequence& q, std::int64_t tokens, std::span<const float> logits, std::size_t width) {
+  auto& scored = q.end.prompt_logprobs;
+  try {
+    for (std::int64_t i = 0; i < tokens && q.wants_prompt_logprobs(); ++i)
+      if (q.done + i == std::ssize(scored))
+        scored.push_back(sampler_.logprobs(logits.subspan(static_cast<std::size_t>(i) * width, width),
+                                           q.tokens[scored.size() + 1], q.request.prompt_logprobs));
+  } catch (const Error& e) {
+    end(q, End::Reason::failed, e.what());
+  }
+}
+
+/// Whether a GPU finds its tokens.
+bool Engine::takes_argmax(const Sequence& q) const {
+  return q.request.sampling.takes_argmax() && !q.request.constraint;
+}
+
+/// The next token of a text, from the logits after its last one.
 void Engine::choose(Sequence& q, std::span<float> logits) {
   const auto& o = q.request.sampling;
   Token token;
   try {
-    const std::vector<float> raw(logits.begin(), o.logprobs >= 0 ? logits.end() : logits.begin());
+    const std::vector<float> unchanged(logits.begin(), o.logprobs >= 0 ? logits.end() : logits.begin());
     token.id = sampler_.sample(logits.first(static_cast<std::size_t>(options_.vocab)), o,
                                {.index = static_cast<std::uint64_t>(q.end.stats.new_tokens),
                                 .counts = &q.counts,
                                 .eos = model_.config().eos,
                                 .constraint = q.request.constraint.get()});
-    if (o.logprobs >= 0) token = sampler_.logprobs(raw, token.id, o.logprobs);
+    if (o.logprobs >= 0) token = sampler_.logprobs(unchanged, token.id, o.logprobs);
     if (q.request.constraint) q.request.constraint->accept(token.id);
   } catch (const Error& e) {
     return end(q, End::Reason::failed, e.what());
@@ -235,10 +524,19 @@ void Engine::choose(Sequence& q, std::span<float> logits) {
   take(q, token);
 }
 
+void Engine::take_argmax(Sequence& q, std::int32_t id) {
+  if (id >= 0) return take(q, {.id = id});
+  end(q, End::Reason::failed,
+      fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check them "
+                  "with `hpcdl inspect --check`",
+                  -1 - id));
+}
+
 void Engine::take(Sequence& q, const Token& token) {
   const auto& o = q.request.sampling;
   auto& s = q.end.stats;
-  q.last = token.id;
+  q.tokens.push_back(token.id);
+  ++done_.new_tokens;
   if (++s.new_tokens == 1) {
     s.time_to_first_token_ms = 1e3 * seconds_since(q.submitted);
     q.first = Clock::now();
@@ -250,100 +548,6 @@ void Engine::take(Sequence& q, const Token& token) {
   if (!o.ignore_eos && in(model_.config().eos)) end(q, End::Reason::eos);
   else if (!more || in(o.stop_ids)) end(q, End::Reason::stop);
   else if (s.new_tokens >= q.request.tokens) end(q, End::Reason::length);
-}
-
-/// The next tokens of a prompt, and after its last one the first new token.
-void Engine::feed(Sequence& q, std::int64_t tokens) {
-  Instance& exe = program(tokens, 1);
-  const BatchRow row{q.pages, q.done};
-  memory_.set(stream_, layout(tokens, 1), {&row, 1});
-  decoded_.clear();
-  const Tensor ids = exe.input(0);
-  copy(stream_, ids, View(q.request.prompt.data() + q.done, ids.spec()));
-  run(exe);
-  q.done += tokens;
-  if (q.pending() > 0) return;
-  Tensor logits;
-  if (tokens == 1) {
-    logits = exe.output(1);
-  } else {
-    const Tensor last = head().input(0);
-    const std::byte* from = exe.output(0).ptr<std::byte>() + (tokens - 1) * last.bytes();
-    copy(stream_, last, View(from, last.spec(), stream_.device()));
-    run(head());
-    logits = head().output(0);
-  }
-  choose(q, on_host(logits));
-}
-
-/// Describes one more token of each of these sequences.
-void Engine::set_batch(const std::vector<Sequence*>& batch) {
-  if (decoded_ == batch) return memory_.advance(stream_);
-  std::vector<BatchRow> rows;
-  for (const auto* q : batch) rows.push_back({q->pages, q->done});
-  const auto n = bucket(batch.size());
-  memory_.set(stream_, layout(n, n), rows);
-  decoded_ = batch;
-}
-
-void Engine::decode(const std::vector<Sequence*>& batch) {
-  const auto n = bucket(batch.size());
-  Instance& exe = program(n, n);
-  set_batch(batch);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < batch.size(); ++i) ids[i] = batch[i]->last;
-  const Tensor tokens = exe.input(0);
-  copy(stream_, tokens, View(ids.data(), tokens.spec()));
-  run(exe);
-  const auto all = on_host(exe.output(1));
-  const auto vocab = all.size() / static_cast<std::size_t>(n);
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    auto& q = *batch[i];
-    ++q.done;
-    choose(q, all.subspan(i * vocab, vocab));
-  }
-}
-
-/// Up to `steps` greedy tokens of each sequence on a GPU, whose steps read their tokens and count positions on the device:
-/// each step is queued before the host reads the tokens of the previous one. Ends when a sequence does.
-void Engine::decode_ahead(const std::vector<Sequence*>& batch, std::int64_t steps) {
-  const auto n = bucket(batch.size());
-  Instance& exe = program(n, n);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < batch.size(); ++i) ids[i] = batch[i]->last;
-  const Tensor next = exe.input(0);
-  copy(stream_, next, View(ids.data(), next.spec()));
-  Stream reader(stream_.device(), stream_.pool());
-  Event found[2];
-  std::int64_t queued = 0;
-  set_batch(batch);
-  decoded_.clear();  // the memory is a token ahead of the sequences from now on
-  const auto queue = [&] {
-    run(exe);
-    for (auto* q : batch) ++q->done;
-    memory_.deliver_and_advance(stream_, ids_.as<std::int32_t>() + queued % 2 * n, next);
-    found[queued++ % 2].record(stream_);
-  };
-  queue();
-  bool more = true;
-  for (std::int64_t i = 0; i < queued; ++i) {
-    if (more && queued < steps) queue();
-    found[i % 2].wait(reader);
-    reader.synchronize();
-    for (std::size_t r = 0; r < batch.size(); ++r) {
-      auto& q = *batch[r];
-      if (q.ended) continue;  // a token after its last one
-      const std::int32_t id = ids_.as<std::int32_t>()[i % 2 * n + static_cast<std::int64_t>(r)];
-      if (id >= 0) take(q, {.id = id});
-      else
-        end(q, End::Reason::failed,
-            fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check "
-                        "them with `hpcdl inspect --check`",
-                        -1 - id));
-      more = more && !q.ended;
-    }
-  }
-  stream_.synchronize();
 }
 
 }  // namespace hpcdl::infer

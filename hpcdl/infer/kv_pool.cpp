@@ -2,18 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
-
 namespace hpcdl::infer {
 
 std::string KvPool::name_of_keys(std::int64_t layer) { return fmt::format("pool.keys.{}", layer); }
 std::string KvPool::name_of_values(std::int64_t layer) { return fmt::format("pool.values.{}", layer); }
 
-KvPool::KvPool(std::int64_t layers, const Spec& layer, Device device)
-    : pages_(layer[0]), free_(static_cast<std::size_t>(layer[0])) {
+KvPool::KvPool(std::int64_t layers, const Spec& layer, Device device) {
   require_pool("engine", layer);
   for (std::int64_t i = 0; i < 2 * layers; ++i) memory_.emplace_back(layer, device);
-  std::iota(free_.rbegin(), free_.rend(), 0);
 }
 
 void KvPool::bind(Bindings& to) const {
@@ -23,14 +19,13 @@ void KvPool::bind(Bindings& to) const {
   }
 }
 
-std::vector<std::int32_t> KvPool::take(std::int64_t count) {
-  require(count <= free_pages(), "engine", "{} pages of keys and values are needed, {} of {} are free", count,
-          free_pages(), pages_);
-  std::vector<std::int32_t> taken(free_.rbegin(), free_.rbegin() + count);
-  free_.resize(free_.size() - taken.size());
-  return taken;
+void KvPool::copy_page(Stream& s, std::int32_t to, std::int32_t from) const {
+  for (const auto& m : memory_) {
+    const Tensor& all = m.tensor;
+    const Spec page{{all[1], all[2], all[3]}, all.dtype()};
+    const auto at = [&](std::int32_t i) { return Tensor(all.ptr<std::byte>() + i * page.bytes(), page, all.device()); };
+    copy(s, at(to), at(from));
+  }
 }
-
-void KvPool::give_back(std::span<const std::int32_t> pages) { free_.insert(free_.end(), pages.rbegin(), pages.rend()); }
 
 }  // namespace hpcdl::infer

@@ -1,8 +1,8 @@
 #pragma once
-// The keys and values of an engine: a pool of pages in every layer, and the pages that are free.
+// The keys and values of an engine: a pool of pages in every layer.
 
 #include <cstdint>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "hpcdl/buffer.h"
@@ -21,17 +21,11 @@ class KvPool {
   /// Those names.
   static std::string name_of_keys(std::int64_t layer);
   static std::string name_of_values(std::int64_t layer);
-
-  std::int64_t pages() const { return pages_; }
-  std::int64_t free_pages() const { return static_cast<std::int64_t>(free_.size()); }
-  /// Throws Error if there are fewer.
-  std::vector<std::int32_t> take(std::int64_t count);
-  void give_back(std::span<const std::int32_t> pages);
+  /// Copies a page of all layers.
+  void copy_page(Stream& s, std::int32_t to, std::int32_t from) const;
 
  private:
-  std::int64_t pages_;
   std::vector<OwnedTensor> memory_;  // keys and values of layer 0, of layer 1, ...
-  std::vector<std::int32_t> free_;   // the last one is taken first
 };
 
 }  // namespace hpcdl::infer

@@ -1,33 +1,52 @@
 #include "hpcdl/infer/scheduler.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "hpcdl/ops/kv_write/pages.h"
 
 namespace hpcdl::infer {
 
-std::int64_t next_chunk(std::int64_t tokens) {
-  return static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::min(tokens, kLargestChunk))));
-}
-
-Schedule schedule(const Queues& queues, std::span<const std::int64_t> prompts, const Limits& limits) {
+Schedule schedule(const Queues& queues, const Limits& limits) {
   Schedule s;
-  std::vector<std::int64_t> left(queues.running.begin(), queues.running.end());
-  for (std::int64_t pages = queues.free_pages;
-       s.admitted < queues.waiting.size() && std::ssize(left) < limits.sequences; ++s.admitted) {
-    pages -= queues.waiting[s.admitted];
-    if (pages < 0) break;  // a later one that fits must wait, too, or a long text might wait for ever
-    left.push_back(prompts[s.admitted]);
-  }
-  std::int64_t budget = limits.budget;
-  for (std::size_t i = 0; i < left.size(); ++i)
-    if (left[i] == 0) s.continuing.push_back(i), --budget;
-  for (std::size_t i = 0; i < left.size(); ++i)
-    while (left[i] > 0) {
-      const auto chunk = next_chunk(left[i]);
-      if (chunk > budget) return s;
-      s.chunks.push_back({i, chunk});
-      left[i] -= chunk, budget -= chunk;
+  const auto& running = queues.running;
+  auto budget = limits.budget, available = queues.available_pages;
+  std::int64_t singles = 0;  // that are not scheduled yet: prompts leave a token for each
+  for (const auto& t : running) singles += t.pending == 1;
+  bool waits = false;         // a text that there are no pages for
+  std::int64_t promised = 0;  // pages for the rest of prompts that have begun
+  std::size_t last = running.size();
+  for (std::size_t i = 0; i < last; ++i) {
+    const auto& t = running[i];
+    singles -= t.pending == 1;
+    auto tokens = std::min({t.pending, t.most, budget - singles});
+    if (tokens <= 0) continue;
+    const auto needed = [&] { return pages_for(t.done + tokens) - t.pages; };
+    while (needed() > available && last > i + 1) {
+      available += running[--last].own;
+      singles -= running[last].pending == 1;
+      ++s.preempted;
     }
+    if (needed() > available) {  // the pages are with more important texts
+      waits = true;
+      tokens = (t.pages + available) * kPageTokens - t.done;
+      if (tokens <= 0) continue;
+    }
+    available -= needed();
+    promised += pages_for(t.done + t.pending) - pages_for(t.done + tokens);
+    s.chunks.push_back({i, tokens});
+    budget -= tokens;
+  }
+  if (s.preempted > 0 || waits) return s;
+  // Running texts soon need pages; without some in reserve, the one that begins would be preempted again.
+  available -= promised;
+  auto count = std::ssize(running);
+  for (const auto& t : queues.waiting) {
+    if (count >= limits.sequences || budget <= 0) break;
+    if (t.pages > available - (count + 3) / 4) break;  // a later one that fits must wait, too, or a long text might for ever
+    const auto tokens = std::min({t.pending, t.most, budget});
+    s.chunks.push_back({running.size() + s.admitted++, tokens});
+    available -= t.pages, budget -= tokens, ++count;
+  }
   return s;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// What an engine does in one step, as a pure function of its queues: sequences are admitted in the order of their
-// arrival while there are pages for all of their tokens, every sequence whose prompt is done continues by a token, and
-// what the budget leaves processes prompts in chunks.
+// What an engine does in one step, as a pure function of its queues. All texts continue by a token or, while their
+// prompts last, by what the budget leaves, the most important ones first. Where pages run out, the least important ones
+// are preempted: they lose their pages and wait. Others begin only where pages for all of their tokens are left.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,23 +10,28 @@
 
 namespace hpcdl::infer {
 
-/// The largest number of tokens of a prompt that run through one program. A prompt is divided into chunks of 64, 32, ...
-/// 1 tokens, so that no position is computed twice or padded.
-inline constexpr std::int64_t kLargestChunk = 64;
-
-/// The next chunk of a prompt of which `tokens` are left: the largest power of two that fits.
-std::int64_t next_chunk(std::int64_t tokens);
-
 struct Limits {
   std::int64_t sequences = 1;  // at a time
-  std::int64_t budget = 512;   // tokens of a step; at least sequences + kLargestChunk
+  std::int64_t budget = 512;   // tokens of a step; more than `sequences`
 };
 
-/// What the schedule depends on.
+/// What the schedule depends on. Both queues have the most important text first.
 struct Queues {
-  std::span<const std::int64_t> waiting;  // pages that each waiting sequence needs
-  std::span<const std::int64_t> running;  // tokens of each prompt that have not been processed; 0: it continues
-  std::int64_t free_pages = 0;
+  struct Running {
+    std::int64_t done = 0;                      // tokens whose keys are in its pages
+    std::int64_t pending = 1;                   // known tokens after them, at least 1
+    std::int64_t pages = 0;                     // that it holds
+    std::int64_t own = 0;                       // of these, the ones that no other text holds
+    std::int64_t most = std::int64_t{1} << 40;  // tokens of it in a step
+  };
+  struct Waiting {
+    std::int64_t pending = 1;  // tokens whose keys are not there yet, at least 1
+    std::int64_t pages = 0;    // for all its tokens and a further one, without those that running texts hold
+    std::int64_t most = std::int64_t{1} << 40;
+  };
+  std::span<const Running> running;
+  std::span<const Waiting> waiting;
+  std::int64_t available_pages = 0;
 };
 
 struct Schedule {
@@ -34,13 +39,11 @@ struct Schedule {
     std::size_t sequence;  // its index: first the running ones, then those that are admitted
     std::int64_t tokens;
   };
-  std::size_t admitted = 0;             // of the waiting sequences, the first ones
-  std::vector<std::size_t> continuing;  // sequences that continue by one token
-  std::vector<Chunk> chunks;            // in their order
-  bool empty() const { return admitted == 0 && continuing.empty() && chunks.empty(); }
+  std::size_t preempted = 0;  // of the running sequences, the last ones
+  std::size_t admitted = 0;   // of the waiting sequences, the first ones; none if any is preempted
+  std::vector<Chunk> chunks;  // in their order
 };
 
-/// `prompts` are the lengths of the prompts of the waiting sequences.
-Schedule schedule(const Queues& queues, std::span<const std::int64_t> prompts, const Limits& limits);
+Schedule schedule(const Queues& queues, const Limits& limits);
 
 }  // namespace hpcdl::infer

@@ -152,8 +152,9 @@ std::vector<Program> programs_of_all_kinds() {
         LanguageModel::create(models::tiny(family), {}, true, std::make_shared<parallel::TensorParallel>(mesh.tp()));
     step(shared, {.batch = 2, .length = 16, .accumulate = true, .data = mesh.dp()});
     for (const auto* model : {&alone, &shared})
-      add(infer::batch_pass(*model, infer::BatchLayout::of_one(1, 8))),
-          add(infer::batch_pass(*model, infer::BatchLayout::of_one(4, 8))), add(infer::head_pass(*model));
+      for (const auto& l : {infer::BatchLayout::of_one(1, 8), infer::BatchLayout::of_one(4, 8),
+                            infer::BatchLayout::of_one(4, 8, infer::BatchLayout::Head::last)})
+        add(infer::batch_pass(*model, l));
   }
   for (const auto family : {models::ImageFamily::resnet18, models::ImageFamily::simple_cnn}) {
     auto image = models::ImageModel::create({.family = family, .classes = 10}, {}, true);

@@ -26,7 +26,7 @@ Wishes wishes_of_training(train::RunConfig& config, Pool& pool, Device device) {
 Wishes wishes_of_generation(const std::filesystem::path& folder, Pool& pool, Device device) {
   auto model = models::LanguageModel::open(folder);
   model.to_device(Stream(device, pool));
-  constexpr auto kContext = 2 * infer::kLargestChunk;
+  constexpr auto kContext = 2 * infer::kLeastChunk;
   infer::Engine engine(model, pool, {.context = std::min<std::int64_t>(model.config().context, kContext)});
   return wishes_of_all(engine.programs(kContext - 1), device, pool);
 }
