@@ -122,7 +122,7 @@ const std::vector<CaseFamily>& case_families() {
     adaptive_avg_pool2d_cases(to);
     embedding_cases(to);
     cross_entropy_cases(to);
-    argmax_cases(to);
+    sample_cases(to);
     top1_cases(to);
     lm_head_loss_cases(to);
     lm_head_gradient_cases(to);

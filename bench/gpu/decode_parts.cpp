@@ -9,13 +9,13 @@
 
 #include "bench/gpu/turns.h"
 #include "hpcdl/buffer.h"
-#include "hpcdl/ops/argmax/argmax.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
 #include "hpcdl/ops/int4_linear/int4_widen.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.h"
 #include "hpcdl/ops/paged_attention/paged_attention.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
+#include "hpcdl/ops/sample/sample.h"
 #include "tools/tune/reference.h"
 
 namespace hpcdl {
@@ -79,6 +79,7 @@ class Step {
     table_ = made(Spec{{kRoom, kHeadDim}, DType::f32});
     logits_ = OwnedTensor(Spec{{1, kVocabulary}, DType::f32}, s.device());
     id_ = OwnedTensor(Spec{{1}, DType::i32}, s.device());
+    rule_ = copied<std::int32_t>(DType::i32, {1, Sample::kRuleWords}, std::vector<std::int32_t>(Sample::kRuleWords));
     std::vector<std::int32_t> pages(pages_for(kRoom));
     std::iota(pages.begin(), pages.end(), 0);
     position_ = copied<std::int32_t>(DType::i32, {1}, {kPosition});
@@ -113,7 +114,7 @@ class Step {
     if (w.has("head")) {
       RmsNorm::forward(s_, h_.tensor, rstd_.tensor, x_.tensor, gamma_.tensor, {});
       product(-1, logits_.tensor, h_.tensor, head_, {});
-      cuda::argmax(s_, id_.tensor, logits_.tensor);
+      cuda::sample(s_, id_.tensor, logits_.tensor, rule_.tensor);
     }
   }
   Stream& s_;
@@ -139,7 +140,7 @@ class Step {
 
   std::vector<Layer> layers_;
   Weights head_;
-  OwnedTensor x_, q_, attended_, middle_, gated_, h_, gamma_, table_, logits_, id_, rstd_, parts_;
+  OwnedTensor x_, q_, attended_, middle_, gated_, h_, gamma_, table_, logits_, id_, rule_, rstd_, parts_;
   OwnedTensor position_, slot_, starts_, length_, pages_;
   std::array<OwnedTensor, 3> scratch_;
 };

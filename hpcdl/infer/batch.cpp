@@ -5,25 +5,27 @@
 #include <algorithm>
 
 #include "hpcdl/infer/kv_pool.h"
-#include "hpcdl/ops/argmax/argmax.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
+#include "hpcdl/ops/sample/sample.h"
 
 namespace hpcdl::infer {
 namespace {
 
 constexpr const char *kPositions = "batch.positions", *kSlots = "batch.slots", *kStarts = "batch.starts",
-                     *kLengths = "batch.lengths", *kLast = "batch.last", *kPages = "batch.pages";
+                     *kLengths = "batch.lengths", *kLast = "batch.last", *kPages = "batch.pages",
+                     *kRules = "batch.rules";
 
 struct BatchSpecs {
-  Spec positions, slots, starts, lengths, last, pages;
+  Spec positions, slots, starts, lengths, last, pages, rules;
   explicit BatchSpecs(const BatchLayout& l)
       : positions{{l.tokens}, DType::i32},
         slots{{l.tokens}, DType::i64},
         starts{{l.sequences + 1}, DType::i32},
         lengths{{l.sequences}, DType::i32},
         last{{l.sequences}, DType::i32},
-        pages{{l.sequences, l.pages}, DType::i32} {}
+        pages{{l.sequences, l.pages}, DType::i32},
+        rules{{l.rows(), Sample::kRuleWords}, DType::i32} {}
 };
 
 /// In the key of a pass.
@@ -95,7 +97,8 @@ std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const
     std::vector<Var> out{g.reshape(logits, {l.rows(), logits[-1]})};
     if (model.device().is_cuda()) {
       const Var found = l.single ? g.reshape(ids, {l.tokens}) : g.keep(g.temporary("next", {{l.rows()}, DType::i32}));
-      argmax_into(found, l.vocab > 0 && l.vocab < logits[-1] ? g.slice(out[0], 0, l.vocab) : out[0]);
+      const bool all = l.vocab == 0 || l.vocab == logits[-1];
+      sample_into(found, all ? out[0] : g.slice(out[0], 0, l.vocab), leaf(g, kRules, BatchSpecs(l).rules));
       out.push_back(found);
     }
     return Pass::of(g, {ids}, out);
@@ -108,6 +111,7 @@ BatchMemory::BatchMemory(const BatchLayout& largest, Device device)
   sequences_.resize(static_cast<std::size_t>(4 * (2 * most_sequences_ + 1 + most_sequences_ * most_pages_)));
   moving_ = OwnedTensor({{std::ssize(next_)}, DType::u8}, device);
   fixed_ = OwnedTensor({{std::ssize(sequences_)}, DType::u8}, device);
+  if (device.is_cuda()) rules_ = OwnedTensor({{largest.tokens, Sample::kRuleWords}, DType::i32}, device);
 }
 
 BatchMemory::Operands BatchMemory::operands(const BatchLayout& layout) const {
@@ -131,6 +135,8 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
   to.bind(kLengths, at.lengths);
   if (layout.head == BatchLayout::Head::last) to.bind(kLast, at.last);
   to.bind(kPages, at.pages);
+  if (rules_.tensor && layout.rows() > 0)
+    to.bind(kRules, Tensor(rules_.tensor.data(), BatchSpecs(layout).rules, rules_.tensor.device()));
 }
 
 void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows) {
@@ -156,6 +162,11 @@ void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const Batc
   starts()[layout.sequences] = static_cast<std::int32_t>(token);
   copy(s, fixed_.tensor, View(sequences_.data(), fixed_.tensor.spec()));
   copy(s, moving_.tensor, View(next_.data(), moving_.tensor.spec()));
+}
+
+void BatchMemory::set_rules(Stream& s, std::span<const SampleRule> rules) const {
+  const Spec rows{{std::ssize(rules), Sample::kRuleWords}, DType::i32};
+  copy(s, Tensor(rules_.tensor.data(), rows, s.device()), View(rules.data(), rows));
 }
 
 void BatchMemory::count() {

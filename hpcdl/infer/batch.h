@@ -9,6 +9,7 @@
 #include "hpcdl/buffer.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/ops/sample/row_sampler.h"
 
 namespace hpcdl::infer {
 
@@ -21,7 +22,7 @@ struct BatchLayout {
   std::int64_t tokens = 1, sequences = 1, pages = 1, pool_pages = 1;
   Head head = Head::all;
   bool single = false;     // one token of each sequence
-  std::int64_t vocab = 0;  // ids from here on are never the most likely ones; 0: none
+  std::int64_t vocab = 0;  // ids from here on are never chosen; 0: none
   /// For one sequence with room for `capacity` tokens.
   static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, Head head = Head::all);
   /// Rows of logits.
@@ -36,8 +37,8 @@ Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages);
 DType type_of_inference(const models::LanguageModel& model);
 
 /// The model may be only described. Input: the tokens (1, T). Outputs, unless the head reads none: the logits (rows, V),
-/// and on a GPU the most likely ids (rows). A pass over one token of each sequence overwrites its input with them. Pools
-/// and batch remain to be bound.
+/// and on a GPU the ids (rows) that the rules of the rows choose. A pass over one token of each sequence overwrites its
+/// input with them. Pools and batch remain to be bound.
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& layout,
                                        const Numerics& numerics = {});
 
@@ -60,6 +61,8 @@ class BatchMemory {
   /// Copies to the device what a pass over these sequences reads. Tokens and sequences that are missing are padding,
   /// which writes nothing; the layout has padding_rows() for it.
   void set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows);
+  /// The rule of each row of logits of the next pass on a GPU; every pass counts their indices on.
+  void set_rules(Stream& s, std::span<const SampleRule> rules) const;
   /// The same sequences with one more token each, after a pass over one of each.
   void advance(Stream& s);
   /// The same on a GPU, without a copy from the host: the tokens (1, R) that the pass found go to pinned memory first.
@@ -74,7 +77,7 @@ class BatchMemory {
 
   /// What changes with every pass; then the sequences.
   std::int64_t most_tokens_, most_sequences_, most_pages_;
-  OwnedTensor moving_, fixed_;               // on the device
+  OwnedTensor moving_, fixed_, rules_;       // on the device
   std::vector<std::byte> next_, sequences_;  // on the host
 
   std::int64_t* slots() { return reinterpret_cast<std::int64_t*>(next_.data()); }

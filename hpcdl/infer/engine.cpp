@@ -404,6 +404,15 @@ Instance& Engine::start(const std::vector<Part>& parts, const BatchLayout& l) {
   if (l.single && texts == single_) memory_.advance(stream_);
   else memory_.set(stream_, l, rows);
   single_ = l.single ? std::move(texts) : std::vector<Sequence*>();
+  if (stream_.device().is_cuda() && l.rows() > 0) {
+    std::vector<SampleRule> rules(static_cast<std::size_t>(l.rows()));
+    std::size_t row = 0;
+    for (const auto& [q, n] : parts) {
+      row += static_cast<std::size_t>(l.head == BatchLayout::Head::all ? n : 1);
+      rules[row - 1] = q->request.sampling.rule(static_cast<std::uint64_t>(q->end.stats.new_tokens));
+    }
+    memory_.set_rules(stream_, rules);
+  }
   const Tensor tokens = exe.input(0);
   copy(stream_, tokens, View(ids_of_pass_.data(), tokens.spec()));
   run(exe);
@@ -413,10 +422,8 @@ Instance& Engine::start(const std::vector<Part>& parts, const BatchLayout& l) {
 void Engine::pass(const std::vector<Part>& parts) {
   const auto l = layout_of(parts);
   Instance& exe = start(parts, l);
-  const bool found =
-      stream_.device().is_cuda() && l.head != BatchLayout::Head::none && std::ranges::all_of(parts, [&](const Part& p) {
-        return takes_argmax(*p.text) && !p.text->wants_prompt_logprobs();
-      });
+  const bool found = l.head != BatchLayout::Head::none &&
+                     std::ranges::all_of(parts, [&](const Part& p) { return chosen_on_gpu(*p.text); });
   std::span<float> logits;
   if (found) {
     copy_to_pinned(stream_, ids_.data(), exe.output(1));
@@ -436,24 +443,23 @@ void Engine::pass(const std::vector<Part>& parts) {
     publish(q);
     if (!last || q.ended) continue;
     if (q.request.tokens == 0) end(q, End::Reason::length);
-    else if (found) take_argmax(q, ids_.as<std::int32_t>()[row - 1]);
+    else if (found) take_chosen(q, ids_.as<std::int32_t>()[row - 1]);
     else choose(q, logits.subspan((row - 1) * width, width));
   }
 }
 
 /// Passes that a GPU can queue before the host reads their tokens.
 std::int64_t Engine::steps_ahead(const std::vector<Part>& parts) const {
-  if (!stream_.device().is_cuda()) return 1;
   std::int64_t steps = kAhead, pages = 0;
   for (const auto& [q, n] : parts) {
-    if (q->pending() > 1 || !takes_argmax(*q) || q->wants_prompt_logprobs()) return 1;
+    if (q->pending() > 1 || !chosen_on_gpu(*q)) return 1;
     steps = std::min<std::int64_t>(steps, q->request.tokens - q->end.stats.new_tokens);
   }
   for (const auto& [q, n] : parts) pages += pages_for(q->done + steps) - std::ssize(q->pages);
   return pages <= table_.available_pages() ? steps : 1;
 }
 
-/// Up to `steps` most likely tokens of each text on a GPU, whose passes read their tokens and count positions on the
+/// Up to `steps` tokens of each text on a GPU, whose passes read their tokens and count positions on the
 /// device: each is queued before the host reads the tokens of the previous one. Ends when a text does.
 void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
   const auto l = layout_of(parts);
@@ -478,7 +484,7 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
     const auto* ids = ids_.as<std::int32_t>() + i % 2 * l.tokens;
     for (std::size_t r = 0; r < parts.size(); ++r) {
       auto& q = *parts[r].text;
-      if (!q.ended) take_argmax(q, ids[r]);  // otherwise it is a token after the last one
+      if (!q.ended) take_chosen(q, ids[r]);  // otherwise it is a token after the last one
       more = more && !q.ended;
     }
   }
@@ -500,9 +506,10 @@ void Engine::score_prompt(Sequence& q, std::int64_t tokens, std::span<const floa
   }
 }
 
-/// Whether a GPU finds its tokens.
-bool Engine::takes_argmax(const Sequence& q) const {
-  return q.request.sampling.takes_argmax() && !q.request.constraint;
+/// Whether a GPU chooses its tokens, so that logits stay there.
+bool Engine::chosen_on_gpu(const Sequence& q) const {
+  return stream_.device().is_cuda() && q.request.sampling.fits_device() && !q.request.constraint &&
+         !q.wants_prompt_logprobs();
 }
 
 /// The next token of a text, from the logits after its last one.
@@ -524,7 +531,7 @@ void Engine::choose(Sequence& q, std::span<float> logits) {
   take(q, token);
 }
 
-void Engine::take_argmax(Sequence& q, std::int32_t id) {
+void Engine::take_chosen(Sequence& q, std::int32_t id) {
   if (id >= 0) return take(q, {.id = id});
   end(q, End::Reason::failed,
       fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check them "

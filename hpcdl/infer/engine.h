@@ -65,8 +65,8 @@ class Engine {
   /// Ends a text before its time, between steps or from a callback; false if there is none with this id. Its pages are
   /// free when this returns, or from a callback after the step.
   bool cancel(RequestId id);
-  /// One pass; false if there is no text. On a GPU it may be up to kAhead passes, where all texts continue with their
-  /// most likely tokens. A text whose logits are not finite fails alone; after an exception all texts are gone.
+  /// One pass; false if there is no text. On a GPU it may be up to kAhead passes, where all texts continue with tokens
+  /// that the GPU chooses. A text whose logits are not finite fails alone; after an exception all texts are gone.
   bool step();
   static constexpr std::int64_t kAhead = 16;
   /// Until there is no text.
@@ -121,9 +121,9 @@ class Engine {
   void pass_ahead(const std::vector<Part>& parts, std::int64_t steps);
   std::int64_t steps_ahead(const std::vector<Part>& parts) const;
   void score_prompt(Sequence& q, std::int64_t tokens, std::span<const float> logits, std::size_t width);
-  bool takes_argmax(const Sequence& q) const;
+  bool chosen_on_gpu(const Sequence& q) const;
   void choose(Sequence& q, std::span<float> logits);
-  void take_argmax(Sequence& q, std::int32_t id);
+  void take_chosen(Sequence& q, std::int32_t id);
   void take(Sequence& q, const Token& token);
   void end(Sequence& q, End::Reason reason, std::string message = {});
   void remove_ended();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hpcdl/infer/request.h"
+#include "hpcdl/ops/sample/row_sampler.h"
 
 namespace hpcdl::infer {
 
@@ -38,18 +39,9 @@ class Sampler {
   Token logprobs(std::span<const float> logits, std::int32_t id, int most);
 
  private:
-  struct Candidate {
-    std::int32_t id;
-    double weight;  // unnormalised probability
-  };
-
   void apply_rules(std::span<float> logits, const SamplingOptions& options, const SamplingState& state);
-  void collect(std::span<const float> logits, std::size_t most, double top, double temperature);
-  void keep_typical(double share);
-  template <class Before> void keep_first(double share, Before before);
-  double total() const;
 
-  std::vector<Candidate> kept_;
+  RowSampler rows_;
   std::vector<std::uint32_t> mask_;
 };
 

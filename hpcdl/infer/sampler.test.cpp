@@ -91,7 +91,7 @@ TEST(Sampler, min_p_and_typical_p_cut_by_probability) {
   EXPECT_EQ(m[0], 0);
   EXPECT_NEAR(m[1], 5.0 / 9, 0.018);
   // The information of the tokens is 2.30, 0.69, 1.61 and 1.61, the entropy 1.22: the nearest are tokens 2 and 3.
-  const auto t = frequencies(logits, {.temperature = 1, .typical_p = 0.4f, .seed = 1});
+  const auto t = frequencies(logits, {.temperature = 1, .typical_p = 0.39f, .seed = 1});
   EXPECT_EQ(t[0] + t[1], 0);
   EXPECT_NEAR(t[2], 0.5, 0.018);
 }
@@ -122,7 +122,7 @@ TEST(Sampler, cuts_a_large_vocabulary_as_a_sorted_list_says) {
         drawn[id] = true;
       }
       const auto different = std::count(drawn.begin(), drawn.end(), true);
-      if (left > 1) EXPECT_GT(different, 1) << "top-k " << k << ", top-p " << p;
+      EXPECT_GT(different, left > 1 ? 1 : 0) << "top-k " << k << ", top-p " << p;
     }
 }
 

@@ -5,6 +5,8 @@
 #include <map>
 #include <vector>
 
+#include "hpcdl/ops/sample/row_sampler.h"
+
 namespace hpcdl::infer {
 
 /// How the next token of a text is chosen. The default takes the most likely one. The rules change the logits in this
@@ -34,8 +36,18 @@ struct SamplingOptions {
 
   /// Whether the most likely token is always taken.
   bool is_greedy() const { return temperature == 0 || top_k == 1; }
-  /// Whether the most likely token of the unchanged logits is always taken.
-  bool takes_argmax() const { return is_greedy() && !changes_logits() && logprobs < 0; }
+  /// Whether a GPU can choose the tokens by rule() alone.
+  bool fits_device() const { return !changes_logits() && logprobs < 0 && (is_greedy() || typical_p == 1); }
+  /// The rules after those that change logits, for new token `index`.
+  SampleRule rule(std::uint64_t index) const {
+    return {.seed = seed,
+            .index = index,
+            .temperature = is_greedy() ? 0 : temperature,
+            .top_p = top_p,
+            .min_p = min_p,
+            .typical_p = typical_p,
+            .top_k = top_k};
+  }
   /// Whether rules change logits before the temperature does.
   bool changes_logits() const {
     return has_penalties() || !logit_bias.empty() || !allowed_ids.empty() || !banned_ids.empty() || min_tokens > 0;

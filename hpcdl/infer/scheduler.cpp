@@ -42,7 +42,8 @@ Schedule schedule(const Queues& queues, const Limits& limits) {
   auto count = std::ssize(running);
   for (const auto& t : queues.waiting) {
     if (count >= limits.sequences || budget <= 0) break;
-    if (t.pages > available - (count + 3) / 4) break;  // a later one that fits must wait, too, or a long text might for ever
+    if (t.pages > available - (count + 3) / 4)
+      break;  // a later one that fits must wait, too, or a long text might for ever
     const auto tokens = std::min({t.pending, t.most, budget});
     s.chunks.push_back({running.size() + s.admitted++, tokens});
     available -= t.pages, budget -= tokens, ++count;
