@@ -149,6 +149,31 @@ bool is_word(char32_t point) {
   }
 }
 
+std::string to_lower(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (c < 0x80) out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    else if (c == 0x130) out += "i\u0307";
+    else append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  }
+  return out;
+}
+
+std::string to_upper(std::string_view text) {
+  static constexpr std::string_view kLigatures[] = {"FF", "FI", "FL", "FFI", "FFL", "ST", "ST"};  // from U+FB00
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const char32_t c = next_code_point(text, at);
+    if (c == 0xDF) out += "SS";
+    else if (c >= 0xFB00 && c <= 0xFB06) out += kLigatures[c - 0xFB00];
+    else append_utf8(out, static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  }
+  return out;
+}
+
 namespace {
 
 /// Decomposes each character; marks are not ordered yet.

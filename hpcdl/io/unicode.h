@@ -37,6 +37,10 @@ inline bool is_space(char32_t point) { return char_class(point) == CharClass::sp
 /// \w of the Rust regex crate: alphabetic, mark, decimal number, connector punctuation, joiner.
 bool is_word(char32_t point);
 
+/// Every character in lower or upper case, whatever stands around it: a final sigma is not told apart.
+std::string to_lower(std::string_view text);
+std::string to_upper(std::string_view text);
+
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 std::string normalize(NormalForm form, std::string_view text);
 
