@@ -24,12 +24,14 @@ std::vector<TokenId> all_of(const fs::path& path) {
   return out;
 }
 
+const auto& merges_of(const io::Tokenizer& t) { return dynamic_cast<const io::BpeModel&>(t.model()).merges(); }
+
 TEST(train_tokenizer, equals_the_library_for_any_number_of_threads) {
   const auto want = io::Tokenizer::load(kCorpus.parent_path() / "gpt2.json");
   for (const int threads : {1, 3}) {
     Pool pool(threads);
     const auto got = train_tokenizer({kCorpus}, {}, 700, pool);
-    EXPECT_EQ(got.model().vocab().merges, want.model().vocab().merges);
+    EXPECT_EQ(merges_of(got), merges_of(want));
   }
 }
 

@@ -159,66 +159,90 @@ MergeTable::Merge MergeTable::find(TokenId left, TokenId right) const {
   return slots_[slot_of(pair_key(left, right))].merge;
 }
 
-BpeModel::BpeModel(BpeVocab vocab) : vocab_(std::move(vocab)), merges_(vocab_.merges.size()) {
-  const std::int64_t bound = 8 * static_cast<std::int64_t>(vocab_.tokens.size()) + 1024;
-  std::vector<const std::string*> by_id;
-  std::string bytes;
+BpeModel::BpeModel(BpeVocab vocab)
+    : TokenModel(std::move(vocab.tokens)), rest_(std::move(vocab)), merges_(rest_.merges.size()) {
   byte_id_.fill(-1);
-  for (const auto& [token, id] : vocab_.tokens) {
-    require(id >= 0 && id < bound, "io", "tokenizer.json: token '{}' has id {}, far beyond the {} tokens there are",
-            token, id, vocab_.tokens.size());
-    size_ = std::max(size_, id + 1);
-    by_id.resize(static_cast<std::size_t>(std::max<TokenId>(size_, 0)));
-    const std::string*& owner = by_id[static_cast<std::size_t>(id)];
-    require(owner == nullptr, "io", "tokenizer.json: tokens '{}' and '{}' share the id {}", owner ? *owner : "", token,
-            id);
-    owner = &token;
-    require(by_spelling_.emplace(token, id).second, "io", "tokenizer.json: token '{}' is listed twice", token);
-    if (!from_byte_level(token, bytes)) continue;
+  std::string bytes;
+  for (const auto& [token, id] : tokens()) {
+    if (!rest_.byte_level || !from_byte_level(token, bytes)) continue;
     if (bytes.size() == 1) byte_id_[static_cast<unsigned char>(bytes[0])] = id;
-    if (vocab_.ignore_merges) by_bytes_.emplace(bytes, id);
+    if (rest_.ignore_merges) by_bytes_.emplace(bytes, id);
   }
-  if (!vocab_.unk.empty()) {
-    unk_id_ = find(vocab_.unk);
-    require(unk_id_ >= 0, "io", "tokenizer.json: unk_token '{}' is not in the vocabulary", vocab_.unk);
+  if (rest_.byte_fallback) byte_tokens_ = find_byte_tokens();
+  if (!rest_.unk.empty()) {
+    unk_id_ = find(rest_.unk);
+    require(unk_id_ >= 0, "io", "tokenizer.json: unk_token '{}' is not in the vocabulary", rest_.unk);
   }
   std::uint32_t rank = 0;
-  for (const auto& [left, right] : vocab_.merges) {
-    const auto known = [&](TokenId t) { return t >= 0 && t < size_ && by_id[static_cast<std::size_t>(t)] != nullptr; };
+  for (const auto& [left, right] : rest_.merges) {
+    const auto known = [&](TokenId t) { return t >= 0 && t < size() && spelling(t) != nullptr; };
     require(known(left) && known(right), "io", "tokenizer.json: merge {} names a token that is not in the vocabulary",
             rank);
-    const std::string merged = *by_id[static_cast<std::size_t>(left)] + *by_id[static_cast<std::size_t>(right)];
+    const std::string merged = *spelling(left) + *spelling(right);
     const TokenId id = find(merged);
     require(id >= 0, "io", "tokenizer.json: merge {} gives '{}', which is not in the vocabulary", rank, merged);
     merges_.insert(left, right, {rank++, id});
   }
 }
 
-TokenId BpeModel::find(std::string_view token) const {
-  const auto found = by_spelling_.find(token);
-  return found == by_spelling_.end() ? -1 : found->second;
-}
-
-void BpeModel::initial_symbols(std::string_view word, std::vector<TokenId>& out) const {
+void BpeModel::append_bytes_of(std::string_view word, std::vector<TokenId>& out) const {
   bool after_unk = false;
   for (const char c : word) {
     const TokenId id = byte_id_[static_cast<unsigned char>(c)];
     if (id >= 0) out.push_back(id);
-    if (id < 0 && unk_id_ >= 0 && !(after_unk && vocab_.fuse_unk)) out.push_back(unk_id_);
+    if (id < 0 && unk_id_ >= 0 && !(after_unk && rest_.fuse_unk)) out.push_back(unk_id_);
     // A run of unknown bytes ends at a known byte.
     after_unk = id < 0;
   }
 }
 
+void BpeModel::append_characters_of(std::string_view word, std::vector<TokenId>& out) const {
+  bool pending = false;  // the unknown token, which the library appends only at the next token that is not of a byte
+  for (std::size_t at = 0; at < word.size();) {
+    const std::size_t begin = at;
+    next_code_point(word, at);
+    const std::string_view character = word.substr(begin, at - begin);
+    const TokenId id = find(character);
+    if (id >= 0) {
+      if (pending) out.push_back(unk_id_);
+      pending = false;
+      out.push_back(id);
+    } else if (!append_bytes(byte_tokens_, character, out) && unk_id_ >= 0) {
+      if (pending && !rest_.fuse_unk) out.push_back(unk_id_);
+      pending = true;
+    }
+  }
+  if (pending) out.push_back(unk_id_);
+}
+
 void BpeModel::encode_word(std::string_view word, std::vector<TokenId>& out) const {
-  if (vocab_.ignore_merges) {
-    if (const auto found = by_bytes_.find(std::string(word)); found != by_bytes_.end())
+  if (rest_.ignore_merges) {
+    if (!rest_.byte_level) {
+      if (const TokenId id = find(word); id >= 0) return out.push_back(id);
+    } else if (const auto found = by_bytes_.find(std::string(word)); found != by_bytes_.end()) {
       return out.push_back(found->second);
+    }
   }
   const std::size_t begin = out.size();
-  initial_symbols(word, out);
+  rest_.byte_level ? append_bytes_of(word, out) : append_characters_of(word, out);
   if (out.size() - begin <= 64) merge_by_scan(merges_, out, begin);
   else HeapMerge(merges_, std::span<const TokenId>(out).subspan(begin)).run(out, begin);
+}
+
+void BpeModel::write_json(const std::function<void(std::string_view)>& to) const {
+  to(R"({"type": "BPE", "dropout": null, "unk_token": )");
+  to(rest_.unk.empty() ? "null" : json_text(rest_.unk));
+  to(fmt::format(
+      R"(, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": {}, "ignore_merges": {}, "vocab": )",
+      rest_.fuse_unk, rest_.byte_fallback, rest_.ignore_merges));
+  write_vocabulary(to);
+  to(", \"merges\": [");
+  std::string_view between = "\n[";
+  for (const auto& [left, right] : rest_.merges) {
+    to(between), to(json_text(*spelling(left))), to(", "), to(json_text(*spelling(right))), to("]");
+    between = ",\n[";
+  }
+  to("]}");
 }
 
 namespace {
@@ -236,9 +260,9 @@ std::uint64_t hash_word(std::string_view word) {
 }
 }  // namespace
 
-BpeCache::BpeCache(const BpeModel& model) : model_(model), slots_(kCacheSlots) {}
+WordCache::WordCache(const TokenModel& model) : model_(model), slots_(kCacheSlots) {}
 
-void BpeCache::encode_word(std::string_view word, std::vector<TokenId>& out) {
+void WordCache::encode_word(std::string_view word, std::vector<TokenId>& out) {
   if (word.size() > kCachedBytes || word.empty()) return model_.encode_word(word, out);
   const std::uint64_t hash = hash_word(word);
   std::size_t i = hash & (kCacheSlots - 1);
@@ -257,14 +281,14 @@ void BpeCache::encode_word(std::string_view word, std::vector<TokenId>& out) {
   remember(slots_[i], hash, word, std::span<const TokenId>(out).subspan(begin));
 }
 
-void BpeCache::forget() {
+void WordCache::forget() {
   slots_.assign(kCacheSlots, {});
   words_.clear();
   ids_.clear();
   used_ = 0;
 }
 
-void BpeCache::remember(Slot& slot, std::uint64_t hash, std::string_view word, std::span<const TokenId> ids) {
+void WordCache::remember(Slot& slot, std::uint64_t hash, std::string_view word, std::span<const TokenId> ids) {
   slot = {.hash = hash,
           .word = static_cast<std::uint32_t>(words_.size()),
           .ids = static_cast<std::uint32_t>(ids_.size()),

@@ -1,6 +1,6 @@
 #pragma once
-// Byte-pair encoding of one word (Sennrich et al. 2016, on bytes as in GPT-2): the pair of lowest rank is merged first,
-// the leftmost of equals, until no pair is left.
+// Byte-pair encoding of one word (Sennrich et al. 2016): the pair of lowest rank is merged first, the leftmost of
+// equals, until no pair is left. It starts from bytes, as in GPT-2, or from characters, as in Llama 2.
 
 #include <array>
 #include <cstdint>
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-namespace hpcdl::io {
+#include "hpcdl/io/token_model.h"
 
-using TokenId = std::int32_t;
+namespace hpcdl::io {
 
 /// "\x20" is written "Ġ" and so on: the 256 printable characters by which a byte-level vocabulary spells bytes.
 const std::array<std::string, 256>& byte_level_alphabet();
@@ -48,46 +48,42 @@ class MergeTable {
 
 /// The parts of a BPE model, as tokenizer.json spells them.
 struct BpeVocab {
-  std::vector<std::pair<std::string, TokenId>> tokens = {};  // byte-level spelling and id, in any order
-  std::vector<std::pair<TokenId, TokenId>> merges = {};      // by rank
-  bool ignore_merges = false;                                // a whole word that is a token is not split
-  std::string unk = {};  // token for a byte without one; empty: such a byte is dropped
+  TokenList tokens = {};                                 // spelling and id, in any order
+  std::vector<std::pair<TokenId, TokenId>> merges = {};  // by rank
+  bool ignore_merges = false;                            // a whole word that is a token is not split
+  std::string unk = {};  // token for a byte or character without one; empty: such a one is dropped
   bool fuse_unk = false;
+  bool byte_level = true;      // words are bytes; otherwise characters
+  bool byte_fallback = false;  // a character without a token becomes tokens of its bytes
 };
 
-/// Immutable after construction; safe from many threads.
-class BpeModel {
+class BpeModel : public TokenModel {
  public:
-  /// Throws Error for an inconsistent vocabulary: doubled ids, merges of tokens that do not exist, ids far beyond the
-  /// count.
+  /// Throws Error for an inconsistent vocabulary: see TokenModel; merges of tokens that do not exist.
   explicit BpeModel(BpeVocab vocab);
-  BpeModel(const BpeModel&) = delete;  // by_spelling_ points into vocab_
 
-  /// Appends the ids of one word (raw bytes).
-  void encode_word(std::string_view word, std::vector<TokenId>& out) const;
+  void encode_word(std::string_view word, std::vector<TokenId>& out) const override;
+  bool byte_level() const override { return rest_.byte_level; }
+  void write_json(const std::function<void(std::string_view)>& to) const override;
 
-  const BpeVocab& vocab() const { return vocab_; }
-  /// Id of a token by its spelling; -1 if there is none.
-  TokenId find(std::string_view token) const;
-  /// 1 + the largest id.
-  TokenId size() const { return size_; }
+  const std::vector<std::pair<TokenId, TokenId>>& merges() const { return rest_.merges; }
 
  private:
-  void initial_symbols(std::string_view word, std::vector<TokenId>& out) const;
+  void append_bytes_of(std::string_view word, std::vector<TokenId>& out) const;
+  void append_characters_of(std::string_view word, std::vector<TokenId>& out) const;
 
-  BpeVocab vocab_;
-  std::unordered_map<std::string_view, TokenId> by_spelling_;
-  std::unordered_map<std::string, TokenId> by_bytes_;  // only with ignore_merges
+  BpeVocab rest_;                                      // without tokens
+  std::unordered_map<std::string, TokenId> by_bytes_;  // only with ignore_merges, and of bytes
   std::array<TokenId, 256> byte_id_{};                 // -1: no such token
+  std::vector<TokenId> byte_tokens_;                   // only with byte_fallback
   MergeTable merges_;
   TokenId unk_id_ = -1;
-  TokenId size_ = 0;
 };
 
 /// Encodes words with a bounded cache of earlier ones. For one thread.
-class BpeCache {
+class WordCache {
  public:
-  explicit BpeCache(const BpeModel& model);
+  explicit WordCache(const TokenModel& model);
   void encode_word(std::string_view word, std::vector<TokenId>& out);
 
  private:
@@ -99,7 +95,7 @@ class BpeCache {
   void forget();
   void remember(Slot& slot, std::uint64_t hash, std::string_view word, std::span<const TokenId> ids);
 
-  const BpeModel& model_;
+  const TokenModel& model_;
   std::vector<Slot> slots_;
   std::string words_;
   std::vector<TokenId> ids_;

@@ -36,8 +36,8 @@ TEST(bpe, trains_the_merges_of_the_library) {
   const Tokenizer want = Tokenizer::load(kGolden / "gpt2.json");
   const WordCounts words = count_words(read_file(kGolden / "corpus.txt"), want.splitter());
   const BpeVocab got = train_bpe(words, {.vocab_size = 700, .special = {std::string(kEndOfText)}});
-  ASSERT_EQ(got.merges.size(), want.model().vocab().merges.size());
-  EXPECT_EQ(got.merges, want.model().vocab().merges);
+  ASSERT_EQ(got.merges.size(), dynamic_cast<const BpeModel&>(want.model()).merges().size());
+  EXPECT_EQ(got.merges, dynamic_cast<const BpeModel&>(want.model()).merges());
   ASSERT_EQ(got.tokens.size(), 700u);
   for (const auto& [token, id] : got.tokens) EXPECT_EQ(want.model().find(token), id) << token;
 }
@@ -111,7 +111,7 @@ TEST(bpe, short_long_and_cached_words_agree_with_the_textbook) {
   }
   const BpeVocab vocab = train_bpe(words, {.vocab_size = 400, .special = {}});
   const BpeModel model(vocab);
-  BpeCache cache(model);
+  WordCache cache(model);
   for (int i = 0; i < 400; ++i) {
     const std::string w = random_word(rng.below(draw++, i % 10 == 0 ? 400 : 90));
     std::vector<TokenId> got, cached, again;
@@ -126,7 +126,7 @@ TEST(bpe, short_long_and_cached_words_agree_with_the_textbook) {
 
 TEST(bpe, the_cache_stays_right_when_it_overflows) {
   const BpeModel model(train_bpe({{"ab", 3}, {"abc", 2}}, {.vocab_size = 258, .special = {}}));
-  BpeCache cache(model);
+  WordCache cache(model);
   for (int round = 0; round < 2; ++round)
     for (int i = 0; i < 50000; ++i) {
       const std::string word = "abc" + std::to_string(i);

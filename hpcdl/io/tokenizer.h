@@ -1,7 +1,7 @@
 #pragma once
-// Byte-level BPE, read from and written to the tokenizer.json of Hugging Face. Ids are those of the `tokenizers`
-// library (golden/make_tokenizer_golden.py); a feature of it that is not supported here is an Error that names the
-// feature.
+// Tokens of text, read from and written to the tokenizer.json of Hugging Face: BPE of bytes or characters, Unigram and
+// WordPiece. Ids are those of the `tokenizers` library (golden/make_tokenizer_golden.py); a feature of it that is not
+// supported here is an Error that names the feature.
 
 #include <deque>
 #include <filesystem>
@@ -15,8 +15,9 @@
 
 #include "hpcdl/io/bpe.h"
 #include "hpcdl/io/tokenizer_added.h"
+#include "hpcdl/io/tokenizer_decode.h"
+#include "hpcdl/io/tokenizer_normalize.h"
 #include "hpcdl/io/tokenizer_split.h"
-#include "hpcdl/io/unicode.h"
 
 namespace hpcdl::io {
 
@@ -42,7 +43,7 @@ class Tokenizer {
   std::vector<TokenId> encode(std::string_view text, bool add_special = false) const;
   /// Text of ids; bytes that are not UTF-8 become U+FFFD. Throws Error for an id outside the vocabulary.
   std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
-  /// The bytes of one token, which need not be whole characters.
+  /// What one token adds in the middle of a text, as bytes, which need not be whole characters.
   std::string_view bytes_of(TokenId id) const;
 
   /// 1 + the largest id.
@@ -59,28 +60,31 @@ class Tokenizer {
   /// See AddedTokens::over().
   bool added_token_over(std::string_view text, std::size_t at) const;
   const PreTokenizer& splitter() const { return *splitter_; }
-  const BpeModel& model() const { return *model_; }
+  const TokenModel& model() const { return *model_; }
   std::span<const TokenId> prefix() const { return prefix_; }
   std::span<const TokenId> suffix() const { return suffix_; }
 
  private:
   friend class TokenizerReader;
+  friend class StreamDecoder;
   Tokenizer() = default;
   void finish();
+  /// As tokenizer.json spells it; throws Error for an id outside the vocabulary.
   std::string_view spelling_of(TokenId id) const;
   /// Passes on the text of tokenizer.json in parts.
   void write_json(const std::function<void(std::string_view)>& to) const;
 
-  std::shared_ptr<const BpeModel> model_;
+  std::shared_ptr<const TokenModel> model_;
+  std::shared_ptr<const Normalizer> normalizer_;
   std::shared_ptr<const PreTokenizer> splitter_;
+  std::shared_ptr<const Decoder> decoder_;
   std::shared_ptr<const AddedTokens> raw_, normalized_;
   std::vector<AddedToken> added_;
-  std::vector<NormalForm> normalizers_;
   std::vector<TokenId> prefix_, suffix_;
   std::optional<TokenId> end_of_text_;
-  std::string normalizer_json_, pre_tokenizer_json_, post_processor_json_;
-  std::vector<std::string_view> bytes_;                  // by id; of model_ or of kept_
-  std::shared_ptr<const std::deque<std::string>> kept_;  // bytes that the model spells differently
+  std::string normalizer_json_, pre_tokenizer_json_, post_processor_json_, decoder_json_;
+  std::vector<std::string_view> bytes_, spellings_;      // by id; of model_ or of kept_
+  std::shared_ptr<const std::deque<std::string>> kept_;  // what the model spells differently
   std::vector<bool> special_;                            // by id
 };
 
@@ -88,16 +92,17 @@ class Tokenizer {
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+      : tokenizer_(tokenizer), skip_special_(skip_special), state_(*tokenizer.decoder_) {}
   /// The text that became certain with this id; often empty.
   std::string push(TokenId id);
-  /// The bytes that were held back.
+  /// The text that was held back.
   std::string finish();
 
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
-  std::string held_;
+  DecodeState state_;  // of text
+  std::string held_;   // of bytes
 };
 
 }  // namespace hpcdl::io

@@ -78,7 +78,9 @@ TEST_P(GoldenTokenizer, survives_saving) {
     EXPECT_EQ(back.encode(golden_text(name), true), t.encode(golden_text(name), true)) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(io, GoldenTokenizer, testing::Values("gpt2", "llama3", "qwen2", "prefix_space", "gpt4o"),
+INSTANTIATE_TEST_SUITE_P(io, GoldenTokenizer,
+                         testing::Values("gpt2", "llama3", "qwen2", "prefix_space", "gpt4o", "llama2", "gemma",
+                                         "mistral", "t5", "unigram_bytes", "bert", "bert_cased"),
                          [](const auto& p) { return std::string(p.param); });
 
 TEST(tokenizer, skips_special_tokens_when_asked) {
@@ -89,6 +91,58 @@ TEST(tokenizer, skips_special_tokens_when_asked) {
   EXPECT_EQ(t.decode(ids), "one<|endoftext|>");
   EXPECT_EQ(t.decode(ids, true), "one");
   EXPECT_TRUE(t.is_special(eot));
+}
+
+TEST(tokenizer, holds_bytes_back_until_their_run_ends) {
+  const Tokenizer t = Tokenizer::load(kGolden / "llama2.json");
+  StreamDecoder stream(t);
+  const auto byte = [&](int b) { return t.find(fmt::format("<0x{:02X}>", b)).value(); };
+  EXPECT_EQ(stream.push(t.find("\u2581the").value()), "the");
+  EXPECT_EQ(stream.push(byte(0xE2)) + stream.push(byte(0x82)) + stream.push(byte(0xAC)), "");
+  EXPECT_EQ(stream.push(t.find("\u2581a").value()), "\u20AC a");
+  EXPECT_EQ(stream.push(byte(0xE2)), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD");
+  EXPECT_EQ(t.bytes_of(byte(0xE2)), "\xE2");
+  EXPECT_EQ(t.bytes_of(t.find("\u2581the").value()), " the");
+  const Tokenizer bert = Tokenizer::load(kGolden / "bert.json");
+  EXPECT_EQ(bert.bytes_of(bert.find("the").value()), " the");
+  EXPECT_EQ(bert.bytes_of(bert.find("##s").value()), "s");
+}
+
+/// A text without words, as Llama 2 has them: the time must not grow with the square of its length.
+TEST(tokenizer, encodes_a_long_text_as_one_word) {
+  const Tokenizer t = Tokenizer::load(kGolden / "llama2.json");
+  std::string text;
+  while (text.size() < (1u << 20)) text += golden_text("corpus");
+  const auto ids = t.encode(text);
+  EXPECT_EQ(t.decode(ids), text);
+}
+
+TEST(tokenizer, refuses_models_that_cannot_work) {
+  const auto parse = [](const char* file, const std::function<void(json&)>& change) {
+    json root = json::parse(read_file(kGolden / file));
+    change(root);
+    return Tokenizer::parse(root.dump());
+  };
+  const auto message = [&](const char* file, const std::function<void(json&)>& change) {
+    try {
+      parse(file, change);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_NE(message("bert.json", [](json& j) { j["model"]["unk_token"] = "?"; }).find("unk_token '?'"),
+            std::string::npos);
+  EXPECT_NE(message("bert.json", [](json& j) { j["model"]["max_input_chars_per_word"] = 100000; }).find("up to 1000"),
+            std::string::npos);
+  EXPECT_NE(message("t5.json", [](json& j) { j["model"]["unk_id"] = 100000; }).find("unk_id 100000"),
+            std::string::npos);
+  EXPECT_NE(message("t5.json", [](json& j) { j["model"]["vocab"] = json::array(); }).find("empty"), std::string::npos);
+  EXPECT_NE(message("t5.json", [](json& j) { j["model"]["vocab"][3] = {"a", "b"}; }).find("[token, score]"),
+            std::string::npos);
+  const Tokenizer t = parse("t5.json", [](json& j) { j["model"]["unk_id"] = nullptr; });
+  EXPECT_THROW(t.encode("\u4E00"), Error);
 }
 
 std::string message_of(const auto& f) {
@@ -118,18 +172,26 @@ std::string changed(const auto& change) {
 
 TEST(tokenizer, names_the_feature_it_lacks) {
   const std::vector<std::pair<std::string, std::function<void(json&)>>> cases = {
-      {"WordPiece", [](json& j) { j["model"]["type"] = "WordPiece"; }},
+      {"'WordLevel' is not supported", [](json& j) { j["model"]["type"] = "WordLevel"; }},
+      {"'WordPiece' with pre_tokenizer ByteLevel", [](json& j) { j["model"]["type"] = "WordPiece"; }},
       {"dropout", [](json& j) { j["model"]["dropout"] = 0.1; }},
       {"byte_fallback", [](json& j) { j["model"]["byte_fallback"] = true; }},
       {"continuing_subword_prefix", [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; }},
-      {"Metaspace", [](json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
-      {"Lowercase", [](json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }},
-      {"pre_tokenizer 'null'", [](json& j) { j["pre_tokenizer"] = nullptr; }},
-      {"WordPiece", [](json& j) { j["decoder"] = {{"type", "WordPiece"}}; }},
-      {"MergedWithNext",
+      {"'Punctuation' is not supported", [](json& j) { j["pre_tokenizer"] = {{"type", "Punctuation"}}; }},
+      {"'Nmt' is not supported", [](json& j) { j["normalizer"] = {{"type", "Nmt"}}; }},
+      {"not base64", [](json& j) { j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "a?"}}; }},
+      {"is cut", [](json& j) { j["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "/////w=="}}; }},
+      {"decoder ByteLevel is not supported with no ByteLevel", [](json& j) { j["pre_tokenizer"] = nullptr; }},
+      {"prepend_scheme 'last'",
+       [](json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}}; }},
+      {"decoder WordPiece is not supported with a ByteLevel",
+       [](json& j) { j["decoder"] = {{"type", "WordPiece"}, {"prefix", "##"}}; }},
+      {"'CTC' is not supported", [](json& j) { j["decoder"] = {{"type", "CTC"}}; }},
+      {"'stop'", [](json& j) { j["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", 0}, {"stop", 1}}; }},
+      {"MergedWithBoth",
        [](json& j) {
          j["pre_tokenizer"] = {
-             {"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "MergedWithNext"}, {"invert", false}};
+             {"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "MergedWithBoth"}, {"invert", false}};
        }},
       {"which is not supported",
        [](json& j) {

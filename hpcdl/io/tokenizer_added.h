@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/io/bpe.h"
+#include "hpcdl/io/token_model.h"
 
 namespace hpcdl::io {
 
@@ -23,7 +23,8 @@ struct AddedToken {
 struct TextPiece {
   std::string_view text;
   TokenId id = -1;
-  bool begins = true;  // false: continues a text that was cut before it
+  bool begins = true;     // false: continues a text that was cut before it
+  bool at_start = false;  // nothing stands before it
 };
 
 class AddedTokens {

@@ -13,7 +13,7 @@ constexpr std::size_t kTaskBytes = 1 << 16;
 }  // namespace
 
 Encoder::Encoder(const Tokenizer& tokenizer, Pool& pool) : tokenizer_(tokenizer), pool_(pool) {
-  for (int t = 0; t < pool.threads(); ++t) caches_.push_back({BpeCache(tokenizer_.model())});
+  for (int t = 0; t < pool.threads(); ++t) caches_.push_back({WordCache(tokenizer_.model())});
 }
 
 std::vector<TextPiece> Encoder::cut(std::span<const std::string_view> documents, TokenId before_each,
@@ -26,8 +26,9 @@ std::vector<TextPiece> Encoder::cut(std::span<const std::string_view> documents,
       while (cuttable && piece.text.size() > 2 * kTaskBytes) {
         const std::size_t at = find_safe_cut(piece.text, kTaskBytes);
         if (at == std::string_view::npos) break;
-        out.push_back({piece.text.substr(0, at), -1});
+        out.push_back({piece.text.substr(0, at), -1, piece.begins, piece.at_start});
         piece.text.remove_prefix(at);
+        piece.at_start = false;
       }
       out.push_back(piece);
     }
@@ -43,7 +44,10 @@ void Encoder::encode(std::span<const std::string_view> documents, TokenId before
 void Encoder::encode(std::string_view text, std::vector<TokenId>& out, bool begins) {
   std::deque<std::string> owned;
   std::vector<TextPiece> pieces = cut({&text, 1}, -1, owned);
-  if (!pieces.empty()) pieces.front().begins = begins;
+  if (!pieces.empty()) {
+    pieces.front().begins = begins;
+    pieces.front().at_start &= begins;
+  }
   encode(pieces, out);
 }
 
@@ -61,7 +65,7 @@ void Encoder::encode(const std::vector<TextPiece>& pieces, std::vector<TokenId>&
   std::exception_ptr error;
   std::mutex error_mutex;
   const auto work = [&](int thread) {
-    BpeCache& cache = caches_[static_cast<std::size_t>(thread)].cache;
+    WordCache& cache = caches_[static_cast<std::size_t>(thread)].cache;
     for (std::size_t t; (t = next.fetch_add(1)) < tasks.size();) try {
         // Built locally and moved at the end, because neighbours in `tasks` share cache lines.
         std::vector<TokenId> ids;
@@ -70,7 +74,8 @@ void Encoder::encode(const std::vector<TextPiece>& pieces, std::vector<TokenId>&
           if (pieces[i].id >= 0) ids.push_back(pieces[i].id);
           else
             tokenizer_.splitter().for_each_word(
-                pieces[i].text, [&](std::string_view w) { cache.encode_word(w, ids); }, pieces[i].begins);
+                pieces[i].text, [&](std::string_view w) { cache.encode_word(w, ids); }, pieces[i].begins,
+                pieces[i].at_start);
         }
         tasks[t].ids = std::move(ids);
       } catch (...) {

@@ -28,7 +28,7 @@ class Encoder {
     std::vector<TokenId> ids;
   };
   struct alignas(64) PaddedCache {
-    BpeCache cache;
+    WordCache cache;
   };
   std::vector<TextPiece> cut(std::span<const std::string_view> documents, TokenId before_each,
                              std::deque<std::string>& owned) const;

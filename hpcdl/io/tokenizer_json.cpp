@@ -36,6 +36,12 @@ bool flag_of(const Json& section, const char* key, bool otherwise) {
   return found->get<bool>();
 }
 
+TokenId id_of(const Json& value, std::string_view token) {
+  require(value.is_number_unsigned() && value.get<std::uint64_t>() <= 0x7FFFFFFE, "io",
+          "tokenizer.json: the id of token '{}' is not a whole number from 0 to 2^31 - 2", token);
+  return static_cast<TokenId>(value.get<std::uint64_t>());
+}
+
 namespace {
 
 constexpr std::string_view kFileName = "tokenizer.json";
@@ -46,60 +52,7 @@ const Json& section_of(const Json& root, const char* key) {
   return found == root.end() ? none : *found;
 }
 
-TokenId id_of(const Json& value, std::string_view token) {
-  require(value.is_number_unsigned() && value.get<std::uint64_t>() <= 0x7FFFFFFE, "io",
-          "tokenizer.json: the id of token '{}' is not a whole number from 0 to 2^31 - 2", token);
-  return static_cast<TokenId>(value.get<std::uint64_t>());
-}
-
 std::string type_of(const Json& section) { return text_of(section, "type", "a section"); }
-
-void refuse_unless_empty(const Json& model, const char* key) {
-  const auto found = model.find(key);
-  const bool empty = found == model.end() || found->is_null() ||
-                     (found->is_string() && found->get<std::string>().empty()) ||
-                     (found->is_boolean() && !found->get<bool>()) || (found->is_number() && found->get<double>() == 0);
-  require(empty, "io", "tokenizer.json: the model uses '{}', which is not supported", key);
-}
-
-std::pair<std::string, std::string> read_merge(const Json& merge) {
-  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
-    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
-  require(merge.is_string(), "io", "tokenizer.json: a merge is neither \"a b\" nor [\"a\", \"b\"]");
-  const auto text = merge.get<std::string>();
-  const std::size_t space = text.find(' ');
-  require(space != std::string::npos && text.find(' ', space + 1) == std::string::npos, "io",
-          "tokenizer.json: the merge '{}' is not two tokens with one space between", text);
-  return {text.substr(0, space), text.substr(space + 1)};
-}
-
-BpeVocab read_model(const Json& model) {
-  require(model.is_object(), "io", "tokenizer.json: model is not an object");
-  require(!model.contains("type") || type_of(model) == "BPE", "io",
-          "tokenizer.json: model type '{}' is not supported; only BPE is", model.value("type", Json()).dump());
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
-    refuse_unless_empty(model, key);
-  BpeVocab vocab;
-  vocab.ignore_merges = flag_of(model, "ignore_merges", false);
-  vocab.fuse_unk = flag_of(model, "fuse_unk", false);
-  if (const Json& unk = section_of(model, "unk_token"); !unk.is_null())
-    vocab.unk = text_of(model, "unk_token", "model");
-  const Json& tokens = member_of(model, "vocab", "model");
-  require(tokens.is_object(), "io", "tokenizer.json: 'vocab' of model is not an object");
-  std::unordered_map<std::string_view, TokenId> ids;
-  for (const auto& [token, id] : tokens.items()) vocab.tokens.emplace_back(token, id_of(id, token));
-  for (const auto& [token, id] : vocab.tokens) ids.emplace(token, id);
-  const auto known = [&](const std::string& token) {
-    const auto found = ids.find(token);
-    require(found != ids.end(), "io", "tokenizer.json: a merge names '{}', which is not in the vocabulary", token);
-    return found->second;
-  };
-  for (const Json& merge : array_of(model, "merges", "model")) {
-    const auto [left, right] = read_merge(merge);
-    vocab.merges.emplace_back(known(left), known(right));
-  }
-  return vocab;
-}
 
 }  // namespace
 
@@ -110,16 +63,16 @@ class TokenizerReader {
 
   Tokenizer read() {
     require(root_.is_object(), "io", "tokenizer.json: not an object");
-    t_.model_ = std::make_shared<const BpeModel>(read_model(member_of(root_, "model", "the file")));
     const Json& splitter = section_of(root_, "pre_tokenizer");
     t_.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
     t_.pre_tokenizer_json_ = splitter.dump();
-    read_normalizer(section_of(root_, "normalizer"), 0);
+    t_.model_ = read_token_model(member_of(root_, "model", "the file"), t_.splitter_->byte_level());
+    t_.normalizer_ = std::make_shared<const Normalizer>(Normalizer::from_json(section_of(root_, "normalizer")));
     t_.normalizer_json_ = section_of(root_, "normalizer").dump();
     read_added();
     read_post_processor(section_of(root_, "post_processor"), 0);
     t_.post_processor_json_ = section_of(root_, "post_processor").dump();
-    check_decoder(section_of(root_, "decoder"), 0);
+    read_decoder(section_of(root_, "decoder"));
     t_.finish();
     return std::move(t_);
   }
@@ -131,7 +84,9 @@ class TokenizerReader {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
     t.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
     t.pre_tokenizer_json_ = splitter.dump();
+    t.normalizer_ = std::make_shared<const Normalizer>();
     t.normalizer_json_ = t.post_processor_json_ = "null";
+    set_byte_level_decoder(t);
     t.added_ = std::move(special);
     for (AddedToken& a : t.added_) {
       a.id = t.model_->find(a.content);
@@ -146,23 +101,6 @@ class TokenizerReader {
   }
 
  private:
-  void read_normalizer(const Json& section, int depth) {
-    if (section.is_null()) return;
-    static const std::pair<const char*, NormalForm> kForms[] = {
-        {"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}};
-    const std::string type = type_of(section);
-    if (type == "Sequence" && depth < 8) {
-      for (const Json& part : array_of(section, "normalizers", "normalizer")) read_normalizer(part, depth + 1);
-      return;
-    }
-    for (const auto& [name, form] : kForms) {
-      if (type != name) continue;
-      t_.normalizers_.push_back(form);
-      return;
-    }
-    fail("io", "tokenizer.json: normalizer '{}' is not supported (NFC, NFD, NFKC, NFKD and null are)", type);
-  }
-
   void read_added() {
     const Json& list = section_of(root_, "added_tokens");
     if (list.is_null()) return;
@@ -185,7 +123,7 @@ class TokenizerReader {
       require(a.id == theirs, "io",
               "tokenizer.json: added token '{}' has id {}, but the tokenizers library, which numbers tokens beyond the "
               "{} of the model one after the other, gives it {}: write {} into the file",
-              a.content, a.id, t_.model_->vocab().tokens.size(), theirs, theirs);
+              a.content, a.id, t_.model_->tokens().size(), theirs, theirs);
       t_.added_.push_back(std::move(a));
     }
   }
@@ -193,7 +131,7 @@ class TokenizerReader {
   /// The id of the model, otherwise the next one; the id in the file is ignored.
   TokenId id_in_library(const std::string& content) const {
     if (const TokenId id = t_.model_->find(content); id >= 0) return id;
-    auto next = static_cast<TokenId>(t_.model_->vocab().tokens.size());
+    auto next = static_cast<TokenId>(t_.model_->tokens().size());
     for (const AddedToken& a : t_.added_) {
       if (a.content == content) return a.id;
       next = std::max(next, a.id + 1);
@@ -249,14 +187,22 @@ class TokenizerReader {
     return id;
   }
 
-  static void check_decoder(const Json& section, int depth) {
-    if (section.is_null()) return;
-    const std::string type = type_of(section);
-    if (type == "Sequence" && depth < 8) {
-      for (const Json& part : array_of(section, "decoders", "decoder")) check_decoder(part, depth + 1);
-      return;
-    }
-    require(type == "ByteLevel", "io", "tokenizer.json: decoder '{}' is not supported (ByteLevel is)", type);
+  static void set_byte_level_decoder(Tokenizer& t) {
+    static constexpr std::string_view kByteLevel =
+        R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
+    t.decoder_ = std::make_shared<const Decoder>(Decoder::from_json(Json::parse(kByteLevel)));
+    t.decoder_json_ = kByteLevel;
+  }
+
+  void read_decoder(const Json& section) {
+    const bool bytes = t_.splitter_->byte_level();
+    if (bytes && section.is_null()) return set_byte_level_decoder(t_);
+    t_.decoder_ = std::make_shared<const Decoder>(Decoder::from_json(section));
+    t_.decoder_json_ = section.dump();
+    require(t_.decoder_->byte_level() == bytes, "io",
+            "tokenizer.json: decoder {} is not supported with {} ByteLevel among the pre_tokenizers",
+            section.is_null() ? "null" : type_of(section), bytes ? "a" : "no");
+    if (bytes) set_byte_level_decoder(t_);
   }
 
   const Json& root_;

@@ -23,43 +23,15 @@ OrderedJson write_added(const std::vector<AddedToken>& tokens) {
   return list;
 }
 
-/// ordered_json finds a key by scanning all keys, so a vocabulary is written by hand. In parts, because the tokens of a
-/// text that is one long word are as long as the text.
-void write_model(const BpeVocab& vocab, TokenId size, const std::function<void(std::string_view)>& to) {
-  std::vector<const std::string*> spelling(static_cast<std::size_t>(size));
-  for (const auto& [token, id] : vocab.tokens) spelling[static_cast<std::size_t>(id)] = &token;
-  to(R"({"type": "BPE", "dropout": null, "unk_token": )");
-  to(vocab.unk.empty() ? "null" : OrderedJson(vocab.unk).dump());
-  to(fmt::format(
-      R"(, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": false, "ignore_merges": {}, "vocab": {{)",
-      vocab.fuse_unk, vocab.ignore_merges));
-  const auto text = [&](TokenId id) { return OrderedJson(*spelling[static_cast<std::size_t>(id)]).dump(); };
-  std::string_view between = "\n";
-  for (TokenId id = 0; id < size; ++id) {
-    if (!spelling[static_cast<std::size_t>(id)]) continue;
-    to(between), to(text(id)), to(fmt::format(": {}", id));
-    between = ",\n";
-  }
-  to("}, \"merges\": [");
-  between = "\n[";
-  for (const auto& [left, right] : vocab.merges) {
-    to(between), to(text(left)), to(", "), to(text(right)), to("]");
-    between = ",\n[";
-  }
-  to("]}");
-}
-
 }  // namespace
 
 void Tokenizer::write_json(const std::function<void(std::string_view)>& to) const {
-  constexpr std::string_view kDecoder =
-      R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
   to(fmt::format(
       "{{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": {},\n\"normalizer\": "
       "{},\n"
       "\"pre_tokenizer\": {},\n\"post_processor\": {},\n\"decoder\": {},\n\"model\": ",
-      write_added(added_).dump(), normalizer_json_, pre_tokenizer_json_, post_processor_json_, kDecoder));
-  write_model(model_->vocab(), model_->size(), to);
+      write_added(added_).dump(), normalizer_json_, pre_tokenizer_json_, post_processor_json_, decoder_json_));
+  model_->write_json(to);
   to("\n}\n");
 }
 

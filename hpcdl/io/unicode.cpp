@@ -19,6 +19,21 @@ constexpr CodeRange kSpaces[] = {{0x9, 0xD},       {0x20, 0x20},     {0x85, 0x85
                                  {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
                                  {0x205F, 0x205F}, {0x3000, 0x3000}};
 
+template <std::size_t N> bool within(const CodeRange (&ranges)[N], char32_t point) {
+  const auto* next =
+      std::upper_bound(ranges, ranges + N, point, [](char32_t p, const CodeRange& r) { return p < r.low; });
+  return next != ranges && point <= (next - 1)->high;
+}
+
+/// Capital letters newer than utf8proc: Unicode 16 and 17.
+char32_t lower_of_new(char32_t c) {
+  if (c == 0x1C89 || c == 0xA7CC || c == 0xA7CE || c == 0xA7D2 || c == 0xA7D4 || c == 0xA7DA) return c + 1;
+  if (c == 0xA7CB) return 0x264;
+  if (c == 0xA7DC) return 0x19B;
+  if (c >= 0x10D50 && c <= 0x10D65) return c + 0x20;
+  return c >= 0x16EA0 && c <= 0x16EB8 ? c + 0x1B : c;
+}
+
 constexpr char32_t kEnd = 0x110000;
 constexpr int kPageBits = 8;
 
@@ -149,6 +164,11 @@ bool is_word(char32_t point) {
   }
 }
 
+bool is_control(char32_t point) { return within(kControls, point); }
+bool is_punctuation(char32_t point) { return within(kPunctuation, point); }
+bool is_nonspacing_mark(char32_t point) { return within(kNonspacing, point); }
+bool is_mark(char32_t point) { return within(kMarks, point); }
+
 std::string to_lower(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -156,7 +176,7 @@ std::string to_lower(std::string_view text) {
     const char32_t c = next_code_point(text, at);
     if (c < 0x80) out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
     else if (c == 0x130) out += "i\u0307";
-    else append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    else append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(lower_of_new(c)))));
   }
   return out;
 }

@@ -37,6 +37,13 @@ inline bool is_space(char32_t point) { return char_class(point) == CharClass::sp
 /// \w of the Rust regex crate: alphabetic, mark, decimal number, connector punctuation, joiner.
 bool is_word(char32_t point);
 
+// As BERT's parts of the `tokenizers` library take characters; control characters include U+FFFD, but neither tab, line
+// feed nor carriage return.
+bool is_control(char32_t point);
+bool is_punctuation(char32_t point);
+bool is_nonspacing_mark(char32_t point);
+bool is_mark(char32_t point);
+
 /// Every character in lower or upper case, whatever stands around it: a final sigma is not told apart.
 std::string to_lower(std::string_view text);
 std::string to_upper(std::string_view text);

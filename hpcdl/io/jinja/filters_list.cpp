@@ -178,6 +178,11 @@ Value filter_batch(Run& run, const Value& value, Arguments& args) {
   return run.list(std::move(out), Form::stream);
 }
 
+/// What map, select and so on walk over: nothing for none, 0 and so on.
+std::vector<Value> items_if_true(Run& run, const Value& value) {
+  return truth(value) ? items_of(run, value) : std::vector<Value>{};
+}
+
 /// The arguments after the first `n`.
 Arguments after(const Arguments& args, std::size_t n, std::string_view callee) {
   Arguments out{callee, {}, args.named};
@@ -193,7 +198,7 @@ Value filter_map(Run& run, const Value& value, Arguments& args) {
     for (const auto& [name, v] : args.named)
       if (name != "attribute" && name != "default") run.fail("map has no argument '{}'", name);
     const bool has_default = args.find(1, "default") != nullptr;
-    for (const Value& v : items_of(run, value)) {
+    for (const Value& v : items_if_true(run, value)) {
       Value item = by_path(run, v, path);
       out.push_back(item.undefined() && has_default ? otherwise : std::move(item));
     }
@@ -202,7 +207,7 @@ Value filter_map(Run& run, const Value& value, Arguments& args) {
   const std::string& name = need_text(run, args.positional[0], "the filter of map");
   const Filter filter = find_filter(name);
   if (!filter) run.fail("the filter '{}' is not supported", name);
-  for (const Value& v : items_of(run, value)) {
+  for (const Value& v : items_if_true(run, value)) {
     Arguments rest = after(args, 1, name);
     out.push_back(filter(run, v, rest));
   }
@@ -218,7 +223,7 @@ template <bool Keep, bool OfAttribute> Value filter_select(Run& run, const Value
   const Test test = name.empty() ? nullptr : find_test(name);
   if (!name.empty() && !test) run.fail("the test '{}' is not supported", name);
   std::vector<Value> out;
-  for (Value& v : items_of(run, value)) {
+  for (Value& v : items_if_true(run, value)) {
     const Value subject = by_path(run, v, path);
     Arguments rest = after(args, kTest + 1, name);
     if ((test ? test(run, subject, rest) : truth(subject)) == Keep) out.push_back(std::move(v));

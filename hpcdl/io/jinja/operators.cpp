@@ -323,7 +323,6 @@ Value attribute(Run& run, const Value& value, std::string_view name) {
 Value subscript(Run& run, const Value& value, const Value& key) {
   run.steps();
   need_defined(run, value);
-  need_defined(run, key);
   if (const Dict* dict = value.dict()) {
     run.steps(static_cast<std::int64_t>(dict->items.size() / 16));
     const Value* held = key.text() ? dict->find(*key.text()) : find_key(run, *dict, key);
