@@ -29,6 +29,17 @@ def _decode(x: Tensors, shape: "list[int]") -> Callable[[], torch.Tensor]:
     return lambda: F.scaled_dot_product_attention(x["q"].view(batch, heads, 1, width), k, v).view(x["q"].shape)
 
 
+def _prompt(x: Tensors, shape: "list[int]") -> Callable[[], torch.Tensor]:
+    """The last queries of each sequence, over keys and values in one piece."""
+    batch, heads, pages, width = shape
+    queries = x["q"].shape[1] // batch
+    whole = lambda pool: pool.view(batch, pages, heads, -1, width).transpose(1, 2).reshape(batch, heads, -1, width)
+    k, v = whole(x["k_pool"]), whole(x["v_pool"])
+    mask = torch.nn.attention.bias.causal_lower_right(queries, k.shape[2])
+    q = x["q"].view(batch, queries, heads, width).transpose(1, 2)
+    return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(x["q"].shape)
+
+
 def _kv_write(x: Tensors) -> Callable[[], None]:
     page, row = x["slots"] // 64, x["slots"] % 64
     pools = [(x[name + "_pool"].transpose(1, 2), x[name].view(len(row), x["k_pool"].shape[1], -1)) for name in "kv"]
@@ -148,6 +159,7 @@ IN_PLACE: Dict[str, Callable[[Tensors, "list[int]"], Any]] = {
     "fill+add_into": lambda x, s: lambda: x["y"].add_(x["x"]),
     "kv_write": lambda x, s: _kv_write(x),
     "paged_attention": _decode,
+    "paged_attention+prompt": _prompt,
 }
 
 

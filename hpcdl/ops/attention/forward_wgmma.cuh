@@ -6,9 +6,13 @@
 // product runs. Warpgroups take turns at the tensor cores, so that one multiplies while another exponentiates. Sources:
 // Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
+#include <algorithm>
+
+#include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/tile/arena.cuh"
 #include "hpcdl/cuda/tile/raster.cuh"
 #include "hpcdl/cuda/tile/roles.cuh"
+#include "hpcdl/ops/attention/heads.cuh"
 #include "hpcdl/ops/attention/softmax_rows.cuh"
 
 namespace hpcdl::cuda {
@@ -20,6 +24,25 @@ struct ForwardProblem {
   float scale = 0;  // for scores, times log2 e
   int section = 0;  // heads that are processed together
 };
+
+/// (width, heads, tokens, batch) in tiles of 64 columns and `rows` tokens of one head.
+inline TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
+  const Heads h = heads_of(x, width);
+  return tensor_map(h.data, h.dtype, {width, heads, x[1], x[0]}, {h.head, h.token, h.batch}, {64, 1, rows, 1});
+}
+
+/// f.template operator()<T>() with the 16-bit type of the call.
+template <class F> void with_type(DType d, F&& f) {
+  if (d == DType::f16) f.template operator()<f16>();
+  else f.template operator()<bf16>();
+}
+
+/// Keys and values of the heads that are processed together should stay in L2, but short sections leave blocks idle.
+inline int section_of(int batch, int heads, int kv_heads, std::int64_t keys, std::int64_t width) {
+  const std::int64_t pair = 4 * keys * width, together = std::int64_t{40} << 20,
+                     section = std::max<std::int64_t>(16, together / pair) * heads / kv_heads;
+  return static_cast<int>(std::min<std::int64_t>(section, std::int64_t{batch} * heads));
+}
 
 /// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory.
 template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1> struct ForwardShape {
@@ -172,7 +195,8 @@ template <class T, class Shape> struct ForwardConsumer {
     for (int i = 0; i < kOut; ++i) out[i] *= shrink[i / 2 % 2];
     pack_operand<T>(probs, s);
   }
-  __device__ void attend(const ForwardTile& t) {
+  /// before_values(): called once the first scores have been computed, before any values are multiplied.
+  template <class F> __device__ void attend(const ForwardTile& t, F&& before_values) {
     state = {};
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out[i] = 0;
@@ -185,6 +209,7 @@ template <class T, class Shape> struct ForwardConsumer {
     mask(s, t, t.steps - 1);
     state.update(s, p.scale, shrink);
     pack_operand<T>(probs, s);
+    before_values();
     int n = t.steps - 2;
     // Steps that the first query of this tile sees in full.
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
@@ -245,7 +270,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     if (Shape::kTurns && group == Shape::kGroups - 1) named_arrive(1, 256);
     for (const int tile : Raster{tiles}) {
       const auto t = ForwardTile::find<Shape>(p, tile, keys);
-      c.attend(t);
+      c.attend(t, [] {});
       c.store(t, out);
     }
     if (c.way.leader()) tma_wait<0>();

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "hpcdl/cuda/relative_exp.cuh"
-#include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/attention/backward_wgmma.cuh"
 #include "hpcdl/ops/attention/forward_wgmma.cuh"
@@ -11,12 +10,6 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// (width, heads, tokens, batch) in tiles of 64 columns and `rows` tokens of one head.
-TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
-  const Heads h = heads_of(x, width);
-  return tensor_map(h.data, h.dtype, {width, heads, x[1], x[0]}, {h.head, h.token, h.batch}, {64, 1, rows, 1});
-}
-
 bool operands_fit(const Stream& s, const Attend& c) {
   const auto width = c.width();
   return has_sm90a(s) && width % 8 == 0 && width <= 128 && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) &&
@@ -25,19 +18,10 @@ bool operands_fit(const Stream& s, const Attend& c) {
          heads_of(c.v, width).whole_pieces() && heads_of(c.out, width).whole_pieces();
 }
 
-/// f.template operator()<T>() with the 16-bit type of the call.
-template <class F> void with_type(DType d, F&& f) {
-  if (d == DType::f16) f.template operator()<f16>();
-  else f.template operator()<bf16>();
-}
-
 template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
   const auto width = c.width();
   const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]),
             queries = static_cast<int>(c.q[1]);
-  // Keys and values of the heads that are processed together should stay in L2, but short sections leave blocks idle.
-  const std::int64_t pair = 4 * c.k[1] * width, together = std::int64_t{40} << 20;
-  const auto section = std::max<std::int64_t>(16, together / pair) * heads / kv_heads;
   const ForwardProblem p{.lse = const_cast<float*>(c.lse.ptr<float>()),
                          .batch = batch,
                          .heads = heads,
@@ -46,7 +30,7 @@ template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
                          .keys = static_cast<int>(c.k[1]),
                          .causal = c.args.causal,
                          .scale = c.scale() * kLog2e,
-                         .section = static_cast<int>(std::min<std::int64_t>(section, batch * heads))};
+                         .section = section_of(batch, heads, kv_heads, c.k[1], width)};
   const auto tiles = static_cast<std::int64_t>(batch) * heads * ((queries + Shape::kQueries - 1) / Shape::kQueries);
   const auto blocks = std::min<std::int64_t>(tiles, multiprocessors(s) * Shape::kBlocks);
   constexpr int kBytes = ForwardMemory<Shape>::kBytes;

@@ -39,25 +39,30 @@ inline void paged_attention_reference(Outputs out, Inputs in, const PagedAttenti
   }
 }
 
-/// One query of each of B sequences with W full pages.
+/// One query, or a prompt's last 512, of each of B sequences with W full pages.
 inline void paged_attention_cases(auto& to) {
-  auto& family = to.add_forward("paged_attention", "BxHxWxD", {"q 1B(HD)", "k_pool (BW)H(88)D", "v_pool (BW)H(88)D"},
-                                {{8, 12, 128, 64}, {1, 12, 16, 64}}, [](const auto& v) {
-                                  const auto b = v.dim('B');
-                                  const auto operand = [&](const char* name, Shape s) {
-                                    return v.graph.input(name, {std::move(s), DType::i32});
-                                  };
-                                  return paged_attention(v[0], v[1], v[2], operand("starts", {b + 1}),
-                                                         operand("lengths", {b}), operand("pages", {b, v.dim('W')}),
-                                                         {.heads = static_cast<int>(v.dim('H')), .most_queries = 1});
-                                });
-  family.integer = [](std::string_view name, std::int64_t i, const Shape& s) {
-    return name == "lengths" ? s[2] * kPageTokens : i;
+  const auto with_queries = [&](const char* op, const char* q, int queries, std::vector<Shape> shapes) {
+    auto& family = to.add_forward(
+        op, "BxHxWxD", {q, "k_pool (BW)H(88)D", "v_pool (BW)H(88)D"}, std::move(shapes), [queries](const auto& v) {
+          const auto b = v.dim('B');
+          const auto operand = [&](const char* name, Shape s) {
+            return v.graph.input(name, {std::move(s), DType::i32});
+          };
+          return paged_attention(v[0], v[1], v[2], operand("starts", {b + 1}), operand("lengths", {b}),
+                                 operand("pages", {b, v.dim('W')}),
+                                 {.heads = static_cast<int>(v.dim('H')), .most_queries = queries});
+        });
+    family.integer = [queries](std::string_view name, std::int64_t i, const Shape& s) {
+      return name == "lengths" ? s[2] * kPageTokens : name == "starts" ? i * queries : i;
+    };
+    family.nearest_supported = [queries](Shape s) {
+      s[2] = std::max(s[2], pages_for(queries));
+      s[3] = std::min<std::int64_t>(s[3], Attention::kMaxHeadDim);
+      return s;
+    };
   };
-  family.nearest_supported = [](Shape s) {
-    s[3] = std::min<std::int64_t>(s[3], Attention::kMaxHeadDim);
-    return s;
-  };
+  with_queries("paged_attention", "q 1B(HD)", 1, {{8, 12, 128, 64}, {1, 12, 16, 64}});
+  with_queries("paged_attention+prompt", "q 1(888B)(HD)", 512, {{1, 32, 32, 64}, {4, 16, 32, 128}});
 }
 
 }  // namespace hpcdl::contract
