@@ -15,6 +15,13 @@ namespace {
 constexpr int kWarps = 8;       // per block
 constexpr int kMostBlocks = 8;  // per cluster
 
+/// Relaxed, so that the load stays before await_previous() (cuda/overlap.cuh).
+__device__ inline int load_relaxed(const std::int32_t* p) {
+  int v;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 struct Decode {
   Heads q, out;
   PagedHeads k, v;                                           // in pages if they have a table
@@ -25,9 +32,11 @@ struct Decode {
   float scale = 0;       // times log2 e
 
   __device__ int keys(int b) const { return lengths ? lengths[b] : capacity; }
-  /// Head h of the query of sequence b, or of its result.
-  __device__ std::int64_t at(const Heads& x, int b, int h) const {
-    return starts ? x.at(0, starts[b], h) : x.at(b, 0, h);
+  /// The row of q and out that belongs to sequence b: no kernel writes it, so it is found before await_previous().
+  __device__ int row(int b) const { return starts ? load_relaxed(starts + b) : b; }
+  /// Head h of such a row.
+  __device__ std::int64_t at(const Heads& x, int row, int h) const {
+    return starts ? x.at(0, row, h) : x.at(row, 0, h);
   }
 };
 
@@ -42,10 +51,11 @@ template <class T> struct KeyRows {
         table(x.table ? x.table + b * x.row : nullptr),
         page(x.batch),
         token(x.token) {}
-  /// Row t, followed by the other rows of its page.
-  __device__ const T* at(int t) const {
-    constexpr int kPage = static_cast<int>(kPageTokens);
-    return base + (table ? table[t / kPage] * page + t % kPage * token : t * token);
+  /// The page of row t; 0 without pages.
+  __device__ int page_of(int t) const { return table ? table[t / static_cast<int>(kPageTokens)] : 0; }
+  /// Row t, which lies in page `number`, followed by the other rows of that page.
+  __device__ const T* at(int t, int number) const {
+    return base + (table ? number * page + t % static_cast<int>(kPageTokens) * token : t * token);
   }
 };
 
@@ -90,12 +100,12 @@ __device__ inline float weight_of(float top, float largest, float scale) {
 /// weights and their top; then, with `own`, those of the blocks of a cluster. `scale` applies to the tops.
 template <int kCount, int kHeads, int kMost>
 __device__ void finish(const Decode& p, float (&memory)[kCount][kHeads][kMost + 2], Found<kHeads, kMost>& own, int b,
-                       int h0, int heads, float scale) {
+                       int row, int h0, int heads, float scale) {
   static_assert(kHeads <= kWarp && (kCount & (kCount - 1)) == 0);
   constexpr int kThreads = kCount * kWarp;
   const auto put = [&](int h, int d, float out, float sum, float top) {
     const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
-    p.out.put(p.at(p.out, b, h0 + h) + d, out / sum);
+    p.out.put(p.at(p.out, row, h0 + h) + d, out / sum);
     if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
   };
   // kCount neighbouring threads find the weights of the warps for one head.
@@ -172,6 +182,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   __shared__ float memory[kWarps][kHeads][kMost + 2];
   __shared__ Found<kHeads, kMost> own;
   let_next_begin();
+  const int sequence_row = p.row(static_cast<int>(blockIdx.z));
   await_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp,
             share = lane % kShare, row = lane / kShare;
@@ -201,15 +212,17 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   Partial<N> state[kHeads];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h)
-    q[h] =
-        map<N>([&](int i) { return column(i) < p.width ? p.q.get(p.at(p.q, b, h0 + h) + column(i)) * p.scale : 0.0f; });
+    q[h] = map<N>([&](int i) {
+      return column(i) < p.width ? p.q.get(p.at(p.q, sequence_row, h0 + h) + column(i)) * p.scale : 0.0f;
+    });
   for (int key = begin + warp * kRows; key < end; key += kWarps * kRows * kBatch) {
     uint4 kraw[kBatch][kPacks], vraw[kBatch][kPacks];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int at = key + i * kWarps * kRows + row;
-      fetch(kraw[i], at < end ? ks.at(at) : nullptr, at < end);
-      fetch(vraw[i], at < end ? vs.at(at) : nullptr, at < end);
+      const int page = at < end ? ks.page_of(at) : 0;
+      fetch(kraw[i], ks.at(at, page), at < end);
+      fetch(vraw[i], vs.at(at, page), at < end);
     }
     float score[kBatch][kHeads];
 #pragma unroll
@@ -259,7 +272,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
     }
   }
   __syncthreads();
-  finish<kWarps, kHeads, kMost>(p, memory, own, b, h0, kHeads, 1.0f);
+  finish<kWarps, kHeads, kMost>(p, memory, own, b, sequence_row, h0, kHeads, 1.0f);
 }
 
 /// Block (split, pass of up to 16 query heads, sequence).
@@ -275,27 +288,29 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16
   const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
             h0 = kv * group + first;
   const int keys = p.keys(b), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16,
-            warp = static_cast<int>(threadIdx.x) / kWarp;
+            warp = static_cast<int>(threadIdx.x) / kWarp, row = p.row(b);
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
   DecodeWarp<T, KeyRows<T>, kWidth, kTall> w(KeyRows<T>(p.k, b, kv), KeyRows<T>(p.v, b, kv), begin + 16 * warp, end);
   // The preceding kernels write only the last token: those that wrote earlier tokens ended before the lengths changed.
   const bool early = p.lengths && w.at + 16 < keys;
-  if (early) w.bring();
+  const auto first_tile = w.find(w.at);
+  if (early) w.bring(first_tile);
   await_previous();
-  if (!early) w.bring();
-  w.bring_query(static_cast<const T*>(p.q.data) + p.at(p.q, b, h0), p.q.head, heads);
+  w.bring_query(static_cast<const T*>(p.q.data) + p.at(p.q, row, h0), p.q.head, heads);
+  if (!early) w.bring(first_tile);
   w.walk(16 * kMmaWarps, p.scale);
   w.put(memory[warp]);
   __syncthreads();
-  finish<kMmaWarps, kRows, kWidth>(p, memory, own, b, h0, heads, p.scale);
+  finish<kMmaWarps, kRows, kWidth>(p, memory, own, b, row, h0, heads, p.scale);
 }
 
 /// Block (query head, sequence), one thread per element. `scale` applies to the tops.
 __global__ void join_splits(const __grid_constant__ Decode p, int width, float scale) {
   __shared__ float tops[Attention::kMaxSplits], weights[Attention::kMaxSplits];
   let_next_begin();
+  const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x),
+            row = p.row(b);
   await_previous();
-  const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h;
   const float* from = p.parts + head * p.splits * (width + 2);
   for (int i = d; i < p.splits; i += width)
@@ -309,7 +324,7 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width, float s
     sum = ::fmaf(weight, weights[i], sum);
     out = ::fmaf(weight, from[i * (width + 2) + d], out);
   }
-  p.out.put(p.at(p.out, b, h) + d, out / sum);
+  p.out.put(p.at(p.out, row, h) + d, out / sum);
   if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
 }
 

@@ -24,7 +24,7 @@ template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a
 }
 
 /// One warp's pass over tiles of 16 keys. Rows of the product: query head lane / 4 and, with kTall, 8 more.
-/// Rows: at(t) points to row t of a tile of keys, whose rows are `token` apart.
+/// Rows: at(t, page_of(t)) points to row t of a tile of keys, whose rows are `token` apart.
 template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
   static constexpr int kSteps = kWidth / 32, kParts = kWidth / 64;
   Rows keys, values;
@@ -79,9 +79,18 @@ template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
         v[w][r] = piece(from + row * values.token + 64 * w + lane / 4 * 8, first + row < end);
     }
   }
+  /// Where the keys and values of a tile lie.
+  struct Tile {
+    const T *keys = nullptr, *values = nullptr;
+  };
+  __device__ Tile find(int first) const {
+    if (first >= end) return {};
+    const int page = keys.page_of(first);
+    return {keys.at(first, page), values.at(first, page)};
+  }
   /// Loads the first tile.
-  __device__ void bring() {
-    if (at < end) bring_keys(keys.at(at), at), bring_values(values.at(at), at);
+  __device__ void bring(const Tile& t) {
+    if (at < end) bring_keys(t.keys, at), bring_values(t.values, at);
   }
   /// Processes a tile of which `left` tokens exist. p: the scores 2^(scale s - top) as an A operand; earlier sums are
   /// rescaled accordingly.
@@ -130,14 +139,12 @@ template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
   __device__ void walk(int step, float scale) {
     for (; at < end; at += step) {
       const bool more = at + step < end;
-      const T *next_keys = nullptr, *next_values = nullptr;
-      if (more)
-        next_keys = keys.at(at + step), next_values = values.at(at + step);  // found while this tile is processed
+      const Tile next = find(at + step);  // while this tile is processed
       unsigned p[4];
       scores(p, scale, end - at);
-      if (more) bring_keys(next_keys, at + step);
+      if (more) bring_keys(next.keys, at + step);
       add_values(p);
-      if (more) bring_values(next_values, at + step);
+      if (more) bring_values(next.values, at + step);
     }
   }
   /// rows[r]: `width` sums, then the sum of weights and their top, unscaled.

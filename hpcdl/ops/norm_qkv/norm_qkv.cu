@@ -8,8 +8,8 @@ namespace {
 /// Pairs that rope() rotates together: elements i and i + D/2 of a head, of the queries, then of the keys, then of the
 /// values.
 template <class E> struct HeadPairs {
-  static constexpr int kMostHeadDim = 256, kShared = kMostHeadDim;  // the angles
-  int count, half, ends[2];                                         // all pairs; end of those of q, of q and k
+  static constexpr int kMostHeadDim = 256, kShared = kMostHeadDim + 1;  // the angles; the slot
+  int count, half, ends[2];                                             // all pairs; end of those of q, of q and k
   Bias bias[3];
   E* to[3];           // q, the pools
   std::int64_t page;  // elements of a page
@@ -27,6 +27,9 @@ template <class E> struct HeadPairs {
     const bool known = at >= 0 && at < positions;
     for (int i = static_cast<int>(threadIdx.x); i < 2 * half; i += static_cast<int>(blockDim.x))
       shared[i] = known ? table[at * 2 * half + i] : __builtin_nanf("");
+    if (threadIdx.x != 0) return;
+    const std::int64_t here = *slot;
+    shared[kMostHeadDim] = __int_as_float(here >= 0 && here < slots ? static_cast<int>(here) : -1);
   }
   __device__ void finish(const float* shared, int u, float a, float b) const {
     const PairPlace p = place(u);
@@ -38,8 +41,8 @@ template <class E> struct HeadPairs {
     }
     E* at = to[m] + p.row[0];
     if (m > 0) {
-      const std::int64_t here = *slot;
-      if (here < 0 || here >= slots) return;  // the pools have no room for the token
+      const int here = __float_as_int(shared[kMostHeadDim]);
+      if (here < 0) return;  // the pools have no room for the token
       const int width = 2 * half, head = p.row[0] / width;
       at = to[m] + here / kPageTokens * page + (head * kPageTokens + here % kPageTokens) * width + p.row[0] % width;
     }
