@@ -28,6 +28,11 @@ using quant4::kWidenedInRegisters;
 /// (in registers | in memory): N x K 4096 x 4096 36 | 37, 11008 x 4096 90 | 103, 4096 x 11008 101 | 128; 1024 rows 78 |
 /// 60, 180 | 174, 182 | 175.
 constexpr std::int64_t kFewestWidened = 33, kFewestInMemory = 768, kFewestTiles = 32;
+/// The same for exact products: x in bf16 is multiplied by both parts of the weights, and x in f32 by their values in
+/// f32. H200, us, groups of 32 (rows of x times weights | widened in memory), N x K 4096 x 4096 and 2048 x 5632: bf16 64
+/// rows 61 | 63 and 44 | 55, 128 rows 116 | 68 and 82 | 59, 256 rows 222 | 90 and 155 | 73; f32 128 rows 153 | 160 and
+/// 110 | 121, 256 rows 296 | 237 and 209 | 177.
+constexpr std::int64_t kFewestExactParts = 80, kFewestExact = 176;
 
 constexpr std::string_view kNames[kWays] = {
     "row 32x1 w16 s1",        "row 32x1 w16 s2",        "row 32x1 w8 s1",       "row 16x1 w16 s1",
@@ -86,9 +91,12 @@ bool serves(const Stream& s, int way, const Int4Shape& shape) {
          limits(s).shared_per_block;
 }
 
-/// The bytes of W that a bf16 product widens at a time, in half of the workspace, from where L2 serves them.
+/// The bytes of W that a product widens at a time, in half of the workspace, from where L2 serves them; in two parts
+/// [x x] lies there, too.
 constexpr std::int64_t kWidenedBytes = kWorkspaceBytes / 2;
-std::int64_t widened_rows(std::int64_t k) { return kWidenedBytes / (2 * k) / 256 * 256; }
+/// How many rows of `row_bytes` fit into such a place.
+std::int64_t rows_that_fit(std::int64_t bytes, std::int64_t row_bytes) { return bytes / row_bytes / 256 * 256; }
+std::int64_t widened_rows(std::int64_t k) { return rows_that_fit(kWidenedBytes, 2 * k); }
 
 /// Up to here a matrix has too few rows of tiles to occupy every multiprocessor.
 bool is_short(const Int4Shape& shape) { return shape.n <= 6144; }
@@ -102,8 +110,11 @@ int picked_wide(const Int4Shape& shape) {
   return shape.rows <= 128 ? kFirstWide + 3 : shape.rows <= 256 ? kFirstWide + 4 : kFirstWide + 5;
 }
 
-/// -1: x is rounded.
+/// -1: x is rounded, or multiplied by weights that are widened for each of its rows.
 int picked_widened(const Int4Shape& shape) {
+  if (shape.exact)
+    return shape.in_memory && shape.rows >= (shape.two_parts ? kFewestExactParts : kFewestExact) ? kWidenedInMemory
+                                                                                                 : -1;
   const std::int64_t tiles = (shape.rows + 127) / 128 * ((std::min(shape.n, widened_rows(shape.k)) + 127) / 128);
   if (shape.in_memory && shape.rows >= kFewestInMemory && tiles >= kFewestTiles) return kWidenedInMemory;
   return shape.rows >= kFewestWidened ? kWidenedInRegisters : -1;
@@ -144,37 +155,83 @@ std::optional<GemmActivation> gemm_activation(Int4Activation a) {
   }
 }
 
-/// Whether an ordinary bf16 product can follow once the weights are widened.
+/// A product of widened weights: in the type of x, or exact of a bf16 x in two parts, whose rows are twice as long and
+/// meet those of x [x x].
+struct InMemory {
+  DType type;
+  bool two_parts;
+  std::int64_t k, x_rows, w_rows;  // at a time
+  std::int64_t x_at;               // byte of the workspace where [x x] begins, after W
+
+  InMemory(View x, const int4::Weight& w, const Int4Linear::Args& a)
+      : type(x.dtype()), two_parts(a.exact && type == DType::bf16), k(two_parts ? 2 * w.k() : w.k()) {
+    const std::int64_t row = k * dtype_bytes(type);
+    x_rows = two_parts ? std::min(x.rows(), rows_that_fit(kWidenedBytes / 2, row)) : x.rows();
+    x_at = two_parts ? kWidenedBytes - x_rows * row : kWidenedBytes;
+    w_rows = rows_that_fit(x_at, row);
+  }
+};
+
+/// Rows [first_x, first_x + x_rows) of x times rows [first_w, first_w + w_rows) of W, which lie at `widened`.
+Gemm widened_product(const InMemory& m, View x, std::int64_t first_x, std::int64_t x_rows, const void* widened,
+                     std::int64_t first_w, std::int64_t w_rows, View y, View bias, View residual,
+                     const Int4Linear::Args& a) {
+  const auto from = [&](const View& v) {
+    return static_cast<std::byte*>(const_cast<void*>(v.data())) +
+           (first_x * v.row_stride() + first_w) * dtype_bytes(v.dtype());
+  };
+  return {
+      .m = x_rows,
+      .n = w_rows,
+      .k = m.k,
+      .compute = m.type,
+      .a = {static_cast<const std::byte*>(x.data()) + first_x * x.row_stride() * dtype_bytes(m.type), m.type,
+            x.row_stride()},
+      .b = {widened, m.type, m.k, true},
+      .out = {.d = from(y),
+              .dtype = y.dtype(),
+              .ld = y.row_stride(),
+              .bias = bias ? static_cast<const std::byte*>(bias.data()) + first_w * dtype_bytes(bias.dtype()) : nullptr,
+              .bias_dtype = bias.dtype(),
+              .activation = *gemm_activation(a.activation),
+              .residual = residual ? from(residual) : nullptr,
+              .residual_ld = residual ? residual.row_stride() : 0}};
+}
+
+/// Whether an ordinary product can follow once the weights are widened.
 bool fits_in_memory(const Stream& s, View y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
   const auto lines = [](View v) { return aligned(v) && v.row_stride() % 64 == 0; };
-  return has_sm90a(s) && !a.exact && x.dtype() == DType::bf16 && y.dtype() == DType::bf16 &&
-         gemm_activation(a.activation) && lines(x) && w.k() % 64 == 0 && w.n() % 16 == 0 && widened_rows(w.k()) > 0 &&
-         aligned(y) && y.row_stride() % 8 == 0 &&
-         (!residual || (aligned(residual) && residual.row_stride() % 8 == 0 && residual.dtype() == DType::bf16));
+  const auto pieces = [&](View v) { return !v || (aligned(v) && v.row_stride() % 8 == 0 && v.dtype() == x.dtype()); };
+  if (!has_sm90a(s) || x.dtype() != y.dtype() || !gemm_activation(a.activation) || !lines(x) || w.k() % 64 != 0 ||
+      w.n() % 16 != 0 || !pieces(y) || !pieces(residual))
+    return false;
+  const InMemory m(x, w, a);
+  if (m.w_rows <= 0 || m.x_rows <= 0) return false;
+  if (m.type == DType::bf16) return true;
+  // What cuBLASLt can compute in f32 (matmul/cublas_lt.cu).
+  const bool finished = a.activation != Int4Activation::none;
+  return m.type == DType::f32 && a.exact && (!finished || (a.activation == Int4Activation::relu && !residual));
 }
 void multiply_in_memory(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                         const Int4Linear::Args& a) {
-  void* const widened = workspace(s);
-  for (std::int64_t row = 0, most = widened_rows(w.k()); row < w.n(); row += most) {
-    const std::int64_t rows = std::min(most, w.n() - row);
-    int4_widen(s, widened, DType::bf16, w, row, rows);
-    const auto from = [&](const auto& v) { return v.template ptr<bf16>() + row; };
-    const Gemm g{
-        .m = x.rows(),
-        .n = rows,
-        .k = w.k(),
-        .compute = DType::bf16,
-        .a = {x.data(), DType::bf16, x.row_stride()},
-        .b = {widened, DType::bf16, w.k(), true},
-        .out = {.d = from(y),
-                .dtype = DType::bf16,
-                .ld = y.row_stride(),
-                .bias = bias ? static_cast<const std::byte*>(bias.data()) + row * dtype_bytes(bias.dtype()) : nullptr,
-                .bias_dtype = bias.dtype(),
-                .activation = *gemm_activation(a.activation),
-                .residual = residual ? from(residual) : nullptr,
-                .residual_ld = residual ? residual.row_stride() : 0}};
-    gemm_with(s, g, gemm_choice(s, g));  // in the other half of the workspace
+  const InMemory m(x, w, a);
+  auto* const widened = static_cast<std::byte*>(workspace(s));
+  auto* const twice = widened + m.x_at;
+  for (std::int64_t top = 0; top < x.rows(); top += m.x_rows) {
+    const std::int64_t rows = std::min(m.x_rows, x.rows() - top);
+    const std::size_t row_bytes = static_cast<std::size_t>(w.k() * dtype_bytes(m.type));
+    for (std::size_t part = 0; m.two_parts && part < 2; ++part)
+      check(cudaMemcpy2DAsync(twice + part * row_bytes, 2 * row_bytes, x.ptr<bf16>() + top * x.row_stride(),
+                              static_cast<std::size_t>(x.row_stride()) * sizeof(bf16), row_bytes,
+                              static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, queue(s)),
+            "int4_linear");
+    for (std::int64_t row = 0; row < w.n(); row += m.w_rows) {
+      const std::int64_t columns = std::min(m.w_rows, w.n() - row);
+      int4_widen(s, widened, m.type, w, row, columns, m.two_parts);
+      Gemm g = widened_product(m, x, top, rows, widened, row, columns, y, bias, residual, a);
+      if (m.two_parts) g.a = {twice, m.type, m.k};
+      gemm_with(s, g, gemm_choice(s, g));  // in the other half of the workspace
+    }
   }
 }
 
@@ -216,15 +273,16 @@ Int4Shape int4_shape(const Stream& s, View y, View x, const int4::Weight& w, Vie
           .group = w.group(),
           .exact = a.exact,
           .constant = a.constant_weights,
-          .in_memory = fits_in_memory(s, y, x, w, residual, a),
-          .in_registers = !a.exact && fits_widened(s, x, w)};
+          .in_memory = x.rows() > int4::kBatch && fits_in_memory(s, y, x, w, residual, a),
+          .in_registers = !a.exact && fits_widened(s, x, w),
+          .two_parts = a.exact && x.dtype() == DType::bf16};
 }
 
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
   thread_local Int4Way list[kWays];
   std::size_t count = 0;
   for (int way = 0; way < kWays; ++way)
-    if (serves(s, way, shape)) list[count++] = {way, kNames[way], way >= kWidenedInMemory};
+    if (serves(s, way, shape)) list[count++] = {way, kNames[way], way >= kWidenedInMemory && !shape.exact};
   return {list, count};
 }
 

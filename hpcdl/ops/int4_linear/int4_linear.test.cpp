@@ -35,10 +35,12 @@ Input scales(std::int64_t n, std::int64_t k, std::int64_t group) {
 }
 using Case = testing::OpSpec<Int4Linear>::Case;
 /// Rows of x, N, K, G.
-Case plain(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, bool exact, bool asymmetric = false) {
+Case plain(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, bool exact, bool asymmetric = false,
+           bool aligned = false) {
   return {.in = {Input({m, k}).fixed(), packed(n, k), scales(n, k, g), asymmetric ? scales(n, k, g) : Input::none(),
                  Input::none(), Input::none()},
-          .args = {.exact = exact}};
+          .args = {.exact = exact},
+          .aligned = aligned};
 }
 Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Activation act, DType out = DType::none) {
   const Input residual = out == DType::none ? Input({2, m, n}) : Input({2, m, n}).as(out);
@@ -89,6 +91,8 @@ const auto
                         plain(65, 192, 512, 128, false, true),
                         plain(200, 336, 256, 64, false, true),
                         plain(1, 75, 2304, 64, true),
+                        plain(90, 48, 256, 64, true, true, true),
+                        plain(190, 208, 384, 32, true, false, true),
                         decoding(16, 64, 32),
                         decoding(336, 1344, 64, true),
                         decoding(2064, 320, 32),

@@ -15,7 +15,7 @@ namespace hpcdl::cuda {
 struct Int4Way {
   int id;
   std::string_view name;  // describes a block: rows of W x rows of x, warps, chunks in flight
-  bool widened = false;   // x is not rounded, weights are rounded to bf16
+  bool widened = false;   // not exact: x is not rounded, weights are rounded to bf16
 };
 
 /// The properties on which the choice of a way depends.
@@ -23,9 +23,10 @@ struct Int4Shape {
   std::int64_t rows, n, k, group;
   bool exact = false;
   bool constant = false;  // Int4Linear::Args::constant_weights
-  // Whether type and place of the operands allow weights that are widened to bf16. Not part of the key: the tuner's own
-  // operands allow it.
+  // Whether type and place of the operands allow weights that are widened to the type of x. Not part of the key: the
+  // tuner's own operands allow it.
   bool in_memory = false, in_registers = false;
+  bool two_parts = false;  // exact, x in bf16: widened weights have two parts
 };
 Int4Shape int4_shape(const Stream& s, View y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a);
 /// The properties of a shape that determine its ways: those of its key, under "int4_linear" (core/ways.h).
