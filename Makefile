@@ -45,7 +45,7 @@ bench: ## comparisons with other libraries in the same run; writes bench/results
 fuzz: ## each libFuzzer target for FUZZ_SECONDS (60) under ASan and UBSan
 	@scripts/setup.sh fuzz
 	cmake --preset fuzz
-	@JOBS=$(JOBS) scripts/build.sh build/fuzz
+	@JOBS=$(JOBS) scripts/build.sh build/fuzz fuzz_targets
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 format: ## clang-format over all sources

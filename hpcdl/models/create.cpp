@@ -5,7 +5,6 @@
 
 #include "hpcdl/models/draw.h"
 #include "hpcdl/pool.h"
-#include "hpcdl/rng.h"
 
 namespace hpcdl::models {
 namespace {
@@ -13,13 +12,8 @@ namespace {
 constexpr std::int64_t kWorthThreads = 1 << 18;
 
 void draw(Pool& pool, const StateEntry& e, const Rng& rng) {
-  const nn::Param& p = *e.param;
   const auto fill = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
-    float* v = e.memory.ptr<float>() + at;
-    const auto first = static_cast<std::uint64_t>(whole);
-    if (p.init == nn::Init::normal) draw_normal(pool, v, count, rng, first, p.std);
-    else if (p.init == nn::Init::uniform) draw_uniform(pool, v, count, rng, first, p.std);
-    else std::fill_n(v, count, p.init == nn::Init::ones ? 1.0f : 0.0f);
+    draw_values(pool, *e.param, rng, whole, count, e.memory.ptr<float>() + at);
   };
   if (e.part.all()) fill(0, 0, e.memory.size());
   else for_each_run(e.part, fill);
@@ -40,6 +34,13 @@ void draw_all(const StateTable& table, std::uint64_t seed) {
 }
 
 }  // namespace
+
+void draw_values(Pool& pool, const nn::Param& p, const Rng& rng, std::int64_t first, std::int64_t count, float* to) {
+  const auto at = static_cast<std::uint64_t>(first);
+  if (p.init == nn::Init::normal) draw_normal(pool, to, count, rng, at, p.std);
+  else if (p.init == nn::Init::uniform) draw_uniform(pool, to, count, rng, at, p.std);
+  else std::fill_n(to, count, p.init == nn::Init::ones ? 1.0f : 0.0f);
+}
 
 void create(StateTable& table, std::optional<std::uint64_t> seed, bool with_gradients) {
   if (!seed) table.describe();

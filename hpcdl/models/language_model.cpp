@@ -14,6 +14,8 @@
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/models/quantize.h"
+#include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
@@ -27,6 +29,26 @@ io::ModelConfig resolved(io::ModelConfig c) {
   return c;
 }
 
+/// Initial values of a parameter, in any floating-point type.
+OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
+  constexpr std::int64_t kChunk = 1 << 22;
+  const std::int64_t n = p.spec.size();
+  OwnedTensor t({p.spec.shape, dtype});
+  if (dtype == DType::f32) {
+    draw_values(pool, p, rng, 0, n, t.tensor.ptr<float>());
+    return t;
+  }
+  Stream s(pool);
+  OwnedTensor wide({{std::min(n, kChunk)}, DType::f32});
+  for (std::int64_t i = 0; i < n; i += kChunk) {
+    const std::int64_t count = std::min(kChunk, n - i);
+    draw_values(pool, p, rng, i, count, wide.tensor.ptr<float>());
+    Cast::forward(s, Tensor(t.tensor.ptr<std::byte>() + i * dtype_bytes(dtype), {{count}, dtype}),
+                  View(wide.tensor.data(), {{count}, DType::f32}), {.to = dtype});
+  }
+  return t;
+}
+
 }  // namespace
 
 struct LanguageModel::Impl {
@@ -35,7 +57,7 @@ struct LanguageModel::Impl {
   Decoder model;
   std::optional<io::TensorFolder> folder;  // mapped models
   std::vector<io::Prefetch> reading;       // declared after folder: stops before the mapping ends
-  std::vector<Buffer> converted;           // tensors of a mapped model with a type that no kernel reads (F64)
+  std::vector<Buffer> own;                 // tensors in no file, or there with a type that no kernel reads (F64)
 
   explicit Impl(io::ModelConfig c, Sharing s = {})
       : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
@@ -81,6 +103,38 @@ LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional
   return model;
 }
 
+LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed) {
+  LanguageModel model(std::make_unique<Impl>(config));
+  auto* impl = model.impl_.get();
+  const auto& c = impl->config;
+  std::uint64_t stream = 0;
+  const auto keep = [&](OwnedTensor t) {
+    impl->own.push_back(std::move(t.buffer));
+    return t.tensor;
+  };
+  impl->for_each([&]<class P>(const std::string& name, P& p) {
+    const Rng rng{seed, ++stream};
+    if (!p.spec) return;
+    if constexpr (std::is_same_v<P, nn::Weight>) {
+      using enum quant::Treatment;
+      const auto t = c.quant ? treatment(impl->model.spec(), c.tied, name, p.spec) : copy;
+      if (t == matrix || t == conv1d) {
+        nn::RoundingError ignored;
+        const OwnedTensor w = drawn(pool, p, rng, c.dtype);
+        auto parts = c.quant->codec->quantize(pool, w.tensor, c.quant->options, t == conv1d, ignored, name);
+        p.name = name, p.codec = c.quant->codec;
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+          p.parts[i] = parts[i].tensor.spec();
+          if (parts[i].tensor) model.state_->add_frozen(p, p.codec->names[i].in_programs, keep(std::move(parts[i])));
+        }
+        return;
+      }
+    }
+    model.state_->add_value(p, keep(drawn(pool, p, rng, c.dtype)));
+  });
+  return model;
+}
+
 std::int64_t LanguageModel::bytes() const {
   const auto* angles = impl_->model.angles();
   return state_->bytes() + (angles ? angles->table.tensor.bytes() : 0);
@@ -96,7 +150,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
     if constexpr (std::is_same_v<P, nn::Weight>) {
       if (binder.bind_quantized(name, p, *model.state_)) return;
     }
-    model.state_->add_value(p, binder.view(name, p.spec, impl->converted));
+    model.state_->add_value(p, binder.view(name, p.spec, impl->own));
   });
   binder.require_whole_layers(impl->names());
   return model;

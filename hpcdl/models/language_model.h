@@ -23,6 +23,9 @@ class LanguageModel final : public Trainable {
   /// have names and specs, but no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
                               Sharing sharing = {});
+  /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
+  /// it says so. Cannot be trained.
+  static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed);
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used. A
   /// rank that shares the layers instead reads its part of them into its own f32 memory.
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {});

@@ -278,6 +278,26 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
     }
 }
 
+TEST(LanguageModel, RandomWeightsAreThoseOfAFolder) {
+  Runner run;
+  Pool& pool = run.pool;
+  for (const auto family : text_families()) {
+    auto config = tiny(family);
+    config.dtype = DType::bf16;
+    const io::TempFolder folder;
+    LanguageModel::create(config, 7, false).save(folder.path() / "bf16", DType::bf16);
+    quantize_folder(pool, folder.path() / "bf16", folder.path() / "int4", {.options = {.group = 32, .search = false}});
+    for (const char* name : {"bf16", "int4"}) {
+      const auto want = LanguageModel::open(folder.path() / name);
+      if (want.config().quant) config.quant = want.config().quant, config.quant->options.search = false;
+      const auto got = LanguageModel::random(pool, config, 7);
+      EXPECT_EQ(got.matrix_type(), want.matrix_type());
+      EXPECT_EQ(got.bytes(), want.bytes());
+      EXPECT_EQ(run.logits(got, tiny_ids(1), 2), run.logits(want, tiny_ids(1), 2)) << name;
+    }
+  }
+}
+
 TEST(LanguageModel, TrainingProgramsArePlannedTightly) {
   for (auto family : text_families())
     for (bool recompute : {false, true}) {

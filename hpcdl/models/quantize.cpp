@@ -5,7 +5,6 @@
 #include "hpcdl/models/hf_config.h"
 
 namespace hpcdl::models {
-namespace {
 
 quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::string& name, const Spec& spec) {
   using enum quant::Treatment;
@@ -18,8 +17,6 @@ quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::str
       decoder.block, [&](const auto& m) { return name.ends_with(fmt::format(".{}.weight", m.name)); });
   return of_block && decoder.layout == nn::Layout::in_out ? conv1d : matrix;
 }
-
-}  // namespace
 
 quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                                    quant::QuantizeModelOptions options) {

@@ -1,13 +1,16 @@
 #pragma once
 // Language models in 4 bits.
 
+#include "hpcdl/models/decoder_spec.h"
 #include "hpcdl/quant/quantize_model.h"
 
 namespace hpcdl::models {
 
-/// quant::quantize_model() for a Hugging Face folder of any family. Matrices of at least 16 x 32 are quantised, except
-/// position embeddings; a tied head and tensors that are not parameters are omitted. Throws Error for a folder that is
-/// already quantised.
+/// What quantisation does with a tensor of a model's files: matrices of at least 16 x 32 are quantised, except position
+/// embeddings; a tied head and tensors that are not parameters are omitted.
+quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::string& name, const Spec& spec);
+
+/// quant::quantize_model() for a Hugging Face folder of any family. Throws Error for a folder that is already quantised.
 quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                                    quant::QuantizeModelOptions options = {});
 

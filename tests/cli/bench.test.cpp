@@ -36,6 +36,30 @@ class BenchCli : public testing::Test {
 };
 io::TempFolder* BenchCli::tmp_ = nullptr;
 
+TEST_F(BenchCli, decodes_with_random_weights_of_a_geometry) {
+  const std::string config = path("config.json");
+  io::write_file_atomic(
+      config,
+      R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 50, "max_position_embeddings": 64,
+          "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16"})");
+  for (const std::string dtype : {"bf16", "f32", "int4"}) {
+    const auto r = run({"bench", "decode", "--config", config, "--batch", "1,3", "--depth", "0,20", "--tokens", "4",
+                        "--dtype", dtype, "--group", "32", "--rounds", "2", "--json"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    const auto rows = r.json().at("rows");
+    ASSERT_EQ(rows.size(), 4u);
+    for (const auto& row : rows) {
+      EXPECT_GT(row.at("tokens_per_second").get<double>(), 0);
+      EXPECT_EQ(row.at("rounds").size(), 2u);
+      EXPECT_EQ(row.contains("prompt_tokens_per_second"), row.at("depth") == 20);
+    }
+  }
+  const auto too_deep = run({"bench", "decode", "--config", config, "--depth", "62", "--tokens", "4"});
+  EXPECT_EQ(too_deep.code, 2);
+  EXPECT_NE(too_deep.err.find("context of"), std::string::npos) << too_deep.err;
+}
+
 TEST_F(BenchCli, sweeps_shapes_that_a_seed_draws) {
   const std::vector<std::string> words{"softmax", "linear",    "--sweep", "3",     "--dtype",
                                        "bf16",    "--forward", "--json",  "--seed"};

@@ -1,0 +1,267 @@
+// hpcdl bench decode: how fast texts are continued, by how many there are at a time and how long they are, with random
+// weights of a given geometry.
+
+#include "cli/bench_decode.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cli/threads_option.h"
+#include "cli/tune_option.h"
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/infer/engine.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/json.h"
+#include "hpcdl/machine/machine.h"
+#include "hpcdl/models/hf_config.h"
+#include "hpcdl/quant/codecs.h"
+#include "tools/disturbance.h"
+#include "tools/measure_roofs.h"
+#include "tools/roofline/report.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct BenchDecodeOptions {
+  std::string config, dtype, device = "cpu";
+  std::vector<std::int64_t> batch{1}, depth{0};
+  std::int64_t tokens = 64, group = 64;
+  int rounds = 3;
+  std::uint64_t seed = 0;
+  ThreadsOption threads;
+  TuneOption tune;
+  std::vector<std::string> json;
+};
+
+io::ModelConfig config_of(const BenchDecodeOptions& o) {
+  auto config = models::parse_hf_config(io::read_json(o.config), o.config);
+  if (const auto* codec = quant::find_codec(o.dtype)) {
+    config.quant = io::QuantConfig{codec, {.group = o.group, .search = false}};
+  } else if (!o.dtype.empty()) {
+    config.dtype = o.dtype == "f32" ? DType::f32 : o.dtype == "f16" ? DType::f16 : DType::bf16;
+  }
+  return config;
+}
+
+/// One round of a row: seconds.
+struct Round {
+  double prompts = 0;  // until every sequence has its first token
+  double decode = 0;
+  std::int64_t decoded = 0;  // tokens in that time
+};
+
+struct Row {
+  std::int64_t batch, depth;
+  std::vector<Round> rounds = {};
+  double bytes = 0;  // of weights and keys and values that one step reads
+  lab::Disturbance disturbance = {};
+
+  /// The median over the rounds.
+  double median(double (*of)(const Round&)) const {
+    std::vector<double> v;
+    for (const auto& r : rounds) v.push_back(of(r));
+    std::ranges::sort(v);
+    return v[v.size() / 2];
+  }
+  double rate() const {
+    return median([](const Round& r) { return static_cast<double>(r.decoded) / r.decode; });
+  }
+  double prompt_rate() const {
+    return static_cast<double>(batch * depth) / median([](const Round& r) { return r.prompts; });
+  }
+  double first_token() const {
+    return median([](const Round& r) { return r.prompts; });
+  }
+  /// Bytes per second.
+  double reads() const { return bytes * rate() / static_cast<double>(batch); }
+};
+
+class BenchDecode {
+ public:
+  explicit BenchDecode(const BenchDecodeOptions& o)
+      : o_(o),
+        pool_(o.threads.checked("bench")),
+        device_(device_from_name(o.device)),
+        roofs_(lab::roofs(device_, pool_, lab::Remember::best)),
+        model_(make()) {}
+
+  int run() {
+    std::vector<Row> rows;
+    Work progress(console());
+    const auto all = static_cast<double>(o_.batch.size() * o_.depth.size());
+    for (const auto depth : o_.depth)
+      for (const auto batch : o_.batch) {
+        progress.show("bench decode", static_cast<double>(rows.size()) / all,
+                      {{fmt::format("{} texts, depth {}", batch, depth)}});
+        rows.push_back(measured(batch, depth));
+      }
+    progress.end();
+    const bool to_stdout = !o_.json.empty() && o_.json[0].empty();
+    const Json json = report(rows);
+    if (to_stdout) print_json(json);
+    else print_text(table(rows));
+    if (!o_.json.empty() && !to_stdout) io::write_file_atomic(o_.json[0], json.dump(1) + "\n");
+    return exit_code::kDone;
+  }
+
+ private:
+  models::LanguageModel make() {
+    const auto config = config_of(o_);
+    const auto longest = std::ranges::max(o_.depth) + 2 * o_.tokens;
+    if (longest > config.context)
+      fail_usage("bench", "a depth of {} and {} tokens need a context of {}, but {} has {}", std::ranges::max(o_.depth),
+                 o_.tokens, longest, o_.config, config.context);
+    const Waiting waiting(console(), "drawing the weights");
+    auto model = models::LanguageModel::random(pool_, config, o_.seed);
+    model.to_device(Stream(device_, pool_));
+    return model;
+  }
+
+  /// What a step reads: all weights but the rows of embeddings that it skips, and the keys and values.
+  double bytes_of(std::int64_t batch, std::int64_t depth) const {
+    const auto& c = model_.config();
+    double bytes = static_cast<double>(model_.bytes());
+    model_.state().for_each([&](const StateEntry& e) {
+      if (!e.param->multiplied && e.param->spec.shape.rank() == 2) bytes -= static_cast<double>(e.memory.bytes());
+    });
+    const auto kv = 2 * c.layers * c.kv_heads * c.head_dim * dtype_bytes(infer::type_of_inference(model_));
+    return bytes + static_cast<double>(batch * (depth + o_.tokens / 2) * kv);
+  }
+
+  Row measured(std::int64_t batch, std::int64_t depth) {
+    Row row{.batch = batch, .depth = depth, .bytes = bytes_of(batch, depth)};
+    const std::int64_t prompt = std::max<std::int64_t>(depth, 1);
+    const std::int64_t budget = std::max<std::int64_t>(512, batch + infer::kLeastChunk);
+    // The first texts go on while the prompts of the last ones are processed.
+    limit_ = o_.tokens + 2 + batch * prompt / (budget - batch);
+    const std::int64_t context = std::min(model_.config().context, prompt + limit_);
+    infer::Engine engine(model_, pool_,
+                         {.context = context, .sequences = batch, .budget = budget, .reuse_prefixes = false});
+    auto tuning = start_tuning(o_.tune, device_, pool_);
+    const bool measures = tuning && o_.tune.mode == "full";
+    engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
+    once(engine, batch, prompt);  // records, plans and captures the programs
+    const lab::DisturbanceWatch watch;
+    for (int i = 0; i < o_.rounds; ++i) row.rounds.push_back(once(engine, batch, prompt));
+    if (!device_.is_cuda()) row.disturbance = watch.so_far();
+    return row;
+  }
+
+  Round once(infer::Engine& engine, std::int64_t batch, std::int64_t prompt) {
+    Round r;
+    std::int64_t started = 0;
+    const auto begin = Clock::now();
+    auto all_started = begin;
+    std::mt19937_64 random(o_.seed);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt));
+    for (std::int64_t i = 0; i < batch; ++i) {
+      for (auto& id : ids) id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model_.config().vocab));
+      const auto count = [&, mine = std::int64_t{0}, first = true](const infer::Token&) mutable {
+        if (first && ++started == batch) all_started = Clock::now();
+        else if (started == batch) ++mine, ++r.decoded;
+        first = false;
+        return mine < o_.tokens;
+      };
+      engine.submit(
+          {.prompt = ids, .tokens = static_cast<int>(limit_), .sampling = {.ignore_eos = true}, .on_token = count});
+    }
+    engine.run();
+    r.prompts = std::chrono::duration<double>(all_started - begin).count();
+    r.decode = seconds_since(all_started);
+    return r;
+  }
+
+  std::string table(const std::vector<Row>& rows) const {
+    auto text = fmt::format(
+        "{:.2f} B parameters, {} on {}; medians of {} rounds of {} tokens\n{:>6}{:>8}{:>14}{:>16}{:>18}{:>22}\n",
+        static_cast<double>(model_.state().parameter_count()) / 1e9, format_bytes(model_.bytes()), o_.device, o_.rounds,
+        o_.tokens, "texts", "depth", "tokens/s", "prompts, tok/s", "first token, ms", "of the read rate");
+    for (const auto& r : rows) {
+      text += fmt::format("{:>6}{:>8}{:>14.1f}{:>16}{:>18.1f}{:>20.0f} %", r.batch, r.depth, r.rate(),
+                          r.depth > 0 ? fmt::format("{:.0f}", r.prompt_rate()) : "-", 1e3 * r.first_token(),
+                          100 * r.reads() / roofs_.memory_read);
+      if (r.disturbance.heavy()) text += "  " + r.disturbance.text();
+      text += "\n";
+    }
+    return text;
+  }
+
+  Json report(const std::vector<Row>& rows) const {
+    const auto m = lab::this_machine();
+    Json json{
+        {"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool_.threads()}, {"date", lab::roofline::today()}}},
+        {"device", o_.device},
+        {"model",
+         {{"config", o_.config},
+          {"parameters", model_.state().parameter_count()},
+          {"dtype", model_.config().quant ? std::string(model_.config().quant->codec->name)
+                                          : std::string(dtype_name(model_.config().dtype))},
+          {"bytes", model_.bytes()}}},
+        {"read_bytes_per_second", roofs_.memory_read},
+        {"rows", Json::array()}};
+    for (const auto& r : rows) {
+      Json row{{"texts", r.batch},
+               {"depth", r.depth},
+               {"tokens_per_second", r.rate()},
+               {"first_token_ms", 1e3 * r.first_token()},
+               {"bytes_per_step", r.bytes},
+               {"share_of_read_rate", r.reads() / roofs_.memory_read},
+               {"rounds", Json::array()}};
+      if (r.depth > 0) row["prompt_tokens_per_second"] = r.prompt_rate();
+      for (const auto& round : r.rounds) row["rounds"].push_back(static_cast<double>(round.decoded) / round.decode);
+      if (!device_.is_cuda()) row["disturbance"] = lab::to_json(r.disturbance);
+      json["rows"].push_back(row);
+    }
+    return json;
+  }
+
+  const BenchDecodeOptions& o_;
+  Pool pool_;
+  Device device_;
+  lab::Roofs roofs_;
+  models::LanguageModel model_;
+  std::int64_t limit_ = 0;  // of new tokens of a text
+};
+
+int bench_decode(const BenchDecodeOptions& o) {
+  for (const auto n : o.batch)
+    if (n < 1 || n > 1024) fail_usage("bench", "--batch {}: expected 1 to 1024 texts at a time", n);
+  for (const auto n : o.depth)
+    if (n < 0) fail_usage("bench", "--depth {}: expected the number of tokens before the measured ones, 0 or more", n);
+  if (!o.json.empty() && !o.json[0].empty()) check_writable(o.json[0]);
+  return BenchDecode(o).run();
+}
+
+}  // namespace
+
+std::function<int()> add_bench_decode(const Command& bench) {
+  auto o = std::make_shared<BenchDecodeOptions>();
+  const Command sub = bench.subcommand("decode",
+                                       "Times the continuation of texts with random weights of a given geometry: by "
+                                       "the number of texts at a time and their length");
+  sub.option("--config", o->config, "config.json of a model; no weights are needed").required();
+  sub.option("--batch", o->batch, "Texts at a time").separated_by(',').kind("N,N").shows_default();
+  sub.option("--depth", o->depth, "Tokens of each text before the measured ones")
+      .separated_by(',')
+      .kind("N,N")
+      .shows_default();
+  sub.option("--tokens", o->tokens, "Measured tokens of each text").range(1, 1 << 20).shows_default();
+  sub.option("--rounds", o->rounds, "Measured rounds of each row").range(1, 10000).shows_default();
+  sub.option("--dtype", o->dtype, "Type of the weights; default: that of the config")
+      .one_of({"f32", "bf16", "f16", "int4"});
+  sub.option("--group", o->group, "With int4: weights that share a scale")
+      .one_of(std::vector<int>{32, 64, 128})
+      .shows_default();
+  sub.option("--seed", o->seed, "Seed of the weights and of the texts").shows_default();
+  sub.option("--device", o->device, "cpu, cuda or cuda:N").shows_default();
+  add_threads_option(sub, o->threads);
+  add_tune_option(sub, o->tune);
+  add_ways_option(sub, o->tune);
+  sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
+  return [o] { return bench_decode(*o); };
+}
+
+}  // namespace hpcdl::cli
