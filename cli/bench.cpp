@@ -11,6 +11,7 @@
 #include "cli/bench_ddp.h"
 #include "cli/bench_decode.h"
 #include "cli/bench_python.h"
+#include "cli/bench_serve.h"
 #include "cli/bench_tp.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -41,7 +42,7 @@ struct BenchOptions {
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
   ThreadsOption threads;
-  std::function<int()> comm, ddp, decode, tp;
+  std::function<int()> comm, ddp, decode, serve, tp;
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
@@ -374,6 +375,7 @@ int bench(BenchOptions& o, const Command& sub) {
   if (sub.chosen("comm")) return o.comm();
   if (sub.chosen("ddp")) return o.ddp();
   if (sub.chosen("decode")) return o.decode();
+  if (sub.chosen("serve")) return o.serve();
   if (sub.chosen("tp")) return o.tp();
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
@@ -432,6 +434,7 @@ void add_bench(const Command& program, Run& run) {
         o.comm = add_bench_comm(sub);
         o.ddp = add_bench_ddp(sub);
         o.decode = add_bench_decode(sub);
+        o.serve = add_bench_serve(sub);
         o.tp = add_bench_tp(sub);
       },
       bench);

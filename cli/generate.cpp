@@ -12,6 +12,8 @@
 #include "hpcdl/machine/machine.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/serve/served_model.h"
+#include "hpcdl/serve/stop_text.h"
 #include "hpcdl/train/facts.h"
 
 namespace hpcdl::cli {
@@ -23,15 +25,14 @@ void Generating::choose_ways(infer::Engine& engine, std::int64_t prompt) const {
   engine.set_ways(tuned_ways(tuning, options.tune, programs));
 }
 
-std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, const std::string& text) {
-  auto ids = tokenizer.encode(text, true);
-  if (ids.empty()) {
-    const auto start = tokenizer.begin_of_text() ? tokenizer.begin_of_text() : tokenizer.end_of_text();
-    require(start.has_value(), "generate",
-            "the prompt is empty and the tokenizer has no token that begins a text: give --prompt");
-    ids.push_back(*start);
-  }
-  return ids;
+std::vector<std::int32_t> Generating::encode(const std::string& prompt) const {
+  if (!chat) return serve::encode_prompt(*tokenizer, prompt);
+  const Json message{{"role", "user"}, {"content", prompt}};
+  return tokenizer->encode(io::chat_prompt(*chat, Json::array({message}), nullptr, true, nullptr));
+}
+
+std::shared_ptr<infer::TokenConstraint> Generating::constraint() const {
+  return form ? constraints->constrain(form) : nullptr;
 }
 
 int new_tokens(int asked, std::int64_t prompt, std::int64_t context) {
@@ -41,11 +42,18 @@ int new_tokens(int asked, std::int64_t prompt, std::int64_t context) {
 
 namespace {
 
-std::vector<std::int32_t> prompt_ids(const GenerateOptions& o, const io::Tokenizer* tokenizer) {
+std::vector<std::int32_t> prompt_ids(const Generating& g) {
+  const auto& o = g.options;
   if (!o.ids.empty()) return parse_ids(o.ids);
-  return encode_prompt(*tokenizer, o.prompt_file.empty()  ? o.prompt
-                                   : o.prompt_file == "-" ? read_stdin()
-                                                          : io::read_file(o.prompt_file));
+  return g.encode(o.prompt_file.empty()  ? o.prompt
+                  : o.prompt_file == "-" ? read_stdin()
+                                         : io::read_file(o.prompt_file));
+}
+
+std::shared_ptr<const infer::Grammar> form_of(const GenerateOptions& o, serve::Constraints& constraints) {
+  if (!o.schema.empty()) return constraints.grammar(serve::Form::json_schema, io::read_file(o.schema));
+  if (!o.grammar.empty()) return constraints.grammar(serve::Form::gbnf, io::read_file(o.grammar));
+  return constraints.grammar(serve::Form::regex, o.regex);
 }
 
 /// Options that must be the same on all ranks that share the layers; the prompt is taken from rank 0.
@@ -58,11 +66,10 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--tokens", std::to_string(o.tokens)},
           {"--prompts", o.prompts.empty() ? "not given" : "given"},
           {"--batch", std::to_string(o.batch)},
-          {"--temperature", std::to_string(o.sampling.temperature)},
-          {"--top-k", std::to_string(o.sampling.top_k)},
-          {"--top-p", std::to_string(o.sampling.top_p)},
-          {"--seed", std::to_string(o.sampling.seed)},
-          {"--ignore-eos", o.sampling.ignore_eos ? "given" : "not given"},
+          {"the options of sampling", o.sampling.text()},
+          {"--regex", o.regex},
+          {"--schema and --grammar", o.schema + o.grammar},
+          {"--chat", o.chat ? "given" : "not given"},
           {"--invariant", o.invariant ? "given" : "not given"},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
           {"--tune", o.tune.mode},
@@ -74,7 +81,7 @@ int generate_one(const Generating& g) {
   const auto& o = g.options;
   const auto* tokenizer = g.tokenizer;
   std::vector<std::int32_t> prompt;
-  if (g.speaks()) prompt = prompt_ids(o, tokenizer);
+  if (g.speaks()) prompt = prompt_ids(g);
   // mpirun gives standard input to rank 0 only, so all ranks take the prompt of rank 0.
   if (g.shared()) prompt = parallel::of_first_rank(g.ranks.world(), std::move(prompt));
   std::optional<io::StreamDecoder> decoder;
@@ -91,13 +98,25 @@ int generate_one(const Generating& g) {
       g.model, g.pool,
       {.context = std::ssize(prompt) + tokens, .vocab = g.vocab(), .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(prompt));
-  if (g.speaks() && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
-  const auto stats = engine.generate(prompt, tokens, o.sampling, [&](std::int32_t id) {
-    ids.push_back(id);
-    emit(decoder ? decoder->push(id) : fmt::format("{}{}", ids.size() > 1 ? "," : "", id));
-    return true;
-  });
-  if (decoder) emit(decoder->finish());
+  if (g.speaks() && !o.json && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
+  serve::StopText stop(o.sampling.stop);
+  infer::End end;
+  engine.submit({.prompt = prompt,
+                 .tokens = tokens,
+                 .sampling = o.sampling.options,
+                 .constraint = g.constraint(),
+                 .on_token =
+                     [&](const infer::Token& t) {
+                       ids.push_back(t.id);
+                       emit(decoder ? stop.push(decoder->push(t.id))
+                                    : fmt::format("{}{}", ids.size() > 1 ? "," : "", t.id));
+                       return !stop.stopped();
+                     },
+                 .on_end = [&](const infer::End& e) { end = e; }});
+  engine.run();
+  if (end.reason == infer::End::Reason::failed) throw Error(end.message);
+  const auto& stats = end.stats;
+  if (decoder) emit(stop.push(decoder->finish())), emit(stop.finish());
   if (!g.speaks()) return exit_code::kDone;
   if (!o.json) {
     print_text("\n");
@@ -132,12 +151,39 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   const bool many = !o.prompts.empty(), needs = o.ids.empty() && !many;
   std::optional<io::Tokenizer> tokenizer;
   if (needs || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
-  const Generating g{o, ranks, pool, model, tokenizer ? &*tokenizer : nullptr};
+  if (!o.sampling.stop.empty())
+    require(tokenizer.has_value(), "generate", "--stop needs a tokenizer, and the model has no tokenizer.json");
+  std::optional<io::ChatTemplate> chat;
+  if (o.chat) {
+    chat = io::load_chat_template(folder);
+    require(chat.has_value(), "generate", "--chat: {} has no chat template", folder.string());
+  }
+  std::optional<serve::Constraints> constraints;
+  std::shared_ptr<const infer::Grammar> form;
+  if (o.has_form()) {
+    require(tokenizer.has_value(), "generate",
+            "the form of a text needs a tokenizer, and the model has no tokenizer.json");
+    constraints.emplace(*tokenizer, serve::end_ids(model, *tokenizer));
+    form = form_of(o, *constraints);
+  }
+  const Generating g{.options = o,
+                     .ranks = ranks,
+                     .pool = pool,
+                     .model = model,
+                     .tokenizer = tokenizer ? &*tokenizer : nullptr,
+                     .chat = chat ? &*chat : nullptr,
+                     .constraints = constraints ? &*constraints : nullptr,
+                     .form = form};
   return many ? generate_many(g) : generate_one(g);
 }
 
 int generate(GenerateOptions& o) {
-  o.sampling.check();
+  o.sampling.checked("generate");
+  if (!o.schema.empty() + !o.regex.empty() + !o.grammar.empty() > 1)
+    fail_usage("generate", "--schema, --regex and --grammar exclude each other: give one");
+  if (o.has_form() && o.sampling.options.ignore_eos)
+    fail_usage("generate", "--ignore-eos: a text that must have a form ends where the form does");
+  if (o.chat && !o.ids.empty()) fail_usage("generate", "--chat is for prompts that are texts: leave --prompt-ids out");
   if (!o.prompt.empty() + !o.prompt_file.empty() + !o.ids.empty() + !o.prompts.empty() > 1)
     fail_usage("generate", "--prompt, --prompt-file, --prompt-ids and --prompts exclude each other: give one");
   if (o.prompts.empty() && (!o.out.empty() || o.batch > 0))
@@ -166,17 +212,17 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--out", o.out, "With --prompts: the file for the results, as JSON lines; default: stdout");
         sub.option("--batch", o.batch, "With --prompts: texts that are continued at a time; default: 16").range(1, 256);
         sub.option("--tokens", o.tokens, "Tokens to add; default: 100, or as many as fit into the context").positive();
-        sub.option("--temperature", o.sampling.temperature, "0: always the most likely token").shows_default();
-        sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
-        sub.option("--top-p", o.sampling.top_p, "Keep the smallest set of tokens with this probability")
-            .shows_default();
+        sub.flag("--chat", o.chat,
+                 "The prompt is a message: the chat template of the model makes the text to continue");
+        sub.option("--schema", o.schema, "File with a JSON schema that the text must satisfy; docs/grammars.md")
+            .kind("FILE");
+        sub.option("--regex", o.regex, "Regular expression that the whole text must match").kind("PATTERN");
+        sub.option("--grammar", o.grammar, "File with a grammar in GBNF that the text must follow").kind("FILE");
+        add_sampling_options(sub, o.sampling);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);
-        sub.option("--seed", o.sampling.seed, "Seed of the sampling; the same seed gives the same text")
-            .shows_default();
-        sub.flag("--ignore-eos", o.sampling.ignore_eos, "Continue after the end-of-text token");
         sub.flag("--invariant", o.invariant,
                  "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
                  "time");

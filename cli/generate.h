@@ -5,22 +5,28 @@
 #include <string>
 #include <vector>
 
+#include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/world.h"
 #include "hpcdl/infer/engine.h"
+#include "hpcdl/io/chat_template.h"
+#include "hpcdl/serve/constraints.h"
 
 namespace hpcdl::cli {
 
 struct GenerateOptions {
   std::string model, prompt, prompt_file, ids, device = "cpu";
-  std::string prompts, out;  // many texts
-  int tokens = 0;            // 0: not given
-  int batch = 0;             // 0: not given
-  infer::SamplingOptions sampling;
-  bool json = false, invariant = false;
+  std::string prompts, out;            // many texts
+  std::string schema, regex, grammar;  // the form of the text: files, and a pattern
+  int tokens = 0;                      // 0: not given
+  int batch = 0;                       // 0: not given
+  SamplingWords sampling;
+  bool json = false, invariant = false, chat = false;
   TuneOption tune;
   ThreadsOption threads;
+
+  bool has_form() const { return !schema.empty() || !regex.empty() || !grammar.empty(); }
 };
 
 /// The model of this rank, and its tokenizer if it has one.
@@ -30,17 +36,22 @@ struct Generating {
   Pool& pool;
   const models::LanguageModel& model;
   const io::Tokenizer* tokenizer;
+  const io::ChatTemplate* chat;  // null: prompts are texts to continue
+  serve::Constraints* constraints;
+  std::shared_ptr<const infer::Grammar> form;  // of the texts; null: any
 
   bool shared() const { return ranks.place().world > 1; }
   bool speaks() const { return ranks.place().rank == 0; }
   /// The number of ids that have a text; 0: not known.
   std::int64_t vocab() const { return tokenizer ? tokenizer->vocab_size() : 0; }
+  /// The constraint of one text; null: there is none.
+  std::shared_ptr<infer::TokenConstraint> constraint() const;
+  /// The tokens of a prompt; with --chat, of a conversation that it begins. Never empty.
+  std::vector<std::int32_t> encode(const std::string& prompt) const;
   /// The ways of an engine's programs; `prompt` is the number of tokens to measure with.
   void choose_ways(infer::Engine& engine, std::int64_t prompt) const;
 };
 
-/// Never empty: a text without tokens begins with the token that begins one.
-std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, const std::string& text);
 /// The number of tokens to add: the one that was asked for, or a default that fits into the context; 0: not given.
 int new_tokens(int asked, std::int64_t prompt, std::int64_t context);
 

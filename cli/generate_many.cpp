@@ -11,6 +11,7 @@
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/serve/stop_text.h"
 
 namespace hpcdl::cli {
 
@@ -22,6 +23,20 @@ struct Text {
   std::vector<std::int32_t> prompt, ids = {};
   int tokens = 0;  // new ones, at most
   std::optional<infer::End> end = {};
+  std::string text = {};
+  std::optional<io::StreamDecoder> decoder = {};  // null: the model has no tokenizer
+  std::optional<serve::StopText> stop = {};
+
+  /// Takes a token; false if a stop string has occurred.
+  bool add(std::int32_t id) {
+    ids.push_back(id);
+    if (decoder) text += stop->push(decoder->push(id));
+    return !stop->stopped();
+  }
+  void finish(const infer::End& how) {
+    if (decoder) text += stop->push(decoder->finish()), text += stop->finish();
+    end = how;
+  }
 };
 
 std::vector<std::int32_t> ids_of(const io::Json& list, const std::string& where) {
@@ -48,7 +63,7 @@ Text text_of(const Generating& g, const io::Json& line, const std::string& where
   Text t;
   if (const auto prompt = object.get<std::string>("prompt")) {
     require(g.tokenizer != nullptr, "generate", "{}: the model has no tokenizer.json: give \"prompt_ids\"", where);
-    t.prompt = encode_prompt(*g.tokenizer, *prompt);
+    t.prompt = g.encode(*prompt);
   } else {
     t.prompt = ids_of(line.at("prompt_ids"), where);
   }
@@ -99,10 +114,12 @@ std::vector<Text> same_on_all_ranks(const Generating& g, const std::vector<Text>
 }
 
 std::string line_of(const Generating& g, const Text& t, std::size_t index) {
-  const bool ended = t.end->reason == infer::End::Reason::eos;
+  using Reason = infer::End::Reason;
+  const auto reason = t.end->reason;
   Json line{{"index", index}};
-  if (g.tokenizer) line["text"] = g.tokenizer->decode(t.ids, true);
-  line["token_ids"] = t.ids, line["prompt_tokens"] = t.prompt.size(), line["end"] = ended ? "eos" : "length";
+  if (g.tokenizer) line["text"] = t.text;
+  line["token_ids"] = t.ids, line["prompt_tokens"] = t.prompt.size();
+  line["end"] = reason == Reason::eos ? "eos" : reason == Reason::stop ? "stop" : "length";
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -143,16 +160,19 @@ int generate_many(const Generating& g) {
     }
   };
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    auto sampling = o.sampling;
+    if (g.tokenizer) texts[i].decoder.emplace(*g.tokenizer);
+    texts[i].stop.emplace(o.sampling.stop);
+    auto sampling = o.sampling.options;
     sampling.seed += i;  // equal prompts get different texts
     engine.submit({.prompt = texts[i].prompt,
                    .tokens = texts[i].tokens,
                    .sampling = sampling,
-                   .on_token = [&, i](const infer::Token& t) { return texts[i].ids.push_back(t.id), ++tokens, true; },
+                   .constraint = g.constraint(),
+                   .on_token = [&, i](const infer::Token& t) { return ++tokens, texts[i].add(t.id); },
                    .on_end =
                        [&, i](const infer::End& end) {
                          if (end.reason == infer::End::Reason::failed) throw Error(end.message);
-                         texts[i].end = end, ++done;
+                         texts[i].finish(end), ++done;
                          write();
                        }});
   }

@@ -25,6 +25,7 @@ using Json = nlohmann::ordered_json;
 using Run = std::function<int()>;
 
 void add_bench(const Command& program, Run& run);
+void add_chat(const Command& program, Run& run);
 void add_completion(const Command& program, Run& run);
 void add_convert(const Command& program, Run& run);
 void add_demo(const Command& program, Run& run);
@@ -38,6 +39,7 @@ void add_probe(const Command& program, Run& run);
 void add_profile(const Command& program, Run& run);
 void add_quantize(const Command& program, Run& run);
 void add_roofline(const Command& program, Run& run);
+void add_serve(const Command& program, Run& run);
 void add_slurm(const Command& program, Run& run);
 void add_tokenize(const Command& program, Run& run);
 void add_train(const Command& program, Run& run);

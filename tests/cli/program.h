@@ -55,7 +55,8 @@ class Program {
     posix_spawn_file_actions_destroy(&actions);
   }
   pid_t pid() const { return pid_; }
-  /// Its standard error so far.
+  /// Its standard output and error so far.
+  std::string printed() const { return io::read_file(out_); }
   std::string said() const { return io::read_file(err_); }
   Result wait() {
     int status = 0;

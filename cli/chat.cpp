@@ -1,0 +1,127 @@
+// hpcdl chat: a conversation with a model in the terminal.
+
+#include <unistd.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli/sampling.h"
+#include "cli/threads_option.h"
+#include "cli/tune_option.h"
+#include "cli/verb.h"
+#include "hpcdl/serve/served_model.h"
+#include "hpcdl/serve/stop_text.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct ChatOptions {
+  std::string model, device = "cpu", system, variables;
+  int tokens = 0, context = 0;  // 0: not given
+  SamplingWords sampling;
+  ThreadsOption threads;
+  TuneOption tune;
+};
+
+class Chat {
+ public:
+  Chat(const ChatOptions& o, serve::ServedModel& model)
+      : options_(o), facts_(model.facts()), engine_(model.model(), model.pool(), model.engine_options()) {
+    auto tuning = start_tuning(o.tune, model.model().device(), model.pool());
+    const bool measures = tuning && o.tune.mode == "full";
+    engine_.set_ways(tuned_ways(tuning, o.tune, measures ? engine_.programs(1) : std::vector<const Instance*>()));
+    if (!o.system.empty()) add("system", o.system);
+    if (!o.variables.empty()) {
+      variables_ = io::parse_ordered_json(o.variables, "--variables");
+      if (!variables_.is_object()) fail_usage("chat", "--variables: expected a JSON object");
+    }
+  }
+
+  /// Prints the answer to a message as it comes.
+  void answer(const std::string& message) {
+    add("user", message);
+    const auto prompt = facts_.tokenizer.encode(io::chat_prompt(*facts_.chat, messages_, nullptr, true, variables_));
+    const auto room = facts_.context - std::ssize(prompt);
+    require(room > 0, "chat", "the conversation has {} tokens and does not fit into the context of {}: begin another",
+            prompt.size(), facts_.context);
+    io::StreamDecoder decoder(facts_.tokenizer);
+    serve::StopText stop(options_.sampling.stop);
+    std::string text;
+    const auto emit = [&](const std::string& part) {
+      text += part;
+      if (!part.empty()) print_text(part);
+    };
+    const auto tokens = options_.tokens > 0 ? std::min<std::int64_t>(options_.tokens, room) : room;
+    const auto stats =
+        engine_.generate(prompt, static_cast<int>(tokens), options_.sampling.options, [&](std::int32_t id) {
+          emit(stop.push(decoder.push(id)));
+          return !stop.stopped();
+        });
+    emit(stop.push(decoder.finish())), emit(stop.finish());
+    print_text("\n");
+    if (isatty(STDERR_FILENO) != 0)
+      say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", stats.new_tokens,
+                                stats.tokens_per_second, stats.time_to_first_token_ms)));
+    add("assistant", text);
+  }
+
+ private:
+  void add(const char* role, const std::string& content) {
+    messages_.push_back({{"role", role}, {"content", content}});
+  }
+
+  const ChatOptions& options_;
+  const serve::ModelFacts& facts_;
+  infer::Engine engine_;
+  Json messages_ = Json::array(), variables_;
+};
+
+int chat(ChatOptions& o) {
+  o.sampling.checked("chat");
+  serve::ServerConfig config;
+  config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
+  config.engine.context = o.context, config.engine.batch = 1;
+  std::optional<serve::ServedModel> model;
+  {
+    const Waiting waiting(console(), "loading the model");
+    model.emplace(config);
+  }
+  require(model->facts().chat.has_value(), "chat", "{}", model->facts().no_chat);
+  Chat conversation(o, *model);
+  const bool asks = isatty(STDIN_FILENO) != 0;
+  if (asks) say("{}", dim("one message a line; Ctrl-D ends the conversation"));
+  const auto read = [&](std::string& line) {
+    if (asks) std::cerr << bold("> ");
+    return static_cast<bool>(std::getline(std::cin, line));
+  };
+  for (std::string line; read(line);)
+    if (!line.empty()) conversation.answer(line);
+  if (asks) std::cerr << '\n';
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_chat(const Command& program, Run& run) {
+  add_verb<ChatOptions>(
+      program, run, "chat", "Talks with a model in the terminal, or answers the lines of standard input",
+      [](const Command& sub, ChatOptions& o) {
+        o.sampling.options.temperature = 0.7F;
+        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--system", o.system, "What the model is told before the conversation");
+        sub.option("--variables", o.variables, "Further variables of the chat template, as a JSON object").kind("JSON");
+        sub.option("--tokens", o.tokens, "Most tokens of an answer; default: as many as fit into the context")
+            .positive();
+        sub.option("--context", o.context, "Most tokens of the conversation; default: the context of the model")
+            .positive();
+        add_sampling_options(sub, o.sampling);
+        sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_threads_option(sub, o.threads);
+        add_tune_option(sub, o.tune);
+        add_ways_option(sub, o.tune);
+      },
+      chat);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,103 @@
+// hpcdl serve: answers HTTP requests with one model.
+
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "cli/run_config.h"
+#include "cli/threads_option.h"
+#include "cli/tune_option.h"
+#include "cli/verb.h"
+#include "hpcdl/serve/server.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+/// The keys of the config are options, too: "--port" is serve.port.
+struct Keys {
+  std::deque<std::pair<std::string, std::string>> texts;  // key, value; "": not given
+  std::deque<std::pair<std::string, bool>> flags;
+};
+
+struct ServeOptions {
+  std::vector<std::string> configs;
+  Keys keys;
+  bool print_config = false;
+  TuneOption tune;
+};
+
+void add_keys(const Command& sub, Keys& keys) {
+  serve::ServerConfig defaults;
+  for (const auto& field : io::ConfigTable(defaults).fields()) {
+    auto name = "--" + field.key.substr(field.key.find('.') + 1);
+    std::replace(name.begin(), name.end(), '_', '-');
+    const bool shown = !field.default_toml.empty() && field.default_toml != "\"\"";
+    if (field.accepts.kind == io::ConfigType::Kind::boolean) {
+      sub.flag(name, keys.flags.emplace_back(field.key, false).second, field.help);
+    } else {
+      auto kind = field.default_toml;
+      std::erase(kind, '"');
+      sub.option(name, keys.texts.emplace_back(field.key, "").second, field.help)
+          .kind(shown ? fmt::format("({})", kind) : "TEXT");
+    }
+  }
+}
+
+int serve_verb(ServeOptions& o, const Command& sub) {
+  serve::ServerConfig config;
+  io::ConfigTable table(config);
+  auto words = overrides(sub.rest());
+  for (const auto& [key, value] : o.keys.texts)
+    if (!value.empty()) words.push_back(fmt::format("--{}={}", key, value));
+  for (const auto& [key, given] : o.keys.flags)
+    if (given) words.push_back("--" + key);
+  load(table, {o.configs.begin(), o.configs.end()}, words, sub);
+  if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
+  if (config.engine.model.empty()) fail_usage("serve", "no model is given: add --model FOLDER");
+  ThreadsOption{config.engine.threads}.checked("serve");
+
+  serve::Server server(
+      config, {.prepare =
+                   [&](infer::Engine& engine, serve::ServedModel& model) {
+                     auto tuning = start_tuning(o.tune, model.model().device(), model.pool());
+                     const bool measures = tuning && o.tune.mode == "full";
+                     engine.set_ways(
+                         tuned_ways(tuning, o.tune, measures ? engine.programs(1) : std::vector<const Instance*>()));
+                   },
+               .ready =
+                   [](const serve::Server& s) {
+                     print_json({{"listening", s.address()},
+                                 {"model", s.facts().name},
+                                 {"context", s.facts().context},
+                                 {"pages", s.pages()}});
+                     std::fflush(stdout);
+                   }});
+  server.drain_on_signals();
+  say("{}", dim(fmt::format("loading {}; http://{} answers 503 until then", config.engine.model, server.address())));
+  server.run();
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_serve(const Command& program, Run& run) {
+  add_verb<ServeOptions>(
+      program, run, "serve", "Answers OpenAI-style HTTP requests with a model, many at a time",
+      [](const Command& sub, ServeOptions& o) {
+        sub.option("-c,--config", o.configs,
+                   "TOML file with the sections [serve], [engine] and [sampling]; later files win")
+            .one_each();
+        add_keys(sub, o.keys);
+        add_tune_option(sub, o.tune);
+        add_ways_option(sub, o.tune);
+        sub.flag("--print-config", o.print_config, "Print every key with its value and its origin, and stop");
+        sub.footer(
+            "Every option is a key of the TOML file, too (--port is serve.port, --batch engine.batch, --top-k "
+            "sampling.top_k), and a variable: HPCDL_SERVE_PORT, HPCDL_ENGINE_BATCH. The first line on stdout is a JSON "
+            "object with the address, when the model is loaded. SIGTERM and Ctrl-C let running requests end.");
+        sub.takes_rest();
+      },
+      serve_verb);
+}
+
+}  // namespace hpcdl::cli

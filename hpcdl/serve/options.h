@@ -1,0 +1,75 @@
+#pragma once
+// What `hpcdl serve` can be told: the sections [serve], [engine] and [sampling] of its TOML files.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "hpcdl/io/config_visitor.h"
+
+namespace hpcdl::serve {
+
+struct ServeSection {
+  std::string host = "127.0.0.1", name;
+  int port = 8080;
+  std::filesystem::path api_key;
+  std::int64_t queue = 1024;
+  double drain = 30;
+
+  void visit(auto&& f) {
+    f("host", host, "address to listen on");
+    f("port", port, "port to listen on; 0: a free one, printed", {.min = 0, .max = 65535});
+    f("api_key", api_key, "file with the key that clients must send as \"Authorization: Bearer KEY\"");
+    f("name", name, "name of the model for clients; default: the name of its folder");
+    f("queue", queue, "requests that may wait; more are refused with status 429", {.min = 0, .max = 1 << 20});
+    f("drain", drain, "time for running requests after SIGTERM", {.min = 0, .max = 86400, .unit = io::Unit::seconds});
+  }
+};
+
+struct EngineSection {
+  std::string model, device = "cpu", kv_memory = "auto";
+  int threads = 0;
+  std::int64_t context = 0, batch = 256, budget = 2048;
+  bool invariant = false;
+
+  void visit(auto&& f) {
+    f("model", model, "model folder, or a name in the local Hugging Face cache");
+    f("device", device, "cpu, cuda or cuda:N");
+    f("threads", threads, "CPU threads; 0: as many as can run at once", {.min = 0, .max = 4096});
+    f("context", context, "most tokens of a text, with its prompt; 0: the context of the model",
+      {.min = 0, .max = 1 << 30});
+    f("batch", batch, "texts that are continued at a time", {.min = 1, .max = 1024});
+    f("budget", budget, "most tokens of a step", {.min = 1, .max = 1 << 20});
+    f("kv_memory", kv_memory, "memory for keys and values: 8G, or auto: at most half of what is free");
+    f("invariant", invariant, "CPU: the bits of a text do not depend on the texts beside it, but each costs more time");
+  }
+};
+
+/// For requests that do not say.
+struct SamplingSection {
+  double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
+  int top_k = 0;
+
+  void visit(auto&& f) {
+    f("temperature", temperature, "0: always the most likely token", {.min = 0, .max = 100});
+    f("top_k", top_k, "keep the k most likely tokens; 0: all", {.min = 0, .max = 1 << 24});
+    f("top_p", top_p, "keep the smallest set of tokens with this probability", {.min = 0, .max = 1});
+    f("min_p", min_p, "keep tokens with this share of the best probability", {.min = 0, .max = 1});
+    f("repetition_penalty", repetition_penalty, "divides the logits of tokens that have occurred; 1: none",
+      {.min = 0.01, .max = 100});
+  }
+};
+
+struct ServerConfig {
+  ServeSection serve;
+  EngineSection engine;
+  SamplingSection sampling;
+
+  void visit(auto&& f) {
+    f.section("serve", serve);
+    f.section("engine", engine);
+    f.section("sampling", sampling);
+  }
+};
+
+}  // namespace hpcdl::serve

@@ -1,0 +1,104 @@
+#include "hpcdl/serve/served_model.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "hpcdl/core/available_memory.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/infer/batch.h"
+#include "hpcdl/io/config_value.h"
+#include "hpcdl/io/model_folder.h"
+#include "hpcdl/ops/kv_write/pages.h"
+
+namespace hpcdl::serve {
+
+std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, std::string_view text) {
+  auto ids = tokenizer.encode(text, true);
+  if (ids.empty()) {
+    const auto start = tokenizer.begin_of_text() ? tokenizer.begin_of_text() : tokenizer.end_of_text();
+    require(start.has_value(), "generate", "the prompt is empty and the tokenizer has no token that begins a text");
+    ids.push_back(*start);
+  }
+  return ids;
+}
+
+std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  for (const auto id : model.config().eos)
+    if (id >= 0 && id < tokenizer.vocab_size()) ids.push_back(static_cast<std::int32_t>(id));
+  return ids;
+}
+
+namespace {
+
+/// Pages for keys and values: as many as the batch can use, in the memory that may be taken.
+std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, std::int64_t context) {
+  const auto of_page = 2 * model.config().layers * infer::pool_spec(model, 1).bytes();
+  const auto wanted = e.batch * pages_for(context), least = pages_for(context);
+  std::int64_t bytes = 0;
+  if (e.kv_memory == "auto") {
+    bytes = available_memory(model.device()).bytes / 2;
+  } else {
+    try {
+      bytes = io::read_integer(io::ConfigText{e.kv_memory}, io::Unit::bytes);
+    } catch (const io::ConfigMismatch& m) {
+      fail_usage("serve", "engine.kv_memory: expected auto or a size such as 8G, found {}", m.found);
+    }
+  }
+  const auto pages = std::min(bytes / of_page, wanted);
+  require(pages >= least, "serve",
+          "{} bytes for keys and values hold {} tokens, and the context has {}: give more --kv-memory, or a smaller "
+          "--context",
+          bytes, bytes / of_page * kPageTokens, context);
+  return pages;
+}
+
+std::string name_of(const ServerConfig& config, const std::filesystem::path& folder) {
+  if (!config.serve.name.empty()) return config.serve.name;
+  const std::filesystem::path given(config.engine.model);
+  if (!std::filesystem::is_directory(given)) return config.engine.model;  // a name in the cache
+  const auto path = std::filesystem::weakly_canonical(folder);
+  const auto name = path.filename().string();
+  return name.empty() ? path.parent_path().filename().string() : name;
+}
+
+ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& folder) {
+  ModelFacts f{.name = name_of(config, folder), .tokenizer = io::Tokenizer::load(folder)};
+  try {
+    f.chat = io::load_chat_template(folder);
+    f.no_chat = fmt::format("{} has no chat template: use /v1/completions", f.name);
+  } catch (const Error& e) {
+    f.no_chat = fmt::format("the chat template of {} cannot be used: {}", f.name, e.what());
+  }
+  for (std::int32_t id = 0; id < f.tokenizer.vocab_size(); ++id)
+    f.longest_token = std::max(f.longest_token, f.tokenizer.bytes_of(id).size());
+  f.created = std::time(nullptr);
+  f.sampling = config.sampling;
+  return f;
+}
+
+}  // namespace
+
+ServedModel::ServedModel(const ServerConfig& config)
+    : pool_(config.engine.threads), model_(models::LanguageModel::open(io::find_model_folder(config.engine.model))) {
+  const auto& e = config.engine;
+  facts_ = facts_of(config, io::find_model_folder(e.model));
+  const auto most = model_.config().context, context = e.context > 0 ? e.context : most;
+  if (context > most)
+    fail_usage("serve", "engine.context: {} tokens do not fit into the model's context of {}", context, most);
+  if (e.budget < e.batch + infer::kLeastChunk)
+    fail_usage("serve", "engine.budget: {} texts at a time need at least {} tokens a step, found {}", e.batch,
+               e.batch + infer::kLeastChunk, e.budget);
+  model_.prefetch();
+  model_.to_device(Stream(device_from_name(e.device), pool_));
+  facts_->constraints = std::make_shared<Constraints>(facts_->tokenizer, end_ids(model_, facts_->tokenizer));
+  facts_->context = context, facts_->vocab = model_.config().vocab;
+  options_ = {.context = context,
+              .sequences = e.batch,
+              .pages = pages_of(e, model_, context),
+              .budget = e.budget,
+              .vocab = std::min<std::int64_t>(facts_->tokenizer.vocab_size(), facts_->vocab),
+              .numerics = {.row_invariant = e.invariant}};
+}
+
+}  // namespace hpcdl::serve

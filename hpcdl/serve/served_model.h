@@ -1,0 +1,57 @@
+#pragma once
+// A model that is loaded to be served: its weights, its tokenizer and its engine.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/infer/engine.h"
+#include "hpcdl/io/chat_template.h"
+#include "hpcdl/io/tokenizer.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/serve/constraints.h"
+#include "hpcdl/serve/options.h"
+
+namespace hpcdl::serve {
+
+/// What requests refer to; it does not change once the model is loaded.
+struct ModelFacts {
+  std::string name;
+  io::Tokenizer tokenizer;
+  std::optional<io::ChatTemplate> chat = {};
+  std::string no_chat = {};  // why there is no template
+  std::int64_t context = 0, vocab = 0;
+  std::size_t longest_token = 1;  // bytes
+  std::int64_t created = 0;       // Unix seconds
+  SamplingSection sampling = {};
+  std::shared_ptr<Constraints> constraints = {};
+};
+
+class ServedModel {
+ public:
+  /// Loads the model. Throws Error if it cannot be served with these options.
+  explicit ServedModel(const ServerConfig& config);
+
+  const ModelFacts& facts() const { return *facts_; }
+  std::int64_t pages() const { return options_.pages; }
+  infer::EngineOptions engine_options() const { return options_; }
+  const models::LanguageModel& model() const { return model_; }
+  Pool& pool() { return pool_; }
+
+ private:
+  Pool pool_;
+  models::LanguageModel model_;
+  std::optional<ModelFacts> facts_;
+  infer::EngineOptions options_;
+};
+
+/// The ids that end a text of a model, as far as the tokenizer knows them.
+std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::Tokenizer& tokenizer);
+/// Never empty: a text without tokens begins with the token that begins one. Throws Error if there is none.
+std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, std::string_view text);
+
+}  // namespace hpcdl::serve

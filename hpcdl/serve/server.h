@@ -1,0 +1,86 @@
+#pragma once
+// The server: routes, and the way of a call from its request to its answer. docs/serving.md describes it for users.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hpcdl/serve/answer.h"
+#include "hpcdl/serve/engine_loop.h"
+#include "hpcdl/serve/http.h"
+#include "hpcdl/serve/metrics.h"
+#include "hpcdl/serve/options.h"
+#include "hpcdl/serve/served_model.h"
+
+namespace hpcdl::serve {
+
+class Server;
+
+struct ServerHooks {
+  /// On the thread of the engine, before its first step.
+  std::function<void(infer::Engine&, ServedModel&)> prepare = {};
+  /// On the thread of run(), when the model is loaded and requests are answered.
+  std::function<void(const Server&)> ready = {};
+};
+
+class Server {
+ public:
+  /// Listens from now on, and answers 503 while the model is loaded. Throws Error if it cannot.
+  explicit Server(const ServerConfig& config, ServerHooks hooks = {}, const HttpLimits& limits = {});
+
+  /// Until drain() and the end of the calls. Throws what loading the model throws.
+  void run();
+  /// SIGTERM and SIGINT call drain().
+  void drain_on_signals();
+  /// From any thread: new calls are refused; those that run have ServeSection::drain seconds to end.
+  void drain();
+
+  const std::string& address() const { return http_.address(); }
+  /// Of the loaded model.
+  const ModelFacts& facts() const { return model_->facts(); }
+  std::int64_t pages() const { return model_->pages(); }
+
+ private:
+  enum class State { loading, serving, draining };
+  struct Running {
+    std::unique_ptr<Answer> answer;
+    std::vector<std::uint64_t> ids;  // of its choices
+  };
+  struct Text {
+    std::shared_ptr<Running> of;
+    std::size_t choice;
+  };
+  using Reply = std::shared_ptr<Exchange>;
+
+  std::unique_ptr<infer::Engine> open();
+  void handle(HttpRequest request, const Reply& reply);
+  void handle_post(HttpRequest request, const Reply& reply);
+  void start(Call call, const Reply& reply);
+  void take(const Event& event);
+  void cancel(const Running& running);
+  void stop_if_idle();
+  void send(const Reply& reply, const Json& body) const;
+  void refuse(const Reply& reply, int status, std::string_view message, std::string_view code = "",
+              std::string_view headers = "");
+  std::string metrics() const;
+
+  const ServerConfig config_;
+  ServerHooks hooks_;
+  std::string key_;
+  State state_ = State::loading;
+  bool stopped_ = false;
+  std::exception_ptr failure_;
+  Metrics metrics_;
+  std::unique_ptr<ServedModel> model_;  // made by the thread of the engine
+  std::unordered_map<std::uint64_t, Text> texts_;
+  std::uint64_t last_id_ = 0;
+  std::size_t in_background_ = 0;
+  HttpServer http_;
+  std::unique_ptr<EngineLoop> loop_;
+};
+
+}  // namespace hpcdl::serve

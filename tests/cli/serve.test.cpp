@@ -1,0 +1,201 @@
+// hpcdl serve, chat and bench serve as users run them.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/serve/client_for_tests.h"
+#include "hpcdl/serve/model_for_tests.h"
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+using serve::TestClient;
+
+class Serve : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<io::TempFolder>();
+    serve::write_test_model(*folder_ / "tiny");
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+  static std::string model() { return (*folder_ / "tiny").string(); }
+  static std::vector<std::string> words(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> list = {"serve", "--model", model(), "--port", "0", "--kv-memory", "64M"};
+    list.insert(list.end(), more.begin(), more.end());
+    return list;
+  }
+  /// The first line that it prints; empty if it ends before.
+  static io::Json first_line(const Program& p) {
+    for (int i = 0; i < 6000; ++i) {
+      const auto out = p.printed();
+      if (out.find('\n') != std::string::npos) return io::parse_json(out, "standard output");
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << p.said();
+    return {};
+  }
+  static int port_of(const io::Json& line) {
+    const auto at = line["listening"].get<std::string>();
+    return std::stoi(at.substr(at.rfind(':') + 1));
+  }
+  static inline std::unique_ptr<io::TempFolder> folder_;
+};
+
+TEST_F(Serve, says_where_it_listens_and_drains_after_sigterm) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Program server(words());
+    const auto line = first_line(server);
+    EXPECT_EQ(line["model"], "tiny");
+    EXPECT_EQ(line["context"], serve::kTestContext);
+    EXPECT_GT(line["pages"], 0);
+    TestClient client(port_of(line));
+    const std::string body = R"({"prompt":"Once","max_tokens":3000,"ignore_eos":true,"stream":true})";
+    client.send(TestClient::request("POST", "/v1/completions", body));
+    EXPECT_TRUE(client.read_until("data: "));
+    kill(server.pid(), signal);
+    EXPECT_TRUE(client.read_until("data: [DONE]")) << "the text was not finished";
+    const auto r = server.wait();
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.json()["listening"], line["listening"]) << "one line and no more";
+  }
+}
+
+TEST_F(Serve, the_second_signal_ends_it) {
+  Program server(words({"--drain", "1h", "--batch", "1"}));
+  TestClient client(port_of(first_line(server)));
+  client.send(TestClient::request("POST", "/v1/completions",
+                                  R"({"prompt":"Once","max_tokens":4000,"ignore_eos":true,"n":64,"stream":true})"));
+  EXPECT_TRUE(client.read_until("data: "));
+  kill(server.pid(), SIGTERM);
+  for (int status = 200; status == 200;) status = TestClient(port_of(first_line(server))).ask("GET", "/health").status;
+  kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait().code, 128 + SIGTERM);
+}
+
+TEST_F(Serve, options_come_from_files_variables_and_words) {
+  io::write_file_atomic(*folder_ / "serve.toml", "[serve]\nport = 0\nqueue = 5\n[engine]\nmodel = \"" + model() +
+                                                     "\"\nbatch = 3\n[sampling]\ntop_k = 7\n");
+  setenv("HPCDL_SERVE_QUEUE", "6", 1), setenv("HPCDL_ENGINE_CONTEXT", "128", 1);
+  const auto file = (*folder_ / "serve.toml").string();
+  const auto r = run({"serve", "-c", file, "--batch", "4", "--sampling.min_p=0.5", "--print-config"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  for (const char* part : {"queue = 6", "batch = 4", "top_k = 7", "min_p = 0.5", "context = 128", "HPCDL_SERVE_QUEUE"})
+    EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
+  Program server({"serve", "-c", file});
+  const auto line = first_line(server);
+  EXPECT_EQ(line["context"], 128);
+  EXPECT_EQ(line["pages"], 6) << "three texts of 128 tokens";
+  kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+  unsetenv("HPCDL_SERVE_QUEUE"), unsetenv("HPCDL_ENGINE_CONTEXT");
+}
+
+TEST_F(Serve, wrong_options_are_named) {
+  const auto expect = [](const std::vector<std::string>& w, int code, const std::string& says) {
+    const auto r = run(w);
+    EXPECT_EQ(r.code, code) << r.err;
+    EXPECT_NE(r.err.find(says), std::string::npos) << r.err;
+    EXPECT_EQ(r.out, "");
+  };
+  expect({"serve"}, 2, "--model");
+  expect(words({"--port", "70000"}), 2, "65535");
+  expect(words({"--quene", "3"}), 2, "--queue");
+  expect(words({"--serve.prot=1"}), 2, "serve.port");
+  expect(words({"--context", "100000"}), 2, "4096");
+  expect(words({"--budget", "100"}), 2, "budget");
+  expect(words({"--kv-memory", "much"}), 2, "auto or a size");
+  expect(words({"--kv-memory", "1K"}), 70, "--kv-memory");
+  expect(words({"--host", "no.such.host.invalid"}), 70, "no such address");
+  expect({"serve", "--model", "/nonexistent", "--port", "0"}, 70, "/nonexistent");
+  Program first(words());
+  const auto port = std::to_string(port_of(first_line(first)));
+  expect({"serve", "--model", model(), "--port", port}, 70, "choose another");
+  kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.wait().code, 0);
+}
+
+TEST_F(Serve, the_documented_client_prints_what_generate_prints) {
+  Program server(words({"--temperature", "0"}));
+  const auto port = std::to_string(port_of(first_line(server)));
+  const auto out = (*folder_ / "client.out").string();
+  EXPECT_EQ(std::system(("'" HPCDL_CLIENT "' 127.0.0.1 " + port + " 'Once upon a time' >'" + out + "'").c_str()), 0);
+  const auto want = run({"generate", "--model", model(), "--prompt", "Once upon a time", "--tokens", "64", "--json"});
+  EXPECT_EQ(io::read_file(out), want.json()["text"].get<std::string>() + "\n");
+  const auto bench = run({"bench", "serve", "--url", "http://127.0.0.1:" + port, "--rate", "100", "--requests", "12",
+                          "--input", "20", "--output", "8", "--slo-ttft", "60000", "--json"});
+  ASSERT_EQ(bench.code, 0) << bench.err;
+  EXPECT_EQ(bench.json()["failed"], 0);
+  EXPECT_EQ(bench.json()["goodput"]["requests"], 12);
+  EXPECT_GT(bench.json()["first_token_ms"]["p50"], 0);
+  kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+}
+
+TEST_F(Serve, bench_serve_has_a_server_of_its_own) {
+  const auto r = run({"bench", "serve", "--model", model(), "--rate", "0", "--requests", "6", "--input", "30",
+                      "--output", "10", "--batch", "4", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = r.json();
+  EXPECT_EQ(j["failed"], 0);
+  EXPECT_NEAR(j["tokens_per_second"].get<double>() * j["seconds"].get<double>(), 60, 1e-3);
+  EXPECT_EQ(run({"bench", "serve"}).code, 2);
+  EXPECT_EQ(run({"bench", "serve", "--url", "ftp://x"}).code, 2);
+  EXPECT_EQ(run({"bench", "serve", "--url", "http://127.0.0.1:1", "--requests", "1"}).code, 70);
+}
+
+TEST_F(Serve, chat_answers_the_lines_of_its_input) {
+  io::write_file_atomic(*folder_ / "in", "hello\nand then?\n");
+  const std::vector<std::string> w = {"chat", "--model", model(), "--temperature", "0", "--tokens", "12"};
+  const auto r = run(w, (*folder_ / "in").string());
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto prompt = [&](const std::string& text) {
+    return run({"generate", "--model", model(), "--prompt", text, "--tokens", "12", "--json"})
+        .json()["text"]
+        .get<std::string>();
+  };
+  const auto first = prompt("<user>hello\n<assistant>");
+  const auto second = prompt("<user>hello\n<assistant>" + first + "\n<user>and then?\n<assistant>");
+  EXPECT_EQ(r.out, first + "\n" + second + "\n");
+  const auto once = run({"generate", "--model", model(), "--chat", "--prompt", "hello", "--tokens", "12", "--json"});
+  EXPECT_EQ(once.json()["text"], first);
+}
+
+TEST_F(Serve, generate_has_the_options_of_sampling) {
+  const auto text = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> w = {"generate", "--model", model(), "--prompt", "Once", "--tokens", "40", "--json"};
+    w.insert(w.end(), more.begin(), more.end());
+    const auto r = run(w);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.json();
+  };
+  const auto all = text({});
+  const auto ids = all["token_ids"].get<std::vector<int>>();
+  ASSERT_GT(ids.size(), 4u);
+  const auto banned = text({"--ban-ids", std::to_string(ids[0])});
+  EXPECT_NE(banned["token_ids"][0], ids[0]);
+  EXPECT_EQ(text({"--stop-ids", std::to_string(ids[1])})["token_ids"].size(), ids[0] == ids[1] ? 1u : 2u);
+  EXPECT_EQ(text({"--logit-bias", "65:100"})["token_ids"][3], 65);
+  EXPECT_NE(text({"--repetition-penalty", "1.8"})["token_ids"], all["token_ids"]);
+  const auto whole = text({"--logit-bias", "65:100", "--ignore-eos"})["text"].get<std::string>();
+  EXPECT_EQ(whole, std::string(40, whole[0]));
+  EXPECT_EQ(text({"--logit-bias", "65:100", "--stop", whole.substr(0, 2)})["text"], "");
+  EXPECT_EQ(text({"--regex", "ab{3}c"})["text"], "abbbc");
+  io::write_file_atomic(*folder_ / "schema.json", R"({"const": [1, "two"]})");
+  EXPECT_EQ(io::parse_json(text({"--schema", *folder_ / "schema.json"})["text"].get<std::string>(), "a text"),
+            io::parse_json(R"([1, "two"])", "a text"));
+  io::write_file_atomic(*folder_ / "form.gbnf", "root ::= \"x\" [0-9] \"y\"");
+  EXPECT_EQ(text({"--grammar", *folder_ / "form.gbnf"})["text"].get<std::string>().size(), 3u);
+  EXPECT_EQ(run({"generate", "--model", model(), "--regex", "a", "--schema", "b"}).code, 2);
+  EXPECT_EQ(run({"generate", "--model", model(), "--regex", "a", "--ignore-eos"}).code, 2);
+  const auto wrong = run({"generate", "--model", model(), "--prompt", "a", "--logit-bias", "65=1"});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("ID:NUMBER"), std::string::npos) << wrong.err;
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
