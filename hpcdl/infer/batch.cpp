@@ -160,7 +160,9 @@ void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const Batc
     last()[r] = static_cast<std::int32_t>(std::max<std::int64_t>(token, 1) - 1);
   }
   starts()[layout.sequences] = static_cast<std::int32_t>(token);
-  copy(s, fixed_.tensor, View(sequences_.data(), fixed_.tensor.spec()));
+  const auto* end = pages() + layout.sequences * layout.pages;
+  const Spec used{{reinterpret_cast<const std::byte*>(end) - sequences_.data()}, DType::u8};
+  copy(s, Tensor(fixed_.tensor.data(), used, s.device()), View(sequences_.data(), used));
   copy(s, moving_.tensor, View(next_.data(), moving_.tensor.spec()));
 }
 

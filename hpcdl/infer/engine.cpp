@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "hpcdl/core/error.h"
 
@@ -147,13 +148,18 @@ Schedule Engine::plan(std::vector<PageTable::Found>& found) const {
   const auto most = [](const Sequence& q) {
     return q.wants_prompt_logprobs() ? kLeastChunk : std::int64_t{1} << 40;  // whose logits take memory
   };
+  // Counting the pages of long texts takes time, so it is done only where some might be preempted.
+  const bool is_short = table_.available_pages() < std::ssize(running_) + pages_for(options_.budget);
+  const auto most_pages = [](const Sequence& q) { return pages_for(q.end.stats.prompt_tokens + q.request.tokens); };
   std::vector<Queues::Running> running;
   for (const auto& q : running_)
-    running.push_back({.done = q->done,
-                       .pending = q->pending(),
-                       .pages = std::ssize(q->pages),
-                       .own = std::ranges::count_if(q->pages, [&](auto page) { return table_.is_own(page); }),
-                       .most = most(*q)});
+    running.push_back(
+        {.done = q->done,
+         .pending = q->pending(),
+         .pages = std::ssize(q->pages),
+         .own = is_short ? std::ranges::count_if(q->pages, [&](auto page) { return table_.is_own(page); }) : 0,
+         .later = most_pages(*q) - pages_for(std::ssize(q->tokens)),
+         .most = most(*q)});
   // A text whose next page another one is about to fill waits for it.
   using Next = std::pair<PageTable::Entry, std::span<const std::int32_t>>;
   std::vector<std::pair<const Sequence*, Next>> next;
@@ -178,9 +184,10 @@ Schedule Engine::plan(std::vector<PageTable::Found>& found) const {
     if (!q->wants_prompt_logprobs() && is_coming(*q, n)) break;
     next.emplace_back(q.get(), n);
     const auto held = std::ranges::count_if(there.pages, [&](auto page) { return !table_.is_idle(page); });
-    const auto all = std::min<std::int64_t>(std::ssize(q->tokens) + 1, q->end.stats.prompt_tokens + q->request.tokens);
+    const auto all = std::min(pages_for(std::ssize(q->tokens) + 1), most_pages(*q));
     waiting.push_back({.pending = std::ssize(q->tokens) - full * kPageTokens - there.tokens,
-                       .pages = pages_for(all) - held,
+                       .pages = all - held,
+                       .later = most_pages(*q) - all,
                        .most = most(*q)});
     found.push_back(std::move(there));
   }
@@ -236,10 +243,10 @@ void Engine::begin(Sequence& q, const PageTable::Found& found) {
     table_.release(found.partial);
     q.done += found.tokens;
   }
-  if (q.prompt_seen > 0) return;  // it was preempted
-  q.prompt_seen = q.end.stats.prompt_tokens;
-  q.end.stats.cached_tokens = static_cast<int>(std::min<std::int64_t>(q.done, q.prompt_seen));
-  done_.prompt_tokens += q.prompt_seen, done_.cached_tokens += q.end.stats.cached_tokens;
+  auto& stats = q.end.stats;
+  if (std::exchange(q.begun, true)) return;  // it was preempted
+  stats.cached_tokens = static_cast<int>(std::min<std::int64_t>(q.done, stats.prompt_tokens));
+  done_.prompt_tokens += stats.prompt_tokens, done_.cached_tokens += stats.cached_tokens;
 }
 
 /// Pages for this many more tokens.

@@ -91,12 +91,11 @@ class Engine {
     TokenCounts counts;                // if there are penalties
     std::vector<std::int32_t> tokens;  // prompt and new ones
     std::vector<std::int32_t> pages;
-    std::int64_t done = 0;         // tokens whose keys are in the pages
-    std::int64_t published = 0;    // pages that other texts may find
-    PageTable::Entry parent = 0;   // of the last of them
-    std::int64_t prompt_seen = 0;  // the first tokens of the prompt that have been processed or found
+    std::int64_t done = 0;        // tokens whose keys are in the pages
+    std::int64_t published = 0;   // pages that other texts may find
+    PageTable::Entry parent = 0;  // of the last of them
     Clock::time_point submitted, first;
-    bool ended = false;
+    bool begun = false, ended = false;
 
     std::int64_t pending() const { return std::ssize(tokens) - done; }
     bool wants_prompt_logprobs() const {

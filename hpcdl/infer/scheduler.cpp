@@ -11,7 +11,8 @@ Schedule schedule(const Queues& queues, const Limits& limits) {
   const auto& running = queues.running;
   auto budget = limits.budget, available = queues.available_pages;
   std::int64_t singles = 0;  // that are not scheduled yet: prompts leave a token for each
-  for (const auto& t : running) singles += t.pending == 1;
+  std::int64_t growing = 0;  // texts that may need further pages
+  for (const auto& t : running) singles += t.pending == 1, growing += t.later > 0;
   bool waits = false;         // a text that there are no pages for
   std::int64_t promised = 0;  // pages for the rest of prompts that have begun
   std::size_t last = running.size();
@@ -42,11 +43,11 @@ Schedule schedule(const Queues& queues, const Limits& limits) {
   auto count = std::ssize(running);
   for (const auto& t : queues.waiting) {
     if (count >= limits.sequences || budget <= 0) break;
-    if (t.pages > available - (count + 3) / 4)
+    if (t.pages > available - (growing + 3) / 4)
       break;  // a later one that fits must wait, too, or a long text might for ever
     const auto tokens = std::min({t.pending, t.most, budget});
     s.chunks.push_back({running.size() + s.admitted++, tokens});
-    available -= t.pages, budget -= tokens, ++count;
+    available -= t.pages, budget -= tokens, ++count, growing += t.later > 0;
   }
   return s;
 }

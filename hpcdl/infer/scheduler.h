@@ -22,11 +22,13 @@ struct Queues {
     std::int64_t pending = 1;                   // known tokens after them, at least 1
     std::int64_t pages = 0;                     // that it holds
     std::int64_t own = 0;                       // of these, the ones that no other text holds
+    std::int64_t later = 1;                     // that it may need for tokens which are not known yet
     std::int64_t most = std::int64_t{1} << 40;  // tokens of it in a step
   };
   struct Waiting {
     std::int64_t pending = 1;  // tokens whose keys are not there yet, at least 1
     std::int64_t pages = 0;    // for all its tokens and a further one, without those that running texts hold
+    std::int64_t later = 1;
     std::int64_t most = std::int64_t{1} << 40;
   };
   std::span<const Running> running;

@@ -22,7 +22,7 @@ bool printable(char32_t point) {
   }
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
   const char quote = single ? '\'' : '"';
   std::string out(1, quote);
@@ -80,7 +80,7 @@ std::string repr(Run& run, const Value& value) {
   else if (const bool* b = value.boolean()) out = *b ? "True" : "False";
   else if (const auto* w = value.whole()) out = std::to_string(*w);
   else if (const auto* r = value.real()) out = real_text(*r);
-  else if (const auto* t = value.text()) out = quoted(*t);
+  else if (const auto* t = value.text()) out = in_quotes(*t);
   else if (const List* l = value.list()) out = repr_list(run, *l);
   else if (const Dict* d = value.dict()) out = repr_dict(run, *d);
   else run.fail("a {} is printed; only values can be", kind_of(value));

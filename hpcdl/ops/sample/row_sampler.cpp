@@ -49,8 +49,11 @@ void RowSampler::collect(std::span<const float> logits, std::size_t most, double
     for (auto& c : kept_) c.weight = std::exp((c.weight - top) / temperature);
     return;
   }
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    kept_.push_back({static_cast<std::int32_t>(i), std::exp((logits[i] - top) / temperature)});
+  kept_.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const double x = (logits[i] - top) / temperature;
+    kept_[i] = {static_cast<std::int32_t>(i), x < -50 ? 0 : std::exp(x)};  // less than a draw can tell from 0
+  }
   if (most >= kept_.size()) return;
   const auto end = kept_.begin() + static_cast<std::ptrdiff_t>(most);
   std::nth_element(kept_.begin(), end, kept_.end(), more_likely);
