@@ -52,24 +52,24 @@ Value Run::dict(std::vector<std::pair<Value, Value>> items) {
 
 Frame& Run::new_frame(Frame* outer) {
   steps(4);
-  Frame* frame = nullptr;
+  Frame* made = nullptr;
   if (free_.empty()) {
-    frame = &frames_.emplace_back();
+    made = &frames_.emplace_back();
   } else {
-    frame = free_.back();
+    made = free_.back();
     free_.pop_back();
   }
-  frame->outer = outer;
-  return *frame;
+  made->outer = outer;
+  return *made;
 }
 
-void Run::release(Frame& frame, std::int64_t macros_before) {
+void Run::release(Frame& used, std::int64_t macros_before) {
   if (macros != macros_before) {
     left_.steps -= 50;  // for the memory
     return;
   }
-  frame.variables.clear();
-  free_.push_back(&frame);
+  used.variables.clear();
+  free_.push_back(&used);
 }
 
 }  // namespace hpcdl::io::jinja
