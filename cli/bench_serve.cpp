@@ -116,14 +116,15 @@ int measure_here(BenchServeOptions& o) {
   o.server.serve.port = 0, o.server.serve.drain = 0;
   o.server.serve.queue = o.load.requests;
   std::promise<void> loaded;
-  serve::Server server(o.server, {.ready = [&](const serve::Server&) { loaded.set_value(); }});
+  bool is_loaded = false;
+  serve::Server server(o.server, {.ready = [&](const serve::Server&) { is_loaded = true, loaded.set_value(); }});
   std::exception_ptr failure;
   std::thread serving([&] {
     try {
       server.run();
     } catch (...) {
       failure = std::current_exception();
-      loaded.set_exception(failure);
+      if (!is_loaded) loaded.set_exception(failure);
     }
   });
   int code = exit_code::kInternal;

@@ -154,7 +154,8 @@ TEST_F(Serve, chat_answers_the_lines_of_its_input) {
   const auto r = run(w, (*folder_ / "in").string());
   ASSERT_EQ(r.code, 0) << r.err;
   const auto prompt = [&](const std::string& text) {
-    return run({"generate", "--model", model(), "--prompt", text, "--tokens", "12", "--json"})
+    io::write_file_atomic(*folder_ / "prompt", text);  // the answer may hold bytes that arguments cannot
+    return run({"generate", "--model", model(), "--prompt-file", *folder_ / "prompt", "--tokens", "12", "--json"})
         .json()["text"]
         .get<std::string>();
   };
