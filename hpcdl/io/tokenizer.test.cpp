@@ -132,7 +132,7 @@ TEST(tokenizer, refuses_models_that_cannot_work) {
     }
     return std::string("no error");
   };
-  EXPECT_NE(message("bert.json", [](json& j) { j["model"]["unk_token"] = "?"; }).find("unk_token '?'"),
+  EXPECT_NE(message("bert.json", [](json& j) { j["model"]["unk_token"] = "nowhere"; }).find("unk_token 'nowhere'"),
             std::string::npos);
   EXPECT_NE(message("bert.json", [](json& j) { j["model"]["max_input_chars_per_word"] = 100000; }).find("up to 1000"),
             std::string::npos);

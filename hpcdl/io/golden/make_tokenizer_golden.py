@@ -95,6 +95,8 @@ def split(pattern):
 
 def save(t, name, change=None):
     data = json.loads(t.to_str())
+    # Tokens of bytes are trained as special ones, but are not.
+    data["added_tokens"] = [token for token in data["added_tokens"] if not token["content"].startswith("<0x")]
     if change:
         change(data)
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("],[", "],\n[")

@@ -65,7 +65,8 @@ Value strftime_now(Run& run, Arguments& args) {
   std::tm tm{};
   localtime_r(&now, &tm);
   if (format.empty()) return run.text("");
-  std::string out(format.size() * 4 + 256, '\0');
+  run.bytes(16 * format.size());
+  std::string out(format.size() * 16 + 256, '\0');  // %c is the longest
   out.resize(std::strftime(out.data(), out.size(), format.c_str(), &tm));
   return run.text(std::move(out));
 }

@@ -13,7 +13,7 @@ namespace {
 Value by_path(Run& run, Value item, const Value& path) {
   if (path.none()) return item;
   if (path.whole()) return subscript(run, item, path);
-  for (const std::string_view part : split(need_text(run, path, "the attribute"), ".", -1, false)) {
+  for (const std::string_view part : split(run, need_text(run, path, "the attribute"), ".", -1, false)) {
     const bool number =
         !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string_view::npos;
     item = subscript(

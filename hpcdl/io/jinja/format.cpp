@@ -1,7 +1,19 @@
 // "%s" % value and "{}".format(value).
+#include <cmath>
+
 #include "hpcdl/io/jinja/call.h"
 
 namespace hpcdl::io::jinja {
+namespace {
+
+/// "%d": a fraction is cut.
+std::string whole_text(Run& run, const Value& value) {
+  if (!value.real()) return std::to_string(need_whole(run, value, "a value of %d"));
+  if (!(std::fabs(*value.real()) < 9.2e18)) run.fail("{} is not an integer of 64 bits", real_text(*value.real()));
+  return std::to_string(static_cast<std::int64_t>(*value.real()));
+}
+
+}  // namespace
 
 std::string format_percent(Run& run, std::string_view format, const Value& values) {
   const List* list = values.list();
@@ -21,8 +33,7 @@ std::string format_percent(Run& run, std::string_view format, const Value& value
     if (kind == '%') out += '%';
     else if (kind == 's') out += str(run, next());
     else if (kind == 'r') out += repr(run, next());
-    else if (kind == 'd' || kind == 'i')
-      out += std::to_string(static_cast<std::int64_t>(need_number(run, next(), "a value of %d")));
+    else if (kind == 'd' || kind == 'i') out += whole_text(run, next());
     else run.fail("the format %{} is not supported (%s, %r, %d and %% are)", kind);
     run.bytes(out.size() / 16);
   }

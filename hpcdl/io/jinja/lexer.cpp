@@ -37,7 +37,10 @@ class Lexer {
       const char kind = open == std::string_view::npos ? '\0' : text_[open + 1];
       const char sign = kind && open + 2 < text_.size() ? text_[open + 2] : '\0';
       add_text(open == std::string_view::npos ? text_.substr(at_) : text_.substr(at_, open - at_), kind, sign);
-      if (!kind) break;
+      if (!kind) {
+        move_to(text_.size());
+        break;
+      }
       move_to(open + (sign == '-' || sign == '+' ? 3 : 2));
       if (kind == '#') comment();
       else if (kind == '%' && raw_tag(at_, "raw") != at_) raw();

@@ -30,7 +30,7 @@ template <bool FromRight> Value split_method(Run& run, const Value& self, Argume
   if (!sep.none() && separator.empty()) run.fail("the separator of split() is empty");
   const auto most = need_whole(run, args.get(1, "maxsplit", Value(std::int64_t{-1})), "maxsplit");
   run.steps(static_cast<std::int64_t>(self.text()->size() / 16));
-  return run.list(values_of(run, split(*self.text(), separator, most, FromRight)));
+  return run.list(values_of(run, split(run, *self.text(), separator, most, FromRight)));
 }
 
 /// startswith and endswith: any of a tuple, or the one text. Positions are not supported.
@@ -39,6 +39,7 @@ template <bool Front> Value meets_end(Run& run, const Value& self, Arguments& ar
   const Value& what = args.need(run, 0, "text");
   const auto meets = [&](const Value& v) {
     const std::string& end = need_text(run, v, "the argument");
+    run.steps(static_cast<std::int64_t>(end.size() / 64));
     return Front ? self.text()->starts_with(end) : self.text()->ends_with(end);
   };
   if (const List* list = what.list(); list && list->form == Form::tuple)
@@ -59,7 +60,7 @@ template <bool FromRight, bool Fail> Value find_text(Run& run, const Value& self
   args.expect(run, {"text"});
   const std::string& what = need_text(run, args.need(run, 0, "text"), "the argument");
   run.steps(static_cast<std::int64_t>(self.text()->size() / 16));
-  const std::size_t at = FromRight ? self.text()->rfind(what) : self.text()->find(what);
+  const std::size_t at = FromRight ? find_last_in(run, *self.text(), what) : find_in(*self.text(), what);
   if (at == std::string::npos && Fail) run.fail("the text to find is not there");
   return Value(at == std::string::npos ? std::int64_t{-1} : length_of(std::string_view(*self.text()).substr(0, at)));
 }
@@ -70,7 +71,7 @@ Value count_text(Run& run, const Value& self, Arguments& args) {
   run.steps(static_cast<std::int64_t>(self.text()->size() / 16));
   if (what.empty()) return Value(length_of(*self.text()) + 1);
   std::int64_t n = 0;
-  for (std::size_t at = 0; (at = self.text()->find(what, at)) != std::string::npos; at += what.size()) ++n;
+  for (std::size_t at = 0; (at = find_in(*self.text(), what, at)) != std::string::npos; at += what.size()) ++n;
   return Value(n);
 }
 
@@ -109,7 +110,7 @@ template <bool FromRight> Value partition(Run& run, const Value& self, Arguments
   const std::string& sep = need_text(run, args.need(run, 0, "sep"), "the separator");
   if (sep.empty()) run.fail("the separator is empty");
   const std::string_view text = *self.text();
-  const std::size_t at = FromRight ? text.rfind(sep) : text.find(sep);
+  const std::size_t at = FromRight ? find_last_in(run, text, sep) : find_in(text, sep);
   const bool found = at != std::string_view::npos;
   const std::string_view none;
   const std::string_view parts[] = {found       ? text.substr(0, at)

@@ -220,7 +220,8 @@ int compare(Run& run, const Value& a, const Value& b) {
     return real_of(a) < real_of(b) ? -1 : real_of(a) > real_of(b);
   }
   // UTF-8 sorts as code points do.
-  if (a.text() && b.text()) return a.text()->compare(*b.text());
+  if (a.text() && b.text())
+    return run.steps(static_cast<std::int64_t>(a.text()->size() / 64)), a.text()->compare(*b.text());
   if (a.list() && b.list() && a.list()->form == b.list()->form) return compare_lists(run, *a.list(), *b.list());
   need_defined(run, a);
   need_defined(run, b);
@@ -236,7 +237,7 @@ const Value* find_key(Run& run, const Dict& dict, const Value& key) {
 bool contains(Run& run, const Value& container, const Value& item) {
   if (const std::string* text = container.text()) {
     run.steps(static_cast<std::int64_t>(text->size() / 64));
-    return text->find(need_text(run, item, "the left side of `in` a string")) != std::string::npos;
+    return find_in(*text, need_text(run, item, "the left side of `in` a string")) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) return find_key(run, *dict, item) != nullptr;
   if (const List* list = container.list())
@@ -353,7 +354,7 @@ Value slice(Run& run, const Value& value, const Value& begin, const Value& end, 
   std::vector<std::size_t> offsets;  // of code points
   for (std::size_t at = 0; at < text.size(); ++at)
     if ((static_cast<unsigned char>(text[at]) & 0xC0) != 0x80) offsets.push_back(at);
-  run.steps(static_cast<std::int64_t>(text.size() / 16));
+  run.steps(static_cast<std::int64_t>(text.size() / 4));
   const auto length = static_cast<std::int64_t>(offsets.size());
   offsets.push_back(text.size());
   std::string out;

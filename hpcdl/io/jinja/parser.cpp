@@ -278,7 +278,7 @@ class Parser {
     const Level level(*this);
     const int at = line();
     ExpressionPtr out = either();
-    while (skip_word("if")) {
+    for (int n = 0; skip_word("if"); count_operand(n)) {
       auto choice = std::make_unique<Choice>(at);
       choice->then = std::move(out);
       choice->test = either();

@@ -21,9 +21,7 @@ const Value* Frame::find(std::string_view name) const {
 
 void Run::fail(std::string_view what) const { hpcdl::fail("io", "{}, line {}: {}", name_, line, what); }
 
-void Run::too_much(std::string_view of_what) {
-  fail("the template takes too many {}; is there a loop that grows without end?", of_what);
-}
+void Run::too_much(std::string_view what) { fail("the template {}; is there a loop that grows without end?", what); }
 
 void Run::too_deep() { fail("the template is nested or calls itself too deeply"); }
 

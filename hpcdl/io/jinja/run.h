@@ -17,8 +17,8 @@ namespace hpcdl::io::jinja {
 
 /// Bounds of a rendering. Prompts of a million characters need a small part of them.
 struct Limits {
-  std::int64_t steps = 20'000'000;
-  std::int64_t bytes = std::int64_t{256} << 20;  // of all texts that are made
+  std::int64_t steps = 10'000'000;
+  std::int64_t bytes = std::int64_t{128} << 20;  // of all texts that are made
   int depth = 200;                               // of statements, expressions and macros within one another
 };
 
@@ -43,7 +43,7 @@ class Run {
 
   /// Charges for work; throws when the template takes too long.
   void steps(std::int64_t n = 1) {
-    if ((left_.steps -= n) < 0) too_much("steps");
+    if ((left_.steps -= n) < 0) too_much("takes too many steps");
   }
   /// Makes values, and charges for their size.
   Value text(std::string text, bool safe = false);
@@ -51,7 +51,7 @@ class Run {
   Value dict(std::vector<std::pair<Value, Value>> items);
   void bytes(std::size_t n) {
     steps(1 + static_cast<std::int64_t>(n / 64));
-    if ((left_.bytes -= static_cast<std::int64_t>(n)) < 0) too_much("text");
+    if ((left_.bytes -= static_cast<std::int64_t>(n)) < 0) too_much("makes too much text");
   }
 
   void print(std::string_view text) {
@@ -86,7 +86,7 @@ class Run {
   Frame* frame = nullptr;      // the innermost
 
  private:
-  [[noreturn]] void too_much(std::string_view of_what);
+  [[noreturn]] void too_much(std::string_view what);
   [[noreturn]] void too_deep();
 
   std::string_view name_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "hpcdl/io/jinja/operators.h"
 #include "hpcdl/io/jinja/text.h"
@@ -42,8 +43,7 @@ std::vector<std::string_view> split_at_spaces(std::string_view text, std::int64_
   text = strip_spaces(text, !right, right);
   while (!text.empty()) {
     if (most >= 0 && static_cast<std::int64_t>(out.size()) == most) {
-      out.push_back(strip_spaces(text, right, !right));
-      if (out.back().empty()) out.pop_back();
+      out.push_back(text);
       break;
     }
     // The longest part without white space at the end that is being split.
@@ -83,6 +83,17 @@ std::string_view strip(std::string_view text, const Value& characters, bool left
       if (next_code_point(set, at) == c) return true;
     return false;
   });
+}
+
+std::size_t find_in(std::string_view text, std::string_view what, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, what.data(), what.size());
+  return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : std::string_view::npos;
+}
+
+std::size_t find_last_in(Run& run, std::string_view text, std::string_view what) {
+  run.steps(static_cast<std::int64_t>(text.size() * std::min<std::size_t>(what.size(), 1 << 20) / 64));
+  return text.rfind(what);
 }
 
 std::string escape_html(std::string_view text) {
@@ -136,7 +147,7 @@ std::string replaced(Run& run, std::string_view text, std::string_view from, std
     return out.append(text.substr(at));
   }
   for (; count != 0; --count) {
-    const std::size_t found = text.find(from, at);
+    const std::size_t found = find_in(text, from, at);
     if (found == std::string_view::npos) break;
     run.bytes(to.size());
     out += text.substr(at, found - at);
@@ -161,11 +172,12 @@ std::vector<std::string_view> lines_of(std::string_view text, bool keep_ends) {
   return out;
 }
 
-std::vector<std::string_view> split(std::string_view text, std::string_view separator, std::int64_t most, bool right) {
+std::vector<std::string_view> split(Run& run, std::string_view text, std::string_view separator, std::int64_t most,
+                                    bool right) {
   if (separator.empty()) return split_at_spaces(text, most, right);
   std::vector<std::string_view> out;
   while (most < 0 || static_cast<std::int64_t>(out.size()) < most) {
-    const std::size_t at = right ? text.rfind(separator) : text.find(separator);
+    const std::size_t at = right ? find_last_in(run, text, separator) : find_in(text, separator);
     if (at == std::string_view::npos) break;
     out.push_back(right ? text.substr(at + separator.size()) : text.substr(0, at));
     text = right ? text.substr(0, at) : text.substr(at + separator.size());
