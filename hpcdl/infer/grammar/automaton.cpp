@@ -7,7 +7,7 @@
 namespace hpcdl::infer::grammar {
 namespace {
 
-constexpr std::size_t kMaxFrames = 8192;  // of one configuration
+constexpr std::size_t kMaxFrames = 4096;  // of one configuration
 
 }  // namespace
 

@@ -76,7 +76,7 @@ class Automaton {
     bool ends;
   };
   static constexpr std::size_t kNoRow = ~std::size_t{0};
-  static constexpr std::int64_t kBudget = 4'000'000;  // visits of states: less than a second
+  static constexpr std::int64_t kBudget = 2'000'000;  // visits of states: a fraction of a second
 
   NodeId slow_step(NodeId config, std::uint8_t byte_class);
   NodeId merge(NodeId a, NodeId b);

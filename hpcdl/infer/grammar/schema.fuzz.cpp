@@ -1,0 +1,8 @@
+// Hostile JSON schemas.
+#include "hpcdl/infer/grammar/fuzz_grammar.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  hpcdl::infer::fuzz_grammar(data, size,
+                             [](std::string_view text) { return hpcdl::infer::Grammar::json_schema(text); });
+  return 0;
+}
