@@ -24,7 +24,12 @@ std::int64_t head_dim(const Spec& x, int heads, std::string_view operand) {
 /// Query-key pairs of one head that the mask allows.
 double pairs(const Spec& q, const Spec& k, const Attention::Args& a) {
   const auto t = static_cast<double>(q[1]), s = static_cast<double>(k[1]);
-  return a.causal ? t * (s - (t - 1) / 2) : t * s;
+  if (!a.causal) return t * s;
+  const auto triangle = [](double n) { return n > 0 ? n * (n + 1) / 2 : 0; };
+  // Queries at positions s - t .. s - 1, each with the keys up to its own, less those before its window.
+  const auto w = static_cast<double>(a.window);
+  const double hidden = a.window > 0 ? triangle(s - w) - triangle(s - t - w) : 0;
+  return t * (s - (t - 1) / 2) - hidden;
 }
 
 }  // namespace
@@ -38,6 +43,9 @@ std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v
   require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && k.dtype == q.dtype, name, "k does not fit q: {} and {}",
           to_string(k), to_string(q));
   require_spec(name, "v", v, k);
+  require(a.window >= 0 && (a.window == 0 || a.causal), name,
+          "a window needs a causal mask and at least one key, got {}{}", a.window, a.causal ? "" : " without a mask");
+  require(a.cap >= 0, name, "the cap of scores must be positive, or 0 for none, got {}", a.cap);
   require(k[1] >= 1 && (k[1] >= q[1] || !a.causal), name, "{} queries need at least as many keys, got {}", q[1], k[1]);
   return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
 }
@@ -57,8 +65,9 @@ std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
   // without a second kernel.
   constexpr std::int64_t kMultiprocessors = 132, kLeast = 128, kCluster = 8, kShort = 4096;
   const std::int64_t blocks = (head_dim(q, a.heads, "q") <= 64 ? 4 : 2) * kMultiprocessors;
-  const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a));
-  return std::clamp<std::int64_t>(std::min(blocks / passes, k[1] / kLeast), 1, k[1] <= kShort ? kCluster : kMaxSplits);
+  const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a)),
+                     keys = a.window > 0 ? std::min(k[1], a.window) : k[1];
+  return std::clamp<std::int64_t>(std::min(blocks / passes, keys / kLeast), 1, keys <= kShort ? kCluster : kMaxSplits);
 }
 
 std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {

@@ -132,7 +132,9 @@ template <class Operands> struct AttentionCall {
   }
   int built_in() const { return attention_choice(s, c); }
   std::string words() const { return fmt::format("{} {} {}", op(), unit_name(unit_of(shape.dtype)), words_of(shape)); }
-  std::any operands() const { return shape.aligned && !only_choice() ? std::any(shape) : std::any(); }
+  std::any operands() const {
+    return shape.aligned && c.plain_scores() && !only_choice() ? std::any(shape) : std::any();
+  }
   /// With one query there is only one kernel of ours.
   bool only_choice() const { return shape.queries == 1; }
 };

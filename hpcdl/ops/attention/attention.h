@@ -4,7 +4,10 @@
 // q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided:
 // slices of a packed qkv and of its gradient are allowed. Query head h reads key/value head h * Hkv / H
 // (grouped-query). out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
-// causal: query t sees keys 0 .. t + S - T. Sums are f32 for every storage type. Largest D: 256. Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
+// causal: query t sees keys 0 .. t + S - T, or with a window w only the last w of them. With a cap c a score x becomes
+// c tanh(x / c) before the softmax. Sums are f32 for every storage type. Largest D: 256.
+//
+// Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
 // "Self-attention does not need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
 
 #include "hpcdl/op.h"
@@ -23,10 +26,14 @@ struct Attention {
     int heads = 1;
     int kv_heads = 0;  // 0: equal to heads
     bool causal = true;
-    float scale = 0;  // 0: 1/sqrt(D)
+    float scale = 0;          // 0: 1/sqrt(D)
+    float cap = 0;            // of the scaled scores; 0: none
+    std::int64_t window = 0;  // keys that a query sees, its own included; 0: all. Needs a causal mask
+    /// The first of the keys 0 .. `last` that the query at position `last` sees.
+    std::int64_t first_key(std::int64_t last) const { return window > 0 && last >= window ? last + 1 - window : 0; }
   };
   static std::array<Spec, 2> infer(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  /// Counts only the work that a causal mask leaves. Backward recomputes the scores.
+  /// Counts only the work that the masks leave. Backward recomputes the scores.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   /// The number of shares of the keys that a GPU processes separately when T = 1, so that all of its multiprocessors

@@ -15,7 +15,9 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
                  keys - queries,
                  a.causal,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d)),
-                 numerics.row_invariant};
+                 numerics.row_invariant,
+                 a.window,
+                 a.cap};
   visit_dtype(q.dtype(), [&]<class T>() {
     attn::with_words<Isa, T>(isa, [&]<class W>(W) {
       for_query_blocks<W>(pool, q[0], heads, queries, d,

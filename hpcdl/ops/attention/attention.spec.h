@@ -11,7 +11,8 @@ struct Heads {
   const Values &q, &k, &v;
   std::int64_t batch, queries, keys, heads, kv, depth;
   bool causal;
-  double scale;
+  double scale, cap;
+  std::int64_t window;
 
   Heads(Inputs in, const Attention::Args& a)
       : q(in[0]),
@@ -24,7 +25,9 @@ struct Heads {
         kv(a.kv_heads > 0 ? a.kv_heads : a.heads),
         depth(q.spec.shape.rank() == 4 ? q.dim(3) : q.dim(2) / heads),
         causal(a.causal),
-        scale(a.scale > 0 ? static_cast<double>(a.scale) : 1 / std::sqrt(static_cast<double>(depth))) {}
+        scale(a.scale > 0 ? static_cast<double>(a.scale) : 1 / std::sqrt(static_cast<double>(depth))),
+        cap(static_cast<double>(a.cap)),
+        window(a.window) {}
   std::int64_t q_at(std::int64_t b, std::int64_t t, std::int64_t h) const {
     return ((b * queries + t) * heads + h) * depth;
   }
@@ -39,17 +42,21 @@ struct Heads {
       for (std::int64_t h = 0; h < heads; ++h)
         for (std::int64_t t = 0; t < queries; ++t) f(b, h, t);
   }
-  /// Scores of one query; *size: the largest sum of magnitudes of any of them.
+  /// Scores of one query, -inf for keys before its window; *size: the largest sum of magnitudes of any of them.
   std::vector<double> scores(std::int64_t b, std::int64_t t, std::int64_t h, double* size) const {
     std::vector<double> s(static_cast<std::size_t>(seen(t)));
     for (std::size_t j = 0; j < s.size(); ++j) {
+      s[j] = -INFINITY;
+      if (window > 0 && static_cast<std::int64_t>(j) + window < seen(t)) continue;
       Sum dot;
       for (std::int64_t i = 0; i < depth; ++i)
         dot.add(scale * q[q_at(b, t, h) + i] * k[k_at(b, static_cast<std::int64_t>(j), h) + i]);
-      s[j] = dot.value, *size = std::max(*size, dot.scale);
+      s[j] = cap > 0 ? cap * std::tanh(dot.value / cap) : dot.value, *size = std::max(*size, dot.scale);
     }
     return s;
   }
+  /// The derivative of a score by its product, which a cap reduces.
+  double slope(double score) const { return cap > 0 ? 1 - score / cap * (score / cap) : 1; }
   /// log(sum(exp(scores)))
   static double log_sum_exp(const std::vector<double>& s) {
     double top = -INFINITY, sum = 0;
@@ -103,8 +110,10 @@ inline void attention_backward_reference(Outputs out, Inputs in, const Attention
       const auto kj = a.k_at(b, static_cast<std::int64_t>(j), h);
       Sum dp;
       for (std::int64_t i = 0; i < a.depth; ++i) dp.add(dy[qt + i] * a.v[kj + i]);
-      const double w = std::exp(s[j] - l), ds = a.scale * w * (dp.value - d.value), ds_abs = w * (dp.scale + d.scale),
-                   ds_stored = a.scale * std::max(ds_abs, least), w_stored = std::max(w, least);
+      if (std::isinf(s[j])) continue;
+      const double w = std::exp(s[j] - l), ds = a.scale * w * (dp.value - d.value) * a.slope(s[j]),
+                   ds_abs = w * (dp.scale + d.scale), ds_stored = a.scale * std::max(ds_abs, least),
+                   w_stored = std::max(w, least);
       for (std::int64_t i = 0; i < a.depth; ++i) {
         const double k = std::fabs(a.k[kj + i]), q = std::fabs(a.q[qt + i]), g = std::fabs(dy[qt + i]);
         add(out[0], qt + i, ds * a.k[kj + i], a.scale * ds_abs * k * noise, ds_stored * k);

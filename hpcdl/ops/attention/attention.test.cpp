@@ -51,6 +51,27 @@ const auto
                         {.in = {{2, 1, 5 * 8}, {2, 150, 8}, {2, 150, 8}}, .args = {.heads = 5, .kv_heads = 1}},
                         {.in = {{1, 3, 2 * 256}, {1, 3, 2 * 256}, {1, 3, 2 * 256}}, .args = {.heads = 2}},
                         {.in = {{1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, .args = {.heads = 2}},
+                        // Windows that begin in, end in and are shorter than a block of keys; caps.
+                        {.in = {{2, 9, 7 * 10}, {2, 9, 10}, {2, 9, 10}},
+                         .args = {.heads = 7, .kv_heads = 1, .cap = 2, .window = 3}},
+                        {.in = {{1, 70, 2 * 8}, {1, 133, 8}, {1, 133, 8}},
+                         .args = {.heads = 2, .kv_heads = 1, .window = 7}},
+                        {.in = {{1, 70, 24}, {1, 70, 24}, {1, 70, 24}}, .args = {.heads = 2, .window = 1}},
+                        {.in = {{1, 33, 2 * 80}, {1, 33, 80}, {1, 33, 80}},
+                         .args = {.heads = 2, .kv_heads = 1, .scale = 0.1f, .cap = 1}},
+                        {.in = {{1, 300, 2 * 64}, {1, 333, 2 * 64}, {1, 333, 2 * 64}},
+                         .args = {.heads = 2, .window = 100},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{2, 200, 2 * 16}, {2, 200, 2 * 16}, {2, 200, 2 * 16}},
+                         .args = {.heads = 2, .cap = 5, .window = 64},
+                         .gradient = false},
+                        {.in = {{2, 1, 8 * 64}, {2, 700, 2 * 64}, {2, 700, 2 * 64}},
+                         .args = {.heads = 8, .kv_heads = 2, .cap = 3, .window = 77},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{1, 1, 3 * 20}, {1, 90, 20}, {1, 90, 20}},
+                         .args = {.heads = 3, .kv_heads = 1, .window = 33}},
                         {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}}},
                     },
                 .contracts = contract::attention_contracts(),
@@ -121,6 +142,9 @@ TEST(attention, refuses_what_does_not_fit) {
   EXPECT_THROW(Attention::infer(q, q, spec_of({2, 4, 12}), {.heads = 4}), Error);
   EXPECT_THROW(Attention::infer(spec_of({2, 4, 600}), spec_of({2, 4, 600}), spec_of({2, 4, 600}), {.heads = 2}), Error);
   EXPECT_THROW(Attention::infer(spec_of({4, 24}), q, q, {.heads = 4}), Error);
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .causal = false, .window = 2}), Error);
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .window = -1}), Error);
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .cap = -1}), Error);
 }
 
 }  // namespace

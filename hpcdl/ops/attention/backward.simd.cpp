@@ -56,26 +56,40 @@ struct Shared {
   std::int64_t queries, keys, d, offset;
   bool causal;
   float scale;
+  std::int64_t window;  // keys that a query sees; 0: all
+  float cap;            // of scores before they are scaled; 0: none
+
+  /// The first block of keys that the query at this position reads.
+  std::int64_t first_block(std::int64_t position) const {
+    return window > 0 && position >= window ? (position + 1 - window) / kKeys * kKeys : 0;
+  }
+  /// `n` keys from j0 on, for `rows` queries from t0 on.
+  attn::Sight sight(std::int64_t j0, std::int64_t n, std::int64_t t0, std::int64_t rows, std::int64_t lanes) const {
+    return attn::Sight::of(n, lanes, j0, offset + t0, rows, causal, window);
+  }
 };
 
 /// p: scores -> probabilities; ds: do v^T -> scale p (ds - delta); both as words.
 template <bool kFar, class Isa, class W>
-[[gnu::flatten]] void probabilities(Isa, Work<W>& w, const Queries<W>& q, const attn::Sight& s, float scale) {
+[[gnu::flatten]] void probabilities(Isa isa, Work<W>& w, const Queries<W>& q, const attn::Sight& s, float scale,
+                                    float cap) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
   const V rate(scale * kLog2e), zero(0.0f);
-  const auto vector = [&](std::int64_t l, std::int64_t seen) {
+  const auto vector = [&](auto mask, std::int64_t l, std::int64_t seen) {
     const V position = V::load(iota) + V(static_cast<float>(l - s.first));
     const V lse = zero - V::load(q.lse + l), delta = zero - V::load(q.delta + l);
     const auto compute = [&](std::int64_t j, V& p, V& ds) {
       p = ds = zero;
       if (j >= seen) return;
       V score = V::load(w.p + j * kQueries + l);
+      const V part = cap > 0 ? score / V(cap) : zero;
       if constexpr (kFar) score = score - V::load(q.top + l);
       p = exp2(fma(score, rate, lse));
-      if (s.masked) p = select(position < V(static_cast<float>(j)), zero, p);
+      if constexpr (mask.kAny) p = mask.hide(position, static_cast<float>(j), zero, p);
       ds = p * fma(V::load(w.ds + j * kQueries + l), V(scale), delta);
+      if (cap > 0) ds = ds * (V(1.0f) - part * part);
     };
     for (std::int64_t j = 0; j < attn::padded<W>(s.keys); j += attn::kGroup<W>) {
       V p, ds;
@@ -102,8 +116,10 @@ template <bool kFar, class Isa, class W>
       }
     }
   };
-  attn::for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
-    for (std::int64_t i = l; i < l + lanes; i += V::N) vector(i, seen);
+  attn::with_mask(isa, s, [&](auto mask) {
+    attn::for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
+      for (std::int64_t i = l; i < l + lanes; i += V::N) vector(mask, i, seen);
+    });
   });
 }
 
@@ -154,42 +170,45 @@ void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std
 
 /// Updates the largest score of each query and the sum relative to it with one more block of keys.
 template <class Isa, class W>
-void fold_scores(Isa, const Work<W>& work, Queries<W>& w, const attn::Sight& s, float scale) {
+void fold_scores(Isa isa, const Work<W>& work, Queries<W>& w, const attn::Sight& s, float scale) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
   const V rate(scale * kLog2e), least(-__FLT_MAX__);
-  attn::for_spans(s, [&](std::int64_t l0, std::int64_t lanes, std::int64_t seen) {
-    for (std::int64_t l = l0; l < l0 + lanes; l += V::N) {
-      const V position = V::load(iota) + V(static_cast<float>(l - s.first));
-      V top = V::load(w.top + l), sum = V::load(w.sum + l);
-      for (std::int64_t j = 0; j < seen; ++j) {
-        V x = V::load(work.p + j * kQueries + l);
-        const V here = V(static_cast<float>(j));
-        if (s.masked) x = select(position < here, least, x);
-        const V higher = max(x, top);
-        V e = exp2((x - higher) * rate);
-        if (s.masked) e = select(position < here, V(0.0f), e);
-        sum = fma(sum, exp2((top - higher) * rate), e);
-        top = higher;
-      }
-      top.store(w.top + l), sum.store(w.sum + l);
+  const auto vector = [&](auto mask, std::int64_t l, std::int64_t seen) {
+    const V position = V::load(iota) + V(static_cast<float>(l - s.first));
+    V top = V::load(w.top + l), sum = V::load(w.sum + l);
+    for (std::int64_t j = 0; j < seen; ++j) {
+      V x = V::load(work.p + j * kQueries + l);
+      const auto here = static_cast<float>(j);
+      if constexpr (mask.kAny) x = mask.hide(position, here, least, x);
+      const V higher = max(x, top);
+      V e = exp2((x - higher) * rate);
+      if constexpr (mask.kAny) e = mask.hide(position, here, V(0.0f), e);
+      sum = fma(sum, exp2((top - higher) * rate), e);
+      top = higher;
     }
+    top.store(w.top + l), sum.store(w.sum + l);
+  };
+  attn::with_mask(isa, s, [&](auto mask) {
+    attn::for_spans(s, [&](std::int64_t l0, std::int64_t lanes, std::int64_t seen) {
+      for (std::int64_t l = l0; l < l0 + lanes; l += V::N) vector(mask, l, seen);
+    });
   });
 }
 
-/// Tops and sums of the far queries of [t0, t0 + rows), which see keys [0, end).
+/// Tops and sums of the far queries of [t0, t0 + rows), which see keys before `end`.
 template <class Isa, class W, class T>
 void find_far(Isa isa, Work<W>& work, Queries<W>& w, const Head<T>& h, attn::Rows<const T> k, std::int64_t t0,
               std::int64_t rows, std::int64_t lanes, std::int64_t end, const Shared& s) {
   using V = simd::Vec<Isa>;
   for (std::int64_t r = 0; r < lanes; ++r) w.top[r] = -__FLT_MAX__, w.sum[r] = 0;
-  const std::int64_t position = s.offset + t0;
-  for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
+  for (std::int64_t j0 = s.first_block(s.offset + t0); j0 < end; j0 += kKeys) {
     const std::int64_t j1 = end - j0 < kKeys ? end : j0 + kKeys;
-    const attn::Sight sight{j1 - j0, lanes, j0 - position, s.causal && j1 > position + 1};
+    const auto sight = s.sight(j0, j1 - j0, t0, rows, lanes);
     attn::multiply_scores(isa, work.p, attn::row_words(isa, work.k, k.from(j0), j1 - j0, s.d), w.q,
                           attn::words_of<W>(s.d), sight);
+    if (s.cap > 0) attn::cap_scores(isa, work.p, s.cap, sight);
     fold_scores(isa, work, w, sight, s.scale);
   }
   for (std::int64_t r = 0; r < lanes; ++r) {
@@ -211,9 +230,10 @@ void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, con
   constexpr std::int64_t N = simd::Vec<Isa>::N;
   const std::int64_t up = (s.d + N - 1) / N * N;
   attn::multiply_scores(isa, work.p, b.k, w.q, attn::words_of<W>(s.d), sight);
+  if (s.cap > 0) attn::cap_scores(isa, work.p, s.cap, sight);
   attn::multiply_scores(isa, work.ds, b.v, w.dout, attn::words_of<W>(s.d), sight);
-  if (w.far) probabilities<true>(isa, work, w, sight, s.scale);
-  else probabilities<false>(isa, work, w, sight, s.scale);
+  if (w.far) probabilities<true>(isa, work, w, sight, s.scale, s.cap);
+  else probabilities<false>(isa, work, w, sight, s.scale, s.cap);
   if (want_dq) {
     const W* ds_columns = attn::kGroup<W> == 1 ? reinterpret_cast<const W*>(work.ds) : work.ds_columns;
     attn::multiply_weights(isa, w.dq, b.k_columns, ds_columns, s.d, add, sight);
@@ -242,7 +262,7 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
     last = end;
   });
   const auto at = [](attn::Rows<float> r, std::int64_t j) { return r.base ? r.from(j) : r; };
-  for (std::int64_t j0 = 0; j0 < last; j0 += kKeys) {
+  for (std::int64_t j0 = s.first_block(s.offset + t0); j0 < last; j0 += kKeys) {
     const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, n = j1 - j0,
                        next = last - j1 < kKeys ? last - j1 : kKeys, d = s.d;
     const KeyBlock<W> b{attn::row_words(isa, work.k, k.from(j0), n, d),
@@ -253,10 +273,10 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
     if (s.dk.base) attn::prefetch(s.dk.from(j1), next, d);
     if (s.dv.base) attn::prefetch(s.dv.from(j1), next, d);
     blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
-      if (end <= j0) return;
-      const std::int64_t position = s.offset + t;
-      const attn::Sight sight{(end < j1 ? end : j1) - j0, up(rows), j0 - position, s.causal && j1 > position + 1};
-      block_pair(isa, work, w, b, sight, rows, h.want_dq, j0 > 0, s);
+      const std::int64_t begin = s.first_block(s.offset + t);
+      if (end <= j0 || j0 < begin) return;
+      const auto sight = s.sight(j0, (end < j1 ? end : j1) - j0, t, rows, up(rows));
+      block_pair(isa, work, w, b, sight, rows, h.want_dq, j0 > begin, s);
     });
   }
   if (h.want_dq)
@@ -311,7 +331,9 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
                      d,
                      keys - queries,
                      a.causal,
-                     scale};
+                     scale,
+                     a.window,
+                     a.cap / scale};
       if (dk && !(in_place && dk.accumulate())) clear(isa, s.dk, keys, d);
       if (dv && !(in_place && dv.accumulate())) clear(isa, s.dv, keys, d);
       const attn::Registers<W> registers;

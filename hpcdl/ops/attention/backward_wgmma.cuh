@@ -79,7 +79,7 @@ __device__ float add_product(const Heads& x, std::int64_t i, const Heads& y, std
 template <class T, int kLanes>
 __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, int b, int t, int h, float lse) {
   const std::int64_t q0 = p.q.at(b, t, h);
-  return row_exponent<kLanes>(lse, p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
+  return row_exponent<kLanes>(lse, 0, p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
     const std::int64_t k0 = p.k.at(b, key, h / p.group());
     float dot = 0;
 #pragma unroll 1

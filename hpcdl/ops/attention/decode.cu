@@ -3,7 +3,7 @@
 #include "hpcdl/cuda/relative_exp.cuh"
 #include "hpcdl/cuda/warpgroup.cuh"
 #include "hpcdl/ops/attention/decode_mma.cuh"
-#include "hpcdl/ops/attention/heads.cuh"
+#include "hpcdl/ops/attention/problem.cuh"
 
 // One query per sequence: bound by reading keys and values once. Blocks divide the keys of a key/value head; one pass
 // serves up to four of its query heads, or 16 on tensor cores. The blocks combine their results themselves if they form
@@ -30,8 +30,12 @@ struct Decode {
   int heads = 0, kv_heads = 0, capacity = 0, splits = 1, width = 0;
   bool cluster = false;  // the splits form a cluster
   float scale = 0;       // times log2 e
+  int window = 0;        // keys that a query sees; 0: all
+  float cap = 0;         // of scores times log2 e; 0: none
 
   __device__ int keys(int b) const { return lengths ? lengths[b] : capacity; }
+  /// The first of `all` keys that a query sees.
+  __device__ int first_key(int all) const { return window > 0 && all > window ? all - window : 0; }
   /// The row of q and out that belongs to sequence b: no kernel writes it, so it is found before await_previous().
   __device__ int row(int b) const { return starts ? load_relaxed(starts + b) : b; }
   /// Head h of such a row.
@@ -188,8 +192,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
             share = lane % kShare, row = lane / kShare;
   const int b = static_cast<int>(blockIdx.z), h0 = static_cast<int>(blockIdx.y) * kHeads,
             kv = h0 / (p.heads / p.kv_heads);
-  const int keys = p.keys(b), each = ((keys + p.splits - 1) / p.splits + kRows - 1) / kRows * kRows;
-  const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
+  const int keys = p.keys(b), first = p.first_key(keys),
+            each = ((keys - first + p.splits - 1) / p.splits + kRows - 1) / kRows * kRows;
+  const int begin = first + static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
   const auto column = [&](int i) { return (share + i / kPack * kShare) * kPack + i % kPack; };
   const auto fetch = [&](uint4(&to)[kPacks], const K* from, bool there) {
 #pragma unroll
@@ -234,6 +239,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
         float dot = sum(q[h] * k);
 #pragma unroll
         for (int offset = kShare / 2; offset > 0; offset /= 2) dot += __shfl_xor_sync(0xffffffffu, dot, offset);
+        if (p.cap > 0) dot = p.cap * branchless_tanh(dot / p.cap);
         score[i][h] = there ? dot : -__builtin_inff();
       }
     }
@@ -287,10 +293,13 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16
             kv = static_cast<int>(blockIdx.y) / passes;
   const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
             h0 = kv * group + first;
-  const int keys = p.keys(b), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16,
+  // Tiles of 16 keys do not cross pages.
+  const int keys = p.keys(b), hidden = p.first_key(keys), aligned = hidden / 16 * 16,
+            each = ((keys - aligned + p.splits - 1) / p.splits + 15) / 16 * 16,
             warp = static_cast<int>(threadIdx.x) / kWarp, row = p.row(b);
-  const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
+  const int begin = aligned + static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
   DecodeWarp<T, KeyRows<T>, kWidth, kTall> w(KeyRows<T>(p.k, b, kv), KeyRows<T>(p.v, b, kv), begin + 16 * warp, end);
+  w.hidden = hidden, w.cap = p.cap / p.scale;
   // The preceding kernels write only the last token: those that wrote earlier tokens ended before the lengths changed.
   const bool early = p.lengths && w.at + 16 < keys;
   const auto first_tile = w.find(w.at);
@@ -426,7 +435,9 @@ void attend_decode(Stream& s, const Attend& c) {
                  .capacity = static_cast<int>(c.k[1]),
                  .splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args)),
                  .width = static_cast<int>(width),
-                 .scale = c.scale() * kLog2e};
+                 .scale = c.scale() * kLog2e,
+                 .window = static_cast<int>(c.args.window),
+                 .cap = c.args.cap * kLog2e};
   start(s, p, static_cast<int>(c.q[0]), "attention");
 }
 
@@ -445,7 +456,9 @@ void attend_decode(Stream& s, const PagedAttend& c) {
                  .capacity = static_cast<int>(c.pages[1] * kPageTokens),
                  .splits = c.scratch.rank() == 4 ? static_cast<int>(c.scratch[2]) : 1,
                  .width = static_cast<int>(width),
-                 .scale = one.scale() * kLog2e};
+                 .scale = one.scale() * kLog2e,
+                 .window = c.args.window,
+                 .cap = c.args.cap * kLog2e};
   start(s, p, static_cast<int>(c.lengths[0]), "paged_attention");
 }
 

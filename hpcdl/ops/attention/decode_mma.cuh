@@ -7,6 +7,7 @@
 //   of 8 tiles.
 
 #include "hpcdl/cuda/wgmma.cuh"
+#include "hpcdl/ops/attention/problem.cuh"
 #include "hpcdl/ops/attention/softmax_rows.cuh"
 
 namespace hpcdl::cuda {
@@ -28,7 +29,9 @@ template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a
 template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
   static constexpr int kSteps = kWidth / 32, kParts = kWidth / 64;
   Rows keys, values;
-  int at, end;  // tokens: where the next tile begins, and where those of this warp end
+  int at, end;     // tokens: where the next tile begins, and where those of this warp end
+  int hidden = 0;  // tokens before it are not seen
+  float cap = 0;   // of scores before they are scaled; 0: none
   unsigned q[2 * kSteps][4];
   uint4 k[2][kSteps], v[kParts][4];
   float out[kParts][8][4] = {};
@@ -92,9 +95,9 @@ template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
   __device__ void bring(const Tile& t) {
     if (at < end) bring_keys(t.keys, at), bring_values(t.values, at);
   }
-  /// Processes a tile of which `left` tokens exist. p: the scores 2^(scale s - top) as an A operand; earlier sums are
+  /// Processes a tile of which tokens `before` to `left` are seen. p: the scores 2^(scale s - top) as an A operand; earlier sums are
   /// rescaled accordingly.
-  __device__ void scores(unsigned (&p)[4], float scale, int left) {
+  __device__ void scores(unsigned (&p)[4], float scale, int before, int left) {
     float s[8] = {};
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
@@ -105,8 +108,11 @@ template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
         mma_16x8x16<T>(d, q[2 * u + 1], k[t][u].z, k[t][u].w);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        s[4 * t + i] = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < left ? d[i] : -__builtin_inff();
+      for (int i = 0; i < 4; ++i) {
+        const int token = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+        if (cap > 0) d[i] = cap * branchless_tanh(d[i] / cap);
+        s[4 * t + i] = token < left && token >= before ? d[i] : -__builtin_inff();
+      }
     }
     float shrink[2];
     state.update(s, scale, shrink);
@@ -141,7 +147,7 @@ template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
       const bool more = at + step < end;
       const Tile next = find(at + step);  // while this tile is processed
       unsigned p[4];
-      scores(p, scale, end - at);
+      scores(p, scale, hidden - at, end - at);
       if (more) bring_keys(next.keys, at + step);
       add_values(p);
       if (more) bring_values(next.values, at + step);

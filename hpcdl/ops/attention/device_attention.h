@@ -22,6 +22,8 @@ struct Attend {
 
   int kv_heads() const { return args.kv_heads > 0 ? args.kv_heads : args.heads; }
   std::int64_t width() const { return q.rank() == 4 ? q[3] : q[2] / args.heads; }
+  /// Neither a window nor a cap.
+  bool plain_scores() const { return args.window == 0 && args.cap == 0; }
   float scale() const { return args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(width())); }
 };
 /// The operands of a backward call: `scratch` is the scratch of backward.
@@ -39,7 +41,17 @@ struct PagedAttend {
   std::int64_t most_queries() const { return args.most(q.spec()); }
   /// Queries and result of one sequence with all rows; k and v only give the types and sizes.
   Attend packed() const {
-    return {out, {}, q, k, v, {}, {.heads = args.heads, .kv_heads = static_cast<int>(k[1]), .scale = args.scale}};
+    return {out,
+            {},
+            q,
+            k,
+            v,
+            {},
+            {.heads = args.heads,
+             .kv_heads = static_cast<int>(k[1]),
+             .scale = args.scale,
+             .cap = args.cap,
+             .window = args.window}};
   }
 };
 

@@ -30,6 +30,8 @@ struct Case {
   int heads, kv_heads;
   std::int64_t width;
   bool causal = true, packed = false, accumulate = false;
+  std::int64_t window = 0;
+  float cap = 0;
 };
 
 /// Either 16-bit type, or f32.
@@ -98,7 +100,7 @@ class Problem {
         dk(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 7),
         dv(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 8),
         lse(Spec{{c.batch, c.heads, c.queries}, DType::f32}, s.device()) {
-    args = {.heads = c.heads, .kv_heads = c.kv_heads, .causal = c.causal};
+    args = {.heads = c.heads, .kv_heads = c.kv_heads, .causal = c.causal, .cap = c.cap, .window = c.window};
     scratch = OwnedTensor(Attention::scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
     backward_scratch =
         OwnedTensor(Attention::backward_scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
@@ -174,7 +176,7 @@ class Problem {
     const auto D = c_.width;
     const auto Q = q.values(s_), K = k.values(s_), V = v.values(s_), O = out.values(s_), G = dout.values(s_);
     Sums result(Q.size());
-    std::vector<double> p(static_cast<std::size_t>(c_.keys));
+    std::vector<double> p(static_cast<std::size_t>(c_.keys)), slope(p.size());
     const double scale = 1 / std::sqrt(static_cast<double>(D));
     for (std::int64_t b = 0; b < c_.batch; ++b)
       for (int h = 0; h < c_.heads; ++h)
@@ -184,25 +186,31 @@ class Problem {
             return static_cast<std::size_t>(((b * c_.keys + j) * c_.kv_heads + h * c_.kv_heads / c_.heads) * D);
           };
           const auto n = c_.causal ? t + c_.keys - c_.queries + 1 : c_.keys;
+          const auto first = args.first_key(n - 1);
+          const auto cap = static_cast<double>(c_.cap);
           double top = -INFINITY, sum = 0, delta = 0, off = 0;
-          for (std::int64_t j = 0; j < n; ++j) {
+          for (std::int64_t j = first; j < n; ++j) {
             double dot = 0;
             for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) dot += Q[qi + i] * K[at(j) + i];
-            top = std::max(top, p[static_cast<std::size_t>(j)] = scale * dot);
+            const double score = cap > 0 ? cap * std::tanh(scale * dot / cap) : scale * dot;
+            top = std::max(top, p[static_cast<std::size_t>(j)] = score);
+            slope[static_cast<std::size_t>(j)] = cap > 0 ? 1 - score / cap * (score / cap) : 1;
           }
-          for (std::int64_t j = 0; j < n; ++j)
+          for (std::int64_t j = first; j < n; ++j)
             sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
           if (!wq) log_sums_.push_back(top + std::log(sum));
           for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
-            for (std::int64_t j = 0; j < n; ++j) result.add(qi + i, p[static_cast<std::size_t>(j)] / sum, V[at(j) + i]);
+            for (std::int64_t j = first; j < n; ++j)
+              result.add(qi + i, p[static_cast<std::size_t>(j)] / sum, V[at(j) + i]);
             delta += G[qi + i] * O[qi + i], off += std::fabs(G[qi + i] * O[qi + i]);
           }
           if (!wq) continue;
-          for (std::int64_t j = 0; j < n; ++j) {
+          for (std::int64_t j = first; j < n; ++j) {
             double dp = 0, size = 0;
             for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i)
               dp += G[qi + i] * V[at(j) + i], size += std::fabs(G[qi + i] * V[at(j) + i]);
-            const double pr = p[static_cast<std::size_t>(j)] / sum, ds = scale * pr * (dp - delta),
+            const double pr = p[static_cast<std::size_t>(j)] / sum,
+                         ds = scale * pr * (dp - delta) * slope[static_cast<std::size_t>(j)],
                          behind = scale * pr * (size + off);
             for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
               wv->add(at(j) + i, pr, G[qi + i]);
@@ -434,22 +442,30 @@ TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_all
 
 INSTANTIATE_TEST_SUITE_P(
     cuda, DeviceAttention,
-    ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
-                      Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128},
-                      Case{1, 200, 129, 2, 2, 128, false}, Case{1, 330, 520, 4, 2, 128, false},
-                      Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64},
-                      Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64}, Case{1, 1, 40, 5, 5, 64},
-                      Case{2, 1, 700, 6, 2, 80}, Case{1, 1, 1000, 4, 1, 96, true, true}, Case{2, 1, 260, 3, 3, 75},
-                      Case{1, 1, 515, 4, 2, 256}, Case{1, 1, 300, 2, 1, 131, true, true}, Case{1, 1, 129, 2, 2, 20},
-                      Case{2, 640, 640, 2, 1, 64}, Case{1, 100, 150, 2, 1, 80, true, true, true},
-                      Case{2, 67, 67, 2, 2, 30, false, true, true}, Case{2, 190, 190, 4, 2, 40, true, true},
-                      Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},
-                      Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true},
-                      Case{1, 130, 200, 2, 1, 256}, Case{2, 70, 70, 2, 2, 192, false, true, true},
-                      Case{1, 65, 90, 2, 2, 144, true, true}, Case{1, 33, 40, 2, 1, 250, true, false, true},
-                      Case{2, 130, 130, 4, 2, 44}, Case{1, 150, 200, 4, 1, 25, true, true, true},
-                      Case{2, 80, 70, 2, 2, 50, false, true}, Case{1, 200, 260, 2, 1, 130, true, false, true},
-                      Case{1, 190, 190, 2, 2, 156}, Case{2, 64, 300, 6, 2, 101, true, true}));
+    ::testing::Values(
+        Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
+        Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128},
+        Case{1, 200, 129, 2, 2, 128, false}, Case{1, 330, 520, 4, 2, 128, false},
+        Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64}, Case{2, 1, 300, 8, 2, 128},
+        Case{1, 1, 513, 3, 3, 64}, Case{1, 1, 40, 5, 5, 64}, Case{2, 1, 700, 6, 2, 80},
+        Case{1, 1, 1000, 4, 1, 96, true, true}, Case{2, 1, 260, 3, 3, 75}, Case{1, 1, 515, 4, 2, 256},
+        Case{1, 1, 300, 2, 1, 131, true, true}, Case{1, 1, 129, 2, 2, 20}, Case{2, 640, 640, 2, 1, 64},
+        Case{1, 100, 150, 2, 1, 80, true, true, true}, Case{2, 67, 67, 2, 2, 30, false, true, true},
+        Case{2, 190, 190, 4, 2, 40, true, true}, Case{1, 130, 200, 3, 1, 96, true, false, true},
+        Case{2, 257, 130, 2, 2, 8, false, true}, Case{1, 150, 260, 2, 2, 120, true, true, true},
+        Case{2, 128, 256, 4, 2, 128, true, true}, Case{1, 130, 200, 2, 1, 256},
+        Case{2, 70, 70, 2, 2, 192, false, true, true}, Case{1, 65, 90, 2, 2, 144, true, true},
+        Case{1, 33, 40, 2, 1, 250, true, false, true}, Case{2, 130, 130, 4, 2, 44},
+        Case{1, 150, 200, 4, 1, 25, true, true, true}, Case{2, 80, 70, 2, 2, 50, false, true},
+        Case{1, 200, 260, 2, 1, 130, true, false, true}, Case{1, 190, 190, 2, 2, 156},
+        Case{2, 64, 300, 6, 2, 101, true, true},
+        // Windows and caps.
+        Case{1, 130, 200, 3, 1, 64, true, true, true, 7}, Case{2, 300, 300, 2, 1, 80, true, false, false, 64},
+        Case{1, 257, 300, 7, 1, 128, true, false, false, 100, 2.0f},
+        Case{1, 90, 90, 2, 2, 256, true, false, false, 33, 1.0f}, Case{2, 70, 70, 2, 1, 25, true, true, false, 9, 3.0f},
+        Case{1, 64, 64, 2, 2, 64, true, false, true, 0, 2.0f}, Case{2, 1, 700, 6, 2, 80, true, false, false, 65, 2.0f},
+        Case{1, 1, 513, 8, 2, 64, true, false, false, 40},
+        Case{1, 1, 1000, 16, 1, 128, true, false, false, 300, 1.0f}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

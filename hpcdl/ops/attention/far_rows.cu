@@ -9,12 +9,12 @@ namespace {
 __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, std::int64_t b, std::int64_t t,
                                                  std::int64_t h, float lse) {
   const std::int64_t q0 = p.q.at(b, t, h), kv = h / p.group();
-  return row_exponent<8>(lse, p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
+  return row_exponent<8>(lse, p.first_seen(t), p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
     const std::int64_t k0 = p.k.at(b, key, kv);
     float dot = 0;
 #pragma unroll 1
     for (int d = 0; d < p.width; ++d) dot = ::fmaf(p.q.get(q0 + d), p.k.get(k0 + d), dot);
-    return dot;
+    return p.capped(dot);
   });
 }
 

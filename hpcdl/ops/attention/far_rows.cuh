@@ -22,10 +22,10 @@ __device__ inline float below_top(float score, float top) { return top == 0 ? sc
 
 __device__ inline RowExponent near_exponent(float lse) { return {0, lse * kLog2e}; }
 
-/// For a row that sees `seen` keys with scores dot(key); called by kLanes neighbouring threads of a warp together.
+/// For a row that sees keys [first, seen) with scores dot(key); called by kLanes neighbouring threads of a warp together.
 /// scale: times log2 e.
 template <int kLanes, class Dot>
-__device__ RowExponent row_exponent(float lse, std::int64_t seen, float scale, Dot&& dot) {
+__device__ RowExponent row_exponent(float lse, std::int64_t first, std::int64_t seen, float scale, Dot&& dot) {
   const bool far = is_far_lse(lse);
   float top = -__FLT_MAX__, sum = 0;
   const auto add = [&](float other, float count) {
@@ -34,7 +34,7 @@ __device__ RowExponent row_exponent(float lse, std::int64_t seen, float scale, D
     top = higher;
   };
 #pragma unroll 1
-  for (std::int64_t key = threadIdx.x % kLanes; far && key < seen; key += kLanes) add(dot(key), 1);
+  for (std::int64_t key = first + threadIdx.x % kLanes; far && key < seen; key += kLanes) add(dot(key), 1);
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2)
     add(__shfl_xor_sync(~0u, top, offset), __shfl_xor_sync(~0u, sum, offset));

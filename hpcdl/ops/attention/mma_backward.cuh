@@ -27,6 +27,15 @@ template <int kM, int kCount> __device__ void subtract_tops(float (&s)[kM][kCoun
     for (int i = 0; i < kCount; ++i) s[m][i] = below_top(s[m][i], top(m, i));
 }
 
+/// dout v^T - delta, times the derivative of the capped scores s.
+template <int kM, int kCount>
+__device__ void apply_slopes(const float (&s)[kM][kCount], float (&dp)[kM][kCount], const MmaProblem& p, auto&& delta) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) dp[m][i] = (dp[m][i] - delta(m, i)) * p.slope(s[m][i]) + delta(m, i);
+}
+
 /// Replaces scores and dout v^T by p and ds. lse(m, j): in units of log2; seen(m, j): whether the query sees the key,
 /// called only if `masked`.
 template <int kM, int kCount>
@@ -57,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const Place at(p, p.heads);
   const int queries = static_cast<int>(p.queries), t0 = (p.tiles - 1 - at.tile) * kRows,
             last = t0 + kRows < queries ? t0 + kRows : queries;
-  const int kv = at.head / p.group(), end = p.sees(last - 1), row0 = first_row(16 * kM);
+  const int kv = at.head / p.group(), end = p.sees(last - 1), row0 = first_row(16 * kM),
+            begin = static_cast<int>(p.first_seen(t0)) / kKeys;
   const int whole = p.sees(t0 + row0),
             most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
   float lse[kM][2], delta[kM][2];
@@ -78,29 +88,34 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const float scale = p.scale * kLog2e;
   float sums[kM][kWidth / 2] = {};
   const auto stage = [&](int step) { return stages.behind(step % Shape::kStages * 2 * kKeys); };
-  const auto bring = [&](int step) {
+  const auto bring = [&](int turn) {
+    const int step = begin + turn;
     stage(step).template bring<kKeys>(p.k, at.sequence, step * kKeys, end, kv, p.width, p.copies);
     stage(step).behind(kKeys).template bring<kKeys>(p.v, at.sequence, step * kKeys, end, kv, p.width, p.copies);
     copies_issued();
   };
-  in_stages<Shape::kStages>((end + kKeys - 1) / kKeys, bring, [&](int step) {
-    const int k0 = step * kKeys;
-    if (k0 >= most) return;
+  in_stages<Shape::kStages>((end + kKeys - 1) / kKeys - begin, bring, [&](int turn) {
+    const int step = begin + turn, k0 = step * kKeys;
+    if (k0 >= most || (p.window > 0 && k0 + kKeys <= p.first_seen(t0 + row0))) return;
     float s[kM][kKeys / 2] = {}, dp[kM][kKeys / 2] = {};
     dots(s, qs, row0, stage(step));
+    dots(dp, ds, row0, stage(step).behind(kKeys));
+    const auto delta_of = [&](int m, int i) { return delta[m][half_of(i)]; };
+    if (p.cap > 0) cap_scores(s, p), apply_slopes(s, dp, p, delta_of);
     if (far)
       subtract_tops(s, [&](int m, int i) {
         const int t = t0 + row0 + 16 * m + 8 * half_of(i) + lane_row();
         return t < queries ? tops[t] : 0.0f;
       });
-    dots(dp, ds, row0, stage(step).behind(kKeys));
     const auto sees = [&](int m, int i) {
-      const int key = k0 + lane_column() + column_of(i);
-      return key < end && key < p.sees(t0 + row0 + 16 * m + 8 * half_of(i) + lane_row());
+      const int key = k0 + lane_column() + column_of(i),
+                seen = p.sees(t0 + row0 + 16 * m + 8 * half_of(i) + lane_row());
+      return key < end && key < seen && key >= p.first_of(seen);
     };
+    const bool cut = p.window > 0 && k0 < p.first_seen(t0 + row0 + 16 * kM - 1);
     gradients(
-        s, dp, scale, k0 + kKeys > whole || k0 + kKeys > end, [&](int m, int i) { return lse[m][half_of(i)]; },
-        [&](int m, int i) { return delta[m][half_of(i)]; }, sees);
+        s, dp, scale, k0 + kKeys > whole || k0 + kKeys > end || cut, [&](int m, int i) { return lse[m][half_of(i)]; },
+        delta_of, sees);
     add_rows(sums, dp, stage(step));
   });
 #pragma unroll
@@ -127,7 +142,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
             k0 = at.tile * kRows, row0 = first_row(16 * kM);
   // Steps before `first` see none of these keys.
   const int first = p.causal && k0 > offset ? (k0 - offset) / kQueries : 0,
-            each = (queries + kQueries - 1) / kQueries - first;
+            each = (static_cast<int>(p.last_query(k0 + kRows - 1)) + kQueries) / kQueries - first;
   ks.template bring<kRows>(p.k, at.sequence, k0, keys, at.head, p.width, p.copies);
   if constexpr (kKeys) vs.template bring<kRows>(p.v, at.sequence, k0, keys, at.head, p.width, p.copies);
   const float scale = p.scale * kLog2e;
@@ -149,6 +164,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   in_stages<Shape::kStages>(each * p.group(), bring, [&](int step) {
     const int t0 = (first + step % each) * kQueries, key = k0 + row0;
     if (p.causal && key > t0 + kQueries - 1 + offset) return;
+    if (p.window > 0 && t0 > p.last_query(key + 16 * kM - 1)) return;
     const float* const of = lses(step) + lane_column();
     bool far = false;
 #pragma unroll
@@ -157,13 +173,20 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     far = __any_sync(~0u, far);
     float s[kM][kQueries / 2] = {}, dp[kM][kQueries / 2] = {};
     dots(s, ks, row0, stage(step));
-    if (far) subtract_tops(s, [&](int, int i) { return of[2 * kQueries + column_of(i)]; });
     if constexpr (kKeys) dots(dp, vs, row0, stage(step).behind(kQueries));
+    const auto delta_of = [&](int, int i) { return of[kQueries + column_of(i)]; };
+    if (p.cap > 0) {
+      cap_scores(s, p);
+      if constexpr (kKeys) apply_slopes(s, dp, p, delta_of);
+    }
+    if (far) subtract_tops(s, [&](int, int i) { return of[2 * kQueries + column_of(i)]; });
+    const bool cut = p.window > 0 && key + p.window <= t0 + kQueries - 1 + offset;
     gradients(
-        s, dp, scale, p.causal && key + 16 * kM - 1 > t0 + offset, [&](int, int i) { return of[column_of(i)]; },
-        [&](int, int i) { return of[kQueries + column_of(i)]; },
+        s, dp, scale, cut || (p.causal && key + 16 * kM - 1 > t0 + offset),
+        [&](int, int i) { return of[column_of(i)]; }, delta_of,
         [&](int m, int i) {
-          return key + 16 * m + 8 * half_of(i) + lane_row() <= t0 + lane_column() + column_of(i) + offset;
+          const int mine = key + 16 * m + 8 * half_of(i) + lane_row(), at = t0 + lane_column() + column_of(i) + offset;
+          return mine <= at && mine >= p.first_of(at + 1);
         });
     if constexpr (kValues) add_rows(dv, s, stage(step).behind(kQueries));
     if constexpr (kKeys) add_rows(dk, dp, stage(step));

@@ -267,9 +267,17 @@ struct MmaProblem : AttentionProblem {
   int tiles = 0;    // of the rows of a head, owned by blocks
   int section = 0;  // heads that are processed together, so that their shared data stays in L2
 
-  /// The number of leading keys that query t sees.
+  /// The number of keys up to the last that query t sees.
   __device__ int sees(int t) const { return static_cast<int>(seen(t)); }
 };
+
+/// Scores under the problem's cap.
+template <int kM, int kCount> __device__ void cap_scores(float (&s)[kM][kCount], const MmaProblem& p) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[m][i] = p.capped(s[m][i]);
+}
 
 /// The rows that a block owns. Within a section the first tiles of all heads come first.
 struct Place {

@@ -44,9 +44,24 @@ template <class Isa, int NV, bool Whole, class K> simd::Vec<Isa> load_part(const
   else return i * V::N < d ? V::load(row + i * V::N, attn::lanes_at<Isa>(d, i * V::N)) : V(0.0f);
 }
 
-/// p of one block: scores -> exp(score - top). Returns the factor by which out and sum must shrink.
-template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys) {
+/// Which keys a call reads, and how their scores change.
+struct Sizes {
+  std::int64_t heads, kv_heads, d, keys;
+  float scale;
+  std::int64_t first = 0;  // keys before it are not seen
+  float cap = 0;           // of scores; 0: none
+};
+
+/// p of one block: scores -> exp(score - top). Returns the factor by which out and sum must shrink. The first `hidden`
+/// keys are not seen.
+template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys, std::int64_t hidden, float cap) {
   using V = simd::Vec<Isa>;
+  if (cap > 0)
+    for (std::int64_t j = 0; j < keys; j += V::N) {
+      const int n = attn::lanes_at<Isa>(keys, j);
+      (V(cap) * simd::tanh<Isa>(V::load(w.p + j, n) / V(cap))).store(w.p + j, n);
+    }
+  for (std::int64_t j = 0; j < hidden; ++j) w.p[j] = -__builtin_inff();
   V top(w.top);
   for (std::int64_t j = 0; j < keys; j += V::N)
     top = max(V::load(w.p + j, attn::lanes_at<Isa>(keys, j), -__builtin_inff()), top);
@@ -66,7 +81,9 @@ template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys) {
 }
 
 template <class Isa, int G, int NV, bool Whole, class K>
-[[gnu::flatten]] void block(Isa isa, State* state, const Block<K>& b, std::int64_t keys, std::int64_t d, bool more) {
+[[gnu::flatten]] void block(Isa isa, State* state, const Block<K>& b, std::int64_t keys, const Sizes& z,
+                            std::int64_t hidden, bool more) {
+  const std::int64_t d = z.d;
   using V = simd::Vec<Isa>;
   for (std::int64_t j = 0; j < keys; ++j) {
     if (more) prefetch_row(b.next_k[j], d);
@@ -82,7 +99,7 @@ template <class Isa, int G, int NV, bool Whole, class K>
     for (int h = 0; h < G; ++h) state[h].p[j] = reduce_add(dot[h]);
   }
   float shrink[G];
-  for (int h = 0; h < G; ++h) shrink[h] = softmax_row(isa, state[h], keys);
+  for (int h = 0; h < G; ++h) shrink[h] = softmax_row(isa, state[h], keys, hidden, z.cap);
   if (more)
     for (std::int64_t j = 0; j < keys; ++j) prefetch_row(b.next_v[j], d);
   constexpr int kStep = NV < 4 ? NV : 4;  // vectors of out that stay in registers at a time
@@ -109,35 +126,31 @@ template <class Isa, int G, int NV, bool Whole, class K>
 }
 
 template <class Isa, int NV, bool Whole, class Rows>
-void block_of(Isa isa, const Group<Rows>& g, std::int64_t j0, std::int64_t keys, std::int64_t d, bool more) {
+void block_of(Isa isa, const Group<Rows>& g, std::int64_t j0, std::int64_t keys, const Sizes& z, bool more) {
   const std::int64_t next = more ? j0 + kKeysAtOnce : j0;
   const Block<typename Rows::Element> b{g.k.at(j0), g.v.at(j0), g.k.at(next), g.v.at(next)};
-  if (g.count == 1) block<Isa, 1, NV, Whole>(isa, g.state, b, keys, d, more);
-  else if (g.count == 2) block<Isa, 2, NV, Whole>(isa, g.state, b, keys, d, more);
-  else if (g.count == 3) block<Isa, 3, NV, Whole>(isa, g.state, b, keys, d, more);
-  else block<Isa, 4, NV, Whole>(isa, g.state, b, keys, d, more);
+  const std::int64_t hidden = j0 < z.first ? z.first - j0 : 0;
+  if (g.count == 1) block<Isa, 1, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
+  else if (g.count == 2) block<Isa, 2, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
+  else if (g.count == 3) block<Isa, 3, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
+  else block<Isa, 4, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
 }
 
-template <class Isa, class Rows>
-void walk(Isa isa, const Group<Rows>* groups, int count, std::int64_t keys, std::int64_t d) {
+template <class Isa, class Rows> void walk(Isa isa, const Group<Rows>* groups, int count, const Sizes& z) {
+  const std::int64_t keys = z.keys, d = z.d;
   constexpr int N = simd::Vec<Isa>::N, kAll = static_cast<int>(kMaxDim) / N;
   const bool two = d == 2 * N, four = d == 4 * N, eight = d == 8 * N;
-  for (std::int64_t j0 = 0; j0 < keys; j0 += kKeysAtOnce) {
+  for (std::int64_t j0 = z.first / kKeysAtOnce * kKeysAtOnce; j0 < keys; j0 += kKeysAtOnce) {
     const std::int64_t n = keys - j0 < kKeysAtOnce ? keys - j0 : kKeysAtOnce;
     const bool more = j0 + 2 * kKeysAtOnce <= keys;
     for (int i = 0; i < count; ++i) {
-      if (four) block_of<Isa, 4, true>(isa, groups[i], j0, n, d, more);
-      else if (eight) block_of<Isa, 8, true>(isa, groups[i], j0, n, d, more);
-      else if (two) block_of<Isa, 2, true>(isa, groups[i], j0, n, d, more);
-      else block_of<Isa, kAll, false>(isa, groups[i], j0, n, d, more);
+      if (four) block_of<Isa, 4, true>(isa, groups[i], j0, n, z, more);
+      else if (eight) block_of<Isa, 8, true>(isa, groups[i], j0, n, z, more);
+      else if (two) block_of<Isa, 2, true>(isa, groups[i], j0, n, z, more);
+      else block_of<Isa, kAll, false>(isa, groups[i], j0, n, z, more);
     }
   }
 }
-
-struct Sizes {
-  std::int64_t heads, kv_heads, d, keys;
-  float scale;
-};
 
 /// Key/value heads [first, last) of one sequence. q_of(h) and out_of(h) are rows of query heads, keys_of(g) and
 /// values_of(g) the rows of key/value heads, lse (heads) may be null.
@@ -171,7 +184,7 @@ void run_task(Isa isa, std::int64_t first, std::int64_t last, const Sizes& z, fl
       w.top = -__builtin_inff();
       w.sum = 0;
     }
-    walk(isa, groups, count, z.keys, z.d);
+    walk(isa, groups, count, z);
     for (int i = 0; i < used; ++i) {
       const State& w = states[i];
       auto* to = out_of(begin + i);

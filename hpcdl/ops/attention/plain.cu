@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Probl
   const std::int64_t queries = p.count(b), first = p.first_row(b);
   if (t0 >= queries) return;  // other sequences have more
   const std::int64_t seen = t < queries ? p.seen(b, t) : 0, last = t0 + kRows < queries ? t0 + kRows : queries,
-                     end = p.seen(b, last - 1);
+                     end = p.seen(b, last - 1), hidden = p.first_of(seen);
   bring(qs, ld, p.q, b, first + t0, first + queries, h, p.width);
   float top = -kInf, sum = 0, acc[kMaxWidth / kShare] = {};
-  for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
+  for (std::int64_t k0 = p.first_of(p.seen(b, t0)) / kRows * kRows; k0 < end; k0 += kRows) {
     __syncthreads();
     bring(ks, ld, p.k, b, k0, end, kv, p.width);
     bring(vs, ld, p.v, b, k0, end, kv, p.width);
@@ -78,7 +78,9 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Probl
     float here = -kInf;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      s[i] = k0 + share + kShare * i < seen ? __fmul_rn(s[i], p.scale) : -kInf;  // rounded in the same way as `here`
+      const std::int64_t key = k0 + share + kShare * i;
+      // Rounded in the same way as `here`.
+      s[i] = key < seen && key >= hidden ? __fmul_rn(p.capped(s[i]), p.scale) : -kInf;
       here = fmaxf(here, s[i]);
     }
     here = fmaxf(top, share_max(here));
@@ -114,13 +116,13 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Attent
   float q[kMax], acc[kMax] = {}, top = -kInf, sum = 0;
 #pragma unroll
   for (int i = 0; i < kMax; ++i) q[i] = lane + kWarp * i < p.width ? p.q.get(q0 + lane + kWarp * i) : 0.0f;
-  for (std::int64_t key = warp; key < keys; key += kWarps) {
+  for (std::int64_t key = p.first_of(keys) + warp; key < keys; key += kWarps) {
     const std::int64_t k0 = p.k.at(b, key, kv), v0 = p.v.at(b, key, kv);
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kMax; ++i)
       if (lane + kWarp * i < p.width) dot = ::fmaf(q[i], p.k.get(k0 + lane + kWarp * i), dot);
-    const float s = __fmul_rn(warp_reduce(dot, Sum{}), p.scale),  // rounded in the same way as `here`
+    const float s = __fmul_rn(p.capped(warp_reduce(dot, Sum{})), p.scale),  // rounded in the same way as `here`
         here = fmaxf(top, s), shrink = expf(top - here), e = expf(s - here);
     sum = sum * shrink + e;
     top = here;
@@ -184,7 +186,7 @@ __device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::i
   float *qs = memory, *ds = qs + kRows * ld, *ks = ds + kRows * ld, *vs = ks + kRows * ld, *weights = vs + kRows * ld;
   const std::int64_t t0 = tile * kRows, t = t0 + row, kv = h / p.group();
   const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries,
-                     end = p.seen(last - 1);
+                     end = p.seen(last - 1), hidden = p.first_of(seen);
   const float top = t < p.queries ? p.top(p.row(b, h, t)) : 0.0f,
               lse = t < p.queries ? p.log_sum(p.row(b, h, t)) : 0.0f;
   if (!__syncthreads_or(p.takes(top))) return;
@@ -193,7 +195,7 @@ __device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::i
   __syncthreads();
   const float delta = row_delta(p, ds, ld, row, b, t, h, share);
   float acc[kMaxWidth / kShare] = {};
-  for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
+  for (std::int64_t k0 = p.first_seen(t0) / kRows * kRows; k0 < end; k0 += kRows) {
     __syncthreads();
     bring(ks, ld, p.k, b, k0, end, kv, p.width);
     bring(vs, ld, p.v, b, k0, end, kv, p.width);
@@ -202,10 +204,14 @@ __device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::i
     dots(s, qs + row * ld, ks, ld, p.width, share);
     dots(dp, ds + row * ld, vs, ld, p.width, share);
 #pragma unroll
-    for (int i = 0; i < kEach; ++i)
+    for (int i = 0; i < kEach; ++i) {
+      const std::int64_t key = k0 + share + kShare * i;
+      const float score = p.capped(s[i]);
       weights[row * (kRows + 1) + share + kShare * i] =
-          k0 + share + kShare * i < seen ? expf(below_top(s[i], top) * p.scale - lse) * (dp[i] - delta) * p.scale
-                                         : 0.0f;
+          key < seen && key >= hidden
+              ? expf(below_top(score, top) * p.scale - lse) * (dp[i] - delta) * p.scale * p.slope(score)
+              : 0.0f;
+    }
     __syncwarp();
     add_rows<kMaxWidth>(acc, weights + row * (kRows + 1), ks, ld, p.width, share);
     __syncwarp();
@@ -242,8 +248,9 @@ __device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int
   float dk[kMaxWidth / kShare] = {}, dv[kMaxWidth / kShare] = {};
   const std::int64_t first = p.causal && k0 > p.position() ? (k0 - p.position()) / kRows * kRows
                                                            : 0;  // earlier queries see none of these keys
+  const std::int64_t after = p.last_query(k0 + kRows - 1) + 1;
   for (std::int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h)
-    for (std::int64_t t0 = first; t0 < p.queries; t0 += kRows) {
+    for (std::int64_t t0 = first; t0 < after; t0 += kRows) {
       const bool there = t0 + row < p.queries;
       const float top = there ? p.top(p.row(b, h, t0 + row)) : 0.0f;
       if (!__syncthreads_or(p.takes(top))) continue;
@@ -262,10 +269,10 @@ __device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int j = share + kShare * i;
-        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j) && p.takes(tops[j]);
-        const float e = sees ? expf(below_top(s[i], tops[j]) * p.scale - lses[j]) : 0.0f;
+        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j) && key >= p.first_seen(t0 + j) && p.takes(tops[j]);
+        const float score = p.capped(s[i]), e = sees ? expf(below_top(score, tops[j]) * p.scale - lses[j]) : 0.0f;
         probs[row * (kRows + 1) + j] = e;
-        weights[row * (kRows + 1) + j] = sees ? e * (dp[i] - deltas[j]) * p.scale : 0.0f;
+        weights[row * (kRows + 1) + j] = sees ? e * (dp[i] - deltas[j]) * p.scale * p.slope(score) : 0.0f;
       }
       __syncwarp();
       add_rows<kMaxWidth>(dv, probs + row * (kRows + 1), ds, ld, p.width, share);

@@ -5,6 +5,17 @@
 
 namespace hpcdl::cuda {
 
+/// tanh without branches: an odd polynomial near 0, else 1 - 2 / (e^2x + 1).
+__device__ inline float branchless_tanh(float x) {
+  const float z = x * x;
+  float p = ::fmaf(-5.70498872745e-3f, z, 2.06390887954e-2f);
+  p = ::fmaf(p, z, -5.37397155531e-2f);
+  p = ::fmaf(p, z, 1.33314422036e-1f);
+  p = ::fmaf(p, z, -3.33332819422e-1f);
+  const float wide = 1 - __fdividef(2.0f, exp2f(x * 2.885390081777927f) + 1);
+  return ::fabsf(x) < 0.625f ? ::fmaf(p * z, x, x) : ::fabsf(x) > 20 ? copysignf(1.0f, x) : wide;
+}
+
 struct AttentionProblem {
   Heads q, k, v, out, dout, dq, dk, dv;
   float* lse = nullptr;                    // (B, H, T)
@@ -12,12 +23,28 @@ struct AttentionProblem {
   int batch = 0, heads = 0, kv_heads = 0, width = 0;
   bool causal = false;
   float scale = 0;
+  int window = 0;  // keys that a query sees, its own included; 0: all
+  float cap = 0;   // of scores before they are scaled; 0: none
 
   /// Of query 0 among the keys.
   __device__ std::int64_t position() const { return capacity - queries; }
   /// The number of keys that query t sees.
   __device__ std::int64_t seen(std::int64_t t) const { return causal ? position() + t + 1 : capacity; }
   __device__ int group() const { return heads / kv_heads; }
+  /// The first key that a query with `seen` keys before its mask sees.
+  __device__ std::int64_t first_of(std::int64_t seen) const { return window > 0 && seen > window ? seen - window : 0; }
+  __device__ std::int64_t first_seen(std::int64_t t) const { return first_of(seen(t)); }
+  /// The last query that sees this key, or the last of all.
+  __device__ std::int64_t last_query(std::int64_t key) const {
+    const std::int64_t last = key + window - 1 - position();
+    return window > 0 && last < queries - 1 ? last : queries - 1;
+  }
+  /// A score under the cap, and the derivative of that by the score.
+  __device__ float capped(float score) const { return cap > 0 ? cap * branchless_tanh(score / cap) : score; }
+  __device__ float slope(float capped_score) const {
+    const float part = cap > 0 ? capped_score / cap : 0.0f;
+    return 1 - part * part;
+  }
 
   // The same by sequence, as InPages gives it: its queries are `count` rows from `first_row` on.
   __device__ std::int64_t seen(std::int64_t, std::int64_t t) const { return seen(t); }
@@ -39,7 +66,9 @@ inline AttentionProblem problem_of(const Attend& c) {
           .kv_heads = c.kv_heads(),
           .width = static_cast<int>(width),
           .causal = c.args.causal,
-          .scale = c.scale()};
+          .scale = c.scale(),
+          .window = static_cast<int>(c.args.window),
+          .cap = c.args.cap / c.scale()};
 }
 inline AttentionProblem problem_of(const AttendBackward& c) {
   auto p = problem_of(static_cast<const Attend&>(c));

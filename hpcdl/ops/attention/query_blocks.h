@@ -84,7 +84,8 @@ template <class Isa>
 }
 
 /// NV vectors of queries: scores of `keys` keys -> words of 2^(rate (score - top)), with the running maximum and sum;
-/// rescales `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first.
+/// rescales `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first, or the last
+/// of them.
 template <class Isa, int NV, class W>
 [[gnu::noinline]] void softmax_lanes(Isa, Queries<W>& w, float* scores, std::int64_t l, std::int64_t keys,
                                      const attn::Sight& s, float rate, bool fresh, std::int64_t d, bool invariant) {
@@ -99,13 +100,12 @@ template <class Isa, int NV, class W>
     sum[v] = V(0.0f);
   }
   float* const p = scores + l;
-  const auto hidden = [&](std::int64_t j, int v) { return position[v] < V(static_cast<float>(j)); };
-  const auto sweeps = [&](auto masked) {
+  const auto sweeps = [&](auto mask) {
     for (std::int64_t j = 0; j < keys; ++j)
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) {
         V x = V::load(p + j * kQueries + v * V::N);
-        if constexpr (masked) x = select(hidden(j, v), V(-kInf), x);
+        if constexpr (mask.kAny) x = mask.hide(position[v], static_cast<float>(j), V(-kInf), x);
         top[v] = max(x, top[v]);
       }
     for (int v = 0; v < NV; ++v) {
@@ -120,9 +120,11 @@ template <class Isa, int NV, class W>
     }
     // Otherwise what rounding took from rate * top, which a query that sees none of these keys would count, too.
     for (int v = 0; invariant && v < NV; ++v) fall[v] = select(top[v] == before[v], V(0.0f), fall[v]);
+    // Lanes whose window has not begun have neither a maximum nor a sum.
+    for (int v = 0; mask.kWindow && v < NV; ++v) fall[v] = select(before[v] == V(-kInf), V(0.0f), fall[v]);
     const auto weight = [&](std::int64_t j, int v) {
       V e = exp2(fma(V::load(p + j * kQueries + v * V::N), V(rate), shift[v]));
-      if constexpr (masked) e = select(hidden(j, v), V(0.0f), e);
+      if constexpr (mask.kAny) e = mask.hide(position[v], static_cast<float>(j), V(0.0f), e);
       sum[v] = sum[v] + e;
       return e;
     };
@@ -135,8 +137,7 @@ template <class Isa, int NV, class W>
                             [&] { return j + 1 < keys ? weight(j + 1, v) : V(0.0f); });
       }
   };
-  if (s.masked) sweeps(std::true_type{});
-  else sweeps(std::false_type{});
+  attn::with_mask(Isa{}, s, sweeps);
   for (std::int64_t j = (keys + attn::kGroup<W> - 1) / attn::kGroup<W>; j < attn::words_of<W>(keys); ++j)
     for (int v = 0; v < NV; ++v) V(0.0f).store(p + j * kQueries + v * V::N);
   for (int v = 0; v < NV; ++v) {
@@ -156,6 +157,13 @@ struct Extent {
   bool causal;
   float scale;
   bool row_invariant;
+  std::int64_t window = 0;  // keys that a query sees; 0: all
+  float cap = 0;            // of the scaled scores; 0: none
+
+  /// The first block of keys that the query at this position reads.
+  std::int64_t first_block(std::int64_t position) const {
+    return window > 0 && position >= window ? (position + 1 - window) / kKeys * kKeys : 0;
+  }
 };
 
 /// The first `rows` queries of a block: out and lse.
@@ -190,7 +198,7 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
     attn::transpose_in(isa, work.queries[i].q, q.from(t), rows, up(rows), e.d);
     last = end;
   });
-  for (std::int64_t j0 = 0; j0 < last; j0 += kKeys) {
+  for (std::int64_t j0 = e.first_block(e.offset + t0); j0 < last; j0 += kKeys) {
     const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, next = last - j1 < kKeys ? last - j1 : kKeys;
     const auto kw = row_words(isa, work.k, k, j0, j1 - j0, e.d);
     const auto vw = column_words(isa, work.v, v, j0, j1 - j0, e.d);
@@ -200,18 +208,19 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
       const std::int64_t from = next * i / count, to = next * (i + 1) / count;
       prefetch(k, j1 + from, to - from, e.d);
       prefetch(v, j1 + from, to - from, e.d);
-      if (end <= j0) return;
+      const std::int64_t at = e.offset + t, begin = e.first_block(at);
+      if (end <= j0 || j0 < begin) return;
       auto& w = work.queries[i];
-      const std::int64_t at = e.offset + t;
-      const attn::Sight sight{(end < j1 ? end : j1) - j0, up(rows), j0 - at, e.causal && j1 > at + 1};
+      const auto sight = attn::Sight::of((end < j1 ? end : j1) - j0, up(rows), j0, at, rows, e.causal, e.window);
       attn::multiply_scores(isa, work.p, kw, w.q, attn::words_of<W>(e.d), sight);
+      if (e.cap > 0) attn::cap_scores(isa, work.p, e.cap / e.scale, sight);
       attn::for_spans(sight, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
         attn::in_chunks<4>(lanes / V::N, [&](auto nv, std::int64_t c) {
-          softmax_lanes<Isa, nv>(isa, w, work.p, l + c * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d,
+          softmax_lanes<Isa, nv>(isa, w, work.p, l + c * V::N, seen, sight, e.scale * kLog2e, j0 == begin, e.d,
                                  e.row_invariant);
         });
       });
-      attn::multiply_weights(isa, w.out, vw, reinterpret_cast<const W*>(work.p), e.d, j0 > 0, sight);
+      attn::multiply_weights(isa, w.out, vw, reinterpret_cast<const W*>(work.p), e.d, j0 > begin, sight);
     });
   }
   blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t) {

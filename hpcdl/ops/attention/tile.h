@@ -15,6 +15,7 @@
 #include "hpcdl/dtype.h"
 #include "hpcdl/ops/attention/tile_product.h"
 #include "hpcdl/simd/isa.h"
+#include "hpcdl/simd/math.h"
 #include "hpcdl/simd/vec.h"
 
 namespace hpcdl::attn {
@@ -178,7 +179,41 @@ struct Sight {
   std::int64_t keys, lanes;
   std::int64_t first;  // position of key 0 relative to lane 0
   bool masked;
+  std::int64_t window = 0;  // only the last `window` of those; 0: all. Needs `masked`
+
+  /// Of `keys` keys from position `key` on and queries from position `query` on, of which `rows` exist.
+  static Sight of(std::int64_t keys, std::int64_t lanes, std::int64_t key, std::int64_t query, std::int64_t rows,
+                  bool causal, std::int64_t window) {
+    const bool late = window > 0 && key <= query + rows - 1 - window;  // the last query does not see the first key
+    return {keys, lanes, key - query, causal && (late || key + keys > query + 1), late ? window : 0};
+  }
 };
+
+// The masks of a Sight: hide() replaces x by `hidden` in the lanes whose position, relative to the block's first key,
+// does not see `key`.
+template <class Isa> struct AllKeys {
+  static constexpr bool kAny = false, kWindow = false;
+};
+template <class Isa> struct KeysBefore {
+  static constexpr bool kAny = true, kWindow = false;
+  simd::Vec<Isa> hide(simd::Vec<Isa> position, float key, simd::Vec<Isa> hidden, simd::Vec<Isa> x) const {
+    return select(position < simd::Vec<Isa>(key), hidden, x);
+  }
+};
+template <class Isa> struct KeysInWindow {
+  static constexpr bool kAny = true, kWindow = true;
+  float window;
+  simd::Vec<Isa> hide(simd::Vec<Isa> position, float key, simd::Vec<Isa> hidden, simd::Vec<Isa> x) const {
+    using V = simd::Vec<Isa>;
+    return select(position < V(key), hidden, select(position < V(key + window), x, hidden));
+  }
+};
+/// f(the mask of s)
+template <class Isa, class F> void with_mask(Isa, const Sight& s, F&& f) {
+  if (s.window > 0) f(KeysInWindow<Isa>{static_cast<float>(s.window)});
+  else if (s.masked) f(KeysBefore<Isa>{});
+  else f(AllKeys<Isa>{});
+}
 
 /// Lanes of a masked block for which the keys are cut off together: keys that none of them sees are not computed.
 inline constexpr std::int64_t kSpan = 32;
@@ -198,6 +233,18 @@ template <class Isa, class W>
 void multiply_scores(Isa isa, float* c, Words<W> a, const W* b, std::int64_t words, const Sight& s) {
   for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t keys) {
     multiply(isa, c + l, kRow, a, b + l, kRow, keys, lanes, words, false);
+  });
+}
+
+/// Scores x of a block -> c tanh(x / c), where they are seen.
+template <class Isa> void cap_scores(Isa, float* scores, float c, const Sight& s) {
+  using V = simd::Vec<Isa>;
+  for_spans(s, [&](std::int64_t l0, std::int64_t lanes, std::int64_t keys) {
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (std::int64_t l = l0; l < l0 + lanes; l += V::N) {
+        float* const at = scores + j * kQueries + l;
+        (V(c) * simd::tanh<Isa>(V::load(at) / V(c))).store(at);
+      }
   });
 }
 

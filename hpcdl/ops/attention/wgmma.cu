@@ -12,8 +12,9 @@ namespace {
 
 bool operands_fit(const Stream& s, const Attend& c) {
   const auto width = c.width();
-  return has_sm90a(s) && width % 8 == 0 && width <= 128 && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) &&
-         c.k.dtype() == c.q.dtype() && c.q[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.k[1] <= 1 << 24 &&
+  return c.plain_scores() && has_sm90a(s) && width % 8 == 0 && width <= 128 &&
+         (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) && c.k.dtype() == c.q.dtype() &&
+         c.q[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.k[1] <= 1 << 24 &&
          heads_of(c.q, width).whole_pieces() && heads_of(c.k, width).whole_pieces() &&
          heads_of(c.v, width).whole_pieces() && heads_of(c.out, width).whole_pieces();
 }

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/paged_attention/paged_attention.h"
 
+#include <algorithm>
+
 #include "hpcdl/ops/attention/attention.h"
 
 namespace hpcdl {
@@ -20,14 +22,20 @@ Spec PagedAttention::infer(const Spec& q, const Spec& k_pool, const Spec& v_pool
   require_spec(name, "starts", starts, {{lengths[0] + 1}, DType::i32});
   require(pages.dtype == DType::i32 && pages.shape.rank() == 2 && pages[0] == lengths[0] && pages[1] >= 1, name,
           "pages must be I32 ({}, W), got {}", lengths[0], to_string(pages));
+  require(a.window >= 0 && a.cap >= 0, name, "window and cap must be positive, or 0 for none, got {} and {}", a.window,
+          a.cap);
   require(a.most_queries >= 0, name, "a sequence cannot have {} queries", a.most_queries);
   return q;
 }
 
 Cost PagedAttention::cost(const Spec& q, const Spec& k_pool, const Spec& v_pool, const Spec&, const Spec& lengths,
-                          const Spec& pages, const Args&) {
-  const auto read = static_cast<double>(lengths[0] * pages[1]) / static_cast<double>(k_pool[0]),
-             keys = static_cast<double>(pages[1] * kPageTokens);
+                          const Spec& pages, const Args& a) {
+  const auto keys_of = [&](std::int64_t queries) {
+    const std::int64_t all = pages[1] * kPageTokens;
+    return static_cast<double>(a.window > 0 ? std::min<std::int64_t>(all, a.window + queries) : all);
+  };
+  const auto read = static_cast<double>(lengths[0]) * keys_of(a.most(q)) / static_cast<double>(k_pool[0] * kPageTokens),
+             keys = keys_of(0);
   return {.operations = 4 * keys * static_cast<double>(q.size()),
           .reads = (read - 1) * static_cast<double>(k_pool.bytes() + v_pool.bytes())};
 }
@@ -44,7 +52,8 @@ std::array<Spec, 1> PagedAttention::scratch(const Spec& q, const Spec& k_pool, c
                                             const Spec& pages, const Args& a) {
   if (a.most(q) > 1) return {Spec{{0}, DType::f32}};
   const auto [one, keys] = as_decoding(q, k_pool, pages);
-  return Attention::scratch(one, keys, keys, {.heads = a.heads, .kv_heads = static_cast<int>(k_pool[1])});
+  return Attention::scratch(one, keys, keys,
+                            {.heads = a.heads, .kv_heads = static_cast<int>(k_pool[1]), .window = a.window});
 }
 
 void require_batch(const View& q, const View& k_pool, const View& starts, const View& lengths, const View& pages,

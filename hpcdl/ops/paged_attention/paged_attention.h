@@ -4,7 +4,7 @@
 //
 // q: (1, T, H*D), f32, bf16 or f16; tokens may be strided. The queries of sequence r are rows starts[r] .. starts[r + 1]
 // of q, of R sequences; starts: i32 (R+1), from 0 to T. Sequence r has lengths[r] keys, those of its queries included and
-// last: a query sees the keys up to its own. lengths: i32 (R). pages: i32 (R, W); key t of sequence r is row t % 64 of page
+// last: a query sees the keys up to its own, or with a window w the last w of them. lengths: i32 (R). pages: i32 (R, W); key t of sequence r is row t % 64 of page
 // pages[r, t / 64] of the pools, which are (pages, Hkv, 64, D), f32, bf16 or f16 (kv_write.h). Query head h reads head
 // h * Hkv / H. out: like q, contiguous. Sums are f32 for every storage type. Largest D: 256. A CPU refuses starts, lengths
 // and pages that do not fit; on a GPU they must.
@@ -25,6 +25,8 @@ struct PagedAttention {
     int heads = 1;
     int most_queries = 0;  // of a sequence; 0: T
     float scale = 0;       // 0: 1/sqrt(D)
+    float cap = 0;         // of the scaled scores, as that of attention(); 0: none
+    int window = 0;        // keys that a query sees, its own included; 0: all
     std::int64_t most(const Spec& q) const { return most_queries > 0 ? most_queries : q[1]; }
   };
   static Spec infer(const Spec& q, const Spec& k_pool, const Spec& v_pool, const Spec& starts, const Spec& lengths,

@@ -23,15 +23,19 @@ inline void paged_attention_reference(Outputs out, Inputs in, const PagedAttenti
         const auto seen = static_cast<std::int64_t>(lengths[r]) - (end - 1 - t), at = (t * heads + h) * depth;
         std::vector<double> w;
         double size = 0, top = -INFINITY, sum = 0;
-        for (std::int64_t j = 0; j < seen; ++j) {
+        const std::int64_t first = a.window > 0 ? std::max<std::int64_t>(seen - a.window, 0) : 0;
+        const auto cap = static_cast<double>(a.cap);
+        for (std::int64_t j = first; j < seen; ++j) {
           Sum dot;
           for (std::int64_t i = 0; i < depth; ++i) dot.add(scale * q[at + i] * k[row_of(j, h) + i]);
-          w.push_back(dot.value), size = std::max(size, dot.scale), top = std::max(top, dot.value);
+          w.push_back(cap > 0 ? cap * std::tanh(dot.value / cap) : dot.value);
+          size = std::max(size, dot.scale), top = std::max(top, w.back());
         }
         for (double& x : w) sum += x = std::exp(x - top);
         for (std::int64_t i = 0; i < depth; ++i) {
           Sum y;
-          for (std::int64_t j = 0; j < seen; ++j) y.add(w[static_cast<std::size_t>(j)] / sum * v[row_of(j, h) + i]);
+          for (std::int64_t j = first; j < seen; ++j)
+            y.add(w[static_cast<std::size_t>(j - first)] / sum * v[row_of(j, h) + i]);
           // Weights may be rounded to the storage type before they are multiplied by values.
           out[0].set(at + i, y.value, y.scale * (1 + 2 * size), y.scale);
         }

@@ -23,6 +23,8 @@ struct Batch {
   std::vector<Row> rows;
   std::int64_t heads, kv_heads, width;
   int most = 0;
+  int window = 0;
+  float cap = 0;
 
   std::int64_t tokens() const {
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
@@ -84,7 +86,9 @@ Operands operands(Stream& s, const Batch& b, DType type, DType stored) {
           ints(s, {b.sequences(), b.pages()}, pages)};
 }
 
-PagedAttention::Args args_of(const Batch& b) { return {.heads = static_cast<int>(b.heads), .most_queries = b.most}; }
+PagedAttention::Args args_of(const Batch& b) {
+  return {.heads = static_cast<int>(b.heads), .most_queries = b.most, .cap = b.cap, .window = b.window};
+}
 
 OwnedTensor attended(Stream& s, const Batch& b, const Operands& x) {
   const auto a = args_of(b);
@@ -147,6 +151,15 @@ const Batch kBatches[] = {
     {{{150, 400}, {129, 256}}, 4, 1, 128},
     {{{140, 190}}, 2, 2, 88},
     {{{6, 70}, {1, 3}}, 2, 1, 1},
+    // Windows shorter than a page, around a page, and longer than some sequences.
+    {{{1, 65}, {1, 1}, {1, 64}, {1, 133}}, 4, 2, 64, 1, 7},
+    {{{1, 200}, {1, 500}}, 7, 1, 128, 1, 65, 3},
+    {{{1, 77}, {1, 128}}, 3, 3, 80, 1, 16, 2},
+    {{{1, 5000}, {1, 100}}, 16, 1, 64, 1, 3000},
+    {{{1, 300}}, 2, 1, 256, 1, 100, 1},
+    {{{64, 200}, {7, 7}}, 7, 1, 80, 0, 7},
+    {{{33, 330}, {1, 40}, {150, 150}}, 6, 2, 128, 0, 100, 2},
+    {{{17, 193}}, 2, 2, 256, 0, 64, 1},
 };
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
 
@@ -212,9 +225,11 @@ TEST(paged_attention, pages_change_no_bit_on_a_cpu) {
   Pool pool(2);
   testing::for_each_isa([&] {
     for (const DType type : {DType::f32, DType::bf16})
-      for (const std::int64_t queries : {1, 3, 64, 150}) {
+      for (const auto& [queries, window] :
+           std::vector<std::pair<std::int64_t, int>>{{1, 0}, {3, 0}, {64, 0}, {150, 0}, {1, 40}, {64, 7}, {150, 70}}) {
         const std::int64_t keys = 150, heads = 4, kv = 2, width = 64;
-        const Batch b{{{static_cast<std::int32_t>(queries), static_cast<std::int32_t>(keys)}}, heads, kv, width};
+        const Batch b{
+            {{static_cast<std::int32_t>(queries), static_cast<std::int32_t>(keys)}}, heads, kv, width, 0, window};
         Stream s(pool);
         const auto x = operands(s, b, type, type);
         OwnedTensor k({{1, keys, kv * width}, type}), v(k.tensor.spec()), out(x.q.tensor.spec());
@@ -228,7 +243,7 @@ TEST(paged_attention, pages_change_no_bit_on_a_cpu) {
             std::memcpy(v.tensor.ptr<std::byte>() + to, x.v.tensor.ptr<std::byte>() + from, bytes);
           }
         Attention::forward(s, out.tensor, {}, x.q.tensor, k.tensor, v.tensor, {},
-                           {.heads = static_cast<int>(heads), .kv_heads = static_cast<int>(kv)});
+                           {.heads = static_cast<int>(heads), .kv_heads = static_cast<int>(kv), .window = window});
         EXPECT_EQ(testing::on_host(s, attended(s, b, x).tensor), testing::on_host(s, out.tensor))
             << queries << " queries of " << dtype_name(type);
       }
