@@ -95,6 +95,7 @@ const std::vector<CaseFamily>& case_families() {
     gelu_cases(to);
     bias_gelu_cases(to);
     swiglu_cases(to);
+    scale_cases(to);
     dropout_cases(to);
     cast_cases(to);
     fuse_cases(to);

@@ -37,6 +37,7 @@
 #include "hpcdl/ops/rms_norm/rms_norm.spec.h"
 #include "hpcdl/ops/rope/rope.spec.h"
 #include "hpcdl/ops/sample/sample.spec.h"
+#include "hpcdl/ops/scale/scale.spec.h"
 #include "hpcdl/ops/sgd/sgd.spec.h"
 #include "hpcdl/ops/softmax/softmax.spec.h"
 #include "hpcdl/ops/swiglu/swiglu.spec.h"

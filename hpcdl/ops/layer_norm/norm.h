@@ -11,13 +11,15 @@ struct NormForward {
   Tensor h = {}, y = {}, mean = {}, rstd = {};
   View x = {}, residual = {}, gamma = {}, beta = {};
   float eps = 0;
+  float gamma_offset = 0;  // added to every element of gamma
 };
 
 /// Operands of a backward pass. `h` is the normalised tensor; `dh_in` is the gradient that reaches h from elsewhere.
 struct NormBackward {
   Grad dx = {}, dresidual = {}, dgamma = {}, dbeta = {};
   View h = {}, mean = {}, rstd = {}, gamma = {}, dy = {}, dh_in = {};
-  Tensor partial = {};  // (chunks or parts, 2, C) f32: dgamma and dbeta of fixed shares of the rows
+  Tensor partial = {};     // (chunks or parts, 2, C) f32: dgamma and dbeta of fixed shares of the rows
+  float gamma_offset = 0;  // added to every element of gamma
 };
 
 /// Rows are summed into at most 64 partial parameter gradients, by chunks that do not depend on the number of threads.

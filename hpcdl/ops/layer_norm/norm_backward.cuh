@@ -26,6 +26,7 @@ struct NormGradients {
   bool shifted;  // packs lie on 16-byte boundaries of a contiguous matrix (cuda/rows.cuh); the number of parts is a
                  // multiple of the elements of a pack
   bool aligned;  // of shifted rows: packs can be copied as such
+  float gamma_offset;
 };
 
 /// One row's statistics in the form that backward needs.
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kPacks > 1 ? 1 : 10
   Lanes<N> gamma[K], dgamma[K], dbeta[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    gamma[k] = o.gamma.load<N, kWhole>(share.col(k), share.from(k), share.to(k));
+    gamma[k] = o.gamma.load<N, kWhole>(share.col(k), share.from(k), share.to(k)) + Lanes<N>(o.gamma_offset);
     dgamma[k] = dbeta[k] = Lanes<N>(0.0f);
   }
   const int count = o.dh ? 3 : 2;
@@ -204,7 +205,8 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
       const int n = static_cast<int>(o.cols - at < N ? o.cols - at : N);
       const auto normal =
           (load<N>(static_cast<const T*>(o.h) + row * o.h_stride + at, n) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
-      const auto g = o.dy ? load<N>(static_cast<const T*>(o.dy) + row * o.dy_stride + at, n) * o.gamma.load<N>(at, 0, n)
+      const auto g = o.dy ? load<N>(static_cast<const T*>(o.dy) + row * o.dy_stride + at, n) *
+                                (o.gamma.load<N>(at, 0, n) + Lanes<N>(o.gamma_offset))
                           : Lanes<N>(0.0f);
       f(at, normal, g, n);  // absent elements have g = 0
     }
@@ -299,7 +301,8 @@ template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const 
                   b.dx.accumulate(),
                   b.dresidual.accumulate(),
                   false,
-                  false};
+                  false,
+                  b.gamma_offset};
   visit_dtype(b.h.dtype(), [&]<class T>() {
     constexpr int N = kLanes<T>;
     if (o.rows == 0) return;

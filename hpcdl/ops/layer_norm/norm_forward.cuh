@@ -14,7 +14,7 @@ struct NormOperands {
   const void *x, *residual;
   Parameter gamma, beta;
   std::int64_t rows, cols, h_stride, y_stride, x_stride, residual_stride;
-  float eps;
+  float eps, gamma_offset;
 };
 
 /// The mean of a row and its sum of squared deviations from it; v becomes the deviations, 0 beyond the row. Warps
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_fo
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (!share.some(k)) break;
-    auto out = v[k] * Lanes<N>(rstd) * parameter(o.gamma, k);
+    auto out = v[k] * Lanes<N>(rstd) * (parameter(o.gamma, k) + Lanes<N>(o.gamma_offset));
     if (kCentered && o.beta.data) out = out + parameter(o.beta, k);
     share.write(y, k, pack<T>(out));
     if constexpr (kSum) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, kOddThreads / Team::kBloc
     for (int k = 0; k < K; ++k) {
       if (!share.some(k)) break;
       share.hold(gamma[k]), share.hold(beta[k]);
-      auto out = v[k] * Lanes<N>(rstd) * widen(gamma[k]);
+      auto out = v[k] * Lanes<N>(rstd) * (widen(gamma[k]) + Lanes<N>(o.gamma_offset));
       if (kCentered && o.beta.data) out = out + widen(beta[k]);
       share.write(y, k, pack<T>(out));
       if constexpr (kSum) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
@@ -234,7 +234,7 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
     if (o.rstd) o.rstd[row] = rstd;
   }
   sweep([&](std::int64_t at, const Lanes<N>& v, int n) {
-    auto out = (v - Lanes<N>(mean)) * Lanes<N>(rstd) * o.gamma.load<N>(at, 0, n);
+    auto out = (v - Lanes<N>(mean)) * Lanes<N>(rstd) * (o.gamma.load<N>(at, 0, n) + Lanes<N>(o.gamma_offset));
     if (o.beta.data) out = out + o.beta.load<N>(at, 0, n);
     store(static_cast<T*>(o.y) + row * o.y_stride + at, out, n);
     if (o.h) store(static_cast<T*>(o.h) + row * o.h_stride + at, v, n);
@@ -295,7 +295,9 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024, 2) no
   }
   T* y = static_cast<T*>(o.y) + row * o.y_stride - lead;
   each([&](int i, const Lanes<N>& v, int from, int to) {
-    auto out = v * Lanes<N>(rstd) * load_odd<N>(static_cast<const T*>(o.gamma.data), i * N - lead, from, to, cols);
+    auto out =
+        v * Lanes<N>(rstd) *
+        (load_odd<N>(static_cast<const T*>(o.gamma.data), i * N - lead, from, to, cols) + Lanes<N>(o.gamma_offset));
     if (kCentered && o.beta.data)
       out = out + load_odd<N>(static_cast<const T*>(o.beta.data), i * N - lead, from, to, cols);
     write(y + i * N, pack<T>(out), from, to);
@@ -404,7 +406,8 @@ template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const c
                        f.y.row_stride(),
                        f.x.row_stride(),
                        f.residual ? f.residual.row_stride() : 0,
-                       f.eps};
+                       f.eps,
+                       f.gamma_offset};
   if (o.rows == 0) return;
   visit_dtype(f.x.dtype(), [&]<class T>() {
     const bool whole =

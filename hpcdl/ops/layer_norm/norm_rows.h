@@ -54,13 +54,14 @@ template <class Isa, bool Center, class T, class P> void norm_forward_row(const 
       return fma(d, d, a);
     });
     const float rstd = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + o.eps);
-    const V s(rstd);
+    const V s(rstd), offset(o.gamma_offset);
     if (beta) {
       loop<Isa>(n, [&](std::int64_t i, auto k) {
         put(y + i, fma((value(i, k) - m) * s, load<V>(gamma + i, k), load<V>(beta + i, k)), k);
       });
     } else {
-      loop<Isa>(n, [&](std::int64_t i, auto k) { put(y + i, (value(i, k) - m) * s * load<V>(gamma + i, k), k); });
+      loop<Isa>(
+          n, [&](std::int64_t i, auto k) { put(y + i, (value(i, k) - m) * s * (load<V>(gamma + i, k) + offset), k); });
     }
     if (o.mean) o.mean.ptr<float>()[r] = mean;
     if (o.rstd) o.rstd.ptr<float>()[r] = rstd;
@@ -104,13 +105,13 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t
   if constexpr (Center) row.mean = o.mean.ptr<float>()[r];
   const auto n = o.h.cols();
   const P* gamma = o.gamma.ptr<P>();
-  const V m(row.mean);
+  const V m(row.mean), offset(o.gamma_offset);
   V dot0(0.0f), dot1(0.0f), sum0(0.0f), sum1(0.0f);
   const auto* next = row.h + ahead * o.h.row_stride();
   const NormPrefetch<T> fetch(n);
   const auto step = [&](V& dot, V& sum, std::int64_t i, auto k) {
     fetch.template line<2>(next + i);
-    const V g = load<V>(row.dy + i, k) * load<V>(gamma + i, k);
+    const V g = load<V>(row.dy + i, k) * (load<V>(gamma + i, k) + offset);
     if constexpr (Center) sum = sum + g;
     dot = fma(g, load<V>(row.h + i, k) - m, dot);
   };
@@ -143,6 +144,7 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int6
   const auto next_dy = ahead * o.dy.row_stride();
   const NormPrefetch<T> fetch(n);
   // In registers, because the compiler must assume that the stores below change the rows' coefficients.
+  const V offset(o.gamma_offset);
   V mean[R], rstd[R], b[R], c[R];
   const T *dys[R], *hs[R];
   T* dxs[R];
@@ -152,7 +154,7 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int6
     dys[q] = rows[q].dy, hs[q] = rows[q].h, dxs[q] = rows[q].dx;
   }
   loop<Isa>(n, [&](std::int64_t i, auto k) {
-    const V w = load<V>(gamma + i, k);
+    const V w = load<V>(gamma + i, k) + offset;
     V dg = load<V>(dgamma + i, k), db = load<V>(dbeta + i, k);
 #pragma GCC unroll 4
     for (int q = 0; q < R; ++q) {

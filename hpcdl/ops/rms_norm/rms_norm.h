@@ -1,5 +1,6 @@
 #pragma once
-// y = x / sqrt(mean(x^2) + eps) * weight over the last dim; with a residual, of h = x + residual.
+// y = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) over the last dim; with a residual, of h = x + residual.
+// Gemma's weights are stored less one: their offset is 1.
 //
 // x, residual, h, y: (..., C), f32 or bf16. weight: (C), f32 or bf16 for any x. Kept for backward: 1 / sqrt(mean +
 // eps), f32, one per row. Source: Zhang & Sennrich, "Root mean square layer normalization", 2019.
@@ -9,12 +10,17 @@
 
 namespace hpcdl {
 
+struct RmsNormArgs {
+  float eps = 1e-5f;
+  float weight_offset = 0;
+};
+
 struct RmsNorm {
   static constexpr std::string_view name = "rms_norm";
   static constexpr OpClass kClass = OpClass::norm;
   static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 1;
-  using Args = detail::NormArgs;
+  using Args = RmsNormArgs;
   /// y, rstd.
   static std::array<Spec, 2> infer(const Spec& x, const Spec& weight, const Args& a) {
     detail::require_norm(name, x, weight, {}, a.eps);
@@ -37,7 +43,7 @@ struct AddRmsNorm {
   static constexpr OpClass kClass = OpClass::norm;
   static constexpr unsigned kCasts = 0b11;
   static constexpr int kAux = 1;
-  using Args = detail::NormArgs;
+  using Args = RmsNormArgs;
   /// h, y, rstd.
   static std::array<Spec, 3> infer(const Spec& x, const Spec& residual, const Spec& weight, const Args& a) {
     detail::require_norm(name, x, weight, {}, a.eps);

@@ -23,6 +23,9 @@ const auto plain = testing::op<RmsNorm>({
             {.in = {{9, 133}, {133}}},
             {.in = {{2, 4099}, Input{4099}.as(f32)}},
             {.in = {{2100, 24}, {24}}, .gradient = false},
+            {.in = {{5, 37}, {37}}, .args = {.weight_offset = 1}},
+            {.in = {{6, 64}, Input{64}.as(f32)}, .args = {.eps = 1e-6f, .weight_offset = 1}},
+            {.in = {{3, 4099}, {4099}}, .args = {.weight_offset = 1}, .gradient = false},
             {.in = {{0, 8}, {8}}},
         },
     .contracts = contract::rms_norm_contracts(),
@@ -35,6 +38,7 @@ const auto with_residual = testing::op<AddRmsNorm>({
             {.in = {{3, 7}, {3, 7}, {7}}},
             {.in = {{2, 5, 16}, {2, 5, 16}, Input{16}.as(f32)}},
             {.in = {{33, 257}, {33, 257}, {257}}},
+            {.in = {{4, 33}, {4, 33}, {33}}, .args = {.weight_offset = 1}},
             {.in = {{0, 8}, {0, 8}, {8}}},
         },
     .reference =

@@ -3,6 +3,7 @@
 #include "hpcdl/ops/activations.h"
 #include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
+#include "hpcdl/ops/gelu/gelu.spec.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
 
 namespace hpcdl::contract {
@@ -11,7 +12,15 @@ namespace hpcdl::contract {
 inline constexpr double kGateFloor = 0x1p-100;
 
 /// The product of two gradients may exceed the range of a float before it is scaled back: magnitudes are kept moderate.
-inline void swiglu_backward_reference(Outputs out, Inputs in, const Swiglu::Args&) {
+inline void swiglu_backward_reference(Outputs out, Inputs in, const Swiglu::Args& a) {
+  if (a.gate == Swiglu::Gate::gelu_tanh) {
+    for (std::int64_t i = 0; i < in[0].size(); ++i) {
+      const double g = in[0][i], u = in[1][i], dy = in[2][i];
+      out[0].set(i, dy * u * gelu_tanh_slope(g), std::fabs(dy * u) * gelu_slope_scale(g));
+      out[1].set(i, dy * gelu_tanh(g), 2 * std::fabs(dy * g));
+    }
+    return;
+  }
   for (std::int64_t i = 0; i < in[0].size(); ++i) {
     const double g = in[0][i], u = in[1][i], dy = in[2][i], s = sigmoid(g),
                  grow = (1 + std::fabs(g)) * (1 + std::fabs(g));
@@ -29,8 +38,9 @@ inline Contracts swiglu_contracts() {
   set_row_sizes(c);
   c.flops = flops_per_result(4);
   c.problem = [](const Dims& d, DType t, int) { return alike(d, t, 2); };
-  c.reference = each<Swiglu::Args>([](std::int64_t i, Inputs in, const Swiglu::Args&) {
+  c.reference = each<Swiglu::Args>([](std::int64_t i, Inputs in, const Swiglu::Args& a) {
     const double g = in[0][i], u = in[1][i];
+    if (a.gate == Swiglu::Gate::gelu_tanh) return std::pair(gelu_tanh(g) * u, 2 * std::fabs(g * u));
     if ((std::isinf(g) && g < 0) || (std::isinf(u) && std::fabs(g) > 80)) return std::pair(0.0, kAny);
     const double y = silu(g) * u;
     return std::pair(y, std::fabs(y) * (1 + std::fabs(g)) + kGateFloor * std::fabs(u) * (1 + std::fabs(g)));

@@ -17,6 +17,8 @@ const auto spec = testing::op<Swiglu>({
               {.in = {{5, 1023}, {5, 1023}}},
               {.in = {{2, 3, 64}, {2, 3, 64}}},
               {.in = {{4, 9}, testing::Input({4, 9}).fixed()}},
+              {.in = {{3, 7}, {3, 7}}, .args = {Swiglu::Gate::gelu_tanh}},
+              {.in = {{5, 1023}, {5, 1023}}, .args = {Swiglu::Gate::gelu_tanh}},
               {.in = {{0, 8}, {0, 8}}}},
     .contracts = contract::swiglu_contracts(),
     // Products of two inputs: an error of one is scaled by the other, which reaches 40 among the outliers.
@@ -33,11 +35,13 @@ TEST(Swiglu, LargeArguments) {
   Pool pool(1);
   Stream s(pool);
   testing::for_each_isa([&] {
-    Swiglu::forward(s, tensor(y), tensor(gate), tensor(one), {});
-    Swiglu::backward(s, Grad(tensor(dgate), Write::overwrite), Grad(), tensor(gate), tensor(one), tensor(one), {});
-    for (std::size_t i = 0; i < gate.size(); ++i) {
-      EXPECT_EQ(y[i], gate[i] < 0 ? 0 : gate[i]) << gate[i];
-      EXPECT_NEAR(dgate[i], gate[i] < 0 ? 0 : 1, 1e-30) << gate[i];
+    for (const auto by : {Swiglu::Gate::silu, Swiglu::Gate::gelu_tanh}) {
+      Swiglu::forward(s, tensor(y), tensor(gate), tensor(one), {by});
+      Swiglu::backward(s, Grad(tensor(dgate), Write::overwrite), Grad(), tensor(gate), tensor(one), tensor(one), {by});
+      for (std::size_t i = 0; i < gate.size(); ++i) {
+        EXPECT_EQ(y[i], gate[i] < 0 ? 0 : gate[i]) << gate[i];
+        EXPECT_NEAR(dgate[i], gate[i] < 0 ? 0 : 1, 1e-30) << gate[i];
+      }
     }
   });
 }
