@@ -16,7 +16,9 @@ namespace hpcdl::io {
 
 /// Every family, once: the enumerators, their names and the rows of those that read text (models/family.h) are made from
 /// these lists.
-#define HPCDL_TEXT_FAMILIES(ONE) ONE(gpt2) ONE(llama) ONE(mistral) ONE(phi3) ONE(qwen2) ONE(qwen3)
+#define HPCDL_TEXT_FAMILIES(ONE) \
+  ONE(gpt2)                      \
+  ONE(llama) ONE(mistral) ONE(phi3) ONE(qwen2) ONE(qwen3) ONE(gemma2) ONE(gemma3_text) ONE(mixtral) ONE(qwen3_moe)
 #define HPCDL_IMAGE_FAMILIES(ONE) ONE(simple_cnn) ONE(resnet18)
 
 #define HPCDL_ENUMERATOR(name) name,
@@ -58,11 +60,20 @@ struct ModelConfig {
   double norm_eps = 1e-5, rope_theta = 10'000;
   bool tied = true;             // lm_head shares the token embedding
   bool attention_bias = false;  // biases in all attention projections, in families that leave the choice
+  std::int64_t window = 0;      // keys that a query of a sliding layer sees, its own included; 0: all
   Activation activation = Activation::automatic;
 
   // Not for people to set: found in the folder or made with the tokenizer.
   bool mlp_bias = false;
+  std::vector<bool> sliding = {};  // which layers have the window; empty: those that the family's models have
   RopeScaling rope_scaling = {};
+  double rope_local_theta = 10'000;     // base of the rotary angles of sliding layers (gemma3_text)
+  double rotary_part = 1;               // of each head, which is rotated
+  double score_divisor = 0;             // scores of attention are divided by its square root; 0: head_dim
+  double score_cap = 0, logit_cap = 0;  // c tanh(x / c) of the scores of attention, of the logits; 0: none
+  std::int64_t experts = 0,
+               chosen_experts = 0;  // MLPs of a layer, and how many of them a token goes through; 0: one MLP
+  bool weights_sum_to_one = true;   // the weights of the chosen experts are divided by their sum
   std::optional<std::int64_t> bos = {};
   std::vector<std::int64_t> eos = {};  // any of them ends a text
   DType dtype = DType::f32;            // of the stored weights
@@ -83,7 +94,15 @@ struct ModelConfig {
     f("rope_theta", rope_theta, "base of the rotary angles, which all families but gpt2 have", {.min = 1});
     f("tied", tied, "share token embedding and output head");
     f("attention_bias", attention_bias, "biases in the attention projections (llama, qwen3)");
+    f("window", window, "tokens that a token attends to in sliding layers, itself included; 0: all before it",
+      {.min = 0, .max = 1 << 30});
     f("activation", activation, "non-linearity of the MLP; auto: gelu_new (gpt2), else silu");
+  }
+
+  /// Elements of a head that are rotated.
+  std::int64_t rotated() const { return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_part); }
+  bool slides(std::int64_t layer) const {
+    return static_cast<std::size_t>(layer) < sliding.size() && sliding[static_cast<std::size_t>(layer)];
   }
 
   bool operator==(const ModelConfig&) const = default;

@@ -46,7 +46,11 @@ Var rows_of(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions
 /// Attention over the pages of a layer.
 Var attend_to_pages(const Var& q, Heads heads, const nn::PagedBatch::Pools& pools, const nn::PagedBatch& b) {
   return paged_attention(q, pools.keys, pools.values, b.starts, b.lengths, b.pages,
-                         {.heads = heads.query, .most_queries = static_cast<int>(b.most_queries)});
+                         {.heads = heads.query,
+                          .most_queries = static_cast<int>(b.most_queries),
+                          .scale = heads.score_scale,
+                          .cap = heads.cap,
+                          .window = static_cast<int>(heads.window)});
 }
 
 }  // namespace
@@ -66,7 +70,14 @@ Var head_logits(const nn::Weight& head, const Var& h) {
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
-  if (!o.batch) return attention(q, k, v, {.heads = heads.query, .kv_heads = heads.key_value, .causal = true});
+  if (!o.batch)
+    return attention(q, k, v,
+                     {.heads = heads.query,
+                      .kv_heads = heads.key_value,
+                      .causal = true,
+                      .scale = heads.score_scale,
+                      .cap = heads.cap,
+                      .window = heads.window});
   const auto& pools = o.batch->layers.at(static_cast<std::size_t>(layer));
   kv_write(pools.keys, pools.values, k, v, o.batch->slots);
   return attend_to_pages(q, heads, pools, *o.batch);
@@ -94,7 +105,9 @@ Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear
                      {.eps = norm.eps, .constant_weights = gate.weight.constant()});
 }
 
-Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o) {
+Var project(const nn::Linear& linear, const nn::RmsNorm* after, const Var& x, const Var& residual,
+            const nn::ForwardOptions& o) {
+  if (after) return add(drop(linear.weight.sharing, (*after)(linear(x)), o), residual);
   if (o.dropout > 0) return add(drop(linear.weight.sharing, linear(x), o), residual);
   return linear(x, Activation::none, residual);
 }

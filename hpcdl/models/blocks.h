@@ -16,8 +16,11 @@ namespace hpcdl::models {
 
 inline constexpr float kInitStd = 0.02f;  // of GPT-2, also used by Llama training recipes
 
+/// The attention of a layer. score_scale 0: 1/sqrt(head_dim); cap, window 0: none.
 struct Heads {
-  int query, key_value;
+  int query = 1, key_value = 1;
+  float score_scale = 0, cap = 0;
+  std::int64_t window = 0;
 };
 
 Activation activation_of(const io::ModelConfig& c);
@@ -39,11 +42,12 @@ bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> lay
 /// attend() with the queries, keys and values of norm(x), rotated by the angles of rope(), as one op each.
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,
                 const Var& angles, Heads heads, int layer, const nn::ForwardOptions& o);
-/// silu(gate(norm(x))) * up(norm(x)) as one op.
+/// silu(gate(norm(x))) * up(norm(x)) as one op; x: one token.
 Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear& up, const Var& x);
 
-/// residual + dropout(linear(x)): one kernel without dropout.
-Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o);
+/// residual + dropout(after(linear(x))): one kernel without dropout and without a norm `after`, which may be null.
+Var project(const nn::Linear& linear, const nn::RmsNorm* after, const Var& x, const Var& residual,
+            const nn::ForwardOptions& o);
 
 /// One block in its scope, recomputed in backward if the options say so.
 template <class F> Var in_block(Graph& g, int layer, const nn::ForwardOptions& o, F&& block) {

@@ -1,10 +1,10 @@
 #include "hpcdl/models/decoder.h"
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/models/blocks.h"
+#include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/rope/rope.h"
-#include "hpcdl/ops/swiglu/swiglu.h"
+#include "hpcdl/ops/scale/scale.h"
 
 namespace hpcdl::models {
 namespace {
@@ -16,17 +16,48 @@ Var normalised(const auto& norm, const Var& x) {
   return std::get<nn::LayerNorm>(norm)(x);
 }
 
+const nn::RmsNorm* norm_of(const auto& block, BlockPart part) {
+  const auto at = block.find(part);
+  return at == block.end() ? nullptr : &std::get<nn::RmsNorm>(at->second);
+}
+
+/// Whether the ops of one token, which have neither an offset of the norm's weights nor partial heads, hold this one.
+const nn::RmsNorm* plain_norm(const auto& norm) {
+  const auto* rms = std::get_if<nn::RmsNorm>(&norm);
+  return rms && rms->weight_offset == 0 ? rms : nullptr;
+}
+
 }  // namespace
 
 Decoder::Decoder(const io::ModelConfig& c, const DecoderSpec& spec)
-    : spec_(spec), heads_(c.heads), kv_heads_(c.kv_heads), head_dim_(c.head_dim), activation_(activation_of(c)) {
+    : spec_(spec),
+      heads_(c.heads),
+      kv_heads_(c.kv_heads),
+      head_dim_(c.head_dim),
+      activation_(activation_of(c)),
+      gate_(c.activation == io::Activation::silu ? Swiglu::Gate::silu : Swiglu::Gate::gelu_tanh),
+      slides_(c.sliding),
+      context_(c.context) {
+  full_ = {.score_scale = c.score_divisor > 0 ? static_cast<float>(1 / std::sqrt(c.score_divisor)) : 0,
+           .cap = static_cast<float>(c.score_cap)};
+  sliding_ = full_;
+  sliding_.window = c.window;
   tokens_ = nn::Embedding(c.vocab, c.width, kInitStd);
-  if (spec.rotary()) angles_.emplace(c.context, c.head_dim, c.rope_theta, c.rope_scaling);
-  else positions_ = nn::Embedding(c.context, c.width, kInitStd);
+  if (spec.rotary()) angles_.emplace_back(c.context, c.rotated(), c.rope_theta, c.rope_scaling);
+  if (spec.local_angles) angles_.emplace_back(c.context, c.rotated(), c.rope_local_theta);
+  if (c.rope_scaling.kind == RopeScaling::Kind::longrope)
+    angles_.emplace_back(c.context, c.rotated(), c.rope_theta, c.rope_scaling, true);
+  if (!spec.rotary()) positions_ = nn::Embedding(c.context, c.width, kInitStd);
   last_norm_ = make_norm(c);
   if (!c.tied) head_ = nn::Embedding(c.vocab, c.width, kInitStd);
   (c.tied ? tokens_ : head_).weight.multiplied = true;
   blocks_.resize(static_cast<std::size_t>(c.layers));
+  experts_.resize(blocks_.size());
+  choice_ = {.count = static_cast<int>(c.chosen_experts), .sum_to_one = c.weights_sum_to_one};
+  for (auto& layer : experts_)
+    for (std::int64_t e = 0; e < c.experts; ++e)
+      layer.push_back({std::get<nn::Linear>(make(BlockPart::gate, c)), std::get<nn::Linear>(make(BlockPart::up, c)),
+                       std::get<nn::Linear>(make(BlockPart::down, c))});
   for (auto& b : blocks_)
     for (const auto& m : spec.block) b.emplace(m.part, make(m.part, c));
 }
@@ -34,7 +65,7 @@ Decoder::Decoder(const io::ModelConfig& c, const DecoderSpec& spec)
 Decoder::Module Decoder::make_norm(const io::ModelConfig& c) const {
   const auto eps = static_cast<float>(c.norm_eps);
   if (spec_.layer_norm) return nn::LayerNorm(c.width, eps);
-  return nn::RmsNorm(c.width, eps);
+  return nn::RmsNorm(c.width, eps, spec_.norm_offset);
 }
 
 Decoder::Module Decoder::make(BlockPart part, const io::ModelConfig& c) const {
@@ -45,9 +76,11 @@ Decoder::Module Decoder::make(BlockPart part, const io::ModelConfig& c) const {
   };
   switch (part) {
     case BlockPart::attention_norm:
-    case BlockPart::mlp_norm: return make_norm(c);
+    case BlockPart::attention_post_norm:
+    case BlockPart::mlp_norm:
+    case BlockPart::mlp_post_norm: return make_norm(c);
     case BlockPart::q_norm:
-    case BlockPart::k_norm: return nn::RmsNorm(c.head_dim, static_cast<float>(c.norm_eps));
+    case BlockPart::k_norm: return nn::RmsNorm(c.head_dim, static_cast<float>(c.norm_eps), spec_.norm_offset);
     case BlockPart::q: return layer(C, Q, spec_.qkv_bias);
     case BlockPart::k:
     case BlockPart::v: return layer(C, K, spec_.qkv_bias);
@@ -55,24 +88,44 @@ Decoder::Module Decoder::make(BlockPart part, const io::ModelConfig& c) const {
     case BlockPart::o: return layer(Q, C, spec_.o_bias, residual_std);
     case BlockPart::up:
     case BlockPart::gate: return layer(C, F, spec_.mlp_bias);
+    case BlockPart::router: return layer(C, c.experts, false);
     case BlockPart::gate_up: return layer(C, 2 * F, spec_.mlp_bias);
     case BlockPart::down: return layer(F, C, spec_.mlp_bias, residual_std);
   }
   fail("model", "there is no part {} of a block", static_cast<int>(part));
 }
 
+std::array<Var, 2> Decoder::tables(const Var& tokens, const nn::ForwardOptions& o) const {
+  Graph& g = tokens.graph();
+  if (angles_.empty()) return {};
+  // In pages, the longest text that they hold: so the angles do not change while a text grows.
+  const auto rows = std::min(o.batch ? o.batch->pages[1] * kPageTokens : tokens[1], context_);
+  const auto table = [&](std::size_t i, const char* name) { return g.constant(name, angles_[i].first(rows)); };
+  if (spec_.local_angles) return {table(0, "rope.angles"), table(1, "rope.local_angles")};
+  const bool beyond = static_cast<double>(rows) > angles_[0].scaling.original_context;
+  const Var one = angles_.size() > 1 && beyond ? table(1, "rope.long_angles") : table(0, "rope.angles");
+  return {one, one};
+}
+
 Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o) const {
   Graph& g = tokens.graph();
-  Var x, table;
+  Var x;
   {
     Graph::Scope scope(g, "embedding");
     x = embed(tokens_, tokens, o, positions_.weight(g));
+    if (spec_.scaled_embedding) {
+      const float factor = std::sqrt(static_cast<float>(x[-1]));  // rounded to the type of the embedding, as Gemma does
+      x = scale(x, {.factor = x.dtype() == DType::bf16  ? static_cast<float>(bf16(factor))
+                              : x.dtype() == DType::f16 ? static_cast<float>(f16(factor))
+                                                        : factor});
+    }
   }
-  if (angles_) table = g.constant("rope.angles", angles_->first(o.batch ? o.batch->pages[1] * kPageTokens : tokens[1]));
+  const auto angles = tables(tokens, o);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     const auto& b = blocks_[i];
     const int layer = static_cast<int>(i);
-    x = in_block(g, layer, o, [&] { return mlp(b, attention(b, x, table, layer, o), o); });
+    const Var& table = angles[i < slides_.size() && slides_[i] ? 1 : 0];
+    x = in_block(g, layer, o, [&] { return mlp(b, layer, attention(b, x, table, layer, o), o); });
   }
   return x;
 }
@@ -84,13 +137,16 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
                        const nn::ForwardOptions& options) const {
   Graph& g = residual.graph();
   const auto& norm = b.at(BlockPart::attention_norm);
-  const Heads heads{static_cast<int>(heads_), static_cast<int>(kv_heads_)};
-  if (const auto* rms = std::get_if<nn::RmsNorm>(&norm);
-      rms && angles && !b.contains(BlockPart::qkv) && !b.contains(BlockPart::q_norm) &&
+  const auto at = static_cast<std::size_t>(layer);
+  Heads heads = at < slides_.size() && slides_[at] ? sliding_ : full_;
+  heads.query = static_cast<int>(heads_), heads.key_value = static_cast<int>(kv_heads_);
+  const auto* after = norm_of(b, BlockPart::attention_post_norm);
+  if (const auto* rms = plain_norm(norm);
+      rms && angles && angles[1] == head_dim_ && !b.contains(BlockPart::qkv) && !b.contains(BlockPart::q_norm) &&
       is_decoding_step(
           residual, {&linear_of(b, BlockPart::q), &linear_of(b, BlockPart::k), &linear_of(b, BlockPart::v)}, options)) {
     Graph::Scope scope(g, "attn");
-    return project(linear_of(b, BlockPart::o),
+    return project(linear_of(b, BlockPart::o), after,
                    attend_step(*rms, linear_of(b, BlockPart::q), linear_of(b, BlockPart::k), linear_of(b, BlockPart::v),
                                residual, angles, heads, layer, options),
                    residual, options);
@@ -117,19 +173,38 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
     keys = positioned(linear_of(b, k)(x), k_norm);
     values = linear_of(b, v)(x);
   }
-  return project(linear_of(b, BlockPart::o), attend(queries, keys, values, heads, layer, options), residual, options);
+  return project(linear_of(b, BlockPart::o), after, attend(queries, keys, values, heads, layer, options), residual,
+                 options);
+}
+
+/// residual (B, T, C) + the weighted sum of the MLPs that the router chooses for each normalised row.
+Var Decoder::mixture(const Block& b, int layer, const Var& residual) const {
+  Graph& g = residual.graph();
+  const Var x = normalised(b.at(BlockPart::mlp_norm), residual);
+  Graph::Scope scope(g, "mlp");
+  const auto choice = moe_route(head_logits(linear_of(b, BlockPart::router).weight, x), choice_);
+  Var sum = residual;
+  int number = 0;
+  for (const auto& e : experts_[static_cast<std::size_t>(layer)])
+    sum = expert_mlp(sum, x, choice[0], choice[1], e.gate.matrix(g, x.dtype()), e.up.matrix(g, x.dtype()),
+                     e.down.matrix(g, x.dtype()),
+                     {.expert = number++, .gate = gate_, .constant_weights = e.gate.weight.constant()});
+  return sum;
 }
 
 /// residual (B, T, C) + the MLP of its normalised rows.
-Var Decoder::mlp(const Block& b, const Var& residual, const nn::ForwardOptions& options) const {
+Var Decoder::mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& options) const {
   Graph& g = residual.graph();
   using enum BlockPart;
+  if (b.contains(router)) return mixture(b, layer, residual);
   const auto& norm = b.at(mlp_norm);
-  if (const auto* rms = std::get_if<nn::RmsNorm>(&norm);
-      rms && b.contains(gate) && is_decoding_step(residual, {&linear_of(b, gate), &linear_of(b, up)}, options)) {
+  const auto* after = norm_of(b, mlp_post_norm);
+  if (const auto* rms = plain_norm(norm);
+      rms && gate_ == Swiglu::Gate::silu && b.contains(gate) &&
+      is_decoding_step(residual, {&linear_of(b, gate), &linear_of(b, up)}, options)) {
     Graph::Scope scope(g, "mlp");
-    return project(linear_of(b, down), gated_step(*rms, linear_of(b, gate), linear_of(b, up), residual), residual,
-                   options);
+    return project(linear_of(b, down), after, gated_step(*rms, linear_of(b, gate), linear_of(b, up), residual),
+                   residual, options);
   }
   const Var x = normalised(norm, residual);
   Graph::Scope scope(g, "mlp");
@@ -137,16 +212,16 @@ Var Decoder::mlp(const Block& b, const Var& residual, const nn::ForwardOptions& 
   if (b.contains(gate_up)) {
     const Var both = linear_of(b, gate_up)(x);
     const auto F = both[-1] / 2;
-    hidden = swiglu(g.slice(both, 0, F), g.slice(both, F, F));
+    hidden = swiglu(g.slice(both, 0, F), g.slice(both, F, F), {gate_});
   } else if (b.contains(gate)) {
     const Var y = linear_of(b, up)(x);
-    hidden = swiglu(linear_of(b, gate)(x), y);
+    hidden = swiglu(linear_of(b, gate)(x), y, {gate_});
   } else if (options.fused_mlp && options.dropout == 0 && !linear_of(b, up).weight.quantized()) {
     return nn::mlp(linear_of(b, up), linear_of(b, down), x, activation_, residual);
   } else {
     hidden = linear_of(b, up)(x, activation_);
   }
-  return project(linear_of(b, down), hidden, residual, options);
+  return project(linear_of(b, down), after, hidden, residual, options);
 }
 
 }  // namespace hpcdl::models

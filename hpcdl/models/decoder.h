@@ -4,17 +4,20 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <map>
-#include <optional>
 #include <variant>
 #include <vector>
 
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/blocks.h"
 #include "hpcdl/models/decoder_spec.h"
 #include "hpcdl/models/rope_angles.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/norm.h"
+#include "hpcdl/ops/moe_route/moe_route.h"
+#include "hpcdl/ops/swiglu/swiglu.h"
 
 namespace hpcdl::models {
 
@@ -27,8 +30,8 @@ class Decoder {
   Var norm(const Var& x) const;
   const nn::Weight& head() const { return head_.weight.spec ? head_.weight : tokens_.weight; }
   const DecoderSpec& spec() const { return spec_; }
-  /// The table of rotary positions; null if positions are learned.
-  RopeAngles* angles() const { return angles_ ? &*angles_ : nullptr; }
+  /// The tables of rotary positions; none if positions are learned.
+  std::vector<RopeAngles>& angles() const { return angles_; }
 
   /// Reduces the parameters of a model that has names and no memory to this rank's part (nn/sharing.h). Throws
   /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model.
@@ -37,10 +40,19 @@ class Decoder {
   void visit(auto&& f) {
     f(named(spec_.tokens), tokens_);
     if (!spec_.rotary()) f(named(spec_.positions), positions_);
-    for (std::size_t i = 0; i < blocks_.size(); ++i)
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
       for (const auto& part : spec_.block)
         std::visit([&](auto& m) { f(fmt::format("{}.{}.{}", named(spec_.layers), i, part.name), m); },
                    blocks_[i].at(part.part));
+      for (std::size_t e = 0; e < experts_[i].size(); ++e) {
+        const auto of_expert = [&](std::string_view name) {
+          return fmt::format("{}.{}.{}.{}.{}", named(spec_.layers), i, spec_.experts, e, name);
+        };
+        f(of_expert(spec_.expert_gate), experts_[i][e].gate);
+        f(of_expert(spec_.expert_up), experts_[i][e].up);
+        f(of_expert(spec_.expert_down), experts_[i][e].down);
+      }
+    }
     std::visit([&](auto& m) { f(named(spec_.last_norm), m); }, last_norm_);
     if (head_.weight.spec) f(spec_.head, head_);
   }
@@ -48,21 +60,34 @@ class Decoder {
  private:
   using Module = std::variant<nn::RmsNorm, nn::LayerNorm, nn::Linear>;
   using Block = std::map<BlockPart, Module>;
+  struct Expert {
+    nn::Linear gate, up, down;
+  };
 
   std::string named(std::string_view name) const { return fmt::format("{}{}", spec_.prefix, name); }
   Module make_norm(const io::ModelConfig& c) const;
   Module make(BlockPart part, const io::ModelConfig& c) const;
+  /// The tables of rope() for full and sliding layers, if there are any.
+  std::array<Var, 2> tables(const Var& tokens, const nn::ForwardOptions& o) const;
   Var attention(const Block& b, const Var& residual, const Var& angles, int layer, const nn::ForwardOptions& o) const;
-  Var mlp(const Block& b, const Var& residual, const nn::ForwardOptions& o) const;
+  Var mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o) const;
+  Var mixture(const Block& b, int layer, const Var& residual) const;
 
   DecoderSpec spec_;
   std::int64_t heads_, kv_heads_, head_dim_;  // number of heads of this rank
   Activation activation_;
+  Swiglu::Gate gate_ = Swiglu::Gate::silu;
+  Heads full_ = {}, sliding_ = {};  // of layers without and with a window
+  std::vector<bool> slides_;        // which layers are of the second kind
+  std::int64_t context_;
   nn::Embedding tokens_, positions_;  // (V, C), (context, C)
   std::vector<Block> blocks_;
+  std::vector<std::vector<Expert>> experts_;  // of each layer
+  MoeRoute::Args choice_ = {};
   Module last_norm_;
   nn::Embedding head_;  // (V, C); absent if tied to tokens_
-  mutable std::optional<RopeAngles> angles_;
+  // Of all layers, or of those with full attention; then of sliding layers, or of texts beyond the original context.
+  mutable std::vector<RopeAngles> angles_;
 };
 
 /// Throws UsageError if ranks would have to share a head. kv_heads 0: as many as heads.

@@ -23,8 +23,13 @@ struct FamilyRow {
   /// Throws UsageError for a resolved config that the family's file format cannot represent; null: it accepts all.
   void (*check)(const io::ModelConfig& config) = nullptr;
   bool chooses_attention_bias = false;  // attention_bias of the config may be true
+  bool has_windows = false;             // layers may see a window of keys
+  bool mixture = false;                 // its MLPs are mixtures of experts, which cannot be trained
+  /// Whether a layer has the window, if there is one; null: all do.
+  bool (*slides)(std::int64_t layer) = nullptr;
+  io::Activation gate = io::Activation::silu;  // of an MLP with a gate, unless the config says which
   /// The keys that parse() reads, among those that hf_config.cpp refuses for other families.
-  std::array<std::string_view, 2> reads = {};
+  std::array<std::string_view, 8> reads = {};
 };
 
 #define HPCDL_ROW(name) extern const FamilyRow name##_row;

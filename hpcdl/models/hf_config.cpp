@@ -36,6 +36,7 @@ constexpr const char* kAbsent[] = {"add_cross_attention",
                                    "rope_interleaved",
                                    "scale_attn_by_inverse_layer_idx",
                                    "sliding_window",
+                                   "use_bidirectional_attention",
                                    "use_mrope",
                                    "use_parallel_residual",
                                    "use_qk_norm"};
@@ -52,7 +53,7 @@ void refuse_other_arithmetic(const JsonObject& o, const FamilyRow& row) {
   for (const auto* key : kAbsent) expect(key, 0, "none");
   for (const auto* key : kOne) expect(key, 1, "1 or none");
   if (const Json* types = o.find("layer_types"))
-    for (const auto& type : *types)  // sliding_window determines windows
+    for (const auto& type : *types)
       require(type == "full_attention" || type == "sliding_attention", "io",
               "{}: layer_types: expected full_attention or sliding_attention, found {}", o.where(), shown(type.dump()));
 }

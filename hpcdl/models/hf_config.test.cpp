@@ -1,6 +1,9 @@
 #include "hpcdl/models/hf_config.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
@@ -26,6 +29,7 @@ ModelConfig sample(Family family) {
     c.dtype = DType::bf16, c.eos = {5, 7};
     c.attention_bias = row_of(family).chooses_attention_bias;
   }
+  if (row_of(family).mixture) c.experts = 4, c.chosen_experts = 2;
   resolve(c);
   return c;
 }
@@ -48,7 +52,7 @@ void expect_error(const std::string& key, const Json& value, const std::string& 
 
 TEST(hf_config, round_trips) {
   const TempFolder tmp;
-  for (const auto family : text_families()) {
+  for (const auto family : all_text_families()) {
     ModelConfig c = sample(family);
     c.quant = io::QuantConfig{&quant::int4_codec, {.group = 128, .symmetric = false}};
     for (const auto kind : {RopeScaling::Kind::none, RopeScaling::Kind::linear, RopeScaling::Kind::llama3}) {
@@ -109,14 +113,26 @@ TEST(hf_config, reads_the_descendants_of_llama) {
     "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 100352})");
   EXPECT_EQ(parse_hf_config(phi, "config.json").head_dim, 128);
   EXPECT_FALSE(parse_hf_config(phi, "config.json").tied);
-  expect_error("partial_rotary_factor", 0.75, "partial_rotary_factor = 0.75 is not supported", phi);
-  expect_error("rope_scaling", {{"type", "longrope"}}, "found \"longrope\": this scaling is not supported", phi);
+  expect_error("rope_scaling", {{"type", "longrope"}}, "short_factor: expected a list of factors, found none", phi);
+  // Three quarters of 128 elements are rotated.
+  phi["partial_rotary_factor"] = 0.75, phi["original_max_position_embeddings"] = 4096;
+  phi["rope_scaling"] = {{"type", "longrope"},
+                         {"short_factor", std::vector<double>(48, 1.5)},
+                         {"long_factor", std::vector<double>(48, 4.0)}};
+  const auto long_texts = parse_hf_config(phi, "config.json");
+  EXPECT_EQ(long_texts.rotated(), 96);
+  EXPECT_EQ(long_texts.rope_scaling.factor, 4);
+  EXPECT_DOUBLE_EQ(long_texts.rope_scaling.magnitude, std::sqrt(1 + std::log(4.0) / std::log(4096.0)));
+  phi["rope_scaling"]["long_factor"].erase(0);
+  EXPECT_NE(error_of(phi).find("longrope needs 48 short and long factors, one for each rotary angle, found 48 and 47"),
+            std::string::npos)
+      << error_of(phi);
   const Json mistral = Json::parse(R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
     "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
     "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
     "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
     "tie_word_embeddings": false, "torch_dtype": "bfloat16", "vocab_size": 32000})");
-  expect_error("sliding_window", 4096, "a sliding_window of 4096 tokens is not supported", mistral);
+  EXPECT_EQ(parse_hf_config(mistral, "config.json").window, 4096);
   Json full = mistral;  // from its third version on
   full["sliding_window"] = nullptr;
   EXPECT_EQ(parse_hf_config(full, "config.json").context, 32768);
@@ -174,8 +190,10 @@ TEST(hf_config, ends_outside_the_vocabulary_end_nothing) {
 
 TEST(hf_config, what_we_cannot_compute_is_an_error) {
   expect_error("model_type", "gemma",
-               "model_type: expected one of gpt2, llama, mistral, phi3, qwen2, qwen3, found \"gemma\"");
-  expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\": this scaling is not supported");
+               "model_type: expected one of gpt2, llama, mistral, phi3, qwen2, qwen3, gemma2, gemma3_text, mixtral, "
+               "qwen3_moe, found \"gemma\"");
+  expect_error("rope_parameters", {{"rope_type", "proportional"}},
+               "found \"proportional\": this scaling is not supported");
   expect_error("model_type", "resnet18", "a classifier of images");
   expect_error("sliding_window", 4096, "sliding_window = 4096 is not supported for this family; expected none");
   expect_error("hidden_act", "relu2", "expected gelu_new, gelu, relu or silu, found \"relu2\"");
@@ -183,7 +201,8 @@ TEST(hf_config, what_we_cannot_compute_is_an_error) {
   expect_error("hidden_act", "gelu", "activation gelu is not available for family llama");
   expect_error("partial_rotary_factor", 0.5,
                "partial_rotary_factor = 0.5 is not supported for this family; expected 1 or none");
-  expect_error("rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor other than 1");
+  expect_error("rope_parameters", {{"partial_rotary_factor", 0.5}},
+               "rope_parameters: partial_rotary_factor = 0.5 is not supported for this family; expected 1 or none");
   expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
   expect_error("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}},
                "expected quant_method hpcdl_int4");
@@ -196,7 +215,7 @@ TEST(hf_config, what_we_cannot_compute_is_an_error) {
 
 // Features of other families, in a config that claims to be one of ours.
 TEST(hf_config, other_arithmetic_is_refused_by_name) {
-  for (const auto family : text_families()) {
+  for (const auto family : all_text_families()) {
     const Json json = make_hf_config(sample(family));
     for (const auto& [key, value] :
          std::initializer_list<std::pair<const char*, Json>>{{"attn_logit_softcapping", 50.0},
@@ -205,38 +224,146 @@ TEST(hf_config, other_arithmetic_is_refused_by_name) {
                                                              {"alibi", true},
                                                              {"logits_scaling", 8},
                                                              {"clip_qkv", 8}})
-      expect_error(key, value, std::string(key) + " = ", json);
+      if (std::ranges::find(row_of(family).reads, key) == row_of(family).reads.end())
+        expect_error(key, value, std::string(key) + " = ", json);
     expect_error("layer_types", {"linear_attention"}, "found \"\\\"linear_attention\\\"\"", json);
     Json same = json;
-    same["embedding_multiplier"] = 1, same["num_local_experts"] = 0, same["alibi"] = nullptr;
-    same["layer_types"] = {"full_attention", "full_attention"};
+    same["embedding_multiplier"] = 1, same["alibi"] = nullptr;
+    if (family != Family::gemma3_text) same["layer_types"] = {"full_attention", "full_attention"};
     EXPECT_EQ(parse_hf_config(same, "config.json"), sample(family));
   }
   expect_error("attention_bias", true, "attention_bias = ", make_hf_config(sample(Family::mistral)));
 }
 
-TEST(hf_config, windows_shorter_than_the_context_are_refused) {
-  const auto json = [](Family family) { return make_hf_config(sample(family)); };  // context 32
+TEST(hf_config, reads_the_windows_of_each_family) {
+  const auto json = [](Family family) { return make_hf_config(sample(family)); };  // two layers, context 32
+  using Layers = std::vector<bool>;
   for (const auto family : {Family::mistral, Family::phi3}) {
-    expect_error("sliding_window", 31, "a sliding_window of 31 tokens is not supported", json(family));
-    Json wide = json(family);
-    wide["sliding_window"] = 32;
-    EXPECT_EQ(parse_hf_config(wide, "config.json"), sample(family));
+    Json with = json(family);
+    with["sliding_window"] = 31;
+    EXPECT_EQ(parse_hf_config(with, "config.json").window, 31);
+    EXPECT_EQ(parse_hf_config(with, "config.json").sliding, (Layers{true, true}));
+    with["sliding_window"] = 32;  // hides nothing
+    EXPECT_EQ(parse_hf_config(with, "config.json"), sample(family));
+    expect_error("sliding_window", -1, "sliding_window: expected a size", json(family));
   }
   for (const auto family : {Family::qwen2, Family::qwen3}) {
-    Json unused = json(family);
-    unused["sliding_window"] = 31;
-    EXPECT_EQ(parse_hf_config(unused, "config.json"), sample(family));
-    expect_error("use_sliding_window", true, "a sliding_window of 31 tokens is not supported", unused);
+    Json with = json(family);
+    with["sliding_window"] = 31;
+    EXPECT_EQ(parse_hf_config(with, "config.json"), sample(family)) << "use_sliding_window is false";
+    with["use_sliding_window"] = true;
+    EXPECT_EQ(parse_hf_config(with, "config.json"), sample(family)) << "28 layers come before the first window";
+    with["max_window_layers"] = 1;
+    EXPECT_EQ(parse_hf_config(with, "config.json").sliding, (Layers{false, true}));
+    with["layer_types"] = {"sliding_attention", "full_attention"};
+    EXPECT_EQ(parse_hf_config(with, "config.json").sliding, (Layers{true, false}));
+    expect_error("layer_types", {"full_attention"}, "layer_types: expected a list of 2 types, found", with);
   }
   Json unstated = json(Family::mistral);  // 4096, the default of MistralConfig
   unstated.erase("sliding_window");
   EXPECT_EQ(parse_hf_config(unstated, "config.json"), sample(Family::mistral));
-  expect_error("max_position_embeddings", 32768, "a sliding_window of 4096 tokens is not supported", unstated);
+  unstated["max_position_embeddings"] = 32768;
+  EXPECT_EQ(parse_hf_config(unstated, "config.json").window, 4096);
+  expect_error("sliding_window", 31, "sliding_window = 31 is not supported", json(Family::llama));
+  ModelConfig none = sample(Family::llama);
+  none.window = 8;
+  EXPECT_THROW(resolve(none), UsageError);
+}
+
+// The key sets of Gemma 2 2B, and of Gemma 3 1B before and after rope_parameters.
+TEST(hf_config, reads_gemma) {
+  Json two = Json::parse(R"({"architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+    "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02,
+    "intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
+    "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
+    "vocab_size": 256000})");
+  const auto c = parse_hf_config(two, "config.json");
+  EXPECT_TRUE(c.tied);
+  EXPECT_EQ(c.activation, io::Activation::gelu_new);
+  EXPECT_EQ(c.score_cap, 50);
+  EXPECT_EQ(c.logit_cap, 30);
+  EXPECT_EQ(c.window, 4096);
+  EXPECT_TRUE(c.slides(0) && !c.slides(1) && c.slides(24));
+  two["query_pre_attn_scalar"] = 144;
+  EXPECT_EQ(parse_hf_config(two, "config.json").score_divisor, 144);
+  expect_error("query_pre_attn_scalar", 0, "query_pre_attn_scalar: expected a number above 0, found 0", two);
+  expect_error("attn_logit_softcapping", -1, "attn_logit_softcapping: expected a number above 0, or null", two);
+  expect_error("use_bidirectional_attention", true, "use_bidirectional_attention = true is not supported", two);
+  expect_error("hidden_activation", "gelu", "activation gelu is not available for family gemma2", two);
+  Json three = Json::parse(R"({"architectures": ["Gemma3ForCausalLM"], "attn_logit_softcapping": null,
+    "bos_token_id": 2, "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+    "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26,
+    "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000,
+    "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6,
+    "torch_dtype": "bfloat16", "vocab_size": 262144})");
+  const auto old = parse_hf_config(three, "config.json");
+  EXPECT_TRUE(old.slides(0) && old.slides(4) && !old.slides(5) && old.slides(6) && !old.slides(11));
+  EXPECT_EQ(old.rope_theta, 1e6);
+  EXPECT_EQ(old.rope_local_theta, 1e4);
+  three.erase("rope_theta"), three.erase("rope_local_base_freq"), three.erase("rope_scaling");
+  three["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+                              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  EXPECT_EQ(parse_hf_config(three, "config.json"), old);
+  three["rope_parameters"]["full_attention"] = {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}};
+  EXPECT_EQ(parse_hf_config(three, "config.json").rope_scaling.factor, 8);
+  three["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
+  three["rope_parameters"]["sliding_attention"]["factor"] = 2;
+  EXPECT_NE(error_of(three).find("sliding_attention: expected rope_type default"), std::string::npos)
+      << error_of(three);
+}
+
+TEST(hf_config, mixtures_that_differ_are_refused) {
+  const Json qwen = make_hf_config(sample(Family::qwen3_moe)), mixtral = make_hf_config(sample(Family::mixtral));
+  expect_error("decoder_sparse_step", 2, "expected a mixture of experts in every layer", qwen);
+  expect_error("mlp_only_layers", {1}, "expected a mixture of experts in every layer", qwen);
+  expect_error("num_experts_per_tok", 5, "found 4 experts, of which a token goes through 5", qwen);
+  expect_error("num_local_experts", 1000, "expected 1 to 512 experts", mixtral);
+  ModelConfig c = sample(Family::llama);
+  c.experts = 4;
+  EXPECT_THROW(resolve(c), UsageError);
+}
+
+TEST(hf_config, writes_what_it_reads_of_every_feature) {
+  const auto there_and_back = [](ModelConfig c) {
+    resolve(c);
+    EXPECT_EQ(parse_hf_config(make_hf_config(c), "config.json"), c) << make_hf_config(c).dump(2);
+  };
+  for (const auto family : all_text_families()) {
+    if (!row_of(family).has_windows) continue;
+    auto c = sample(family);
+    c.window = 7, c.sliding = {false, true};
+    const bool by_layer = family != Family::mistral && family != Family::phi3 && !row_of(family).mixture;
+    if (!by_layer) c.sliding = {true, true};
+    there_and_back(c);
+  }
+  auto gemma = sample(Family::gemma2);
+  gemma.score_cap = 5, gemma.logit_cap = 3, gemma.score_divisor = 50;
+  there_and_back(gemma);
+  auto local = sample(Family::gemma3_text);
+  local.rope_local_theta = 77;
+  there_and_back(local);
+  auto yarn = sample(Family::llama);
+  yarn.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .fast_turns = 16, .magnitude = 1.25};
+  there_and_back(yarn);
+  auto far = sample(Family::phi3);
+  far.rotary_part = 0.5;
+  far.rope_scaling = {.kind = RopeScaling::Kind::longrope, .factor = 2, .original_context = 16};
+  far.rope_scaling.short_factors.assign(6, 1.5), far.rope_scaling.long_factors.assign(6, 2.5);
+  there_and_back(far);
+  auto mixture = sample(Family::qwen3_moe);
+  mixture.experts = 9, mixture.chosen_experts = 3, mixture.weights_sum_to_one = false, mixture.ffn = 40;
+  there_and_back(mixture);
+  auto dynamic = sample(Family::qwen2);
+  dynamic.rope_scaling = {.kind = RopeScaling::Kind::dynamic, .factor = 2};
+  there_and_back(dynamic);
 }
 
 TEST(family, refuses_what_it_has_no_choice_of) {
-  for (const auto family : text_families()) {
+  for (const auto family : all_text_families()) {
     auto c = sample(family);
     c.attention_bias = true;
     if (row_of(family).chooses_attention_bias) EXPECT_NO_THROW(resolve(c));
@@ -255,7 +382,7 @@ TEST(hf_config, bad_values_are_errors) {
   expect_error("num_hidden_layers", 4097, "4097 layers are too many; at most 4096");
   expect_error("hidden_size", nullptr, "expected key \"hidden_size\", found none");
   expect_error("num_key_value_heads", 3, "heads 4 is not divisible by kv_heads 3");
-  expect_error("head_dim", 7, "even head_dim");
+  expect_error("head_dim", 7, "an even number of elements of a head, found 7 of 7");
   expect_error("n_head", 5, "width 64 is not divisible by 5 heads", make_hf_config(sample(Family::gpt2)));
   expect_error("rms_norm_eps", "x", "expected a number");
   expect_error("rms_norm_eps", -1, "epsilon of the norms");
@@ -324,12 +451,13 @@ TEST(hf_config, transformers_reads_what_we_write) {
   const auto python = find_python("transformers");
   if (!python) GTEST_SKIP() << "no Python with transformers; set HPCDL_PYTHON";
   const TempFolder tmp;
-  for (const auto family : text_families()) {
+  for (const auto family : all_text_families()) {
     write_hf_config(tmp.path(), sample(family));
     const std::string script =
         "import sys, json\nfrom transformers import AutoConfig\nc = AutoConfig.from_pretrained(sys.argv[1])\nd = "
         "c.to_dict()\n"
-        "theta = (d.get('rope_parameters') or d).get('rope_theta')\n"
+        "rope = d.get('rope_parameters') or d\n"
+        "theta = (rope.get('full_attention') or rope).get('rope_theta')\n"
         "print('found', c.model_type, c.hidden_size, c.num_hidden_layers, c.num_attention_heads, c.vocab_size, theta, "
         "d.get('head_dim'),"
         " d.get('num_key_value_heads'), c.tie_word_embeddings, c.eos_token_id, c.dtype if hasattr(c, 'dtype') else "

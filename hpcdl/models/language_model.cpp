@@ -19,10 +19,21 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
+#include "hpcdl/ops/scale/scale.h"
 #include "hpcdl/ops/vocabulary/vocabulary.h"
 
 namespace hpcdl::models {
 namespace {
+
+Var capped(const Var& logits, const io::ModelConfig& c) {
+  return c.logit_cap > 0 ? scale(logits, {.cap = static_cast<float>(c.logit_cap)}) : logits;
+}
+
+/// Mixtures of experts have no gradients.
+void require_trainable(io::Family family, bool gradients) {
+  if (gradients && row_of(family).mixture)
+    fail_usage("model", "family {} cannot be trained: mixtures of experts have no gradients", io::enum_name(family));
+}
 
 io::ModelConfig resolved(io::ModelConfig c) {
   resolve(c);
@@ -84,10 +95,10 @@ struct LanguageModel::Impl {
 void LanguageModel::to_device(const Stream& s) {
   if (!s.device().is_cuda()) return;
   std::vector<Tensor*> others;
-  auto* angles = impl_->model.angles();
-  if (angles) angles->first(impl_->config.context), others.push_back(&angles->table.tensor);
+  auto& angles = impl_->model.angles();
+  for (auto& a : angles) a.first(impl_->config.context), others.push_back(&a.table.tensor);
   moved()->to_device(s, others);
-  if (angles) angles->table.buffer = {};
+  for (auto& a : angles) a.table.buffer = {};
 }
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->table()), impl_(std::move(impl)) {}
@@ -97,8 +108,9 @@ LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
                                     bool with_gradients, Sharing sharing) {
+  require_trainable(config.family, with_gradients);
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing)));
-  if (auto* angles = model.impl_->model.angles()) angles->described = !seed;
+  for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, with_gradients);
   return model;
 }
@@ -136,8 +148,9 @@ LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, s
 }
 
 std::int64_t LanguageModel::bytes() const {
-  const auto* angles = impl_->model.angles();
-  return state_->bytes() + (angles ? angles->table.tensor.bytes() : 0);
+  std::int64_t all = state_->bytes();
+  for (const auto& angles : impl_->model.angles()) all += angles.table.tensor.bytes();
+  return all;
 }
 
 LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing) {
@@ -164,6 +177,7 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
 LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
+  require_trainable(impl->config.family, gradients);
   require(!impl->config.quant, "model", "{} is quantised: {} needs the original model", folder.string(),
           gradients ? "training" : "sharing its layers among ranks");
   const auto files = io::TensorFolder::open(folder);
@@ -218,7 +232,7 @@ Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
   state_->bind(g);
   Graph::Scope scope(g, "head");
-  return head_logits(impl_->model.head(), impl_->model.norm(hidden));
+  return capped(head_logits(impl_->model.head(), impl_->model.norm(hidden)), impl_->config);
 }
 
 std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {
@@ -241,7 +255,10 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
   const std::int64_t rows = tokens.shape().size();
   const Var labels = g.reshape(targets, {rows});
   const Var h = g.reshape(impl_->model.norm(hidden), {rows, hidden[-1]});
-  if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
+  const auto& c = impl_->config;
+  if (c.logit_cap > 0 && weight.shared_as(nn::Place::vocabulary))
+    fail_usage("model", "the capped logits of family {} cannot be trained with tp > 1", io::enum_name(c.family));
+  if (weight.quantized() || c.logit_cap > 0) return cross_entropy(capped(head_logits(weight, h), c), labels)[0];
   const Var w = weight.rounded(g, h.dtype());
   const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
   if (const auto* s = weight.shared_as(nn::Place::vocabulary))

@@ -153,6 +153,18 @@ TEST_P(Golden, GenerationThroughPagesIsTheFullForward) {
   }
 }
 
+TEST_P(Golden, EngineContinuesLikeTransformers) {
+  const auto g = golden();
+  if (!g.find("greedy")) GTEST_SKIP() << "this golden file has no continuation";
+  const auto model = LanguageModel::open(folder());
+  auto prompt = ids(g.at("tokens"));
+  prompt.resize(11);
+  std::vector<std::int32_t> got;
+  infer::Engine engine(model, run.pool, {.context = 24});
+  engine.generate(prompt, 8, {}, [&](std::int32_t id) { return got.push_back(id), true; });
+  EXPECT_EQ(got, ids(g.at("greedy")));
+}
+
 TEST_P(Golden, SavedFolderHoldsTheSameModel) {
   const io::TempFolder temp;
   const auto model = LanguageModel::open_for_training(folder());
@@ -177,7 +189,47 @@ TEST_P(Golden, HalvesOfAFileLoseNothing) {
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          testing::Values("gpt2", "gpt2_untied_gelu_wide", "llama", "llama_tied_bias_sharded",
                                          "llama_head_dim_bf16", "gpt2_relu", "llama_rope_llama3", "llama_rope_linear",
-                                         "mistral", "phi3", "qwen2", "qwen3"),
+                                         "mistral", "phi3", "qwen2", "qwen3", "mistral_window", "qwen2_window",
+                                         "qwen3_window", "phi3_window", "gemma2", "gemma2_wide_heads", "gemma3_text",
+                                         "llama_rope_yarn", "llama_rope_dynamic", "phi3_longrope_short",
+                                         "phi3_longrope_long"),
+                         [](const auto& p) { return std::string(p.param); });
+
+/// Families that only infer.
+class Mixture : public Golden {};
+
+TEST_P(Mixture, LogitsAgreeWithTransformers) {
+  const auto model = LanguageModel::open(folder());
+  const auto g = golden();
+  EXPECT_LT(distance(run.logits(model, ids(g.at("tokens")), 2), floats(g.at("logits"))), kF32);
+  EXPECT_LT(distance(run.logits(model, ids(g.at("tokens")), 2, {.compute = DType::bf16}), floats(g.at("logits"))), 0.3)
+      << "a token near a boundary may go through another expert";
+}
+
+TEST_P(Mixture, EngineContinuesLikeTransformers) {
+  const auto model = LanguageModel::open(folder());
+  auto prompt = ids(golden().at("tokens"));
+  prompt.resize(11);
+  std::vector<std::int32_t> got;
+  infer::Engine engine(model, run.pool, {.context = 24});
+  engine.generate(prompt, 8, {}, [&](std::int32_t id) { return got.push_back(id), true; });
+  EXPECT_EQ(got, ids(golden().at("greedy")));
+}
+
+TEST_P(Mixture, SavedFolderHoldsTheSameModel) {
+  const io::TempFolder temp;
+  const auto model = LanguageModel::open(folder());
+  model.save(temp.path());
+  const auto tokens = ids(golden().at("tokens"));
+  EXPECT_EQ(run.logits(model, tokens, 2), run.logits(LanguageModel::open(temp.path()), tokens, 2));
+}
+
+TEST_P(Mixture, RefusesWhatItCannotDo) {
+  EXPECT_THROW(LanguageModel::open_for_training(folder()), UsageError);
+  EXPECT_THROW(LanguageModel::create(LanguageModel::open(folder()).config(), 1, true), UsageError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Mixture, testing::Values("mixtral", "qwen3_moe", "qwen3_moe_sum_to_one"),
                          [](const auto& p) { return std::string(p.param); });
 
 io::ModelConfig small(io::Family family) {
@@ -185,6 +237,7 @@ io::ModelConfig small(io::Family family) {
   c.family = family;
   c.layers = 2, c.heads = 4, c.width = 32, c.context = 16, c.vocab = 50;
   if (family != io::Family::gpt2) c.kv_heads = 2;
+  if (row_of(family).mixture) c.experts = 5, c.chosen_experts = 2;
   resolve(c);
   return c;
 }
@@ -236,7 +289,7 @@ TEST(LanguageModel, LogitsKeptOrComputedTwiceAreTheSame) {
 /// activations.
 TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
   Runner run;
-  for (auto family : text_families())
+  for (auto family : all_text_families())
     for (bool symmetric : {true, false}) {
       const io::TempFolder temp;
       auto c = small(family);
@@ -314,7 +367,7 @@ TEST(LanguageModel, TransformersLoadsWhatWeSave) {
   const auto python = io::find_python("transformers, torch, safetensors");
   if (!python) GTEST_SKIP() << "no python with transformers and torch";
   const io::TempFolder temp;
-  for (auto family : text_families()) {
+  for (auto family : all_text_families()) {
     const auto model = LanguageModel::create(small(family), 3, false);
     model.save(temp.path());
     const std::string script = fmt::format(

@@ -11,8 +11,11 @@ quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::str
   if (decoder.is_no_parameter(name) || (tied && name == fmt::format("{}.weight", decoder.head))) return leave_out;
   const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
   const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
+  const bool is_router = std::ranges::any_of(decoder.block, [&](const auto& m) {
+    return m.part == BlockPart::router && name.ends_with(fmt::format(".{}.weight", m.name));
+  });
   const bool position = !decoder.rotary() && name.ends_with(fmt::format("{}.weight", decoder.positions));
-  if (!wide_enough || !widens || position || !name.ends_with(".weight")) return copy;
+  if (!wide_enough || !widens || position || is_router || !name.ends_with(".weight")) return copy;
   const bool of_block = std::ranges::any_of(
       decoder.block, [&](const auto& m) { return name.ends_with(fmt::format(".{}.weight", m.name)); });
   return of_block && decoder.layout == nn::Layout::in_out ? conv1d : matrix;

@@ -9,15 +9,17 @@
 namespace hpcdl::models {
 
 struct RopeAngles {
-  OwnedTensor table;  // (positions, head_dim); has memory after the first request
+  OwnedTensor table;  // (positions, rotated elements of a head); has memory after the first request
   double theta = 0;
   RopeScaling scaling;
   std::int64_t filled = 0;  // rows
+  bool long_texts = false;  // whether it is for texts beyond the original context of the scaling
   bool described = false;   // never has memory
 
-  RopeAngles(std::int64_t positions, std::int64_t head_dim, double theta_, const RopeScaling& scaling_)
-      : theta(theta_), scaling(scaling_) {
-    table.tensor = Tensor(nullptr, {{positions, head_dim}, DType::f32});
+  RopeAngles(std::int64_t positions, std::int64_t rotated, double theta_, const RopeScaling& scaling_ = {},
+             bool for_long_texts = false)
+      : theta(theta_), scaling(scaling_), long_texts(for_long_texts) {
+    table.tensor = Tensor(nullptr, {{positions, rotated}, DType::f32});
   }
 
   /// The table, with at least its first `rows` rows filled. Not thread-safe.
@@ -25,7 +27,7 @@ struct RopeAngles {
     rows = std::min(rows, table.tensor[0]);
     if (rows <= filled || described) return table.tensor;
     if (!table.tensor) table = OwnedTensor(table.tensor.spec());
-    rope_rows(table.tensor, filled, rows, theta, scaling);
+    rope_rows(table.tensor, filled, rows, theta, scaling, long_texts);
     filled = rows;
     return table.tensor;
   }

@@ -80,6 +80,11 @@ template <class M> void place(BlockPart part, M& m, std::int64_t Q, std::int64_t
   } else if (part == q_norm || part == k_norm) {  // every rank normalises its own heads with the whole weight
     m.weight.sharing = &s;
     m.weight.partial_gradient = true;
+  } else if (part == attention_post_norm || part == mlp_post_norm) {  // of what all ranks have
+    if constexpr (std::is_same_v<M, nn::RmsNorm>) {
+      m.weight.sharing = &s;
+      m.weight.partial_gradient = s.scheme == nn::Sharing::Scheme::sequence;
+    }
   } else {
     entering(m, s);
   }
@@ -102,6 +107,8 @@ void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks) 
 }
 
 void Decoder::share(const nn::Sharing& s) {
+  if (!spec_.experts.empty())
+    fail_usage("shard", "mixtures of experts cannot be divided among tp {} ranks; set tp = 1", s.size());
   check_heads(heads_, kv_heads_, s.size());
   vocabulary(tokens_, s);
   const std::int64_t Q = heads_ * head_dim_, K = kv_heads_ * head_dim_;

@@ -10,10 +10,17 @@
 namespace hpcdl::models {
 
 /// Every family of language models.
-inline std::vector<io::Family> text_families() {
+inline std::vector<io::Family> all_text_families() {
 #define HPCDL_VALUE(name) io::Family::name,
   return {HPCDL_TEXT_FAMILIES(HPCDL_VALUE)};
 #undef HPCDL_VALUE
+}
+
+/// Those that can be trained and divided among ranks: all but mixtures of experts.
+inline std::vector<io::Family> text_families() {
+  auto list = all_text_families();
+  std::erase_if(list, [](auto family) { return row_of(family).mixture; });
+  return list;
 }
 
 inline io::ModelConfig tiny(io::Family family) {
@@ -21,6 +28,7 @@ inline io::ModelConfig tiny(io::Family family) {
   c.family = family;
   c.layers = 2, c.heads = 2, c.width = 32, c.context = 16, c.vocab = 50;
   c.tied = family == io::Family::gpt2;
+  if (row_of(family).mixture) c.experts = 4, c.chosen_experts = 2;
   resolve(c);
   return c;
 }

@@ -34,15 +34,16 @@ struct LayerNorm {
 struct RmsNorm {
   Param weight;  // (width)
   float eps = 1e-5f;
+  float weight_offset = 0;  // added to the weight: 1 in Gemma
 
   RmsNorm() = default;
-  RmsNorm(std::int64_t width, float e) : eps(e) {
+  RmsNorm(std::int64_t width, float e, float offset = 0) : eps(e), weight_offset(offset) {
     weight.spec = {{width}, DType::f32};
-    weight.init = Init::ones;
+    weight.init = offset == 0 ? Init::ones : Init::zeros;
   }
   Var operator()(const Var& x) const {
     const auto scope = module_scope(x.graph(), weight);
-    return entering(rms_norm(x, weight(x.graph()), {.eps = eps}), weight);
+    return entering(rms_norm(x, weight(x.graph()), {.eps = eps, .weight_offset = weight_offset}), weight);
   }
   void visit(auto&& f) { f("weight", weight); }
 };

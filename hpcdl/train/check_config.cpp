@@ -18,13 +18,12 @@ namespace hpcdl::train {
 
 namespace {
 
-constexpr std::string_view kText[] = {"model.layers",         "model.heads",     "model.kv_heads",
-                                      "model.width",          "model.head_dim",  "model.ffn",
-                                      "model.vocab",          "model.context",   "model.norm_eps",
-                                      "model.rope_theta",     "model.tied",      "model.attention_bias",
-                                      "model.activation",     "data.text",       "data.tokenizer",
-                                      "data.cache",           "data.vocab_size", "data.val_fraction",
-                                      "data.replace_invalid", "parallel.tp",     "parallel.sequence"};
+constexpr std::string_view kText[] = {
+    "model.layers",   "model.heads",          "model.kv_heads",   "model.width",       "model.head_dim",
+    "model.ffn",      "model.vocab",          "model.context",    "model.norm_eps",    "model.rope_theta",
+    "model.tied",     "model.attention_bias", "model.activation", "model.window",      "data.text",
+    "data.tokenizer", "data.cache",           "data.vocab_size",  "data.val_fraction", "data.replace_invalid",
+    "parallel.tp",    "parallel.sequence"};
 constexpr std::string_view kImages[] = {
     "model.classes",         "model.stem",    "model.size",     "model.channels",
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",

@@ -1,5 +1,5 @@
-// Phi-3 and Phi-4 (Abdin et al., 2024): Llama with q, k and v in one matrix, and gate and up in another. Models with
-// sliding-window attention are refused.
+// Phi-3 and Phi-4 (Abdin et al., 2024): Llama with q, k and v in one matrix, and gate and up in another; a part of each
+// head may be rotated, and all layers may see a window of keys.
 
 #include <nlohmann/json.hpp>
 
@@ -11,12 +11,13 @@ const FamilyRow phi3_row{
     .architecture = "Phi3ForCausalLM",
     .parse =
         [](const io::JsonObject& o, io::ModelConfig& c) {
-          parse_llama_keys(o, c, {.norm_eps = 1e-5, .context = 4096});
-          expect_no_window(o, c);
+          parse_llama_keys(o, c, {.norm_eps = 1e-5, .context = 4096, .partial_rotary = true});
+          read_window(o, c);
         },
     .write =
         [](const io::ModelConfig& c, io::Json& j) {
           write_llama_keys(c, j);
+          if (c.window > 0) j["sliding_window"] = c.window;
           j["pad_token_id"] = nullptr;  // otherwise transformers uses 32000, which exceeds small vocabularies
         },
     .decoder =
@@ -31,7 +32,8 @@ const FamilyRow phi3_row{
           spec.block = block;
           return spec;
         },
-    .reads = {"sliding_window"},
+    .has_windows = true,
+    .reads = {"sliding_window", "partial_rotary_factor"},
 };
 
 }  // namespace hpcdl::models

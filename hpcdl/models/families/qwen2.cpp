@@ -11,12 +11,12 @@ const FamilyRow qwen2_row{
     .parse =
         [](const io::JsonObject& o, io::ModelConfig& c) {
           parse_llama_keys(o, c, {.context = 32768, .kv_heads = 32});
-          if (o.get_or("use_sliding_window", false)) expect_no_window(o, c, 4096);
+          read_qwen_windows(o, c);
         },
     .write =
         [](const io::ModelConfig& c, io::Json& j) {
           write_llama_keys(c, j);
-          j["use_sliding_window"] = false;
+          write_qwen_windows(c, j);
         },
     .decoder =
         [](const io::ModelConfig&) {
@@ -24,6 +24,7 @@ const FamilyRow qwen2_row{
           spec.qkv_bias = true;
           return spec;
         },
+    .has_windows = true,
     .reads = {"sliding_window"},
 };
 

@@ -13,12 +13,13 @@ const FamilyRow qwen3_row{
           parse_llama_keys(o, c, {.context = 32768, .kv_heads = 32});
           c.head_dim = size_in(o, "head_dim", 128);
           c.attention_bias = o.get_or("attention_bias", false);
-          if (o.get_or("use_sliding_window", false)) expect_no_window(o, c, 4096);
+          read_qwen_windows(o, c);
         },
     .write =
         [](const io::ModelConfig& c, io::Json& j) {
           write_llama_keys(c, j);
-          j.update({{"attention_bias", c.attention_bias}, {"use_sliding_window", false}});
+          j["attention_bias"] = c.attention_bias;
+          write_qwen_windows(c, j);
         },
     .decoder =
         [](const io::ModelConfig& c) {
@@ -42,6 +43,7 @@ const FamilyRow qwen3_row{
           return spec;
         },
     .chooses_attention_bias = true,
+    .has_windows = true,
     .reads = {"attention_bias", "sliding_window"},
 };
 

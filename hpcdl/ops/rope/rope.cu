@@ -15,7 +15,18 @@ struct Rotation {
   std::int64_t y_strides[3], x_strides[3];  // of batch, token, head
   float sign;
   bool accumulate;
+  int rest;  // elements of a head after those that are rotated
 };
+
+/// Adds or copies the elements of the heads of a token that are not rotated.
+template <class T> __device__ void copy_rest(const Rotation& r, const T* x, T* y) {
+  for (int h = static_cast<int>(threadIdx.y); h < r.heads; h += static_cast<int>(blockDim.y))
+    for (int i = static_cast<int>(threadIdx.x); i < r.rest; i += static_cast<int>(blockDim.x)) {
+      T* const to = y + h * r.y_strides[2] + i;
+      const T v = x[h * r.x_strides[2] + i];
+      *to = r.accumulate ? narrow<T>(widen(*to) + widen(v)) : v;
+    }
+}
 
 /// A block rotates one token. A thread processes up to N pairs (threadIdx.x) of two heads at a time, which share the
 /// angles.
@@ -27,6 +38,9 @@ template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
                      position = r.places ? r.places[token] : t;
   const int half = static_cast<int>(r.half), heads = static_cast<int>(r.heads), high = static_cast<int>(blockDim.y);
   const float* angles = r.table + position * 2 * half;
+  if (r.rest > 0)
+    copy_rest(r, static_cast<const T*>(r.x) + b * r.x_strides[0] + t * r.x_strides[1] + 2 * half,
+              static_cast<T*>(r.y) + b * r.y_strides[0] + t * r.y_strides[1] + 2 * half);
   for (int at = static_cast<int>(threadIdx.x) * N; at < half; at += static_cast<int>(blockDim.x) * N) {
     const int n = half - at;
     const T* x = static_cast<const T*>(r.x) + b * r.x_strides[0] + t * r.x_strides[1] + at;
@@ -70,12 +84,13 @@ void rope(Stream& s, Grad y, View x, View table, View positions, float sign, con
                    x[0],
                    x[1],
                    split ? x[2] : x.cols() / d,
-                   d / 2,
+                   table[1] / 2,
                    table[0],
                    {y.strides()[0], y.strides()[1], split ? y.strides()[2] : d},
                    {x.strides()[0], x.strides()[1], split ? x.strides()[2] : d},
                    sign,
-                   y.accumulate()};
+                   y.accumulate(),
+                   static_cast<int>(d - table[1])};
   visit_dtype(x.dtype(), [&]<class T>() {
     const std::int64_t tokens = r.batch * r.tokens, packs = (r.half + kLanes<T> - 1) / kLanes<T>;
     if (tokens * r.heads * packs == 0) return;

@@ -2,9 +2,10 @@
 // Rotary position embedding, rotate-half form (as Hugging Face's Llama): within each head of D elements, the pair
 // (x[i], x[i + D/2]) is rotated by the angle p * theta^(-2i/D), with p the position of the token.
 //
-// x, y: (B, T, H*D) or (B, T, H, D), f32 or bf16; rows may be strided (a slice of a packed qkv). table: (P, D) f32, row
-// p = cos of the D/2 angles, then sin; computed once by rope_table(). positions: i32 (B*T) or absent, which means that
-// token t of a sequence is at position t; with it there is no gradient. A position outside the table is an error on a
+// x, y: (B, T, H*D) or (B, T, H, D), f32 or bf16; rows may be strided (a slice of a packed qkv). table: (P, R) f32, R
+// even and at most D, row p = cos of the R/2 angles, then sin; computed once by rope_table(). If R < D, the first R
+// elements of each head are rotated as a head of R, and the others are copied. positions: i32 (B*T) or absent, which means
+// that token t of a sequence is at position t; with it there is no gradient. A position outside the table is an error on a
 // CPU and gives NaN on a GPU. Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
 
 #include "hpcdl/op.h"
@@ -39,10 +40,11 @@ struct Rope {
 /// Throws if one of the positions is not in the table.
 void require_positions(const View& table, const View& positions);
 
-/// Fills a contiguous (P, D) f32 tensor in host memory. Angles are computed in double.
+/// Fills a contiguous (P, R) f32 tensor in host memory. Angles are computed in double.
 void rope_table(const Tensor& table, double theta, const RopeScaling& scaling = {});
 /// Rows [begin, end) of that table.
-void rope_rows(const Tensor& table, std::int64_t begin, std::int64_t end, double theta, const RopeScaling& scaling);
+void rope_rows(const Tensor& table, std::int64_t begin, std::int64_t end, double theta, const RopeScaling& scaling,
+               bool long_texts = false);
 
 namespace cpu {
 /// `sign` -1 rotates backwards.

@@ -6,16 +6,22 @@
 
 namespace hpcdl::contract {
 
-/// positions may be absent; sign -1: the inverse rotation.
-inline void rope_reference(Expected& out, const Values& x, const Values& table, const Values& positions, double sign) {
+/// positions may be absent; sign -1: the inverse rotation. Heads of `depth` elements; 0: those of the table.
+inline void rope_reference(Expected& out, const Values& x, const Values& table, const Values& positions, double sign,
+                           std::int64_t depth = 0) {
   if (x.size() == 0) return;
-  const auto depth = table.dim(1), half = depth / 2, tokens = x.dim(1), width = x.size() / (x.dim(0) * tokens);
+  const auto rotated = table.dim(1), half = rotated / 2, tokens = x.dim(1), width = x.size() / (x.dim(0) * tokens);
+  if (depth == 0) depth = x.spec.shape.rank() == 4 ? x.dim(3) : rotated;
   for (std::int64_t i = 0; i < x.size(); ++i) {
     const auto row = i / width, k = i % depth, t = positions ? static_cast<std::int64_t>(positions[row]) : row % tokens;
-    const double c = table[t * depth + k % half], s = sign * table[t * depth + half + k % half];
-    Sum rotated;
-    rotated.add(x[i] * c), rotated.add(k < half ? -x[i + half] * s : x[i - half] * s);
-    rotated.put(out, i);
+    if (k >= rotated) {
+      out.set(i, x[i], 0);
+      continue;
+    }
+    const double c = table[t * rotated + k % half], s = sign * table[t * rotated + half + k % half];
+    Sum sum;
+    sum.add(x[i] * c), sum.add(k < half ? -x[i + half] * s : x[i - half] * s);
+    sum.put(out, i);
   }
 }
 
@@ -55,14 +61,16 @@ inline Contracts rope_contracts() {
   c.derive = [](std::vector<Values>& in, std::size_t i, const Problem&, const std::function<double(std::int64_t)>&) {
     set_angles(in[i]);
   };
-  c.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[0], in[1], in[2], 1); };
+  c.reference = with_args<Rope::Args>(
+      [](Outputs out, Inputs in, const Rope::Args& a) { rope_reference(out[0], in[0], in[1], in[2], 1, a.head_dim); });
   c.reduction = [](const Problem&) { return std::int64_t{2}; };
   c.flops = flops_per_result(3);
   c.patterns = all_patterns();
 
   auto b = backward_of(c, "rope_backward", "the inverse rotation of dy", {"table", "dy"}, {"dx"});
   b.problem = [](const Dims& d, DType t, int) { return rope_problem(d, t, true); };
-  b.reference = [](Outputs out, Inputs in, const void*) { rope_reference(out[0], in[1], in[0], {}, -1); };
+  b.reference = with_args<Rope::Args>(
+      [](Outputs out, Inputs in, const Rope::Args& a) { rope_reference(out[0], in[1], in[0], {}, -1, a.head_dim); });
   return {c, b};
 }
 

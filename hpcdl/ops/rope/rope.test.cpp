@@ -27,6 +27,9 @@ const auto spec = testing::op<Rope>({
             {.in = {{2, 5, 3 * 36}, table(5, 36), Input::none()}, .args = {36}},
             {.in = {{2, 5, 3, 36}, table(5, 36), Input::none()}},
             {.in = {{1, 70, 4 * 128}, table(80, 128), Input::none()}, .args = {128}},
+            {.in = {{2, 5, 3 * 36}, table(5, 10), Input::none()}, .args = {36}},
+            {.in = {{2, 5, 3, 37}, table(5, 36), Input::none()}},
+            {.in = {{1, 6, 2 * 80}, table(9, 60), Input::indices({6}, 9)}, .args = {80}, .gradient = false},
             {.in = {{0, 4, 8}, table(4, 8), Input::none()}},
         },
     .contracts = contract::rope_contracts(),
@@ -87,6 +90,8 @@ TEST(rope, refuses_what_does_not_fit) {
   EXPECT_THROW(Rope::infer({{2, 4, 12}, DType::f32}, tab, {}, {8}), Error);
   EXPECT_THROW(Rope::infer({{2, 17, 8}, DType::f32}, tab, {}, {}), Error);
   EXPECT_THROW(Rope::infer({{4, 8}, DType::f32}, tab, {}, {}), Error);
+  EXPECT_THROW(Rope::infer({{2, 4, 8}, DType::f32}, {{16, 10}, DType::f32}, {}, {}), Error);
+  EXPECT_THROW(Rope::infer({{2, 4, 8}, DType::f32}, {{16, 7}, DType::f32}, {}, {}), Error);
   EXPECT_THROW(Rope::infer({{2, 4, 8}, DType::i32}, tab, {}, {}), Error);
 }
 
