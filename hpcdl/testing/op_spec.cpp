@@ -140,6 +140,9 @@ class OpTest : public ::testing::Test {
   const void* args() const { return case_.args.data(); }
 
   void make_inputs() {
+    // The way in which a GPU computes a call may depend on where its operands lie: a replay is compared with a direct call
+    // whose operands are aligned as in a program.
+    const bool as_in_a_program = what_ == "replay" && backend_.device.is_cuda();
     for (std::size_t i = 0; i < case_.in.size(); ++i) {
       const Input& in = case_.in[i];
       if (in.absent) {
@@ -148,7 +151,7 @@ class OpTest : public ::testing::Test {
         continue;
       }
       specs_.push_back({in.shape, in.dtype == DType::none ? dtype_ : in.dtype});
-      in_.emplace_back(specs_.back(), !case_.aligned);
+      in_.emplace_back(specs_.back(), !case_.aligned && !as_in_a_program);
       const Rng rng{77 + i, 5};
       for (std::int64_t k = 0; k < specs_.back().size(); ++k) {
         const auto u = static_cast<std::uint64_t>(k);

@@ -23,12 +23,15 @@ struct ForwardProblem {
   bool causal = false;
   float scale = 0;  // for scores, times log2 e
   int section = 0;  // heads that are processed together
+  int shift = 0;    // kPacked: log2 of the number of heads that share a tile
 };
 
-/// (width, heads, tokens, batch) in tiles of 64 columns and `rows` tokens of one head.
-inline TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
+/// (width, heads, tokens, batch) in tiles of 64 columns and `rows` rows: tokens of one head, or of `together` heads, whose
+/// rows of a token follow each other.
+inline TensorMap head_map(const View& x, int heads, std::int64_t width, int rows, int together = 1) {
   const Heads h = heads_of(x, width);
-  return tensor_map(h.data, h.dtype, {width, heads, x[1], x[0]}, {h.head, h.token, h.batch}, {64, 1, rows, 1});
+  return tensor_map(h.data, h.dtype, {width, heads, x[1], x[0]}, {h.head, h.token, h.batch},
+                    {64, together, rows / together, 1});
 }
 
 /// f.template operator()<T>() with the 16-bit type of the call.
@@ -44,10 +47,12 @@ inline int section_of(int batch, int heads, int kv_heads, std::int64_t keys, std
   return static_cast<int>(std::min<std::int64_t>(section, std::int64_t{batch} * heads));
 }
 
-/// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory.
-template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1> struct ForwardShape {
+/// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory. kPacked: the rows of a
+/// tile are queries of several heads with the same keys.
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1, bool kPacked_ = false>
+struct ForwardShape {
   static constexpr int kWidth = kWidth_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
-  static constexpr bool kTurns = kTurns_;
+  static constexpr bool kTurns = kTurns_, kPacked = kPacked_;
   // Short tiles need the queries of the next tile early; wide ones run no faster with them (H200).
   static constexpr int kQueryStages = kWidth == 64 ? 2 : 1;
   static constexpr int kQueries = 64 * kGroups, kThreads = 128 * kGroups + 128, kHalves = kWidth / 64;
@@ -167,7 +172,8 @@ template <class T, class Shape> struct ForwardConsumer {
     const int column = step * Shape::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int last = p.causal ? t.first + group * 64 + row() + 8 * h + offset : keys - 1,
+      const int place = group * 64 + row() + 8 * h,
+                last = p.causal ? t.first + (Shape::kPacked ? place >> p.shift : place) + offset : keys - 1,
                 end = last < keys - 1 ? last : keys - 1;
 #pragma unroll
       for (int j = 0; j < Shape::kKeys / 8; ++j)

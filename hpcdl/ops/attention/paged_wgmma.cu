@@ -1,12 +1,15 @@
 #include "hpcdl/ops/attention/paged_wgmma.h"
 
+#include <bit>
+
 #include "hpcdl/cuda/relative_exp.cuh"
 #include "hpcdl/ops/attention/forward_wgmma.cuh"
 
 // The forward kernel of attention (forward_wgmma.cuh) over packed sequences whose keys and values lie in pages: a step
 // of keys is two pages, which the copy engine loads one by one. What a page holds beyond its sequence's keys may be
-// anything, so consumers overwrite such values with zeros before they multiply them. Queries of a tile beyond the end
-// of a sequence are those of the next; their results are not stored.
+// anything, so consumers overwrite such values with zeros before they multiply them. The rows of a tile are the queries
+// of some tokens in heads that read the same keys: a sequence with few tokens then needs few tiles. Queries of a tile
+// beyond the end of a sequence are those of the next; their results are not stored.
 
 namespace hpcdl::cuda {
 namespace {
@@ -17,20 +20,22 @@ struct PagedProblem : ForwardProblem {  // queries: the most of a sequence
   Heads out;
   int width = 0;
 
-  __device__ int tiles_of_head(int queries_of_tile) const { return (queries + queries_of_tile - 1) / queries_of_tile; }
+  /// In units of the heads that share a tile.
+  __host__ __device__ int all_heads() const { return batch * (heads >> shift); }
+  __host__ __device__ int tiles_of_head(int rows) const { return ((queries << shift) + rows - 1) / rows; }
 };
 
-/// A tile of queries of one sequence. No steps: the sequence has fewer queries.
+/// A tile of queries of one sequence; head: the first of those that share it. No steps: the sequence has fewer queries.
 struct PagedTile : ForwardTile {
   int begin, queries, keys;  // first row of the sequence; its queries and keys
 
   template <class Shape> static __device__ PagedTile find(const PagedProblem& p, int tile) {
-    const int rows = p.tiles_of_head(Shape::kQueries);
-    const auto [head, from_last] = InGroups::find(tile, p.batch * p.heads, rows, p.section);
-    PagedTile t{{head % p.heads, head / p.heads, (rows - 1 - from_last) * Shape::kQueries, 0}, 0, 0, 0};
+    const int rows = p.tiles_of_head(Shape::kQueries), of_one = p.heads >> p.shift, tokens = Shape::kQueries >> p.shift;
+    const auto [head, from_last] = InGroups::find(tile, p.all_heads(), rows, p.section);
+    PagedTile t{{(head % of_one) << p.shift, head / of_one, (rows - 1 - from_last) * tokens, 0}, 0, 0, 0};
     t.begin = p.starts[t.sequence], t.queries = p.starts[t.sequence + 1] - t.begin, t.keys = p.lengths[t.sequence];
     if (t.first >= t.queries) return t;
-    const int end = t.first + Shape::kQueries + t.keys - t.queries, seen = end < t.keys ? end : t.keys;
+    const int end = t.first + tokens + t.keys - t.queries, seen = end < t.keys ? end : t.keys;
     t.steps = (seen + Shape::kKeys - 1) / Shape::kKeys;
     return t;
   }
@@ -98,9 +103,10 @@ template <class T, class C> __device__ void store_rows(const C& c, const PagedPr
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float inverse = 1.0f / quad_sum(c.state.sum[h]);
-    const int query = t.first + c.group * 64 + c.row() + 8 * h;
+    const int row = c.group * 64 + c.row() + 8 * h, query = t.first + (row >> p.shift),
+              head = t.head + (row & ((1 << p.shift) - 1));
     if (query >= t.queries) continue;
-    T* const to = static_cast<T*>(p.out.data) + p.out.at(0, t.begin + query, t.head);
+    T* const to = static_cast<T*>(p.out.data) + p.out.at(0, t.begin + query, head);
 #pragma unroll
     for (int j = 0; j < C::kOut / 4; ++j)
       if (const int column = 8 * j + static_cast<int>(threadIdx.x) % 4 * 2; column < p.width)
@@ -120,7 +126,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
                         const __grid_constant__ PagedProblem p) {
 #if HPCDL_SM90A
   const ForwardMemory<Shape> m;
-  const int tiles = p.batch * p.heads * p.tiles_of_head(Shape::kQueries);
+  const int tiles = p.all_heads() * p.tiles_of_head(Shape::kQueries);
   m.start();
   const auto consume = [&](int group) {
     ForwardConsumer<T, Shape> c{.m = m, .p = p, .group = group, .keys = 0, .offset = 0, .way = {.barrier = 8 + group}};
@@ -130,8 +136,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       if (t.steps == 0) continue;
       c.keys = t.keys, c.offset = t.keys - t.queries;
       c.attend(t, [&] { clear_values(c, m, t); });
-      const int left = t.queries - t.first - group * 64;
-      if (left >= 64) c.store({t.head, 0, t.begin + t.first, t.steps}, out);
+      const int left = ((t.queries - t.first) << p.shift) - group * 64;  // rows
+      if (left >= 64) c.store({t.head, 0, t.begin + t.first + ((group * 64) >> p.shift) - group * 64, t.steps}, out);
       else if (left > 0) store_rows<T>(c, p, t);
     }
     if (c.way.leader()) tma_wait<0>();
@@ -154,16 +160,19 @@ template <class T, class Shape> void start(Stream& s, const PagedAttend& c) {
   PagedProblem p;
   p.batch = batch, p.heads = heads, p.kv_heads = kv_heads, p.queries = static_cast<int>(c.most_queries());
   p.causal = true, p.scale = one.scale() * kLog2e;
-  p.section = section_of(batch, heads, kv_heads, c.pages[1] * kPageTokens, width);
+  const int group = heads / kv_heads, together = std::min(group & -group, 64);
+  p.shift = std::countr_zero(static_cast<unsigned>(together));
+  p.section = section_of(batch, heads / together, kv_heads, c.pages[1] * kPageTokens, width);
   p.starts = c.starts.ptr<std::int32_t>(), p.lengths = c.lengths.ptr<std::int32_t>();
   p.pages = c.pages.ptr<std::int32_t>(), p.row = static_cast<int>(c.pages[1]);
   p.out = heads_of(c.out, width), p.width = static_cast<int>(width);
-  const auto tiles = std::int64_t{batch} * heads * ((p.queries + Shape::kQueries - 1) / Shape::kQueries);
+  const auto tiles = std::int64_t{p.all_heads()} * p.tiles_of_head(Shape::kQueries);
   const auto blocks = std::min<std::int64_t>(tiles, multiprocessors(s) * Shape::kBlocks);
   constexpr int kBytes = ForwardMemory<Shape>::kBytes;
   allow_shared<paged_forward_wgmma<T, Shape>>(s, kBytes);
   paged_forward_wgmma<T, Shape><<<static_cast<unsigned>(blocks), Shape::kThreads, kBytes, queue(s)>>>(
-      head_map(c.q, heads, width, Shape::kQueries), page_map(c.k), page_map(c.v), head_map(c.out, heads, width, 64), p);
+      head_map(c.q, heads, width, Shape::kQueries, together), page_map(c.k), page_map(c.v),
+      head_map(c.out, heads, width, 64, together), p);
   launched("paged_attention");
 }
 
@@ -175,14 +184,15 @@ bool wgmma_fits(const Stream& s, const PagedAttend& c) {
   const auto whole = [](const View& pool) { return reinterpret_cast<std::uintptr_t>(pool.data()) % 16 == 0; };
   return has_sm90a(s) && width % 8 == 0 && width <= 128 && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) &&
          c.k.dtype() == c.q.dtype() && c.v.dtype() == c.q.dtype() && c.out.dtype() == c.q.dtype() && one.scale() > 0 &&
-         c.lengths[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.pages[1] <= 1 << 18 &&
+         c.lengths[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 &&
+         c.lengths[0] * c.args.heads * (c.most_queries() / 128 + 1) <= 1 << 30 && c.pages[1] <= 1 << 18 &&
          heads_of(c.q, width).whole_pieces() && heads_of(c.out, width).whole_pieces() && whole(c.k) && whole(c.v);
 }
 
 void attend_wgmma(Stream& s, const PagedAttend& c) {
   with_type(c.q.dtype(), [&]<class T>() {
-    if (c.packed().width() <= 64) start<T, ForwardShape<64, 2, 128, 2, true>>(s, c);
-    else start<T, ForwardShape<128, 2, 128, 2, true>>(s, c);
+    if (c.packed().width() <= 64) start<T, ForwardShape<64, 2, 128, 2, true, 1, true>>(s, c);
+    else start<T, ForwardShape<128, 2, 128, 2, true, 1, true>>(s, c);
   });
 }
 

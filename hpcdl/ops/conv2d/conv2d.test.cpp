@@ -86,8 +86,11 @@ const auto
                         {.in = {{2, 22, 21, 32}, {33, 3, 3, 32}, {33}}, .args = {.pad = 2}, .gradient = false},
                         {.in = {{1, 16, 8, 64}, {64, 3, 3, 64}, {64}},
                          .args = {.pad = 1},
-                         .gradient = false,  // large enough for a GPU's f32 parts, and for cuDNN
-                         .aligned = true},
+                         .gradient = false},  // large enough for a GPU's f32 parts
+                        {.in = {{1, 16, 8, 64}, {64, 3, 3, 64}, {64}},
+                         .args = {.pad = 1},
+                         .gradient = false,
+                         .aligned = true},  // for cuDNN
                         {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
                         {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}},
                          .args = {.pad = 2, .dilation = 2},

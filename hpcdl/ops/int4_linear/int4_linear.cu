@@ -200,14 +200,16 @@ Gemm widened_product(const InMemory& m, View x, std::int64_t first_x, std::int64
 
 /// Whether an ordinary product can follow once the weights are widened.
 bool fits_in_memory(const Stream& s, View y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
-  const auto lines = [](View v) { return aligned(v) && v.row_stride() % 64 == 0; };
-  const auto pieces = [&](View v) { return !v || (aligned(v) && v.row_stride() % 8 == 0 && v.dtype() == x.dtype()); };
-  if (!has_sm90a(s) || x.dtype() != y.dtype() || !gemm_activation(a.activation) || !lines(x) || w.k() % 64 != 0 ||
-      w.n() % 16 != 0 || !pieces(y) || !pieces(residual))
+  if (!has_sm90a(s) || x.dtype() != y.dtype() || (residual && residual.dtype() != x.dtype()) ||
+      !gemm_activation(a.activation))
     return false;
   const InMemory m(x, w, a);
   if (m.w_rows <= 0 || m.x_rows <= 0) return false;
-  if (m.type == DType::bf16) return true;
+  const auto pieces = [](View v) { return !v || (aligned(v) && v.row_stride() % 8 == 0); };
+  if (m.two_parts) return w.n() % 8 == 0 && pieces(y) && pieces(residual);
+  if (m.type == DType::bf16)
+    return aligned(x) && x.row_stride() % 64 == 0 && w.k() % 64 == 0 && w.n() % 16 == 0 && pieces(y) &&
+           pieces(residual);
   // What cuBLASLt can compute in f32 (matmul/cublas_lt.cu).
   const bool finished = a.activation != Int4Activation::none;
   return m.type == DType::f32 && a.exact && (!finished || (a.activation == Int4Activation::relu && !residual));
