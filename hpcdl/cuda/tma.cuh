@@ -58,12 +58,6 @@ __device__ inline void tma_load_to(unsigned short blocks, void* to, const Tensor
       : "memory");
 }
 
-/// Prefetches a tile into L2, before its load.
-__device__ inline void tma_prefetch_tile(const TensorMap& m, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&m), "r"(c0), "r"(c1), "r"(c2)
-               : "memory");
-}
-
 /// Stores a tile from shared memory, in pieces of 16 bytes: if the innermost extent ends inside of one, the memory
 /// after it is overwritten with zeros. Threads that wrote it call fence_async_proxy(), then meet at a barrier,
 /// then one of them stores and commits; the memory may be written again after tma_wait_read().

@@ -65,10 +65,5 @@ __device__ inline void store_matrices(unsigned address, unsigned r0, unsigned r1
                "r"(r2), "r"(r3)
                : "memory");
 }
-__device__ inline void store_matrices_transposed(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r0), "r"(r1),
-               "r"(r2), "r"(r3)
-               : "memory");
-}
 
 }  // namespace hpcdl::cuda

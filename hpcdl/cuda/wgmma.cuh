@@ -1,6 +1,6 @@
 #pragma once
-// Matrix products of a warpgroup (wgmma): D (64, N) += A (64, K) B (K, N) with f32 sums in registers, A from shared
-// memory or registers, B from shared memory. K is 16 for bf16 and f16, 8 for tf32. Kernels of sm_90a (arch.h).
+// Matrix products of a warpgroup (wgmma): D (64, N) += A (64, 16) B (16, N) of bf16 or f16 with f32 sums in registers, A
+// from shared memory or registers, B from shared memory. Kernels of sm_90a (arch.h).
 //
 //   wgmma_fence();                                  // registers are written: the products may begin
 //   for k: wgmma<bf16, Major::k, Major::k>(d, a_desc + ..., b_desc + ..., k > 0);
@@ -19,10 +19,7 @@
 
 namespace hpcdl::cuda {
 
-/// f32 of which the tensor cores read the upper 19 bits.
-struct tf32;
-
-/// Which index of an operand is contiguous in memory: k, or m of A and n of B. tf32 only has k.
+/// Which index of an operand is contiguous in memory: k, or m of A and n of B.
 enum class Major { k = 0, mn = 1 };
 
 // Operands in shared memory are tiles that the copy engine wrote with the 128-byte swizzle, at multiples of 1024
@@ -31,7 +28,7 @@ enum class Major { k = 0, mn = 1 };
 //   Major::mn: a row is one k, its 64 elements run along m (or n); `rows` of k are one block, and the next 64 of m or n
 //              lie one block further. The next 16 of k: + kStepMn.
 
-inline constexpr std::uint64_t kStepK = 32 >> 4, kStepMn = 2048 >> 4;  // 16 elements of 16 bits (8 of tf32) along k
+inline constexpr std::uint64_t kStepK = 32 >> 4, kStepMn = 2048 >> 4;  // 16 elements along k
 
 template <Major kMajor> __device__ std::uint64_t wgmma_descriptor(const void* tile, int rows = 0) {
   const std::uint64_t at = (shared_address(tile) & 0x3ffffu) >> 4, unit = 1024 >> 4,
@@ -70,16 +67,13 @@ template <int kCount> __device__ void wgmma_pin(float (&d)[kCount]) {
 #define HPCDL_TEXT13 "%104,%105,%106,%107,%108,%109,%110,%111"
 #define HPCDL_TEXT14 "%112,%113,%114,%115,%116,%117,%118,%119"
 #define HPCDL_TEXT15 "%120,%121,%122,%123,%124,%125,%126,%127"
-#define HPCDL_TEXT_4 "%0,%1,%2,%3"
 #define HPCDL_TEXT_8 HPCDL_TEXT0
 #define HPCDL_TEXT_16 HPCDL_TEXT_8 "," HPCDL_TEXT1
 #define HPCDL_TEXT_32 HPCDL_TEXT_16 "," HPCDL_TEXT2 "," HPCDL_TEXT3
 #define HPCDL_TEXT_48 HPCDL_TEXT_32 "," HPCDL_TEXT4 "," HPCDL_TEXT5
 #define HPCDL_TEXT_64 HPCDL_TEXT_48 "," HPCDL_TEXT6 "," HPCDL_TEXT7
-#define HPCDL_TEXT_80 HPCDL_TEXT_64 "," HPCDL_TEXT8 "," HPCDL_TEXT9
-#define HPCDL_TEXT_96 HPCDL_TEXT_80 "," HPCDL_TEXT10 "," HPCDL_TEXT11
+#define HPCDL_TEXT_96 HPCDL_TEXT_64 "," HPCDL_TEXT8 "," HPCDL_TEXT9 "," HPCDL_TEXT10 "," HPCDL_TEXT11
 #define HPCDL_TEXT_128 HPCDL_TEXT_96 "," HPCDL_TEXT12 "," HPCDL_TEXT13 "," HPCDL_TEXT14 "," HPCDL_TEXT15
-#define HPCDL_LIST_4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define HPCDL_EIGHT(i)                                                                                        \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
@@ -88,32 +82,25 @@ template <int kCount> __device__ void wgmma_pin(float (&d)[kCount]) {
 #define HPCDL_LIST_32 HPCDL_LIST_16, HPCDL_EIGHT(16), HPCDL_EIGHT(24)
 #define HPCDL_LIST_48 HPCDL_LIST_32, HPCDL_EIGHT(32), HPCDL_EIGHT(40)
 #define HPCDL_LIST_64 HPCDL_LIST_48, HPCDL_EIGHT(48), HPCDL_EIGHT(56)
-#define HPCDL_LIST_80 HPCDL_LIST_64, HPCDL_EIGHT(64), HPCDL_EIGHT(72)
-#define HPCDL_LIST_96 HPCDL_LIST_80, HPCDL_EIGHT(80), HPCDL_EIGHT(88)
+#define HPCDL_LIST_96 HPCDL_LIST_64, HPCDL_EIGHT(64), HPCDL_EIGHT(72), HPCDL_EIGHT(80), HPCDL_EIGHT(88)
 #define HPCDL_LIST_128 HPCDL_LIST_96, HPCDL_EIGHT(96), HPCDL_EIGHT(104), HPCDL_EIGHT(112), HPCDL_EIGHT(120)
 
 // Operands follow the r registers of D: number p is the predicate "add to D", q0 ... the rest.
-#define HPCDL_HEAD(n, k, kind, r, p)                                                                                \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k" #k ".f32." kind "." kind \
+#define HPCDL_HEAD(n, kind, r, p)                                                                               \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32." kind "." kind \
   " {" HPCDL_TEXT_##r "}, "
-#define HPCDL_SHARED_A(n, kind, r, p, q0, q1, q2, q3)                                              \
-  asm volatile(HPCDL_HEAD(n, 16, kind, r, p) "%" #q0 ", %" #q1 ", p, 1, 1, %" #q2 ", %" #q3 ";\n}" \
-               : HPCDL_LIST_##r                                                                    \
+#define HPCDL_SHARED_A(n, kind, r, p, q0, q1, q2, q3)                                          \
+  asm volatile(HPCDL_HEAD(n, kind, r, p) "%" #q0 ", %" #q1 ", p, 1, 1, %" #q2 ", %" #q3 ";\n}" \
+               : HPCDL_LIST_##r                                                                \
                : "r"(int{add}), "l"(a), "l"(b), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)))
-#define HPCDL_SHARED_TF32(n, r, p, q0, q1)                                      \
-  asm volatile(HPCDL_HEAD(n, 8, "tf32", r, p) "%" #q0 ", %" #q1 ", p, 1, 1;\n}" \
-               : HPCDL_LIST_##r                                                 \
-               : "r"(int{add}), "l"(a), "l"(b))
-#define HPCDL_REGISTER_A(n, kind, r, p, q0, q1, q2, q3, q4, q5)                                                       \
-  asm volatile(HPCDL_HEAD(n, 16, kind, r, p) "{%" #q0 ",%" #q1 ",%" #q2 ",%" #q3 "}, %" #q4 ", p, 1, 1, %" #q5 ";\n}" \
-               : HPCDL_LIST_##r                                                                                       \
+#define HPCDL_REGISTER_A(n, kind, r, p, q0, q1, q2, q3, q4, q5)                                                   \
+  asm volatile(HPCDL_HEAD(n, kind, r, p) "{%" #q0 ",%" #q1 ",%" #q2 ",%" #q3 "}, %" #q4 ", p, 1, 1, %" #q5 ";\n}" \
+               : HPCDL_LIST_##r                                                                                   \
                : "r"(int{add}), "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(static_cast<int>(kB)))
 #define HPCDL_WGMMA(n, r, p, q0, q1, q2, q3, q4, q5)                                                \
   template <class T, Major kA, Major kB>                                                            \
   __device__ inline void wgmma(float (&d)[r], std::uint64_t a, std::uint64_t b, bool add) {         \
-    static_assert(!std::is_same_v<T, tf32> || (kA == Major::k && kB == Major::k));                  \
-    if constexpr (std::is_same_v<T, tf32>) HPCDL_SHARED_TF32(n, r, p, q0, q1);                      \
-    else if constexpr (std::is_same_v<T, f16>) HPCDL_SHARED_A(n, "f16", r, p, q0, q1, q2, q3);      \
+    if constexpr (std::is_same_v<T, f16>) HPCDL_SHARED_A(n, "f16", r, p, q0, q1, q2, q3);           \
     else HPCDL_SHARED_A(n, "bf16", r, p, q0, q1, q2, q3);                                           \
   }                                                                                                 \
   template <class T, Major kB>                                                                      \
@@ -121,18 +108,15 @@ template <int kCount> __device__ void wgmma_pin(float (&d)[kCount]) {
     if constexpr (std::is_same_v<T, f16>) HPCDL_REGISTER_A(n, "f16", r, p, q0, q1, q2, q3, q4, q5); \
     else HPCDL_REGISTER_A(n, "bf16", r, p, q0, q1, q2, q3, q4, q5);                                 \
   }
-HPCDL_WGMMA(8, 4, 4, 5, 6, 7, 8, 9, 10)
 HPCDL_WGMMA(16, 8, 8, 9, 10, 11, 12, 13, 14)
 HPCDL_WGMMA(32, 16, 16, 17, 18, 19, 20, 21, 22)
 HPCDL_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, 38)
 HPCDL_WGMMA(96, 48, 48, 49, 50, 51, 52, 53, 54)
 HPCDL_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, 70)
-HPCDL_WGMMA(160, 80, 80, 81, 82, 83, 84, 85, 86)
 HPCDL_WGMMA(192, 96, 96, 97, 98, 99, 100, 101, 102)
 HPCDL_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef HPCDL_WGMMA
 #undef HPCDL_REGISTER_A
-#undef HPCDL_SHARED_TF32
 #undef HPCDL_SHARED_A
 #undef HPCDL_HEAD
 #undef HPCDL_EIGHT
@@ -152,8 +136,6 @@ HPCDL_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef HPCDL_TEXT13
 #undef HPCDL_TEXT14
 #undef HPCDL_TEXT15
-#undef HPCDL_TEXT_4
-#undef HPCDL_LIST_4
 #undef HPCDL_TEXT_8
 #undef HPCDL_LIST_8
 #undef HPCDL_TEXT_16
@@ -164,8 +146,6 @@ HPCDL_WGMMA(256, 128, 128, 129, 130, 131, 132, 133, 134)
 #undef HPCDL_LIST_48
 #undef HPCDL_TEXT_64
 #undef HPCDL_LIST_64
-#undef HPCDL_TEXT_80
-#undef HPCDL_LIST_80
 #undef HPCDL_TEXT_96
 #undef HPCDL_LIST_96
 #undef HPCDL_TEXT_128
