@@ -236,7 +236,7 @@ void Engine::begin(Sequence& q, const PageTable::Found& found) {
   q.pages = found.pages;
   q.published = std::ssize(q.pages), q.parent = found.last;
   q.done = q.published * kPageTokens;
-  if (found.partial >= 0 && (table_.available_pages() > 1 || !table_.is_idle(found.partial))) {
+  if (table_.has_partial(found) && (table_.available_pages() > 1 || !table_.is_idle(found.partial))) {
     table_.hold(found.partial);
     q.pages.push_back(table_.take());
     pool_.copy_page(stream_, q.pages.back(), found.partial);

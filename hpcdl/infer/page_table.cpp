@@ -114,6 +114,7 @@ PageTable::Found PageTable::find(std::span<const std::int32_t> tokens, const std
   }
   const auto rest = after(found.last, tokens, salt);
   found.partial = rest.page, found.tokens = rest.tokens;
+  if (rest.page >= 0) found.partial_entry = at(rest.page).entry;
   return found;
 }
 

@@ -45,8 +45,11 @@ class PageTable {
     std::vector<std::int32_t> pages;  // full ones
     Entry last = 0;                   // the entry of the last one
     std::int32_t partial = -1;        // a page whose first `tokens` continue them, to be copied; -1: none
+    Entry partial_entry = 0;
     std::int64_t tokens = 0;
   };
+  /// Whether the partial page still is what was found; pages that are not held may be taken meanwhile.
+  bool has_partial(const Found& f) const { return f.partial >= 0 && at(f.partial).entry == f.partial_entry; }
   /// The longest beginning of these tokens whose keys and values are there. The pages are not held yet.
   Found find(std::span<const std::int32_t> tokens, const std::string& salt) const;
 
