@@ -15,7 +15,6 @@ Arguments ArgumentList::evaluate(Run& run, std::string_view callee) const {
   if (more_positional)
     for (Value& v : items_of(run, more_positional->value(run))) out.positional.push_back(std::move(v));
   for (const auto& [name, e] : named) out.named.emplace_back(name, e->value(run));
-  if (more_named) run.fail("** in a call is not supported");
   return out;
 }
 

@@ -86,7 +86,7 @@ class Lexer {
     return text_.size();
   }
 
-  /// Behind the closing of a tag or comment at `at`; "-" eats the white space after it, otherwise one end of line goes.
+  /// The position after the end of a tag or comment at `at`; "-" eats the white space after it, otherwise one end of line goes.
   std::size_t close(std::size_t at, std::string_view end, bool trim_line) const {
     const char sign = text_[at];
     at += end.size() + (sign == '-' || sign == '+');
@@ -106,7 +106,7 @@ class Lexer {
     finish_tag(close(end, "#}", true));
   }
 
-  /// Behind "raw %}" at `at`, or `at` if there is something else.
+  /// The position after "raw %}" at `at`, or `at` if there is something else.
   std::size_t raw_tag(std::size_t at, std::string_view word) const {
     std::size_t end = skip_space(at);
     if (text_.substr(end, word.size()) != word) return at;

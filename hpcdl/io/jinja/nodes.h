@@ -50,7 +50,7 @@ struct Target {
 struct ArgumentList {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
-  ExpressionPtr more_positional, more_named;  // *args and **kwargs
+  ExpressionPtr more_positional;  // *args
   Arguments evaluate(Run& run, std::string_view callee) const;
 };
 
