@@ -75,7 +75,8 @@ void build_within(Builder& builder, const Expression& e, StateId from, int min, 
   CharMachine machine(what);
   const std::size_t begin = machine.state(), end = machine.state();
   machine.add(e, begin, end);
-  // A state for every state of the machine and number of characters so far; from the minimum on they count as one, if there is no maximum.
+  // A state for every state of the machine and number of characters so far; from the minimum on they count as one, if
+  // there is no maximum.
   std::map<std::pair<std::size_t, int>, StateId> states;
   std::vector<std::pair<std::size_t, int>> todo;
   const auto state_of = [&](std::size_t s, int count) {

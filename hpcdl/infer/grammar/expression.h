@@ -33,7 +33,8 @@ struct Expression {
   static Expression repeat(Expression part, int min, int max);
 };
 
-/// How many characters the texts of an expression can have; `max` is kEndless without a bound. A call counts as 0 or more.
+/// How many characters the texts of an expression can have; `max` is kEndless without a bound. A call counts as 0 or
+/// more.
 struct Lengths {
   static constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
   std::int64_t min, max;

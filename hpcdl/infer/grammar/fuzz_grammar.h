@@ -1,6 +1,6 @@
 #pragma once
-// Any text is a grammar or an Error; under a grammar, a text that was written token by token can be completed, and masks agree
-// with single tokens.
+// Any text is a grammar or an Error; under a grammar, a text that was written token by token can be completed, and
+// masks agree with single tokens.
 
 #include <algorithm>
 #include <array>

@@ -206,8 +206,8 @@ class GbnfParser {
   int nesting_ = 0, repeats_ = 0;
 };
 
-/// Puts the bodies of small rules that call no others in place of their calls: a rule for a character or for blanks would
-/// otherwise end inside most tokens, and masks of states in it could not be shared.
+/// Puts the bodies of small rules that call no others in place of their calls: a rule for a character or for blanks
+/// would otherwise end inside most tokens, and masks of states in it could not be shared.
 class Inliner {
  public:
   explicit Inliner(std::vector<NamedRule>& rules) : rules_(rules) {}

@@ -20,8 +20,8 @@ class JsonText {
  public:
   explicit JsonText(Builder& builder) : b_(builder) {}
 
-  /// Between two tokens of JSON: nothing, a space, or a line feed with up to 64 spaces or 32 tabs. Bounded, so that a model cannot
-  /// write blanks for ever.
+  /// Between two tokens of JSON: nothing, a space, or a line feed with up to 64 spaces or 32 tabs. Bounded, so that a
+  /// model cannot write blanks for ever.
   RuleId blank();
   RuleId any();
   RuleId string();

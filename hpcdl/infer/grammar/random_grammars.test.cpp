@@ -1,5 +1,6 @@
-// Random schemas and patterns, with the original libraries as judges: what a random model writes under a schema is valid
-// for jsonschema, documents that jsonschema finds valid are accepted, and patterns match what Python's re matches.
+// Random schemas and patterns, with the original libraries as judges: what a random model writes under a schema is
+// valid for jsonschema, documents that jsonschema finds valid are accepted, and patterns match what Python's re
+// matches.
 
 #include <gtest/gtest.h>
 

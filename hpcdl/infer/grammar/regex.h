@@ -9,8 +9,9 @@
 
 namespace hpcdl::infer::grammar {
 
-/// Which texts a pattern means. `whole`: those it matches from the first to the last character, "." not being a line feed.
-/// `search`: those in which it matches somewhere, as "pattern" of JSON schema; "." is none of the line ends of ECMAScript.
+/// Which texts a pattern means. `whole`: those it matches from the first to the last character, "." not being a line
+/// feed. `search`: those in which it matches somewhere, as "pattern" of JSON schema; "." is none of the line ends of
+/// ECMAScript.
 enum class Match { whole, search };
 
 /// The expression of a pattern, without anchors: "^" and "$" stand only where a match begins or ends. Throws Error that

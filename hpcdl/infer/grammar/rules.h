@@ -28,8 +28,8 @@ struct CallEdge {
   RuleId rule;
   StateId to;  // where the caller goes on
 };
-/// An edge without bytes. Those of a region, a part that is repeated, count its rounds: `enter` starts at 0, `iterate` begins
-/// one more if the maximum allows it, `again` counts it, and `leave` needs the minimum.
+/// An edge without bytes. Those of a region, a part that is repeated, count its rounds: `enter` starts at 0, `iterate`
+/// begins one more if the maximum allows it, `again` counts it, and `leave` needs the minimum.
 enum class JumpKind : std::uint8_t { plain, enter, iterate, again, leave };
 struct JumpEdge {
   StateId to;

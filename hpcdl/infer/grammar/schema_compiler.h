@@ -1,5 +1,6 @@
 #pragma once
-// Builds the rules of a schema. Every schema of the document that is referred to is one rule, so that recursion is a call.
+// Builds the rules of a schema. Every schema of the document that is referred to is one rule, so that recursion is a
+// call.
 
 #include <deque>
 #include <map>
@@ -18,7 +19,8 @@ class SchemaCompiler {
  public:
   SchemaCompiler(const SchemaDocument& document, Builder& builder)
       : document_(document), builder_(builder), json_(builder) {}
-  /// The rule of this schema; all rules that it needs are built. Throws Error with the pointer of what cannot be enforced or met.
+  /// The rule of this schema; all rules that it needs are built. Throws Error with the pointer of what cannot be
+  /// enforced or met.
   RuleId compile(const Place& root);
 
  private:

@@ -128,7 +128,8 @@ OrderedJson SchemaDocument::both(const Place& first, const Place& second, int de
   const auto undecided = [&](const Place& place) {
     place.refuse("cannot be combined with the same keyword of another schema that holds for the same value");
   };
-  // "additionalProperties" speaks of names that are not in "properties" beside it, "items" of those after "prefixItems".
+  // "additionalProperties" speaks of names that are not in "properties" beside it, "items" of those after
+  // "prefixItems".
   const auto open = [](const Place& p) {
     const OrderedJson* more = p.find("additionalProperties");
     return !more || *more == OrderedJson(true);

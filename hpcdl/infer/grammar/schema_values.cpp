@@ -204,7 +204,7 @@ void SchemaCompiler::object(const Place& place, StateId from, StateId to) {
     place.at("maxProperties")
         .refuse("cannot be enforced unless \"additionalProperties\" is false and there are no more properties");
 
-  // `key[i]` expects one of the properties from i on, `after[i]` is behind the value of one before i.
+  // `key[i]` expects one of the properties from i on, `after[i]` follows the value of one before i.
   const std::size_t count = properties.size();
   std::vector<StateId> key(count + 1), after(count + 1);
   for (std::size_t i = 0; i <= count; ++i) {

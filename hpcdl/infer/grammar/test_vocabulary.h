@@ -14,7 +14,8 @@
 
 namespace hpcdl::infer {
 
-/// Id 0 ends a text and has no bytes; then all bytes, and pieces of JSON as real vocabularies have them, some of them twice.
+/// Id 0 ends a text and has no bytes; then all bytes, and pieces of JSON as real vocabularies have them, some of them
+/// twice.
 inline std::vector<std::string> test_tokens() {
   std::vector<std::string> tokens(1);
   for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, static_cast<char>(byte)));

@@ -1,6 +1,6 @@
 #pragma once
-// Which tokens of a vocabulary a configuration allows. Most depend only on the innermost rules: their mask is found once, on an
-// open bottom, and kept. The others, which end those rules, are tested against the stacks below.
+// Which tokens of a vocabulary a configuration allows. Most depend only on the innermost rules: their mask is found
+// once, on an open bottom, and kept. The others, which end those rules, are tested against the stacks below.
 
 #include <cstdint>
 #include <list>
