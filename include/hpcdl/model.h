@@ -16,7 +16,7 @@ class LanguageModel;
 
 /// What a new model looks like. 0: what is usual for its family.
 struct ModelShape {
-  std::string family = "gpt2";  // or llama, mistral, phi3, qwen2, qwen3
+  std::string family = "gpt2";  // or llama, mistral, phi3, qwen2, qwen3, gemma2, gemma3_text
   std::int64_t layers = 6, heads = 6, width = 384, context = 256;
   std::int64_t vocab = 0;  // must be given
   std::int64_t kv_heads = 0, head_dim = 0, ffn = 0;

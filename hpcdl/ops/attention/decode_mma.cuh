@@ -95,8 +95,8 @@ template <class T, class Rows, int kWidth, bool kTall> struct DecodeWarp {
   __device__ void bring(const Tile& t) {
     if (at < end) bring_keys(t.keys, at), bring_values(t.values, at);
   }
-  /// Processes a tile of which tokens `before` to `left` are seen. p: the scores 2^(scale s - top) as an A operand; earlier sums are
-  /// rescaled accordingly.
+  /// Processes a tile of which tokens `before` to `left` are seen. p: the scores 2^(scale s - top) as an A operand;
+  /// earlier sums are rescaled accordingly.
   __device__ void scores(unsigned (&p)[4], float scale, int before, int left) {
     float s[8] = {};
 #pragma unroll
