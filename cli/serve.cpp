@@ -28,7 +28,8 @@ struct ServeOptions {
 
 void add_keys(const Command& sub, Keys& keys) {
   serve::ServerConfig defaults;
-  for (const auto& field : io::ConfigTable(defaults).fields()) {
+  const io::ConfigTable table(defaults);
+  for (const auto& field : table.fields()) {
     auto name = "--" + field.key.substr(field.key.find('.') + 1);
     std::replace(name.begin(), name.end(), '_', '-');
     const bool shown = !field.default_toml.empty() && field.default_toml != "\"\"";
