@@ -10,6 +10,9 @@ import copyreg
 from . import _hpcdl
 from ._hpcdl import *  # noqa: F403
 from . import _signatures
+from .engine import End as End
+from .engine import Engine as Engine
+from .engine import Text as Text
 from .files import SafeTensors as SafeTensors
 from .files import open_safetensors as open_safetensors
 
@@ -20,4 +23,4 @@ _hpcdl._set_signature(type(_hpcdl.softmax), _signatures.of_function)
 _hpcdl._set_signature(type(_hpcdl.Int4Weight.to), _signatures.of_function)
 
 __version__: str = getattr(_hpcdl, "__version__")
-__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "copyreg", "files")] + ["__version__"]
+__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "copyreg", "engine", "files")] + ["__version__"]

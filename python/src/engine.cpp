@@ -1,0 +1,230 @@
+// Texts that an engine generates, as iterators.
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "hpcdl/infer/engine.h"
+#include "hpcdl/io/nearest.h"
+#include "hpcdl/serve/served_model.h"
+#include "python/src/arguments.h"
+#include "python/src/bind.h"
+#include "python/src/type_error.h"
+
+namespace hpcdl::python {
+namespace {
+
+constexpr std::string_view kOp = "Engine.submit";
+
+/// A model and its engine. Python threads take turns: each steps the engine, for all texts, until its own text has a
+/// token. No thread waits for the turn with the GIL held.
+struct Loaded {
+  explicit Loaded(const serve::ServerConfig& config)
+      : served(config), engine(served.model(), served.pool(), served.engine_options()) {}
+  std::mutex turn;
+  serve::ServedModel served;
+  infer::Engine engine;
+};
+
+struct TextState {
+  std::deque<infer::Token> tokens;  // that the caller has not taken
+  std::optional<infer::End> end;
+};
+
+class Text {
+ public:
+  Text(std::shared_ptr<Loaded> loaded, infer::Request request)
+      : loaded_(std::move(loaded)), state_(std::make_shared<TextState>()) {
+    request.on_token = [s = state_](const infer::Token& t) { return s->tokens.push_back(t), true; };
+    request.on_end = [s = state_](const infer::End& e) { s->end = e; };
+    const std::lock_guard lock(loaded_->turn);
+    id_ = loaded_->engine.submit(std::move(request));
+  }
+  ~Text() { cancel(); }
+  Text(const Text&) = delete;
+
+  /// None after the last token.
+  std::optional<infer::Token> next() {
+    const std::lock_guard lock(loaded_->turn);
+    while (state_->tokens.empty() && !state_->end)
+      require(loaded_->engine.step() || state_->end, "Engine", "the text was lost because another one failed");
+    if (state_->tokens.empty()) {
+      require(state_->end->reason != infer::End::Reason::failed, "Engine", "{}", state_->end->message);
+      return {};
+    }
+    auto token = std::move(state_->tokens.front());
+    state_->tokens.pop_front();
+    return token;
+  }
+  void cancel() {
+    const std::lock_guard lock(loaded_->turn);
+    if (!state_->end) loaded_->engine.cancel(id_);
+  }
+  const std::optional<infer::End>& end() const { return state_->end; }
+
+ private:
+  std::shared_ptr<Loaded> loaded_;
+  std::shared_ptr<TextState> state_;
+  infer::RequestId id_ = 0;
+};
+
+std::vector<std::int32_t> ids_of(std::string_view name, nb::handle list) {
+  require_type(PySequence_Check(list.ptr()) && !PyUnicode_Check(list.ptr()), kOp,
+               "{} must be a list of token ids, got {}", name, kind_of(list));
+  std::vector<std::int32_t> ids;
+  for (const nb::handle item : nb::borrow<nb::sequence>(list)) {
+    const auto id = integer(kOp, name, item);
+    require(id >= 0 && id <= INT32_MAX, kOp, "{} must hold token ids, got {}", name, id);
+    ids.push_back(static_cast<std::int32_t>(id));
+  }
+  return ids;
+}
+
+/// The options of sampling, by the names of their fields.
+infer::SamplingOptions sampling_of(const nb::dict& given, infer::SamplingOptions o) {
+  using Set = std::function<void(std::string_view, nb::handle)>;
+  const auto real = [](float& f) -> Set { return [&f](auto name, auto v) { f = number(kOp, name, v); }; };
+  const auto whole = [](auto& i) -> Set {
+    return [&i](auto name, auto v) {
+      const auto n = integer(kOp, name, v);
+      i = static_cast<std::remove_reference_t<decltype(i)>>(n);
+      require(static_cast<std::int64_t>(i) == n, kOp, "{} = {} is out of range", name, n);
+    };
+  };
+  const auto list = [](std::vector<std::int32_t>& l) -> Set {
+    return [&l](auto name, auto v) { l = ids_of(name, v); };
+  };
+  const std::vector<std::pair<std::string_view, Set>> fields{
+      {"temperature", real(o.temperature)},
+      {"top_k", whole(o.top_k)},
+      {"top_p", real(o.top_p)},
+      {"min_p", real(o.min_p)},
+      {"typical_p", real(o.typical_p)},
+      {"repetition_penalty", real(o.repetition_penalty)},
+      {"presence_penalty", real(o.presence_penalty)},
+      {"frequency_penalty", real(o.frequency_penalty)},
+      {"logit_bias",
+       [&](auto name, auto v) {
+         require_type(nb::isinstance<nb::dict>(v), kOp, "{} must be a dict of token ids and numbers, got {}", name,
+                      kind_of(v));
+         for (const auto [id, bias] : nb::borrow<nb::dict>(v))
+           o.logit_bias[static_cast<std::int32_t>(integer(kOp, name, id))] = number(kOp, name, bias);
+       }},
+      {"allowed_ids", list(o.allowed_ids)},
+      {"banned_ids", list(o.banned_ids)},
+      {"min_tokens", whole(o.min_tokens)},
+      {"stop_ids", list(o.stop_ids)},
+      {"ignore_eos", [&](auto name, auto v) { o.ignore_eos = flag(kOp, name, v); }},
+      {"seed", whole(o.seed)},
+      {"logprobs", whole(o.logprobs)},
+  };
+  for (const auto [key, value] : given) {
+    const auto name = nb::cast<std::string>(key);
+    const auto field = std::ranges::find(fields, name, &std::pair<std::string_view, Set>::first);
+    std::vector<std::string> known;
+    for (const auto& f : fields) known.emplace_back(f.first);
+    require_type(field != fields.end(), kOp, "no option \"{}\"{}", name, io::did_you_mean(name, known));
+    field->second(name, value);
+  }
+  return o;
+}
+
+std::shared_ptr<Loaded> load(const std::string& model, const std::string& device, std::int64_t texts,
+                             std::int64_t context, std::int64_t threads, bool invariant) {
+  serve::ServerConfig c;
+  c.engine.model = model, c.engine.device = device, c.engine.context = context, c.engine.invariant = invariant;
+  require(texts >= 1 && texts <= 1024, "Engine", "texts = {}: expected 1 to 1024 that are continued at a time", texts);
+  require(threads >= 0 && threads <= 1024, "Engine", "threads = {}: expected 1 to 1024, or 0 for all", threads);
+  c.engine.batch = texts, c.engine.threads = static_cast<int>(threads);
+  c.engine.budget = std::max<std::int64_t>(512, texts + infer::kLeastChunk);
+  return std::make_shared<Loaded>(c);
+}
+
+/// What constrains a text; null: nothing.
+std::shared_ptr<infer::TokenConstraint> constraint_of(Loaded& l, const std::string& form, const std::string& text) {
+  if (form.empty()) return nullptr;
+  using enum serve::Form;
+  auto& all = *l.served.facts().constraints;
+  return all.constrain(all.grammar(form == "schema" ? json_schema : form == "regex" ? regex : gbnf, text));
+}
+
+std::shared_ptr<Text> submit(const std::shared_ptr<Loaded>& l, nb::handle prompt, std::int64_t tokens,
+                             const nb::dict& sampling, std::int64_t priority, const std::string& form,
+                             const std::string& text) {
+  infer::Request r;
+  r.prompt = ids_of("prompt", prompt);
+  const auto room = l->served.engine_options().context - std::ssize(r.prompt);
+  require(tokens >= 1 && tokens <= room, kOp, "tokens = {}: expected 1 to {}, what the context leaves", tokens, room);
+  r.tokens = static_cast<int>(tokens), r.priority = static_cast<int>(priority);
+  r.sampling = sampling_of(sampling, {});
+  r.sampling.check(l->served.facts().vocab);
+  const nb::gil_scoped_release released;
+  r.constraint = constraint_of(*l, form, text);
+  return std::make_shared<Text>(l, std::move(r));
+}
+
+/// (id, logprob, [(id, logprob), ...]), or None after the last token.
+nb::object next(Text& t) {
+  const auto token = [&] {
+    const nb::gil_scoped_release released;
+    return t.next();
+  }();
+  if (!token) return nb::none();
+  nb::list top;
+  for (const auto& other : token->top) top.append(nb::make_tuple(other.id, other.logprob));
+  return nb::make_tuple(token->id, token->logprob, top);
+}
+
+/// (reason, prompt tokens, new tokens, cached tokens, ms to the first token, tokens per second), or None.
+nb::object end_of(const Text& t) {
+  if (!t.end()) return nb::none();
+  constexpr const char* kReasons[] = {"eos", "length", "stop", "cancelled", "failed"};
+  const auto& s = t.end()->stats;
+  return nb::make_tuple(kReasons[static_cast<int>(t.end()->reason)], s.prompt_tokens, s.new_tokens, s.cached_tokens,
+                        s.time_to_first_token_ms, s.tokens_per_second);
+}
+
+}  // namespace
+
+void bind_engine(nb::module_& m) {
+  nb::class_<Text>(m, "_Text")
+      .def("next", next, nb::sig("def next(self) -> typing.Any"))
+      .def("end", end_of, nb::sig("def end(self) -> typing.Any"))
+      .def("cancel", &Text::cancel, nb::call_guard<nb::gil_scoped_release>(), nb::sig("def cancel(self) -> None"));
+  nb::class_<Loaded>(m, "_Engine")
+      .def_static("load", load, nb::call_guard<nb::gil_scoped_release>(), nb::arg("model"), nb::arg("device"),
+                  nb::arg("texts"), nb::arg("context"), nb::arg("threads"), nb::arg("invariant"))
+      .def("submit", submit, nb::arg("prompt"), nb::arg("tokens"), nb::arg("sampling"), nb::arg("priority"),
+           nb::arg("form"), nb::arg("text"))
+      .def("encode", [](const Loaded& l,
+                        const std::string& text) { return serve::encode_prompt(l.served.facts().tokenizer, text); })
+      .def("chat",
+           [](const Loaded& l, const std::string& messages, const std::string& tools, const std::string& kwargs) {
+             const auto& f = l.served.facts();
+             require(f.chat.has_value(), kOp, "{}", f.no_chat);
+             const auto json = [](const std::string& s) { return io::parse_ordered_json(s, "messages"); };
+             return f.tokenizer.encode(io::chat_prompt(*f.chat, json(messages), json(tools), true, json(kwargs)));
+           })
+      .def("decode", [](const Loaded& l, const std::vector<std::int32_t>& ids,
+                        bool skip_special) { return l.served.facts().tokenizer.decode(ids, skip_special); })
+      .def_prop_ro("context", [](const Loaded& l) { return l.served.engine_options().context; })
+      .def_prop_ro("vocab", [](const Loaded& l) { return l.served.facts().vocab; })
+      .def("state", [](Loaded& l) {
+        const auto s = [&] {
+          const nb::gil_scoped_release released;
+          const std::lock_guard lock(l.turn);
+          return l.engine.state();
+        }();
+        return std::vector<std::int64_t>{s.waiting, s.running, s.pages, s.free_pages, s.cached_pages};
+      });
+}
+
+}  // namespace hpcdl::python

@@ -1,0 +1,117 @@
+"""hpcdl.Engine: texts as iterators, many at a time."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from common import Case, need
+
+np = need("numpy")
+import hpcdl
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TEXT = "".join(f"The {a} {b} sees the {c}. " for a in ("old", "red", "new") for b in ("fox", "sea", "sun") for c in ("hill", "moon", "tree"))
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+
+
+class Engines(Case):
+    @classmethod
+    def setUpClass(cls):
+        program = os.environ.get("HPCDL_PROGRAM")
+        if not program:
+            raise unittest.SkipTest("HPCDL_PROGRAM is not set")
+        cls.folder = tempfile.TemporaryDirectory()
+        root = pathlib.Path(cls.folder.name)
+        (root / "text.txt").write_text(TEXT * 8)
+        train = [program, "train", "--out", str(root / "run"), f"--data.text={root / 'text.txt'}", "--data.vocab_size=300", "--model.family=llama"]
+        sizes = ["--model.layers=2", "--model.heads=2", "--model.width=32", "--model.context=128", "--train.steps=3", "--train.batch=2"]
+        subprocess.run(train + sizes, check=True, capture_output=True)
+        cls.model = root / "run" / "model"
+        (cls.model / "chat_template.jinja").write_text(CHAT)
+        cls.engine = hpcdl.Engine(cls.model, texts=4)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_ids_come_one_by_one(self):
+        text = self.engine.submit([1, 2, 3], tokens=5, ignore_eos=True)
+        self.assertIsNone(text.end)
+        ids = list(text)
+        self.assertEqual((len(ids), text.ids, text.end.reason, text.end.prompt_tokens), (5, ids, "length", 3))
+        self.assertEqual(ids, list(self.engine.submit([1, 2, 3], tokens=5, sampling={"ignore_eos": True})))
+        self.assertEqual(text.text, self.engine.decode(ids))
+
+    def test_many_texts_are_those_of_one(self):
+        prompts = [f"The {w}" for w in ("old", "red", "new", "fox", "sea", "sun")]
+        alone = [self.engine.submit(p, tokens=7, ignore_eos=True).result() for p in prompts]
+        texts = [self.engine.submit(p, tokens=7, ignore_eos=True) for p in prompts]
+        self.assertEqual([t.result() for t in reversed(texts)], alone[::-1])
+        found = {}
+        threads = [threading.Thread(target=lambda i=i: found.update({i: self.engine.submit(prompts[i], tokens=7, ignore_eos=True).result()})) for i in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual([found[i] for i in range(6)], alone)
+
+    def test_sampling(self):
+        options = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
+        a = list(self.engine.submit("The", tokens=8, **options))
+        self.assertEqual(a, list(self.engine.submit("The", tokens=8, **options)))
+        self.assertNotEqual(a, list(self.engine.submit("The", tokens=8, **{**options, "seed": 6})))
+        self.assertEqual(set(self.engine.submit("The", tokens=4, allowed_ids=[7])), {7})
+        text = self.engine.submit("The", tokens=3, logprobs=2, ignore_eos=True)
+        for id, (logprob, top) in zip(text, text.logprobs):
+            self.assertEqual((len(top), top[id]), (2, logprob))
+            self.assertLess(logprob, 0)
+
+    def test_forms(self):
+        text = self.engine.submit("The", tokens=60, regex="(red|blue)[0-9]{3}").result()
+        self.assertRegex(text, re.compile("^(red|blue)[0-9]{3}$"))
+        schema = {"type": "object", "properties": {"a": {"enum": [1, 22]}}, "required": ["a"], "additionalProperties": False}
+        self.assertIn(json.loads(self.engine.submit("The", tokens=60, json_schema=schema).result())["a"], (1, 22))
+        with self.assertRaisesRegex(ValueError, "exclude each other"):
+            self.engine.submit("The", regex="a", grammar='root ::= "a"')
+
+    def test_chat(self):
+        messages = [{"role": "user", "content": "The fox"}]
+        chat = self.engine.submit(messages, tokens=4, ignore_eos=True)
+        self.assertEqual(list(chat), list(self.engine.submit("<user>The fox<assistant>", tokens=4, ignore_eos=True)))
+
+    def test_a_text_that_is_dropped_frees_its_pages(self):
+        before = self.engine.state
+        text = self.engine.submit("The", tokens=90, ignore_eos=True)
+        next(text)
+        self.assertEqual(self.engine.state["running"], 1)
+        del text
+        after = self.engine.state
+        self.assertEqual((after["running"], after["waiting"]), (0, 0))
+        self.assertEqual(after["free_pages"] + after["cached_pages"], before["pages"])
+        text = self.engine.submit("The", tokens=90, ignore_eos=True)
+        next(text)
+        text.cancel()
+        self.assertEqual(text.end.reason, "cancelled")
+
+    def test_mistakes_are_named(self):
+        for error, match, call in (
+            (TypeError, "did you mean .temperature.|temperature", lambda: self.engine.submit("The", temprature=1)),
+            (ValueError, "expected 1 to", lambda: self.engine.submit("The", tokens=1000)),
+            (ValueError, "vocabulary", lambda: self.engine.submit([100000])),
+            (TypeError, "list of token ids", lambda: self.engine.submit(5)),
+            (ValueError, "empty", lambda: self.engine.submit([])),
+            (ValueError, "temperature", lambda: self.engine.submit("The", temperature=-1)),
+            (ValueError, "texts", lambda: hpcdl.Engine(self.model, texts=0)),
+            (ValueError, "model", lambda: hpcdl.Engine("/no/such/folder")),
+        ):
+            with self.assertRaisesRegex(error, match):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()
