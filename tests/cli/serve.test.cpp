@@ -103,13 +103,13 @@ TEST_F(Serve, wrong_options_are_named) {
     EXPECT_EQ(r.out, "");
   };
   expect({"serve"}, 2, "--model");
-  expect(words({"--port", "70000"}), 2, "65535");
+  expect({"serve", "--model", model(), "--port", "70000"}, 2, "65535");
   expect(words({"--quene", "3"}), 2, "--queue");
   expect(words({"--serve.prot=1"}), 2, "serve.port");
   expect(words({"--context", "100000"}), 2, "4096");
   expect(words({"--budget", "100"}), 2, "budget");
-  expect(words({"--kv-memory", "much"}), 2, "auto or a size");
-  expect(words({"--kv-memory", "1K"}), 70, "--kv-memory");
+  expect({"serve", "--model", model(), "--port", "0", "--kv-memory", "much"}, 2, "auto or a size");
+  expect({"serve", "--model", model(), "--port", "0", "--kv-memory", "1K"}, 70, "--kv-memory");
   expect(words({"--host", "no.such.host.invalid"}), 70, "no such address");
   expect({"serve", "--model", "/nonexistent", "--port", "0"}, 70, "/nonexistent");
   Program first(words());
