@@ -34,7 +34,7 @@ UNIT = (rf"(?:%|(?:per cent|percent|points?|ulp|ns|us|µs|ms|s|min|h|[kMG]?Hz|W|
 THAN = (r"(?:faster|slower|larger|smaller|longer|shorter|less|more|higher|lower|as (?:fast|slow|long|large|many|much|high|low)"
         r"|(?:of )?(?:the |its |that |a |our )?(?:speed|bandwidth|times?|rate|bytes|roof|peak)\b|(?:PyTorch|MPI|NCCL|cuDNN|cuBLAS|oneDNN|ggml)\b)")
 LOOKS = re.compile("|".join((
-    rf"{N}(?:k|M)?(?: ?(?:to|-) ?[\d.,]+)?[ -]?{UNIT}", rf"{N} ?[x×](?![\w(])(?! ?\d)", rf"{N} times", r"(?<![\w.^-])\d+\.\d[\d.]*(?:e[+-]?\d+)?(?![\w.])", r"(?<![\w.^-])\d+e[+-]?\d+",
+    rf"{N}(?:k|M)?(?: ?(?:to|-) ?[\d.,]+)?[ -]?{UNIT}", rf"{N} ?[x×](?![\w(])(?! ?\d)", rf"{N} times", r"(?<![\w.^-])\d+\.\d+(?!\d*\.\d)(?:e[+-]?\d+)?(?![\w.])", r"(?<![\w.^-])\d+e[+-]?\d+",
     r"\b\d[\d,]* (?:out )?of (?:the )?\d[\d,]*\b", r"\b\d+k\b", rf"\b{WORD}(?: to {WORD})? (?:{SECONDS}\b|per cent|times {THAN})",
     rf"\b{PART} {THAN}", rf"\b{PART} (?:an? |of an? )?{SECONDS}\b", rf"\b(?:twice|doubl\w+|halv\w+) {THAN}", r"\border of magnitude\b",
     r"(?m:^\|[^\n]*\| *[\d.,]+ *\|(?:[^\n]*\|)? *[\d.,]+ *\|)")).replace(" ", r"\s"))

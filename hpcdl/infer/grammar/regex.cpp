@@ -11,7 +11,7 @@
 namespace hpcdl::infer::grammar {
 namespace {
 
-constexpr std::size_t kMaxPattern = 65536;
+constexpr std::size_t kMaxPattern = std::size_t{64} << 10;
 
 CharSet set_of(std::initializer_list<std::pair<char32_t, char32_t>> ranges) {
   CharSet set;
