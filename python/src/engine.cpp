@@ -22,6 +22,8 @@
 namespace hpcdl::python {
 namespace {
 
+namespace nb = nanobind;
+
 constexpr std::string_view kOp = "Engine.submit";
 
 /// A model and its engine. Python threads take turns: each steps the engine, for all texts, until its own text has a
