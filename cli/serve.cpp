@@ -67,10 +67,11 @@ int serve_verb(ServeOptions& o, const Command& sub) {
                    },
                .ready =
                    [](const serve::Server& s) {
-                     print_json({{"listening", s.address()},
-                                 {"model", s.facts().name},
-                                 {"context", s.facts().context},
-                                 {"pages", s.pages()}});
+                     const Json line{{"listening", s.address()},
+                                     {"model", s.facts().name},
+                                     {"context", s.facts().context},
+                                     {"pages", s.pages()}};
+                     print_text(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
                      std::fflush(stdout);
                    }});
   server.drain_on_signals();

@@ -485,6 +485,7 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
   deliver();
   bool more = true;
   for (std::int64_t i = 0; i < queued; ++i) {
+    more = more && !(interrupted_ && interrupted_());
     if (more && queued < steps) run(exe), deliver();
     found[i % 2].wait(reader);
     reader.synchronize();

@@ -69,6 +69,9 @@ class Engine {
   /// that the GPU chooses. A text whose logits are not finite fails alone; after an exception all texts are gone.
   bool step();
   static constexpr std::int64_t kAhead = 16;
+  /// Once this says true, no more passes are queued ahead, so that step() returns soon. It must say the same on all ranks
+  /// that share the layers.
+  void interrupt_when(std::function<bool()> f) { interrupted_ = std::move(f); }
   /// Until there is no text.
   void run() {
     while (step()) {}
@@ -146,6 +149,7 @@ class Engine {
   EngineState done_;  // counts of what has been done
   RequestId last_id_ = 0;
   bool stepping_ = false;
+  std::function<bool()> interrupted_;  // null: never
   Queue waiting_, running_;
   std::vector<Sequence*> single_;  // memory_ describes the last pass, over one token of each of these; empty: others
   std::vector<std::int32_t> ids_of_pass_;

@@ -44,6 +44,8 @@ void EngineLoop::obey(Command&& command) {
   }
   auto& r = *command.request;
   r.on_token = [this, id](const infer::Token& token) {
+    // A step may be several passes; a pass has at most one token of a text, and its clients need not wait for the next.
+    if (!events_.empty() && events_.front().id == id) hooks_.deliver(std::exchange(events_, {}));
     events_.push_back({id, token});
     return true;
   };
@@ -64,6 +66,10 @@ void EngineLoop::work() {
   } catch (...) {
     return hooks_.failed(std::current_exception());
   }
+  engine_->interrupt_when([this] {
+    const std::lock_guard lock(mutex_);
+    return ending_ || !commands_.empty();
+  });
   hooks_.ready();
   for (;;) {
     std::vector<Command> commands;

@@ -29,7 +29,7 @@ class EngineLoop {
   struct Hooks {
     std::function<std::unique_ptr<infer::Engine>()> open;  // loads the model
     std::function<void()> ready;                           // it is loaded
-    std::function<void(std::vector<Event>)> deliver;       // after each step
+    std::function<void(std::vector<Event>)> deliver;       // after each pass
     std::function<void(std::exception_ptr)> failed;        // it cannot be loaded; the thread ends
   };
 

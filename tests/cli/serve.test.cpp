@@ -33,7 +33,7 @@ class Serve : public testing::Test {
   static io::Json first_line(const Program& p) {
     for (int i = 0; i < 6000; ++i) {
       const auto out = p.printed();
-      if (out.find('\n') != std::string::npos) return io::parse_json(out, "standard output");
+      if (out.find('\n') != std::string::npos) return io::parse_json(out.substr(0, out.find('\n')), "the first line");
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     ADD_FAILURE() << p.said();
