@@ -124,6 +124,8 @@ const std::vector<CaseFamily>& case_families() {
     embedding_cases(to);
     cross_entropy_cases(to);
     sample_cases(to);
+    moe_route_cases(to);
+    expert_mlp_cases(to);
     top1_cases(to);
     lm_head_loss_cases(to);
     lm_head_gradient_cases(to);

@@ -17,8 +17,11 @@ std::vector<std::int32_t> Generator::generate(std::span<const std::int32_t> prom
                                               const Sampling& sampling,
                                               const std::function<bool(std::int32_t id)>& on_token) {
   std::vector<std::int32_t> ids;
-  const infer::SamplingOptions how{
-      .temperature = sampling.temperature, .top_k = sampling.top_k, .top_p = sampling.top_p, .ignore_eos = true, .seed = sampling.seed};
+  const infer::SamplingOptions how{.temperature = sampling.temperature,
+                                   .top_k = sampling.top_k,
+                                   .top_p = sampling.top_p,
+                                   .ignore_eos = true,
+                                   .seed = sampling.seed};
   how.check();
   engine_->generate(prompt, tokens, how, [&](std::int32_t id) {
     ids.push_back(id);

@@ -12,7 +12,7 @@ namespace hpcdl::infer {
 
 namespace {
 
-constexpr std::size_t kMostPrograms = 64, kMostCandidates = 32;
+constexpr std::size_t kMostPrograms = 256, kMostCandidates = 32;
 
 std::int64_t power_of_two(std::int64_t n) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));

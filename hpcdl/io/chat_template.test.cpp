@@ -3,6 +3,8 @@
 
 #include "hpcdl/io/chat_template.h"
 
+#include <sstream>
+
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -70,6 +70,10 @@ void EngineLoop::work() {
     const std::lock_guard lock(mutex_);
     return ending_ || !commands_.empty();
   });
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = engine_->state();
+  }
   hooks_.ready();
   for (;;) {
     std::vector<Command> commands;

@@ -22,9 +22,9 @@ CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if ad
 class Engines(Case):
     @classmethod
     def setUpClass(cls):
-        program = os.environ.get("HPCDL_PROGRAM")
+        program = os.environ.get("HPCDL_BIN")
         if not program:
-            raise unittest.SkipTest("HPCDL_PROGRAM is not set")
+            raise unittest.SkipTest("HPCDL_BIN is not set")
         cls.folder = tempfile.TemporaryDirectory()
         root = pathlib.Path(cls.folder.name)
         (root / "text.txt").write_text(TEXT * 8)

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string>
 

@@ -1,6 +1,7 @@
 #include "hpcdl/infer/grammar/token_masks.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "hpcdl/core/error.h"
 
