@@ -195,7 +195,10 @@ def front(everything):
     step = cpu["gpt2_step"]["rows"]["B4 T256"]["sides"]["torch-bf16"]["ratio"]
     int4 = cpu["int4"]["rows"]["N14336 K4096 batch 1"]["ratios"]["ggml, same bits"]
     reduce = find(cpu["comm"]["rows"], "collective=all_reduce;algorithm=shared;memory=private;bytes=1048576")
-    bar = lambda section, case: find(gpu["bars"]["bars"], f"section={section};case={case};peer=torch.compile")["ratio"]
+    def bar(section, case):  # a section that was not measured again keeps its own date
+        row = find(gpu["bars"]["bars"], f"section={section};case={case};peer=torch.compile")
+        return {**row["ratio"], "date": row["date"]}
+
     low_high = lambda r: f"**{r['median']:.2f}** ({r.get('low', r.get('min')):.2f}-{r.get('high', r.get('max')):.2f})"
     if demo := cpu.get("demo", {}).get("rows", {}).get("make demo"):
         yield (f"On two cores ({cpu['demo']['machine']['cpu']}) `make demo` took {(demo['build_seconds'] + demo['demo_seconds']) / 60:.0f} minutes, {demo['build_seconds'] / 60:.0f} of "
@@ -210,7 +213,7 @@ def front(everything):
             ("training ResNet-18, bf16, a step of 512 images", gpu, "bars", "torch.compile", bar("image step", "resnet18 bf16 B512")),
             ("decoding with INT4 weights: one row times 14336 x 4096", cpu, "int4", "ggml's Q4_0", int4),
             ("adding up 1 MiB over two processes of a host", cpu, "comm", "Open MPI", {"median": reduce["ratio"], "low": reduce["ratio_low"], "high": reduce["ratio_high"]})):
-        yield f"| {what} | {short_name(on)} | {peer} | {low_high(ratio)} | {on[file]['machine']['date']} |"
+        yield f"| {what} | {short_name(on)} | {peer} | {low_high(ratio)} | {ratio.get('date') or on[file]['machine']['date']} |"
 
 
 def pages():
