@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/serve/model_for_tests.h"
