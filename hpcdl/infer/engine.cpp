@@ -341,11 +341,11 @@ BatchLayout Engine::layout_of(const std::vector<Part>& parts) const {
 }
 
 /// In the shared arena. A larger one replaces it together with the programs in it, so that there is never more than one.
-Instance& Engine::program(const BatchLayout& l) {
+Engine::Program& Engine::program(const BatchLayout& l) {
   const ProgramKey key(l.tokens, l.sequences, l.single, static_cast<int>(l.head));
   if (const auto found = programs_.find(key); found != programs_.end()) {
     found->second.used = ++passes_;
-    return found->second.instance;
+    return found->second;
   }
   if (programs_.size() >= kMostPrograms) {
     stream_.synchronize();
@@ -361,17 +361,16 @@ Instance& Engine::program(const BatchLayout& l) {
   }
   Instance instance(made->planned, std::move(bindings), arena_, stream_.device());
   arena_ = instance.arena();
-  return programs_.emplace(key, Program{std::move(instance), ++passes_}).first->second.instance;
+  return programs_.emplace(key, Program{std::move(instance), ++passes_}).first->second;
 }
 
 /// On a GPU, one launch from the second run on: launching its kernels one by one takes longer than they run.
-void Engine::run(Instance& exe) {
-  if (stream_.device().is_cuda() && !exe.captured()) {
-    const auto p = std::ranges::find_if(programs_, [&](const auto& entry) { return &entry.second.instance == &exe; });
-    if (p->second.warm) exe.capture(stream_);
-    p->second.warm = true;
+void Engine::run(Program& p) {
+  if (stream_.device().is_cuda() && !p.instance.captured()) {
+    if (p.warm) p.instance.capture(stream_);
+    p.warm = true;
   }
-  exe.run(stream_);
+  p.instance.run(stream_);
 }
 
 std::vector<const Instance*> Engine::programs(std::int64_t prompt_tokens) {
@@ -383,7 +382,7 @@ std::vector<const Instance*> Engine::programs(std::int64_t prompt_tokens) {
   }
   for (const auto& l : list) program(l);  // a larger arena may replace those before it
   std::vector<const Instance*> made;
-  for (const auto& l : list) made.push_back(&program(l));
+  for (const auto& l : list) made.push_back(&program(l).instance);
   return made;
 }
 
@@ -396,8 +395,8 @@ std::span<float> Engine::on_host(const Tensor& logits) {
 }
 
 /// Runs a pass over the next tokens of these texts, or queues it on a GPU.
-Instance& Engine::start(const std::vector<Part>& parts, const BatchLayout& l) {
-  Instance& exe = program(l);
+Engine::Program& Engine::start(const std::vector<Part>& parts, const BatchLayout& l) {
+  Program& p = program(l);
   std::vector<BatchRow> rows;
   std::vector<Sequence*> texts;
   ids_of_pass_.clear();
@@ -420,15 +419,15 @@ Instance& Engine::start(const std::vector<Part>& parts, const BatchLayout& l) {
     }
     memory_.set_rules(stream_, rules);
   }
-  const Tensor tokens = exe.input(0);
+  const Tensor tokens = p.instance.input(0);
   copy(stream_, tokens, View(ids_of_pass_.data(), tokens.spec()));
-  run(exe);
-  return exe;
+  run(p);
+  return p;
 }
 
 void Engine::pass(const std::vector<Part>& parts) {
   const auto l = layout_of(parts);
-  Instance& exe = start(parts, l);
+  const Instance& exe = start(parts, l).instance;
   const bool found = l.head != BatchLayout::Head::none &&
                      std::ranges::all_of(parts, [&](const Part& p) { return chosen_on_gpu(*p.text); });
   std::span<float> logits;
@@ -473,9 +472,9 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
   for (const auto& [q, n] : parts) grow(*q, steps);
   Stream reader(stream_.device(), stream_.pool());
   Event found[2];
-  Instance& exe = start(parts, l);
+  Program& p = start(parts, l);
   single_.clear();  // the memory is a token ahead of the texts from now on
-  const Tensor next = exe.input(0);
+  const Tensor next = p.instance.input(0);
   std::int64_t queued = 0;
   const auto deliver = [&] {
     for (const auto& [q, n] : parts) ++q->done;
@@ -486,7 +485,7 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
   bool more = true;
   for (std::int64_t i = 0; i < queued; ++i) {
     more = more && !(interrupted_ && interrupted_());
-    if (more && queued < steps) run(exe), deliver();
+    if (more && queued < steps) run(p), deliver();
     found[i % 2].wait(reader);
     reader.synchronize();
     const auto* ids = ids_.as<std::int32_t>() + i % 2 * l.tokens;

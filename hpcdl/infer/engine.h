@@ -111,6 +111,12 @@ class Engine {
     std::int64_t tokens;
   };
 
+  struct Program {
+    Instance instance;
+    std::int64_t used;  // the number of the last pass through it
+    bool warm = false;  // has run: what a GPU loads lazily has been loaded
+  };
+
   static void insert(Queue& queue, std::unique_ptr<Sequence> q);
   Schedule plan(std::vector<PageTable::Found>& found) const;
   PageTable::Found find(const Sequence& q) const;
@@ -133,9 +139,9 @@ class Engine {
   std::int64_t bucket(std::int64_t tokens) const;
   BatchLayout layout(std::int64_t tokens, std::int64_t sequences, bool single, BatchLayout::Head head) const;
   BatchLayout layout_of(const std::vector<Part>& parts) const;
-  Instance& program(const BatchLayout& layout);
-  void run(Instance& exe);
-  Instance& start(const std::vector<Part>& parts, const BatchLayout& layout);
+  Program& program(const BatchLayout& layout);
+  void run(Program& p);
+  Program& start(const std::vector<Part>& parts, const BatchLayout& layout);
   std::span<float> on_host(const Tensor& logits);
 
   const models::LanguageModel& model_;
@@ -156,11 +162,6 @@ class Engine {
   Pinned logits_;  // of the last pass, on the host
   Pinned ids_;     // for two passes
   std::shared_ptr<Buffer> arena_;
-  struct Program {
-    Instance instance;
-    std::int64_t used;  // the number of the last pass through it
-    bool warm = false;  // has run: what a GPU loads lazily has been loaded
-  };
   using ProgramKey = std::tuple<std::int64_t, std::int64_t, bool, int>;
   std::map<ProgramKey, Program> programs_;
   std::int64_t passes_ = 0;

@@ -497,7 +497,7 @@ TEST(Engine, a_text_with_nan_fails_alone) {
   expect_all_pages(engine);
 }
 
-// Texts that begin alike, with few pages, some of which are cancelled at any time.
+// Texts with common beginnings share few pages, and some are cancelled at random.
 TEST(Engine, gives_every_page_back_after_any_use) {
   Pool pool(1);
   const auto model = with_clear_logits(io::Family::llama);

@@ -17,7 +17,7 @@ namespace hpcdl::io {
 /// Objects keep the order of their keys, which templates print.
 using OrderedJson = nlohmann::ordered_json;
 
-/// JSON that nobody vouches for, such as the body of a request, in time that grows with its size. Throws Error on bad
+/// JSON from an untrusted source, such as the body of a request, in time that grows with its size. Throws Error on bad
 /// syntax, nesting beyond 64, or an object of more than 4096 keys. The last of equal keys counts.
 OrderedJson parse_ordered_json(std::string_view text, std::string_view where);
 
@@ -47,7 +47,7 @@ class ChatTemplate {
 };
 
 /// The template of a model folder, with its special tokens: chat_template.jinja, or chat_template of
-/// tokenizer_config.json (a string, or a list of named ones, of which `name` is taken). None if the folder has none.
+/// tokenizer_config.json (a string, or a list of named templates, from which `name` is chosen). None if the folder has none.
 /// Throws Error for a name that is not in the list.
 std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder, std::string_view name = "default");
 

@@ -23,7 +23,9 @@ std::shared_ptr<const infer::Grammar> made(Form form, std::string_view text) {
 }  // namespace
 
 Constraints::Constraints(const io::Tokenizer& tokenizer, std::vector<std::int32_t> eos)
-    : vocabulary_(std::make_shared<const infer::Vocabulary>(tokenizer)), eos_(std::move(eos)) {}
+    : vocabulary_(
+          std::async(std::launch::async, [tokenizer] { return std::make_shared<const infer::Vocabulary>(tokenizer); })),
+      eos_(std::move(eos)) {}
 
 std::shared_ptr<const infer::Grammar> Constraints::grammar(Form form, std::string_view text) {
   require(!eos_.empty(), "grammar",
@@ -45,7 +47,7 @@ std::shared_ptr<const infer::Grammar> Constraints::grammar(Form form, std::strin
 }
 
 std::shared_ptr<infer::TokenConstraint> Constraints::constrain(std::shared_ptr<const infer::Grammar> grammar) const {
-  return infer::constrain(std::move(grammar), vocabulary_, eos_);
+  return infer::constrain(std::move(grammar), vocabulary_.get(), eos_);
 }
 
 }  // namespace hpcdl::serve

@@ -1,6 +1,7 @@
 #pragma once
 // The forms that requests ask of their texts.
 
+#include <future>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,8 @@ class Constraints {
     std::string text;
     std::shared_ptr<const infer::Grammar> grammar;
   };
-  std::shared_ptr<const infer::Vocabulary> vocabulary_;
+  /// Takes a quarter of a second for a large tokenizer, and most requests have no form: it is made while the model loads.
+  std::shared_future<std::shared_ptr<const infer::Vocabulary>> vocabulary_;
   std::vector<std::int32_t> eos_;
   std::mutex mutex_;
   std::list<Kept> kept_;  // the most recent one first

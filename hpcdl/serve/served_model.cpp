@@ -89,9 +89,9 @@ ServedModel::ServedModel(const ServerConfig& config)
   if (e.budget < e.batch + infer::kLeastChunk)
     fail_usage("serve", "engine.budget: {} texts at a time need at least {} tokens a step, found {}", e.batch,
                e.batch + infer::kLeastChunk, e.budget);
+  facts_->constraints = std::make_shared<Constraints>(facts_->tokenizer, end_ids(model_, facts_->tokenizer));
   model_.prefetch();
   model_.to_device(Stream(device_from_name(e.device), pool_));
-  facts_->constraints = std::make_shared<Constraints>(facts_->tokenizer, end_ids(model_, facts_->tokenizer));
   facts_->context = context, facts_->vocab = model_.config().vocab;
   options_ = {.context = context,
               .sequences = e.batch,

@@ -131,9 +131,11 @@ infer::SamplingOptions sampling_of(const nb::dict& given, infer::SamplingOptions
   for (const auto [key, value] : given) {
     const auto name = nb::cast<std::string>(key);
     const auto field = std::ranges::find(fields, name, &std::pair<std::string_view, Set>::first);
-    std::vector<std::string> known;
-    for (const auto& f : fields) known.emplace_back(f.first);
-    require_type(field != fields.end(), kOp, "no option \"{}\"{}", name, io::did_you_mean(name, known));
+    if (field == fields.end()) {
+      std::vector<std::string> known;
+      for (const auto& f : fields) known.emplace_back(f.first);
+      require_type(false, kOp, "no option \"{}\"{}", name, io::did_you_mean(name, known));
+    }
     field->second(name, value);
   }
   return o;

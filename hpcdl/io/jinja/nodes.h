@@ -1,5 +1,5 @@
 #pragma once
-// The parts of a parsed template, each of which knows how to run itself.
+// The syntax tree of a template. Expressions are evaluated, and statements are executed.
 
 #include <memory>
 #include <string>
