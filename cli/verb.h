@@ -53,12 +53,10 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
   auto options = std::make_shared<Options>();
   const Command verb = program.subcommand(name, help);
   setup(verb, *options);
-  verb.when_chosen([options, action, verb, &run] {
-    run = [options, action, verb] {
-      if constexpr (std::is_invocable_v<Action, Options&, const Command&>) return action(*options, verb);
-      else return action(*options);
-    };
-  });
+  if constexpr (std::is_invocable_v<Action, Options&, const Command&>)
+    verb.when_chosen([options, action, verb, &run] { run = [options, action, verb] { return action(*options, verb); }; });
+  else
+    verb.when_chosen([options, action, &run] { run = [options, action] { return action(*options); }; });
 }
 
 /// Thrown when standard output is a pipe whose reader has gone, as in `hpcdl bench | head -1`.

@@ -32,7 +32,7 @@ std::vector<OpWays> all_ways() {
 void check_preferred_ways(const std::map<std::string, std::string>& preferred, std::string_view where) {
   const auto all = all_ways();
   for (const auto& [op, name] : preferred) {
-    const auto found = std::find_if(all.begin(), all.end(), [&](const OpWays& o) { return o.op == op; });
+    const auto found = std::ranges::find(all, op, &OpWays::op);
     if (found == all.end()) {
       std::vector<std::string_view> ops;
       for (const auto& o : all) ops.push_back(o.op);

@@ -72,7 +72,6 @@ class Server {
   ServerHooks hooks_;
   std::string key_;
   State state_ = State::loading;
-  bool stopped_ = false;
   std::exception_ptr failure_;
   Metrics metrics_;
   std::unique_ptr<ServedModel> model_;  // made by the thread of the engine

@@ -20,6 +20,12 @@ bool system_grants_tiles() {
 #endif
 }
 
+/// Clang 14 does not know this name in __builtin_cpu_supports.
+bool cpu_has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+
 std::atomic<IsaKind>& active() {
   static std::atomic<IsaKind> isa{best_isa()};
   return isa;
@@ -36,7 +42,7 @@ bool cpu_has_amx() {
 IsaKind best_isa() {
   static const IsaKind best = [] {
     __builtin_cpu_init();
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && cpu_has_f16c();
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");

@@ -103,13 +103,13 @@ std::string svg_line(double x1, double y1, double x2, double y2, std::string_vie
 }
 
 std::string svg_legend(double x, double y, const std::vector<std::string>& names) {
-  constexpr double kGlyph = 6.8;  // the mean width of a letter at this size
+  constexpr double kLetter = 6.8;  // the mean width of a letter at this size
   std::string out;
   for (std::size_t i = 0; i < names.size(); ++i) {
     out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"11\" height=\"11\" rx=\"3\" class=\"fill-{}\"/>\n", x,
                        y - 10, series_colour(i));
     out += svg_text(x + 16, y, "start", names[i]);
-    x += 16 + kGlyph * static_cast<double>(names[i].size()) + 22;
+    x += 16 + kLetter * static_cast<double>(names[i].size()) + 22;
   }
   return out;
 }

@@ -62,15 +62,15 @@ bool position_independent(Algorithm a, int ranks) {
 }
 
 Algorithm default_choice(const Situation& s) {
-  constexpr std::int64_t kShort = 16 << 10;
+  constexpr std::int64_t kFewBytes = 16 << 10;
   if (s.gpus) {
     const bool faster = s.bytes <= most_between_gpus(s.ranks);
     return faster && is_for_gpus(Algorithm::shared, s) ? Algorithm::shared : Algorithm::native;
   }
   if (can_be_shared(s)) return Algorithm::shared;
-  const bool is_short = s.bytes <= kShort, many = s.ranks > kMostTogether;
+  const bool is_short = s.bytes <= kFewBytes, many = s.ranks > kMostTogether;
   // A ring of many ranks takes as many steps, each with a part of the tensor that is too small to be worth a step.
-  const bool short_parts = many && s.bytes / s.ranks <= kShort;
+  const bool short_parts = many && s.bytes / s.ranks <= kFewBytes;
   switch (s.what) {
     case Collective::all_reduce:
       if (is_short) return Algorithm::halving;

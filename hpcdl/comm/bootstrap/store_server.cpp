@@ -312,9 +312,10 @@ void StoreServer::end_late(const std::string& name, Meeting& m) {
 void StoreServer::end_what_is_late() {
   const auto now = Clock::now();
   first_late_ = Deadline::max();
-  for (auto& [name, m] : meetings_) {
+  for (auto& entry : meetings_) {
+    Meeting& m = entry.second;
     if (now >= m.deadline) {
-      const auto text = missing(name, m);
+      const auto text = missing(entry.first, m);
       m.deadline = Deadline::max();
       std::erase_if(m.waiting, [&](const Waiting& w) {
         if (now < w.deadline) return m.deadline = std::min(m.deadline, w.deadline), false;

@@ -137,10 +137,10 @@ class ThreadTransport : public Transport {
   }
 
   void withdraw() override {
-    for (auto& [id, m] : active_) {
+    for (const auto& entry : active_) {
       for (auto& box : world_->boxes) {
         std::lock_guard lock(box.mutex);
-        const auto same = [&](const auto& x) { return x == m; };
+        const auto same = [&](const auto& x) { return x == entry.second; };
         std::erase_if(box.sent, same);
         std::erase_if(box.wanted, same);
       }

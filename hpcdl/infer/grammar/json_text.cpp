@@ -8,6 +8,7 @@ namespace hpcdl::infer::grammar {
 namespace {
 
 constexpr int kSpaces = 64, kTabs = 32;  // after a line feed
+constexpr int kMostDigits = 18;          // of a number, before and after the point
 
 void digits(Builder& b, StateId from, int min, int max, StateId to) {
   b.repeat(from, min, max, false, [&](StateId a, StateId z) { b.bytes(a, '0', '9', z); }, to);
@@ -161,14 +162,14 @@ void JsonText::character(StateId from, StateId to) {
 }
 
 void JsonText::fill_number(StateId from, StateId to) {
-  constexpr int kDigits = 18, kExponent = 2;
+  constexpr int kExponent = 2;
   const StateId positive = b_.state(), whole = b_.state(), point = b_.state(), decimal = b_.state(), e = b_.state(),
                 exponent = b_.state();
   b_.jump(from, positive);
   b_.byte(from, '-', positive);
-  whole_number(b_, positive, kDigits, whole);
+  whole_number(b_, positive, kMostDigits, whole);
   b_.byte(whole, '.', point);
-  digits(b_, point, 1, kDigits, decimal);
+  digits(b_, point, 1, kMostDigits, decimal);
   b_.jump(whole, decimal);
   b_.byte(decimal, 'e', e);
   b_.byte(decimal, 'E', e);
@@ -180,11 +181,10 @@ void JsonText::fill_number(StateId from, StateId to) {
 }
 
 void JsonText::fill_integer(StateId from, StateId to) {
-  constexpr int kDigits = 18;
   const StateId positive = b_.state();
   b_.jump(from, positive);
   b_.byte(from, '-', positive);
-  whole_number(b_, positive, kDigits, to);
+  whole_number(b_, positive, kMostDigits, to);
 }
 
 std::string JsonText::quoted(const std::string& text) { return OrderedJson(text).dump(); }

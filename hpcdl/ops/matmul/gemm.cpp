@@ -80,7 +80,9 @@ struct Choice {
 }  // namespace
 
 void run(const KernelSet& set, Pool& pool, const Problem& given, const Finish& f) {
-  const auto& [p, s] = Choice(set, given);
+  const Choice choice(set, given);
+  const Problem& p = choice.p;
+  const KernelSet& s = choice.s;
   if (p.m <= 0 || p.n <= 0) return;
   if (SmallPlan::fits(p)) return run_small(s, pool, p, f);
   const Plan plan(s, p, pool.threads());
@@ -98,14 +100,18 @@ void run(const KernelSet& set, Pool& pool, const Problem& given, const Finish& f
 }
 
 std::int64_t scratch_bytes(const KernelSet& set, const Problem& given) {
-  const auto& [p, s] = Choice(set, given);
+  const Choice choice(set, given);
+  const Problem& p = choice.p;
+  const KernelSet& s = choice.s;
   if (SmallPlan::fits(p)) return SmallPlan(s, p).bytes;
   const Plan plan(s, p, 1);
   return plan.a_bytes + plan.b_bytes + plan.c_bytes + plan.sums_bytes;
 }
 
 void run_alone(const KernelSet& set, std::byte* scratch, const Problem& given, const Finish& f) {
-  const auto& [p, s] = Choice(set, given);
+  const Choice choice(set, given);
+  const Problem& p = choice.p;
+  const KernelSet& s = choice.s;
   if (p.m <= 0 || p.n <= 0) return;
   if (SmallPlan::fits(p)) {
     const SmallPlan plan(s, p);

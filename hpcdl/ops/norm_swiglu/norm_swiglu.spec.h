@@ -71,7 +71,7 @@ inline Contracts norm_swiglu_contracts() {
 /// (N, K), in INT4 with groups of 64 or dense.
 auto decoded_matrix(const auto& v, const std::string& name, std::int64_t n, std::int64_t k, bool int4) {
   if (int4) return int4_matrix(v, name, name + ".scale", n, k, 64);
-  return Matrix{v.graph.input(name, {{n, k}, v.dtype}), v.none(), v.none(), v.none()};
+  return Matrix<decltype(v.none())>{v.graph.input(name, {{n, k}, v.dtype}), v.none(), v.none(), v.none()};
 }
 
 /// One token.
