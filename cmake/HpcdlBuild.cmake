@@ -44,11 +44,16 @@ target_compile_options(hpcdl_flags INTERFACE
 # gigabyte.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 if(HPCDL_SANITIZE)
-  add_compile_options(-fsanitize=${HPCDL_SANITIZE} -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${HPCDL_SANITIZE})
+  set(sanitizing -O1 -g -UNDEBUG -fsanitize=${HPCDL_SANITIZE} -fno-omit-frame-pointer)
   if(HPCDL_SANITIZE MATCHES undefined)
-    add_compile_options(-fno-sanitize-recover=undefined)
+    list(APPEND sanitizing -fno-sanitize-recover=undefined)
   endif()
+  # Kernels that are not sanitized are compiled as in a release, so a compiler cache has them.
+  if(NOT HPCDL_SANITIZE_KERNELS)
+    set(sanitizing "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:HPCDL_KERNELS>>>:${sanitizing}>")
+  endif()
+  add_compile_options("${sanitizing}")
+  add_link_options(-fsanitize=${HPCDL_SANITIZE})
 endif()
 
 # One flag set per instruction set of simd/isa.h. No kernel may assume finite math; contraction to FMA is intended.
@@ -75,9 +80,7 @@ function(hpcdl_kernel_targets prefix)
   foreach(isa IN LISTS HPCDL_ISAS)
     add_library(${prefix}_simd_${isa} OBJECT)
     target_compile_options(${prefix}_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} -DHPCDL_SIMD_TU ${kernel_optimization_${isa}} -fno-math-errno -fno-trapping-math)
-    if(HPCDL_SANITIZE AND NOT HPCDL_SANITIZE_KERNELS)
-      target_compile_options(${prefix}_simd_${isa} PRIVATE -fno-sanitize=all)
-    endif()
+    set_target_properties(${prefix}_simd_${isa} PROPERTIES HPCDL_KERNELS ON)
     target_link_libraries(${prefix}_simd_${isa} PRIVATE hpcdl_flags)
     # GCC's own AVX-512 headers start reductions from a register "initialised with itself" (GCC bug 105593).
     target_compile_options(${prefix}_simd_${isa} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-uninitialized>)

@@ -2,6 +2,7 @@
 # Builds and tests, one part after the other while there is time:  scripts/test.sh PART...
 #   release         the whole suite in a release build, with the Python module if it can be built
 #   tsan, asan      the parts with threads and the parts that parse untrusted files, under a sanitizer
+#   fuzz            the fuzz targets, built with Clang under ASan and UBSan, for FUZZ_SECONDS (5) each
 #   cuda:90a-real   the CUDA build for one architecture, with its tests compiled but not run
 # TEST_BUDGET seconds for everything (900). A part that would not end by then does not start, and a build that
 # takes too long is stopped; both are reported. The last line is "N passed, N failed, N skipped".
@@ -12,8 +13,8 @@ export JOBS=${JOBS:-$(nproc)}
 test_jobs=${TEST_JOBS:-3}
 budget=${TEST_BUDGET:-900}
 # What the sanitizers check (without kernels, which `make asan` and `make tsan` include): the pool, the recorder, ranks
-# that communicate, and everything that parses files.
-sanitized=${SANITIZED:-'^(core|program|graph|io|data|comm|parallel)(\.|$)|^models\.hf_config$'}
+# that communicate, the engine and the server, and everything that parses files.
+sanitized=${SANITIZED:-'^(core|program|graph|io|data|comm|parallel|infer|serve)(\.|$)|^models\.hf_config$'}
 # Seconds of the release build and of its tests: the time of other parts is estimated from them, because caches and cores
 # are the same. A sanitizer checks a third of the tests, and takes as long for them.
 build_seconds=0 test_seconds=300
@@ -87,13 +88,25 @@ part_release() {
   test_seconds=$((SECONDS - start - build_seconds))
 }
 
-# part_sanitizer PRESET. With a cold cache, its build takes as long as that of the release; with a warm cache, both are short.
+# part_sanitizer PRESET. Its kernels are those of the release, so the compiler cache has them.
 part_sanitizer() {
   local tests=$((test_seconds * 6 / 5)) targets
-  fits "$1" $((build_seconds + tests)) || return
+  fits "$1" $((build_seconds / 2 + tests)) || return
   configure "$1" -DHPCDL_PYTHON=OFF -DHPCDL_TESTS=ON -DHPCDL_SANITIZE_KERNELS=OFF || return
   mapfile -t targets < <(ctest --test-dir "build/$1" -N -R "$sanitized" | sed -n 's/^ *Test *#[0-9]*: /test./p')
   build "$1" $((budget - SECONDS - tests)) "${targets[@]}" && run_tests "$1" "$sanitized"
+}
+
+# Every target counts as a test.
+part_fuzz() {
+  local seconds=${FUZZ_SECONDS:-5} target log=build/fuzz/run.log
+  fits fuzz $((build_seconds / 2 + 12 * seconds)) || return
+  scripts/setup.sh fuzz && configure fuzz && build fuzz $((budget - SECONDS)) fuzz_targets || return
+  for target in build/fuzz/fuzz/*; do
+    if scripts/fuzz.sh "$seconds" "$target" >"$log" 2>&1; then passed=$((passed + 1)); continue; fi
+    failed=$((failed + 1))
+    tail -n 60 "$log" >&2
+  done
 }
 
 # part_cuda ARCHITECTURE
@@ -116,8 +129,9 @@ for part in "$@"; do
     release) part_release ;;
     tsan) TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} part_sanitizer tsan ;;
     asan) part_sanitizer asan ;;
+    fuzz) part_fuzz ;;
     cuda:*) part_cuda "${part#cuda:}" ;;
-    *) echo "test: unknown part '$part'; expected release, tsan, asan or cuda:ARCHITECTURE" >&2; exit 2 ;;
+    *) echo "test: unknown part '$part'; expected release, tsan, asan, fuzz or cuda:ARCHITECTURE" >&2; exit 2 ;;
   esac
 done
 echo "$passed passed, $failed failed, $skipped skipped"
