@@ -54,9 +54,9 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
   const Command verb = program.subcommand(name, help);
   setup(verb, *options);
   if constexpr (std::is_invocable_v<Action, Options&, const Command&>)
-    verb.when_chosen([options, action, verb, &run] { run = [options, action, verb] { return action(*options, verb); }; });
-  else
-    verb.when_chosen([options, action, &run] { run = [options, action] { return action(*options); }; });
+    verb.when_chosen(
+        [options, action, verb, &run] { run = [options, action, verb] { return action(*options, verb); }; });
+  else verb.when_chosen([options, action, &run] { run = [options, action] { return action(*options); }; });
 }
 
 /// Thrown when standard output is a pipe whose reader has gone, as in `hpcdl bench | head -1`.

@@ -1,6 +1,8 @@
 #pragma once
 // A server in this process, on a free port.
 
+#include <gtest/gtest.h>
+
 #include <future>
 #include <map>
 #include <sstream>
@@ -76,5 +78,15 @@ class RunningServer {
   Server server_;
   std::thread thread_;
 };
+
+/// All routes still work, and nothing is left over.
+inline void expect_unharmed(const RunningServer& server) {
+  EXPECT_TRUE(server.wait_until_idle());
+  const auto body = nlohmann::json{{"prompt", "a"}, {"max_tokens", 3}}.dump();
+  EXPECT_EQ(server.ask("POST", "/v1/completions", body).status, 200);
+  EXPECT_TRUE(server.wait_until_idle());
+  auto m = server.metrics();
+  EXPECT_EQ(m["kv_pages_free"] + m["kv_pages_cached"], m["kv_pages"]);
+}
 
 }  // namespace hpcdl::serve

@@ -64,7 +64,8 @@ inline Contracts adamw_contracts() {
 inline void adamw_cases(auto& to) {
   to.add_forward("adamw", "N", {"p N", "p.grad N", "m N master", "v N master"}, vector_shapes(589824),
                  [](const auto& v) {
-                   record_adamw(v.graph, std::vector{AdamWTensor<decltype(v.none())>{v[0], v[1], v[2], v[3], v.none()}}, {});
+                   record_adamw(v.graph, std::vector{AdamWTensor<decltype(v.none())>{v[0], v[1], v[2], v[3], v.none()}},
+                                {});
                    return v.none();
                  })
       .positive = true;  // second moments must not be negative

@@ -1,0 +1,109 @@
+// Many clients that ask, leave in the middle and send rubbish: afterwards everything is as it was before.
+// HPCDL_SOAK_SECONDS (5): how long; from a minute on, the memory of the process must not grow either.
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "hpcdl/machine/machine.h"
+#include "hpcdl/serve/running_for_tests.h"
+
+namespace hpcdl::serve {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr const char* kPath = "/v1/completions";
+constexpr unsigned kClients = 64;
+
+/// When connections that have ended are closed on both sides.
+std::size_t open_files() {
+  std::size_t least = SIZE_MAX;
+  for (int i = 0; i < 30; ++i) {
+    std::size_t n = 0;
+    const std::unique_ptr<DIR, int (*)(DIR*)> list(opendir("/proc/self/fd"), closedir);
+    while (readdir(list.get())) ++n;
+    least = std::min(least, n);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return least;
+}
+
+struct Counts {
+  std::atomic<int> answered{0}, wrong{0}, left{0}, malformed{0};
+};
+
+/// One request, and what becomes of it.
+void ask(int port, std::mt19937& random, Counts& counts) {
+  TestClient client(port);
+  const json body{{"prompt", std::string(1 + random() % 200, static_cast<char>('a' + random() % 26))},
+                  {"max_tokens", 1 + random() % 40},
+                  {"n", 1 + random() % 3},
+                  {"stream", random() % 2 == 0},
+                  {"temperature", 1}};
+  auto request = TestClient::request("POST", kPath, body.dump());
+  const auto kind = random() % 20;
+  if (kind < 6) {
+    client.send(request);
+    std::this_thread::sleep_for(milliseconds(random() % 20));
+    ++counts.left;
+  } else if (kind == 6) {
+    request[random() % request.size()] = static_cast<char>(random());
+    client.send(request);
+    ++counts.malformed;
+  } else {
+    client.send(request);
+    const auto r = client.read();
+    const bool whole = body["stream"] ? !events_of(r.body).empty() : r.json().contains("usage");
+    ++(r.status == 200 && whole ? counts.answered : counts.wrong);
+  }
+}
+
+void clients_for(std::chrono::seconds time, int port, Counts& counts) {
+  const auto end = Clock::now() + time;
+  std::vector<std::jthread> clients;
+  for (unsigned c = 0; c < kClients; ++c)
+    clients.emplace_back([&, c] {
+      std::mt19937 random(c);
+      do ask(port, random, counts);
+      while (Clock::now() < end);
+    });
+}
+
+TEST(Soak, leaves_nothing_behind) {
+  const char* given = std::getenv("HPCDL_SOAK_SECONDS");
+  const std::chrono::seconds time(given ? std::atoi(given) : 5);
+  const RunningServer server(RunningServer::config());
+  Counts counts;
+  clients_for(time / 5, server.port(), counts);  // buffers and programs take the sizes that they keep
+  expect_unharmed(server);
+  const auto files = open_files();
+  const auto memory = lab::peak_rss_bytes();
+
+  clients_for(time, server.port(), counts);
+  std::printf("%d answered, %d left, %d malformed; at most %.1f MB before, %.1f MB after\n", counts.answered.load(),
+              counts.left.load(), counts.malformed.load(), 1e-6 * static_cast<double>(memory),
+              1e-6 * static_cast<double>(lab::peak_rss_bytes()));
+  EXPECT_EQ(counts.wrong, 0);
+  EXPECT_GT(counts.answered, 50);
+  EXPECT_GT(counts.left, 10);
+  EXPECT_GT(counts.malformed, 3);
+  expect_unharmed(server);
+  EXPECT_TRUE(server.wait_for([](auto m) { return m["connections"] == 1; })) << "the one that asks";
+  EXPECT_EQ(open_files(), files);
+  if (time >= std::chrono::minutes(1)) {
+    EXPECT_LE(lab::peak_rss_bytes(), memory + memory / 100);
+  }
+}
+
+}  // namespace
+}  // namespace hpcdl::serve
