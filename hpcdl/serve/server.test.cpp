@@ -232,7 +232,8 @@ TEST_F(ServerTest, texts_have_the_form_that_is_asked_for) {
     EXPECT_TRUE(pet["legs"] == 3 || pet["legs"] == 4) << pet;
   }
   const json chat{{"messages", {{{"role", "user"}, {"content", "q"}}}}, {"response_format", format}, {"n", 3}};
-  for (const auto& c : post("/v1/chat/completions", chat)["choices"])
+  const auto answer = post("/v1/chat/completions", chat);
+  for (const auto& c : answer["choices"])
     EXPECT_TRUE(json::parse(c["message"]["content"].get<std::string>()).is_object());
   EXPECT_EQ(
       post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 2}, {"response_format", {{"type", "text"}}}})["object"],
