@@ -6,13 +6,15 @@
 #include "hpcdl/core/choose_way.h"
 #include "hpcdl/ops/conv2d/cudnn_conv.h"
 #include "hpcdl/ops/conv2d/implicit_gemm.h"
+#include "hpcdl/ops/conv2d/padded_channels.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr std::string_view kNames[] = {"own",     "cudnn",   "gemm",    "cudnn 2", "cudnn 3",  "cudnn 4",  "cudnn 5",
-                                       "cudnn 6", "cudnn 7", "cudnn 8", "cudnn 9", "cudnn 10", "cudnn 11", "cudnn 12"};
+constexpr std::string_view kNames[] = {"own",     "cudnn",   "gemm",     "padded",   "cudnn 2",
+                                       "cudnn 3", "cudnn 4", "cudnn 5",  "cudnn 6",  "cudnn 7",
+                                       "cudnn 8", "cudnn 9", "cudnn 10", "cudnn 11", "cudnn 12"};
 constexpr int kCandidates = static_cast<int>(std::size(kNames));
 static_assert(kCandidates == kConvCudnnNext + kCudnnChoices - 1);
 
@@ -58,8 +60,20 @@ void run_gemm(Stream& s, const Conv& c) {
 /// Which of cuDNN's choices a candidate denotes that is neither our kernel nor a product.
 int cudnn_choice(int candidate) { return candidate == kConvCudnn ? 0 : candidate - kConvCudnnNext + 1; }
 
+/// Our kernels pad f32 and the outputs of images of few channels themselves.
+bool fits_padded(const Conv& c) { return c.compute != DType::f32 && can_pad(c, whole_channels(c)); }
+
+bool run_padded(Stream& s, std::span<const Conv> passes) {
+  return pad_channels(s, passes, whole_channels(passes[0]), [&](std::span<const Conv> padded) {
+    if (padded.size() == 2) conv_gradients(s, padded[0], padded[1]);
+    else conv(s, padded[0]);
+    return true;
+  });
+}
+
 bool fits(Stream& s, const Conv& c, int candidate) {
   if (candidate == kConvOwn) return true;
+  if (candidate == kConvPadded) return fits_padded(c);
   return candidate == kConvGemm ? fits_gemm(c) : fits_cudnn(s, c, cudnn_choice(candidate));
 }
 
@@ -67,20 +81,18 @@ bool fits(Stream& s, const Conv& c, int candidate) {
 /// transform nor round operands run backward at a tenth of the speed of ours or less.
 int by_shape(const Conv& c) {
   const auto& g = c.shape;
-  const bool half = c.compute != DType::f32 && !tiny(c), wide = half && g.i % 8 == 0;
+  const bool half = c.compute != DType::f32 && !tiny(c);
   if (fits_gemm(c)) {
     // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y in the opposite direction:
     // 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
     const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
-    return wide && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
+    return half && g.i % 8 == 0 && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
   }
-  if (!wide) {
-    // Ours then load single elements of x, except for very few channels, and of dy. us, ours | cuDNN: y of 132 x 7 x 7
-    // pixels, 387 channels to 760, 1996 | 175; y, dx and dw of 17 x 19 x 19, 19 to 548, 369 | 114, of 16 x 32 x 32, 3 to
-    // 1945 by 7 x 7 with a stride, 3165 | 573; y of 8 x 109 x 109, 3 to 384, and its gradients 145 | 335.
-    const bool by_element = g.i > 8 ? g.i % 8 != 0 : g.o % 8 != 0 && c.pass != ConvPass::forward;
-    return half && by_element ? kConvCudnn : kConvOwn;
-  }
+  const bool few = g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1, odd = g.i % 8 != 0 || g.o % 8 != 0;
+  // Ours then load and store single elements, or pad: H200, us, ours by elements | cuDNN: y of 132 x 7 x 7 pixels, 387
+  // channels to 760, 1996 | 175; y, dx and dw of 17 x 19 x 19, 19 to 548, 369 | 114.
+  if (half && odd && !few) return kConvPadded;
+  if (!half || few) return tiny(c) && odd && c.compute == DType::f32 ? kConvCudnn : kConvOwn;
   // dw of a 1 x 1 kernel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by cuDNN;
   // with 128 channels 26 and 28, with 256 26 and 23.
   if (c.pass == ConvPass::weight && g.kh == 1 && g.kw == 1 && g.i <= 128) return kConvOwn;
@@ -101,7 +113,9 @@ struct ConvCall {
   int preferred(int id) const { return fits(id) ? id : -1; }
   int built_in() const {
     const int id = by_shape(c);
-    return fits(id) ? id : fits_gemm(c) ? kConvGemm : kConvOwn;
+    if (fits(id)) return id;
+    if (id == kConvPadded && fits(kConvCudnn)) return kConvCudnn;
+    return fits_gemm(c) ? kConvGemm : kConvOwn;
   }
   std::string words() const { return fmt::format("conv2d {} {}", unit_name(unit_of(c.compute)), words_of(c)); }
   std::any operands() const { return c; }
@@ -121,12 +135,13 @@ std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool ot
 
 void conv_with(Stream& s, const Conv& c, int candidate) {
   require(candidate >= 0 && candidate < kCandidates, "conv2d",
-          "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm, from {} to {} cudnn's others", candidate,
+          "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm, 3 padded, from {} to {} cudnn's others", candidate,
           kConvCudnnNext, kCandidates - 1);
   require(fits(s, c, candidate), "conv2d",
           "{} has no way to compute this convolution: conv_candidates() says which can", kNames[candidate]);
   if (candidate == kConvOwn) implicit_gemm(s, c);
   else if (candidate == kConvGemm) run_gemm(s, c);
+  else if (candidate == kConvPadded) run_padded(s, {&c, 1});
   else run_cudnn(s, c, cudnn_choice(candidate));
 }
 
@@ -137,6 +152,8 @@ void conv(Stream& s, const Conv& c) { conv_with(s, c, conv_choice(s, c)); }
 void conv_gradients(Stream& s, const Conv& data, const Conv& weight) {
   const int of_data = conv_choice(s, data), of_weight = conv_choice(s, weight);
   if (of_data == kConvOwn && of_weight == kConvOwn) return implicit_gemm_gradients(s, data, weight);
+  const Conv both[] = {data, weight};
+  if (of_data == kConvPadded && of_weight == kConvPadded && run_padded(s, both)) return;
   conv_with(s, data, of_data), conv_with(s, weight, of_weight);
 }
 

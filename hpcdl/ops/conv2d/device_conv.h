@@ -1,6 +1,6 @@
 #pragma once
-// The three products of a convolution on a GPU (y, dx and dw) by our own kernels, by cuDNN, or, for 1 x 1 kernels, as
-// plain products. Sums are f32; their order depends only on the shape and the GPU. 16-bit products may read an f32
+// The three products of a convolution on a GPU (y, dx and dw) by our own kernels, by cuDNN, for 1 x 1 kernels as plain
+// products, or, for odd numbers of channels of 16 bits, by another of these on padded copies. Sums are f32; their order depends only on the shape and the GPU. 16-bit products may read an f32
 // weight, rounded when read, and write f32 gradients.
 
 #include <array>
@@ -39,7 +39,8 @@ std::string words_of(const Conv& c);
 
 /// Uses the way that the stream's table says for this convolution, else the fastest known one for its shape.
 void conv(Stream& s, const Conv& c);
-/// The data and weight passes of one convolution; if both use the same way, operands that they share are loaded once.
+/// The data and weight passes of one convolution; if both use the same way, operands that they share are loaded or
+/// copied once.
 void conv_gradients(Stream& s, const Conv& data, const Conv& weight);
 
 struct ConvCandidate {
@@ -47,7 +48,7 @@ struct ConvCandidate {
   std::string_view name;
 };
 /// cuDNN's first choice; its others, for tuning, follow from kConvCudnnNext on.
-inline constexpr int kConvOwn = 0, kConvCudnn = 1, kConvGemm = 2, kConvCudnnNext = 3;
+inline constexpr int kConvOwn = 0, kConvCudnn = 1, kConvGemm = 2, kConvPadded = 3, kConvCudnnNext = 4;
 
 /// The ways that can compute c on the stream's GPU, without or with cuDNN's other choices, whose plans take a while to
 /// build. Each is reproducible bit for bit. Valid until the calling thread's next call.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256, kChannels = 8;  // per thread
 
-/// `rows` rows of `channels` f32, a multiple of four; at most 2^31 bytes in total.
+/// `rows` rows of `channels` f32; at most 2^31 bytes in total.
 struct InParts {
   const float* from = nullptr;
   void* to = nullptr;
@@ -29,7 +29,7 @@ Writing writing(const InParts& p) {
   const auto blocks = static_cast<unsigned>(part_blocks(p.channels));
   return {
       p.from, static_cast<uint4*>(p.to),         static_cast<unsigned>(p.rows) * blocks * (kPartChannels / kChannels),
-      blocks, static_cast<unsigned>(p.channels), reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
+      blocks, static_cast<unsigned>(p.channels), p.channels % 4 == 0 && reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
 }
 
 struct Writings {
@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writin
   for (int k = 0; k < 2; ++k)
     if (channel + k * 4 < w.channels) {
       const float* at = from + k * 4;
-      v[k] = w.aligned ? *reinterpret_cast<const float4*>(at) : make_float4(at[0], at[1], at[2], at[3]);
+      const unsigned left = w.channels - channel - k * 4;
+      v[k] = w.aligned ? *reinterpret_cast<const float4*>(at)
+                       : make_float4(at[0], left > 1 ? at[1] : 0, left > 2 ? at[2] : 0, left > 3 ? at[3] : 0);
     }
   const float values[kChannels] = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w};
   unsigned out[kParts][kChannels / 2];
@@ -81,7 +83,7 @@ double waste(const Conv2dShape& g) {
 bool fits(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const auto f32 = [](const ConvOperand& o) { return o.dtype == DType::f32; };
-  if (c.compute != DType::f32 || c.out_dtype != DType::f32 || g.i % 4 != 0 || g.o % 4 != 0) return false;
+  if (c.compute != DType::f32 || c.out_dtype != DType::f32) return false;
   const bool operands = (c.pass == ConvPass::data || f32(c.x)) && (c.pass == ConvPass::weight || f32(c.w)) &&
                         (c.pass == ConvPass::forward || f32(c.dy));
   constexpr double kLeast = 1 << 23;  // flops; below this, the launches take longer than the product
@@ -95,22 +97,14 @@ const float* image(const ConvOperand& o, std::int64_t first, std::int64_t elemen
 
 constexpr std::int64_t kAligned = 1024;
 
-/// The workspace that the operands take, in bytes, and the number of images that fit at a time: batches of equal size,
-/// or nearly so.
+/// The workspace that images take, in bytes, and the number of images that fit at a time: batches of equal size, or
+/// nearly so.
 struct Room {
-  std::int64_t weight = 0, x_image = 0, dy_image = 0, images = 0;
-  bool shares = true;  // whether shares of the sums have room
-  Room(const Conv2dShape& g, bool of_x, bool of_dy, bool of_w) {
-    if (of_w) weight = whole_units(part_bytes(g.o * g.taps(), g.i), kAligned);
+  std::int64_t x_image = 0, dy_image = 0, images = 0;
+  Room(const Conv2dShape& g, bool of_x, bool of_dy) {
     if (of_x) x_image = part_bytes(g.h * g.w, g.i);
     if (of_dy) dy_image = part_bytes(g.oh * g.ow, g.o);
-    const std::int64_t image = x_image + dy_image, taken = weight + kAligned;
-    const std::int64_t beside = static_cast<std::int64_t>(kConvShares) - taken,
-                       all = static_cast<std::int64_t>(kWorkspaceBytes) - taken;
-    // A product with so many pixels that they do not fit together with shares needs no shares, but a gradient of w
-    // does.
-    shares = (of_x && of_dy) || g.n * image <= beside;
-    const std::int64_t most = (shares ? beside : all) / image;
+    const std::int64_t most = (static_cast<std::int64_t>(kWorkspaceBytes) - kAligned) / (x_image + dy_image);
     if (most == 0) return;
     const std::int64_t times = (g.n + most - 1) / most;
     images = (g.n + times - 1) / times;
@@ -138,16 +132,16 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
   }
   const Conv& any = passes[0];
   const auto& g = any.shape;
-  // w first, then as many images as fit before the shares of sums, if there can be any.
-  const Room room(g, of_x, of_dy, of_w);
+  const Room room(g, of_x, of_dy);
   if (room.images == 0) return false;
-  auto* const memory = static_cast<std::byte*>(workspace(s));
+  auto* const weights = static_cast<std::byte*>(workspace(s));
+  auto* const memory = static_cast<std::byte*>(workspace(s, 1));
   for (std::int64_t first = 0; first < g.n; first += room.images) {
     const std::int64_t n = std::min(room.images, g.n - first);
     const PartsOperands parts{
-        .x = memory + room.weight, .w = memory, .dy = memory + room.weight + whole_units(room.x_image * n, kAligned)};
+        .x = memory, .w = weights, .dy = memory + whole_units(room.x_image * n, kAligned)};
     const InParts in_x{.from = image(any.x, first, of_x ? g.h * g.w * g.i : 0),
-                       .to = memory + room.weight,
+                       .to = memory,
                        .rows = of_x ? n * g.h * g.w : 0,
                        .channels = g.i};
     const InParts in_dy{.from = image(any.dy, first, of_dy ? g.oh * g.ow * g.o : 0),
@@ -155,7 +149,7 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
                         .rows = of_dy ? n * g.oh * g.ow : 0,
                         .channels = g.o};
     const InParts in_w{.from = static_cast<const float*>(any.w.data),
-                       .to = memory,
+                       .to = weights,
                        .rows = of_w && first == 0 ? g.o * g.taps() : 0,
                        .channels = g.i};
     write_parts(s, {in_x, in_dy, in_w});
@@ -167,7 +161,7 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
       } else {
         c.out =
             static_cast<float*>(c.out) + first * (c.pass == ConvPass::forward ? g.oh * g.ow * g.o : g.h * g.w * g.i);
-        tiles_in_parts(s, c, parts, room.shares);
+        tiles_in_parts(s, c, parts);
       }
     }
   }

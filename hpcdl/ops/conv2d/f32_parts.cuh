@@ -66,8 +66,8 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes);
 struct PartsOperands {
   const void *x, *w, *dy;
 };
-/// Forward or data; `room`: shares of the sums fit.
-void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts, bool room);
+/// Forward or data.
+void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts);
 void tile_weight_in_parts(Stream& s, const Conv& c, const PartsOperands& parts);
 
 }  // namespace hpcdl::cuda

@@ -1,5 +1,5 @@
 // y of f32 images with few channels, as read by a network's first layer, and of 16-bit ones whose number of filters is
-// not a multiple of eight. A sum has so few terms (taps x I) that padding them for the tensor cores costs more than
+// not a multiple of eight, if there are so few of them that a padded copy of y would take longer. A sum has so few terms (taps x I) that padding them for the tensor cores costs more than
 // computing the sums on the CUDA cores: 26 us against 43 for 128 images of 32 x 32 x 3, 64 filters of 3 x 3 and f32 on
 // an H200, and 31 by products of parts. With 147 terms padding is faster. The terms of pixels are gathered into shared
 // memory, where each is read for all filters.
@@ -103,6 +103,7 @@ template <class T> void forward(Stream& s, const Conv& c) {
 bool few_channels(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const bool few = g.i < 16 / dtype_bytes(c.compute) && g.k() <= kMostTerms && g.pixels() > 0;
+  if (c.compute != DType::f32 && g.flops() >= 1 << 28) return false;
   if (c.pass != ConvPass::forward || !few || c.x.dtype != c.compute || c.out_dtype != c.compute) return false;
   visit_dtype(c.compute, [&]<class T>() { forward<T>(s, c); });
   return true;

@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const 
 
 template <class T, int kTiles, int kSide> bool weight(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const ConvSums sums{.c = c, .rows = g.o, .columns = g.k(), .from_columns = g.k()};
+  const ConvSums sums{.c = c, .rows = g.o, .columns = g.k()};
   const int blocks_y = tiles_of(g.o, kFilters);
   const int slots = static_cast<int>(
       std::min<std::int64_t>(std::max(1, kBlocks<T> * multiprocessors(s) / blocks_y), conv_parts_room(sums)));

@@ -10,11 +10,10 @@ void implicit_gemm(Stream& s, const Conv& c);
 /// Both gradients of one convolution.
 void implicit_gemm_gradients(Stream& s, const Conv& data, const Conv& weight);
 
-// Each in its own file. With padded copies: if x and w are copies, c has their channels and dw fewer; if only w is a
-// copy, dx has the channels of c.
+// Each in its own file.
 void implicit_gemm_forward(Stream& s, const Conv& c);
-void implicit_gemm_data(Stream& s, const Conv& c, std::int64_t padded);
-void implicit_gemm_weight(Stream& s, const Conv& c, std::int64_t inputs);
+void implicit_gemm_data(Stream& s, const Conv& c);
+void implicit_gemm_weight(Stream& s, const Conv& c);
 /// The same by wgmma; false if the operands are not suitable: GPUs other than Hopper, f32, few channels.
 bool tile_weight(Stream& s, const Conv& c);
 
@@ -26,20 +25,19 @@ bool few_weight(Stream& s, const Conv& c);
 /// y on the CUDA cores, for few terms; false if c does not qualify.
 bool few_channels(Stream& s, const Conv& c);
 
-// Layout of a stream's workspace: copies of weights, padded copies of weights, padded copies of images, shares of sums.
-// cuDNN's scratch follows the first.
-inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20, kConvPaddedWeight = kConvWeightBytes,
-                             kConvPaddedImages = std::size_t{20} << 20, kConvShares = std::size_t{44} << 20;
+// Layout of a stream's workspace: copies of weights, then weights as narrow_backward_data() reads them, shares of sums.
+// cuDNN's scratch follows the first. Level 1: images in parts, or all operands with padded channels.
+inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20, kConvNarrowWeightBytes = std::size_t{4} << 20,
+                             kConvShares = kConvWeightBytes + kConvNarrowWeightBytes;
 
 /// c with an f32 weight copied to the type of its 16-bit images, if there is room; the kernels read either.
 Conv with_weight_copied(Stream& s, const Conv& c);
 
-/// Where shares of f32 sums go after they are added in order, and their layout: rows of `from_columns`, of which the
-/// first `columns` count.
+/// Where shares of f32 sums go after they are added in order, and their layout.
 struct ConvSums {
   const Conv& c;
-  std::int64_t rows, columns, from_columns;
-  std::int64_t size() const { return rows * from_columns; }
+  std::int64_t rows, columns;
+  std::int64_t size() const { return rows * columns; }
 };
 float* conv_parts(const Stream& s);
 /// The number of shares that fit.

@@ -34,42 +34,38 @@ template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(St
   if (shares.count > 1) add_conv_shares(s, c.all, shares.count);
 }
 
-/// c reads a copy of w with `padded` channels.
-Classes classes_of(const Conv& c, std::int64_t padded) {
+Classes classes_of(const Conv& c) {
   const auto& g = c.shape;
-  Classes all{.products = {}, .all = {.c = c, .rows = g.n * g.h * g.w, .columns = g.i, .from_columns = g.i}};
-  Conv2dShape of_w = g;
-  of_w.i = padded;
+  Classes all{.products = {}, .all = {.c = c, .rows = g.n * g.h * g.w, .columns = g.i}};
   for (std::int64_t row = 0; row < g.stride; ++row)
     for (std::int64_t col = 0; col < g.stride; ++col) {
       const DataClass d = data_class(g, row, col);
-      const FilterColumns w = data_class(of_w, row, col).w;
       if (d.dx.rows == 0) continue;
       all.products.push_back({.a = {d.dy},
-                              .b = w,
+                              .b = d.w,
                               .a_data = c.dy.data,
                               .b_data = c.w.data,
                               .a_dtype = c.dy.dtype,
                               .b_dtype = c.w.dtype,
                               .rows = d.dx,
-                              .depth = w.depths,
-                              .share_depth = w.depths,
+                              .depth = d.w.depths,
+                              .share_depth = d.w.depths,
                               .tiles_n = 1,
                               .out = result_of(c, g.i)});
-      all.depth = std::max(all.depth, w.depths);
+      all.depth = std::max(all.depth, d.w.depths);
     }
   return all;
 }
 
 }  // namespace
 
-void implicit_gemm_data(Stream& s, const Conv& c, std::int64_t padded) {
-  const Classes classes = classes_of(c, padded);
+void implicit_gemm_data(Stream& s, const Conv& c) {
+  const Classes classes = classes_of(c);
   if (classes.products.empty()) return;
-  const bool whole = in_chunks(c.dy, c.compute, c.shape.o) && in_chunks(c.w, c.compute, padded);
+  const bool whole = in_chunks(c.dy, c.compute, c.shape.o) && in_chunks(c.w, c.compute, c.shape.i);
   visit_dtype(c.compute, [&]<class E>() {
     if (!whole) launch<E, 64, 4, 2, false>(s, classes);
-    else if (padded <= 64) launch<E, 64, 4, 2, true>(s, classes);
+    else if (c.shape.i <= 64) launch<E, 64, 4, 2, true>(s, classes);
     else launch<E, 128, 2, 4, true>(s, classes);
   });
 }

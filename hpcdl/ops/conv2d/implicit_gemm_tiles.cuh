@@ -274,7 +274,7 @@ inline ConvResult share_result(const Stream& s, const ConvSums& sums) {
   return {.d = conv_parts(s),
           .dtype = DType::f32,
           .accumulate = false,
-          .pairs = sums.from_columns % 2 == 0,
+          .pairs = sums.columns % 2 == 0,
           .bias = {},
           .share_step = sums.size()};
 }
@@ -282,11 +282,10 @@ inline ConvResult share_result(const Stream& s, const ConvSums& sums) {
 /// The same with the depth in such shares.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB, class A, class B>
 void launch_in_shares(Stream& s, ConvProduct<A, B> p, const ConvSums& sums, int most, const char* name) {
-  const bool apart = sums.columns != sums.from_columns;  // to accumulate, results must pass through a share
   const ConvShares shares =
       shares_that_fill<E>(s, (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, p.depth, sums, most);
   p.share_depth = shares.depth;
-  if (shares.count == 1 && !apart) return launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, 1, name);
+  if (shares.count == 1) return launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, 1, name);
   p.out = share_result(s, sums);
   launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, shares.count, name);
   add_conv_shares(s, sums, shares.count);

@@ -14,8 +14,8 @@ void launch(Stream& s, Product p, const ConvSums& sums) {
 
 }  // namespace
 
-void implicit_gemm_weight(Stream& s, const Conv& c, std::int64_t inputs) {
-  if (inputs == c.shape.i && tile_weight(s, c)) return;
+void implicit_gemm_weight(Stream& s, const Conv& c) {
+  if (tile_weight(s, c)) return;
   const auto& g = c.shape;
   const int o = narrow_int(g.o), pixels = narrow_int(g.pixels());
   const Product p{.a = {.rows = o, .depths = pixels},
@@ -30,7 +30,7 @@ void implicit_gemm_weight(Stream& s, const Conv& c, std::int64_t inputs) {
                   .tiles_n = 1,
                   .out = result_of(c, g.k())};
   const bool a = in_chunks(c.dy, c.compute, g.o), b = in_chunks(c.x, c.compute, g.i);
-  const ConvSums sums{.c = c, .rows = g.o * g.taps(), .columns = inputs, .from_columns = g.i};
+  const ConvSums sums{.c = c, .rows = g.o, .columns = g.k()};
   visit_dtype(c.compute, [&]<class E>() {
     if (!a) launch<E, 64, 128, 2, 4, false, false>(s, p, sums);
     else if (!b) launch<E, 64, 128, 2, 4, true, false>(s, p, sums);

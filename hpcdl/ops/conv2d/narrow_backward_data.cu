@@ -254,7 +254,7 @@ template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
             .dy_bytes = 0,
             .w_bytes = 0,
             .stage_bytes = 0,
-            .w = static_cast<unsigned char*>(workspace(s)) + kConvPaddedWeight,
+            .w = static_cast<unsigned char*>(workspace(s)) + kConvWeightBytes,
             .from_w = c.w.data,
             .w_dtype = c.w.dtype,
             .dx = c.out,
@@ -270,7 +270,7 @@ template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
             reinterpret_cast<std::uintptr_t>(c.out) % (2 * sizeof(T)) == 0;
   const int shared = kStagesOf<T> * (p.stage_bytes + 8);
   if (h.count > kTapsH || p.box_w > 256 || p.box_h > 256 || shared > 227 << 10 ||
-      static_cast<std::size_t>(words) * 4 > kConvPaddedImages - kConvPaddedWeight)
+      static_cast<std::size_t>(words) * 4 > kConvNarrowWeightBytes)
     return false;
   write_weights<T, kTapsH, kTiles><<<blocks_for(words, kThreads), kThreads, 0, queue(s)>>>(p, words);
   launched("weights of a convolution");

@@ -336,7 +336,7 @@ void launch(Stream& s, const Conv& c, const PartsOperands& parts, PartsProblem p
 
 }  // namespace
 
-void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts, bool room) {
+void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts) {
   PartsProblem p = problem_of(c);
   if (p.count == 0) return;
   const auto& g = c.shape;
@@ -344,8 +344,8 @@ void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts, bool r
   const PixelBoxes boxes = boxes_of(p.classes[0].rows, p.classes[0].cols, g.n, kRows, p.stride);
   for (int i = 0; i < p.count; ++i) p.classes[i].boxes = boxes_over(boxes, p.classes[i].rows, p.classes[i].cols, g.n);
   const ConvSums sums{
-      .c = c, .rows = forward ? g.pixels() : g.n * g.h * g.w, .columns = p.columns, .from_columns = p.columns};
-  const std::int64_t most = room ? std::clamp<std::int64_t>(conv_parts_room(sums), 1, 16) : 1;
+      .c = c, .rows = forward ? g.pixels() : g.n * g.h * g.w, .columns = p.columns};
+  const std::int64_t most = std::clamp<std::int64_t>(conv_parts_room(sums), 1, 16);
   const PartsPlan plan = plan_of(p, multiprocessors(s), most, static_cast<double>(sums.size()) * 4);
   if (plan.shares > 1) p.out = share_result(s, sums);
   if (plan.broad && forward) launch<Broad, Major::k>(s, c, parts, p, plan.shares);

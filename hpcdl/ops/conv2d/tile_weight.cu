@@ -135,7 +135,7 @@ __device__ void consume(const WeightProblem& p, const typename S::Memory& memory
     for (int half = 0; half < 2; ++half) {
       const int row = row0 + down * kChannels + thread / kWarp * 16 + lane / 4 + half * 8;
       if (row < p.outputs)
-        conv_detail::finish(out, row * columns + column, column, static_cast<int>(columns), acc[j * 4 + half * 2],
+        conv_detail::finish(out, row * columns + column, column, (tap + 1) * p.inputs, acc[j * 4 + half * 2],
                             acc[j * 4 + half * 2 + 1]);
     }
   }
@@ -199,13 +199,13 @@ template <class S> void run(Stream& s, const Conv& c, const WeightOperands& o) {
                   .share = 0,
                   .out = result_of(c, g.k())};
   p.tiles_n = tiles_of(p.taps * p.tap_blocks, S::kBlocks);
-  const ConvSums sums{.c = c, .rows = g.o, .columns = g.k(), .from_columns = g.k()};
+  const ConvSums sums{.c = c, .rows = g.o, .columns = g.k()};
   const int slots = multiprocessors(s);
   const ConvShares shares = conv_shares(tiles_of(g.o, S::kRows) * p.tiles_n, p.boxes.count, 1, slots,
                                         static_cast<int>(std::clamp<std::int64_t>(conv_parts_room(sums), 1, slots)));
   p.share = shares.depth;
-  if (shares.count > 1)
-    p.out = {.d = conv_parts(s), .dtype = DType::f32, .pairs = true, .bias = {}, .share_step = sums.size()};
+  if (shares.count > 1) p.out = share_result(s, sums);
+  p.out.pairs = p.out.pairs && g.i % 2 == 0;  // else those of a tap may begin with an odd element
   if constexpr (S::kOperandParts == 1) {
     if (o.dtype == DType::f16) launch<f16, S>(s, c, o, p, shares.count);
     else launch<bf16, S>(s, c, o, p, shares.count);

@@ -53,7 +53,8 @@ inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::
                      kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
                      kFirstDirect = kFirstStrip + Strips::count,
                      kWidenedInMemory = kFirstDirect + static_cast<int>(std::size(kDirects)),
-                     kWidenedInRegisters = kWidenedInMemory + 1, kWays = kWidenedInRegisters + 1;
+                     kWidenedInRegisters = kWidenedInMemory + 1, kExactInRegisters = kWidenedInRegisters + 1,
+                     kWays = kExactInRegisters + 1;
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;

@@ -13,6 +13,7 @@ namespace hpcdl::cuda {
 namespace {
 
 using quant4::kDirects;
+using quant4::kExactInRegisters;
 using quant4::kExactWay;
 using quant4::kFirstDirect;
 using quant4::kFirstFew;
@@ -32,7 +33,7 @@ constexpr std::int64_t kFewestWidened = 33, kFewestInMemory = 768, kFewestTiles 
 /// f32. H200, us, groups of 32 (rows of x times weights | widened in memory), N x K 4096 x 4096 and 2048 x 5632: bf16 64
 /// rows 61 | 63 and 44 | 55, 128 rows 116 | 68 and 82 | 59, 256 rows 222 | 90 and 155 | 73; f32 128 rows 153 | 160 and
 /// 110 | 121, 256 rows 296 | 237 and 209 | 177.
-constexpr std::int64_t kFewestExactParts = 80, kFewestExact = 176;
+constexpr std::int64_t kFewestExactParts = 80, kFewestExact = 176, kFewestExactInRegisters = 17;
 
 constexpr std::string_view kNames[kWays] = {
     "row 32x1 w16 s1",        "row 32x1 w16 s2",        "row 32x1 w8 s1",       "row 16x1 w16 s1",
@@ -41,7 +42,7 @@ constexpr std::string_view kNames[kWays] = {
     "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4",  "warpgroups 64x128 k2 c2",
     "warpgroups 64x128 k2",   "warpgroups 128x128",     "strip 32x1 w16",       "strip 64x1 w16",
     "direct 32x1 w16",        "direct 64x1 w16",        "direct 32x1 w32",      "widened in memory",
-    "widened in registers",
+    "widened in registers",   "exact in registers",
 };
 
 int attribute(cudaDeviceAttr which, const Stream& s) {
@@ -80,7 +81,8 @@ bool serves_direct(const Stream& s, const quant4::DirectWay& way, const Int4Shap
 
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
   if (way == kWidenedInMemory) return shape.in_memory && shape.rows > int4::kBatch;
-  if (way == kWidenedInRegisters) return shape.in_registers && shape.rows > int4::kBatch;
+  if (way == kWidenedInRegisters || way == kExactInRegisters)
+    return shape.in_registers && shape.rows > int4::kBatch && shape.exact == (way == kExactInRegisters);
   if (way >= kFirstDirect) return serves_direct(s, kDirects[way - kFirstDirect], shape);
   const bool strip = way >= kFirstStrip, wide = way >= kFirstWide && !strip;
   if ((way == kExactWay) != shape.exact || ((way < kFirstFew || strip) && shape.rows != 1)) return false;
@@ -112,6 +114,7 @@ int picked_wide(const Int4Shape& shape) {
 
 /// -1: x is rounded, or multiplied by weights that are widened for each of its rows.
 int picked_widened(const Int4Shape& shape) {
+  if (shape.exact && shape.in_registers && shape.rows >= kFewestExactInRegisters) return kExactInRegisters;
   if (shape.exact)
     return shape.in_memory && shape.rows >= (shape.two_parts ? kFewestExactParts : kFewestExact) ? kWidenedInMemory
                                                                                                  : -1;
@@ -276,7 +279,7 @@ Int4Shape int4_shape(const Stream& s, View y, View x, const int4::Weight& w, Vie
           .exact = a.exact,
           .constant = a.constant_weights,
           .in_memory = x.rows() > int4::kBatch && fits_in_memory(s, y, x, w, residual, a),
-          .in_registers = !a.exact && fits_widened(s, x, w),
+          .in_registers = fits_widened(s, x, w),
           .two_parts = a.exact && x.dtype() == DType::bf16};
 }
 
@@ -326,8 +329,9 @@ void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w,
                     const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
   if (way == kWidenedInMemory) return multiply_in_memory(s, y, x, w, bias, residual, a);
-  if (way == kWidenedInRegisters)
-    return int4_linear_widened(widened_tile(s, x.rows(), w.n(), w.k()), s, y, x, w, bias, residual, a);
+  if (way == kWidenedInRegisters || way == kExactInRegisters)
+    return int4_linear_widened(widened_tile(s, x.rows(), w.n(), w.k(), way == kExactInRegisters), s, y, x, w, bias,
+                               residual, a);
   const auto o = product(y, x, w, bias, residual, scratch, a);
   with_group(w.group(), [&]<int kGroup>() { quant4::run_way<kGroup>(way, o, limits(s), queue(s)); });
 }

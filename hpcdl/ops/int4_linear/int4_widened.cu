@@ -12,7 +12,8 @@
 #include "hpcdl/ops/int4_linear/int4_device.cuh"
 
 // A block computes kRows rows of W by kCols of x. One warp keeps the copy engine busy, 64 inputs at a time;
-// warpgroups widen weights to bf16 in registers, as operand A, while their previous products run.
+// warpgroups widen weights to bf16 in registers, as operand A, while their previous products run. Exact products are
+// those of the weights' four bits alone, which bf16 can hold; the sums of a group are multiplied by its scale in f32.
 // If there are few tiles, the blocks of a cluster divide K and add up their sums in order.
 
 namespace hpcdl::cuda {
@@ -20,11 +21,13 @@ namespace {
 
 using namespace quant4;
 
-constexpr int kMostSplits = 8, kMostCols = 128;
+constexpr int kMostSplits = 8, kMostCols = 128,
+              kMostExactCols = 96;  // with 128 the two sets of sums do not fit in registers
 
-template <int kRowSets_, int kCols_> struct Widened {
+template <int kRowSets_, int kCols_, bool kExact_ = false> struct Widened {
+  static constexpr bool kExact = kExact_;
   static constexpr int kRowSets = kRowSets_, kCols = kCols_, kConsumers = kRowSets * 128, kThreads = kConsumers + kWarp;
-  static constexpr int kResident = kRowSets == 2 && kCols <= 64 ? 2 : 1;  // blocks per multiprocessor
+  static constexpr int kResident = kRowSets == 2 && kCols <= 64 && !kExact ? 2 : 1;  // blocks per multiprocessor
   static constexpr int kTile = static_cast<int>(kTileRows), kTiles = 4 * kRowSets, kRows = kTiles * kTile;
   static constexpr int kStep = 64, kBlocks = kStep / 8, kTileBytes = kStep / 2 * kTile;
   static constexpr int kScaleBytes = 2 * kTile * 2;  // of a tile and a step, in groups of 32
@@ -62,12 +65,16 @@ __device__ float4 load_from(unsigned rank, const float* p) {
 }
 
 /// Two neighbouring weights, byte-wise in the low nibbles of two bytes of w chosen by `select`, as bf16: 128 + q, then
-/// (q - 8) exactly, then times scale plus offset, rounded once.
-template <bool kOffsets>
-__device__ unsigned widened_pair(unsigned w, unsigned select, __nv_bfloat162 scale, __nv_bfloat162 offset) {
+/// (q - 8) exactly.
+__device__ inline __nv_bfloat162 bits_pair(unsigned w, unsigned select) {
   const unsigned v = __byte_perm(w, 0x43434343u, select) & 0xff0fff0fu;
   const auto eights = __nv_bfloat162{__ushort_as_bfloat16(0x4308), __ushort_as_bfloat16(0x4308)};
-  const __nv_bfloat162 q = __hsub2(reinterpret_cast<const __nv_bfloat162&>(v), eights);
+  return __hsub2(reinterpret_cast<const __nv_bfloat162&>(v), eights);
+}
+/// The same times scale plus offset, rounded once.
+template <bool kOffsets>
+__device__ unsigned widened_pair(unsigned w, unsigned select, __nv_bfloat162 scale, __nv_bfloat162 offset) {
+  const __nv_bfloat162 q = bits_pair(w, select);
   const __nv_bfloat162 r = kOffsets ? __hfma2(q, scale, offset) : __hmul2(q, scale);
   return reinterpret_cast<const unsigned&>(r);
 }
@@ -197,6 +204,75 @@ template <class F> struct WidenedBlock {
     if (step < end) multiply(a[0], step > begin);
     wgmma_wait<0>();
     wgmma_pin(sums);
+    leave(sums, warp, lane);
+  }
+
+  static constexpr int kHalfDepths = 2;  // of 16 inputs in half a step, the smallest group
+  /// Operand A of half a step without scales and offsets.
+  __device__ void four_bits(unsigned (&a)[kHalfDepths][4], const std::byte* from, int half, int t) const {
+    const unsigned shift = t / 2 * 4, select = t % 2 ? 0x4342u : 0x4140u;
+#pragma unroll
+    for (int i = 0; i < F::kBlocks / 2; ++i) {
+      const uint2 w = *reinterpret_cast<const uint2*>(from + (half * (F::kBlocks / 2) + i) * (F::kTile * 4));
+      const __nv_bfloat162 upper = bits_pair(w.x >> shift, select), lower = bits_pair(w.y >> shift, select);
+      a[i / 2][i % 2 * 2] = reinterpret_cast<const unsigned&>(upper);
+      a[i / 2][i % 2 * 2 + 1] = reinterpret_cast<const unsigned&>(lower);
+    }
+  }
+  /// While the products of half a step run, the weights of the next half are brought. Offsets are multiplied by x like
+  /// weights, since bf16 holds them.
+  template <bool kOffsets> __device__ void consume_exact(int warp, int lane) const {
+    float sums[F::kCols / 2], part[F::kCols / 2];
+#pragma unroll
+    for (int i = 0; i < F::kCols / 2; ++i) sums[i] = 0;
+    unsigned a[2][kHalfDepths][4];
+    const Place at = place(warp, lane);
+    Ring<F::kStages> now, next;
+    stages.get(next);
+    four_bits(a[0], stage(0) + at.weights, 0, lane % 4);
+    for (int step = begin; step < end; ++step, now.next()) {
+      const std::byte* from = stage(now.stage);
+      const std::uint64_t b = wgmma_descriptor<Major::k>(from);
+      next.next();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto pair_at = [&](int place) {
+          return *reinterpret_cast<const unsigned*>(from + place + (half & (groups_of_step - 1)) * (F::kTile * 2));
+        };
+        const float2 scale = widen_pair(pair_at(at.scales));
+        unsigned offset[4];
+        if constexpr (kOffsets) {
+          const unsigned v = pair_at(at.offsets);
+          offset[0] = offset[2] = __byte_perm(v, 0, 0x1010), offset[1] = offset[3] = __byte_perm(v, 0, 0x3232);
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int m = 0; m < kHalfDepths; ++m)
+          wgmma<bf16, Major::k>(part, a[half][m], b + (half * kHalfDepths + m) * kStepK, m > 0);
+        if constexpr (kOffsets)
+#pragma unroll
+          for (int m = 0; m < kHalfDepths; ++m)
+            wgmma<bf16, Major::k>(sums, offset, b + (half * kHalfDepths + m) * kStepK, true);
+        wgmma_commit();
+        if (half == 0) {
+          four_bits(a[1], from + at.weights, 1, lane % 4);
+        } else if (step + 1 < end) {
+          stages.get(next);
+          four_bits(a[0], stage(next.stage) + at.weights, 0, lane % 4);
+        }
+        wgmma_wait<0>();
+        wgmma_pin(part);
+        if constexpr (kOffsets) wgmma_pin(sums);
+#pragma unroll
+        for (int i = 0; i < F::kCols / 2; ++i) sums[i] = ::fmaf(part[i], i / 2 % 2 ? scale.y : scale.x, sums[i]);
+      }
+      stages.done(now.stage);
+    }
+    leave(sums, warp, lane);
+  }
+
+  /// Writes a warp's sums to where finish() reads them.
+  __device__ void leave(const float (&sums)[F::kCols / 2], int warp, int lane) const {
     named_sync(1, F::kConsumers);  // no thread reads the ring any more
     float* part = reinterpret_cast<float*>(ring) + warp * F::kTile + lane / 4 * 2 + lane % 4 * 2 * F::kLine;
 #pragma unroll
@@ -270,8 +346,12 @@ __global__ void __launch_bounds__(F::kThreads, F::kResident)
                               group,
                               group < F::kStep ? F::kStep / group : 1};
   if (warp < F::kConsumers / kWarp) {
-    if (o.offset) block.template consume<true>(warp, lane);
-    else block.template consume<false>(warp, lane);
+    const auto consume = [&]<bool kOffsets>() {
+      if constexpr (!F::kExact) block.template consume<kOffsets>(warp, lane);
+      else block.template consume_exact<kOffsets>(warp, lane);
+    };
+    if (o.offset) consume.template operator()<true>();
+    else consume.template operator()<false>();
     if (splits > 1) cluster_sync();
     else named_sync(1, F::kConsumers);
     block.finish(rank, splits, pairs);
@@ -330,7 +410,9 @@ template <class F> void with_tile(const WidenedTile& tile, F&& f) {
     else if (tile.cols == 96) f.template operator()<Widened<kRowSets, 96>>();
     else f.template operator()<Widened<kRowSets, 128>>();
   };
-  if (tile.row_sets == 2) with.template operator()<2>();
+  if (tile.exact && tile.cols <= 64) f.template operator()<Widened<2, 64, true>>();
+  else if (tile.exact) f.template operator()<Widened<2, 96, true>>();
+  else if (tile.row_sets == 2) with.template operator()<2>();
   else with.template operator()<3>();
 }
 
@@ -366,15 +448,15 @@ bool fits_widened(const Stream& s, View x, const int4::Weight& w) {
          copied <= static_cast<std::int64_t>(kWorkspaceBytes);
 }
 
-WidenedTile widened_tile(const Stream& s, std::int64_t rows, std::int64_t n, std::int64_t k) {
-  const std::int64_t columns = (rows + kMostCols - 1) / kMostCols, each = (rows + columns - 1) / columns,
+WidenedTile widened_tile(const Stream& s, std::int64_t rows, std::int64_t n, std::int64_t k, bool exact) {
+  const std::int64_t most = exact ? kMostExactCols : kMostCols, columns = (rows + most - 1) / most, each = (rows + columns - 1) / columns,
                      steps = (k + 63) / 64, processors = multiprocessors(s);
-  const int cols = each <= 32 ? 32 : each <= 64 ? 64 : each <= 96 ? 96 : 128;
+  const int cols = each <= 32 && !exact ? 32 : each <= 64 ? 64 : each <= 96 ? 96 : 128;
   WidenedTile best;
   double least = 0;
-  for (int row_sets = 2; row_sets <= 3; ++row_sets)
+  for (int row_sets = 2; row_sets <= (exact ? 2 : 3); ++row_sets)
     for (int splits = 1; splits <= kMostSplits && splits <= steps; ++splits) {
-      const WidenedTile tile{row_sets, cols, splits};
+      const WidenedTile tile{row_sets, cols, splits, exact};
       const std::int64_t blocks = (n + 64 * row_sets - 1) / (64 * row_sets) * columns * splits;
       std::int64_t at_once = 1;
       with_tile(tile, [&]<class F>() { at_once = blocks_at_once<F>(s, splits); });

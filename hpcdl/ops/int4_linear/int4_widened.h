@@ -1,5 +1,5 @@
 #pragma once
-// Many rows of x in bf16 times 4-bit weights on Hopper, which are widened to bf16 in registers.
+// Many rows of x in bf16 times 4-bit weights on Hopper, which are widened to bf16 in registers: exactly, or rounded.
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
@@ -8,14 +8,15 @@ namespace hpcdl::cuda {
 /// How a product is divided: blocks of 64 row_sets rows of W by `cols` rows of x, and the blocks that divide K.
 struct WidenedTile {
   int row_sets = 2, cols = 128, splits = 1;
+  bool exact = false;  // 2 row sets, 64 or 96 columns
 };
 
 /// Whether int4_linear_widened() supports the operands: Hopper, x in bf16. Those that the copy engine cannot address are
 /// copied to the workspace of the stream, which must hold them: so the bits do not depend on where operands lie.
 bool fits_widened(const Stream& s, View x, const int4::Weight& w);
 /// The tile with the least expected time.
-WidenedTile widened_tile(const Stream& s, std::int64_t rows, std::int64_t n, std::int64_t k);
-/// y = activation(x W^T + bias) + residual; x is not rounded, each weight is rounded to bf16.
+WidenedTile widened_tile(const Stream& s, std::int64_t rows, std::int64_t n, std::int64_t k, bool exact = false);
+/// y = activation(x W^T + bias) + residual; x is not rounded, each weight is rounded to bf16 unless the tile is exact.
 void int4_linear_widened(const WidenedTile& tile, Stream& s, Tensor y, View x, const int4::Weight& w, View bias,
                          View residual, const Int4Linear::Args& a);
 
