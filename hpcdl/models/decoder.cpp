@@ -183,13 +183,12 @@ Var Decoder::mixture(const Block& b, int layer, const Var& residual) const {
   const Var x = normalised(b.at(BlockPart::mlp_norm), residual);
   Graph::Scope scope(g, "mlp");
   const auto choice = moe_route(head_logits(linear_of(b, BlockPart::router).weight, x), choice_);
-  Var sum = residual;
-  int number = 0;
-  for (const auto& e : experts_[static_cast<std::size_t>(layer)])
-    sum = expert_mlp(sum, x, choice[0], choice[1], e.gate.matrix(g, x.dtype()), e.up.matrix(g, x.dtype()),
-                     e.down.matrix(g, x.dtype()),
-                     {.expert = number++, .gate = gate_, .constant_weights = e.gate.weight.constant()});
-  return sum;
+  const auto& experts = experts_[static_cast<std::size_t>(layer)];
+  std::vector<ExpertMatrices<Var>> matrices;
+  for (const auto& e : experts)
+    matrices.push_back({e.gate.matrix(g, x.dtype()), e.up.matrix(g, x.dtype()), e.down.matrix(g, x.dtype())});
+  return expert_mlp(residual, x, choice[0], choice[1], std::span<const ExpertMatrices<Var>>(matrices),
+                    {.gate = gate_, .constant_weights = experts.front().gate.weight.constant()});
 }
 
 /// residual (B, T, C) + the MLP of its normalised rows.

@@ -86,7 +86,8 @@ int by_shape(const Conv& c) {
     // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y in the opposite direction:
     // 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
     const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
-    return half && g.i % 8 == 0 && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
+    return half && g.i % 8 == 0 && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn
+                                                                                                : kConvGemm;
   }
   const bool few = g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1, odd = g.i % 8 != 0 || g.o % 8 != 0;
   // Ours then load and store single elements, or pad: H200, us, ours by elements | cuDNN: y of 132 x 7 x 7 pixels, 387
@@ -135,8 +136,8 @@ std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool ot
 
 void conv_with(Stream& s, const Conv& c, int candidate) {
   require(candidate >= 0 && candidate < kCandidates, "conv2d",
-          "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm, 3 padded, from {} to {} cudnn's others", candidate,
-          kConvCudnnNext, kCandidates - 1);
+          "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm, 3 padded, from {} to {} cudnn's others",
+          candidate, kConvCudnnNext, kCandidates - 1);
   require(fits(s, c, candidate), "conv2d",
           "{} has no way to compute this convolution: conv_candidates() says which can", kNames[candidate]);
   if (candidate == kConvOwn) implicit_gemm(s, c);

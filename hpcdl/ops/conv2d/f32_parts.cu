@@ -27,9 +27,12 @@ struct Writing {
 
 Writing writing(const InParts& p) {
   const auto blocks = static_cast<unsigned>(part_blocks(p.channels));
-  return {
-      p.from, static_cast<uint4*>(p.to),         static_cast<unsigned>(p.rows) * blocks * (kPartChannels / kChannels),
-      blocks, static_cast<unsigned>(p.channels), p.channels % 4 == 0 && reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
+  return {p.from,
+          static_cast<uint4*>(p.to),
+          static_cast<unsigned>(p.rows) * blocks * (kPartChannels / kChannels),
+          blocks,
+          static_cast<unsigned>(p.channels),
+          p.channels % 4 == 0 && reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
 }
 
 struct Writings {
@@ -138,8 +141,7 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
   auto* const memory = static_cast<std::byte*>(workspace(s, 1));
   for (std::int64_t first = 0; first < g.n; first += room.images) {
     const std::int64_t n = std::min(room.images, g.n - first);
-    const PartsOperands parts{
-        .x = memory, .w = weights, .dy = memory + whole_units(room.x_image * n, kAligned)};
+    const PartsOperands parts{.x = memory, .w = weights, .dy = memory + whole_units(room.x_image * n, kAligned)};
     const InParts in_x{.from = image(any.x, first, of_x ? g.h * g.w * g.i : 0),
                        .to = memory,
                        .rows = of_x ? n * g.h * g.w : 0,

@@ -10,8 +10,7 @@ constexpr int kMostShares = 8;
 template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, const Conv& c, Product p) {
   p.tiles_n = tiles_of(p.rows.columns, kN);
   launch_in_shares<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(
-      s, p, {.c = c, .rows = p.rows.rows, .columns = p.rows.columns}, kMostShares,
-      "conv2d");
+      s, p, {.c = c, .rows = p.rows.rows, .columns = p.rows.columns}, kMostShares, "conv2d");
 }
 
 }  // namespace

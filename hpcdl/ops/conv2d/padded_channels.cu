@@ -19,8 +19,8 @@ std::int64_t whole(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / 
 /// Copies `rows` rows of `channels` elements to rows of kLanes<T> * `chunks`, padded with zeros, and writes zeros to the
 /// rows after them; a thread writes 16 bytes.
 template <class T>
-__global__ void __launch_bounds__(kThreads) padded(T* to, std::int64_t all_rows, int chunks, const void* from,
-                                                   DType dtype, std::int64_t rows, int channels) {
+__global__ void __launch_bounds__(kThreads)
+    padded(T* to, std::int64_t all_rows, int chunks, const void* from, DType dtype, std::int64_t rows, int channels) {
   constexpr int N = kLanes<T>;
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= all_rows * chunks) return;
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kThreads) padded(T* to, std::int64_t all_rows,
 
 /// to (rows, channels) (+)= the first `channels` elements of rows of `padded_channels`; a thread writes 16 bytes.
 template <class T, class From>
-__global__ void __launch_bounds__(kThreads) without_padding(T* to, std::int64_t size, int channels, const From* from,
-                                                            int padded_channels, bool accumulate) {
+__global__ void __launch_bounds__(kThreads)
+    without_padding(T* to, std::int64_t size, int channels, const From* from, int padded_channels, bool accumulate) {
   constexpr int N = kLanes<T>;
   const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (i >= size) return;
@@ -80,8 +80,8 @@ void remove_padding(Stream& s, const Copy& to, const Rows& rows, const Copy& fro
     const std::int64_t size = rows.count * rows.channels;
     const auto copy_from = [&]<class From>() {
       without_padding<<<blocks_for(size, kThreads * kLanes<T>), kThreads, 0, queue(s)>>>(
-          static_cast<T*>(to.data), size, static_cast<int>(rows.channels),
-          static_cast<const From*>(from.data), static_cast<int>(channels), accumulate);
+          static_cast<T*>(to.data), size, static_cast<int>(rows.channels), static_cast<const From*>(from.data),
+          static_cast<int>(channels), accumulate);
     };
     if (from.dtype == DType::f32) copy_from.template operator()<float>();
     else copy_from.template operator()<T>();
@@ -195,8 +195,8 @@ class Batch {
     const std::int64_t image = c.pass == ConvPass::forward ? g.oh * g.ow * g.o : g.h * g.w * g.i;
     return {static_cast<std::byte*>(c.out) + first_ * image * dtype_bytes(c.out_dtype), c.out_dtype};
   }
-  ConvOperand image(const ConvOperand& all, const Copy& copy, bool& copied, std::int64_t pixels,
-                    std::int64_t channels, std::int64_t padded_channels) {
+  ConvOperand image(const ConvOperand& all, const Copy& copy, bool& copied, std::int64_t pixels, std::int64_t channels,
+                    std::int64_t padded_channels) {
     const ConvOperand from = from_element(all, first_ * pixels * channels);
     if (!copy.data) return from;
     if (!std::exchange(copied, true))
@@ -208,8 +208,7 @@ class Batch {
                std::int64_t padded_channels) {
     const Copy out = result(c);
     if (!copy.data) return out.data;
-    if (c.accumulate)
-      pad(s_, copy, {images_ * pixels, padded_channels}, out, {images_ * pixels, channels});
+    if (c.accumulate) pad(s_, copy, {images_ * pixels, padded_channels}, out, {images_ * pixels, channels});
     return copy.data;
   }
   Conv product(const Conv& c) {
@@ -223,8 +222,7 @@ class Batch {
     if (shared_.bias.data) p.bias = shared_.bias;
     if (c.pass == ConvPass::forward) p.out = output(c, y_, out, g.o, to_.outputs);
     if (c.pass == ConvPass::data) p.out = output(c, dx_, in, g.i, to_.inputs);
-    if (c.pass == ConvPass::weight)
-      p.out = shared_.dw.data, p.out_dtype = DType::f32, p.accumulate = first_ > 0;
+    if (c.pass == ConvPass::weight) p.out = shared_.dw.data, p.out_dtype = DType::f32, p.accumulate = first_ > 0;
     return p;
   }
 
@@ -267,7 +265,8 @@ Channels whole_channels(const Conv& c) {
 bool can_pad(const Conv& c, const Channels& to) {
   const auto& g = c.shape;
   const Copies copies({&c, 1}, to);
-  const bool other = to.inputs != g.i || to.outputs != g.o, types = c.out_dtype == c.compute || !(copies.y || copies.dx);
+  const bool other = to.inputs != g.i || to.outputs != g.o,
+             types = c.out_dtype == c.compute || !(copies.y || copies.dx);
   return other && types && g.pixels() > 0 && Batches({&c, 1}, to).images > 0;
 }
 

@@ -343,8 +343,7 @@ void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts) {
   const bool forward = c.pass == ConvPass::forward;
   const PixelBoxes boxes = boxes_of(p.classes[0].rows, p.classes[0].cols, g.n, kRows, p.stride);
   for (int i = 0; i < p.count; ++i) p.classes[i].boxes = boxes_over(boxes, p.classes[i].rows, p.classes[i].cols, g.n);
-  const ConvSums sums{
-      .c = c, .rows = forward ? g.pixels() : g.n * g.h * g.w, .columns = p.columns};
+  const ConvSums sums{.c = c, .rows = forward ? g.pixels() : g.n * g.h * g.w, .columns = p.columns};
   const std::int64_t most = std::clamp<std::int64_t>(conv_parts_room(sums), 1, 16);
   const PartsPlan plan = plan_of(p, multiprocessors(s), most, static_cast<double>(sums.size()) * 4);
   if (plan.shares > 1) p.out = share_result(s, sums);

@@ -1,149 +1,221 @@
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
 
-#include "hpcdl/cuda/lanes.cuh"
-#include "hpcdl/cuda/launch.h"
-#include "hpcdl/cuda/overlap.cuh"
-#include "hpcdl/cuda/reduce.cuh"
-#include "hpcdl/ops/fuse/activations.h"
+#include <algorithm>
 
-// A warp has one row of a weight matrix, which it multiplies by the chosen tokens, kTokens at a time. Which tokens those
-// are is known only on the GPU: every block finds them itself.
+#include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/ops/expert_mlp/expert_tiles.cuh"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kWarp, kTokens = 8, kListed = 1024;
+constexpr int kWarps = 8, kThreads = kWarps * kWarp, kTogether = 8;  // choices that share a pass over a row of weights
 
-struct Expert {
-  void *y, *hidden;  // (T, K), (T, N)
-  const void *base, *x, *gate, *up, *down;
-  const float* weights;
-  const std::int32_t* experts;
-  std::int64_t y_stride, base_stride, x_stride, gate_stride, up_stride, down_stride;
-  int tokens, count, expert, width, inner;  // T, experts of a token, K, N
-  bool gelu;
-};
-
-/// f(tokens, their weights, how many) for up to kTokens tokens at a time that chose the expert; called by all threads.
-template <class F> __device__ void for_chosen(const Expert& p, F&& f) {
-  __shared__ int list[kListed];
-  __shared__ float weight[kListed];
-  __shared__ int found;
-  for (int begin = 0; begin < p.tokens; begin += kListed) {
-    const int end = begin + kListed < p.tokens ? begin + kListed : p.tokens;
+/// A block lists the choices of one expert, in their order.
+__global__ void __launch_bounds__(kThreads)
+    list_choices(const std::int32_t* experts, int choices, std::int32_t* places, int place_stride) {
+  __shared__ int of_warp[kWarps];
+  std::int32_t* const list = places + std::int64_t{blockIdx.x} * place_stride;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  int found = 0;
+  for (int base = 0; base < choices; base += kThreads) {
+    const int choice = base + static_cast<int>(threadIdx.x);
+    const bool mine = choice < choices && experts[choice] == static_cast<int>(blockIdx.x);
+    const unsigned all = __ballot_sync(~0u, mine);
+    if (lane == 0) of_warp[warp] = __popc(all);
     __syncthreads();
-    if (threadIdx.x < kWarp) {  // one warp, in the order of the tokens
-      int n = 0;
-      for (int t0 = begin; t0 < end; t0 += kWarp) {
-        const int t = t0 + static_cast<int>(threadIdx.x);
-        float mine = 0;
-        bool chosen = false;
-        for (int i = 0; t < end && i < p.count; ++i)
-          if (p.experts[t * p.count + i] == p.expert) chosen = true, mine = p.weights[t * p.count + i];
-        const unsigned all = __ballot_sync(~0u, chosen);
-        const int at = n + __popc(all & ((1u << threadIdx.x) - 1));
-        if (chosen) list[at] = t, weight[at] = mine;
-        n += __popc(all);
-      }
-      if (threadIdx.x == 0) found = n;
-    }
-    __syncthreads();
-    for (int i = 0; i < found; i += kTokens) f(list + i, weight + i, found - i < kTokens ? found - i : kTokens);
+    int at = found;
+    for (int w = 0; w < kWarps; ++w) at += w < warp ? of_warp[w] : 0, found += of_warp[w];
+    if (mine) list[1 + at + __popc(all & ((1u << lane) - 1))] = choice;
+    __syncthreads();  // the counts have been read
   }
+  if (threadIdx.x == 0) list[0] = found;
 }
 
-/// dots[t] = row . (row t of the operand), for `n` tokens.
-template <class T>
-__device__ void dots(float (&sum)[kTokens], const T* row, const T* x, std::int64_t stride, const int* tokens, int n,
-                     int width) {
+/// dots[c] = row . (row of `from` of choice c), for n choices.
+template <class T, bool kGated, int kMost>
+__device__ void dots(float (&sum)[kMost], const T* row, const MixtureProduct& p, const int (&choices)[kMost], int n) {
   constexpr int N = kLanes<T>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int t = 0; t < kTokens; ++t) sum[t] = 0;
-  for (int c = lane * N; c < width; c += kWarp * N) {
-    const auto w = widen(read<N>(row + c, 0, width - c, T{}));
+  for (int c = 0; c < kMost; ++c) sum[c] = 0;
+#pragma unroll(kMost == 1 ? 4 : 1)
+  for (int k = lane * N; k < p.k; k += kWarp * N) {
+    const auto w = widen(read<N>(row + k, 0, p.k - k, T{}));
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t)
-      if (t < n) sum[t] += hpcdl::cuda::sum(w * widen(read<N>(x + tokens[t] * stride + c, 0, width - c, T{})));
+    for (int c = 0; c < kMost; ++c)
+      if (c < n) {
+        const T* const from = static_cast<const T*>(p.from) + p.row_of<kGated>(choices[c]) * p.from_stride;
+        sum[c] += cuda::sum(w * widen(read<N>(from + k, 0, p.k - k, T{})));
+      }
   }
 #pragma unroll
-  for (int t = 0; t < kTokens; ++t) sum[t] = warp_reduce(sum[t], Sum{});
+  for (int c = 0; c < kMost; ++c) sum[c] = warp_reduce(sum[c], Sum{});
 }
 
-template <class T> __global__ void __launch_bounds__(kThreads) expert_hidden(const __grid_constant__ Expert p) {
-  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  for_chosen(p, [&](const int* tokens, const float*, int n) {
-    if (row >= p.inner) return;
-    float g[kTokens], u[kTokens];
-    const auto* x = static_cast<const T*>(p.x);
-    dots(g, static_cast<const T*>(p.gate) + row * p.gate_stride, x, p.x_stride, tokens, n, p.width);
-    dots(u, static_cast<const T*>(p.up) + row * p.up_stride, x, p.x_stride, tokens, n, p.width);
-    if (threadIdx.x % kWarp != 0) return;
+/// One column of the results of up to kMost choices of an expert.
+template <class T, bool kGated, int kMost>
+__device__ void column_of(const MixtureProduct& p, int expert, int column, const int (&choices)[kMost], int n) {
+  float first[kMost], second[kMost];
+  dots<T, kGated>(first, static_cast<const T*>(p.first[expert]) + column * p.first_stride, p, choices, n);
+  if constexpr (kGated)
+    dots<T, kGated>(second, static_cast<const T*>(p.second[expert]) + column * p.second_stride, p, choices, n);
+  if (threadIdx.x % kWarp != 0) return;
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      if (t >= n) break;
-      const Lanes<1> a(widen(narrow<T>(g[t]))), b(widen(narrow<T>(u[t])));
-      const auto v = (p.gelu ? fuse::GeluTanh::value(a) : fuse::Silu::value(a)) * b;
-      static_cast<T*>(p.hidden)[std::int64_t{tokens[t]} * p.inner + row] = narrow<T>(v.v[0]);
-    }
-  });
+  for (int c = 0; c < kMost; ++c) {
+    if (c >= n) break;
+    Lanes<1> v(widen(narrow<T>(first[c])));
+    if constexpr (kGated)
+      v = (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * Lanes<1>(widen(narrow<T>(second[c])));
+    static_cast<T*>(p.to)[std::int64_t{choices[c]} * p.n + column] = narrow<T>(v.v[0]);
+  }
 }
 
-template <class T> __global__ void __launch_bounds__(kThreads) expert_sum(const __grid_constant__ Expert p) {
-  const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  for_chosen(p, [&](const int* tokens, const float* weights, int n) {
-    if (row >= p.width) return;
-    float d[kTokens];
-    dots(d, static_cast<const T*>(p.down) + row * p.down_stride, static_cast<const T*>(p.hidden), p.inner, tokens, n,
-         p.inner);
-    if (threadIdx.x % kWarp != 0) return;
+/// blockIdx.y: a choice. A warp has a column.
+template <class T, bool kGated>
+__global__ void __launch_bounds__(kThreads) by_choice(const __grid_constant__ MixtureProduct p) {
+  const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  const int choice[1] = {static_cast<int>(blockIdx.y)};
+  if (column < p.n) column_of<T, kGated>(p, p.experts[choice[0]], column, choice, 1);
+}
+
+/// blockIdx.y: an expert, whose choices share passes over its weights.
+template <class T, bool kGated>
+__global__ void __launch_bounds__(kThreads) by_expert(const __grid_constant__ MixtureProduct p) {
+  const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp,
+            expert = static_cast<int>(blockIdx.y);
+  const std::int32_t* const list = p.places + std::int64_t{expert} * p.place_stride;
+  if (column >= p.n) return;
+  for (int first = 0; first < list[0]; first += kTogether) {
+    const int n = ::min(kTogether, list[0] - first);
+    int choices[kTogether];
 #pragma unroll
-    for (int t = 0; t < kTokens; ++t) {
-      if (t >= n) break;
-      T* const to = static_cast<T*>(p.y) + tokens[t] * p.y_stride + row;
-      *to = narrow<T>(widen(*to) + weights[t] * widen(narrow<T>(d[t])));
-    }
-  });
+    for (int c = 0; c < kTogether; ++c) choices[c] = list[1 + first + (c < n ? c : 0)];
+    column_of<T, kGated>(p, expert, column, choices, n);
+  }
+}
+
+struct Adding {
+  void* y;
+  const void *base, *results;
+  const float* weights;
+  std::int64_t y_stride, base_stride;
+  int tokens, count, width;
+};
+
+/// y = base + the weighted results of each token's choices, in their order.
+template <class T> __global__ void __launch_bounds__(kThreads) add_results(const __grid_constant__ Adding p) {
+  constexpr int N = kLanes<T>;
+  const int pieces = (p.width + N - 1) / N;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, token = i / pieces;
+  if (token >= p.tokens) return;
+  const int column = static_cast<int>(i - token * pieces) * N, n = ::min(N, p.width - column);
+  Lanes<N> sum = load<N>(static_cast<const T*>(p.base) + token * p.base_stride + column, n);
+  for (int c = 0; c < p.count; ++c) {
+    const std::int64_t choice = token * p.count + c;
+    sum =
+        fma(Lanes<N>(p.weights[choice]), load<N>(static_cast<const T*>(p.results) + choice * p.width + column, n), sum);
+  }
+  store(static_cast<T*>(p.y) + token * p.y_stride + column, sum, n);
+}
+
+/// How the products of a mixture are divided.
+enum class Division { choices, experts, tiles };
+
+template <class T, class S> void run_tiles(Stream& s, const MixtureProduct& p) {
+  check(cudaFuncSetAttribute(expert_tiles<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes), "expert_mlp");
+  const int most = std::min(p.mlps, p.choices) + p.choices / S::kRows;  // each expert has at most one partial tile
+  expert_tiles<T, S>
+      <<<dim3(blocks_for(p.n, S::kResults), static_cast<unsigned>(most)), S::kThreads, S::kBytes, queue(s)>>>(p);
+}
+
+template <class T, bool kGated> void run(Stream& s, const MixtureProduct& p, Division division) {
+  const unsigned columns = blocks_for(p.n, kWarps);
+  if (division == Division::choices)
+    by_choice<T, kGated><<<dim3(columns, static_cast<unsigned>(p.choices)), kThreads, 0, queue(s)>>>(p);
+  else if (division == Division::experts)
+    by_expert<T, kGated><<<dim3(columns, static_cast<unsigned>(p.mlps)), kThreads, 0, queue(s)>>>(p);
+  else if constexpr (sizeof(T) == 2) {
+    constexpr int kManyOfExpert = 96;
+    if (p.choices >= kManyOfExpert * p.mlps) run_tiles<T, ExpertTiles<128, kGated>>(s, p);
+    else run_tiles<T, ExpertTiles<64, kGated>>(s, p);
+  }
+  launched("expert_mlp");
+}
+
+/// Whether rows can be read 16 bytes at a time.
+bool in_pieces(const View& v, std::int64_t stride) {
+  return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0 && stride % 8 == 0 && v.cols() % 8 == 0;
+}
+
+void require_supported(const ExpertMatrices<View>& m, const ExpertMatrices<View>& first, DType type) {
+  const auto check_one = [&](const Matrix<View>& of, const Matrix<View>& other) {
+    require(!of.quantized() && !of.bias && of.w.dtype() == type, ExpertMlp::name,
+            "a GPU needs the matrices of experts in the type of the activations, {}, without biases, got {}{}: use "
+            "another --dtype, or the CPU",
+            dtype_name(type), dtype_name(of.w.dtype()), of.bias ? " with a bias" : "");
+    require(of.w.row_stride() == other.w.row_stride(), ExpertMlp::name,
+            "a GPU needs matrices of experts with equal strides, got {} and {}: copy them", of.w.row_stride(),
+            other.w.row_stride());
+  };
+  check_one(m.gate, first.gate), check_one(m.up, first.up), check_one(m.down, first.down);
+}
+
+Division division_of(View x, Tensor hidden, std::span<const ExpertMatrices<View>> mlps, int choices, int count) {
+  if (choices <= std::max<int>(count, static_cast<int>(std::ssize(mlps)) / 4)) return Division::choices;
+  bool pieces = x.dtype() != DType::f32 && in_pieces(x, x.row_stride()) && in_pieces(hidden, hidden.cols());
+  for (const auto& m : mlps)
+    for (const auto* matrix : {&m.gate, &m.up, &m.down})
+      pieces = pieces && in_pieces(matrix->w, matrix->w.row_stride());
+  return pieces ? Division::tiles : Division::experts;
 }
 
 }  // namespace
 
-void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View experts, const Matrix<View>& gate,
-                const Matrix<View>& up, const Matrix<View>& down, Tensor hidden, const ExpertMlp::Args& a) {
-  for (const auto* m : {&gate, &up, &down})
-    require(!m->quantized() && !m->bias && m->w.dtype() == x.dtype(), ExpertMlp::name,
-            "a GPU needs the matrices of experts in the type of the activations, {}, without biases, got {}{}: use "
-            "another --dtype, or the CPU",
-            dtype_name(x.dtype()), dtype_name(m->w.dtype()), m->bias ? " with a bias" : "");
-  if (y.data() != base.data()) copy(s, y, base);
+void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View experts,
+                std::span<const ExpertMatrices<View>> mlps, Tensor results, Tensor hidden, Tensor places,
+                const ExpertMlp::Args& a) {
+  for (const auto& m : mlps) require_supported(m, mlps[0], x.dtype());
   if (y.size() == 0) return;
-  const Expert p{.y = y.data(),
-                 .hidden = hidden.data(),
-                 .base = base.data(),
-                 .x = x.data(),
-                 .gate = gate.w.data(),
-                 .up = up.w.data(),
-                 .down = down.w.data(),
-                 .weights = weights.ptr<float>(),
-                 .experts = experts.ptr<std::int32_t>(),
-                 .y_stride = y.row_stride(),
-                 .base_stride = base.row_stride(),
-                 .x_stride = x.row_stride(),
-                 .gate_stride = gate.w.row_stride(),
-                 .up_stride = up.w.row_stride(),
-                 .down_stride = down.w.row_stride(),
-                 .tokens = static_cast<int>(x.rows()),
-                 .count = static_cast<int>(experts.cols()),
-                 .expert = a.expert,
-                 .width = static_cast<int>(x.cols()),
-                 .inner = static_cast<int>(gate.w[0]),
-                 .gelu = a.gate == Swiglu::Gate::gelu_tanh};
+  const int choices = static_cast<int>(experts.size()), count = static_cast<int>(experts.cols());
+  MixtureProduct p{};
+  p.experts = experts.ptr<std::int32_t>(), p.places = places.ptr<std::int32_t>();
+  p.choices = choices, p.count = count;
+  p.mlps = static_cast<int>(std::ssize(mlps)), p.place_stride = static_cast<int>(places.cols());
+  p.gelu = a.gate == Swiglu::Gate::gelu_tanh;
+  const Division division = division_of(x, hidden, mlps, choices, count);
+  if (division != Division::choices) {
+    list_choices<<<static_cast<unsigned>(p.mlps), kThreads, 0, queue(s)>>>(p.experts, choices,
+                                                                           places.ptr<std::int32_t>(), p.place_stride);
+    launched("expert_mlp");
+  }
+  const auto product = [&]<bool kGated>(View from, Tensor to) {
+    for (std::size_t e = 0; e < mlps.size(); ++e) {
+      p.first[e] = kGated ? mlps[e].gate.w.data() : mlps[e].down.w.data();
+      p.second[e] = kGated ? mlps[e].up.w.data() : nullptr;
+    }
+    p.first_stride = kGated ? mlps[0].gate.w.row_stride() : mlps[0].down.w.row_stride();
+    p.second_stride = mlps[0].up.w.row_stride();
+    p.from = from.data(), p.from_stride = from.row_stride(), p.to = to.data();
+    p.n = static_cast<int>(to.cols()), p.k = static_cast<int>(from.cols());
+    visit_dtype(x.dtype(), [&]<class T>() { run<T, kGated>(s, p, division); });
+  };
+  product.template operator()<true>(x, hidden);
+  product.template operator()<false>(hidden, results);
+  const Adding adding{.y = y.data(),
+                      .base = base.data(),
+                      .results = results.data(),
+                      .weights = weights.ptr<float>(),
+                      .y_stride = y.row_stride(),
+                      .base_stride = base.row_stride(),
+                      .tokens = static_cast<int>(x.rows()),
+                      .count = count,
+                      .width = static_cast<int>(x.cols())};
   visit_dtype(x.dtype(), [&]<class T>() {
-    expert_hidden<T><<<blocks_for(p.inner, kWarps), kThreads, 0, queue(s)>>>(p);
-    launched(ExpertMlp::name.data());
-    expert_sum<T><<<blocks_for(p.width, kWarps), kThreads, 0, queue(s)>>>(p);
-    launched(ExpertMlp::name.data());
+    const std::int64_t pieces = std::int64_t{adding.tokens} * ((adding.width + kLanes<T> - 1) / kLanes<T>);
+    add_results<T><<<blocks_for(pieces, kThreads), kThreads, 0, queue(s)>>>(adding);
   });
+  launched("expert_mlp");
 }
 
 }  // namespace hpcdl::cuda

@@ -1,59 +1,91 @@
 #pragma once
-// One expert of a mixture: y = base, plus weight * ((act(x Wg^T) * (x Wu^T)) Wd^T) in the rows whose token chose it.
-// Inference only.
+// The experts of a mixture: y = base, plus for each expert that a token chose, its weight times
+// ((act(x Wg^T) * (x Wu^T)) Wd^T). Inference only.
 //
-// base, y (..., K), which may be one memory: the sum over the experts so far. x (..., K), of the type of y. weights f32,
-// experts i32: (..., count), as moe_route() gives them; each token chooses an expert at most once. gate and up: (N, K),
-// down: (K, N), dense or INT4, with biases or not (ops/matrix.h); on a GPU dense, without biases, of the type of x. On a
-// CPU the chosen rows are copied and multiplied by the kernels of linear or int4_linear.
+// base, y (..., K). x (..., K), of the type of y. weights f32, experts i32: (..., count), as moe_route() gives them; each
+// token chooses an expert at most once. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
+// not (ops/matrix.h); on a GPU dense, without biases, of the type of x, with the same strides for all experts. On a CPU
+// the rows that chose an expert are copied and multiplied by the kernels of linear or int4_linear. On a GPU one launch
+// multiplies the rows of all experts, and the weights of experts that nobody chose are not read.
+
+#include <span>
+#include <vector>
 
 #include "hpcdl/ops/matrix.h"
 #include "hpcdl/ops/places.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 
+template <class T> struct ExpertMatrices {
+  Matrix<T> gate, up, down;
+};
+
 struct ExpertMlp {
   static constexpr std::string_view name = "expert_mlp";
-  static constexpr bool kInPlace = true;
+  static constexpr int kMostExperts = 512;
   struct Args {
-    int expert = 0;
+    int experts = 0;
     Swiglu::Gate gate = Swiglu::Gate::silu;
     bool constant_weights = false;  // the matrices are not written while programs run
   };
-  static Spec infer(const Spec& base, const Spec& x, const Spec& weights, const Spec& experts, const Spec& gate,
-                    const Spec& gate_scale, const Spec& gate_offset, const Spec& gate_bias, const Spec& up,
-                    const Spec& up_scale, const Spec& up_offset, const Spec& up_bias, const Spec& down,
-                    const Spec& down_scale, const Spec& down_offset, const Spec& down_bias, const Args& a);
-  /// Counts all rows, since how many choose it is not known here.
-  static Cost cost(const Spec& base, const Spec& x, const Spec& weights, const Spec& experts, const Spec& gate,
-                   const Spec& gate_scale, const Spec& gate_offset, const Spec& gate_bias, const Spec& up,
-                   const Spec& up_scale, const Spec& up_offset, const Spec& up_bias, const Spec& down,
-                   const Spec& down_scale, const Spec& down_offset, const Spec& down_bias, const Args& a);
-  /// The chosen rows of x, later their results; the hidden values, then those of up; for INT4 the rounded operand: its
-  /// values, then for each group its step and its sum.
-  static std::array<Spec, 4> scratch(const Spec& base, const Spec& x, const Spec& weights, const Spec& experts,
-                                     const Spec& gate, const Spec& gate_scale, const Spec& gate_offset,
-                                     const Spec& gate_bias, const Spec& up, const Spec& up_scale, const Spec& up_offset,
-                                     const Spec& up_bias, const Spec& down, const Spec& down_scale,
-                                     const Spec& down_offset, const Spec& down_bias, const Args& a);
-  static void forward(Stream& s, Tensor y, View base, View x, View weights, View experts, View gate, View gate_scale,
-                      View gate_offset, View gate_bias, View up, View up_scale, View up_offset, View up_bias, View down,
-                      View down_scale, View down_offset, View down_bias, Tensor rows, Tensor hidden, Tensor values,
-                      Tensor groups, const Args& a);
+  /// Operands: y, base, x, weights, experts, those of Scratch; then of each expert gate, up, down: w, scale, offset, bias
+  /// (may be absent).
+  struct Scratch {
+    Spec rows;            // of a CPU, the chosen rows of x, later their results; of a GPU, the results of all choices
+    Spec hidden;          // hidden values, then on a CPU those of up
+    Spec values, groups;  // for INT4 the rounded operand: its values, then for each group its step and its sum
+    Spec places;          // of a GPU, for each expert how many chose it, and which choices those are
+  };
+  static constexpr int kFixed = 10, kOfExpert = 12;
+  using RecordArgs = Args;
+
+  static Scratch scratch(const Spec& x, const Spec& experts, std::span<const ExpertMatrices<Spec>> mlps);
+  /// Checks the operands.
+  static void require_operands(const Spec& base, const Spec& x, const Spec& weights, const Spec& experts,
+                               std::span<const ExpertMatrices<Spec>> mlps);
+  /// Weights of experts that cannot all be chosen count by the share that can be.
+  static Cost cost(const Spec& x, const Spec& experts, std::span<const ExpertMatrices<Spec>> mlps);
+  static void run(Stream& s, const Grad* operands, const void* args);
+  static void check_record(const RawRecord& r);
 };
 
 namespace cuda {
-void expert_mlp(Stream&, Tensor y, View base, View x, View weights, View experts, const Matrix<View>& gate,
-                const Matrix<View>& up, const Matrix<View>& down, Tensor hidden, const ExpertMlp::Args& a);
+void expert_mlp(Stream&, Tensor y, View base, View x, View weights, View experts,
+                std::span<const ExpertMatrices<View>> mlps, Tensor results, Tensor hidden, Tensor places,
+                const ExpertMlp::Args& a);
 }  // namespace cuda
 
+/// A gate of `silu` or `gelu_tanh`; `mlps`: at least one, at most ExpertMlp::kMostExperts.
 template <Symbolic V>
-V expert_mlp(const V& base, const V& x, const V& weights, const V& experts, const Matrix<V>& gate, const Matrix<V>& up,
-             const Matrix<V>& down, ExpertMlp::Args a) {
+V expert_mlp(const V& base, const V& x, const V& weights, const V& experts, std::span<const ExpertMatrices<V>> mlps,
+             ExpertMlp::Args a) {
   require_no_gradient(ExpertMlp::name, x);
-  return record<ExpertMlp>(a, base, x, weights, experts, gate.w, gate.scale, gate.offset, gate.bias, up.w, up.scale,
-                           up.offset, up.bias, down.w, down.scale, down.offset, down.bias);
+  const auto spec_of = [](const V& v) { return v ? v.spec() : Spec(); };
+  const auto specs_of = [&](const Matrix<V>& m) {
+    return Matrix<Spec>{spec_of(m.w), spec_of(m.scale), spec_of(m.offset), spec_of(m.bias)};
+  };
+  std::vector<ExpertMatrices<Spec>> specs;
+  for (const auto& m : mlps) specs.push_back({specs_of(m.gate), specs_of(m.up), specs_of(m.down)});
+  ExpertMlp::require_operands(base.spec(), x.spec(), weights.spec(), experts.spec(), specs);
+  auto& g = x.graph();
+  const V y = g.temporary("experts", x.spec());
+  auto operands =
+      std::vector{write_operand(y), read_operand(base), read_operand(x), read_operand(weights), read_operand(experts)};
+  using GraphOperand = typename decltype(operands)::value_type;
+  const auto scratch = ExpertMlp::scratch(x.spec(), experts.spec(), specs);
+  for (const Spec& s : {scratch.rows, scratch.hidden, scratch.values, scratch.groups, scratch.places})
+    operands.push_back(write_operand(g.temporary("experts.scratch", s)));
+  for (const auto& m : mlps)
+    for (const auto* matrix : {&m.gate, &m.up, &m.down})
+      for (const V* v : {&matrix->w, &matrix->scale, &matrix->offset, &matrix->bias})
+        operands.push_back(*v ? read_operand(*v) : GraphOperand());
+  a.experts = static_cast<int>(mlps.size());
+  clear_padding(a);
+  g.template emit<ExpertMlp>(std::span<const GraphOperand>(operands), &a, sizeof a,
+                             ExpertMlp::cost(x.spec(), experts.spec(), specs));
+  return y;
 }
 
 }  // namespace hpcdl

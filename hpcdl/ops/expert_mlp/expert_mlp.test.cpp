@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
+#include "hpcdl/core/error.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/rng.h"
 #include "hpcdl/testing/decoding.h"
 #include "hpcdl/testing/every_isa.h"
 
@@ -13,103 +16,169 @@ namespace hpcdl {
 namespace {
 
 struct Case {
-  std::int64_t rows, width, inner, chosen;
+  std::int64_t rows, width, inner, experts, chosen;
   Swiglu::Gate gate = Swiglu::Gate::silu;
 };
 
-/// Experts of each row: a third of the rows choose expert 1, as their last one.
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Experts of each row: different ones, never the last if others suffice, and mostly the first.
 std::vector<std::int32_t> choices(const Case& c) {
   std::vector<std::int32_t> list;
-  for (std::int64_t r = 0; r < c.rows; ++r)
+  const std::int64_t used = c.experts > c.chosen ? c.experts - 1 : c.experts;
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    const auto first =
+        r % 3 == 0 ? 0 : Rng{7, 0}.below(static_cast<std::uint64_t>(r), static_cast<std::uint64_t>(used));
     for (std::int64_t i = 0; i < c.chosen; ++i)
-      list.push_back(i + 1 == c.chosen && r % 3 != 1 ? 1 : static_cast<std::int32_t>(2 + i));
+      list.push_back(static_cast<std::int32_t>((static_cast<std::int64_t>(first) + i) % used));
+  }
   return list;
 }
 
-void expect_expert(Stream& s, const Case& c, DType type, bool in_place) {
-  SCOPED_TRACE(fmt::format("{} rows of {}, {} hidden, {}{}", c.rows, c.width, c.inner, dtype_name(type),
-                           in_place ? ", in place" : ""));
-  const auto values = [&](Shape shape, std::uint64_t stream) { return testing::random_on(s, shape, type, stream); };
-  const auto x = values({c.rows, c.width}, 1), base = values({c.rows, c.width}, 2),
-             gate = values({c.inner, c.width}, 3), up = values({c.inner, c.width}, 4),
-             down = values({c.width, c.inner}, 5);
-  const auto weights = testing::random_on(s, {c.rows, c.chosen}, DType::f32, 6);
-  const auto list = choices(c);
-  OwnedTensor experts({{c.rows, c.chosen}, DType::i32}, s.device()), y(x.tensor.spec(), s.device());
-  copy(s, experts.tensor, View(list.data(), experts.tensor.spec()));
-  const auto host = [&](const OwnedTensor& t) {
-    const auto of = testing::on_host(s, t.tensor);
-    return std::vector<double>(of.begin(), of.end());
-  };
-  const auto xs = host(x), bs = host(base), gs = host(gate), us = host(up), ds = host(down), ws = host(weights);
-  const ExpertMlp::Args a{.expert = 1, .gate = c.gate};
-  const Spec none;
-  const auto specs = ExpertMlp::scratch(base.tensor.spec(), x.tensor.spec(), weights.tensor.spec(),
-                                        experts.tensor.spec(), gate.tensor.spec(), none, none, none, up.tensor.spec(),
-                                        none, none, none, down.tensor.spec(), none, none, none, a);
-  std::vector<OwnedTensor> scratch;
-  for (const auto& spec : specs) scratch.emplace_back(spec, s.device());
-  if (in_place) copy(s, y.tensor, base.tensor);
-  const View from = in_place ? View(y.tensor) : View(base.tensor);
-  ExpertMlp::forward(s, y.tensor, from, x.tensor, weights.tensor, experts.tensor, gate.tensor, {}, {}, {}, up.tensor,
-                     {}, {}, {}, down.tensor, {}, {}, {}, scratch[0].tensor, scratch[1].tensor, scratch[2].tensor,
-                     scratch[3].tensor, a);
-  const auto got = host(y);
-  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
-  for (std::int64_t r = 0; r < c.rows; ++r) {
-    double weight = 0;
-    for (std::int64_t i = 0; i < c.chosen; ++i)
-      if (list[at(r * c.chosen + i)] == 1) weight = ws[at(r * c.chosen + i)];
-    std::vector<double> hidden(at(c.inner)), sizes(at(c.inner));
-    for (std::int64_t n = 0; n < c.inner; ++n) {
-      double g = 0, u = 0, g_size = 0, u_size = 0;
-      for (std::int64_t k = 0; k < c.width; ++k) {
-        const double v = xs[at(r * c.width + k)];
-        g += v * gs[at(n * c.width + k)], u += v * us[at(n * c.width + k)];
-        g_size += std::fabs(v * gs[at(n * c.width + k)]), u_size += std::fabs(v * us[at(n * c.width + k)]);
-      }
-      const double t = std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g));
-      const double act = c.gate == Swiglu::Gate::silu ? g / (1 + std::exp(-g)) : 0.5 * g * (1 + t);
-      hidden[at(n)] = act * u, sizes[at(n)] = 1.2 * g_size * std::fabs(u) + std::fabs(act) * u_size;
+/// The operands of a record, and what it should give.
+class Mixture {
+ public:
+  Mixture(Stream& s, const Case& c, DType type) : s_(s), c_(c), type_(type), list_(choices(c)) {
+    base_ = random({c.rows, c.width}), x_ = random({c.rows, c.width});
+    weights_ = testing::random_on(s, {c.rows, c.chosen}, DType::f32, ++seed_);
+    experts_ = OwnedTensor({{c.rows, c.chosen}, DType::i32}, s.device());
+    copy(s, experts_.tensor, View(list_.data(), experts_.tensor.spec()));
+    y_ = OwnedTensor(x_.tensor.spec(), s.device());
+    std::vector<ExpertMatrices<Spec>> specs;
+    for (std::int64_t e = 0; e < c.experts; ++e) {
+      for (const Shape& shape : {Shape{c.inner, c.width}, Shape{c.inner, c.width}, Shape{c.width, c.inner}})
+        matrices_.push_back(random(shape));
+      const auto spec = [&](std::size_t i) { return Matrix<Spec>{matrices_[at(3 * e) + i].tensor.spec(), {}, {}, {}}; };
+      specs.push_back({spec(0), spec(1), spec(2)});
     }
-    for (std::int64_t k = 0; k < c.width; ++k) {
-      double sum = 0, size = 0, rounded = 0;
-      for (std::int64_t n = 0; n < c.inner; ++n) {
-        const double d = ds[at(k * c.inner + n)];
-        sum += hidden[at(n)] * d, size += sizes[at(n)] * std::fabs(d);
-        rounded += (std::fabs(hidden[at(n)]) * 3 + sizes[at(n)]) * std::fabs(d);  // g, u and their product are stored
+    ExpertMlp::require_operands(base_.tensor.spec(), x_.tensor.spec(), weights_.tensor.spec(), experts_.tensor.spec(),
+                                specs);
+    const auto scratch = ExpertMlp::scratch(x_.tensor.spec(), experts_.tensor.spec(), specs);
+    for (const Spec& spec : {scratch.rows, scratch.hidden, scratch.values, scratch.groups, scratch.places})
+      scratch_.emplace_back(spec, s.device());
+  }
+
+  std::vector<double> run() {
+    std::vector<Grad> operands;
+    const auto add = [&](const Tensor& t) { operands.push_back({t, Write::overwrite}); };
+    for (const OwnedTensor* t : {&y_, &base_, &x_, &weights_, &experts_}) add(t->tensor);
+    for (const auto& t : scratch_) add(t.tensor);
+    for (const auto& t : matrices_) add(t.tensor), operands.resize(operands.size() + 3);
+    const ExpertMlp::Args args{.experts = static_cast<int>(c_.experts), .gate = c_.gate};
+    ExpertMlp::run(s_, operands.data(), &args);
+    return host(y_);
+  }
+
+  void expect(const std::vector<double>& got) {
+    const auto xs = host(x_), bs = host(base_), ws = host(weights_);
+    std::vector<std::vector<double>> ms;
+    for (const auto& m : matrices_) ms.push_back(host(m));
+    for (std::int64_t r = 0; r < c_.rows; ++r) {
+      std::vector<double> want(at(c_.width)), sizes(at(c_.width)), rounded(at(c_.width));
+      for (std::int64_t k = 0; k < c_.width; ++k)
+        want[at(k)] = bs[at(r * c_.width + k)], sizes[at(k)] = std::fabs(want[at(k)]);
+      for (std::int64_t i = 0; i < c_.chosen; ++i) {
+        const auto e = std::int64_t{list_[at(r * c_.chosen + i)]};
+        add_expert(&xs[at(r * c_.width)], &ms[at(3 * e)], ws[at(r * c_.chosen + i)], want, sizes, rounded);
       }
-      const double before = bs[at(r * c.width + k)], want = before + weight * sum;
-      const double allowed =
-          allowed_error(type, std::fabs(before) + std::fabs(weight * sum), static_cast<double>(c.width + c.inner),
-                        std::fabs(before) + std::fabs(weight) * size) +
-          (type == DType::f32 ? 0 : half_ulp(type) * std::fabs(weight) * rounded);
-      if (weight == 0) ASSERT_EQ(got[at(r * c.width + k)], before) << "row " << r;
-      else ASSERT_NEAR(got[at(r * c.width + k)], want, allowed) << "row " << r << ", column " << k;
+      for (std::int64_t k = 0; k < c_.width; ++k) {
+        const double allowed =
+            allowed_error(type_, std::fabs(want[at(k)]), static_cast<double>(c_.width + c_.inner), sizes[at(k)]) +
+            (type_ == DType::f32 ? 0 : half_ulp(type_) * rounded[at(k)]);
+        ASSERT_NEAR(got[at(r * c_.width + k)], want[at(k)], allowed) << "row " << r << ", column " << k;
+      }
     }
   }
+
+ private:
+  OwnedTensor random(const Shape& shape) { return testing::random_on(s_, shape, type_, ++seed_); }
+  std::vector<double> host(const OwnedTensor& t) {
+    const auto of = testing::on_host(s_, t.tensor);
+    return {of.begin(), of.end()};
+  }
+  /// `sizes`: sums of magnitudes. `rounded`: what the rounding of intermediate values multiplies.
+  void add_expert(const double* x, const std::vector<double>* matrices, double weight, std::vector<double>& want,
+                  std::vector<double>& sizes, std::vector<double>& rounded) const {
+    std::vector<double> hidden(at(c_.inner)), of_hidden(at(c_.inner));
+    for (std::int64_t n = 0; n < c_.inner; ++n) {
+      double g = 0, u = 0, g_size = 0, u_size = 0;
+      for (std::int64_t k = 0; k < c_.width; ++k) {
+        const double by_gate = x[k] * matrices[0][at(n * c_.width + k)],
+                     by_up = x[k] * matrices[1][at(n * c_.width + k)];
+        g += by_gate, u += by_up, g_size += std::fabs(by_gate), u_size += std::fabs(by_up);
+      }
+      const double t = std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g));
+      const double act = c_.gate == Swiglu::Gate::silu ? g / (1 + std::exp(-g)) : 0.5 * g * (1 + t);
+      hidden[at(n)] = act * u, of_hidden[at(n)] = 1.2 * g_size * std::fabs(u) + std::fabs(act) * u_size;
+    }
+    for (std::int64_t k = 0; k < c_.width; ++k) {
+      double sum = 0, size = 0, noise = 0;
+      for (std::int64_t n = 0; n < c_.inner; ++n) {
+        const double d = matrices[2][at(k * c_.inner + n)];
+        sum += hidden[at(n)] * d, size += of_hidden[at(n)] * std::fabs(d);
+        noise += (std::fabs(hidden[at(n)]) * 3 + of_hidden[at(n)]) * std::fabs(d);  // g, u and their product are stored
+      }
+      want[at(k)] += weight * sum, sizes[at(k)] += std::fabs(weight) * size;
+      // On a CPU each result, and each sum of results, is stored.
+      rounded[at(k)] += std::fabs(weight) * (noise + std::fabs(sum)) + std::fabs(want[at(k)]);
+    }
+  }
+
+  Stream& s_;
+  Case c_;
+  DType type_;
+  std::uint64_t seed_ = 0;
+  std::vector<std::int32_t> list_;
+  OwnedTensor y_, base_, x_, weights_, experts_;
+  std::vector<OwnedTensor> matrices_, scratch_;
+};
+
+// On a GPU: one row; few rows; odd widths; tiles of 64 and of 128 choices, with partial ones of each dimension.
+const Case kCases[] = {
+    {1, 1, 1, 1, 1},      {1, 24, 10, 8, 2},   {5, 33, 17, 4, 2, Swiglu::Gate::gelu_tanh},   {70, 64, 40, 6, 3},
+    {2, 7, 100, 2, 1},    {40, 129, 65, 3, 2}, {9, 72, 136, 40, 4, Swiglu::Gate::gelu_tanh}, {301, 136, 72, 3, 2},
+    {150, 200, 264, 5, 2}};
+
+void expect_mixtures(Stream& s) {
+  for (const auto& c : kCases)
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+      SCOPED_TRACE(fmt::format("{} rows of {}, {} hidden, {} of {} experts, {}", c.rows, c.width, c.inner, c.chosen,
+                               c.experts, dtype_name(type)));
+      Mixture m(s, c, type);
+      const auto first = m.run();
+      m.expect(first);
+      EXPECT_EQ(first, m.run()) << "two runs differ";
+    }
 }
 
-void expect_experts(Stream& s) {
-  for (const auto& c : {Case{1, 1, 1, 1}, Case{1, 24, 10, 2}, Case{5, 33, 17, 2, Swiglu::Gate::gelu_tanh},
-                        Case{70, 64, 40, 3}, Case{2, 7, 100, 1}, Case{40, 129, 65, 2}})
-    for (const DType type : {DType::f32, DType::bf16})
-      for (const bool in_place : {false, true}) expect_expert(s, c, type, in_place);
-}
-
-TEST(expert_mlp, is_added_to_the_rows_that_chose_it_on_a_cpu) {
+TEST(expert_mlp, adds_the_chosen_experts_of_each_row_on_a_cpu) {
   Pool pool(2);
   testing::for_each_isa([&] {
     Stream s(pool);
-    expect_experts(s);
+    expect_mixtures(s);
   });
 }
 
-TEST(expert_mlp, is_added_to_the_rows_that_chose_it_on_a_gpu) {
+TEST(expert_mlp, adds_the_chosen_experts_of_each_row_on_a_gpu) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(2);
   Stream s(Device::cuda(0), pool);
-  expect_experts(s);
+  expect_mixtures(s);
+}
+
+TEST(expert_mlp, refuses_experts_of_different_shapes) {
+  const auto matrix = [](std::int64_t n, std::int64_t k) { return Matrix<Spec>{{{n, k}, DType::f32}, {}, {}, {}}; };
+  const auto mlp = [&](std::int64_t inner) {
+    return ExpertMatrices<Spec>{matrix(inner, 8), matrix(inner, 8), matrix(8, inner)};
+  };
+  const Spec x{{3, 8}, DType::f32}, weights{{3, 2}, DType::f32}, experts{{3, 2}, DType::i32};
+  const auto check = [&](std::vector<ExpertMatrices<Spec>> mlps) {
+    ExpertMlp::require_operands(x, x, weights, experts, mlps);
+  };
+  EXPECT_NO_THROW(check({mlp(16), mlp(16)}));
+  EXPECT_THROW(check({mlp(16), mlp(24)}), Error);
+  EXPECT_THROW(check({}), Error);
+  EXPECT_THROW(check(std::vector<ExpertMatrices<Spec>>(ExpertMlp::kMostExperts + 1, mlp(16))), Error);
 }
 
 }  // namespace

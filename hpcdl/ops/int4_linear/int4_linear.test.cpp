@@ -311,6 +311,66 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
         }
 }
 
+/// Rows of bf16 that are not rounded, by every way and every division of K: the f32 sums of exact products, for every
+/// kind of remainder; some columns against double.
+TEST(int4_linear, exact_rows_of_bf16_are_multiplied_exactly) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (const auto& [rows, n, k, group] : {std::array<std::int64_t, 4>{9, 77, 96, 32},
+                                          {64, 4112, 192, 64},
+                                          {65, 16, 64, 64},
+                                          {97, 200, 640, 128},
+                                          {193, 1035, 1056, 32}})
+    for (const bool offsets : {false, true}) {
+      const Problem host(rows, n, k, group);
+      const OnGpu gpu(s, host, offsets);
+      OwnedTensor x(Spec{{rows, k}, DType::bf16});
+      for (std::int64_t i = 0; i < x.tensor.size(); ++i)
+        x.tensor.ptr<bf16>()[i] = bf16(static_cast<float>(Rng{1, 1}.normal(static_cast<std::uint64_t>(i))));
+      const OwnedTensor xs = upload(s, x.tensor), to(Spec{{rows, n}, DType::f32}, s.device());
+      const Values packed = contract::values_of(host.packed.tensor), scale = contract::values_of(host.scale.tensor),
+                   offset = offsets ? scale : Values{};
+      const auto compare = [&](const std::string& how) {
+        const OwnedTensor back = download(s, to.tensor);
+        for (std::int64_t j = n % 7; j < n; j += 7)
+          for (std::int64_t r = rows % 5; r < rows; r += 5) {
+            double want = 0, size = 0;
+            for (std::int64_t d = 0; d < k; ++d) {
+              const double v = static_cast<double>(static_cast<float>(x.tensor.ptr<bf16>()[r * k + d]));
+              const auto w = contract::int4_weight(packed, scale, offset, j, d);
+              want += v * w.value, size += std::fabs(v) * w.size;
+            }
+            const double allowed = (4 + std::sqrt(static_cast<double>(k))) * 0x1p-24 * size;
+            EXPECT_NEAR(static_cast<double>(back.tensor.ptr<float>()[r * n + j]), want, allowed)
+                << how << ", row " << r << ", column " << j << " of " << rows << "x" << n << "x" << k
+                << (offsets ? " with offsets" : "");
+          }
+        return bytes_of(back);
+      };
+      const Int4Linear::Args args{.exact = true, .out = DType::f32, .constant_weights = true};
+      const int4::Scratch scratch{gpu.values.tensor, gpu.steps.tensor, gpu.sums.tensor};
+      for (const auto& way : cuda::int4_ways(s, cuda::int4_shape(s, to.tensor, xs.tensor, gpu.w, {}, args))) {
+        cuda::int4_linear_by(way.id, s, to.tensor, xs.tensor, gpu.w, {}, {}, scratch, args);
+        compare(std::string(way.name));
+      }
+      if (!cuda::fits_widened(s, xs.tensor, gpu.w)) continue;
+      for (const int cols : {64, 96})
+        for (const int splits : {1, 2, 3, 8}) {
+          if (splits * 64 > k) continue;
+          std::vector<std::byte> first;
+          for (const bool constant : {true, false, true}) {
+            cuda::int4_linear_widened({2, cols, splits, true}, s, to.tensor, xs.tensor, gpu.w, {}, {},
+                                      {.exact = true, .out = DType::f32, .constant_weights = constant});
+            const auto bytes = compare(fmt::format("{} columns, {} splits", cols, splits));
+            if (first.empty()) first = bytes;
+            EXPECT_EQ(first, bytes);
+          }
+        }
+    }
+}
+
 /// Many rows of bf16 on Hopper: weights are widened to bf16, in registers or in memory, there in one piece or several,
 /// and x is not rounded. Every kind of remainder; some columns against double.
 TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_widened_weights) {

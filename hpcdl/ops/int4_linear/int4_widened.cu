@@ -449,8 +449,8 @@ bool fits_widened(const Stream& s, View x, const int4::Weight& w) {
 }
 
 WidenedTile widened_tile(const Stream& s, std::int64_t rows, std::int64_t n, std::int64_t k, bool exact) {
-  const std::int64_t most = exact ? kMostExactCols : kMostCols, columns = (rows + most - 1) / most, each = (rows + columns - 1) / columns,
-                     steps = (k + 63) / 64, processors = multiprocessors(s);
+  const std::int64_t most = exact ? kMostExactCols : kMostCols, columns = (rows + most - 1) / most,
+                     each = (rows + columns - 1) / columns, steps = (k + 63) / 64, processors = multiprocessors(s);
   const int cols = each <= 32 && !exact ? 32 : each <= 64 ? 64 : each <= 96 ? 96 : 128;
   WidenedTile best;
   double least = 0;
