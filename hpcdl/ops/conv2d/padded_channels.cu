@@ -64,6 +64,7 @@ struct Copy {
   operator ConvOperand() const { return {data, dtype}; }
 };
 
+/// Padded rows have a multiple of 16 bytes.
 void pad(Stream& s, const Copy& to, const Rows& padded_rows, const ConvOperand& from, const Rows& rows) {
   visit_dtype(to.dtype, [&]<class T>() {
     const std::int64_t chunks = padded_rows.channels / kLanes<T>;
@@ -240,8 +241,9 @@ Shared shared_copies(Stream& s, std::span<const Conv> passes, const Channels& to
   const Copies copies(passes, to);
   for (const Conv& c : passes) {
     const auto& g = c.shape;
-    const Rows filters{g.o * g.taps(), g.i}, padded_filters{to.outputs * g.taps(), to.inputs};
-    const std::int64_t weights = padded_filters.count * padded_filters.channels;
+    const std::int64_t weights = to.outputs * g.taps() * to.inputs;
+    Rows filters{g.o * g.taps(), g.i}, padded_filters{to.outputs * g.taps(), to.inputs};
+    if (to.inputs == g.i) filters = {1, g.o * g.k()}, padded_filters = {1, weights};  // zeros only after the last one
     if (c.pass == ConvPass::weight) {
       shared.dw = {room.take(weights * 4), DType::f32};
       continue;
