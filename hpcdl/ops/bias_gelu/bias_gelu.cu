@@ -1,5 +1,7 @@
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
 
+#include <algorithm>
+
 #include "hpcdl/cuda/columns.cuh"
 #include "hpcdl/ops/fuse/device.cuh"
 
@@ -15,8 +17,16 @@ struct Backward {
   fuse::Out dx;
   fuse::In x, b, dy;
   float* partial;
-  std::int64_t rows, cols;
+  std::int64_t rows, cols, parts;
 };
+
+/// Rows of a thread in flight.
+constexpr int kInFlight = 2;
+/// As many parts as give each thread that many rows, so that few rows leave no threads idle and few sums to add.
+std::int64_t parts_of(std::int64_t rows) {
+  constexpr std::int64_t kRows = kInFlight * kRowThreads;
+  return std::clamp<std::int64_t>((rows + kRows - 1) / kRows, 1, BiasGelu::kParts);
+}
 
 /// Block (column tile, part): the gradient of its rows, and their sum.
 template <class F, class T>
@@ -26,9 +36,9 @@ __global__ void __launch_bounds__(kColumnThreads* kRowThreads) bias_gelu_kernel(
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
   Lanes<N> sum(0.0f);
   if (n > 0) {
-    constexpr int K = 2;  // rows of a thread in flight
+    constexpr int K = kInFlight;
     const auto bias = load<N>(o.b.at<T>(0, col), n);
-    const std::int64_t begin = o.rows * part / BiasGelu::kParts, end = o.rows * (part + 1) / BiasGelu::kParts;
+    const std::int64_t begin = o.rows * part / o.parts, end = o.rows * (part + 1) / o.parts;
     for (auto r = begin + threadIdx.y; r < end; r += K * kRowThreads) {
       Pack<T, N> x[K], dy[K];
 #pragma unroll
@@ -61,15 +71,15 @@ void bias_gelu(Stream& s, Tensor y, View x, View b, const Gelu::Args& a) {
 
 void bias_gelu_backward(Stream& s, Grad dx, Grad db, View x, View b, View dy, Tensor scratch, const Gelu::Args& a) {
   if (x.cols() == 0) return;
-  const Backward o{dx, x, b, dy, scratch.ptr<float>(), x.rows(), x.cols()};
+  const Backward o{dx, x, b, dy, scratch.ptr<float>(), x.rows(), x.cols(), parts_of(x.rows())};
   visit_dtype(x.dtype(), [&]<class T>() {
     with_form(a, [&]<class F>() {
-      const dim3 grid(blocks_for(o.cols, kColumnThreads * kLanes<T>), BiasGelu::kParts);
+      const dim3 grid(blocks_for(o.cols, kColumnThreads * kLanes<T>), static_cast<unsigned>(o.parts));
       bias_gelu_kernel<F, T><<<grid, dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o);
       launched("bias_gelu_backward");
     });
   });
-  if (db) sum_parts(s, db, scratch.ptr<float>(), BiasGelu::kParts, o.cols);
+  if (db) sum_parts(s, db, scratch.ptr<float>(), o.parts, o.cols);
 }
 
 }  // namespace hpcdl::cuda

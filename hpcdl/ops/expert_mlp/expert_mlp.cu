@@ -32,16 +32,24 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) list[0] = found;
 }
 
-/// dots[c] = row . (row of `from` of choice c), for n choices.
-template <class T, bool kGated, int kMost>
-__device__ void dots(float (&sum)[kMost], const T* row, const MixtureProduct& p, const int (&choices)[kMost], int n) {
-  constexpr int N = kLanes<T>;
+/// dots[c] = a row of an expert's matrix . (row of `from` of choice c), for n choices.
+template <class T, bool kGated, bool kInt4, int kMost>
+__device__ void dots(float (&sum)[kMost], const ExpertWeights& of, int expert, int row, const MixtureProduct& p,
+                     const int (&choices)[kMost], int n) {
+  constexpr int N = kInt4 ? 8 : kLanes<T>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto weights = [&] {
+    if constexpr (kInt4) return [packed = PackedRow(of, p, expert, row)](int k) { return packed.at(k).values(); };
+    else
+      return [from = static_cast<const T*>(of.w[expert]) + row * of.stride, end = p.k](int k) {
+        return widen(read<N>(from + k, 0, end - k, T{}));
+      };
+  }();
 #pragma unroll
   for (int c = 0; c < kMost; ++c) sum[c] = 0;
 #pragma unroll(kMost == 1 ? 4 : 1)
   for (int k = lane * N; k < p.k; k += kWarp * N) {
-    const auto w = widen(read<N>(row + k, 0, p.k - k, T{}));
+    const Lanes<N> w = weights(k);
 #pragma unroll
     for (int c = 0; c < kMost; ++c)
       if (c < n) {
@@ -54,12 +62,11 @@ __device__ void dots(float (&sum)[kMost], const T* row, const MixtureProduct& p,
 }
 
 /// One column of the results of up to kMost choices of an expert.
-template <class T, bool kGated, int kMost>
+template <class T, bool kGated, bool kInt4, int kMost>
 __device__ void column_of(const MixtureProduct& p, int expert, int column, const int (&choices)[kMost], int n) {
   float first[kMost], second[kMost];
-  dots<T, kGated>(first, static_cast<const T*>(p.first[expert]) + column * p.first_stride, p, choices, n);
-  if constexpr (kGated)
-    dots<T, kGated>(second, static_cast<const T*>(p.second[expert]) + column * p.second_stride, p, choices, n);
+  dots<T, kGated, kInt4>(first, p.first, expert, column, p, choices, n);
+  if constexpr (kGated) dots<T, kGated, kInt4>(second, p.second, expert, column, p, choices, n);
   if (threadIdx.x % kWarp != 0) return;
 #pragma unroll
   for (int c = 0; c < kMost; ++c) {
@@ -72,15 +79,15 @@ __device__ void column_of(const MixtureProduct& p, int expert, int column, const
 }
 
 /// blockIdx.y: a choice. A warp has a column.
-template <class T, bool kGated>
+template <class T, bool kGated, bool kInt4>
 __global__ void __launch_bounds__(kThreads) by_choice(const __grid_constant__ MixtureProduct p) {
   const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int choice[1] = {static_cast<int>(blockIdx.y)};
-  if (column < p.n) column_of<T, kGated>(p, p.experts[choice[0]], column, choice, 1);
+  if (column < p.n) column_of<T, kGated, kInt4>(p, p.experts[choice[0]], column, choice, 1);
 }
 
 /// blockIdx.y: an expert, whose choices share passes over its weights.
-template <class T, bool kGated>
+template <class T, bool kGated, bool kInt4>
 __global__ void __launch_bounds__(kThreads) by_expert(const __grid_constant__ MixtureProduct p) {
   const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp,
             expert = static_cast<int>(blockIdx.y);
@@ -91,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) by_expert(const __grid_constant__ Mi
     int choices[kTogether];
 #pragma unroll
     for (int c = 0; c < kTogether; ++c) choices[c] = list[1 + first + (c < n ? c : 0)];
-    column_of<T, kGated>(p, expert, column, choices, n);
+    column_of<T, kGated, kInt4>(p, expert, column, choices, n);
   }
 }
 
@@ -129,18 +136,47 @@ template <class T, class S> void run_tiles(Stream& s, const MixtureProduct& p) {
       <<<dim3(blocks_for(p.n, S::kResults), static_cast<unsigned>(most)), S::kThreads, S::kBytes, queue(s)>>>(p);
 }
 
-template <class T, bool kGated> void run(Stream& s, const MixtureProduct& p, Division division) {
+template <class T, bool kGated, bool kInt4> void run(Stream& s, const MixtureProduct& p, Division division) {
   const unsigned columns = blocks_for(p.n, kWarps);
   if (division == Division::choices)
-    by_choice<T, kGated><<<dim3(columns, static_cast<unsigned>(p.choices)), kThreads, 0, queue(s)>>>(p);
+    by_choice<T, kGated, kInt4><<<dim3(columns, static_cast<unsigned>(p.choices)), kThreads, 0, queue(s)>>>(p);
   else if (division == Division::experts)
-    by_expert<T, kGated><<<dim3(columns, static_cast<unsigned>(p.mlps)), kThreads, 0, queue(s)>>>(p);
+    by_expert<T, kGated, kInt4><<<dim3(columns, static_cast<unsigned>(p.mlps)), kThreads, 0, queue(s)>>>(p);
   else if constexpr (sizeof(T) == 2) {
     constexpr int kManyOfExpert = 96;
-    if (p.choices >= kManyOfExpert * p.mlps) run_tiles<T, ExpertTiles<128, kGated>>(s, p);
-    else run_tiles<T, ExpertTiles<64, kGated>>(s, p);
+    if (p.choices >= kManyOfExpert * p.mlps) run_tiles<T, ExpertTiles<128, kGated, kInt4>>(s, p);
+    else run_tiles<T, ExpertTiles<64, kGated, kInt4>>(s, p);
   }
   launched("expert_mlp");
+}
+
+using Mlps = std::span<const ExpertMatrices<View>>;
+
+/// The same matrix of all experts.
+ExpertWeights weights_of(Mlps mlps, Matrix<View> ExpertMatrices<View>::* which) {
+  ExpertWeights all{};
+  for (std::size_t e = 0; e < mlps.size(); ++e) {
+    const auto& m = mlps[e].*which;
+    all.w[e] = m.w.data();
+    if (!m.quantized()) continue;
+    all.scale[e] = m.scale.ptr<bf16>();
+    all.offset[e] = m.offset ? m.offset.ptr<bf16>() : nullptr;
+  }
+  all.stride = (mlps[0].*which).w.row_stride();
+  return all;
+}
+
+void require_supported(const Matrix<View>& m, const Matrix<View>& first, DType type) {
+  require(!m.bias, ExpertMlp::name, "a GPU needs experts without biases: use the CPU");
+  require(
+      m.quantized() || m.w.dtype() == type, ExpertMlp::name,
+      "a GPU needs the matrices of experts in the type of the activations, {}, or INT4, got {}: use another --dtype, "
+      "or the CPU",
+      dtype_name(type), dtype_name(m.w.dtype()));
+  require(m.quantized() == first.quantized() && m.w.row_stride() == first.w.row_stride() &&
+              (!m.quantized() || m.scale.cols() == first.scale.cols()),
+          ExpertMlp::name, "a GPU needs the matrices of all experts in one format, got {} and {}: convert them",
+          to_string(first.w.spec()), to_string(m.w.spec()));
 }
 
 /// Whether rows can be read 16 bytes at a time.
@@ -148,34 +184,24 @@ bool in_pieces(const View& v, std::int64_t stride) {
   return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0 && stride % 8 == 0 && v.cols() % 8 == 0;
 }
 
-void require_supported(const ExpertMatrices<View>& m, const ExpertMatrices<View>& first, DType type) {
-  const auto check_one = [&](const Matrix<View>& of, const Matrix<View>& other) {
-    require(!of.quantized() && !of.bias && of.w.dtype() == type, ExpertMlp::name,
-            "a GPU needs the matrices of experts in the type of the activations, {}, without biases, got {}{}: use "
-            "another --dtype, or the CPU",
-            dtype_name(type), dtype_name(of.w.dtype()), of.bias ? " with a bias" : "");
-    require(of.w.row_stride() == other.w.row_stride(), ExpertMlp::name,
-            "a GPU needs matrices of experts with equal strides, got {} and {}: copy them", of.w.row_stride(),
-            other.w.row_stride());
-  };
-  check_one(m.gate, first.gate), check_one(m.up, first.up), check_one(m.down, first.down);
-}
-
-Division division_of(View x, Tensor hidden, std::span<const ExpertMatrices<View>> mlps, int choices, int count) {
+/// Few choices mostly choose different experts, so that none of their weights is read twice.
+Division division_of(View x, Tensor hidden, Mlps mlps, int choices, int count) {
   if (choices <= std::max<int>(count, static_cast<int>(std::ssize(mlps)) / 4)) return Division::choices;
   bool pieces = x.dtype() != DType::f32 && in_pieces(x, x.row_stride()) && in_pieces(hidden, hidden.cols());
   for (const auto& m : mlps)
     for (const auto* matrix : {&m.gate, &m.up, &m.down})
-      pieces = pieces && in_pieces(matrix->w, matrix->w.row_stride());
+      pieces = pieces && (matrix->quantized() || in_pieces(matrix->w, matrix->w.row_stride()));
   return pieces ? Division::tiles : Division::experts;
 }
 
 }  // namespace
 
-void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View experts,
-                std::span<const ExpertMatrices<View>> mlps, Tensor results, Tensor hidden, Tensor places,
-                const ExpertMlp::Args& a) {
-  for (const auto& m : mlps) require_supported(m, mlps[0], x.dtype());
+void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View experts, Mlps mlps, Tensor results,
+                Tensor hidden, Tensor places, const ExpertMlp::Args& a) {
+  for (const auto& m : mlps) {
+    for (const auto* matrix : {&m.gate, &m.up}) require_supported(*matrix, mlps[0].gate, x.dtype());
+    require_supported(m.down, mlps[0].down, x.dtype());
+  }
   if (y.size() == 0) return;
   const int choices = static_cast<int>(experts.size()), count = static_cast<int>(experts.cols());
   MixtureProduct p{};
@@ -190,15 +216,17 @@ void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View exper
     launched("expert_mlp");
   }
   const auto product = [&]<bool kGated>(View from, Tensor to) {
-    for (std::size_t e = 0; e < mlps.size(); ++e) {
-      p.first[e] = kGated ? mlps[e].gate.w.data() : mlps[e].down.w.data();
-      p.second[e] = kGated ? mlps[e].up.w.data() : nullptr;
-    }
-    p.first_stride = kGated ? mlps[0].gate.w.row_stride() : mlps[0].down.w.row_stride();
-    p.second_stride = mlps[0].up.w.row_stride();
+    using M = ExpertMatrices<View>;
+    const auto& of = kGated ? mlps[0].gate : mlps[0].down;
+    p.first = weights_of(mlps, kGated ? &M::gate : &M::down);
+    if (kGated) p.second = weights_of(mlps, &M::up);
     p.from = from.data(), p.from_stride = from.row_stride(), p.to = to.data();
     p.n = static_cast<int>(to.cols()), p.k = static_cast<int>(from.cols());
-    visit_dtype(x.dtype(), [&]<class T>() { run<T, kGated>(s, p, division); });
+    p.group = of.quantized() ? p.k / static_cast<int>(of.scale.cols()) : 0;
+    visit_dtype(x.dtype(), [&]<class T>() {
+      if (of.quantized()) run<T, kGated, true>(s, p, division);
+      else run<T, kGated, false>(s, p, division);
+    });
   };
   product.template operator()<true>(x, hidden);
   product.template operator()<false>(hidden, results);

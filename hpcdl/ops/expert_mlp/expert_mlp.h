@@ -4,9 +4,10 @@
 //
 // base, y (..., K). x (..., K), of the type of y. weights f32, experts i32: (..., count), as moe_route() gives them; each
 // token chooses an expert at most once. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
-// not (ops/matrix.h); on a GPU dense, without biases, of the type of x, with the same strides for all experts. On a CPU
-// the rows that chose an expert are copied and multiplied by the kernels of linear or int4_linear. On a GPU one launch
-// multiplies the rows of all experts, and the weights of experts that nobody chose are not read.
+// not (ops/matrix.h). On a CPU the rows that chose an expert are copied and multiplied by the kernels of linear or
+// int4_linear. On a GPU one launch multiplies the rows of all experts, and the weights of experts that no token chose
+// are not read; matrices have no biases, all of a kind have one format, and dense ones have the type of x. There INT4
+// weights are widened to f32, or, if many rows are multiplied in 16 bits, rounded to the type of x.
 
 #include <span>
 #include <vector>

@@ -1,6 +1,6 @@
 #pragma once
 // Products of a mixture in 16-bit types on tensor cores: kRows choices of one expert by 128 rows of its matrices per
-// block, which are 64 of gate and the same 64 of up, or 128 of down. How many tiles an expert has is known only on the
+// block, which are 64 of gate and the same 64 of up, or 128 of down; those of 4 bits are rounded to T. How many tiles an expert has is known only on the
 // GPU: the grid has room for any choice, and blocks without a tile end.
 
 #include "hpcdl/cuda/async_copy.cuh"
@@ -12,11 +12,12 @@
 
 namespace hpcdl::cuda {
 
-template <int kRows_, bool kGated_> struct ExpertTiles {
+template <int kRows_, bool kGated_, bool kInt4_> struct ExpertTiles {
   static constexpr int kRows = kRows_, kColumns = 128, kDepth = 64, kThreads = 256;
-  static constexpr bool kGated = kGated_;
+  static constexpr bool kGated = kGated_, kInt4 = kInt4_;
   static constexpr int kResults = kGated ? kColumns / 2 : kColumns;  // columns of the result
-  static constexpr int kStages = kRows == 64 ? 4 : 3;
+  // A block of 128 choices of 4-bit weights needs more registers than half a multiprocessor has.
+  static constexpr int kResident = kRows == 128 && kInt4 ? 1 : 2, kStages = kRows == 64 ? 4 : 3;
   static constexpr int kLine = kDepth * 2, kStageBytes = (kRows + kColumns) * kLine, kBytes = kStages * kStageBytes;
   static constexpr int kWarpsM = 2, kWarpsN = 4, kTilesM = kRows / kWarpsM / 16, kTilesN = kColumns / kWarpsN / 8;
 };
@@ -94,48 +95,97 @@ template <class T, class S> struct ExpertSums {
   }
 };
 
+/// A thread's part of the copies of choices' rows: one piece of every 32nd row.
+template <class T, class S> struct ChoiceCopies {
+  static constexpr int kEvery = S::kThreads / 8, kRows = S::kRows / kEvery;
+  int row[kRows];  // of what choices multiply; -1: none
+
+  __device__ ChoiceCopies(const MixtureProduct& p, const std::int32_t* choices, int rows) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int at = static_cast<int>(threadIdx.x) / 8 + i * kEvery;
+      row[i] = at < rows ? p.row_of<S::kGated>(choices[at]) : -1;
+    }
+  }
+  __device__ void bring(const MixtureProduct& p, unsigned char* stage, int k) const {
+    const int piece = static_cast<int>(threadIdx.x) % 8, row0 = static_cast<int>(threadIdx.x) / 8, at = k + piece * 8;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const bool there = at < p.k && row[i] >= 0;
+      copy_16(stage + piece_at(row0 + i * kEvery, piece),
+              static_cast<const T*>(p.from) + (there ? row[i] * p.from_stride + at : 0), there);
+    }
+  }
+};
+
+/// The same of dense matrices.
+template <class T, class S> struct DenseCopies {
+  static constexpr int kEvery = S::kThreads / 8, kRows = S::kColumns / kEvery;
+  const T *first, *second;
+  int n0;
+
+  __device__ DenseCopies(const MixtureProduct& p, int expert, int begin)
+      : first(static_cast<const T*>(p.first.w[expert])), second(static_cast<const T*>(p.second.w[expert])), n0(begin) {}
+  __device__ void bring(const MixtureProduct& p, unsigned char* stage, int k) const {
+    const int piece = static_cast<int>(threadIdx.x) % 8, row0 = static_cast<int>(threadIdx.x) / 8, at = k + piece * 8;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const bool of_second = S::kGated && i >= kRows / 2;
+      const int row = row0 + i * kEvery, n = n0 + (of_second ? row - S::kResults : row);
+      const bool there = at < p.k && n < p.n;
+      const std::int64_t stride = of_second ? p.second.stride : p.first.stride;
+      copy_16(stage + piece_at(S::kRows + row, piece), (of_second ? second : first) + (there ? n * stride + at : 0),
+              there);
+    }
+  }
+};
+
+/// The same of matrices of 4 bits: a thread has every other piece of one row, loads it a step ahead into registers, and
+/// widens it.
+template <class T, class S> struct PackedCopies {
+  static constexpr int kPieces = S::kColumns * 8 / S::kThreads, kEvery = 8 / kPieces;
+  PackedRow from;
+  bool there;
+  EightWeights coming[kPieces];
+
+  __device__ static int row() { return static_cast<int>(threadIdx.x) % S::kColumns; }
+  __device__ static int piece(int i) { return static_cast<int>(threadIdx.x) / S::kColumns + i * kEvery; }
+  __device__ PackedCopies(const MixtureProduct& p, int expert, int n0)
+      : PackedCopies(S::kGated && row() >= S::kResults ? p.second : p.first, p, expert, n0 + row() % S::kResults) {}
+  __device__ void load(const MixtureProduct& p, int k) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      coming[i] = there && k + piece(i) * 8 < p.k ? from.at(k + piece(i) * 8) : EightWeights();
+  }
+  __device__ void bring(const MixtureProduct& p, unsigned char* stage, int k) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      write_aligned(reinterpret_cast<T*>(stage + piece_at(S::kRows + row(), piece(i))), pack<T>(coming[i].values()));
+    load(p, k + S::kDepth);
+  }
+
+ private:
+  __device__ PackedCopies(const ExpertWeights& of, const MixtureProduct& p, int expert, int n)
+      : from(of, p, expert, n < p.n ? n : 0), there(n < p.n) {
+    load(p, 0);
+  }
+};
+
 template <class T, class S>
-__global__ void __launch_bounds__(S::kThreads, 2) expert_tiles(const __grid_constant__ MixtureProduct p) {
+__global__ void __launch_bounds__(S::kThreads, S::kResident) expert_tiles(const __grid_constant__ MixtureProduct p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const TileOfExpert tile = TileOfExpert::find(p, static_cast<int>(blockIdx.y), S::kRows);
   if (tile.expert < 0) return;
   const std::int32_t* const choices = p.places + std::int64_t{tile.expert} * p.place_stride + 1 + tile.first;
-  const int rows = ::min(S::kRows, tile.count - tile.first), n0 = static_cast<int>(blockIdx.x) * S::kResults;
-
-  // A thread copies one piece of every 32nd row.
-  constexpr int kEvery = S::kThreads / 8;
-  const int piece = thread % 8, row0 = thread / 8;
-  const T* a[S::kRows / kEvery];
-  const T* b[S::kColumns / kEvery];
-  bool a_there[S::kRows / kEvery], b_there[S::kColumns / kEvery];
-#pragma unroll
-  for (int i = 0; i < S::kRows / kEvery; ++i) {
-    const int row = row0 + i * kEvery;
-    a_there[i] = row < rows;
-    a[i] =
-        static_cast<const T*>(p.from) + p.row_of<S::kGated>(choices[a_there[i] ? row : 0]) * p.from_stride + piece * 8;
-  }
-#pragma unroll
-  for (int i = 0; i < S::kColumns / kEvery; ++i) {
-    const int row = row0 + i * kEvery, n = n0 + (S::kGated ? row % S::kResults : row);
-    const bool second = S::kGated && row >= S::kResults;
-    b_there[i] = n < p.n;
-    b[i] = static_cast<const T*>(second ? p.second[tile.expert] : p.first[tile.expert]) +
-           (b_there[i] ? n : 0) * (second ? p.second_stride : p.first_stride) + piece * 8;
-  }
-  const int steps = (p.k + S::kDepth - 1) / S::kDepth;
+  const int rows = ::min(S::kRows, tile.count - tile.first), n0 = static_cast<int>(blockIdx.x) * S::kResults,
+            steps = (p.k + S::kDepth - 1) / S::kDepth;
+  const ChoiceCopies<T, S> of_choices(p, choices, rows);
+  std::conditional_t<S::kInt4, PackedCopies<T, S>, DenseCopies<T, S>> of_weights(p, tile.expert, n0);
   const auto bring = [&](int step) {
     if (step < steps) {
       unsigned char* const stage = memory + step % S::kStages * S::kStageBytes;
-      const int k = step * S::kDepth;
-      const bool inside = k + piece * 8 < p.k;
-#pragma unroll
-      for (int i = 0; i < S::kRows / kEvery; ++i)
-        copy_16(stage + piece_at(row0 + i * kEvery, piece), a[i] + (inside ? k : 0), inside && a_there[i]);
-#pragma unroll
-      for (int i = 0; i < S::kColumns / kEvery; ++i)
-        copy_16(stage + piece_at(S::kRows + row0 + i * kEvery, piece), b[i] + (inside ? k : 0), inside && b_there[i]);
+      of_choices.bring(p, stage, step * S::kDepth), of_weights.bring(p, stage, step * S::kDepth);
     }
     copies_issued();
   };
