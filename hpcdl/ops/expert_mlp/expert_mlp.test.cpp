@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
+#include <span>
 #include <vector>
 
 #include "hpcdl/core/error.h"
@@ -18,6 +18,8 @@ namespace {
 struct Case {
   std::int64_t rows, width, inner, experts, chosen;
   Swiglu::Gate gate = Swiglu::Gate::silu;
+  std::int64_t group = 0;  // of 4-bit weights; 0: dense
+  bool offsets = false;
 };
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -35,6 +37,29 @@ std::vector<std::int32_t> choices(const Case& c) {
   return list;
 }
 
+/// The values of a matrix on a device.
+std::vector<double> values_of(Stream& s, const Matrix<View>& m) {
+  const auto host = [&](const View& v) {
+    const auto of = testing::on_host(s, v);
+    return std::vector<double>(of.begin(), of.end());
+  };
+  if (!m.quantized()) return host(m.w);
+  OwnedTensor packed(m.w.spec());
+  copy(s, packed.tensor, m.w);
+  const auto scale = host(m.scale), offset = m.offset ? host(m.offset) : std::vector<double>(scale.size());
+  const auto n = m.w[0], k = 2 * m.w[1], groups = m.scale[1];
+  std::vector<double> values;
+  for (std::int64_t r = 0; r < n; ++r)
+    for (std::int64_t c = 0; c < k; ++c) {
+      const auto tile = r / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, n);
+      const auto byte = static_cast<int>(
+          packed.tensor.ptr<std::uint8_t>()[int4::packed_at(tile, k) + int4::byte_of(rows, r - tile, c)]);
+      const auto place = at(int4::scale_at(tile, groups) + c / (k / groups) * rows + r - tile);
+      values.push_back(scale[place] * ((int4::is_high(c) ? byte >> 4 : byte & 15) - 8) + offset[place]);
+    }
+  return values;
+}
+
 /// The operands of a record, and what it should give.
 class Mixture {
  public:
@@ -46,10 +71,16 @@ class Mixture {
     y_ = OwnedTensor(x_.tensor.spec(), s.device());
     std::vector<ExpertMatrices<Spec>> specs;
     for (std::int64_t e = 0; e < c.experts; ++e) {
-      for (const Shape& shape : {Shape{c.inner, c.width}, Shape{c.inner, c.width}, Shape{c.width, c.inner}})
-        matrices_.push_back(random(shape));
-      const auto spec = [&](std::size_t i) { return Matrix<Spec>{matrices_[at(3 * e) + i].tensor.spec(), {}, {}, {}}; };
-      specs.push_back({spec(0), spec(1), spec(2)});
+      const auto random_matrix = [&](std::int64_t n, std::int64_t k) {
+        return testing::RandomMatrix(n, k, c.group, c.offsets, false, ++seed_, type).on(s, memory_);
+      };
+      matrices_.push_back(
+          {random_matrix(c.inner, c.width), random_matrix(c.inner, c.width), random_matrix(c.width, c.inner)});
+      const auto specs_of = [](const Matrix<View>& m) {
+        return Matrix<Spec>{m.w.spec(), m.scale ? m.scale.spec() : Spec(), m.offset ? m.offset.spec() : Spec(), {}};
+      };
+      const auto& m = matrices_.back();
+      specs.push_back({specs_of(m.gate), specs_of(m.up), specs_of(m.down)});
     }
     ExpertMlp::require_operands(base_.tensor.spec(), x_.tensor.spec(), weights_.tensor.spec(), experts_.tensor.spec(),
                                 specs);
@@ -63,7 +94,13 @@ class Mixture {
     const auto add = [&](const Tensor& t) { operands.push_back({t, Write::overwrite}); };
     for (const OwnedTensor* t : {&y_, &base_, &x_, &weights_, &experts_}) add(t->tensor);
     for (const auto& t : scratch_) add(t.tensor);
-    for (const auto& t : matrices_) add(t.tensor), operands.resize(operands.size() + 3);
+    const auto add_view = [&](const View& v) {
+      if (v) add(Tensor(const_cast<void*>(v.data()), v.spec(), v.device()));
+      else operands.emplace_back();
+    };
+    for (const auto& m : matrices_)
+      for (const auto* of : {&m.gate, &m.up, &m.down})
+        add_view(of->w), add_view(of->scale), add_view(of->offset), operands.emplace_back();
     const ExpertMlp::Args args{.experts = static_cast<int>(c_.experts), .gate = c_.gate};
     ExpertMlp::run(s_, operands.data(), &args);
     return host(y_);
@@ -72,7 +109,8 @@ class Mixture {
   void expect(const std::vector<double>& got) {
     const auto xs = host(x_), bs = host(base_), ws = host(weights_);
     std::vector<std::vector<double>> ms;
-    for (const auto& m : matrices_) ms.push_back(host(m));
+    for (const auto& m : matrices_)
+      for (const auto* of : {&m.gate, &m.up, &m.down}) ms.push_back(values_of(s_, *of));
     for (std::int64_t r = 0; r < c_.rows; ++r) {
       std::vector<double> want(at(c_.width)), sizes(at(c_.width)), rounded(at(c_.width));
       for (std::int64_t k = 0; k < c_.width; ++k)
@@ -130,7 +168,8 @@ class Mixture {
   std::uint64_t seed_ = 0;
   std::vector<std::int32_t> list_;
   OwnedTensor y_, base_, x_, weights_, experts_;
-  std::vector<OwnedTensor> matrices_, scratch_;
+  std::vector<ExpertMatrices<View>> matrices_;
+  std::vector<OwnedTensor> memory_, scratch_;
 };
 
 // On a GPU: one row; few rows; odd widths; tiles of 64 and of 128 choices, with partial ones of each dimension.
@@ -139,11 +178,18 @@ const Case kCases[] = {
     {2, 7, 100, 2, 1},    {40, 129, 65, 3, 2}, {9, 72, 136, 40, 4, Swiglu::Gate::gelu_tanh}, {301, 136, 72, 3, 2},
     {150, 200, 264, 5, 2}};
 
-void expect_mixtures(Stream& s) {
-  for (const auto& c : kCases)
+// The same with weights of 4 bits, which may be rounded to the type of x.
+const Case kInt4Cases[] = {{1, 64, 32, 8, 2, Swiglu::Gate::silu, 32},
+                           {5, 96, 160, 4, 2, Swiglu::Gate::gelu_tanh, 32, true},
+                           {70, 64, 192, 6, 3, Swiglu::Gate::silu, 64, true},
+                           {301, 160, 96, 3, 2, Swiglu::Gate::silu, 32},
+                           {150, 256, 384, 5, 2, Swiglu::Gate::silu, 128}};
+
+void expect_mixtures(Stream& s, std::span<const Case> cases) {
+  for (const auto& c : cases)
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-      SCOPED_TRACE(fmt::format("{} rows of {}, {} hidden, {} of {} experts, {}", c.rows, c.width, c.inner, c.chosen,
-                               c.experts, dtype_name(type)));
+      SCOPED_TRACE(fmt::format("{} rows of {}, {} hidden, {} of {} experts, {}, group {}", c.rows, c.width, c.inner,
+                               c.chosen, c.experts, dtype_name(type), c.group));
       Mixture m(s, c, type);
       const auto first = m.run();
       m.expect(first);
@@ -155,7 +201,7 @@ TEST(expert_mlp, adds_the_chosen_experts_of_each_row_on_a_cpu) {
   Pool pool(2);
   testing::for_each_isa([&] {
     Stream s(pool);
-    expect_mixtures(s);
+    expect_mixtures(s, kCases);
   });
 }
 
@@ -163,7 +209,8 @@ TEST(expert_mlp, adds_the_chosen_experts_of_each_row_on_a_gpu) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(2);
   Stream s(Device::cuda(0), pool);
-  expect_mixtures(s);
+  expect_mixtures(s, kCases);
+  expect_mixtures(s, kInt4Cases);
 }
 
 TEST(expert_mlp, refuses_experts_of_different_shapes) {
