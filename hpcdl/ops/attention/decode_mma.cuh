@@ -6,23 +6,12 @@
 //   out:    n-tile j is elements j, 8 + j, 16 + j, ... of 64, so that each thread's 16 bytes of four rows are its part
 //   of 8 tiles.
 
+#include "hpcdl/cuda/mma.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/ops/attention/problem.cuh"
 #include "hpcdl/ops/attention/softmax_rows.cuh"
 
 namespace hpcdl::cuda {
-
-/// d (16, 8) += a (16, 16) b (16, 8) of 16-bit elements.
-template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-#define HPCDL_MMA(kind)                                                     \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind       \
-               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-  if constexpr (std::is_same_v<T, f16>) HPCDL_MMA("f16");
-  else HPCDL_MMA("bf16");
-#undef HPCDL_MMA
-}
 
 /// One warp's pass over tiles of 16 keys. Rows of the product: query head lane / 4 and, with kTall, 8 more.
 /// Rows: at(t, page_of(t)) points to row t of a tile of keys, whose rows are `token` apart.

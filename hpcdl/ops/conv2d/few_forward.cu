@@ -2,6 +2,7 @@
 // (few_channels.cu). A warp multiplies 32 pixels x 64 filters. Pixels are the rows of the product, whose pairs of terms
 // are read in place.
 
+#include "hpcdl/cuda/mma.cuh"
 #include "hpcdl/ops/conv2d/few_rows.cuh"
 
 namespace hpcdl::cuda {
@@ -89,8 +90,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) few_forward_kernel(const __
           const uint4 b = from[j / 2 * kWarp];
 #pragma unroll
           for (int i = 0; i < kRowTiles; ++i) {
-            conv_detail::multiply<T>(acc[i][j], a[i], b.x, b.y);
-            conv_detail::multiply<T>(acc[i][j + 1], a[i], b.z, b.w);
+            mma_16x8x16<T>(acc[i][j], a[i], b.x, b.y);
+            mma_16x8x16<T>(acc[i][j + 1], a[i], b.z, b.w);
           }
         }
       }

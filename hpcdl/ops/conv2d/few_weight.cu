@@ -3,6 +3,7 @@
 // that a tile reads are in shared memory, where pairs of terms are read pixel by pixel and transposed for the product.
 
 #include "hpcdl/cuda/async_copy.cuh"
+#include "hpcdl/cuda/mma.cuh"
 #include "hpcdl/ops/conv2d/few_rows.cuh"
 
 namespace hpcdl::cuda {
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const 
 #pragma unroll
           for (int j = 0; j < kTiles; ++j) {
             auto& sums = k + 1 < W::kProducts ? others[W::kProducts == 1 ? 0 : i][j] : acc[i][j];
-            conv_detail::multiply<typename W::Element>(sums, a[W::of_a(k)], b[W::of_b(k)][j][0], b[W::of_b(k)][j][1]);
+            mma_16x8x16<typename W::Element>(sums, a[W::of_a(k)], b[W::of_b(k)][j][0], b[W::of_b(k)][j][1]);
           }
       }
     }

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 
+#include "hpcdl/cuda/async_copy.cuh"
 #include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/mma.cuh"
 #include "hpcdl/ops/conv2d/device_gather.h"
 #include "hpcdl/ops/conv2d/device_tiles.h"
 #include "hpcdl/ops/conv2d/implicit_gemm.h"
@@ -37,14 +39,6 @@ template <class A, class B> struct ConvProduct {
 
 namespace conv_detail {
 
-__device__ inline void copy_16(void* to, const void* from, bool there) {
-  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-__device__ inline void copies_issued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Waits until all but the last N groups of copies have arrived.
-template <int N> __device__ void copies_arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-
 /// Loads four 8 x 8 matrices, transposed where memory has k outermost.
 template <bool kAlongK> __device__ void load_matrices(unsigned (&r)[4], const void* p) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
@@ -59,19 +53,6 @@ template <bool kAlongK> __device__ void load_matrices(unsigned (&r)[4], const vo
                  : "r"(at)
                  : "memory");
 }
-template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (std::is_same_v<E, bf16>)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /// Reads global memory for ConvBrings.
 template <class E> struct FromGlobal {
   const void* data;
@@ -171,7 +152,7 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
       for (int i = 0; i < Grid::kTilesM; ++i)
 #pragma unroll
         for (int j = 0; j < Grid::kTilesN; ++j)
-          multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+          mma_16x8x16<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
   }
   __device__ void add_f32(const float* a, const float* b, int warp, int lane) {
@@ -234,12 +215,12 @@ __global__ void __launch_bounds__(kConvThreads, kWholeA&& kWholeB ? 2 : 1)
       a.issue(first + step * kDepth, to, of_a);
       b.issue(first + step * kDepth, to + kOfA, of_b);
     }
-    conv_detail::copies_issued();
+    copies_issued();
   };
   conv_detail::MmaSums<E, kM, kN, kWarpsM, kWarpsN, A::kAlongK, B::kAlongK> sums;
   for (int step = 0; step < kConvStages - 1; ++step) bring(step);
   for (int step = 0; step < steps; ++step) {
-    conv_detail::copies_arrived<kConvStages - 2>();
+    copies_arrived<kConvStages - 2>();
     __syncthreads();  // this step's tiles have arrived; all threads are done with the last step's
     bring(step + kConvStages - 1);
     const E* const from = tiles + step % kConvStages * kStage;

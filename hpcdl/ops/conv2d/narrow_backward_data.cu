@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "hpcdl/cuda/mma.cuh"
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/tile/arena.cuh"
 #include "hpcdl/cuda/workspace.h"
@@ -199,8 +200,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
                 for (int j = 0; j < kTiles; ++j) {
                   auto& sums = k + 1 < kProducts ? others[kProducts == 1 ? 0 : r - a][j] : acc[r - a][j];
-                  conv_detail::multiply<E>(sums, pixels.v[Way<T>::of_a(k)], w[a][Way<T>::of_b(k)][j][0],
-                                           w[a][Way<T>::of_b(k)][j][1]);
+                  mma_16x8x16<E>(sums, pixels.v[Way<T>::of_a(k)], w[a][Way<T>::of_b(k)][j][0],
+                                 w[a][Way<T>::of_b(k)][j][1]);
                 }
         }
       }
