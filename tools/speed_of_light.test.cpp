@@ -5,12 +5,15 @@
 
 #include <memory>
 #include <set>
+#include <span>
+#include <vector>
 
 #include "hpcdl/graph.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/embedding/embedding.h"
+#include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/kv_write/kv_write.h"
@@ -200,12 +203,12 @@ Cost counted(const Program& p, const Record& r) {
 
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
   // Ops that the next test covers.
-  const std::set<std::string_view> other_bytes{"softmax",      "rope",           "embedding",      "int4_embedding",
-                                               "kv_write",     "batch_norm",     "add_batch_norm", "norm_qkv",
-                                               "fp8_quantize", "paged_attention"};
-  const std::set<std::string_view> products{"linear",    "linear_act",   "mlp",      "matmul",      "conv2d",
-                                            "attention", "lm_head_loss", "norm_qkv", "norm_swiglu", "paged_attention",
-                                            "expert_mlp"};
+  const std::set<std::string_view> other_bytes{
+      "softmax",        "rope",     "embedding",    "int4_embedding",  "kv_write",  "batch_norm",
+      "add_batch_norm", "norm_qkv", "fp8_quantize", "paged_attention", "expert_mlp"};
+  const std::set<std::string_view> products{"linear",      "linear_act",      "mlp",          "matmul",
+                                            "conv2d",      "attention",       "lm_head_loss", "norm_qkv",
+                                            "norm_swiglu", "paged_attention", "expert_mlp"};
   std::set<std::string_view> seen;
   for (const auto& c : cases()) {
     Graph g({.inference = !c.backward});
@@ -249,6 +252,20 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   EXPECT_EQ(last().writes, 6 * 8 + 4);
   fp8_quantize(input("wide2", {6, 8}, DType::bf16), {.scaling = Fp8Scaling::row});
   EXPECT_EQ(last().reads, 6 * 8 * 2);
+  std::vector<ExpertMatrices<Var>> mlps;
+  for (int e = 0; e < 4; ++e) {
+    const auto matrix = [&](const char* name, Shape shape) {
+      Matrix<Var> m;
+      m.w = input(fmt::format("{}.{}", name, e).c_str(), shape, DType::bf16);
+      return m;
+    };
+    mlps.push_back({matrix("gate", {16, 8}), matrix("up", {16, 8}), matrix("down", {8, 16})});
+  }
+  expert_mlp(input("base", {1, 8}, DType::bf16), input("token", {1, 8}, DType::bf16),
+             input("share", {1, 1}, DType::f32), input("choice", {1, 1}, DType::i32),
+             std::span<const ExpertMatrices<Var>>(mlps), {});
+  EXPECT_EQ(last().reads, 8 * 2 + 8 * 2 + 4 + 4 + 3 * 16 * 8 * 2) << "a row goes through one of four experts";
+  EXPECT_EQ(last().writes, 8 * 2);
   rope(input("x", {2, 5, 8}, DType::bf16), input("angles", {12, 4}, DType::f32), {.head_dim = 4});
   EXPECT_EQ(last().reads, 2 * 5 * 8 * 2 + 5 * 4 * 4) << "x and 5 rows of the table";
   EXPECT_EQ(last().writes, 2 * 5 * 8 * 2);

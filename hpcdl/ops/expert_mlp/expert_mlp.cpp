@@ -134,6 +134,9 @@ Cost ExpertMlp::cost(const Spec& x, const Spec& experts, Mlps mlps) {
     for (const auto* matrix : {&of.gate, &of.up, &of.down})
       for (const Spec* part : {&matrix->w, &matrix->scale, &matrix->offset, &matrix->bias})
         if (*part) c.reads -= (1 - share) * static_cast<double>(part->bytes());
+  const auto s = scratch(x, experts, mlps);
+  for (const Spec* spec : {&s.rows, &s.hidden, &s.values, &s.groups, &s.places})
+    c.writes -= static_cast<double>(spec->bytes());
   return c;
 }
 

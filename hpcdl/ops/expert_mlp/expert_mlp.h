@@ -46,7 +46,7 @@ struct ExpertMlp {
   /// Checks the operands.
   static void require_operands(const Spec& base, const Spec& x, const Spec& weights, const Spec& experts,
                                std::span<const ExpertMatrices<Spec>> mlps);
-  /// Weights of experts that cannot all be chosen count by the share that can be.
+  /// Weights of experts that cannot all be chosen count by the share that can be; scratch does not count.
   static Cost cost(const Spec& x, const Spec& experts, std::span<const ExpertMatrices<Spec>> mlps);
   static void run(Stream& s, const Grad* operands, const void* args);
   static void check_record(const RawRecord& r);
