@@ -23,8 +23,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) rounded(T* to, co
   store(to + i, load<8>(from + i, left), left);
 }
 
-/// Rows of `columns` elements: to[i] (+)= the sum over the shares + bias of the column. Each warp of a block adds every kWarps-th share of the block's elements, and the warps' sums are added in
-/// order.
+/// Rows of `columns` elements: to[i] (+)= the sum over the shares + bias of the column. Each warp of a block adds every
+/// kWarps-th share of the block's elements, and the warps' sums are added in order.
 struct Adding {
   void* to;
   DType dtype;
