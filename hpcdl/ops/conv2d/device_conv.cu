@@ -90,10 +90,20 @@ int by_shape(const Conv& c) {
                                                                                                 : kConvGemm;
   }
   const bool few = g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1, odd = g.i % 8 != 0 || g.o % 8 != 0;
-  // Ours then load and store single elements, or pad: H200, us, ours by elements | cuDNN: y of 132 x 7 x 7 pixels, 387
-  // channels to 760, 1996 | 175; y, dx and dw of 17 x 19 x 19, 19 to 548, 369 | 114.
+  if (c.compute == DType::f32) {
+    // Small ones: y, dx and dw of 16 x 16 pixels, 25 channels to 33 with a stride, 58 us by ours, 34 by cuDNN; y and dx of
+    // 67 x 8 x 8, 3 to 16 by 7 x 7 with a stride, 34 and 23; but dx of 2 x 8 x 8, 25 to 33, 12 and 36.
+    const bool small = g.flops() < 1 << 23 && odd;
+    return small && (c.pass != ConvPass::data || g.stride > 1) ? kConvCudnn : kConvOwn;
+  }
+  // Ours then load and store single elements, or pad. us, padded | the fastest of PyTorch, which finds cuDNN's fastest
+  // way: y and gradients of 17 x 19 x 19, 19 to 548, 85 | 121, of 32 x 32 x 32, 131 to 96, 169 | 191, of 8 x 112 x 112,
+  // 24 to 387, 614 | 693, of 132 x 7 x 7, 387 to 760, 366 | 299. Images of few channels, by ours: of 53 x 70 x 70, 3 to
+  // 297, 575 | 1253, of 32 x 224 x 224, 3 to 61 by 7 x 7 with a stride, 398 | 1030.
   if (half && odd && !few) return kConvPadded;
-  if (!half || few) return tiny(c) && odd && c.compute == DType::f32 ? kConvCudnn : kConvOwn;
+  // More columns of dx than its kernel for few channels has.
+  if (half && few && c.pass == ConvPass::data && g.stride * g.stride * g.i > 16) return kConvPadded;
+  if (!half || few) return kConvOwn;
   // dw of a 1 x 1 kernel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by cuDNN;
   // with 128 channels 26 and 28, with 256 26 and 23.
   if (c.pass == ConvPass::weight && g.kh == 1 && g.kw == 1 && g.i <= 128) return kConvOwn;

@@ -161,10 +161,13 @@ const Conv2dShape kShapes[] = {
     shape_of({1, 41, 70, 3}, {48, 7, 7, 3}, {.stride = 2, .pad = 3}),
     shape_of({2, 30, 9, 2}, {24, 1, 3, 2}, {.stride = 2}),
     shape_of({3, 40, 41, 3}, {37, 3, 3, 3}, {.pad = 1}),  // few channels and an odd number of filters
+    shape_of({1, 29, 30, 2}, {16, 7, 7, 2}, {.pad = 3}),
+    shape_of({2, 21, 22, 7}, {32, 3, 3, 7}, {.stride = 2, .pad = 1}),
     shape_of({2, 39, 40, 3}, {41, 7, 7, 3}, {.stride = 2, .pad = 3}),
     shape_of({2, 23, 25, 19}, {45, 3, 3, 19}, {.stride = 2, .pad = 1}),  // two odd numbers of channels
     shape_of({2, 14, 15, 63}, {61, 2, 2, 63}, {}),                       // whose taps begin with odd elements
     shape_of({2, 24, 24, 24}, {51, 3, 3, 24}, {.stride = 2, .pad = 1}),
+    shape_of({3, 40, 40, 16}, {85, 3, 3, 16}, {.stride = 2, .pad = 1}),  // dx in parts
 };
 
 bool has(Stream& s, const Conv& c, int id) {

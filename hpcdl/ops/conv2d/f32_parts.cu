@@ -74,13 +74,17 @@ __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writin
 
 std::int64_t padded_channels(std::int64_t n) { return whole_units(n, kPartChannels); }
 
-/// The number of computed products per useful product.
-double waste(const Conv2dShape& g) {
-  const double channels =
-      static_cast<double>(padded_channels(g.i) * padded_channels(g.o)) / static_cast<double>(g.i * g.o);
+/// The number of computed products per useful product. A gradient of images of 16 to 64 channels does not count its
+/// columns, of which other kernels waste as many.
+double waste(const Conv& c) {
+  const auto& g = c.shape;
+  const auto of_channels = [](std::int64_t n) {
+    return static_cast<double>(padded_channels(n)) / static_cast<double>(n);
+  };
+  const double inputs = c.pass == ConvPass::data && g.i >= 16 && g.i <= kPartChannels ? 1 : of_channels(g.i);
   const double pixels =
       static_cast<double>(boxes_of(g.oh, g.ow, g.n, 128, g.stride).count) * 128 / static_cast<double>(g.pixels());
-  return channels * pixels;
+  return inputs * of_channels(g.o) * pixels;
 }
 
 bool fits(Stream& s, const Conv& c) {
@@ -90,7 +94,7 @@ bool fits(Stream& s, const Conv& c) {
   const bool operands = (c.pass == ConvPass::data || f32(c.x)) && (c.pass == ConvPass::weight || f32(c.w)) &&
                         (c.pass == ConvPass::forward || f32(c.dy));
   constexpr double kLeast = 1 << 23;  // flops; below this, the launches take longer than the product
-  return operands && g.stride <= (c.pass == ConvPass::data ? 2 : 8) && g.flops() >= kLeast && waste(g) <= 2 &&
+  return operands && g.stride <= (c.pass == ConvPass::data ? 2 : 8) && g.flops() >= kLeast && waste(c) <= 2 &&
          has_sm90a(s) && part_bytes(g.o * g.taps(), g.i) <= static_cast<std::int64_t>(kConvWeightBytes);
 }
 

@@ -288,9 +288,11 @@ template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
 template <class T> bool data(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const auto columns = g.stride * g.stride * g.i;
-  if (columns <= 8 && GroupTaps(g, g.kh).count <= 3) return data<T, 3, 1>(s, c);
-  if (columns <= 16) return data<T, 4, 2>(s, c);
-  return false;
+  const int taps = GroupTaps(g, g.kh).count;
+  if (columns <= 8 && taps <= 3) return data<T, 3, 1>(s, c);
+  if (columns <= 16 && taps <= 4) return data<T, 4, 2>(s, c);
+  if (columns <= 8 && taps <= 5) return data<T, 5, 1>(s, c);
+  return columns <= 8 && taps <= 7 && data<T, 7, 1>(s, c);
 }
 
 }  // namespace

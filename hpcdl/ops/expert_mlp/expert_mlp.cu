@@ -131,9 +131,9 @@ enum class Division { choices, experts, tiles };
 
 template <class T, class S> void run_tiles(Stream& s, const MixtureProduct& p) {
   check(cudaFuncSetAttribute(expert_tiles<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes), "expert_mlp");
-  const int most = std::min(p.mlps, p.choices) + p.choices / S::kRows;  // each expert has at most one partial tile
-  expert_tiles<T, S>
-      <<<dim3(blocks_for(p.n, S::kResults), static_cast<unsigned>(most)), S::kThreads, S::kBytes, queue(s)>>>(p);
+  const std::int64_t most = std::min(p.mlps, p.choices) + p.choices / S::kRows;  // partial tiles: one of each expert
+  const unsigned columns = blocks_for(p.n, S::kResults);
+  expert_tiles<T, S><<<blocks_for(most * columns, 1), S::kThreads, S::kBytes, queue(s)>>>(p, static_cast<int>(columns));
 }
 
 template <class T, bool kGated, bool kInt4> void run(Stream& s, const MixtureProduct& p, Division division) {

@@ -32,8 +32,10 @@ constexpr std::int64_t kFewestWidened = 33, kFewestInMemory = 768, kFewestTiles 
 /// The same for exact products: x in bf16 is multiplied by both parts of the weights, and x in f32 by their values in
 /// f32. H200, us, groups of 32 (rows of x times weights | widened in memory), N x K 4096 x 4096 and 2048 x 5632: bf16 64
 /// rows 61 | 63 and 44 | 55, 128 rows 116 | 68 and 82 | 59, 256 rows 222 | 90 and 155 | 73; f32 128 rows 153 | 160 and
-/// 110 | 121, 256 rows 296 | 237 and 209 | 177.
-constexpr std::int64_t kFewestExactParts = 80, kFewestExact = 176, kFewestExactInRegisters = 17;
+/// 110 | 121, 256 rows 296 | 237 and 209 | 177. In bf16 in registers, where the group sums of four bits are scaled, 4096 x
+/// 4096, 9 rows 15 (8 rows of x at a time: 20), 64 rows 16, 128 rows 21, 256 rows 39, 512 rows 69; 512 rows of 11008 x 8192
+/// 294 (widened in memory: 544).
+constexpr std::int64_t kFewestExactParts = 80, kFewestExact = 176, kFewestExactInRegisters = 9;
 
 constexpr std::string_view kNames[kWays] = {
     "row 32x1 w16 s1",        "row 32x1 w16 s2",        "row 32x1 w8 s1",       "row 16x1 w16 s1",
