@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 #include "hpcdl/core/units.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/conv2d/conv2d.h"
 
 namespace hpcdl::train {
 
@@ -64,6 +66,18 @@ bool pads_heads(const Program& program) {
   });
 }
 
+/// Whether convolutions may compute on copies of their operands, which lie there, too: f32 in parts, and images with
+/// odd numbers of channels (ops/conv2d/f32_parts.cuh, padded_channels.h).
+bool copies_images(const Program& program) {
+  const auto copied = [](const Operand& o) {
+    return o.slot >= 0 && o.spec.shape.rank() == 4 && (o.spec.dtype == DType::f32 || o.spec[3] % 8 != 0);
+  };
+  return std::ranges::any_of(program.records, [&](const Record& r) {
+    return r.op == Conv2d::name &&
+           std::ranges::any_of(std::span(program.operands).subspan(r.operands, r.operand_count), copied);
+  });
+}
+
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 
 }  // namespace
@@ -86,7 +100,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
     const auto& [program, p, inputs, outputs] = *pass->planned;
     l.activations = std::max(l.activations, p.arena_bytes);
-    if (device.is_cuda() && pads_heads(program)) l.workspaces = kStreamWorkspace;
+    if (device.is_cuda() && (pads_heads(program) || copies_images(program))) l.workspaces = kStreamWorkspace;
     if (of_step && p.live_bytes > most) most = p.live_bytes, l.peak = worst_record(program, p);
   };
   look(step.first(), true);
