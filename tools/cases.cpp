@@ -209,7 +209,7 @@ void CaseRun::fill_inputs(const Case& c, const Stream* on) {
     const OwnedTensor host(on ? place.spec() : Spec());
     const Tensor x = on ? host.tensor : place;
     const Rng rng{2, i};
-    if (x.dtype() == DType::i32 || x.dtype() == DType::i64) {
+    if (x.dtype() == DType::i32 || x.dtype() == DType::i64 || x.dtype() == DType::i8) {
       for (std::int64_t k = 0; k < x.size(); ++k)
         set_element(x, k,
                     static_cast<double>(

@@ -94,6 +94,7 @@ TEST(cases, every_family_runs_small) {
     const int rank = static_cast<int>(std::count(f.dims.begin(), f.dims.end(), 'x')) + 1;
     const std::string shape = f.dims == "BxTxT"     ? "2x32x32"
                               : f.dims == "CxHxGxD" ? "64x4x2x32"
+                              : rank == 5           ? "2x4x2x8x32"
                               : rank == 1           ? "100"
                               : rank == 2           ? "6x64"
                               : rank == 3           ? "4x32x64"

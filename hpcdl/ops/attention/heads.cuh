@@ -2,6 +2,7 @@
 // The operands of attention as its GPU kernels see them (.cu files).
 
 #include "hpcdl/cuda/element.cuh"
+#include "hpcdl/ops/attention/codes.cuh"
 #include "hpcdl/ops/attention/device_attention.h"
 
 namespace hpcdl::cuda {
@@ -17,6 +18,8 @@ struct Heads {
     return b * batch + t * token + h * head;
   }
   __device__ float get(std::int64_t i) const { return fetch(data, dtype, i); }
+  /// Element d of a row.
+  __device__ float value(std::int64_t b, std::int64_t t, std::int64_t h, int d) const { return get(at(b, t, h) + d); }
   __device__ void put(std::int64_t i, float v) const {
     if (accumulate) v += get(i);
     cuda::put(data, dtype, i, v);
@@ -40,18 +43,37 @@ inline Heads heads_of(const Grad& x, std::int64_t width) {
   return h;
 }
 
-/// Keys or values in pages: (pages, heads, 64, D), of which sequence b has those of row b of a table.
+/// Keys or values in pages: (pages, heads, 64, D), elements or codes with scales, of which sequence b has those of row b
+/// of a table.
 struct PagedHeads : Heads {
   const std::int32_t* table = nullptr;
   int row = 0;  // entries of a row of the table
 
   PagedHeads() = default;
   PagedHeads(const View& pool, const View& pages)
-      : Heads{const_cast<void*>(pool.data()), pool.dtype(), pool.strides()[0], pool.strides()[2], pool.strides()[1]},
+      : Heads{const_cast<void*>(pool.data()), pool.dtype(), pool.strides()[0], head_dim_of(pool.spec()),
+              pool.strides()[1]},
         table(pages.ptr<std::int32_t>()),
         row(static_cast<int>(pages[1])) {}
   __device__ std::int64_t at(std::int64_t b, std::int64_t t, std::int64_t h) const {
-    return table[b * row + t / kPageTokens] * batch + t % kPageTokens * token + h * head;
+    return page_at(b, t, h) + t % kPageTokens * token;
+  }
+  /// The scale of a row of codes.
+  __device__ float scale(std::int64_t b, std::int64_t t, std::int64_t h) const {
+    const char* const codes = static_cast<const char*>(data) + page_at(b, t, h);
+    return reinterpret_cast<const float*>(codes + kPageTokens * token)[t % kPageTokens];
+  }
+  __device__ float value(std::int64_t b, std::int64_t t, std::int64_t h, int d) const {
+    const auto i = at(b, t, h) + d;
+    if (dtype == DType::i8) return widen(static_cast<const std::int8_t*>(data)[i]) * scale(b, t, h);
+    if (dtype == DType::f8_e4m3) return widen(static_cast<const f8_e4m3*>(data)[i]) * scale(b, t, h);
+    return get(i);
+  }
+
+ private:
+  /// Where the head begins in the page of row t.
+  __device__ std::int64_t page_at(std::int64_t b, std::int64_t t, std::int64_t h) const {
+    return table[b * row + t / kPageTokens] * batch + h * head;
   }
 };
 

@@ -47,6 +47,7 @@ void attend_mma(Stream& s, const Attend& c) {
 }
 
 bool mma_fits(const Stream& s, const PagedAttend& c) {
+  if (codes_fit(s, c)) return true;
   const auto one = c.packed();
   if (one.scale() < 0 || c.lengths[0] * c.args.heads > 1 << 20 || c.pages[1] > 1 << 18) return false;
   bool fits = false;
@@ -55,6 +56,7 @@ bool mma_fits(const Stream& s, const PagedAttend& c) {
 }
 
 void attend_mma(Stream& s, const PagedAttend& c) {
+  if (codes_fit(s, c)) return attend_codes(s, c);
   using Problem = InPages<MmaProblem>;
   const auto one = c.packed();
   with_shape(s, one, [&]<class Shape>() {

@@ -17,6 +17,8 @@ template <class Kind_, int kWidth_, int kM_, int kKeys_, int kBlocks_, int kStag
 template <class Shape, class Problem>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mma(const __grid_constant__ Problem p) {
   using Kind = typename Shape::Kind;
+  // Weights times the scales of values need the range of bf16.
+  using ValueKind = std::conditional_t<Problem::kCodes, Bits16<bf16>, Kind>;
   constexpr int kM = Shape::kM, kKeys = Shape::kKeys, kWidth = Shape::kWidth, kRows = Shape::kRows;
   extern __shared__ __align__(16) char memory[];
   const Tile<Kind, kWidth> qs{reinterpret_cast<Element<Kind>*>(memory)}, stages = qs.behind(kRows);
@@ -30,11 +32,26 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mm
             steps = (end + kKeys - 1) / kKeys - begin;
   const int row0 = first_row(16 * kM), whole = sees(t0 + row0),
             most = sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
+  const auto keys_of = [&](int step) { return stages.behind(step % Shape::kStages * 2 * kKeys); };
+  const auto values_of = [&](int step) {
+    return Tile<ValueKind, kWidth>{reinterpret_cast<Element<ValueKind>*>(keys_of(step).behind(kKeys).data)};
+  };
+  // Of keys, then of values.
+  const auto scales_of = [&](int step) {
+    return reinterpret_cast<float*>(stages.behind(Shape::kStages * 2 * kKeys).data) + step % Shape::kStages * 2 * kKeys;
+  };
   const auto bring = [&](int turn) {
-    const int step = begin + turn;
-    const auto ks = stages.behind(step % Shape::kStages * 2 * kKeys);
-    ks.template bring<kKeys>(p.k, at.sequence, step * kKeys, end, kv, p.width, p.copies);
-    ks.behind(kKeys).template bring<kKeys>(p.v, at.sequence, step * kKeys, end, kv, p.width, p.copies);
+    const int step = begin + turn, first_key = step * kKeys;
+    if constexpr (Problem::kCodes) {
+      keys_of(step).template bring_codes<kKeys>(p.k, at.sequence, first_key, end, kv, p.width);
+      values_of(step).template bring_codes<kKeys>(p.v, at.sequence, first_key, end, kv, p.width);
+      static_assert(2 * kKeys <= kThreads);
+      if (const int i = static_cast<int>(threadIdx.x), key = first_key + i % kKeys; i < 2 * kKeys)
+        scales_of(step)[i] = key >= end ? 0.0f : (i < kKeys ? p.k : p.v).scale(at.sequence, key, kv);
+    } else {
+      keys_of(step).template bring<kKeys>(p.k, at.sequence, first_key, end, kv, p.width, p.copies);
+      values_of(step).template bring<kKeys>(p.v, at.sequence, first_key, end, kv, p.width, p.copies);
+    }
     copies_issued();
   };
   qs.template bring<kRows>(p.q, at.sequence, first + t0, first + queries, at.head, p.width, p.copies);
@@ -44,9 +61,9 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mm
   in_stages<Shape::kStages>(steps, bring, [&](int turn) {
     const int step = begin + turn, k0 = step * kKeys;
     if (k0 >= most || (p.window > 0 && k0 + kKeys <= after_hidden(t0 + row0))) return;
-    const auto ks = stages.behind(step % Shape::kStages * 2 * kKeys);
     float s[kM][kKeys / 2] = {};
-    dots(s, qs, row0, ks);
+    dots(s, qs, row0, keys_of(step));
+    if constexpr (Problem::kCodes) scale_columns(s, scales_of(step));
     if (p.cap > 0) cap_scores(s, p);
     if (k0 + kKeys > whole || k0 + kKeys > end || (p.window > 0 && k0 < after_hidden(t0 + row0 + 16 * kM - 1))) {
 #pragma unroll
@@ -69,7 +86,8 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mm
 #pragma unroll
       for (int i = 0; i < kWidth / 2; ++i) sums[m][i] *= shrink[i / 2 % 2];
     }
-    add_rows(sums, s, ks.behind(kKeys));
+    if constexpr (Problem::kCodes) scale_columns(s, scales_of(step) + kKeys);
+    add_rows(sums, s, values_of(step));
   });
 #pragma unroll
   for (int m = 0; m < kM; ++m)

@@ -40,6 +40,10 @@ template <class C> MmaProblem mma_problem(Stream& s, const C& c, std::int64_t ro
   return p;
 }
 
+/// Pools of codes and queries of 16 bits: mma_codes.cu. Other calls with codes multiply f32.
+bool codes_fit(const Stream& s, const PagedAttend& c);
+void attend_codes(Stream& s, const PagedAttend& c);
+
 template <class Shape, class Kernel, class Problem>
 void start(Stream& s, Kernel kernel, const Problem& p, int heads, const char* name) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), name);

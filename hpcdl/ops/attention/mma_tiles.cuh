@@ -127,9 +127,36 @@ template <class Kind, int kWidth> struct Tile {
     } else {
       for (int i = static_cast<int>(threadIdx.x); i < kRows * kWidth; i += kThreads) {
         const int r = i / kWidth, d = i % kWidth;
-        data[r * kStride + d] = narrow<E>(first + r < end && d < width ? x.get(x.at(b, first + r, h) + d) : 0.0f);
+        data[r * kStride + d] = narrow<E>(first + r < end && d < width ? x.value(b, first + r, h, d) : 0.0f);
       }
     }
+  }
+  /// The same for codes, without their scales, whose rows are whole pieces.
+  template <int kRows>
+  __device__ void bring_codes(const PagedHeads& x, int b, int first, int end, int h, int width) const {
+    constexpr int kCodes = 16, kPerRow = kWidth / kCodes, kEach = kRows * kPerRow / kThreads;
+    static_assert(!kF32<Kind> && kRows * kPerRow % kThreads == 0);
+    const char* const from = static_cast<const char*>(x.data) + x.at(b, first, h);
+    uint4 raw[kEach];
+    const auto row = [](int c) { return (c * kThreads + static_cast<int>(threadIdx.x)) / kPerRow; };
+    const auto column = [](int c) { return (c * kThreads + static_cast<int>(threadIdx.x)) % kPerRow * kCodes; };
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) {
+      raw[c] = make_uint4(0, 0, 0, 0);
+      if (first + row(c) < end && column(c) < width)
+        raw[c] = *reinterpret_cast<const uint4*>(from + row(c) * x.token + column(c));
+    }
+    const auto put = [&]<class K>() {
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) {
+        const uint2 a = pairs_of_codes<E, K>(raw[c].x), b2 = pairs_of_codes<E, K>(raw[c].y),
+                    c2 = pairs_of_codes<E, K>(raw[c].z), d2 = pairs_of_codes<E, K>(raw[c].w);
+        auto* const to = reinterpret_cast<uint4*>(data + row(c) * kStride + column(c));
+        to[0] = make_uint4(a.x, a.y, b2.x, b2.y), to[1] = make_uint4(c2.x, c2.y, d2.x, d2.y);
+      }
+    };
+    if (x.dtype == DType::i8) put.template operator()<std::int8_t>();
+    else put.template operator()<f8_e4m3>();
   }
   __device__ unsigned address(int row, int column) const { return shared_address(data + row * kStride + column); }
 };
@@ -262,7 +289,8 @@ __device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOu
 // ---------------------------------------------------------------- blocks
 
 struct MmaProblem : AttentionProblem {
-  RowStatistics rows;  // backward only
+  static constexpr bool kCodes = false;  // keys and values are codes in pages
+  RowStatistics rows;                    // backward only
   bool copies = false, vectors = false;
   int tiles = 0;    // of the rows of a head, owned by blocks
   int section = 0;  // heads that are processed together, so that their shared data stays in L2
@@ -277,6 +305,18 @@ template <int kM, int kCount> __device__ void cap_scores(float (&s)[kM][kCount],
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int i = 0; i < kCount; ++i) s[m][i] = p.capped(s[m][i]);
+}
+
+/// s[m], in the layout of dots(), times the factors of their columns.
+template <int kM, int kCount> __device__ void scale_columns(float (&s)[kM][kCount], const float* factors) {
+#pragma unroll
+  for (int c = 0; c < kCount / 4; ++c) {
+    const float2 f = *reinterpret_cast<const float2*>(factors + 8 * c + static_cast<int>(threadIdx.x) % 4 * 2);
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[m][4 * c + i] *= i % 2 ? f.y : f.x;
+  }
 }
 
 /// The rows that a block owns. Within a section the first tiles of all heads come first.

@@ -5,6 +5,8 @@
 
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/attention/pack.h"
+#include "hpcdl/simd/load8.h"
+#include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
@@ -27,10 +29,13 @@ template <class Rows> struct Group {
   int count;
 };
 
-/// The rows of the keys and values of a block, and of the next one if all of its keys exist.
-template <class K> struct Block {
-  attn::Rows<const K> k, v, next_k, next_v;
+/// The rows of the keys and values of a block, and of the next one if all of its keys exist. Rows that have a member
+/// `scale` are codes to be multiplied by scale[row].
+template <class Rows> struct Block {
+  Rows k, v, next_k, next_v;
 };
+template <class Rows>
+concept Scaled = requires(const Rows& r) { r.scale; };
 
 template <class K> void prefetch_row(const K* row, std::int64_t d) {
   const auto* p = reinterpret_cast<const char*>(row);
@@ -40,8 +45,8 @@ template <class K> void prefetch_row(const K* row, std::int64_t d) {
 /// NV vectors hold a head; Whole: without a tail.
 template <class Isa, int NV, bool Whole, class K> simd::Vec<Isa> load_part(const K* row, int i, std::int64_t d) {
   using V = simd::Vec<Isa>;
-  if constexpr (Whole) return V::load(row + i * V::N);
-  else return i * V::N < d ? V::load(row + i * V::N, attn::lanes_at<Isa>(d, i * V::N)) : V(0.0f);
+  if constexpr (Whole) return simd::load_wide<V>(row + i * V::N);
+  else return i * V::N < d ? simd::load_wide<V>(row + i * V::N, attn::lanes_at<Isa>(d, i * V::N)) : V(0.0f);
 }
 
 /// Which keys a call reads, and how their scores change.
@@ -80,8 +85,16 @@ template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys, std::in
   return shrink[0];
 }
 
-template <class Isa, int G, int NV, bool Whole, class K>
-[[gnu::flatten]] void block(Isa isa, State* state, const Block<K>& b, std::int64_t keys, const Sizes& z,
+/// p[j] *= scale[j]
+template <class Isa> void multiply_by(Isa, float* p, const float* scale, std::int64_t keys) {
+  simd::loop<Isa>(keys, [&](std::int64_t j, auto lanes) {
+    using V = simd::Vec<Isa>;
+    simd::store(p + j, simd::load<V>(p + j, lanes) * simd::load<V>(scale + j, lanes), lanes);
+  });
+}
+
+template <class Isa, int G, int NV, bool Whole, class Rows>
+[[gnu::flatten]] void block(Isa isa, State* state, const Block<Rows>& b, std::int64_t keys, const Sizes& z,
                             std::int64_t hidden, bool more) {
   const std::int64_t d = z.d;
   using V = simd::Vec<Isa>;
@@ -99,7 +112,11 @@ template <class Isa, int G, int NV, bool Whole, class K>
     for (int h = 0; h < G; ++h) state[h].p[j] = reduce_add(dot[h]);
   }
   float shrink[G];
-  for (int h = 0; h < G; ++h) shrink[h] = softmax_row(isa, state[h], keys, hidden, z.cap);
+  for (int h = 0; h < G; ++h) {
+    if constexpr (Scaled<Rows>) multiply_by(isa, state[h].p, b.k.scale, keys);
+    shrink[h] = softmax_row(isa, state[h], keys, hidden, z.cap);
+    if constexpr (Scaled<Rows>) multiply_by(isa, state[h].p, b.v.scale, keys);
+  }
   if (more)
     for (std::int64_t j = 0; j < keys; ++j) prefetch_row(b.next_v[j], d);
   constexpr int kStep = NV < 4 ? NV : 4;  // vectors of out that stay in registers at a time
@@ -128,7 +145,7 @@ template <class Isa, int G, int NV, bool Whole, class K>
 template <class Isa, int NV, bool Whole, class Rows>
 void block_of(Isa isa, const Group<Rows>& g, std::int64_t j0, std::int64_t keys, const Sizes& z, bool more) {
   const std::int64_t next = more ? j0 + kKeysAtOnce : j0;
-  const Block<typename Rows::Element> b{g.k.at(j0), g.v.at(j0), g.k.at(next), g.v.at(next)};
+  const Block b{g.k.at(j0), g.v.at(j0), g.k.at(next), g.v.at(next)};
   const std::int64_t hidden = j0 < z.first ? z.first - j0 : 0;
   if (g.count == 1) block<Isa, 1, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
   else if (g.count == 2) block<Isa, 2, NV, Whole>(isa, g.state, b, keys, z, hidden, more);

@@ -7,8 +7,9 @@ namespace hpcdl {
 void KvWrite::check(const Spec& pool, const Spec& x, const Spec& slots) {
   require_float(name, x);
   require_pool(name, pool);
-  require(x.shape.rank() == 3 && x[2] == pool[1] * pool[3], name,
-          "{} does not fit into a pool of {}; expected (B, T, {})", to_string(x), to_string(pool), pool[1] * pool[3]);
+  const auto cols = pool[1] * head_dim_of(pool);
+  require(x.shape.rank() == 3 && x[2] == cols, name, "{} does not fit into a pool of {}; expected (B, T, {})",
+          to_string(x), to_string(pool), cols);
   require(slots.dtype == DType::i64 && slots.size() == x[0] * x[1], name, "{} rows need as many slots of I64, got {}",
           x[0] * x[1], to_string(slots));
 }

@@ -1,9 +1,9 @@
 #pragma once
 // Stores the keys and values of new tokens in pages of a pool.
 //
-// k, v: (B, T, Hkv*D), f32, bf16 or f16; rows may be strided. Pools: (pages, Hkv, 64, D) of any of these types, memory
-// of the caller (Graph::constant). slots: i64 (B*T), where each row goes: slot s is token s % 64 of page s / 64; -1
-// writes nothing. Read the pools with paged_attention().
+// k, v: (B, T, Hkv*D), f32, bf16 or f16; rows may be strided. Pools: (pages, Hkv, 64, D) of any of these types, or of
+// 8-bit codes with a scale for each row of a head (pages.h), memory of the caller (Graph::constant). slots: i64 (B*T),
+// where each row goes: slot s is token s % 64 of page s / 64; -1 writes nothing. Read the pools with paged_attention().
 
 #include "hpcdl/op.h"
 #include "hpcdl/op_info.h"
@@ -38,7 +38,10 @@ struct KvWrite {
   static void run(Stream& s, const Grad* t, const void*) { write(s, t[0], t[1], t[2], t[3], t[4]); }
   /// Writes the rows of the new tokens to the pools and reads nothing from them.
   static Cost cost(const Spec& k_pool, const Spec& v_pool, const Spec& k) {
-    return {.writes = static_cast<double>(k.size() * (dtype_bytes(k_pool.dtype) + dtype_bytes(v_pool.dtype))),
+    const auto bytes = [&](const Spec& pool) {
+      return k.size() / head_dim_of(pool) * pool[3] * dtype_bytes(pool.dtype);  // scales included
+    };
+    return {.writes = static_cast<double>(bytes(k_pool) + bytes(v_pool)),
             .updates = -static_cast<double>(k_pool.bytes() + v_pool.bytes())};
   }
 };

@@ -10,7 +10,7 @@ Spec NormQkv::checked(const Spec& x, const Spec& gamma, const Spec& table, const
              v = matrix_spec(name, h, m[2]);
   for (const Spec& rotated : {q, k}) Rope::infer(rotated, table, at.positions, {a.head_dim});
   KvWrite::check(keys, k, at.slots), KvWrite::check(values, v, at.slots);
-  require(keys[3] == a.head_dim, name, "heads of {} do not fit a pool of {}", a.head_dim, to_string(keys));
+  require(head_dim_of(keys) == a.head_dim, name, "heads of {} do not fit a pool of {}", a.head_dim, to_string(keys));
   return q;
 }
 
@@ -35,10 +35,14 @@ Cost NormQkv::cost(const Spec& x, const Matrix<Spec> (&m)[3], const Spec& keys, 
 
 void NormQkv::forward(Stream& s, Tensor q, Tensor keys, Tensor values, View x, View gamma, View table,
                       const Places<View>& at, const Matrix<View> (&m)[3], const Tensor (&scratch)[6], const Args& a) {
-#if HPCDL_CUDA
-  if (s.device().is_cuda() && cuda::norm_qkv(s, q, keys, values, x, gamma, table, at, m, a)) return;
-#endif
   const Tensor &h = scratch[0], &k = scratch[1], &v = scratch[2];
+#if HPCDL_CUDA
+  const bool direct = keys.dtype() == x.dtype() && values.dtype() == x.dtype();
+  if (s.device().is_cuda() && cuda::norm_qkv(s, q, direct ? keys : k, direct ? values : v, x, gamma, table, at, m, a)) {
+    if (!direct) KvWrite::write(s, keys, values, k, v, at.slots);
+    return;
+  }
+#endif
   const int4::Scratch rounded{scratch[3], scratch[4], scratch[5]};
   RmsNorm::forward(s, h, {}, x, gamma, {a.eps});
   multiply(s, q, h, m[0], rounded, a.constant_weights);

@@ -11,8 +11,8 @@ template <class E> struct HeadPairs {
   static constexpr int kMostHeadDim = 256, kShared = kMostHeadDim + 1;  // the angles; the slot
   int count, half, ends[2];                                             // all pairs; end of those of q, of q and k
   Bias bias[3];
-  E* to[3];           // q, the pools
-  std::int64_t page;  // elements of a page
+  E* to[3];           // q, then the pools, or rows for the keys and values
+  std::int64_t page;  // elements of a page; 0: rows
   const float* table;
   const std::int32_t* position;
   const std::int64_t* slot;
@@ -40,7 +40,7 @@ template <class E> struct HeadPairs {
       left = narrow<E>(::fmaf(x1, c, 0.0f - x2 * s)), right = narrow<E>(::fmaf(x2, c, x1 * s));
     }
     E* at = to[m] + p.row[0];
-    if (m > 0) {
+    if (m > 0 && page > 0) {
       const int here = __float_as_int(shared[kMostHeadDim]);
       if (here < 0) return;  // the pools have no room for the token
       const int width = 2 * half, head = p.row[0] / width;
@@ -55,7 +55,8 @@ template <class E> struct HeadPairs {
 bool norm_qkv(Stream& s, const Tensor& q, const Tensor& keys, const Tensor& values, const View& x, const View& gamma,
               const View& table, const NormQkv::Places<View>& places, const Matrix<View> (&m)[3],
               const NormQkv::Args& a) {
-  const std::int64_t half = a.head_dim / 2, n = q.cols(), kv = keys[1] * keys[3];
+  const bool in_pools = keys.rank() == 4;
+  const std::int64_t half = a.head_dim / 2, n = q.cols(), kv = in_pools ? keys[1] * keys[3] : keys.cols();
   if (!one_whole_row(x, gamma) || a.head_dim > HeadPairs<bf16>::kMostHeadDim || keys.dtype() != x.dtype() ||
       values.dtype() != x.dtype() || values.shape() != keys.shape() || n + 2 * kv >= (1 << 30))
     return false;
@@ -67,12 +68,12 @@ bool norm_qkv(Stream& s, const Tensor& q, const Tensor& keys, const Tensor& valu
                              {static_cast<int>(n / 2), static_cast<int>((n + kv) / 2)},
                              {Bias(m[0].bias), Bias(m[1].bias), Bias(m[2].bias)},
                              {q.ptr<E>(), keys.ptr<E>(), values.ptr<E>()},
-                             keys.strides()[0],
+                             in_pools ? keys.strides()[0] : 0,
                              table.ptr<float>(),
                              places.positions.ptr<std::int32_t>(),
                              places.slots.ptr<std::int64_t>(),
                              static_cast<int>(table[0]),
-                             static_cast<int>(keys[0] * kPageTokens)};
+                             in_pools ? static_cast<int>(keys[0] * kPageTokens) : 0};
     if (m[0].quantized() && m[1].quantized() && m[2].quantized()) {
       served = half % int4::kTileRows == 0 && start_int4_pairs<E>(s, in, m, pairs, "norm_qkv");
     } else if (whole_rows(m[0].w, x.dtype()) && whole_rows(m[1].w, x.dtype()) && whole_rows(m[2].w, x.dtype())) {

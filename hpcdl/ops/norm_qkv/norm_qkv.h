@@ -3,10 +3,9 @@
 // rope(h Wk^T + bk) and h Wv^T + bv go to pages of a pool. Inference only.
 //
 // x (B, T, C); gamma (C); the matrices (H*D, C), (Hkv*D, C), (Hkv*D, C), dense or INT4, with biases or not
-// (ops/matrix.h); table (P, D) and positions (B*T) as of rope.h; pools (pages, Hkv, 64, D) and slots (B*T) as of
-// kv_write.h; q (B, T, H*D), of the type of x. A GPU has one kernel for one row of 16 bits; whatever else is computed as
-// rms_norm, linear or int4_linear, rope and kv_write do, with the same bits. All that those store is rounded to the type
-// of x in any case.
+// (ops/matrix.h); table (P, D) and positions (B*T) as of rope.h; pools and slots (B*T) as of kv_write.h; q (B, T, H*D), of the type of x. A GPU has one kernel for one row of 16 bits; whatever else is computed as
+// rms_norm, linear or int4_linear, rope and kv_write do, with the same bits. All that those compute is rounded to the type
+// of x in any case, before it goes to pools of another type.
 
 #include "hpcdl/ops/kv_write/kv_write.h"
 #include "hpcdl/ops/matrix.h"
@@ -57,7 +56,7 @@ struct NormQkv {
 };
 
 namespace cuda {
-/// False if no kernel supports the operands.
+/// `keys` and `values`: pools of the type of x, or rows (1, 1, Hkv*D) of it. False if no kernel supports the operands.
 bool norm_qkv(Stream&, const Tensor& q, const Tensor& keys, const Tensor& values, const View& x, const View& gamma,
               const View& table, const NormQkv::Places<View>& at, const Matrix<View> (&m)[3], const NormQkv::Args& a);
 }  // namespace cuda

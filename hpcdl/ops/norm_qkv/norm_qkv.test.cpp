@@ -4,6 +4,7 @@
 
 #include "hpcdl/graph.h"
 #include "hpcdl/instance.h"
+#include "hpcdl/ops/kv_write/kv_write.spec.h"
 #include "hpcdl/testing/decoding.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
@@ -51,8 +52,18 @@ struct Result {
 
 enum class Way { joined, recorded, apart };
 
-/// The first of the slots, which lie apart.
-Result computed(Stream& s, const Shapes& d, DType type, Way way, std::int64_t slot = kSlot) {
+/// The elements of a pool on any device.
+std::vector<float> elements(Stream& s, const View& pool) {
+  const OwnedTensor here(pool.spec());
+  copy(s, here.tensor, pool);
+  s.synchronize();
+  const auto all = contract::pool_values(here.tensor);
+  return {all.v.begin(), all.v.end()};
+}
+
+/// `slot`: the first of the slots, which lie apart. `stored`: of the pools; none: `type`.
+Result computed(Stream& s, const Shapes& d, DType type, Way way, std::int64_t slot = kSlot,
+                DType stored = DType::none) {
   const auto n = d.heads * d.head_dim, kv = d.kv_heads * d.head_dim;
   const RandomMatrix parts[] = {{n, d.width, d.group, d.asymmetric, d.bias, 1, type},
                                 {kv, d.width, d.group, d.asymmetric, d.bias, 2, type},
@@ -74,7 +85,7 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way, std::int64_t sl
   const OwnedTensor positions({{rows}, DType::i32}, s.device()), slots({{rows}, DType::i64}, s.device());
   copy(s, positions.tensor, View(at_positions.data(), positions.tensor.spec()));
   copy(s, slots.tensor, View(at_slots.data(), slots.tensor.spec()));
-  const Spec pool{{kPages, d.kv_heads, kPageTokens, d.head_dim}, type};
+  const Spec pool = pool_of(kPages, d.kv_heads, d.head_dim, stored == DType::none ? type : stored);
   OwnedTensor before(pool), keys(pool, s.device()), values(pool, s.device()),
       q(Spec{{d.batch, d.tokens, n}, type}, s.device());
   for (std::int64_t i = 0; i < before.tensor.size(); ++i) set_element(before.tensor, i, 7);
@@ -118,7 +129,7 @@ Result computed(Stream& s, const Shapes& d, DType type, Way way, std::int64_t sl
     for (std::size_t i = 0; i < 2; ++i) Rope::forward(s, to[i], to[i], table.tensor, positions.tensor, {d.head_dim});
     KvWrite::write(s, keys.tensor, values.tensor, to[1], to[2], slots.tensor);
   }
-  return {testing::on_host(s, q.tensor), testing::on_host(s, keys.tensor), testing::on_host(s, values.tensor)};
+  return {testing::on_host(s, q.tensor), elements(s, keys.tensor), elements(s, values.tensor)};
 }
 
 // All GQA ratios, narrow and wide heads, widths that no access size divides, some that the kernels leave to the
@@ -139,11 +150,12 @@ class NormQkvTest : public ::testing::TestWithParam<Shapes> {};
 TEST_P(NormQkvTest, on_a_cpu_the_bits_of_the_ops_that_it_joins) {
   Pool pool(2);
   testing::for_each_isa([&] {
-    for (const DType type : {DType::f32, DType::bf16}) {
+    for (const auto& [type, stored] :
+         {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::bf16}, std::pair{DType::f32, DType::i8}}) {
       Stream s(pool);
-      const auto want = computed(s, GetParam(), type, Way::apart);
+      const auto want = computed(s, GetParam(), type, Way::apart, kSlot, stored);
       for (const Way way : {Way::joined, Way::recorded}) {
-        const auto got = computed(s, GetParam(), type, way);
+        const auto got = computed(s, GetParam(), type, way, kSlot, stored);
         EXPECT_EQ(got.q, want.q);
         EXPECT_EQ(got.keys, want.keys);
         EXPECT_EQ(got.values, want.values);
@@ -179,6 +191,20 @@ TEST_P(NormQkvTest, on_a_gpu_as_on_a_cpu) {
         ASSERT_EQ(got.values[static_cast<std::size_t>(i)], 7) << "slot " << kSlot + after << " was overwritten";
       }
     }
+  }
+}
+
+TEST_P(NormQkvTest, fills_pools_of_another_type_on_a_gpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(2);
+  Stream gpu(Device::cuda(0), pool);
+  for (const DType stored : {DType::f32, DType::i8, DType::f8_e4m3}) {
+    const auto want = computed(gpu, GetParam(), DType::bf16, Way::apart, kSlot, stored),
+               got = computed(gpu, GetParam(), DType::bf16, Way::joined, kSlot, stored);
+    const double allowed = (GetParam().group > 0 ? 0.03 : 0.01) + (stored == DType::f8_e4m3 ? 0.04 : 0.01);
+    EXPECT_LT(testing::distance(got.q, want.q), allowed) << dtype_name(stored);
+    EXPECT_LT(testing::distance(got.keys, want.keys), allowed) << dtype_name(stored);
+    EXPECT_LT(testing::distance(got.values, want.values), allowed) << dtype_name(stored);
   }
 }
 

@@ -11,7 +11,7 @@ Spec PagedAttention::infer(const Spec& q, const Spec& k_pool, const Spec& v_pool
   require_float(name, q, "q");
   require_pool(name, k_pool);
   require_spec(name, "the pool of values", v_pool, k_pool);
-  const auto kv_heads = k_pool[1], d = k_pool[3];
+  const auto kv_heads = k_pool[1], d = head_dim_of(k_pool);
   require(d >= 1 && d <= Attention::kMaxHeadDim, name, "head dim must be 1 .. {}, got {}", Attention::kMaxHeadDim, d);
   require(a.heads > 0 && kv_heads > 0 && a.heads % kv_heads == 0, name, "kv_heads must divide heads, got {} and {}",
           kv_heads, a.heads);
@@ -44,7 +44,7 @@ namespace {
 /// A call of attention() with one query for each sequence, whose shares of keys are those of this op.
 std::pair<Spec, Spec> as_decoding(const Spec& q, const Spec& k_pool, const Spec& pages) {
   const auto sequences = pages[0], keys = pages[1] * kPageTokens;
-  return {Spec{{sequences, 1, q[2]}, q.dtype}, Spec{{sequences, keys, k_pool[1] * k_pool[3]}, q.dtype}};
+  return {Spec{{sequences, 1, q[2]}, q.dtype}, Spec{{sequences, keys, k_pool[1] * head_dim_of(k_pool)}, q.dtype}};
 }
 }  // namespace
 

@@ -5,9 +5,10 @@
 // q: (1, T, H*D), f32, bf16 or f16; tokens may be strided. The queries of sequence r are rows starts[r] .. starts[r + 1]
 // of q, of R sequences; starts: i32 (R+1), from 0 to T. Sequence r has lengths[r] keys, those of its queries included and
 // last: a query sees the keys up to its own, or with a window w the last w of them. lengths: i32 (R). pages: i32 (R, W); key t of sequence r is row t % 64 of page
-// pages[r, t / 64] of the pools, which are (pages, Hkv, 64, D), f32, bf16 or f16 (kv_write.h). Query head h reads head
-// h * Hkv / H. out: like q, contiguous. Sums are f32 for every storage type. Largest D: 256. A CPU refuses starts, lengths
-// and pages that do not fit; on a GPU they must.
+// pages[r, t / 64] of the pools, which are (pages, Hkv, 64, D), f32, bf16 or f16, or 8-bit codes with scales
+// (kv_write/pages.h). Query head h reads head h * Hkv / H. out: like q, contiguous. Sums are f32 for every storage type;
+// tensor cores round weights to the type of q, and weights times scales of values to bf16. Largest D: 256. A CPU refuses
+// starts, lengths and pages that do not fit; on a GPU they must.
 //
 // Source: Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023.
 

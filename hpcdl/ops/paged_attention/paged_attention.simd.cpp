@@ -23,7 +23,7 @@ struct Batch {
   std::int64_t queries(std::int64_t r) const { return start(r + 1) - start(r); }
   std::int64_t keys(std::int64_t r) const { return lengths.ptr<std::int32_t>()[r]; }
   template <class K> attn::PagedRows<K> rows(const View& pool, std::int64_t r, std::int64_t g) const {
-    return {pool.ptr<K>() + g * kPageTokens * d, pool.strides()[0], d, pages.ptr<std::int32_t>() + r * pages[1]};
+    return {pool.ptr<K>() + g * pool.strides()[1], pool.strides()[0], d, pages.ptr<std::int32_t>() + r * pages[1]};
   }
 };
 
@@ -69,7 +69,7 @@ void prefill(Isa isa, Pool& pool, const Batch& x, std::int64_t r, bool invariant
 template <class Isa>
 void paged_attention(Isa isa, Pool& pool, Tensor out, View q, View k_pool, View v_pool, View starts, View lengths,
                      View pages, const PagedAttention::Args& a, const Numerics& numerics) {
-  const std::int64_t d = k_pool[3], sequences = lengths[0];
+  const std::int64_t d = q[2] / a.heads, sequences = lengths[0];
   const Batch x{out,
                 q,
                 k_pool,
@@ -87,7 +87,7 @@ void paged_attention(Isa isa, Pool& pool, Tensor out, View q, View k_pool, View 
   bool single = false;
   for (std::int64_t r = 0; r < sequences; ++r) single = single || is_single(r);
   visit_dtype(q.dtype(), [&]<class T>() {
-    visit_dtype(k_pool.dtype(), [&]<class K>() {
+    visit_pool_dtype(k_pool.dtype(), [&]<class K>() {
       if (single) decode<Isa, T, K>(isa, pool, x);
       for (std::int64_t r = 0; r < sequences; ++r)
         if (x.queries(r) > 0 && !is_single(r)) prefill<Isa, T, K>(isa, pool, x, r, numerics.row_invariant);

@@ -3,11 +3,12 @@
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/contract.h"
+#include "hpcdl/ops/kv_write/kv_write.spec.h"
 #include "hpcdl/ops/paged_attention/paged_attention.h"
 
 namespace hpcdl::contract {
 
-/// in: q, the pools of keys and values, starts, lengths, pages.
+/// in: q, the elements of the pools of keys and values (pool_values), starts, lengths, pages.
 inline void paged_attention_reference(Outputs out, Inputs in, const PagedAttention::Args& a) {
   const Values &q = in[0], &k = in[1], &v = in[2], &starts = in[3], &lengths = in[4], &pages = in[5];
   const auto heads = std::int64_t{a.heads}, kv = k.dim(1), depth = k.dim(3);
@@ -67,6 +68,36 @@ inline void paged_attention_cases(auto& to) {
   };
   with_queries("paged_attention", "q 1B(HD)", 1, {{8, 12, 128, 64}, {1, 12, 16, 64}});
   with_queries("paged_attention+prompt", "q 1(888B)(HD)", 512, {{1, 32, 32, 64}, {4, 16, 32, 128}});
+
+  // H query heads read G heads of a pool of the type of q, or of codes.
+  const auto grouped = [&](const char* op, DType stored, int queries, std::vector<Shape> shapes) {
+    auto& family = to.add_forward(op, "BxHxGxWxD", {}, std::move(shapes), [stored, queries](const auto& v) {
+      const auto b = v.dim('B'), heads = v.dim('H');
+      const auto input = [&](const char* name, const Spec& spec) { return v.graph.input(name, spec); };
+      const Spec pool = pool_of(b * v.dim('W'), v.dim('G'), v.dim('D'), stored == DType::none ? v.dtype : stored);
+      const auto q = input("q", {{1, b * queries, heads * v.dim('D')}, v.dtype});
+      const auto keys = input("k_pool", pool), values = input("v_pool", pool);
+      return paged_attention(q, keys, values, input("starts", {{b + 1}, DType::i32}),
+                             input("lengths", {{b}, DType::i32}), input("pages", {{b, v.dim('W')}, DType::i32}),
+                             {.heads = static_cast<int>(heads), .most_queries = queries});
+    });
+    family.integer = [queries](std::string_view name, std::int64_t i, const Shape& s) {
+      if (name.ends_with("pool")) return pool_code(i, s[4]);
+      return name == "lengths" ? s[3] * kPageTokens : name == "starts" ? i * queries : i;
+    };
+    family.nearest_supported = [queries](Shape s) {
+      s[1] = (s[1] + s[2] - 1) / s[2] * s[2];
+      s[3] = std::max(s[3], pages_for(queries));
+      s[4] = std::min<std::int64_t>(s[4], Attention::kMaxHeadDim);
+      return s;
+    };
+  };
+  const std::vector<Shape> decoding{{1, 32, 8, 512, 128}, {64, 32, 8, 64, 128}}, prompts{{1, 32, 8, 64, 128}};
+  for (const auto& [suffix, stored] :
+       {std::pair{"gqa", DType::none}, std::pair{"i8", DType::i8}, std::pair{"f8", DType::f8_e4m3}}) {
+    grouped(fmt::format("paged_attention+{}", suffix).c_str(), stored, 1, decoding);
+    grouped(fmt::format("paged_attention+{}_prompt", suffix).c_str(), stored, 512, prompts);
+  }
 }
 
 }  // namespace hpcdl::contract

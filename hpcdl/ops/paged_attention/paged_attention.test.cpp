@@ -54,7 +54,6 @@ OwnedTensor ints(Stream& s, Shape shape, const std::vector<std::int32_t>& values
 }
 
 Operands operands(Stream& s, const Batch& b, DType type, DType stored) {
-  const Shape pool{b.pool(), b.kv_heads, kPageTokens, b.width};
   std::vector<std::int32_t> starts{0}, lengths, pages;
   std::vector<bool> used(static_cast<std::size_t>(b.pool() * kPageTokens));
   for (std::int64_t r = 0; r < b.sequences(); ++r) {
@@ -68,11 +67,17 @@ Operands operands(Stream& s, const Batch& b, DType type, DType stored) {
   const auto filled = [&](std::uint64_t stream) {
     Pool one(1);
     Stream host(one);
-    auto here = testing::random_on(host, pool, stored, stream);
-    for (std::int64_t i = 0; i < here.tensor.size(); ++i) {
-      const auto row = i / b.width, slot = row / kPageTokens / b.kv_heads * kPageTokens + row % kPageTokens;
-      if (!used[static_cast<std::size_t>(slot)]) set_element(here.tensor, i, __builtin_nan(""));
-    }
+    const auto random = testing::random_on(host, {b.pool() * kPageTokens, b.kv_heads, b.width}, DType::f32, stream);
+    const OwnedTensor here(pool_of(b.pool(), b.kv_heads, b.width, stored));
+    std::vector<double> x(static_cast<std::size_t>(b.width));
+    for (std::int64_t slot = 0; slot < b.pool() * kPageTokens; ++slot)
+      for (std::int64_t h = 0; h < b.kv_heads; ++h) {
+        for (std::int64_t i = 0; i < b.width; ++i)
+          x[static_cast<std::size_t>(i)] = used[static_cast<std::size_t>(slot)]
+                                               ? element(random.tensor, (slot * b.kv_heads + h) * b.width + i)
+                                               : __builtin_nan("");
+        contract::store_row(here.tensor, slot, h, x);
+      }
     OwnedTensor there(here.tensor.spec(), s.device());
     copy(s, there.tensor, here.tensor);
     s.synchronize();
@@ -113,12 +118,13 @@ void compare_with_reference(Stream& s, const Batch& b, DType type, DType stored)
   const auto& here = s.device().is_cuda() ? copied : there;
   const auto got = attended(s, b, there);
   std::vector<contract::Values> in;
-  for (const auto* x : {&here.q, &here.k, &here.v, &here.starts, &here.lengths, &here.pages})
-    in.push_back(contract::values_of(x->tensor));
+  in.push_back(contract::values_of(here.q.tensor));
+  for (const auto* x : {&here.k, &here.v}) in.push_back(contract::pool_values(x->tensor));
+  for (const auto* x : {&here.starts, &here.lengths, &here.pages}) in.push_back(contract::values_of(x->tensor));
   contract::Expected want(got.tensor.spec());
   contract::paged_attention_reference({&want, 1}, in, args_of(b));
   // On a GPU the products of f32 queries have two parts of 11 bits, or 24 bits; values between them are of the type.
-  const DType rounded = type == stored ? type : DType::f32;
+  const DType rounded = type == stored ? type : type != DType::f32 && has_scales(stored) ? DType::bf16 : DType::f32;
   const auto length = static_cast<double>(b.pages() * kPageTokens + b.width);
   for (std::int64_t i = 0; i < want.size(); ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -165,13 +171,18 @@ const Batch kBatches[] = {
     {{{17, 193}}, 2, 2, 256, 0, 64, 1},
 };
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
+constexpr DType kPoolTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8_e4m3};
+/// Of queries and pools.
+constexpr std::pair<DType, DType> kTypesOnCpu[] = {
+    {DType::f32, DType::f32}, {DType::f32, DType::bf16}, {DType::f32, DType::f16}, {DType::bf16, DType::bf16},
+    {DType::f16, DType::f16}, {DType::f32, DType::i8},   {DType::bf16, DType::i8}, {DType::f32, DType::f8_e4m3},
+};
 
 TEST(paged_attention, is_the_softmax_of_its_keys_on_a_cpu) {
   Pool pool(2);
   testing::for_each_isa([&] {
     for (const auto& b : kBatches)
-      for (const auto& [type, stored] : {std::pair{DType::f32, DType::f32}, std::pair{DType::f32, DType::bf16},
-                                         std::pair{DType::bf16, DType::bf16}, std::pair{DType::f16, DType::f16}}) {
+      for (const auto& [type, stored] : kTypesOnCpu) {
         Stream s(pool);
         compare_with_reference(s, b, type, stored);
       }
@@ -184,19 +195,20 @@ TEST(paged_attention, is_the_softmax_of_its_keys_on_a_gpu) {
   Stream s(Device::cuda(0), pool);
   for (const auto& b : kBatches)
     for (const DType type : kTypes)
-      for (const DType stored : kTypes)
-        if (stored == type || type == DType::f32) compare_with_reference(s, b, type, stored);
+      for (const DType stored : kPoolTypes)
+        if (stored == type || type == DType::f32 || has_scales(stored)) compare_with_reference(s, b, type, stored);
 }
 
 /// Whatever other sequences there are, a result has the bits that it has alone.
 TEST(paged_attention, sequences_change_no_bit_of_each_other_on_a_cpu) {
   Pool pool(2);
   testing::for_each_isa([&] {
-    for (const bool invariant : {false, true}) {
+    for (const auto& [invariant, stored] : {std::pair{false, DType::f32}, std::pair{true, DType::f32},
+                                            std::pair{false, DType::i8}, std::pair{true, DType::i8}}) {
       Stream s(pool);
       s.set_numerics({.row_invariant = invariant});
       const Batch& all = kBatches[13];
-      const auto x = operands(s, all, DType::f32, DType::f32);
+      const auto x = operands(s, all, DType::f32, stored);
       const auto together = attended(s, all, x);
       std::int64_t begin = 0;
       for (std::int64_t r = 0; r < all.sequences(); ++r) {
@@ -204,7 +216,7 @@ TEST(paged_attention, sequences_change_no_bit_of_each_other_on_a_cpu) {
         if (row.queries == 0) continue;
         Batch one = all;
         one.rows = {row};
-        Operands y = operands(s, one, DType::f32, DType::f32);
+        Operands y = operands(s, one, DType::f32, stored);
         const auto cols = all.heads * all.width;
         std::memcpy(y.q.tensor.data(), x.q.tensor.ptr<float>() + begin * cols,
                     static_cast<std::size_t>(y.q.tensor.bytes()));
@@ -259,6 +271,9 @@ TEST(paged_attention, refuses_what_does_not_fit) {
   const PagedAttention::Args a{.heads = 4};
   EXPECT_EQ(PagedAttention::infer(q, pool, pool, i32({3}), i32({2}), i32({2, 2}), a), q);
   EXPECT_THROW(PagedAttention::infer(q, pool, pool, i32({3}), i32({2}), i32({1, 2}), a), Error);
+  const Spec codes = pool_of(3, 2, 4, DType::i8);
+  EXPECT_EQ(PagedAttention::infer(q, codes, codes, i32({3}), i32({2}), i32({2, 2}), a), q);
+  EXPECT_THROW(PagedAttention::infer(q, codes, pool, i32({3}), i32({2}), i32({2, 2}), a), Error);
   EXPECT_THROW(PagedAttention::infer(q, pool, pool, i32({2}), i32({2}), i32({2, 2}), a), Error);
   EXPECT_THROW(PagedAttention::infer(q, pool, pool, i32({3}), i32({2}), i32({2, 2}), {.heads = 3}), Error);
   EXPECT_THROW(PagedAttention::infer(Spec({{2, 5, 16}, DType::f32}), pool, pool, i32({3}), i32({2}), i32({2, 2}), a),
