@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "cli/kv_option.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
@@ -31,6 +32,7 @@ struct BenchDecodeOptions {
   std::int64_t tokens = 64, group = 64;
   int rounds = 3;
   std::uint64_t seed = 0;
+  KvOption kv;
   ThreadsOption threads;
   TuneOption tune;
   std::vector<std::string> json;
@@ -127,8 +129,8 @@ class BenchDecode {
     model_.state().for_each([&](const StateEntry& e) {
       if (!e.param->multiplied && e.param->spec.shape.rank() == 2) bytes -= static_cast<double>(e.memory.bytes());
     });
-    const auto kv = 2 * c.layers * c.kv_heads * c.head_dim * dtype_bytes(infer::type_of_inference(model_));
-    return bytes + static_cast<double>(batch * (depth + o_.tokens / 2) * kv);
+    const auto page = 2 * c.layers * infer::pool_spec(model_, 1, o_.kv.type()).bytes();
+    return bytes + static_cast<double>(batch * (depth + o_.tokens / 2) * page) / static_cast<double>(kPageTokens);
   }
 
   Row measured(std::int64_t batch, std::int64_t depth) {
@@ -138,8 +140,9 @@ class BenchDecode {
     // The first texts go on while the prompts of the last ones are processed.
     limit_ = o_.tokens + 2 + batch * prompt / (budget - batch);
     const std::int64_t context = std::min(model_.config().context, prompt + limit_);
-    infer::Engine engine(model_, pool_,
-                         {.context = context, .sequences = batch, .budget = budget, .reuse_prefixes = false});
+    infer::Engine engine(
+        model_, pool_,
+        {.context = context, .sequences = batch, .budget = budget, .reuse_prefixes = false, .kv = o_.kv.type()});
     auto tuning = start_tuning(o_.tune, device_, pool_);
     const bool measures = tuning && o_.tune.mode == "full";
     engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
@@ -194,6 +197,7 @@ class BenchDecode {
     Json json{
         {"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool_.threads()}, {"date", lab::roofline::today()}}},
         {"device", o_.device},
+        {"kv", o_.kv.word},
         {"model",
          {{"config", o_.config},
           {"parameters", model_.state().parameter_count()},
@@ -255,6 +259,7 @@ std::function<int()> add_bench_decode(const Command& bench) {
   sub.option("--group", o->group, "With int4: weights that share a scale")
       .one_of(std::vector<int>{32, 64, 128})
       .shows_default();
+  add_kv_option(sub, o->kv);
   sub.option("--seed", o->seed, "Seed of the weights and of the texts").shows_default();
   sub.option("--device", o->device, "cpu, cuda or cuda:N").shows_default();
   add_threads_option(sub, o->threads);

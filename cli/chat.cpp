@@ -5,6 +5,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/kv_option.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -20,6 +21,7 @@ struct ChatOptions {
   std::string model, device = "cpu", system, variables;
   int tokens = 0, context = 0;  // 0: not given
   SamplingWords sampling;
+  KvOption kv;
   ThreadsOption threads;
   TuneOption tune;
 };
@@ -81,7 +83,7 @@ int chat(ChatOptions& o) {
   o.sampling.checked("chat");
   serve::ServerConfig config;
   config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
-  config.engine.context = o.context, config.engine.batch = 1;
+  config.engine.context = o.context, config.engine.batch = 1, config.engine.kv = o.kv.word;
   std::optional<serve::ServedModel> model;
   {
     const Waiting waiting(console(), "loading the model");
@@ -116,6 +118,7 @@ void add_chat(const Command& program, Run& run) {
         sub.option("--context", o.context, "Most tokens of the conversation; default: the context of the model")
             .positive();
         add_sampling_options(sub, o.sampling);
+        add_kv_option(sub, o.kv);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/kv_option.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
@@ -15,6 +16,7 @@ namespace {
 
 struct EvalOptions {
   std::string model, images, dtype = "f32", device = "cpu";
+  KvOption kv;
   std::vector<std::string> text;
   std::int64_t limit = 0;
   bool json = false;
@@ -61,11 +63,15 @@ int eval_images(EvalOptions& o) {
 
 int eval(EvalOptions& o, const Command& sub) {
   if (sub.given("--images")) {
-    if (!o.text.empty() || o.limit > 0)
-      fail_usage("eval", "--text and --limit are for language models, --images is for image classifiers");
+    if (!o.text.empty() || o.limit > 0 || sub.given("--kv"))
+      fail_usage("eval", "--text, --limit and --kv are for language models, --images is for image classifiers");
     return eval_images(o);
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
+  const bool in_pages = sub.given("--kv");
+  if (in_pages && sub.given("--dtype"))
+    fail_usage("eval",
+               "--dtype is for a pass over the whole text; with --kv an engine computes in the type of the weights");
   Pool pool(o.threads.checked("eval"));
   const auto folder = io::find_model_folder(o.model);
   auto model = models::LanguageModel::open(folder);
@@ -76,9 +82,11 @@ int eval(EvalOptions& o, const Command& sub) {
   const auto ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
   Work progress(console());
   const auto start = std::chrono::steady_clock::now();
-  const auto result = infer::evaluate(model, pool, ids, {.compute = compute_type(o)}, [&](std::int64_t done) {
+  const auto show = [&](std::int64_t done) {
     progress.show("evaluating", static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(ids.size(), 1)));
-  });
+  };
+  const auto result = in_pages ? infer::evaluate_in_pages(model, pool, ids, o.kv.type(), show)
+                               : infer::evaluate(model, pool, ids, {.compute = compute_type(o)}, show);
   progress.end();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)
@@ -105,6 +113,7 @@ void add_eval(const Command& program, Run& run) {
             .values(0, 1);
         sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
         sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();
+        add_kv_option(sub, o.kv);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");

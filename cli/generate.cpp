@@ -71,6 +71,7 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--schema and --grammar", o.schema + o.grammar},
           {"--chat", o.chat ? "given" : "not given"},
           {"--invariant", o.invariant ? "given" : "not given"},
+          {"--kv", o.kv.word},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
           {"--tune", o.tune.mode},
           {"--ways", o.tune.ways}};
@@ -94,9 +95,11 @@ int generate_one(const Generating& g) {
     if (g.speaks() && !o.json && !part.empty()) print_text(part);
   };
   const int tokens = new_tokens(o.tokens, std::ssize(prompt), g.model.config().context);
-  infer::Engine engine(
-      g.model, g.pool,
-      {.context = std::ssize(prompt) + tokens, .vocab = g.vocab(), .numerics = {.row_invariant = o.invariant}});
+  infer::Engine engine(g.model, g.pool,
+                       {.context = std::ssize(prompt) + tokens,
+                        .vocab = g.vocab(),
+                        .kv = o.kv.type(),
+                        .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(prompt));
   if (g.speaks() && !o.json && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
   serve::StopText stop(o.sampling.stop);
@@ -223,6 +226,7 @@ void add_generate(const Command& program, Run& run) {
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);
+        add_kv_option(sub, o.kv);
         sub.flag("--invariant", o.invariant,
                  "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
                  "time");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/kv_option.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -23,6 +24,7 @@ struct GenerateOptions {
   int batch = 0;                       // 0: not given
   SamplingWords sampling;
   bool json = false, invariant = false, chat = false;
+  KvOption kv;
   TuneOption tune;
   ThreadsOption threads;
 

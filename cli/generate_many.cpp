@@ -144,6 +144,7 @@ int generate_many(const Generating& g) {
                         .pages = pages,
                         .budget = std::max<std::int64_t>(512, batch + infer::kLeastChunk),
                         .vocab = g.vocab(),
+                        .kv = o.kv.type(),
                         .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(texts.front().prompt));
 

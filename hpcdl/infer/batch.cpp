@@ -44,7 +44,7 @@ nn::PagedBatch record_batch(Graph& g, const models::LanguageModel& model, const 
                    .lengths = leaf(g, kLengths, specs.lengths),
                    .pages = leaf(g, kPages, specs.pages),
                    .most_queries = l.single ? 1 : l.tokens};
-  const Spec pool = pool_spec(model, l.pool_pages);
+  const Spec pool = pool_spec(model, l.pool_pages, l.kv);
   for (std::int64_t i = 0; i < model.config().layers; ++i)
     b.layers.push_back({leaf(g, KvPool::name_of_keys(i), pool), leaf(g, KvPool::name_of_values(i), pool)});
   return b;
@@ -71,17 +71,18 @@ DType type_of_inference(const models::LanguageModel& model) {
   return weights == DType::bf16 || weights == DType::f16 ? weights : DType::f32;
 }
 
-Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages) {
+Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DType kv) {
   const auto& c = model.config();
   const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each stores its heads
-  return {{pool_pages, c.kv_heads / ranks, kPageTokens, c.head_dim}, type_of_inference(model)};
+  return pool_of(pool_pages, c.kv_heads / ranks, c.head_dim, kv == DType::none ? type_of_inference(model) : kv);
 }
 
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
-                               static_cast<int>(l.head), l.single, l.vocab, key_of(numerics), dtype_name(dtype));
+  const auto key =
+      fmt::format("batch {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
+                  static_cast<int>(l.head), l.single, l.vocab, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});

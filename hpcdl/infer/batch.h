@@ -23,6 +23,7 @@ struct BatchLayout {
   Head head = Head::all;
   bool single = false;     // one token of each sequence
   std::int64_t vocab = 0;  // ids from here on are never chosen; 0: none
+  DType kv = DType::none;  // of the pool, as in pool_spec()
   /// For one sequence with room for `capacity` tokens.
   static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, Head head = Head::all);
   /// Rows of logits.
@@ -30,9 +31,10 @@ struct BatchLayout {
   bool operator==(const BatchLayout&) const = default;
 };
 
-/// The keys, or the values, of one layer of this rank.
-Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages);
-/// The type of activations, keys and values: f32 on a CPU; on a GPU that of the model's matrices where they have 16 bits,
+/// The keys, or the values, of one layer of this rank. `kv`: f32, bf16, f16, i8 or f8_e4m3; none: the type of
+/// activations.
+Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DType kv = DType::none);
+/// The type of activations: f32 on a CPU; on a GPU that of the model's matrices where they have 16 bits,
 /// and that of their codec where they are quantised.
 DType type_of_inference(const models::LanguageModel& model);
 

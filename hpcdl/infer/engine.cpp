@@ -51,7 +51,7 @@ Engine::Engine(const models::LanguageModel& model, Pool& pool, const EngineOptio
       stream_(model.device(), pool),
       options_(completed(options, model)),
       dtype_(type_of_inference(model)),
-      pool_(model.config().layers, pool_spec(model, options_.pages), model.device()),
+      pool_(model.config().layers, pool_spec(model, options_.pages, options_.kv), model.device()),
       table_(options_.pages),
       memory_(largest(options_), model.device()),
       ids_(2 * largest(options_).tokens * std::int64_t{sizeof(std::int32_t)}, model.device()) {}
@@ -323,7 +323,8 @@ BatchLayout Engine::layout(std::int64_t tokens, std::int64_t sequences, bool sin
           .pool_pages = options_.pages,
           .head = head,
           .single = single,
-          .vocab = options_.vocab};
+          .vocab = options_.vocab,
+          .kv = options_.kv};
 }
 
 BatchLayout Engine::layout_of(const std::vector<Part>& parts) const {

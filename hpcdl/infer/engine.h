@@ -30,6 +30,7 @@ struct EngineOptions {
   std::int64_t budget = 512;   // the most tokens of a pass; at least sequences + kLeastChunk
   std::int64_t vocab = 0;      // ids from here on are never taken, such as those that a tokenizer lacks; 0: none
   bool reuse_prefixes = true;  // texts that begin alike share keys and values
+  DType kv = DType::none;      // of keys and values, as in pool_spec(); none: the type of activations
   /// Where they are row-invariant, the logits after a token have the same bits whatever passes the tokens before it ran
   /// through, and whatever other texts there are; also where their keys are reused or computed again.
   Numerics numerics = {};
@@ -50,8 +51,8 @@ struct EngineState {
 /// Generates any number of texts, several at a time, whose keys and values share a pool of pages, which they take as they
 /// grow. A step is a pass over a token of each text and the next tokens of prompts together, through a recorded program
 /// for the number of tokens, rounded up, and of texts. All programs share one arena. All ranks that share the layers of a
-/// model make the same calls and get the same tokens; their scheme must not split sequences. The types of activations,
-/// keys and values: type_of_inference().
+/// model make the same calls and get the same tokens; their scheme must not split sequences. The type of activations:
+/// type_of_inference().
 class Engine {
  public:
   /// Throws Error for options that do not fit the model or each other.
@@ -80,7 +81,7 @@ class Engine {
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
 
-  /// The type of activations, keys and values.
+  /// The type of activations.
   DType dtype() const { return dtype_; }
   EngineState state() const;
   /// The programs for a prompt of this many tokens and for the new tokens after it.

@@ -62,18 +62,22 @@ TEST_P(EngineOnGpu, computes_in_the_type_of_the_weights) {
   const auto on_cpu = opened(temp, family, dtype);
   auto model = models::LanguageModel::open(temp.path());
   model.to_device(Stream(Device::cuda(0), pool));
-  Engine engine(model, pool, {.context = 16});
-  EXPECT_EQ(engine.dtype(), dtype);
-  std::vector<std::int32_t> text{1, 12, 23, 34, 45};  // programs of 4 and 1 tokens
-  const std::vector<std::int32_t> prompt = text;
-  engine.generate(prompt, 8, {}, [&](std::int32_t id) {
-    const auto want = logits_of(on_cpu, pool, text);
-    const float best = *std::max_element(want.begin(), want.end()), least = *std::min_element(want.begin(), want.end());
-    EXPECT_GE(want[static_cast<std::size_t>(id)], best - 0.1f * (best - least)) << "token " << text.size();
-    text.push_back(id);
-    return true;
-  });
-  EXPECT_EQ(text.size(), prompt.size() + 8);
+  for (const DType kv : {DType::none, DType::i8, DType::f8_e4m3}) {
+    SCOPED_TRACE(dtype_name(kv));
+    Engine engine(model, pool, {.context = 16, .kv = kv});
+    EXPECT_EQ(engine.dtype(), dtype);
+    std::vector<std::int32_t> text{1, 12, 23, 34, 45};  // programs of 4 and 1 tokens
+    const std::vector<std::int32_t> prompt = text;
+    engine.generate(prompt, 8, {}, [&](std::int32_t id) {
+      const auto want = logits_of(on_cpu, pool, text);
+      const float best = *std::max_element(want.begin(), want.end()),
+                  least = *std::min_element(want.begin(), want.end());
+      EXPECT_GE(want[static_cast<std::size_t>(id)], best - 0.1f * (best - least)) << "token " << text.size();
+      text.push_back(id);
+      return true;
+    });
+    EXPECT_EQ(text.size(), prompt.size() + 8);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(all, EngineOnGpu,
@@ -202,9 +206,9 @@ void expect_all_pages(const Engine& engine) {
   EXPECT_EQ(s.free_pages + s.cached_pages, s.pages);
 }
 
-std::vector<std::int32_t> alone(const models::LanguageModel& model, Pool& pool, const Text& t,
-                                const Numerics& numerics) {
-  Engine engine(model, pool, {.numerics = numerics});
+std::vector<std::int32_t> alone(const models::LanguageModel& model, Pool& pool, const Text& t, const Numerics& numerics,
+                                DType kv = DType::none) {
+  Engine engine(model, pool, {.kv = kv, .numerics = numerics});
   std::vector<std::int32_t> out;
   const auto stats = engine.generate(t.prompt, t.tokens, t.sampling, [&](std::int32_t id) {
     out.push_back(id);
@@ -218,11 +222,11 @@ std::vector<std::int32_t> alone(const models::LanguageModel& model, Pool& pool, 
 
 /// Texts of an engine with few pages, in which some wait or are preempted, against each of them in an engine of its own.
 void expect_texts_of_one(const models::LanguageModel& model, Pool& pool, const Numerics& numerics,
-                         std::int64_t pages = 8, std::int64_t budget = 80) {
+                         std::int64_t pages = 8, std::int64_t budget = 80, DType kv = DType::none) {
   const auto list = texts(model.config().vocab);
   std::vector<std::vector<std::int32_t>> got(list.size());
   std::vector<int> ends(list.size());
-  Engine engine(model, pool, {.sequences = 5, .pages = pages, .budget = budget, .numerics = numerics});
+  Engine engine(model, pool, {.sequences = 5, .pages = pages, .budget = budget, .kv = kv, .numerics = numerics});
   const auto submit = [&](std::size_t i) {
     const auto& t = list[i];
     engine.submit({.prompt = t.prompt,
@@ -244,7 +248,7 @@ void expect_texts_of_one(const models::LanguageModel& model, Pool& pool, const N
   for (std::size_t i = 6; i < list.size(); ++i) submit(i);  // others have begun
   engine.run();
   for (std::size_t i = 0; i < list.size(); ++i) {
-    EXPECT_EQ(got[i], alone(model, pool, list[i], numerics)) << "text " << i;
+    EXPECT_EQ(got[i], alone(model, pool, list[i], numerics, kv)) << "text " << i;
     EXPECT_EQ(ends[i], 1) << "text " << i;
   }
   expect_all_pages(engine);
@@ -259,6 +263,8 @@ TEST(Engine, texts_do_not_depend_on_those_beside_them) {
     expect_texts_of_one(model, pool, {.row_invariant = true}, 4, 70);
     expect_texts_of_one(model, pool, {.row_invariant = true}, 100, 500);
     expect_texts_of_one(model, pool, {});
+    for (const DType kv : {DType::i8, DType::f8_e4m3, DType::bf16})
+      expect_texts_of_one(model, pool, {.row_invariant = true}, 4, 70, kv);
   }
 }
 
@@ -283,38 +289,42 @@ std::vector<std::int32_t> ids_from(int first, int count) {
   return ids;
 }
 
-TEST(Engine, a_text_finds_the_keys_of_its_beginning) {
+void expect_reuse_of_keys(io::Family family, DType kv) {
+  SCOPED_TRACE(fmt::format("{}, {}", io::enum_name(family), dtype_name(kv)));
   Pool pool(2);
-  for (const auto family : models::text_families()) {
-    const auto model = with_clear_logits(family);
-    const Numerics invariant{.row_invariant = true};
-    const auto prompt = ids_from(3, 100);
-    const auto want = alone(model, pool, {prompt, 50, {}, 1000}, invariant);
-    Engine engine(model, pool, {.sequences = 3, .numerics = invariant});
-    Heard first, again, longer, other, salted;
-    submit(engine, {.prompt = prompt, .tokens = 50}, first);
-    engine.run();
-    EXPECT_EQ(first.end.stats.cached_tokens, 0);
-    submit(engine, {.prompt = prompt, .tokens = 50}, again);
-    auto text = prompt;
-    text.insert(text.end(), want.begin(), want.begin() + 30);
-    submit(engine, {.prompt = text, .tokens = 20}, longer);
-    auto changed = prompt;
-    changed[70] = (changed[70] + 1) % 50;
-    submit(engine, {.prompt = changed, .tokens = 20}, other);
-    submit(engine, {.prompt = prompt, .tokens = 50, .cache_salt = "another user"}, salted);
-    engine.run();
-    EXPECT_EQ(first.ids, want);
-    EXPECT_EQ(again.ids, want);
-    EXPECT_EQ(again.end.stats.cached_tokens, 99) << "the last token is processed for its logits";
-    EXPECT_EQ(longer.ids, std::vector<std::int32_t>(want.begin() + 30, want.end()));
-    EXPECT_EQ(longer.end.stats.cached_tokens, 129);
-    EXPECT_EQ(other.ids, alone(model, pool, {changed, 20, {}, 1000}, invariant));
-    EXPECT_EQ(other.end.stats.cached_tokens, 70);
-    EXPECT_EQ(salted.ids, want);
-    EXPECT_EQ(salted.end.stats.cached_tokens, 0);
-    expect_all_pages(engine);
-  }
+  const auto model = with_clear_logits(family);
+  const Numerics invariant{.row_invariant = true};
+  const auto prompt = ids_from(3, 100);
+  const auto want = alone(model, pool, {prompt, 50, {}, 1000}, invariant, kv);
+  Engine engine(model, pool, {.sequences = 3, .kv = kv, .numerics = invariant});
+  Heard first, again, longer, other, salted;
+  submit(engine, {.prompt = prompt, .tokens = 50}, first);
+  engine.run();
+  EXPECT_EQ(first.end.stats.cached_tokens, 0);
+  submit(engine, {.prompt = prompt, .tokens = 50}, again);
+  auto text = prompt;
+  text.insert(text.end(), want.begin(), want.begin() + 30);
+  submit(engine, {.prompt = text, .tokens = 20}, longer);
+  auto changed = prompt;
+  changed[70] = (changed[70] + 1) % 50;
+  submit(engine, {.prompt = changed, .tokens = 20}, other);
+  submit(engine, {.prompt = prompt, .tokens = 50, .cache_salt = "another user"}, salted);
+  engine.run();
+  EXPECT_EQ(first.ids, want);
+  EXPECT_EQ(again.ids, want);
+  EXPECT_EQ(again.end.stats.cached_tokens, 99) << "the last token is processed for its logits";
+  EXPECT_EQ(longer.ids, std::vector<std::int32_t>(want.begin() + 30, want.end()));
+  EXPECT_EQ(longer.end.stats.cached_tokens, 129);
+  EXPECT_EQ(other.ids, alone(model, pool, {changed, 20, {}, 1000}, invariant, kv));
+  EXPECT_EQ(other.end.stats.cached_tokens, 70);
+  EXPECT_EQ(salted.ids, want);
+  EXPECT_EQ(salted.end.stats.cached_tokens, 0);
+  expect_all_pages(engine);
+}
+
+TEST(Engine, a_text_finds_the_keys_of_its_beginning) {
+  for (const auto family : models::text_families())
+    for (const DType kv : {DType::none, DType::i8}) expect_reuse_of_keys(family, kv);
 }
 
 TEST(Engine, equal_prompts_that_arrive_together_are_processed_once) {

@@ -21,4 +21,9 @@ struct EvalResult {
 EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
                     const nn::ForwardOptions& options = {}, const std::function<void(std::int64_t)>& progress = {});
 
+/// The same loss through an engine, whose keys and values are of type `kv` (pool_spec()): what texts that are generated
+/// see. Windows predict one token less, since the engine reads the last one, too.
+EvalResult evaluate_in_pages(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
+                             DType kv, const std::function<void(std::int64_t)>& progress = {});
+
 }  // namespace hpcdl::infer

@@ -1,8 +1,17 @@
 #include "hpcdl/infer/kv_pool.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace hpcdl::infer {
+
+DType kv_type(std::string_view verb, std::string_view word) {
+  constexpr std::array kTypes{DType::none, DType::bf16, DType::f32, DType::f16, DType::i8, DType::f8_e4m3};
+  static_assert(kTypes.size() == kKvWords.size());
+  for (std::size_t i = 0; i < kTypes.size(); ++i)
+    if (word == kKvWords[i]) return kTypes[i];
+  fail_usage(verb, "kv: expected {}, found {}", fmt::join(kKvWords, ", "), word);
+}
 
 std::string KvPool::name_of_keys(std::int64_t layer) { return fmt::format("pool.keys.{}", layer); }
 std::string KvPool::name_of_values(std::int64_t layer) { return fmt::format("pool.values.{}", layer); }

@@ -1,8 +1,10 @@
 #pragma once
 // The keys and values of an engine: a pool of pages in every layer.
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hpcdl/buffer.h"
@@ -11,9 +13,15 @@
 
 namespace hpcdl::infer {
 
+/// The words for the types of a pool, as options take them.
+inline constexpr std::array<std::string_view, 6> kKvWords{"auto", "bf16", "f32", "f16", "i8", "f8"};
+/// Such a word's type: f8 is f8_e4m3, `none` stands for auto. Throws UsageError for other words; `verb` is for its
+/// message.
+DType kv_type(std::string_view verb, std::string_view word);
+
 class KvPool {
  public:
-  /// `layer`: (pages, kv_heads, 64, D) of the keys, and of the values, of a layer.
+  /// `layer`: the keys, and the values, of a layer (ops/kv_write/pages.h).
   KvPool(std::int64_t layers, const Spec& layer, Device device);
 
   /// Binds the pools to their names in programs.

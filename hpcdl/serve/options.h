@@ -27,7 +27,7 @@ struct ServeSection {
 };
 
 struct EngineSection {
-  std::string model, device = "cpu", kv_memory = "auto";
+  std::string model, device = "cpu", kv = "auto", kv_memory = "auto";
   int threads = 0;
   std::int64_t context = 0, batch = 256, budget = 2048;
   bool invariant = false;
@@ -40,6 +40,7 @@ struct EngineSection {
       {.min = 0, .max = 1 << 30});
     f("batch", batch, "texts that are continued at a time", {.min = 1, .max = 1024});
     f("budget", budget, "most tokens of a step", {.min = 1, .max = 1 << 20});
+    f("kv", kv, "type of keys and values: bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of activations");
     f("kv_memory", kv_memory, "memory for keys and values: 8G, or auto: at most half of what is free");
     f("invariant", invariant, "CPU: the bits of a text do not depend on the texts beside it, but each costs more time");
   }

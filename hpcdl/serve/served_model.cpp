@@ -32,8 +32,8 @@ std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::
 namespace {
 
 /// Pages for keys and values: as many as the batch can use, in the memory that may be taken.
-std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, std::int64_t context) {
-  const auto of_page = 2 * model.config().layers * infer::pool_spec(model, 1).bytes();
+std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, std::int64_t context, DType kv) {
+  const auto of_page = 2 * model.config().layers * infer::pool_spec(model, 1, kv).bytes();
   const auto wanted = e.batch * pages_for(context), least = pages_for(context);
   std::int64_t bytes = 0;
   if (e.kv_memory == "auto") {
@@ -82,6 +82,7 @@ ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& fol
 ServedModel::ServedModel(const ServerConfig& config)
     : pool_(config.engine.threads), model_(models::LanguageModel::open(io::find_model_folder(config.engine.model))) {
   const auto& e = config.engine;
+  const DType kv = infer::kv_type("serve", e.kv);
   facts_ = facts_of(config, io::find_model_folder(e.model));
   const auto most = model_.config().context, context = e.context > 0 ? e.context : most;
   if (context > most)
@@ -95,9 +96,10 @@ ServedModel::ServedModel(const ServerConfig& config)
   facts_->context = context, facts_->vocab = model_.config().vocab;
   options_ = {.context = context,
               .sequences = e.batch,
-              .pages = pages_of(e, model_, context),
+              .pages = pages_of(e, model_, context, kv),
               .budget = e.budget,
               .vocab = std::min<std::int64_t>(facts_->tokenizer.vocab_size(), facts_->vocab),
+              .kv = kv,
               .numerics = {.row_invariant = e.invariant}};
 }
 

@@ -69,7 +69,8 @@ class Engine:
 
     model: a Hugging Face folder with its tokenizer, or a name in the local cache; also one that `hpcdl quantize` wrote.
     texts: how many are continued at a time; others wait. context: the most tokens of a text, prompt included; 0: the
-    model's. Half of the free memory at most is used for keys and values. Safe from many threads, which take turns.
+    model's. kv: the type of keys and values, bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of
+    activations. Half of the free memory at most is used for them. Safe from many threads, which take turns.
 
         engine = hpcdl.Engine("TinyLlama")
         for token in engine.submit("Once upon a time", tokens=50, temperature=0.8): ...
@@ -85,8 +86,9 @@ class Engine:
         context: int = 0,
         threads: int = 0,
         invariant: bool = False,
+        kv: str = "auto",
     ):
-        self._engine = _hpcdl._Engine.load(os.fspath(model), device, texts, context, threads, invariant)
+        self._engine = _hpcdl._Engine.load(os.fspath(model), device, texts, context, threads, invariant, kv)
 
     def submit(
         self,

@@ -108,6 +108,7 @@ class Engines(Case):
             (ValueError, "temperature", lambda: self.engine.submit("The", temperature=-1)),
             (ValueError, "texts", lambda: hpcdl.Engine(self.model, texts=0)),
             (ValueError, "model", lambda: hpcdl.Engine("/no/such/folder")),
+            (ValueError, "kv: expected", lambda: hpcdl.Engine(self.model, kv="int8")),
         ):
             with self.assertRaisesRegex(error, match):
                 call()

@@ -70,6 +70,19 @@ TEST_F(GenerateMany, texts_are_what_they_are_alone_and_in_order) {
   EXPECT_EQ(printed.out, io::read_file(tmp / "out16"));
 }
 
+TEST_F(GenerateMany, pages_of_8_bits_give_the_same_texts_together_and_alone) {
+  const std::string lines = "{\"prompt_ids\": [1, 2, 3]}\n{\"prompt_ids\": [7, 11]}\n";
+  for (const std::string kv : {"i8", "f8"}) {
+    const auto r = run(words(lines, {"--kv", kv, "--tokens", "30", "--ignore-eos", "--invariant"}));
+    ASSERT_EQ(r.code, 0) << r.err;
+    const auto alone = run({"generate", "--model", tmp / "model", "--prompt-ids", "7,11", "--tokens", "30",
+                            "--ignore-eos", "--invariant", "--kv", kv, "--json"});
+    ASSERT_EQ(alone.code, 0) << alone.err;
+    EXPECT_EQ(parsed(r.out)[1].at("token_ids"), alone.json().at("token_ids")) << kv;
+  }
+  EXPECT_EQ(run(words(lines, {"--kv", "int8"})).code, 2);
+}
+
 TEST_F(GenerateMany, equal_prompts_are_sampled_differently_and_repeatably) {
   const std::string lines = "{\"prompt_ids\": [1, 2]}\n{\"prompt_ids\": [1, 2]}\n";
   const auto a = run(words(lines, {"--temperature", "2", "--tokens", "20"})),

@@ -109,6 +109,7 @@ TEST_F(Serve, wrong_options_are_named) {
   expect(words({"--context", "100000"}), 2, "4096");
   expect(words({"--budget", "100"}), 2, "budget");
   expect({"serve", "--model", model(), "--port", "0", "--kv-memory", "much"}, 2, "auto or a size");
+  expect({"serve", "--model", model(), "--port", "0", "--kv", "int8"}, 2, "kv: expected auto, bf16, f32, f16, i8, f8");
   expect({"serve", "--model", model(), "--port", "0", "--kv-memory", "1K"}, 70, "--kv-memory");
   expect(words({"--host", "no.such.host.invalid"}), 70, "no such address");
   expect({"serve", "--model", "/nonexistent", "--port", "0"}, 70, "/nonexistent");
