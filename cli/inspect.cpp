@@ -93,14 +93,13 @@ std::vector<NamedPass> passes_of_generation(const models::Trainable& any, std::i
   if (!model) fail_usage("inspect", "--generate: an image classifier cannot generate text");
   require(capacity <= model->config().context, "inspect", "{} tokens do not fit into the model's context of {}",
           capacity, model->config().context);
-  using Head = infer::BatchLayout::Head;
-  const auto pass = [&](std::int64_t tokens, Head head) {
-    return infer::batch_pass(*model, infer::BatchLayout::of_one(tokens, capacity, head));
+  const auto pass = [&](std::int64_t tokens, std::int64_t rows) {
+    return infer::batch_pass(*model, infer::BatchLayout::of_one(tokens, capacity, rows));
   };
-  std::vector<NamedPass> list{{"one token", pass(1, Head::all)}};
+  std::vector<NamedPass> list{{"one token", pass(1, 1)}};
   for (std::int64_t chunk = 8; chunk <= std::min(capacity, infer::EngineOptions().budget); chunk *= 8) {
-    list.push_back({fmt::format("{} tokens of a prompt", chunk), pass(chunk, Head::none)});
-    list.push_back({fmt::format("the last {} tokens of a prompt", chunk), pass(chunk, Head::last)});
+    list.push_back({fmt::format("{} tokens of a prompt", chunk), pass(chunk, 0)});
+    list.push_back({fmt::format("the last {} tokens of a prompt", chunk), pass(chunk, 1)});
   }
   return list;
 }

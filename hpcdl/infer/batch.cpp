@@ -13,19 +13,19 @@ namespace hpcdl::infer {
 namespace {
 
 constexpr const char *kPositions = "batch.positions", *kSlots = "batch.slots", *kStarts = "batch.starts",
-                     *kLengths = "batch.lengths", *kLast = "batch.last", *kPages = "batch.pages",
+                     *kLengths = "batch.lengths", *kRead = "batch.read", *kPages = "batch.pages",
                      *kRules = "batch.rules";
 
 struct BatchSpecs {
-  Spec positions, slots, starts, lengths, last, pages, rules;
+  Spec positions, slots, starts, lengths, read, pages, rules;
   explicit BatchSpecs(const BatchLayout& l)
       : positions{{l.tokens}, DType::i32},
         slots{{l.tokens}, DType::i64},
         starts{{l.sequences + 1}, DType::i32},
         lengths{{l.sequences}, DType::i32},
-        last{{l.sequences}, DType::i32},
+        read{{l.rows}, DType::i32},
         pages{{l.sequences, l.pages}, DType::i32},
-        rules{{l.rows(), Sample::kRuleWords}, DType::i32} {}
+        rules{{l.rows, Sample::kRuleWords}, DType::i32} {}
 };
 
 /// In the key of a pass.
@@ -52,12 +52,12 @@ nn::PagedBatch record_batch(Graph& g, const models::LanguageModel& model, const 
 
 }  // namespace
 
-BatchLayout BatchLayout::of_one(std::int64_t tokens, std::int64_t capacity, Head head) {
+BatchLayout BatchLayout::of_one(std::int64_t tokens, std::int64_t capacity, std::int64_t rows) {
   return {.tokens = tokens,
           .sequences = 1,
           .pages = pages_for(capacity),
           .pool_pages = pages_for(capacity),
-          .head = head,
+          .rows = rows,
           .single = tokens == 1};
 }
 
@@ -81,23 +81,23 @@ std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
   const auto key =
-      fmt::format("batch {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
-                  static_cast<int>(l.head), l.single, l.vocab, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
+      fmt::format("batch {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages, l.rows, l.single,
+                  l.vocab, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});
     const auto batch = record_batch(g, model, l);
     Var hidden = model.body(g, ids, {.compute = dtype, .batch = &batch});
-    if (l.head == BatchLayout::Head::none) return Pass::of(g, {ids}, {});
-    if (l.head == BatchLayout::Head::last) {
+    if (l.rows == 0) return Pass::of(g, {ids}, {});
+    if (l.chooses_rows()) {
       const auto width = hidden[-1];
-      const Var rows = embedding(g.reshape(hidden, {l.tokens, width}), leaf(g, kLast, BatchSpecs(l).last));
-      hidden = g.reshape(rows, {1, l.rows(), width});
+      const Var rows = embedding(g.reshape(hidden, {l.tokens, width}), leaf(g, kRead, BatchSpecs(l).read));
+      hidden = g.reshape(rows, {1, l.rows, width});
     }
     const Var logits = g.keep(model.head(g, hidden));
-    std::vector<Var> out{g.reshape(logits, {l.rows(), logits[-1]})};
+    std::vector<Var> out{g.reshape(logits, {l.rows, logits[-1]})};
     if (model.device().is_cuda()) {
-      const Var found = l.single ? g.reshape(ids, {l.tokens}) : g.keep(g.temporary("next", {{l.rows()}, DType::i32}));
+      const Var found = l.single ? g.reshape(ids, {l.tokens}) : g.keep(g.temporary("next", {{l.rows}, DType::i32}));
       const bool all = l.vocab == 0 || l.vocab == logits[-1];
       sample_into(found, all ? out[0] : g.slice(out[0], 0, l.vocab), leaf(g, kRules, BatchSpecs(l).rules));
       out.push_back(found);
@@ -109,7 +109,7 @@ std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const
 BatchMemory::BatchMemory(const BatchLayout& largest, Device device)
     : most_tokens_(largest.tokens), most_sequences_(largest.sequences), most_pages_(largest.pages) {
   next_.resize(static_cast<std::size_t>(12 * most_tokens_ + 4 * most_sequences_));
-  sequences_.resize(static_cast<std::size_t>(4 * (2 * most_sequences_ + 1 + most_sequences_ * most_pages_)));
+  sequences_.resize(static_cast<std::size_t>(4 * (most_sequences_ + 1 + most_tokens_ + most_sequences_ * most_pages_)));
   moving_ = OwnedTensor({{std::ssize(next_)}, DType::u8}, device);
   fixed_ = OwnedTensor({{std::ssize(sequences_)}, DType::u8}, device);
   if (device.is_cuda()) rules_ = OwnedTensor({{largest.tokens, Sample::kRuleWords}, DType::i32}, device);
@@ -124,8 +124,8 @@ BatchMemory::Operands BatchMemory::operands(const BatchLayout& layout) const {
           .slots = at(moving_, 0, specs.slots),
           .starts = at(fixed_, 0, specs.starts),
           .lengths = at(moving_, 12 * most_tokens_, specs.lengths),
-          .last = at(fixed_, 4 * (most_sequences_ + 1), specs.last),
-          .pages = at(fixed_, 4 * (2 * most_sequences_ + 1), specs.pages)};
+          .read = at(fixed_, 4 * (most_sequences_ + 1), specs.read),
+          .pages = at(fixed_, 4 * (most_sequences_ + 1 + most_tokens_), specs.pages)};
 }
 
 void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
@@ -134,16 +134,17 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
   to.bind(kSlots, at.slots);
   to.bind(kStarts, at.starts);
   to.bind(kLengths, at.lengths);
-  if (layout.head == BatchLayout::Head::last) to.bind(kLast, at.last);
+  if (layout.chooses_rows()) to.bind(kRead, at.read);
   to.bind(kPages, at.pages);
-  if (rules_.tensor && layout.rows() > 0)
+  if (rules_.tensor && layout.rows > 0)
     to.bind(kRules, Tensor(rules_.tensor.data(), BatchSpecs(layout).rules, rules_.tensor.device()));
 }
 
 void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows) {
   layout_ = layout;
   rows_.assign(rows.begin(), rows.end());
-  std::int64_t token = 0;
+  std::int64_t token = 0, row = 0;
+  std::fill_n(read(), layout.rows, 0);  // padding reads any token
   for (std::int64_t r = 0; r < layout.sequences; ++r) {
     const bool there = r < std::ssize(rows_);
     const auto tokens = there ? rows_[static_cast<std::size_t>(r)].tokens
@@ -158,7 +159,9 @@ void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const Batc
       slots()[token] = there ? to[position / kPageTokens] * kPageTokens + position % kPageTokens : -1;
     }
     lengths()[r] = static_cast<std::int32_t>(before + tokens);
-    last()[r] = static_cast<std::int32_t>(std::max<std::int64_t>(token, 1) - 1);
+    if (there && layout.chooses_rows())
+      for (auto at = token - rows_[static_cast<std::size_t>(r)].read; at < token; ++at)
+        read()[row++] = static_cast<std::int32_t>(at);
   }
   starts()[layout.sequences] = static_cast<std::int32_t>(token);
   const auto* end = pages() + layout.sequences * layout.pages;

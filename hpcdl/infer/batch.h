@@ -16,18 +16,15 @@ namespace hpcdl::infer {
 /// The sizes of a pass over the packed tokens of several sequences, whose keys lie in up to `pages` pages each of a pool
 /// of `pool_pages`.
 struct BatchLayout {
-  /// The tokens that the head reads.
-  enum class Head { none, last, all };  // `last`: of each sequence
-
   std::int64_t tokens = 1, sequences = 1, pages = 1, pool_pages = 1;
-  Head head = Head::all;
+  std::int64_t rows = 1;   // of logits: `tokens`, one of each; fewer: of those that BatchRow::read says; 0: none
   bool single = false;     // one token of each sequence
   std::int64_t vocab = 0;  // ids from here on are never chosen; 0: none
   DType kv = DType::none;  // of the pool, as in pool_spec()
   /// For one sequence with room for `capacity` tokens.
-  static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, Head head = Head::all);
-  /// Rows of logits.
-  std::int64_t rows() const { return head == Head::none ? 0 : head == Head::last ? sequences : tokens; }
+  static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, std::int64_t rows);
+  /// Whether the head reads some tokens, but not all.
+  bool chooses_rows() const { return rows > 0 && rows < tokens; }
   bool operator==(const BatchLayout&) const = default;
 };
 
@@ -49,6 +46,7 @@ struct BatchRow {
   std::span<const std::int32_t> pages;
   std::int64_t length = 0;  // its tokens before those of the batch
   std::int64_t tokens = 1;  // in the batch
+  std::int64_t read = 1;    // of these, the last ones that the head reads, where it does not read all of them
 };
 
 /// Rows of padding that `tokens` more tokens need, each with up to a page of keys.
@@ -72,7 +70,7 @@ class BatchMemory {
 
  private:
   struct Operands {
-    Tensor positions, slots, starts, lengths, last, pages;
+    Tensor positions, slots, starts, lengths, read, pages;
   };
   Operands operands(const BatchLayout& layout) const;  // on the device
   void count();                                        // one more token of each sequence, on the host
@@ -86,8 +84,8 @@ class BatchMemory {
   std::int32_t* positions() { return reinterpret_cast<std::int32_t*>(slots() + most_tokens_); }
   std::int32_t* lengths() { return positions() + most_tokens_; }
   std::int32_t* starts() { return reinterpret_cast<std::int32_t*>(sequences_.data()); }
-  std::int32_t* last() { return starts() + most_sequences_ + 1; }
-  std::int32_t* pages() { return last() + most_sequences_; }
+  std::int32_t* read() { return starts() + most_sequences_ + 1; }
+  std::int32_t* pages() { return read() + most_tokens_; }
 
   BatchLayout layout_;
   std::vector<BatchRow> rows_;

@@ -3,22 +3,19 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/core/clock.h"
-#include "hpcdl/core/pinned.h"
-#include "hpcdl/infer/batch.h"
-#include "hpcdl/infer/kv_pool.h"
+#include "hpcdl/infer/drafter.h"
+#include "hpcdl/infer/packed_passes.h"
 #include "hpcdl/infer/page_table.h"
 #include "hpcdl/infer/request.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/infer/scheduler.h"
-#include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 
 namespace hpcdl::infer {
@@ -31,6 +28,13 @@ struct EngineOptions {
   std::int64_t vocab = 0;      // ids from here on are never taken, such as those that a tokenizer lacks; 0: none
   bool reuse_prefixes = true;  // texts that begin alike share keys and values
   DType kv = DType::none;      // of keys and values, as in pool_spec(); none: the type of activations
+  /// Several tokens of a text are proposed and checked in one pass. They are chosen as they would be one by one, so that
+  /// only the rounding of logits may differ, and not even that where numerics are row-invariant.
+  struct Speculation {
+    bool ngrams = false;                           // proposals: what followed the last tokens earlier in the text
+    const models::LanguageModel* draft = nullptr;  // or those of a smaller model on the same device
+  } speculation = {};
+  Deadlines deadlines = {};  // of texts of one rank
   /// Where they are row-invariant, the logits after a token have the same bits whatever passes the tokens before it ran
   /// through, and whatever other texts there are; also where their keys are reused or computed again.
   Numerics numerics = {};
@@ -46,6 +50,8 @@ struct EngineState {
   std::int64_t preemptions = 0;
   std::int64_t prompt_tokens = 0, cached_tokens = 0;  // of texts that have begun
   std::int64_t new_tokens = 0;
+  std::int64_t proposed_tokens = 0, accepted_tokens = 0;  // of speculation
+  std::int64_t programs = 0;                              // that have been recorded
 };
 
 /// Generates any number of texts, several at a time, whose keys and values share a pool of pages, which they take as they
@@ -59,7 +65,9 @@ class Engine {
   Engine(const models::LanguageModel& model, Pool& pool, const EngineOptions& options = {});
 
   /// The ways in which its programs compute on a GPU, to be set before the first token.
-  void set_ways(std::shared_ptr<const Ways> ways) { stream_.set_ways(std::move(ways)); }
+  void set_ways(std::shared_ptr<const Ways> ways) { passes_.stream().set_ways(std::move(ways)); }
+  /// Records the usual programs now, which would otherwise delay the texts that first need them.
+  void warm() { passes_.warm(); }
 
   /// Queues a text. Throws Error if it does not fit `context` or the pool, or if an id is not in the vocabulary.
   RequestId submit(Request request);
@@ -85,7 +93,7 @@ class Engine {
   DType dtype() const { return dtype_; }
   EngineState state() const;
   /// The programs for a prompt of this many tokens and for the new tokens after it.
-  std::vector<const Instance*> programs(std::int64_t prompt_tokens);
+  std::vector<const Instance*> programs(std::int64_t prompt_tokens) { return passes_.programs(prompt_tokens); }
 
  private:
   struct Sequence {
@@ -94,6 +102,7 @@ class Engine {
     End end;
     TokenCounts counts;                // if there are penalties
     std::vector<std::int32_t> tokens;  // prompt and new ones
+    PageHashes hashes;                 // of these
     std::vector<std::int32_t> pages;
     std::int64_t done = 0;        // tokens whose keys are in the pages
     std::int64_t published = 0;   // pages that other texts may find
@@ -102,6 +111,10 @@ class Engine {
     bool begun = false, ended = false;
 
     std::int64_t pending() const { return std::ssize(tokens) - done; }
+    /// Its first `count` tokens.
+    PagedText until(std::int64_t count) const {
+      return {std::span(tokens).first(static_cast<std::size_t>(count)), hashes, request.cache_salt};
+    }
     bool wants_prompt_logprobs() const {
       return request.prompt_logprobs >= 0 && std::ssize(end.prompt_logprobs) + 1 < end.stats.prompt_tokens;
     }
@@ -109,25 +122,40 @@ class Engine {
   using Queue = std::deque<std::unique_ptr<Sequence>>;  // the most important one first
   struct Part {
     Sequence* text;
-    std::int64_t tokens;
+    std::int64_t tokens;                      // known ones
+    std::vector<std::int32_t> proposed = {};  // after them
+    /// Rows of logits, the last ones.
+    std::int64_t read() const {
+      if (text->wants_prompt_logprobs()) return tokens;
+      return tokens == text->pending() ? 1 + std::ssize(proposed) : 0;
+    }
   };
-
-  struct Program {
-    Instance instance;
-    std::int64_t used;  // the number of the last pass through it
-    bool warm = false;  // has run: what a GPU loads lazily has been loaded
+  /// A waiting text that could begin, and the keys and values of its first tokens that are there.
+  struct Candidate {
+    Sequence* text;
+    PageTable::Found found;
   };
 
   static void insert(Queue& queue, std::unique_ptr<Sequence> q);
-  Schedule plan(std::vector<PageTable::Found>& found) const;
+  static std::unique_ptr<Sequence> remove(Queue& queue, const Sequence* q);
+  double now() const { return seconds_since(start_); }
+  double due(const Sequence& q) const;
+  Limits limits() const;
+  std::vector<Sequence*> waiting_by_urgency() const;
+  std::vector<Candidate> candidates() const;
+  Schedule plan(const std::vector<Candidate>& waiting) const;
   PageTable::Found find(const Sequence& q) const;
   void advance_all();
   void begin(Sequence& q, const PageTable::Found& found);
   void grow(Sequence& q, std::int64_t tokens);
   void publish(Sequence& q);
   void release(Sequence& q);
+  void speculate(std::vector<Part>& parts);
+  void start(const std::vector<Part>& parts);
   void pass(const std::vector<Part>& parts);
   void pass_ahead(const std::vector<Part>& parts, std::int64_t steps);
+  void take_row(Sequence& q, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits);
+  void take_rows(const Part& part, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits);
   std::int64_t steps_ahead(const std::vector<Part>& parts) const;
   void score_prompt(Sequence& q, std::int64_t tokens, std::span<const float> logits, std::size_t width);
   bool chosen_on_gpu(const Sequence& q) const;
@@ -137,35 +165,21 @@ class Engine {
   void end(Sequence& q, End::Reason reason, std::string message = {});
   void remove_ended();
 
-  std::int64_t bucket(std::int64_t tokens) const;
-  BatchLayout layout(std::int64_t tokens, std::int64_t sequences, bool single, BatchLayout::Head head) const;
-  BatchLayout layout_of(const std::vector<Part>& parts) const;
-  Program& program(const BatchLayout& layout);
-  void run(Program& p);
-  Program& start(const std::vector<Part>& parts, const BatchLayout& layout);
-  std::span<float> on_host(const Tensor& logits);
-
   const models::LanguageModel& model_;
-  Stream stream_;
   EngineOptions options_;
   DType dtype_;
-  KvPool pool_;
   PageTable table_;
-  BatchMemory memory_;
+  PackedPasses passes_;
+  std::unique_ptr<Drafter> drafter_;  // null: no speculation
   Sampler sampler_;
+  StepCost cost_;
+  Clock::time_point start_ = Clock::now();
   EngineState done_;  // counts of what has been done
   RequestId last_id_ = 0;
   bool stepping_ = false;
   std::function<bool()> interrupted_;  // null: never
   Queue waiting_, running_;
-  std::vector<Sequence*> single_;  // memory_ describes the last pass, over one token of each of these; empty: others
   std::vector<std::int32_t> ids_of_pass_;
-  Pinned logits_;  // of the last pass, on the host
-  Pinned ids_;     // for two passes
-  std::shared_ptr<Buffer> arena_;
-  using ProgramKey = std::tuple<std::int64_t, std::int64_t, bool, int>;
-  std::map<ProgramKey, Program> programs_;
-  std::int64_t passes_ = 0;
 };
 
 }  // namespace hpcdl::infer

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/infer/engine_for_tests.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/language_model.h"
@@ -123,7 +124,7 @@ std::vector<float> logits_of_passes(const models::LanguageModel& model, Pool& po
   std::vector<float> all;
   std::int64_t done = 0;
   for (const auto n : cuts) {
-    const BatchLayout layout{.tokens = n, .pages = kPages, .pool_pages = kPages, .single = n == 1};
+    const BatchLayout layout{.tokens = n, .pages = kPages, .pool_pages = kPages, .rows = n, .single = n == 1};
     const auto pass = batch_pass(model, layout, numerics);
     auto bindings = pass->bindings;
     memory.bind(bindings), batch.bind(layout, bindings);
@@ -170,17 +171,6 @@ TEST(Engine, row_invariant_logits_do_not_depend_on_how_tokens_are_cut_or_batched
   }
 }
 
-/// A tiny model whose weights are larger than fresh ones, so that the logits differ clearly.
-models::LanguageModel with_clear_logits(io::Family family, std::vector<std::int64_t> eos = {}) {
-  auto config = models::tiny(family);
-  config.context = 160, config.eos = std::move(eos);
-  models::resolve(config);
-  auto model = models::LanguageModel::create(config, 3, false);
-  for (auto& p : model.parameters())
-    for (std::int64_t i = 0; p.param->decay && i < p.memory.size(); ++i) p.memory.ptr<float>()[i] *= 6;
-  return model;
-}
-
 struct Text {
   std::vector<std::int32_t> prompt;
   int tokens;
@@ -198,12 +188,6 @@ std::vector<Text> texts(std::int64_t vocab) {
     list.push_back(std::move(t));
   }
   return list;
-}
-
-/// No text holds a page.
-void expect_all_pages(const Engine& engine) {
-  const auto s = engine.state();
-  EXPECT_EQ(s.free_pages + s.cached_pages, s.pages);
 }
 
 std::vector<std::int32_t> alone(const models::LanguageModel& model, Pool& pool, const Text& t, const Numerics& numerics,
@@ -266,27 +250,6 @@ TEST(Engine, texts_do_not_depend_on_those_beside_them) {
     for (const DType kv : {DType::i8, DType::f8_e4m3, DType::bf16})
       expect_texts_of_one(model, pool, {.row_invariant = true}, 4, 70, kv);
   }
-}
-
-/// What happens to a request, and its end.
-struct Heard {
-  std::vector<std::int32_t> ids;
-  std::vector<float> logprobs;
-  End end;
-  int ends = 0;
-};
-RequestId submit(Engine& engine, Request r, Heard& heard) {
-  r.on_token = [&heard](const Token& t) {
-    return heard.ids.push_back(t.id), heard.logprobs.push_back(t.logprob), true;
-  };
-  r.on_end = [&heard](const End& e) { heard.end = e, ++heard.ends; };
-  return engine.submit(std::move(r));
-}
-
-std::vector<std::int32_t> ids_from(int first, int count) {
-  std::vector<std::int32_t> ids;
-  for (int i = 0; i < count; ++i) ids.push_back((first + 7 * i) % 50);
-  return ids;
 }
 
 void expect_reuse_of_keys(io::Family family, DType kv) {

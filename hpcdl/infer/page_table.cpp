@@ -1,6 +1,7 @@
 #include "hpcdl/infer/page_table.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "hpcdl/core/error.h"
@@ -10,10 +11,15 @@ namespace hpcdl::infer {
 namespace {
 
 /// FNV-1a over words. A collision costs a comparison of tokens, no more.
-std::uint64_t hash_of(PageTable::Entry parent, std::span<const std::int32_t> tokens) {
-  std::uint64_t h = 0xcbf29ce484222325u ^ parent;
+std::uint64_t hash_after(std::uint64_t before, std::span<const std::int32_t> tokens) {
+  std::uint64_t h = 0xcbf29ce484222325u ^ before;
   for (const auto id : tokens) h = (h ^ static_cast<std::uint32_t>(id)) * 0x100000001b3u;
   return h ^ h >> 32;
+}
+
+std::span<const std::int32_t> tokens_of_page(std::span<const std::int32_t> tokens, std::int64_t number) {
+  const auto rest = tokens.subspan(static_cast<std::size_t>(number * kPageTokens));
+  return rest.first(std::min(rest.size(), static_cast<std::size_t>(kPageTokens)));
 }
 
 void erase_value(auto& map, std::uint64_t key, std::int32_t page) {
@@ -24,6 +30,13 @@ void erase_value(auto& map, std::uint64_t key, std::int32_t page) {
 constexpr auto kFull = static_cast<std::size_t>(kPageTokens);
 
 }  // namespace
+
+PageHashes::PageHashes(const std::string& salt) : last_(std::hash<std::string>()(salt)) {}
+
+void PageHashes::extend(std::span<const std::int32_t> tokens) {
+  while ((of_pages_.size() + 1) * kFull <= tokens.size())
+    of_pages_.push_back(last_ = hash_after(last_, tokens_of_page(tokens, std::ssize(of_pages_))));
+}
 
 PageTable::PageTable(std::int64_t pages)
     : pages_(static_cast<std::size_t>(pages)), free_(static_cast<std::size_t>(pages)) {
@@ -55,11 +68,12 @@ void PageTable::release(std::int32_t page) {
   else p.place = idle_.insert(idle_.end(), page);
 }
 
-std::int32_t PageTable::full_page(Entry parent, std::span<const std::int32_t> tokens, const std::string& salt) const {
-  const auto [begin, end] = by_hash_.equal_range(hash_of(parent, tokens));
+std::int32_t PageTable::full_page(Entry parent, const PagedText& text, std::int64_t number) const {
+  const auto [begin, end] = by_hash_.equal_range(text.hashes[number]);
   const auto found = std::find_if(begin, end, [&](const auto& entry) {
     const auto& p = at(entry.second);
-    return p.parent == parent && std::ranges::equal(p.tokens, tokens) && (parent != 0 || p.salt == salt);
+    return p.parent == parent && std::ranges::equal(p.tokens, tokens_of_page(text.tokens, number)) &&
+           (parent != 0 || p.salt == text.salt);
   });
   return found == end ? -1 : found->second;
 }
@@ -80,39 +94,40 @@ PageTable::Beginning PageTable::after(Entry parent, std::span<const std::int32_t
   return best;
 }
 
-PageTable::Entry PageTable::publish(std::int32_t page, Entry parent, std::span<const std::int32_t> tokens,
-                                    const std::string& salt) {
+PageTable::Entry PageTable::publish(std::int32_t page, Entry parent, const PagedText& text, std::int64_t number) {
+  const auto tokens = tokens_of_page(text.tokens, number);
   const bool full = tokens.size() == kFull;
   if (full)
-    if (const auto same = full_page(parent, tokens, salt); same >= 0) return at(same).entry;
+    if (const auto same = full_page(parent, text, number); same >= 0) return at(same).entry;
   if (!full)
-    if (const auto same = after(parent, tokens, salt); same.tokens == std::ssize(tokens)) return at(same.page).entry;
+    if (const auto same = after(parent, tokens, text.salt); same.tokens == std::ssize(tokens))
+      return at(same.page).entry;
   auto& p = at(page);
   p.entry = ++last_, p.parent = parent;
   p.tokens.assign(tokens.begin(), tokens.end());
-  p.salt = parent == 0 ? salt : std::string();
+  p.salt = parent == 0 ? text.salt : std::string();
   by_parent_.emplace(parent, page);
-  if (full) by_hash_.emplace(hash_of(parent, tokens), page);
+  if (full) by_hash_.emplace(p.hash = text.hashes[number], page);
   return p.entry;
 }
 
 void PageTable::forget(std::int32_t page) {
   auto& p = at(page);
   erase_value(by_parent_, p.parent, page);
-  if (p.tokens.size() == kFull) erase_value(by_hash_, hash_of(p.parent, p.tokens), page);
+  if (p.tokens.size() == kFull) erase_value(by_hash_, p.hash, page);
   p.entry = 0;
 }
 
-PageTable::Found PageTable::find(std::span<const std::int32_t> tokens, const std::string& salt) const {
+PageTable::Found PageTable::find(const PagedText& text) const {
   Found found;
-  while (tokens.size() >= kFull) {
-    const auto page = full_page(found.last, tokens.first(kFull), salt);
+  std::int64_t number = 0;
+  for (; (number + 1) * kPageTokens <= std::ssize(text.tokens); ++number) {
+    const auto page = full_page(found.last, text, number);
     if (page < 0) break;
     found.pages.push_back(page);
     found.last = at(page).entry;
-    tokens = tokens.subspan(kFull);
   }
-  const auto rest = after(found.last, tokens, salt);
+  const auto rest = after(found.last, text.tokens.subspan(static_cast<std::size_t>(number * kPageTokens)), text.salt);
   found.partial = rest.page, found.tokens = rest.tokens;
   if (rest.page >= 0) found.partial_entry = at(rest.page).entry;
   return found;

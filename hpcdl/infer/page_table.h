@@ -11,6 +11,27 @@
 
 namespace hpcdl::infer {
 
+/// Hashes of the full pages of a text, each of all tokens until its end. They are kept with the text, so that looking
+/// for its pages again reads few tokens.
+class PageHashes {
+ public:
+  explicit PageHashes(const std::string& salt = {});
+  /// `tokens`: the whole text, which continues that of the call before.
+  void extend(std::span<const std::int32_t> tokens);
+  std::uint64_t operator[](std::int64_t page) const { return of_pages_[static_cast<std::size_t>(page)]; }
+
+ private:
+  std::uint64_t last_;
+  std::vector<std::uint64_t> of_pages_;
+};
+
+/// What a text is found by. Only texts with the same salt share pages.
+struct PagedText {
+  std::span<const std::int32_t> tokens;
+  const PageHashes& hashes;  // of these tokens at least
+  const std::string& salt;
+};
+
 class PageTable {
  public:
   explicit PageTable(std::int64_t pages);
@@ -37,9 +58,9 @@ class PageTable {
 
   /// Names a page with its tokens and all before it; never given twice. 0: the beginning of a text.
   using Entry = std::uint64_t;
-  /// Makes a page findable after `parent`, with 1 to 64 tokens. If another page holds them already, that one is found,
-  /// and its entry is returned.
-  Entry publish(std::int32_t page, Entry parent, std::span<const std::int32_t> tokens, const std::string& salt);
+  /// Makes a page findable after `parent`: page `number` of the text, with 1 to 64 tokens. If another page holds them
+  /// already, that one is found, and its entry is returned.
+  Entry publish(std::int32_t page, Entry parent, const PagedText& text, std::int64_t number);
 
   struct Found {
     std::vector<std::int32_t> pages;  // full ones
@@ -51,19 +72,20 @@ class PageTable {
   /// Whether the partial page still is what was found; pages that are not held may be taken meanwhile.
   bool has_partial(const Found& f) const { return f.partial >= 0 && at(f.partial).entry == f.partial_entry; }
   /// The longest beginning of these tokens whose keys and values are there. The pages are not held yet.
-  Found find(std::span<const std::int32_t> tokens, const std::string& salt) const;
+  Found find(const PagedText& text) const;
 
  private:
   struct Page {
     std::int32_t holders = 0;
     Entry entry = 0, parent = 0;  // entry 0: cannot be found
+    std::uint64_t hash = 0;       // of a full page
     std::vector<std::int32_t> tokens = {};
     std::string salt = {};                         // of a text's first page; the others follow it
     std::list<std::int32_t>::iterator place = {};  // in idle_, if it is there
   };
   const Page& at(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)]; }
   Page& at(std::int32_t page) { return pages_[static_cast<std::size_t>(page)]; }
-  std::int32_t full_page(Entry parent, std::span<const std::int32_t> tokens, const std::string& salt) const;
+  std::int32_t full_page(Entry parent, const PagedText& text, std::int64_t number) const;
   struct Beginning {
     std::int32_t page = -1;
     std::int64_t tokens = 0;
@@ -74,7 +96,7 @@ class PageTable {
   std::vector<Page> pages_;
   std::vector<std::int32_t> free_;                                // the last one is taken first
   std::list<std::int32_t> idle_;                                  // the first one was used least recently
-  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash_;  // of parent and tokens, full pages only
+  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash_;  // full pages only
   std::unordered_multimap<Entry, std::int32_t> by_parent_;
   Entry last_ = 0;
 };

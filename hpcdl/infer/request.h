@@ -27,6 +27,8 @@ struct GenerationStats {
   int prompt_tokens = 0, new_tokens = 0;
   int cached_tokens = 0;              // of the prompt, whose keys and values were there
   int preemptions = 0;                // times that other texts took its pages
+  int proposed_tokens = 0;            // of speculation
+  int accepted_tokens = 0;            // of these, the ones that came true
   double time_to_first_token_ms = 0;  // from submit() on
   double tokens_per_second = 0;       // for the tokens after the first, unless it is the only one
 };

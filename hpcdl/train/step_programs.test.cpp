@@ -152,8 +152,8 @@ std::vector<Program> programs_of_all_kinds() {
         LanguageModel::create(models::tiny(family), {}, true, std::make_shared<parallel::TensorParallel>(mesh.tp()));
     step(shared, {.batch = 2, .length = 16, .accumulate = true, .data = mesh.dp()});
     for (const auto* model : {&alone, &shared})
-      for (const auto& l : {infer::BatchLayout::of_one(1, 8), infer::BatchLayout::of_one(4, 8),
-                            infer::BatchLayout::of_one(4, 8, infer::BatchLayout::Head::last)})
+      for (const auto& l : {infer::BatchLayout::of_one(1, 8, 1), infer::BatchLayout::of_one(4, 8, 4),
+                            infer::BatchLayout::of_one(4, 8, 1)})
         add(infer::batch_pass(*model, l));
   }
   for (const auto family : {models::ImageFamily::resnet18, models::ImageFamily::simple_cnn}) {
