@@ -4,8 +4,11 @@
 #include "cli/bench_decode.h"
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <span>
+#include <utility>
 
 #include "cli/kv_option.h"
 #include "cli/threads_option.h"
@@ -18,6 +21,7 @@
 #include "hpcdl/machine/machine.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/rng.h"
 #include "tools/disturbance.h"
 #include "tools/measure_roofs.h"
 #include "tools/roofline/report.h"
@@ -27,7 +31,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct BenchDecodeOptions {
-  std::string config, dtype, device = "cpu";
+  std::string config, dtype, device = "cpu", spec = "none", text = "free";
   std::vector<std::int64_t> batch{1}, depth{0};
   std::int64_t tokens = 64, group = 64;
   int rounds = 3;
@@ -47,6 +51,26 @@ io::ModelConfig config_of(const BenchDecodeOptions& o) {
   }
   return config;
 }
+
+/// Lets a text be nothing but given tokens, so that it is known whether it repeats itself.
+class Dictated final : public infer::TokenConstraint {
+ public:
+  /// Random ids; `copies`: a block of them, again and again.
+  Dictated(std::int64_t vocab, bool copies, std::uint64_t seed) : vocab_(vocab), copies_(copies), seed_(seed) {}
+  void mask(std::span<std::uint32_t> allowed) override {
+    constexpr std::uint64_t kBlock = 32;
+    const Rng rng{seed_, 0};
+    const auto id = rng.below(copies_ ? at_ % kBlock : at_, static_cast<std::uint64_t>(vocab_));
+    std::ranges::fill(allowed, 0u);
+    allowed[id / 32] = 1u << id % 32;
+  }
+  void accept(std::int32_t) override { ++at_; }
+
+ private:
+  std::int64_t vocab_;
+  bool copies_;
+  std::uint64_t seed_, at_ = 0;
+};
 
 /// One round of a row: seconds.
 struct Round {
@@ -140,9 +164,13 @@ class BenchDecode {
     // The first texts go on while the prompts of the last ones are processed.
     limit_ = o_.tokens + 2 + batch * prompt / (budget - batch);
     const std::int64_t context = std::min(model_.config().context, prompt + limit_);
-    infer::Engine engine(
-        model_, pool_,
-        {.context = context, .sequences = batch, .budget = budget, .reuse_prefixes = false, .kv = o_.kv.type()});
+    infer::Engine engine(model_, pool_,
+                         {.context = context,
+                          .sequences = batch,
+                          .budget = budget,
+                          .reuse_prefixes = false,
+                          .kv = o_.kv.type(),
+                          .speculation = {.ngrams = o_.spec == "ngram"}});
     auto tuning = start_tuning(o_.tune, device_, pool_);
     const bool measures = tuning && o_.tune.mode == "full";
     engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
@@ -168,8 +196,12 @@ class BenchDecode {
         first = false;
         return mine < o_.tokens;
       };
-      engine.submit(
-          {.prompt = ids, .tokens = static_cast<int>(limit_), .sampling = {.ignore_eos = true}, .on_token = count});
+      infer::Request request{
+          .prompt = ids, .tokens = static_cast<int>(limit_), .sampling = {.ignore_eos = true}, .on_token = count};
+      if (o_.text != "free")
+        request.constraint = std::make_shared<Dictated>(model_.config().vocab, o_.text == "copy",
+                                                        o_.seed + static_cast<std::uint64_t>(i));
+      engine.submit(std::move(request));
     }
     engine.run();
     r.prompts = std::chrono::duration<double>(all_started - begin).count();
@@ -204,6 +236,8 @@ class BenchDecode {
           {"dtype", model_.config().quant ? std::string(model_.config().quant->codec->name)
                                           : std::string(dtype_name(model_.config().dtype))},
           {"bytes", model_.bytes()}}},
+        {"spec", o_.spec},
+        {"text", o_.text},
         {"read_bytes_per_second", roofs_.memory_read},
         {"rows", Json::array()}};
     for (const auto& r : rows) {
@@ -261,6 +295,14 @@ std::function<int()> add_bench_decode(const Command& bench) {
       .shows_default();
   add_kv_option(sub, o->kv);
   sub.option("--seed", o->seed, "Seed of the weights and of the texts").shows_default();
+  sub.option("--spec", o->spec, "ngram: tokens are proposed from earlier parts of a text and checked together")
+      .one_of({"none", "ngram"})
+      .shows_default();
+  sub.option(
+         "--text", o->text,
+         "The new tokens: free: those of the model; random: dictated ones; copy: dictated ones that repeat themselves")
+      .one_of({"free", "random", "copy"})
+      .shows_default();
   sub.option("--device", o->device, "cpu, cuda or cuda:N").shows_default();
   add_threads_option(sub, o->threads);
   add_tune_option(sub, o->tune);

@@ -23,6 +23,7 @@ struct BenchServeOptions {
   serve::ServerConfig server;
   serve::LoadOptions load;
   double slo_first = 0, slo_gap = 0;  // ms; 0: not given
+  bool deadlines = false;             // the server heeds these
   ThreadsOption threads;
   std::vector<std::string> json;
 };
@@ -115,6 +116,7 @@ int measure(const BenchServeOptions& o) {
 int measure_here(BenchServeOptions& o) {
   o.server.serve.port = 0, o.server.serve.drain = 0;
   o.server.serve.queue = o.load.requests;
+  if (o.deadlines) o.server.engine.slo_ttft = o.slo_first, o.server.engine.slo_itl = o.slo_gap;
   std::promise<void> loaded;
   bool is_loaded = false;
   serve::Server server(o.server, {.ready = [&](const serve::Server&) { is_loaded = true, loaded.set_value(); }});
@@ -146,6 +148,8 @@ int bench_serve(BenchServeOptions& o) {
   if (o.url.empty() == o.server.engine.model.empty())
     fail_usage("bench", "serve: give either --url of a server, or --model for a server of its own");
   if (!o.json.empty()) check_writable(o.json[0]);
+  if (o.deadlines && (!o.url.empty() || o.slo_first + o.slo_gap == 0))
+    fail_usage("bench", "serve: --deadlines is for --model with --slo-ttft or --slo-itl");
   o.server.engine.threads = o.threads.checked("bench");
   if (o.url.empty()) return measure_here(o);
   serve::read_url(o.url, o.load);
@@ -180,6 +184,11 @@ std::function<int()> add_bench_serve(const Command& bench) {
       .shows_default();
   sub.option("--context", o->server.engine.context, "With --model: most tokens of a text; default: those of the model")
       .positive();
+  sub.flag("--deadlines", o->deadlines, "With --model: the server schedules by --slo-ttft and --slo-itl");
+  sub.flag("--warm", o->server.engine.warm, "With --model: the server records its programs before the first request");
+  sub.option("--spec", o->server.engine.spec, "With --model: what proposes tokens")
+      .kind("none|ngram|DIR")
+      .shows_default();
   sub.option("--device", o->server.engine.device, "With --model: cpu, cuda or cuda:N").shows_default();
   add_threads_option(sub, o->threads);
   sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");

@@ -18,7 +18,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct ChatOptions {
-  std::string model, device = "cpu", system, variables;
+  std::string model, device = "cpu", system, variables, spec = "none";
   int tokens = 0, context = 0;  // 0: not given
   SamplingWords sampling;
   KvOption kv;
@@ -83,7 +83,8 @@ int chat(ChatOptions& o) {
   o.sampling.checked("chat");
   serve::ServerConfig config;
   config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
-  config.engine.context = o.context, config.engine.batch = 1, config.engine.kv = o.kv.word;
+  config.engine.context = o.context, config.engine.batch = 1;
+  config.engine.kv = o.kv.word, config.engine.spec = o.spec;
   std::optional<serve::ServedModel> model;
   {
     const Waiting waiting(console(), "loading the model");
@@ -119,6 +120,7 @@ void add_chat(const Command& program, Run& run) {
             .positive();
         add_sampling_options(sub, o.sampling);
         add_kv_option(sub, o.kv);
+        add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);

@@ -12,6 +12,7 @@
 #include "hpcdl/machine/machine.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/serve/draft.h"
 #include "hpcdl/serve/served_model.h"
 #include "hpcdl/serve/stop_text.h"
 #include "hpcdl/train/facts.h"
@@ -70,6 +71,7 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--regex", o.regex},
           {"--schema and --grammar", o.schema + o.grammar},
           {"--chat", o.chat ? "given" : "not given"},
+          {"--spec", o.spec},
           {"--invariant", o.invariant ? "given" : "not given"},
           {"--kv", o.kv.word},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
@@ -99,6 +101,7 @@ int generate_one(const Generating& g) {
                        {.context = std::ssize(prompt) + tokens,
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
+                        .speculation = g.speculation,
                         .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(prompt));
   if (g.speaks() && !o.json && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
@@ -132,6 +135,8 @@ int generate_one(const Generating& g) {
               {"prompt_ids", prompt},
               {"tokens_per_second", stats.tokens_per_second},
               {"time_to_first_token_ms", stats.time_to_first_token_ms},
+              {"proposed_tokens", stats.proposed_tokens},
+              {"accepted_tokens", stats.accepted_tokens},
               {"peak_rss_bytes", lab::peak_rss_bytes()},
               {"mapped_bytes", g.model.mapped_bytes()}});
   return exit_code::kDone;
@@ -161,6 +166,7 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
     chat = io::load_chat_template(folder);
     require(chat.has_value(), "generate", "--chat: {} has no chat template", folder.string());
   }
+  const serve::Draft draft(o.spec, model, tokenizer ? &*tokenizer : nullptr, pool);
   std::optional<serve::Constraints> constraints;
   std::shared_ptr<const infer::Grammar> form;
   if (o.has_form()) {
@@ -176,7 +182,8 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
                      .tokenizer = tokenizer ? &*tokenizer : nullptr,
                      .chat = chat ? &*chat : nullptr,
                      .constraints = constraints ? &*constraints : nullptr,
-                     .form = form};
+                     .form = form,
+                     .speculation = draft.options()};
   return many ? generate_many(g) : generate_one(g);
 }
 
@@ -222,6 +229,7 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--regex", o.regex, "Regular expression that the whole text must match").kind("PATTERN");
         sub.option("--grammar", o.grammar, "File with a grammar in GBNF that the text must follow").kind("FILE");
         add_sampling_options(sub, o.sampling);
+        add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);

@@ -20,8 +20,9 @@ struct GenerateOptions {
   std::string model, prompt, prompt_file, ids, device = "cpu";
   std::string prompts, out;            // many texts
   std::string schema, regex, grammar;  // the form of the text: files, and a pattern
-  int tokens = 0;                      // 0: not given
-  int batch = 0;                       // 0: not given
+  std::string spec = "none";
+  int tokens = 0;  // 0: not given
+  int batch = 0;   // 0: not given
   SamplingWords sampling;
   bool json = false, invariant = false, chat = false;
   KvOption kv;
@@ -41,6 +42,7 @@ struct Generating {
   const io::ChatTemplate* chat;  // null: prompts are texts to continue
   serve::Constraints* constraints;
   std::shared_ptr<const infer::Grammar> form;  // of the texts; null: any
+  infer::EngineOptions::Speculation speculation = {};
 
   bool shared() const { return ranks.place().world > 1; }
   bool speaks() const { return ranks.place().rank == 0; }

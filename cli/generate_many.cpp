@@ -145,6 +145,7 @@ int generate_many(const Generating& g) {
                         .budget = std::max<std::int64_t>(512, batch + infer::kLeastChunk),
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
+                        .speculation = g.speculation,
                         .numerics = {.row_invariant = o.invariant}});
   g.choose_ways(engine, std::ssize(texts.front().prompt));
 
@@ -190,6 +191,8 @@ int generate_many(const Generating& g) {
                 {"seconds", seconds},
                 {"tokens_per_second", rate},
                 {"batch", batch},
+                {"proposed_tokens", engine.state().proposed_tokens},
+                {"accepted_tokens", engine.state().accepted_tokens},
                 {"out", o.out}});
   else say("{}", dim(fmt::format("{} texts, {} tokens, {:.1f} per second", texts.size(), tokens, rate)));
   return exit_code::kDone;

@@ -63,4 +63,13 @@ void add_sampling_options(const Command& sub, SamplingWords& o) {
   sub.flag("--ignore-eos", s.ignore_eos, "Continue after the end-of-text token");
 }
 
+void add_spec_option(const Command& sub, std::string& word) {
+  sub.option(
+         "--spec", word,
+         "Several tokens are proposed and checked together, with the same result: none; ngram proposes from earlier "
+         "parts of the text; a model folder proposes with a smaller model of the same vocabulary")
+      .kind("none|ngram|DIR")
+      .shows_default();
+}
+
 }  // namespace hpcdl::cli

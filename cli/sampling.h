@@ -22,5 +22,7 @@ struct SamplingWords {
 };
 
 void add_sampling_options(const Command& sub, SamplingWords& o);
+/// --spec: what proposes tokens; see serve::Draft.
+void add_spec_option(const Command& sub, std::string& word);
 
 }  // namespace hpcdl::cli

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 namespace hpcdl::infer {
 
@@ -166,24 +167,22 @@ std::span<const std::int32_t> PackedPasses::delivered(int place) {
 
 void PackedPasses::end_ahead() { stream_.synchronize(); }
 
-/// Of decoding, of whole passes, and of the ends of prompts beside few and many texts.
+/// Of decoding, and of prompts beside few and many texts, of which most have their next token read.
 std::vector<BatchLayout> PackedPasses::usual_layouts() const {
-  std::vector<BatchLayout> list;
+  std::vector<BatchLayout> list{layout(sizes_.budget, 1, 0, false)};
   const auto add = [&](const BatchLayout& l) {
     if (std::ranges::find(list, l) == list.end()) list.push_back(l);
   };
-  for (std::int64_t n = sizes_.sequences; n >= 1; --n) add(layout(n, n, n, true));
-  for (std::int64_t n = sizes_.budget; n >= 2; n = std::min(n - 1, 3 * n / 4))
+  for (std::int64_t n = 1; n <= sizes_.sequences; ++n) add(layout(n, n, n, true));
+  for (std::int64_t n = 2; n <= sizes_.budget; ++n)
     for (std::int64_t texts = 1; texts <= std::min(n - 1, sizes_.sequences); texts *= 4)
       add(layout(n, texts, texts, false));
-  add(layout(sizes_.budget, 1, 0, false));
+  std::ranges::stable_sort(list, std::greater(), &BatchLayout::tokens);  // the first one needs the largest arena
   return list;
 }
 
 void PackedPasses::warm() {
-  auto list = usual_layouts();
-  std::ranges::stable_sort(list, std::greater(), &BatchLayout::tokens);  // the first one needs the largest arena
-  for (const auto& l : list) {
+  for (const auto& l : usual_layouts()) {
     auto& p = program(l);
     for (int i = 0; stream_.device().is_cuda() && i < 2; ++i) {
       memory_.set(stream_, l, {});

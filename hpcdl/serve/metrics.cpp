@@ -65,6 +65,9 @@ std::string Metrics::text(std::size_t waiting, std::size_t running, std::size_t 
   count("prompt_tokens_total", "Tokens of prompts", engine.prompt_tokens);
   count("cached_tokens_total", "Tokens of prompts whose keys and values were there", engine.cached_tokens);
   count("new_tokens_total", "Generated tokens", new_tokens);
+  count("proposed_tokens_total", "Tokens that speculation proposed", engine.proposed_tokens);
+  count("accepted_tokens_total", "Proposed tokens that came true", engine.accepted_tokens);
+  count("programs_total", "Programs that were recorded", engine.programs);
   first_token.print(to, "time_to_first_token_seconds", "From the request to its first token");
   between_tokens.print(to, "time_between_tokens_seconds", "Between two tokens of a text");
   return to;

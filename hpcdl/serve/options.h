@@ -27,10 +27,11 @@ struct ServeSection {
 };
 
 struct EngineSection {
-  std::string model, device = "cpu", kv = "auto", kv_memory = "auto";
+  std::string model, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
   int threads = 0;
   std::int64_t context = 0, batch = 256, budget = 2048;
-  bool invariant = false;
+  double slo_ttft = 0, slo_itl = 0;  // ms
+  bool invariant = false, warm = false;
 
   void visit(auto&& f) {
     f("model", model, "model folder, or a name in the local Hugging Face cache");
@@ -42,6 +43,14 @@ struct EngineSection {
     f("budget", budget, "most tokens of a step", {.min = 1, .max = 1 << 20});
     f("kv", kv, "type of keys and values: bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of activations");
     f("kv_memory", kv_memory, "memory for keys and values: 8G, or auto: at most half of what is free");
+    f("spec", spec,
+      "none; ngram: tokens are proposed from earlier parts of a text and checked together; or the folder of a smaller "
+      "model with the same vocabulary that proposes them");
+    f("slo_ttft", slo_ttft, "most ms to the first token: texts that can meet it come first; 0: in order of arrival",
+      {.min = 0, .max = 1e9});
+    f("slo_itl", slo_itl, "most ms between tokens, for which prompts are read in smaller parts; 0: none",
+      {.min = 0, .max = 1e9});
+    f("warm", warm, "record the programs of all numbers of texts before the first request");
     f("invariant", invariant, "CPU: the bits of a text do not depend on the texts beside it, but each costs more time");
   }
 };

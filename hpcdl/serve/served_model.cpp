@@ -32,8 +32,12 @@ std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::
 namespace {
 
 /// Pages for keys and values: as many as the batch can use, in the memory that may be taken.
-std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, std::int64_t context, DType kv) {
-  const auto of_page = 2 * model.config().layers * infer::pool_spec(model, 1, kv).bytes();
+std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, const models::LanguageModel* draft,
+                      std::int64_t context, DType kv) {
+  const auto bytes_of = [&](const models::LanguageModel& m) {
+    return 2 * m.config().layers * infer::pool_spec(m, 1, kv).bytes();
+  };
+  const auto of_page = bytes_of(model) + (draft ? bytes_of(*draft) : 0);
   const auto wanted = e.batch * pages_for(context), least = pages_for(context);
   std::int64_t bytes = 0;
   if (e.kv_memory == "auto") {
@@ -93,13 +97,16 @@ ServedModel::ServedModel(const ServerConfig& config)
   facts_->constraints = std::make_shared<Constraints>(facts_->tokenizer, end_ids(model_, facts_->tokenizer));
   model_.prefetch();
   model_.to_device(Stream(device_from_name(e.device), pool_));
+  draft_.emplace(e.spec, model_, &facts_->tokenizer, pool_);
   facts_->context = context, facts_->vocab = model_.config().vocab;
   options_ = {.context = context,
               .sequences = e.batch,
-              .pages = pages_of(e, model_, context, kv),
+              .pages = pages_of(e, model_, draft_->options().draft, context, kv),
               .budget = e.budget,
               .vocab = std::min<std::int64_t>(facts_->tokenizer.vocab_size(), facts_->vocab),
               .kv = kv,
+              .speculation = draft_->options(),
+              .deadlines = {.first_token = 1e-3 * e.slo_ttft, .between_tokens = 1e-3 * e.slo_itl},
               .numerics = {.row_invariant = e.invariant}};
 }
 

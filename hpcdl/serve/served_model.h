@@ -14,6 +14,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/pool.h"
 #include "hpcdl/serve/constraints.h"
+#include "hpcdl/serve/draft.h"
 #include "hpcdl/serve/options.h"
 
 namespace hpcdl::serve {
@@ -46,6 +47,7 @@ class ServedModel {
   Pool pool_;
   models::LanguageModel model_;
   std::optional<ModelFacts> facts_;
+  std::optional<Draft> draft_;
   infer::EngineOptions options_;
 };
 

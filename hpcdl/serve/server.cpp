@@ -43,6 +43,7 @@ std::unique_ptr<infer::Engine> Server::open() {
   model_ = std::make_unique<ServedModel>(config_);
   auto engine = std::make_unique<infer::Engine>(model_->model(), model_->pool(), model_->engine_options());
   if (hooks_.prepare) hooks_.prepare(*engine, *model_);
+  if (config_.engine.warm) engine->warm();
   return engine;
 }
 

@@ -70,7 +70,9 @@ class Engine:
     model: a Hugging Face folder with its tokenizer, or a name in the local cache; also one that `hpcdl quantize` wrote.
     texts: how many are continued at a time; others wait. context: the most tokens of a text, prompt included; 0: the
     model's. kv: the type of keys and values, bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of
-    activations. Half of the free memory at most is used for them. Safe from many threads, which take turns.
+    activations. Half of the free memory at most is used for them. spec: "ngram", or the folder of a smaller model
+    with the same vocabulary: several tokens are proposed and checked together, with the same result. Safe from many
+    threads, which take turns.
 
         engine = hpcdl.Engine("TinyLlama")
         for token in engine.submit("Once upon a time", tokens=50, temperature=0.8): ...
@@ -87,8 +89,9 @@ class Engine:
         threads: int = 0,
         invariant: bool = False,
         kv: str = "auto",
+        spec: "str | os.PathLike[str]" = "none",
     ):
-        self._engine = _hpcdl._Engine.load(os.fspath(model), device, texts, context, threads, invariant, kv)
+        self._engine = _hpcdl._Engine.load(os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec))
 
     def submit(
         self,

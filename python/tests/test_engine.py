@@ -60,6 +60,13 @@ class Engines(Case):
             t.join()
         self.assertEqual([found[i] for i in range(6)], alone)
 
+    def test_speculation_leaves_ids_as_they_are(self):
+        prompt = [5, 6, 7, 8] * 5
+        want = list(self.engine.submit(prompt, tokens=40, ignore_eos=True))
+        for spec in ("ngram", self.model):
+            engine = hpcdl.Engine(self.model, texts=1, spec=spec)
+            self.assertEqual(list(engine.submit(prompt, tokens=40, ignore_eos=True)), want)
+
     def test_sampling(self):
         options = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
         a = list(self.engine.submit("The", tokens=8, **options))

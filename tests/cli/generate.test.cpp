@@ -41,6 +41,38 @@ class GenerateMany : public testing::Test {
   io::TempFolder tmp;
 };
 
+TEST_F(GenerateMany, speculation_leaves_every_token_as_it_is) {
+  std::string lines;
+  for (const char* ids : {"7, 8, 9, 7, 8, 9, 7, 8", "1", "30, 31, 30, 31, 30"})
+    lines += "{\"prompt_ids\": [" + std::string(ids) + "], \"tokens\": 60}\n";
+  const auto texts = [&](const std::string& spec) {
+    const auto out = (tmp / "out").string();
+    const auto r = run(words(lines, {"--spec", spec, "--out", out, "--ignore-eos", "--json"}));
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.json().at("proposed_tokens") > 0, spec != "none");
+    return io::read_file(out);
+  };
+  const auto want = texts("none");
+  EXPECT_EQ(texts("ngram"), want);
+  EXPECT_EQ(texts((tmp / "model").string()), want);
+  const auto one = run({"generate", "--model", tmp / "model", "--prompt-ids", "7,8,9,7,8,9,7,8", "--tokens", "60",
+                        "--ignore-eos", "--spec", "ngram", "--json"});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_GT(one.json().at("proposed_tokens"), 0);
+  EXPECT_EQ(one.json().at("token_ids"), parsed(want)[0].at("token_ids"));
+}
+
+TEST_F(GenerateMany, a_draft_model_needs_the_same_vocabulary) {
+  io::ModelConfig c;
+  c.family = io::Family::llama;
+  c.layers = 1, c.heads = 2, c.width = 32, c.context = 96, c.vocab = 200, c.ffn = 64;
+  models::resolve(c);
+  models::LanguageModel::create(c, 3, false).save(tmp / "draft");
+  const auto r = run(words("{\"prompt_ids\": [1]}", {"--spec", tmp / "draft"}));
+  EXPECT_EQ(r.code, 70);
+  EXPECT_NE(r.err.find("the draft model has 200 tokens, the model 300"), std::string::npos) << r.err;
+}
+
 TEST_F(GenerateMany, texts_are_what_they_are_alone_and_in_order) {
   std::string lines;
   std::vector<std::string> prompts;
