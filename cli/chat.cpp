@@ -10,6 +10,7 @@
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/serve/served_model.h"
 #include "hpcdl/serve/stop_text.h"
 
@@ -20,6 +21,7 @@ namespace {
 struct ChatOptions {
   std::string model, device = "cpu", system, variables, spec = "none";
   int tokens = 0, context = 0;  // 0: not given
+  bool print_config = false;
   SamplingWords sampling;
   KvOption kv;
   ThreadsOption threads;
@@ -79,8 +81,13 @@ class Chat {
   Json messages_ = Json::array(), variables_;
 };
 
-int chat(ChatOptions& o) {
+int chat(ChatOptions& o, const Command& verb) {
   o.sampling.checked("chat");
+  const auto defaults = infer::read_generation_config(io::find_model_folder(o.model));
+  o.sampling.complete(verb, defaults);
+  if (o.tokens == 0) o.tokens = defaults.max_tokens.value_or(0);
+  if (const auto warning = defaults.warning(); !warning.empty()) say("warning: {}", warning);
+  if (o.print_config) return print_text(o.sampling.origins), exit_code::kDone;
   serve::ServerConfig config;
   config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
   config.engine.context = o.context, config.engine.batch = 1;
@@ -125,6 +132,7 @@ void add_chat(const Command& program, Run& run) {
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);
+        sub.flag("--print-config", o.print_config, "Print the rules of sampling with the origin of each, and stop");
       },
       chat);
 }

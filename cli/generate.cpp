@@ -36,9 +36,8 @@ std::shared_ptr<infer::TokenConstraint> Generating::constraint() const {
   return form ? constraints->constrain(form) : nullptr;
 }
 
-int new_tokens(int asked, std::int64_t prompt, std::int64_t context) {
-  constexpr std::int64_t kSome = 100;
-  return asked > 0 ? asked : static_cast<int>(std::clamp<std::int64_t>(context - prompt, 1, kSome));
+int new_tokens(int asked, int otherwise, std::int64_t prompt, std::int64_t context) {
+  return asked > 0 ? asked : static_cast<int>(std::clamp<std::int64_t>(context - prompt, 1, otherwise));
 }
 
 namespace {
@@ -96,7 +95,7 @@ int generate_one(const Generating& g) {
     text += part;
     if (g.speaks() && !o.json && !part.empty()) print_text(part);
   };
-  const int tokens = new_tokens(o.tokens, std::ssize(prompt), g.model.config().context);
+  const int tokens = new_tokens(o.tokens, o.unsaid_tokens, std::ssize(prompt), g.model.config().context);
   infer::Engine engine(g.model, g.pool,
                        {.context = std::ssize(prompt) + tokens,
                         .vocab = g.vocab(),
@@ -143,11 +142,16 @@ int generate_one(const Generating& g) {
 }
 
 /// The ranks that a launcher has started share the layers; without a launcher there is one rank. Rank 0 prints.
-int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
+int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& ranks) {
   const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
   const int asked = o.threads.checked("generate");
   Pool pool(shared && asked == 0 ? parallel::threads_per_rank(ranks.world()) : asked);
   const auto folder = io::find_model_folder(o.model);
+  const auto defaults = infer::read_generation_config(folder);
+  o.sampling.complete(verb, defaults);
+  o.unsaid_tokens = defaults.max_tokens.value_or(o.unsaid_tokens);
+  if (const auto warning = defaults.warning(); speaks && !warning.empty()) say("warning: {}", warning);
+  if (o.print_config) return print_text(speaks ? o.sampling.origins : ""), exit_code::kDone;
   if (shared) expect_same_start(ranks, "generate", facts_of(o, folder));
   auto model =
       models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
@@ -187,7 +191,7 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   return many ? generate_many(g) : generate_one(g);
 }
 
-int generate(GenerateOptions& o) {
+int generate(GenerateOptions& o, const Command& verb) {
   o.sampling.checked("generate");
   if (!o.schema.empty() + !o.regex.empty() + !o.grammar.empty() > 1)
     fail_usage("generate", "--schema, --regex and --grammar exclude each other: give one");
@@ -201,7 +205,7 @@ int generate(GenerateOptions& o) {
   if (!o.prompts.empty() && o.out.empty() && o.json)
     fail_usage("generate", "with --json the texts need a file of their own: give --out");
   auto ranks = join_ranks({});
-  return on_ranks(ranks, [&] { return generate_on(o, ranks); });
+  return on_ranks(ranks, [&] { return generate_on(o, verb, ranks); });
 }
 
 }  // namespace
@@ -221,7 +225,10 @@ void add_generate(const Command& program, Run& run) {
             "\"tokens\" if it differs; - reads stdin");
         sub.option("--out", o.out, "With --prompts: the file for the results, as JSON lines; default: stdout");
         sub.option("--batch", o.batch, "With --prompts: texts that are continued at a time; default: 16").range(1, 256);
-        sub.option("--tokens", o.tokens, "Tokens to add; default: 100, or as many as fit into the context").positive();
+        sub.option("--tokens", o.tokens,
+                   "Tokens to add; default: those of the model's generation_config.json, or 100, as far as they fit "
+                   "into the context")
+            .positive();
         sub.flag("--chat", o.chat,
                  "The prompt is a message: the chat template of the model makes the text to continue");
         sub.option("--schema", o.schema, "File with a JSON schema that the text must satisfy; docs/grammars.md")
@@ -239,6 +246,7 @@ void add_generate(const Command& program, Run& run) {
                  "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
                  "time");
         sub.flag("--json", o.json, "One JSON object on stdout at the end");
+        sub.flag("--print-config", o.print_config, "Print the rules of sampling with the origin of each, and stop");
       },
       generate);
 }

@@ -21,10 +21,11 @@ struct GenerateOptions {
   std::string prompts, out;            // many texts
   std::string schema, regex, grammar;  // the form of the text: files, and a pattern
   std::string spec = "none";
-  int tokens = 0;  // 0: not given
-  int batch = 0;   // 0: not given
+  int tokens = 0;           // 0: not given
+  int batch = 0;            // 0: not given
+  int unsaid_tokens = 100;  // without --tokens, if they fit into the context
   SamplingWords sampling;
-  bool json = false, invariant = false, chat = false;
+  bool json = false, invariant = false, chat = false, print_config = false;
   KvOption kv;
   TuneOption tune;
   ThreadsOption threads;
@@ -56,8 +57,8 @@ struct Generating {
   void choose_ways(infer::Engine& engine, std::int64_t prompt) const;
 };
 
-/// The number of tokens to add: the one that was asked for, or a default that fits into the context; 0: not given.
-int new_tokens(int asked, std::int64_t prompt, std::int64_t context);
+/// The number of tokens to add: the one that was asked for, or what fits into the context of `otherwise`; 0: not given.
+int new_tokens(int asked, int otherwise, std::int64_t prompt, std::int64_t context);
 
 /// Continues the prompts of a file of JSON lines, several at a time.
 int generate_many(const Generating& g);

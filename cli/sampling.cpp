@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "cli/verb.h"
@@ -27,6 +28,23 @@ const infer::SamplingOptions& SamplingWords::checked(const std::string& verb) {
     if (s.empty()) fail_usage(verb, "--stop: expected a text, found an empty one");
   options.check();
   return options;
+}
+
+void SamplingWords::complete(const Command& verb, const infer::GenerationConfig& config) {
+  const auto option = [](std::string_view key) {
+    auto name = fmt::format("--{}", key);
+    std::ranges::replace(name, '_', '-');
+    return name;
+  };
+  config.complete(options, [&](auto key) { return verb.given(option(key)); });
+  infer::each_rule(
+      [&](std::string_view key, const auto& value, const auto& of_model) {
+        origins += fmt::format("{} = {}  # {}\n", key, value,
+                               verb.given(option(key)) ? option(key)
+                               : of_model              ? config.file
+                                                       : "default");
+      },
+      options, config);
 }
 
 std::string SamplingWords::text() const {

@@ -7,6 +7,8 @@
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
+#include "hpcdl/infer/generation_config.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/serve/server.h"
 
 namespace hpcdl::cli {
@@ -44,6 +46,19 @@ void add_keys(const Command& sub, Keys& keys) {
   }
 }
 
+/// The rules of sampling that nobody has set are those of the model's folder.
+void take_defaults_of_model(io::ConfigTable& table, const std::string& model) {
+  const auto defaults = infer::read_generation_config(io::find_model_folder(model));
+  const auto take = [&](std::string_view key, const auto& value) {
+    const auto* const field = table.find(fmt::format("sampling.{}", key));
+    if (value && field->origin == "default")
+      table.set(field->key, io::ConfigText{fmt::format("{}", *value)}, defaults.file);
+  };
+  infer::each_rule(take, defaults);
+  take("max_tokens", defaults.max_tokens);
+  if (const auto warning = defaults.warning(); !warning.empty()) say("warning: {}", warning);
+}
+
 int serve_verb(ServeOptions& o, const Command& sub) {
   serve::ServerConfig config;
   io::ConfigTable table(config);
@@ -53,6 +68,7 @@ int serve_verb(ServeOptions& o, const Command& sub) {
   for (const auto& [key, given] : o.keys.flags)
     if (given) words.push_back("--" + key);
   load(table, {o.configs.begin(), o.configs.end()}, words, sub);
+  if (!config.engine.model.empty()) take_defaults_of_model(table, config.engine.model);
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
   if (config.engine.model.empty()) fail_usage("serve", "no model is given: add --model FOLDER");
   ThreadsOption{config.engine.threads}.checked("serve");
@@ -95,7 +111,8 @@ void add_serve(const Command& program, Run& run) {
         sub.flag("--print-config", o.print_config, "Print every key with its value and its origin, and stop");
         sub.footer(
             "Every option is a key of the TOML file, too (--port is serve.port, --batch engine.batch, --top-k "
-            "sampling.top_k), and a variable: HPCDL_SERVE_PORT, HPCDL_ENGINE_BATCH. The first line on stdout is a JSON "
+            "sampling.top_k), and a variable: HPCDL_SERVE_PORT, HPCDL_ENGINE_BATCH. What nobody says about "
+            "sampling is taken from the model's generation_config.json. The first line on stdout is a JSON "
             "object with the address, when the model is loaded. SIGTERM and Ctrl-C let running requests end.");
         sub.takes_rest();
       },

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kMostChoices = 128, kMostStops = 16, kMostLogprobs = 20, kMostBiases = 1024;
 constexpr std::size_t kLongestStop = 1024;
-constexpr int kSomeTokens = 16;  // of a completion that does not say how many
+constexpr std::int64_t kSomeTokens = 16;  // of a completion that does not say how many
 constexpr const char* kRequest = "the request";
 
 Json parsed(std::string_view body) { return io::parse_ordered_json(body, kRequest); }
@@ -119,7 +119,7 @@ infer::SamplingOptions sampling_of(Fields& fields, const ModelFacts& model) {
   s.top_k = std::max(s.top_k, 0);  // -1 also stands for all
   s.top_p = number("top_p", 0, 1, d.top_p);
   s.min_p = number("min_p", 0, 1, d.min_p);
-  s.typical_p = number("typical_p", 0, 1, 1);
+  s.typical_p = number("typical_p", 0, 1, d.typical_p);
   s.repetition_penalty = number("repetition_penalty", 0.01, 100, d.repetition_penalty);
   s.presence_penalty = number("presence_penalty", -2, 2, 0);
   s.frequency_penalty = number("frequency_penalty", -2, 2, 0);
@@ -127,7 +127,7 @@ infer::SamplingOptions sampling_of(Fields& fields, const ModelFacts& model) {
   s.allowed_ids = ids_of(fields, "allowed_token_ids", model.vocab);
   s.stop_ids = ids_of(fields, "stop_token_ids", model.vocab);
   s.ignore_eos = fields.flag("ignore_eos", false);
-  s.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, model.context).value_or(0));
+  s.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, model.context).value_or(d.min_tokens));
   const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
   s.seed =
       seed ? static_cast<std::uint64_t>(*seed) : std::random_device()() | std::uint64_t{std::random_device()()} << 32;
@@ -206,7 +206,8 @@ void read_common(Fields& fields, const ModelFacts& model, Call& call, std::optio
                   fmt::format("{} prompt tokens and {} new ones do not fit into the context of {}", longest,
                               asked.value_or(1), model.context),
                   "context_length_exceeded");
-  call.request.tokens = static_cast<int>(asked.value_or(call.chat ? room : std::min<std::int64_t>(kSomeTokens, room)));
+  const auto unsaid = model.sampling.max_tokens > 0 ? model.sampling.max_tokens : call.chat ? room : kSomeTokens;
+  call.request.tokens = static_cast<int>(asked.value_or(std::min<std::int64_t>(unsaid, room)));
 }
 
 /// The text of a message: a string, or parts of text.

@@ -57,16 +57,20 @@ struct EngineSection {
 
 /// For requests that do not say.
 struct SamplingSection {
-  double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
-  int top_k = 0;
+  double temperature = 1, top_p = 1, min_p = 0, typical_p = 1, repetition_penalty = 1;
+  int top_k = 0, min_tokens = 0, max_tokens = 0;
 
   void visit(auto&& f) {
     f("temperature", temperature, "0: always the most likely token", {.min = 0, .max = 100});
     f("top_k", top_k, "keep the k most likely tokens; 0: all", {.min = 0, .max = 1 << 24});
     f("top_p", top_p, "keep the smallest set of tokens with this probability", {.min = 0, .max = 1});
     f("min_p", min_p, "keep tokens with this share of the best probability", {.min = 0, .max = 1});
+    f("typical_p", typical_p, "keep the most typical tokens, up to this probability", {.min = 0, .max = 1});
     f("repetition_penalty", repetition_penalty, "divides the logits of tokens that have occurred; 1: none",
       {.min = 0.01, .max = 100});
+    f("min_tokens", min_tokens, "new tokens before which a text does not end", {.min = 0, .max = 1 << 30});
+    f("max_tokens", max_tokens, "most new tokens; 0: 16 of a completion, and of a chat as many as fit",
+      {.min = 0, .max = 1 << 30});
   }
 };
 

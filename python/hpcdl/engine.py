@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
@@ -92,11 +93,13 @@ class Engine:
         spec: "str | os.PathLike[str]" = "none",
     ):
         self._engine = _hpcdl._Engine.load(os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec))
+        if self._engine.warning:
+            warnings.warn(self._engine.warning, stacklevel=2)
 
     def submit(
         self,
         prompt: Prompt,
-        tokens: int = 100,
+        tokens: Optional[int] = None,
         *,
         sampling: "Mapping[str, Any] | None" = None,
         priority: int = 0,
@@ -108,8 +111,10 @@ class Engine:
     ) -> Text:
         """Queues a text of up to `tokens` new tokens and returns at once.
 
+        What is not said here is as generation_config.json of the model says; without it, texts are greedy and of 100
+        tokens.
         prompt: a string, token ids, or the messages of a chat, for which the model needs a chat template. sampling and
-        options: temperature (0, the default: always the most likely token), top_k, top_p, min_p, typical_p,
+        options: temperature (0: always the most likely token), top_k, top_p, min_p, typical_p,
         repetition_penalty, presence_penalty, frequency_penalty, logit_bias (by id), allowed_ids, banned_ids,
         min_tokens, stop_ids, ignore_eos, seed, logprobs (N: of the N most likely tokens, too). json_schema, regex or
         grammar (GBNF): the form that the text must have. ValueError or TypeError for what does not fit.

@@ -6,6 +6,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -13,6 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/infer/engine.h"
+#include "hpcdl/infer/generation_config.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/serve/served_model.h"
 #include "python/src/arguments.h"
@@ -25,13 +28,17 @@ namespace {
 namespace nb = nanobind;
 
 constexpr std::string_view kOp = "Engine.submit";
+constexpr int kSomeTokens = 100;
 
 /// A model and its engine. Python threads take turns: each steps the engine, for all texts, until its own text has a
 /// token. No thread waits for the turn with the GIL held.
 struct Loaded {
   explicit Loaded(const serve::ServerConfig& config)
-      : served(config), engine(served.model(), served.pool(), served.engine_options()) {}
+      : defaults(infer::read_generation_config(io::find_model_folder(config.engine.model))),
+        served(config),
+        engine(served.model(), served.pool(), served.engine_options()) {}
   std::mutex turn;
+  infer::GenerationConfig defaults;
   serve::ServedModel served;
   infer::Engine engine;
 };
@@ -162,15 +169,17 @@ std::shared_ptr<infer::TokenConstraint> constraint_of(Loaded& l, const std::stri
   return all.constrain(all.grammar(form == "schema" ? json_schema : form == "regex" ? regex : gbnf, text));
 }
 
-std::shared_ptr<Text> submit(const std::shared_ptr<Loaded>& l, nb::handle prompt, std::int64_t tokens,
+std::shared_ptr<Text> submit(const std::shared_ptr<Loaded>& l, nb::handle prompt, std::optional<std::int64_t> asked,
                              const nb::dict& sampling, std::int64_t priority, const std::string& form,
                              const std::string& text) {
   infer::Request r;
   r.prompt = ids_of("prompt", prompt);
   const auto room = l->served.engine_options().context - std::ssize(r.prompt);
+  const auto tokens = asked.value_or(std::clamp<std::int64_t>(room, 1, l->defaults.max_tokens.value_or(kSomeTokens)));
   require(tokens >= 1 && tokens <= room, kOp, "tokens = {}: expected 1 to {}, what the context leaves", tokens, room);
   r.tokens = static_cast<int>(tokens), r.priority = static_cast<int>(priority);
-  r.sampling = sampling_of(sampling, {});
+  l->defaults.complete(r.sampling, [](auto) { return false; });
+  r.sampling = sampling_of(sampling, r.sampling);
   r.sampling.check(l->served.facts().vocab);
   const nb::gil_scoped_release released;
   r.constraint = constraint_of(*l, form, text);
@@ -209,7 +218,7 @@ void bind_engine(nb::module_& m) {
       .def_static("load", load, nb::call_guard<nb::gil_scoped_release>(), nb::arg("model"), nb::arg("device"),
                   nb::arg("texts"), nb::arg("context"), nb::arg("threads"), nb::arg("invariant"), nb::arg("kv"),
                   nb::arg("spec"))
-      .def("submit", submit, nb::arg("prompt"), nb::arg("tokens"), nb::arg("sampling"), nb::arg("priority"),
+      .def("submit", submit, nb::arg("prompt"), nb::arg("tokens").none(), nb::arg("sampling"), nb::arg("priority"),
            nb::arg("form"), nb::arg("text"))
       .def("encode", [](const Loaded& l,
                         const std::string& text) { return serve::encode_prompt(l.served.facts().tokenizer, text); })
@@ -222,6 +231,7 @@ void bind_engine(nb::module_& m) {
            })
       .def("decode", [](const Loaded& l, const std::vector<std::int32_t>& ids,
                         bool skip_special) { return l.served.facts().tokenizer.decode(ids, skip_special); })
+      .def_prop_ro("warning", [](const Loaded& l) { return l.defaults.warning(); })
       .def_prop_ro("context", [](const Loaded& l) { return l.served.engine_options().context; })
       .def_prop_ro("vocab", [](const Loaded& l) { return l.served.facts().vocab; })
       .def("state", [](Loaded& l) {

@@ -78,6 +78,18 @@ class Engines(Case):
             self.assertEqual((len(top), top[id]), (2, logprob))
             self.assertLess(logprob, 0)
 
+    def test_the_folder_says_how_to_sample(self):
+        config = self.model / "generation_config.json"
+        config.write_text(json.dumps({"do_sample": True, "temperature": 1.5, "top_k": 7, "max_new_tokens": 6, "num_beams": 4}))
+        self.addCleanup(config.unlink)
+        with self.assertWarnsRegex(UserWarning, "num_beams is not supported"):
+            engine = hpcdl.Engine(self.model, texts=1)
+        rules = {"temperature": 1.5, "top_k": 7, "ignore_eos": True, "seed": 3}
+        want = list(self.engine.submit("The", tokens=6, **rules))
+        self.assertEqual(list(engine.submit("The", ignore_eos=True, seed=3)), want)
+        greedy = list(self.engine.submit("The", tokens=6, ignore_eos=True))
+        self.assertEqual(list(engine.submit("The", ignore_eos=True, temperature=0)), greedy)
+
     def test_forms(self):
         text = self.engine.submit("The", tokens=60, regex="(red|blue)[0-9]{3}").result()
         self.assertRegex(text, re.compile("^(red|blue)[0-9]{3}$"))

@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
+#include <regex>
 #include <thread>
 
 #include "hpcdl/io/atomic_file.h"
@@ -93,6 +95,38 @@ TEST_F(Serve, options_come_from_files_variables_and_words) {
   kill(server.pid(), SIGTERM);
   EXPECT_EQ(server.wait().code, 0);
   unsetenv("HPCDL_SERVE_QUEUE"), unsetenv("HPCDL_ENGINE_CONTEXT");
+}
+
+TEST_F(Serve, the_folder_says_what_nobody_else_says) {
+  const auto config = std::filesystem::path(model()) / "generation_config.json";
+  io::write_file_atomic(config, R"({"do_sample": true, "temperature": 0.5, "top_k": 9, "max_new_tokens": 3,
+                                    "no_repeat_ngram_size": 2})");
+  const auto lines = [&](const std::vector<std::string>& w, const std::vector<std::string>& parts) {
+    const auto r = run(w);
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_NE(r.err.find("no_repeat_ngram_size is not supported"), std::string::npos) << r.err;
+    for (const auto& part : parts)
+      EXPECT_TRUE(std::regex_search(r.out, std::regex(part))) << part << " is not in\n" << r.out;
+  };
+  const std::string of_file = " +# .*generation_config.json\n";
+  lines(words({"--top-k", "4", "--print-config"}), {"temperature = 0.5" + of_file, "top_k = 4 +# --sampling.top_k",
+                                                    "max_tokens = 3" + of_file, "top_p = 1.0 +# default"});
+  lines({"generate", "--model", model(), "--top-k", "4", "--print-config"},
+        {"temperature = 0.5" + of_file, "top_k = 4 +# --top-k", "top_p = 1 +# default"});
+  lines({"chat", "--model", model(), "--temperature", "0", "--print-config"}, {"temperature = 0 +# --temperature"});
+  const auto generated = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> w{"generate", "--model", model(), "--prompt", "Once", "--ignore-eos", "--json"};
+    w.insert(w.end(), more.begin(), more.end());
+    return run(w).json()["token_ids"];
+  };
+  const auto by_file = generated({"--seed", "5"}), greedy = generated({"--temperature", "0"});
+  EXPECT_EQ(by_file.size(), 3u);
+  io::write_file_atomic(config, R"({"do_sample": false, "temperature": 0.5})");
+  EXPECT_EQ(generated({"--tokens", "3"}), greedy);
+  std::filesystem::remove(config);
+  EXPECT_EQ(generated({"--tokens", "3"}), greedy);
+  EXPECT_EQ(generated({"--tokens", "3", "--temperature", "0.5", "--top-k", "9", "--seed", "5"}), by_file);
+  EXPECT_EQ(generated({}).size(), 100u);
 }
 
 TEST_F(Serve, wrong_options_are_named) {
