@@ -5,6 +5,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/dtype_option.h"
 #include "cli/kv_option.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
@@ -25,6 +26,7 @@ struct ChatOptions {
   SamplingWords sampling;
   KvOption kv;
   ThreadsOption threads;
+  DtypeOption dtype;
   TuneOption tune;
 };
 
@@ -91,12 +93,13 @@ int chat(ChatOptions& o, const Command& verb) {
   serve::ServerConfig config;
   config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
   config.engine.context = o.context, config.engine.batch = 1;
-  config.engine.kv = o.kv.word, config.engine.spec = o.spec;
+  config.engine.kv = o.kv.word, config.engine.spec = o.spec, config.engine.dtype = o.dtype.choice();
   std::optional<serve::ServedModel> model;
   {
     const Waiting waiting(console(), "loading the model");
     model.emplace(config);
   }
+  say_converted(model->model());
   require(model->facts().chat.has_value(), "chat", "{}", model->facts().no_chat);
   Chat conversation(o, *model);
   const bool asks = isatty(STDIN_FILENO) != 0;
@@ -129,6 +132,7 @@ void add_chat(const Command& program, Run& run) {
         add_kv_option(sub, o.kv);
         add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_dtype_option(sub, o.dtype);
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);

@@ -2,10 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/dtype_option.h"
 #include "cli/kv_option.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
+#include "hpcdl/infer/batch.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/infer/evaluate_images.h"
 #include "hpcdl/io/model_folder.h"
@@ -15,15 +17,14 @@ namespace hpcdl::cli {
 namespace {
 
 struct EvalOptions {
-  std::string model, images, dtype = "f32", device = "cpu";
+  std::string model, images, device = "cpu";
   KvOption kv;
   std::vector<std::string> text;
   std::int64_t limit = 0;
   bool json = false;
   ThreadsOption threads;
+  DtypeOption dtype;
 };
-
-DType compute_type(const EvalOptions& o) { return o.dtype == "bf16" ? DType::bf16 : DType::f32; }
 
 /// The folder of a run holds its model in model/.
 std::filesystem::path model_folder(const std::string& given) {
@@ -34,6 +35,8 @@ std::filesystem::path model_folder(const std::string& given) {
 }
 
 int eval_images(EvalOptions& o) {
+  const DType compute = o.dtype.type() == DType::none ? DType::f32 : o.dtype.type();
+  if (compute == DType::f16) fail_usage("eval", "--dtype f16 is for language models: expected auto, f32 or bf16");
   Pool pool(o.threads.checked("eval"));
   auto model = models::ImageModel::open(model_folder(o.model));
   {
@@ -45,7 +48,7 @@ int eval_images(EvalOptions& o) {
       {.warn = [](const std::string& line) { say("warning: {}", line); }, .classes = model.config().labels});
   Work progress(console());
   const auto start = std::chrono::steady_clock::now();
-  const auto result = infer::evaluate_images(model, pool, set, {.compute = compute_type(o)}, [&](std::int64_t done) {
+  const auto result = infer::evaluate_images(model, pool, set, {.compute = compute}, [&](std::int64_t done) {
     progress.show("evaluating", static_cast<double>(done) / static_cast<double>(set->count()));
   });
   progress.end();
@@ -69,12 +72,10 @@ int eval(EvalOptions& o, const Command& sub) {
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
   const bool in_pages = sub.given("--kv");
-  if (in_pages && sub.given("--dtype"))
-    fail_usage("eval",
-               "--dtype is for a pass over the whole text; with --kv an engine computes in the type of the weights");
   Pool pool(o.threads.checked("eval"));
   const auto folder = io::find_model_folder(o.model);
-  auto model = models::LanguageModel::open(folder);
+  auto model = models::LanguageModel::open(folder, {}, {o.dtype.type(), &pool});
+  say_converted(model);
   {
     const Waiting waiting(console(), "loading the model");
     model.to_device(Stream(device_from_name(o.device), pool));
@@ -85,8 +86,9 @@ int eval(EvalOptions& o, const Command& sub) {
   const auto show = [&](std::int64_t done) {
     progress.show("evaluating", static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(ids.size(), 1)));
   };
-  const auto result = in_pages ? infer::evaluate_in_pages(model, pool, ids, o.kv.type(), show)
-                               : infer::evaluate(model, pool, ids, {.compute = compute_type(o)}, show);
+  const auto result =
+      in_pages ? infer::evaluate_in_pages(model, pool, ids, o.kv.type(), show)
+               : infer::evaluate(model, pool, ids, {.compute = infer::type_of_inference(model)}, show);
   progress.end();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)
@@ -112,9 +114,9 @@ void add_eval(const Command& program, Run& run) {
                    "The test images of CIFAR as published or of a folder of images; \"\": the procedural set")
             .values(0, 1);
         sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
-        sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();
         add_kv_option(sub, o.kv);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_dtype_option(sub, o.dtype);
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

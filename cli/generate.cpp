@@ -74,6 +74,7 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
           {"--invariant", o.invariant ? "given" : "not given"},
           {"--kv", o.kv.word},
           {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
+          {"--dtype", o.dtype.word},
           {"--tune", o.tune.mode},
           {"--ways", o.tune.ways}};
 }
@@ -153,8 +154,9 @@ int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& ran
   if (const auto warning = defaults.warning(); speaks && !warning.empty()) say("warning: {}", warning);
   if (o.print_config) return print_text(speaks ? o.sampling.origins : ""), exit_code::kDone;
   if (shared) expect_same_start(ranks, "generate", facts_of(o, folder));
-  auto model =
-      models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
+  auto model = models::LanguageModel::open(
+      folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr, {o.dtype.type(), &pool});
+  if (speaks) say_converted(model);
   model.prefetch();
   {
     const Waiting waiting(speaks ? console() : Console(), "loading the model");
@@ -238,6 +240,7 @@ void add_generate(const Command& program, Run& run) {
         add_sampling_options(sub, o.sampling);
         add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_dtype_option(sub, o.dtype);
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/dtype_option.h"
 #include "cli/kv_option.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
@@ -29,6 +30,7 @@ struct GenerateOptions {
   KvOption kv;
   TuneOption tune;
   ThreadsOption threads;
+  DtypeOption dtype;
 
   bool has_form() const { return !schema.empty() || !regex.empty() || !grammar.empty(); }
 };

@@ -3,6 +3,7 @@
 #include <deque>
 #include <nlohmann/json.hpp>
 
+#include "cli/dtype_option.h"
 #include "cli/run_config.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -76,6 +77,7 @@ int serve_verb(ServeOptions& o, const Command& sub) {
   serve::Server server(
       config, {.prepare =
                    [&](infer::Engine& engine, serve::ServedModel& model) {
+                     say_converted(model.model());
                      auto tuning = start_tuning(o.tune, model.model().device(), model.pool());
                      const bool measures = tuning && o.tune.mode == "full";
                      engine.set_ways(

@@ -65,6 +65,7 @@ std::int64_t padding_rows(std::int64_t tokens) { return pages_for(tokens); }
 
 /// A product of an f32 activation and a 16-bit weight is one that no tensor core forms.
 DType type_of_inference(const models::LanguageModel& model) {
+  if (model.compute_type() != DType::none) return model.compute_type();
   if (!model.device().is_cuda()) return DType::f32;
   if (const auto& quant = model.config().quant) return quant->codec->activations_on_gpu;
   const DType weights = model.matrix_type();

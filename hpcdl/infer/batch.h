@@ -31,7 +31,7 @@ struct BatchLayout {
 /// The keys, or the values, of one layer of this rank. `kv`: f32, bf16, f16, i8 or f8_e4m3; none: the type of
 /// activations.
 Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DType kv = DType::none);
-/// The type of activations: f32 on a CPU; on a GPU that of the model's matrices where they have 16 bits,
+/// The type of activations: that which the model was opened with; else f32 on a CPU, and on a GPU that of the model's matrices where they have 16 bits,
 /// and that of their codec where they are quantised.
 DType type_of_inference(const models::LanguageModel& model);
 

@@ -60,6 +60,17 @@ OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
   return t;
 }
 
+/// `t` itself, or a copy of the type that is asked for.
+Tensor converted(const Tensor& t, const ComputeType& to, std::vector<Buffer>& own) {
+  if (to.dtype == DType::none || t.dtype() == to.dtype) return t;
+  const Spec spec{t.shape(), to.dtype};
+  own.emplace_back(spec.bytes());
+  const Tensor copy(own.back().data(), spec);
+  Stream s(*to.pool);
+  Cast::forward(s, copy, t, {.to = to.dtype});
+  return copy;
+}
+
 }  // namespace
 
 struct LanguageModel::Impl {
@@ -68,7 +79,8 @@ struct LanguageModel::Impl {
   Decoder model;
   std::optional<io::TensorFolder> folder;  // mapped models
   std::vector<io::Prefetch> reading;       // declared after folder: stops before the mapping ends
-  std::vector<Buffer> own;                 // tensors in no file, or there with a type that no kernel reads (F64)
+  std::vector<Buffer> own;                 // tensors in no file, or there with another type
+  DType compute = DType::none;             // that was asked for
 
   explicit Impl(io::ModelConfig c, Sharing s = {})
       : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
@@ -153,17 +165,22 @@ std::int64_t LanguageModel::bytes() const {
   return all;
 }
 
-LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing) {
-  if (sharing && sharing->size() > 1) return load(folder, std::move(sharing), false);
+LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing, const ComputeType& compute) {
+  if (sharing && sharing->size() > 1) {
+    if (compute.dtype != DType::none && compute.dtype != DType::f32)
+      fail_usage("model", "ranks that share the layers of a model compute in f32, found {}", dtype_name(compute.dtype));
+    return load(folder, std::move(sharing), false);
+  }
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder)));
   auto* impl = model.impl_.get();
+  impl->compute = compute.dtype;
   impl->folder = io::TensorFolder::open(folder);
   const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
   impl->for_each([&]<class P>(const std::string& name, P& p) {
     if constexpr (std::is_same_v<P, nn::Weight>) {
       if (binder.bind_quantized(name, p, *model.state_)) return;
     }
-    model.state_->add_value(p, binder.view(name, p.spec, impl->own));
+    model.state_->add_value(p, converted(binder.view(name, p.spec, impl->own), compute, impl->own));
   });
   binder.require_whole_layers(impl->names());
   return model;
@@ -191,6 +208,14 @@ LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing s
 const io::ModelConfig& LanguageModel::config() const { return impl_->config; }
 
 const nn::Sharing* LanguageModel::sharing() const { return impl_->sharing.get(); }
+
+DType LanguageModel::compute_type() const { return impl_->compute; }
+
+std::int64_t LanguageModel::converted_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& buffer : impl_->own) bytes += buffer.bytes();
+  return bytes;
+}
 
 DType LanguageModel::matrix_type() const {
   std::vector<DType> types;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/compute_type.h"
 #include "hpcdl/models/trainable.h"
 
 namespace hpcdl::models {
@@ -26,9 +27,10 @@ class LanguageModel final : public Trainable {
   /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
   /// it says so. Cannot be trained.
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed);
-  /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used. A
-  /// rank that shares the layers instead reads its part of them into its own f32 memory.
-  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {});
+  /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used, except
+  /// for weights whose type is not `compute`, which are converted into memory of the model. Quantised matrices stay as
+  /// they are. A rank that shares the layers instead reads its part of them into its own f32 memory.
+  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
 
@@ -38,6 +40,10 @@ class LanguageModel final : public Trainable {
 
   const io::ModelConfig& config() const;
   const nn::Sharing* sharing() const override;
+  /// The type that open() was asked for; none: nobody has said.
+  DType compute_type() const;
+  /// Of weights that open() converted.
+  std::int64_t converted_bytes() const;
   /// The type of all matrices that products read; none if their types differ or they are quantised.
   DType matrix_type() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.

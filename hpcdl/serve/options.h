@@ -6,6 +6,7 @@
 #include <string>
 
 #include "hpcdl/io/config_visitor.h"
+#include "hpcdl/models/compute_type.h"
 
 namespace hpcdl::serve {
 
@@ -32,6 +33,7 @@ struct EngineSection {
   std::int64_t context = 0, batch = 256, budget = 2048;
   double slo_ttft = 0, slo_itl = 0;  // ms
   bool invariant = false, warm = false;
+  models::ComputeChoice dtype = models::ComputeChoice::automatic;
 
   void visit(auto&& f) {
     f("model", model, "model folder, or a name in the local Hugging Face cache");
@@ -41,6 +43,7 @@ struct EngineSection {
       {.min = 0, .max = 1 << 30});
     f("batch", batch, "texts that are continued at a time", {.min = 1, .max = 1024});
     f("budget", budget, "most tokens of a step", {.min = 1, .max = 1 << 20});
+    f("dtype", dtype, "type of weights and activations; auto: weights as in the files");
     f("kv", kv, "type of keys and values: bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of activations");
     f("kv_memory", kv_memory, "memory for keys and values: 8G, or auto: at most half of what is free");
     f("spec", spec,

@@ -84,7 +84,9 @@ ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& fol
 }  // namespace
 
 ServedModel::ServedModel(const ServerConfig& config)
-    : pool_(config.engine.threads), model_(models::LanguageModel::open(io::find_model_folder(config.engine.model))) {
+    : pool_(config.engine.threads),
+      model_(models::LanguageModel::open(io::find_model_folder(config.engine.model), {},
+                                         {models::dtype_of(config.engine.dtype), &pool_})) {
   const auto& e = config.engine;
   const DType kv = infer::kv_type("serve", e.kv);
   facts_ = facts_of(config, io::find_model_folder(e.model));

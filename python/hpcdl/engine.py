@@ -72,8 +72,9 @@ class Engine:
     texts: how many are continued at a time; others wait. context: the most tokens of a text, prompt included; 0: the
     model's. kv: the type of keys and values, bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of
     activations. Half of the free memory at most is used for them. spec: "ngram", or the folder of a smaller model
-    with the same vocabulary: several tokens are proposed and checked together, with the same result. Safe from many
-    threads, which take turns.
+    with the same vocabulary: several tokens are proposed and checked together, with the same result. dtype: f32, bf16
+    or f16, to which weights are converted and in which texts are computed; auto: weights stay as they are. Safe from
+    many threads, which take turns.
 
         engine = hpcdl.Engine("TinyLlama")
         for token in engine.submit("Once upon a time", tokens=50, temperature=0.8): ...
@@ -91,8 +92,11 @@ class Engine:
         invariant: bool = False,
         kv: str = "auto",
         spec: "str | os.PathLike[str]" = "none",
+        dtype: str = "auto",
     ):
-        self._engine = _hpcdl._Engine.load(os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec))
+        self._engine = _hpcdl._Engine.load(
+            os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec), dtype
+        )
         if self._engine.warning:
             warnings.warn(self._engine.warning, stacklevel=2)
 

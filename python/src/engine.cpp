@@ -150,12 +150,16 @@ infer::SamplingOptions sampling_of(const nb::dict& given, infer::SamplingOptions
 
 std::shared_ptr<Loaded> load(const std::string& model, const std::string& device, std::int64_t texts,
                              std::int64_t context, std::int64_t threads, bool invariant, const std::string& kv,
-                             const std::string& spec) {
+                             const std::string& spec, const std::string& dtype) {
   serve::ServerConfig c;
   c.engine.model = model, c.engine.device = device, c.engine.context = context, c.engine.invariant = invariant;
   c.engine.spec = spec;
   require(texts >= 1 && texts <= 1024, "Engine", "texts = {}: expected 1 to 1024 that are continued at a time", texts);
   require(threads >= 0 && threads <= 1024, "Engine", "threads = {}: expected 1 to 1024, or 0 for all", threads);
+  const auto& choices = io::EnumNames<models::ComputeChoice>::values;
+  const auto* const choice = std::ranges::find(choices, dtype, [](const auto& c) { return c.second; });
+  require(choice != std::end(choices), "Engine", "dtype = \"{}\": expected auto, f32, bf16 or f16", dtype);
+  c.engine.dtype = choice->first;
   c.engine.kv = kv, c.engine.batch = texts, c.engine.threads = static_cast<int>(threads);
   c.engine.budget = std::max<std::int64_t>(512, texts + infer::kLeastChunk);
   return std::make_shared<Loaded>(c);
@@ -217,7 +221,7 @@ void bind_engine(nb::module_& m) {
   nb::class_<Loaded>(m, "_Engine")
       .def_static("load", load, nb::call_guard<nb::gil_scoped_release>(), nb::arg("model"), nb::arg("device"),
                   nb::arg("texts"), nb::arg("context"), nb::arg("threads"), nb::arg("invariant"), nb::arg("kv"),
-                  nb::arg("spec"))
+                  nb::arg("spec"), nb::arg("dtype"))
       .def("submit", submit, nb::arg("prompt"), nb::arg("tokens").none(), nb::arg("sampling"), nb::arg("priority"),
            nb::arg("form"), nb::arg("text"))
       .def("encode", [](const Loaded& l,

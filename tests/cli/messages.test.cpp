@@ -128,7 +128,7 @@ TEST_F(Messages, values_that_cannot_be_read_are_told_in_our_words) {
     }
   }
   EXPECT_GT(tried, 40u);
-  expect_error({"eval", "--model", "x", "--dtype", "f64"}, 2, "--dtype: expected f32 or bf16, found f64");
+  expect_error({"eval", "--model", "x", "--dtype", "f64"}, 2, "--dtype: expected auto, f32, bf16 or f16, found f64");
   expect_error({"doctor", "--json=maybe"}, 2, "--json takes no value");
   expect_error({"generate", "--model", "a", "--model", "b"}, 2, "--model is given more than once");
   expect_error({"generate", "--model", "a", "--seed", "-1"}, 2, "--seed: expected");

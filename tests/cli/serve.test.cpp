@@ -129,6 +129,35 @@ TEST_F(Serve, the_folder_says_what_nobody_else_says) {
   EXPECT_EQ(generated({}).size(), 100u);
 }
 
+TEST_F(Serve, verbs_compute_in_the_type_that_is_asked_for) {
+  const std::string text = (*folder_ / "text.txt").string();
+  io::write_file_atomic(text, std::string(300, 'a') + " few words");
+  const auto loss = [&](const std::string& dtype) {
+    const auto r = run({"eval", "--model", model(), "--text", text, "--dtype", dtype, "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    EXPECT_EQ(r.err.find("weights converted to") != std::string::npos, dtype == "bf16" || dtype == "f16") << r.err;
+    return r.json()["loss"].get<double>();
+  };
+  const double exact = loss("f32");
+  EXPECT_EQ(loss("auto"), exact);
+  EXPECT_NE(loss("bf16"), exact);
+  EXPECT_NEAR(loss("bf16"), exact, 0.1);
+  EXPECT_NEAR(loss("f16"), exact, 0.02);
+  const auto tokens = [&](const std::string& dtype) {
+    const auto r =
+        run({"generate", "--model", model(), "--prompt", "Once", "--tokens", "9", "--dtype", dtype, "--json"});
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.json()["token_ids"];
+  };
+  EXPECT_EQ(tokens("f32"), tokens("auto"));
+  EXPECT_FALSE(tokens("bf16").empty());
+  Program server(words({"--dtype", "bf16"}));
+  EXPECT_EQ(first_line(server)["model"], "tiny");
+  EXPECT_NE(server.said().find("weights converted to BF16"), std::string::npos) << server.said();
+  kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+}
+
 TEST_F(Serve, wrong_options_are_named) {
   const auto expect = [](const std::vector<std::string>& w, int code, const std::string& says) {
     const auto r = run(w);

@@ -1,0 +1,24 @@
+#pragma once
+// --dtype: the type in which a language model computes.
+
+#include <string>
+
+#include "cli/command.h"
+#include "hpcdl/models/language_model.h"
+
+namespace hpcdl::cli {
+
+struct DtypeOption {
+  std::string word = "auto";
+
+  models::ComputeChoice choice() const;
+  /// none: nobody has said.
+  DType type() const { return models::dtype_of(choice()); }
+};
+
+void add_dtype_option(const Command& sub, DtypeOption& o);
+
+/// Says how much memory the weights take that were converted, if there are any.
+void say_converted(const models::LanguageModel& model);
+
+}  // namespace hpcdl::cli
