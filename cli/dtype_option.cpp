@@ -25,9 +25,9 @@ void add_dtype_option(const Command& sub, DtypeOption& o) {
       .shows_default();
 }
 
-void say_converted(const models::LanguageModel& model) {
-  if (const auto bytes = model.converted_bytes(); bytes > 0 && model.compute_type() != DType::none)
-    say("{}", dim(fmt::format("weights converted to {}: {} of memory", dtype_name(model.compute_type()),
+void say_converted(DType type, std::int64_t bytes) {
+  if (bytes > 0)
+    say("{}", dim(fmt::format("weights converted to {}: {} of memory", dtype_name(type),
                               format_bytes(static_cast<double>(bytes)))));
 }
 

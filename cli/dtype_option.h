@@ -18,7 +18,10 @@ struct DtypeOption {
 
 void add_dtype_option(const Command& sub, DtypeOption& o);
 
-/// Says how much memory the weights take that were converted, if there are any.
-void say_converted(const models::LanguageModel& model);
+/// Says how much memory the weights take that were converted to `type`, if there are any.
+void say_converted(DType type, std::int64_t bytes);
+inline void say_converted(const models::LanguageModel& model) {
+  if (model.compute_type() != DType::none) say_converted(model.compute_type(), model.converted_bytes());
+}
 
 }  // namespace hpcdl::cli

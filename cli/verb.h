@@ -30,6 +30,7 @@ void add_completion(const Command& program, Run& run);
 void add_convert(const Command& program, Run& run);
 void add_demo(const Command& program, Run& run);
 void add_doctor(const Command& program, Run& run);
+void add_embed(const Command& program, Run& run);
 void add_eval(const Command& program, Run& run);
 void add_generate(const Command& program, Run& run);
 void add_inspect(const Command& program, Run& run);

@@ -114,6 +114,7 @@ const std::vector<CaseFamily>& case_families() {
     fp8_quantize_cases(to);
     int4_embedding_cases(to);
     attention_cases(to);
+    packed_attention_cases(to);
     paged_attention_cases(to);
     kv_write_cases(to);
     rope_cases(to);

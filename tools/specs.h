@@ -34,6 +34,7 @@
 #include "hpcdl/ops/moe_route/moe_route.spec.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.spec.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.spec.h"
+#include "hpcdl/ops/packed_attention/packed_attention.spec.h"
 #include "hpcdl/ops/paged_attention/paged_attention.spec.h"
 #include "hpcdl/ops/relu/relu.spec.h"
 #include "hpcdl/ops/rms_norm/rms_norm.spec.h"

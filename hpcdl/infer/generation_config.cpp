@@ -12,7 +12,7 @@ namespace hpcdl::infer {
 
 namespace {
 
-constexpr std::int64_t kLargest = 16 << 20;  // bytes
+constexpr std::int64_t kMostBytes = 16 << 20;  // bytes
 
 constexpr std::string_view kRead[] = {
     "do_sample", "temperature",        "top_k",          "top_p",          "min_p",
@@ -91,7 +91,7 @@ GenerationConfig read_generation_config(const std::filesystem::path& folder) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return c;
   c.file = path.string();
-  const io::Json json = io::read_json(path, kLargest);
+  const io::Json json = io::read_json(path, kMostBytes);
   const io::JsonObject o(json, c.file);
   for (const auto& [key, value] : json.items())
     if (changes_texts(key, value)) c.unused.push_back(key);

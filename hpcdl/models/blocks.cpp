@@ -12,8 +12,8 @@
 
 namespace hpcdl::models {
 
-Activation activation_of(const io::ModelConfig& c) {
-  switch (c.activation) {
+Activation activation_of(io::Activation a) {
+  switch (a) {
     case io::Activation::gelu: return Activation::gelu_erf;
     case io::Activation::relu: return Activation::relu;
     default: return Activation::gelu_tanh;

@@ -23,7 +23,7 @@ struct Heads {
   std::int64_t window = 0;
 };
 
-Activation activation_of(const io::ModelConfig& c);
+Activation activation_of(io::Activation a);
 
 /// Rows of `table` for ids (B, T), plus rows of `positions` if present, with dropout. Returns (B, T, C) in the compute
 /// type.

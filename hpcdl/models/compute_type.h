@@ -2,10 +2,13 @@
 // The type in which a model computes, as people choose it.
 
 #include <utility>
+#include <vector>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/dtype.h"
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/pool.h"
+#include "hpcdl/tensor.h"
 
 namespace hpcdl::models {
 
@@ -27,6 +30,9 @@ struct ComputeType {
   DType dtype = DType::none;  // f32, bf16 or f16; none: weights stay as they are
   Pool* pool = nullptr;
 };
+
+/// `t` itself, or a copy of the type that is asked for, in a buffer that is added to `own`.
+Tensor converted(const Tensor& t, const ComputeType& to, std::vector<Buffer>& own);
 
 }  // namespace hpcdl::models
 

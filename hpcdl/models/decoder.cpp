@@ -34,7 +34,7 @@ Decoder::Decoder(const io::ModelConfig& c, const DecoderSpec& spec)
       heads_(c.heads),
       kv_heads_(c.kv_heads),
       head_dim_(c.head_dim),
-      activation_(activation_of(c)),
+      activation_(activation_of(c.activation)),
       gate_(c.activation == io::Activation::silu ? Swiglu::Gate::silu : Swiglu::Gate::gelu_tanh),
       slides_(c.sliding),
       context_(c.context) {

@@ -37,10 +37,10 @@ struct DecoderSpec {
   };
 
   // Names in Hugging Face files. Files of the model without its head lack the prefix.
-  std::string_view prefix, tokens, positions, layers, last_norm;
+  std::string_view prefix = {}, tokens = {}, positions = {}, layers = {}, last_norm = {};
   std::string_view head = "lm_head";
-  std::span<const Module> block;  // the modules of a block, in the order of its parameters
-  std::string_view experts = {};  // the folder of the experts' names, which a number and one of these follow
+  std::span<const Module> block = {};  // the modules of a block, in the order of its parameters
+  std::string_view experts = {};       // the folder of the experts' names, which a number and one of these follow
   std::string_view expert_gate = "gate_proj", expert_up = "up_proj", expert_down = "down_proj";
   bool layer_norm = false;        // LayerNorm with biases; else RMSNorm
   float norm_offset = 0;          // added to the weights of RMSNorm

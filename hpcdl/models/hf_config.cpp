@@ -71,7 +71,9 @@ io::Family family_in(const JsonObject& o) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
   }
   fail("io", "{}: model_type: expected one of {}, found {}: {}", o.where(), known, shown(type),
-       of_images ? "a classifier of images, which hpcdl eval --images takes" : "this family is not supported");
+       of_images        ? "a classifier of images, which hpcdl eval --images takes"
+       : type == "bert" ? "an encoder, which hpcdl embed takes"
+                        : "this family is not supported");
 }
 
 /// A number, a list of them, or nothing.

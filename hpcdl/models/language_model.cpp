@@ -60,17 +60,6 @@ OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
   return t;
 }
 
-/// `t` itself, or a copy of the type that is asked for.
-Tensor converted(const Tensor& t, const ComputeType& to, std::vector<Buffer>& own) {
-  if (to.dtype == DType::none || t.dtype() == to.dtype) return t;
-  const Spec spec{t.shape(), to.dtype};
-  own.emplace_back(spec.bytes());
-  const Tensor copy(own.back().data(), spec);
-  Stream s(*to.pool);
-  Cast::forward(s, copy, t, {.to = to.dtype});
-  return copy;
-}
-
 }  // namespace
 
 struct LanguageModel::Impl {

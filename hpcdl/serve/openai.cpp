@@ -18,18 +18,6 @@ constexpr const char* kRequest = "the request";
 
 Json parsed(std::string_view body) { return io::parse_ordered_json(body, kRequest); }
 
-std::int32_t token_id(Fields& fields, const char* name, const Json& value, std::int64_t vocab) {
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab))
-    fields.wrong(name, fmt::format("token ids from 0 to {}", vocab - 1), value);
-  return value.get<std::int32_t>();
-}
-
-std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab) {
-  std::vector<std::int32_t> ids;
-  for (const auto& id : list) ids.push_back(token_id(fields, name, id, vocab));
-  return ids;
-}
-
 /// A text of so many bytes has more tokens than the context: encoding it to say so would take long.
 void check_length(std::size_t bytes, const ModelFacts& model) {
   if (bytes / model.longest_token > static_cast<std::size_t>(model.context))
@@ -177,9 +165,7 @@ void read_form(Fields& fields, const ModelFacts& model, Call& call) {
 
 /// What both kinds of calls share, once the prompts are known.
 void read_common(Fields& fields, const ModelFacts& model, Call& call, std::optional<std::int64_t> asked) {
-  if (const auto name = fields.text("model"); name && *name != model.name)
-    throw Refusal(404, fmt::format("the model {} does not exist; this server has {}", io::shown(*name), model.name),
-                  "model_not_found");
+  check_model(fields, model);
   call.n = fields.integer("n", 1, kMostChoices).value_or(1);
   if (std::ssize(call.prompts) * call.n > kMostChoices)
     throw Refusal(
@@ -266,6 +252,22 @@ Prompt chat_prompt(Fields& fields, const ModelFacts& model) {
   p.ids = model.tokenizer.encode(p.text);
   if (p.ids.empty()) throw Refusal(400, "the chat template makes an empty prompt of these messages");
   return p;
+void check_model(Fields& fields, const ModelFacts& model) {
+  if (const auto name = fields.text("model"); name && *name != model.name)
+    throw Refusal(404, fmt::format("the model {} does not exist; this server has {}", io::shown(*name), model.name),
+                  "model_not_found");
+}
+
+std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab) {
+  std::vector<std::int32_t> ids;
+  for (const auto& id : list) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab))
+      fields.wrong(name, fmt::format("token ids from 0 to {}", vocab - 1), id);
+    ids.push_back(id.get<std::int32_t>());
+  }
+  return ids;
+}
+
 }
 
 }  // namespace

@@ -47,6 +47,13 @@ struct Call {
 
 // All of them throw Refusal, or Error for what the tokenizer or the template refuses.
 Call read_completion(std::string_view body, const ModelFacts& model);
+// What the readers of requests share.
+
+/// Refuses the field "model" unless it names this model.
+void check_model(Fields& fields, const ModelFacts& model);
+/// Refuses a field unless its value is a list of ids below `vocab`.
+std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab);
+
 Call read_chat(std::string_view body, const ModelFacts& model);
 /// The answers to /tokenize and /detokenize.
 Json tokenize(std::string_view body, const ModelFacts& model);

@@ -66,6 +66,8 @@ std::string name_of(const ServerConfig& config, const std::filesystem::path& fol
   return name.empty() ? path.parent_path().filename().string() : name;
 }
 
+}  // namespace
+
 ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& folder) {
   ModelFacts f{.name = name_of(config, folder), .tokenizer = io::Tokenizer::load(folder)};
   try {
@@ -80,8 +82,6 @@ ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& fol
   f.sampling = config.sampling;
   return f;
 }
-
-}  // namespace
 
 ServedModel::ServedModel(const ServerConfig& config)
     : pool_(config.engine.threads),

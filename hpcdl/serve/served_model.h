@@ -2,6 +2,7 @@
 // A model that is loaded to be served: its weights, its tokenizer and its engine.
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,8 @@ class ServedModel {
 /// The ids that end a text of a model, as far as the tokenizer knows them.
 std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::Tokenizer& tokenizer);
 /// Never empty: a text without tokens begins with the token that begins one. Throws Error if there is none.
+/// What is known of a model before its weights are loaded: name, tokenizer and template.
+ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& folder);
 std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace hpcdl::serve

@@ -5,6 +5,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/io/model_folder.h"
 
 namespace hpcdl::serve {
 
@@ -47,17 +48,16 @@ std::unique_ptr<infer::Engine> Server::open() {
   return engine;
 }
 
-void Server::run() {
+void Server::loaded() {
+  if (state_ == State::loading) state_ = State::serving;
+  if (hooks_.ready) hooks_.ready(*this);
+  stop_if_idle();
+}
+
+void Server::start_engine() {
   loop_ = std::make_unique<EngineLoop>(
       EngineLoop::Hooks{.open = [this] { return open(); },
-                        .ready =
-                            [this] {
-                              http_.post([this] {
-                                if (state_ == State::loading) state_ = State::serving;
-                                if (hooks_.ready) hooks_.ready(*this);
-                                stop_if_idle();
-                              });
-                            },
+                        .ready = [this] { http_.post([this] { loaded(); }); },
                         .deliver =
                             [this](std::vector<Event> events) {
                               http_.post([this, events = std::move(events)] {
@@ -68,8 +68,50 @@ void Server::run() {
                             [this](const std::exception_ptr& failure) {
                               http_.post([this, failure] { failure_ = failure, http_.stop(); });
                             }});
-  http_.run();
+}
+
+void Server::start_encoder(const std::filesystem::path& folder) {
+  const auto& e = config_.engine;
+  encoder_facts_ = facts_of(config_, folder);
+  embeddings_ = std::make_unique<EmbeddingService>(
+      EncoderOptions{.model = e.model,
+                     .device = e.device,
+                     .dtype = models::dtype_of(e.dtype),
+                     .threads = e.threads,
+                     .budget = e.budget},
+      EmbeddingService::Hooks{.post = [this](std::function<void()> f) { http_.post(std::move(f)); },
+                              .ready =
+                                  [this] {
+                                    const auto& model = embeddings_->encoder().model();
+                                    auto& f = *encoder_facts_;
+                                    f.context = model.embedding().longest, f.vocab = model.config().vocab;
+                                    f.no_chat = f.name + " is an encoder: use /v1/embeddings";
+                                    loaded();
+                                  },
+                              .failed = [this](const std::exception_ptr& failure) { failure_ = failure, http_.stop(); },
+                              .ended =
+                                  [this](std::size_t texts, bool good) {
+                                    metrics_.texts += texts, metrics_.failed += good ? 0 : texts;
+                                    stop_if_idle();
+                                  }});
+}
+
+void Server::end_threads() {
   loop_.reset();
+  if (embeddings_) embeddings_->stop();
+}
+
+void Server::run() {
+  const auto folder = io::find_model_folder(config_.engine.model);
+  if (models::is_encoder(folder)) start_encoder(folder);
+  else start_engine();
+  try {
+    http_.run();
+  } catch (...) {
+    end_threads();
+    throw;
+  }
+  end_threads();
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -84,6 +126,7 @@ void Server::drain() {
         std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(config_.serve.drain));
     http_.after(time, [this] {
       for (const auto& [_, text] : texts_) text.of->answer->fail(503, "the server ends");
+      if (embeddings_) embeddings_->fail(503, "the server ends");
       http_.stop();
     });
     stop_if_idle();
@@ -91,7 +134,8 @@ void Server::drain() {
 }
 
 void Server::stop_if_idle() {
-  if (state_ == State::draining && texts_.empty() && in_background_ == 0) http_.stop();
+  const bool idle = texts_.empty() && in_background_ == 0 && (!embeddings_ || embeddings_->texts() == 0);
+  if (state_ == State::draining && idle) http_.stop();
 }
 
 void Server::send(const Reply& reply, const Json& body) const {
@@ -107,6 +151,8 @@ void Server::refuse(const Reply& reply, int status, std::string_view message, st
 std::string Server::metrics() const {
   const auto running = std::count_if(texts_.begin(), texts_.end(),
                                      [](const auto& t) { return t.second.of->answer->has_token(t.second.choice); });
+  if (embeddings_)
+    return metrics_.text(embeddings_->texts(), 0, http_.connections(), {.prompt_tokens = embeddings_->tokens()});
   return metrics_.text(texts_.size() - static_cast<std::size_t>(running), static_cast<std::size_t>(running),
                        http_.connections(), state_ == State::loading ? infer::EngineState() : loop_->state());
 }
@@ -123,8 +169,9 @@ void Server::handle(HttpRequest request, const Reply& reply) {
   if (!key_.empty() && !(given.starts_with(kBearer) && same(given.substr(kBearer.size()), key_)))
     return refuse(reply, 401, "expected the header Authorization: Bearer KEY with the key of this server",
                   "invalid_api_key", "WWW-Authenticate: Bearer\r\n");
-  const bool posts = path == "/v1/completions" || path == "/v1/chat/completions" || path == "/tokenize" ||
-                     path == "/detokenize",
+  constexpr std::string_view kPosts[] = {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize",
+                                         "/detokenize"};
+  const bool posts = std::ranges::find(kPosts, path) != std::end(kPosts),
              gets = path == "/metrics" || path == "/v1/models" || path == "/health";
   if (!posts && !gets) return refuse(reply, 404, "there is no " + path, "not_found");
   if (request.method != (posts ? "POST" : "GET"))
@@ -145,19 +192,29 @@ void Server::handle(HttpRequest request, const Reply& reply) {
   handle_post(std::move(request), reply);
 }
 
+/// Reads a request; what it returns answers it, on the thread of the server.
+std::function<void()> Server::read_post(const HttpRequest& request, const Reply& reply) {
+  const auto& path = request.path;
+  if (path == "/tokenize" || path == "/detokenize")
+    return [this, reply, body = (path == "/tokenize" ? tokenize : detokenize)(request.body, facts())] {
+      send(reply, body);
+    };
+  if (path == "/v1/embeddings") {
+    if (!embeddings_) throw Refusal(400, facts().name + " continues texts: /v1/embeddings needs an encoder");
+    return [this, reply, call = read_embeddings(request.body, facts(), embeddings_->encoder())] { start(call, reply); };
+  }
+  if (embeddings_) throw Refusal(400, facts().no_chat);
+  return [this, reply, call = (path == "/v1/completions" ? read_completion : read_chat)(request.body, facts())] {
+    start(call, reply);
+  };
+}
+
 /// A long body is read and encoded beside the other connections.
 void Server::handle_post(HttpRequest request, const Reply& reply) {
   const bool quick = request.body.size() <= kQuickBody;
   const auto read = [this, request = std::move(request), reply]() -> std::function<void()> {
     try {
-      if (request.path == "/tokenize" || request.path == "/detokenize")
-        return [this, reply, body = (request.path == "/tokenize" ? tokenize : detokenize)(request.body, facts())] {
-          send(reply, body);
-        };
-      return [this, reply,
-              call = (request.path == "/v1/completions" ? read_completion : read_chat)(request.body, facts())] {
-        start(call, reply);
-      };
+      return read_post(request, reply);
     } catch (const Refusal& r) {
       return [this, reply, r] { refuse(reply, r.status, r.what(), r.code); };
     } catch (const Error& e) {
@@ -177,12 +234,23 @@ void Server::handle_post(HttpRequest request, const Reply& reply) {
   });
 }
 
+/// Whether so many texts more are too many; then the request is refused.
+bool Server::is_full(std::size_t more, const Reply& reply) {
+  const auto most = static_cast<std::size_t>(config_.engine.batch + config_.serve.queue),
+             now = embeddings_ ? embeddings_->texts() : texts_.size();
+  if (now == 0 || now + more <= most) return false;
+  refuse(reply, 429, fmt::format("{} texts wait or run already: try again later", now), "queue_full",
+         "Retry-After: 1\r\n");
+  return true;
+}
+
+void Server::start(EmbeddingCall call, const Reply& reply) {
+  if (reply->waits() && !is_full(call.texts.size(), reply)) embeddings_->start(std::move(call), reply, facts().name);
+}
+
 void Server::start(Call call, const Reply& reply) {
-  if (!reply->waits()) return;
-  const auto most = static_cast<std::size_t>(config_.engine.batch + config_.serve.queue), more = call.choices();
-  if (texts_.size() + more > most)
-    return refuse(reply, 429, fmt::format("{} texts wait or run already: try again later", texts_.size()), "queue_full",
-                  "Retry-After: 1\r\n");
+  const auto more = call.choices();
+  if (!reply->waits() || is_full(more, reply)) return;
   auto running = std::make_shared<Running>();
   running->answer = std::make_unique<Answer>(std::move(call), reply, facts(), metrics_);
   reply->on_gone = [this, running] {

@@ -5,11 +5,13 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "hpcdl/serve/answer.h"
+#include "hpcdl/serve/embedding_service.h"
 #include "hpcdl/serve/engine_loop.h"
 #include "hpcdl/serve/http.h"
 #include "hpcdl/serve/metrics.h"
@@ -21,7 +23,7 @@ namespace hpcdl::serve {
 class Server;
 
 struct ServerHooks {
-  /// On the thread of the engine, before its first step.
+  /// On the thread of the engine, before its first step; not for an encoder.
   std::function<void(infer::Engine&, ServedModel&)> prepare = {};
   /// On the thread of run(), when the model is loaded and requests are answered.
   std::function<void(const Server&)> ready = {};
@@ -41,8 +43,9 @@ class Server {
 
   const std::string& address() const { return http_.address(); }
   /// Of the loaded model.
-  const ModelFacts& facts() const { return model_->facts(); }
-  std::int64_t pages() const { return model_->pages(); }
+  const ModelFacts& facts() const { return embeddings_ ? *encoder_facts_ : model_->facts(); }
+  /// For keys and values; an encoder has none.
+  std::int64_t pages() const { return embeddings_ ? 0 : model_->pages(); }
 
  private:
   enum class State { loading, serving, draining };
@@ -57,9 +60,16 @@ class Server {
   using Reply = std::shared_ptr<Exchange>;
 
   std::unique_ptr<infer::Engine> open();
+  void start_engine();
+  void start_encoder(const std::filesystem::path& folder);
+  void loaded();
+  void end_threads();
+  bool is_full(std::size_t more, const Reply& reply);
   void handle(HttpRequest request, const Reply& reply);
   void handle_post(HttpRequest request, const Reply& reply);
+  std::function<void()> read_post(const HttpRequest& request, const Reply& reply);
   void start(Call call, const Reply& reply);
+  void start(EmbeddingCall call, const Reply& reply);
   void take(const Event& event);
   void cancel(const Running& running);
   void stop_if_idle();
@@ -78,6 +88,10 @@ class Server {
   std::unordered_map<std::uint64_t, Text> texts_;
   std::uint64_t last_id_ = 0;
   std::size_t in_background_ = 0;
+  // One of the service and the loop below, as the model's folder asks for. Connections, which end with http_, refer to
+  // the service.
+  std::optional<ModelFacts> encoder_facts_;
+  std::unique_ptr<EmbeddingService> embeddings_;
   HttpServer http_;
   std::unique_ptr<EngineLoop> loop_;
 };

@@ -364,7 +364,7 @@ TEST_F(ServerTest, refuses_what_it_does_not_understand) {
        400, ""},
       {"/tokenize", R"({"text":"a"})", 400, ""},
       {"/detokenize", R"({"tokens":[999]})", 400, "token ids from 0 to 256"},
-      {"/v1/embeddings", "{}", 404, "there is no /v1/embeddings"},
+      {"/v1/images", "{}", 404, "there is no /v1/images"},
   };
   for (const auto& row : rows) {
     const auto r = server_->ask("POST", row.path, row.body);

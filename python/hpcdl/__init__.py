@@ -10,6 +10,7 @@ import copyreg
 from . import _hpcdl
 from ._hpcdl import *  # noqa: F403
 from . import _signatures
+from .embedder import Embedder as Embedder
 from .engine import End as End
 from .engine import Engine as Engine
 from .engine import Text as Text
@@ -23,4 +24,4 @@ _hpcdl._set_signature(type(_hpcdl.softmax), _signatures.of_function)
 _hpcdl._set_signature(type(_hpcdl.Int4Weight.to), _signatures.of_function)
 
 __version__: str = getattr(_hpcdl, "__version__")
-__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "copyreg", "engine", "files")] + ["__version__"]
+__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "copyreg", "embedder", "engine", "files")] + ["__version__"]

@@ -21,6 +21,12 @@ def _attention(x: Tensors, shape: "list[int]", causal: bool) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(batch, context, heads * width)
 
 
+def _packed(x: Tensors, shape: "list[int]") -> torch.Tensor:
+    batch, context, heads, width = shape
+    q, k, v = (x[name].view(batch, context, heads, width).transpose(1, 2) for name in "qkv")
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x["q"].shape)
+
+
 def _decode(x: Tensors, shape: "list[int]") -> Callable[[], torch.Tensor]:
     """Over keys and values in one piece: the pages are copied before."""
     batch, heads, pages, width = shape
@@ -118,6 +124,7 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "conv2d+1x1": _conv2d(2),
     "conv2d+pointwise": _conv2d(1),
     "conv2d+stem": _conv2d(2),
+    "packed_attention": lambda x, s: _packed(x, s),
     "attention": lambda x, s: _attention(x, s, False),
     "attention+causal": lambda x, s: _attention(x, s, True),
     "rope": lambda x, s: _rope(x),

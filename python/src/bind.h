@@ -9,6 +9,7 @@ void bind_adamw(nanobind::module_& m);
 void bind_array(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_compare(nanobind::module_& m);
+void bind_embedder(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
 void bind_files(nanobind::module_& m);
 void bind_int4(nanobind::module_& m);

@@ -20,6 +20,7 @@
 #include "hpcdl/serve/served_model.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
+#include "python/src/compute_word.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
@@ -156,10 +157,7 @@ std::shared_ptr<Loaded> load(const std::string& model, const std::string& device
   c.engine.spec = spec;
   require(texts >= 1 && texts <= 1024, "Engine", "texts = {}: expected 1 to 1024 that are continued at a time", texts);
   require(threads >= 0 && threads <= 1024, "Engine", "threads = {}: expected 1 to 1024, or 0 for all", threads);
-  const auto& choices = io::EnumNames<models::ComputeChoice>::values;
-  const auto* const choice = std::ranges::find(choices, dtype, [](const auto& c) { return c.second; });
-  require(choice != std::end(choices), "Engine", "dtype = \"{}\": expected auto, f32, bf16 or f16", dtype);
-  c.engine.dtype = choice->first;
+  c.engine.dtype = compute_of("Engine", dtype);
   c.engine.kv = kv, c.engine.batch = texts, c.engine.threads = static_cast<int>(threads);
   c.engine.budget = std::max<std::int64_t>(512, texts + infer::kLeastChunk);
   return std::make_shared<Loaded>(c);

@@ -134,6 +134,7 @@ NB_MODULE(_hpcdl, m) {
   bind_attention(m);
   bind_int4(m);
   bind_adamw(m);
+  bind_embedder(m);
   bind_engine(m);
   bind_files(m);
   bind_compare(m);

@@ -158,6 +158,58 @@ TEST_F(Serve, verbs_compute_in_the_type_that_is_asked_for) {
   EXPECT_EQ(server.wait().code, 0);
 }
 
+TEST_F(Serve, an_encoder_embeds) {
+  const std::string folder = std::string(HPCDL_SOURCE_DIR) + "/hpcdl/models/golden/bert";
+  const auto vectors = [](const std::string& lines) {
+    std::vector<std::vector<float>> list;
+    for (std::size_t at = 0; at < lines.size(); at = lines.find('\n', at) + 1) {
+      const auto line = io::parse_json(lines.substr(at, lines.find('\n', at) - at), "a line");
+      EXPECT_EQ(line["index"], list.size());
+      list.push_back(line["embedding"]);
+    }
+    return list;
+  };
+  const auto embed = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"embed", "--model", folder});
+    return run(more);
+  };
+  const auto direct = embed({"The fox sees!", "a"});
+  ASSERT_EQ(direct.code, 0) << direct.err;
+  const auto want = vectors(direct.out);
+  ASSERT_EQ(want.size(), 2u);
+  ASSERT_EQ(want[0].size(), 24u);
+  const auto in = (*folder_ / "texts.jsonl").string(), out = (*folder_ / "vectors.jsonl").string();
+  io::write_file_atomic(in, "{\"text\": \"The fox sees!\"}\n\n\"a\"\n");
+  const auto r = embed({"--input", in, "--out", out, "--json"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.json()["tokens"], 9);
+  EXPECT_EQ(vectors(io::read_file(out)), want);
+  EXPECT_EQ(vectors(embed({"a", "--dimensions", "5"}).out)[0].size(), 5u);
+  const auto error = [&](const std::vector<std::string>& more, int code, const std::string& says) {
+    const auto failed = embed(more);
+    EXPECT_EQ(failed.code, code) << failed.err;
+    EXPECT_NE(failed.err.find(says), std::string::npos) << failed.err;
+    EXPECT_EQ(failed.out, "");
+  };
+  error({}, 2, "give either texts, or --input");
+  error({"a", "--dimensions", "25"}, 2, "expected 1 to 24");
+  error({"a", "--json"}, 2, "give --out");
+  std::string longer;
+  for (int i = 0; i < 100; ++i) longer += "fox ";
+  error({longer}, 70, "102 tokens, and the model takes 40");
+  EXPECT_EQ(embed({longer, "--truncate"}).code, 0);
+  io::write_file_atomic(in, "{\"text\": \"a\"}\n{\"txt\": 1}\n");
+  error({"--input", in}, 70, "line 2");
+  Program server({"serve", "--model", folder, "--port", "0"});
+  const auto line = first_line(server);
+  EXPECT_EQ(line["context"], 40);
+  EXPECT_EQ(line["pages"], 0);
+  const auto answer = TestClient(port_of(line)).ask("POST", "/v1/embeddings", R"({"input": ["a", "The fox sees!"]})");
+  EXPECT_EQ(answer.json()["data"].size(), 2u) << answer.body;
+  kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait().code, 0);
+}
+
 TEST_F(Serve, wrong_options_are_named) {
   const auto expect = [](const std::vector<std::string>& w, int code, const std::string& says) {
     const auto r = run(w);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/packed_attention/packed_attention.h"
 #include "hpcdl/ops/paged_attention/paged_attention.h"
 
 namespace hpcdl::cuda {
@@ -52,6 +53,20 @@ struct PagedAttend {
              .scale = args.scale,
              .cap = args.cap,
              .window = args.window}};
+  }
+};
+
+/// The operands of packed_attention().
+struct PackedAttend {
+  View out, q, k, v, starts;
+  PackedAttention::Args args;
+
+  std::int64_t sequences() const { return starts[0] - 1; }
+  std::int64_t longest() const { return args.longest(q.spec()); }
+  /// One sequence with all rows.
+  Attend whole() const {
+    return {
+        out, {}, q, k, v, {}, {.heads = args.heads, .kv_heads = args.kv_heads, .causal = false, .scale = args.scale}};
   }
 };
 
@@ -99,6 +114,7 @@ std::vector<std::string_view> attention_ways();
 /// Any width, stride and type: plain.cu.
 void attend_plain(Stream& s, const Attend& c);
 void attend_plain(Stream& s, const PagedAttend& c);
+void attend_plain(Stream& s, const PackedAttend& c);
 void attend_backward_plain(Stream& s, const AttendBackward& c);
 
 /// One query per sequence, keys divided among blocks: decode.cu.
@@ -111,8 +127,10 @@ void attend_decode(Stream& s, const PagedAttend& c);
 bool mma_fits(const Stream& s, const Attend& c);
 bool mma_fits(const Stream& s, const AttendBackward& c);
 bool mma_fits(const Stream& s, const PagedAttend& c);
+bool mma_fits(const Stream& s, const PackedAttend& c);
 void attend_mma(Stream& s, const Attend& c);
 void attend_mma(Stream& s, const PagedAttend& c);
+void attend_mma(Stream& s, const PackedAttend& c);
 void attend_backward_mma(Stream& s, const AttendBackward& c);
 
 /// Hopper's tensor cores: 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16

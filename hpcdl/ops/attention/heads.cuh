@@ -77,4 +77,15 @@ struct PagedHeads : Heads {
   }
 };
 
+/// Keys or values of packed sequences: token t of sequence b is row starts[b] + t.
+struct PackedHeads : Heads {
+  const std::int32_t* starts = nullptr;
+
+  PackedHeads() = default;
+  PackedHeads(const Heads& all, const View& rows) : Heads(all), starts(rows.ptr<std::int32_t>()) {}
+  __device__ std::int64_t at(std::int64_t b, std::int64_t t, std::int64_t h) const {
+    return (starts[b] + t) * token + h * head;
+  }
+};
+
 }  // namespace hpcdl::cuda

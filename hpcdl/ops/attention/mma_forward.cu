@@ -67,4 +67,22 @@ void attend_mma(Stream& s, const PagedAttend& c) {
   });
 }
 
+bool mma_fits(const Stream& s, const PackedAttend& c) {
+  const auto one = c.whole();
+  if (one.scale() < 0 || c.sequences() * c.args.heads > 1 << 20 || c.q[1] > 1 << 24) return false;
+  bool fits = false;
+  with_shape(s, one, [&]<class Shape>() { fits = has_room(s, Shape::kBytes); });
+  return fits;
+}
+
+void attend_mma(Stream& s, const PackedAttend& c) {
+  using Problem = InRows<MmaProblem>;
+  const auto one = c.whole();
+  with_shape(s, one, [&]<class Shape>() {
+    Problem p(mma_problem(s, one, c.longest(), c.args.heads, Shape::kRows), c);
+    p.section = section_of(s, p.tiles, std::int64_t{p.batch} * p.heads);
+    start<Shape>(s, attention_forward_mma<Shape, Problem>, p, p.heads, "packed_attention");
+  });
+}
+
 }  // namespace hpcdl::cuda

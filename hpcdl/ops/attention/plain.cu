@@ -334,6 +334,13 @@ void attend_plain(Stream& s, const PagedAttend& c) {
   with_width(p.width, [&]<int kWidth>() { start(s, attend<kWidth, Problem>, grid, 3, 1, p, "paged_attention"); });
 }
 
+void attend_plain(Stream& s, const PackedAttend& c) {
+  using Problem = InRows<AttentionProblem>;
+  const Problem p(problem_of(c.whole()), c);
+  const dim3 grid(blocks_for(c.longest(), kRows), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
+  with_width(p.width, [&]<int kWidth>() { start(s, attend<kWidth, Problem>, grid, 3, 1, p, "packed_attention"); });
+}
+
 namespace {
 
 void start_backward(Stream& s, const AttendBackward& c, const PlainBackward& p) {

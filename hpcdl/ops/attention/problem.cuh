@@ -96,4 +96,19 @@ template <class Base> struct InPages : Base {
   __device__ std::int64_t seen(std::int64_t b, std::int64_t t) const { return lengths[b] - count(b) + t + 1; }
 };
 
+/// A problem whose sequences are packed; every query sees all keys of its own.
+template <class Base> struct InRows : Base {
+  PackedHeads k, v;
+  const std::int32_t* starts;
+
+  InRows(const Base& base, const PackedAttend& c)
+      : Base(base), k(base.k, c.starts), v(base.v, c.starts), starts(c.starts.ptr<std::int32_t>()) {
+    this->batch = static_cast<int>(c.sequences());
+    this->q.batch = this->out.batch = 0;
+  }
+  __device__ std::int64_t count(std::int64_t b) const { return starts[b + 1] - starts[b]; }
+  __device__ std::int64_t first_row(std::int64_t b) const { return starts[b]; }
+  __device__ std::int64_t seen(std::int64_t b, std::int64_t) const { return count(b); }
+};
+
 }  // namespace hpcdl::cuda
