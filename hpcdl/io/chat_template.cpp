@@ -67,6 +67,7 @@ std::vector<std::pair<std::string, std::string>> special_tokens_of(const Json& c
 ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view name) {
   ChatTemplate out;
   out.program_ = std::make_shared<const jinja::Program>(source, name);
+  out.source_ = std::make_shared<const std::string>(source);
   return out;
 }
 

@@ -39,10 +39,12 @@ class ChatTemplate {
 
   /// Tokens such as bos_token, by name; variables of every rendering that do not set them otherwise.
   const std::vector<std::pair<std::string, std::string>>& special_tokens() const { return special_tokens_; }
+  const std::string& source() const { return *source_; }
 
  private:
   friend std::optional<ChatTemplate> load_chat_template(const std::filesystem::path&, std::string_view);
   std::shared_ptr<const jinja::Program> program_;
+  std::shared_ptr<const std::string> source_;
   std::vector<std::pair<std::string, std::string>> special_tokens_;
 };
 

@@ -13,9 +13,18 @@ namespace {
 
 std::string text_of(const Json& body) { return body.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
+std::mt19937_64 id_source{std::random_device()()};  // of the thread of the server
+
+/// Nine letters and digits: what Mistral's templates accept.
+std::string new_call_id() {
+  constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string id(9, ' ');
+  for (char& c : id) c = kLetters[id_source() % kLetters.size()];
+  return id;
+}
+
 std::string new_id(bool chat) {
-  static std::mt19937_64 random{std::random_device()()};
-  return fmt::format("{}-{:016x}{:016x}", chat ? "chatcmpl" : "cmpl", random(), random());
+  return fmt::format("{}-{:016x}{:016x}", chat ? "chatcmpl" : "cmpl", id_source(), id_source());
 }
 
 std::size_t characters(std::string_view text) {
@@ -26,15 +35,19 @@ std::size_t characters(std::string_view text) {
 }  // namespace
 
 struct Answer::Choice {
-  Choice(const io::Tokenizer& tokenizer, const std::vector<std::string>& stops) : decoder(tokenizer), stop(stops) {}
+  Choice(const io::Tokenizer& tokenizer, const Call& call)
+      : decoder(tokenizer), stop(call.stop), tools(call.tools.format, call.tools.forced != nullptr) {}
   io::StreamDecoder decoder;
   StopText stop;
-  std::string text;            // so far; in a stream: what has not been sent
-  std::size_t decoded = 0;     // characters of all tokens
-  std::vector<Json> logprobs;  // of the tokens that belong to `text`
+  ToolText tools;
+  std::vector<ToolCall> calls;  // so far; in a stream: what has not been sent
+  std::size_t called = 0;       // calls before these
+  std::string text;             // so far; in a stream: what has not been sent
+  std::size_t decoded = 0;      // characters of all tokens
+  std::vector<Json> logprobs;   // of the tokens that belong to `text`
   int tokens = 0;
-  bool ended = false;
-  std::string finish_reason;  // "": it goes on
+  bool ended = false, enough = false;  // enough: its further tokens are not wanted
+  std::string finish_reason;           // "": it goes on
   Json prompt_logprobs;
   Clock::time_point last;
 };
@@ -49,7 +62,7 @@ Answer::Answer(Call call, std::shared_ptr<Exchange> exchange, const ModelFacts& 
       begun_(call_.choices()),
       left_(call_.choices()) {
   for (std::size_t i = 0; i < call_.choices(); ++i) {
-    choices_.emplace_back(model_.tokenizer, call_.stop);
+    choices_.emplace_back(model_.tokenizer, call_);
     if (call_.echo) choices_.back().text = call_.prompts[i / static_cast<std::size_t>(call_.n)].text;
     choices_.back().decoded = characters(choices_.back().text);
   }
@@ -94,23 +107,33 @@ Json Answer::logprobs(const Choice& c) const {
 
 bool Answer::token(std::size_t index, const infer::Token& token) {
   auto& c = choices_[index];
-  if (c.ended || c.stop.stopped() || complete_) return true;
+  if (c.ended || c.enough || complete_) return true;
   const auto now = Clock::now();
   if (c.tokens++ == 0) metrics_.first_token.add(seconds_since(begin_));
   else metrics_.between_tokens.add(std::chrono::duration<double>(now - c.last).count());
   c.last = now;
   ++metrics_.new_tokens;
   if (call_.request.sampling.logprobs >= 0) c.logprobs.push_back(logprob(c, token));
-  const auto text = c.decoder.push(token.id);
+  auto text = c.decoder.push(token.id);
   c.decoded += characters(text);
-  c.text += c.stop.push(text);
-  if (c.stop.stopped()) {
-    c.finish_reason = "stop";
+  if (call_.tools.any() && token.id == model_.tool_marker) text = tool_marker(call_.tools.format);
+  take(c, c.tools.push(c.stop.push(text)));
+  const bool enough = !call_.tools.parallel && c.called + c.calls.size() > 0;
+  if (c.stop.stopped() || enough) {
+    take(c, c.tools.finish());
+    c.finish_reason = c.called + c.calls.size() > 0 ? "tool_calls" : "stop";
+    c.enough = true;
     if (call_.stream) send(index);
     return false;
   }
-  if (call_.stream && !c.text.empty()) send(index);
+  if (call_.stream && (!c.text.empty() || !c.calls.empty())) send(index);
   return true;
+}
+
+void Answer::take(Choice& c, ToolText::Part part) const {
+  c.text += part.content;
+  std::ranges::move(part.calls, std::back_inserter(c.calls));
+  if (!call_.tools.parallel && c.called + c.calls.size() > 1) c.calls.resize(c.called > 0 ? 0 : 1);
 }
 
 void Answer::end(std::size_t index, const infer::End& end) {
@@ -125,10 +148,13 @@ void Answer::end(std::size_t index, const infer::End& end) {
     c.prompt_logprobs = Json::array({nullptr});  // nothing comes before the first token
     for (const auto& t : end.prompt_logprobs) c.prompt_logprobs.push_back(logprob(c, t));
   }
-  if (!c.stop.stopped()) {
-    c.text += c.stop.push(c.decoder.finish());
-    c.text += c.stop.finish();
-    c.finish_reason = end.reason == Reason::length && !c.stop.stopped() ? "length" : "stop";
+  if (!c.enough) {
+    take(c, c.tools.push(c.stop.push(c.decoder.finish())));
+    take(c, c.tools.push(c.stop.finish()));
+    take(c, c.tools.finish());
+    c.finish_reason = end.reason == Reason::length && !c.stop.stopped() ? "length"
+                      : c.called + c.calls.size() > 0                   ? "tool_calls"
+                                                                        : "stop";
     if (call_.stream) send(index);
   }
   if (--left_ == 0) finish();
@@ -156,6 +182,19 @@ Json Answer::usage() const {
           {"prompt_tokens_details", {{"cached_tokens", cached_}}}};
 }
 
+/// Calls in a stream have numbers, by which clients tell parts of one from parts of another; each is sent as a whole.
+Json Answer::tool_calls(const Choice& c) const {
+  auto list = Json::array();
+  for (std::size_t i = 0; i < c.calls.size(); ++i) {
+    Json call{{"id", new_call_id()},
+              {"type", "function"},
+              {"function", {{"name", c.calls[i].name}, {"arguments", c.calls[i].arguments}}}};
+    if (call_.stream) call["index"] = c.called + i;
+    list.push_back(std::move(call));
+  }
+  return list;
+}
+
 /// What a choice has to say, whole or since its last event.
 Json Answer::choice(std::size_t index) const {
   const auto& c = choices_[index];
@@ -163,11 +202,13 @@ Json Answer::choice(std::size_t index) const {
   if (!call_.chat) {
     out["text"] = c.text;
   } else if (!call_.stream) {
-    out["message"] = {{"role", "assistant"}, {"content", c.text}};
+    out["message"] = {{"role", "assistant"}, {"content", c.calls.empty() || !c.text.empty() ? Json(c.text) : Json()}};
+    if (!c.calls.empty()) out["message"]["tool_calls"] = tool_calls(c);
   } else {
     auto& delta = out["delta"] = Json::object();
     if (!begun_[index]) delta["role"] = "assistant";
-    if (!c.text.empty() || !begun_[index]) delta["content"] = c.text;
+    if (!c.text.empty() || (!begun_[index] && c.calls.empty())) delta["content"] = c.text;
+    if (!c.calls.empty()) delta["tool_calls"] = tool_calls(c);
   }
   out["logprobs"] = logprobs(c);
   out["finish_reason"] = c.finish_reason.empty() ? Json() : Json(c.finish_reason);
@@ -186,7 +227,9 @@ void Answer::send(std::size_t index) {
   if (call_.include_usage) body["usage"] = nullptr;
   event(std::move(body));
   begun_[index] = true;
-  choices_[index].text.clear(), choices_[index].logprobs.clear();
+  auto& c = choices_[index];
+  c.called += c.calls.size();
+  c.text.clear(), c.logprobs.clear(), c.calls.clear();
 }
 
 void Answer::finish() {

@@ -32,6 +32,8 @@ class Answer {
  private:
   struct Choice;
 
+  void take(Choice& c, ToolText::Part part) const;
+  Json tool_calls(const Choice& c) const;
   Json logprob(const Choice& c, const infer::Token& token) const;
   Json logprobs(const Choice& c) const;
   Json choice(std::size_t index) const;

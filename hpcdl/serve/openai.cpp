@@ -157,6 +157,9 @@ void read_form(Fields& fields, const ModelFacts& model, Call& call) {
   for (const auto& [name, form] : {std::pair("regex", Form::regex), std::pair("grammar", Form::gbnf)})
     if (const auto text = fields.text(name)) grammar = constraints.grammar(form, *text), ++forms;
   if (forms > 1) throw Refusal(400, "\"response_format\", \"regex\" and \"grammar\" exclude each other: give one");
+  if (grammar && call.tools.forced)
+    throw Refusal(400, "\"tool_choice\" requires a call, which has a form of its own: leave out the other one");
+  if (!grammar) grammar = call.tools.forced;
   if (!grammar) return;
   if (call.request.sampling.ignore_eos)
     throw Refusal(400, "\"ignore_eos\": a text that must have a form ends where the form does");
@@ -219,22 +222,14 @@ Json messages_of(Fields& fields) {
   for (const auto& m : *value) {
     if (!m.is_object() || !m.value("role", Json()).is_string()) fields.wrong("messages", "objects with a \"role\"", m);
     messages.push_back(flattened(m));
+    parse_arguments(messages.back());
   }
   return messages;
 }
 
 /// The prompt that the template makes of the messages.
-Prompt chat_prompt(Fields& fields, const ModelFacts& model) {
+Prompt chat_prompt(Fields& fields, const ModelFacts& model, const ToolUse& use) {
   const auto messages = messages_of(fields);
-  auto tools = Json();
-  if (const auto* t = fields.find("tools")) {
-    if (!t->is_array()) fields.wrong("tools", "a list", *t);
-    tools = *t;
-  }
-  if (const auto* choice = fields.find("tool_choice")) {
-    if (*choice == "none") tools = nullptr;
-    else if (*choice != "auto") fields.wrong("tool_choice", "\"none\" or \"auto\"", *choice);
-  }
   auto variables = Json();
   if (const auto* v = fields.find("chat_template_kwargs")) {
     if (!v->is_object()) fields.wrong("chat_template_kwargs", "an object", *v);
@@ -247,11 +242,16 @@ Prompt chat_prompt(Fields& fields, const ModelFacts& model) {
       bytes += c->get_ref<const std::string&>().size();
   check_length(bytes, model);
   Prompt p;
-  p.text = io::chat_prompt(*model.chat, messages, tools, fields.flag("add_generation_prompt", true), variables);
+  p.text = io::chat_prompt(*model.chat, messages, use.tools, fields.flag("add_generation_prompt", true), variables);
+  p.text += use.begins;
   check_length(p.text.size(), model);
   p.ids = model.tokenizer.encode(p.text);
   if (p.ids.empty()) throw Refusal(400, "the chat template makes an empty prompt of these messages");
   return p;
+}
+
+}  // namespace
+
 void check_model(Fields& fields, const ModelFacts& model) {
   if (const auto name = fields.text("model"); name && *name != model.name)
     throw Refusal(404, fmt::format("the model {} does not exist; this server has {}", io::shown(*name), model.name),
@@ -267,10 +267,6 @@ std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json
   }
   return ids;
 }
-
-}
-
-}  // namespace
 
 std::string error_body(int status, std::string_view message, std::string_view code) {
   if (message.starts_with('['))  // the area of an Error
@@ -318,7 +314,8 @@ Call read_chat(std::string_view body, const ModelFacts& model) {
   Fields fields(json, kRequest);
   Call call;
   call.chat = true;
-  call.prompts.push_back(chat_prompt(fields, model));
+  call.tools = read_tools(fields, model);
+  call.prompts.push_back(chat_prompt(fields, model, call.tools));
   const auto newer = fields.integer("max_completion_tokens", 1, INT32_MAX),
              older = fields.integer("max_tokens", 1, INT32_MAX);
   if (newer && older && *newer != *older)
@@ -337,7 +334,8 @@ Json tokenize(std::string_view body, const ModelFacts& model) {
   Fields fields(json, kRequest);
   const auto text = fields.text("prompt");
   const bool special = fields.flag("add_special_tokens", true);
-  const auto ids = text ? model.tokenizer.encode(*text, special) : chat_prompt(fields, model).ids;
+  const auto ids =
+      text ? model.tokenizer.encode(*text, special) : chat_prompt(fields, model, read_tools(fields, model)).ids;
   fields.text("model");
   fields.end();
   return {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model.context}};

@@ -13,6 +13,7 @@
 #include "hpcdl/infer/request.h"
 #include "hpcdl/serve/fields.h"
 #include "hpcdl/serve/served_model.h"
+#include "hpcdl/serve/tools.h"
 
 namespace hpcdl::serve {
 
@@ -39,14 +40,13 @@ struct Call {
   infer::Request request;  // what all choices have in common
   std::vector<std::string> stop;
   std::function<std::shared_ptr<infer::TokenConstraint>()> constraint;  // makes that of one text; null: none
+  ToolUse tools;
 
   std::size_t choices() const { return prompts.size() * static_cast<std::size_t>(n); }
   /// The request of a choice, without its callbacks. The choices of a prompt have different seeds.
   infer::Request of_choice(std::size_t index) const;
 };
 
-// All of them throw Refusal, or Error for what the tokenizer or the template refuses.
-Call read_completion(std::string_view body, const ModelFacts& model);
 // What the readers of requests share.
 
 /// Refuses the field "model" unless it names this model.
@@ -54,6 +54,8 @@ void check_model(Fields& fields, const ModelFacts& model);
 /// Refuses a field unless its value is a list of ids below `vocab`.
 std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab);
 
+// All of them throw Refusal, or Error for what the tokenizer or the template refuses.
+Call read_completion(std::string_view body, const ModelFacts& model);
 Call read_chat(std::string_view body, const ModelFacts& model);
 /// The answers to /tokenize and /detokenize.
 Json tokenize(std::string_view body, const ModelFacts& model);

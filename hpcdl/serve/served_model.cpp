@@ -73,6 +73,8 @@ ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& fol
   try {
     f.chat = io::load_chat_template(folder);
     f.no_chat = fmt::format("{} has no chat template: use /v1/completions", f.name);
+    if (f.chat) f.tools = tool_format(f.chat->source());
+    if (const auto id = f.tokenizer.find(tool_marker(f.tools)); id && f.tokenizer.is_special(*id)) f.tool_marker = id;
   } catch (const Error& e) {
     f.no_chat = fmt::format("the chat template of {} cannot be used: {}", f.name, e.what());
   }

@@ -17,6 +17,7 @@
 #include "hpcdl/serve/constraints.h"
 #include "hpcdl/serve/draft.h"
 #include "hpcdl/serve/options.h"
+#include "hpcdl/serve/tool_calls.h"
 
 namespace hpcdl::serve {
 
@@ -25,7 +26,9 @@ struct ModelFacts {
   std::string name;
   io::Tokenizer tokenizer;
   std::optional<io::ChatTemplate> chat = {};
-  std::string no_chat = {};  // why there is no template
+  std::string no_chat = {};                      // why there is no template
+  ToolFormat tools = ToolFormat::none;           // of calls, as the template shows it
+  std::optional<std::int32_t> tool_marker = {};  // the token that begins a call, if it is a special one
   std::int64_t context = 0, vocab = 0;
   std::size_t longest_token = 1;  // bytes
   std::int64_t created = 0;       // Unix seconds
@@ -52,11 +55,11 @@ class ServedModel {
   infer::EngineOptions options_;
 };
 
+/// What is known of a model before its weights are loaded: name, tokenizer and template.
+ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& folder);
 /// The ids that end a text of a model, as far as the tokenizer knows them.
 std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::Tokenizer& tokenizer);
 /// Never empty: a text without tokens begins with the token that begins one. Throws Error if there is none.
-/// What is known of a model before its weights are loaded: name, tokenizer and template.
-ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& folder);
 std::vector<std::int32_t> encode_prompt(const io::Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace hpcdl::serve

@@ -349,7 +349,7 @@ TEST_F(ServerTest, refuses_what_it_does_not_understand) {
       {chat, R"({"messages":[{"content":"a"}]})", 400, "objects with a"},
       {chat, R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", 400, "text only"},
       {chat, "{" + message + R"(,"tools":3})", 400, "a list"},
-      {chat, "{" + message + R"(,"tool_choice":"required"})", 400, "none"},
+      {chat, "{" + message + R"(,"tool_choice":"required"})", 400, "needs"},
       {chat, "{" + message + R"(,"chat_template_kwargs":[]})", 400, "an object"},
       {chat, "{" + message + R"(,"top_logprobs":2})", 400, "needs"},
       {chat, "{" + message + R"(,"max_tokens":2,"max_completion_tokens":3})", 400, "differ"},
