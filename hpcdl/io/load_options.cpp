@@ -1,0 +1,16 @@
+#include "hpcdl/io/load_options.h"
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::io {
+
+LoadOptions LoadOptions::on(Device device) const {
+  if (!device.is_cuda()) return *this;
+  if (ram > 0 || mode == LoadMode::direct)
+    fail_usage("model", "layers stream through memory on a CPU only: leave out --ram and --load direct");
+  auto o = *this;
+  if (mode == LoadMode::automatic) o.mode = LoadMode::mapped;
+  return o;
+}
+
+}  // namespace hpcdl::io
