@@ -56,7 +56,7 @@ TEST_P(OpenedAs, gives_the_bits_of_a_folder_of_that_type) {
     std::vector<float> want;
     for (const auto stored : types) {
       SCOPED_TRACE(fmt::format("{} from {}", dtype_name(to), dtype_name(stored)));
-      const auto model = models::LanguageModel::open(temp / std::string(dtype_name(stored)), {}, {to, &pool});
+      const auto model = models::LanguageModel::open(temp / std::string(dtype_name(stored)), {}, {}, {to, &pool});
       EXPECT_EQ(model.converted_bytes() > 0, stored != to);
       EXPECT_EQ(model.matrix_type(), to);
       EXPECT_EQ(type_of_inference(model), to);
@@ -78,7 +78,7 @@ TEST_P(OpenedAs, has_nearly_the_loss_of_f32) {
   write(temp.path(), GetParam(), DType::f32);
   const auto ids = models::tiny_ids(7);
   const auto loss = [&](DType to) {
-    const auto model = models::LanguageModel::open(temp.path(), {}, {to, &pool});
+    const auto model = models::LanguageModel::open(temp.path(), {}, {}, {to, &pool});
     return evaluate(model, pool, ids, {.compute = type_of_inference(model)}).loss;
   };
   const double exact = loss(DType::f32);

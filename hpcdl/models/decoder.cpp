@@ -1,5 +1,7 @@
 #include "hpcdl/models/decoder.h"
 
+#include <charconv>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/kv_write/pages.h"
@@ -125,9 +127,18 @@ Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o) const {
     const auto& b = blocks_[i];
     const int layer = static_cast<int>(i);
     const Var& table = angles[i < slides_.size() && slides_[i] ? 1 : 0];
+    if (weights_) weights_->fetch(g, layer);
     x = in_block(g, layer, o, [&] { return mlp(b, layer, attention(b, x, table, layer, o), o); });
+    if (weights_) weights_->release(g, layer);
   }
   return x;
+}
+
+int Decoder::layer_of(std::string_view name) const {
+  const auto prefix = named(spec_.layers) + ".";
+  int layer = -1;
+  if (name.starts_with(prefix)) std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  return layer;
 }
 
 Var Decoder::norm(const Var& x) const { return normalised(last_norm_, x); }

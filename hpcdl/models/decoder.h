@@ -12,6 +12,7 @@
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/decoder_spec.h"
+#include "hpcdl/models/loaded_weights.h"
 #include "hpcdl/models/rope_angles.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
@@ -36,6 +37,10 @@ class Decoder {
   /// Reduces the parameters of a model that has names and no memory to this rank's part (nn/sharing.h). Throws
   /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model.
   void share(const nn::Sharing& sharing);
+  /// From now on programs fetch the layers that stream; null: none does.
+  void load_from(const LoadedWeights* weights) { weights_ = weights; }
+  /// The layer that the parameter of this name belongs to; -1: none.
+  int layer_of(std::string_view name) const;
 
   void visit(auto&& f) {
     f(named(spec_.tokens), tokens_);
@@ -88,6 +93,7 @@ class Decoder {
   nn::Embedding head_;  // (V, C); absent if tied to tokens_
   // Of all layers, or of those with full attention; then of sliding layers, or of texts beyond the original context.
   mutable std::vector<RopeAngles> angles_;
+  const LoadedWeights* weights_ = nullptr;
 };
 
 /// Throws UsageError if ranks would have to share a head. kv_heads 0: as many as heads.

@@ -10,6 +10,7 @@
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
+#include "hpcdl/models/choose_load.h"
 #include "hpcdl/models/create.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
@@ -68,8 +69,10 @@ struct LanguageModel::Impl {
   Decoder model;
   std::optional<io::TensorFolder> folder;  // mapped models
   std::vector<io::Prefetch> reading;       // declared after folder: stops before the mapping ends
-  std::vector<Buffer> own;                 // tensors in no file, or there with another type
-  DType compute = DType::none;             // that was asked for
+  std::optional<LoadedWeights> weights;    // of files that are not mapped
+  std::string loading;
+  std::vector<Buffer> own;      // tensors in no file, or there with another type
+  DType compute = DType::none;  // that was asked for
 
   explicit Impl(io::ModelConfig c, Sharing s = {})
       : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
@@ -95,6 +98,8 @@ struct LanguageModel::Impl {
 
 void LanguageModel::to_device(const Stream& s) {
   if (!s.device().is_cuda()) return;
+  if (impl_->weights && impl_->weights->ring())
+    fail_usage("model", "layers that stream through memory run on a CPU only: leave out --ram, or --device");
   std::vector<Tensor*> others;
   auto& angles = impl_->model.angles();
   for (auto& a : angles) a.first(impl_->config.context), others.push_back(&a.table.tensor);
@@ -154,25 +159,52 @@ std::int64_t LanguageModel::bytes() const {
   return all;
 }
 
-LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing, const ComputeType& compute) {
+LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing, const io::LoadOptions& load_as,
+                                  const ComputeType& compute) {
   if (sharing && sharing->size() > 1) {
     if (compute.dtype != DType::none && compute.dtype != DType::f32)
       fail_usage("model", "ranks that share the layers of a model compute in f32, found {}", dtype_name(compute.dtype));
+    if (load_as.ram > 0 || load_as.mode == io::LoadMode::direct)
+      fail_usage("model", "ranks that share the layers hold their parts in memory: leave out --ram and --load direct");
     return load(folder, std::move(sharing), false);
   }
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder)));
   auto* impl = model.impl_.get();
   impl->compute = compute.dtype;
+  bool converts = false;
   impl->folder = io::TensorFolder::open(folder);
   const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
   impl->for_each([&]<class P>(const std::string& name, P& p) {
     if constexpr (std::is_same_v<P, nn::Weight>) {
       if (binder.bind_quantized(name, p, *model.state_)) return;
     }
-    model.state_->add_value(p, converted(binder.view(name, p.spec, impl->own), compute, impl->own));
+    const Tensor stored = binder.view(name, p.spec, impl->own), value = converted(stored, compute, impl->own);
+    converts |= value.data() != stored.data();
+    model.state_->add_value(p, value);
   });
   binder.require_whole_layers(impl->names());
+  using Mode = io::LoadMode;
+  if (converts && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
+    fail_usage("model",
+               "--dtype converts weights of {} into memory, whatever --ram and --load say: leave out one or the others",
+               folder.string());
+  model.load_weights(converts ? io::LoadOptions() : load_as);
   return model;
+}
+
+void LanguageModel::load_weights(const io::LoadOptions& options) {
+  const auto& files = *impl_->folder;
+  const auto choice = choose_load(options, options.mode == io::LoadMode::mapped ? LoadFacts() : load_facts(files));
+  impl_->loading = "mapped";
+  if (choice.mode != io::LoadMode::mapped) {
+    auto& decoder = impl_->model;
+    impl_->weights.emplace(
+        files, *state_, impl_->config.layers, [&](std::string_view name) { return decoder.layer_of(name); },
+        choice.ram);
+    decoder.load_from(&*impl_->weights);
+    impl_->loading = impl_->weights->describe();
+  }
+  if (!choice.why.empty()) impl_->loading += fmt::format(" ({})", choice.why);
 }
 
 LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
@@ -229,8 +261,11 @@ OwnedTensor LanguageModel::gather(const StateEntry& p) const {
 
 std::int64_t LanguageModel::mapped_bytes() const { return impl_->folder ? impl_->folder->mapped_bytes() : 0; }
 
+const std::string& LanguageModel::loading() const { return impl_->loading; }
+
 void LanguageModel::prefetch() {
-  if (!impl_->folder || !impl_->reading.empty()) return;
+  if (!impl_->folder || impl_->weights || !impl_->reading.empty()) return;
+  if (mapped_bytes() > share_for_weights(free_memory())) return;
   for (const auto& shard : impl_->folder->shards()) impl_->reading.push_back(shard.file().prefetch());
 }
 

@@ -5,8 +5,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "hpcdl/io/load_options.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/compute_type.h"
 #include "hpcdl/models/trainable.h"
@@ -29,8 +31,11 @@ class LanguageModel final : public Trainable {
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed);
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used, except
   /// for weights whose type is not `compute`, which are converted into memory of the model. Quantised matrices stay as
-  /// they are. A rank that shares the layers instead reads its part of them into its own f32 memory.
-  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const ComputeType& compute = {});
+  /// they are. A rank that shares the layers instead reads its part of them into its own f32 memory. `load` may ask for
+  /// something else than mapped files: then the weights are in memory of the model, as far as they fit; layers that do
+  /// not fit are there while a program that uses them runs, one program at a time. All ways give the same bits.
+  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {},
+                            const io::LoadOptions& load = {}, const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
 
@@ -49,7 +54,10 @@ class LanguageModel final : public Trainable {
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
   OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;
-  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory.
+  /// How the weights come from its files, in one line.
+  const std::string& loading() const;
+  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory, nor on
+  /// files that are larger than the memory that is free: they would push out what is about to be used.
   void prefetch();
 
   /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32.
@@ -72,6 +80,7 @@ class LanguageModel final : public Trainable {
   struct Impl;
   explicit LanguageModel(std::unique_ptr<Impl> impl);
   static LanguageModel load(const std::filesystem::path& folder, Sharing sharing, bool gradients);
+  void load_weights(const io::LoadOptions& options);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -124,6 +124,15 @@ void StateTable::add_frozen(nn::Param& param, std::string_view ending, const Ten
   frozen_.entries.push_back(entry(param, StateRole::frozen, ending, memory));
 }
 
+void StateTable::move_values(const std::function<Tensor(const StateEntry&)>& where) {
+  for (auto* group : {&values_, &frozen_})
+    for (auto& e : group->entries) {
+      const bool in_files = static_cast<bool>(e.host);
+      e.memory = where(e);
+      if (in_files) e.host = e.staged = e.memory;
+    }
+}
+
 void StateTable::allocate(bool with_gradients) {
   std::int64_t values = 0, gradients = 0, others = 0;
   for (const auto* p : params_) {

@@ -73,6 +73,9 @@ class StateTable {
   /// for it, "NAME.packed" and so on.
   void add_value(nn::Param& param, const Tensor& memory);
   void add_frozen(nn::Param& param, std::string_view ending, const Tensor& memory);
+  /// The entries of parameters that were added in memory of the caller lie in `where(entry)` from now on, of the same
+  /// spec; on the host, before a program is recorded.
+  void move_values(const std::function<Tensor(const StateEntry&)>& where);
 
   std::span<const StateEntry> parameters() const { return values_.entries; }
   /// Buffers and counters.
