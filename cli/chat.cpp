@@ -7,6 +7,7 @@
 
 #include "cli/dtype_option.h"
 #include "cli/kv_option.h"
+#include "cli/load_option.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -28,6 +29,7 @@ struct ChatOptions {
   ThreadsOption threads;
   DtypeOption dtype;
   TuneOption tune;
+  LoadOption load;
 };
 
 class Chat {
@@ -94,12 +96,15 @@ int chat(ChatOptions& o, const Command& verb) {
   config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
   config.engine.context = o.context, config.engine.batch = 1;
   config.engine.kv = o.kv.word, config.engine.spec = o.spec, config.engine.dtype = o.dtype.choice();
+  const auto load = o.load.checked("chat");
+  config.engine.load = load.mode, config.engine.ram = load.ram;
   std::optional<serve::ServedModel> model;
   {
     const Waiting waiting(console(), "loading the model");
     model.emplace(config);
   }
   say_converted(model->model());
+  say_loading(model->model(), load);
   require(model->facts().chat.has_value(), "chat", "{}", model->facts().no_chat);
   Chat conversation(o, *model);
   const bool asks = isatty(STDIN_FILENO) != 0;
@@ -133,6 +138,7 @@ void add_chat(const Command& program, Run& run) {
         add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_dtype_option(sub, o.dtype);
+        add_load_options(sub, o.load);
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);

@@ -4,6 +4,7 @@
 
 #include "cli/dtype_option.h"
 #include "cli/kv_option.h"
+#include "cli/load_option.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
@@ -24,6 +25,7 @@ struct EvalOptions {
   bool json = false;
   ThreadsOption threads;
   DtypeOption dtype;
+  LoadOption load;
 };
 
 /// The folder of a run holds its model in model/.
@@ -66,20 +68,26 @@ int eval_images(EvalOptions& o) {
 
 int eval(EvalOptions& o, const Command& sub) {
   if (sub.given("--images")) {
-    if (!o.text.empty() || o.limit > 0 || sub.given("--kv"))
-      fail_usage("eval", "--text, --limit and --kv are for language models, --images is for image classifiers");
+    if (!o.text.empty() || o.limit > 0 || sub.given("--kv") || o.load.checked("eval").given())
+      fail_usage(
+          "eval",
+          "--text, --limit, --kv, --ram and --load are for language models, --images is for image classifiers");
     return eval_images(o);
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
   const bool in_pages = sub.given("--kv");
   Pool pool(o.threads.checked("eval"));
   const auto folder = io::find_model_folder(o.model);
-  auto model = models::LanguageModel::open(folder, {}, {o.dtype.type(), &pool});
-  say_converted(model);
-  {
+  const auto load = o.load.checked("eval");
+  const auto device = device_from_name(o.device);
+  auto model = [&] {
     const Waiting waiting(console(), "loading the model");
-    model.to_device(Stream(device_from_name(o.device), pool));
-  }
+    auto opened = models::LanguageModel::open(folder, {}, load.on(device), {o.dtype.type(), &pool});
+    opened.to_device(Stream(device, pool));
+    return opened;
+  }();
+  say_converted(model);
+  say_loading(model, load);
   const auto ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
   Work progress(console());
   const auto start = std::chrono::steady_clock::now();
@@ -117,6 +125,7 @@ void add_eval(const Command& program, Run& run) {
         add_kv_option(sub, o.kv);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_dtype_option(sub, o.dtype);
+        add_load_options(sub, o.load);
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

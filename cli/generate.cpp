@@ -154,14 +154,18 @@ int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& ran
   if (const auto warning = defaults.warning(); speaks && !warning.empty()) say("warning: {}", warning);
   if (o.print_config) return print_text(speaks ? o.sampling.origins : ""), exit_code::kDone;
   if (shared) expect_same_start(ranks, "generate", facts_of(o, folder));
-  auto model = models::LanguageModel::open(
-      folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr, {o.dtype.type(), &pool});
-  if (speaks) say_converted(model);
-  model.prefetch();
-  {
+  const auto load = o.load.checked("generate");
+  const auto device = device_from_name(device_of_rank(o.device, ranks.place()));
+  auto model = [&] {
     const Waiting waiting(speaks ? console() : Console(), "loading the model");
-    model.to_device(Stream(device_from_name(device_of_rank(o.device, ranks.place())), pool));
-  }
+    auto opened = models::LanguageModel::open(
+        folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr, load.on(device),
+        {o.dtype.type(), &pool});
+    opened.prefetch();
+    opened.to_device(Stream(device, pool));
+    return opened;
+  }();
+  if (speaks) say_converted(model), say_loading(model, load);
   const bool many = !o.prompts.empty(), needs = o.ids.empty() && !many;
   std::optional<io::Tokenizer> tokenizer;
   if (needs || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
@@ -241,6 +245,7 @@ void add_generate(const Command& program, Run& run) {
         add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_dtype_option(sub, o.dtype);
+        add_load_options(sub, o.load);
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);

@@ -7,6 +7,7 @@
 
 #include "cli/dtype_option.h"
 #include "cli/kv_option.h"
+#include "cli/load_option.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -31,6 +32,7 @@ struct GenerateOptions {
   TuneOption tune;
   ThreadsOption threads;
   DtypeOption dtype;
+  LoadOption load;
 
   bool has_form() const { return !schema.empty() || !regex.empty() || !grammar.empty(); }
 };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/dtype_option.h"
+#include "cli/load_option.h"
 #include "cli/run_config.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -78,6 +79,7 @@ int serve_verb(ServeOptions& o, const Command& sub) {
       config, {.prepare =
                    [&](infer::Engine& engine, serve::ServedModel& model) {
                      say_converted(model.model());
+                     say_loading(model.model(), config.engine.loading());
                      auto tuning = start_tuning(o.tune, model.model().device(), model.pool());
                      const bool measures = tuning && o.tune.mode == "full";
                      engine.set_ways(

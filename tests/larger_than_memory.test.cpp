@@ -1,5 +1,5 @@
 // A model larger than the memory a process may have still generates: its weights are views into the file, and the
-// kernel drops clean pages as it needs the room. The child runs in a memory cgroup if one can be created (cgroup v1 or
+// kernel drops clean pages as it needs the room; or its layers stream through blocks of memory. The child runs in a memory cgroup if one can be created (cgroup v1 or
 // v2, as root), else with RLIMIT_DATA, which limits what a process allocates but not what it maps.
 
 #include <fcntl.h>
@@ -56,8 +56,8 @@ class MemoryCgroup {
   fs::path folder_;
 };
 
-std::vector<std::int32_t> generate(const fs::path& folder) {
-  const auto model = models::LanguageModel::open(folder);
+std::vector<std::int32_t> generate(const fs::path& folder, const io::LoadOptions& load) {
+  const auto model = models::LanguageModel::open(folder, {}, load);
   Pool pool(2);
   infer::Engine engine(model, pool, {.context = 16});
   std::vector<std::int32_t> out;
@@ -74,16 +74,27 @@ void evict(const fs::path& file) {
   ::close(fd);
 }
 
-TEST(larger_than_memory, generates) {
+/// A row of /proc/self/status, in bytes.
+std::int64_t status(const std::string& name) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  return 0;
+}
+
+class LargerThanMemory : public testing::TestWithParam<io::LoadOptions> {};
+
+TEST_P(LargerThanMemory, generates) {
   const io::TempFolder temp;
   io::ModelConfig c;
-  c.layers = 4, c.width = 768, c.heads = 12, c.vocab = 8192, c.context = 64;
+  c.layers = 8, c.width = 512, c.heads = 8, c.vocab = 8192, c.context = 64;
   models::resolve(c);
   models::LanguageModel::create(c, 5, false).save(temp.path());
-  const auto want = generate(temp.path());
+  const auto want = generate(temp.path(), {});
   ASSERT_EQ(want.size(), 4u);
   const auto file = temp / "model.safetensors";
-  ASSERT_GT(fs::file_size(file), static_cast<std::uintmax_t>(kLimit) * 3 / 2);
+  const auto model_bytes = static_cast<double>(fs::file_size(file));
+  ASSERT_GT(model_bytes, 1.5 * static_cast<double>(kLimit));
   evict(file);
 
   MemoryCgroup group;
@@ -97,7 +108,15 @@ TEST(larger_than_memory, generates) {
       _exit(3);
     try {
       std::ofstream out(result);
-      for (auto id : generate(temp.path())) out << id << ' ';
+      const auto before = status("VmRSS");
+      for (auto id : generate(temp.path(), GetParam())) out << id << ' ';
+      [[maybe_unused]] const auto grown = status("VmHWM") - before;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+      if (GetParam().ram > 0 && grown > GetParam().ram + static_cast<std::int64_t>(0.15 * model_bytes)) {
+        std::fprintf(stderr, "%lld bytes of memory were added\n", static_cast<long long>(grown));
+        _exit(5);
+      }
+#endif
     } catch (const std::exception& e) {
       std::fprintf(stderr, "%s\n", e.what());
       _exit(4);
@@ -113,6 +132,10 @@ TEST(larger_than_memory, generates) {
   for (std::int32_t id; in >> id;) got.push_back(id);
   EXPECT_EQ(got, want);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, LargerThanMemory,
+                         testing::Values(io::LoadOptions{}, io::LoadOptions{io::LoadMode::automatic, kLimit * 2 / 3}),
+                         [](const auto& load) { return load.param.ram > 0 ? "streamed" : "mapped"; });
 
 }  // namespace
 }  // namespace hpcdl

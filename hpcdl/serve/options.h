@@ -6,6 +6,7 @@
 #include <string>
 
 #include "hpcdl/io/config_visitor.h"
+#include "hpcdl/io/load_options.h"
 #include "hpcdl/models/compute_type.h"
 
 namespace hpcdl::serve {
@@ -30,10 +31,13 @@ struct ServeSection {
 struct EngineSection {
   std::string model, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
   int threads = 0;
-  std::int64_t context = 0, batch = 256, budget = 2048;
+  std::int64_t context = 0, batch = 256, budget = 2048, ram = 0;
   double slo_ttft = 0, slo_itl = 0;  // ms
   bool invariant = false, warm = false;
   models::ComputeChoice dtype = models::ComputeChoice::automatic;
+  io::LoadMode load = io::LoadMode::automatic;
+
+  io::LoadOptions loading() const { return {.mode = load, .ram = ram}; }
 
   void visit(auto&& f) {
     f("model", model, "model folder, or a name in the local Hugging Face cache");
@@ -54,6 +58,9 @@ struct EngineSection {
     f("slo_itl", slo_itl, "most ms between tokens, for which prompts are read in smaller parts; 0: none",
       {.min = 0, .max = 1e9});
     f("warm", warm, "record the programs of all numbers of texts before the first request");
+    f("ram", ram, "CPU: memory for weights; layers that do not fit are read again for every pass; 0: no limit",
+      {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
+    f("load", load, "how weights are read: mapped, resident, direct (layers stream through memory) or auto");
     f("invariant", invariant, "CPU: the bits of a text do not depend on the texts beside it, but each costs more time");
   }
 };

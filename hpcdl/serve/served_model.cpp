@@ -88,6 +88,7 @@ ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& fol
 ServedModel::ServedModel(const ServerConfig& config)
     : pool_(config.engine.threads),
       model_(models::LanguageModel::open(io::find_model_folder(config.engine.model), {},
+                                         config.engine.loading().on(device_from_name(config.engine.device)),
                                          {models::dtype_of(config.engine.dtype), &pool_})) {
   const auto& e = config.engine;
   const DType kv = infer::kv_type("serve", e.kv);

@@ -1,0 +1,41 @@
+#include "cli/load_option.h"
+
+#include "hpcdl/io/config_value.h"
+
+namespace hpcdl::cli {
+namespace {
+
+template <class T>
+T read(std::string_view verb, const char* option, const std::string& text, io::FieldOptions accepts) {
+  try {
+    return io::convert_config<T>(io::ConfigText{text}, accepts);
+  } catch (const io::ConfigMismatch& m) {
+    fail_usage(verb, "{}: expected {}, found {}", option, io::describe_type(io::config_type<T>(accepts)), m.found);
+  }
+}
+
+}  // namespace
+
+io::LoadOptions LoadOption::checked(std::string_view verb) const {
+  io::LoadOptions o{.mode = read<io::LoadMode>(verb, "--load", load, {})};
+  if (!ram.empty()) o.ram = read<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
+  return o;
+}
+
+void add_load_options(const Command& sub, LoadOption& o) {
+  sub.option("--ram", o.ram,
+             "CPU: memory for weights, such as 8G; layers that do not fit are read again for every pass")
+      .kind("SIZE");
+  sub.option("--load", o.load,
+             "How weights are read: mapped from their files, resident (read into memory once), direct (layers stream "
+             "through memory), or auto")
+      .one_of({"auto", "mapped", "direct", "resident"})
+      .shows_default();
+}
+
+void say_loading(const models::LanguageModel& model, const io::LoadOptions& asked) {
+  const auto& how = model.loading();  // nothing for ranks that share the layers
+  if (!how.empty() && (asked.given() || !how.starts_with("mapped"))) say("{}", dim("weights " + how));
+}
+
+}  // namespace hpcdl::cli
