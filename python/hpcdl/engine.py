@@ -73,8 +73,9 @@ class Engine:
     model's. kv: the type of keys and values, bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of
     activations. Half of the free memory at most is used for them. spec: "ngram", or the folder of a smaller model
     with the same vocabulary: several tokens are proposed and checked together, with the same result. dtype: f32, bf16
-    or f16, to which weights are converted and in which texts are computed; auto: weights stay as they are. Safe from
-    many threads, which take turns.
+    or f16, to which weights are converted and in which texts are computed; auto: weights stay as they are. ram: bytes
+    of memory for weights; layers that do not fit stream from the files in every pass; 0: no limit. load: "mapped",
+    "direct", "resident" or "auto", as `hpcdl generate --load`. Safe from many threads, which take turns.
 
         engine = hpcdl.Engine("TinyLlama")
         for token in engine.submit("Once upon a time", tokens=50, temperature=0.8): ...
@@ -93,9 +94,11 @@ class Engine:
         kv: str = "auto",
         spec: "str | os.PathLike[str]" = "none",
         dtype: str = "auto",
+        load: str = "auto",
+        ram: int = 0,
     ):
         self._engine = _hpcdl._Engine.load(
-            os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec), dtype
+            os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec), dtype, load, ram
         )
         if self._engine.warning:
             warnings.warn(self._engine.warning, stacklevel=2)

@@ -149,10 +149,17 @@ infer::SamplingOptions sampling_of(const nb::dict& given, infer::SamplingOptions
   return o;
 }
 
-std::shared_ptr<Loaded> load(const std::string& model, const std::string& device, std::int64_t texts,
-                             std::int64_t context, std::int64_t threads, bool invariant, const std::string& kv,
-                             const std::string& spec, const std::string& dtype) {
+std::shared_ptr<Loaded> load_engine(const std::string& model, const std::string& device, std::int64_t texts,
+                                    std::int64_t context, std::int64_t threads, bool invariant, const std::string& kv,
+                                    const std::string& spec, const std::string& dtype, const std::string& load,
+                                    std::int64_t ram) {
   serve::ServerConfig c;
+  const auto* mode =
+      std::ranges::find(io::EnumNames<io::LoadMode>::values, load, &std::pair<io::LoadMode, std::string_view>::second);
+  require(mode != std::end(io::EnumNames<io::LoadMode>::values), "Engine",
+          "load = \"{}\": expected auto, mapped, direct or resident", load);
+  require(ram >= 0, "Engine", "ram = {}: expected bytes of memory for weights, or 0 for no limit", ram);
+  c.engine.load = mode->first, c.engine.ram = ram;
   c.engine.model = model, c.engine.device = device, c.engine.context = context, c.engine.invariant = invariant;
   c.engine.spec = spec;
   require(texts >= 1 && texts <= 1024, "Engine", "texts = {}: expected 1 to 1024 that are continued at a time", texts);
@@ -217,9 +224,9 @@ void bind_engine(nb::module_& m) {
       .def("end", end_of, nb::sig("def end(self) -> typing.Any"))
       .def("cancel", &Text::cancel, nb::call_guard<nb::gil_scoped_release>(), nb::sig("def cancel(self) -> None"));
   nb::class_<Loaded>(m, "_Engine")
-      .def_static("load", load, nb::call_guard<nb::gil_scoped_release>(), nb::arg("model"), nb::arg("device"),
+      .def_static("load", load_engine, nb::call_guard<nb::gil_scoped_release>(), nb::arg("model"), nb::arg("device"),
                   nb::arg("texts"), nb::arg("context"), nb::arg("threads"), nb::arg("invariant"), nb::arg("kv"),
-                  nb::arg("spec"), nb::arg("dtype"))
+                  nb::arg("spec"), nb::arg("dtype"), nb::arg("load"), nb::arg("ram"))
       .def("submit", submit, nb::arg("prompt"), nb::arg("tokens").none(), nb::arg("sampling"), nb::arg("priority"),
            nb::arg("form"), nb::arg("text"))
       .def("encode", [](const Loaded& l,

@@ -47,6 +47,14 @@ class Engines(Case):
         self.assertEqual(ids, list(self.engine.submit([1, 2, 3], tokens=5, sampling={"ignore_eos": True})))
         self.assertEqual(text.text, self.engine.decode(ids))
 
+    def test_weights_may_be_read_in_several_ways(self):
+        want = self.engine.submit([1, 2, 3], tokens=5, ignore_eos=True).result()
+        resident = hpcdl.Engine(self.model, texts=1, load="resident")
+        self.assertEqual(resident.submit([1, 2, 3], tokens=5, ignore_eos=True).result(), want)
+        for wrong in ({"load": "fast"}, {"load": "mapped", "ram": 1 << 30}, {"load": "direct", "ram": 1000}, {"ram": -1}):
+            with self.assertRaises(ValueError):
+                hpcdl.Engine(self.model, **wrong)
+
     def test_many_texts_are_those_of_one(self):
         prompts = [f"The {w}" for w in ("old", "red", "new", "fox", "sea", "sun")]
         alone = [self.engine.submit(p, tokens=7, ignore_eos=True).result() for p in prompts]
