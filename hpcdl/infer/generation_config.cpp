@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostBytes = 16 << 20;  // bytes
 
-constexpr std::string_view kRead[] = {
+constexpr std::string_view kKeysRead[] = {
     "do_sample", "temperature",        "top_k",          "top_p",          "min_p",
     "typical_p", "repetition_penalty", "min_new_tokens", "max_new_tokens", "eos_token_id"};
 /// Say where the file comes from, what results contain beside the text, or how fast it is made.
@@ -51,7 +51,7 @@ constexpr std::string_view kNeutralAtOne[] = {"encoder_repetition_penalty", "gui
 
 bool changes_texts(const std::string& key, const io::Json& value) {
   const auto among = [&](const auto& keys) { return std::ranges::find(keys, key) != std::end(keys); };
-  if (among(kRead) || among(kHarmless)) return false;
+  if (among(kKeysRead) || among(kHarmless)) return false;
   const bool off = value.is_null() || value == false || value == 0 || (value.is_structured() && value.empty());
   return !off && !(among(kNeutralAtOne) && value == 1);
 }
