@@ -18,8 +18,6 @@ struct Heads {
     return b * batch + t * token + h * head;
   }
   __device__ float get(std::int64_t i) const { return fetch(data, dtype, i); }
-  /// Element d of a row.
-  __device__ float value(std::int64_t b, std::int64_t t, std::int64_t h, int d) const { return get(at(b, t, h) + d); }
   __device__ void put(std::int64_t i, float v) const {
     if (accumulate) v += get(i);
     cuda::put(data, dtype, i, v);
@@ -63,12 +61,6 @@ struct PagedHeads : Heads {
     const char* const codes = static_cast<const char*>(data) + page_at(b, t, h);
     return reinterpret_cast<const float*>(codes + kPageTokens * token)[t % kPageTokens];
   }
-  __device__ float value(std::int64_t b, std::int64_t t, std::int64_t h, int d) const {
-    const auto i = at(b, t, h) + d;
-    if (dtype == DType::i8) return widen(static_cast<const std::int8_t*>(data)[i]) * scale(b, t, h);
-    if (dtype == DType::f8_e4m3) return widen(static_cast<const f8_e4m3*>(data)[i]) * scale(b, t, h);
-    return get(i);
-  }
 
  private:
   /// Where the head begins in the page of row t.
@@ -87,5 +79,16 @@ struct PackedHeads : Heads {
     return (starts[b] + t) * token + h * head;
   }
 };
+
+/// Element d of row t of head h of sequence b.
+__device__ float value_of(const auto& x, std::int64_t b, std::int64_t t, std::int64_t h, int d) {
+  return x.get(x.at(b, t, h) + d);
+}
+__device__ inline float value_of(const PagedHeads& x, std::int64_t b, std::int64_t t, std::int64_t h, int d) {
+  const auto i = x.at(b, t, h) + d;
+  if (x.dtype == DType::i8) return widen(static_cast<const std::int8_t*>(x.data)[i]) * x.scale(b, t, h);
+  if (x.dtype == DType::f8_e4m3) return widen(static_cast<const f8_e4m3*>(x.data)[i]) * x.scale(b, t, h);
+  return x.get(i);
+}
 
 }  // namespace hpcdl::cuda

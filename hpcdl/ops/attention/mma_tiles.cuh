@@ -127,7 +127,7 @@ template <class Kind, int kWidth> struct Tile {
     } else {
       for (int i = static_cast<int>(threadIdx.x); i < kRows * kWidth; i += kThreads) {
         const int r = i / kWidth, d = i % kWidth;
-        data[r * kStride + d] = narrow<E>(first + r < end && d < width ? x.value(b, first + r, h, d) : 0.0f);
+        data[r * kStride + d] = narrow<E>(first + r < end && d < width ? value_of(x, b, first + r, h, d) : 0.0f);
       }
     }
   }

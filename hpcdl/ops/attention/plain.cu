@@ -18,7 +18,7 @@ __device__ void bring(float* tile, int ld, const auto& x, std::int64_t b, std::i
                       std::int64_t h, int width) {
   for (int i = static_cast<int>(threadIdx.x); i < kRows * width; i += kThreads) {
     const int r = i / width, d = i % width;
-    tile[r * ld + d] = t0 + r < end ? x.value(b, t0 + r, h, d) : 0.0f;
+    tile[r * ld + d] = t0 + r < end ? value_of(x, b, t0 + r, h, d) : 0.0f;
   }
 }
 
