@@ -44,7 +44,7 @@ nb::bytes embed(SharedEncoder& e, const std::vector<std::string>& texts, bool tr
   }
   std::string all;
   for (const auto& v : vectors) all.append(reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float));
-  return {all.data(), all.size()};
+  return nb::bytes(all.data(), all.size());
 }
 
 }  // namespace
