@@ -145,7 +145,7 @@ template <class Isa, int G, int NV, bool Whole, class Rows>
 template <class Isa, int NV, bool Whole, class Rows>
 void block_of(Isa isa, const Group<Rows>& g, std::int64_t j0, std::int64_t keys, const Sizes& z, bool more) {
   const std::int64_t next = more ? j0 + kKeysAtOnce : j0;
-  const Block b{g.k.at(j0), g.v.at(j0), g.k.at(next), g.v.at(next)};
+  const Block<decltype(g.k.at(j0))> b{g.k.at(j0), g.v.at(j0), g.k.at(next), g.v.at(next)};
   const std::int64_t hidden = j0 < z.first ? z.first - j0 : 0;
   if (g.count == 1) block<Isa, 1, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
   else if (g.count == 2) block<Isa, 2, NV, Whole>(isa, g.state, b, keys, z, hidden, more);
