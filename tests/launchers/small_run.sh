@@ -32,8 +32,8 @@ fail() {
   tail -n 40 "$work"/*.log >&2
   exit 1
 }
-comes_true() {  # COMMAND..., for up to two minutes
+comes_true() {  # COMMAND..., for up to WITHIN (120) seconds
   local i
-  for ((i = 0; i < 600; i++)); do "$@" && return 0; sleep 0.2; done
+  for ((i = 0; i < 5 * ${WITHIN:-120}; i++)); do "$@" && return 0; sleep 0.2; done
   return 1
 }

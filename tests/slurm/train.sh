@@ -32,7 +32,7 @@ saved() { grep -q 'asked to stop: saved step' "$work/job.log"; }
 comes_true saved || fail "nothing was saved"
 at=$(sed -n 's/.*asked to stop: saved step \([0-9]*\).*/\1/p' "$work/job.log" | head -n 1)
 over() { [[ -z $(squeue -h -j "$job" 2>/dev/null) ]]; }
-comes_true over || fail "the job does not end: $(squeue -h -o '%i %t %r')"
+WITHIN=300 comes_true over || fail "the job does not end: $(squeue -h -o '%i %t %r')"
 
 grep -q 'Exited with exit code 75' "$work/job.log" || fail "the ranks did not end with 75"
 grep -q 'start 2 of this Slurm job' "$work/job.log" || fail "it was not requeued"
