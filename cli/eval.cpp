@@ -69,9 +69,8 @@ int eval_images(EvalOptions& o) {
 int eval(EvalOptions& o, const Command& sub) {
   if (sub.given("--images")) {
     if (!o.text.empty() || o.limit > 0 || sub.given("--kv") || o.load.checked("eval").given())
-      fail_usage(
-          "eval",
-          "--text, --limit, --kv, --ram and --load are for language models, --images is for image classifiers");
+      fail_usage("eval",
+                 "--text, --limit, --kv, --ram and --load are for language models, --images is for image classifiers");
     return eval_images(o);
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
@@ -94,9 +93,8 @@ int eval(EvalOptions& o, const Command& sub) {
   const auto show = [&](std::int64_t done) {
     progress.show("evaluating", static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(ids.size(), 1)));
   };
-  const auto result =
-      in_pages ? infer::evaluate_in_pages(model, pool, ids, o.kv.type(), show)
-               : infer::evaluate(model, pool, ids, {.compute = infer::type_of_inference(model)}, show);
+  const auto result = in_pages ? infer::evaluate_in_pages(model, pool, ids, o.kv.type(), show)
+                               : infer::evaluate(model, pool, ids, {.compute = infer::type_of_inference(model)}, show);
   progress.end();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)

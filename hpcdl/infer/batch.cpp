@@ -81,9 +81,8 @@ Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DTyp
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key =
-      fmt::format("batch {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages, l.rows, l.single,
-                  l.vocab, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
+  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
+                               l.rows, l.single, l.vocab, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});

@@ -34,8 +34,8 @@ class LanguageModel final : public Trainable {
   /// they are. A rank that shares the layers instead reads its part of them into its own f32 memory. `load` may ask for
   /// something else than mapped files: then the weights are in memory of the model, as far as they fit; layers that do
   /// not fit are there while a program that uses them runs, one program at a time. All ways give the same bits.
-  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {},
-                            const io::LoadOptions& load = {}, const ComputeType& compute = {});
+  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const io::LoadOptions& load = {},
+                            const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
 
