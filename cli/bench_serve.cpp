@@ -187,7 +187,7 @@ std::function<int()> add_bench_serve(const Command& bench) {
   sub.flag("--deadlines", o->deadlines, "With --model: the server schedules by --slo-ttft and --slo-itl");
   sub.flag("--warm", o->server.engine.warm, "With --model: the server records its programs before the first request");
   sub.option("--spec", o->server.engine.spec, "With --model: what proposes tokens")
-      .kind("none|ngram|DIR")
+      .kind("WORD|DIR")
       .shows_default();
   sub.option("--device", o->server.engine.device, "With --model: cpu, cuda or cuda:N").shows_default();
   add_threads_option(sub, o->threads);

@@ -86,7 +86,7 @@ void add_spec_option(const Command& sub, std::string& word) {
          "--spec", word,
          "Several tokens are proposed and checked together, with the same result: none; ngram proposes from earlier "
          "parts of the text; a model folder proposes with a smaller model of the same vocabulary")
-      .kind("none|ngram|DIR")
+      .kind("WORD|DIR")
       .shows_default();
 }
 
