@@ -186,9 +186,7 @@ std::function<int()> add_bench_serve(const Command& bench) {
       .positive();
   sub.flag("--deadlines", o->deadlines, "With --model: the server schedules by --slo-ttft and --slo-itl");
   sub.flag("--warm", o->server.engine.warm, "With --model: the server records its programs before the first request");
-  sub.option("--spec", o->server.engine.spec, "With --model: what proposes tokens")
-      .kind("WORD|DIR")
-      .shows_default();
+  sub.option("--spec", o->server.engine.spec, "With --model: what proposes tokens").kind("WORD|DIR").shows_default();
   sub.option("--device", o->server.engine.device, "With --model: cpu, cuda or cuda:N").shows_default();
   add_threads_option(sub, o->threads);
   sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
