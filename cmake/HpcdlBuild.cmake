@@ -14,10 +14,8 @@ if(HPCDL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
-find_program(HPCDL_LLD NAMES ld.lld ld.lld-14)
-if(HPCDL_LLD AND NOT HPCDL_SANITIZE)
-  add_link_options(-fuse-ld=lld)
-endif()
+# GNU ld and not lld: GCC emits empty cold parts of functions, and lld 14 then keeps their unwind entry instead of that of
+# the next function, so that an exception which passes there aborts.
 
 if(HPCDL_FUZZ)
   # The fuzzer is guided by the coverage of the library itself.

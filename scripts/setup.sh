@@ -5,7 +5,7 @@
 set -euo pipefail
 
 target=${1:-build}
-build=(g++ cmake ninja-build make ccache lld git pkg-config libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
+build=(g++ cmake ninja-build make ccache git pkg-config libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
        libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libarchive-dev libmd-dev
        libturbojpeg0-dev libpng-dev libboost-dev)
 # Programs that start and isolate ranks in tests. The build uses MPI if it is installed, but does not require it.
