@@ -75,9 +75,10 @@ Value filter_indent(Run& run, const Value& value, Arguments& args) {
     indent.assign(static_cast<std::size_t>(std::clamp<std::int64_t>(need_whole(run, width, "the width"), 0, 1024)),
                   ' ');
   const bool first = truth(args.get(1, "first", Value(false))), blank = truth(args.get(2, "blank", Value(false)));
+  const std::string text = str(run, value) + "\n";
   std::string out;
   bool begins = true;
-  for (const std::string_view line : lines_of(str(run, value) + "\n", false)) {
+  for (const std::string_view line : lines_of(text, false)) {
     if (!begins) out += '\n';
     if (begins ? first : blank || !line.empty()) out += indent;
     out += line;
