@@ -12,7 +12,7 @@ struct DtypeOption {
   std::string word = "auto";
 
   models::ComputeChoice choice() const;
-  /// none: nobody has said.
+  /// none: the option was not given.
   DType type() const { return models::dtype_of(choice()); }
 };
 

@@ -48,7 +48,7 @@ void add_keys(const Command& sub, Keys& keys) {
   }
 }
 
-/// The rules of sampling that nobody has set are those of the model's folder.
+/// Rules of sampling that are not set are those of the model's folder.
 void take_defaults_of_model(io::ConfigTable& table, const std::string& model) {
   const auto defaults = infer::read_generation_config(io::find_model_folder(model));
   const auto take = [&](std::string_view key, const auto& value) {
@@ -115,8 +115,8 @@ void add_serve(const Command& program, Run& run) {
         sub.flag("--print-config", o.print_config, "Print every key with its value and its origin, and stop");
         sub.footer(
             "Every option is a key of the TOML file, too (--port is serve.port, --batch engine.batch, --top-k "
-            "sampling.top_k), and a variable: HPCDL_SERVE_PORT, HPCDL_ENGINE_BATCH. What nobody says about "
-            "sampling is taken from the model's generation_config.json. The first line on stdout is a JSON "
+            "sampling.top_k), and a variable: HPCDL_SERVE_PORT, HPCDL_ENGINE_BATCH. Rules of sampling that "
+            "are not given come from the model's generation_config.json. The first line on stdout is a JSON "
             "object with the address, when the model is loaded. SIGTERM and Ctrl-C let running requests end.");
         sub.takes_rest();
       },

@@ -23,7 +23,7 @@ void each_rule(auto&& f, auto&... o) {
   f("min_tokens", o.min_tokens...);
 }
 
-/// Values for what nobody else says. "do_sample": false is temperature 0, and leaves the other rules of sampling out;
+/// Values of options that are not given. "do_sample": false is temperature 0, and leaves the other rules of sampling out;
 /// true without a temperature is temperature 1.
 struct GenerationConfig {
   std::string file;  // its path; empty: there is none

@@ -58,7 +58,7 @@ void read_modules(const std::filesystem::path& folder, const io::Json& modules, 
   require(pooled, "model", "{}: expected a module Pooling, found none", where);
 }
 
-/// The prompt that stands before texts of which nobody says what they are for.
+/// The prompt before texts whose purpose is not given.
 std::string default_prompt(const io::Json& json, const std::string& where) {
   const io::JsonObject o(json, where);
   const auto name = o.get<std::string>("default_prompt_name");

@@ -45,7 +45,7 @@ class LanguageModel final : public Trainable {
 
   const io::ModelConfig& config() const;
   const nn::Sharing* sharing() const override;
-  /// The type that open() was asked for; none: nobody has said.
+  /// The type that open() was asked for; none: it was not asked for one.
   DType compute_type() const;
   /// Of weights that open() converted.
   std::int64_t converted_bytes() const;
