@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -24,7 +25,9 @@
 #include "hpcdl/rng.h"
 #include "tools/disturbance.h"
 #include "tools/measure_roofs.h"
+#include "tools/profile/pass.h"
 #include "tools/roofline/report.h"
+#include "tools/words.h"
 
 namespace hpcdl::cli {
 
@@ -39,6 +42,7 @@ struct BenchDecodeOptions {
   KvOption kv;
   ThreadsOption threads;
   TuneOption tune;
+  bool records = false;
   std::vector<std::string> json;
 };
 
@@ -84,6 +88,7 @@ struct Row {
   std::vector<Round> rounds = {};
   double bytes = 0;  // of weights and keys and values that one step reads
   lab::Disturbance disturbance = {};
+  std::optional<lab::Report> records = {};  // of the last pass
 
   /// The median over the rounds.
   double median(double (*of)(const Round&)) const {
@@ -178,6 +183,7 @@ class BenchDecode {
     const lab::DisturbanceWatch watch;
     for (int i = 0; i < o_.rounds; ++i) row.rounds.push_back(once(engine, batch, prompt));
     if (!device_.is_cuda()) row.disturbance = watch.so_far();
+    if (o_.records) row.records = lab::profile_pass(*engine.last_program(), engine.stream(), roofs_);
     return row;
   }
 
@@ -221,6 +227,11 @@ class BenchDecode {
       if (r.disturbance.heavy()) text += "  " + r.disturbance.text();
       text += "\n";
     }
+    for (const auto& r : rows)
+      if (r.records)
+        text += fmt::format("\nthe records of the last pass of {} at a depth of {}: {:.3f} ms\n",
+                            lab::plural(r.batch, "text"), r.depth, 1e3 * r.records->step_seconds) +
+                lab::ranked_text(*r.records, 12);
     return text;
   }
 
@@ -251,6 +262,7 @@ class BenchDecode {
       if (r.depth > 0) row["prompt_tokens_per_second"] = r.prompt_rate();
       for (const auto& round : r.rounds) row["rounds"].push_back(static_cast<double>(round.decoded) / round.decode);
       if (!device_.is_cuda()) row["disturbance"] = lab::to_json(r.disturbance);
+      if (r.records) row["records"] = lab::report_json(*r.records);
       json["rows"].push_back(row);
     }
     return json;
@@ -307,6 +319,7 @@ std::function<int()> add_bench_decode(const Command& bench) {
   add_threads_option(sub, o->threads);
   add_tune_option(sub, o->tune);
   add_ways_option(sub, o->tune);
+  sub.flag("--records", o->records, "Also time the records of the last pass of each row");
   sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
   return [o] { return bench_decode(*o); };
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Continuing texts on a CPU: `hpcdl bench decode` against llama.cpp, in turns, with random weights of a Llama of 1.24 B parameters.
 
-    bench/peers/llama_cpp.py [--source FOLDER] [--program build/release/hpcdl] [--threads 2] [--rounds 3] [--parts int4,bf16] [--depth 4096] [--json FILE]
+    bench/peers/llama_cpp.py [--source FOLDER] [--program build/release/hpcdl] [--threads 2] [--rounds 3] [--parts int4,bf16] [--depth 4096]
+                             [--cpus 0,1] [--json FILE]
 
 --source: a checkout of llama.cpp; default: the one in the source package llama-cpp-python, from PyPI. It is built natively in build/llama.cpp. Needs
 numpy. INT4 is compared with Q4_0: both have groups of 32 with a 16-bit scale, and here all matrices, also the table of tokens. llama.cpp keeps keys and
@@ -94,10 +95,12 @@ def write_model(source, kind):
 
 
 class Sides:
-    def __init__(self, program, threads, tokens):
+    def __init__(self, program, threads, tokens, cpus):
         self.program, self.threads, self.tokens = str(program), str(threads), str(tokens)
+        self.pinned = ["taskset", "-c", cpus] if cpus else []
 
     def run(self, command):
+        command = [*self.pinned, *command]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
@@ -133,6 +136,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--depth", type=int, default=4096, help="0: only short texts")
     p.add_argument("--parts", default="int4,bf16")
+    p.add_argument("--cpus", help="the processors for both sides, as taskset takes them")
     p.add_argument("--jobs", type=int, default=os.cpu_count())
     p.add_argument("--json", type=pathlib.Path)
     a = p.parse_args()
@@ -140,7 +144,7 @@ def main():
     source = a.source or fetched()
     build(source, a.jobs)
     (BUILD / "config.json").write_text(json.dumps(CONFIG))
-    sides, rows = Sides(a.program, a.threads, a.tokens), {}
+    sides, rows = Sides(a.program, a.threads, a.tokens, a.cpus), {}
 
     def turns(name, rounds, ours, theirs):
         """ours(): the row of bench decode, and its number; theirs(): their number."""

@@ -94,6 +94,10 @@ class Engine {
   EngineState state() const;
   /// The programs for a prompt of this many tokens and for the new tokens after it.
   std::vector<const Instance*> programs(std::int64_t prompt_tokens) { return passes_.programs(prompt_tokens); }
+  /// The program of the last pass, null before the first one, and the stream that it runs on. Between steps it may run
+  /// again, to be measured; texts that have not ended must be cancelled after that.
+  const Instance* last_program() const { return passes_.last(); }
+  Stream& stream() { return passes_.stream(); }
 
  private:
   struct Sequence {

@@ -73,6 +73,8 @@ class PackedPasses {
   /// The programs for a prompt of this many tokens and for the new tokens after it.
   std::vector<const Instance*> programs(std::int64_t prompt_tokens);
 
+  /// The program of the last pass; null before the first one.
+  const Instance* last() const { return last_ ? &last_->instance : nullptr; }
   Stream& stream() { return stream_; }
   const Stream& stream() const { return stream_; }
 

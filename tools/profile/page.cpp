@@ -7,6 +7,7 @@
 #include "hpcdl/core/units.h"
 #include "tools/page/page.h"
 #include "tools/profile/advice.h"
+#include "tools/profile/pass.h"
 #include "tools/profile/report.h"
 #include "tools/words.h"
 
@@ -136,6 +137,8 @@ Table lost(const Report& r) {
 }
 
 }  // namespace
+
+std::string ranked_text(const Report& r, std::size_t count) { return table_text(ranked(r, {.rows = count})); }
 
 std::string report_text(const Report& r, const TextOptions& options) {
   auto out = budget(r) + "\n" + table_text(ranked(r, options)) + remarks(r);
