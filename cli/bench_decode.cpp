@@ -165,7 +165,7 @@ class BenchDecode {
   Row measured(std::int64_t batch, std::int64_t depth) {
     Row row{.batch = batch, .depth = depth, .bytes = bytes_of(batch, depth)};
     const std::int64_t prompt = std::max<std::int64_t>(depth, 1);
-    const std::int64_t budget = std::max<std::int64_t>(512, batch + infer::kLeastChunk);
+    const std::int64_t budget = infer::usual_budget(device_, batch);
     // The first texts go on while the prompts of the last ones are processed.
     limit_ = o_.tokens + 2 + batch * prompt / (budget - batch);
     const std::int64_t context = std::min(model_.config().context, prompt + limit_);

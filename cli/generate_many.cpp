@@ -142,7 +142,6 @@ int generate_many(const Generating& g) {
                        {.context = sizes.front(),
                         .sequences = batch,
                         .pages = pages,
-                        .budget = std::max<std::int64_t>(512, batch + infer::kLeastChunk),
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
                         .speculation = g.speculation,

@@ -97,7 +97,7 @@ std::vector<NamedPass> passes_of_generation(const models::Trainable& any, std::i
     return infer::batch_pass(*model, infer::BatchLayout::of_one(tokens, capacity, rows));
   };
   std::vector<NamedPass> list{{"one token", pass(1, 1)}};
-  for (std::int64_t chunk = 8; chunk <= std::min(capacity, infer::EngineOptions().budget); chunk *= 8) {
+  for (std::int64_t chunk = 8; chunk <= std::min(capacity, infer::usual_budget({}, 1)); chunk *= 8) {
     list.push_back({fmt::format("{} tokens of a prompt", chunk), pass(chunk, 0)});
     list.push_back({fmt::format("the last {} tokens of a prompt", chunk), pass(chunk, 1)});
   }

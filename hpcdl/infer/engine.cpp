@@ -11,14 +11,13 @@ namespace hpcdl::infer {
 
 namespace {
 
-constexpr std::size_t kMostCandidates = 32;
-
 EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
   const auto context = model.config().context;
   if (o.context == 0) o.context = context;
   require(o.context >= 1 && o.context <= context, "generate",
           "{} tokens do not fit into the model's context of {}: ask for fewer, or shorten the prompt", o.context,
           context);
+  if (o.budget == 0) o.budget = usual_budget(model.device(), o.sequences);
   require(o.sequences >= 1 && o.budget >= o.sequences + kLeastChunk, "engine",
           "{} sequences at a time need a budget of at least {} tokens a step, got {}", o.sequences,
           o.sequences + kLeastChunk, o.budget);
@@ -188,7 +187,8 @@ std::vector<Engine::Sequence*> Engine::waiting_by_urgency() const {
 
 /// The texts that could begin. One whose next page another one is about to fill waits for it.
 std::vector<Engine::Candidate> Engine::candidates() const {
-  const auto most = std::min<std::int64_t>(kMostCandidates, options_.sequences - std::ssize(running_));
+  const auto most = options_.sequences - std::ssize(running_);
+  std::int64_t tokens = 0;  // more than the budget cannot begin
   std::vector<Candidate> list;
   if (most <= 0 || waiting_.empty()) return list;
   using Next = std::pair<PageTable::Entry, std::span<const std::int32_t>>;
@@ -206,11 +206,12 @@ std::vector<Engine::Candidate> Engine::candidates() const {
   };
   for (const auto& q : running_) next.emplace_back(q.get(), next_page(*q, q->published, q->parent));
   for (auto* q : waiting_by_urgency()) {
-    if (std::ssize(list) == most) break;
+    if (std::ssize(list) == most || tokens >= options_.budget) break;
     auto found = find(*q);
     const auto n = next_page(*q, std::ssize(found.pages), found.last);
     if (!q->wants_prompt_logprobs() && is_coming(*q, n)) break;
     next.emplace_back(q, n);
+    tokens += std::ssize(q->tokens) - std::ssize(found.pages) * kPageTokens - found.tokens;
     list.push_back({q, std::move(found)});
   }
   return list;
@@ -278,7 +279,10 @@ void Engine::advance_all() {
   }
   if (parts.empty()) return;
   speculate(parts);
-  const auto steps = steps_ahead(parts);
+  // A text that can begin with the next pass does not wait for passes that are queued ahead.
+  const bool more_begin =
+      !waiting_.empty() && planned.admitted == waiting.size() && std::ssize(running_) < options_.sequences;
+  const auto steps = more_begin ? 1 : steps_ahead(parts);
   if (steps > 1) pass_ahead(parts, steps);
   else pass(parts);
   remove_ended();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,7 +25,7 @@ struct EngineOptions {
   std::int64_t context = 0;    // the most tokens of a text, prompt included; 0: the model's context
   std::int64_t sequences = 1;  // texts that are processed at a time
   std::int64_t pages = 0;      // of 64 tokens, for keys and values; 0: for `sequences` of `context` tokens
-  std::int64_t budget = 512;   // the most tokens of a pass; at least sequences + kLeastChunk
+  std::int64_t budget = 0;     // the most tokens of a pass; at least sequences + kLeastChunk; 0: usual_budget()
   std::int64_t vocab = 0;      // ids from here on are never taken, such as those that a tokenizer lacks; 0: none
   bool reuse_prefixes = true;  // texts that begin alike share keys and values
   DType kv = DType::none;      // of keys and values, as in pool_spec(); none: the type of activations
@@ -42,6 +43,10 @@ struct EngineOptions {
 
 /// Tokens of prompts for which every pass has room beside one token of each text.
 inline constexpr std::int64_t kLeastChunk = 64;
+/// Enough tokens of prompts to keep the device busy.
+inline std::int64_t usual_budget(Device device, std::int64_t sequences) {
+  return std::max<std::int64_t>(device.is_cuda() ? 2048 : 512, sequences + kLeastChunk);
+}
 
 /// What an engine holds, and what it has done so far.
 struct EngineState {

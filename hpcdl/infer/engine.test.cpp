@@ -302,6 +302,19 @@ TEST(Engine, equal_prompts_that_arrive_together_are_processed_once) {
   for (int i = 1; i < 4; ++i) EXPECT_GE(heard[static_cast<std::size_t>(i)].end.stats.cached_tokens, 128);
 }
 
+TEST(Engine, short_prompts_that_arrive_together_begin_together) {
+  Pool pool(1);
+  const auto model = with_clear_logits(io::Family::llama);
+  constexpr int kTexts = 150;  // two passes
+  Engine engine(model, pool, {.context = 16, .sequences = kTexts, .budget = 2 * kTexts, .reuse_prefixes = false});
+  for (int i = 0; i < kTexts; ++i)
+    engine.submit({.prompt = ids_from(i, 3), .tokens = 8, .sampling = {.ignore_eos = true}});
+  engine.step();
+  EXPECT_EQ(engine.state().running, 100);
+  engine.step();
+  EXPECT_EQ(engine.state().waiting, 0);
+}
+
 TEST(Engine, a_text_that_is_preempted_goes_on_with_the_same_tokens) {
   Pool pool(2);
   for (const bool reuse : {true, false}) {

@@ -166,7 +166,6 @@ std::shared_ptr<Loaded> load_engine(const std::string& model, const std::string&
   require(threads >= 0 && threads <= 1024, "Engine", "threads = {}: expected 1 to 1024, or 0 for all", threads);
   c.engine.dtype = compute_of("Engine", dtype);
   c.engine.kv = kv, c.engine.batch = texts, c.engine.threads = static_cast<int>(threads);
-  c.engine.budget = std::max<std::int64_t>(512, texts + infer::kLeastChunk);
   return std::make_shared<Loaded>(c);
 }
 
