@@ -103,7 +103,7 @@ void ExpertMlp::require_operands(const Spec& base, const Spec& x, const Spec& we
     require_spec(name, "up", matrix_spec(name, x, m.up), hidden);
     require_spec(name, "down", matrix_spec(name, hidden, m.down), x);
   }
-  require_spec(name, "base", base, x);
+  if (base) require_spec(name, "base", base, x);
   require(weights.dtype == DType::f32 && weights[-1] > 0 && weights.size() / weights[-1] == rows_of(x), name,
           "weights must be F32 of {} rows, got {}", rows_of(x), to_string(weights));
   require_spec(name, "experts", experts, {weights.shape, DType::i32});
@@ -144,12 +144,15 @@ void ExpertMlp::run(Stream& s, const Grad* o, const void* args) {
   const auto& a = *static_cast<const Args*>(args);
   const auto mlps = matrices<View>(a.experts, [&](std::size_t i) { return o[i] ? View(o[i]) : View(); });
   const Tensor& y = o[0];
-  const View base = o[1], x = o[2], weights = o[3], experts = o[4];
+  const View base = o[1] ? View(o[1]) : View(), x = o[2], weights = o[3], experts = o[4];
 #if HPCDL_CUDA
   if (s.device().is_cuda()) return cuda::expert_mlp(s, y, base, x, weights, experts, mlps, o[5], o[6], o[9], a);
 #endif
-  for (std::int64_t r = 0; r < y.rows(); ++r)
-    std::memcpy(row_of(y, r), row_of(base, r), static_cast<std::size_t>(x.cols() * dtype_bytes(x.dtype())));
+  const auto bytes = static_cast<std::size_t>(x.cols() * dtype_bytes(x.dtype()));
+  for (std::int64_t r = 0; r < y.rows(); ++r) {
+    if (base) std::memcpy(row_of(y, r), row_of(base, r), bytes);
+    else std::memset(row_of(y, r), 0, bytes);
+  }
   const OnCpu operands{y, x, weights, experts, o[5], o[6], o[7], o[8], a};
   for (int e = 0; e < a.experts; ++e) operands.add(s, mlps[static_cast<std::size_t>(e)], e);
 }

@@ -110,14 +110,14 @@ struct Adding {
   int tokens, count, width;
 };
 
-/// y = base + the weighted results of each token's choices, in their order.
+/// y = base, if there is one, + the weighted results of each token's choices, in their order.
 template <class T> __global__ void __launch_bounds__(kThreads) add_results(const __grid_constant__ Adding p) {
   constexpr int N = kLanes<T>;
   const int pieces = (p.width + N - 1) / N;
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x, token = i / pieces;
   if (token >= p.tokens) return;
   const int column = static_cast<int>(i - token * pieces) * N, n = ::min(N, p.width - column);
-  Lanes<N> sum = load<N>(static_cast<const T*>(p.base) + token * p.base_stride + column, n);
+  Lanes<N> sum = p.base ? load<N>(static_cast<const T*>(p.base) + token * p.base_stride + column, n) : Lanes<N>(0.0f);
   for (int c = 0; c < p.count; ++c) {
     const std::int64_t choice = token * p.count + c;
     sum =

@@ -2,7 +2,7 @@
 // The experts of a mixture: y = base, plus for each expert that a token chose, its weight times
 // ((act(x Wg^T) * (x Wu^T)) Wd^T). Inference only.
 //
-// base, y (..., K). x (..., K), of the type of y. weights f32, experts i32: (..., count), as moe_route() gives them; each
+// base, y (..., K); without base, only the sum. x (..., K), of the type of y. weights f32, experts i32: (..., count), as moe_route() gives them; each
 // token chooses an expert at most once. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
 // not (ops/matrix.h). On a CPU the rows that chose an expert are copied and multiplied by the kernels of linear or
 // int4_linear. On a GPU one launch multiplies the rows of all experts, and the weights of experts that no token chose
@@ -58,7 +58,7 @@ void expert_mlp(Stream&, Tensor y, View base, View x, View weights, View experts
                 const ExpertMlp::Args& a);
 }  // namespace cuda
 
-/// A gate of `silu` or `gelu_tanh`; `mlps`: at least one, at most ExpertMlp::kMostExperts.
+/// base may be absent. A gate of `silu` or `gelu_tanh`; `mlps`: at least one, at most ExpertMlp::kMostExperts.
 template <Symbolic V>
 V expert_mlp(const V& base, const V& x, const V& weights, const V& experts, std::span<const ExpertMatrices<V>> mlps,
              ExpertMlp::Args a) {
@@ -69,12 +69,12 @@ V expert_mlp(const V& base, const V& x, const V& weights, const V& experts, std:
   };
   std::vector<ExpertMatrices<Spec>> specs;
   for (const auto& m : mlps) specs.push_back({specs_of(m.gate), specs_of(m.up), specs_of(m.down)});
-  ExpertMlp::require_operands(base.spec(), x.spec(), weights.spec(), experts.spec(), specs);
+  ExpertMlp::require_operands(spec_of(base), x.spec(), weights.spec(), experts.spec(), specs);
   auto& g = x.graph();
   const V y = g.temporary("experts", x.spec());
-  auto operands =
-      std::vector{write_operand(y), read_operand(base), read_operand(x), read_operand(weights), read_operand(experts)};
-  using GraphOperand = typename decltype(operands)::value_type;
+  using GraphOperand = decltype(write_operand(y));
+  std::vector<GraphOperand> operands{write_operand(y), base ? read_operand(base) : GraphOperand(), read_operand(x),
+                                     read_operand(weights), read_operand(experts)};
   const auto scratch = ExpertMlp::scratch(x.spec(), experts.spec(), specs);
   for (const Spec& s : {scratch.rows, scratch.hidden, scratch.values, scratch.groups, scratch.places})
     operands.push_back(write_operand(g.temporary("experts.scratch", s)));

@@ -20,6 +20,7 @@ struct Case {
   Swiglu::Gate gate = Swiglu::Gate::silu;
   std::int64_t group = 0;  // of 4-bit weights; 0: dense
   bool offsets = false;
+  bool has_base = true;
 };
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -82,8 +83,8 @@ class Mixture {
       const auto& m = matrices_.back();
       specs.push_back({specs_of(m.gate), specs_of(m.up), specs_of(m.down)});
     }
-    ExpertMlp::require_operands(base_.tensor.spec(), x_.tensor.spec(), weights_.tensor.spec(), experts_.tensor.spec(),
-                                specs);
+    ExpertMlp::require_operands(c.has_base ? base_.tensor.spec() : Spec(), x_.tensor.spec(), weights_.tensor.spec(),
+                                experts_.tensor.spec(), specs);
     const auto scratch = ExpertMlp::scratch(x_.tensor.spec(), experts_.tensor.spec(), specs);
     for (const Spec& spec : {scratch.rows, scratch.hidden, scratch.values, scratch.groups, scratch.places})
       scratch_.emplace_back(spec, s.device());
@@ -93,6 +94,7 @@ class Mixture {
     std::vector<Grad> operands;
     const auto add = [&](const Tensor& t) { operands.push_back({t, Write::overwrite}); };
     for (const OwnedTensor* t : {&y_, &base_, &x_, &weights_, &experts_}) add(t->tensor);
+    if (!c_.has_base) operands[1] = {};
     for (const auto& t : scratch_) add(t.tensor);
     const auto add_view = [&](const View& v) {
       if (v) add(Tensor(const_cast<void*>(v.data()), v.spec(), v.device()));
@@ -114,7 +116,7 @@ class Mixture {
     for (std::int64_t r = 0; r < c_.rows; ++r) {
       std::vector<double> want(at(c_.width)), sizes(at(c_.width)), rounded(at(c_.width));
       for (std::int64_t k = 0; k < c_.width; ++k)
-        want[at(k)] = bs[at(r * c_.width + k)], sizes[at(k)] = std::fabs(want[at(k)]);
+        want[at(k)] = c_.has_base ? bs[at(r * c_.width + k)] : 0, sizes[at(k)] = std::fabs(want[at(k)]);
       for (std::int64_t i = 0; i < c_.chosen; ++i) {
         const auto e = std::int64_t{list_[at(r * c_.chosen + i)]};
         add_expert(&xs[at(r * c_.width)], &ms[at(3 * e)], ws[at(r * c_.chosen + i)], want, sizes, rounded);
@@ -173,10 +175,16 @@ class Mixture {
 };
 
 // On a GPU: one row; few rows; odd widths; tiles of 64 and of 128 choices, with partial ones of each dimension.
-const Case kCases[] = {
-    {1, 1, 1, 1, 1},      {1, 24, 10, 8, 2},   {5, 33, 17, 4, 2, Swiglu::Gate::gelu_tanh},   {70, 64, 40, 6, 3},
-    {2, 7, 100, 2, 1},    {40, 129, 65, 3, 2}, {9, 72, 136, 40, 4, Swiglu::Gate::gelu_tanh}, {301, 136, 72, 3, 2},
-    {150, 200, 264, 5, 2}};
+const Case kCases[] = {{1, 1, 1, 1, 1},
+                       {1, 24, 10, 8, 2},
+                       {5, 33, 17, 4, 2, Swiglu::Gate::gelu_tanh},
+                       {70, 64, 40, 6, 3},
+                       {2, 7, 100, 2, 1},
+                       {40, 129, 65, 3, 2},
+                       {9, 72, 136, 40, 4, Swiglu::Gate::gelu_tanh},
+                       {301, 136, 72, 3, 2},
+                       {150, 200, 264, 5, 2},
+                       {11, 40, 24, 6, 2, Swiglu::Gate::silu, 0, false, false}};
 
 // The same with weights of 4 bits, which may be rounded to the type of x.
 const Case kInt4Cases[] = {{1, 64, 32, 8, 2, Swiglu::Gate::silu, 32},
