@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "hpcdl/infer/kv_pool.h"
+#include "hpcdl/models/decoder.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/sample/sample.h"
@@ -75,7 +76,8 @@ DType type_of_inference(const models::LanguageModel& model) {
 Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DType kv) {
   const auto& c = model.config();
   const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each stores its heads
-  return pool_of(pool_pages, c.kv_heads / ranks, c.head_dim, kv == DType::none ? type_of_inference(model) : kv);
+  return pool_of(pool_pages, models::kv_heads_of_rank(c.kv_heads, ranks), c.head_dim,
+                 kv == DType::none ? type_of_inference(model) : kv);
 }
 
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
@@ -142,25 +144,26 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
 
 void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows) {
   layout_ = layout;
-  rows_.assign(rows.begin(), rows.end());
+  rows_.clear();
+  for (const auto& r : rows) rows_.push_back({.length = r.length, .pages = std::ssize(r.pages)});
   std::int64_t token = 0, row = 0;
   std::fill_n(read(), layout.rows, 0);  // padding reads any token
   for (std::int64_t r = 0; r < layout.sequences; ++r) {
-    const bool there = r < std::ssize(rows_);
-    const auto tokens = there ? rows_[static_cast<std::size_t>(r)].tokens
+    const bool there = r < std::ssize(rows);
+    const auto tokens = there ? rows[static_cast<std::size_t>(r)].tokens
                               : std::min(layout.single ? 1 : kPageTokens, layout.tokens - token);
     starts()[r] = static_cast<std::int32_t>(token);
     auto* to = pages() + r * layout.pages;
-    if (there) std::ranges::copy(rows_[static_cast<std::size_t>(r)].pages, to);
-    else *to = rows_.front().pages.front();  // padding reads keys of any page
-    const auto before = there ? rows_[static_cast<std::size_t>(r)].length : 0;
+    if (there) std::ranges::copy(rows[static_cast<std::size_t>(r)].pages, to);
+    else *to = rows.empty() ? 0 : rows.front().pages.front();  // padding reads keys of any page
+    const auto before = there ? rows[static_cast<std::size_t>(r)].length : 0;
     for (auto position = before; position < before + tokens; ++position, ++token) {
       positions()[token] = static_cast<std::int32_t>(position);
       slots()[token] = there ? to[position / kPageTokens] * kPageTokens + position % kPageTokens : -1;
     }
     lengths()[r] = static_cast<std::int32_t>(before + tokens);
     if (there && layout.chooses_rows())
-      for (auto at = token - rows_[static_cast<std::size_t>(r)].read; at < token; ++at)
+      for (auto at = token - rows[static_cast<std::size_t>(r)].read; at < token; ++at)
         read()[row++] = static_cast<std::int32_t>(at);
   }
   starts()[layout.sequences] = static_cast<std::int32_t>(token);
@@ -177,11 +180,11 @@ void BatchMemory::set_rules(Stream& s, std::span<const SampleRule> rules) const 
 
 void BatchMemory::count() {
   for (std::size_t r = 0; r < rows_.size(); ++r) {
-    const auto position = ++rows_[r].length;
-    const auto page = static_cast<std::size_t>(position / kPageTokens);
+    const auto position = ++rows_[r].length, page = position / kPageTokens;
     positions()[r] = static_cast<std::int32_t>(position);
     // After the last token of a sequence there may be no page.
-    slots()[r] = page < rows_[r].pages.size() ? rows_[r].pages[page] * kPageTokens + position % kPageTokens : -1;
+    const auto* const mine = pages() + static_cast<std::int64_t>(r) * layout_.pages;
+    slots()[r] = page < rows_[r].pages ? mine[page] * kPageTokens + position % kPageTokens : -1;
     lengths()[r] = static_cast<std::int32_t>(position + 1);
   }
 }

@@ -87,8 +87,11 @@ class BatchMemory {
   std::int32_t* read() { return starts() + most_sequences_ + 1; }
   std::int32_t* pages() { return read() + most_tokens_; }
 
+  struct Counted {
+    std::int64_t length, pages;
+  };
   BatchLayout layout_;
-  std::vector<BatchRow> rows_;
+  std::vector<Counted> rows_;  // of sequences that are there
 };
 
 }  // namespace hpcdl::infer

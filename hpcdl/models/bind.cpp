@@ -20,6 +20,21 @@ std::string layer_of(const std::string& name) {
   return {};
 }
 
+/// What this rank has of a quantised matrix; absent parts if that is everything.
+nn::Codec::Parts<OwnedTensor> take_part(const nn::Weight& w, const nn::Codec::Parts<View>& whole, bool transposed) {
+  if (w.part.all()) return {};
+  require(
+      w.codec->take != nullptr, "shard",
+      "{}: matrices of format {} cannot be divided among ranks: convert the model to another format, or use one rank",
+      w.name, w.codec->name);
+  nn::MatrixPart part;
+  for (const auto& box : w.part.boxes) {
+    const auto along = [&](int dim) { return Interval{box.begin[dim], box.begin[dim] + box.extent[dim]}; };
+    part.outputs.push_back(along(transposed ? 1 : 0)), part.inputs = along(transposed ? 0 : 1);
+  }
+  return w.codec->take(whole, part, w.name);
+}
+
 }  // namespace
 
 std::string Binder::spelled(const std::string& name) const {
@@ -47,6 +62,29 @@ Tensor Binder::view(const std::string& name, const Spec& expected, std::vector<B
   return t;
 }
 
+Tensor Binder::part(const nn::Param& p, std::vector<Buffer>& own) const {
+  if (p.part.all()) return view(p.name, p.spec, own);
+  const View whole = find(p.name, p.part.whole);
+  std::int64_t runs = 0, first = 0;
+  for_each_run(p.part, [&](std::int64_t, std::int64_t at, std::int64_t) { first = runs++ == 0 ? at : first; });
+  const Spec spec{p.part.local, whole.dtype()};
+  if (runs == 1 && whole.dtype() != DType::f64)
+    return Tensor(const_cast<std::byte*>(whole.ptr<std::byte>()) + first * dtype_bytes(whole.dtype()), spec);
+  const Spec mine{spec.shape, whole.dtype() == DType::f64 ? DType::f32 : whole.dtype()};
+  own.emplace_back(mine.bytes());
+  const Tensor t(own.back().data(), mine);
+  copy(p.name, t, p.part);
+  drop(whole);
+  return t;
+}
+
+void Binder::drop(const View& v) const {
+  for (const auto& shard : files_.shards()) {
+    const auto at = v.ptr<std::byte>() - shard.file().data();
+    if (at >= 0 && at < shard.file().size()) shard.file().drop(at, v.bytes());
+  }
+}
+
 void Binder::copy(const std::string& name, const Tensor& to, const Part& part) const {
   if (part.all()) return convert_elements(to, find(name, to.shape()));
   const View from = find(name, part.whole);
@@ -59,7 +97,15 @@ void Binder::copy(const std::string& name, const Tensor& to, const Part& part) c
   });
 }
 
-bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table) const {
+View Binder::find_part(const std::string& name, const Spec& spec) const {
+  const View v = files_.contains(name) || spec ? files_.at(name) : View();
+  require(v.spec() == spec, "model", "{}: by quantization_config in config.json, {} is {}, but the file has {}",
+          files_.path().string(), name, spec ? to_string(spec) : "absent", v ? to_string(v.spec()) : "none");
+  return v;
+}
+
+bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table,
+                            std::vector<Buffer>& own) const {
   const auto in_files = [&](const nn::Codec& c, std::size_t i) {
     return spelled(name + std::string(c.names[i].in_files));
   };
@@ -71,21 +117,27 @@ bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTa
   require(quant_ && quant_->codec == &codec, "model",
           "{}: {} is there, but config.json has no quantization_config of {}", files_.path().string(), first,
           codec.name);
-  const Shape& expected = weight.spec.shape;  // (out, in), or transposed
+  const bool transposed = decoder_.layout == nn::Layout::in_out && !layer_of(name).empty();
+  const Shape expected = transposed ? Shape{weight.whole()[1], weight.whole()[0]} : weight.whole();  // (out, in)
   const Spec is = files_.at(first).spec();
   weight.name = name, weight.codec = &codec;
   weight.parts = codec.specs(expected[0], expected[1], quant_->options);
-  if (weight.parts[0] != is) weight.parts = codec.specs(expected[1], expected[0], quant_->options);
   require(expected[0] > 0 && expected[1] > 0 && weight.parts[0] == is, "model",
           "{}: config.json asks for {} of shape {}, but the file has {} {}", files_.path().string(), name,
           to_string(expected), first, to_string(is));
-  for (std::size_t i = 0; i < weight.parts.size() && !codec.names[i].in_files.empty(); ++i) {
-    const auto part = in_files(codec, i);
-    const Spec& spec = weight.parts[i];
-    const View v = files_.contains(part) || spec ? files_.at(part) : View();
-    require(v.spec() == spec, "model", "{}: by quantization_config in config.json, {} is {}, but the file has {}",
-            files_.path().string(), part, spec ? to_string(spec) : "absent", v ? to_string(v.spec()) : "none");
-    if (v) table.add_frozen(weight, codec.names[i].in_programs, Tensor(const_cast<void*>(v.data()), v.spec()));
+  nn::Codec::Parts<View> views;
+  for (std::size_t i = 0; i < views.size() && !codec.names[i].in_files.empty(); ++i)
+    views[i] = find_part(in_files(codec, i), weight.parts[i]);
+  auto taken = take_part(weight, views, transposed);
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    if (!views[i]) continue;
+    Tensor t(const_cast<void*>(views[i].data()), views[i].spec());
+    if (taken[i].tensor) {
+      t = taken[i].tensor, weight.parts[i] = t.spec();
+      own.push_back(std::move(taken[i].buffer));
+      drop(views[i]);
+    }
+    table.add_frozen(weight, codec.names[i].in_programs, t);
   }
   return true;
 }

@@ -27,14 +27,22 @@ class Binder {
   Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
   /// Copies all of a tensor, or a part of it, into memory of the model, converting the type.
   void copy(const std::string& name, const Tensor& to, const Part& part = {}) const;
-  /// Adds the parts of a quantised matrix to the table; false when the folder holds none of that name.
-  bool bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table) const;
+  /// What this rank has of a parameter: a view where it is one piece of the file, and else a copy in `own`, whose pages
+  /// of the file are released again. For the rest like view().
+  Tensor part(const nn::Param& p, std::vector<Buffer>& own) const;
+  /// Adds the parts of a quantised matrix to the table, or what this rank has of it, copied into `own`; false when the
+  /// folder holds none of that name.
+  bool bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table, std::vector<Buffer>& own) const;
   /// Throws Error if the files contain weights or biases in layers of the parameters `read` that are not among `read`:
   /// config.json then describes another model than the files contain.
   void require_whole_layers(const std::vector<std::string>& read) const;
 
  private:
   View find(const std::string& name, const Shape& expected) const;
+  /// The tensor that is a part of a quantised matrix, checked against `spec`; an absent View for an absent spec.
+  View find_part(const std::string& name, const Spec& spec) const;
+  /// The pages of these bytes can be released: they have been copied.
+  void drop(const View& v) const;
   /// The spelling of `name` that the files use; `name` itself if they contain neither.
   std::string spelled(const std::string& name) const;
 

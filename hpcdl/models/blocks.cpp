@@ -61,12 +61,11 @@ Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& 
 
 Var head_logits(const nn::Weight& head, const Var& h) {
   Graph& g = h.graph();
-  if (!head.quantized()) {
-    const Var y = linear(h, head.rounded(g, h.dtype()), {}, {.out = DType::f32, .constant_weights = head.constant()});
-    const auto* s = head.shared_as(nn::Place::vocabulary);
-    return s ? gather_columns(y, s->axis.with("logits"), vocabulary_shares(head.part.whole[0], s->size())) : y;
-  }
-  return head.codec->multiply(head.part_vars(g), h, {}, {}, Activation::none, DType::f32);
+  const Var y = head.quantized() ? head.codec->multiply(head.part_vars(g), h, {}, {}, Activation::none, DType::f32)
+                                 : linear(h, head.rounded(g, h.dtype()), {},
+                                          {.out = DType::f32, .constant_weights = head.constant()});
+  const auto* s = head.shared_as(nn::Place::vocabulary);
+  return s ? gather_columns(y, s->axis.with("logits"), vocabulary_shares(head.part.whole[0], s->size())) : y;
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
@@ -84,8 +83,10 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
 }
 
 bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o) {
-  return o.batch && x[1] == 1 &&
-         std::ranges::all_of(layers, [](const auto* l) { return !l->weight.sharing && l->has_matrix(); });
+  return o.batch && x[1] == 1 && std::ranges::all_of(layers, [](const nn::Linear* l) {
+           const auto* s = l->weight.sharing;
+           return (!s || s->scheme == nn::Sharing::conjugate) && l->has_matrix();
+         });
 }
 
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/rope/rope.h"
@@ -198,8 +199,12 @@ Var Decoder::mixture(const Block& b, int layer, const Var& residual) const {
   std::vector<ExpertMatrices<Var>> matrices;
   for (const auto& e : experts)
     matrices.push_back({e.gate.matrix(g, x.dtype()), e.up.matrix(g, x.dtype()), e.down.matrix(g, x.dtype())});
-  return expert_mlp(residual, x, choice[0], choice[1], std::span<const ExpertMatrices<Var>>(matrices),
-                    {.gate = gate_, .constant_weights = experts.front().gate.weight.constant()});
+  const auto& down = experts.front().down.weight;
+  const auto* s = down.shared_as(nn::Place::rows);
+  const Var y =
+      expert_mlp(s && s->rank > 0 ? Var() : residual, x, choice[0], choice[1],
+                 std::span<const ExpertMatrices<Var>>(matrices), {.gate = gate_, .constant_weights = down.constant()});
+  return s ? leave(y, down.axis()) : y;
 }
 
 /// residual (B, T, C) + the MLP of its normalised rows.

@@ -22,6 +22,9 @@
 
 namespace hpcdl::models {
 
+/// Why ranks share the layers of a model. For inference, several of them may have the same head of keys and values.
+enum class Sharers : std::uint8_t { training, inference };
+
 class Decoder {
  public:
   Decoder(const io::ModelConfig& c, const DecoderSpec& spec);
@@ -35,8 +38,9 @@ class Decoder {
   std::vector<RopeAngles>& angles() const { return angles_; }
 
   /// Reduces the parameters of a model that has names and no memory to this rank's part (nn/sharing.h). Throws
-  /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model.
-  void share(const nn::Sharing& sharing);
+  /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model. `whole_embedding`:
+  /// every rank has all rows of the token embedding.
+  void share(const nn::Sharing& sharing, Sharers sharers, bool whole_embedding);
   /// From now on programs fetch the layers that stream; null: none does.
   void load_from(const LoadedWeights* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.
@@ -96,7 +100,9 @@ class Decoder {
   const LoadedWeights* weights_ = nullptr;
 };
 
-/// Throws UsageError if ranks would have to share a head. kv_heads 0: as many as heads.
-void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks);
+/// Throws UsageError if the ranks do not divide the heads. kv_heads 0: as many as heads.
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks, Sharers sharers);
+/// The heads of keys and values that a rank has, for numbers that check_heads() accepts.
+std::int64_t kv_heads_of_rank(std::int64_t kv_heads, std::int64_t ranks);
 
 }  // namespace hpcdl::models

@@ -41,23 +41,23 @@ io::ModelConfig resolved(io::ModelConfig c) {
   return c;
 }
 
-/// Initial values of a parameter, in any floating-point type.
+/// Initial values of what this rank has of a parameter, in any floating-point type.
 OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
   constexpr std::int64_t kChunk = 1 << 22;
-  const std::int64_t n = p.spec.size();
   OwnedTensor t({p.spec.shape, dtype});
-  if (dtype == DType::f32) {
-    draw_values(pool, p, rng, 0, n, t.tensor.ptr<float>());
-    return t;
-  }
   Stream s(pool);
-  OwnedTensor wide({{std::min(n, kChunk)}, DType::f32});
-  for (std::int64_t i = 0; i < n; i += kChunk) {
-    const std::int64_t count = std::min(kChunk, n - i);
-    draw_values(pool, p, rng, i, count, wide.tensor.ptr<float>());
-    Cast::forward(s, Tensor(t.tensor.ptr<std::byte>() + i * dtype_bytes(dtype), {{count}, dtype}),
-                  View(wide.tensor.data(), {{count}, DType::f32}), {.to = dtype});
-  }
+  OwnedTensor wide({{dtype == DType::f32 ? 0 : std::min(p.spec.size(), kChunk)}, DType::f32});
+  const auto draw = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
+    if (dtype == DType::f32) return draw_values(pool, p, rng, whole, count, t.tensor.ptr<float>() + at);
+    for (std::int64_t i = 0; i < count; i += kChunk) {
+      const std::int64_t n = std::min(kChunk, count - i);
+      draw_values(pool, p, rng, whole + i, n, wide.tensor.ptr<float>());
+      Cast::forward(s, Tensor(t.tensor.ptr<std::byte>() + (at + i) * dtype_bytes(dtype), {{n}, dtype}),
+                    View(wide.tensor.data(), {{n}, DType::f32}), {.to = dtype});
+    }
+  };
+  if (p.part.all()) draw(0, 0, p.spec.size());
+  else for_each_run(p.part, draw);
   return t;
 }
 
@@ -74,11 +74,11 @@ struct LanguageModel::Impl {
   std::vector<Buffer> own;      // tensors in no file, or there with another type
   DType compute = DType::none;  // that was asked for
 
-  explicit Impl(io::ModelConfig c, Sharing s = {})
+  Impl(io::ModelConfig c, Sharing s, Sharers sharers)
       : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
     if (sharing && sharing->size() == 1) sharing = {};
-    if (sharing) model.share(*sharing);
+    if (sharing) model.share(*sharing, sharers, config.quant.has_value());  // quantised rows are found whole
   }
 
   std::vector<std::string> names() {
@@ -115,14 +115,15 @@ LanguageModel::~LanguageModel() = default;
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
                                     bool with_gradients, Sharing sharing) {
   require_trainable(config.family, with_gradients);
-  LanguageModel model(std::make_unique<Impl>(config, std::move(sharing)));
+  LanguageModel model(
+      std::make_unique<Impl>(config, std::move(sharing), with_gradients ? Sharers::training : Sharers::inference));
   for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, with_gradients);
   return model;
 }
 
-LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed) {
-  LanguageModel model(std::make_unique<Impl>(config));
+LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing) {
+  LanguageModel model(std::make_unique<Impl>(config, std::move(sharing), Sharers::inference));
   auto* impl = model.impl_.get();
   const auto& c = impl->config;
   std::uint64_t stream = 0;
@@ -135,7 +136,7 @@ LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, s
     if (!p.spec) return;
     if constexpr (std::is_same_v<P, nn::Weight>) {
       using enum quant::Treatment;
-      const auto t = c.quant ? treatment(impl->model.spec(), c.tied, name, p.spec) : copy;
+      const auto t = c.quant ? treatment(impl->model.spec(), c.tied, name, {p.whole(), p.spec.dtype}) : copy;
       if (t == matrix || t == conv1d) {
         nn::RoundingError ignored;
         const OwnedTensor w = drawn(pool, p, rng, c.dtype);
@@ -161,34 +162,36 @@ std::int64_t LanguageModel::bytes() const {
 
 LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing, const io::LoadOptions& load_as,
                                   const ComputeType& compute) {
-  if (sharing && sharing->size() > 1) {
-    if (compute.dtype != DType::none && compute.dtype != DType::f32)
-      fail_usage("model", "ranks that share the layers of a model compute in f32, found {}", dtype_name(compute.dtype));
-    if (load_as.ram > 0 || load_as.mode == io::LoadMode::direct)
-      fail_usage("model", "ranks that share the layers hold their parts in memory: leave out --ram and --load direct");
-    return load(folder, std::move(sharing), false);
-  }
-  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder)));
+  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::inference));
   auto* impl = model.impl_.get();
+  using Mode = io::LoadMode;
+  if (impl->sharing && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
+    fail_usage(
+        "model",
+        "ranks that share the layers of {} map its files and copy what is not one piece of them: leave out --ram, "
+        "and --load {}",
+        folder.string(), io::enum_name(load_as.mode));
   impl->compute = compute.dtype;
   bool converts = false;
   impl->folder = io::TensorFolder::open(folder);
   const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
   impl->for_each([&]<class P>(const std::string& name, P& p) {
     if constexpr (std::is_same_v<P, nn::Weight>) {
-      if (binder.bind_quantized(name, p, *model.state_)) return;
+      if (binder.bind_quantized(name, p, *model.state_, impl->own)) return;
     }
-    const Tensor stored = binder.view(name, p.spec, impl->own), value = converted(stored, compute, impl->own);
+    const Tensor stored = binder.part(p, impl->own), value = converted(stored, compute, impl->own);
     converts |= value.data() != stored.data();
     model.state_->add_value(p, value);
   });
   binder.require_whole_layers(impl->names());
-  using Mode = io::LoadMode;
   if (converts && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
     fail_usage("model",
                "--dtype converts weights of {} into memory, whatever --ram and --load say: leave out one or the others",
                folder.string());
-  model.load_weights(converts ? io::LoadOptions() : load_as);
+  model.load_weights(converts || impl->sharing ? io::LoadOptions() : load_as);
+  if (impl->sharing)
+    impl->loading =
+        fmt::format("mapped, of which rank {} of {} uses its part", impl->sharing->rank, impl->sharing->size());
   return model;
 }
 
@@ -208,19 +211,13 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
 }
 
 LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
-  return load(folder, std::move(sharing), true);
-}
-
-/// Loads into f32 memory of the model.
-LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
-  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing)));
+  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training));
   auto* impl = model.impl_.get();
-  require_trainable(impl->config.family, gradients);
-  require(!impl->config.quant, "model", "{} is quantised: {} needs the original model", folder.string(),
-          gradients ? "training" : "sharing its layers among ranks");
+  require_trainable(impl->config.family, true);
+  require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files, impl->model.spec());
-  model.state_->allocate(gradients);
+  model.state_->allocate(true);
   for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
   binder.require_whole_layers(impl->names());
   return model;
@@ -251,6 +248,8 @@ OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   OwnedTensor whole(p.whole());
   copy_common(whole.tensor, {}, p.host, p.part);
   if (!impl_->sharing || p.part.all()) return whole;
+  require(whole.tensor.dtype() == DType::f32, "model", "{}: ranks gather F32, found {}", p.name,
+          to_string(whole.tensor.spec()));
   // Every element is on one rank, with zero bits on the others: a sum of integer words preserves its bits.
   Pool pool(1);
   Stream host(pool);
@@ -264,7 +263,7 @@ std::int64_t LanguageModel::mapped_bytes() const { return impl_->folder ? impl_-
 const std::string& LanguageModel::loading() const { return impl_->loading; }
 
 void LanguageModel::prefetch() {
-  if (!impl_->folder || impl_->weights || !impl_->reading.empty()) return;
+  if (!impl_->folder || impl_->weights || impl_->sharing || !impl_->reading.empty()) return;
   if (mapped_bytes() > share_for_weights(free_memory())) return;
   for (const auto& shard : impl_->folder->shards()) impl_->reading.push_back(shard.file().prefetch());
 }
@@ -305,7 +304,7 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
   const Var labels = g.reshape(targets, {rows});
   const Var h = g.reshape(impl_->model.norm(hidden), {rows, hidden[-1]});
   const auto& c = impl_->config;
-  if (c.logit_cap > 0 && weight.shared_as(nn::Place::vocabulary))
+  if (c.logit_cap > 0 && weight.gradient && weight.shared_as(nn::Place::vocabulary))
     fail_usage("model", "the capped logits of family {} cannot be trained with tp > 1", io::enum_name(c.family));
   if (weight.quantized() || c.logit_cap > 0) return cross_entropy(capped(head_logits(weight, h), c), labels)[0];
   const Var w = weight.rounded(g, h.dtype());

@@ -27,11 +27,12 @@ class LanguageModel final : public Trainable {
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
                               Sharing sharing = {});
   /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
-  /// it says so. Cannot be trained.
-  static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed);
+  /// it says so. Cannot be trained. A rank that shares the layers draws its part of the same weights.
+  static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used, except
   /// for weights whose type is not `compute`, which are converted into memory of the model. Quantised matrices stay as
-  /// they are. A rank that shares the layers instead reads its part of them into its own f32 memory. `load` may ask for
+  /// they are. A rank that shares the layers reads no more than its part: views, and copies of what is not one piece of a
+  /// file. `load` may ask for
   /// something else than mapped files: then the weights are in memory of the model, as far as they fit; layers that do
   /// not fit are there while a program that uses them runs, one program at a time. All ways give the same bits.
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const io::LoadOptions& load = {},
@@ -56,7 +57,8 @@ class LanguageModel final : public Trainable {
   std::int64_t mapped_bytes() const;
   /// How the weights come from its files, in one line.
   const std::string& loading() const;
-  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory, nor on
+  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory or shared
+  /// by ranks, nor on
   /// files that are larger than the memory that is free: they would push out what is about to be used.
   void prefetch();
 
@@ -79,7 +81,6 @@ class LanguageModel final : public Trainable {
  private:
   struct Impl;
   explicit LanguageModel(std::unique_ptr<Impl> impl);
-  static LanguageModel load(const std::filesystem::path& folder, Sharing sharing, bool gradients);
   void load_weights(const io::LoadOptions& options);
   std::unique_ptr<Impl> impl_;
 };

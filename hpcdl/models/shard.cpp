@@ -69,14 +69,39 @@ void entering(auto& norm, const nn::Sharing& s) {
   nn::for_each_param(norm, [&](const std::string&, nn::Param& p) { p.partial_gradient = partial; });
 }
 
-/// Q and K: the outputs of all ranks that are queries, and that are keys or values.
-template <class M> void place(BlockPart part, M& m, std::int64_t Q, std::int64_t K, const nn::Sharing& s) {
+/// The outputs of a rank that are queries, and that are keys; those that are values are in the order of the keys.
+struct HeadOutputs {
+  std::int64_t all_queries = 0, all_keys = 0;
+  Interval queries, keys;
+};
+
+/// Where there are fewer heads of keys and values than ranks, several ranks have the same one.
+HeadOutputs outputs_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, const nn::Sharing& s) {
+  const auto mine = heads / s.size(), mine_kv = kv_heads_of_rank(kv_heads, s.size());
+  const auto first = s.rank * mine * kv_heads / heads;
+  return {.all_queries = heads * head_dim,
+          .all_keys = kv_heads * head_dim,
+          .queries = {s.rank * mine * head_dim, (s.rank + 1) * mine * head_dim},
+          .keys = {first * head_dim, (first + mine_kv) * head_dim}};
+}
+
+/// Of a layer whose outputs are heads.
+void head_columns(nn::Linear& l, const nn::Sharing& s, const std::vector<Interval>& outputs) {
+  set_place(l, Place::columns, s);
+  split(l.weight, output_dim(l), outputs);
+  if (l.bias.spec) split(l.bias, 0, outputs);
+}
+
+template <class M> void place(BlockPart part, M& m, const HeadOutputs& h, const nn::Sharing& s) {
   using enum BlockPart;
   if constexpr (std::is_same_v<M, nn::Linear>) {
+    const auto after = [&](std::int64_t begin) { return Interval{begin + h.keys.begin, begin + h.keys.end}; };
     if (part == o || part == down) rows(m, s);
-    else if (part == qkv) columns(m, s, {Q, K, K});
+    else if (part == q) head_columns(m, s, {h.queries});
+    else if (part == k || part == v) head_columns(m, s, {h.keys});
+    else if (part == qkv) head_columns(m, s, {h.queries, after(h.all_queries), after(h.all_queries + h.all_keys)});
     else if (part == gate_up) columns(m, s, std::vector<std::int64_t>(2, m.out() / 2));
-    else columns(m, s);
+    else if (part != router) columns(m, s);       // every rank routes every token
   } else if (part == q_norm || part == k_norm) {  // every rank normalises its own heads with the whole weight
     m.weight.sharing = &s;
     m.weight.partial_gradient = true;
@@ -90,33 +115,44 @@ template <class M> void place(BlockPart part, M& m, std::int64_t Q, std::int64_t
   }
 }
 
-void check_whole(std::string_view what, std::int64_t heads, std::int64_t ranks) {
-  if (heads % ranks == 0) return;
+/// f(n): whether so many ranks can share the heads.
+template <class F>
+void check_ranks(std::string_view what, std::int64_t number, std::int64_t most, std::int64_t ranks, F&& f) {
+  if (f(ranks)) return;
   std::string fits;
-  for (std::int64_t n = 1; n <= heads; ++n)
-    if (heads % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
-  fail_usage("shard", "{} {} are not divisible by tp {}, and a head cannot be split; tp may be {}", heads, what, ranks,
+  for (std::int64_t n = 1; n <= most; ++n)
+    if (f(n)) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
+  fail_usage("shard", "{} {} are not divisible by tp {}, and a head cannot be split; tp may be {}", number, what, ranks,
              fits);
 }
 
 }  // namespace
 
-void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks) {
-  check_whole("heads", heads, ranks);
-  check_whole("heads of keys and values", kv_heads, ranks);
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks, Sharers sharers) {
+  check_ranks("heads", heads, heads, ranks, [&](std::int64_t n) { return heads % n == 0; });
+  check_ranks("heads of keys and values", kv_heads, heads, ranks, [&](std::int64_t n) {
+    return heads % n == 0 && (kv_heads % n == 0 || (sharers == Sharers::inference && n % kv_heads == 0));
+  });
 }
 
-void Decoder::share(const nn::Sharing& s) {
-  if (!spec_.experts.empty())
-    fail_usage("shard", "mixtures of experts cannot be divided among tp {} ranks; set tp = 1", s.size());
-  check_heads(heads_, kv_heads_, s.size());
-  vocabulary(tokens_, s);
-  const std::int64_t Q = heads_ * head_dim_, K = kv_heads_ * head_dim_;
+std::int64_t kv_heads_of_rank(std::int64_t kv_heads, std::int64_t ranks) {
+  return std::max<std::int64_t>(1, kv_heads / ranks);
+}
+
+void Decoder::share(const nn::Sharing& s, Sharers sharers, bool whole_embedding) {
+  check_heads(heads_, kv_heads_, s.size(), sharers);
+  if (!spec_.experts.empty() && s.scheme != nn::Sharing::conjugate)
+    fail_usage("shard", "mixtures of experts are shared by the scheme conjugate only, found {}",
+               nn::scheme_name(s.scheme));
+  if (!whole_embedding) vocabulary(tokens_, s);
+  const auto outputs = outputs_of(heads_, kv_heads_, head_dim_, s);
   for (auto& b : blocks_)
-    for (auto& entry : b) std::visit([&](auto& m) { place(entry.first, m, Q, K, s); }, entry.second);
+    for (auto& entry : b) std::visit([&](auto& m) { place(entry.first, m, outputs, s); }, entry.second);
+  for (auto& layer : experts_)
+    for (auto& expert : layer) columns(expert.gate, s), columns(expert.up, s), rows(expert.down, s);
   std::visit([&](auto& norm) { entering(norm, s); }, last_norm_);
   vocabulary(head_, s);
-  heads_ /= s.size(), kv_heads_ /= s.size();
+  heads_ /= s.size(), kv_heads_ = kv_heads_of_rank(kv_heads_, s.size());
 }
 
 }  // namespace hpcdl::models

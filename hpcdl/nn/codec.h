@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
+#include "hpcdl/box.h"
 #include "hpcdl/tensor.h"
 
 namespace hpcdl {
@@ -40,6 +42,13 @@ struct RoundingError {
   double relative_rms() const { return origin > 0 ? std::sqrt(squared / origin) : 0; }
 };
 
+/// The rows and columns of a matrix (out, in) that a rank has: consecutive inputs, and of the outputs several intervals,
+/// such as those that are queries, keys and values.
+struct MatrixPart {
+  std::vector<Interval> outputs;
+  Interval inputs;
+};
+
 /// A matrix W is always (out, in), whatever the layout of the original. It consists of up to four tensors.
 struct Codec {
   static constexpr std::size_t kMostParts = 4;
@@ -59,6 +68,9 @@ struct Codec {
   /// activation(x W^T + bias) + residual, of type `out`, or that of x if `out` is none. bias and residual may be absent.
   Var (*multiply)(const Parts<Var>& w, const Var& x, const Var& bias, const Var& residual, Activation activation,
                   DType out) = nullptr;
+  /// A part of the matrix as a matrix of its own. Throws Error that names `name` if its inputs are not whole groups.
+  /// Null: matrices of this codec cannot be divided.
+  Parts<OwnedTensor> (*take)(const Parts<View>& w, const MatrixPart& part, std::string_view name) = nullptr;
   /// W[ids], plus rows of `positions` where that is present, as of embedding(), of type `out`.
   Var (*rows)(const Parts<Var>& w, const Var& ids, const Var& positions, const Var& places, DType out) = nullptr;
   /// W and bias for ops that hold several layers; null if these do not know the codec.

@@ -14,8 +14,12 @@ Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation,
   Graph& g = x.graph();
   const Axis axis = l.weight.axis();
   const auto product = [&](const Var& in, const Var& added, bool addend) {
+    if (l.weight.quantized())
+      return l.weight.codec->multiply(l.weight.part_vars(g), in, addend ? Var() : l.bias(g), addend ? Var() : added,
+                                      Activation::none, DType::none);
     return linear(in, l.weight.rounded(g, in.dtype()), l.bias(g),
-                  {.conv1d = l.layout == Layout::in_out, .addend = addend}, added);
+                  {.conv1d = l.layout == Layout::in_out, .constant_weights = l.weight.constant(), .addend = addend},
+                  added);
   };
   // One rank adds bias and residual, so that the sum contains them once. Their gradients are those of y, which all
   // ranks have.

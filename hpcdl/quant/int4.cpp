@@ -12,6 +12,7 @@
 #include "hpcdl/ops/matrix.h"
 #include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/int4_fit.h"
+#include "hpcdl/quant/int4_part.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::quant {
@@ -126,6 +127,12 @@ const nn::Codec int4_codec{
         [](const Vars& w, const Var& x, const Var& bias, const Var& residual, Activation a, DType out) {
           return int4_linear(x, w[0], w[1], w[2], bias, residual,
                              {.activation = kActivations[static_cast<int>(a)], .out = out, .constant_weights = true});
+        },
+    .take =
+        [](const nn::Codec::Parts<View>& w, const nn::MatrixPart& part, std::string_view name) {
+          auto taken = take_int4({w[0], w[1], w[2]}, part, name);
+          return nn::Codec::Parts<OwnedTensor>{std::move(taken.packed), std::move(taken.scale),
+                                               std::move(taken.offset)};
         },
     .rows = [](const Vars& w, const Var& ids, const Var& positions, const Var& places,
                DType out) { return int4_embedding(ids, w[0], w[1], w[2], positions, {.dtype = out}, places); },

@@ -26,7 +26,7 @@ Draft::Draft(const std::string& word, const models::LanguageModel& model, const 
   const auto folder = io::find_model_folder(word);
   if (tokenizer && std::filesystem::exists(folder / "tokenizer.json"))
     require_same_tokens(word, *tokenizer, io::Tokenizer::load(folder));
-  model_ = models::LanguageModel::open(folder, models::Sharing(models::Sharing(), model.sharing()));  // the model's
+  model_ = models::LanguageModel::open(folder);
   model_->prefetch();
   model_->to_device(Stream(model.device(), pool));
 }

@@ -52,7 +52,7 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
 }
 
 void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
-  models::check_heads(m.heads, m.kv_heads, p.tp);
+  models::check_heads(m.heads, m.kv_heads, p.tp, models::Sharers::training);
   if (p.sequence && m.context % p.tp != 0)
     fail_usage("config", "parallel.sequence: a context of {} tokens is not divisible by tp {}: change one of them",
                m.context, p.tp);
