@@ -9,7 +9,7 @@
 
 namespace hpcdl::infer {
 
-/// What it proposes depends on nothing but its calls, so that all ranks which share a model propose the same.
+/// What it proposes depends on nothing but its calls.
 class Drafter {
  public:
   struct Text {

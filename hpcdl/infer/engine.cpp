@@ -11,6 +11,18 @@ namespace hpcdl::infer {
 
 namespace {
 
+void check_ranks_of(const EngineOptions& o, const models::LanguageModel& model) {
+  const auto* s = model.sharing();
+  require(s ? o.ranks && o.ranks->ranks().size() == s->size() : !o.ranks, "engine",
+          "a model that {} ranks share needs the link between them, and no other model has one: found {}",
+          s ? s->size() : 1, o.ranks ? fmt::format("a link of {} ranks", o.ranks->ranks().size()) : "none");
+  if (!s) return;
+  require(o.ranks->leads(), "engine", "rank 0 of those that share a model has the engine; rank {} must follow it",
+          s->rank);
+  require(s->scheme == nn::Sharing::conjugate, "engine",
+          "ranks that generate share a model by the scheme conjugate, found {}", nn::scheme_name(s->scheme));
+}
+
 EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
   const auto context = model.config().context;
   if (o.context == 0) o.context = context;
@@ -28,8 +40,7 @@ EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
   if (o.pages == 0) o.pages = o.sequences * pages_for(o.context);
   require(o.pages >= 1, "engine", "expected a number of pages, got {}", o.pages);
   o.budget = std::min(o.budget, o.sequences * o.context);
-  require(!o.deadlines.any() || !model.sharing(), "engine",
-          "deadlines need a model that no ranks share: each rank would measure other times");
+  check_ranks_of(o, model);
   return o;
 }
 
@@ -51,6 +62,7 @@ std::unique_ptr<Drafter> drafter_of(const EngineOptions& o, const models::Langua
   require(draft->config().vocab >= o.vocab, "engine",
           "the draft model has {} tokens, the model {}: it needs the same vocabulary", draft->config().vocab, o.vocab);
   require(draft->device() == model.device(), "engine", "the draft model must be on the device of the model");
+  require(!draft->sharing(), "engine", "the draft model must be a whole one: rank 0 alone proposes");
   return std::make_unique<ModelDrafter>(*draft, pool, sizes_of(o));
 }
 
@@ -61,7 +73,7 @@ Engine::Engine(const models::LanguageModel& model, Pool& pool, const EngineOptio
       options_(completed(options, model)),
       dtype_(type_of_inference(model)),
       table_(options_.pages),
-      passes_(model, pool, sizes_of(options_)),
+      passes_(model, pool, sizes_of(options_), options_.ranks),
       drafter_(drafter_of(options_, model, pool)) {}
 
 EngineState Engine::state() const {

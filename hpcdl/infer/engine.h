@@ -35,10 +35,12 @@ struct EngineOptions {
     bool ngrams = false;                           // proposals: what followed the last tokens earlier in the text
     const models::LanguageModel* draft = nullptr;  // or those of a smaller model on the same device
   } speculation = {};
-  Deadlines deadlines = {};  // of texts of one rank
+  Deadlines deadlines = {};
   /// Where they are row-invariant, the logits after a token have the same bits whatever passes the tokens before it ran
   /// through, and whatever other texts there are; also where their keys are reused or computed again.
   Numerics numerics = {};
+  /// Of a model that ranks share: this rank is the first of them, and the others follow() it. One engine at a time.
+  RankLink* ranks = nullptr;
 };
 
 /// Tokens of prompts for which every pass has room beside one token of each text.
@@ -61,9 +63,9 @@ struct EngineState {
 
 /// Generates any number of texts, several at a time, whose keys and values share a pool of pages, which they take as they
 /// grow. A step is a pass over a token of each text and the next tokens of prompts together, through a recorded program
-/// for the number of tokens, rounded up, and of texts. All programs share one arena. All ranks that share the layers of a
-/// model make the same calls and get the same tokens; their scheme must not split sequences. The type of activations:
-/// type_of_inference().
+/// for the number of tokens, rounded up, and of texts. All programs share one arena. Ranks that share the layers of a
+/// model run what the engine of the first one decides; their scheme must be `conjugate`. If one of them is lost, step()
+/// throws comm::PeerLost. The type of activations: type_of_inference().
 class Engine {
  public:
   /// Throws Error for options that do not fit the model or each other.
@@ -83,8 +85,7 @@ class Engine {
   /// that the GPU chooses. A text whose logits are not finite fails alone; after an exception all texts are gone.
   bool step();
   static constexpr std::int64_t kAhead = 16;
-  /// Once this says true, no more passes are queued ahead, so that step() returns soon. It must say the same on all ranks
-  /// that share the layers.
+  /// Once this says true, no more passes are queued ahead, so that step() returns soon.
   void interrupt_when(std::function<bool()> f) { interrupted_ = std::move(f); }
   /// Until there is no text.
   void run() {
@@ -93,6 +94,11 @@ class Engine {
   /// submit() and run() for one text; throws Error if it fails.
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
+
+  /// Between two steps: throws if ranks that share the model are no longer in step.
+  void check_ranks() { passes_.check_ranks(); }
+  /// Whether ranks share the model, so that there are no steps after one that has thrown.
+  bool shared() const { return options_.ranks != nullptr; }
 
   /// The type of activations.
   DType dtype() const { return dtype_; }

@@ -67,13 +67,14 @@ EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<co
 }
 
 EvalResult evaluate_in_pages(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
-                             DType kv, const std::function<void(std::int64_t)>& progress) {
+                             const PagedEvaluation& options, const std::function<void(std::int64_t)>& progress) {
   check_tokens(model, tokens);
   const auto predictions = static_cast<std::int64_t>(tokens.size()) - 1,
              window = std::min<std::int64_t>(model.config().context - 1, predictions);
   require(window >= 1, "eval", "the model's context of {} holds no prediction: it takes two tokens",
           model.config().context);
-  Engine engine(model, pool, {.context = window + 1, .reuse_prefixes = false, .kv = kv});
+  Engine engine(model, pool,
+                {.context = window + 1, .reuse_prefixes = false, .kv = options.kv, .ranks = options.ranks});
   double sum = 0;
   for (std::int64_t at = 0; at < predictions; at += window) {
     const auto part = tokens.subspan(static_cast<std::size_t>(at))

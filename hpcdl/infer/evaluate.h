@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 
+#include "hpcdl/infer/rank_link.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/pool.h"
 
@@ -16,14 +17,19 @@ struct EvalResult {
 };
 
 /// Next-token loss over a token stream, divided into windows of the model's context (predictions use only their own
-/// window). Throws Error for fewer than two tokens and for ids outside the vocabulary. `progress` receives the number
-/// of tokens done so far.
+/// window). All ranks that share the model make the same call. Throws Error for fewer than two tokens and for ids outside
+/// the vocabulary. `progress` receives the number of tokens done so far.
 EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
                     const nn::ForwardOptions& options = {}, const std::function<void(std::int64_t)>& progress = {});
 
-/// The same loss through an engine, whose keys and values are of type `kv` (pool_spec()): what texts that are generated
-/// see. Windows predict one token less, since the engine reads the last one, too.
+struct PagedEvaluation {
+  DType kv = DType::none;     // of keys and values, as in pool_spec()
+  RankLink* ranks = nullptr;  // see EngineOptions
+};
+
+/// The same loss through an engine: what texts that are generated see. Windows predict one token less, since the engine
+/// reads the last one, too.
 EvalResult evaluate_in_pages(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
-                             DType kv, const std::function<void(std::int64_t)>& progress = {});
+                             const PagedEvaluation& options, const std::function<void(std::int64_t)>& progress = {});
 
 }  // namespace hpcdl::infer

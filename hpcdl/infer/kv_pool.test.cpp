@@ -56,7 +56,7 @@ TEST(KvPool, codes_keep_the_perplexity_of_a_trained_model) {
   }
   const auto unseen = bytes_of("CONTRIBUTING.md");
   const auto perplexity = [&](DType kv) {
-    return evaluate_in_pages(model.internal(), pool, std::span(unseen).first(3000), kv).perplexity;
+    return evaluate_in_pages(model.internal(), pool, std::span(unseen).first(3000), {.kv = kv}).perplexity;
   };
   const double exact = perplexity(DType::f32);
   EXPECT_LT(exact, 40) << "it has learnt something";
@@ -76,7 +76,8 @@ TEST(KvPool, evaluating_in_pages_gives_the_loss_of_whole_passes) {
              pages = evaluate_in_pages(model.internal(), pool, some, {});
   EXPECT_NEAR(pages.loss, whole.loss, 1e-5);
   EXPECT_EQ(pages.tokens, whole.tokens);
-  EXPECT_EQ(evaluate_in_pages(model.internal(), pool, text, DType::f32).tokens, std::ssize(text) - 1) << "more windows";
+  EXPECT_EQ(evaluate_in_pages(model.internal(), pool, text, {.kv = DType::f32}).tokens, std::ssize(text) - 1)
+      << "more windows";
 }
 
 }  // namespace

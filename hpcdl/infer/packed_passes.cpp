@@ -1,213 +1,102 @@
 #include "hpcdl/infer/packed_passes.h"
 
-#include <algorithm>
-#include <bit>
-#include <functional>
+#include <utility>
 
 namespace hpcdl::infer {
 
-namespace {
-
-constexpr std::size_t kMostPrograms = 256;
-constexpr std::int64_t kCapturedExactly = 64;  // tokens up to which a GPU has programs for powers of two only
-
-std::int64_t power_of_two(std::int64_t n) {
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
-}
-std::int64_t power_of_four(std::int64_t n) {
-  const auto power = power_of_two(n);
-  return std::countr_zero(static_cast<std::uint64_t>(power)) % 2 == 0 ? power : 2 * power;
+PackedPasses::PackedPasses(const models::LanguageModel& model, Pool& pool, const Sizes& sizes, RankLink* ranks)
+    : model_(model), ranks_(ranks) {
+  on_all_ranks(Order::Kind::open, std::as_bytes(std::span(&sizes, 1)), [&] { runner_.emplace(model, pool, sizes); });
 }
 
-BatchLayout largest(const PackedPasses::Sizes& s) {
-  const auto tokens = power_of_two(std::max(s.budget, s.sequences));
-  return {.tokens = tokens,
-          .sequences = power_of_four(s.sequences + padding_rows(tokens / 2)),
-          .pages = pages_for(s.context)};
+/// f() is what this rank does, and the order what the others do.
+template <class F> void PackedPasses::on_all_ranks(Order::Kind kind, std::span<const std::byte> body, F&& f) {
+  if (ranks_) ranks_->lead({kind, {body.begin(), body.end()}}, f);
+  else f();
 }
 
-}  // namespace
-
-PackedPasses::PackedPasses(const models::LanguageModel& model, Pool& pool, const Sizes& sizes)
-    : model_(model),
-      stream_(model.device(), pool),
-      sizes_(sizes),
-      pool_(model.config().layers, pool_spec(model, sizes.pages, sizes.kv), model.device()),
-      memory_(largest(sizes), model.device()),
-      ids_(2 * largest(sizes).tokens * std::int64_t{sizeof(std::int32_t)}, model.device()) {}
-
-/// Numbers of tokens that there are programs for: at most a quarter apart, and all up to 8; on a GPU, which captures
-/// them, fewer small ones.
-std::int64_t PackedPasses::bucket(std::int64_t tokens) const {
-  const auto power = power_of_two(tokens);
-  if (stream_.device().is_cuda() && tokens <= kCapturedExactly) return power;
-  const auto apart = std::max<std::int64_t>(1, power / 8);
-  return (tokens + apart - 1) / apart * apart;
-}
-
-/// Beside prompts, a few more sequences and rows of logits cost little, and a further program much.
-BatchLayout PackedPasses::layout(std::int64_t tokens, std::int64_t sequences, std::int64_t rows, bool single) const {
-  const auto all = bucket(tokens), some = power_of_four(sequences + padding_rows(all - tokens));
-  return {.tokens = all,
-          .sequences = single ? all : some,
-          .pages = pages_for(sizes_.context),
-          .pool_pages = sizes_.pages,
-          .rows = rows == 0        ? 0
-                  : rows == tokens ? all
-                                   : std::min(all, std::max(some, power_of_four(rows))),
-          .single = single,
-          .vocab = sizes_.vocab,
-          .kv = sizes_.kv};
-}
-
-BatchLayout PackedPasses::layout_of(std::span<const Part> parts) const {
-  std::int64_t tokens = 0, rows = 0;
-  for (const auto& p : parts) tokens += p.tokens, rows += p.read;
-  return layout(tokens, std::ssize(parts), rows, tokens == std::ssize(parts));
-}
-
-/// In the shared arena. A larger one replaces it together with the programs in it, so that there is never more than one.
-PackedPasses::Program& PackedPasses::program(const BatchLayout& l) {
-  const Key key(l.tokens, l.sequences, l.rows, l.single);
-  if (const auto found = programs_.find(key); found != programs_.end()) {
-    found->second.used = ++passes_;
-    return found->second;
-  }
-  ++recorded_;
-  if (programs_.size() >= kMostPrograms) {
-    stream_.synchronize();
-    programs_.erase(std::ranges::min_element(programs_, {}, [](const auto& p) { return p.second.used; }));
-  }
-  const auto made = batch_pass(model_, l, sizes_.numerics);
-  auto bindings = made->bindings;
-  pool_.bind(bindings);
-  memory_.bind(l, bindings);
-  if (arena_ && arena_->bytes() < made->planned->plan.arena_bytes) {
-    stream_.synchronize();
-    programs_.clear(), arena_.reset();
-  }
-  Instance instance(made->planned, std::move(bindings), arena_, stream_.device());
-  arena_ = instance.arena();
-  return programs_.emplace(key, Program{std::move(instance), ++passes_}).first->second;
-}
-
-/// On a GPU, one launch from the second run on: launching its kernels one by one takes longer than they run.
-void PackedPasses::run(Program& p) {
-  const bool captures = stream_.device().is_cuda() && !p.instance.captured();
-  was_first_ = !p.warm || captures;
-  if (captures && p.warm) p.instance.capture(stream_);
-  p.warm = true;
-  p.instance.run(stream_);
+void PackedPasses::wait(const Stream& s) {
+  if (ranks_) ranks_->wait(s);
+  else s.synchronize();
 }
 
 void PackedPasses::start(std::span<const Part> parts, std::span<const std::int32_t> tokens) {
-  layout_ = layout_of(parts);
-  last_ = &program(layout_);
-  const bool all = !layout_.chooses_rows();
+  std::int64_t token = 0, row = 0, all = 0, read = 0;
+  for (const auto& p : parts) all += p.tokens, read += p.read;
+  const auto layout = runner_->layout(all, std::ssize(parts), read, all == std::ssize(parts));
   std::vector<BatchRow> rows;
   std::vector<std::uint64_t> texts;
-  std::int64_t token = 0, row = 0;
   first_rows_.clear();
   for (const auto& p : parts) {
     rows.push_back({.pages = p.pages, .length = p.before, .tokens = p.tokens, .read = p.read});
     texts.push_back(p.text);
     token += p.tokens, row += p.read;
-    first_rows_.push_back(static_cast<std::size_t>((all ? token : row) - p.read));
+    first_rows_.push_back(static_cast<std::size_t>((layout.chooses_rows() ? row : token) - p.read));
   }
-  ids_of_pass_.assign(tokens.begin(), tokens.end());
-  ids_of_pass_.resize(static_cast<std::size_t>(layout_.tokens));
-  if (layout_.single && texts == single_) memory_.advance(stream_);
-  else memory_.set(stream_, layout_, rows);
-  single_ = layout_.single ? std::move(texts) : std::vector<std::uint64_t>();
-  if (stream_.device().is_cuda() && layout_.rows > 0) set_rules(parts);
-  const Tensor to = last_->instance.input(0);
-  copy(stream_, to, View(ids_of_pass_.data(), to.spec()));
-  run(*last_);
+  std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
+  ids.resize(static_cast<std::size_t>(layout.tokens));
+  const auto rules = rules_of(parts, layout);
+  const Step step{
+      .layout = layout, .continues = layout.single && texts == single_, .rows = rows, .tokens = ids, .rules = rules};
+  single_ = layout.single ? std::move(texts) : std::vector<std::uint64_t>();
+  if (ranks_) ranks_->lead({Order::Kind::step, to_bytes(step)}, [&] { runner_->start(step); });
+  else runner_->start(step);
 }
 
-void PackedPasses::set_rules(std::span<const Part> parts) {
-  std::vector<SampleRule> rules(static_cast<std::size_t>(layout_.rows));
+std::vector<SampleRule> PackedPasses::rules_of(std::span<const Part> parts, const BatchLayout& layout) const {
+  if (!stream().device().is_cuda() || layout.rows == 0) return {};
+  std::vector<SampleRule> rules(static_cast<std::size_t>(layout.rows));
   for (std::size_t i = 0; i < parts.size(); ++i)
     for (std::int64_t r = 0; r < parts[i].read; ++r) {
       auto& rule = rules[first_rows_[i] + static_cast<std::size_t>(r)] = parts[i].rule;
       rule.index += static_cast<std::uint64_t>(r);
     }
-  memory_.set_rules(stream_, rules);
+  return rules;
+}
+
+void PackedPasses::copy_page(std::int32_t to, std::int32_t from) {
+  const std::int32_t pages[] = {to, from};
+  on_all_ranks(Order::Kind::copy_page, std::as_bytes(std::span(pages)), [&] { runner_->copy_page(to, from); });
 }
 
 std::span<float> PackedPasses::logits() {
-  if (layout_.rows == 0) return {};
-  const Tensor logits = last_->instance.output(0);
+  if (runner_->layout().rows == 0) return {};
+  const Tensor logits = runner_->last()->output(0);
   if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
-  if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream_.device());
-  copy_to_pinned(stream_, logits_.data(), logits);
-  stream_.synchronize();
+  if (logits_.bytes() < logits.bytes()) logits_ = Pinned(logits.bytes(), stream().device());
+  copy_to_pinned(stream(), logits_.data(), logits);
+  wait(stream());
   return {logits_.as<float>(), static_cast<std::size_t>(logits.size())};
 }
 
 std::span<const std::int32_t> PackedPasses::chosen() {
-  const Tensor ids = last_->instance.output(1);
-  copy_to_pinned(stream_, ids_.data(), ids);
-  stream_.synchronize();
-  return {ids_.as<std::int32_t>(), static_cast<std::size_t>(ids.size())};
+  const Tensor ids = runner_->last()->output(1);
+  copy_to_pinned(stream(), runner_->ids(0), ids);
+  wait(stream());
+  return {runner_->ids(0), static_cast<std::size_t>(ids.size())};
+}
+
+void PackedPasses::repeat() {
+  on_all_ranks(Order::Kind::repeat, {}, [&] { runner_->repeat(); });
 }
 
 void PackedPasses::deliver(int place) {
-  if (!ahead_) ahead_.emplace(Ahead{.reader = Stream(stream_.device(), stream_.pool()), .found = {}});
+  if (!ahead_) ahead_.emplace(Ahead{.reader = Stream(stream().device(), stream().pool()), .found = {}});
   single_.clear();  // the memory is a token ahead of the texts from now on
-  memory_.deliver_and_advance(stream_, ids_.as<std::int32_t>() + place * layout_.tokens, last_->instance.input(0));
-  ahead_->found[place].record(stream_);
+  on_all_ranks(Order::Kind::deliver, std::as_bytes(std::span(&place, 1)), [&] { runner_->deliver(place); });
+  ahead_->found[place].record(stream());
 }
 
 std::span<const std::int32_t> PackedPasses::delivered(int place) {
   ahead_->found[place].wait(ahead_->reader);
-  ahead_->reader.synchronize();
-  return {ids_.as<std::int32_t>() + place * layout_.tokens, static_cast<std::size_t>(layout_.tokens)};
-}
-
-void PackedPasses::end_ahead() { stream_.synchronize(); }
-
-/// Of decoding, and of prompts beside few and many texts, of which most have their next token read.
-std::vector<BatchLayout> PackedPasses::usual_layouts() const {
-  std::vector<BatchLayout> list{layout(sizes_.budget, 1, 0, false)};
-  const auto add = [&](const BatchLayout& l) {
-    if (std::ranges::find(list, l) == list.end()) list.push_back(l);
-  };
-  for (std::int64_t n = 1; n <= sizes_.sequences; ++n) add(layout(n, n, n, true));
-  for (std::int64_t n = 2; n <= sizes_.budget; ++n)
-    for (std::int64_t texts = 1; texts <= std::min(n - 1, sizes_.sequences); texts *= 4)
-      add(layout(n, texts, texts, false));
-  std::ranges::stable_sort(list, std::greater(), &BatchLayout::tokens);  // the first one needs the largest arena
-  return list;
+  wait(ahead_->reader);
+  return {runner_->ids(place), static_cast<std::size_t>(runner_->layout().tokens)};
 }
 
 void PackedPasses::warm() {
-  for (const auto& l : usual_layouts()) {
-    auto& p = program(l);
-    for (int i = 0; stream_.device().is_cuda() && i < 2; ++i) {
-      memory_.set(stream_, l, {});
-      if (l.rows > 0) memory_.set_rules(stream_, std::vector<SampleRule>(static_cast<std::size_t>(l.rows)));
-      const Tensor tokens = p.instance.input(0);
-      ids_of_pass_.assign(static_cast<std::size_t>(l.tokens), 0);
-      copy(stream_, tokens, View(ids_of_pass_.data(), tokens.spec()));
-      run(p);
-    }
-  }
-  stream_.synchronize();
+  on_all_ranks(Order::Kind::warm, {}, [&] { runner_->warm(); });
+  wait(stream());
   single_.clear();
-}
-
-std::vector<const Instance*> PackedPasses::programs(std::int64_t prompt_tokens) {
-  std::vector<BatchLayout> list{layout(1, 1, 1, true)};
-  for (auto left = prompt_tokens; left > 1; left -= sizes_.budget) {
-    const auto tokens = std::min(left, sizes_.budget);
-    const auto l = layout(tokens, 1, tokens < left ? 0 : 1, tokens == 1);
-    if (std::find(list.begin(), list.end(), l) == list.end()) list.push_back(l);
-  }
-  for (const auto& l : list) program(l);  // a larger arena may replace those before it
-  std::vector<const Instance*> made;
-  for (const auto& l : list) made.push_back(&program(l).instance);
-  return made;
 }
 
 }  // namespace hpcdl::infer

@@ -1,4 +1,4 @@
-// Logits and generated tokens of a model whose layers several ranks share, against those of one process.
+// Logits of a model whose layers several ranks share, against those of one process.
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,9 @@
 #include <memory>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/infer/engine.h"
 #include "hpcdl/instance.h"
-#include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/testing/ranks.h"
@@ -52,14 +51,6 @@ std::vector<float> logits(const LanguageModel& model, std::int64_t batch, std::i
   return {t.ptr<float>(), t.ptr<float>() + t.size()};
 }
 
-std::vector<std::int32_t> generated(const LanguageModel& model, const SamplingOptions& sampling) {
-  Pool pool(1);
-  Engine engine(model, pool, {.context = kLength});
-  std::vector<std::int32_t> ids;
-  engine.generate(prompt(11), 20, sampling, [&](std::int32_t id) { return ids.push_back(id), true; });
-  return ids;
-}
-
 std::shared_ptr<const parallel::TensorParallel> sharing(const comm::Group& world, Scheme scheme) {
   return std::make_shared<parallel::TensorParallel>(world, scheme);
 }
@@ -81,29 +72,8 @@ TEST(SharedModel, LogitsAreThoseOfOneProcess) {
   }
 }
 
-/// From the files of one process, each rank reading its part; greedy and sampled.
-TEST(SharedModel, GeneratesTheTokensOfOneProcess) {
-  const io::TempFolder tmp;
-  for (const auto family : models::text_families()) {
-    LanguageModel::create(small(family), 4, false).save(tmp.path());
-    for (const SamplingOptions& sampling :
-         {SamplingOptions{}, SamplingOptions{.temperature = 1, .top_k = 40, .seed = 5}}) {
-      const auto want = generated(LanguageModel::open(tmp.path()), sampling);
-      ASSERT_EQ(want.size(), 20u);
-      for (const int n : {2, 4})
-        for (const auto scheme : {Scheme::conjugate, Scheme::naive})
-          testing::run_ranks(n, [&](const comm::Group& world) {
-            EXPECT_EQ(generated(LanguageModel::open(tmp.path(), sharing(world, scheme)), sampling), want)
-                << nn::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
-          });
-    }
-  }
-}
-
 TEST(SharedModel, WhatCannotBeSharedIsRefused) {
   testing::run_ranks(2, [](const comm::Group& world) {
-    const auto model = LanguageModel::create(small(io::Family::gpt2), 3, false, sharing(world, Scheme::sequence));
-    EXPECT_THROW(generated(model, {}), Error) << "one token has no parts";
     Graph g;
     const Var out = LanguageModel::create(small(io::Family::gpt2), 3, true, sharing(world, Scheme::conjugate))
                         .logits(g, g.input("tokens", {{1, 8}, DType::i32}));

@@ -32,9 +32,10 @@ class LanguageModel final : public Trainable {
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used, except
   /// for weights whose type is not `compute`, which are converted into memory of the model. Quantised matrices stay as
   /// they are. A rank that shares the layers reads no more than its part: views, and copies of what is not one piece of a
-  /// file. `load` may ask for
-  /// something else than mapped files: then the weights are in memory of the model, as far as they fit; layers that do
-  /// not fit are there while a program that uses them runs, one program at a time. All ways give the same bits.
+  /// file. `load` may ask for something else than mapped files, unless ranks share the model: then the weights are in
+  /// memory of the model, as far as they fit; layers that do not fit are there while a program that uses them runs, one
+  /// program at a time.
+  /// All ways give the same bits.
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const io::LoadOptions& load = {},
                             const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
@@ -57,9 +58,9 @@ class LanguageModel final : public Trainable {
   std::int64_t mapped_bytes() const;
   /// How the weights come from its files, in one line.
   const std::string& loading() const;
-  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory or shared
-  /// by ranks, nor on
-  /// files that are larger than the memory that is free: they would push out what is about to be used.
+  /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory, on those
+  /// that ranks share, and on files that are larger than the memory that is free: they would push out what is about to be
+  /// used.
   void prefetch();
 
   /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32.

@@ -4,6 +4,10 @@
 
 namespace hpcdl::serve {
 
+namespace {
+constexpr std::chrono::seconds kRanksAreChecked{1};  // how often, while there is no text
+}
+
 EngineLoop::EngineLoop(Hooks hooks) : hooks_(std::move(hooks)), thread_([this] { work(); }) {}
 
 EngineLoop::~EngineLoop() {
@@ -80,18 +84,24 @@ void EngineLoop::work() {
     {
       std::unique_lock lock(mutex_);
       state_ = engine_->state();
-      changed_.wait(lock, [&] { return ending_ || !commands_.empty() || !running_.empty(); });
+      const auto wakes = [&] { return ending_ || !commands_.empty() || !running_.empty(); };
+      if (!engine_->shared()) changed_.wait(lock, wakes);
+      else changed_.wait_for(lock, kRanksAreChecked, wakes);
       if (ending_) return;
       std::swap(commands, commands_);
     }
     for (auto& c : commands) obey(std::move(c));
+    std::exception_ptr end;
     try {
+      engine_->check_ranks();
       engine_->step();
     } catch (const std::exception& e) {  // all texts are gone
       for (const auto& [id, _] : std::exchange(running_, {}))
         events_.push_back({id, infer::End{.reason = infer::End::Reason::failed, .message = e.what()}});
+      if (engine_->shared()) end = std::current_exception();
     }
     if (!events_.empty()) hooks_.deliver(std::exchange(events_, {}));
+    if (end) return hooks_.failed(end);
   }
 }
 

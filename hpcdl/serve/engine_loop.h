@@ -30,7 +30,8 @@ class EngineLoop {
     std::function<std::unique_ptr<infer::Engine>()> open;  // loads the model
     std::function<void()> ready;                           // it is loaded
     std::function<void(std::vector<Event>)> deliver;       // after each pass
-    std::function<void(std::exception_ptr)> failed;        // it cannot be loaded; the thread ends
+    /// It cannot be loaded, or ranks that share the model are lost; the thread ends.
+    std::function<void(std::exception_ptr)> failed;
   };
 
   explicit EngineLoop(Hooks hooks);

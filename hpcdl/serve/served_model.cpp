@@ -32,8 +32,9 @@ std::vector<std::int32_t> end_ids(const models::LanguageModel& model, const io::
 namespace {
 
 /// Pages for keys and values: as many as the batch can use, in the memory that may be taken.
+/// `ranks`: that take the same memory.
 std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, const models::LanguageModel* draft,
-                      std::int64_t context, DType kv) {
+                      std::int64_t context, DType kv, int ranks) {
   const auto bytes_of = [&](const models::LanguageModel& m) {
     return 2 * m.config().layers * infer::pool_spec(m, 1, kv).bytes();
   };
@@ -41,7 +42,7 @@ std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model
   const auto wanted = e.batch * pages_for(context), least = pages_for(context);
   std::int64_t bytes = 0;
   if (e.kv_memory == "auto") {
-    bytes = available_memory(model.device()).bytes / 2;
+    bytes = available_memory(model.device()).bytes / (2 * ranks);
   } else {
     try {
       bytes = io::read_integer(io::ConfigText{e.kv_memory}, io::Unit::bytes);
@@ -55,6 +56,13 @@ std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model
           "--context",
           bytes, bytes / of_page * kPageTokens, context);
   return pages;
+}
+
+/// Ranks on the host of this one.
+int ranks_here(const comm::Group& ranks) {
+  int count = 0;
+  for (int r = 0; r < ranks.size(); ++r) count += ranks.host(r) == ranks.host(ranks.rank());
+  return count;
 }
 
 std::string name_of(const ServerConfig& config, const std::filesystem::path& folder) {
@@ -85,11 +93,17 @@ ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& fol
   return f;
 }
 
-ServedModel::ServedModel(const ServerConfig& config)
-    : pool_(config.engine.threads),
-      model_(models::LanguageModel::open(io::find_model_folder(config.engine.model), {},
-                                         config.engine.loading().on(device_from_name(config.engine.device)),
-                                         {models::dtype_of(config.engine.dtype), &pool_})) {
+models::LanguageModel open_model(const EngineSection& e, infer::RankLink* ranks, Pool& pool) {
+  const auto device = device_from_name(e.device);
+  auto model = models::LanguageModel::open(io::find_model_folder(e.model), ranks ? ranks->sharing() : models::Sharing(),
+                                           e.loading().on(device), {models::dtype_of(e.dtype), &pool});
+  model.prefetch();
+  model.to_device(Stream(device, pool));
+  return model;
+}
+
+ServedModel::ServedModel(const ServerConfig& config, infer::RankLink* ranks)
+    : pool_(config.engine.threads), model_(open_model(config.engine, ranks, pool_)) {
   const auto& e = config.engine;
   const DType kv = infer::kv_type("serve", e.kv);
   facts_ = facts_of(config, io::find_model_folder(e.model));
@@ -100,19 +114,19 @@ ServedModel::ServedModel(const ServerConfig& config)
     fail_usage("serve", "engine.budget: {} texts at a time need at least {} tokens a step, found {}", e.batch,
                e.batch + infer::kLeastChunk, e.budget);
   facts_->constraints = std::make_shared<Constraints>(facts_->tokenizer, end_ids(model_, facts_->tokenizer));
-  model_.prefetch();
-  model_.to_device(Stream(device_from_name(e.device), pool_));
   draft_.emplace(e.spec, model_, &facts_->tokenizer, pool_);
   facts_->context = context, facts_->vocab = model_.config().vocab;
   options_ = {.context = context,
               .sequences = e.batch,
-              .pages = pages_of(e, model_, draft_->options().draft, context, kv),
+              .pages = pages_of(e, model_, draft_->options().draft, context, kv,
+                                ranks && !model_.device().is_cuda() ? ranks_here(ranks->ranks()) : 1),
               .budget = e.budget,
               .vocab = std::min<std::int64_t>(facts_->tokenizer.vocab_size(), facts_->vocab),
               .kv = kv,
               .speculation = draft_->options(),
               .deadlines = {.first_token = 1e-3 * e.slo_ttft, .between_tokens = 1e-3 * e.slo_itl},
-              .numerics = {.row_invariant = e.invariant}};
+              .numerics = {.row_invariant = e.invariant},
+              .ranks = ranks};
 }
 
 }  // namespace hpcdl::serve

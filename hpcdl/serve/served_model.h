@@ -38,8 +38,9 @@ struct ModelFacts {
 
 class ServedModel {
  public:
-  /// Loads the model. Throws Error if it cannot be served with these options.
-  explicit ServedModel(const ServerConfig& config);
+  /// Loads the model. Throws Error if it cannot be served with these options. `ranks`: those that share it, of which
+  /// this is the first; null: there are no others.
+  explicit ServedModel(const ServerConfig& config, infer::RankLink* ranks = nullptr);
 
   const ModelFacts& facts() const { return *facts_; }
   std::int64_t pages() const { return options_.pages; }
@@ -54,6 +55,9 @@ class ServedModel {
   std::optional<Draft> draft_;
   infer::EngineOptions options_;
 };
+
+/// The weights of a model, or what this rank has of them, on their device.
+models::LanguageModel open_model(const EngineSection& options, infer::RankLink* ranks, Pool& pool);
 
 /// What is known of a model before its weights are loaded: name, tokenizer and template.
 ModelFacts facts_of(const ServerConfig& config, const std::filesystem::path& folder);

@@ -41,7 +41,7 @@ Server::Server(const ServerConfig& config, ServerHooks hooks, const HttpLimits& 
             [this](HttpRequest request, const Reply& reply) { handle(std::move(request), reply); }) {}
 
 std::unique_ptr<infer::Engine> Server::open() {
-  model_ = std::make_unique<ServedModel>(config_);
+  model_ = std::make_unique<ServedModel>(config_, hooks_.ranks);
   auto engine = std::make_unique<infer::Engine>(model_->model(), model_->pool(), model_->engine_options());
   if (hooks_.prepare) hooks_.prepare(*engine, *model_);
   if (config_.engine.warm) engine->warm();
@@ -103,7 +103,11 @@ void Server::end_threads() {
 
 void Server::run() {
   const auto folder = io::find_model_folder(config_.engine.model);
-  if (models::is_encoder(folder)) start_encoder(folder);
+  const bool encodes = models::is_encoder(folder);
+  if (encodes && hooks_.ranks)
+    fail_usage("serve", "{} is an encoder, which ranks do not share: start one server without other ranks",
+               folder.string());
+  if (encodes) start_encoder(folder);
   else start_engine();
   try {
     http_.run();

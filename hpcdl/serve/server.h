@@ -27,6 +27,8 @@ struct ServerHooks {
   std::function<void(infer::Engine&, ServedModel&)> prepare = {};
   /// On the thread of run(), when the model is loaded and requests are answered.
   std::function<void(const Server&)> ready = {};
+  /// Those that share the model, of which this is the first, and the others follow(); null: there are no others.
+  infer::RankLink* ranks = nullptr;
 };
 
 class Server {
@@ -34,7 +36,8 @@ class Server {
   /// Listens from now on, and answers 503 while the model is loaded. Throws Error if it cannot.
   explicit Server(const ServerConfig& config, ServerHooks hooks = {}, const HttpLimits& limits = {});
 
-  /// Until drain() and the end of the calls. Throws what loading the model throws.
+  /// Until drain() and the end of the calls. Throws what loading the model throws, and comm::PeerLost after a rank that
+  /// shares the model was lost, when running calls have been answered with status 500.
   void run();
   /// SIGTERM and SIGINT call drain().
   void drain_on_signals();
