@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "cli/kv_option.h"
+#include "cli/model_ranks.h"
+#include "cli/self.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
@@ -112,14 +114,20 @@ struct Row {
 
 class BenchDecode {
  public:
-  explicit BenchDecode(const BenchDecodeOptions& o)
+  BenchDecode(const BenchDecodeOptions& o, const comm::Joined& joined)
       : o_(o),
-        pool_(o.threads.checked("bench")),
-        device_(device_from_name(o.device)),
-        roofs_(lab::roofs(device_, pool_, lab::Remember::best)),
+        ranks_(joined, "bench decode", {{"the command", own_command()}}),
+        pool_(ranks_.threads(o.threads.checked("bench"))),
+        device_(device_from_name(device_of_rank(o.device, joined.place()))),
+        roofs_(ranks_.leads() ? lab::roofs(device_, pool_, lab::Remember::best) : lab::Roofs()),
         model_(make()) {}
 
   int run() {
+    return ranks_.lead(model_, pool_, o_.tune, [this] { return measure(); });
+  }
+
+ private:
+  int measure() {
     std::vector<Row> rows;
     Work progress(console());
     const auto all = static_cast<double>(o_.batch.size() * o_.depth.size());
@@ -138,20 +146,19 @@ class BenchDecode {
     return exit_code::kDone;
   }
 
- private:
   models::LanguageModel make() {
     const auto config = config_of(o_);
     const auto longest = std::ranges::max(o_.depth) + 2 * o_.tokens;
     if (longest > config.context)
       fail_usage("bench", "a depth of {} and {} tokens need a context of {}, but {} has {}", std::ranges::max(o_.depth),
                  o_.tokens, longest, o_.config, config.context);
-    const Waiting waiting(console(), "drawing the weights");
-    auto model = models::LanguageModel::random(pool_, config, o_.seed);
+    const Waiting waiting(ranks_.leads() ? console() : Console(), "drawing the weights");
+    auto model = models::LanguageModel::random(pool_, config, o_.seed, ranks_.sharing());
     model.to_device(Stream(device_, pool_));
     return model;
   }
 
-  /// What a step reads: all weights but the rows of embeddings that it skips, and the keys and values.
+  /// What a step of this rank reads: all weights but the rows of embeddings that it skips, and the keys and values.
   double bytes_of(std::int64_t batch, std::int64_t depth) const {
     const auto& c = model_.config();
     double bytes = static_cast<double>(model_.bytes());
@@ -175,7 +182,8 @@ class BenchDecode {
                           .budget = budget,
                           .reuse_prefixes = false,
                           .kv = o_.kv.type(),
-                          .speculation = {.ngrams = o_.spec == "ngram"}});
+                          .speculation = {.ngrams = o_.spec == "ngram"},
+                          .ranks = ranks_.link()});
     auto tuning = start_tuning(o_.tune, device_, pool_);
     const bool measures = tuning && o_.tune.mode == "full";
     engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
@@ -215,10 +223,14 @@ class BenchDecode {
     return r;
   }
 
+  std::string where() const {
+    return ranks_.size() > 1 ? fmt::format("each of {} ranks, {}", ranks_.size(), o_.device) : o_.device;
+  }
+
   std::string table(const std::vector<Row>& rows) const {
     auto text = fmt::format(
         "{:.2f} B parameters, {} on {}; medians of {} rounds of {} tokens\n{:>6}{:>8}{:>14}{:>16}{:>18}{:>22}\n",
-        static_cast<double>(model_.state().parameter_count()) / 1e9, format_bytes(model_.bytes()), o_.device, o_.rounds,
+        static_cast<double>(model_.state().parameter_count()) / 1e9, format_bytes(model_.bytes()), where(), o_.rounds,
         o_.tokens, "texts", "depth", "tokens/s", "prompts, tok/s", "first token, ms", "of the read rate");
     for (const auto& r : rows) {
       text += fmt::format("{:>6}{:>8}{:>14.1f}{:>16}{:>18.1f}{:>20.0f} %", r.batch, r.depth, r.rate(),
@@ -240,6 +252,7 @@ class BenchDecode {
     Json json{
         {"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool_.threads()}, {"date", lab::roofline::today()}}},
         {"device", o_.device},
+        {"ranks", ranks_.size()},
         {"kv", o_.kv.word},
         {"model",
          {{"config", o_.config},
@@ -269,6 +282,7 @@ class BenchDecode {
   }
 
   const BenchDecodeOptions& o_;
+  ModelRanks ranks_;
   Pool pool_;
   Device device_;
   lab::Roofs roofs_;
@@ -282,7 +296,10 @@ int bench_decode(const BenchDecodeOptions& o) {
   for (const auto n : o.depth)
     if (n < 0) fail_usage("bench", "--depth {}: expected the number of tokens before the measured ones, 0 or more", n);
   if (!o.json.empty() && !o.json[0].empty()) check_writable(o.json[0]);
-  return BenchDecode(o).run();
+  auto joined = join_ranks({});
+  if (o.records && joined.place().world > 1)
+    fail_usage("bench", "--records runs a pass on one rank alone: leave it out where ranks share the model");
+  return on_ranks(joined, [&] { return BenchDecode(o, joined).run(); });
 }
 
 }  // namespace
@@ -291,7 +308,8 @@ std::function<int()> add_bench_decode(const Command& bench) {
   auto o = std::make_shared<BenchDecodeOptions>();
   const Command sub = bench.subcommand("decode",
                                        "Times the continuation of texts with random weights of a given geometry: by "
-                                       "the number of texts at a time and their length");
+                                       "the number of texts at a time and their length; ranks that a launcher has "
+                                       "started share the model");
   sub.option("--config", o->config, "config.json of a model; no weights are needed").required();
   sub.option("--batch", o->batch, "Texts at a time").separated_by(',').kind("N,N").shows_default();
   sub.option("--depth", o->depth, "Tokens of each text before the measured ones")

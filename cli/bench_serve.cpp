@@ -8,10 +8,12 @@
 #include <numeric>
 #include <thread>
 
+#include "cli/model_ranks.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/io/model_folder.h"
 #include "hpcdl/serve/load.h"
 #include "hpcdl/serve/server.h"
 
@@ -112,14 +114,15 @@ int measure(const BenchServeOptions& o) {
   return exit_code::kDone;
 }
 
-/// With a server of this process.
-int measure_here(BenchServeOptions& o) {
+/// With a server of this process; `ranks`: those that share its model, if there are others.
+int measure_here(BenchServeOptions& o, infer::RankLink* ranks) {
   o.server.serve.port = 0, o.server.serve.drain = 0;
   o.server.serve.queue = o.load.requests;
   if (o.deadlines) o.server.engine.slo_ttft = o.slo_first, o.server.engine.slo_itl = o.slo_gap;
   std::promise<void> loaded;
   bool is_loaded = false;
-  serve::Server server(o.server, {.ready = [&](const serve::Server&) { is_loaded = true, loaded.set_value(); }});
+  serve::Server server(o.server,
+                       {.ready = [&](const serve::Server&) { is_loaded = true, loaded.set_value(); }, .ranks = ranks});
   std::exception_ptr failure;
   std::thread serving([&] {
     try {
@@ -141,7 +144,15 @@ int measure_here(BenchServeOptions& o) {
   server.drain();
   serving.join();
   if (failure) std::rethrow_exception(failure);
+  if (ranks) ranks->end();
   return code;
+}
+
+int measure_on(BenchServeOptions& o, const comm::Joined& joined) {
+  auto& e = o.server.engine;
+  ModelRanks ranks(joined, "bench serve", facts_of_model(io::find_model_folder(e.model), e.device, "auto", e.kv, {}));
+  e.threads = ranks.threads(e.threads), e.device = device_of_rank(e.device, joined.place());
+  return ranks.leads() ? measure_here(o, ranks.link()) : follow(ranks, e, {});
 }
 
 int bench_serve(BenchServeOptions& o) {
@@ -151,7 +162,10 @@ int bench_serve(BenchServeOptions& o) {
   if (o.deadlines && (!o.url.empty() || o.slo_first + o.slo_gap == 0))
     fail_usage("bench", "serve: --deadlines is for --model with --slo-ttft or --slo-itl");
   o.server.engine.threads = o.threads.checked("bench");
-  if (o.url.empty()) return measure_here(o);
+  if (o.url.empty()) {
+    auto joined = join_ranks({});
+    return on_ranks(joined, [&] { return measure_on(o, joined); });
+  }
   serve::read_url(o.url, o.load);
   if (!o.key_file.empty()) {
     o.load.key = io::read_file(o.key_file);
@@ -169,7 +183,8 @@ std::function<int()> add_bench_serve(const Command& bench) {
       "serve", "Measures a server of texts: waiting times of clients that arrive at random, throughput, goodput");
   sub.option("--url", o->url, "Server to measure: http://HOST:PORT");
   sub.option("--api-key", o->key_file, "File with its key");
-  sub.option("--model", o->server.engine.model, "Instead of --url: a model for a server in this process");
+  sub.option("--model", o->server.engine.model,
+             "Instead of --url: a model for a server in this process; ranks that a launcher has started share it");
   sub.option("--rate", o->load.rate, "Requests a second, on average; 0: all at once").range(0.0, 1e6).shows_default();
   sub.option("--requests", o->load.requests, "Number of requests").range(1, 1 << 20).shows_default();
   sub.option("--input", o->load.input, "Tokens of a prompt, drawn at random").range(1, 1 << 20).shows_default();

@@ -8,6 +8,7 @@
 #include "cli/dtype_option.h"
 #include "cli/kv_option.h"
 #include "cli/load_option.h"
+#include "cli/model_ranks.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -85,28 +86,21 @@ class Chat {
   Json messages_ = Json::array(), variables_;
 };
 
-int chat(ChatOptions& o, const Command& verb) {
-  o.sampling.checked("chat");
-  const auto defaults = infer::read_generation_config(io::find_model_folder(o.model));
-  o.sampling.complete(verb, defaults);
-  if (o.tokens == 0) o.tokens = defaults.max_tokens.value_or(0);
-  if (const auto warning = defaults.warning(); !warning.empty()) say("warning: {}", warning);
-  if (o.print_config) return print_text(o.sampling.origins), exit_code::kDone;
+serve::ServerConfig config_of(const ChatOptions& o) {
   serve::ServerConfig config;
-  config.engine.model = o.model, config.engine.device = o.device, config.engine.threads = o.threads.checked("chat");
-  config.engine.context = o.context, config.engine.batch = 1;
-  config.engine.kv = o.kv.word, config.engine.spec = o.spec, config.engine.dtype = o.dtype.choice();
+  auto& e = config.engine;
+  e.model = o.model, e.device = o.device, e.threads = o.threads.checked("chat");
+  e.context = o.context, e.batch = 1;
+  e.kv = o.kv.word, e.spec = o.spec, e.dtype = o.dtype.choice();
   const auto load = o.load.checked("chat");
-  config.engine.load = load.mode, config.engine.ram = load.ram;
-  std::optional<serve::ServedModel> model;
-  {
-    const Waiting waiting(console(), "loading the model");
-    model.emplace(config);
-  }
-  say_converted(model->model());
-  say_loading(model->model(), load);
-  require(model->facts().chat.has_value(), "chat", "{}", model->facts().no_chat);
-  Chat conversation(o, *model);
+  e.load = load.mode, e.ram = load.ram;
+  return config;
+}
+
+/// Answers the lines of standard input until its end.
+int answer_all(const ChatOptions& o, serve::ServedModel& model) {
+  require(model.facts().chat.has_value(), "chat", "{}", model.facts().no_chat);
+  Chat conversation(o, model);
   const bool asks = isatty(STDIN_FILENO) != 0;
   if (asks) say("{}", dim("one message a line; Ctrl-D ends the conversation"));
   const auto read = [&](std::string& line) {
@@ -117,6 +111,37 @@ int chat(ChatOptions& o, const Command& verb) {
     if (!line.empty()) conversation.answer(line);
   if (asks) std::cerr << '\n';
   return exit_code::kDone;
+}
+
+int chat_on(const ChatOptions& o, serve::ServerConfig config, const comm::Joined& joined) {
+  auto& e = config.engine;
+  ModelRanks ranks(joined, "chat",
+                   facts_of_model(io::find_model_folder(o.model), o.device, o.dtype.word, o.kv.word, o.tune));
+  e.threads = ranks.threads(e.threads), e.device = device_of_rank(e.device, joined.place());
+  if (!ranks.leads()) return follow(ranks, e, o.tune);
+  std::optional<serve::ServedModel> model;
+  {
+    const Waiting waiting(console(), "loading the model");
+    model.emplace(config, ranks.link());
+  }
+  say_converted(model->model());
+  say_loading(model->model(), e.loading());
+  return ranks.lead(model->model(), model->pool(), o.tune, [&] { return answer_all(o, *model); });
+}
+
+int chat(ChatOptions& o, const Command& verb) {
+  o.sampling.checked("chat");
+  const auto defaults = infer::read_generation_config(io::find_model_folder(o.model));
+  o.sampling.complete(verb, defaults);
+  if (o.tokens == 0) o.tokens = defaults.max_tokens.value_or(0);
+  const auto config = config_of(o);
+  auto joined = join_ranks({});
+  if (const auto warning = defaults.warning(); joined.place().rank == 0 && !warning.empty())
+    say("warning: {}", warning);
+  return on_ranks(joined, [&] {
+    if (o.print_config) return print_text(joined.place().rank == 0 ? o.sampling.origins : ""), exit_code::kDone;
+    return chat_on(o, config, joined);
+  });
 }
 
 }  // namespace

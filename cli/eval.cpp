@@ -5,6 +5,7 @@
 #include "cli/dtype_option.h"
 #include "cli/kv_option.h"
 #include "cli/load_option.h"
+#include "cli/model_ranks.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
@@ -12,6 +13,7 @@
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/infer/evaluate_images.h"
 #include "hpcdl/io/model_folder.h"
+#include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::cli {
 
@@ -66,36 +68,38 @@ int eval_images(EvalOptions& o) {
   return exit_code::kDone;
 }
 
-int eval(EvalOptions& o, const Command& sub) {
-  if (sub.given("--images")) {
-    if (!o.text.empty() || o.limit > 0 || sub.given("--kv") || o.load.checked("eval").given())
-      fail_usage("eval",
-                 "--text, --limit, --kv, --ram and --load are for language models, --images is for image classifiers");
-    return eval_images(o);
-  }
-  if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
-  const bool in_pages = sub.given("--kv");
-  Pool pool(o.threads.checked("eval"));
+/// All ranks that share the model evaluate the same tokens, those of rank 0.
+int eval_text(const EvalOptions& o, bool in_pages, const comm::Joined& joined) {
   const auto folder = io::find_model_folder(o.model);
+  ModelRanks ranks(joined, "eval", facts_of_model(folder, o.device, o.dtype.word, o.kv.word, {}));
+  const Console shown = ranks.leads() ? console() : Console();
+  Pool pool(ranks.threads(o.threads.checked("eval")));
   const auto load = o.load.checked("eval");
-  const auto device = device_from_name(o.device);
+  const auto device = device_from_name(device_of_rank(o.device, joined.place()));
   auto model = [&] {
-    const Waiting waiting(console(), "loading the model");
-    auto opened = models::LanguageModel::open(folder, {}, load.on(device), {o.dtype.type(), &pool});
+    const Waiting waiting(shown, "loading the model");
+    auto opened = models::LanguageModel::open(folder, ranks.sharing(), load.on(device), {o.dtype.type(), &pool});
     opened.to_device(Stream(device, pool));
     return opened;
   }();
-  say_converted(model);
-  say_loading(model, load);
-  const auto ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
-  Work progress(console());
+  if (ranks.leads()) say_converted(model), say_loading(model, load);
+  std::vector<std::int32_t> ids;
+  if (ranks.leads()) ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
+  ids = parallel::of_first_rank(ranks.world(), std::move(ids));
+  Work progress(shown);
   const auto start = std::chrono::steady_clock::now();
   const auto show = [&](std::int64_t done) {
     progress.show("evaluating", static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(ids.size(), 1)));
   };
-  const auto result = in_pages ? infer::evaluate_in_pages(model, pool, ids, o.kv.type(), show)
-                               : infer::evaluate(model, pool, ids, {.compute = infer::type_of_inference(model)}, show);
+  infer::EvalResult result;
+  if (in_pages)
+    ranks.lead(model, pool, {}, [&] {
+      return result = infer::evaluate_in_pages(model, pool, ids, {.kv = o.kv.type(), .ranks = ranks.link()}, show),
+             exit_code::kDone;
+    });
+  else result = infer::evaluate(model, pool, ids, {.compute = infer::type_of_inference(model)}, show);
   progress.end();
+  if (!ranks.leads()) return exit_code::kDone;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)
     print_json({{"loss", result.loss},
@@ -108,11 +112,24 @@ int eval(EvalOptions& o, const Command& sub) {
   return exit_code::kDone;
 }
 
+int eval(EvalOptions& o, const Command& sub) {
+  if (sub.given("--images")) {
+    if (!o.text.empty() || o.limit > 0 || sub.given("--kv") || o.load.checked("eval").given())
+      fail_usage("eval",
+                 "--text, --limit, --kv, --ram and --load are for language models, --images is for image classifiers");
+    return eval_images(o);
+  }
+  if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
+  auto joined = join_ranks({});
+  return on_ranks(joined, [&] { return eval_text(o, sub.given("--kv"), joined); });
+}
+
 }  // namespace
 
 void add_eval(const Command& program, Run& run) {
   add_verb<EvalOptions>(
-      program, run, "eval", "Prints loss and perplexity of a model on text, or loss and accuracy on images",
+      program, run, "eval",
+      "Prints loss and perplexity of a model on text, or loss and accuracy on images; ranks share a model of text",
       [](const Command& sub, EvalOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--text", o.text, "Files or folders of .txt, .md or .jsonl");

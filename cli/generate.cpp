@@ -10,12 +10,9 @@
 #include "cli/verb.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/machine/machine.h"
-#include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/tensor.h"
 #include "hpcdl/serve/draft.h"
 #include "hpcdl/serve/served_model.h"
 #include "hpcdl/serve/stop_text.h"
-#include "hpcdl/train/facts.h"
 
 namespace hpcdl::cli {
 
@@ -56,37 +53,11 @@ std::shared_ptr<const infer::Grammar> form_of(const GenerateOptions& o, serve::C
   return constraints.grammar(serve::Form::regex, o.regex);
 }
 
-/// Options that must be the same on all ranks that share the layers; the prompt is taken from rank 0.
-std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesystem::path& folder) {
-  std::string files;
-  for (const auto& file : io::list_folder(folder))
-    if (file.extension() == ".safetensors" || file.filename() == "config.json")
-      files += fmt::format("{} {:08x} ", file.filename().string(), train::file_checksum(file));
-  return {{"--model", fmt::format("a folder with {}", files)},
-          {"--tokens", std::to_string(o.tokens)},
-          {"--prompts", o.prompts.empty() ? "not given" : "given"},
-          {"--batch", std::to_string(o.batch)},
-          {"the options of sampling", o.sampling.text()},
-          {"--regex", o.regex},
-          {"--schema and --grammar", o.schema + o.grammar},
-          {"--chat", o.chat ? "given" : "not given"},
-          {"--spec", o.spec},
-          {"--invariant", o.invariant ? "given" : "not given"},
-          {"--kv", o.kv.word},
-          {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
-          {"--dtype", o.dtype.word},
-          {"--tune", o.tune.mode},
-          {"--ways", o.tune.ways}};
-}
-
 /// One text, shown as it comes.
 int generate_one(const Generating& g) {
   const auto& o = g.options;
   const auto* tokenizer = g.tokenizer;
-  std::vector<std::int32_t> prompt;
-  if (g.speaks()) prompt = prompt_ids(g);
-  // mpirun gives standard input to rank 0 only, so all ranks take the prompt of rank 0.
-  if (g.shared()) prompt = parallel::of_first_rank(g.ranks.world(), std::move(prompt));
+  const auto prompt = prompt_ids(g);
   std::optional<io::StreamDecoder> decoder;
   if (tokenizer) decoder.emplace(*tokenizer);
 
@@ -94,7 +65,7 @@ int generate_one(const Generating& g) {
   std::vector<std::int32_t> ids;
   const auto emit = [&](const std::string& part) {
     text += part;
-    if (g.speaks() && !o.json && !part.empty()) print_text(part);
+    if (!o.json && !part.empty()) print_text(part);
   };
   const int tokens = new_tokens(o.tokens, o.unsaid_tokens, std::ssize(prompt), g.model.config().context);
   infer::Engine engine(g.model, g.pool,
@@ -102,9 +73,10 @@ int generate_one(const Generating& g) {
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
                         .speculation = g.speculation,
-                        .numerics = {.row_invariant = o.invariant}});
+                        .numerics = {.row_invariant = o.invariant},
+                        .ranks = g.ranks});
   g.choose_ways(engine, std::ssize(prompt));
-  if (g.speaks() && !o.json && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
+  if (!o.json && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
   serve::StopText stop(o.sampling.stop);
   infer::End end;
   engine.submit({.prompt = prompt,
@@ -123,7 +95,6 @@ int generate_one(const Generating& g) {
   if (end.reason == infer::End::Reason::failed) throw Error(end.message);
   const auto& stats = end.stats;
   if (decoder) emit(stop.push(decoder->finish())), emit(stop.finish());
-  if (!g.speaks()) return exit_code::kDone;
   if (!o.json) {
     print_text("\n");
     say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", ids.size(),
@@ -142,30 +113,9 @@ int generate_one(const Generating& g) {
   return exit_code::kDone;
 }
 
-/// The ranks that a launcher has started share the layers; without a launcher there is one rank. Rank 0 prints.
-int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& ranks) {
-  const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
-  const int asked = o.threads.checked("generate");
-  Pool pool(shared && asked == 0 ? parallel::threads_per_rank(ranks.world()) : asked);
-  const auto folder = io::find_model_folder(o.model);
-  const auto defaults = infer::read_generation_config(folder);
-  o.sampling.complete(verb, defaults);
-  o.unsaid_tokens = defaults.max_tokens.value_or(o.unsaid_tokens);
-  if (const auto warning = defaults.warning(); speaks && !warning.empty()) say("warning: {}", warning);
-  if (o.print_config) return print_text(speaks ? o.sampling.origins : ""), exit_code::kDone;
-  if (shared) expect_same_start(ranks, "generate", facts_of(o, folder));
-  const auto load = o.load.checked("generate");
-  const auto device = device_from_name(device_of_rank(o.device, ranks.place()));
-  auto model = [&] {
-    const Waiting waiting(speaks ? console() : Console(), "loading the model");
-    auto opened = models::LanguageModel::open(
-        folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr, load.on(device),
-        {o.dtype.type(), &pool});
-    opened.prefetch();
-    opened.to_device(Stream(device, pool));
-    return opened;
-  }();
-  if (speaks) say_converted(model), say_loading(model, load);
+/// What the verb does on rank 0.
+int continue_texts(const GenerateOptions& o, const std::filesystem::path& folder, const models::LanguageModel& model,
+                   infer::RankLink* ranks, Pool& pool) {
   const bool many = !o.prompts.empty(), needs = o.ids.empty() && !many;
   std::optional<io::Tokenizer> tokenizer;
   if (needs || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
@@ -197,6 +147,30 @@ int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& ran
   return many ? generate_many(g) : generate_one(g);
 }
 
+int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& joined) {
+  const bool speaks = joined.place().rank == 0;
+  const int threads = o.threads.checked("generate");
+  const auto folder = io::find_model_folder(o.model);
+  const auto defaults = infer::read_generation_config(folder);
+  o.sampling.complete(verb, defaults);
+  o.unsaid_tokens = defaults.max_tokens.value_or(o.unsaid_tokens);
+  if (const auto warning = defaults.warning(); speaks && !warning.empty()) say("warning: {}", warning);
+  if (o.print_config) return print_text(speaks ? o.sampling.origins : ""), exit_code::kDone;
+  ModelRanks ranks(joined, "generate", facts_of_model(folder, o.device, o.dtype.word, o.kv.word, o.tune));
+  Pool pool(ranks.threads(threads));
+  const auto load = o.load.checked("generate");
+  const auto device = device_from_name(device_of_rank(o.device, joined.place()));
+  auto model = [&] {
+    const Waiting waiting(speaks ? console() : Console(), "loading the model");
+    auto opened = models::LanguageModel::open(folder, ranks.sharing(), load.on(device), {o.dtype.type(), &pool});
+    opened.prefetch();
+    opened.to_device(Stream(device, pool));
+    return opened;
+  }();
+  if (speaks) say_converted(model), say_loading(model, load);
+  return ranks.lead(model, pool, o.tune, [&] { return continue_texts(o, folder, model, ranks.link(), pool); });
+}
+
 int generate(GenerateOptions& o, const Command& verb) {
   o.sampling.checked("generate");
   if (!o.schema.empty() + !o.regex.empty() + !o.grammar.empty() > 1)
@@ -210,8 +184,8 @@ int generate(GenerateOptions& o, const Command& verb) {
     fail_usage("generate", "--out and --batch are for many texts: give --prompts, too");
   if (!o.prompts.empty() && o.out.empty() && o.json)
     fail_usage("generate", "with --json the texts need a file of their own: give --out");
-  auto ranks = join_ranks({});
-  return on_ranks(ranks, [&] { return generate_on(o, verb, ranks); });
+  auto joined = join_ranks({});
+  return on_ranks(joined, [&] { return generate_on(o, verb, joined); });
 }
 
 }  // namespace

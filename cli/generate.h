@@ -8,10 +8,10 @@
 #include "cli/dtype_option.h"
 #include "cli/kv_option.h"
 #include "cli/load_option.h"
+#include "cli/model_ranks.h"
 #include "cli/sampling.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
-#include "cli/world.h"
 #include "hpcdl/infer/engine.h"
 #include "hpcdl/io/chat_template.h"
 #include "hpcdl/serve/constraints.h"
@@ -37,10 +37,10 @@ struct GenerateOptions {
   bool has_form() const { return !schema.empty() || !regex.empty() || !grammar.empty(); }
 };
 
-/// The model of this rank, and its tokenizer if it has one.
+/// A model, and its tokenizer if it has one.
 struct Generating {
   const GenerateOptions& options;
-  const comm::Joined& ranks;
+  infer::RankLink* ranks;  // that share the model; null: there are no others
   Pool& pool;
   const models::LanguageModel& model;
   const io::Tokenizer* tokenizer;
@@ -49,8 +49,6 @@ struct Generating {
   std::shared_ptr<const infer::Grammar> form;  // of the texts; null: any
   infer::EngineOptions::Speculation speculation = {};
 
-  bool shared() const { return ranks.place().world > 1; }
-  bool speaks() const { return ranks.place().rank == 0; }
   /// The number of ids that have a text; 0: not known.
   std::int64_t vocab() const { return tokenizer ? tokenizer->vocab_size() : 0; }
   /// The constraint of one text; null: there is none.

@@ -10,7 +10,6 @@
 #include "cli/generate.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/parallel/agree.h"
 #include "hpcdl/serve/stop_text.h"
 
 namespace hpcdl::cli {
@@ -96,23 +95,6 @@ std::vector<Text> read_prompts(const Generating& g) {
   return texts;
 }
 
-/// All ranks that share the layers take the prompts of rank 0.
-std::vector<Text> same_on_all_ranks(const Generating& g, const std::vector<Text>& mine) {
-  std::vector<std::int32_t> flat;
-  for (const auto& t : mine) {
-    flat.push_back(t.tokens), flat.push_back(static_cast<std::int32_t>(t.prompt.size()));
-    flat.insert(flat.end(), t.prompt.begin(), t.prompt.end());
-  }
-  flat = parallel::of_first_rank(g.ranks.world(), std::move(flat));
-  std::vector<Text> texts;
-  for (auto at = flat.begin(); at != flat.end();) {
-    const auto first = at + 2, end = first + at[1];
-    texts.push_back({.prompt = {first, end}, .tokens = at[0]});
-    at = end;
-  }
-  return texts;
-}
-
 std::string line_of(const Generating& g, const Text& t, std::size_t index) {
   using Reason = infer::End::Reason;
   const auto reason = t.end->reason;
@@ -127,10 +109,8 @@ std::string line_of(const Generating& g, const Text& t, std::size_t index) {
 
 int generate_many(const Generating& g) {
   const auto& o = g.options;
-  if (g.speaks()) check_writable(o.out);
-  std::vector<Text> texts;
-  if (g.speaks()) texts = read_prompts(g);
-  if (g.shared()) texts = same_on_all_ranks(g, texts);
+  check_writable(o.out);
+  auto texts = read_prompts(g);
 
   const auto batch = std::min<std::int64_t>(o.batch > 0 ? o.batch : kAtATime, std::ssize(texts));
   std::vector<std::int64_t> sizes;
@@ -145,17 +125,17 @@ int generate_many(const Generating& g) {
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
                         .speculation = g.speculation,
-                        .numerics = {.row_invariant = o.invariant}});
+                        .numerics = {.row_invariant = o.invariant},
+                        .ranks = g.ranks});
   g.choose_ways(engine, std::ssize(texts.front().prompt));
 
   std::string lines;
   std::size_t written = 0, done = 0, tokens = 0;
-  Work work(g.speaks() ? console() : Console());
+  Work work(console());
   const auto begin = Clock::now();
   const auto write = [&] {
     for (; written < texts.size() && texts[written].end; ++written) {
       const auto line = line_of(g, texts[written], written);
-      if (!g.speaks()) continue;
       if (o.out.empty()) print_text(line);
       else lines += line;
     }
@@ -181,7 +161,6 @@ int generate_many(const Generating& g) {
     work.show("generating", static_cast<double>(done) / static_cast<double>(texts.size()),
               {{fmt::format("{} of {} texts", done, texts.size())}, {fmt::format("{} tokens", tokens)}});
   work.end();
-  if (!g.speaks()) return exit_code::kDone;
   if (!o.out.empty()) io::write_file_atomic(o.out, lines);
   const double seconds = seconds_since(begin), rate = static_cast<double>(tokens) / seconds;
   if (o.json)

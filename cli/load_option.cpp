@@ -34,7 +34,7 @@ void add_load_options(const Command& sub, LoadOption& o) {
 }
 
 void say_loading(const models::LanguageModel& model, const io::LoadOptions& asked) {
-  const auto& how = model.loading();  // nothing for ranks that share the layers
+  const auto& how = model.loading();
   if (!how.empty() && (asked.given() || !how.starts_with("mapped"))) say("{}", dim("weights " + how));
 }
 

@@ -1,10 +1,12 @@
 // hpcdl serve: answers HTTP requests with one model.
 
+#include <csignal>
 #include <deque>
 #include <nlohmann/json.hpp>
 
 #include "cli/dtype_option.h"
 #include "cli/load_option.h"
+#include "cli/model_ranks.h"
 #include "cli/run_config.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
@@ -61,20 +63,8 @@ void take_defaults_of_model(io::ConfigTable& table, const std::string& model) {
   if (const auto warning = defaults.warning(); !warning.empty()) say("warning: {}", warning);
 }
 
-int serve_verb(ServeOptions& o, const Command& sub) {
-  serve::ServerConfig config;
-  io::ConfigTable table(config);
-  auto words = overrides(sub.rest());
-  for (const auto& [key, value] : o.keys.texts)
-    if (!value.empty()) words.push_back(fmt::format("--{}={}", key, value));
-  for (const auto& [key, given] : o.keys.flags)
-    if (given) words.push_back("--" + key);
-  load(table, {o.configs.begin(), o.configs.end()}, words, sub);
-  if (!config.engine.model.empty()) take_defaults_of_model(table, config.engine.model);
-  if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
-  if (config.engine.model.empty()) fail_usage("serve", "no model is given: add --model FOLDER");
-  ThreadsOption{config.engine.threads}.checked("serve");
-
+/// On rank 0, until the server ends.
+int answer_requests(const ServeOptions& o, const serve::ServerConfig& config, infer::RankLink* ranks) {
   serve::Server server(
       config, {.prepare =
                    [&](infer::Engine& engine, serve::ServedModel& model) {
@@ -93,11 +83,45 @@ int serve_verb(ServeOptions& o, const Command& sub) {
                                      {"pages", s.pages()}};
                      print_text(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
                      std::fflush(stdout);
-                   }});
+                   },
+               .ranks = ranks});
   server.drain_on_signals();
   say("{}", dim(fmt::format("loading {}; http://{} answers 503 until then", config.engine.model, server.address())));
   server.run();
+  if (ranks) ranks->end();
   return exit_code::kDone;
+}
+
+int serve_on(const ServeOptions& o, serve::ServerConfig config, const comm::Joined& joined) {
+  auto& e = config.engine;
+  ModelRanks ranks(
+      joined, "serve",
+      facts_of_model(io::find_model_folder(e.model), e.device, std::string(io::enum_name(e.dtype)), e.kv, o.tune));
+  e.threads = ranks.threads(e.threads), e.device = device_of_rank(e.device, joined.place());
+  return ranks.leads() ? answer_requests(o, config, ranks.link()) : follow(ranks, e, o.tune);
+}
+
+/// Rank 0 drains when it is asked to stop, and tells the others when they end.
+void leave_signals_to_rank_0() {
+  for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_IGN);
+}
+
+int serve_verb(ServeOptions& o, const Command& sub) {
+  serve::ServerConfig config;
+  io::ConfigTable table(config);
+  auto words = overrides(sub.rest());
+  for (const auto& [key, value] : o.keys.texts)
+    if (!value.empty()) words.push_back(fmt::format("--{}={}", key, value));
+  for (const auto& [key, given] : o.keys.flags)
+    if (given) words.push_back("--" + key);
+  load(table, {o.configs.begin(), o.configs.end()}, words, sub);
+  if (!config.engine.model.empty()) take_defaults_of_model(table, config.engine.model);
+  if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
+  if (config.engine.model.empty()) fail_usage("serve", "no model is given: add --model FOLDER");
+  ThreadsOption{config.engine.threads}.checked("serve");
+  auto joined = join_ranks({});
+  if (joined.place().rank > 0) leave_signals_to_rank_0();
+  return on_ranks(joined, [&] { return serve_on(o, config, joined); });
 }
 
 }  // namespace
@@ -117,7 +141,8 @@ void add_serve(const Command& program, Run& run) {
             "Every option is a key of the TOML file, too (--port is serve.port, --batch engine.batch, --top-k "
             "sampling.top_k), and a variable: HPCDL_SERVE_PORT, HPCDL_ENGINE_BATCH. Rules of sampling that "
             "are not given come from the model's generation_config.json. The first line on stdout is a JSON "
-            "object with the address, when the model is loaded. SIGTERM and Ctrl-C let running requests end.");
+            "object with the address, when the model is loaded. SIGTERM and Ctrl-C let running requests end. Under "
+            "hpcdl launch, mpirun or srun the ranks share the model, and rank 0 answers.");
         sub.takes_rest();
       },
       serve_verb);
