@@ -1,6 +1,7 @@
 #include "hpcdl/comm/nccl/peer_reduce.h"
 #include "hpcdl/cuda/lanes.cuh"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/overlap.cuh"
 
 namespace hpcdl::comm {
 namespace {
@@ -122,6 +123,8 @@ template <class T, Reduce op, int N>
 __global__ __launch_bounds__(kThreads) void one_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count) {
   using P = Bytes<T, 8>;
   std::byte* own = g.of[g.rank];
+  cuda::await_previous();
+  cuda::let_next_begin();  // it reads weights while this kernel waits for the peers
   const unsigned number = call_number(own);
   const Word flag = static_cast<Word>(number) << 32;
   const std::int64_t lines = PeerBlocks::kLines + (number & 1) * g.size * PeerBlocks::line_bytes();
@@ -230,10 +233,12 @@ __global__ __launch_bounds__(kThreads) void two_shot(const __grid_constant__ Pee
 template <class T, Reduce op, int N>
 void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, PeerReduce::Shape shape) {
   auto* data = static_cast<T*>(x.data());
-  if (shape.trips == 1) one_shot<T, op, N><<<shape.blocks, kThreads, 0, cuda::queue(s)>>>(g, data, x.size());
-  else
-    two_shot<T, op, N><<<shape.blocks, kThreads, 0, cuda::queue(s)>>>(g, data, x.size(),
-                                                                      (x.bytes() + 16 * g.size - 1) / (16 * g.size));
+  if (shape.trips == 1)
+    return cuda::launch_overlapped(cuda::queue(s), cuda::has_clusters(s), one_shot<T, op, N>,
+                                   {.grid = dim3(static_cast<unsigned>(shape.blocks)), .block = dim3(kThreads)},
+                                   "all-reduce between GPUs", g, data, x.size());
+  two_shot<T, op, N>
+      <<<shape.blocks, kThreads, 0, cuda::queue(s)>>>(g, data, x.size(), (x.bytes() + 16 * g.size - 1) / (16 * g.size));
   cuda::launched("all-reduce between GPUs");
 }
 
