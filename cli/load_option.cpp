@@ -29,7 +29,7 @@ void add_load_options(const Command& sub, LoadOption& o) {
   sub.option("--load", o.load,
              "How weights are read: mapped from their files, resident (read into memory once), direct (layers stream "
              "through memory), or auto")
-      .one_of({"auto", "mapped", "direct", "resident"})
+      .one_of(io::enum_words<io::LoadMode>())
       .shows_default();
 }
 

@@ -63,11 +63,8 @@ template <class T> T convert_config(const ConfigValue& v, const FieldOptions& o)
     return read_every(v, o);
   } else if constexpr (std::is_enum_v<T>) {
     const std::string word = read_string(v);
-    for (const auto& [value, name] : EnumNames<T>::values)
-      if (name == word) return value;
-    std::vector<std::string> names;
-    for (const auto& [value, name] : EnumNames<T>::values) names.emplace_back(name);
-    throw ConfigMismatch{describe(v) + did_you_mean(word, names)};
+    if (const auto value = enum_of<T>(word)) return *value;
+    throw ConfigMismatch{describe(v) + did_you_mean(word, enum_words<T>())};
   } else if constexpr (std::is_same_v<T, std::uint64_t>) {
     const auto n = read_unsigned(v, o.unit);
     if (!in_range(n, o)) throw ConfigMismatch{describe(v)};
@@ -117,11 +114,8 @@ template <class T> ConfigType config_type(const FieldOptions& o) {
   if constexpr (IsOptional<T>::value) return config_type<typename T::value_type>(o);
   else if constexpr (std::is_same_v<T, bool>) return {.kind = Kind::boolean};
   else if constexpr (std::is_same_v<T, Every>) return {.kind = Kind::every, .options = o};
-  else if constexpr (std::is_enum_v<T>) {
-    ConfigType type{.kind = Kind::word};
-    for (const auto& [value, name] : EnumNames<T>::values) type.words.emplace_back(name);
-    return type;
-  } else if constexpr (std::is_arithmetic_v<T>)
+  else if constexpr (std::is_enum_v<T>) return {.kind = Kind::word, .words = enum_words<T>()};
+  else if constexpr (std::is_arithmetic_v<T>)
     return {.kind = std::is_integral_v<T> ? Kind::integer : Kind::number, .options = o};
   else return {.kind = std::is_same_v<T, std::vector<std::string>> ? Kind::texts : Kind::text};
 }

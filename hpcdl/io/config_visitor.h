@@ -20,7 +20,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace hpcdl::io {
 
@@ -67,6 +70,18 @@ template <class E> constexpr std::string_view enum_name(E e) {
   for (const auto& [value, name] : EnumNames<E>::values)
     if (value == e) return name;
   return "?";
+}
+/// The value that a word stands for, if there is one.
+template <class E> constexpr std::optional<E> enum_of(std::string_view word) {
+  for (const auto& [value, name] : EnumNames<E>::values)
+    if (name == word) return value;
+  return std::nullopt;
+}
+/// All words of an enum.
+template <class E> std::vector<std::string> enum_words() {
+  std::vector<std::string> words;
+  for (const auto& [value, name] : EnumNames<E>::values) words.emplace_back(name);
+  return words;
 }
 
 }  // namespace hpcdl::io

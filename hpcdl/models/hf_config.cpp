@@ -60,16 +60,12 @@ void refuse_other_arithmetic(const JsonObject& o, const FamilyRow& row) {
 
 io::Family family_in(const JsonObject& o) {
   const auto type = o.need<std::string>("model_type");
+  const auto found = io::enum_of<io::Family>(type);
+  const bool of_images = found && io::is_image_family(*found);
+  if (found && !of_images) return *found;
   std::string known;
-  bool of_images = false;
-  for (const auto& [family, name] : io::EnumNames<io::Family>::values) {
-    if (io::is_image_family(family)) {
-      of_images |= name == type;
-      continue;
-    }
-    if (name == type) return family;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
-  }
+  for (const auto& [family, name] : io::EnumNames<io::Family>::values)
+    if (!io::is_image_family(family)) known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
   fail("io", "{}: model_type: expected one of {}, found {}: {}", o.where(), known, shown(type),
        of_images        ? "a classifier of images, which hpcdl eval --images takes"
        : type == "bert" ? "an encoder, which hpcdl embed takes"

@@ -1,5 +1,7 @@
 #include "hpcdl/models/image_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -13,12 +15,9 @@ namespace hpcdl::models {
 namespace {
 
 template <class E> E enum_in(const io::JsonObject& o, const char* key, const std::string& name) {
-  std::string known;
-  for (const auto& [value, text] : io::EnumNames<E>::values) {
-    if (text == name) return value;
-    known += (known.empty() ? "" : ", ") + std::string(text);
-  }
-  fail("model", "{}: {}: expected one of {}, found {}", o.where(), key, known, io::shown(name));
+  if (const auto value = io::enum_of<E>(name)) return *value;
+  fail("model", "{}: {}: expected one of {}, found {}", o.where(), key, fmt::join(io::enum_words<E>(), ", "),
+       io::shown(name));
 }
 
 }  // namespace
@@ -65,10 +64,7 @@ std::vector<float> read_channels(const io::Json& json, const char* key, const st
 bool is_image_config(const io::Json& config) {
   if (!config.is_object()) return false;
   const auto type = config.find("model_type");
-  if (type == config.end() || !type->is_string()) return false;
-  for (const auto& [value, text] : io::EnumNames<ImageFamily>::values)
-    if (type->get<std::string>() == text) return true;
-  return false;
+  return type != config.end() && type->is_string() && io::enum_of<ImageFamily>(type->get<std::string>());
 }
 
 ImageConfig read_image_config(const std::filesystem::path& folder) {

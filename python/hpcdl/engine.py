@@ -98,7 +98,19 @@ class Engine:
         ram: int = 0,
     ):
         self._engine = _hpcdl._Engine.load(
-            os.fspath(model), device, texts, context, threads, invariant, kv, os.fspath(spec), dtype, load, ram
+            {
+                "model": os.fspath(model),
+                "device": device,
+                "texts": texts,
+                "context": context,
+                "threads": threads,
+                "invariant": invariant,
+                "kv": kv,
+                "spec": os.fspath(spec),
+                "dtype": dtype,
+                "load": load,
+                "ram": ram,
+            }
         )
         if self._engine.warning:
             warnings.warn(self._engine.warning, stacklevel=2)

@@ -1,5 +1,6 @@
 // Vectors of texts.
 
+#include <fmt/ranges.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -7,9 +8,9 @@
 #include <memory>
 #include <mutex>
 
+#include "hpcdl/models/compute_type.h"
 #include "hpcdl/serve/loaded_encoder.h"
 #include "python/src/bind.h"
-#include "python/src/compute_word.h"
 
 namespace hpcdl::python {
 namespace {
@@ -26,9 +27,12 @@ struct SharedEncoder {
 std::shared_ptr<SharedEncoder> load(const std::string& model, const std::string& device, std::int64_t threads,
                                     const std::string& dtype) {
   require(threads >= 0 && threads <= 1024, "Embedder", "threads = {}: expected 1 to 1024, or 0 for all", threads);
+  const auto choice = io::enum_of<models::ComputeChoice>(dtype);
+  require(choice.has_value(), "Embedder", "dtype = \"{}\": expected {}", dtype,
+          fmt::join(io::enum_words<models::ComputeChoice>(), ", "));
   return std::make_shared<SharedEncoder>(serve::EncoderOptions{.model = model,
                                                                .device = device,
-                                                               .dtype = models::dtype_of(compute_of("Embedder", dtype)),
+                                                               .dtype = models::dtype_of(*choice),
                                                                .threads = static_cast<int>(threads)});
 }
 

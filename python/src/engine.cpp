@@ -15,12 +15,12 @@
 
 #include "hpcdl/infer/engine.h"
 #include "hpcdl/infer/generation_config.h"
+#include "hpcdl/io/config_table.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/serve/served_model.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
-#include "python/src/compute_word.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
@@ -149,24 +149,35 @@ infer::SamplingOptions sampling_of(const nb::dict& given, infer::SamplingOptions
   return o;
 }
 
-std::shared_ptr<Loaded> load_engine(const std::string& model, const std::string& device, std::int64_t texts,
-                                    std::int64_t context, std::int64_t threads, bool invariant, const std::string& kv,
-                                    const std::string& spec, const std::string& dtype, const std::string& load,
-                                    std::int64_t ram) {
-  serve::ServerConfig c;
-  const auto* mode =
-      std::ranges::find(io::EnumNames<io::LoadMode>::values, load, &std::pair<io::LoadMode, std::string_view>::second);
-  require(mode != std::end(io::EnumNames<io::LoadMode>::values), "Engine",
-          "load = \"{}\": expected auto, mapped, direct or resident", load);
-  require(ram >= 0, "Engine", "ram = {}: expected bytes of memory for weights, or 0 for no limit", ram);
-  c.engine.load = mode->first, c.engine.ram = ram;
-  c.engine.model = model, c.engine.device = device, c.engine.context = context, c.engine.invariant = invariant;
-  c.engine.spec = spec;
-  require(texts >= 1 && texts <= 1024, "Engine", "texts = {}: expected 1 to 1024 that are continued at a time", texts);
-  require(threads >= 0 && threads <= 1024, "Engine", "threads = {}: expected 1 to 1024, or 0 for all", threads);
-  c.engine.dtype = compute_of("Engine", dtype);
-  c.engine.kv = kv, c.engine.batch = texts, c.engine.threads = static_cast<int>(threads);
-  return std::make_shared<Loaded>(c);
+/// An argument as the value of a key in a file would be; none: its default.
+std::optional<io::ConfigValue> value_of(std::string_view name, nb::handle argument) {
+  if (argument.is_none()) return {};
+  if (nb::isinstance<nb::bool_>(argument)) return nb::cast<bool>(argument);
+  if (nb::isinstance<nb::str>(argument)) return nb::cast<std::string>(argument);
+  if (PyFloat_Check(argument.ptr())) return nb::cast<double>(argument);
+  return integer("Engine", name, argument);
+}
+
+/// The arguments of hpcdl.Engine that are not called like their keys in the section [engine] of a server.
+constexpr std::pair<std::string_view, std::string_view> kKeys[] = {{"texts", "batch"}};
+
+/// `options`: keys of the section [engine], and their values.
+serve::EngineSection section_of(const nb::dict& options) {
+  serve::EngineSection section;
+  io::ConfigTable table(section);
+  for (const auto [key, argument] : options) {
+    const auto name = nb::cast<std::string>(key);
+    const auto* const other = std::ranges::find(kKeys, name, &std::pair<std::string_view, std::string_view>::first);
+    if (const auto value = value_of(name, argument))
+      table.set(other == std::end(kKeys) ? name : other->second, *value, fmt::format("Engine({})", name));
+  }
+  return section;
+}
+
+std::shared_ptr<Loaded> load_engine(const nb::dict& options) {
+  const serve::ServerConfig config{.serve = {}, .engine = section_of(options), .sampling = {}};
+  const nb::gil_scoped_release released;
+  return std::make_shared<Loaded>(config);
 }
 
 /// What constrains a text; null: nothing.
@@ -223,9 +234,7 @@ void bind_engine(nb::module_& m) {
       .def("end", end_of, nb::sig("def end(self) -> typing.Any"))
       .def("cancel", &Text::cancel, nb::call_guard<nb::gil_scoped_release>(), nb::sig("def cancel(self) -> None"));
   nb::class_<Loaded>(m, "_Engine")
-      .def_static("load", load_engine, nb::call_guard<nb::gil_scoped_release>(), nb::arg("model"), nb::arg("device"),
-                  nb::arg("texts"), nb::arg("context"), nb::arg("threads"), nb::arg("invariant"), nb::arg("kv"),
-                  nb::arg("spec"), nb::arg("dtype"), nb::arg("load"), nb::arg("ram"))
+      .def_static("load", load_engine, nb::arg("options"))
       .def("submit", submit, nb::arg("prompt"), nb::arg("tokens").none(), nb::arg("sampling"), nb::arg("priority"),
            nb::arg("form"), nb::arg("text"))
       .def("encode", [](const Loaded& l,

@@ -136,6 +136,9 @@ class Engines(Case):
             (ValueError, "texts", lambda: hpcdl.Engine(self.model, texts=0)),
             (ValueError, "model", lambda: hpcdl.Engine("/no/such/folder")),
             (ValueError, "kv: expected", lambda: hpcdl.Engine(self.model, kv="int8")),
+            (ValueError, "load: expected one of auto, mapped", lambda: hpcdl.Engine(self.model, load="mmap")),
+            (ValueError, "dtype: expected one of auto, f32", lambda: hpcdl.Engine(self.model, dtype="f64")),
+            (ValueError, "ram", lambda: hpcdl.Engine(self.model, ram=-1)),
         ):
             with self.assertRaisesRegex(error, match):
                 call()
