@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "hpcdl/infer/kv_pool.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
@@ -13,9 +12,9 @@
 namespace hpcdl::infer {
 namespace {
 
-constexpr const char *kPositions = "batch.positions", *kSlots = "batch.slots", *kStarts = "batch.starts",
-                     *kLengths = "batch.lengths", *kRead = "batch.read", *kPages = "batch.pages",
-                     *kRules = "batch.rules";
+constexpr const char *kPositions = "batch.positions", *kStarts = "batch.starts", *kLengths = "batch.lengths",
+                     *kRead = "batch.read", *kRules = "batch.rules";
+constexpr std::array kSlots{"batch.slots", "batch.window_slots"}, kPages{"batch.pages", "batch.window_pages"};
 
 struct BatchSpecs {
   Spec positions, slots, starts, lengths, read, pages, rules;
@@ -29,6 +28,8 @@ struct BatchSpecs {
         rules{{l.rows, Sample::kRuleWords}, DType::i32} {}
 };
 
+std::size_t groups_of(const BatchLayout& l) { return l.window_pages > 0 ? 2 : 1; }
+
 /// In the key of a pass.
 std::string key_of(const Numerics& n) {
   return fmt::format("{}{}{}", static_cast<int>(n.products), n.atomic_sums ? 1 : 0, n.row_invariant ? 1 : 0);
@@ -40,14 +41,20 @@ nn::PagedBatch record_batch(Graph& g, const models::LanguageModel& model, const 
   const BatchSpecs specs(l);
   nn::PagedBatch b{.layers = {},
                    .positions = leaf(g, kPositions, specs.positions),
-                   .slots = leaf(g, kSlots, specs.slots),
                    .starts = leaf(g, kStarts, specs.starts),
                    .lengths = leaf(g, kLengths, specs.lengths),
-                   .pages = leaf(g, kPages, specs.pages),
-                   .most_queries = l.single ? 1 : l.tokens};
-  const Spec pool = pool_spec(model, l.pool_pages, l.kv);
-  for (std::int64_t i = 0; i < model.config().layers; ++i)
-    b.layers.push_back({leaf(g, KvPool::name_of_keys(i), pool), leaf(g, KvPool::name_of_values(i), pool)});
+                   .most_queries = l.single ? 1 : l.tokens,
+                   .context = l.context > 0 ? l.context : l.pages * kPageTokens};
+  std::array<nn::PagedBatch::Places, 2> places;
+  for (std::size_t i = 0; i < groups_of(l); ++i)
+    places[i] = {.slots = leaf(g, kSlots[i], specs.slots), .pages = leaf(g, kPages[i], specs.pages)};
+  const auto layers = layers_of_pool(model, l);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto number = static_cast<std::int64_t>(i);
+    b.layers.push_back({.keys = leaf(g, KvPool::name_of_keys(number), layers[i].spec),
+                        .values = leaf(g, KvPool::name_of_values(number), layers[i].spec),
+                        .places = places[layers[i].window ? 1 : 0]});
+  }
   return b;
 }
 
@@ -80,11 +87,28 @@ Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DTyp
                  kv == DType::none ? type_of_inference(model) : kv);
 }
 
+std::vector<KvPool::Layer> layers_of_pool(const models::LanguageModel& model, const BatchLayout& l) {
+  const auto& c = model.config();
+  std::vector<KvPool::Layer> layers;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(c.layers); ++i) {
+    const bool window = l.window_pages > 0 && c.sliding[i];
+    layers.push_back({pool_spec(model, window ? l.window_pages : l.pool_pages, l.kv), window});
+  }
+  return layers;
+}
+
+std::int64_t bytes_of_pool(const models::LanguageModel& model, const BatchLayout& layout) {
+  std::int64_t bytes = 0;
+  for (const auto& l : layers_of_pool(model, layout)) bytes += 2 * l.spec.bytes();
+  return bytes;
+}
+
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
-                               l.rows, l.single, l.vocab, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
+  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages,
+                               l.pool_pages, l.window_pages, l.context, l.rows, l.single, l.vocab, key_of(numerics),
+                               dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});
@@ -109,9 +133,14 @@ std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const
 }
 
 BatchMemory::BatchMemory(const BatchLayout& largest, Device device)
-    : most_tokens_(largest.tokens), most_sequences_(largest.sequences), most_pages_(largest.pages) {
-  next_.resize(static_cast<std::size_t>(12 * most_tokens_ + 4 * most_sequences_));
-  sequences_.resize(static_cast<std::size_t>(4 * (most_sequences_ + 1 + most_tokens_ + most_sequences_ * most_pages_)));
+    : most_tokens_(largest.tokens),
+      most_sequences_(largest.sequences),
+      most_pages_(largest.pages),
+      groups_(groups_of(largest)) {
+  const auto groups = static_cast<std::int64_t>(groups_);
+  next_.resize(static_cast<std::size_t>((8 * groups + 4) * most_tokens_ + 4 * most_sequences_));
+  sequences_.resize(
+      static_cast<std::size_t>(4 * (most_sequences_ + 1 + most_tokens_ + groups * most_sequences_ * most_pages_)));
   moving_ = OwnedTensor({{std::ssize(next_)}, DType::u8}, device);
   fixed_ = OwnedTensor({{std::ssize(sequences_)}, DType::u8}, device);
   if (device.is_cuda()) rules_ = OwnedTensor({{largest.tokens, Sample::kRuleWords}, DType::i32}, device);
@@ -122,22 +151,30 @@ BatchMemory::Operands BatchMemory::operands(const BatchLayout& layout) const {
   const auto at = [](const OwnedTensor& block, std::int64_t byte, const Spec& spec) {
     return Tensor(block.tensor.ptr<std::byte>() + byte, spec, block.tensor.device());
   };
-  return {.positions = at(moving_, 8 * most_tokens_, specs.positions),
-          .slots = at(moving_, 0, specs.slots),
-          .starts = at(fixed_, 0, specs.starts),
-          .lengths = at(moving_, 12 * most_tokens_, specs.lengths),
-          .read = at(fixed_, 4 * (most_sequences_ + 1), specs.read),
-          .pages = at(fixed_, 4 * (most_sequences_ + 1 + most_tokens_), specs.pages)};
+  const auto of_slots = 8 * most_tokens_, of_pages = 4 * most_sequences_ * most_pages_,
+             positions = static_cast<std::int64_t>(groups_) * of_slots, read = 4 * (most_sequences_ + 1),
+             pages = read + 4 * most_tokens_;
+  Operands all{.positions = at(moving_, positions, specs.positions),
+               .starts = at(fixed_, 0, specs.starts),
+               .lengths = at(moving_, positions + 4 * most_tokens_, specs.lengths),
+               .read = at(fixed_, read, specs.read),
+               .slots = {},
+               .pages = {}};
+  for (std::size_t i = 0; i < groups_; ++i) {
+    const auto group = static_cast<std::int64_t>(i);
+    all.slots[i] = at(moving_, group * of_slots, specs.slots);
+    all.pages[i] = at(fixed_, pages + group * of_pages, specs.pages);
+  }
+  return all;
 }
 
 void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
   const Operands at = operands(layout);
   to.bind(kPositions, at.positions);
-  to.bind(kSlots, at.slots);
   to.bind(kStarts, at.starts);
   to.bind(kLengths, at.lengths);
   if (layout.chooses_rows()) to.bind(kRead, at.read);
-  to.bind(kPages, at.pages);
+  for (std::size_t i = 0; i < groups_; ++i) to.bind(kSlots[i], at.slots[i]), to.bind(kPages[i], at.pages[i]);
   if (rules_.tensor && layout.rows > 0)
     to.bind(kRules, Tensor(rules_.tensor.data(), BatchSpecs(layout).rules, rules_.tensor.device()));
 }
@@ -145,29 +182,34 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
 void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows) {
   layout_ = layout;
   rows_.clear();
-  for (const auto& r : rows) rows_.push_back({.length = r.length, .pages = std::ssize(r.pages)});
+  for (const auto& r : rows) rows_.push_back({.length = r.length, .left = r.left, .pages = std::ssize(r.pages.all)});
   std::int64_t token = 0, row = 0;
   std::fill_n(read(), layout.rows, 0);  // padding reads any token
   for (std::int64_t r = 0; r < layout.sequences; ++r) {
     const bool there = r < std::ssize(rows);
-    const auto tokens = there ? rows[static_cast<std::size_t>(r)].tokens
-                              : std::min(layout.single ? 1 : kPageTokens, layout.tokens - token);
+    // Padding is no row, but reads keys of any page, as those do which a window has left: finite ones.
+    const BatchRow any = rows.empty() ? BatchRow() : rows[there ? static_cast<std::size_t>(r) : 0];
+    const auto tokens = there ? any.tokens : std::min(layout.single ? 1 : kPageTokens, layout.tokens - token);
+    const auto before = there ? any.length : 0;
     starts()[r] = static_cast<std::int32_t>(token);
-    auto* to = pages() + r * layout.pages;
-    if (there) std::ranges::copy(rows[static_cast<std::size_t>(r)].pages, to);
-    else *to = rows.empty() ? 0 : rows.front().pages.front();  // padding reads keys of any page
-    const auto before = there ? rows[static_cast<std::size_t>(r)].length : 0;
-    for (auto position = before; position < before + tokens; ++position, ++token) {
-      positions()[token] = static_cast<std::int32_t>(position);
-      slots()[token] = there ? to[position / kPageTokens] * kPageTokens + position % kPageTokens : -1;
+    for (std::size_t i = 0; i < groups_; ++i) {
+      const auto of = any.pages.of(i);
+      auto* to = pages(i) + r * layout.pages;
+      to[0] = of.empty() ? 0 : of.back();
+      if (there) std::ranges::transform(of, to, [&](auto page) { return page < 0 ? of.back() : page; });
+      for (std::int64_t t = 0; t < tokens; ++t)
+        slots(i)[token + t] =
+            there ? to[(before + t) / kPageTokens] * kPageTokens + (before + t) % kPageTokens : std::int64_t{-1};
     }
+    for (std::int64_t t = 0; t < tokens; ++t)
+      positions()[token + t] = static_cast<std::int32_t>(before + t + (there ? any.left : 0));
+    token += tokens;
     lengths()[r] = static_cast<std::int32_t>(before + tokens);
     if (there && layout.chooses_rows())
-      for (auto at = token - rows[static_cast<std::size_t>(r)].read; at < token; ++at)
-        read()[row++] = static_cast<std::int32_t>(at);
+      for (auto at = token - any.read; at < token; ++at) read()[row++] = static_cast<std::int32_t>(at);
   }
   starts()[layout.sequences] = static_cast<std::int32_t>(token);
-  const auto* end = pages() + layout.sequences * layout.pages;
+  const auto* end = pages(groups_ - 1) + layout.sequences * layout.pages;
   const Spec used{{reinterpret_cast<const std::byte*>(end) - sequences_.data()}, DType::u8};
   copy(s, Tensor(fixed_.tensor.data(), used, s.device()), View(sequences_.data(), used));
   copy(s, moving_.tensor, View(next_.data(), moving_.tensor.spec()));
@@ -180,12 +222,14 @@ void BatchMemory::set_rules(Stream& s, std::span<const SampleRule> rules) const 
 
 void BatchMemory::count() {
   for (std::size_t r = 0; r < rows_.size(); ++r) {
-    const auto position = ++rows_[r].length, page = position / kPageTokens;
-    positions()[r] = static_cast<std::int32_t>(position);
-    // After the last token of a sequence there may be no page.
-    const auto* const mine = pages() + static_cast<std::int64_t>(r) * layout_.pages;
-    slots()[r] = page < rows_[r].pages ? mine[page] * kPageTokens + position % kPageTokens : -1;
-    lengths()[r] = static_cast<std::int32_t>(position + 1);
+    const auto key = ++rows_[r].length, page = key / kPageTokens;
+    positions()[r] = static_cast<std::int32_t>(key + rows_[r].left);
+    lengths()[r] = static_cast<std::int32_t>(key + 1);
+    for (std::size_t i = 0; i < groups_; ++i) {
+      const auto* const mine = pages(i) + static_cast<std::int64_t>(r) * layout_.pages;
+      // After the last token of a sequence there may be no page.
+      slots(i)[r] = page < rows_[r].pages ? mine[page] * kPageTokens + key % kPageTokens : std::int64_t{-1};
+    }
   }
 }
 
@@ -199,7 +243,9 @@ void BatchMemory::deliver_and_advance([[maybe_unused]] Stream& s, [[maybe_unused
   count();
 #if HPCDL_CUDA
   const auto at = operands(layout_);
-  cuda::deliver(s, to, tokens, {at.positions, at.slots, at.lengths, at.pages});
+  cuda::NextTokens next{.positions = at.positions, .lengths = at.lengths};
+  for (std::size_t i = 0; i < groups_; ++i) next.places[i] = {at.slots[i], at.pages[i]};
+  cuda::deliver(s, to, tokens, next);
 #endif
 }
 

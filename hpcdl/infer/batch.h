@@ -1,12 +1,14 @@
 #pragma once
 // The operands of a pass over a batch that say where its tokens belong: memory of the engine, which its programs share.
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "hpcdl/buffer.h"
+#include "hpcdl/infer/kv_pool.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/sample/row_sampler.h"
@@ -17,10 +19,12 @@ namespace hpcdl::infer {
 /// of `pool_pages`.
 struct BatchLayout {
   std::int64_t tokens = 1, sequences = 1, pages = 1, pool_pages = 1;
-  std::int64_t rows = 1;   // of logits: `tokens`, one of each; fewer: of those that BatchRow::read says; 0: none
-  bool single = false;     // one token of each sequence
-  std::int64_t vocab = 0;  // ids from here on are never chosen; 0: none
-  DType kv = DType::none;  // of the pool, as in pool_spec()
+  std::int64_t window_pages = 0;  // of the pool of layers with a window; 0: they share the pages of the others
+  std::int64_t context = 0;       // positions are less; 0: one for each key that `pages` hold
+  std::int64_t rows = 1;          // of logits: `tokens`, one of each; fewer: of those that BatchRow::read says; 0: none
+  bool single = false;            // one token of each sequence
+  std::int64_t vocab = 0;         // ids from here on are never chosen; 0: none
+  DType kv = DType::none;         // of the pool, as in pool_spec()
   /// For one sequence with room for `capacity` tokens.
   static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, std::int64_t rows);
   /// Whether the head reads some tokens, but not all.
@@ -31,6 +35,9 @@ struct BatchLayout {
 /// The keys, or the values, of one layer of this rank. `kv`: f32, bf16, f16, i8 or f8_e4m3; none: the type of
 /// activations.
 Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DType kv = DType::none);
+/// The pools of all layers of this rank, of which some may keep windows only.
+std::vector<KvPool::Layer> layers_of_pool(const models::LanguageModel& model, const BatchLayout& layout);
+std::int64_t bytes_of_pool(const models::LanguageModel& model, const BatchLayout& layout);
 /// The type of activations: that which the model was opened with; else f32 on a CPU, and on a GPU that of the model's matrices where they have 16 bits,
 /// and that of their codec where they are quantised.
 DType type_of_inference(const models::LanguageModel& model);
@@ -41,12 +48,20 @@ DType type_of_inference(const models::LanguageModel& model);
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& layout,
                                        const Numerics& numerics = {});
 
+/// The pages of a sequence, in their order. Layers with a window have pages of their own where the layout says so; -1:
+/// the window has left it.
+struct RowPages {
+  std::span<const std::int32_t> all, window = {};
+  const std::span<const std::int32_t>& of(std::size_t group) const { return group == 0 ? all : window; }
+};
+
 /// One sequence of a batch.
 struct BatchRow {
-  std::span<const std::int32_t> pages;
-  std::int64_t length = 0;  // its tokens before those of the batch
+  RowPages pages;
+  std::int64_t length = 0;  // its keys before those of the batch
   std::int64_t tokens = 1;  // in the batch
   std::int64_t read = 1;    // of these, the last ones that the head reads, where it does not read all of them
+  std::int64_t left = 0;    // tokens that its pages no longer hold: positions are so much larger than places of keys
 };
 
 /// Rows of padding that `tokens` more tokens need, each with up to a page of keys.
@@ -70,25 +85,31 @@ class BatchMemory {
 
  private:
   struct Operands {
-    Tensor positions, slots, starts, lengths, read, pages;
+    Tensor positions, starts, lengths, read;
+    std::array<Tensor, 2> slots, pages;
   };
   Operands operands(const BatchLayout& layout) const;  // on the device
   void count();                                        // one more token of each sequence, on the host
 
   /// What changes with every pass; then the sequences.
   std::int64_t most_tokens_, most_sequences_, most_pages_;
+  std::size_t groups_;                       // of layers with pages of their own
   OwnedTensor moving_, fixed_, rules_;       // on the device
   std::vector<std::byte> next_, sequences_;  // on the host
 
-  std::int64_t* slots() { return reinterpret_cast<std::int64_t*>(next_.data()); }
-  std::int32_t* positions() { return reinterpret_cast<std::int32_t*>(slots() + most_tokens_); }
+  std::int64_t* slots(std::size_t group) {
+    return reinterpret_cast<std::int64_t*>(next_.data()) + static_cast<std::int64_t>(group) * most_tokens_;
+  }
+  std::int32_t* positions() { return reinterpret_cast<std::int32_t*>(slots(groups_)); }
   std::int32_t* lengths() { return positions() + most_tokens_; }
   std::int32_t* starts() { return reinterpret_cast<std::int32_t*>(sequences_.data()); }
   std::int32_t* read() { return starts() + most_sequences_ + 1; }
-  std::int32_t* pages() { return read() + most_tokens_; }
+  std::int32_t* pages(std::size_t group) {
+    return read() + most_tokens_ + static_cast<std::int64_t>(group) * most_sequences_ * most_pages_;
+  }
 
   struct Counted {
-    std::int64_t length, pages;
+    std::int64_t length, left, pages;
   };
   BatchLayout layout_;
   std::vector<Counted> rows_;  // of sequences that are there

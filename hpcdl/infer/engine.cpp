@@ -44,10 +44,11 @@ EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
   return o;
 }
 
-PackedPasses::Sizes sizes_of(const EngineOptions& o) {
+PackedPasses::Sizes sizes_of(const EngineOptions& o, const models::LanguageModel& model) {
   return {.context = o.context,
           .sequences = o.sequences,
           .pages = o.pages,
+          .window_pages = window_pages(model.config(), o.pages, o.sequences, o.budget),
           .budget = o.budget,
           .vocab = o.vocab,
           .kv = o.kv,
@@ -63,7 +64,7 @@ std::unique_ptr<Drafter> drafter_of(const EngineOptions& o, const models::Langua
           "the draft model has {} tokens, the model {}: it needs the same vocabulary", draft->config().vocab, o.vocab);
   require(draft->device() == model.device(), "engine", "the draft model must be on the device of the model");
   require(!draft->sharing(), "engine", "the draft model must be a whole one: rank 0 alone proposes");
-  return std::make_unique<ModelDrafter>(*draft, pool, sizes_of(o));
+  return std::make_unique<ModelDrafter>(*draft, pool, sizes_of(o, model));
 }
 
 }  // namespace
@@ -73,13 +74,16 @@ Engine::Engine(const models::LanguageModel& model, Pool& pool, const EngineOptio
       options_(completed(options, model)),
       dtype_(type_of_inference(model)),
       table_(options_.pages),
-      passes_(model, pool, sizes_of(options_), options_.ranks),
-      drafter_(drafter_of(options_, model, pool)) {}
+      passes_(model, pool, sizes_of(options_, model), options_.ranks),
+      drafter_(drafter_of(options_, model, pool)) {
+  if (const auto pages = sizes_of(options_, model).window_pages; pages > 0) windows_.emplace(pages, options_.pages);
+}
 
 EngineState Engine::state() const {
   EngineState s = done_;
   s.waiting = std::ssize(waiting_), s.running = std::ssize(running_);
   s.pages = table_.pages(), s.free_pages = table_.free_pages(), s.cached_pages = table_.cached_pages();
+  if (windows_) s.window_pages = windows_->pages(), s.free_window_pages = windows_->free_pages();
   s.programs = passes_.recorded();
   return s;
 }
@@ -169,7 +173,26 @@ bool Engine::step() {
 /// The keys and values of its first tokens that are there; the last token is always left, for its logits.
 PageTable::Found Engine::find(const Sequence& q) const {
   if (!options_.reuse_prefixes || q.wants_prompt_logprobs()) return {};
-  return table_.find(q.until(std::ssize(q.tokens) - 1));
+  return within_windows(table_.find(q.until(std::ssize(q.tokens) - 1)));
+}
+
+/// As much of it as layers with a window still hold, or do not see from there on.
+PageTable::Found Engine::within_windows(PageTable::Found f) const {
+  if (!windows_) return f;
+  const auto window = model_.config().window;
+  std::int64_t held = 0;  // pages from here on have keys in all layers
+  std::size_t enough = 0;
+  for (std::size_t i = 0; i < f.pages.size(); ++i) {
+    const auto next = static_cast<std::int64_t>(i) + 1;
+    if (windows_->of(f.pages[i]) < 0) held = next;
+    if (held <= first_page_seen(next * kPageTokens, window)) enough = i + 1;
+  }
+  const auto all = std::ssize(f.pages);
+  const bool with_partial =
+      f.partial >= 0 && windows_->of(f.partial) >= 0 && held <= first_page_seen(all * kPageTokens + f.tokens, window);
+  if (with_partial) return f;
+  f.pages.resize(enough);
+  return {.pages = f.pages, .last = enough > 0 ? table_.entry(f.pages.back()) : 0};
 }
 
 /// The time of its first token.
@@ -274,7 +297,7 @@ void Engine::advance_all() {
     insert(waiting_, std::move(q));
   }
   for (std::size_t i = 0; i < planned.admitted; ++i)  // before any page is taken, or it might be one of these
-    for (const auto page : waiting[i].found.pages) table_.hold(page);
+    hold(*waiting[i].text, waiting[i].found);
   std::vector<Part> parts;
   for (std::size_t i = 0; i < planned.chunks.size(); ++i)
     if (const auto [at, tokens] = planned.chunks[i]; at < texts.size()) {
@@ -300,16 +323,29 @@ void Engine::advance_all() {
   remove_ended();
 }
 
-void Engine::begin(Sequence& q, const PageTable::Found& found) {
-  q.pages = found.pages;
-  q.published = std::ssize(q.pages), q.parent = found.last;
+/// The full pages that were found for it.
+void Engine::hold(Sequence& q, const PageTable::Found& found) {
+  q.published = std::ssize(found.pages), q.parent = found.last;
   q.done = q.published * kPageTokens;
-  if (table_.has_partial(found) && (table_.available_pages() > 1 || !table_.is_idle(found.partial))) {
-    table_.hold(found.partial);
-    q.pages.push_back(table_.take());
-    passes_.copy_page(q.pages.back(), found.partial);
-    table_.release(found.partial);
+  q.left = windows_ ? first_page_seen(q.done + found.tokens, model_.config().window) : 0;
+  for (const auto page : found.pages) table_.hold(page), add_page(q, page);
+}
+
+/// After hold().
+void Engine::begin(Sequence& q, const PageTable::Found& found) {
+  const bool with_partial =
+      table_.has_partial(found) && (table_.available_pages() > 1 || !table_.is_idle(found.partial));
+  if (with_partial) {
     q.done += found.tokens;
+    table_.hold(found.partial);
+    PagePair from{.all = found.partial};
+    if (windows_) from.window = windows_->hold(found.partial);
+    add_page(q, table_.take());
+    passes_.copy_page({.all = q.pages.back(), .window = windows_ ? q.window_pages.back() : 0}, from);
+    if (windows_) windows_->release(found.partial, true);
+    table_.release(found.partial);
+  } else if (windows_ && q.left > first_page_seen(q.done, model_.config().window)) {
+    give_back(q);  // without the partial page, windows begin before the pages that were held
   }
   auto& stats = q.end.stats;
   if (std::exchange(q.begun, true)) return;  // it was preempted
@@ -317,9 +353,39 @@ void Engine::begin(Sequence& q, const PageTable::Found& found) {
   done_.prompt_tokens += stats.prompt_tokens, done_.cached_tokens += stats.cached_tokens;
 }
 
+/// One that the text holds from now on.
+void Engine::add_page(Sequence& q, std::int32_t page) {
+  if (windows_) q.window_pages.push_back(std::ssize(q.pages) < q.left ? -1 : windows_->hold(page));
+  q.pages.push_back(page);
+}
+
+/// The last one.
+void Engine::drop_page(Sequence& q) {
+  const auto page = q.pages.back();
+  q.pages.pop_back();
+  if (windows_) {
+    if (q.window_pages.back() >= 0) windows_->release(page, table_.entry(page) != 0);
+    q.window_pages.pop_back();
+  }
+  table_.release(page);
+}
+
+/// Those before the window of its next token, in layers that have one.
+void Engine::leave_pages(Sequence& q) {
+  if (!windows_) return;
+  const auto first = std::min(first_page_seen(q.done, model_.config().window), std::ssize(q.pages));
+  for (; q.left < first; ++q.left) {
+    const auto page = q.pages[static_cast<std::size_t>(q.left)];
+    windows_->release(page, table_.entry(page) != 0);
+    q.window_pages[static_cast<std::size_t>(q.left)] = -1;
+    ++done_.left_pages;
+    passes_.interrupt();
+  }
+}
+
 /// Pages for this many more tokens.
 void Engine::grow(Sequence& q, std::int64_t tokens) {
-  while (std::ssize(q.pages) < pages_for(q.done + tokens)) q.pages.push_back(table_.take()), passes_.interrupt();
+  while (std::ssize(q.pages) < pages_for(q.done + tokens)) add_page(q, table_.take()), passes_.interrupt();
 }
 
 /// Lets other texts find its pages that are full.
@@ -330,6 +396,12 @@ void Engine::publish(Sequence& q) {
     q.parent = table_.publish(q.pages[static_cast<std::size_t>(q.published)], q.parent, q.until(known), q.published);
 }
 
+/// All its pages.
+void Engine::give_back(Sequence& q) {
+  while (!q.pages.empty()) drop_page(q);
+  q.done = q.published = q.left = 0, q.parent = 0;
+}
+
 /// Gives its pages back; others find its tokens in them, also those of the last page.
 void Engine::release(Sequence& q) {
   if (options_.reuse_prefixes && q.end.reason != End::Reason::failed) {
@@ -338,8 +410,7 @@ void Engine::release(Sequence& q) {
     if (q.published * kPageTokens < known)
       table_.publish(q.pages[static_cast<std::size_t>(q.published)], q.parent, q.until(known), q.published);
   }
-  for (; !q.pages.empty(); q.pages.pop_back()) table_.release(q.pages.back());
-  q.done = q.published = 0, q.parent = 0;
+  give_back(q);
   passes_.interrupt();
   if (drafter_) drafter_->forget(q.id);
 }

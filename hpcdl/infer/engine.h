@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "hpcdl/infer/request.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/infer/scheduler.h"
+#include "hpcdl/infer/window_pages.h"
 #include "hpcdl/models/language_model.h"
 
 namespace hpcdl::infer {
@@ -54,6 +56,8 @@ inline std::int64_t usual_budget(Device device, std::int64_t sequences) {
 struct EngineState {
   std::int64_t waiting = 0, running = 0;                     // texts
   std::int64_t pages = 0, free_pages = 0, cached_pages = 0;  // cached ones can be taken, too
+  std::int64_t window_pages = 0, free_window_pages = 0;      // of layers with a window, if they have pages of their own
+  std::int64_t left_pages = 0;                               // of these, times that a window left one
   std::int64_t preemptions = 0;
   std::int64_t prompt_tokens = 0, cached_tokens = 0;  // of texts that have begun
   std::int64_t new_tokens = 0;
@@ -119,9 +123,11 @@ class Engine {
     std::vector<std::int32_t> tokens;  // prompt and new ones
     PageHashes hashes;                 // of these
     std::vector<std::int32_t> pages;
-    std::int64_t done = 0;        // tokens whose keys are in the pages
-    std::int64_t published = 0;   // pages that other texts may find
-    PageTable::Entry parent = 0;  // of the last of them
+    std::vector<std::int32_t> window_pages;  // of layers with a window, one for each of these; -1: left
+    std::int64_t left = 0;                   // of these, the first ones that the window has left
+    std::int64_t done = 0;                   // tokens whose keys are in the pages
+    std::int64_t published = 0;              // pages that other texts may find
+    PageTable::Entry parent = 0;             // of the last of them
     Clock::time_point submitted, first;
     bool begun = false, ended = false;
 
@@ -160,10 +166,16 @@ class Engine {
   std::vector<Candidate> candidates() const;
   Schedule plan(const std::vector<Candidate>& waiting) const;
   PageTable::Found find(const Sequence& q) const;
+  PageTable::Found within_windows(PageTable::Found f) const;
   void advance_all();
+  void hold(Sequence& q, const PageTable::Found& found);
   void begin(Sequence& q, const PageTable::Found& found);
+  void add_page(Sequence& q, std::int32_t page);
+  void drop_page(Sequence& q);
+  void leave_pages(Sequence& q);
   void grow(Sequence& q, std::int64_t tokens);
   void publish(Sequence& q);
+  void give_back(Sequence& q);
   void release(Sequence& q);
   void speculate(std::vector<Part>& parts);
   void start(const std::vector<Part>& parts);
@@ -184,6 +196,7 @@ class Engine {
   EngineOptions options_;
   DType dtype_;
   PageTable table_;
+  std::optional<WindowPages> windows_;  // of layers with a window, if they have pages of their own
   PackedPasses passes_;
   std::unique_ptr<Drafter> drafter_;  // null: no speculation
   Sampler sampler_;

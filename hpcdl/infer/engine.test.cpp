@@ -118,7 +118,7 @@ std::vector<float> logits_of_passes(const models::LanguageModel& model, Pool& po
                                     const Numerics& numerics) {
   constexpr std::int64_t kPages = 3;
   const std::vector<std::int32_t> pages{2, 0, 1};
-  const KvPool memory(model.config().layers, pool_spec(model, kPages), Device());
+  const KvPool memory(layers_of_pool(model, {.pool_pages = kPages}), Device());
   BatchMemory batch({.tokens = std::ssize(ids), .pages = kPages}, Device());
   Stream s(pool);
   std::vector<float> all;
@@ -129,7 +129,7 @@ std::vector<float> logits_of_passes(const models::LanguageModel& model, Pool& po
     auto bindings = pass->bindings;
     memory.bind(bindings), batch.bind(layout, bindings);
     const Instance step(pass->planned, std::move(bindings));
-    const BatchRow row{pages, done, n};
+    const BatchRow row{{pages}, done, n};
     batch.set(s, layout, {&row, 1});
     copy(s, step.input(0), View(ids.data() + done, step.input(0).spec()));
     step.run(s);

@@ -27,6 +27,7 @@ inline models::LanguageModel with_clear_logits(io::Family family, std::vector<st
 inline void expect_all_pages(const Engine& engine) {
   const auto s = engine.state();
   EXPECT_EQ(s.free_pages + s.cached_pages, s.pages);
+  EXPECT_EQ(s.free_window_pages, s.window_pages);
 }
 
 /// What happens to a request, and its end.

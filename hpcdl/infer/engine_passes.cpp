@@ -63,7 +63,7 @@ void Engine::start(const std::vector<Part>& parts) {
     ids_of_pass_.insert(ids_of_pass_.end(), begin, begin + static_cast<std::ptrdiff_t>(p.tokens));
     ids_of_pass_.insert(ids_of_pass_.end(), p.proposed.begin(), p.proposed.end());
     list.push_back({.text = q.id,
-                    .pages = q.pages,
+                    .pages = {q.pages, q.window_pages},
                     .before = q.done,
                     .tokens = p.tokens + std::ssize(p.proposed),
                     .read = p.read(),
@@ -93,6 +93,7 @@ void Engine::pass(const std::vector<Part>& parts) {
     if (last && !q.ended && q.request.tokens == 0) end(q, End::Reason::length);
     if (last && !q.ended) take_rows(part, first + read - 1 - part.proposed.size(), found, logits);
     publish(q);
+    leave_pages(q);
   }
 }
 
@@ -133,7 +134,7 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
   }
   passes_.end_ahead();
   if (!first) cost_.add(std::ssize(parts), seconds_since(begin) / static_cast<double>(queued));
-  for (const auto& p : parts) publish(*p.text);
+  for (const auto& p : parts) publish(*p.text), leave_pages(*p.text);
 }
 
 // -- tokens
@@ -170,7 +171,7 @@ void Engine::take_rows(const Part& part, std::size_t row, std::span<const std::i
   s.proposed_tokens += static_cast<int>(part.proposed.size()), done_.proposed_tokens += std::ssize(part.proposed);
   s.accepted_tokens += static_cast<int>(accepted), done_.accepted_tokens += static_cast<std::int64_t>(accepted);
   drafter_->learn(q.id, static_cast<std::int64_t>(accepted));
-  for (; std::ssize(q.pages) > pages_for(q.done); q.pages.pop_back()) table_.release(q.pages.back());
+  while (std::ssize(q.pages) > pages_for(q.done)) drop_page(q);
 }
 
 /// Whether a GPU chooses its tokens, so that logits stay there.

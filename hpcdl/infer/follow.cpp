@@ -42,7 +42,7 @@ void follow(const models::LanguageModel& model, Pool& pool, RankLink& ranks, con
       case Order::Kind::repeat: runner->repeat(); break;
       case Order::Kind::deliver: runner->deliver(item_of<int>(order)); break;
       case Order::Kind::copy_page: {
-        const auto [to, from] = item_of<std::array<std::int32_t, 2>>(order);
+        const auto [to, from] = item_of<std::array<PagePair, 2>>(order);
         runner->copy_page(to, from);
         break;
       }

@@ -16,25 +16,30 @@ DType kv_type(std::string_view verb, std::string_view word) {
 std::string KvPool::name_of_keys(std::int64_t layer) { return fmt::format("pool.keys.{}", layer); }
 std::string KvPool::name_of_values(std::int64_t layer) { return fmt::format("pool.values.{}", layer); }
 
-KvPool::KvPool(std::int64_t layers, const Spec& layer, Device device) {
-  require_pool("engine", layer);
-  for (std::int64_t i = 0; i < 2 * layers; ++i) memory_.emplace_back(layer, device);
+KvPool::KvPool(std::span<const Layer> layers, Device device) {
+  for (const auto& l : layers) {
+    require_pool("engine", l.spec);
+    layers_.push_back({OwnedTensor(l.spec, device), OwnedTensor(l.spec, device), l.window});
+  }
 }
 
 void KvPool::bind(Bindings& to) const {
-  for (std::size_t i = 0; i < memory_.size(); ++i) {
-    const auto layer = static_cast<std::int64_t>(i / 2);
-    to.bind(i % 2 == 0 ? name_of_keys(layer) : name_of_values(layer), memory_[i].tensor);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    to.bind(name_of_keys(static_cast<std::int64_t>(i)), layers_[i].keys.tensor);
+    to.bind(name_of_values(static_cast<std::int64_t>(i)), layers_[i].values.tensor);
   }
 }
 
-void KvPool::copy_page(Stream& s, std::int32_t to, std::int32_t from) const {
-  for (const auto& m : memory_) {
-    const Tensor& all = m.tensor;
-    const Spec page{{all[1], all[2], all[3]}, all.dtype()};
-    const auto at = [&](std::int32_t i) { return Tensor(all.ptr<std::byte>() + i * page.bytes(), page, all.device()); };
-    copy(s, at(to), at(from));
-  }
+void KvPool::copy_page(Stream& s, PagePair to, PagePair from) const {
+  for (const auto& l : layers_)
+    for (const auto* m : {&l.keys, &l.values}) {
+      const Tensor& all = m->tensor;
+      const Spec page{{all[1], all[2], all[3]}, all.dtype()};
+      const auto at = [&](PagePair p) {
+        return Tensor(all.ptr<std::byte>() + (l.window ? p.window : p.all) * page.bytes(), page, all.device());
+      };
+      copy(s, at(to), at(from));
+    }
 }
 
 }  // namespace hpcdl::infer

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,10 +20,19 @@ inline constexpr std::array<std::string_view, 6> kKvWords{"auto", "bf16", "f32",
 /// message.
 DType kv_type(std::string_view verb, std::string_view word);
 
+/// Page i of a text, in the layers that keep all its keys, and in those with a window.
+struct PagePair {
+  std::int32_t all = 0, window = 0;
+};
+
 class KvPool {
  public:
-  /// `layer`: the keys, and the values, of a layer (ops/kv_write/pages.h).
-  KvPool(std::int64_t layers, const Spec& layer, Device device);
+  /// The keys, and the values, of a layer.
+  struct Layer {
+    Spec spec;            // ops/kv_write/pages.h
+    bool window = false;  // its pages are those of the layers with a window
+  };
+  KvPool(std::span<const Layer> layers, Device device);
 
   /// Binds the pools to their names in programs.
   void bind(Bindings& to) const;
@@ -30,10 +40,14 @@ class KvPool {
   static std::string name_of_keys(std::int64_t layer);
   static std::string name_of_values(std::int64_t layer);
   /// Copies a page of all layers.
-  void copy_page(Stream& s, std::int32_t to, std::int32_t from) const;
+  void copy_page(Stream& s, PagePair to, PagePair from) const;
 
  private:
-  std::vector<OwnedTensor> memory_;  // keys and values of layer 0, of layer 1, ...
+  struct Memory {
+    OwnedTensor keys, values;
+    bool window;
+  };
+  std::vector<Memory> layers_;
 };
 
 }  // namespace hpcdl::infer

@@ -9,6 +9,7 @@ namespace {
 PackedPasses::Sizes of_draft(PackedPasses::Sizes s, const models::LanguageModel& model) {
   s.context = std::min(s.context, model.config().context);
   s.vocab = std::min(s.vocab, model.config().vocab);
+  s.window_pages = 0;
   return s;
 }
 
@@ -39,7 +40,7 @@ ModelDrafter::Step ModelDrafter::reading(std::span<Text> texts) {
       continue;
     step.texts.push_back(&t);
     step.parts.push_back(
-        {.text = t.id, .pages = known.pages, .before = known.done, .tokens = n, .read = all ? 1 : 0, .rule = t.rule});
+        {.text = t.id, .pages = {known.pages}, .before = known.done, .tokens = n, .read = all ? 1 : 0, .rule = t.rule});
     step.ids.insert(step.ids.end(), ids.begin(), ids.end());
     known.done += n, budget -= n;
   }
@@ -55,7 +56,7 @@ ModelDrafter::Step ModelDrafter::continuing(std::span<Text> texts) {
     auto rule = t.rule;
     rule.index += t.proposed.size();
     step.texts.push_back(&t);
-    step.parts.push_back({.text = t.id, .pages = known.pages, .before = known.done++, .rule = rule});
+    step.parts.push_back({.text = t.id, .pages = {known.pages}, .before = known.done++, .rule = rule});
     step.ids.push_back(t.proposed.back());
   }
   return step;

@@ -28,7 +28,7 @@ void PackedPasses::start(std::span<const Part> parts, std::span<const std::int32
   std::vector<std::uint64_t> texts;
   first_rows_.clear();
   for (const auto& p : parts) {
-    rows.push_back({.pages = p.pages, .length = p.before, .tokens = p.tokens, .read = p.read});
+    rows.push_back({.pages = p.pages, .length = p.before, .tokens = p.tokens, .read = p.read, .left = p.left});
     texts.push_back(p.text);
     token += p.tokens, row += p.read;
     first_rows_.push_back(static_cast<std::size_t>((layout.chooses_rows() ? row : token) - p.read));
@@ -54,8 +54,8 @@ std::vector<SampleRule> PackedPasses::rules_of(std::span<const Part> parts, cons
   return rules;
 }
 
-void PackedPasses::copy_page(std::int32_t to, std::int32_t from) {
-  const std::int32_t pages[] = {to, from};
+void PackedPasses::copy_page(PagePair to, PagePair from) {
+  const PagePair pages[] = {to, from};
   on_all_ranks(Order::Kind::copy_page, std::as_bytes(std::span(pages)), [&] { runner_->copy_page(to, from); });
 }
 

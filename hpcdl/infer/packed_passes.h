@@ -23,8 +23,9 @@ class PackedPasses {
   /// What a pass has of one text.
   struct Part {
     std::uint64_t text = 0;  // names it from pass to pass
-    std::span<const std::int32_t> pages;
-    std::int64_t before = 0;  // tokens before those of the pass
+    RowPages pages;
+    std::int64_t before = 0;  // keys before those of the pass
+    std::int64_t left = 0;    // as in BatchRow
     std::int64_t tokens = 1;  // of the pass
     std::int64_t read = 1;    // of these, the last ones whose logits are wanted
     SampleRule rule = {};     // GPU: of the first of these; each later one has the next index
@@ -35,7 +36,7 @@ class PackedPasses {
   bool was_first() const { return runner_->was_first(); }
   /// The next pass does more than to continue each text of the last one by a token in the same pages.
   void interrupt() { single_.clear(); }
-  void copy_page(std::int32_t to, std::int32_t from);
+  void copy_page(PagePair to, PagePair from);
 
   /// The row of the first token that the last pass reads of each part.
   std::span<const std::size_t> first_rows() const { return first_rows_; }

@@ -62,6 +62,9 @@ class PageTable {
   /// already, that one is found, and its entry is returned.
   Entry publish(std::int32_t page, Entry parent, const PagedText& text, std::int64_t number);
 
+  /// That of a page, 0 if it cannot be found.
+  Entry entry(std::int32_t page) const { return at(page).entry; }
+
   struct Found {
     std::vector<std::int32_t> pages;  // full ones
     Entry last = 0;                   // the entry of the last one

@@ -24,7 +24,10 @@ BatchLayout largest(const PassRunner::Sizes& s) {
   const auto tokens = power_of_two(std::max(s.budget, s.sequences));
   return {.tokens = tokens,
           .sequences = power_of_four(s.sequences + padding_rows(tokens / 2)),
-          .pages = pages_for(s.context)};
+          .pages = pages_for(s.context),
+          .pool_pages = s.pages,
+          .window_pages = s.window_pages,
+          .kv = s.kv};
 }
 
 }  // namespace
@@ -33,7 +36,7 @@ PassRunner::PassRunner(const models::LanguageModel& model, Pool& pool, const Siz
     : model_(model),
       stream_(model.device(), pool),
       sizes_(sizes),
-      pool_(model.config().layers, pool_spec(model, sizes.pages, sizes.kv), model.device()),
+      pool_(layers_of_pool(model, largest(sizes)), model.device()),
       memory_(largest(sizes), model.device()),
       ids_(2 * largest(sizes).tokens * std::int64_t{sizeof(std::int32_t)}, model.device()) {}
 
@@ -53,6 +56,7 @@ BatchLayout PassRunner::layout(std::int64_t tokens, std::int64_t sequences, std:
           .sequences = single ? all : some,
           .pages = pages_for(sizes_.context),
           .pool_pages = sizes_.pages,
+          .window_pages = sizes_.window_pages,
           .rows = rows == 0        ? 0
                   : rows == tokens ? all
                                    : std::min(all, std::max(some, power_of_four(rows))),

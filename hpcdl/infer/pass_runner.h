@@ -23,12 +23,13 @@ namespace hpcdl::infer {
 class PassRunner {
  public:
   struct Sizes {
-    std::int64_t context = 1;    // the most tokens of a text
-    std::int64_t sequences = 1;  // the most texts of a pass
-    std::int64_t pages = 1;      // of the pool
-    std::int64_t budget = 1;     // the most tokens of a pass
-    std::int64_t vocab = 0;      // ids from here on are never chosen
-    DType kv = DType::none;      // of the pool, as in pool_spec()
+    std::int64_t context = 1;       // the most tokens of a text
+    std::int64_t sequences = 1;     // the most texts of a pass
+    std::int64_t pages = 1;         // of the pool
+    std::int64_t window_pages = 0;  // as in BatchLayout
+    std::int64_t budget = 1;        // the most tokens of a pass
+    std::int64_t vocab = 0;         // ids from here on are never chosen
+    DType kv = DType::none;         // of the pool, as in pool_spec()
     Numerics numerics = {};
   };
   PassRunner(const models::LanguageModel& model, Pool& pool, const Sizes& sizes);
@@ -42,7 +43,7 @@ class PassRunner {
   /// GPU, after a pass over one token of each text: queues the delivery of the tokens that it found to place 0 or 1 of
   /// `ids`.
   void deliver(int place);
-  void copy_page(std::int32_t to, std::int32_t from) { pool_.copy_page(stream_, to, from); }
+  void copy_page(PagePair to, PagePair from) { pool_.copy_page(stream_, to, from); }
   /// Records all programs that decoding may need, and those of prompts; on a GPU they run and are captured.
   void warm();
   /// The programs for a prompt of this many tokens and for the new tokens after it.

@@ -60,7 +60,7 @@ class Reader {
 
 /// Of a row, without its pages.
 struct Counts {
-  std::int64_t length, tokens, read;
+  std::int64_t length, tokens, read, left;
 };
 
 }  // namespace
@@ -70,7 +70,7 @@ std::vector<std::byte> to_bytes(const Step& step) {
   w.put(step.layout), w.put(step.continues), w.put(step.tokens), w.put(step.rules);
   w.put(static_cast<std::uint64_t>(step.continues ? 0 : step.rows.size()));
   for (const auto& r : step.continues ? std::span<const BatchRow>() : step.rows)
-    w.put(Counts{r.length, r.tokens, r.read}), w.put(r.pages);
+    w.put(Counts{r.length, r.tokens, r.read, r.left}), w.put(r.pages.all), w.put(r.pages.window);
   return w.take();
 }
 
@@ -80,7 +80,8 @@ ReadStep::ReadStep(std::span<const std::byte> bytes) {
   step_.tokens = r.list<std::int32_t>(), step_.rules = r.list<SampleRule>();
   for (auto n = r.value<std::uint64_t>(); n > 0; --n) {
     const auto& c = r.value<Counts>();
-    rows_.push_back({.pages = r.list<std::int32_t>(), .length = c.length, .tokens = c.tokens, .read = c.read});
+    const auto all = r.list<std::int32_t>(), window = r.list<std::int32_t>();
+    rows_.push_back({.pages = {all, window}, .length = c.length, .tokens = c.tokens, .read = c.read, .left = c.left});
   }
   step_.rows = rows_;
 }

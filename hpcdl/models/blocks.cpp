@@ -44,8 +44,8 @@ Var rows_of(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions
 }
 
 /// Attention over the pages of a layer.
-Var attend_to_pages(const Var& q, Heads heads, const nn::PagedBatch::Pools& pools, const nn::PagedBatch& b) {
-  return paged_attention(q, pools.keys, pools.values, b.starts, b.lengths, b.pages,
+Var attend_to_pages(const Var& q, Heads heads, const nn::PagedBatch::Layer& layer, const nn::PagedBatch& b) {
+  return paged_attention(q, layer.keys, layer.values, b.starts, b.lengths, layer.places.pages,
                          {.heads = heads.query,
                           .most_queries = static_cast<int>(b.most_queries),
                           .scale = heads.score_scale,
@@ -78,7 +78,7 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
                       .cap = heads.cap,
                       .window = heads.window});
   const auto& pools = o.batch->layers.at(static_cast<std::size_t>(layer));
-  kv_write(pools.keys, pools.values, k, v, o.batch->slots);
+  kv_write(pools.keys, pools.values, k, v, pools.places.slots);
   return attend_to_pages(q, heads, pools, *o.batch);
 }
 
@@ -95,7 +95,7 @@ Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& 
   const auto& pools = o.batch->layers.at(static_cast<std::size_t>(layer));
   const Matrix<Var> matrices[] = {q.matrix(g, x.dtype()), k.matrix(g, x.dtype()), v.matrix(g, x.dtype())};
   const Var rotated =
-      norm_qkv(x, norm.weight(g), angles, {o.batch->positions, o.batch->slots}, matrices, pools.keys, pools.values,
+      norm_qkv(x, norm.weight(g), angles, {o.batch->positions, pools.places.slots}, matrices, pools.keys, pools.values,
                {.head_dim = angles[1], .eps = norm.eps, .constant_weights = q.weight.constant()});
   return attend_to_pages(rotated, heads, pools, *o.batch);
 }

@@ -102,7 +102,7 @@ std::array<Var, 2> Decoder::tables(const Var& tokens, const nn::ForwardOptions& 
   Graph& g = tokens.graph();
   if (angles_.empty()) return {};
   // In pages, the longest text that they hold: so the angles do not change while a text grows.
-  const auto rows = std::min(o.batch ? o.batch->pages[1] * kPageTokens : tokens[1], context_);
+  const auto rows = std::min(o.batch ? o.batch->context : tokens[1], context_);
   const auto table = [&](std::size_t i, const char* name) { return g.constant(name, angles_[i].first(rows)); };
   if (spec_.local_angles) return {table(0, "rope.angles"), table(1, "rope.local_angles")};
   const bool beyond = static_cast<double>(rows) > angles_[0].scaling.original_context;

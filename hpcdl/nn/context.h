@@ -14,13 +14,20 @@ namespace hpcdl::nn {
 /// A pass over the packed tokens of several sequences, whose keys and values lie in pages (ops/kv_write,
 /// ops/paged_attention).
 struct PagedBatch {
-  struct Pools {
-    Var keys, values;
+  /// Where keys and values lie. Layers that keep those of other tokens have pages of their own.
+  struct Places {
+    Var slots;  // of each token
+    Var pages;  // of each sequence
   };
-  std::vector<Pools> layers;
-  Var positions, slots;           // of each token
-  Var starts, lengths, pages;     // of each sequence
+  struct Layer {
+    Var keys, values;  // pools
+    Places places;
+  };
+  std::vector<Layer> layers;
+  Var positions;                  // of each token
+  Var starts, lengths;            // of each sequence
   std::int64_t most_queries = 0;  // tokens that a sequence has at most
+  std::int64_t context = 0;       // positions are less
 };
 
 /// How a forward pass is recorded.

@@ -56,6 +56,9 @@ std::string Metrics::text(std::size_t waiting, std::size_t running, std::size_t 
   gauge("kv_pages_free", "Pages that hold nothing", engine.free_pages);
   gauge("kv_pages_cached", "Pages of texts that have ended, kept for prompts that begin alike", engine.cached_pages);
   gauge("kv_pages_used", "Pages of texts that have not ended", engine.pages - engine.free_pages - engine.cached_pages);
+  gauge("kv_window_pages", "Pages of layers with a window, if they have pages of their own", engine.window_pages);
+  gauge("kv_window_pages_free", "Pages of these that no text needs", engine.free_window_pages);
+  count("kv_window_pages_left_total", "Pages that the windows of texts have left", engine.left_pages);
   count("texts_total", "Texts that have ended", texts);
   count("cancelled_total", "Texts whose client left, or that a stop string ended", cancelled);
   count("failed_total", "Texts that ended with an error", failed);

@@ -30,10 +30,8 @@ std::shared_ptr<SharedEncoder> load(const std::string& model, const std::string&
   const auto choice = io::enum_of<models::ComputeChoice>(dtype);
   require(choice.has_value(), "Embedder", "dtype = \"{}\": expected {}", dtype,
           fmt::join(io::enum_words<models::ComputeChoice>(), ", "));
-  return std::make_shared<SharedEncoder>(serve::EncoderOptions{.model = model,
-                                                               .device = device,
-                                                               .dtype = models::dtype_of(*choice),
-                                                               .threads = static_cast<int>(threads)});
+  return std::make_shared<SharedEncoder>(serve::EncoderOptions{
+      .model = model, .device = device, .dtype = models::dtype_of(*choice), .threads = static_cast<int>(threads)});
 }
 
 /// The vectors one after the other, f32.

@@ -222,12 +222,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Delivery {
+  struct Places {
+    std::int64_t* slots;
+    const std::int32_t* pages;
+  };
   std::int32_t* to;
   const std::int32_t* ids;
   std::int32_t *positions, *lengths;
-  std::int64_t* slots;
-  const std::int32_t* pages;
-  int count, row;
+  Places places[2];
+  int groups, count, row;
 };
 
 /// A thread delivers the token of one sequence.
@@ -235,24 +238,29 @@ __global__ void __launch_bounds__(kThreads) deliver_ids(const __grid_constant__ 
   const int r = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (r >= d.count) return;
   d.to[r] = d.ids[r];
-  if (d.slots[r] < 0) return;
+  if (d.places[0].slots[r] < 0) return;
   constexpr int kPage = static_cast<int>(kPageTokens);
-  const int position = ++d.positions[r], page = position / kPage;
-  d.lengths[r] += 1;
-  d.slots[r] = page < d.row ? std::int64_t{d.pages[r * d.row + page]} * kPage + position % kPage : -1;
+  const int key = d.lengths[r]++, page = key / kPage;
+  d.positions[r] += 1;
+  for (int i = 0; i < d.groups; ++i) {
+    const auto& [slots, pages] = d.places[i];
+    slots[r] = page < d.row ? std::int64_t{pages[r * d.row + page]} * kPage + key % kPage : -1;
+  }
 }
 
 }  // namespace
 
 void deliver(Stream& s, std::int32_t* to, View ids, const NextTokens& next) {
-  const Delivery d{.to = to,
-                   .ids = ids.ptr<std::int32_t>(),
-                   .positions = next.positions.ptr<std::int32_t>(),
-                   .lengths = next.lengths.ptr<std::int32_t>(),
-                   .slots = next.slots.ptr<std::int64_t>(),
-                   .pages = next.pages.ptr<std::int32_t>(),
-                   .count = static_cast<int>(ids.size()),
-                   .row = static_cast<int>(next.pages[1])};
+  Delivery d{.to = to,
+             .ids = ids.ptr<std::int32_t>(),
+             .positions = next.positions.ptr<std::int32_t>(),
+             .lengths = next.lengths.ptr<std::int32_t>(),
+             .places = {},
+             .groups = 0,
+             .count = static_cast<int>(ids.size()),
+             .row = static_cast<int>(next.places[0].pages[1])};
+  for (const auto& [slots, pages] : next.places)
+    if (slots) d.places[d.groups++] = {slots.ptr<std::int64_t>(), pages.ptr<std::int32_t>()};
   const unsigned threads = d.count < kThreads ? static_cast<unsigned>(d.count) : kThreads;
   deliver_ids<<<blocks_for(d.count, kThreads), threads, 0, queue(s)>>>(d);
   launched("sample");

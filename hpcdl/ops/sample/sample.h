@@ -8,6 +8,8 @@
 // do not depend on an order; a CPU adds doubles. The tokens are equal unless a draw is within about 2^-40 of the border
 // between two.
 
+#include <array>
+
 #include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
 #include "hpcdl/ops/sample/row_sampler.h"
@@ -30,11 +32,15 @@ void sample(Tensor ids, View logits, Tensor rules);
 }  // namespace cpu
 namespace cuda {
 void sample(Stream&, Tensor ids, View logits, Tensor rules);
-/// Where the next token of each of R sequences belongs, on the device: positions i32 (R), slots i64 (R), -1 for padding,
-/// lengths i32 (R), pages i32 (R, W).
+/// Where the next token of each of R sequences belongs, on the device: positions i32 (R), lengths i32 (R), the number of
+/// its keys, its own included; and in layers with pages of their own: slots i64 (R), -1 for padding, pages i32 (R, W).
 struct NextTokens {
-  Tensor positions, slots, lengths;
-  View pages;
+  struct Places {
+    Tensor slots;
+    View pages;
+  };
+  Tensor positions, lengths;
+  std::array<Places, 2> places = {};  // without tensors: none
 };
 /// Writes the ids (R) to pinned memory of the host, and makes `next` one token later: a kernel where a copy each way would
 /// keep the next step waiting.
