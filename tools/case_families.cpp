@@ -124,6 +124,7 @@ const std::vector<CaseFamily>& case_families() {
     adaptive_avg_pool2d_cases(to);
     embedding_cases(to);
     cross_entropy_cases(to);
+    logit_rules_cases(to);
     sample_cases(to);
     moe_route_cases(to);
     expert_mlp_cases(to);

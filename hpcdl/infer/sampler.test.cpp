@@ -131,7 +131,10 @@ TEST(Sampler, penalties_lower_tokens_of_the_text) {
   counts.add_prompt(std::vector<std::int32_t>{0, 1});
   counts.add_output(1), counts.add_output(1), counts.add_output(3);
   std::vector<float> logits{4, 4, 4, -4};
-  counts.penalise(logits, {.repetition_penalty = 2, .presence_penalty = 0.5f, .frequency_penalty = 0.25f});
+  RowRules rules;
+  set_rules(rules, {.repetition_penalty = 2, .presence_penalty = 0.5f, .frequency_penalty = 0.25f}, {.counts = &counts},
+            std::ssize(logits));
+  apply_rules(logits, rules);
   EXPECT_EQ(logits, (std::vector<float>{2, 1, 4, -8.75f}));
   logits = {4, 4, 3.5f, -4};
   EXPECT_EQ(Sampler().sample(logits, {.repetition_penalty = 1.5f}, {.counts = &counts}), 2);

@@ -30,7 +30,7 @@ std::int64_t largest_logit(std::span<const float> logits) {
   const auto place = [&](auto at) { return std::find_if(logits.begin(), logits.end(), at) - logits.begin(); };
   if (size > kInfinity || top >= kInfinity) return -1 - place([](float x) { return std::isnan(x) || x == HUGE_VALF; });
   const float value = std::bit_cast<float>(top < 0 ? -top | std::numeric_limits<std::int32_t>::min() : top);
-  return value == kNever ? -1 : place([&](float x) { return x == value; });
+  return value == kNever ? kNoToken : place([&](float x) { return x == value; });
 }
 
 /// The `most` most likely tokens, or all, in any order.

@@ -2,6 +2,7 @@
 // How one token is chosen on the host.
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -19,8 +20,10 @@ struct SampleRule {
   std::int32_t unused = 0;
 };
 
-/// The place of the largest logit, the first of equal ones; -1 - the place of the first NaN or +infinity, or -1 if all
-/// are -infinity.
+/// Instead of a token, where all logits are -infinity.
+inline constexpr std::int32_t kNoToken = std::numeric_limits<std::int32_t>::min();
+
+/// The place of the largest logit, the first of equal ones; -1 - the place of the first NaN or +infinity; or kNoToken.
 std::int64_t largest_logit(std::span<const float> logits);
 
 /// Keeps its memory between calls.

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
   best = largest_of_block(best);
   const SampleRule rule = rules[blockIdx.x];
   int place = static_cast<int>(~0u - static_cast<unsigned>(best));
-  if (best == 0) place = -1;
+  if (best == 0) place = kNoToken;
   else if (best >> 32 == ~0u) place = -1 - place;
   else if (rule.temperature != 0) {
     row.top = row.logits[place], row.temperature = rule.temperature;

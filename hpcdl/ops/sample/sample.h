@@ -3,8 +3,8 @@
 // the host. A rule without a temperature takes the largest value, the first of equal ones.
 //
 // logits: (R, V) f32, rows may be strided; rules: (R, 10) i32, the words of a SampleRule each, whose index the op
-// increments; ids: (R) i32. A row that contains NaN or +infinity, or only -infinity, gives -1 - the place of the first
-// such value. On a GPU typical_p must be 1. Weights there are integers, 2^44 for the most likely token, so that their sums
+// increments; ids: (R) i32. A row that contains NaN or +infinity gives -1 - the place of the first one, and one of
+// only -infinity kNoToken. On a GPU typical_p must be 1. Weights there are integers, 2^44 for the most likely token, so that their sums
 // do not depend on an order; a CPU adds doubles. The tokens are equal unless a draw is within about 2^-40 of the border
 // between two.
 
