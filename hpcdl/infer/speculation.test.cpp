@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "hpcdl/infer/engine_for_tests.h"
+#include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/quantize.h"
 
 namespace hpcdl::infer {
 namespace {
@@ -121,6 +123,30 @@ TEST(Speculation, a_draft_model_leaves_every_token_as_it_is) {
   const auto model = with_clear_logits(io::Family::llama), other = with_clear_logits(io::Family::gpt2, {}, 5);
   expect_no_difference(model, pool, {.draft = &model});
   expect_no_difference(model, pool, {.draft = &other});
+}
+
+// Where products of one row round differently from those of several, in passes that do not.
+TEST(Speculation, leaves_tokens_of_16_and_4_bits_as_they_are) {
+  Pool pool(2);
+  const io::TempFolder temp;
+  with_clear_logits(io::Family::llama).save(temp / "bf16", DType::bf16);
+  models::quantize_folder(pool, temp / "bf16", temp / "int4", {.options = {.group = 32, .search = false}});
+  const auto draft = with_clear_logits(io::Family::gpt2, {}, 5);
+  for (const auto& [folder, type] :
+       {std::pair{"bf16", DType::none}, std::pair{"bf16", DType::bf16}, std::pair{"int4", DType::none}}) {
+    SCOPED_TRACE(fmt::format("{} computed in {}", folder, dtype_name(type)));
+    const auto model = models::LanguageModel::open(temp / folder, {}, {}, {type, &pool});
+    for (const DType kv : {DType::none, DType::i8}) {
+      EngineOptions o{.sequences = 5, .pages = 20, .budget = 80, .kv = kv, .numerics = {.row_invariant = true}};
+      const auto want = texts_of(model, pool, o);
+      for (const auto& speculation : {Speculation{.ngrams = true}, Speculation{.draft = &draft}}) {
+        o.speculation = speculation;
+        const auto got = texts_of(model, pool, o);
+        expect_same(got, want, true);
+        EXPECT_GT(got.state.accepted_tokens, 0);
+      }
+    }
+  }
 }
 
 std::int64_t passes(Engine& engine) {
