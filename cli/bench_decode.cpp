@@ -41,6 +41,7 @@ struct BenchDecodeOptions {
   std::int64_t tokens = 64, group = 64;
   int rounds = 3;
   std::uint64_t seed = 0;
+  float penalty = 1;
   KvOption kv;
   ThreadsOption threads;
   TuneOption tune;
@@ -210,8 +211,10 @@ class BenchDecode {
         first = false;
         return mine < o_.tokens;
       };
-      infer::Request request{
-          .prompt = ids, .tokens = static_cast<int>(limit_), .sampling = {.ignore_eos = true}, .on_token = count};
+      infer::Request request{.prompt = ids,
+                             .tokens = static_cast<int>(limit_),
+                             .sampling = {.repetition_penalty = o_.penalty, .ignore_eos = true},
+                             .on_token = count};
       if (o_.text != "free")
         request.constraint = std::make_shared<Dictated>(model_.config().vocab, o_.text == "copy",
                                                         o_.seed + static_cast<std::uint64_t>(i));
@@ -262,6 +265,7 @@ class BenchDecode {
           {"bytes", model_.bytes()}}},
         {"spec", o_.spec},
         {"text", o_.text},
+        {"repetition_penalty", o_.penalty},
         {"read_bytes_per_second", roofs_.memory_read},
         {"rows", Json::array()}};
     for (const auto& r : rows) {
@@ -332,6 +336,9 @@ std::function<int()> add_bench_decode(const Command& bench) {
          "--text", o->text,
          "The new tokens: free: those of the model; random: dictated ones; copy: dictated ones that repeat themselves")
       .one_of({"free", "random", "copy"})
+      .shows_default();
+  sub.option("--repetition-penalty", o->penalty, "Of tokens that stand in the text; 1: none")
+      .range(0.01, 100.0)
       .shows_default();
   sub.option("--device", o->device, "cpu, cuda or cuda:N").shows_default();
   add_threads_option(sub, o->threads);

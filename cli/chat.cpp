@@ -27,6 +27,7 @@ struct ChatOptions {
   bool print_config = false;
   SamplingWords sampling;
   KvOption kv;
+  infer::KvWindow kv_window;
   ThreadsOption threads;
   DtypeOption dtype;
   TuneOption tune;
@@ -51,7 +52,7 @@ class Chat {
   void answer(const std::string& message) {
     add("user", message);
     const auto prompt = facts_.tokenizer.encode(io::chat_prompt(*facts_.chat, messages_, nullptr, true, variables_));
-    const auto room = facts_.context - std::ssize(prompt);
+    const auto room = facts_.longest() - std::ssize(prompt);
     require(room > 0, "chat", "the conversation has {} tokens and does not fit into the context of {}: begin another",
             prompt.size(), facts_.context);
     io::StreamDecoder decoder(facts_.tokenizer);
@@ -91,7 +92,7 @@ serve::ServerConfig config_of(const ChatOptions& o) {
   auto& e = config.engine;
   e.model = o.model, e.device = o.device, e.threads = o.threads.checked("chat");
   e.context = o.context, e.batch = 1;
-  e.kv = o.kv.word, e.spec = o.spec, e.dtype = o.dtype.choice();
+  e.kv = o.kv.word, e.kv_window = o.kv_window, e.spec = o.spec, e.dtype = o.dtype.choice();
   const auto load = o.load.checked("chat");
   e.load = load.mode, e.ram = load.ram;
   return config;
@@ -160,6 +161,7 @@ void add_chat(const Command& program, Run& run) {
             .positive();
         add_sampling_options(sub, o.sampling);
         add_kv_option(sub, o.kv);
+        add_kv_window_options(sub, o.kv_window);
         add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_dtype_option(sub, o.dtype);

@@ -69,9 +69,10 @@ int generate_one(const Generating& g) {
   };
   const int tokens = new_tokens(o.tokens, o.unsaid_tokens, std::ssize(prompt), g.model.config().context);
   infer::Engine engine(g.model, g.pool,
-                       {.context = std::ssize(prompt) + tokens,
+                       {.context = o.kv_window.any() ? 0 : std::ssize(prompt) + tokens,
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
+                        .kv_window = o.kv_window,
                         .speculation = g.speculation,
                         .numerics = {.row_invariant = o.invariant},
                         .ranks = g.ranks});
@@ -224,6 +225,7 @@ void add_generate(const Command& program, Run& run) {
         add_tune_option(sub, o.tune);
         add_ways_option(sub, o.tune);
         add_kv_option(sub, o.kv);
+        add_kv_window_options(sub, o.kv_window);
         sub.flag("--invariant", o.invariant,
                  "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
                  "time");

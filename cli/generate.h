@@ -29,6 +29,7 @@ struct GenerateOptions {
   SamplingWords sampling;
   bool json = false, invariant = false, chat = false, print_config = false;
   KvOption kv;
+  infer::KvWindow kv_window;
   TuneOption tune;
   ThreadsOption threads;
   DtypeOption dtype;

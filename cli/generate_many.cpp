@@ -116,14 +116,18 @@ int generate_many(const Generating& g) {
   std::vector<std::int64_t> sizes;
   for (const auto& t : texts) sizes.push_back(std::ssize(t.prompt) + t.tokens);
   std::sort(sizes.begin(), sizes.end(), std::greater());
-  const std::int64_t pages = std::transform_reduce(sizes.begin(), sizes.begin() + batch, std::int64_t{0}, std::plus(),
-                                                   [](std::int64_t n) { return pages_for(n); });
+  const auto pages_of = [&](std::int64_t n) {
+    return o.kv_window.any() ? std::min(pages_for(n), o.kv_window.pages()) : pages_for(n);
+  };
+  const std::int64_t pages =
+      std::transform_reduce(sizes.begin(), sizes.begin() + batch, std::int64_t{0}, std::plus(), pages_of);
   infer::Engine engine(g.model, g.pool,
-                       {.context = sizes.front(),
+                       {.context = o.kv_window.any() ? 0 : sizes.front(),
                         .sequences = batch,
                         .pages = pages,
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
+                        .kv_window = o.kv_window,
                         .speculation = g.speculation,
                         .numerics = {.row_invariant = o.invariant},
                         .ranks = g.ranks});

@@ -7,6 +7,7 @@
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
+#include "hpcdl/ops/logit_rules/logit_rules.h"
 #include "hpcdl/ops/sample/sample.h"
 
 namespace hpcdl::infer {
@@ -106,9 +107,9 @@ std::int64_t bytes_of_pool(const models::LanguageModel& model, const BatchLayout
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages,
-                               l.pool_pages, l.window_pages, l.context, l.rows, l.single, l.vocab, key_of(numerics),
-                               dtype_name(dtype), dtype_name(l.kv));
+  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages,
+                               l.pool_pages, l.window_pages, l.context, l.rows, l.single, l.vocab, l.rules.changes,
+                               l.rules.masks, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});
@@ -125,7 +126,13 @@ std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const
     if (model.device().is_cuda()) {
       const Var found = l.single ? g.reshape(ids, {l.tokens}) : g.keep(g.temporary("next", {{l.rows}, DType::i32}));
       const bool all = l.vocab == 0 || l.vocab == logits[-1];
-      sample_into(found, all ? out[0] : g.slice(out[0], 0, l.vocab), leaf(g, kRules, BatchSpecs(l).rules));
+      const Var known = all ? out[0] : g.slice(out[0], 0, l.vocab);
+      if (l.rules.changes > 0) {
+        const RuleSpecs specs(l.rows, l.rules, known[-1]);
+        logit_rules_into(known, leaf(g, kRowRules, specs.rules), leaf(g, kRuleStarts, specs.starts),
+                         leaf(g, kRuleChanges, specs.changes), leaf(g, kRuleMasks, specs.masks));
+      }
+      sample_into(found, known, leaf(g, kRules, BatchSpecs(l).rules));
       out.push_back(found);
     }
     return Pass::of(g, {ids}, out);

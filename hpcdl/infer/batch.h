@@ -9,6 +9,7 @@
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/infer/kv_pool.h"
+#include "hpcdl/infer/rule_memory.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/sample/row_sampler.h"
@@ -25,6 +26,7 @@ struct BatchLayout {
   bool single = false;            // one token of each sequence
   std::int64_t vocab = 0;         // ids from here on are never chosen; 0: none
   DType kv = DType::none;         // of the pool, as in pool_spec()
+  RuleRoom rules = {};            // GPU: of those that change logits
   /// For one sequence with room for `capacity` tokens.
   static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, std::int64_t rows);
   /// Whether the head reads some tokens, but not all.

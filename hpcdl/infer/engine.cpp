@@ -37,7 +37,10 @@ EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
           "the tokenizer has {} tokens, the model {}: tokenizer and model do not belong together", o.vocab,
           model.config().vocab);
   if (o.vocab == 0) o.vocab = model.config().vocab;
-  if (o.pages == 0) o.pages = o.sequences * pages_for(o.context);
+  o.kv_window.check("engine", o.context);
+  require(!o.kv_window.any() || !o.speculation.draft, "engine",
+          "a draft model keeps all keys of a text, so that kv-window excludes it: let n-grams propose tokens");
+  if (o.pages == 0) o.pages = o.sequences * (o.kv_window.any() ? o.kv_window.pages() : pages_for(o.context));
   require(o.pages >= 1, "engine", "expected a number of pages, got {}", o.pages);
   o.budget = std::min(o.budget, o.sequences * o.context);
   check_ranks_of(o, model);
@@ -45,10 +48,12 @@ EngineOptions completed(EngineOptions o, const models::LanguageModel& model) {
 }
 
 PackedPasses::Sizes sizes_of(const EngineOptions& o, const models::LanguageModel& model) {
+  const bool drops = o.kv_window.any();  // then layers with a window have no pages of their own
   return {.context = o.context,
+          .text_pages = drops ? o.kv_window.pages() : pages_for(o.context),
           .sequences = o.sequences,
           .pages = o.pages,
-          .window_pages = window_pages(model.config(), o.pages, o.sequences, o.budget),
+          .window_pages = drops ? 0 : window_pages(model.config(), o.pages, o.sequences, o.budget),
           .budget = o.budget,
           .vocab = o.vocab,
           .kv = o.kv,
@@ -96,19 +101,26 @@ RequestId Engine::submit(Request request) {
   request.tokens = std::max(0, request.tokens);
   const auto length = std::ssize(request.prompt), most = length + request.tokens;
   require(length > 0, "generate", "the prompt is empty: give at least one token");
-  require(most <= options_.context, "generate", "{} prompt tokens and {} new ones do not fit: there is room for {}",
-          length, request.tokens, options_.context);
+  const auto& window = options_.kv_window;
+  require(window.any() || most <= options_.context, "generate",
+          "{} prompt tokens and {} new ones do not fit: there is room for {}", length, request.tokens,
+          options_.context);
+  require(request.prompt_logprobs < 0 || length <= options_.context, "generate",
+          "log-probabilities of {} prompt tokens: there are such of {} at most, which the context holds", length,
+          options_.context);
   for (auto id : request.prompt)
     require(id >= 0 && id < vocab, "generate",
             "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);
-  require(pages_for(most) <= options_.pages, "generate",
-          "{} tokens need {} pages of keys and values, the engine has {}", most, pages_for(most), options_.pages);
+  const auto pages = window.any() ? std::min(window.pages(), pages_for(most)) : pages_for(most);
+  require(pages <= options_.pages, "generate", "{} tokens need {} pages of keys and values, the engine has {}", most,
+          pages, options_.pages);
   auto q = std::make_unique<Sequence>();
   q->id = ++last_id_;
   q->tokens = std::move(request.prompt);
   q->request = std::move(request);
-  q->hashes = PageHashes(q->request.cache_salt), q->hashes.extend(q->tokens);
   if (q->request.sampling.has_penalties()) q->counts.add_prompt(q->tokens);
+  if (window.any()) window.shorten(q->tokens, options_.context);
+  q->hashes = PageHashes(q->request.cache_salt), q->hashes.extend(q->tokens);
   q->end.stats.prompt_tokens = static_cast<int>(length);
   q->submitted = Clock::now();
   q->ended = q->request.tokens == 0 && !q->wants_prompt_logprobs();
@@ -173,7 +185,40 @@ bool Engine::step() {
 /// The keys and values of its first tokens that are there; the last token is always left, for its logits.
 PageTable::Found Engine::find(const Sequence& q) const {
   if (!options_.reuse_prefixes || q.wants_prompt_logprobs()) return {};
-  return within_windows(table_.find(q.until(std::ssize(q.tokens) - 1)));
+  auto found = table_.find(q.until(std::ssize(q.tokens) - 1));
+  if (!options_.kv_window.any()) return within_windows(std::move(found));
+  const auto sinks = options_.kv_window.sink_pages(), full = found.full();
+  found.dropped = std::min(options_.kv_window.first_page(full * kPageTokens), full) - std::min(sinks, full);
+  const auto after_sinks = found.pages.begin() + std::min(sinks, full);
+  found.pages.erase(after_sinks, after_sinks + found.dropped);
+  return found;
+}
+
+/// The most pages that it needs at a time.
+std::int64_t Engine::most_pages(const Sequence& q) const {
+  const auto all = pages_for(q.end.stats.prompt_tokens + q.request.tokens);
+  return options_.kv_window.any() ? std::min(all, options_.kv_window.pages()) : all;
+}
+
+/// Tokens that one pass may have of it.
+std::int64_t Engine::room(const Sequence& q) const {
+  const auto all = options_.context - q.done;
+  return options_.kv_window.any() ? std::min(all, options_.kv_window.tokens_alike(q.done)) : all;
+}
+
+/// Texts whose context is full go on with their sinks and windows, when others leave them pages for it.
+void Engine::restart_full() {
+  if (!options_.kv_window.any()) return;
+  std::vector<const Sequence*> full;
+  for (const auto& q : running_)
+    if (std::ssize(q->tokens) > options_.context) full.push_back(q.get());
+  for (const auto* text : full) {
+    auto q = remove(running_, text);
+    release(*q);
+    options_.kv_window.shorten(q->tokens, options_.context);
+    q->hashes = PageHashes(q->request.cache_salt), q->hashes.extend(q->tokens);
+    insert(waiting_, std::move(q));
+  }
 }
 
 /// As much of it as layers with a window still hold, or do not see from there on.
@@ -243,37 +288,39 @@ std::vector<Engine::Candidate> Engine::candidates() const {
   for (auto* q : waiting_by_urgency()) {
     if (std::ssize(list) == most || tokens >= options_.budget) break;
     auto found = find(*q);
-    const auto n = next_page(*q, std::ssize(found.pages), found.last);
+    const auto n = next_page(*q, found.full(), found.last);
     if (!q->wants_prompt_logprobs() && is_coming(*q, n)) break;
     next.emplace_back(q, n);
-    tokens += std::ssize(q->tokens) - std::ssize(found.pages) * kPageTokens - found.tokens;
+    tokens += std::ssize(q->tokens) - found.full() * kPageTokens - found.tokens;
     list.push_back({q, std::move(found)});
   }
   return list;
 }
 
 Schedule Engine::plan(const std::vector<Candidate>& candidates) const {
-  const auto most = [](const Sequence& q) {
-    return q.wants_prompt_logprobs() ? kLeastChunk : std::int64_t{1} << 40;  // whose logits take memory
+  const auto most = [&](const Sequence& q) {
+    return q.wants_prompt_logprobs() ? std::min(kLeastChunk, room(q)) : room(q);  // whose logits take memory
   };
   // Counting the pages of long texts takes time, so it is done only where some might be preempted.
   const bool is_short = table_.available_pages() < std::ssize(running_) + pages_for(options_.budget);
-  const auto most_pages = [](const Sequence& q) { return pages_for(q.end.stats.prompt_tokens + q.request.tokens); };
   std::vector<Queues::Running> running;
-  for (const auto& q : running_)
+  for (const auto& q : running_) {
+    const auto pending = std::min(q->pending(), room(*q));
     running.push_back(
-        {.done = q->done,
-         .pending = q->pending(),
+        {.done = q->keys(),
+         .pending = pending,
          .pages = std::ssize(q->pages),
          .own = is_short ? std::ranges::count_if(q->pages, [&](auto page) { return table_.is_own(page); }) : 0,
-         .later = most_pages(*q) - pages_for(std::ssize(q->tokens)),
+         .later = most_pages(*q) - pages_for(q->keys() + pending),
          .most = most(*q),
          .due = due(*q)});
+  }
   std::vector<Queues::Waiting> waiting;
   for (const auto& [q, found] : candidates) {
     const auto held = std::ranges::count_if(found.pages, [&](auto page) { return !table_.is_idle(page); });
     const auto all = std::min(pages_for(std::ssize(q->tokens) + 1), most_pages(*q));
-    waiting.push_back({.pending = std::ssize(q->tokens) - std::ssize(found.pages) * kPageTokens - found.tokens,
+    const auto done = found.full() * kPageTokens + found.tokens;
+    waiting.push_back({.pending = std::ssize(q->tokens) - done,
                        .pages = all - held,
                        .later = most_pages(*q) - all,
                        .most = most(*q),
@@ -285,6 +332,7 @@ Schedule Engine::plan(const std::vector<Candidate>& candidates) const {
 
 void Engine::advance_all() {
   remove_ended();
+  restart_full();
   const auto waiting = candidates();
   const auto planned = plan(waiting);
   std::vector<Sequence*> texts;
@@ -308,7 +356,7 @@ void Engine::advance_all() {
     auto q = remove(waiting_, waiting[i].text);
     begin(*q, waiting[i].found);
     const auto& chunk = planned.chunks[planned.chunks.size() - planned.admitted + i];
-    parts.push_back({q.get(), std::min(chunk.tokens, q->pending())});
+    parts.push_back({q.get(), std::min({chunk.tokens, q->pending(), room(*q)})});
     grow(*q, parts.back().tokens);
     insert(running_, std::move(q));
   }
@@ -325,7 +373,7 @@ void Engine::advance_all() {
 
 /// The full pages that were found for it.
 void Engine::hold(Sequence& q, const PageTable::Found& found) {
-  q.published = std::ssize(found.pages), q.parent = found.last;
+  q.published = found.full(), q.parent = found.last, q.dropped = found.dropped;
   q.done = q.published * kPageTokens;
   q.left = windows_ ? first_page_seen(q.done + found.tokens, model_.config().window) : 0;
   for (const auto page : found.pages) table_.hold(page), add_page(q, page);
@@ -370,8 +418,17 @@ void Engine::drop_page(Sequence& q) {
   table_.release(page);
 }
 
-/// Those before the window of its next token, in layers that have one.
+/// Those that its next token does not see: with a KvWindow in all layers, otherwise in layers with a window.
 void Engine::leave_pages(Sequence& q) {
+  if (const auto& window = options_.kv_window; window.any()) {
+    const auto sinks = window.sink_pages(), last = std::min(window.first_page(q.done), q.dropped + std::ssize(q.pages));
+    for (; sinks + q.dropped < last; ++q.dropped) {
+      table_.release(q.page(sinks + q.dropped));
+      q.pages.erase(q.pages.begin() + sinks);
+      ++done_.left_pages;
+      passes_.interrupt();
+    }
+  }
   if (!windows_) return;
   const auto first = std::min(first_page_seen(q.done, model_.config().window), std::ssize(q.pages));
   for (; q.left < first; ++q.left) {
@@ -385,7 +442,7 @@ void Engine::leave_pages(Sequence& q) {
 
 /// Pages for this many more tokens.
 void Engine::grow(Sequence& q, std::int64_t tokens) {
-  while (std::ssize(q.pages) < pages_for(q.done + tokens)) add_page(q, table_.take()), passes_.interrupt();
+  while (std::ssize(q.pages) < pages_for(q.keys() + tokens)) add_page(q, table_.take()), passes_.interrupt();
 }
 
 /// Lets other texts find its pages that are full.
@@ -393,13 +450,13 @@ void Engine::publish(Sequence& q) {
   if (!options_.reuse_prefixes) return;
   const auto known = std::min<std::int64_t>(q.done, std::ssize(q.tokens));
   for (; (q.published + 1) * kPageTokens <= known; ++q.published)
-    q.parent = table_.publish(q.pages[static_cast<std::size_t>(q.published)], q.parent, q.until(known), q.published);
+    q.parent = table_.publish(q.page(q.published), q.parent, q.until(known), q.published);
 }
 
 /// All its pages.
 void Engine::give_back(Sequence& q) {
   while (!q.pages.empty()) drop_page(q);
-  q.done = q.published = q.left = 0, q.parent = 0;
+  q.done = q.published = q.left = q.dropped = 0, q.parent = 0;
 }
 
 /// Gives its pages back; others find its tokens in them, also those of the last page.
@@ -407,8 +464,7 @@ void Engine::release(Sequence& q) {
   if (options_.reuse_prefixes && q.end.reason != End::Reason::failed) {
     publish(q);
     const auto known = std::min<std::int64_t>(q.done, std::ssize(q.tokens));
-    if (q.published * kPageTokens < known)
-      table_.publish(q.pages[static_cast<std::size_t>(q.published)], q.parent, q.until(known), q.published);
+    if (q.published * kPageTokens < known) table_.publish(q.page(q.published), q.parent, q.until(known), q.published);
   }
   give_back(q);
   passes_.interrupt();

@@ -13,11 +13,13 @@
 
 #include "hpcdl/core/clock.h"
 #include "hpcdl/infer/drafter.h"
+#include "hpcdl/infer/kv_window.h"
 #include "hpcdl/infer/packed_passes.h"
 #include "hpcdl/infer/page_table.h"
 #include "hpcdl/infer/request.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/infer/scheduler.h"
+#include "hpcdl/infer/text_rules.h"
 #include "hpcdl/infer/window_pages.h"
 #include "hpcdl/models/language_model.h"
 
@@ -26,11 +28,12 @@ namespace hpcdl::infer {
 struct EngineOptions {
   std::int64_t context = 0;    // the most tokens of a text, prompt included; 0: the model's context
   std::int64_t sequences = 1;  // texts that are processed at a time
-  std::int64_t pages = 0;      // of 64 tokens, for keys and values; 0: for `sequences` of `context` tokens
+  std::int64_t pages = 0;      // of 64 tokens, for keys and values; 0: enough for `sequences` texts
   std::int64_t budget = 0;     // the most tokens of a pass; at least sequences + kLeastChunk; 0: usual_budget()
   std::int64_t vocab = 0;      // ids from here on are never taken, such as those that a tokenizer lacks; 0: none
   bool reuse_prefixes = true;  // texts that begin alike share keys and values
   DType kv = DType::none;      // of keys and values, as in pool_spec(); none: the type of activations
+  KvWindow kv_window = {};     // of each text, which then may be longer than `context`
   /// Several tokens of a text are proposed and checked in one pass. They are chosen as they would be one by one, so that
   /// only the rounding of logits may differ, and not even that where numerics are row-invariant.
   struct Speculation {
@@ -125,6 +128,7 @@ class Engine {
     std::vector<std::int32_t> pages;
     std::vector<std::int32_t> window_pages;  // of layers with a window, one for each of these; -1: left
     std::int64_t left = 0;                   // of these, the first ones that the window has left
+    std::int64_t dropped = 0;                // pages after the sinks that it no longer has, with a KvWindow
     std::int64_t done = 0;                   // tokens whose keys are in the pages
     std::int64_t published = 0;              // pages that other texts may find
     PageTable::Entry parent = 0;             // of the last of them
@@ -132,9 +136,17 @@ class Engine {
     bool begun = false, ended = false;
 
     std::int64_t pending() const { return std::ssize(tokens) - done; }
+    std::int64_t keys() const { return done - dropped * kPageTokens; }  // in its pages
+    /// Page `number` of its tokens, after those that it has dropped.
+    std::int32_t page(std::int64_t number) const { return pages[static_cast<std::size_t>(number - dropped)]; }
     /// Its first `count` tokens.
     PagedText until(std::int64_t count) const {
       return {std::span(tokens).first(static_cast<std::size_t>(count)), hashes, request.cache_salt};
+    }
+    /// Whether the rules for its next tokens depend on those before them.
+    bool rules_move() const {
+      const auto& o = request.sampling;
+      return o.has_penalties() || request.constraint || end.stats.new_tokens < o.min_tokens;
     }
     bool wants_prompt_logprobs() const {
       return request.prompt_logprobs >= 0 && std::ssize(end.prompt_logprobs) + 1 < end.stats.prompt_tokens;
@@ -167,6 +179,9 @@ class Engine {
   Schedule plan(const std::vector<Candidate>& waiting) const;
   PageTable::Found find(const Sequence& q) const;
   PageTable::Found within_windows(PageTable::Found f) const;
+  std::int64_t most_pages(const Sequence& q) const;
+  std::int64_t room(const Sequence& q) const;
+  void restart_full();
   void advance_all();
   void hold(Sequence& q, const PageTable::Found& found);
   void begin(Sequence& q, const PageTable::Found& found);
@@ -178,7 +193,8 @@ class Engine {
   void give_back(Sequence& q);
   void release(Sequence& q);
   void speculate(std::vector<Part>& parts);
-  void start(const std::vector<Part>& parts);
+  void start(const std::vector<Part>& parts, bool chosen_on_gpu);
+  void set_rules_of(const Part& part, std::vector<RowRules>& rows) const;
   void pass(const std::vector<Part>& parts);
   void pass_ahead(const std::vector<Part>& parts, std::int64_t steps);
   void take_row(Sequence& q, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits);
@@ -186,6 +202,7 @@ class Engine {
   std::int64_t steps_ahead(const std::vector<Part>& parts) const;
   void score_prompt(Sequence& q, std::int64_t tokens, std::span<const float> logits, std::size_t width);
   bool chosen_on_gpu(const Sequence& q) const;
+  SamplingState sampling_state(const Sequence& q, std::int64_t later) const;
   void choose(Sequence& q, std::span<float> logits);
   void take_chosen(Sequence& q, std::int32_t id);
   void take(Sequence& q, const Token& token);
@@ -208,6 +225,7 @@ class Engine {
   std::function<bool()> interrupted_;  // null: never
   Queue waiting_, running_;
   std::vector<std::int32_t> ids_of_pass_;
+  std::vector<std::vector<RowRules>> rules_of_pass_;  // of each part
 };
 
 }  // namespace hpcdl::infer

@@ -25,7 +25,10 @@ void Engine::speculate(std::vector<Part>& parts) {
   auto left = options_.budget;
   for (auto& p : parts) {
     left -= p.tokens;
-    if (p.text->pending() == 1 && !p.text->wants_prompt_logprobs()) single.push_back(&p);
+    const auto& q = *p.text;
+    // The masks of a constraint after each proposed token would need logits on the host.
+    const bool constrained = q.request.constraint && passes_.stream().device().is_cuda();
+    if (q.pending() == 1 && !q.wants_prompt_logprobs() && !constrained) single.push_back(&p);
   }
   if (single.empty()) return;
   const auto most = passes_.stream().device().is_cuda() ? kMostCheckedOnGpu : kMostCheckedOnCpu;
@@ -35,10 +38,11 @@ void Engine::speculate(std::vector<Part>& parts) {
   std::vector<Part*> whose;
   for (auto* p : single) {
     const auto& q = *p->text;
-    const auto there = std::ssize(q.pages), room = (there + pages) * kPageTokens - q.done - 1;
-    const auto n = std::min({share, room, std::int64_t{q.request.tokens} - q.end.stats.new_tokens - 1});
+    const auto there = std::ssize(q.pages), in_pages = (there + pages) * kPageTokens - q.keys() - 1;
+    const auto n =
+        std::min({share, in_pages, room(q) - 1, std::int64_t{q.request.tokens} - q.end.stats.new_tokens - 1});
     if (n <= 0) continue;
-    pages -= std::max<std::int64_t>(0, pages_for(q.done + 1 + n) - there);
+    pages -= std::max<std::int64_t>(0, pages_for(q.keys() + 1 + n) - there);
     texts.push_back({.id = q.id,
                      .tokens = q.tokens,
                      .most = n,
@@ -53,30 +57,62 @@ void Engine::speculate(std::vector<Part>& parts) {
   }
 }
 
+/// What the rules of a text depend on for its next new token but `later`.
+SamplingState Engine::sampling_state(const Sequence& q, std::int64_t later) const {
+  return {.index = static_cast<std::uint64_t>(q.end.stats.new_tokens + later),
+          .counts = &q.counts,
+          .eos = model_.config().eos,
+          .constraint = q.request.constraint.get()};
+}
+
+/// Of each row that is read: after the known tokens, and after each proposed one.
+void Engine::set_rules_of(const Part& part, std::vector<RowRules>& rows) const {
+  const auto& q = *part.text;
+  const auto& o = q.request.sampling;
+  rows.resize(static_cast<std::size_t>(part.read()));
+  std::optional<TokenCounts> counts;  // with proposed tokens
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    auto state = sampling_state(q, static_cast<std::int64_t>(i));
+    if (i > 0 && o.has_penalties()) {
+      if (!counts) counts = q.counts;
+      counts->add_output(part.proposed[i - 1]);
+      state.counts = &*counts;
+    }
+    set_rules(rows[i], o, state, options_.vocab);
+  }
+}
+
 /// Runs a pass over the next tokens of these texts, or queues it on a GPU.
-void Engine::start(const std::vector<Part>& parts) {
+void Engine::start(const std::vector<Part>& parts, bool chosen_on_gpu) {
   std::vector<PackedPasses::Part> list;
   ids_of_pass_.clear();
-  for (const auto& p : parts) {
+  rules_of_pass_.resize(std::max(rules_of_pass_.size(), parts.size()));
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto& p = parts[i];
     const auto& q = *p.text;
+    auto& rules = rules_of_pass_[i];
+    rules.clear();
+    if (chosen_on_gpu) set_rules_of(p, rules);
     const auto begin = q.tokens.begin() + static_cast<std::ptrdiff_t>(q.done);
     ids_of_pass_.insert(ids_of_pass_.end(), begin, begin + static_cast<std::ptrdiff_t>(p.tokens));
     ids_of_pass_.insert(ids_of_pass_.end(), p.proposed.begin(), p.proposed.end());
     list.push_back({.text = q.id,
                     .pages = {q.pages, q.window_pages},
-                    .before = q.done,
+                    .before = q.keys(),
+                    .left = q.done - q.keys(),
                     .tokens = p.tokens + std::ssize(p.proposed),
                     .read = p.read(),
-                    .rule = q.request.sampling.rule(static_cast<std::uint64_t>(q.end.stats.new_tokens))});
+                    .rule = q.request.sampling.rule(static_cast<std::uint64_t>(q.end.stats.new_tokens)),
+                    .changes = rules});
   }
   passes_.start(list, ids_of_pass_);
 }
 
 void Engine::pass(const std::vector<Part>& parts) {
   const auto begin = Clock::now();
-  start(parts);
   const bool reads = std::ranges::any_of(parts, [](const Part& p) { return p.read() > 0; });
   const bool all_chosen = reads && std::ranges::all_of(parts, [&](const Part& p) { return chosen_on_gpu(*p.text); });
+  start(parts, all_chosen);
   std::span<const std::int32_t> found;
   std::span<float> logits;
   if (all_chosen) found = passes_.chosen();
@@ -101,10 +137,10 @@ void Engine::pass(const std::vector<Part>& parts) {
 std::int64_t Engine::steps_ahead(const std::vector<Part>& parts) const {
   std::int64_t steps = drafter_ ? kAheadOfProposals : kAhead, pages = 0;
   for (const auto& [q, n, proposed] : parts) {
-    if (q->pending() > 1 || !proposed.empty() || !chosen_on_gpu(*q)) return 1;
-    steps = std::min<std::int64_t>(steps, q->request.tokens - q->end.stats.new_tokens);
+    if (q->pending() > 1 || !proposed.empty() || !chosen_on_gpu(*q) || q->rules_move()) return 1;
+    steps = std::min({steps, room(*q), std::int64_t{q->request.tokens} - q->end.stats.new_tokens});
   }
-  for (const auto& [q, n, proposed] : parts) pages += pages_for(q->done + steps) - std::ssize(q->pages);
+  for (const auto& [q, n, proposed] : parts) pages += pages_for(q->keys() + steps) - std::ssize(q->pages);
   return pages <= table_.available_pages() ? steps : 1;
 }
 
@@ -113,7 +149,7 @@ std::int64_t Engine::steps_ahead(const std::vector<Part>& parts) const {
 void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
   for (const auto& p : parts) grow(*p.text, steps);
   const auto begin = Clock::now();
-  start(parts);
+  start(parts, true);
   const bool first = passes_.was_first();
   std::int64_t queued = 0;
   const auto deliver = [&] {
@@ -171,13 +207,12 @@ void Engine::take_rows(const Part& part, std::size_t row, std::span<const std::i
   s.proposed_tokens += static_cast<int>(part.proposed.size()), done_.proposed_tokens += std::ssize(part.proposed);
   s.accepted_tokens += static_cast<int>(accepted), done_.accepted_tokens += static_cast<std::int64_t>(accepted);
   drafter_->learn(q.id, static_cast<std::int64_t>(accepted));
-  while (std::ssize(q.pages) > pages_for(q.done)) drop_page(q);
+  while (std::ssize(q.pages) > pages_for(q.keys())) drop_page(q);
 }
 
 /// Whether a GPU chooses its tokens, so that logits stay there.
 bool Engine::chosen_on_gpu(const Sequence& q) const {
-  return passes_.stream().device().is_cuda() && q.request.sampling.fits_device() && !q.request.constraint &&
-         !q.wants_prompt_logprobs();
+  return passes_.stream().device().is_cuda() && q.request.sampling.fits_device() && !q.wants_prompt_logprobs();
 }
 
 /// The next token of a text, from the logits after its last one.
@@ -186,11 +221,7 @@ void Engine::choose(Sequence& q, std::span<float> logits) {
   Token token;
   try {
     const std::vector<float> unchanged(logits.begin(), o.logprobs >= 0 ? logits.end() : logits.begin());
-    token.id = sampler_.sample(logits.first(static_cast<std::size_t>(options_.vocab)), o,
-                               {.index = static_cast<std::uint64_t>(q.end.stats.new_tokens),
-                                .counts = &q.counts,
-                                .eos = model_.config().eos,
-                                .constraint = q.request.constraint.get()});
+    token.id = sampler_.sample(logits.first(static_cast<std::size_t>(options_.vocab)), o, sampling_state(q, 0));
     if (o.logprobs >= 0) token = sampler_.logprobs(unchanged, token.id, o.logprobs);
     if (q.request.constraint) q.request.constraint->accept(token.id);
   } catch (const Error& e) {
@@ -200,7 +231,11 @@ void Engine::choose(Sequence& q, std::span<float> logits) {
 }
 
 void Engine::take_chosen(Sequence& q, std::int32_t id) {
-  if (id >= 0) return take(q, {.id = id});
+  if (id >= 0) {
+    if (q.request.constraint) q.request.constraint->accept(id);
+    return take(q, {.id = id});
+  }
+  if (id == kNoToken) return end(q, End::Reason::failed, fmt::format("[generate] {}", kNoTokenLeft));
   end(q, End::Reason::failed,
       fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check them "
                   "with `hpcdl inspect --check`",

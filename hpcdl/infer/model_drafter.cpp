@@ -7,7 +7,7 @@ namespace hpcdl::infer {
 namespace {
 
 PackedPasses::Sizes of_draft(PackedPasses::Sizes s, const models::LanguageModel& model) {
-  s.context = std::min(s.context, model.config().context);
+  s.context = std::min(s.context, model.config().context), s.text_pages = pages_for(s.context);
   s.vocab = std::min(s.vocab, model.config().vocab);
   s.window_pages = 0;
   return s;

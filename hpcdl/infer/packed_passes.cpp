@@ -1,5 +1,6 @@
 #include "hpcdl/infer/packed_passes.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hpcdl::infer {
@@ -36,8 +37,13 @@ void PackedPasses::start(std::span<const Part> parts, std::span<const std::int32
   std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
   ids.resize(static_cast<std::size_t>(layout.tokens));
   const auto rules = rules_of(parts, layout);
-  const Step step{
-      .layout = layout, .continues = layout.single && texts == single_, .rows = rows, .tokens = ids, .rules = rules};
+  const auto changes = changes_of(parts, layout);
+  const Step step{.layout = layout,
+                  .continues = layout.single && texts == single_,
+                  .rows = rows,
+                  .tokens = ids,
+                  .rules = rules,
+                  .changes = changes};
   single_ = layout.single ? std::move(texts) : std::vector<std::uint64_t>();
   if (ranks_) ranks_->lead({Order::Kind::step, to_bytes(step)}, [&] { runner_->start(step); });
   else runner_->start(step);
@@ -52,6 +58,16 @@ std::vector<SampleRule> PackedPasses::rules_of(std::span<const Part> parts, cons
       rule.index += static_cast<std::uint64_t>(r);
     }
   return rules;
+}
+
+/// Empty if the rules of all rows change nothing.
+std::vector<RowRules> PackedPasses::changes_of(std::span<const Part> parts, const BatchLayout& layout) const {
+  const auto any = [](const Part& p) { return std::ranges::any_of(p.changes, &RowRules::any); };
+  if (!stream().device().is_cuda() || std::ranges::none_of(parts, any)) return {};
+  std::vector<RowRules> changes(static_cast<std::size_t>(layout.rows));
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    std::ranges::copy(parts[i].changes, changes.begin() + static_cast<std::ptrdiff_t>(first_rows_[i]));
+  return changes;
 }
 
 void PackedPasses::copy_page(PagePair to, PagePair from) {

@@ -24,11 +24,12 @@ class PackedPasses {
   struct Part {
     std::uint64_t text = 0;  // names it from pass to pass
     RowPages pages;
-    std::int64_t before = 0;  // keys before those of the pass
-    std::int64_t left = 0;    // as in BatchRow
-    std::int64_t tokens = 1;  // of the pass
-    std::int64_t read = 1;    // of these, the last ones whose logits are wanted
-    SampleRule rule = {};     // GPU: of the first of these; each later one has the next index
+    std::int64_t before = 0;                 // keys before those of the pass
+    std::int64_t left = 0;                   // as in BatchRow
+    std::int64_t tokens = 1;                 // of the pass
+    std::int64_t read = 1;                   // of these, the last ones whose logits are wanted
+    SampleRule rule = {};                    // GPU: of the first of these; each later one has the next index
+    std::span<const RowRules> changes = {};  // GPU: of the logits of each of these; empty: none
   };
   /// Runs a pass over these texts, or queues it on a GPU. `tokens`: those of all parts.
   void start(std::span<const Part> parts, std::span<const std::int32_t> tokens);
@@ -77,6 +78,7 @@ class PackedPasses {
   template <class F> void on_all_ranks(Order::Kind kind, std::span<const std::byte> body, F&& f);
   void wait(const Stream& s);
   std::vector<SampleRule> rules_of(std::span<const Part> parts, const BatchLayout& layout) const;
+  std::vector<RowRules> changes_of(std::span<const Part> parts, const BatchLayout& layout) const;
 
   const models::LanguageModel& model_;
   RankLink* ranks_;

@@ -71,6 +71,8 @@ class PageTable {
     std::int32_t partial = -1;        // a page whose first `tokens` continue them, to be copied; -1: none
     Entry partial_entry = 0;
     std::int64_t tokens = 0;
+    std::int64_t dropped = 0;  // pages that the text does not need, and that `pages` lacks
+    std::int64_t full() const { return std::ssize(pages) + dropped; }
   };
   /// Whether the partial page still is what was found; pages that are not held may be taken meanwhile.
   bool has_partial(const Found& f) const { return f.partial >= 0 && at(f.partial).entry == f.partial_entry; }

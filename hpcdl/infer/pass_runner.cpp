@@ -24,7 +24,7 @@ BatchLayout largest(const PassRunner::Sizes& s) {
   const auto tokens = power_of_two(std::max(s.budget, s.sequences));
   return {.tokens = tokens,
           .sequences = power_of_four(s.sequences + padding_rows(tokens / 2)),
-          .pages = pages_for(s.context),
+          .pages = s.text_pages,
           .pool_pages = s.pages,
           .window_pages = s.window_pages,
           .kv = s.kv};
@@ -54,9 +54,10 @@ BatchLayout PassRunner::layout(std::int64_t tokens, std::int64_t sequences, std:
   const auto all = bucket(tokens), some = power_of_four(sequences + padding_rows(all - tokens));
   return {.tokens = all,
           .sequences = single ? all : some,
-          .pages = pages_for(sizes_.context),
+          .pages = sizes_.text_pages,
           .pool_pages = sizes_.pages,
           .window_pages = sizes_.window_pages,
+          .context = sizes_.text_pages * kPageTokens < sizes_.context ? sizes_.context : 0,
           .rows = rows == 0        ? 0
                   : rows == tokens ? all
                                    : std::min(all, std::max(some, power_of_four(rows))),
@@ -67,7 +68,7 @@ BatchLayout PassRunner::layout(std::int64_t tokens, std::int64_t sequences, std:
 
 /// In the shared arena. A larger one replaces it together with the programs in it, so that there is never more than one.
 PassRunner::Program& PassRunner::program(const BatchLayout& l) {
-  const Key key(l.tokens, l.sequences, l.rows, l.single);
+  const Key key(l.tokens, l.sequences, l.rows, l.single, l.rules.changes > 0);
   if (const auto found = programs_.find(key); found != programs_.end()) {
     found->second.used = ++passes_;
     return found->second;
@@ -81,6 +82,7 @@ PassRunner::Program& PassRunner::program(const BatchLayout& l) {
   auto bindings = made->bindings;
   pool_.bind(bindings);
   memory_.bind(l, bindings);
+  if (l.rules.changes > 0) rules_->bind(l.rows, bindings);
   if (arena_ && arena_->bytes() < made->planned->plan.arena_bytes) {
     stream_.synchronize();
     programs_.clear(), arena_.reset();
@@ -101,6 +103,7 @@ void PassRunner::run(Program& p) {
 
 void PassRunner::start(const Step& step) {
   layout_ = step.layout;
+  if (!step.changes.empty()) take_changes(step.changes);
   last_ = &program(layout_);
   if (step.continues) memory_.advance(stream_);
   else memory_.set(stream_, layout_, step.rows);
@@ -108,6 +111,18 @@ void PassRunner::start(const Step& step) {
   const Tensor to = last_->instance.input(0);
   copy(stream_, to, View(step.tokens.data(), to.spec()));
   run(*last_);
+}
+
+/// Larger memory for them replaces the programs that have rules.
+void PassRunner::take_changes(std::span<const RowRules> changes) {
+  if (!rules_) rules_.emplace(largest(sizes_).tokens, sizes_.vocab, stream_.device());
+  if (!rules_->fits(changes)) {
+    stream_.synchronize();
+    std::erase_if(programs_, [](const auto& p) { return std::get<4>(p.first); });
+    rules_->grow(changes);
+  }
+  rules_->set(stream_, layout_.rows, changes);
+  layout_.rules = rules_->room();
 }
 
 void PassRunner::deliver(int place) { memory_.deliver_and_advance(stream_, ids(place), last_->instance.input(0)); }

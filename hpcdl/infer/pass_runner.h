@@ -24,6 +24,7 @@ class PassRunner {
  public:
   struct Sizes {
     std::int64_t context = 1;       // the most tokens of a text
+    std::int64_t text_pages = 1;    // the most pages of a text
     std::int64_t sequences = 1;     // the most texts of a pass
     std::int64_t pages = 1;         // of the pool
     std::int64_t window_pages = 0;  // as in BatchLayout
@@ -75,15 +76,17 @@ class PassRunner {
   std::vector<BatchLayout> usual_layouts() const;
   Program& program(const BatchLayout& layout);
   void run(Program& p);
+  void take_changes(std::span<const RowRules> changes);
 
   const models::LanguageModel& model_;
   Stream stream_;
   Sizes sizes_;
   KvPool pool_;
   BatchMemory memory_;
+  std::optional<RuleMemory> rules_;  // once a text has any that change logits
   Pinned ids_;
   std::shared_ptr<Buffer> arena_;
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool>;
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool>;
   std::map<Key, Program> programs_;
   Program* last_ = nullptr;
   BatchLayout layout_;

@@ -36,8 +36,8 @@ struct SamplingOptions {
 
   /// Whether the most likely token is always taken.
   bool is_greedy() const { return temperature == 0 || top_k == 1; }
-  /// Whether a GPU can choose the tokens by rule() alone.
-  bool fits_device() const { return !changes_logits() && logprobs < 0 && (is_greedy() || typical_p == 1); }
+  /// Whether a GPU can choose the tokens, so that it keeps the logits.
+  bool fits_device() const { return logprobs < 0 && (is_greedy() || typical_p == 1); }
   /// The rules after those that change logits, for new token `index`.
   SampleRule rule(std::uint64_t index) const {
     return {.seed = seed,
@@ -47,10 +47,6 @@ struct SamplingOptions {
             .min_p = min_p,
             .typical_p = typical_p,
             .top_k = top_k};
-  }
-  /// Whether rules change logits before the temperature does.
-  bool changes_logits() const {
-    return has_penalties() || !logit_bias.empty() || !allowed_ids.empty() || !banned_ids.empty() || min_tokens > 0;
   }
   bool has_penalties() const { return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0; }
   /// Throws UsageError for invalid values; `vocab` is the number of ids.

@@ -71,6 +71,9 @@ std::vector<std::byte> to_bytes(const Step& step) {
   w.put(static_cast<std::uint64_t>(step.continues ? 0 : step.rows.size()));
   for (const auto& r : step.continues ? std::span<const BatchRow>() : step.rows)
     w.put(Counts{r.length, r.tokens, r.read, r.left}), w.put(r.pages.all), w.put(r.pages.window);
+  w.put(static_cast<std::uint64_t>(step.changes.size()));
+  for (const auto& c : step.changes)
+    w.put(c.penalties), w.put(std::span(c.biases)), w.put(std::span(c.counts)), w.put(std::span(c.mask));
   return w.take();
 }
 
@@ -83,7 +86,16 @@ ReadStep::ReadStep(std::span<const std::byte> bytes) {
     const auto all = r.list<std::int32_t>(), window = r.list<std::int32_t>();
     rows_.push_back({.pages = {all, window}, .length = c.length, .tokens = c.tokens, .read = c.read, .left = c.left});
   }
-  step_.rows = rows_;
+  for (auto n = r.value<std::uint64_t>(); n > 0; --n) {
+    auto& c = changes_.emplace_back();
+    const auto take = [&](auto& list) {
+      const auto items = r.list<std::remove_cvref_t<decltype(list[0])>>();
+      list.assign(items.begin(), items.end());
+    };
+    c.penalties = r.value<LogitPenalties>();
+    take(c.biases), take(c.counts), take(c.mask);
+  }
+  step_.rows = rows_, step_.changes = changes_;
 }
 
 }  // namespace hpcdl::infer

@@ -16,6 +16,7 @@ struct Step {
   std::span<const BatchRow> rows;
   std::span<const std::int32_t> tokens;  // as many as the layout has, with padding
   std::span<const SampleRule> rules;     // GPU: of each row of logits
+  std::span<const RowRules> changes;     // GPU: of each row of logits; empty: none
 };
 
 std::vector<std::byte> to_bytes(const Step& step);
@@ -29,6 +30,7 @@ class ReadStep {
  private:
   Step step_;
   std::vector<BatchRow> rows_;
+  std::vector<RowRules> changes_;
 };
 
 }  // namespace hpcdl::infer

@@ -125,6 +125,27 @@ TEST_P(Windows, find_the_beginnings_of_texts) {
   EXPECT_EQ(got.logprobs, want.logprobs);
 }
 
+// Passes that are queued ahead find their pages on the GPU.
+TEST_P(Windows, on_a_gpu_change_no_token) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(2);
+  auto model = windowed(GetParam(), 100);
+  model.to_device(Stream(Device::cuda(0), pool));
+  const auto run = [&](std::int64_t texts, int logprobs) {
+    Engine engine(model, pool, {.context = 900, .sequences = texts, .pages = 100, .budget = 128});
+    EXPECT_EQ(engine.state().window_pages > 0, texts == 2);
+    Heard heard;
+    submit(engine, {.prompt = ids_from(5, 330), .tokens = 300, .sampling = {.logprobs = logprobs}}, heard);
+    engine.run();
+    expect_all_pages(engine);
+    return heard;
+  };
+  const auto want = run(40, 0), frees = run(2, 0), ahead = run(2, -1);
+  EXPECT_EQ(frees.ids, want.ids);
+  EXPECT_EQ(frees.logprobs, want.logprobs);
+  EXPECT_EQ(ahead.ids, want.ids);
+}
+
 INSTANTIATE_TEST_SUITE_P(all, Windows,
                          testing::Values(io::Family::mistral, io::Family::gemma2, io::Family::gemma3_text),
                          [](const auto& c) { return std::string(io::enum_name(c.param)); });

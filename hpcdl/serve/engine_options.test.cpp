@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/serve/running_for_tests.h"
@@ -35,6 +37,32 @@ TEST(engine_options, leave_texts_as_they_are) {
     EXPECT_TRUE(server.wait_until_idle());
   }
   EXPECT_EQ(plain.metrics().at("proposed_tokens_total"), 0);
+}
+
+TEST(engine_options, a_window_lets_texts_be_longer_than_the_context) {
+  auto config = RunningServer::config();
+  config.engine.context = 512;
+  const auto ask = [](const RunningServer& server, std::size_t prompt, int tokens) {
+    const nlohmann::json body{{"prompt", std::string(prompt, 'a')}, {"max_tokens", tokens}, {"ignore_eos", true}};
+    return server.ask("POST", "/v1/completions", body.dump());
+  };
+  {
+    const RunningServer without(config);
+    EXPECT_EQ(ask(without, 100, 1500).status, 400);
+  }
+  config.engine.kv_window = {.tokens = 100, .sink = 4};
+  const RunningServer server(config);
+  EXPECT_EQ(server.metrics().at("kv_pages"), 8 * 4) << "of the sinks, of the window, and the one that grows";
+  for (const std::size_t prompt : {100u, 2000u}) {
+    const auto r = ask(server, prompt, 1500);
+    ASSERT_EQ(r.status, 200) << r.body;
+    EXPECT_EQ(r.json()["usage"]["completion_tokens"], 1500);
+    EXPECT_EQ(r.json()["usage"]["prompt_tokens"], prompt);
+  }
+  EXPECT_GT(server.metrics().at("kv_window_pages_left_total"), 20);
+  expect_unharmed(server);
+  config.engine.kv_window.tokens = 400;
+  EXPECT_THROW(ServedModel{config}, UsageError) << "with the sinks it fills the context";
 }
 
 TEST(engine_options, warm_programs_are_not_recorded_again) {

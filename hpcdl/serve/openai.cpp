@@ -20,7 +20,7 @@ Json parsed(std::string_view body) { return io::parse_ordered_json(body, kReques
 
 /// A text of so many bytes has more tokens than the context: encoding it to say so would take long.
 void check_length(std::size_t bytes, const ModelFacts& model) {
-  if (bytes / model.longest_token > static_cast<std::size_t>(model.context))
+  if (bytes / model.longest_token > static_cast<std::size_t>(model.longest()))
     throw Refusal(
         400,
         fmt::format("the prompt has {} bytes: these are more than the {} tokens of the context", bytes, model.context),
@@ -115,7 +115,7 @@ infer::SamplingOptions sampling_of(Fields& fields, const ModelFacts& model) {
   s.allowed_ids = ids_of(fields, "allowed_token_ids", model.vocab);
   s.stop_ids = ids_of(fields, "stop_token_ids", model.vocab);
   s.ignore_eos = fields.flag("ignore_eos", false);
-  s.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, model.context).value_or(d.min_tokens));
+  s.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, model.longest()).value_or(d.min_tokens));
   const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
   s.seed =
       seed ? static_cast<std::uint64_t>(*seed) : std::random_device()() | std::uint64_t{std::random_device()()} << 32;
@@ -189,13 +189,15 @@ void read_common(Fields& fields, const ModelFacts& model, Call& call, std::optio
 
   std::int64_t longest = 0;
   for (const auto& p : call.prompts) longest = std::max(longest, std::ssize(p.ids));
-  const auto room = model.context - longest;
+  const auto room = model.longest() - longest;
   if (room < 1 || (asked && *asked > room))
     throw Refusal(400,
                   fmt::format("{} prompt tokens and {} new ones do not fit into the context of {}", longest,
                               asked.value_or(1), model.context),
                   "context_length_exceeded");
-  const auto unsaid = model.sampling.max_tokens > 0 ? model.sampling.max_tokens : call.chat ? room : kSomeTokens;
+  const auto unsaid = model.sampling.max_tokens > 0 ? model.sampling.max_tokens
+                      : call.chat                   ? std::min(room, model.context)
+                                                    : kSomeTokens;
   call.request.tokens = static_cast<int>(asked.value_or(std::min<std::int64_t>(unsaid, room)));
 }
 

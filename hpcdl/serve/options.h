@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "hpcdl/infer/kv_window.h"
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/io/load_options.h"
 #include "hpcdl/models/compute_type.h"
@@ -32,6 +33,7 @@ struct EngineSection {
   std::string model, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
   int threads = 0;
   std::int64_t context = 0, batch = 256, budget = 2048, ram = 0;
+  infer::KvWindow kv_window = {};
   double slo_ttft = 0, slo_itl = 0;  // ms
   bool invariant = false, warm = false;
   models::ComputeChoice dtype = models::ComputeChoice::automatic;
@@ -50,6 +52,12 @@ struct EngineSection {
     f("dtype", dtype, "type of weights and activations; auto: weights as in the files");
     f("kv", kv, "type of keys and values: bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of activations");
     f("kv_memory", kv_memory, "memory for keys and values: 8G, or auto: at most half of what is free");
+    f("kv_window", kv_window.tokens,
+      "keep the keys and values of the last so many tokens of a text, which then may be longer than the context; 0: "
+      "all",
+      {.min = 0, .max = 1 << 30});
+    f("kv_sink", kv_window.sink, "with kv_window: keep those of the first so many tokens, too",
+      {.min = 0, .max = 1 << 30});
     f("spec", spec,
       "none; ngram: tokens are proposed from earlier parts of a text and checked together; or the folder of a smaller "
       "model with the same vocabulary that proposes them");

@@ -1,6 +1,7 @@
 #include "hpcdl/serve/served_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <ctime>
 
 #include "hpcdl/core/available_memory.h"
@@ -35,11 +36,14 @@ namespace {
 /// `ranks`: that take the same memory.
 std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model, const models::LanguageModel* draft,
                       std::int64_t context, DType kv, int ranks) {
-  const auto bytes_of = [&](const models::LanguageModel& m) {
-    return 2 * m.config().layers * infer::pool_spec(m, 1, kv).bytes();
+  const auto least = e.kv_window.any() ? e.kv_window.pages() : pages_for(context), wanted = e.batch * least;
+  const auto bytes_of = [&](std::int64_t pages) {
+    const auto of_window =
+        e.kv_window.any() ? 0
+                          : infer::window_pages(model.config(), pages, e.batch, std::min(e.budget, e.batch * context));
+    const auto all = infer::bytes_of_pool(model, {.pool_pages = pages, .window_pages = of_window, .kv = kv});
+    return all + (draft ? infer::bytes_of_pool(*draft, {.pool_pages = pages, .kv = kv}) : 0);
   };
-  const auto of_page = bytes_of(model) + (draft ? bytes_of(*draft) : 0);
-  const auto wanted = e.batch * pages_for(context), least = pages_for(context);
   std::int64_t bytes = 0;
   if (e.kv_memory == "auto") {
     bytes = available_memory(model.device()).bytes / (2 * ranks);
@@ -50,11 +54,13 @@ std::int64_t pages_of(const EngineSection& e, const models::LanguageModel& model
       fail_usage("serve", "engine.kv_memory: expected auto or a size such as 8G, found {}", m.found);
     }
   }
-  const auto pages = std::min(bytes / of_page, wanted);
+  std::int64_t pages = 0;
+  for (auto more = std::bit_floor(static_cast<std::uint64_t>(wanted)); more > 0; more /= 2)
+    if (const auto n = pages + static_cast<std::int64_t>(more); n <= wanted && bytes_of(n) <= bytes) pages = n;
   require(pages >= least, "serve",
-          "{} bytes for keys and values hold {} tokens, and the context has {}: give more --kv-memory, or a smaller "
-          "--context",
-          bytes, bytes / of_page * kPageTokens, context);
+          "{} bytes for keys and values hold {} tokens, and a text may need {}: give more --kv-memory, or a smaller "
+          "--context or --kv-window",
+          bytes, pages * kPageTokens, least * kPageTokens);
   return pages;
 }
 
@@ -110,12 +116,13 @@ ServedModel::ServedModel(const ServerConfig& config, infer::RankLink* ranks)
   const auto most = model_.config().context, context = e.context > 0 ? e.context : most;
   if (context > most)
     fail_usage("serve", "engine.context: {} tokens do not fit into the model's context of {}", context, most);
+  e.kv_window.check("serve", context);
   if (e.budget < e.batch + infer::kLeastChunk)
     fail_usage("serve", "engine.budget: {} texts at a time need at least {} tokens a step, found {}", e.batch,
                e.batch + infer::kLeastChunk, e.budget);
   facts_->constraints = std::make_shared<Constraints>(facts_->tokenizer, end_ids(model_, facts_->tokenizer));
   draft_.emplace(e.spec, model_, &facts_->tokenizer, pool_);
-  facts_->context = context, facts_->vocab = model_.config().vocab;
+  facts_->context = context, facts_->endless = e.kv_window.any(), facts_->vocab = model_.config().vocab;
   options_ = {.context = context,
               .sequences = e.batch,
               .pages = pages_of(e, model_, draft_->options().draft, context, kv,
@@ -123,6 +130,7 @@ ServedModel::ServedModel(const ServerConfig& config, infer::RankLink* ranks)
               .budget = e.budget,
               .vocab = std::min<std::int64_t>(facts_->tokenizer.vocab_size(), facts_->vocab),
               .kv = kv,
+              .kv_window = e.kv_window,
               .speculation = draft_->options(),
               .deadlines = {.first_token = 1e-3 * e.slo_ttft, .between_tokens = 1e-3 * e.slo_itl},
               .numerics = {.row_invariant = e.invariant},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,9 @@ namespace hpcdl::serve {
 
 /// What requests refer to; it does not change once the model is loaded.
 struct ModelFacts {
+  /// Tokens of a text at most, its prompt included.
+  std::int64_t longest() const { return endless ? std::numeric_limits<std::int32_t>::max() : context; }
+
   std::string name;
   io::Tokenizer tokenizer;
   std::optional<io::ChatTemplate> chat = {};
@@ -30,6 +34,7 @@ struct ModelFacts {
   ToolFormat tools = ToolFormat::none;           // of calls, as the template shows it
   std::optional<std::int32_t> tool_marker = {};  // the token that begins a call, if it is a special one
   std::int64_t context = 0, vocab = 0;
+  bool endless = false;           // texts may be longer than the context
   std::size_t longest_token = 1;  // bytes
   std::int64_t created = 0;       // Unix seconds
   SamplingSection sampling = {};

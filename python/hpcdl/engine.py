@@ -71,7 +71,8 @@ class Engine:
     model: a Hugging Face folder with its tokenizer, or a name in the local cache; also one that `hpcdl quantize` wrote.
     texts: how many are continued at a time; others wait. context: the most tokens of a text, prompt included; 0: the
     model's. kv: the type of keys and values, bf16, f32, f16, i8 or f8 (8 bits with scales), or auto: that of
-    activations. Half of the free memory at most is used for them. spec: "ngram", or the folder of a smaller model
+    activations. Half of the free memory at most is used for them. kv_window, kv_sink: keep them for the last
+    and the first so many tokens of a text only, which then may be longer than the context; 0: for all. spec: "ngram", or the folder of a smaller model
     with the same vocabulary: several tokens are proposed and checked together, with the same result. dtype: f32, bf16
     or f16, to which weights are converted and in which texts are computed; auto: weights stay as they are. ram: bytes
     of memory for weights; layers that do not fit stream from the files in every pass; 0: no limit. load: "mapped",
@@ -92,6 +93,8 @@ class Engine:
         threads: int = 0,
         invariant: bool = False,
         kv: str = "auto",
+        kv_window: int = 0,
+        kv_sink: int = 0,
         spec: "str | os.PathLike[str]" = "none",
         dtype: str = "auto",
         load: str = "auto",
@@ -106,6 +109,8 @@ class Engine:
                 "threads": threads,
                 "invariant": invariant,
                 "kv": kv,
+                "kv_window": kv_window,
+                "kv_sink": kv_sink,
                 "spec": os.fspath(spec),
                 "dtype": dtype,
                 "load": load,

@@ -193,7 +193,7 @@ std::shared_ptr<Text> submit(const std::shared_ptr<Loaded>& l, nb::handle prompt
                              const std::string& text) {
   infer::Request r;
   r.prompt = ids_of("prompt", prompt);
-  const auto room = l->served.engine_options().context - std::ssize(r.prompt);
+  const auto room = l->served.facts().longest() - std::ssize(r.prompt);
   const auto tokens = asked.value_or(std::clamp<std::int64_t>(room, 1, l->defaults.max_tokens.value_or(kSomeTokens)));
   require(tokens >= 1 && tokens <= room, kOp, "tokens = {}: expected 1 to {}, what the context leaves", tokens, room);
   r.tokens = static_cast<int>(tokens), r.priority = static_cast<int>(priority);

@@ -125,6 +125,14 @@ class Engines(Case):
         text.cancel()
         self.assertEqual(text.end.reason, "cancelled")
 
+    def test_a_window_lets_texts_be_longer_than_the_context(self):
+        engine = hpcdl.Engine(self.model, texts=1, kv_window=60)
+        self.assertEqual(engine.state["pages"], 2)
+        text = engine.submit("The", tokens=600, ignore_eos=True)
+        self.assertEqual(len(list(text)), 600)
+        with self.assertRaisesRegex(ValueError, "kv-window"):
+            hpcdl.Engine(self.model, kv_window=60, kv_sink=4)
+
     def test_mistakes_are_named(self):
         for error, match, call in (
             (TypeError, "did you mean .temperature.|temperature", lambda: self.engine.submit("The", temprature=1)),

@@ -115,6 +115,22 @@ TEST_F(GenerateMany, pages_of_8_bits_give_the_same_texts_together_and_alone) {
   EXPECT_EQ(run(words(lines, {"--kv", "int8"})).code, 2);
 }
 
+TEST_F(GenerateMany, a_window_lets_texts_be_longer_than_the_context) {
+  const std::string lines = "{\"prompt_ids\": [1, 2, 3]}\n{\"prompt_ids\": [7, 11]}\n";
+  const std::vector<std::string> window{"--kv-window", "64", "--tokens", "700", "--ignore-eos", "--invariant"};
+  const auto r = run(words(lines, window));
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::vector<std::string> one{"generate", "--model", tmp / "model", "--prompt-ids", "7,11", "--json"};
+  one.insert(one.end(), window.begin(), window.end());
+  const auto alone = run(one);
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(alone.json().at("token_ids").size(), 700u);
+  EXPECT_EQ(parsed(r.out)[1].at("token_ids"), alone.json().at("token_ids"));
+  const auto refused = run(words(lines, {"--kv-window", "1000000"}));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("kv-window 1000000"), std::string::npos) << refused.err;
+}
+
 TEST_F(GenerateMany, equal_prompts_are_sampled_differently_and_repeatably) {
   const std::string lines = "{\"prompt_ids\": [1, 2]}\n{\"prompt_ids\": [1, 2]}\n";
   const auto a = run(words(lines, {"--temperature", "2", "--tokens", "20"})),

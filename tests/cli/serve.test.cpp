@@ -225,6 +225,8 @@ TEST_F(Serve, wrong_options_are_named) {
   expect(words({"--budget", "100"}), 2, "budget");
   expect({"serve", "--model", model(), "--port", "0", "--kv-memory", "much"}, 2, "auto or a size");
   expect({"serve", "--model", model(), "--port", "0", "--kv", "int8"}, 2, "kv: expected auto, bf16, f32, f16, i8, f8");
+  expect(words({"--kv-window", "4096"}), 2, "kv-window 4096");
+  expect(words({"--kv-sink", "4"}), 2, "give kv-window, too");
   expect({"serve", "--model", model(), "--port", "0", "--kv-memory", "1K"}, 70, "--kv-memory");
   expect(words({"--host", "no.such.host.invalid"}), 70, "no such address");
   expect({"serve", "--model", "/nonexistent", "--port", "0"}, 70, "/nonexistent");

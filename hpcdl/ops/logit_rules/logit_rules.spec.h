@@ -45,7 +45,7 @@ inline void logit_rules_cases(auto& to) {
     return i % LogitRules::kChangeWords == 1 ? change % 3 : word(-0.5F);
   };
   family.nearest_supported = [](Shape s) {
-    s[1] = std::max<std::int64_t>(s[1], kChanges);
+    s[1] = std::max(s[1], std::int64_t{kChanges});
     return s;
   };
 }
