@@ -4,6 +4,8 @@
 #include "cli/bench_decode.h"
 
 #include <algorithm>
+#include <deque>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -36,7 +38,8 @@ namespace hpcdl::cli {
 namespace {
 
 struct BenchDecodeOptions {
-  std::string config, dtype, device = "cpu", spec = "none", text = "free";
+  std::string config, dtype, device = "cpu", text = "free";
+  std::vector<std::string> spec{"none"};
   std::vector<std::int64_t> batch{1}, depth{0};
   std::int64_t tokens = 64, group = 64;
   int rounds = 3;
@@ -88,6 +91,7 @@ struct Round {
 
 struct Row {
   std::int64_t batch, depth;
+  std::string spec;
   std::vector<Round> rounds = {};
   double bytes = 0;  // of weights and keys and values that one step reads
   lab::Disturbance disturbance = {};
@@ -131,12 +135,12 @@ class BenchDecode {
   int measure() {
     std::vector<Row> rows;
     Work progress(console());
-    const auto all = static_cast<double>(o_.batch.size() * o_.depth.size());
+    const auto all = static_cast<double>(o_.batch.size() * o_.depth.size() * o_.spec.size());
     for (const auto depth : o_.depth)
       for (const auto batch : o_.batch) {
         progress.show("bench decode", static_cast<double>(rows.size()) / all,
                       {{fmt::format("{} texts, depth {}", batch, depth)}});
-        rows.push_back(measured(batch, depth));
+        std::ranges::move(measured(batch, depth), std::back_inserter(rows));
       }
     progress.end();
     const bool to_stdout = !o_.json.empty() && o_.json[0].empty();
@@ -153,6 +157,8 @@ class BenchDecode {
     if (longest > config.context)
       fail_usage("bench", "a depth of {} and {} tokens need a context of {}, but {} has {}", std::ranges::max(o_.depth),
                  o_.tokens, longest, o_.config, config.context);
+    if (ranks_.size() > 1 && o_.spec.size() > 1)
+      fail_usage("bench", "--spec: ranks that share a model have one engine at a time: give none or ngram");
     const Waiting waiting(ranks_.leads() ? console() : Console(), "drawing the weights");
     auto model = models::LanguageModel::random(pool_, config, o_.seed, ranks_.sharing());
     model.to_device(Stream(device_, pool_));
@@ -170,30 +176,38 @@ class BenchDecode {
     return bytes + static_cast<double>(batch * (depth + o_.tokens / 2) * page) / static_cast<double>(kPageTokens);
   }
 
-  Row measured(std::int64_t batch, std::int64_t depth) {
-    Row row{.batch = batch, .depth = depth, .bytes = bytes_of(batch, depth)};
+  /// A row of each kind of speculation, which take turns.
+  std::vector<Row> measured(std::int64_t batch, std::int64_t depth) {
     const std::int64_t prompt = std::max<std::int64_t>(depth, 1);
     const std::int64_t budget = infer::usual_budget(device_, batch);
     // The first texts go on while the prompts of the last ones are processed.
     limit_ = o_.tokens + 2 + batch * prompt / (budget - batch);
     const std::int64_t context = std::min(model_.config().context, prompt + limit_);
-    infer::Engine engine(model_, pool_,
-                         {.context = context,
-                          .sequences = batch,
-                          .budget = budget,
-                          .reuse_prefixes = false,
-                          .kv = o_.kv.type(),
-                          .speculation = {.ngrams = o_.spec == "ngram"},
-                          .ranks = ranks_.link()});
     auto tuning = start_tuning(o_.tune, device_, pool_);
     const bool measures = tuning && o_.tune.mode == "full";
-    engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
-    once(engine, batch, prompt);  // records, plans and captures the programs
+    std::deque<infer::Engine> engines;
+    std::vector<Row> rows;
+    for (const auto& spec : o_.spec) {
+      rows.push_back({.batch = batch, .depth = depth, .spec = spec, .bytes = bytes_of(batch, depth)});
+      auto& engine = engines.emplace_back(model_, pool_,
+                                          infer::EngineOptions{.context = context,
+                                                               .sequences = batch,
+                                                               .budget = budget,
+                                                               .reuse_prefixes = false,
+                                                               .kv = o_.kv.type(),
+                                                               .speculation = {.ngrams = spec == "ngram"},
+                                                               .ranks = ranks_.link()});
+      engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
+      once(engine, batch, prompt);  // records, plans and captures the programs
+    }
     const lab::DisturbanceWatch watch;
-    for (int i = 0; i < o_.rounds; ++i) row.rounds.push_back(once(engine, batch, prompt));
-    if (!device_.is_cuda()) row.disturbance = watch.so_far();
-    if (o_.records) row.records = lab::profile_pass(*engine.last_program(), engine.stream(), roofs_);
-    return row;
+    for (int i = 0; i < o_.rounds; ++i)
+      for (std::size_t e = 0; e < rows.size(); ++e) rows[e].rounds.push_back(once(engines[e], batch, prompt));
+    for (std::size_t e = 0; e < rows.size(); ++e) {
+      if (!device_.is_cuda()) rows[e].disturbance = watch.so_far();
+      if (o_.records) rows[e].records = lab::profile_pass(*engines[e].last_program(), engines[e].stream(), roofs_);
+    }
+    return rows;
   }
 
   Round once(infer::Engine& engine, std::int64_t batch, std::int64_t prompt) {
@@ -239,6 +253,7 @@ class BenchDecode {
       text += fmt::format("{:>6}{:>8}{:>14.1f}{:>16}{:>18.1f}{:>20.0f} %", r.batch, r.depth, r.rate(),
                           r.depth > 0 ? fmt::format("{:.0f}", r.prompt_rate()) : "-", 1e3 * r.first_token(),
                           100 * r.reads() / roofs_.memory_read);
+      if (o_.spec.size() > 1) text += fmt::format("  spec {}", r.spec);
       if (r.disturbance.heavy()) text += "  " + r.disturbance.text();
       text += "\n";
     }
@@ -263,7 +278,6 @@ class BenchDecode {
           {"dtype", model_.config().quant ? std::string(model_.config().quant->codec->name)
                                           : std::string(dtype_name(model_.config().dtype))},
           {"bytes", model_.bytes()}}},
-        {"spec", o_.spec},
         {"text", o_.text},
         {"repetition_penalty", o_.penalty},
         {"read_bytes_per_second", roofs_.memory_read},
@@ -271,6 +285,7 @@ class BenchDecode {
     for (const auto& r : rows) {
       Json row{{"texts", r.batch},
                {"depth", r.depth},
+               {"spec", r.spec},
                {"tokens_per_second", r.rate()},
                {"first_token_ms", 1e3 * r.first_token()},
                {"bytes_per_step", r.bytes},
@@ -295,6 +310,7 @@ class BenchDecode {
 };
 
 int bench_decode(const BenchDecodeOptions& o) {
+  require(!o.spec.empty(), "bench", "--spec: expected none, ngram or both");
   for (const auto n : o.batch)
     if (n < 1 || n > 1024) fail_usage("bench", "--batch {}: expected 1 to 1024 texts at a time", n);
   for (const auto n : o.depth)
@@ -329,8 +345,10 @@ std::function<int()> add_bench_decode(const Command& bench) {
       .shows_default();
   add_kv_option(sub, o->kv);
   sub.option("--seed", o->seed, "Seed of the weights and of the texts").shows_default();
-  sub.option("--spec", o->spec, "ngram: tokens are proposed from earlier parts of a text and checked together")
+  sub.option("--spec", o->spec,
+             "ngram: tokens are proposed from earlier parts of a text and checked together; none,ngram: both, in turns")
       .one_of({"none", "ngram"})
+      .separated_by(',')
       .shows_default();
   sub.option(
          "--text", o->text,

@@ -55,6 +55,12 @@ TEST_F(BenchCli, decodes_with_random_weights_of_a_geometry) {
       EXPECT_EQ(row.contains("prompt_tokens_per_second"), row.at("depth") == 20);
     }
   }
+  const auto turns = run({"bench", "decode", "--config", config, "--tokens", "8", "--text", "copy", "--spec",
+                          "none,ngram", "--repetition-penalty", "1.1", "--rounds", "1", "--json"});
+  ASSERT_EQ(turns.code, 0) << turns.err;
+  ASSERT_EQ(turns.json().at("rows").size(), 2u);
+  EXPECT_EQ(turns.json().at("rows")[1].at("spec"), "ngram");
+  EXPECT_EQ(run({"bench", "decode", "--config", config, "--spec", "none,draft"}).code, 2);
   const auto too_deep = run({"bench", "decode", "--config", config, "--depth", "62", "--tokens", "4"});
   EXPECT_EQ(too_deep.code, 2);
   EXPECT_NE(too_deep.err.find("context of"), std::string::npos) << too_deep.err;
