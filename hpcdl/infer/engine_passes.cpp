@@ -235,11 +235,14 @@ void Engine::take_chosen(Sequence& q, std::int32_t id) {
     if (q.request.constraint) q.request.constraint->accept(id);
     return take(q, {.id = id});
   }
-  if (id == kNoToken) return end(q, End::Reason::failed, fmt::format("[generate] {}", kNoTokenLeft));
+  if (RowRules rules; id == kNoToken) {
+    set_rules(rules, q.request.sampling, sampling_state(q, 0), options_.vocab);
+    if (rules.any()) return end(q, End::Reason::failed, fmt::format("[generate] {}", kNoTokenLeft));
+  }
   end(q, End::Reason::failed,
       fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check them "
                   "with `hpcdl inspect --check`",
-                  -1 - id));
+                  id == kNoToken ? 0 : -1 - id));
 }
 
 void Engine::take(Sequence& q, const Token& token) {
