@@ -194,7 +194,7 @@ class Engine {
   void release(Sequence& q);
   void speculate(std::vector<Part>& parts);
   void start(const std::vector<Part>& parts, bool chosen_on_gpu);
-  void set_rules_of(const Part& part, std::vector<RowRules>& rows) const;
+  void set_rules_of(const Part& part, std::vector<RowRules>& rows);
   void pass(const std::vector<Part>& parts);
   void pass_ahead(const std::vector<Part>& parts, std::int64_t steps);
   void take_row(Sequence& q, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits);

@@ -65,9 +65,9 @@ SamplingState Engine::sampling_state(const Sequence& q, std::int64_t later) cons
           .constraint = q.request.constraint.get()};
 }
 
-/// Of each row that is read: after the known tokens, and after each proposed one.
-void Engine::set_rules_of(const Part& part, std::vector<RowRules>& rows) const {
-  const auto& q = *part.text;
+/// Of each row that is read: after the known tokens, and after each proposed one. A text whose constraint fails ends.
+void Engine::set_rules_of(const Part& part, std::vector<RowRules>& rows) {
+  auto& q = *part.text;
   const auto& o = q.request.sampling;
   rows.resize(static_cast<std::size_t>(part.read()));
   std::optional<TokenCounts> counts;  // with proposed tokens
@@ -78,7 +78,12 @@ void Engine::set_rules_of(const Part& part, std::vector<RowRules>& rows) const {
       counts->add_output(part.proposed[i - 1]);
       state.counts = &*counts;
     }
-    set_rules(rows[i], o, state, options_.vocab);
+    try {
+      set_rules(rows[i], o, state, options_.vocab);
+    } catch (const Error& e) {
+      rows.clear();
+      return end(q, End::Reason::failed, e.what());
+    }
   }
 }
 
@@ -232,7 +237,11 @@ void Engine::choose(Sequence& q, std::span<float> logits) {
 
 void Engine::take_chosen(Sequence& q, std::int32_t id) {
   if (id >= 0) {
-    if (q.request.constraint) q.request.constraint->accept(id);
+    try {
+      if (q.request.constraint) q.request.constraint->accept(id);
+    } catch (const Error& e) {
+      return end(q, End::Reason::failed, e.what());
+    }
     return take(q, {.id = id});
   }
   if (RowRules rules; id == kNoToken) {
