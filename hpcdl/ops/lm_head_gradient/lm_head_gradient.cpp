@@ -1,11 +1,13 @@
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 
+#include "hpcdl/core/error.h"
 #include "hpcdl/program/on.h"
 
 namespace hpcdl {
 
 void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,
-                             Tensor logits, Tensor stats, const Args&) {
+                             Tensor logits, Tensor stats, const Args& a) {
+  if (a.frozen) dw = Tensor();
   const auto rows = h.rows();
   on(
       s,
@@ -22,7 +24,8 @@ void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Te
       [&](auto& q) { cuda::lm_head_gradient(q, loss, count, dh, dw, h, w, targets, logits, stats); });
 }
 
-void LmHeadGradient::backward(Stream& s, Grad dh, Grad dw, View unit_dh, View unit_dw, View dloss, const Args&) {
+void LmHeadGradient::backward(Stream& s, Grad dh, Grad dw, View unit_dh, View unit_dw, View dloss, const Args& a) {
+  require(!dw || !a.frozen, name, "the weights are frozen, but a gradient of them was asked for");
   const auto both = [&](auto&& scale) {
     if (dh) scale(dh, unit_dh);
     if (dw) scale(dw, unit_dw);

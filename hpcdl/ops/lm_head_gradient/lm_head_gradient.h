@@ -18,7 +18,9 @@ struct LmHeadGradient {
   static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 2;
   static constexpr float kUnit16 = 1024;
-  struct Args {};
+  struct Args {
+    bool frozen = false;  // W is not trained, and has no gradient
+  };
   /// The factor by which the auxiliary outputs are scaled.
   static float unit(DType d) { return d == DType::f16 ? kUnit16 : 1.0f; }
   /// Rows per block: about half a GiB of 16-bit logits, in tiles of 128 rows that fill a GPU.
@@ -26,17 +28,17 @@ struct LmHeadGradient {
     const std::int64_t want = (std::int64_t{5632} * 50304 / vocab + 127) / 128 * 128, least = want < 128 ? 128 : want;
     return least < rows ? least : rows;
   }
-  /// loss, count, d loss / dh, d loss / dW.
-  static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
+  /// loss, count, d loss / dh, d loss / dW (empty if W is frozen).
+  static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     const auto outs = LmHeadLoss::infer(h, w, targets, {});
-    return {outs[0], outs[1], h, Spec{w.shape, DType::f32}};
+    return {outs[0], outs[1], h, Spec{a.frozen ? Shape{0, w[1]} : w.shape, DType::f32}};
   }
-  static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
+  static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     const Cost once = LmHeadLoss::cost(h, w, targets, {});
-    return {.operations = 3 * once.operations, .unit = once.unit};
+    return {.operations = (a.frozen ? 2 : 3) * once.operations, .unit = once.unit};
   }
-  static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args&) {
-    return {.operations = static_cast<double>(h.size() + w.size()), .unit = Unit::f32};
+  static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args& a) {
+    return {.operations = static_cast<double>(h.size() + (a.frozen ? 0 : w.size())), .unit = Unit::f32};
   }
   /// Logits in the device's layout, followed by dh in f32 on a CPU; per row: lse and its rounding error, or loss, and
   /// what lm_head_loss keeps.
@@ -64,8 +66,8 @@ void scale_gradient(Stream&, Grad to, View from, View dloss, float unit);
 }  // namespace cuda
 
 /// {loss, count}.
-template <Symbolic V> auto lm_head_gradient(const V& h, const V& w, const V& targets) {
-  return record<LmHeadGradient>({}, h, w, targets);
+template <Symbolic V> auto lm_head_gradient(const V& h, const V& w, const V& targets, LmHeadGradient::Args a = {}) {
+  return record<LmHeadGradient>(a, h, w, targets);
 }
 
 }  // namespace hpcdl
