@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "hpcdl/device.h"
 #include "hpcdl/io/config_visitor.h"
+#include "hpcdl/io/file.h"
 
 namespace hpcdl::io {
 
@@ -22,9 +24,16 @@ template <> struct EnumNames<LoadMode> {
                                                                      {LoadMode::resident, "resident"}};
 };
 
+/// The folder in "NAME=DIR" or "DIR".
+inline fs::path folder_of_adapter(const std::string& text) {
+  const auto sign = text.find('=');
+  return text.substr(sign == std::string::npos ? 0 : sign + 1);
+}
+
 struct LoadOptions {
   LoadMode mode = LoadMode::mapped;
-  std::int64_t ram = 0;  // the most bytes of memory for weights; 0: what is free
+  std::int64_t ram = 0;   // the most bytes of memory for weights; 0: what is free
+  fs::path adapter = {};  // a folder with an adapter to use beside the weights (models/adapter_files.h); empty: none
 
   /// Whether something else was asked for than an automatic choice.
   bool given() const { return mode != LoadMode::automatic || ram > 0; }

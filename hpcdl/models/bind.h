@@ -25,6 +25,8 @@ class Binder {
   /// A view into the file; F16 and F64, which CPU kernels do not read, are converted into `converted`. Throws Error if
   /// the tensor is missing or has another shape.
   Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
+  /// Of a tensor in the file. Throws Error as view().
+  DType dtype(const std::string& name, const Shape& expected) const { return find(name, expected).dtype(); }
   /// Copies all of a tensor, or a part of it, into memory of the model, converting the type.
   void copy(const std::string& name, const Tensor& to, const Part& part = {}) const;
   /// What this rank has of a parameter: a view where it is one piece of the file, and else a copy in `own`, whose pages

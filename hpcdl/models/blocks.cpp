@@ -108,9 +108,9 @@ Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear
 
 Var project(const nn::Linear& linear, const nn::RmsNorm* after, const Var& x, const Var& residual,
             const nn::ForwardOptions& o) {
-  if (after) return add(drop(linear.weight.sharing, (*after)(linear(x)), o), residual);
-  if (o.dropout > 0) return add(drop(linear.weight.sharing, linear(x), o), residual);
-  return linear(x, Activation::none, residual);
+  if (after) return add(drop(linear.weight.sharing, (*after)(linear(x, Activation::none, {}, o)), o), residual);
+  if (o.dropout > 0) return add(drop(linear.weight.sharing, linear(x, Activation::none, {}, o), o), residual);
+  return linear(x, Activation::none, residual, o);
 }
 
 }  // namespace hpcdl::models

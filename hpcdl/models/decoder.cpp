@@ -174,16 +174,17 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
     }
     return angles ? rope(y, angles, options.batch ? options.batch->positions : Var(), {.head_dim = D}) : y;
   };
+  const auto apply = [&](BlockPart part) { return linear_of(b, part)(x, Activation::none, {}, options); };
   Var queries, keys, values;
   if (b.contains(qkv)) {
-    const Var all = linear_of(b, qkv)(x);
+    const Var all = apply(qkv);
     queries = positioned(g.slice(all, 0, Q), q_norm);
     keys = positioned(g.slice(all, Q, K), k_norm);
     values = g.slice(all, Q + K, K);
   } else {
-    queries = positioned(linear_of(b, q)(x), q_norm);
-    keys = positioned(linear_of(b, k)(x), k_norm);
-    values = linear_of(b, v)(x);
+    queries = positioned(apply(q), q_norm);
+    keys = positioned(apply(k), k_norm);
+    values = apply(v);
   }
   return project(linear_of(b, BlockPart::o), after, attend(queries, keys, values, heads, layer, options), residual,
                  options);
@@ -223,18 +224,20 @@ Var Decoder::mlp(const Block& b, int layer, const Var& residual, const nn::Forwa
   }
   const Var x = normalised(norm, residual);
   Graph::Scope scope(g, "mlp");
+  const auto apply = [&](BlockPart part, Activation act) { return linear_of(b, part)(x, act, {}, options); };
   Var hidden;
   if (b.contains(gate_up)) {
-    const Var both = linear_of(b, gate_up)(x);
+    const Var both = apply(gate_up, Activation::none);
     const auto F = both[-1] / 2;
     hidden = swiglu(g.slice(both, 0, F), g.slice(both, F, F), {gate_});
   } else if (b.contains(gate)) {
-    const Var y = linear_of(b, up)(x);
-    hidden = swiglu(linear_of(b, gate)(x), y, {gate_});
-  } else if (options.fused_mlp && options.dropout == 0 && !linear_of(b, up).weight.quantized()) {
+    const Var y = apply(up, Activation::none);
+    hidden = swiglu(apply(gate, Activation::none), y, {gate_});
+  } else if (options.fused_mlp && options.dropout == 0 && linear_of(b, up).is_plain() &&
+             linear_of(b, down).is_plain()) {
     return nn::mlp(linear_of(b, up), linear_of(b, down), x, activation_, residual);
   } else {
-    hidden = linear_of(b, up)(x, activation_);
+    hidden = apply(up, activation_);
   }
   return project(linear_of(b, down), after, hidden, residual, options);
 }

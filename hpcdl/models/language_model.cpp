@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <set>
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/models/adapt.h"
+#include "hpcdl/models/adapter_files.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/choose_load.h"
 #include "hpcdl/models/create.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
+#include "hpcdl/models/fingerprint.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/ops/cast/cast.h"
@@ -61,6 +67,14 @@ OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
   return t;
 }
 
+/// Attaches the adapter, if there is one.
+std::function<void(Decoder&)> attaching(const std::optional<AdapterFolder>& adapter) {
+  if (!adapter) return {};
+  return [&](Decoder& d) {
+    attach(d, adapter->options(), [&](const std::string& layer) { return adapter->rank(layer); });
+  };
+}
+
 }  // namespace
 
 struct LanguageModel::Impl {
@@ -74,9 +88,15 @@ struct LanguageModel::Impl {
   std::vector<Buffer> own;      // tensors in no file, or there with another type
   DType compute = DType::none;  // that was asked for
 
-  Impl(io::ModelConfig c, Sharing s, Sharers sharers)
+  AdapterOptions adapter;               // of a model that was opened for adapting
+  std::filesystem::path base;           // of that model
+  std::optional<AdapterFolder> adding;  // an adapter that is used
+
+  /// `change`: for the modules of the model, once their parameters have names.
+  Impl(io::ModelConfig c, Sharing s, Sharers sharers, const std::function<void(Decoder&)>& change = {})
       : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
+    if (change) change(model);
     if (sharing && sharing->size() == 1) sharing = {};
     if (sharing) model.share(*sharing, sharers, config.quant.has_value());  // quantised rows are found whole
   }
@@ -88,6 +108,18 @@ struct LanguageModel::Impl {
   }
 
   template <class F> void for_each(F f) { nn::for_each_param(model, f); }
+
+  /// The value of a parameter in the adapter that is used, in f32; nothing if it has none.
+  std::optional<Tensor> adapted_value(const std::string& name, const nn::Param& p) {
+    if (!nn::is_of_adapter(name) && !adding->find(name)) return std::nullopt;
+    const View v = adding->at(name, p.spec.shape);
+    const Spec spec{v.shape(), DType::f32};
+    const Tensor t(own.emplace_back(spec.bytes()).data(), spec);
+    convert_elements(t, v);
+    return t;
+  }
+
+  Tensor frozen_value(const nn::Param& p, const Binder& binder, const ComputeType& type, bool described);
 
   std::unique_ptr<StateTable> table() {
     std::vector<nn::Param*> params;
@@ -162,7 +194,12 @@ std::int64_t LanguageModel::bytes() const {
 
 LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing, const io::LoadOptions& load_as,
                                   const ComputeType& compute) {
-  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::inference));
+  if (sharing && sharing->size() > 1 && !load_as.adapter.empty())
+    fail_usage("model", "ranks that share the layers use no adapter: merge {} into the model with hpcdl adapter merge",
+               load_as.adapter.string());
+  auto adding = load_as.adapter.empty() ? std::nullopt : std::optional(AdapterFolder::open(load_as.adapter));
+  LanguageModel model(
+      std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::inference, attaching(adding)));
   auto* impl = model.impl_.get();
   using Mode = io::LoadMode;
   if (impl->sharing && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
@@ -171,11 +208,13 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
         "ranks that share the layers of {} map its files and copy what is not one piece of them: leave out --ram, "
         "and --load {}",
         folder.string(), io::enum_name(load_as.mode));
-  impl->compute = compute.dtype;
+  impl->compute = compute.dtype, impl->adding = std::move(adding);
   bool converts = false;
   impl->folder = io::TensorFolder::open(folder);
   const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
   impl->for_each([&]<class P>(const std::string& name, P& p) {
+    if (impl->adding)
+      if (const auto value = impl->adapted_value(name, p)) return model.state_->add_value(p, *value);
     if constexpr (std::is_same_v<P, nn::Weight>) {
       if (binder.bind_quantized(name, p, *model.state_, impl->own)) return;
     }
@@ -183,7 +222,12 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
     converts |= value.data() != stored.data();
     model.state_->add_value(p, value);
   });
-  binder.require_whole_layers(impl->names());
+  const auto names = impl->names();
+  binder.require_whole_layers(names);
+  if (impl->adding) {
+    impl->adding->require_no_others({names.begin(), names.end()});
+    impl->adding->require_base(*impl->folder);
+  }
   if (converts && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
     fail_usage("model",
                "--dtype converts weights of {} into memory, whatever --ram and --load say: leave out one or the others",
@@ -219,6 +263,39 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
   const Binder binder(files, impl->model.spec());
   model.state_->allocate(true);
   for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
+  binder.require_whole_layers(impl->names());
+  return model;
+}
+
+/// The value of a frozen parameter: where its file is mapped, or in `own`.
+Tensor LanguageModel::Impl::frozen_value(const nn::Param& p, const Binder& binder, const ComputeType& type,
+                                         bool described) {
+  const DType stored = binder.dtype(p.name, p.whole());
+  const bool rounds = p.multiplied && (type.dtype == DType::bf16 || type.dtype == DType::f16);
+  const DType held = rounds ? type.dtype : stored == DType::f64 ? DType::f32 : stored;
+  if (described) return Tensor(nullptr, {p.spec.shape, held});
+  return converted(binder.part(p, own), {held, type.pool}, own);
+}
+
+LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& folder, const AdapterOptions& adapter,
+                                               std::optional<std::uint64_t> seed, const ComputeType& compute,
+                                               Sharing sharing) {
+  const auto config = read_hf_config(folder);
+  require_trainable(config.family, true);
+  require(!config.quant, "model", "{} is quantised: training needs the original model", folder.string());
+  LanguageModel model(
+      std::make_unique<Impl>(config, std::move(sharing), Sharers::training, [&](Decoder& d) { adapt(d, adapter); }));
+  auto* impl = model.impl_.get();
+  impl->adapter = adapter, impl->base = folder;
+  for (auto& angles : impl->model.angles()) angles.described = !seed;
+  models::create(*model.state_, seed, true);
+  impl->folder = io::TensorFolder::open(folder);
+  const Binder binder(*impl->folder, impl->model.spec());
+  for (const auto& e : model.parameters())
+    if (seed && !nn::is_of_adapter(e.name)) binder.copy(e.name, e.memory, e.part);
+  impl->for_each([&](const std::string&, nn::Param& p) {
+    if (p.spec && p.role == nn::Role::frozen) model.state_->add_value(p, impl->frozen_value(p, binder, compute, !seed));
+  });
   binder.require_whole_layers(impl->names());
   return model;
 }
@@ -312,11 +389,39 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
   if (const auto* s = weight.shared_as(nn::Place::vocabulary))
     return vocabulary_loss(h, w, labels, {keep, weight.part.boxes[0].begin[0], weight.part.whole[0]},
                            s->axis.with("loss"));
-  if (o.head_gradient_now) return lm_head_gradient(h, w, labels)[0];
+  if (o.head_gradient_now) return lm_head_gradient(h, w, labels, {.frozen = !weight.gradient})[0];
   return lm_head_loss(h, w, labels, {.keep_logits = keep})[0];
 }
 
+void LanguageModel::save_adapter(const std::filesystem::path& folder) const {
+  AdapterFacts facts{.base = impl_->base.string(), .conv1d = impl_->model.spec().layout == nn::Layout::in_out};
+  impl_->model.visit([&]<class M>(const auto& name, M& m) {
+    if constexpr (std::is_same_v<M, nn::Linear>) (m.adapter ? facts.layers : facts.no_layers).emplace_back(name);
+  });
+  const std::set<std::string> adapted(facts.layers.begin(), facts.layers.end());
+  const auto name_of = [&](const StateEntry& p) {
+    return peft_name(p.name, adapted.contains(p.name.substr(0, p.name.rfind('.'))));
+  };
+  std::optional<io::SafeTensorsWriter> writer;
+  std::vector<io::NamedSpec> specs;
+  for (const auto& p : state_->parameters()) specs.push_back({name_of(p), {p.whole().shape, DType::f32}});
+  const bool writes = !impl_->sharing || impl_->sharing->rank == 0;
+  if (writes) {
+    io::make_folder(folder);
+    writer.emplace(folder / kAdapterTensors, specs);
+  }
+  for (const auto& p : state_->parameters()) {
+    const OwnedTensor whole = p.part.all() ? OwnedTensor() : gather(p);
+    if (writes) writer->write(name_of(p), p.part.all() ? p.host : whole.tensor);
+  }
+  if (!writes) return;
+  writer->commit();
+  io::write_file_atomic(folder / kAdapterConfig, make_adapter_config(impl_->adapter, facts).dump(2) + "\n");
+  write_adapter_base(folder, {fingerprint(*impl_->folder), impl_->adapter.scale()});
+}
+
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
+  if (impl_->adapter.given()) return save_adapter(folder);
   require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
   if (impl_->sharing && impl_->sharing->rank > 0) {
     for (const auto& p : state_->parameters()) gather(p);

@@ -10,6 +10,7 @@
 
 #include "hpcdl/io/load_options.h"
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/adapter_options.h"
 #include "hpcdl/models/compute_type.h"
 #include "hpcdl/models/trainable.h"
 
@@ -40,6 +41,14 @@ class LanguageModel final : public Trainable {
                             const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
+
+  /// A Hugging Face folder that stays as it is, with what `adapter` trains beside it, in f32 memory with gradients: fresh
+  /// adapters, a pure function of the seed, and the modules and biases that it names. Frozen weights are views into the
+  /// mapped files; matrices of another type than `compute` are converted if that has 16 bits. Without a seed the model
+  /// is only described. Throws UsageError if the options do not fit the model.
+  static LanguageModel open_for_adapting(const std::filesystem::path& folder, const AdapterOptions& adapter,
+                                         std::optional<std::uint64_t> seed, const ComputeType& compute = {},
+                                         Sharing sharing = {});
 
   LanguageModel(LanguageModel&&) noexcept;
   LanguageModel& operator=(LanguageModel&&) noexcept;
@@ -76,12 +85,14 @@ class LanguageModel final : public Trainable {
   PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const override;
   std::int64_t bytes() const override;
   void to_device(const Stream& s) override;
-  /// The result can be loaded by transformers.
+  /// The result can be loaded by transformers; of a model that was opened for adapting it is the adapter, in f32, which
+  /// can be loaded by peft.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const override;
 
  private:
   struct Impl;
   explicit LanguageModel(std::unique_ptr<Impl> impl);
+  void save_adapter(const std::filesystem::path& folder) const;
   void load_weights(const io::LoadOptions& options);
   std::unique_ptr<Impl> impl_;
 };

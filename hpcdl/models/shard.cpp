@@ -42,17 +42,31 @@ template <class Module> void set_place(Module& m, Place place, const nn::Sharing
 
 int output_dim(const nn::Linear& l) { return l.layout == nn::Layout::out_in ? 0 : 1; }
 
+/// Every rank has the whole of the first matrix, which learns from the outputs of this rank.
+void split_outputs(nn::Adapter& adapter, const nn::Sharing& s, const std::vector<std::int64_t>& sections = {}) {
+  split_evenly(adapter.b, 0, s, sections);
+  adapter.a.partial_gradient = true;
+}
+
 void columns(nn::Linear& l, const nn::Sharing& s, const std::vector<std::int64_t>& sections = {}) {
   set_place(l, Place::columns, s);
   split_evenly(l.weight, output_dim(l), s, sections);
   split_evenly(l.bias, 0, s, sections);
+  if (l.adapter) split_outputs(*l.adapter, s, sections);
 }
 
 void rows(nn::Linear& l, const nn::Sharing& s) {
   set_place(l, Place::rows, s);
-  if (s.scheme != nn::Sharing::naive) return split_evenly(l.weight, 1 - output_dim(l), s);
-  split_evenly(l.weight, output_dim(l), s);
-  split_evenly(l.bias, 0, s);
+  if (s.scheme == nn::Sharing::naive) {
+    split_evenly(l.weight, output_dim(l), s);
+    split_evenly(l.bias, 0, s);
+    if (l.adapter) split_outputs(*l.adapter, s);
+    return;
+  }
+  split_evenly(l.weight, 1 - output_dim(l), s);
+  if (!l.adapter) return;
+  split_evenly(l.adapter->a, 1, s);
+  l.adapter->b.partial_gradient = true;  // it learns from the inputs of this rank
 }
 
 void vocabulary(nn::Embedding& table, const nn::Sharing& s) {

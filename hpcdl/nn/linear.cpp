@@ -2,24 +2,30 @@
 
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/gelu/gelu.h"
 #include "hpcdl/ops/mlp/mlp.h"
+#include "hpcdl/ops/relu/relu.h"
 
 namespace hpcdl::nn {
 namespace {
 
 /// For a layer whose inputs are distributed over ranks.
-Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation, const Var& residual) {
+Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation, const Var& residual,
+         const ForwardOptions& o) {
   require(activation == Activation::none, "shard", "{}: a layer with an activation cannot be split along its inputs",
           l.weight.name);
   Graph& g = x.graph();
   const Axis axis = l.weight.axis();
   const auto product = [&](const Var& in, const Var& added, bool addend) {
-    if (l.weight.quantized())
-      return l.weight.codec->multiply(l.weight.part_vars(g), in, addend ? Var() : l.bias(g), addend ? Var() : added,
-                                      Activation::none, DType::none);
-    return linear(in, l.weight.rounded(g, in.dtype()), l.bias(g),
-                  {.conv1d = l.layout == Layout::in_out, .constant_weights = l.weight.constant(), .addend = addend},
-                  added);
+    const auto affine = [&] {
+      if (l.weight.quantized())
+        return l.weight.codec->multiply(l.weight.part_vars(g), in, addend ? Var() : l.bias(g), addend ? Var() : added,
+                                        Activation::none, DType::none);
+      return linear(in, l.weight.rounded(g, in.dtype()), l.bias(g),
+                    {.conv1d = l.layout == Layout::in_out, .constant_weights = l.weight.constant(), .addend = addend},
+                    added);
+    };
+    return l.adapter ? (*l.adapter)(in, affine(), o) : affine();
   };
   // One rank adds bias and residual, so that the sum contains them once. Their gradients are those of y, which all
   // ranks have.
@@ -30,19 +36,32 @@ Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation,
   return residual ? add(y, residual) : y;
 }
 
+Var activated(const Var& x, Activation activation) {
+  switch (activation) {
+    case Activation::none: return x;
+    case Activation::relu: return relu(x);
+    case Activation::gelu_tanh: return gelu(x, {.form = Gelu::Form::tanh});
+    case Activation::gelu_erf: return gelu(x, {.form = Gelu::Form::erf});
+  }
+  fail("nn", "there is no activation {}", static_cast<int>(activation));
+}
+
 }  // namespace
 
-Var Linear::operator()(const Var& x, Activation activation, const Var& residual) const {
+Var Linear::operator()(const Var& x, Activation activation, const Var& residual, const ForwardOptions& o) const {
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
-  if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual);
-  if (weight.quantized()) {
-    const auto w = weight.part_vars(g);
-    return weight.codec->multiply(w, x, bias(g), residual, activation, DType::none);
-  }
-  return linear(x, weight.rounded(g, x.dtype()), bias(g),
-                {.activation = activation, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},
-                residual);
+  if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual, o);
+  const auto affine = [&](Activation act, const Var& added) {
+    if (weight.quantized()) return weight.codec->multiply(weight.part_vars(g), x, bias(g), added, act, DType::none);
+    return linear(x, weight.rounded(g, x.dtype()), bias(g),
+                  {.activation = act, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},
+                  added);
+  };
+  if (!adapter) return affine(activation, residual);
+  if (activation == Activation::none) return (*adapter)(x, affine(activation, residual), o);
+  const Var y = activated((*adapter)(x, affine(Activation::none, {}), o), activation);
+  return residual ? add(y, residual) : y;
 }
 
 Matrix<Var> Linear::matrix(Graph& g, DType x) const {

@@ -1,6 +1,8 @@
 #pragma once
 
-#include "hpcdl/nn/param.h"
+#include <optional>
+
+#include "hpcdl/nn/adapter.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matrix.h"
 
@@ -12,11 +14,12 @@ enum class Layout : unsigned char {
   in_out,  // (in, out): the Conv1D of GPT-2
 };
 
-/// y = activation(x W^T + b) + residual. x: (..., in), y: (..., out). For a row layer (sharing.h) x is this rank's
+/// y = activation(x W^T + b) + residual, with an adapter: activation(x W^T + b + adapter(x)) + residual. x: (..., in), y: (..., out). For a row layer (sharing.h) x is this rank's
 /// columns, and there is no activation.
 struct Linear {
   Weight weight;
   Param bias;
+  std::optional<Adapter> adapter;
   Layout layout = Layout::out_in;
 
   Linear() = default;
@@ -31,19 +34,24 @@ struct Linear {
   std::int64_t in() const { return weight.spec.shape[layout == Layout::out_in ? 1 : 0]; }
   std::int64_t out() const { return weight.spec.shape[layout == Layout::out_in ? 0 : 1]; }
 
-  Var operator()(const Var& x, Activation activation = Activation::none, const Var& residual = {}) const;
+  /// `o`: for the dropout of the adapter.
+  Var operator()(const Var& x, Activation activation = Activation::none, const Var& residual = {},
+                 const ForwardOptions& o = {}) const;
   /// Whether ops that hold several layers can hold this one.
-  bool has_matrix() const { return !weight.quantized() || weight.codec->matrix; }
+  bool has_matrix() const { return !adapter && (!weight.quantized() || weight.codec->matrix); }
+  /// Whether it is a matrix of numbers and no more.
+  bool is_plain() const { return !adapter && !weight.quantized(); }
   /// Its operands for them, of layout out_in; x: the type of its inputs.
   Matrix<Var> matrix(Graph& g, DType x) const;
   void visit(auto&& f) {
     f("weight", weight);
     if (bias.spec) f("bias", bias);
+    if (adapter) adapter->visit(f);
   }
 };
 
 /// second(activation(first(x))) + residual as one op of training programs, unless ranks share the layers in a different
-/// way; both with full weights.
+/// way; both are plain.
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual);
 
 }  // namespace hpcdl::nn

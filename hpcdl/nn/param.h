@@ -28,6 +28,7 @@ enum class Role : unsigned char {
   trained,
   state,    // f32; programs read and write it, files hold it, the optimizer does not update it: running statistics
   counter,  // one i64 in host memory: the number of training passes so far
+  frozen,   // never changes: it has no gradient, and checkpoints do not hold it
 };
 
 /// One parameter: its definition (set by its module), and the specs of its tensors. The StateTable (state/table.h) owns

@@ -16,6 +16,17 @@ constexpr std::int64_t kAlign = 256;  // more than any kernel asks for
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 bool trained(const nn::Param* p) { return p->role == nn::Role::trained; }
+bool frozen(const nn::Param* p) { return p->role == nn::Role::frozen; }
+
+StateRole role_of(const nn::Param& p) {
+  switch (p.role) {
+    case nn::Role::trained: return StateRole::value;
+    case nn::Role::frozen: return StateRole::frozen;
+    case nn::Role::state: return StateRole::buffer;
+    case nn::Role::counter: return StateRole::counter;
+  }
+  fail("state", "{}: there is no role {}", p.name, static_cast<int>(p.role));
+}
 
 /// Whether files store its dims in another order.
 bool reordered(const StateEntry& e) {
@@ -98,6 +109,8 @@ void StateTable::tell_modules() {
       e.param->gradient = e.gradient ? e.gradient->memory.spec() : Spec();
       e.param->copy = e.copy ? e.copy->memory.spec() : Spec();
     }
+  for (auto& e : frozen_.entries)
+    if (e.name == e.param->name) e.param->value = e.memory.spec();
 }
 
 void StateTable::bind(Graph& g) const {
@@ -106,12 +119,12 @@ void StateTable::bind(Graph& g) const {
   });
 }
 
-StateGroup& StateTable::group_of(const nn::Param& p) { return trained(&p) ? values_ : buffers_; }
+StateGroup& StateTable::group_of(const nn::Param& p) { return trained(&p) ? values_ : frozen(&p) ? frozen_ : buffers_; }
 
 void StateTable::add(nn::Param& p, const Tensor& memory) {
-  using enum StateRole;
-  auto e = entry(p, trained(&p) ? value : p.role == nn::Role::state ? buffer : counter, "", memory);
-  e.host = e.staged = memory;
+  auto e = entry(p, role_of(p), "", memory);
+  e.host = memory;
+  if (!frozen(&p)) e.staged = memory;
   group_of(p).entries.push_back(std::move(e));
 }
 
@@ -127,15 +140,17 @@ void StateTable::add_frozen(nn::Param& param, std::string_view ending, const Ten
 void StateTable::move_values(const std::function<Tensor(const StateEntry&)>& where) {
   for (auto* group : {&values_, &frozen_})
     for (auto& e : group->entries) {
-      const bool in_files = static_cast<bool>(e.host);
+      const bool in_files = static_cast<bool>(e.host), moves = static_cast<bool>(e.staged);
       e.memory = where(e);
-      if (in_files) e.host = e.staged = e.memory;
+      if (in_files) e.host = e.memory;
+      if (moves) e.staged = e.memory;
     }
 }
 
 void StateTable::allocate(bool with_gradients) {
   std::int64_t values = 0, gradients = 0, others = 0;
   for (const auto* p : params_) {
+    if (frozen(p)) continue;
     values += padded(p->spec.bytes());
     if (with_gradients && trained(p)) gradients += padded(p->spec.bytes());
     if (p->channels_last.rank() == 4) others += padded(p->spec.bytes());
@@ -143,7 +158,7 @@ void StateTable::allocate(bool with_gradients) {
   values_.memory = block(values), gradients_.memory = block(gradients), files_ = block(others);
   Cursor value(values_.memory), gradient(gradients_.memory), file(files_);
   for (auto* p : params_) {
-    if (!p->spec) continue;
+    if (!p->spec || frozen(p)) continue;
     add(*p, value.next(p->spec));
     if (with_gradients && trained(p)) gradients_.entries.push_back(gradient_of(*p, gradient.next(p->spec)));
     if (p->channels_last.rank() == 4) group_of(*p).entries.back().host = file.next({p->file_shape(), p->spec.dtype});
@@ -164,6 +179,12 @@ std::int64_t StateTable::bytes() const {
 std::int64_t StateTable::parameter_count() const {
   std::int64_t n = 0;
   for (const auto* p : params_) n += p->spec && trained(p) ? p->whole().size() : 0;
+  return n;
+}
+
+std::int64_t StateTable::element_count() const {
+  std::int64_t n = 0;
+  for (const auto* p : params_) n += p->spec && (trained(p) || frozen(p)) ? p->whole().size() : 0;
   return n;
 }
 

@@ -20,7 +20,7 @@ namespace hpcdl {
 
 enum class StateRole : unsigned char {
   value,     // of a parameter
-  frozen,    // what replaces the value of a quantised parameter
+  frozen,    // the value of a frozen parameter, or what replaces that of a quantised one
   copy,      // the value rounded to 16 bits, which products read
   gradient,  // of the value
   moment,    // what the optimizer keeps for the value
@@ -67,7 +67,8 @@ class StateTable {
   /// need.
   void describe() { described_ = true; }
   bool described() const { return described_; }
-  /// The entries of all parameters and buffers in own memory: one block of values, one of gradients.
+  /// The entries of all parameters and buffers in own memory: one block of values, one of gradients. Frozen parameters
+  /// are left to add_value().
   void allocate(bool with_gradients);
   /// Alternatively, adds one parameter whose value is in memory of the caller; or one with tensors that stand
   /// for it, "NAME.packed" and so on.
@@ -92,6 +93,8 @@ class StateTable {
 
   /// Trained elements, over all ranks that share the layers.
   std::int64_t parameter_count() const;
+  /// The same with frozen elements.
+  std::int64_t element_count() const;
   Device device() const { return device_; }
   /// Bytes that the model's entries and the gaps between them use, or would use, on its device: without moments, and
   /// without gradients in memory of other owners.

@@ -1,0 +1,20 @@
+#pragma once
+// Gives layers of a decoder an adapter (nn/adapter.h).
+
+#include <functional>
+#include <string>
+
+#include "hpcdl/models/adapter_options.h"
+#include "hpcdl/models/decoder.h"
+
+namespace hpcdl::models {
+
+/// Fresh adapters for the layers that the options name. All other parameters are frozen, but for the modules and biases
+/// that the options train. Call it once the parameters have names, and before the model is shared or has memory. Throws
+/// UsageError if a name matches nothing, or if r is larger than a layer.
+void adapt(Decoder& model, const AdapterOptions& options);
+
+/// Adapters for the layers for which rank(name) is not 0, and nothing frozen: for inference.
+void attach(Decoder& model, const AdapterOptions& options, const std::function<std::int64_t(const std::string&)>& rank);
+
+}  // namespace hpcdl::models
