@@ -63,9 +63,7 @@ int convert(ConvertOptions& o) {
   writer.commit();
   if (target != DType::none) config.dtype = target;
   models::write_hf_config(folder.path(), config);
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"})
-    if (fs::exists(from / name)) fs::copy_file(from / name, folder.path() / name);
+  io::copy_text_files(from, folder.path());
   folder.commit();
   if (o.json)
     print_json({{"out", o.out}, {"tensors", specs.size()}, {"bytes", bytes}, {"dtype", dtype_name(config.dtype)}});

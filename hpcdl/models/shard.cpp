@@ -104,6 +104,9 @@ void head_columns(nn::Linear& l, const nn::Sharing& s, const std::vector<Interva
   set_place(l, Place::columns, s);
   split(l.weight, output_dim(l), outputs);
   if (l.bias.spec) split(l.bias, 0, outputs);
+  if (!l.adapter) return;
+  split(l.adapter->b, 0, outputs);
+  l.adapter->a.partial_gradient = true;
 }
 
 template <class M> void place(BlockPart part, M& m, const HeadOutputs& h, const nn::Sharing& s) {

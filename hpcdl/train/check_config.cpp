@@ -19,11 +19,13 @@ namespace hpcdl::train {
 namespace {
 
 constexpr std::string_view kText[] = {
-    "model.layers",   "model.heads",          "model.kv_heads",   "model.width",       "model.head_dim",
-    "model.ffn",      "model.vocab",          "model.context",    "model.norm_eps",    "model.rope_theta",
-    "model.tied",     "model.attention_bias", "model.activation", "model.window",      "data.text",
-    "data.tokenizer", "data.cache",           "data.vocab_size",  "data.val_fraction", "data.replace_invalid",
-    "parallel.tp",    "parallel.sequence"};
+    "model.init",        "train.length",         "model.layers",     "model.heads",
+    "model.kv_heads",    "model.width",          "model.head_dim",   "model.ffn",
+    "model.vocab",       "model.context",        "model.norm_eps",   "model.rope_theta",
+    "model.tied",        "model.attention_bias", "model.activation", "model.window",
+    "data.text",         "data.tokenizer",       "data.cache",       "data.vocab_size",
+    "data.val_fraction", "data.replace_invalid", "data.chat",        "data.template",
+    "data.mask",         "parallel.tp",          "parallel.sequence"};
 constexpr std::string_view kImages[] = {
     "model.classes",         "model.stem",    "model.size",     "model.channels",
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
@@ -36,6 +38,8 @@ constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor",
                                       "train.backoff_factor", "train.min_scale"};
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kRotary[] = {"model.rope_theta"};
+constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "adapter.rs",  "adapter.dropout",
+                                         "adapter.bias", "adapter.targets", "adapter.keep"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
@@ -51,15 +55,18 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
   }
 }
 
-void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
+void check_shares(const io::ModelConfig& m, std::int64_t length, const ParallelConfig& p) {
   models::check_heads(m.heads, m.kv_heads, p.tp, models::Sharers::training);
-  if (p.sequence && m.context % p.tp != 0)
-    fail_usage("config", "parallel.sequence: a context of {} tokens is not divisible by tp {}: change one of them",
-               m.context, p.tp);
+  if (p.sequence && length % p.tp != 0)
+    fail_usage("config", "parallel.sequence: rows of {} tokens (train.length) are not divisible by tp {}: change one",
+               length, p.tp);
 }
 
 void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
-  check_shares(config.model, config.parallel);
+  check_shares(config.model, config.length(), config.parallel);
+  if (config.length() > config.model.context)
+    fail_usage("config", "train.length = {} exceeds model.context = {}, the longest sequence", config.length(),
+               config.model.context);
   if (!models::row_of(config.model.family).decoder(config.model).rotary())
     refuse(table, kRotary, "families with rotary positions", family);
 }
@@ -95,6 +102,9 @@ void check_config(RunConfig& config) {
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
+  if (!config.adapter.given()) refuse(table, kAdapter, "adapters", "adapter.method is none");
+  else if (config.init.empty())
+    fail_usage("config", "adapter.method = \"lora\" adapts a model that exists: set model.init to its folder");
   const auto optimizer = fmt::format("train.optimizer is {}", io::enum_name(t.optimizer));
   if (t.optimizer == OptimizerKind::sgd) refuse(table, kAdamw, "adamw", optimizer);
   else refuse(table, kSgd, "sgd", optimizer);

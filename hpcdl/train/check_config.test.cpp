@@ -82,7 +82,7 @@ TEST(check_config, sizes_that_do_not_divide_are_refused_before_the_text_is_read)
   const std::vector<std::string> words{"--model.heads=12", "--parallel.tp=2", "--model.context=31"};
   EXPECT_EQ(verdict(words), "fine");
   EXPECT_EQ(verdict({words[0], words[1], words[2], "--parallel.sequence=true"}),
-            "[config] parallel.sequence: a context of 31 tokens is not divisible by tp 2: change one of them");
+            "[config] parallel.sequence: rows of 31 tokens (train.length) are not divisible by tp 2: change one");
 }
 
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {

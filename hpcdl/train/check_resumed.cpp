@@ -63,7 +63,7 @@ void check_resumed(const io::CheckpointInfo& found, std::int64_t steps, std::int
           where, steps, s.step);
   require(s.index < rows, "resume",
           "{}: sampler: key \"index\": expected less than the {} rows of an epoch, found {}: resume with the data and "
-          "the model.context that the checkpoint was made with",
+          "the train.length that the checkpoint was made with",
           where, rows, s.index);
   const std::int64_t most = std::min(s.tokens, io::kMaxCount / rows);
   require(s.epoch <= most, "resume", "{}: sampler: key \"epoch\": expected at most {}, found {}", where, most, s.epoch);

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/data/chat_mask.h"
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/adapter_options.h"
 #include "hpcdl/models/image_config.h"
 #include "hpcdl/optim/schedule.h"
 
@@ -32,6 +34,11 @@ template <> struct EnumNames<OptimizerKind> {
   static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"},
                                                                           {OptimizerKind::sgd, "sgd"}};
 };
+template <> struct EnumNames<data::ChatMask> {
+  static constexpr std::pair<data::ChatMask, std::string_view> values[] = {{data::ChatMask::assistant, "assistant"},
+                                                                           {data::ChatMask::completion, "completion"},
+                                                                           {data::ChatMask::all, "all"}};
+};
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {
       {Compute::f32, "f32"}, {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
@@ -41,8 +48,9 @@ template <> struct EnumNames<Compute> {
 namespace train {
 
 struct DataConfig {
-  std::vector<std::string> text;
-  std::string tokenizer;
+  std::vector<std::string> text, chat;
+  std::string tokenizer, chat_template;
+  data::ChatMask mask = data::ChatMask::assistant;
   std::filesystem::path cache;
   std::int64_t vocab_size = 4096;
   double val_fraction = 0.05;
@@ -55,6 +63,15 @@ struct DataConfig {
 
   void visit(auto&& f) {
     f("text", text, "files or folders of .txt, .md and .jsonl to train on; a list, or one name", {.per_rank = true});
+    f("chat", chat,
+      "files or folders of .jsonl, a conversation {\"messages\": [...]} on each line, to train on instead of `text`",
+      {.per_rank = true});
+    f("template", chat_template,
+      "file with the chat template of `chat`; empty: that of model.init, or of the folder of the tokenizer",
+      {.per_rank = true});
+    f("mask", mask,
+      "chat: the tokens that are learned: assistant, those of all turns of the assistant; completion, those of its "
+      "last turn; all");
     f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text", {.per_rank = true});
     f("cache", cache,
       "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "
@@ -85,7 +102,7 @@ struct DataConfig {
 };
 
 struct TrainConfig {
-  std::int64_t steps = 1000, epochs = 0, batch = 8, global_batch = 0, accumulate = 1;
+  std::int64_t steps = 1000, epochs = 0, batch = 8, global_batch = 0, accumulate = 1, length = 0;
   double lr = 1e-3;
   double min_lr = 0;
   std::int64_t warmup = 0;
@@ -117,6 +134,7 @@ struct TrainConfig {
       "steps have the same size on any number of ranks; 0: use `batch`",
       {.min = 0, .max = 1 << 30});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
+    f("length", length, "text: tokens of a row of a batch; 0: model.context", {.min = 0, .max = 1 << 30});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
     f("warmup", warmup, "steps of linear warm-up", {.min = 0, .max = 1e12});
@@ -243,8 +261,13 @@ struct ModelSection {
   io::ModelConfig& text;
   models::ImageConfig& image;
   bool& sync_batch_norm;
+  std::string& init;
 
   void visit(auto&& f) {
+    f("init", init,
+      "text: a model folder, or a name in the local Hugging Face cache, whose weights and tokenizer the run starts "
+      "from; the other keys of [model] come from its config.json",
+      {.per_rank = true});
     text.visit(f);
     f("classes", image.classes, "images: number of classes; 0: as many as the data have", {.min = 0, .max = 1 << 24});
     f("stem", image.stem, "resnet18: first layers; cifar keeps all pixels, imagenet keeps a sixteenth of them");
@@ -262,6 +285,8 @@ struct RunConfig {
   io::ModelConfig model;
   models::ImageConfig image = {.classes = 0};  // without the family, which is model.family
   bool sync_batch_norm = false;                // of [model]
+  std::string init;                            // of [model]; see train/init.h
+  models::AdapterOptions adapter;
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;
@@ -272,8 +297,9 @@ struct RunConfig {
   RunConfig() = default;
   RunConfig(const RunConfig&) = delete;  // a ConfigTable points into it
   void visit(auto&& f) {
-    ModelSection both{model, image, sync_batch_norm};
+    ModelSection both{model, image, sync_batch_norm, init};
     f.section("model", both);
+    f.section("adapter", adapter);
     f.section("data", data);
     f.section("train", train);
     f.section("parallel", parallel);
@@ -281,6 +307,8 @@ struct RunConfig {
     f.section("checkpoint", checkpoint);
     f("output", output, "folder of the run: model/, checkpoints/, metrics.jsonl, tensorboard/, config.toml");
   }
+  /// Text: tokens of a row of a batch.
+  std::int64_t length() const { return train.length > 0 ? train.length : model.context; }
 };
 
 }  // namespace train

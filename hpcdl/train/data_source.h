@@ -92,7 +92,7 @@ class DataSource {
 
 /// All kinds of data, each of which is one file (docs/adding_a_data_source.md). open_NAME_source() completes `config` from the
 /// data, one rank of each host first. Null if the run trains on another kind.
-#define HPCDL_DATA_SOURCES(ONE) ONE(image) ONE(text)
+#define HPCDL_DATA_SOURCES(ONE) ONE(image) ONE(text) ONE(chat)
 
 #define HPCDL_OPEN(name)                                                                                      \
   std::unique_ptr<DataSource> open_##name##_source(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, \

@@ -103,11 +103,14 @@ void Loop::introduce() {
   summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = now_.step;
+  const auto all = model_->state().element_count();
+  const auto count = format_count(static_cast<double>(summary_.parameters));
   progress_.say(fmt::format(
       "{}{} parameters, {}, {} activations planned, {} thread{}{}", world().size() > 1 ? mesh_.describe() + ": " : "",
-      format_count(static_cast<double>(summary_.parameters)), task_.data().describe(),
-      format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(), pool_.threads() == 1 ? "" : "s",
-      now_.step ? fmt::format("; resumed at step {}", now_.step) : ""));
+      all > summary_.parameters ? fmt::format("{} trained of {}", count, format_count(static_cast<double>(all)))
+                                : count,
+      task_.data().describe(), format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(),
+      pool_.threads() == 1 ? "" : "s", now_.step ? fmt::format("; resumed at step {}", now_.step) : ""));
 }
 
 void Loop::stop_non_finite(std::string_view what) {

@@ -10,6 +10,7 @@
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/facts.h"
+#include "hpcdl/train/init.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
@@ -29,7 +30,8 @@ rlim_t limit_of(__rlimit_resource which) {
 }
 
 /// Addresses that the run reserves beside its memory: mapped files and the stacks of threads that are not started
-/// yet. `state`: bytes of weights and optimizer, whose files are mapped when a run is resumed.
+/// yet. `state`: bytes of weights and optimizer, whose files are mapped when a run is resumed or
+/// starts from a folder.
 std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::int64_t state) {
   constexpr std::int64_t kUsualStack = 8 << 20, kAlignment = 8 << 20, kThreads = 4;  // loader, progress, signals, ranks
   const auto stack = limit_of(RLIMIT_STACK);
@@ -38,7 +40,8 @@ std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::
   const bool goes_on =
       config.checkpoint.resume != "none" &&
       (config.checkpoint.resume != "auto" || std::filesystem::exists(config.output / "checkpoints", none));
-  return task.data().memory(config.train.batch).mapped + (goes_on ? state : 0) + kAlignment +
+  const bool maps_weights = goes_on || !config.init.empty();
+  return task.data().memory(config.train.batch).mapped + (maps_weights ? state : 0) + kAlignment +
          (kThreads + config.data.workers) * of_thread;
 }
 
@@ -76,6 +79,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
 
 MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
   expect_same_config(config, hooks.world, hooks.facts);
+  take_over_init(config);
   check_config(config);
   share_global_batch(config, hooks.world.size());
   models::resolve(config.model);

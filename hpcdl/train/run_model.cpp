@@ -4,6 +4,8 @@
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/train/init.h"
+#include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
 
@@ -14,6 +16,15 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   using Scheme = parallel::TensorParallel::Scheme;
   const auto sharing = std::make_shared<parallel::TensorParallel>(
       mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  if (config.adapter.given()) {
+    Pool pool(seed ? config.train.threads : 1);
+    const auto compute = step_options(config).forward.compute;
+    return std::make_unique<models::LanguageModel>(
+        models::LanguageModel::open_for_adapting(init_folder(config), config.adapter, seed, {compute, &pool}, sharing));
+  }
+  if (seed && !config.init.empty())
+    return std::make_unique<models::LanguageModel>(
+        models::LanguageModel::open_for_training(init_folder(config), sharing));
   return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, seed, true, sharing));
 }
 

@@ -85,7 +85,7 @@ Standing Saves::resume(std::int64_t steps) {
   const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn, &ranks_);
   if (!found) return {};
   const auto& state = found->state;
-  task_.data().check_resumes(found->path);
+  task_.check_resumes(found->path);
   if (state.seed != config_.train.seed)
     fail_usage("resume", "{} was made with seed {}, but train.seed is {}", found->path.string(), state.seed,
                config_.train.seed);

@@ -5,7 +5,7 @@ namespace hpcdl::train {
 StepOptions step_options(const RunConfig& config) {
   const auto& t = config.train;
   StepOptions o{.batch = t.batch,
-                .length = config.model.context,
+                .length = config.length(),
                 .accumulate = t.accumulate > 1,
                 .forward = {.compute = t.dtype == Compute::bf16   ? DType::bf16
                                        : t.dtype == Compute::fp16 ? DType::f16

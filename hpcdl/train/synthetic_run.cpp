@@ -4,12 +4,14 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/train/check_config.h"
+#include "hpcdl/train/init.h"
 #include "hpcdl/train/run_model.h"
 
 namespace hpcdl::train {
 
 std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::optional<std::uint64_t> seed,
                                                       const parallel::Mesh& mesh) {
+  take_over_init(config);
   check_config(config);
   models::resolve(config.model);
   if (io::is_image_family(config.model.family)) {

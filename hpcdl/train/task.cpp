@@ -8,7 +8,9 @@
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/models/fingerprint.h"
 #include "hpcdl/train/facts.h"
+#include "hpcdl/train/init.h"
 #include "hpcdl/train/run_model.h"
 
 namespace hpcdl::train {
@@ -53,8 +55,12 @@ std::string Score::words(const Units& units) const {
 
 Task::Task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
     : config_(config), mesh_(mesh), data_(open_source(config, mesh, pool, console)) {
+  std::string weights;
+  if (!config.init.empty()) weights = models::fingerprint(io::TensorFolder::open(init_folder(config)));
+  if (config.adapter.given()) base_ = {weights, config.adapter.scale()};
   if (mesh.world().size() == 1) return;
   auto facts = data_->facts();
+  if (!weights.empty()) facts.push_back({"model.init", "weights with the fingerprint " + weights});
   const auto of_model = model_facts(config);
   facts.insert(facts.end(), of_model.begin(), of_model.end());
   parallel::expect_agreement(mesh.world(), facts);
@@ -64,8 +70,23 @@ std::unique_ptr<models::Trainable> Task::make_model(std::optional<std::uint64_t>
   return make_run_model(config_, mesh_, seed);
 }
 
+void Task::check_resumes(const std::filesystem::path& folder) const {
+  data_->check_resumes(folder);
+  const auto theirs = models::read_adapter_base(folder);
+  if (theirs == base_) return;
+  const auto words = [](const std::optional<models::AdapterBase>& b) {
+    return b ? fmt::format("an adapter of scale {} of the model with the fingerprint {}", b->scale, b->fingerprint)
+             : "a whole model";
+  };
+  fail_usage("resume",
+             "{} holds {}, but this run trains {}: keep model.init and [adapter] as they were, use another output "
+             "folder, or set checkpoint.resume = \"none\"",
+             folder.string(), words(theirs), words(base_));
+}
+
 void Task::save_beside(const std::filesystem::path& folder) const {
   write_model_config(folder, config_);
+  if (base_) models::write_adapter_base(folder, *base_);
   data_->save_beside(folder);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hpcdl/io/json.h"
+#include "hpcdl/models/adapter_files.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/data_source.h"
@@ -79,6 +80,8 @@ class Task {
   /// Sums over the evaluation batches of this rank: at most `batches`, and only as long as `goes_on` returns true
   /// before each; empty if there are none.
   std::optional<Score> evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on);
+  /// Throws UsageError unless a checkpoint belongs to the model and the data of this run.
+  void check_resumes(const std::filesystem::path& folder) const;
   /// Writes the files of a model folder other than the weights.
   void save_beside(const std::filesystem::path& folder) const;
   /// Writes the model in the format that other programs read, as of the last fetch() of the step. Collective over the
@@ -89,6 +92,7 @@ class Task {
   RunConfig& config_;
   const parallel::Mesh& mesh_;
   std::unique_ptr<DataSource> data_;
+  std::optional<models::AdapterBase> base_;  // of a run that trains an adapter
   Batch batch_;
   Samples samples_;
 };

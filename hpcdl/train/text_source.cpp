@@ -9,8 +9,6 @@
 #include "hpcdl/data/prepare.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/crc32c.h"
-#include "hpcdl/models/family.h"
-#include "hpcdl/models/hf_config.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
@@ -18,6 +16,7 @@
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/progress.h"
 #include "hpcdl/train/run_log.h"
+#include "hpcdl/train/text_model.h"
 
 namespace hpcdl::train {
 
@@ -59,12 +58,12 @@ fs::path tokenizer_of_run(const RunConfig& c) {
 }
 
 data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& console) {
-  if (c.data.text.empty()) fail_usage("data", "no text to train on: set data.text to a file or folder");
+  if (c.data.text.empty()) fail_usage("data", "no text to train on: set data.text to a file or folder, or data.chat");
   data::PrepareOptions o;
   for (const auto& t : c.data.text) o.text.emplace_back(t);
   o.cache = cache_of(c);
   o.vocab = static_cast<int>(c.data.vocab_size);
-  o.tokenizer = c.data.tokenizer;
+  o.tokenizer = tokenizer_of(c);
   o.val_fraction = c.data.val_fraction;
   o.options.replace_invalid = c.data.replace_invalid;
   if (!c.output.empty())
@@ -82,18 +81,6 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
   return data::prepare_text(o, pool, tokenize_progress(console));
 }
 
-void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
-  if (model.vocab == 0) model.vocab = tokenizer.vocab_size();
-  if (model.vocab < tokenizer.vocab_size())
-    fail_usage("model", "model.vocab is {}, but the tokenizer has ids up to {}: leave it out, or set it to at least {}",
-               model.vocab, tokenizer.vocab_size() - 1, tokenizer.vocab_size());
-  if (const auto end = tokenizer.end_of_text()) {
-    model.eos = {*end};
-    model.bos = *end;
-  }
-  if (const auto begin = tokenizer.begin_of_text()) model.bos = *begin;
-}
-
 class TextSource final : public DataSource {
  public:
   /// Finds or makes token files and tokenizer, one rank of each host first, and completes config.model from them.
@@ -101,18 +88,17 @@ class TextSource final : public DataSource {
       : config_(config),
         mesh_(mesh),
         text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
-    fit_vocabulary(config_.model, text_.tokenizer);
-    models::resolve(config_.model);
+    fit_vocabulary(config_, text_.tokenizer);
   }
 
-  Units units() const override { return {"tokens", "tokens_per_second", "tok/s", "tokens", config_.model.context}; }
+  Units units() const override { return {"tokens", "tokens_per_second", "tok/s", "tokens", config_.length()}; }
   std::string describe() const override {
     return format_count(static_cast<double>(text_.train_tokens)) + " training tokens";
   }
 
   std::string describe_samples(std::span<const std::int64_t> samples) const override {
     return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(samples, ", "),
-                       text_.train.string(), config_.model.context, config_.model.context);
+                       text_.train.string(), config_.length(), config_.length());
   }
 
   std::vector<parallel::Fact> facts() const override {
@@ -123,33 +109,16 @@ class TextSource final : public DataSource {
                          text_.val_tokens, file_checksum(text_.train), file_checksum(text_.val))}};
   }
 
-  std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.model.context; }
+  std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.length(); }
   DataMemory memory(std::int64_t batch) const override {
-    const std::int64_t tokens = batch * config_.model.context;
+    const std::int64_t tokens = batch * config_.length();
     return {.ahead = (data::LoaderOptions().prefetch + 1) * tokens * 2 * std::int64_t{sizeof(data::TokenId)},
             .mapped = static_cast<std::int64_t>(fs::file_size(text_.train) + fs::file_size(text_.val))};
   }
 
-  void check_resumes(const fs::path& folder) const override {
-    auto theirs = models::read_hf_config(folder);
-    const auto& ours = config_.model;
-    theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
-    if (theirs != ours)
-      fail_usage("resume",
-                 "{} holds another model than [model] describes: use another output folder, or set checkpoint.resume = "
-                 "\"none\"",
-                 folder.string());
-    if (fs::exists(folder / "tokenizer.json") &&
-        io::Tokenizer::load(folder / "tokenizer.json").to_json() != text_.tokenizer.to_json())
-      fail_usage("resume",
-                 "{} was trained with another tokenizer: keep data.tokenizer as it was, use another output folder, or "
-                 "set checkpoint.resume = \"none\"",
-                 folder.string());
-  }
+  void check_resumes(const fs::path& folder) const override { check_text_resumes(folder, config_, text_.tokenizer); }
 
-  void save_beside(const fs::path& folder) const override {
-    text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
-  }
+  void save_beside(const fs::path& folder) const override { save_text_files(folder, config_, text_.tokenizer); }
 
   void open(const data::LoaderState& start, bool evaluates, const Stream&) override {
     const auto train_files = std::vector<fs::path>{text_.train};
@@ -157,7 +126,7 @@ class TextSource final : public DataSource {
     const auto& t = config_.train;
     loader_.emplace(data::open_token_files(train_files),
                     data::LoaderOptions{.batch = t.batch,
-                                        .context = config_.model.context,
+                                        .context = config_.length(),
                                         .seed = t.seed,
                                         .vocab = vocab,
                                         .rank = mesh_.dp().rank(),
@@ -165,7 +134,7 @@ class TextSource final : public DataSource {
                     start);
     if (!evaluates || text_.val_tokens < 2) return;
     const auto val_files = std::vector<fs::path>{text_.val};
-    eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(),
+    eval_.emplace(data::open_token_files(val_files), t.batch, config_.length(), vocab, mesh_.dp().rank(),
                   mesh_.dp().size());
   }
 
@@ -184,7 +153,7 @@ class TextSource final : public DataSource {
 
  private:
   Batch batch_of(const data::Batch& b) const {
-    const Spec ids{{config_.train.batch, config_.model.context}, DType::i32};
+    const Spec ids{{config_.train.batch, config_.length()}, DType::i32};
     return {{{"tokens", View(b.tokens.data(), ids)}, {"targets", View(b.targets.data(), ids)}}, b.samples, b.valid};
   }
 
@@ -199,7 +168,7 @@ class TextSource final : public DataSource {
 
 std::unique_ptr<DataSource> open_text_source(RunConfig& config, const parallel::Mesh& mesh, Pool& pool,
                                              const Console& console) {
-  if (io::is_image_family(config.model.family)) return nullptr;
+  if (io::is_image_family(config.model.family) || !config.data.chat.empty()) return nullptr;
   return std::make_unique<TextSource>(config, mesh, pool, console);
 }
 

@@ -5,6 +5,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/facts.h"
+#include "hpcdl/train/init.h"
 #include "hpcdl/train/loop.h"
 
 namespace hpcdl::train {
@@ -12,6 +13,7 @@ namespace hpcdl::train {
 RunSummary run(RunConfig& config, const Hooks& hooks) {
   if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
   expect_same_config(config, hooks.world, hooks.facts);
+  take_over_init(config);
   check_config(config);  // mistakes are reported before the long preparation of the text
   share_global_batch(config, hooks.world.size());
   models::resolve(config.model);
