@@ -17,6 +17,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/fingerprint.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/models/merge_adapter.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/rng.h"
 
@@ -83,6 +84,18 @@ double largest(const std::vector<float>& v) {
   double top = 0;
   for (const float x : v) top = std::max(top, std::fabs(double{x}));
   return top;
+}
+
+std::vector<float> logits_of(const LanguageModel& m, const View& tokens) {
+  Pool pool(2);
+  Stream stream(pool);
+  Graph g({.inference = true});
+  const Var in = g.input("tokens", tokens.spec());
+  const Var out = g.keep(m.logits(g, in));
+  const Instance exe(g.finish());
+  std::memcpy(exe.tensor(in).data(), tokens.data(), static_cast<std::size_t>(tokens.bytes()));
+  exe.run(stream);
+  return floats(exe.tensor(out));
 }
 
 /// For every layer: f(name, a, b, its matrix of shape (out, in) or, if `conv1d`, (in, out)).
@@ -178,17 +191,8 @@ TEST_P(Families, a_saved_adapter_gives_the_logits_that_were_trained) {
   auto with = adapted(tmp, options());
   fill(with);
   with.save(tmp / "adapter");
-  const auto logits = [&](LanguageModel& m) {
-    Pool pool(2);
-    Stream stream(pool);
-    Graph g({.inference = true});
-    const Var tokens = g.input("tokens", {{2, 16}, DType::i32});
-    const Var out = g.keep(m.logits(g, tokens));
-    const Instance exe(g.finish());
-    std::memcpy(exe.tensor(tokens).data(), tiny_ids(1).data(), 32 * 4);
-    exe.run(stream);
-    return floats(exe.tensor(out));
-  };
+  const auto ids = tiny_ids(1);
+  const auto logits = [&](const LanguageModel& m) { return logits_of(m, View(ids.data(), {{2, 16}, DType::i32})); };
   auto opened = LanguageModel::open(tmp / "base", {}, {.adapter = tmp / "adapter"});
   auto base = LanguageModel::open(tmp / "base");
   EXPECT_EQ(logits(opened), logits(with));
@@ -224,6 +228,28 @@ TEST(adapter, dropout_is_of_training_only_and_is_drawn_again_by_backward) {
   const auto kept = values_of(with, true);
   pass(with, true, {.recompute = true, .training = true});
   EXPECT_EQ(values_of(with, true), kept);
+}
+
+/// Adapters that peft has written (golden/make_adapters.py), beside the model and merged into it.
+TEST(adapter, files_of_peft_give_its_logits) {
+  const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/models/golden";
+  Pool pool(2);
+  for (const char* base : {"llama", "gpt2"}) {
+    const auto folder = golden / (std::string(base) + "_lora");
+    const auto want = io::SafeTensors::open(folder / "golden.safetensors");
+    const auto expected = floats(want.at("logits"));
+    const io::TempFolder tmp;
+    merge_adapter(pool, golden / base, AdapterFolder::open(folder), tmp.path());
+    const auto beside = LanguageModel::open(golden / base, {}, {.adapter = folder});
+    const auto merged = LanguageModel::open(tmp.path());
+    for (const auto* model : {&beside, &merged}) {
+      const auto found = logits_of(*model, want.at("tokens"));
+      ASSERT_EQ(found.size(), expected.size());
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(found[i], expected[i], 1e-5 * largest(expected)) << base;
+    }
+    EXPECT_NE(logits_of(LanguageModel::open(golden / base), want.at("tokens")), expected);
+  }
 }
 
 std::string refusal(const std::function<void()>& f) {

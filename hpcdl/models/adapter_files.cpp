@@ -23,19 +23,24 @@ constexpr std::int64_t kLargestConfig = 16 << 20;
 /// Keys with which peft computes something else. They must be absent or off.
 constexpr const char* kOff[] = {"alora_invocation_tokens",
                                 "alpha_pattern",
+                                "arrow_config",
                                 "corda_config",
                                 "eva_config",
                                 "exclude_modules",
+                                "kasa_config",
                                 "layer_replication",
                                 "layers_pattern",
                                 "layers_to_transform",
                                 "lora_bias",
                                 "megatron_config",
+                                "monteclora_config",
                                 "rank_pattern",
                                 "target_parameters",
                                 "trainable_token_indices",
+                                "use_bdlora",
                                 "use_dora",
-                                "use_qalora"};
+                                "use_qalora",
+                                "velora_config"};
 
 bool off(const Json& v) { return v.is_null() || v == false || ((v.is_object() || v.is_array()) && v.empty()); }
 
