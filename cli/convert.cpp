@@ -63,7 +63,7 @@ int convert(ConvertOptions& o) {
   writer.commit();
   if (target != DType::none) config.dtype = target;
   models::write_hf_config(folder.path(), config);
-  io::copy_text_files(from, folder.path());
+  quant::copy_companions(from, folder.path());
   folder.commit();
   if (o.json)
     print_json({{"out", o.out}, {"tensors", specs.size()}, {"bytes", bytes}, {"dtype", dtype_name(config.dtype)}});

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::io {
 
@@ -35,15 +34,6 @@ fs::path config_of_model(const fs::path& folder) {
          : fs::exists(folder, ignored)     ? "a file"
                                            : "nothing with that name");
   return path;
-}
-
-void copy_text_files(const fs::path& from, const fs::path& to) {
-  make_folder(to);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "chat_template.jinja", "generation_config.json"}) {
-    std::error_code ignored;
-    if (fs::exists(from / name, ignored)) write_file_atomic(to / name, read_file(from / name));
-  }
 }
 
 fs::path find_model_folder(const std::string& path_or_name) {

@@ -15,8 +15,4 @@ fs::path find_model_folder(const std::string& path_or_name);
 /// The config.json of a model folder. Throws Error where there is none, with what is there instead.
 fs::path config_of_model(const fs::path& folder);
 
-/// Copies what a model folder holds about its text besides the weights and config.json, as far as it is there:
-/// tokenizer, chat template, settings of generation.
-void copy_text_files(const fs::path& from, const fs::path& to);
-
 }  // namespace hpcdl::io

@@ -97,9 +97,7 @@ void write_companions(const fs::path& from, const fs::path& to, const QuantizeMo
   io::Json config = io::read_json(from / "config.json");
   config["quantization_config"] = make_config({o.codec, o.options});
   io::write_file_atomic(to / "config.json", config.dump(2) + "\n");
-  for (const char* name : kCompanions)
-    if (std::error_code ignored; fs::exists(from / name, ignored))
-      io::write_file_atomic(to / name, io::read_file(from / name));
+  copy_companions(from, to);
 }
 
 }  // namespace

@@ -45,6 +45,12 @@ fs::path named(fs::path target) {
 
 }  // namespace
 
+void copy_companions(const fs::path& from, const fs::path& to) {
+  for (const char* name : kCompanions)
+    if (std::error_code ignored; fs::exists(from / name, ignored))
+      io::write_file_atomic(to / name, io::read_file(from / name));
+}
+
 StagedFolder::Lock::Lock(const fs::path& target)
     : path(io::aside_of(target).string() + ".lock"), file(io::open_aside(path, target)) {}
 

@@ -9,8 +9,11 @@ namespace hpcdl::quant {
 
 /// The files of a model folder besides its tensors and config.json.
 inline constexpr const char* kCompanions[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",     "generation_config.json"};
+    "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "generation_config.json", "chat_template.jinja"};
+
+/// Copies those that are in `from`, each atomically.
+void copy_companions(const io::fs::path& from, const io::fs::path& to);
 
 class StagedFolder {
  public:

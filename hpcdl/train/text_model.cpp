@@ -1,9 +1,9 @@
 #include "hpcdl/train/text_model.h"
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/model_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/quant/staged_folder.h"
 #include "hpcdl/train/init.h"
 
 namespace hpcdl::train {
@@ -61,7 +61,7 @@ void check_text_resumes(const fs::path& folder, const RunConfig& config, const i
 
 void save_text_files(const fs::path& folder, const RunConfig& config, const io::Tokenizer& tokenizer) {
   tokenizer.save_folder(folder, static_cast<int>(config.model.context));
-  if (!config.init.empty()) io::copy_text_files(init_folder(config), folder);
+  if (!config.init.empty()) quant::copy_companions(init_folder(config), folder);
 }
 
 }  // namespace hpcdl::train
