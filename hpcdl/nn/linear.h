@@ -14,8 +14,8 @@ enum class Layout : unsigned char {
   in_out,  // (in, out): the Conv1D of GPT-2
 };
 
-/// y = activation(x W^T + b) + residual, with an adapter: activation(x W^T + b + adapter(x)) + residual. x: (..., in), y: (..., out). For a row layer (sharing.h) x is this rank's
-/// columns, and there is no activation.
+/// y = activation(x W^T + b) + residual; an adapter adds to x W^T + b. x: (..., in), y: (..., out). For a row layer
+/// (sharing.h) x is this rank's columns, and there is no activation.
 struct Linear {
   Weight weight;
   Param bias;

@@ -1,5 +1,7 @@
 #include "hpcdl/train/init.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <vector>
 

@@ -57,8 +57,8 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     const auto before = t;
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
     const auto options = step_options(config);
-    t = before;
     const auto model = task.make_model({});
+    t = before;
     auto ledger = plan_memory(*model, options, c.accumulate, device);
     if (!device.is_cuda()) {
       const auto data = task.data().memory(c.batch);
