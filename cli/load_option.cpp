@@ -19,6 +19,7 @@ T read(std::string_view verb, const char* option, const std::string& text, io::F
 io::LoadOptions LoadOption::checked(std::string_view verb) const {
   io::LoadOptions o{.mode = read<io::LoadMode>(verb, "--load", load, {})};
   if (!ram.empty()) o.ram = read<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
+  o.adapter = io::folder_of_adapter(adapter);
   return o;
 }
 
@@ -31,6 +32,9 @@ void add_load_options(const Command& sub, LoadOption& o) {
              "through memory), or auto")
       .one_of(io::enum_words<io::LoadMode>())
       .shows_default();
+  sub.option("--adapter", o.adapter,
+             "An adapter to use beside the weights: a folder as hpcdl finetune or peft writes it")
+      .kind("[NAME=]DIR");
 }
 
 void say_loading(const models::LanguageModel& model, const io::LoadOptions& asked) {

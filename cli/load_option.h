@@ -11,6 +11,7 @@ namespace hpcdl::cli {
 
 struct LoadOption {
   std::string load = "auto", ram;  // "": not given
+  std::string adapter;             // NAME=DIR, or DIR
 
   /// Throws UsageError that names `verb`.
   io::LoadOptions checked(std::string_view verb) const;

@@ -5,9 +5,7 @@
 
 #include "cli/run_config.h"
 #include "cli/self.h"
-#include "cli/threads_option.h"
-#include "cli/tune_option.h"
-#include "cli/verb.h"
+#include "cli/train.h"
 #include "cli/world.h"
 #include "hpcdl/core/thread_limit.h"
 #include "hpcdl/machine/machine.h"
@@ -31,15 +29,6 @@ std::vector<std::string> overrides(const std::vector<std::string>& words) {
 }
 
 namespace {
-
-struct TrainOptions {
-  std::vector<std::string> configs;
-  std::string out;
-  std::string device;
-  bool json = false, print_config = false, schema = false, explain = false, memory = false, timestamps = false;
-  TuneOption tune;
-  ThreadsOption threads;
-};
 
 Json result(const train::RunSummary& s, const std::optional<lab::Explain>& explain) {
   const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
@@ -130,19 +119,28 @@ int train_rank(const TrainOptions& o, train::RunConfig& config, const comm::Join
   hooks.host_memory_limit = lab::this_machine().memory_limit;
   if (o.memory) return show_memory(o, config, hooks);
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
+  if (o.plan_first) {
+    const auto advice = train::plan_run(config, hooks);
+    if (leads) say_lines(to, advice.text());
+  }
   const auto summary = train::run(config, hooks);
   if (explain) say_lines(to, explain->text());
   if (leads && o.json) print_json(result(summary, explain));
-  else if (leads && !summary.stopped) say("model written to {}", summary.model.string());
+  else if (leads && !summary.stopped)
+    say("{} written to {}", config.adapter.given() ? "adapter" : "model", summary.model.string());
   return !summary.stopped ? exit_code::kDone : summary.interrupted ? exit_code::kInterrupted : exit_code::kRequeue;
 }
 
-int train_verb(TrainOptions& o, const Command& sub) {
+}  // namespace
+
+int run_training(TrainOptions& o, const Command& sub, const std::function<void(train::RunConfig&)>& defaults,
+                 std::vector<std::string> words) {
   if (o.timestamps) stamp_lines();
   train::RunConfig config;
+  if (defaults) defaults(config);
   io::ConfigTable table = train::table_of(config);
   std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
-  auto words = overrides(sub.rest());
+  for (auto& word : overrides(sub.rest())) words.push_back(std::move(word));
   if (!o.out.empty()) words.push_back("--output=" + o.out);
   if (!o.device.empty()) words.push_back("--train.device=" + o.device);
   o.threads.checked("train");
@@ -164,32 +162,29 @@ int train_verb(TrainOptions& o, const Command& sub) {
   return on_ranks(joined, [&] { return train_rank(o, config, joined); });
 }
 
-}  // namespace
+void add_train_options(const Command& sub, TrainOptions& o) {
+  sub.option("-c,--config", o.configs, "TOML file; repeatable, later files override earlier ones");
+  sub.option("-o,--out", o.out, "Folder of the run");
+  sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
+  add_threads_option(sub, o.threads);
+  add_tune_option(sub, o.tune);
+  sub.flag("--explain", o.explain,
+           "Name the records that lose the most time against their roof, from time to time and at the end");
+  sub.flag("--memory", o.memory, "Print how much memory the run would take and what would take less, and stop");
+  sub.flag("--json", o.json, "One JSON object on stdout at the end");
+  sub.flag("--timestamps", o.timestamps, "Start every line with the time; HPCDL_TIMESTAMPS=1 does so for every verb");
+  sub.flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
+  sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
+  sub.takes_rest();
+  train::RunConfig config;
+  sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" +
+             train::table_of(config).help());
+}
 
 void add_train(const Command& program, Run& run) {
   add_verb<TrainOptions>(
       program, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
-      [](const Command& sub, TrainOptions& o) {
-        sub.option("-c,--config", o.configs, "TOML file; repeatable, later files override earlier ones");
-        sub.option("-o,--out", o.out, "Folder of the run");
-        sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
-        add_threads_option(sub, o.threads);
-        add_tune_option(sub, o.tune);
-        sub.flag("--explain", o.explain,
-                 "Name the records that lose the most time against their roof, from time to time and at the end");
-        sub.flag("--memory", o.memory, "Print how much memory the run would take and what would take less, and stop");
-        sub.flag("--json", o.json, "One JSON object on stdout at the end");
-        sub.flag("--timestamps", o.timestamps,
-                 "Start every line with the time; HPCDL_TIMESTAMPS=1 does so for every verb");
-        sub.flag("--print-config", o.print_config,
-                 "Print the resolved config with the origin of every value, and stop");
-        sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
-        sub.takes_rest();
-        train::RunConfig config;
-        sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" +
-                   train::table_of(config).help());
-      },
-      train_verb);
+      add_train_options, [](TrainOptions& o, const Command& sub) { return run_training(o, sub, {}, {}); });
 }
 
 }  // namespace hpcdl::cli

@@ -24,6 +24,7 @@ using Json = nlohmann::ordered_json;
 /// Set by the verb that was named; returns the exit code.
 using Run = std::function<int()>;
 
+void add_adapter(const Command& program, Run& run);
 void add_bench(const Command& program, Run& run);
 void add_chat(const Command& program, Run& run);
 void add_completion(const Command& program, Run& run);
@@ -32,6 +33,7 @@ void add_demo(const Command& program, Run& run);
 void add_doctor(const Command& program, Run& run);
 void add_embed(const Command& program, Run& run);
 void add_eval(const Command& program, Run& run);
+void add_finetune(const Command& program, Run& run);
 void add_generate(const Command& program, Run& run);
 void add_inspect(const Command& program, Run& run);
 void add_launch(const Command& program, Run& run);

@@ -30,7 +30,7 @@ struct ServeSection {
 };
 
 struct EngineSection {
-  std::string model, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
+  std::string model, adapter, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
   int threads = 0;
   std::int64_t context = 0, batch = 256, budget = 2048, ram = 0;
   infer::KvWindow kv_window = {};
@@ -39,10 +39,11 @@ struct EngineSection {
   models::ComputeChoice dtype = models::ComputeChoice::automatic;
   io::LoadMode load = io::LoadMode::automatic;
 
-  io::LoadOptions loading() const { return {.mode = load, .ram = ram}; }
+  io::LoadOptions loading() const { return {.mode = load, .ram = ram, .adapter = io::folder_of_adapter(adapter)}; }
 
   void visit(auto&& f) {
     f("model", model, "model folder, or a name in the local Hugging Face cache");
+    f("adapter", adapter, "NAME=DIR or DIR, a folder with an adapter to use beside the weights; empty: none");
     f("device", device, "cpu, cuda or cuda:N");
     f("threads", threads, "CPU threads; 0: as many as can run at once", {.min = 0, .max = 4096});
     f("context", context, "most tokens of a text, with its prompt; 0: the context of the model",
