@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/data/images/pickle.h"
 #include "hpcdl/data/images/tar.h"
 #include "hpcdl/io/file.h"
 
@@ -93,12 +92,7 @@ Normalisation normalisation_of(int classes) {
 std::vector<std::string> class_names(const Version& v, const std::string* meta, const std::string& from) {
   std::vector<std::string> names;
   if (meta && v.python) {
-    const auto root = pickle::read(*meta, from);
-    const auto* list = pickle::find(*root, v.meta_key);
-    const auto* items = list ? std::get_if<pickle::List>(&list->v) : nullptr;
-    require(items, "data", "{}: expected a list \"{}\"", from, v.meta_key);
-    for (const auto& item : items->items)
-      if (const auto* name = std::get_if<std::string>(&item->v)) names.push_back(*name);
+    names = read_cifar_names(*meta, v.meta_key, from);
   } else if (meta) {
     std::string line;
     for (const char c : *meta + '\n') {

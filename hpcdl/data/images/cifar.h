@@ -44,5 +44,7 @@ std::optional<std::string> published_md5(const std::string& name);
 /// `from`.
 CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::string& from);
 CifarPiece read_cifar_python(std::string_view bytes, int classes, const std::string& from);
+/// The list of strings under a key of a Python file.
+std::vector<std::string> read_cifar_names(std::string_view bytes, std::string_view key, const std::string& from);
 
 }  // namespace hpcdl::data

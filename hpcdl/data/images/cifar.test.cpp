@@ -5,7 +5,6 @@
 #include <fstream>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/data/images/pickle.h"
 #include "hpcdl/data/images/tar.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/temp_folder.h"
@@ -232,57 +231,6 @@ TEST(cifar, damaged_pickles_give_an_error_or_sound_images) {
          length += length > 1000 && length + 1000 < whole.size() ? 61 : 1)
       EXPECT_THROW(read_cifar_python(whole.substr(0, length), classes, "x"), Error) << length;
   }
-}
-
-TEST(pickle, calls_nothing_and_says_what_it_refuses) {
-  const auto error = [](const std::string& bytes) { return error_of([&] { pickle::read(bytes, "x"); }); };
-  using namespace std::string_literals;
-  EXPECT_NE(error("\x80\x02"
-                  "cos\nsystem\n(U\x04"
-                  "lsxxtR."s)
-                .find("Python's os.system, which is not called"),
-            std::string::npos);
-  EXPECT_NE(error("\x80\x02"
-                  "cbuiltins\neval\n."s)
-                .find("builtins.eval"),
-            std::string::npos);
-  EXPECT_NE(error("\x80\x04N."s).find("expected protocol 2, which the CIFAR archives have, found 4"),
-            std::string::npos);
-  EXPECT_NE(error("hello"s).find("protocol number"), std::string::npos);
-  EXPECT_NE(error("\x80\x02i"s).find("instruction 0x69"), std::string::npos);
-  EXPECT_NE(error("\x80\x02U\x09"
-                  "abc."s)
-                .find("truncated"),
-            std::string::npos);
-  EXPECT_NE(error("\x80\x02]q\x01h\x01"
-                  "a."s)
-                .find("a container in a list"),
-            std::string::npos);  // a list that contains itself
-  EXPECT_NE(error("\x80\x02)\x85\x85\x85\x85\x85\x85\x85\x85\x85."s).find("8 deep"), std::string::npos);
-  EXPECT_NE(error("\x80\x02NN."s).find("something other than one value"), std::string::npos);
-  EXPECT_NE(error("\x80\x02R."s).find("more values than"), std::string::npos);
-  EXPECT_NE(error("\x80\x02"
-                  "e."s)
-                .find("a mark is missing"),
-            std::string::npos);
-  EXPECT_NE(error("\x80\x02h\x07."s).find("value 7 is used before"), std::string::npos);
-}
-
-TEST(pickle, reads_plain_values) {
-  using namespace std::string_literals;
-  const auto root = pickle::read(
-      "\x80\x02}(U\x01"
-      "aK\x05X\x01\0\0\0bJ\xff\xff\xff\xffU\x01"
-      "c](\x88NM\0\x01"
-      "eu."s,
-      "x");
-  EXPECT_EQ(std::get<std::int64_t>(pickle::find(*root, "a")->v), 5);
-  EXPECT_EQ(std::get<std::int64_t>(pickle::find(*root, "b")->v), -1);
-  const auto& list = std::get<pickle::List>(pickle::find(*root, "c")->v).items;
-  ASSERT_EQ(list.size(), 3u);
-  EXPECT_EQ(std::get<bool>(list[0]->v), true);
-  EXPECT_EQ(std::get<std::int64_t>(list[2]->v), 256);
-  EXPECT_EQ(pickle::find(*root, "d"), nullptr);
 }
 
 }  // namespace
