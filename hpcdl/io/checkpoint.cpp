@@ -49,34 +49,15 @@ bool is_step_name(const std::string& name) {
          name.find_first_not_of("0123456789", kBegin.size()) == std::string::npos;
 }
 
-struct Found {
-  fs::path path;
-  std::int64_t serial = kUnreadable;
-  static constexpr std::int64_t kUnreadable = INT64_MAX;  // sorts first, so that a run that resumes reports it
-};
-
-/// Newest first.
-std::vector<Found> list_checkpoints(const fs::path& folder) {
-  std::vector<Found> out;
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) return out;
-  for (const auto& path : list_folder(folder)) {
-    if (!is_step_name(path.filename().string()) || !fs::is_directory(path, ignored)) continue;
-    Found found{path};
-    try {
-      found.serial = read_checkpoint_info(path).serial;
-    } catch (const Error&) {  // a reader verifies it and reports why
-    }
-    out.push_back(found);
-  }
-  std::sort(out.begin(), out.end(),
-            [](const Found& a, const Found& b) { return std::tie(a.serial, a.path) > std::tie(b.serial, b.path); });
-  return out;
+/// Those without info sort first, so that a run that resumes reports them.
+bool newer(const ListedCheckpoint& a, const ListedCheckpoint& b) {
+  const auto key = [](const ListedCheckpoint& c) { return std::tuple(!c.info, c.info ? c.info->serial : 0, c.path); };
+  return key(a) > key(b);
 }
 
-std::int64_t next_serial(const std::vector<Found>& all) {
+std::int64_t next_serial(const std::vector<ListedCheckpoint>& all) {
   for (const auto& c : all)
-    if (c.serial != Found::kUnreadable) return c.serial + 1;
+    if (c.info) return c.info->serial + 1;
   return 1;
 }
 
@@ -95,6 +76,24 @@ void put_in_place(const fs::path& aside, const fs::path& path) {
 }
 
 }  // namespace
+
+std::vector<ListedCheckpoint> list_checkpoints(const fs::path& folder) {
+  std::vector<ListedCheckpoint> out;
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) return out;
+  for (const auto& path : list_folder(folder)) {
+    if (!is_step_name(path.filename().string()) || !fs::is_directory(path, ignored)) continue;
+    ListedCheckpoint found{path, {}, {}};
+    try {
+      found.info = read_checkpoint_info(path);
+    } catch (const Error& e) {
+      found.flaw = e.what();
+    }
+    out.push_back(std::move(found));
+  }
+  std::sort(out.begin(), out.end(), newer);
+  return out;
+}
 
 Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks)
     : folder_(folder), keep_(keep), ranks_(ranks ? *ranks : alone_) {
@@ -143,8 +142,14 @@ void Checkpoints::expect_one_folder() {
 }
 
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
-  const fs::path path = folder_ / step_name(state.step),
-                 aside = folder_ / (std::string(kAside) + step_name(state.step));
+  return save(state.step, [&](const fs::path& folder, std::int64_t serial) {
+    write_checkpoint(folder, state, serial, content, ranks_);
+  });
+}
+
+fs::path Checkpoints::save(std::int64_t step,
+                           const std::function<void(const fs::path& folder, std::int64_t serial)>& fill) {
+  const fs::path path = folder_ / step_name(step), aside = folder_ / (std::string(kAside) + step_name(step));
   Unfinished unfinished;
   try {
     std::int64_t serial = 0;
@@ -156,7 +161,7 @@ fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& con
       make_folder(aside);
       unfinished.created();
     });
-    write_checkpoint(aside, state, serial, content, ranks_);
+    fill(aside, serial);
     agree(ranks_, [&] {
       if (!first()) return;
       unfinished.finishing();
@@ -179,7 +184,7 @@ void Checkpoints::prune(const fs::path& newest) {
   std::int64_t kept = 0;
   for (const auto& c : all) {
     // Damaged checkpoints are not counted, so that they do not replace whole ones.
-    const bool whole = c.serial != Found::kUnreadable;
+    const bool whole = c.info.has_value();
     if (c.path == newest || (whole && kept < keep_)) kept += whole;
     else remove_safely(c.path);
   }

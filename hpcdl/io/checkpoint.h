@@ -6,10 +6,20 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hpcdl/io/checkpoint_files.h"
 
 namespace hpcdl::io {
+
+struct ListedCheckpoint {
+  fs::path path;
+  std::optional<CheckpointInfo> info;  // none: damaged
+  std::string flaw;                    // then why
+};
+/// The checkpoints in a folder of checkpoints, the last one written first, and before it those that cannot be read.
+/// Only state.json and the marker of each are read; no folder: none.
+std::vector<ListedCheckpoint> list_checkpoints(const fs::path& folder);
 
 class Checkpoints {
  public:
@@ -26,6 +36,8 @@ class Checkpoints {
   /// or when a rank dies, nothing of it remains (or .tmp-..., until the next run) and the earlier ones are untouched.
   /// Returns its folder.
   fs::path save(const TrainState& state, const CheckpointContent& content);
+  /// The same for a checkpoint that `fill` writes into an empty folder; `serial` is its number.
+  fs::path save(std::int64_t step, const std::function<void(const fs::path& folder, std::int64_t serial)>& fill);
 
   /// resume: "none"; "auto": the newest whole checkpoint of `folder`, with a warning for each damaged one; or the
   /// path of one checkpoint. Everything is read and verified. Returns nothing if there is no checkpoint to resume from.

@@ -51,8 +51,8 @@ CheckpointInfo read_checkpoint_info(const fs::path& folder);
 /// callers, each reads its share.
 CheckpointInfo verify_checkpoint(const fs::path& folder, int part = 0, int parts = 1);
 
-/// Fills the tensors, or the parts of them that this rank holds. Throws Error if the checkpoint lacks one, holds
-/// others, or differs in shape or dtype.
+/// Fills the tensors, or this rank's parts of them; the optimizer's with zeros if there are none at step 0. Throws
+/// Error if the checkpoint lacks one, holds others, or differs in shape or dtype.
 void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
                      std::span<const NamedTensor> optimizer);
 

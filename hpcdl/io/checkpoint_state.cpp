@@ -17,6 +17,8 @@
 namespace hpcdl::io {
 namespace {
 
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 24;
+
 void read_at(const Fd& fd, const fs::path& path, std::int64_t at, std::span<std::byte> to) {
   while (!to.empty()) {
     const auto n = ::pread(fd.get(), to.data(), to.size(), at);
@@ -84,6 +86,24 @@ void seal_checkpoint(const fs::path& folder, const Json& state) {
   const std::string text = state.dump(1) + "\n";
   write_file_atomic(folder / "state.json", text);
   write_file_atomic(folder / "DONE", done_text(text));
+}
+
+void finish_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial, int ranks,
+                       const CheckpointContent& content, const Json& tensors) {
+  Json json = to_json(state);
+  json.update({{"format", kCheckpointFormat}, {"serial", serial}, {"ranks", ranks}, {"files", Json::object()}});
+  json.update(tensors);
+  write_file_atomic(folder / "config.toml", content.config_toml);
+  if (content.extra) content.extra(folder);
+  list_other_files(folder, json["files"]);
+  seal_checkpoint(folder, json);
+}
+
+CheckpointInfo checkpoint_info(const fs::path& folder, const Json& json) {
+  const std::string where = (folder / "state.json").string();
+  const JsonObject o(json, where);
+  return {folder, train_state_from(json, where), need_within(o, "serial", 0, kMaxCount),
+          o.find("ranks") ? need_within(o, "ranks", 1, kMaxRanks) : 1};
 }
 
 Json read_checkpoint_state(const fs::path& folder) {

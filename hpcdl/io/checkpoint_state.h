@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/json.h"
 
 namespace hpcdl::io {
@@ -19,6 +20,12 @@ Json file_entry(const fs::path& path);
 void list_other_files(const fs::path& folder, Json& files);
 /// Writes state.json and then DONE.
 void seal_checkpoint(const fs::path& folder, const Json& state);
+/// Adds everything to a folder that holds the tensors, and seals it. `tensors`: the objects "model", "optimizer", and
+/// perhaps "files" with those that need no look. Of `content`, config_toml and extra count.
+void finish_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial, int ranks,
+                       const CheckpointContent& content, const Json& tensors);
+/// What `state`, the state.json of a folder, says. Throws Error if a number in it is not possible.
+CheckpointInfo checkpoint_info(const fs::path& folder, const Json& state);
 /// Throws Error if either is missing, damaged, or from a newer program. Always returns the newest format.
 Json read_checkpoint_state(const fs::path& folder);
 

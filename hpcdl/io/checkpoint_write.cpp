@@ -198,18 +198,14 @@ void write_checkpoint(const fs::path& folder, const TrainState& state, std::int6
   const auto parts = ranks.gather(mine.dump());
   agree(ranks, [&] {
     if (!first) return;
-    Json json = to_json(state);
-    json.update({{"format", kCheckpointFormat}, {"serial", serial}, {"ranks", ranks.size()}});
-    for (const char* key : {"model", "optimizer", "files"}) json[key] = Json::object();
     write_index(folder, plan);
-    write_file_atomic(folder / "config.toml", content.config_toml);
-    if (content.extra) content.extra(folder);
+    Json tensors;
+    for (const char* key : {"model", "optimizer", "files"}) tensors[key] = Json::object();
     for (const auto& text : parts) {
       const Json part = Json::parse(text);
-      for (const char* key : {"model", "optimizer", "files"}) json[key].update(part[key]);
+      for (const char* key : {"model", "optimizer", "files"}) tensors[key].update(part[key]);
     }
-    list_other_files(folder, json["files"]);
-    seal_checkpoint(folder, json);
+    finish_checkpoint(folder, state, serial, ranks.size(), content, tensors);
   });
 }
 

@@ -10,7 +10,7 @@
 
 namespace hpcdl::io {
 
-/// "model.safetensors and run.toml", "an empty folder": the first few names, for a message.
+/// The first few names, for a message.
 static std::string names_in(const fs::path& folder) {
   constexpr std::size_t kShown = 4;
   std::error_code error;
@@ -25,14 +25,19 @@ static std::string names_in(const fs::path& folder) {
   return fmt::format("{}{}", fmt::join(names, ", "), more);
 }
 
+std::string contents_in_words(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_directory(folder, ignored) ? names_in(folder)
+         : fs::exists(folder, ignored)     ? "a file"
+                                           : "nothing with that name";
+}
+
 fs::path config_of_model(const fs::path& folder) {
   std::error_code ignored;
   auto path = folder / "config.json";
   if (!fs::exists(path, ignored))
     fail("io", "{}: not a model folder: expected config.json and model.safetensors, found {}", folder.string(),
-         fs::is_directory(folder, ignored) ? names_in(folder)
-         : fs::exists(folder, ignored)     ? "a file"
-                                           : "nothing with that name");
+         contents_in_words(folder));
   return path;
 }
 

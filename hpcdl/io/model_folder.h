@@ -12,6 +12,9 @@ namespace hpcdl::io {
 /// when there is none.
 fs::path find_model_folder(const std::string& path_or_name);
 
+/// What is in a folder, for a message: "config.json, run.toml", "an empty folder", "nothing with that name".
+std::string contents_in_words(const fs::path& folder);
+
 /// The config.json of a model folder. Throws Error where there is none, with what is there instead.
 fs::path config_of_model(const fs::path& folder);
 

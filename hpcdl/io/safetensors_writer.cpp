@@ -37,11 +37,34 @@ SafeTensorsWriter::SafeTensorsWriter(const fs::path& path, std::vector<NamedSpec
   }
 }
 
-std::uint32_t SafeTensorsWriter::write(const std::string& name, View view) {
+SafeTensorsWriter::Slot& SafeTensorsWriter::slot_of(const std::string& name) {
   const auto it = index_.find(name);
   require(it != index_.end(), "io", "{}: tensor {} was not declared", path_.string(), shown(name));
-  Slot& slot = slots_[it->second];
-  require(!slot.written, "io", "{}: tensor {} is written twice", path_.string(), shown(name));
+  return slots_[it->second];
+}
+
+std::uint32_t SafeTensorsWriter::append(Slot& slot, View piece) {
+  const auto& info = slot.info;
+  require(slot.written + piece.bytes() <= info.spec.bytes(), "io", "{}: tensor {} is written beyond its end",
+          path_.string(), shown(info.name));
+  const std::span bytes(piece.ptr<std::byte>(), static_cast<std::size_t>(piece.bytes()));
+  file_.write_at(info.offset + slot.written, bytes);
+  slot.written += piece.bytes();
+  slot.begun = true;
+  return slot.crc = crc32c(bytes, slot.crc);
+}
+
+std::uint32_t SafeTensorsWriter::append(const std::string& name, View piece) {
+  Slot& slot = slot_of(name);
+  require(piece.dtype() == slot.info.spec.dtype && piece.is_contiguous(), "io",
+          "{}: tensor {}: expected contiguous elements of {}, found {}", path_.string(), shown(name),
+          to_string(slot.info.spec), to_string(piece.spec()));
+  return append(slot, piece);
+}
+
+std::uint32_t SafeTensorsWriter::write(const std::string& name, View view) {
+  Slot& slot = slot_of(name);
+  require(!slot.begun, "io", "{}: tensor {} is written twice", path_.string(), shown(name));
   require(view.spec() == slot.info.spec, "io", "{}: tensor {}: declared as {}, found {}", path_.string(), shown(name),
           to_string(slot.info.spec), to_string(view.spec()));
   OwnedTensor dense;
@@ -50,15 +73,17 @@ std::uint32_t SafeTensorsWriter::write(const std::string& name, View view) {
     copy_elements(dense.tensor, view);
     view = dense.tensor;
   }
-  const std::span bytes(view.ptr<std::byte>(), static_cast<std::size_t>(view.bytes()));
-  file_.write_at(slot.info.offset, bytes);
-  slot.written = true;
-  return crc32c(bytes);
+  return append(slot, view);
 }
 
 void SafeTensorsWriter::commit() {
-  for (const auto& slot : slots_)
-    require(slot.written, "io", "{}: tensor {} was declared but never written", path_.string(), shown(slot.info.name));
+  for (const auto& slot : slots_) {
+    const auto& [name, spec, _] = slot.info;
+    require(slot.begun || spec.bytes() == 0, "io", "{}: tensor {} was declared but never written", path_.string(),
+            shown(name));
+    require(slot.written == spec.bytes(), "io", "{}: tensor {}: expected {} bytes, but only {} were written",
+            path_.string(), shown(name), spec.bytes(), slot.written);
+  }
   file_.commit();
 }
 
@@ -85,10 +110,16 @@ TensorFolderWriter::TensorFolderWriter(const fs::path& folder, const std::vector
   }
 }
 
-std::uint32_t TensorFolderWriter::write(const std::string& name, View view) {
+SafeTensorsWriter& TensorFolderWriter::shard_of(const std::string& name) {
   const auto it = home_.find(name);
   require(it != home_.end(), "io", "{}: tensor {} was not declared", folder_.string(), shown(name));
-  return shards_[it->second]->write(name, view);
+  return *shards_[it->second];
+}
+
+std::uint32_t TensorFolderWriter::write(const std::string& name, View view) { return shard_of(name).write(name, view); }
+
+std::uint32_t TensorFolderWriter::append(const std::string& name, View piece) {
+  return shard_of(name).append(name, piece);
 }
 
 void TensorFolderWriter::commit() {

@@ -1,5 +1,5 @@
 #pragma once
-// Writes safetensors files tensor by tensor: at no time does it hold more than the one being written.
+// Writes safetensors files tensor by tensor, or piece by piece: at no time does it hold more than the one being written.
 
 #include <map>
 #include <memory>
@@ -30,14 +30,20 @@ class SafeTensorsWriter {
 
   /// `view` must have the declared shape and dtype; any strides. Returns the CRC-32C of the bytes written.
   std::uint32_t write(const std::string& name, View view);
-  /// Throws Error when a tensor was never written.
+  /// The next elements of a tensor, in row-major order: contiguous, of its type. Returns the CRC-32C of all so far.
+  std::uint32_t append(const std::string& name, View piece);
+  /// Throws Error when a tensor was never written, or not to its end.
   void commit();
 
  private:
   struct Slot {
     TensorInfo info;
-    bool written = false;
+    std::int64_t written = 0;  // bytes
+    bool begun = false;
+    std::uint32_t crc = 0;
   };
+  Slot& slot_of(const std::string& name);
+  std::uint32_t append(Slot& slot, View piece);
   fs::path path_;
   AtomicFile file_;
   std::vector<Slot> slots_;
@@ -51,9 +57,12 @@ class TensorFolderWriter {
   TensorFolderWriter(const fs::path& folder, const std::vector<NamedSpec>& tensors,
                      std::int64_t max_shard_bytes = std::int64_t{5'000'000'000});
   std::uint32_t write(const std::string& name, View view);
+  std::uint32_t append(const std::string& name, View piece);
   void commit();
 
  private:
+  SafeTensorsWriter& shard_of(const std::string& name);
+
   fs::path folder_;
   std::int64_t total_bytes_ = 0;
   std::vector<std::unique_ptr<SafeTensorsWriter>> shards_;

@@ -33,6 +33,7 @@
 #endif
 
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/io/toml_values.h"
 
 namespace hpcdl::io {
 namespace {
@@ -78,18 +79,47 @@ void apply_table(ConfigTable& config, const toml::table& table, const std::strin
   }
 }
 
-}  // namespace
-
-void ConfigTable::apply_toml(std::string_view text, const std::string& name) {
-  toml::table table;
+toml::table parse_toml(std::string_view text, const std::string& name) {
   try {
-    table = toml::parse(text, name);
+    return toml::parse(text, name);
   } catch (const toml::parse_error& e) {
     fail_usage("config", "{}:{}: not valid TOML: {}", name, e.source().begin.line, e.description().substr(0, 300));
   } catch (const std::logic_error&) {
     fail_usage("config", "{}: not valid TOML: a key or value starts with a character that is not allowed there", name);
   }
-  apply_table(*this, table, "", name);
+}
+
+void collect(const toml::table& table, const std::string& prefix, const std::string& name,
+             std::map<std::string, std::string>& to) {
+  for (const auto& [key, node] : table) {
+    const std::string full = prefix + std::string(key.str());
+    if (const auto* inner = node.as_table()) {
+      collect(*inner, full + ".", name, to);
+      continue;
+    }
+    const auto value = value_of(node);
+    if (!value)
+      fail_usage("config", "{}:{}: {}: expected a number, a word or a list of words, found {}", name,
+                 key.source().begin.line, full, kind_of(node));
+    to[full] = std::visit(
+        [](const auto& v) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(v)>, ConfigText>) return v.text;
+          else return config_toml(v);
+        },
+        *value);
+  }
+}
+
+}  // namespace
+
+void ConfigTable::apply_toml(std::string_view text, const std::string& name) {
+  apply_table(*this, parse_toml(text, name), "", name);
+}
+
+std::map<std::string, std::string> toml_values(std::string_view text, const std::string& name) {
+  std::map<std::string, std::string> values;
+  collect(parse_toml(text, name), "", name, values);
+  return values;
 }
 
 void ConfigTable::apply_file(const fs::path& path) { apply_toml(read_file(path, kLargestFile), path.string()); }
