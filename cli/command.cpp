@@ -113,6 +113,7 @@ Command Command::subcommand(const std::string& name, const std::string& help) co
   return Command(app_->add_subcommand(name, help));
 }
 void Command::footer(const std::string& text) const { app_->footer(text); }
+void Command::needs_subcommand() const { app_->require_subcommand(1); }
 void Command::takes_rest() const { app_->allow_extras(); }
 std::vector<std::string> Command::rest() const { return app_->remaining(); }
 std::vector<std::string> Command::option_names() const {

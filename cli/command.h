@@ -61,6 +61,8 @@ class Command {
   Command subcommand(const std::string& name, const std::string& help) const;
   /// Printed after the options in --help.
   void footer(const std::string& text) const;
+  /// One of its sub-commands must be given.
+  void needs_subcommand() const;
   /// Words that no option takes are kept for rest().
   void takes_rest() const;
   std::vector<std::string> rest() const;

@@ -27,6 +27,7 @@ using Run = std::function<int()>;
 void add_adapter(const Command& program, Run& run);
 void add_bench(const Command& program, Run& run);
 void add_chat(const Command& program, Run& run);
+void add_ckpt(const Command& program, Run& run);
 void add_completion(const Command& program, Run& run);
 void add_convert(const Command& program, Run& run);
 void add_demo(const Command& program, Run& run);
