@@ -1,6 +1,7 @@
 // hpcdl ckpt diff: what differs between two checkpoints or model folders.
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,10 @@
 // hpcdl ckpt import: from the files of other programs to a checkpoint.
 
 #include <filesystem>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/ckpt.h"
 #include "cli/run_config.h"
@@ -59,10 +61,9 @@ int import_verb(const ImportWords& o, const Command& sub) {
   Work progress(console());
   train::ImportSource source{files.path, files.tensors(), {}, folder};
   if (sub.given("--prefix")) source.prefix = o.prefix;
-  const auto report =
-      train::import_checkpoint(config, source, o.out, [&](double share, const std::string& tensor) {
-        progress.show("importing", share, {{tensor}});
-      });
+  const auto report = train::import_checkpoint(config, source, o.out, [&](double share, const std::string& tensor) {
+    progress.show("importing", share, {{tensor}});
+  });
   progress.end();
   if (o.json) {
     print_json({{"checkpoint", report.checkpoint.string()},
@@ -97,8 +98,7 @@ void add_import(const Command& verb, Run& run) {
         sub.option("-c,--config", o.configs,
                    "TOML file of the run; its [model] describes the model if there is no config.json");
         sub.option("--model", o.model, "Model folder whose config.json and tokenizer belong to the weights");
-        sub.option("--prefix", o.prefix, "What stands before the names of tensors; default: found out")
-            .kind("WORD");
+        sub.option("--prefix", o.prefix, "What stands before the names of tensors; default: found out").kind("WORD");
         sub.flag("--json", o.json, "One JSON object on stdout");
         sub.takes_rest();
         sub.footer("Keys of the run may be given as for hpcdl train: --train.seed=2");

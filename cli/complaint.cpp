@@ -1,6 +1,7 @@
 #include "cli/complaint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -52,6 +53,14 @@ std::string subject(const CLI::Error& error) {
   return text.substr(begin, text.find_first_of(": ", begin) - begin);
 }
 
+/// What is wrong with a verb that needs another one after it.
+std::string about_next_verb(const Chosen& chosen, const std::vector<std::string>& left) {
+  std::vector<std::string> verbs;
+  for (const auto* sub : chosen.verb->get_subcommands({})) verbs.push_back(sub->get_name());
+  const auto found = left.empty() ? "nothing" : fmt::format("\"{}\"{}", left[0], io::did_you_mean(left[0], verbs));
+  return fmt::format("{}: expected {}, found {}", chosen.name, fmt::join(verbs, ", "), found);
+}
+
 std::string about(const Chosen& chosen, const CLI::Error& error, const std::vector<std::string>& left) {
   const auto name = subject(error);
   if (dynamic_cast<const CLI::ValidationError*>(&error)) return error.what();  // from the checks in cli/command.cpp
@@ -64,6 +73,8 @@ std::string about(const Chosen& chosen, const CLI::Error& error, const std::vect
   }
   // Every option that takes a value checks it first (cli/command.cpp), so this is a flag that was given a value.
   if (dynamic_cast<const CLI::ConversionError*>(&error)) return fmt::format("{} takes no value", name);
+  if (chosen.verb->get_require_subcommand_min() > chosen.verb->get_subcommands().size())
+    return about_next_verb(chosen, left);
   if (const auto typo = unknown_option(left); !typo.empty()) return about_option(chosen, typo);
   if (dynamic_cast<const CLI::RequiredError*>(&error))
     return name.starts_with('-') ? fmt::format("{} needs {}", chosen.name, name)
