@@ -75,7 +75,7 @@ int import_verb(const ImportWords& o, const Command& sub) {
   }
   if (!report.unused.empty())
     say("{} tensors do not belong to the model and are left out, such as {}", report.unused.size(), report.unused[0]);
-  say("{} tensors, {} written to {}; to train: hpcdl train -c {} --out {}", report.tensors,
+  say("{} tensors, {} written to {}; to train: hpcdl train -c {} --out {} --data.text=FILES", report.tensors,
       format_bytes(static_cast<double>(report.bytes)), report.checkpoint.string(),
       quoted((report.checkpoint / "config.toml").string()), quoted(o.out));
   return exit_code::kDone;

@@ -12,6 +12,7 @@
 #include "hpcdl/io/checkpoint_place.h"
 #include "hpcdl/io/stored_checkpoint.h"
 #include "hpcdl/io/toml_values.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::cli::ckpt {
 namespace {
@@ -36,6 +37,18 @@ std::int64_t number_in(const Values& config, const std::string& key, std::int64_
   std::int64_t n = otherwise;
   if (it != config.end()) std::from_chars(it->second.data(), it->second.data() + it->second.size(), n);
   return n;
+}
+
+/// The keys that are not at the defaults of this program, which may not know all of them.
+std::string set_keys(const Values& config) {
+  train::RunConfig untouched;
+  const io::ConfigTable defaults = train::table_of(untouched);
+  std::string text;
+  for (const auto& [key, value] : config) {
+    const auto* field = defaults.find(key);
+    if (!field || field->toml() != value) text += fmt::format(" {}={}", key, value);
+  }
+  return text;
 }
 
 /// The ranks that saved it, along each axis.
@@ -138,10 +151,7 @@ void show_text(const io::CheckpointPlace& place, const io::StoredCheckpoint& sto
   for (const auto& c : place.kept)
     text += fmt::format("kept: {}, {}{}\n", c.path.filename().string(), amount(file_bytes(c.path)),
                         c.info ? "" : ", damaged: " + c.flaw);
-  text += "config:";
-  for (const auto& [key, value] : config)
-    if (key.starts_with("model.") || key.starts_with("parallel.")) text += fmt::format(" {}={}", key, value);
-  text += "\n\n";
+  text += "config:" + set_keys(config) + "\n\n";
   std::size_t width = 0;
   for (const auto* list : {&stored.model(), &stored.optimizer()})
     for (const auto& t : *list) width = std::max(width, t.name.size());

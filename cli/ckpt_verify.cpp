@@ -40,7 +40,8 @@ int verify(const VerifyOptions& o) {
       progress.end();
       for (const auto& what : found) print_text(what + "\n");
       print_text(
-          fmt::format("{}: {}\n", path.string(), found.empty() ? "whole" : fmt::format("{} flaws", found.size())));
+          fmt::format("{}: {}\n", path.string(),
+                      found.empty() ? "whole" : fmt::format("{} flaw{}", found.size(), found.size() == 1 ? "" : "s")));
     }
     list.push_back({{"path", path.string()}, {"whole", found.empty()}, {"flaws", found}});
   }

@@ -42,15 +42,16 @@ class Check {
     if (options_.parts == 1) find_other_saves();
     for (const auto& [name, entry] : state_["files"].items())
       if (!attempt([&, &n = name, &e = entry] { check_file(n, e); })) bad_.insert(name);
-    std::optional<TensorFolder> weights;
-    std::map<std::string, SafeTensors> optimizer;
-    attempt([&] { weights = TensorFolder::open(folder_); });
-    for (const auto& [name, tensors] : state_["optimizer"].items())
-      if (!bad_.contains(name)) attempt([&, &n = name] { optimizer.emplace(n, SafeTensors::open(folder_ / n)); });
-    if (weights) total_ += weights->mapped_bytes();
-    for (const auto& [_, file] : optimizer) total_ += file.file().size();
-    if (weights) check_model(*weights);
-    for (const auto& [name, file] : optimizer) check_tensors(file, state_["optimizer"][name]);
+    for (const auto& [name, _] : state_["optimizer"].items())
+      if (!state_["files"].contains(name)) {
+        report_(fmt::format("[io] {}: {} is not among \"files\"", where_, shown(name)));
+        bad_.insert(name);
+      }
+    const auto model = open_files(false), optimizer = open_files(true);
+    for (const auto* files : {&model, &optimizer})
+      for (const auto& [_, file] : *files) total_ += file.file().size();
+    check_model(model);
+    for (const auto& [name, file] : optimizer) check_tensors(file, state_["optimizer"][name], true);
     if (optimizer.size() == state_["optimizer"].size()) check_covers(optimizer);
   }
 
@@ -131,19 +132,33 @@ class Check {
     return crc;
   }
 
-  void check_model(const TensorFolder& folder) {
+  using Files = std::map<std::string, SafeTensors>;
+
+  /// Those of the optimizer, or those of the model, as far as they can be read.
+  Files open_files(bool optimizer) {
+    Files files;
+    for (const auto& [name, _] : state_["files"].items())
+      if (fs::path(name).extension() == ".safetensors" && state_["optimizer"].contains(name) == optimizer &&
+          !bad_.contains(name) && !attempt([&, &n = name] { files.emplace(n, SafeTensors::open(folder_ / n)); }))
+        bad_.insert(name);
+    return files;
+  }
+
+  void check_model(const Files& files) {
     const Json& listed = state_["model"];
     std::set<std::string> found;
-    for (const auto& t : folder.tensors()) found.insert(t.name);
+    for (const auto& [_, file] : files)
+      for (const auto& t : file.tensors())
+        if (!found.insert(t.name).second)
+          report_(fmt::format("[io] {}: tensor {} is in more than one file", folder_.string(), shown(t.name)));
+    for (const auto& [_, file] : files) check_tensors(file, listed, false);
+    if (!bad_.empty()) return;  // which may hold the others
     for (const auto& [name, _] : listed.items())
-      if (!found.contains(name))
-        report_(fmt::format("[io] {}: tensor {} is missing", folder.path().string(), shown(name)));
-    for (const auto& file : folder.shards())
-      if (!bad_.contains(file.file().path().filename().string())) check_tensors(file, listed, false);
+      if (!found.contains(name)) report_(fmt::format("[io] {}: tensor {} is missing", folder_.string(), shown(name)));
   }
 
   /// `all`: the file must hold every tensor of the list.
-  void check_tensors(const SafeTensors& file, const Json& listed, bool all = true) {
+  void check_tensors(const SafeTensors& file, const Json& listed, bool all) {
     const auto& path = file.file().path();
     if (all && file.tensors().size() != listed.size())
       return report_(
@@ -167,7 +182,7 @@ class Check {
                                         : "damaged on disk")));
   }
 
-  void check_covers(const std::map<std::string, SafeTensors>& files) {
+  void check_covers(const Files& files) {
     std::map<std::string, StoredTensor> tensors;
     bool readable = true;
     for (const auto& [name, file] : files)

@@ -64,6 +64,20 @@ TEST_F(Damaged, a_torn_file) {
                "it was cut off"});
 }
 
+TEST_F(Damaged, a_torn_file_of_the_model_is_named_once) {
+  const auto file = step(2) / "model-00001-of-00003.safetensors";
+  ASSERT_TRUE(fs::exists(file));
+  write_file_atomic(file, read_file(file).substr(0, 40));
+  expect_flaw({"model-00001-of-00003.safetensors: expected ", "it was cut off"});
+}
+
+TEST_F(Damaged, a_shard_that_is_not_listed) {
+  Json state = read_json(step(2) / "state.json");
+  state["files"].erase("optim-rank1.safetensors");
+  seal_checkpoint(step(2), state);
+  expect_flaw({"state.json: \"optim-rank1.safetensors\" is not among \"files\""});
+}
+
 TEST_F(Damaged, a_missing_shard) {
   fs::remove(step(2) / "optim-rank2.safetensors");
   expect_flaw({"optim-rank2.safetensors"});

@@ -131,7 +131,9 @@ TEST(stored_tensors, a_first_checkpoint_loads_with_moments_of_zeros) {
             copy_stored({t.name, t.tensor.spec(), {{t.tensor, {}, nullptr}}}, writer, t.name, t.tensor.dtype());
       return checksums;
     };
-    write_first_checkpoint(folder, {.seed = 3}, serial, specs, write, from.content());
+    TrainState state;
+    state.seed = 3;
+    write_first_checkpoint(folder, state, serial, specs, write, from.content());
   });
   EXPECT_EQ(verify_checkpoint(path).state.seed, 3u);
   ToyRun to(9);

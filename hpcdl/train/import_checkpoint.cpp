@@ -178,7 +178,8 @@ ImportReport import_checkpoint(RunConfig& config, const ImportSource& source, co
   std::vector<std::string> wanted;
   for (const auto& s : specs) wanted.push_back(s.name);
   const Names names(source, std::string(decoder.prefix), wanted);
-  ImportReport report{.prefix = names.prefix(), .tensors = std::ssize(specs)};
+  ImportReport report;
+  report.prefix = names.prefix(), report.tensors = std::ssize(specs);
   std::set<const io::StoredTensor*> used;
   for (const auto& s : specs) {
     const auto& t = names.at(s.name);
@@ -204,9 +205,11 @@ ImportReport import_checkpoint(RunConfig& config, const ImportSource& source, co
     write_model_config(folder, config);
     copy_companions(source.companions, folder);
   };
+  io::TrainState state;
+  state.seed = config.train.seed;
   io::Checkpoints checkpoints(out / "checkpoints");
   report.checkpoint = checkpoints.save(0, [&](const fs::path& folder, std::int64_t serial) {
-    io::write_first_checkpoint(folder, {.seed = config.train.seed}, serial, specs, write, content);
+    io::write_first_checkpoint(folder, state, serial, specs, write, content);
   });
   return report;
 }

@@ -125,7 +125,7 @@ TEST_F(Ckpt, verify_names_what_is_damaged) {
   expect_code(text, 1);
   EXPECT_NE(text.out.find("it is optim-rank0.safetensors of the checkpoint step_00000002"), std::string::npos)
       << text.out;
-  EXPECT_NE(text.out.find("step_00000004: 1 flaws"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("step_00000004: 1 flaw"), std::string::npos) << text.out;
   fs::remove(path("damaged/step_00000004/DONE"));
   expect_code(ckpt({"verify", path("damaged/step_00000004")}), 1);
   expect_code(ckpt({"verify", path("damaged/step_00000002")}), 0);

@@ -35,7 +35,7 @@ constexpr std::string_view kOthers[] = {HPCDL_METADATA "StorageMeta",
 /// Older versions of PyTorch have the properties of a tensor here.
 constexpr std::string_view kOldProperties = "torch.distributed._shard.sharded_tensor.metadata.TensorProperties";
 
-const std::vector<std::string_view>& known() {
+const std::vector<std::string_view>& known_in_metadata() {
   static const auto names = [] {
     std::vector<std::string_view> list{kMetadata, kTensor, kBytes, kChunk, kProperties, kOldProperties, kIndex, kInfo};
     list.insert(list.end(), std::begin(kOthers), std::end(kOthers));
@@ -50,7 +50,7 @@ using Position = std::pair<std::string, std::vector<std::int64_t>>;  // of a chu
 class Reader {
  public:
   Reader(std::string_view bytes, const std::string& from)
-      : from_(from), document_(pickle::read(bytes, from, known())) {}
+      : from_(from), document_(pickle::read(bytes, from, known_in_metadata())) {}
 
   Metadata read() {
     const Value& root = document_.root();

@@ -25,7 +25,7 @@ constexpr std::pair<std::string_view, DType> kStorages[] = {
     {"torch.ShortStorage", DType::i16},   {"torch.CharStorage", DType::i8},       {"torch.ByteStorage", DType::u8},
     {"torch.BoolStorage", DType::boolean}};
 
-const std::vector<std::string_view>& known() {
+const std::vector<std::string_view>& known_in_archives() {
   static const auto names = [] {
     std::vector<std::string_view> list{kSize, kRebuild, kRebuild3, kParameter, kUntyped, "collections.OrderedDict"};
     for (const auto& [name, _] : kStorages) list.push_back(name);
@@ -45,7 +45,7 @@ class TensorReader {
     const auto root = pickled->name.substr(0, pickled->name.size() - std::string_view("data.pkl").size());
     if (const auto order = bytes_of(root, "byteorder"); order && *order != "little")
       refuse("its numbers are big-endian");
-    const auto document = pickle::read(pickled->bytes, from_ + ": data.pkl", known());
+    const auto document = pickle::read(pickled->bytes, from_ + ": data.pkl", known_in_archives());
     const pickle::Value* value = &document.root();
     if (const auto* parameter = value->made_by(kParameter); parameter && !parameter->empty())
       value = parameter->front();
