@@ -1,5 +1,7 @@
 #include "hpcdl/io/copy_stored.h"
 
+#include <algorithm>
+
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/error.h"

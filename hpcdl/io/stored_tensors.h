@@ -1,6 +1,7 @@
 #pragma once
 // Whole tensors that lie in files as one part or several, read a chunk at a time: none has to fit into memory.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -171,6 +172,9 @@ void take_over_model(RunConfig& config, const fs::path& folder) {
 
 ImportReport import_checkpoint(RunConfig& config, const ImportSource& source, const fs::path& out,
                                const std::function<void(double share, const std::string& tensor)>& progress) {
+  const fs::path folder = out / "checkpoints";
+  require(io::list_checkpoints(folder).empty(), "import",
+          "{} has checkpoints, which a run would no longer continue from: choose another folder", folder.string());
   const auto model = model_without_data(config, {});
   const auto specs = specs_of(*model);
   const bool text = !io::is_image_family(config.model.family);
@@ -201,15 +205,15 @@ ImportReport import_checkpoint(RunConfig& config, const ImportSource& source, co
   };
   io::CheckpointContent content;
   content.config_toml = table_of(config).to_toml();
-  content.extra = [&](const fs::path& folder) {
-    write_model_config(folder, config);
-    copy_companions(source.companions, folder);
+  content.extra = [&](const fs::path& to) {
+    write_model_config(to, config);
+    copy_companions(source.companions, to);
   };
   io::TrainState state;
   state.seed = config.train.seed;
-  io::Checkpoints checkpoints(out / "checkpoints");
-  report.checkpoint = checkpoints.save(0, [&](const fs::path& folder, std::int64_t serial) {
-    io::write_first_checkpoint(folder, state, serial, specs, write, content);
+  io::Checkpoints checkpoints(folder);
+  report.checkpoint = checkpoints.save(0, [&](const fs::path& to, std::int64_t serial) {
+    io::write_first_checkpoint(to, state, serial, specs, write, content);
   });
   return report;
 }

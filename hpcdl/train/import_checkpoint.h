@@ -35,7 +35,8 @@ void take_over_model(RunConfig& config, const std::filesystem::path& folder);
 
 /// Writes OUT/checkpoints/step_00000000 for the model that `config` describes: a run with this config and the output
 /// folder OUT starts from it. Holds a chunk of one tensor in memory. Throws Error if a tensor of the model is missing
-/// or has another shape, and if the source has weights in the model's layers that the model does not have.
+/// or has another shape, if the source has weights in the model's layers that the model does not have, and if OUT has
+/// checkpoints already.
 ImportReport import_checkpoint(RunConfig& config, const ImportSource& source, const std::filesystem::path& out,
                                const std::function<void(double share, const std::string& tensor)>& progress = {});
 

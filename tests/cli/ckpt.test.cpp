@@ -107,8 +107,10 @@ TEST_F(Ckpt, show_knows_the_ranks_of_a_mesh) {
   // Weights of another mesh, compared whatever the shards.
   const auto d = ckpt({"diff", path("two"), path("run"), "--json"}).json();
   EXPECT_EQ(d.at("compared"), tensors.size());
-  for (const auto& t : d.at("tensors"))
-    if (t.at("role") == "model") EXPECT_LT(t.at("relative").get<double>(), 1e-2) << t;
+  for (const auto& t : d.at("tensors")) {
+    if (t.at("role") != "model") continue;
+    EXPECT_LT(t.at("relative").get<double>(), 1e-3) << t;  // the ranks add up in another order
+  }
 }
 
 TEST_F(Ckpt, verify_names_what_is_damaged) {
@@ -199,6 +201,7 @@ TEST_F(Ckpt, a_run_starts_from_an_imported_folder) {
   expect_code(ckpt({"verify", made}), 0);
   expect_code(ckpt({"diff", made, path("run/model")}), 0);
   EXPECT_EQ(ckpt({"show", made, "--json"}).json().at("seed"), 8);
+  expect_error(ckpt({"import", path("run/model"), "--out", path("imported")}), 70, "has checkpoints, which a run");
   const auto trained = train_on(path("imported"));
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(trained.json().at("step"), 1);
