@@ -6,7 +6,7 @@ namespace hpcdl::cli {
 namespace {
 
 template <class T>
-T read(std::string_view verb, const char* option, const std::string& text, io::FieldOptions accepts) {
+T parsed(std::string_view verb, const char* option, const std::string& text, io::FieldOptions accepts) {
   try {
     return io::convert_config<T>(io::ConfigText{text}, accepts);
   } catch (const io::ConfigMismatch& m) {
@@ -20,6 +20,8 @@ io::LoadOptions LoadOption::checked(std::string_view verb) const {
   io::LoadOptions o{.mode = read<io::LoadMode>(verb, "--load", load, {})};
   if (!ram.empty()) o.ram = read<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
   o.adapter = io::folder_of_adapter(adapter);
+  io::LoadOptions o{.mode = parsed<io::LoadMode>(verb, "--load", load, {})};
+  if (!ram.empty()) o.ram = parsed<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
   return o;
 }
 

@@ -45,7 +45,7 @@ std::string run_self(const std::vector<std::string>& words) {
   { const io::Fd closed = std::move(out); }  // the child holds the other copy
   std::string text;
   char block[4096];
-  for (ssize_t n; (n = ::read(in.get(), block, sizeof block)) > 0 || (n < 0 && errno == EINTR);)
+  for (ssize_t n; (n = read(in.get(), block, sizeof block)) > 0 || (n < 0 && errno == EINTR);)
     if (n > 0) text.append(block, static_cast<std::size_t>(n));
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
