@@ -17,11 +17,9 @@ T parsed(std::string_view verb, const char* option, const std::string& text, io:
 }  // namespace
 
 io::LoadOptions LoadOption::checked(std::string_view verb) const {
-  io::LoadOptions o{.mode = read<io::LoadMode>(verb, "--load", load, {})};
-  if (!ram.empty()) o.ram = read<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
-  o.adapter = io::folder_of_adapter(adapter);
   io::LoadOptions o{.mode = parsed<io::LoadMode>(verb, "--load", load, {})};
   if (!ram.empty()) o.ram = parsed<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
+  o.adapter = io::folder_of_adapter(adapter);
   return o;
 }
 

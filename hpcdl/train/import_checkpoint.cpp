@@ -141,13 +141,6 @@ std::vector<io::NamedSpec> specs_of(const models::Trainable& model) {
   return specs;
 }
 
-void copy_companions(const fs::path& from, const fs::path& to) {
-  std::error_code ignored;
-  if (from.empty()) return;
-  for (const char* name : quant::kCompanions)
-    if (fs::exists(from / name, ignored)) io::write_file_atomic(to / name, io::read_file(from / name));
-}
-
 }  // namespace
 
 void take_over_model(RunConfig& config, const fs::path& folder) {
@@ -207,7 +200,7 @@ ImportReport import_checkpoint(RunConfig& config, const ImportSource& source, co
   content.config_toml = table_of(config).to_toml();
   content.extra = [&](const fs::path& to) {
     write_model_config(to, config);
-    copy_companions(source.companions, to);
+    if (!source.companions.empty()) quant::copy_companions(source.companions, to);
   };
   io::TrainState state;
   state.seed = config.train.seed;
