@@ -300,6 +300,24 @@ TEST(group, messages_end_as_they_come) {
       options);
 }
 
+/// Shares of a tensor in memory that the ranks share: each rank's lies elsewhere.
+TEST(group, parts_in_their_place_in_the_window_are_reduced_and_gathered) {
+  for (const int n : {2, 3, 5})
+    for (const std::int64_t part : {1, 7, 5000})
+      testing::run_ranks(n, [&](const Group& g) {
+        const auto window = g.share(n * part * 4);
+        ASSERT_TRUE(window);
+        auto* x = reinterpret_cast<float*>(window->block(g.local_rank()));
+        for (std::int64_t i = 0; i < n * part; ++i) x[i] = static_cast<float>(i + 1);
+        Pool pool(1);
+        const Stream s(pool);
+        const Tensor whole(x, {{n * part}, DType::f32}), mine(x + g.rank() * part, {{part}, DType::f32});
+        g.reduce_scatter(s, mine, whole).wait();
+        g.all_gather(s, whole, mine).wait();
+        for (std::int64_t i = 0; i < n * part; ++i) ASSERT_EQ(x[i], static_cast<float>(n * (i + 1))) << n << ' ' << i;
+      });
+}
+
 /// As if one host had no room for the window.
 TEST(group, hosts_meet_wherever_their_tensors_lie) {
   testing::RankOptions options{.deadline_seconds = 5, .hosts = {0, 0, 2, 2}, .on_lost = {}};

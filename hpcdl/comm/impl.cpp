@@ -201,6 +201,10 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     const bool wide_out = call.what == Collective::all_gather || call.what == Collective::all_to_all;
     if (call.in) call.in_place = place(call.in, wide_in ? n * part : part);
     if (call.out) call.out_place = place(call.out, wide_out ? n * part : part);
+    // A part in its place in the whole lies elsewhere on every rank, and the tags of ranks that call the same are equal.
+    const auto mine = rank * part;
+    if (call.what == Collective::reduce_scatter && call.out == call.in + mine) call.out_place = {};
+    if (call.what == Collective::all_gather && call.in == call.out + mine) call.in_place = {};
   }
   const LedgerEntry entry = entry_of(call);
   // A message does not wait for earlier ones, which may be answers to it.
