@@ -9,7 +9,7 @@
 namespace hpcdl {
 namespace {
 
-constexpr std::array<int, kLanes> kNone{-1, -1, -1};
+constexpr std::array<int, kLanes> kNone{-1, -1, -1, -1};
 
 /// The last accesses of memory, by intervals of addresses that do not overlap.
 class LastAccesses {

@@ -54,7 +54,7 @@ TEST(lanes, wait_only_where_a_dependency_crosses) {
   EXPECT_FALSE(found.one_lane);
   EXPECT_EQ(found.waits, (std::vector<std::vector<int>>{{}, {0}, {}, {}, {2}}));
   EXPECT_EQ(found.signals, (std::vector<char>{1, 0, 1, 0, 0}));
-  EXPECT_EQ(found.last, (std::array<int, kLanes>{-1, 2, -1}));
+  EXPECT_EQ(found.last, (std::array<int, kLanes>{-1, 2, -1, -1}));
 }
 
 TEST(lanes, wait_for_reused_memory) {

@@ -14,8 +14,9 @@ namespace hpcdl {
 namespace {
 
 constexpr std::string_view kMagic = "HPCDLPRG";
-// 1 had no roles of slots, 2 costs without units and wire, 3 no edits and numerics.
-constexpr std::uint32_t kFormat = 4;
+// 1 had no roles of slots, 2 costs without units and wire, 3 no edits and numerics, 4 no
+// redirected operands.
+constexpr std::uint32_t kFormat = 5;
 
 /// FNV-1a.
 std::uint64_t hash(std::string_view bytes) {
@@ -101,9 +102,11 @@ std::string body(const Program& p, bool costs) {
     for (const auto& s : *list) w.text(s);
   }
   w.count(p.edits.size());
-  for (const auto& [name, before] : p.edits) {
+  for (const auto& [name, before, redirected] : p.edits) {
     w.text(name);
     for (const auto n : {before.slots, before.operands, before.args, before.bounds, before.scopes}) w.number(n);
+    w.count(redirected.size());
+    for (const auto& r : redirected) w.number(r.operand), w.number(r.slot), w.number(r.offset);
   }
   return std::move(w.bytes);
 }
@@ -237,10 +240,28 @@ Record record(Reader& in, const std::vector<KnownOp>& ops) {
 }
 
 AppliedEdit edit(Reader& in) {
-  AppliedEdit e{std::string(in.text()), {}};
+  AppliedEdit e{std::string(in.text()), {}, {}};
   auto& b = e.before;
   for (auto* n : {&b.slots, &b.operands, &b.args, &b.bounds, &b.scopes}) *n = in.number<std::uint32_t>();
+  e.redirected.resize(in.count(16));
+  for (auto& r : e.redirected)
+    r.operand = in.number<std::uint32_t>(), r.slot = in.number<std::int32_t>(), r.offset = in.number<std::int64_t>();
   return e;
+}
+
+/// One edit is undone: its operands were within the slots that were there.
+void check_redirected(const Reader& in, const Program& p) {
+  const auto& [name, before, redirected] = p.edits.back();
+  for (const auto& [operand, slot, offset] : redirected) {
+    in.check(operand < before.operands && p.operands[operand].slot >= 0 && slot >= 0 &&
+                 static_cast<std::uint32_t>(slot) < before.slots && offset >= 0 && offset <= Reader::kMost,
+             "the edit \"{}\" redirects an operand that does not exist", name);
+    Operand o = p.operands[operand];
+    o.offset = offset;
+    in.check(end_of(o, in) * dtype_bytes(o.spec.dtype) <= p.slots[static_cast<std::size_t>(slot)].spec.bytes(),
+             "the edit \"{}\" redirects an operand from outside \"{}\"", name,
+             p.slots[static_cast<std::size_t>(slot)].name);
+  }
 }
 
 /// The program stays within its tables, and its records are such as a recorder writes.
@@ -313,17 +334,18 @@ Program program_of(std::string_view bytes, std::string_view from) {
     list->assign(in.count(4), "");
     for (auto& s : *list) s = in.text();
   }
-  p.edits.resize(in.count(24));
+  p.edits.resize(in.count(28));
   in.check(p.edits.size() <= kMostEdits, "it has {} edits", p.edits.size());
   for (auto& e : p.edits) e = edit(in);
   in.check(in.done(), "there are bytes after its end");
   check_program(in, p);
   for (auto now = p; !now.edits.empty();) {
-    const auto& [name, before] = now.edits.back();
+    const auto& [name, before, redirected] = now.edits.back();
     in.check(before.slots <= now.slots.size() && before.operands <= now.operands.size() &&
                  before.args <= now.args.size() && before.bounds <= now.bounds.size() &&
                  before.scopes <= now.scopes.size(),
              "the edit \"{}\" is of a larger program", name);
+    check_redirected(in, now);
     check_program(in, now = strip(std::move(now)));
   }
   return p;

@@ -147,7 +147,7 @@ TEST(program_bytes, costs_come_back_and_those_without_units_are_refused_by_forma
   EXPECT_EQ(c.wire, 5);
   auto before = bytes;
   before[8] = 2;  // after the magic
-  EXPECT_NE(error_of(summed(before)).find("it has format 2, this build reads format 4"), std::string::npos)
+  EXPECT_NE(error_of(summed(before)).find("it has format 2, this build reads format 5"), std::string::npos)
       << error_of(summed(before));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 
 #include "hpcdl/core/error.h"
 
@@ -11,7 +12,8 @@ Edit::Edit(Program program, std::string name) : program_(std::move(program)) {
   auto& p = program_;
   require(p.edits.size() < kMostEdits, "program", "expected at most {} edits of a program", kMostEdits);
   const auto size = [](const auto& table) { return static_cast<std::uint32_t>(table.size()); };
-  p.edits.push_back({std::move(name), {size(p.slots), size(p.operands), size(p.args), size(p.bounds), size(p.scopes)}});
+  p.edits.push_back(
+      {std::move(name), {size(p.slots), size(p.operands), size(p.args), size(p.bounds), size(p.scopes)}, {}});
 }
 
 int Edit::add_slot(Slot slot) {
@@ -22,6 +24,12 @@ int Edit::add_slot(Slot slot) {
 std::uint32_t Edit::add_scope(std::string scope) {
   program_.scopes.push_back(std::move(scope));
   return static_cast<std::uint32_t>(program_.scopes.size() - 1);
+}
+
+void Edit::redirect(std::uint32_t operand, int slot, std::int64_t begin) {
+  auto& o = program_.operands[operand];
+  program_.edits.back().redirected.push_back({operand, o.slot, o.offset});
+  o.slot = slot, o.offset += begin;
 }
 
 void Edit::insert(std::size_t at, Record record, std::span<const Operand> operands, const void* args,
@@ -63,6 +71,8 @@ std::uint32_t append_args(Program& program, const void* args, std::size_t bytes,
 Program strip(Program p) {
   if (p.edits.empty()) return p;
   const auto& before = p.edits.back().before;
+  for (const auto& r : std::views::reverse(p.edits.back().redirected))
+    p.operands[r.operand].slot = r.slot, p.operands[r.operand].offset = r.offset;
   std::erase_if(p.records, [&](const Record& r) { return r.added_by == p.edits.size(); });
   p.slots.resize(before.slots), p.operands.resize(before.operands), p.args.resize(before.args);
   p.bounds.resize(before.bounds), p.scopes.resize(before.scopes);

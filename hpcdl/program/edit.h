@@ -1,6 +1,7 @@
 #pragma once
-// Edits of a finished program: records that move data are inserted between those that compute. An edit changes no
-// record that is there, and what it adds to the tables of the program comes after their ends, so strip() can undo it.
+// Edits of a finished program: records that move data are inserted between those that compute. What an edit adds to the
+// tables of the program comes after their ends. Of a record that is there it can only change in which slot a tensor
+// lies, and notes what it was, so strip() can undo all of it.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,17 @@ class Edit {
     record.op = Raw::name;
     insert(at, record, operands, &args, sizeof args, bound);
   }
+  /// The same of a typed op, outside of differentiation: operands as its forward takes them.
+  template <class Op>
+  void insert_op(std::size_t at, Record record, std::span<const Operand> operands, typename Op::Args args) {
+    static_cast<void>(known_op<Op>);
+    clear_padding(args);
+    record.op = Op::name;
+    insert(at, record, operands, &args, sizeof args, nullptr);
+  }
+  /// Lets an operand of a record that is there name another slot, of whose elements its own begin at `begin`: the same
+  /// tensor in other memory.
+  void redirect(std::uint32_t operand, int slot, std::int64_t begin);
   /// The edited program. Call it once, at the end.
   Program finish();
 

@@ -40,7 +40,7 @@ Program recorded() {
   return g.finish().program;
 }
 
-/// Up to 5 records at random places, which read slots of the program and new ones.
+/// Up to 5 records at random places, which read slots of the program and new ones, and operands that move to new slots.
 Program edited(Program p, std::uint64_t seed) {
   const Rng rng{seed, 2};
   std::uint64_t draw = 0;
@@ -60,7 +60,33 @@ Program edited(Program p, std::uint64_t seed) {
     record.scope = edit.add_scope("looks");
     edit.insert<Looks>(below(edit.program().records.size() + 1), record, operands, args);
   }
+  for (auto n = below(4); n > 0; --n) {
+    const auto operand = below(edit.program().edits.back().before.operands);
+    const int slot = edit.program().operands[operand].slot;
+    if (slot < 0) continue;
+    const Spec old = edit.program().slots[static_cast<std::size_t>(slot)].spec;
+    const auto begin = static_cast<std::int64_t>(below(9));
+    edit.redirect(static_cast<std::uint32_t>(operand),
+                  edit.add_slot({{{old.size() + begin}, old.dtype}, SlotKind::temp, "elsewhere"}), begin);
+  }
   return edit.finish();
+}
+
+TEST(edits, move_operands_to_other_slots_and_back) {
+  const Program p = recorded();
+  const auto& o = p.operands[p.records[0].operands];
+  Edit edit(p, "move");
+  const Spec spec{{o.spec.size() + 100}, o.spec.dtype};
+  const int other = edit.add_slot({spec, SlotKind::temp, "other"});
+  edit.redirect(p.records[0].operands, other, 64);
+  const Program q = edit.finish();
+  const auto& moved = q.operands[p.records[0].operands];
+  EXPECT_EQ(moved.slot, other);
+  EXPECT_EQ(moved.offset, o.offset + 64);
+  EXPECT_EQ(moved.spec, o.spec);
+  EXPECT_EQ(plan(q).lifetime[static_cast<std::size_t>(other)].first, 0);
+  EXPECT_EQ(to_bytes(strip(q)), to_bytes(p));
+  EXPECT_EQ(to_bytes(program_of(to_bytes(q), "FILE")), to_bytes(q));
 }
 
 TEST(edits, can_be_taken_out_to_the_byte) {

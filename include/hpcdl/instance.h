@@ -49,7 +49,7 @@ struct LaneDependencies {
   std::vector<std::vector<int>> waits;
   std::vector<char> signals;  // per record: another record, or the end of the run, waits for it
   /// Per lane but `compute`: its last record, for which the end of the run waits; -1: none.
-  std::array<int, kLanes> last{-1, -1, -1};
+  std::array<int, kLanes> last{-1, -1, -1, -1};
   bool one_lane = true;  // all records are on `compute`
 };
 

@@ -20,11 +20,12 @@ enum class Lane : std::uint8_t {
   compute,
   weights,  // gradients of weights, next to those of activations
   reduce,   // sums of gradients over ranks
+  gather,   // values that other ranks have updated
 };
-inline constexpr int kLanes = 3;
+inline constexpr int kLanes = 4;
 
 inline std::string_view lane_name(Lane lane) {
-  constexpr std::string_view names[kLanes] = {"compute", "weights", "reduce"};
+  constexpr std::string_view names[kLanes] = {"compute", "weights", "reduce", "gather"};
   return names[static_cast<int>(lane)];
 }
 
@@ -86,8 +87,15 @@ struct AppliedEdit {
   struct Sizes {
     std::uint32_t slots, operands, args, bounds, scopes;
   };
+  /// An operand as it was before the edit let it name another slot.
+  struct Redirected {
+    std::uint32_t operand;  // index into Program::operands
+    std::int32_t slot;
+    std::int64_t offset;  // elements
+  };
   std::string name;
   Sizes before;  // of the tables; what comes after is of this edit and of later ones
+  std::vector<Redirected> redirected = {};
 };
 inline constexpr std::size_t kMostEdits = 255;
 
