@@ -59,7 +59,7 @@ class Trainer {
     nlohmann::json j = {{"ms", seconds * 1e3},
                         {"loss", loss},
                         {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
-    if (const auto* g = trainer_.gradients(); g && b_.kinds.size() > 1) {
+    if (const auto* g = trainer_.ranks(); g && b_.kinds.size() > 1) {
       const auto& now = g->times();
       const double passes = static_cast<double>(now.passes - times_.passes);
       j["exchange_ms"] = (now.seconds - times_.seconds) * 1e3 / passes;

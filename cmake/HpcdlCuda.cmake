@@ -50,7 +50,7 @@ function(hpcdl_gpu_tests)
     ${PROJECT_SOURCE_DIR}/hpcdl/infer/engine.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/speculation.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/text_rules.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/infer/kv_window.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/window_pages.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/embedder.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp
-    ${PROJECT_SOURCE_DIR}/hpcdl/parallel/gradients.test.cpp)
+    ${PROJECT_SOURCE_DIR}/hpcdl/parallel/reduce_pass.test.cpp)
   add_executable(gpu_tests ${PROJECT_SOURCE_DIR}/hpcdl/testing/gpu_main.cpp ${files})
   target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,15 +64,21 @@ class Trainable {
   Device device() const { return state_->device(); }
   /// From now on the gradient of a parameter is in where(parameter): memory of the caller, contiguous, with the
   /// parameter's spec and device. Old values are lost. Call it after to_device() and before recording a program.
-  void place_gradients(const std::function<Tensor(const StateEntry&)>& where) { moved()->place_gradients(where); }
+  /// shares: f32, of FlatLayout::share_elements, if the values are divided and gradients are there only while a pass
+  /// runs: afterwards, those of updated() lie in it.
+  void place_gradients(const std::function<Tensor(const StateEntry&)>& where, const Tensor& shares = {}) {
+    moved()->place_gradients(where, shares);
+  }
+  /// See StateTable::divide().
+  void divide(std::optional<FlatLayout> layout) { moved()->divide(std::move(layout)); }
   /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
   void forget_gradients() { moved()->forget_gradients(); }
   /// Moves gradients that were placed elsewhere back into memory of the model. Their values are lost.
   void own_gradients() { moved()->own_gradients(); }
   /// Adds a copy of `type` (bf16 or f16) to every matrix in own memory that products read; its values are unset until
   /// round_copies(). Programs that are recorded from now on and compute in that type read the copy, with the same
-  /// bits. Call it after to_device().
-  void keep_copies(DType type) { moved()->keep_copies(type); }
+  /// bits. Call it after to_device(). Without memory, they are enough to record a program.
+  void keep_copies(DType type, bool memory = true) { moved()->keep_copies(type, memory); }
   /// Rounds all values into their copies. The optimizer does the same when it writes the values.
   void round_copies(Stream& s) const { state_->round_copies(s); }
   /// Brings StateEntry::host up to date with `memory`, and the other way. Does nothing on a CPU for tensors that files

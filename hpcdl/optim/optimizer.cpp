@@ -23,17 +23,20 @@ template <class T> T tensor_of(Graph& g, const StateEntry& p) {
   return t;
 }
 
+/// Whether other ranks update all of it.
+bool idle(const StateEntry& p) { return !p.part.all() && p.memory.size() == 0; }
+
 }  // namespace
 
 Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args) : table_(table), args_(args) {
-  for (const auto& p : table_.parameters())
-    require(p.gradient != nullptr, "train", "parameter {} has no gradient: open the model for training", p.name);
+  for (const auto& p : table_.updated())
+    require(p.gradient != nullptr, "train", "parameter {} has no gradient: open the model for training", p.param->name);
   moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args));
 }
 
 std::vector<Var> Optimizer::gradients(Graph& g) const {
   std::vector<Var> list;
-  for (const auto& p : table_.parameters()) list.push_back(variable(g, p.gradient));
+  for (const auto& p : table_.updated()) list.push_back(variable(g, p.gradient));
   return list;
 }
 
@@ -43,17 +46,19 @@ void Optimizer::record(Graph& g) const {
   auto moment = moments.begin();
   if (const auto* adamw = std::get_if<AdamW::Args>(&args_)) {
     std::vector<AdamWTensor<Var>> tensors;
-    for (const auto& p : table_.parameters()) {
-      auto& t = tensors.emplace_back(tensor_of<AdamWTensor<Var>>(g, p));
+    for (const auto& p : table_.updated()) {
+      auto t = tensor_of<AdamWTensor<Var>>(g, p);
       t.m = *moment++, t.v = *moment++;
+      if (!idle(p)) tensors.push_back(std::move(t));
     }
     record_adamw(g, tensors, *adamw);
   } else {
     const auto& sgd = std::get<Sgd::Args>(args_);
     std::vector<SgdTensor<Var>> tensors;
-    for (const auto& p : table_.parameters()) {
-      auto& t = tensors.emplace_back(tensor_of<SgdTensor<Var>>(g, p));
+    for (const auto& p : table_.updated()) {
+      auto t = tensor_of<SgdTensor<Var>>(g, p);
       if (!moments.empty()) t.m = *moment++;
+      if (!idle(p)) tensors.push_back(std::move(t));
     }
     record_sgd(g, tensors, sgd);
   }

@@ -146,6 +146,10 @@ void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector
   emit_update<SumsOfSquares>(g, operands, &args, sizeof args, {.operations = 2 * elements});
   const Operand gathered[] = {write_operand(g.slice(totals, 1, axis.ranks)), read_operand(mine)};
   emit_op<AllGather>(g, gathered, {axis.with("norm of the gradients")}, Phase::update);
+  record_norm_of_totals(g, totals, a);
+}
+
+void record_norm_of_totals(Graph& g, const Var& totals, const GradNorm::Args& a) {
   auto norm = a;
   clear_padding(norm);
   emit_update<NormOfTotals>(g, std::vector{read_operand(totals)}, &norm, sizeof norm);

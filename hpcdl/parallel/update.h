@@ -18,4 +18,7 @@ void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Axi
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
                       const Axis& axis);
 
+/// The second half of it: applies GradNorm::finish() to the sum of `totals` (f64).
+void record_norm_of_totals(Graph& g, const Var& totals, const GradNorm::Args& a);
+
 }  // namespace hpcdl::parallel

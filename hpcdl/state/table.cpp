@@ -1,6 +1,7 @@
 #include "hpcdl/state/table.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "hpcdl/core/describe.h"
@@ -62,7 +63,10 @@ Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::
 /// Consecutive tensors in a block; without memory if the block has none.
 class StateTable::Cursor {
  public:
-  explicit Cursor(const Buffer& b, Device device = {}) : at_(b.data()), device_(device) {}
+  explicit Cursor(const Buffer& b, Device device = {}) : begin_(b.data()), at_(begin_), device_(device) {}
+  Tensor at(std::int64_t offset, const Spec& spec) const {
+    return Tensor(begin_ ? begin_ + offset : nullptr, spec, device_);
+  }
   Tensor next(const Spec& spec) {
     const Tensor t(at_, spec, device_);
     if (at_) at_ += padded(spec.bytes());
@@ -70,7 +74,7 @@ class StateTable::Cursor {
   }
 
  private:
-  std::byte* at_;
+  std::byte *begin_, *at_;
   Device device_;
 };
 
@@ -82,13 +86,18 @@ std::vector<io::NamedTensor> stored(std::span<const StateEntry> entries) {
 }
 
 std::vector<io::NamedTensor> StateTable::model_files() const {
-  auto list = stored(parameters());
+  std::vector<io::NamedTensor> list;
+  for (std::size_t i = 0; i < values_.entries.size(); ++i) {
+    const auto& e = layout_ && !layout_->places[i].whole ? pieces_.entries[i] : values_.entries[i];
+    if (e.host.spec()) list.push_back({e.param->name, e.host, e.part});
+  }
   for (auto& b : stored(buffers())) list.push_back(std::move(b));
   return list;
 }
 
 std::vector<const StateGroup*> StateTable::groups() const {
-  std::vector<const StateGroup*> list{&values_, &buffers_, &frozen_, &copies_, &gradients_};
+  std::vector<const StateGroup*> list{&values_,    &buffers_, &frozen_,          &copies_,
+                                      &gradients_, &pieces_,  &gradient_pieces_, &copy_pieces_};
   for (const auto& moments : moments_)
     if (const auto alive = moments.lock()) list.push_back(alive.get());
   return list;
@@ -111,6 +120,101 @@ void StateTable::tell_modules() {
     }
   for (auto& e : frozen_.entries)
     if (e.name == e.param->name) e.param->value = e.memory.spec();
+  make_pieces();
+}
+
+/// The pieces of this rank, wherever the values, copies and gradients lie now.
+void StateTable::make_pieces() {
+  for (auto* group : {&pieces_, &gradient_pieces_, &copy_pieces_}) group->entries.clear();
+  if (!layout_) return;
+  const auto count = values_.entries.size();
+  const auto& share_memory = device_.is_cuda() ? shares_on_device_ : shares_;
+  const Tensor shares(share_memory.data(), {{layout_->share_divided}, DType::f32}, device_);
+  for (auto* group : {&pieces_, &gradient_pieces_, &copy_pieces_}) group->entries.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const StateEntry& e = values_.entries[i];
+    const auto& place = layout_->places[i];
+    const auto piece = [&](StateGroup& to, StateRole role, const Tensor& of, std::int64_t begin) {
+      const auto type = of.dtype();
+      const Tensor memory(of.data() ? of.ptr<std::byte>() + begin * dtype_bytes(type) : nullptr,
+                          {{place.mine.count()}, type}, device_);
+      const auto ending = role == StateRole::gradient ? ".grad.share"
+                          : role == StateRole::copy   ? ".copy.share"
+                                                      : ".share";
+      auto& p = to.entries.emplace_back(entry(*e.param, role, ending, memory));
+      p.part = Part::flat(e.param->whole(), place.mine, e.param->part);
+      p.counted = false;
+      return &p;
+    };
+    auto* value = place.whole ? piece(pieces_, StateRole::value, e.memory, place.mine.begin)
+                              : piece(pieces_, StateRole::value, shares, place.share);
+    if (!place.whole) {
+      value->counted = true;
+      value->host = value->staged = Cursor(shares_).at(place.share * std::int64_t{sizeof(float)}, value->memory.spec());
+    }
+    if (e.copy) value->copy = piece(copy_pieces_, StateRole::copy, e.copy->memory, place.mine.begin);
+    if (!e.gradient) continue;
+    auto* gradient = gradient_shares_.spec()
+                         ? piece(gradient_pieces_, StateRole::gradient, gradient_shares_, place.share)
+                         : piece(gradient_pieces_, StateRole::gradient, e.gradient->memory, place.mine.begin);
+    gradient->counted = static_cast<bool>(gradient_shares_.spec());
+    value->gradient = gradient;
+  }
+}
+
+void StateTable::divide(std::optional<FlatLayout> layout) {
+  require(!device_.is_cuda(), "model", "the model is already on a GPU: divide its values before it is moved there");
+  require(!layout || layout->places.size() == values_.entries.size(), "model",
+          "expected a place for each of the {} parameters, got {}", values_.entries.size(),
+          layout ? layout->places.size() : 0);
+  for (const auto& e : values_.entries)
+    require(described_ || e.memory, "model", "this rank has only a piece of \"{}\": open the model again", e.name);
+  layout_ = std::move(layout);
+  if (layout_) move_to_flat_block();
+  tell_modules();
+}
+
+void StateTable::move_to_flat_block() {
+  constexpr std::int64_t kBytes = sizeof(float);
+  Buffer memory = block((layout_->elements - layout_->divided) * kBytes);
+  shares_ = block(layout_->share_divided * kBytes);
+  const Cursor flat(memory), shares(shares_);
+  for (std::size_t i = 0; i < values_.entries.size(); ++i) {
+    auto& e = values_.entries[i];
+    const auto& place = layout_->places[i];
+    require(e.memory.dtype() == DType::f32, "model", "\"{}\" is {}: only F32 values can be divided", e.name,
+            to_string(e.memory.spec()));
+    const auto move = [&](const Tensor& there, std::int64_t from) {
+      if (!described_) std::memcpy(there.data(), e.memory.ptr<float>() + from, static_cast<std::size_t>(there.bytes()));
+      return there;
+    };
+    if (place.whole) {
+      const auto there = move(flat.at((place.offset - layout_->divided) * kBytes, e.memory.spec()), 0);
+      if (e.host.data() == e.memory.data()) e.host = there;
+      e.memory = e.staged = there;
+    } else {
+      move(shares.at(place.share * kBytes, {{place.mine.count()}, DType::f32}), place.mine.begin);
+      e.memory = Tensor(nullptr, e.memory.spec());
+      e.host = e.staged = {};
+    }
+    e.counted = place.whole;
+  }
+  values_.memory = std::move(memory);
+}
+
+void StateTable::lend_whole_values(const std::function<Tensor(const StateEntry&)>& where) {
+  for (std::size_t i = 0; layout_ && i < values_.entries.size(); ++i)
+    if (!layout_->places[i].whole) values_.entries[i].host = where(values_.entries[i]);
+}
+
+Tensor StateTable::value_block() const {
+  const auto& memory = device_.is_cuda() ? values_on_device_ : values_.memory;
+  return Tensor(memory.data(), {{layout_->elements - layout_->divided}, DType::f32}, device_);
+}
+
+Tensor StateTable::copy_block() const {
+  const auto type = copies_.entries.empty() ? DType::none : copies_.entries.front().memory.dtype();
+  return Tensor(copies_.memory.data(), {{layout_->copied}, type}, device_);
 }
 
 void StateTable::bind(Graph& g) const {
@@ -148,18 +252,19 @@ void StateTable::move_values(const std::function<Tensor(const StateEntry&)>& whe
 }
 
 void StateTable::allocate(bool with_gradients) {
-  std::int64_t values = 0, gradients = 0, others = 0;
+  std::int64_t values = 0, buffers = 0, gradients = 0, others = 0;
   for (const auto* p : params_) {
     if (frozen(p)) continue;
-    values += padded(p->spec.bytes());
+    (trained(p) ? values : buffers) += padded(p->spec.bytes());
     if (with_gradients && trained(p)) gradients += padded(p->spec.bytes());
     if (p->channels_last.rank() == 4) others += padded(p->spec.bytes());
   }
-  values_.memory = block(values), gradients_.memory = block(gradients), files_ = block(others);
-  Cursor value(values_.memory), gradient(gradients_.memory), file(files_);
+  values_.memory = block(values), buffers_.memory = block(buffers), gradients_.memory = block(gradients),
+  files_ = block(others);
+  Cursor value(values_.memory), buffer(buffers_.memory), gradient(gradients_.memory), file(files_);
   for (auto* p : params_) {
     if (!p->spec || frozen(p)) continue;
-    add(*p, value.next(p->spec));
+    add(*p, (trained(p) ? value : buffer).next(p->spec));
     if (with_gradients && trained(p)) gradients_.entries.push_back(gradient_of(*p, gradient.next(p->spec)));
     if (p->channels_last.rank() == 4) group_of(*p).entries.back().host = file.next({p->file_shape(), p->spec.dtype});
   }
@@ -169,11 +274,13 @@ void StateTable::allocate(bool with_gradients) {
 std::int64_t StateTable::bytes() const {
   std::int64_t sum = 0;
   for_each([&](const StateEntry& e) {
-    if (e.role == StateRole::moment || (e.role == StateRole::gradient && elsewhere_)) return;
-    sum += padded(e.memory.bytes());
+    if (!e.counted || e.role == StateRole::moment || (e.role == StateRole::gradient && elsewhere_)) return;
+    if (!layout_ || (e.role != StateRole::value && e.role != StateRole::copy)) sum += padded(e.memory.bytes());
     if (e.host.spec() && e.param->channels_last.rank() == 4 && !device_.is_cuda()) sum += padded(e.memory.bytes());
   });
-  return sum;
+  if (!layout_) return sum;
+  return sum + value_block().bytes() + layout_->share_divided * std::int64_t{sizeof(float)} +
+         (copies_.entries.empty() ? 0 : copy_block().bytes());
 }
 
 std::int64_t StateTable::parameter_count() const {
@@ -203,6 +310,25 @@ Buffer StateTable::move(const Stream& s, const std::vector<Tensor*>& list, bool 
   return memory;
 }
 
+/// Moves the block of values; gaps between them stay unset.
+void StateTable::upload_flat(const Stream& s) {
+  constexpr std::int64_t kBytes = sizeof(float);
+  values_on_device_ = block((layout_->elements - layout_->divided) * kBytes, s.device());
+  shares_on_device_ = block(shares_.bytes(), s.device());
+  const Cursor flat(values_on_device_, s.device());
+  io::Upload upload;
+  for (std::size_t i = 0; i < values_.entries.size(); ++i) {
+    auto& e = values_.entries[i];
+    const auto& place = layout_->places[i];
+    const Tensor there = place.whole ? flat.at((place.offset - layout_->divided) * kBytes, e.memory.spec())
+                                     : Tensor(nullptr, e.memory.spec(), s.device());
+    if (place.whole) upload.add(there, e.memory);
+    e.memory = there;
+  }
+  upload.add(bytes_of(shares_on_device_), bytes_of(shares_));
+  if (!described_) upload.run(s);
+}
+
 void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others) {
   if (!s.device().is_cuda()) return;
   require(!device_.is_cuda(), "model", "the model is already on a GPU");
@@ -211,21 +337,24 @@ void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others) 
   std::vector<Tensor*> gradients;
   for (auto* group : {&values_, &buffers_, &frozen_})
     for (auto& e : group->entries)
-      if (e.role != StateRole::counter) values.push_back(&e.memory);
+      if (e.role != StateRole::counter && !(layout_ && group == &values_)) values.push_back(&e.memory);
+  if (layout_) upload_flat(s);
   for (auto& e : gradients_.entries) gradients.push_back(&e.memory);
   on_device_ = move(s, values, true);
   gradients_.memory = move(s, gradients, false);
   tell_modules();
 }
 
-void StateTable::place_gradients(const std::function<Tensor(const StateEntry&)>& where) {
+void StateTable::place_gradients(const std::function<Tensor(const StateEntry&)>& where, const Tensor& shares) {
   StateGroup placed;
+  gradient_shares_ = shares;
   for (const auto& e : values_.entries) {
     const Tensor there = where(e);
     require(there.spec() == e.memory.spec() && there.is_contiguous() && there.device() == device_, "model",
             "the gradient of \"{}\" must be a contiguous {} on the device of the model, got {}", e.name,
             to_string(e.memory.spec()), to_string(there.spec()));
     placed.entries.push_back(gradient_of(*e.param, there));
+    placed.entries.back().counted = !shares.spec();
   }
   gradients_ = std::move(placed);
   elsewhere_ = true;
@@ -234,10 +363,12 @@ void StateTable::place_gradients(const std::function<Tensor(const StateEntry&)>&
 
 void StateTable::forget_gradients() {
   gradients_.entries.clear();
+  gradient_shares_ = {};
   tell_modules();
 }
 
 void StateTable::own_gradients() {
+  gradient_shares_ = {};
   if (!elsewhere_) return;
   std::int64_t total = 0;
   for (const auto& e : values_.entries) total += padded(e.memory.bytes());
@@ -250,38 +381,46 @@ void StateTable::own_gradients() {
   tell_modules();
 }
 
-void StateTable::keep_copies(DType type) {
+void StateTable::keep_copies(DType type, bool memory) {
   StateGroup copies;
   std::int64_t total = 0;
   for (const auto& e : values_.entries)
     if (e.param->multiplied) total += padded(e.memory.size() * dtype_bytes(type));
-  copies.memory = block(total, device_);
+  if (layout_) total = layout_->copied * dtype_bytes(type);
+  if (memory) copies.memory = block(total, device_);
   Cursor at(copies.memory, device_);
-  for (const auto& e : values_.entries)
-    if (e.param->multiplied)
-      copies.entries.push_back(entry(*e.param, StateRole::copy, ".copy", at.next({e.memory.shape(), type})));
+  for (std::size_t i = 0; i < values_.entries.size(); ++i) {
+    const auto& e = values_.entries[i];
+    if (!e.param->multiplied) continue;
+    const Spec spec{e.memory.shape(), type};
+    const Tensor there = layout_ ? at.at(layout_->places[i].offset * dtype_bytes(type), spec) : at.next(spec);
+    copies.entries.push_back(entry(*e.param, StateRole::copy, ".copy", there));
+  }
   copies_ = std::move(copies);
   tell_modules();
 }
 
 void StateTable::round_copies(Stream& s) const {
-  for (const auto& e : values_.entries)
-    if (e.copy && e.copy->memory) Cast::forward(s, e.copy->memory, e.memory, {e.copy->memory.dtype()});
+  for (std::size_t i = 0; i < values_.entries.size(); ++i) {
+    const auto& e = layout_ && !layout_->places[i].whole ? pieces_.entries[i] : values_.entries[i];
+    if (e.copy && e.copy->memory && e.memory.size() > 0)
+      Cast::forward(s, e.copy->memory, e.memory, {e.copy->memory.dtype()});
+  }
 }
 
 std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::string_view> names) {
   const auto group = std::make_shared<StateGroup>();
   std::int64_t total = 0;
-  for (const auto& e : values_.entries)
-    total += std::ssize(names) * padded(e.memory.size() * std::int64_t{sizeof(float)});
+  for (const auto& e : updated()) total += std::ssize(names) * padded(e.memory.size() * std::int64_t{sizeof(float)});
   group->memory = block(total, device_);
   if (device_.is_cuda()) group->host = block(total);
   Cursor at(group->memory, device_), on_host(group->host);
-  for (const auto& e : values_.entries)
+  for (const auto& e : updated())
     for (const auto& name : names) {
       const Spec spec{e.memory.shape(), DType::f32};
       auto& m =
           group->entries.emplace_back(entry(*e.param, StateRole::moment, fmt::format(".{}", name), at.next(spec)));
+      m.part = e.part;
       m.host = m.staged = device_.is_cuda() ? on_host.next(spec) : m.memory;
     }
   std::erase_if(moments_, [](const auto& m) { return m.expired(); });

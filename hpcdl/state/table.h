@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "hpcdl/buffer.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/nn/param.h"
+#include "hpcdl/state/flat_layout.h"
 
 namespace hpcdl {
 
@@ -37,7 +39,8 @@ struct StateEntry {
   /// In host memory in the layout of files, which are read into it and written from it. On a CPU it is `memory`, unless
   /// files store the dims in another order. Absent if no file holds the entry.
   Tensor host = {};
-  Tensor staged = {};  // in host memory in the order of `memory`: `host`, unless files have another order
+  Tensor staged = {};   // in host memory in the order of `memory`: `host`, unless files have another order
+  bool counted = true;  // its memory is there between two steps, and not that of another entry
   // For a value; null if there is none.
   const StateEntry *gradient = nullptr, *copy = nullptr;
 
@@ -79,6 +82,9 @@ class StateTable {
   void move_values(const std::function<Tensor(const StateEntry&)>& where);
 
   std::span<const StateEntry> parameters() const { return values_.entries; }
+  /// The values that the optimizer of this rank updates: parameters(), or the pieces of them that divide() gives it,
+  /// one dim each, in the same order.
+  std::span<const StateEntry> updated() const { return layout_ ? pieces_.entries : values_.entries; }
   /// Buffers and counters.
   std::span<const StateEntry> buffers() const { return buffers_.entries; }
   /// Calls f(entry) for all entries.
@@ -86,8 +92,11 @@ class StateTable {
     for (const auto* group : groups())
       for (const StateEntry& e : group->entries) f(e);
   }
-  /// Parameters, then buffers.
+  /// Parameters, or the pieces of them that this rank has, then buffers.
   std::vector<io::NamedTensor> model_files() const;
+  /// Lets StateEntry::host of the values that are not kept whole be where(entry), for files of whole tensors; without
+  /// memory it is absent again.
+  void lend_whole_values(const std::function<Tensor(const StateEntry&)>& where);
   /// Gives a program that will be recorded the memory of the entries that its modules name.
   void bind(Graph& g) const;
 
@@ -102,36 +111,55 @@ class StateTable {
 
   // See models::Trainable. `others`: tensors that programs read besides the entries.
   void to_device(const Stream& s, const std::vector<Tensor*>& others);
-  void place_gradients(const std::function<Tensor(const StateEntry&)>& where);
+  void place_gradients(const std::function<Tensor(const StateEntry&)>& where, const Tensor& shares = {});
   void forget_gradients();
   void own_gradients();
-  void keep_copies(DType type);
+  void keep_copies(DType type, bool memory = true);
   void round_copies(Stream& s) const;
   void fetch(const Stream& s) const;
   void store(const Stream& s) const;
   void count_pass() const;
 
-  /// Moments of zeros, f32, for every parameter: "NAME.m" for each of `names`, one parameter after the other, on the
-  /// device of the model. They belong to the table as long as the caller holds them.
+  /// Moves the values into one flat block, on the host, and lets updated() be the pieces of this rank. Other ranks
+  /// update the rest of a value and of its copy, and send it. Of values that the layout does not keep whole, only these
+  /// pieces remain, and files hold these. Before a program is recorded; without a layout, updated() are the whole values
+  /// again.
+  void divide(std::optional<FlatLayout> layout);
+  bool divided() const { return layout_.has_value(); }
+  /// The flat blocks of whole values and of copies, if there are any; without memory if this is only described.
+  /// Precondition: divided().
+  Tensor value_block() const;
+  Tensor copy_block() const;
+
+  /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other, on
+  /// the device of the model. They belong to the table as long as the caller holds them.
   std::shared_ptr<const StateGroup> add_moments(std::span<const std::string_view> names);
 
  private:
   class Cursor;
   std::vector<const StateGroup*> groups() const;
   Buffer block(std::int64_t bytes, Device device = {}) const { return described_ ? Buffer() : Buffer(bytes, device); }
+  void upload_flat(const Stream& s);
   Buffer move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const;
   StateGroup& group_of(const nn::Param& p);
   void add(nn::Param& param, const Tensor& memory);
   void tell_modules();
+  void make_pieces();
+  void move_to_flat_block();
 
   std::vector<nn::Param*> params_;
   StateGroup values_, buffers_, frozen_, gradients_, copies_;
   Buffer files_;  // of entries that files store in another order
   std::vector<std::weak_ptr<const StateGroup>> moments_;
+  std::optional<FlatLayout> layout_;
+  StateGroup pieces_, gradient_pieces_, copy_pieces_;
+  Tensor gradient_shares_;  // absent: pieces of gradients are parts of them
   bool elsewhere_ = false;  // gradients do not lie in own memory
   bool described_ = false;
   Device device_;
-  Buffer on_device_;  // a copy of everything that programs read
+  Buffer on_device_;                  // a copy of everything that programs read
+  Buffer values_on_device_;           // of whole values, if they lie in a flat block
+  Buffer shares_, shares_on_device_;  // of values that are not whole
 };
 
 }  // namespace hpcdl

@@ -90,6 +90,78 @@ TEST(state_table, gradients_lie_where_they_were_placed) {
   EXPECT_THROW(p.table.place_gradients([&](const StateEntry&) { return there.tensor; }), Error) << "another shape";
 }
 
+/// A rank that updates the second half of the matrix, and of the convolution nothing.
+FlatLayout half() {
+  return {.places = {{0, {4, 8}, 0}, {64, {12, 12}, 4}}, .elements = 128, .copied = 64, .share_elements = 64};
+}
+
+TEST(state_table, divided_values_lie_in_one_block_and_are_updated_in_pieces) {
+  Parts p;
+  p.open(true);
+  const auto& matrix = p.table.parameters()[0];
+  std::iota(matrix.memory.ptr<float>(), matrix.memory.ptr<float>() + 8, 0.0f);
+  p.table.divide(half());
+  p.table.keep_copies(DType::bf16);
+  const std::string_view kept[] = {"m"};
+  const auto moments = p.table.add_moments(kept);
+  EXPECT_EQ(matrix.memory.data(), p.table.value_block().data());
+  EXPECT_EQ(matrix.host.data(), matrix.memory.data());
+  EXPECT_EQ(matrix.memory.ptr<float>()[5], 5) << "values move with the tensor";
+  EXPECT_EQ(p.table.parameters()[1].memory.data(), p.table.value_block().ptr<float>() + 64);
+  const auto& mine = p.table.updated()[0];
+  EXPECT_EQ(mine.memory.data(), matrix.memory.ptr<float>() + 4);
+  EXPECT_EQ(mine.memory.spec(), (Spec{{4}, DType::f32}));
+  EXPECT_EQ(mine.part, Part::flat({4, 6}, {4, 8}, p.matrix.part));
+  EXPECT_EQ(mine.gradient->memory.data(), matrix.gradient->memory.ptr<float>() + 4);
+  EXPECT_EQ(mine.copy->memory.data(), matrix.copy->memory.ptr<bf16>() + 4);
+  EXPECT_EQ(moments->entries[0].whole(), (Spec{{4, 6}, DType::f32}));
+  EXPECT_EQ(moments->entries[0].memory.size(), 4);
+  EXPECT_EQ(moments->entries[1].memory.size(), 0) << "other ranks update the convolution";
+  OwnedTensor shares({{64}, DType::f32});
+  p.table.place_gradients([](const StateEntry& e) { return Tensor(nullptr, e.memory.spec()); }, shares.tensor);
+  EXPECT_EQ(p.table.updated()[0].gradient->memory.data(), shares.tensor.data());
+  EXPECT_TRUE(p.table.updated()[0].gradient->counted);
+  EXPECT_FALSE(p.table.parameters()[0].gradient->counted) << "it is there only while a pass runs";
+  p.table.place_gradients([&](const StateEntry& e) { return Tensor(shares.tensor.data(), e.memory.spec()); });
+  p.table.divide({});
+  EXPECT_EQ(p.table.updated().data(), p.table.parameters().data());
+  EXPECT_THROW(p.table.divide(FlatLayout{}), Error) << "places for no parameters";
+}
+
+/// Of the matrix, this rank keeps only what it updates.
+TEST(state_table, values_that_are_not_kept_whole_are_pieces_in_files) {
+  Parts p;
+  p.open(true);
+  std::iota(p.table.parameters()[0].memory.ptr<float>(), p.table.parameters()[0].memory.ptr<float>() + 8, 0.0f);
+  auto layout = half();
+  layout.places[0].whole = false, layout.divided = 64, layout.share_divided = 32;
+  const auto before = p.table.bytes();
+  p.table.divide(layout);
+  EXPECT_LT(p.table.bytes(), before + 256) << "padding to 64 elements";
+  p.table.keep_copies(DType::bf16);
+  Pool pool(1);
+  Stream s(pool);
+  p.table.round_copies(s);
+  const auto& matrix = p.table.parameters()[0];
+  EXPECT_EQ(matrix.memory.data(), nullptr);
+  EXPECT_EQ(p.table.value_block().size(), 64);
+  const auto& mine = p.table.updated()[0];
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(mine.memory.ptr<float>()[i], static_cast<float>(4 + i));
+    EXPECT_EQ(static_cast<float>(matrix.copy->memory.ptr<bf16>()[4 + i]), static_cast<float>(4 + i));
+  }
+  const auto files = p.table.model_files();
+  EXPECT_EQ(files[0].name, "fc.weight");
+  EXPECT_EQ(files[0].part, mine.part);
+  EXPECT_EQ(files[0].tensor.data(), mine.memory.data());
+  OwnedTensor whole(matrix.memory.spec());
+  p.table.lend_whole_values([&](const StateEntry&) { return whole.tensor; });
+  EXPECT_EQ(matrix.host.data(), whole.tensor.data());
+  EXPECT_TRUE(p.table.parameters()[1].host.data() != whole.tensor.data()) << "the convolution is whole anyway";
+  p.table.lend_whole_values([](const StateEntry&) { return Tensor(); });
+  EXPECT_THROW(p.table.divide({}), Error) << "its other elements are not here";
+}
+
 TEST(state_table, tensors_of_the_caller_are_found_by_name) {
   Parts p;
   OwnedTensor value(p.matrix.spec), packed({{8}, DType::u8});

@@ -207,13 +207,17 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t dp = 0, tp = 1;
+  std::int64_t dp = 0, tp = 1, zero = 0;
   double bucket_mb = 25, first_bucket_mb = 1;
   bool overlap = true, sequence = false, time_exchange = false;
 
   void visit(auto&& f) {
     f("dp", dp, "ranks that share each batch; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
     f("tp", tp, "ranks that share each weight; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
+    f("zero", zero,
+      "what the dp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too. The "
+      "result is the same",
+      {.min = 0, .max = 2});
     f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: each tensor separately",
       {.min = 0, .max = 1 << 20});
     f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early",

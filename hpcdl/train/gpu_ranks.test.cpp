@@ -41,6 +41,7 @@ struct How {
   int micro_batches = 1;
   std::int64_t bucket_bytes = 64 << 10;
   comm::Algorithm algorithm = comm::Algorithm::automatic;
+  int zero = 0;
 };
 
 Trace train_on(int n, const How& how) {
@@ -56,6 +57,7 @@ Trace train_on(int n, const How& how) {
     o.data = world, o.reduce = {.buckets = {.cap = how.bucket_bytes, .first = how.bucket_bytes / 4},
                                 .overlap = how.overlap,
                                 .algorithm = how.algorithm};
+    o.zero = how.zero;
     TrainStep step(model, pool, o, Device::cuda(world.rank()));
     auto& t = all[static_cast<std::size_t>(world.rank())];
     for (int i = 0; i < kSteps; ++i) {
@@ -67,8 +69,10 @@ Trace train_on(int n, const How& how) {
       t.losses.push_back(r.loss / static_cast<double>(r.valid_tokens));
     }
     step.fetch();
-    for (const auto& w : step.weights())
-      t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
+    step.with_whole_values([&] {
+      for (const auto& p : model.parameters())
+        t.weights.insert(t.weights.end(), p.host.ptr<float>(), p.host.ptr<float>() + p.host.size());
+    });
   });
   for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks have different weights";
   return all[0];
@@ -112,6 +116,20 @@ TEST_P(GpuRanks, buckets_change_no_bit) {
   const auto small = train_on(GetParam(), {.bucket_bytes = 4 << 10, .algorithm = comm::Algorithm::shared}),
              large = train_on(GetParam(), {.bucket_bytes = 4 << 20, .algorithm = comm::Algorithm::shared});
   EXPECT_EQ(small.weights, large.weights);
+}
+
+/// Two GPUs add in one order.
+TEST(GpuZero, stages_change_no_bit_of_two_gpus) {
+  if (cuda_devices() < 2) GTEST_SKIP() << "SKIPPED: needs 2 GPUs";
+  for (const auto compute : {DType::f32, DType::bf16})
+    for (const int micro : {1, 2}) {
+      const auto none = train_on(2, {.compute = compute, .micro_batches = micro});
+      for (const int zero : {1, 2}) {
+        const auto divided = train_on(2, {.compute = compute, .micro_batches = micro, .zero = zero});
+        EXPECT_EQ(divided.weights, none.weights) << "zero " << zero;
+        EXPECT_EQ(divided.losses, none.losses) << "zero " << zero;
+      }
+    }
 }
 
 }  // namespace

@@ -305,7 +305,7 @@ void Loop::finish() {
   if (leads()) io::make_folder(folder);
   train_->share_buffers();
   train_->fetch();
-  task_.save_model(*model_, folder);
+  train_->with_whole_values([&] { task_.save_model(*model_, folder); });
   parallel::any_rank(world(), false);
   summary_.model = folder;
 }

@@ -15,6 +15,7 @@ namespace hpcdl::train {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
+constexpr int kMostZero = 2;  // of parallel.zero
 
 /// A product packs at most 8 MiB of B, 4 MiB of sums and 1 MiB of A for each thread (ops/matmul/gemm_plan.cpp).
 constexpr std::int64_t kThreadWorkspace = 14 * kMiB;
@@ -87,15 +88,19 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   require(model.described(), "memory", "expected a model that is only described");
   Pool pool(1);
   Stream stream(device, pool);
-  auto alone = options;
-  alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
-  const StepPrograms step(model, alone, stream);
+  auto described = options;
+  const auto& ranks = options.data;
+  if (options.zero > 0) described.data = comm::Group::described(ranks.rank(), ranks.size(), ranks.name());
+  else described.data = {};  // gradients that are exchanged lie elsewhere, and are as large
+  const StepPrograms step(model, described, stream);
   MemoryLedger l;
   model.state().for_each([&](const StateEntry& e) {
+    if (!e.counted) return;
     auto& sum = e.role == StateRole::gradient ? l.gradients : e.role == StateRole::moment ? l.optimizer : l.weights;
     sum += e.memory.bytes();
   });
-  l.other = model.bytes() - l.weights - l.gradients;
+  l.other = model.bytes() - l.weights - (step.ranks() ? 0 : l.gradients);
+  if (step.ranks()) l.gradients = step.ranks()->gradient_bytes();
   std::int64_t most = -1;
   const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
     const auto& [program, p, inputs, outputs] = *pass->planned;
@@ -153,7 +158,12 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
   if (now.dtype == Compute::f32 || now.dtype == Compute::tf32) half.dtype = Compute::bf16;
   auto both = half;
   both.recompute = true;
-  bool found = try_change(recompute, plan);
+  bool found = false;
+  for (auto divided = now; ranks_ > 1 && divided.zero < kMostZero;) {
+    ++divided.zero;
+    found = try_change(divided, plan) || found;
+  }
+  found = try_change(recompute, plan) || found;
   found = try_smaller_batches(now, plan) || found;
   found = try_change(half, plan) || found;
   if (found) return;
@@ -171,6 +181,7 @@ const MemoryPlan* MemoryAdvice::smallest_change() const {
 std::string MemoryAdvice::words(const MemoryChange& c) const {
   const auto& now = now_.change;
   std::string out;
+  if (c.zero != now.zero) out += fmt::format(" --parallel.zero={}", c.zero);
   if (c.recompute != now.recompute) out += " --train.recompute=true";
   if (c.batch != now.batch) out += fmt::format(" --train.batch={} --train.accumulate={}", c.batch, c.accumulate);
   if (c.dtype != now.dtype) out += fmt::format(" --train.dtype={}", io::enum_name(c.dtype));

@@ -34,6 +34,7 @@ struct MemoryChange {
   std::int64_t batch = 1, accumulate = 1;
   bool recompute = false;
   Compute dtype = Compute::f32;
+  int zero = 0;
   bool operator==(const MemoryChange&) const = default;
 };
 
@@ -50,19 +51,19 @@ struct Workers {
 /// Fills in what is estimated.
 void add_estimates(MemoryLedger& ledger, const Workers& workers, Device device);
 
-/// The ledger of a step with these options in so many micro-batches, of a model that is only described. Of what is
+/// The ledger of a rank's step with these options in so many micro-batches, of a model that is only described. Of what is
 /// estimated, the recorded programs alone.
 MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, std::int64_t micro_batches,
                          Device device);
 
-/// The run as it is, and what would make it smaller: by one change each (recompute; the largest micro-batch that fits;
-/// bf16), then, where none of them fits, by several. The first alternative that fits is the smallest change.
+/// The run as it is, and what would make it smaller: by one change each (ranks that divide more; recompute; the largest
+/// micro-batch that fits; bf16), then, where none of them fits, by several. The first alternative that fits is the smallest change.
 class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;
-  /// shareable: ranks can share the model's layers (parallel.tp).
-  MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true)
-      : room_(room), now_(now), shareable_(shareable) {}
+  /// shareable: ranks can share the model's layers (parallel.tp). ranks: that share the batch.
+  MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true, int ranks = 1)
+      : room_(room), now_(now), shareable_(shareable), ranks_(ranks) {}
   /// Plans the alternatives.
   void look_for_smaller(const Plan& plan);
 
@@ -86,6 +87,7 @@ class MemoryAdvice {
   Room room_;
   MemoryPlan now_;
   bool shareable_;
+  int ranks_;
   std::vector<MemoryPlan> alternatives_;
 };
 

@@ -21,9 +21,9 @@ void Meter::fill_interval(StepNumbers& n) {
   n.per_second = static_cast<double>(samples_) / per_step;
   n.sol_percent = light_ < 0 ? -1 : 100 * light_ / per_step;
   n.data_wait_percent = 100 * interval_waited_ / interval_seconds_;
-  const auto* gradients = step_.gradients();
-  if (!gradients || (step_.on_gpu() && gradients->times().passes <= exchanged_.passes)) return;
-  const auto now = gradients->times();
+  const auto* ranks = step_.ranks();
+  if (!ranks || (step_.on_gpu() && ranks->times().passes <= exchanged_.passes)) return;
+  const auto now = ranks->times();
   const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds,
                                       now.passes - exchanged_.passes};
   // A GPU reports only some passes.
@@ -38,7 +38,7 @@ void Meter::fill(RunSummary& summary, std::int64_t in_row) const {
   summary.seconds = seconds_;
   if (steps_ == 0) return;
   const auto steps = static_cast<double>(steps_);
-  if (const auto* g = step_.gradients(); g && (!step_.on_gpu() || g->times().passes > 0)) {
+  if (const auto* g = step_.ranks(); g && (!step_.on_gpu() || g->times().passes > 0)) {
     summary.comm_seconds = g->times().seconds * (step_.on_gpu() ? steps / static_cast<double>(g->times().passes) : 1);
     summary.hidden_percent = 100 * g->times().hidden();
   }

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "hpcdl/core/available_memory.h"
 #include "hpcdl/models/family.h"
@@ -55,10 +56,12 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   if (limit_of(RLIMIT_AS) != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
   const MemoryAdvice::Plan plan = [&](const MemoryChange& c) {
     const auto before = t;
+    const auto zero = std::exchange(config.parallel.zero, c.zero);
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
-    const auto options = step_options(config);
+    auto options = step_options(config);
+    options.data = mesh.dp();
     const auto model = task.make_model({});
-    t = before;
+    t = before, config.parallel.zero = zero;
     auto ledger = plan_memory(*model, options, c.accumulate, device);
     if (!device.is_cuda()) {
       const auto data = task.data().memory(c.batch);
@@ -67,12 +70,12 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     add_estimates(ledger, {threads, mesh.world().size()}, device);
     return ledger;
   };
-  const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype};
+  const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype, static_cast<int>(config.parallel.zero)};
   const auto ledger = plan(now);
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
-  MemoryAdvice advice({now, ledger}, room, !task.units().classes);
+  MemoryAdvice advice({now, ledger}, room, !task.units().classes, mesh.dp().size());
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }

@@ -29,6 +29,7 @@ StepOptions step_options(const RunConfig& config) {
   o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)},
               .overlap = config.parallel.overlap,
               .timed = config.parallel.time_exchange};
+  o.zero = static_cast<int>(config.parallel.zero);
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
   o.sync_batch_norm = config.sync_batch_norm;

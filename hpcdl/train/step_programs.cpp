@@ -11,20 +11,23 @@ namespace hpcdl::train {
 
 StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s)
     : model_(model), options_(options), device_(s.device()) {
-  if (model_.device() != device_) model_.to_device(s);
   options_.forward.part = options_.data.rank();
   if (options_.sync_batch_norm && options_.data.size() > 1) {
     shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
     options_.forward.shared_batch = shared_batch_->axis("batch norm");
   }
+  const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
+  const bool copies = products != DType::f32 && options_.copies.value_or(device_.is_cuda());
+  model_.own_gradients();  // an earlier step may have moved them
+  if (options_.data.size() > 1) join_ranks(copies ? products : DType::none);
+  else if (model_.state().divided()) model_.divide({});
+  if (model_.device() != device_) model_.to_device(s);
   if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture
     options_.data.connect(device_);
     if (const auto* shared = model_.sharing()) parallel::group_of(shared->axis).connect(device_);
   }
-  if (options_.data.size() > 1) place_gradients();
-  else model_.own_gradients();
-  const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
-  if (products != DType::f32 && options_.copies.value_or(device_.is_cuda())) {
+  if (ranks_) ranks_->place_gradients();
+  if (copies) {
     model_.keep_copies(products);
     model_.round_copies(s);
   }
@@ -36,20 +39,17 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   else scaler_.emplace(*options_.scaler, device_);
 }
 
-StepPrograms::~StepPrograms() {
-  if (gradients_) model_.forget_gradients();
-}
+StepPrograms::~StepPrograms() = default;
 
-/// Records a pass and discards it, to learn in which order gradients become ready; that order decides where they lie.
-void StepPrograms::place_gradients() {
-  model_.own_gradients();  // an earlier step may have moved them
+/// Records a pass and discards it, to learn in which order gradients become ready and what the program reads of the
+/// weights: that decides where they lie.
+void StepPrograms::join_ranks(DType copies) {
+  if (copies != DType::none) model_.keep_copies(copies, false);
   Graph g(graph_options(Write::overwrite, Kind::alone));
   record(g, Kind::alone);
-  std::vector<parallel::ReadyGradient> gradients;
-  for (const auto& p : model_.parameters()) gradients.push_back({p.name, p.memory.spec()});
-  gradients_ = std::make_unique<parallel::Gradients>(
-      options_.data, parallel::in_order_of_completion(g.program(), std::move(gradients)), options_.reduce, device_);
-  model_.place_gradients([&](const StateEntry& p) { return gradients_->gradient(p.name); });
+  ranks_ = std::make_unique<parallel::DataParallel>(
+      options_.data, model_, g.program(),
+      parallel::DataParallelOptions{options_.reduce, options_.zero, options_.accumulate, copies});
 }
 
 nn::ForwardOptions StepPrograms::evaluation_options() const {
@@ -81,9 +81,23 @@ StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
   return passes_.pass(key, [&] {
     Graph g(graph_options(write, kind));
     auto [inputs, outputs] = record(g, kind);
-    if (kind != Kind::reducing) return Pass::of(g, std::move(inputs), std::move(outputs));
-    auto [program, bindings] = gradients_->reduced(g.finish());
+    auto [program, bindings] = exchanged(g.finish(), write, kind);
     return Pass{planned(std::move(program), std::move(inputs), std::move(outputs)), std::move(bindings)};
+  });
+}
+
+/// The pass with the exchanges of its kind.
+Recording StepPrograms::exchanged(Recording pass, Write write, Kind kind) const {
+  if (!ranks_ || kind == Kind::inference) return pass;
+  pass = kind == Kind::reducing ? ranks_->reduced(std::move(pass)) : ranks_->alone(std::move(pass));
+  const bool first = kind == Kind::gathering || (kind == Kind::reducing && write == Write::overwrite);
+  return first && divided() ? ranks_->gathered(std::move(pass)) : pass;
+}
+
+StepPrograms::PassPtr StepPrograms::gather() const {
+  return passes_.pass("gather", [&] {
+    auto [program, bindings] = ranks_->gathered({});
+    return Pass{planned(std::move(program)), std::move(bindings)};
   });
 }
 
@@ -118,6 +132,7 @@ void StepPrograms::expect_same_exchanges() const {
   if (has_more()) passes.emplace_back("further micro-batches", more());
   if (apart()) passes.emplace_back("last micro-batch", last());
   passes.emplace_back("update", update());
+  if (divided()) passes.emplace_back("gather", gather());
   passes.emplace_back("evaluation", evaluation());
   std::vector<parallel::NamedProgram> programs;
   for (const auto& [name, pass] : passes) programs.push_back({name, &pass->planned->program});
@@ -129,22 +144,25 @@ void StepPrograms::expect_same_exchanges() const {
   }
 }
 
+void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
+  // Gradients by what each rank along tp holds: the whole gradient or its part.
+  std::vector<Var> whole, parts;
+  const auto* shared = model_.sharing();
+  if (divided()) return ranks_->record_grad_norm(g, norm, shared ? std::optional(shared->axis) : std::nullopt);
+  for (const auto& p : model_.parameters())
+    (p.part.all() ? whole : parts).push_back(g.constant(p.gradient->name, p.gradient->memory));
+  if (shared) parallel::record_grad_norm(g, whole, parts, norm, shared->axis);
+  else hpcdl::record_grad_norm(g, whole, norm);
+}
+
 void StepPrograms::record_update(Graph& g) const {
-  // Gradients by what each rank along tp holds: the whole gradient, its part, or an addend.
-  std::vector<Var> whole, parts, addends;
-  for (const auto& p : model_.parameters()) {
-    const Var gradient = g.constant(p.gradient->name, p.gradient->memory);
-    (p.part.all() ? whole : parts).push_back(gradient);
-    if (p.param->partial_gradient) addends.push_back(gradient);
-  }
+  std::vector<Var> addends;  // each rank along tp holds one
+  for (const auto& p : model_.state().updated())
+    if (p.param->partial_gradient && p.gradient->memory.size() > 0)
+      addends.push_back(g.constant(p.gradient->name, p.gradient->memory));
   const auto update = [&] {
-    const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
-    if (const auto* shared = model_.sharing()) {
-      parallel::record_sum_gradients(g, addends, shared->axis);
-      parallel::record_grad_norm(g, whole, parts, norm, shared->axis);
-    } else {
-      record_grad_norm(g, whole, norm);
-    }
+    if (const auto* shared = model_.sharing()) parallel::record_sum_gradients(g, addends, shared->axis);
+    record_norm(g, {.max_norm = options_.clip, .skip_nonfinite = true});
     optimizer_->record(g);
   };
   if (scaler_) scaler_->around(g, update);

@@ -15,8 +15,7 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/optim/optimizer.h"
-#include "hpcdl/parallel/axis.h"
-#include "hpcdl/parallel/gradients.h"
+#include "hpcdl/parallel/data_parallel.h"
 
 namespace hpcdl::train {
 
@@ -41,13 +40,15 @@ struct StepOptions {
   /// Ranks that share the batch: each calls the same methods with its part (data/split_data.h).
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
+  int zero = 0;                  // what these ranks divide among themselves: parallel::DataParallelOptions::zero
   Numerics numerics = {};        // of a GPU: those of a CPU are always the default
   bool sync_batch_norm = false;  // over those ranks
 };
 
 class StepPrograms {
  public:
-  /// The model needs gradients and must outlive this. It is moved to the device of `s` if it is not there.
+  /// The model needs gradients and must outlive this. It is moved to the device of `s` if it is not there; with `zero`,
+  /// it must not be on a GPU before.
   StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s);
   /// With other ranks, gradients are summed in memory of this object: afterwards the model has none, until another is
   /// made for it.
@@ -55,17 +56,25 @@ class StepPrograms {
 
   /// Recorded and planned when first asked for, with inputs() as inputs; outputs as in models::PassOutputs.
   using PassPtr = std::shared_ptr<const Pass>;
-  enum class Kind : unsigned char { alone, reducing, inference };
+  /// reducing: of the last micro-batch; gathering: of the first of several, which reads what other ranks have updated,
+  /// as the one that is both does.
+  enum class Kind : unsigned char { alone, gathering, reducing, inference };
   PassPtr pass(Write write, Kind kind) const;
   PassPtr update() const;
   /// The programs of the first micro-batch, of further ones, and of the last one if it differs.
-  PassPtr first() const { return pass(Write::overwrite, apart() ? Kind::alone : reducing()); }
+  PassPtr first() const {
+    return pass(Write::overwrite, !apart() ? reducing() : divided() ? Kind::gathering : Kind::alone);
+  }
   PassPtr more() const { return pass(Write::accumulate, Kind::alone); }
   PassPtr last() const { return pass(Write::accumulate, Kind::reducing); }
   PassPtr evaluation() const { return pass(Write::overwrite, Kind::inference); }
+  /// Reads what other ranks have updated, for anything but the first micro-batch of a step. Only if divided().
+  PassPtr gather() const;
   bool has_more() const { return options_.accumulate; }
   /// Whether the last micro-batch has its own program.
-  bool apart() const { return gradients_ && options_.accumulate; }
+  bool apart() const { return ranks_ && options_.accumulate; }
+  /// Whether ranks update different values.
+  bool divided() const { return ranks_ && ranks_->divided(); }
   /// Collective. Throws Disagreement where ranks would wait for each other for ever: the ranks that share the batch
   /// exchange the same tensors in the same order over all axes, and those that share the model along theirs.
   void expect_same_exchanges() const;
@@ -77,8 +86,8 @@ class StepPrograms {
   const Optimizer& optimizer() const { return *optimizer_; }
   const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
-  /// The memory of gradients that are summed over ranks; null with one rank.
-  parallel::Gradients* gradients() const { return gradients_.get(); }
+  /// The ranks that share the batch; null with one rank.
+  parallel::DataParallel* ranks() const { return ranks_.get(); }
   std::vector<models::InputSpec> inputs() const {
     return model_.inputs(options_.batch, options_.length, options_.forward);
   }
@@ -87,7 +96,7 @@ class StepPrograms {
   }
 
  private:
-  Kind reducing() const { return gradients_ ? Kind::reducing : Kind::alone; }
+  Kind reducing() const { return ranks_ ? Kind::reducing : Kind::alone; }
   nn::ForwardOptions evaluation_options() const;
   nn::ForwardOptions forward_options(Kind kind) const;
   struct Recorded {
@@ -95,15 +104,17 @@ class StepPrograms {
   };
   Graph::Options graph_options(Write write, Kind kind) const;
   Recorded record(Graph& g, Kind kind) const;
+  Recording exchanged(Recording pass, Write write, Kind kind) const;
+  void record_norm(Graph& g, const GradNorm::Args& norm) const;
   void record_update(Graph& g) const;
-  void place_gradients();
+  void join_ranks(DType copies);
 
   models::Trainable& model_;
   StepOptions options_;
   Device device_;
   std::optional<Optimizer> optimizer_;
   std::unique_ptr<parallel::GroupAxis> shared_batch_;
-  std::unique_ptr<parallel::Gradients> gradients_;
+  std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
   mutable ProgramCache passes_;
 };

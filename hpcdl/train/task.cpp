@@ -101,6 +101,7 @@ std::string Task::describe_samples(std::int64_t number, std::int64_t micro, std:
 }
 
 std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) {
+  step.gather();
   if (!data_->begin_evaluation()) return {};
   Score sum;
   const auto inputs = step.evaluation_inputs();

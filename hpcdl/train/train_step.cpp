@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/describe.h"
@@ -29,6 +30,7 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
   require(!model.described(), "train",
           "this model has no memory and can only be recorded: create it with weights to train it");
   if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
+  gathered_ = !programs_.divided();                         // this rank has rounded only its own copies
   if (device.is_cuda()) programs_.expect_same_exchanges();  // its communicators would wait for ever
   make_instances();
 }
@@ -61,6 +63,7 @@ void TrainStep::make_instances() {
   if (programs_.apart()) list.emplace_back(&last_, programs_.last());
   list.emplace_back(&eval_, programs_.evaluation());
   list.emplace_back(&update_, programs_.update());
+  if (programs_.divided()) list.emplace_back(&gather_, programs_.gather());
   std::int64_t bytes = 0;
   for (const auto& [exe, pass] : list) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
@@ -155,7 +158,7 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   const InStage stage_of_run(observer_, Stage::pass);
   require(micro == 0 || options_.accumulate, "train",
           "this step was made for one micro-batch: make it with `accumulate` for more");
-  require(!gradients() || micro > 0 || last != options_.accumulate, "train",
+  require(!ranks() || micro > 0 || last != options_.accumulate, "train",
           "pass `last` with the last micro-batch, which cannot be the first with `accumulate`");
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
@@ -163,6 +166,7 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   const auto& staged = stage(pass, flight, micro, batch);
   flight.step = step, flight.micros = micro + 1, flight.queued = true;
   queue(pass, staged);
+  gathered_ = true;  // the pass of the first micro-batch does it
   model_.count_pass();
 }
 
@@ -205,6 +209,7 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
   run(*update_);
+  gathered_ = !programs_.divided();
   flight.result = {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
   if (at_once) {
     if (scales_loss()) scale_now_ = programs_.scaler()->state(stream_);
@@ -224,19 +229,20 @@ StepResult TrainStep::result() {
   flight.queued = false;
   if (!stream_.device().is_cuda()) return flight.result;
   flight.done.wait(waiting_);
-  if (gradients()) comm::synchronize(options_.data, waiting_);  // a GPU that waits for a lost peer has a deadline, too
+  if (ranks()) comm::synchronize(options_.data, waiting_);  // a GPU that waits for a lost peer has a deadline, too
   else waiting_.synchronize();
   const auto& numbers = *flight.numbers.as<Numbers>();
   if (scales_loss()) scale_now_ = programs_.scaler()->state(numbers.scale);
   const auto late = sums(flight);
   const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
   flight.result.loss = sum[0], flight.result.correct = sum[1], flight.result.grad_norm = numbers.params.grad_norm;
-  if (gradients() && !flights_[1 - result_].queued) programs_.gradients()->take_times();
+  if (ranks() && !flights_[1 - result_].queued) programs_.ranks()->take_times();
   return flight.result;
 }
 
 Evaluation TrainStep::evaluate(std::span<const View> batch) {
   const InStage stage_of_run(observer_, Stage::evaluate);
+  gather();
   const auto& staged = stage(*eval_, evaluation_, 0, batch);
   queue(*eval_, staged);
   stream_.synchronize();
@@ -249,10 +255,12 @@ Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<c
 
 NonFinite TrainStep::explain_non_finite() {
   drain();
+  gather();
   const auto& flight = flights_[result_];
-  for (const auto& p : model_.parameters())
-    if (!all_finite(stream_, p.memory)) return {"the weight \"" + p.name + "\""};
-  if (gradients()) {  // ranks stop at different records, so these programs must not exchange anything
+  for (const auto list : {model_.parameters(), model_.state().updated()})
+    for (const auto& p : list)
+      if (p.memory && !all_finite(stream_, p.memory)) return {"the weight \"" + p.param->name + "\""};
+  if (ranks()) {  // ranks stop at different records, so these programs must not exchange anything
     programs_.leave_shared_batch();
     for (auto* pass : {&first_, &more_, &last_}) {
       if (!*pass) continue;
@@ -269,11 +277,10 @@ NonFinite TrainStep::explain_non_finite() {
       return *found;
     }
   }
-  for (const auto& p : model_.parameters())
-    if (!all_finite(stream_, p.gradient->memory)) return {"the gradient of \"" + p.name + "\""};
-  return {gradients()
-              ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
-              : "the global gradient norm, whose squares overflow"};
+  for (const auto& p : model_.state().updated())
+    if (!all_finite(stream_, p.gradient->memory)) return {"the gradient of \"" + p.param->name + "\""};
+  return {ranks() ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
+                  : "the global gradient norm, whose squares overflow"};
 }
 
 std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) const {
@@ -291,9 +298,24 @@ void TrainStep::share_buffers() {
   stream_.synchronize();
 }
 
+void TrainStep::gather() {
+  if (!std::exchange(gathered_, true)) run(*gather_);
+}
+
+void TrainStep::fetch() {
+  gather();
+  model_.fetch(stream_);
+}
+
+void TrainStep::with_whole_values(const std::function<void()>& f) const {
+  if (programs_.divided()) ranks()->with_whole_values(f);
+  else f();
+}
+
 void TrainStep::store() {
   model_.store(stream_);
   model_.round_copies(stream_);
+  gathered_ = !programs_.divided();
   stream_.synchronize();
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,7 +67,11 @@ class TrainStep {
   /// changes nothing, whatever was queued after it.
   void queue_update(double lr, std::int64_t valid_tokens);
   StepResult result();
-  /// Forward only, without what only training uses: dropout, mixtures, smoothed targets, statistics of the batch.
+  /// Collective with StepOptions::zero: reads what other ranks have updated since the last pass that did so. Before
+  /// evaluations, of which ranks may make different numbers.
+  void gather();
+  /// Forward only, without what only training uses: dropout, mixtures, smoothed targets, statistics of the batch. It
+  /// gathers if that has not been done.
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
@@ -95,21 +100,23 @@ class TrainStep {
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
   std::vector<const Instance*> programs(std::int64_t micro_batches) const;
   /// Weights (with the model's buffers) and optimizer state in host memory, as checkpoints hold them: as of the last
-  /// fetch(), and taken over by store().
+  /// fetch(), and taken over by store(). With StepOptions::zero, optimizer_state() is the part of this rank.
   std::vector<io::NamedTensor> weights() const { return model_.state().model_files(); }
   std::vector<io::NamedTensor> optimizer_state() const { return stored(programs_.optimizer().moments()); }
   /// Copies weights and optimizer state to the host, and back; on a CPU only what files store in another order, the
-  /// rest is the same memory.
-  void fetch() { model_.fetch(stream_); }
+  /// rest is the same memory. Collective with StepOptions::zero: each rank first reads what the others have updated.
+  void fetch();
   void store();
+  /// Collective with StepOptions::zero, after fetch(): calls f() while StateEntry::host of all values is whole.
+  void with_whole_values(const std::function<void()>& f) const;
   /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see
   /// those.
   void share_buffers();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
-  /// The memory of gradients that are summed over ranks; null with one rank.
-  const parallel::Gradients* gradients() const { return programs_.gradients(); }
+  /// The ranks that share the batch; null with one rank.
+  const parallel::DataParallel* ranks() const { return programs_.ranks(); }
 
  private:
   /// One micro-batch: the results of its pass and the inputs that came from the host, in memory that the device copies
@@ -150,7 +157,8 @@ class TrainStep {
   const StepOptions& options_;
   std::shared_ptr<Buffer> arena_;  // the programs never run at the same time
   // last_: more_ that also reduces, with several ranks and micro-batches
-  std::optional<Instance> first_, more_, last_, eval_, update_;
+  std::optional<Instance> first_, more_, last_, eval_, update_, gather_;
+  bool gathered_ = true;           // whether this rank has the values that others have updated
   Stream waiting_;                 // for one step while the next one is queued
   std::array<Flight, 2> flights_;  // steps take turns
   std::size_t now_ = 1,

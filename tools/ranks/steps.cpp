@@ -49,7 +49,8 @@ class Side {
     for (std::size_t i = 0; i < tokens_.size(); ++i)
       tokens_[i] = static_cast<std::int32_t>(rng.below(i, static_cast<std::uint64_t>(config.vocab)));
     result_.variant = v;
-    if (step_.gradients()) result_.buckets = static_cast<int>(step_.gradients()->plan().buckets.size());
+    if (step_.ranks()) result_.buckets = static_cast<int>(step_.ranks()->plan().units.size());
+    model_.state().for_each([&](const StateEntry& e) { result_.state_bytes += e.counted ? e.memory.bytes() : 0; });
     for (const auto* program : step_.programs(1)) result_.declared_bytes += wire_bytes(program->program());
   }
 
@@ -93,11 +94,10 @@ class Side {
     s.data = world;
     s.reduce = {.buckets = {.cap = mib(v.bucket_mb), .first = std::min(mib(v.bucket_mb), mib(o.first_mb))},
                 .overlap = v.overlap};
+    s.zero = v.zero;
     return s;
   }
-  parallel::ExchangeTimes times() const {
-    return step_.gradients() ? step_.gradients()->times() : parallel::ExchangeTimes{};
-  }
+  parallel::ExchangeTimes times() const { return step_.ranks() ? step_.ranks()->times() : parallel::ExchangeTimes{}; }
 
   const comm::Group& world_;
   std::shared_ptr<TensorParallel> sharing_;
@@ -131,6 +131,13 @@ std::vector<StepVariant> tensor_variants() {
   std::vector<StepVariant> list;
   for (const auto scheme : {TensorParallel::conjugate, TensorParallel::sequence, TensorParallel::naive})
     list.push_back({.name = std::string(nn::scheme_name(scheme)), .scheme = scheme});
+  return list;
+}
+
+std::vector<StepVariant> zero_variants(const std::vector<int>& stages) {
+  std::vector<StepVariant> list;
+  for (const int stage : stages)
+    list.push_back({.name = fmt::format("zero {}", stage), .bucket_mb = 25, .zero = stage});
   return list;
 }
 
@@ -250,6 +257,36 @@ nlohmann::ordered_json tensor_json(const StepsReport& r) {
                             {"steps", s.steps},
                             {"arena_bytes", s.arena_bytes},
                             {"loss", s.loss}});
+  return j;
+}
+
+std::string zero_table(const StepsReport& r) {
+  Table table{{"stage", "step", "tokens/s", "speed", "bytes sent", "declared", "state", "activations"}, {}};
+  const auto& first = r.results.front();
+  for (const auto& s : r.results)
+    table.rows.push_back(
+        {s.variant.name, duration(s.seconds()), format_count(static_cast<double>(r.tokens) / s.seconds()),
+         fmt::format("{:.3f}x", first.seconds() / s.seconds()), bytes(s.wire_bytes), bytes(s.declared_bytes),
+         bytes(static_cast<double>(s.state_bytes)), bytes(static_cast<double>(s.arena_bytes))});
+  return fmt::format("{} ranks over {}, {} each; {} parameters, a step of {} tokens\n\n", r.ranks, r.transport,
+                     plural(r.threads, "thread"), parameter_count(r), r.tokens) +
+         table_text(table);
+}
+
+nlohmann::ordered_json zero_json(const StepsReport& r) {
+  nlohmann::ordered_json j = {{"ranks", r.ranks},           {"transport", r.transport},
+                              {"parameters", r.parameters}, {"tokens", r.tokens},
+                              {"rounds", r.options.rounds}, {"stages", nlohmann::ordered_json::array()}};
+  for (const auto& s : r.results)
+    j["stages"].push_back({{"zero", s.variant.zero},
+                           {"step_seconds", s.seconds()},
+                           {"steps", s.steps},
+                           {"speed", r.results.front().seconds() / s.seconds()},
+                           {"wire_bytes", s.wire_bytes},
+                           {"declared_bytes", s.declared_bytes},
+                           {"state_bytes", s.state_bytes},
+                           {"activation_bytes", s.arena_bytes},
+                           {"first_loss", s.loss}});
   return j;
 }
 

@@ -22,12 +22,15 @@ struct StepVariant {
   bool overlap = true;
   bool exchange = true;                                         // false: ranks exchange nothing
   std::optional<parallel::TensorParallel::Scheme> scheme = {};  // the ranks share the layers instead of the batch
+  int zero = 0;                                                 // what the ranks divide among themselves
 };
 
 /// Buckets of the given sizes, waiting for every tensor separately ("blocking"), and first no exchange ("compute").
 std::vector<StepVariant> ddp_variants(const std::vector<double>& bucket_mb);
 /// On a CPU with ring algorithms.
 std::vector<StepVariant> tensor_variants();
+/// Stages of dividing the state of the training, in buckets or units of the default size.
+std::vector<StepVariant> zero_variants(const std::vector<int>& stages);
 
 struct StepsOptions {
   std::int64_t batch = 4;  // of a rank, or of all ranks where they share the layers
@@ -46,6 +49,7 @@ struct StepsResult {
   double waited_seconds = 0;                  // part of that time in which nothing was computed
   double wire_bytes = 0, declared_bytes = 0;  // sent by a rank
   std::int64_t arena_bytes = 0;               // of a rank
+  std::int64_t state_bytes = 0;               // of a rank: weights, gradients and moments between two steps
   double loss = 0;                            // of the first step, per token: the same for all schemes
   double seconds() const;                     // median
   double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - waited_seconds / comm_seconds) : 0; }
@@ -73,5 +77,9 @@ std::string ddp_picture(const StepsReport& report, const std::string& title);
 
 std::string tensor_table(const StepsReport& report);
 nlohmann::ordered_json tensor_json(const StepsReport& report);
+
+/// Ratios to the first stage.
+std::string zero_table(const StepsReport& report);
+nlohmann::ordered_json zero_json(const StepsReport& report);
 
 }  // namespace hpcdl::lab

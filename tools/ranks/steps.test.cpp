@@ -38,6 +38,24 @@ TEST(bench_ddp, every_variant_takes_its_steps_and_says_what_was_exchanged) {
   });
 }
 
+TEST(bench_zero, every_stage_takes_the_same_steps_with_less_memory) {
+  io::ModelConfig model{.layers = 2, .heads = 2, .width = 64, .context = 16, .vocab = 600};
+  model.family = io::Family::llama;
+  models::resolve(model);
+  testing::run_ranks(3, [&](const comm::Group& world) {
+    Pool pool(1);
+    const auto report = bench_steps(world, pool, model, zero_variants({0, 1, 2}), {.batch = 2, .rounds = 2});
+    ASSERT_EQ(report.results.size(), 3u);
+    for (std::size_t i = 1; i < 3; ++i) {
+      EXPECT_EQ(report.results[i].loss, report.results[0].loss);
+      EXPECT_LT(report.results[i].state_bytes, report.results[i - 1].state_bytes);
+    }
+    if (world.rank() > 0) return;
+    EXPECT_EQ(zero_json(report)["stages"][2]["zero"], 2);
+    EXPECT_NE(zero_table(report).find("zero 1"), std::string::npos);
+  });
+}
+
 /// What the counters of the group count is what the formulas say, to the byte where sizes divide by the ranks.
 TEST(bench_tensor, bytes_between_ranks_are_those_of_the_formulas) {
   for (const auto family : {io::Family::gpt2, io::Family::llama}) {

@@ -8,8 +8,6 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kSmall =
-    1 << 22;  // elements; beyond, a block sums four times kTensorBlock and leaves scratch unused
 using Table = TensorTable<1, 1000>;
 
 __device__ double block_sum(double x, double* memory) {
@@ -21,35 +19,29 @@ __device__ double block_sum(double x, double* memory) {
   return sum;
 }
 
-/// This thread's share of n elements, with four accesses in flight at a time. Every 8192 elements the float sum is
-/// added to the double.
+/// This thread's share of a block of n <= kTensorBlock elements, with four accesses in flight at a time, summed in float.
 template <class T> __device__ double squares(const T* x, std::int64_t n) {
   constexpr int N = kLanes<T>, K = 4;
   constexpr std::int64_t kTurn = std::int64_t{kThreads} * N * K;
   static_assert(kTensorBlock % kTurn == 0);
-  double total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kTensorBlock) {
-    Lanes<N> acc(0.0f);
+  Lanes<N> acc(0.0f);
 #pragma unroll
-    for (std::int64_t turn = 0; turn < kTensorBlock; turn += kTurn) {
-      Pack<T, N> v[K];
+  for (std::int64_t turn = 0; turn < kTensorBlock; turn += kTurn) {
+    Pack<T, N> v[K];
 #pragma unroll
-      for (int k = 0; k < K; ++k) {
-        const std::int64_t at = begin + turn + (k * kThreads + static_cast<int>(threadIdx.x)) * N, left = n - at;
-        v[k] = read<N>(x + at, 0, static_cast<int>(left < N ? left : N), T{});
-      }
-#pragma unroll
-      for (int k = 0; k < K; ++k) acc = fma(widen(v[k]), widen(v[k]), acc);
+    for (int k = 0; k < K; ++k) {
+      const std::int64_t at = turn + (k * kThreads + static_cast<int>(threadIdx.x)) * N, left = n - at;
+      v[k] = read<N>(x + at, 0, static_cast<int>(left < N ? left : N), T{});
     }
-    total += static_cast<double>(sum(acc));
+#pragma unroll
+    for (int k = 0; k < K; ++k) acc = fma(widen(v[k]), widen(v[k]), acc);
   }
-  return total;
+  return static_cast<double>(sum(acc));
 }
 
-__global__ void __launch_bounds__(kThreads)
-    block_squares(const __grid_constant__ Table table, double* partial, std::int64_t per_block) {
+__global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant__ Table table, double* partial) {
   __shared__ double memory[kThreads / kWarp];
-  const TensorShare share(table, per_block);
+  const TensorShare share(table, kTensorBlock);
   const std::int64_t begin = share.begin, n = share.end - begin;
   double mine = 0;
   switch (static_cast<DType>(table.flags[share.i])) {
@@ -83,31 +75,39 @@ __global__ void __launch_bounds__(kThreads) add_up(double* total, const double* 
   if (threadIdx.x == 0) *total = sum;
 }
 
-/// Returns the number of sums in `partial`.
-std::int64_t sums_of_blocks(Stream& s, const Tensor& partial, const Grad* gradients, std::int64_t count) {
-  std::int64_t done = 0;
-  const std::int64_t per_block = total_size(gradients, count, 1) < kSmall ? kTensorBlock : 4 * kTensorBlock;
-  for_tables<Table>(
-      gradients, count, per_block, [](const Grad* g, std::int64_t) { return static_cast<unsigned char>(g->dtype()); },
-      [&](const Table& table, unsigned blocks) {
-        block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done, per_block);
-        launched("grad_norm");
-        done += blocks;
-      });
-  return done;
+std::int64_t blocks_of(const Grad* gradients, std::int64_t count) {
+  std::int64_t blocks = 0;
+  for (std::int64_t i = 0; i < count; ++i) blocks += tensor_blocks(gradients[i].size());
+  return blocks;
 }
 
 }  // namespace
 
+void squares_of_blocks(Stream& s, Tensor partial, const Grad* gradients, std::int64_t count) {
+  std::int64_t done = 0;
+  for_tables<Table>(
+      gradients, count, kTensorBlock,
+      [](const Grad* g, std::int64_t) { return static_cast<unsigned char>(g->dtype()); },
+      [&](const Table& table, unsigned blocks) {
+        block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done);
+        launched("grad_norm");
+        done += blocks;
+      });
+}
+
+void sum_blocks(Stream& s, Tensor total, View partial) {
+  add_up<<<1, kThreads, 0, queue(s)>>>(total.ptr<double>(), partial.ptr<double>(), partial.size());
+  launched("grad_norm.sum");
+}
+
 void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args) {
-  const auto blocks = sums_of_blocks(s, partial, gradients, count);
-  finish_norm(s, View(partial.data(), {{blocks}, DType::f64}, s.device()), args);
+  squares_of_blocks(s, partial, gradients, count);
+  finish_norm(s, View(partial.data(), {{blocks_of(gradients, count)}, DType::f64}, s.device()), args);
 }
 
 void sum_of_squares(Stream& s, Tensor partial, Tensor total, const Grad* gradients, std::int64_t count) {
-  const auto blocks = sums_of_blocks(s, partial, gradients, count);
-  add_up<<<1, kThreads, 0, queue(s)>>>(total.ptr<double>(), partial.ptr<double>(), blocks);
-  launched("grad_norm.sum");
+  squares_of_blocks(s, partial, gradients, count);
+  sum_blocks(s, total, View(partial.data(), {{blocks_of(gradients, count)}, DType::f64}, s.device()));
 }
 
 void finish_norm(Stream& s, View totals, const GradNorm::Args& args) {

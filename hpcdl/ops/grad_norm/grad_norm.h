@@ -43,8 +43,10 @@ template <class Isa> double sum_of_squares(Isa, Pool&, double* partial, const Gr
 }  // namespace cpu
 namespace cuda {
 void grad_norm(Stream&, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args);
-/// The two halves of the op: total (f64, 1) = sum of squares, and GradNorm::finish() for the sum of any number of
-/// totals.
+/// The parts of the op: partial[block] = sum of squares of the block, as on a CPU; total (f64, 1) = the sum of these, or
+/// of any others; and GradNorm::finish() for the sum of any number of totals.
+void squares_of_blocks(Stream&, Tensor partial, const Grad* gradients, std::int64_t count);
+void sum_blocks(Stream&, Tensor total, View partial);
 void sum_of_squares(Stream&, Tensor partial, Tensor total, const Grad* gradients, std::int64_t count);
 void finish_norm(Stream&, View totals, const GradNorm::Args& args);
 }  // namespace cuda

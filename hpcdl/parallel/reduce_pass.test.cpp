@@ -1,12 +1,18 @@
-#include "hpcdl/parallel/gradients.h"
+#include "hpcdl/parallel/reduce_pass.h"
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/core/timed_event.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/ops/linear/linear.h"
@@ -83,7 +89,35 @@ Blocks local_gradients(const Net& net, int part) {
   return out;
 }
 
-/// The same through Gradients on the ranks of a group; `runs` times, so that the second finds what the first left.
+/// Gradients that are summed over the ranks of a group, in memory that these share.
+struct Gradients {
+  std::vector<ReadyGradient> order;
+  std::shared_ptr<comm::Window> window;
+  Buffer own;
+  Tensor block;
+  std::unique_ptr<UnitExchange> exchange;
+
+  Gradients(const Group& group, std::vector<ReadyGradient> ready, const ReduceOptions& options, Device device = {})
+      : order(std::move(ready)) {
+    std::vector<std::int64_t> sizes;
+    for (const auto& g : order) sizes.push_back(g.spec.size());
+    auto plan = plan_buckets(sizes, options.buckets);
+    const auto bytes = plan.elements * std::int64_t{sizeof(float)};
+    if (group.size() > 1) window = group.share(bytes);
+    if (!window) own = Buffer(bytes, device);
+    block = Tensor(window ? window->block(group.local_rank()) : own.data(), {{plan.elements}, DType::f32}, device);
+    exchange = std::make_unique<UnitExchange>(group, std::move(plan), options, window != nullptr, device);
+  }
+  const UnitPlan& plan() const { return exchange->plan(); }
+  Tensor gradient(std::string_view name) const {
+    for (std::size_t i = 0; i < order.size(); ++i)
+      if (order[i].name == name) return Tensor(block.ptr<float>() + plan().offset[i], order[i].spec, block.device());
+    throw std::out_of_range(std::string(name));
+  }
+  Recording reduced(Recording pass) const { return reduce_pass(std::move(pass), *exchange, order, {.block = block}); }
+};
+
+/// The same through reduce_pass() on the ranks of a group; `runs` times, so that the second finds what the first left.
 /// planned: bytes of all buckets.
 Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions& options, int runs = 2,
                          std::int64_t* planned = nullptr) {
@@ -102,7 +136,7 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
     EXPECT_EQ(names, (std::vector<std::string>{"large", "b", "idle", "a", "tied", "absent"}));
   }
   Gradients gradients(world, order, options);
-  if (planned) *planned = gradients.plan().bytes;
+  if (planned) *planned = gradients.plan().elements * std::int64_t{sizeof(float)};
   std::vector<Tensor> where;
   for (const auto& name : net.names) where.push_back(gradients.gradient(name));
   Graph g;
@@ -134,7 +168,7 @@ const std::vector<std::pair<const char*, ReduceOptions>> kForms{
 
 /// A pass of data parallelism sends 2 (p-1)/p of the buckets' bytes from each rank, and buckets contain only gradients
 /// and the padding of tensors.
-TEST(gradients, send_what_the_formula_says) {
+TEST(reduce_pass, send_what_the_formula_says) {
   const Net net(5);
   std::int64_t bytes = 0;
   for (const auto& v : net.values) bytes += v.tensor.bytes();
@@ -155,7 +189,7 @@ TEST(gradients, send_what_the_formula_says) {
 
 /// For any buckets, and whether or not reductions are awaited: the same bits on every rank, and the sum of what each
 /// rank computes alone.
-TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
+TEST(reduce_pass, sums_are_the_same_bits_whatever_the_buckets) {
   const Net net(5);
   for (int n = 1; n <= 8; ++n) {
     std::vector<Blocks> alone;
@@ -180,7 +214,7 @@ TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
 }
 
 /// Ranks on several hosts, evenly distributed or not, have the same property.
-TEST(gradients, hosts_change_nothing_about_that) {
+TEST(reduce_pass, hosts_change_nothing_about_that) {
   const Net net(5);
   for (const auto& hosts :
        {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}, {0, 0, 0, 3, 3}, {0, 1, 2}, {0, 0, 2, 2, 4, 4, 6, 6}}) {
@@ -199,7 +233,7 @@ TEST(gradients, hosts_change_nothing_about_that) {
   }
 }
 
-TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_after_their_last_use) {
+TEST(reduce_pass, idle_parameters_are_zero_and_tied_ones_are_reduced_once_after_their_last_use) {
   const Net net(5);
   testing::run_ranks(2, [&](const Group& world) {
     const auto got = reduced_gradients(world, net, {.buckets = {.cap = 0, .first = 0}}, 3);
@@ -210,13 +244,13 @@ TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_after_th
 
 /// Records in program order: everything that an all_reduce covers has been written before it, and is not written after
 /// it.
-TEST(gradients, a_bucket_is_reduced_after_the_record_that_writes_its_last_gradient) {
+TEST(reduce_pass, a_bucket_is_reduced_after_the_record_that_writes_its_last_gradient) {
   const Net net(5);
   testing::run_ranks(2, [&](const Group& world) {
     std::vector<ReadyGradient> order;
     for (const auto i : {5u, 2u, 0u, 1u, 3u, 4u}) order.push_back({net.names[i], net.values[i].tensor.spec()});
     Gradients gradients(world, order, {.buckets = {.cap = 8 << 10, .first = 4 << 10}});
-    EXPECT_GT(gradients.plan().buckets.size(), 2u);
+    EXPECT_GT(gradients.plan().units.size(), 2u);
     std::vector<Tensor> where;
     for (const auto& name : net.names) where.push_back(gradients.gradient(name));
     Graph g;
@@ -248,20 +282,20 @@ TEST(gradients, a_bucket_is_reduced_after_the_record_that_writes_its_last_gradie
         }
       }
     }
-    EXPECT_EQ(reductions, std::ssize(gradients.plan().buckets));
+    EXPECT_EQ(reductions, std::ssize(gradients.plan().units));
     EXPECT_TRUE(backward_behind_the_first) << "nothing is computed while the first bucket is reduced";
   });
 }
 
-TEST(gradients, ranks_of_a_host_hold_them_in_shared_memory) {
+TEST(reduce_pass, ranks_of_a_host_hold_them_in_shared_memory) {
   testing::run_ranks(3, [&](const Group& world) {
     const Gradients gradients(world, {{"a", {{1000}, DType::f32}}}, {});
-    EXPECT_TRUE(gradients.shared());
+    EXPECT_NE(gradients.window, nullptr);
   });
 }
 
 /// As many ranks as one sweep through shared memory can sum, and more: those are summed by messages.
-TEST(gradients, more_than_64_ranks_of_a_host_are_summed) {
+TEST(reduce_pass, more_than_64_ranks_of_a_host_are_summed) {
   for (const int n : {64, 65})
     testing::run_ranks(n, [&](const Group& world) {
       const auto a = position_independent_sum(world, true);
@@ -271,12 +305,6 @@ TEST(gradients, more_than_64_ranks_of_a_host_are_summed) {
       world.all_reduce(Stream(pool), Tensor(x.data(), Spec{{10}, DType::f32}), comm::Reduce::sum, a).wait();
       for (const float v : x) EXPECT_EQ(v, static_cast<float>(n));
     });
-}
-
-TEST(gradients, refuses_what_it_cannot_reduce) {
-  EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::bf16}}}, {}), Error);
-  EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}, {"a", {{4}, DType::f32}}}, {}), Error);
-  EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}}, {}).gradient("b"), Error);
 }
 
 /// The results of a captured pass, and its time stamps. One GPU is enough: a group of one sums nothing
@@ -305,19 +333,19 @@ TimedPasses passes_on_gpu(bool timed, bool overlap) {
   const Var y = linear(linear(g.constant("x", x.tensor), first), second);
   g.backward(y, g.constant("dy", dy.tensor));
   Instance exe(gradients.reduced(g.finish()), nullptr, device);
-  gradients.take_times();  // nothing has run
-  EXPECT_EQ(gradients.times().passes, 0);
+  gradients.exchange->take_times();  // nothing has run
+  EXPECT_EQ(gradients.exchange->times().passes, 0);
   for (int run = 0; run < 4; ++run) {
     exe.run(s);
     s.synchronize();
-    const auto before = gradients.times();
-    gradients.take_times();
-    EXPECT_EQ(gradients.times().passes, timed ? run + 1 : 0);
-    EXPECT_GE(gradients.times().seconds, before.seconds);
-    EXPECT_LE(gradients.times().waited_seconds, gradients.times().seconds);
+    const auto before = gradients.exchange->times();
+    gradients.exchange->take_times();
+    EXPECT_EQ(gradients.exchange->times().passes, timed ? run + 1 : 0);
+    EXPECT_GE(gradients.exchange->times().seconds, before.seconds);
+    EXPECT_LE(gradients.exchange->times().waited_seconds, gradients.exchange->times().seconds);
     if (run == 0) exe.capture(s);
   }
-  TimedPasses out{{}, gradients.times()};
+  TimedPasses out{{}, gradients.exchange->times()};
   for (const char* name : {"a", "b"}) {
     std::vector<float> values(static_cast<std::size_t>(weight.size()));
     copy(s, Tensor(values.data(), weight), gradients.gradient(name));
@@ -326,7 +354,7 @@ TimedPasses passes_on_gpu(bool timed, bool overlap) {
   return out;
 }
 
-TEST(gradients, time_stamps_of_a_captured_pass_change_no_bit) {
+TEST(reduce_pass, time_stamps_of_a_captured_pass_change_no_bit) {
   if (cuda_devices() == 0) GTEST_SKIP() << "SKIPPED: needs a GPU";
   const auto plain = passes_on_gpu(false, true);
   EXPECT_EQ(plain.times.seconds, 0);
@@ -342,7 +370,7 @@ TEST(gradients, time_stamps_of_a_captured_pass_change_no_bit) {
 }
 
 /// Time stamps in a graph are those of its last launch, and are between the work that was queued before and after it.
-TEST(gradients, an_event_in_a_capture_is_reached_by_every_launch) {
+TEST(reduce_pass, an_event_in_a_capture_is_reached_by_every_launch) {
   if (cuda_devices() == 0) GTEST_SKIP() << "SKIPPED: needs a GPU";
   const auto device = Device::cuda(0);
   Pool pool(1);
@@ -363,52 +391,6 @@ TEST(gradients, an_event_in_a_capture_is_reached_by_every_launch) {
     EXPECT_GT(TimedEvent::seconds_between(begin, end), 10e-6) << "512 MB in " << launch;
     EXPECT_GE(TimedEvent::seconds_between(end, after), 0) << "launch " << launch;
   }
-}
-
-TEST(agree, sums_counts_and_votes_are_the_same_everywhere) {
-  for (int n = 1; n <= 5; ++n) {
-    testing::run_ranks(n, [&](const Group& world) {
-      const double mine[] = {0.1 * world.rank(), 1e300, 1};
-      const auto all = sum_over_ranks(world, mine);
-      double want = 0;
-      for (int r = 0; r < n; ++r) want += 0.1 * r;
-      EXPECT_EQ(all[0], want);
-      EXPECT_EQ(all[2], n);
-      EXPECT_FALSE(any_rank(world, false));
-      EXPECT_TRUE(any_rank(world, world.rank() == n - 1));
-      EXPECT_GE(threads_per_rank(world), 1);
-    });
-  }
-}
-
-TEST(agree, the_values_of_the_first_rank_are_sent_to_all) {
-  for (int n = 1; n <= 5; ++n) {
-    testing::run_ranks(n, [&](const Group& world) {
-      for (const std::int32_t size : {0, 1, 1031}) {
-        std::vector<std::int32_t> first(static_cast<std::size_t>(size));
-        std::iota(first.begin(), first.end(), INT32_MAX - size);
-        const auto others = std::vector<std::int32_t>(static_cast<std::size_t>(world.rank()) * 7, world.rank());
-        EXPECT_EQ(of_first_rank(world, world.rank() == 0 ? first : others), first);
-      }
-    });
-  }
-}
-
-TEST(agree, the_first_rank_of_each_host_goes_first) {
-  std::atomic<int> done[2] = {0, 0};
-  testing::run_ranks(5,
-                     [&](const Group& world) {
-                       const int host = world.rank() % 2;
-                       const bool first = world.rank() < 2;
-                       host_by_host(world, [&] {
-                         if (!first) {
-                           EXPECT_GE(done[host].load(), 1);
-                         }
-                         return ++done[host];
-                       });
-                     },
-                     {.hosts = {0, 1, 0, 1, 0}, .on_lost = {}});
-  EXPECT_EQ(done[0] + done[1], 5);
 }
 
 }  // namespace

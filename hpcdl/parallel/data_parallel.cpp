@@ -1,0 +1,207 @@
+#include "hpcdl/parallel/data_parallel.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "hpcdl/buffer.h"
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/divided_norm.h"
+#include "hpcdl/parallel/gather_pass.h"
+
+namespace hpcdl::parallel {
+
+namespace {
+
+/// What programs read of a parameter. Only the copy: then its value is divided, too.
+enum class Reads : unsigned char { copy, both, value };
+
+/// Tensors of one unit are treated alike: programs read the same of all, and all or none are summed over the ranks that
+/// share layers, so that these ranks divide such tensors in the same way.
+std::string unit_of(const nn::Param& p, Reads reads) {
+  std::string name(unit_name(p.name));
+  if (reads == Reads::both) name += ".both";
+  if (reads == Reads::value) name += ".value";
+  if (p.partial_gradient) name += ".summed";
+  return name;
+}
+
+/// Names of the state that records of the program touch.
+std::set<std::string, std::less<>> touched(const Program& program) {
+  std::set<std::string, std::less<>> names;
+  for (const auto& r : program.records)
+    for (std::uint32_t k = 0; k < r.operand_count; ++k)
+      if (const int slot = program.operands[r.operands + k].slot; slot >= 0)
+        if (const auto& s = program.slots[static_cast<std::size_t>(slot)]; s.kind == SlotKind::state)
+          names.insert(s.name);
+  return names;
+}
+
+}  // namespace
+
+DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Program& pass,
+                           const DataParallelOptions& options)
+    : group_(std::move(group)), model_(model), options_(options), axis_(group_) {
+  require(options.zero >= 0 && options.zero <= 2, "parallel", "expected a stage of ZeRO from 0 to 2, got {}",
+          options.zero);
+  plan_layout(pass);
+  if (divided()) divide();
+  else if (model.state().divided()) model.divide({});
+}
+
+DataParallel::~DataParallel() { model_.forget_gradients(); }
+
+void DataParallel::plan_layout(const Program& pass) {
+  const auto parameters = model_.parameters();
+  std::map<std::string, std::size_t, std::less<>> numbers;
+  std::vector<ReadyGradient> gradients;
+  for (const auto& p : parameters) {
+    require(p.memory.dtype() == DType::f32, "parallel",
+            "the gradient of \"{}\" is {}; expected F32, because gradients are summed over ranks in F32", p.name,
+            to_string(p.memory.spec()));
+    require(numbers.emplace(p.name, gradients.size()).second, "parallel", "two parameters are called \"{}\"", p.name);
+    gradients.push_back({p.name, p.memory.spec()});
+  }
+  order_ = in_order_of_completion(pass, std::move(gradients));
+  const auto param_of = [&](const ReadyGradient& g) { return parameters[numbers.at(g.name)].param; };
+  const auto names = touched(pass);
+  const auto reads = [&](const ReadyGradient& g) {
+    const auto& p = *param_of(g);
+    if (options_.copies == DType::none || !p.multiplied) return Reads::value;
+    // Files hold the values of images in another order than memory, so ranks keep these whole.
+    return names.contains(p.name) || p.channels_last.rank() == 4 ? Reads::both : Reads::copy;
+  };
+  const auto unit = [&](const ReadyGradient& g) { return unit_of(*param_of(g), reads(g)); };
+  if (divided()) {
+    std::map<std::string, int> first;
+    for (int i = 0; const auto& g : order_) first.try_emplace(unit(g), i++);
+    const auto key = [&](const ReadyGradient& g) { return std::pair(reads(g), first.at(unit(g))); };
+    std::stable_sort(order_.begin(), order_.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+  }
+  std::vector<std::int64_t> sizes;
+  std::vector<UnitTensor> tensors;
+  for (const auto& g : order_) {
+    sizes.push_back(g.spec.size());
+    tensors.push_back({unit(g), g.spec.size()});
+    index_.push_back(numbers.at(g.name));
+    value_names_.push_back(reads(g) == Reads::copy ? "" : g.name);
+    copy_names_.push_back(reads(g) == Reads::value ? "" : g.name + ".copy");
+  }
+  plan_ = divided() ? plan_units(tensors, group_.size()) : plan_buckets(sizes, options_.reduce.buckets);
+  for (const auto& u : plan_.units) {
+    if (value_names_[static_cast<std::size_t>(u.begin)].empty()) divided_ = u.offset + u.elements;
+    if (!copy_names_[static_cast<std::size_t>(u.begin)].empty()) copied_ = u.offset + u.elements;
+  }
+}
+
+void DataParallel::divide() const {
+  FlatLayout layout{.places = std::vector<FlatLayout::Place>(order_.size()),
+                    .elements = plan_.elements,
+                    .divided = divided_,
+                    .copied = copied_,
+                    .share_elements = plan_.share_elements(),
+                    .share_divided = divided_ / plan_.ranks};
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    const auto size = order_[i].spec.size();
+    layout.places[index_[i]] = {plan_.offset[i], plan_.piece(i, size, group_.rank()),
+                                plan_.piece_offset(i, size, group_.rank()), !value_names_[i].empty()};
+  }
+  model_.divide(std::move(layout));
+}
+
+void DataParallel::place_gradients() {
+  const auto device = model_.device();
+  const auto elements = apart() ? plan_.share_elements() : plan_.elements;
+  const auto bytes = elements * std::int64_t{sizeof(float)};
+  bool some_share = false;
+  std::byte* data = nullptr;
+  if (!group_.is_described()) {
+    if (!device.is_cuda() && bytes > 0) window_ = group_.share(apart() ? std::int64_t{sizeof(float)} : bytes);
+    some_share = sum_over_ranks(group_, window_ ? 1 : 0) > 0;
+    if (apart()) window_.reset();  // it has told whether there can be one
+    if (!window_) memory_ = Buffer(bytes, device);
+    data = window_ ? window_->block(group_.local_rank()) : memory_.data();
+  }
+  (apart() ? shares_ : block_) = Tensor(data, {{elements}, DType::f32}, device);
+  exchange_ = std::make_unique<UnitExchange>(group_, plan_, options_.reduce, some_share, device);
+  std::map<std::string, std::size_t, std::less<>> numbers;
+  for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
+  model_.place_gradients(
+      [&](const StateEntry& p) {
+        const auto offset = plan_.offset[numbers.at(p.name)];
+        return Tensor(block_.data() ? block_.ptr<float>() + offset : nullptr, p.memory.spec(), device);
+      },
+      shares_);
+}
+
+GradientPlace DataParallel::place() const {
+  using Sums = GradientPlace::Sums;
+  return {.sums = !divided() ? Sums::whole
+                  : apart()  ? Sums::apart
+                             : Sums::in_place,
+          .block = block_,
+          .shares = shares_};
+}
+
+Recording DataParallel::reduced(Recording pass) const {
+  return reduce_pass(std::move(pass), *exchange_, order_, place());
+}
+
+Recording DataParallel::alone(Recording pass) const {
+  if (!apart()) return pass;
+  auto here = place();
+  here.exchange = false;
+  return reduce_pass(std::move(pass), *exchange_, order_, here);
+}
+
+Recording DataParallel::gathered(Recording pass) const {
+  std::vector<GatheredBlock> blocks{{"values", model_.state().value_block(), divided_, value_names_}};
+  if (copied_ > 0) blocks.push_back({"copies", model_.state().copy_block(), 0, copy_names_});
+  return gather_pass(std::move(pass), *exchange_, blocks);
+}
+
+void DataParallel::with_whole_values(const std::function<void()>& f) const {
+  if (divided_ == 0) return f();
+  Pool pool(1);
+  const Stream host(pool);
+  const OwnedTensor whole({{divided_}, DType::f32}), share({{divided_ / plan_.ranks}, DType::f32});
+  std::map<std::string, std::size_t, std::less<>> numbers;
+  for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
+  for (const auto& p : model_.state().updated()) {
+    const auto i = numbers.at(p.param->name);
+    if (!value_names_[i].empty()) continue;
+    const auto at = plan_.piece_offset(i, order_[i].spec.size(), group_.rank());
+    copy(host, Tensor(share.tensor.ptr<float>() + at, p.host.spec()), p.host);
+  }
+  for (const auto& u : plan_.units) {
+    if (u.offset >= divided_) continue;
+    const auto n = u.elements / plan_.ranks;
+    group_
+        .all_gather(host, Tensor(whole.tensor.ptr<float>() + u.offset, {{u.elements}, DType::f32}),
+                    View(share.tensor.ptr<float>() + u.offset / plan_.ranks, {{n}, DType::f32}))
+        .wait();
+  }
+  model_.state().lend_whole_values([&](const StateEntry& p) {
+    return Tensor(whole.tensor.ptr<float>() + plan_.offset[numbers.at(p.name)], p.memory.spec());
+  });
+  f();
+  model_.state().lend_whole_values([](const StateEntry&) { return Tensor(); });
+}
+
+void DataParallel::record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const {
+  std::vector<std::size_t> place_of(order_.size());  // by number in the table
+  for (std::size_t i = 0; i < index_.size(); ++i) place_of[index_[i]] = i;
+  DividedGradients whole, parts;
+  for (std::size_t n = 0; const auto& p : model_.state().updated()) {
+    const auto i = place_of[n++];
+    DividedGradient d{g.constant(p.gradient->name, p.gradient->memory), {}};
+    for (int r = 0; r < group_.size(); ++r) d.pieces.push_back(plan_.piece(i, order_[i].spec.size(), r));
+    (p.param->part.all() ? whole : parts).push_back(std::move(d));
+  }
+  record_divided_grad_norm(g, whole, parts, args, axis("norm of the gradients"), tensor);
+}
+
+}  // namespace hpcdl::parallel

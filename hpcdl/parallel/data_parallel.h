@@ -1,0 +1,101 @@
+#pragma once
+// The ranks that share the batches of a training: what each of them holds of the gradients and of the state of the
+// optimizer, and what they send each other. Source of the stages: Rajbhandari et al., "ZeRO: memory optimizations toward
+// training trillion parameter models", SC 2020.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/buffer.h"
+#include "hpcdl/comm/transport.h"
+#include "hpcdl/graph.h"
+#include "hpcdl/group.h"
+#include "hpcdl/models/trainable.h"
+#include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/axis.h"
+#include "hpcdl/parallel/reduce_pass.h"
+#include "hpcdl/parallel/unit_exchange.h"
+
+namespace hpcdl::parallel {
+
+struct DataParallelOptions {
+  ReduceOptions reduce;
+  /// What is divided among the ranks: 0 nothing, 1 the moments of the optimizer, 2 gradients, too. The same bits.
+  /// Values of which programs read 16-bit copies are divided from 1 on.
+  int zero = 0;
+  bool accumulate = false;     // gradients live through several micro-batches: they stay whole between these
+  DType copies = DType::none;  // of StateTable::keep_copies()
+};
+
+class DataParallel {
+ public:
+  /// Plans the layout and, with zero, divides the values of the model, which must not be on a GPU yet. pass: a program
+  /// of the model, which says when gradients are complete. The group has at least two ranks; the model must outlive
+  /// this.
+  DataParallel(comm::Group group, models::Trainable& model, const Program& pass, const DataParallelOptions& options);
+  /// The model has no gradients afterwards, until others are made for it.
+  ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  /// Makes the memory of gradients on the device of the model. Collective; without memory if the group has no
+  /// processes. Before the other functions.
+  void place_gradients();
+
+  bool divided() const { return options_.zero > 0; }
+  const UnitPlan& plan() const { return plan_; }
+  const UnitExchange& exchange() const { return *exchange_; }
+  const ExchangeTimes& times() const { return exchange_->times(); }
+  /// See UnitExchange.
+  void take_times() { exchange_->take_times(); }
+  /// Whether the ranks of the group see each other's gradients in memory.
+  bool shared() const { return window_ != nullptr; }
+  /// Bytes that this rank keeps for gradients between two passes.
+  std::int64_t gradient_bytes() const { return (apart() ? shares_ : block_).bytes(); }
+  /// Collective. Calls f() while this process has the whole values on the host, where StateEntry::host of divided ones
+  /// is theirs: files of whole models are written from there. Their pieces on the host must be up to date.
+  void with_whole_values(const std::function<void()>& f) const;
+  /// The axis of these ranks.
+  Axis axis(std::string_view tensor) const { return axis_.axis(tensor); }
+
+  // Edits of the passes of the model, recorded after place_gradients(). Runs of the result are collective; it must not
+  // outlive this.
+  /// Afterwards gradients are sums over all ranks; if they are divided, those of StateTable::updated().
+  Recording reduced(Recording pass) const;
+  /// The gradients are those of this rank alone, and nothing is exchanged: for micro-batches before the last one, and
+  /// for searches. Divided gradients that do not live through micro-batches are lost.
+  Recording alone(Recording pass) const;
+  /// Divided values: reads those that the ranks have updated.
+  Recording gathered(Recording pass) const;
+  /// Records the norm of all gradients (ops/grad_norm), with the bits that one rank would compute. `tensor`: the axis of
+  /// the ranks that share layers, if any do.
+  void record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const;
+
+ private:
+  void plan_layout(const Program& pass);
+  void divide() const;
+  bool apart() const { return options_.zero >= 2 && !options_.accumulate; }
+  GradientPlace place() const;
+
+  comm::Group group_;
+  models::Trainable& model_;
+  DataParallelOptions options_;
+  GroupAxis axis_;
+  std::vector<ReadyGradient> order_;      // as the tensors of the plan
+  std::vector<std::size_t> index_;        // of each of them in the table
+  std::vector<std::string> value_names_;  // by tensor of the plan
+  std::vector<std::string> copy_names_;
+  UnitPlan plan_;
+  // Elements of the block, from its beginning: of values that no rank keeps whole, and of what has a copy.
+  std::int64_t divided_ = 0, copied_ = 0;
+  std::unique_ptr<UnitExchange> exchange_;
+  std::shared_ptr<comm::Window> window_;  // of whole gradients
+  Buffer memory_;                         // of them if there is no window, or of shares
+  Tensor block_, shares_;
+};
+
+}  // namespace hpcdl::parallel

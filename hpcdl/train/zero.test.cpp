@@ -1,0 +1,305 @@
+// Ranks that divide the state of a training learn, to the bit, what ranks that each hold all of it learn.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/models/image_model.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/parallel/mesh.h"
+#include "hpcdl/parallel/tensor.h"
+#include "hpcdl/program/axis.h"
+#include "hpcdl/program/bytes.h"
+#include "hpcdl/program/edit.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/train_step.h"
+
+namespace hpcdl::train {
+namespace {
+
+using models::LanguageModel;
+
+/// What a rank has after some steps.
+struct Learned {
+  std::vector<std::string> values;  // bytes
+  std::vector<double> numbers;      // losses and norms
+  std::int64_t moments = 0;         // elements
+  bool operator==(const Learned& o) const {
+    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+    return values == o.values && std::ranges::equal(numbers, o.numbers, same);
+  }
+};
+
+std::string bytes_of(const Tensor& t) {
+  return {static_cast<const char*>(t.data()), static_cast<std::size_t>(t.bytes())};
+}
+
+Learned learned(TrainStep& step, const models::Trainable& model, std::vector<double> numbers) {
+  step.fetch();
+  Learned l{{}, std::move(numbers), 0};
+  step.with_whole_values([&] {
+    for (const auto list : {model.parameters(), model.buffers()})
+      for (const auto& e : list) l.values.push_back(bytes_of(e.host));
+  });
+  for (const auto& m : step.optimizer_state()) l.moments += m.tensor.size();
+  return l;
+}
+
+using Change = std::function<void(StepOptions&)>;
+
+/// Trains a small text model on dp ranks, which may each be tp ranks.
+std::vector<Learned> train_text(io::Family family, const parallel::MeshShape& shape, int zero, int steps,
+                                const Change& change = {}) {
+  std::vector<Learned> all(static_cast<std::size_t>(shape.size()));
+  testing::run_ranks(shape.size(), [&](const comm::Group& world) {
+    const parallel::Mesh mesh(world, shape);
+    io::ModelConfig config;
+    config.family = family;
+    config.layers = 2, config.heads = 2, config.width = 64, config.context = 16;
+    config.vocab = 700;  // a table of several blocks of the norm
+    config.tied = family == io::Family::gpt2;
+    models::resolve(config);
+    const auto sharing = shape.tp > 1 ? std::make_shared<parallel::TensorParallel>(mesh.tp()) : nullptr;
+    auto model = LanguageModel::create(config, 3, true, sharing);
+    Pool pool(1);
+    StepOptions o{.batch = 2, .length = 16, .data = mesh.dp(), .zero = zero};
+    if (change) change(o);
+    TrainStep step(model, pool, o);
+    std::vector<double> numbers;
+    const auto rank = static_cast<std::uint32_t>(mesh.dp().rank());
+    for (int i = 0; i < steps; ++i) {
+      const int micros = o.accumulate ? 3 : 1;
+      for (int m = 0; m < micros; ++m) {
+        const auto seed = static_cast<std::uint32_t>(100 * i + 10 * m) + rank;
+        step.accumulate(models::tiny_ids(seed), models::tiny_ids(seed + 5000), i, m, m + 1 == micros);
+      }
+      const auto r = step.update(1e-2, 32 * micros);
+      numbers.insert(numbers.end(), {r.loss, r.grad_norm});
+      if (i % 3 == 1) numbers.push_back(step.evaluate(models::tiny_ids(7), models::tiny_ids(8)).loss);
+    }
+    all[static_cast<std::size_t>(world.rank())] = learned(step, model, std::move(numbers));
+  });
+  return all;
+}
+
+void expect_same(const std::vector<Learned>& got, const std::vector<Learned>& want, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t r = 0; r < got.size(); ++r) EXPECT_TRUE(got[r] == want[r]) << what << ", rank " << r;
+}
+
+/// Worlds of any size, also those that divide nothing evenly, with tensors that are smaller than the world.
+TEST(zero, every_stage_learns_the_same_bits_in_50_steps) {
+  for (const auto family : {io::Family::gpt2, io::Family::llama})  // tied and untied tables
+    for (const int n : {2, 3, 5, 8}) {
+      const auto want = train_text(family, {.dp = n}, 0, 50);
+      for (const int zero : {1, 2}) {
+        const auto got = train_text(family, {.dp = n}, zero, 50);
+        expect_same(got, want,
+                    std::string(io::enum_name(family)) + " on " + std::to_string(n) + ", zero " + std::to_string(zero));
+        std::int64_t moments = 0;
+        for (const auto& rank : got) moments += rank.moments;
+        EXPECT_EQ(moments, want[0].moments) << "every moment is on one rank";
+        EXPECT_LT(got[0].moments, want[0].moments);
+      }
+    }
+}
+
+TEST(zero, micro_batches_types_clipping_and_recompute_change_no_bit) {
+  const std::pair<const char*, Change> kinds[] = {
+      {"micro-batches", [](StepOptions& o) { o.accumulate = true; }},
+      {"bf16 with copies", [](StepOptions& o) { o.forward.compute = DType::bf16, o.copies = true; }},
+      {"bf16 with copies and micro-batches",
+       [](StepOptions& o) { o.forward.compute = DType::bf16, o.copies = o.accumulate = true; }},
+      {"bf16 without", [](StepOptions& o) { o.forward.compute = DType::bf16; }},
+      {"fp16, whose first steps are skipped",
+       [](StepOptions& o) {
+         o.forward.compute = DType::f16, o.copies = true;
+         o.scaler = GradScaler::Options{.init_scale = 0x1p30f};
+       }},
+      {"clipping", [](StepOptions& o) { o.clip = 0.05f; }},
+      {"recompute", [](StepOptions& o) { o.forward.recompute = true, o.forward.dropout = 0.1f; }},
+      {"momentum", [](StepOptions& o) { o.optimizer = Sgd::Args{.momentum = 0.9f}; }},
+      {"no moments", [](StepOptions& o) { o.optimizer = Sgd::Args{}; }},
+      {"waiting", [](StepOptions& o) { o.reduce.overlap = false, o.accumulate = true; }},
+  };
+  for (const auto& [what, change] : kinds) {
+    const auto want = train_text(io::Family::gpt2, {.dp = 3}, 0, 8, change);
+    for (const int zero : {1, 2})
+      expect_same(train_text(io::Family::gpt2, {.dp = 3}, zero, 8, change), want,
+                  std::string(what) + ", zero " + std::to_string(zero));
+  }
+}
+
+TEST(zero, ranks_that_share_layers_learn_the_same_bits) {
+  const Change halves[] = {{}, [](StepOptions& o) { o.forward.compute = DType::bf16, o.copies = true; }};
+  for (const auto family : {io::Family::gpt2, io::Family::llama})
+    for (const auto& change : halves) {
+      const auto want = train_text(family, {.dp = 3, .tp = 2}, 0, 8, change);
+      for (const int zero : {1, 2})
+        expect_same(train_text(family, {.dp = 3, .tp = 2}, zero, 8, change), want, "zero " + std::to_string(zero));
+    }
+}
+
+/// Where products read 16-bit copies, each rank keeps only its share of the values themselves, and sends copies alone.
+TEST(zero, values_with_copies_are_divided_too) {
+  const auto mesh = parallel::Mesh::described({.dp = 4}, 1);
+  for (const bool copies : {false, true}) {
+    auto model = LanguageModel::create(models::tiny(io::Family::llama), {}, true);
+    Pool pool(1);
+    Stream s(pool);
+    StepOptions o{.batch = 2, .length = 16, .copies = copies, .data = mesh.dp(), .zero = 1};
+    o.forward.compute = DType::bf16;
+    const StepPrograms p(model, o, s);
+    std::int64_t whole = 0, pieces = 0, all = 0;
+    for (const auto& e : model.parameters()) all += e.memory.size(), whole += e.counted ? e.memory.size() : 0;
+    for (const auto& e : model.state().updated()) pieces += e.counted ? e.memory.size() : 0;
+    EXPECT_EQ(whole == all, !copies);
+    EXPECT_EQ(pieces > 0, copies);
+    EXPECT_LE(whole + pieces, all);
+    double declared = 0;  // elements that are gathered, in bytes
+    for (const auto& u : p.ranks()->plan().units)
+      declared += static_cast<double>(u.elements) * (!copies || u.name.ends_with(".value") ? 4 : 2);
+    EXPECT_DOUBLE_EQ(wire_bytes(p.gather()->planned->program), declared * 3 / 4);
+  }
+}
+
+std::vector<Learned> train_images(models::ImageFamily family, int n, int zero, bool copies) {
+  std::vector<Learned> all(static_cast<std::size_t>(n));
+  testing::run_ranks(n, [&](const comm::Group& world) {
+    models::ImageConfig c{.family = family, .classes = 10};
+    c.width = 4;
+    auto model = models::ImageModel::create(c, 1, true);
+    Pool pool(1);
+    StepOptions o{.batch = 2, .copies = copies, .data = world, .zero = zero};
+    if (copies) o.forward.compute = DType::bf16;
+    TrainStep step(model, pool, o);
+    std::vector<double> numbers;
+    for (int i = 0; i < 4; ++i) {
+      std::vector<OwnedTensor> memory;
+      std::vector<View> batch;
+      for (const auto& input : step.inputs()) {
+        auto& t = memory.emplace_back(input.spec).tensor;
+        const Rng rng{static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(world.rank())};
+        for (std::int64_t k = 0; k < t.size(); ++k)
+          if (t.dtype() == DType::f32)
+            t.ptr<float>()[k] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(k)));
+          else t.ptr<std::int32_t>()[k] = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(k), 10));
+        batch.emplace_back(t);
+      }
+      step.accumulate(batch, i, 0);
+      const auto r = step.update(1e-2, 2);
+      numbers.insert(numbers.end(), {r.loss, r.grad_norm});
+    }
+    step.share_buffers();
+    all[static_cast<std::size_t>(world.rank())] = learned(step, model, std::move(numbers));
+  });
+  return all;
+}
+
+TEST(zero, image_models_learn_the_same_bits) {
+  for (const auto family : {models::ImageFamily::simple_cnn, models::ImageFamily::resnet18})
+    for (const bool copies : {false, true}) {
+      const auto want = train_images(family, 3, 0, copies);
+      for (const int zero : {1, 2})
+        expect_same(train_images(family, 3, zero, copies), want, "zero " + std::to_string(zero));
+    }
+}
+
+/// The programs of a rank of a described world.
+template <class F> void with_programs(int n, int zero, bool accumulate, F&& f) {
+  const auto mesh = parallel::Mesh::described({.dp = n}, 0);
+  auto model = LanguageModel::create(models::tiny(io::Family::llama), {}, true);
+  Pool pool(1);
+  Stream s(pool);
+  f(StepPrograms(model, {.batch = 2, .length = 16, .accumulate = accumulate, .data = mesh.dp(), .zero = zero}, s));
+}
+
+/// The pass of a rank is that of one rank alone, into which exchanges were inserted.
+TEST(zero, passes_are_those_of_one_rank_without_the_edits) {
+  std::string alone;
+  with_programs(4, 0, false, [&](const StepPrograms& p) {
+    alone = to_bytes(p.pass(Write::overwrite, StepPrograms::Kind::alone)->planned->program);
+  });
+  for (const int zero : {1, 2})
+    with_programs(4, zero, false, [&](const StepPrograms& p) {
+      const auto& first = p.first()->planned->program;
+      ASSERT_EQ(first.edits.size(), 2u);
+      EXPECT_EQ(to_bytes(strip(strip(first))), alone) << zero;
+      EXPECT_EQ(to_bytes(program_of(to_bytes(first), "FILE")), to_bytes(first));
+    });
+}
+
+/// Each byte of a gradient is sent once and each byte of a value once: together as many as the sum over all ranks takes.
+TEST(zero, programs_send_what_the_formula_says) {
+  for (const int n : {2, 3, 8})
+    for (const int zero : {1, 2})
+      with_programs(n, zero, false, [&](const StepPrograms& p) {
+        const auto block = 4.0 * static_cast<double>(p.ranks()->plan().elements);
+        EXPECT_DOUBLE_EQ(wire_bytes(p.first()->planned->program), 2 * block * (n - 1) / n);
+        EXPECT_DOUBLE_EQ(wire_bytes(p.gather()->planned->program), block * (n - 1) / n);
+      });
+}
+
+/// With stage 2, gradients lie in the arena, each unit until it has been summed.
+TEST(zero, gradients_do_not_outlive_their_reduction) {
+  with_programs(4, 2, false, [](const StepPrograms& p) {
+    const auto& program = p.first()->planned->program;
+    const auto& lifetime = p.first()->planned->plan.lifetime;
+    int units = 0;
+    for (const auto& unit : p.ranks()->plan().units)
+      for (std::size_t s = 0; s < program.slots.size(); ++s) {
+        if (program.slots[s].kind != SlotKind::temp || program.slots[s].name != unit.name + ".grad") continue;
+        const auto& last = program.records[static_cast<std::size_t>(lifetime[s].last)];
+        EXPECT_EQ(last.op, "reduce_scatter.gradients") << unit.name;
+        ++units;
+      }
+    EXPECT_EQ(units, std::ssize(p.ranks()->plan().units));
+  });
+}
+
+/// The gathers begin with the pass, and a record waits for no unit but those that it reads: that of unit l + 1 waits for
+/// nothing that comes after unit l - 1.
+TEST(zero, gathers_wait_for_no_computation) {
+  testing::run_ranks(2, [](const comm::Group& world) {
+    auto model = LanguageModel::create(models::tiny(io::Family::llama), 1, true);
+    Pool pool(1);
+    Stream s(pool);
+    const StepPrograms p(model, {.batch = 2, .length = 16, .data = world, .zero = 2}, s);
+    const Instance exe(*p.first());
+    const auto& program = exe.program();
+    std::vector<Lane> lanes;
+    for (const auto& r : program.records) lanes.push_back(r.lane);
+    const std::span operands(exe.operands(0).data() - program.records[0].operands, program.operands.size());
+    const auto found = lane_dependencies(program, lanes, operands, false);
+    int gathers = 0;
+    for (std::size_t i = 0; i < program.records.size(); ++i)
+      if (program.records[i].lane == Lane::gather) {
+        EXPECT_TRUE(found.waits[i].empty()) << i;
+        ++gathers;
+      }
+    EXPECT_EQ(gathers, std::ssize(p.ranks()->plan().units));
+    int waiting = 0;  // records that wait for a gather
+    for (std::size_t i = 0; i < program.records.size(); ++i)
+      for (const int r : found.waits[i]) waiting += program.records[static_cast<std::size_t>(r)].lane == Lane::gather;
+    EXPECT_GE(waiting, gathers) << "each unit is waited for by itself";
+  });
+}
+
+TEST(zero, a_stage_that_does_not_exist_is_refused) {
+  EXPECT_THROW(with_programs(2, 5, false, [](const StepPrograms&) {}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl::train
