@@ -13,6 +13,7 @@
 #include "cli/bench_python.h"
 #include "cli/bench_serve.h"
 #include "cli/bench_tp.h"
+#include "cli/bench_zero.h"
 #include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
@@ -42,7 +43,7 @@ struct BenchOptions {
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
   ThreadsOption threads;
-  std::function<int()> comm, ddp, decode, serve, tp;
+  std::function<int()> comm, ddp, decode, serve, tp, zero;
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
@@ -377,6 +378,7 @@ int bench(BenchOptions& o, const Command& sub) {
   if (sub.chosen("decode")) return o.decode();
   if (sub.chosen("serve")) return o.serve();
   if (sub.chosen("tp")) return o.tp();
+  if (sub.chosen("zero")) return o.zero();
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
@@ -436,6 +438,7 @@ void add_bench(const Command& program, Run& run) {
         o.decode = add_bench_decode(sub);
         o.serve = add_bench_serve(sub);
         o.tp = add_bench_tp(sub);
+        o.zero = add_bench_zero(sub);
       },
       bench);
 }

@@ -69,7 +69,7 @@ TEST(bench_ranks, an_impossible_choice_is_refused_with_the_possible_ones) {
                      "no all_to_all by ring between 2 ranks on 1 host over threads: expected auto, pairwise, shared");
   expect_usage_error(comm({"-n", "2", "--collective", "allreduce"}), "did you mean 'all_reduce'");
   expect_usage_error(comm({"-n", "2", "--bytes", "1Q"}), "1Q");
-  for (const char* name : {"comm", "ddp", "tp"})
+  for (const char* name : {"comm", "ddp", "tp", "zero"})
     expect_usage_error(bench(name, {}),
                        std::string("there is only one rank: start several with mpirun -n 2 hpcdl bench ") + name);
 }
@@ -80,9 +80,9 @@ TEST(bench_ranks, sizes_that_make_no_sweep_are_refused) {
 }
 
 TEST(bench_ranks, files_are_tried_before_anything_is_timed_and_a_single_size_is_drawn_too) {
-  for (const char* name : {"comm", "ddp", "tp"})
+  for (const char* name : {"comm", "ddp", "tp", "zero"})
     for (const char* file : {"--svg", "--json"}) {
-      if (std::string(name) == "tp" && std::string(file) == "--svg") continue;
+      if (name[0] != 'c' && name[0] != 'd' && std::string(file) == "--svg") continue;
       const auto r = bench(name, {"-n", "2", "--rounds", "10000", file, "/proc/none/file"});
       EXPECT_EQ(r.code, 70) << r.err;
       EXPECT_NE(r.err.find("/proc/none"), std::string::npos) << r.err;
@@ -115,6 +115,18 @@ TEST(bench_ranks, ddp_compares_bucket_sizes_with_waiting_and_with_no_exchange) {
     EXPECT_LE(forms[i].at("hidden").get<double>(), 1);
     EXPECT_GT(forms[i].at("speedup_vs_blocking").get<double>(), 0);
   }
+}
+
+TEST(bench_ranks, zero_says_what_each_stage_takes) {
+  const auto r = bench("zero", kSmall);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto stages = r.json().at("stages");
+  ASSERT_EQ(stages.size(), 3u);
+  for (std::size_t i = 1; i < stages.size(); ++i) {
+    EXPECT_EQ(stages[i].at("first_loss"), stages[0].at("first_loss"));
+    EXPECT_LT(stages[i].at("state_bytes"), stages[i - 1].at("state_bytes"));
+  }
+  expect_usage_error(bench("zero", {"-n", "2", "--stages", "0,7"}), "expected stages from 0 to 2, got 7");
 }
 
 TEST(bench_ranks, tp_counts_what_the_formulas_say) {
