@@ -28,7 +28,9 @@ std::uint32_t Edit::add_scope(std::string scope) {
 
 void Edit::redirect(std::uint32_t operand, int slot, std::int64_t begin) {
   auto& o = program_.operands[operand];
-  program_.edits.back().redirected.push_back({operand, o.slot, o.offset});
+  const auto added = static_cast<int>(program_.edits.back().before.slots);
+  require(slot >= added, "program", "expected a slot that this edit has added, got number {} of {}", slot, added);
+  if (o.slot < added) program_.edits.back().redirected.push_back({operand, o.slot, o.offset});
   o.slot = slot, o.offset += begin;
 }
 

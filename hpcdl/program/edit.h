@@ -43,7 +43,7 @@ class Edit {
     record.op = Op::name;
     insert(at, record, operands, &args, sizeof args, nullptr);
   }
-  /// Lets an operand of a record that is there name another slot, of whose elements its own begin at `begin`: the same
+  /// Lets an operand of a record that is there name another slot, which this edit has added, and of whose elements its own begin at `begin`: the same
   /// tensor in other memory.
   void redirect(std::uint32_t operand, int slot, std::int64_t begin);
   /// The edited program. Call it once, at the end.

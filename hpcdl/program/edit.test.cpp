@@ -63,7 +63,7 @@ Program edited(Program p, std::uint64_t seed) {
   for (auto n = below(4); n > 0; --n) {
     const auto operand = below(edit.program().edits.back().before.operands);
     const int slot = edit.program().operands[operand].slot;
-    if (slot < 0) continue;
+    if (slot < 0 || edit.program().slots[static_cast<std::size_t>(slot)].kind != SlotKind::state) continue;
     const Spec old = edit.program().slots[static_cast<std::size_t>(slot)].spec;
     const auto begin = static_cast<std::int64_t>(below(9));
     edit.redirect(static_cast<std::uint32_t>(operand),
