@@ -4,7 +4,8 @@
 
 #include <vector>
 
-#include "hpcdl/infer/shared_for_tests.h"
+#include "hpcdl/infer/engine_for_tests.h"
+#include "hpcdl/testing/shared_model.h"
 
 namespace hpcdl::infer {
 namespace {
@@ -68,7 +69,7 @@ TEST_P(GpuShared, texts_are_those_of_one_gpu_in_f32) {
     Pool pool(1);
     const auto want = texts_of(model_of(config, Device::cuda(0)), pool);
     testing::run_ranks(GetParam(), [&](const comm::Group& world) {
-      on_shared_model(
+      testing::on_shared_model(
           world, [&](models::Sharing s) { return model_of(config, Device::cuda(world.rank()), std::move(s)); },
           [&](const LanguageModel& model, Pool& own, RankLink& link) { EXPECT_EQ(texts_of(model, own, &link), want); });
     });
@@ -79,7 +80,7 @@ TEST_P(GpuShared, texts_are_those_of_one_gpu_in_f32) {
 TEST_P(GpuShared, texts_repeat_in_16_bits) {
   const auto config = config_of(io::Family::llama, DType::bf16);
   testing::run_ranks(GetParam(), [&](const comm::Group& world) {
-    on_shared_model(
+    testing::on_shared_model(
         world, [&](models::Sharing s) { return model_of(config, Device::cuda(world.rank()), std::move(s)); },
         [&](const LanguageModel& model, Pool& own, RankLink& link) {
           const auto first = texts_of(model, own, &link);

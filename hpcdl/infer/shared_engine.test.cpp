@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/infer/shared_for_tests.h"
+#include "hpcdl/infer/engine_for_tests.h"
+#include "hpcdl/testing/shared_model.h"
 
 namespace hpcdl::infer {
 namespace {
@@ -116,7 +117,7 @@ void expect_texts_of_one_rank(const io::ModelConfig& config, int ranks, const En
   Pool pool(2);
   const auto want = texts_of(model_of(config), pool, options);
   EXPECT_GT(want.state.preemptions, 0);
-  on_shared_model(
+  testing::on_shared_model(
       ranks, [&](models::Sharing s) { return model_of(config, std::move(s)); },
       [&](const LanguageModel& model, Pool& own, RankLink& link) {
         expect_same(texts_of(model, own, options, &link), want);
@@ -148,7 +149,7 @@ TEST(SharedEngine, proposals_leave_every_token_as_it_is) {
   Pool pool(1);
   const auto draft = model_of(config), whole = model_of(config);
   const auto want = texts_of(whole, pool, few_pages());
-  on_shared_model(
+  testing::on_shared_model(
       2, [&](models::Sharing s) { return model_of(config, std::move(s)); },
       [&](const LanguageModel& model, Pool& own, RankLink& link) {
         auto drafted = few_pages();
@@ -171,7 +172,7 @@ TEST(SharedEngine, texts_can_be_cancelled_have_deadlines_and_fail_alone) {
       }
     return model;
   };
-  on_shared_model(2, with_nan, [](const LanguageModel& model, Pool& pool, RankLink& link) {
+  testing::on_shared_model(2, with_nan, [](const LanguageModel& model, Pool& pool, RankLink& link) {
     Engine engine(model, pool,
                   {.sequences = 4, .deadlines = {.first_token = 0.001, .between_tokens = 0.05}, .ranks = &link});
     engine.warm();
@@ -195,7 +196,7 @@ TEST(SharedEngine, one_engine_may_follow_another_after_any_time) {
   testing::run_ranks(
       2,
       [&](const comm::Group& world) {
-        on_shared_model(
+        testing::on_shared_model(
             world, make,
             [&](const LanguageModel& model, Pool& pool, RankLink& link) {
               for (int i = 0; i < 2; ++i) {
@@ -222,7 +223,7 @@ TEST(SharedEngine, a_lost_rank_ends_all) {
       EXPECT_EQ(step.kind, Order::Kind::step);
       throw Error("this rank burns");
     }
-    on_shared_model(
+    testing::on_shared_model(
         world, [&](models::Sharing s) { return model_of(config_of(io::Family::llama, 3, 3), std::move(s)); },
         [](const LanguageModel& model, Pool& pool, RankLink& link) {
           Engine engine(model, pool, {.ranks = &link});

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/infer/shared_for_tests.h"
+#include "hpcdl/infer/engine_for_tests.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/quantize.h"
+#include "hpcdl/testing/shared_model.h"
 
 namespace hpcdl::infer {
 namespace {
@@ -51,7 +52,7 @@ void expect_texts_of_one_rank(const std::filesystem::path& folder, int ranks, bo
   Pool pool(2);
   const auto whole = LanguageModel::open(folder);
   const auto want = generated(whole, pool);
-  on_shared_model(
+  testing::on_shared_model(
       ranks,
       [&](models::Sharing s) {
         auto model = LanguageModel::open(folder, std::move(s));
