@@ -1,6 +1,8 @@
 #include "hpcdl/ops/matmul/plain_gemm.cuh"
 
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/mma.cuh"
+#include "hpcdl/cuda/warpgroup.cuh"
 
 // The kernel for every shape, stride and mix of types: tiles of A and B pass through registers, where they are
 // converted, into shared memory, one tile ahead of the products; 16-bit products use mma.sync (sm_80 and later), f32
@@ -59,33 +61,11 @@ template <int kRows, int kDepth> struct Carried {
   }
 };
 
-__device__ void load_matrices(unsigned (&r)[4], const void* p) {
-  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at));
-}
-/// c += a b, with two bf16 or two f16 per register.
-template <class E> __device__ void multiply(float* c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (std::is_same_v<E, bf16>)
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /// Row 1 of a thread's sums becomes row 0, and so on. The epilogue is long: a loop over rows contains it once for all
 /// rows, in a quarter of the code.
-template <int kRows, int kCount> __device__ void next_row(float (&acc)[kRows][kCount]) {
+template <class Row, int kRows> __device__ void next_row(Row (&acc)[kRows]) {
 #pragma unroll
-  for (int i = 0; i + 1 < kRows; ++i)
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) acc[i][j] = acc[i + 1][j];
+  for (int i = 0; i + 1 < kRows; ++i) acc[i] = acc[i + 1];
 }
 
 /// 128 x 128 of D per block; warps in 2 x 4, each with 64 x 32 of it. E: bf16 or f16.
@@ -95,7 +75,9 @@ template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(
   const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64,
             wn = warp % 4 * 32;
-  float acc[4][16] = {};  // [16 rows][8 columns, position]
+  struct Rows {
+    float tile[4][4] = {};  // of 16 rows by 8 columns each
+  } acc[4];
   Carried<kTile, kDepth> a, b;
   const auto read = [&](std::int64_t k0) {
     a.read(g.a, !g.a.transposed, batch * g.a.batch_stride, m0, k0, g.m, g.k);
@@ -112,14 +94,16 @@ template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(
     for (int kk = 0; kk < kDepth; kk += 16) {
       unsigned fa[4][4], fb[2][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) load_matrices(fa[i], &as[stage][wm + i * 16 + lane % 16][kk + lane / 16 * 8]);
+      for (int i = 0; i < 4; ++i)
+        load_matrices(fa[i], shared_address(&as[stage][wm + i * 16 + lane % 16][kk + lane / 16 * 8]));
 #pragma unroll
       for (int j = 0; j < 2; ++j)
-        load_matrices(fb[j], &bs[stage][wn + j * 16 + lane % 8 + lane / 16 * 8][kk + lane / 8 % 2 * 8]);
+        load_matrices(fb[j], shared_address(&bs[stage][wn + j * 16 + lane % 8 + lane / 16 * 8][kk + lane / 8 % 2 * 8]));
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) multiply<E>(acc[i] + 4 * j, fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+        for (int j = 0; j < 4; ++j)
+          mma_16x8x16<E>(acc[i].tile[j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
   }
 #pragma unroll 1
@@ -129,7 +113,7 @@ template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const std::int64_t row = m0 + wm + i * 16 + lane / 4 + e / 2 * 8, col = n0 + wn + j * 8 + lane % 4 * 2 + e % 2;
-        if (row < g.m && col < g.n) finish<T>(g.out, acc[0][4 * j + e], row, col, batch);
+        if (row < g.m && col < g.n) finish<T>(g.out, acc[0].tile[j][e], row, col, batch);
       }
     next_row(acc);
   }
@@ -141,7 +125,9 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
   __shared__ alignas(16) float as[kTile][kStride], bs[kTile][kStride];
   const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
   const int tm = static_cast<int>(threadIdx.x) / 16, tn = static_cast<int>(threadIdx.x) % 16;
-  float acc[4][4] = {};
+  Lanes<4> acc[4];
+#pragma unroll
+  for (auto& row : acc) row = Lanes<4>(0.0f);
   Carried<kTile, kDepth> a, b;
   const auto read = [&](std::int64_t k0) {
     a.read(g.a, !g.a.transposed, batch * g.a.batch_stride, m0, k0, g.m, g.k);
@@ -162,7 +148,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) acc[i][j] = ::fmaf(va[i], vb[j], acc[i][j]);
+        for (int j = 0; j < 4; ++j) acc[i].v[j] = ::fmaf(va[i], vb[j], acc[i].v[j]);
     }
   }
 #pragma unroll 1
@@ -170,7 +156,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const std::int64_t row = m0 + tm + i * 16, col = n0 + tn + j * 16;
-      if (row < g.m && col < g.n) finish<T>(g.out, acc[0][j], row, col, batch);
+      if (row < g.m && col < g.n) finish<T>(g.out, acc[0].v[j], row, col, batch);
     }
     next_row(acc);
   }
