@@ -168,6 +168,7 @@ const Conv2dShape kShapes[] = {
     shape_of({2, 14, 15, 63}, {61, 2, 2, 63}, {}),                       // whose taps begin with odd elements
     shape_of({2, 24, 24, 24}, {51, 3, 3, 24}, {.stride = 2, .pad = 1}),
     shape_of({3, 40, 40, 16}, {85, 3, 3, 16}, {.stride = 2, .pad = 1}),  // dx in parts
+    shape_of({1, 8, 113, 3}, {45, 5, 5, 3}, {.pad = 2}),  // the boxes of dy that waste least do not fit as f32
 };
 
 bool has(Stream& s, const Conv& c, int id) {

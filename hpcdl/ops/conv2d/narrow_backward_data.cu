@@ -6,6 +6,7 @@
 // written beforehand in the products' register layout. A warp has 8 x 16 groups and multiplies each row of dy, once it
 // is in registers, by all rows of the kernel that apply to it.
 
+#include <optional>
 #include <utility>
 
 #include "hpcdl/cuda/mma.cuh"
@@ -28,14 +29,17 @@ struct FewData {
   int height, width, inputs, stride, kh, kw;  // of dx, of the kernel
   int columns;                                // channels per group
   GroupTaps taps_h, taps_w;
-  int across, box_w, box_h, slices;             // warps side by side; size of a box in pixels; stages per tile
-  int tiles_w, tiles_h, tiles, tile_w, tile_h;  // groups per tile
-  int dy_bytes, w_bytes, stage_bytes;
+  int across = 0, box_w = 0, box_h = 0, slices;  // warps side by side; a box in pixels; stages per tile
+  int tiles_w = 0, tiles_h = 0, tiles = 0, tile_w = 0, tile_h = 0;  // groups per tile
+  int dy_bytes = 0, w_bytes = 0, stage_bytes = 0;
   unsigned char* w;  // w_bytes per slice
   const void* from_w;
   DType w_dtype;
   void* dx;
-  bool accumulate, pairs;  // two neighbours can be stored at once
+  bool accumulate, pairs = false;  // two neighbours can be stored at once
+
+  /// Bytes of shared memory.
+  template <class T> int shared() const { return kStagesOf<T> * (stage_bytes + 8); }
 };
 
 /// Words of all taps of a slice, in parts, tap rows inside tap columns: for each lane two words for each of kTiles
@@ -216,24 +220,31 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-/// The number of warps side by side, of kWarps, that wastes the fewest groups in tiles, and among those makes the
-/// smallest boxes.
-int warps_across(int rows, int cols, int more_rows, int more_cols) {
-  int best = 1;
+constexpr int kMostShared = 227 << 10;
+
+/// Sets `across` so that the fewest groups in tiles are wasted, and among such numbers boxes are smallest; then what
+/// follows from it. False if no number fits into shared memory.
+template <class T, int kTapsH> bool arrange(FewData& p, int rows, int cols) {
   std::pair<std::int64_t, std::int64_t> least;
-  for (int across = 1; across <= kWarps; across *= 2) {
-    const int w = across * kCols, h = kWarps / across * kRows;
-    const std::pair now(whole_units(cols, w) * whole_units(rows, h), whole_units(w + more_cols, 8) * (h + more_rows));
-    if (across == 1 || now < least) best = across, least = now;
+  std::optional<FewData> best;
+  for (p.across = 1; p.across <= kWarps; p.across *= 2) {
+    p.tile_w = p.across * kCols, p.tile_h = kWarps / p.across * kRows;
+    p.box_w = narrow_int(whole_units(p.tile_w + p.taps_w.count - 1, 8)), p.box_h = p.tile_h + kTapsH - 1;
+    p.tiles_w = tiles_of(cols, p.tile_w), p.tiles_h = tiles_of(rows, p.tile_h);
+    p.dy_bytes = p.box_w * p.box_h * kChannels * static_cast<int>(sizeof(T));
+    p.stage_bytes = narrow_int(whole_units(p.dy_bytes + p.w_bytes, kAligned));
+    if (p.shared<T>() > kMostShared || p.box_w > 256 || p.box_h > 256) continue;
+    const std::pair now(std::int64_t{p.tiles_w} * p.tile_w * p.tiles_h * p.tile_h, std::int64_t{p.box_w} * p.box_h);
+    if (!best || now < least) best = p, least = now;
   }
-  return best;
+  if (best) p = *best;
+  return best.has_value();
 }
 
 template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const GroupTaps h(g, g.kh), w(g, g.kw);
-  const int rows = tiles_of(g.h, narrow_int(g.stride)), cols = tiles_of(g.w, narrow_int(g.stride)),
-            across = warps_across(rows, cols, kTapsH - 1, w.count - 1);
+  const int rows = tiles_of(g.h, narrow_int(g.stride)), cols = tiles_of(g.w, narrow_int(g.stride));
   FewData p{.height = narrow_int(g.h),
             .width = narrow_int(g.w),
             .inputs = narrow_int(g.i),
@@ -243,44 +254,30 @@ template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
             .columns = narrow_int(g.stride * g.stride * g.i),
             .taps_h = h,
             .taps_w = w,
-            .across = across,
-            .box_w = 0,
-            .box_h = 0,
             .slices = narrow_int(g.o / kChannels),
-            .tiles_w = 0,
-            .tiles_h = 0,
-            .tiles = 0,
-            .tile_w = across * kCols,
-            .tile_h = kWarps / across * kRows,
-            .dy_bytes = 0,
-            .w_bytes = 0,
-            .stage_bytes = 0,
             .w = static_cast<unsigned char*>(workspace(s)) + kConvWeightBytes,
             .from_w = c.w.data,
             .w_dtype = c.w.dtype,
             .dx = c.out,
-            .accumulate = c.accumulate,
-            .pairs = false};
-  p.box_w = narrow_int(whole_units(p.tile_w + w.count - 1, 8)), p.box_h = p.tile_h + kTapsH - 1;
-  p.tiles_w = tiles_of(cols, p.tile_w), p.tiles_h = tiles_of(rows, p.tile_h),
-  p.tiles = narrow_int(g.n) * p.tiles_h * p.tiles_w;
+            .accumulate = c.accumulate};
   const int words = p.slices * w.count * kTapsH * Way<T>::kOperandParts * kWarp * 2 * kTiles;
-  p.dy_bytes = p.box_w * p.box_h * kChannels * static_cast<int>(sizeof(T)), p.w_bytes = words / p.slices * 4;
-  p.stage_bytes = narrow_int(whole_units(p.dy_bytes + p.w_bytes, kAligned));
+  p.w_bytes = words / p.slices * 4;
   p.pairs = g.w % g.stride == 0 && g.w * g.i % 2 == 0 && g.stride * g.i % 2 == 0 &&
             reinterpret_cast<std::uintptr_t>(c.out) % (2 * sizeof(T)) == 0;
-  const int shared = kStagesOf<T> * (p.stage_bytes + 8);
-  if (h.count > kTapsH || p.box_w > 256 || p.box_h > 256 || shared > 227 << 10 ||
-      static_cast<std::size_t>(words) * 4 > kConvNarrowWeightBytes)
+  if (h.count > kTapsH || static_cast<std::size_t>(words) * 4 > kConvNarrowWeightBytes ||
+      !arrange<T, kTapsH>(p, rows, cols))
     return false;
+  p.tiles = narrow_int(g.n) * p.tiles_h * p.tiles_w;
   write_weights<T, kTapsH, kTiles><<<blocks_for(words, kThreads), kThreads, 0, queue(s)>>>(p, words);
   launched("weights of a convolution");
   const TensorMap dy =
       tensor_map(c.dy.data, c.compute, {g.o, g.ow, g.oh, g.n}, {g.o, g.ow * g.o, g.oh * g.ow * g.o},
                  {kChannels, p.box_w, p.box_h, 1}, sizeof(T) == 2 ? Swizzle::bytes32 : Swizzle::bytes64);
   const auto kernel = narrow_backward_data_kernel<T, kTapsH, kTiles>;
+  const int shared = p.shared<T>();
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "conv2d_backward");
-  kernel<<<static_cast<unsigned>(std::min(p.tiles, multiprocessors(s))), kThreads, shared, queue(s)>>>(dy, p);
+  kernel<<<static_cast<unsigned>(std::min(p.tiles, multiprocessors(s))), kThreads, static_cast<std::size_t>(shared),
+           queue(s)>>>(dy, p);
   launched("conv2d_backward");
   return true;
 }
