@@ -91,13 +91,14 @@ template <class T, bool kGated, bool kInt4>
 __global__ void __launch_bounds__(kThreads) by_expert(const __grid_constant__ MixtureProduct p) {
   const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp,
             expert = static_cast<int>(blockIdx.y);
-  const std::int32_t* const list = p.places + std::int64_t{expert} * p.place_stride;
   if (column >= p.n) return;
-  for (int first = 0; first < list[0]; first += kTogether) {
-    const int n = ::min(kTogether, list[0] - first);
+  const std::int32_t* const list = p.list(expert);
+  const int count = p.count(expert);
+  for (int first = 0; first < count; first += kTogether) {
+    const int n = ::min(kTogether, count - first);
     int choices[kTogether];
 #pragma unroll
-    for (int c = 0; c < kTogether; ++c) choices[c] = list[1 + first + (c < n ? c : 0)];
+    for (int c = 0; c < kTogether; ++c) choices[c] = list[first + (c < n ? c : 0)];
     column_of<T, kGated, kInt4>(p, expert, column, choices, n);
   }
 }
@@ -127,7 +128,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) add_results(const
 }
 
 /// How the products of a mixture are divided.
-enum class Division { choices, experts, tiles };
+enum class Division { choices, experts, tiles, wide_tiles };
 
 template <class T, class S> void run_tiles(Stream& s, const MixtureProduct& p) {
   check(cudaFuncSetAttribute(expert_tiles<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes), "expert_mlp");
@@ -185,13 +186,18 @@ bool in_pieces(const View& v, std::int64_t stride) {
 }
 
 /// Few choices mostly choose different experts, so that none of their weights is read twice.
-Division division_of(View x, Tensor hidden, Mlps mlps, int choices, int count) {
-  if (choices <= std::max<int>(count, static_cast<int>(std::ssize(mlps)) / 4)) return Division::choices;
-  bool pieces = x.dtype() != DType::f32 && in_pieces(x, x.row_stride()) && in_pieces(hidden, hidden.cols());
+Division division_of(const Stream& s, View x, Tensor hidden, Mlps mlps, int choices, int count) {
+  const int experts = static_cast<int>(std::ssize(mlps));
+  if (choices <= std::max(count, experts / 4)) return Division::choices;
+  bool pieces = x.dtype() != DType::f32 && in_pieces(x, x.row_stride()) && in_pieces(hidden, hidden.cols()),
+       dense = true;
   for (const auto& m : mlps)
-    for (const auto* matrix : {&m.gate, &m.up, &m.down})
+    for (const auto* matrix : {&m.gate, &m.up, &m.down}) {
+      dense = dense && !matrix->quantized();
       pieces = pieces && (matrix->quantized() || in_pieces(matrix->w, matrix->w.row_stride()));
-  return pieces ? Division::tiles : Division::experts;
+    }
+  if (!pieces) return Division::experts;
+  return dense && wide_fits(s, choices, experts) ? Division::wide_tiles : Division::tiles;
 }
 
 }  // namespace
@@ -206,10 +212,10 @@ void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View exper
   const int choices = static_cast<int>(experts.size()), count = static_cast<int>(experts.cols());
   MixtureProduct p{};
   p.experts = experts.ptr<std::int32_t>(), p.places = places.ptr<std::int32_t>();
-  p.choices = choices, p.count = count;
+  p.choices = choices, p.of_token = count;
   p.mlps = static_cast<int>(std::ssize(mlps)), p.place_stride = static_cast<int>(places.cols());
   p.gelu = a.gate == Swiglu::Gate::gelu_tanh;
-  const Division division = division_of(x, hidden, mlps, choices, count);
+  const Division division = division_of(s, x, hidden, mlps, choices, count);
   if (division != Division::choices) {
     list_choices<<<static_cast<unsigned>(p.mlps), kThreads, 0, queue(s)>>>(p.experts, choices,
                                                                            places.ptr<std::int32_t>(), p.place_stride);
@@ -222,7 +228,12 @@ void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View exper
     if (kGated) p.second = weights_of(mlps, &M::up);
     p.from = from.data(), p.from_stride = from.row_stride(), p.to = to.data();
     p.n = static_cast<int>(to.cols()), p.k = static_cast<int>(from.cols());
+    if (kGated && division == Division::wide_tiles) {
+      gather_choices(s, p, x.dtype(), results.data());  // which are not needed before
+      p.from = results.data(), p.from_stride = results.cols();
+    }
     p.group = of.quantized() ? p.k / static_cast<int>(of.scale.cols()) : 0;
+    if (division == Division::wide_tiles) return multiply_wide(s, p, x.dtype(), kGated);
     visit_dtype(x.dtype(), [&]<class T>() {
       if (of.quantized()) run<T, kGated, true>(s, p, division);
       else run<T, kGated, false>(s, p, division);

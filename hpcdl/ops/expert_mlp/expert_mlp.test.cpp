@@ -193,6 +193,9 @@ const Case kInt4Cases[] = {{1, 64, 32, 8, 2, Swiglu::Gate::silu, 32},
                            {301, 160, 96, 3, 2, Swiglu::Gate::silu, 32},
                            {150, 256, 384, 5, 2, Swiglu::Gate::silu, 128}};
 
+// Many choices of each expert, whose tiles are wide on Hopper: several rounds of stages, and partial tiles.
+const Case kWideCases[] = {{700, 264, 392, 4, 2, Swiglu::Gate::gelu_tanh}, {400, 128, 256, 3, 2}};
+
 void expect_mixtures(Stream& s, std::span<const Case> cases) {
   for (const auto& c : cases)
     for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
@@ -218,6 +221,7 @@ TEST(expert_mlp, adds_the_chosen_experts_of_each_row_on_a_gpu) {
   Pool pool(2);
   Stream s(Device::cuda(0), pool);
   expect_mixtures(s, kCases);
+  expect_mixtures(s, kWideCases);
   expect_mixtures(s, kInt4Cases);
 }
 

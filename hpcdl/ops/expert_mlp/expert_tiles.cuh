@@ -7,7 +7,7 @@
 #include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/mma.cuh"
 #include "hpcdl/cuda/warpgroup.cuh"
-#include "hpcdl/ops/expert_mlp/mixture.cuh"
+#include "hpcdl/ops/expert_mlp/tile_of_expert.cuh"
 #include "hpcdl/ops/fuse/activations.h"
 
 namespace hpcdl::cuda {
@@ -20,36 +20,6 @@ template <int kRows_, bool kGated_, bool kInt4_> struct ExpertTiles {
   static constexpr int kResident = kRows == 128 && kInt4 ? 1 : 2, kStages = kRows == 64 ? 4 : 3;
   static constexpr int kLine = kDepth * 2, kStageBytes = (kRows + kColumns) * kLine, kBytes = kStages * kStageBytes;
   static constexpr int kWarpsM = 2, kWarpsN = 4, kTilesM = kRows / kWarpsM / 16, kTilesN = kColumns / kWarpsN / 8;
-};
-
-/// Tiles of one expert are neighbours, and of these those of the same columns, which share its weights in L2.
-struct TileOfExpert {
-  int expert = -1, first = 0, count = 0;  // first: in its list of `count` choices
-  int column = 0;
-
-  /// Called by whole warps. `columns`: tiles of a row.
-  __device__ static TileOfExpert find(const MixtureProduct& p, int index, int rows, int columns) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    int before = 0;
-    for (int base = 0; base < p.mlps; base += kWarp) {
-      const int n = base + lane < p.mlps ? p.places[std::int64_t{base + lane} * p.place_stride] : 0,
-                tiles = (n + rows - 1) / rows;
-      int end = tiles * columns;
-#pragma unroll
-      for (int d = 1; d < kWarp; d *= 2) {
-        const int other = __shfl_up_sync(~0u, end, d);
-        if (lane >= d) end += other;
-      }
-      const unsigned beyond = __ballot_sync(~0u, before + end > index);
-      if (beyond) {
-        const int at = __ffs(static_cast<int>(beyond)) - 1, tiles_of_it = __shfl_sync(~0u, tiles, at),
-                  in_it = index - before - __shfl_sync(~0u, end - tiles * columns, at);
-        return {base + at, in_it % tiles_of_it * rows, __shfl_sync(~0u, n, at), in_it / tiles_of_it};
-      }
-      before += __shfl_sync(~0u, end, kWarp - 1);
-    }
-    return {};
-  }
 };
 
 /// The byte of a stage where eight elements of a row begin: rows are 128 bytes, their pieces in an order that lets eight
@@ -180,7 +150,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const TileOfExpert tile = TileOfExpert::find(p, static_cast<int>(blockIdx.x), S::kRows, columns);
   if (tile.expert < 0) return;
-  const std::int32_t* const choices = p.places + std::int64_t{tile.expert} * p.place_stride + 1 + tile.first;
+  const std::int32_t* const choices = p.list(tile.expert) + tile.first;
   const int rows = ::min(S::kRows, tile.count - tile.first), n0 = tile.column * S::kResults,
             steps = (p.k + S::kDepth - 1) / S::kDepth;
   const ChoiceCopies<T, S> of_choices(p, choices, rows);

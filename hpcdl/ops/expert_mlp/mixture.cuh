@@ -15,22 +15,30 @@ struct ExpertWeights {
   std::int64_t stride;
 };
 
+/// The choices of each expert, in their order.
+struct Choices {
+  const std::int32_t* places;
+  int mlps, place_stride;  // experts; of a row of `places`: a number, then the choices
+
+  __device__ int count(int expert) const { return places[std::int64_t{expert} * place_stride]; }
+  __device__ const std::int32_t* list(int expert) const { return places + std::int64_t{expert} * place_stride + 1; }
+};
+
 /// A product of rows, chosen by experts, with matrices of theirs: with one matrix, of hidden values (down); with two, of
 /// x, and then act(first) * second.
-struct MixtureProduct {
+struct MixtureProduct : Choices {
   ExpertWeights first, second;
   const void* from;  // rows of x, or of hidden values
   void* to;          // a row per choice, contiguous
-  const std::int32_t *experts, *places;
+  const std::int32_t* experts;
   std::int64_t from_stride;
-  int choices, count;      // in total, of a token
-  int mlps, place_stride;  // experts; of a row of `places`: a number, then the choices
-  int n, k;                // columns of `to`, of `from`
-  int group;               // inputs per scale
+  int choices, of_token;  // in total, of a token
+  int n, k;               // columns of `to`, of `from`
+  int group;              // inputs per scale
   bool gelu;
 
   /// The row of `from` that a choice multiplies.
-  template <bool kGated> __device__ int row_of(int choice) const { return kGated ? choice / count : choice; }
+  template <bool kGated> __device__ int row_of(int choice) const { return kGated ? choice / of_token : choice; }
 };
 static_assert(sizeof(MixtureProduct) < 32 << 10);  // kernel parameters
 
@@ -70,5 +78,17 @@ class PackedRow {
   const bf16 *scale_, *offset_;
   int rows_, group_;  // rows: of its tile
 };
+
+// Many choices of each expert, on Hopper (expert_wide.cuh).
+
+inline constexpr int kMostWideExperts = 64;
+
+/// Whether they are worth it for this number of choices. The matrices must be dense, in a 16-bit type, and addressable in
+/// pieces of 16 bytes.
+bool wide_fits(const Stream& s, int choices, int experts);
+/// Copies the rows that choices multiply, expert by expert.
+void gather_choices(Stream& s, const MixtureProduct& p, DType type, void* to);
+/// The product of p, whose `from` has a row for each choice, expert by expert, as has `to` if it is gated.
+void multiply_wide(Stream& s, const MixtureProduct& p, DType type, bool gated);
 
 }  // namespace hpcdl::cuda
