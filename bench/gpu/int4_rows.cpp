@@ -109,11 +109,10 @@ struct Bench {
           side("bf16 cuBLASLt", [this, library](Weights& w) { cuda::gemm_with(s, gemm(w, wanted.tensor), library); }));
     sides.push_back(side("bf16 chosen", [this](Weights& w) { cuda::gemm(s, gemm(w, wanted.tensor)); }));
     if (tiles && p.rows > 8 && cuda::fits_widened(s, x.tensor, sets[0].weight())) {
-      const auto chosen = cuda::widened_tile(s, p.rows, p.n, p.k);
-      for (int sets_of_rows = 2; sets_of_rows <= 3; ++sets_of_rows)
+      for (auto t : cuda::widened_tiles(false))
         for (int splits : {1, 2, 3, 4, 6, 8})
-          if (splits * 128 <= p.k) {
-            const cuda::WidenedTile t{sets_of_rows, chosen.cols, splits};
+          if (splits * 128 <= p.k && t.cols < 2 * p.rows) {
+            t.splits = splits;
             sides.push_back(side(fmt::format("{}x{}/{}", 64 * t.row_sets, t.cols, splits),
                                  [by_tile, t](Weights& w) { by_tile(t, w); }));
           }

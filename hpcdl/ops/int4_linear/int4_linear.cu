@@ -26,15 +26,15 @@ using quant4::kWidenedInRegisters;
 
 /// From this number of rows on, x in bf16 is not rounded and weights are widened to bf16: in registers, or from
 /// kFewestInMemory on in memory, if a product has at least kFewestTiles tiles of 128 x 128. H200, us, groups of 64, 512 rows
-/// (in registers | in memory): N x K 4096 x 4096 36 | 37, 11008 x 4096 90 | 103, 4096 x 11008 101 | 128; 1024 rows 78 |
-/// 60, 180 | 174, 182 | 175.
+/// (in registers | in memory): N x K 4096 x 4096 30 | 37, 11008 x 4096 83 | 103, 4096 x 11008 68 | 128; 1024 rows, of
+/// which registers took at most 128 at a time, 78 | 60, 180 | 174, 182 | 175.
 constexpr std::int64_t kFewestWidened = 33, kFewestInMemory = 768, kFewestTiles = 32;
 /// The same for exact products: x in bf16 is multiplied by both parts of the weights, and x in f32 by their values in
 /// f32. H200, us, groups of 32 (rows of x times weights | widened in memory), N x K 4096 x 4096 and 2048 x 5632: bf16 64
 /// rows 61 | 63 and 44 | 55, 128 rows 116 | 68 and 82 | 59, 256 rows 222 | 90 and 155 | 73; f32 128 rows 153 | 160 and
 /// 110 | 121, 256 rows 296 | 237 and 209 | 177. In bf16 in registers, where the group sums of four bits are scaled, 4096 x
-/// 4096, 9 rows 15 (8 rows of x at a time: 20), 64 rows 16, 128 rows 21, 256 rows 39, 512 rows 69; 512 rows of 11008 x 8192
-/// 294 (widened in memory: 544).
+/// 4096, 9 rows 15 (8 rows of x at a time: 20), 64 rows 16, 128 rows 20, 256 rows 27, 512 rows 47; 512 rows of 11008 x 8192
+/// 209 (widened in memory: 544).
 constexpr std::int64_t kFewestExactParts = 80, kFewestExact = 176, kFewestExactInRegisters = 9;
 
 constexpr std::string_view kNames[kWays] = {

@@ -356,14 +356,15 @@ TEST(int4_linear, exact_rows_of_bf16_are_multiplied_exactly) {
         compare(std::string(way.name));
       }
       if (!cuda::fits_widened(s, xs.tensor, gpu.w)) continue;
-      for (const int cols : {64, 96})
+      for (auto tile : cuda::widened_tiles(true))
         for (const int splits : {1, 2, 3, 8}) {
           if (splits * 64 > k) continue;
+          tile.splits = splits;
           std::vector<std::byte> first;
           for (const bool constant : {true, false, true}) {
-            cuda::int4_linear_widened({2, cols, splits, true}, s, to.tensor, xs.tensor, gpu.w, {}, {},
+            cuda::int4_linear_widened(tile, s, to.tensor, xs.tensor, gpu.w, {}, {},
                                       {.exact = true, .out = DType::f32, .constant_weights = constant});
-            const auto bytes = compare(fmt::format("{} columns, {} splits", cols, splits));
+            const auto bytes = compare(fmt::format("{} columns, {} splits", tile.cols, splits));
             if (first.empty()) first = bytes;
             EXPECT_EQ(first, bytes);
           }
@@ -443,15 +444,15 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_widened_weights) {
         compare(true, std::string(way.name));
       }
       if (rows > 300 || !cuda::fits_widened(s, xs.tensor, gpu.w)) continue;
-      for (int row_sets : {2, 3})
+      for (auto tile : cuda::widened_tiles(false))
         for (int splits : {1, 2, 3, 8}) {
-          if (splits * 64 > k) continue;
-          const cuda::WidenedTile tile{row_sets, cuda::widened_tile(s, rows, n, k).cols, splits};
+          if (splits * 64 > k || tile.cols >= 2 * rows) continue;
+          tile.splits = splits;
           std::vector<std::byte> first;
           for (const bool constant : {true, false, true}) {
             copy(s, to.tensor, nothing.tensor);
             cuda::int4_linear_widened(tile, s, to.tensor, xs.tensor, gpu.w, {}, {}, {.constant_weights = constant});
-            const auto bytes = compare(false, std::to_string(row_sets) + " sets, " + std::to_string(splits));
+            const auto bytes = compare(false, fmt::format("{} x {}, {} splits", 64 * tile.row_sets, tile.cols, splits));
             if (first.empty()) first = bytes;
             EXPECT_EQ(first, bytes);
           }

@@ -1,12 +1,15 @@
 #include "hpcdl/ops/int4_linear/int4_widened.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/tile/arena.cuh"
+#include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/int4_linear/int4_device.cuh"
@@ -21,13 +24,14 @@ namespace {
 
 using namespace quant4;
 
-constexpr int kMostSplits = 8, kMostCols = 128,
-              kMostExactCols = 96;  // with 128 the two sets of sums do not fit in registers
+constexpr int kMostSplits = 8;
+constexpr int kHalfDepths = 2;  // of 16 inputs in half a step, the smallest group
 
 template <int kRowSets_, int kCols_, bool kExact_ = false> struct Widened {
   static constexpr bool kExact = kExact_;
-  static constexpr int kRowSets = kRowSets_, kCols = kCols_, kConsumers = kRowSets * 128, kThreads = kConsumers + kWarp;
+  static constexpr int kRowSets = kRowSets_, kCols = kCols_, kConsumers = kRowSets * 128, kThreads = kConsumers + 128;
   static constexpr int kResident = kRowSets == 2 && kCols <= 64 && !kExact ? 2 : 1;  // blocks per multiprocessor
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = kResident == 2 ? 96 : kRowSets == 3 ? 152 : 232;
   static constexpr int kTile = static_cast<int>(kTileRows), kTiles = 4 * kRowSets, kRows = kTiles * kTile;
   static constexpr int kStep = 64, kBlocks = kStep / 8, kTileBytes = kStep / 2 * kTile;
   static constexpr int kScaleBytes = 2 * kTile * 2;  // of a tile and a step, in groups of 32
@@ -153,133 +157,166 @@ template <class F> struct WidenedBlock {
     if (tile == last_tile) return {F::kLast + g * 8, F::kLastScales + g * 4, F::kLastOffsets + g * 4};
     return {F::kInputBytes + tile * F::kTileBytes + g * 8, F::kScales + scale, F::kOffsets + scale};
   }
-  /// Operand A of a step.
-  template <bool kOffsets> __device__ void widen(unsigned (&a)[4][4], const std::byte* from, Place at, int t) const {
-    uint2 w[F::kBlocks];
+  /// What a lane needs of a step's weights, scales and offsets.
+  struct Raw {
+    uint2 weights[F::kBlocks];
+    unsigned scales[2], offsets[2];
+  };
+  template <bool kOffsets> __device__ void bring(Raw& to, const std::byte* from, Place at) const {
+    const auto pair_at = [&](int place) { return *reinterpret_cast<const unsigned*>(from + place); };
 #pragma unroll
-    for (int i = 0; i < F::kBlocks; ++i) w[i] = *reinterpret_cast<const uint2*>(from + at.weights + i * (F::kTile * 4));
-    const auto both = [&](int place, int half, __nv_bfloat162(&to)[2]) {
-      const unsigned v =
-          *reinterpret_cast<const unsigned*>(from + place + (half & (groups_of_step - 1)) * (F::kTile * 2));
-      const unsigned low = __byte_perm(v, 0, 0x1010), high = __byte_perm(v, 0, 0x3232);
-      to[0] = reinterpret_cast<const __nv_bfloat162&>(low), to[1] = reinterpret_cast<const __nv_bfloat162&>(high);
-    };
-    __nv_bfloat162 scale[2][2], offset[2][2] = {};
+    for (int i = 0; i < F::kBlocks; ++i)
+      to.weights[i] = *reinterpret_cast<const uint2*>(from + at.weights + i * (F::kTile * 4));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      both(at.scales, half, scale[half]);
-      if constexpr (kOffsets) both(at.offsets, half, offset[half]);
-    }
-    const unsigned shift = t / 2 * 4, select = t % 2 ? 0x4342u : 0x4140u;
-#pragma unroll
-    for (int i = 0; i < F::kBlocks; ++i) {
-      const int half = i / 4;
-      a[i / 2][i % 2 * 2] = widened_pair<kOffsets>(w[i].x >> shift, select, scale[half][0], offset[half][0]);
-      a[i / 2][i % 2 * 2 + 1] = widened_pair<kOffsets>(w[i].y >> shift, select, scale[half][1], offset[half][1]);
+      const int apart = (half & (groups_of_step - 1)) * (F::kTile * 2);
+      to.scales[half] = pair_at(at.scales + apart);
+      if constexpr (kOffsets) to.offsets[half] = pair_at(at.offsets + apart);
     }
   }
+  /// Operand A of a step.
+  template <bool kOffsets> __device__ void widen(unsigned (&a)[4][4], const Raw& from, int t) const {
+    const auto twice = [](unsigned pair, bool second) {
+      const unsigned v = __byte_perm(pair, 0, second ? 0x3232 : 0x1010);
+      return reinterpret_cast<const __nv_bfloat162&>(v);
+    };
+    const unsigned shift = t / 2 * 4, select = t % 2 ? 0x4342u : 0x4140u;
+#pragma unroll
+    for (int i = 0; i < F::kBlocks; ++i)
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const unsigned w = row == 0 ? from.weights[i].x : from.weights[i].y;
+        const auto scale = twice(from.scales[i / 4], row == 1);
+        const auto offset = kOffsets ? twice(from.offsets[i / 4], row == 1) : scale;
+        a[i / 2][i % 2 * 2 + row] = widened_pair<kOffsets>(w >> shift, select, scale, offset);
+      }
+  }
+  /// While the products of a step run, the weights of the next one are widened.
   template <bool kOffsets> __device__ void consume(int warp, int lane) const {
     float sums[F::kCols / 2];
     unsigned a[2][4][4];
+    Raw raw;
     const Place at = place(warp, lane);
-    Ring<F::kStages> ring_at;
+    Ring<F::kStages> now, next;
     int before = -1;
-    const auto multiply = [&](unsigned (&now)[4][4], bool add) {
-      stages.get(ring_at);
-      const std::byte* from = stage(ring_at.stage);
-      widen<kOffsets>(now, from, at, lane % 4);
-      const std::uint64_t b = wgmma_descriptor<Major::k>(from);
+    const auto get = [&] {
+      stages.get(next);
+      bring<kOffsets>(raw, stage(next.stage), at);
+      next.next();
+    };
+    const auto multiply = [&](unsigned (&operand)[4][4], int step) {
+      widen<kOffsets>(operand, raw, lane % 4);
+      const std::uint64_t b = wgmma_descriptor<Major::k>(stage(now.stage));
       wgmma_fence();
 #pragma unroll
-      for (int m = 0; m < 4; ++m) wgmma<bf16, Major::k>(sums, now[m], b + m * kStepK, add || m > 0);
+      for (int m = 0; m < 4; ++m) wgmma<bf16, Major::k>(sums, operand[m], b + m * kStepK, step > begin || m > 0);
       wgmma_commit();
+      if (step + 1 < end) get();
       wgmma_wait<1>();  // the products of the previous step, which read the other operand A
       if (before >= 0) stages.done(before);
-      before = ring_at.stage;
-      ring_at.next();
+      before = now.stage;
+      now.next();
     };
+    get();
     int step = begin;
-    for (; step + 1 < end; step += 2) multiply(a[0], step > begin), multiply(a[1], true);
-    wgmma_wait<0>();
-    if (step < end) multiply(a[0], step > begin);
+    for (; step + 1 < end; step += 2) multiply(a[0], step), multiply(a[1], step + 1);
+    if (step < end) multiply(a[0], step);
     wgmma_wait<0>();
     wgmma_pin(sums);
-    leave(sums, warp, lane);
+    leave([&](int i) { return sums[i]; }, warp, lane);
   }
 
-  static constexpr int kHalfDepths = 2;  // of 16 inputs in half a step, the smallest group
-  /// Operand A of half a step without scales and offsets.
-  __device__ void four_bits(unsigned (&a)[kHalfDepths][4], const std::byte* from, int half, int t) const {
+  /// Half a step of weights without scales and offsets, as operand A; their scales; and their offsets, which are multiplied
+  /// by x like weights, since bf16 holds them.
+  struct Half {
+    unsigned bits[kHalfDepths][4], offsets;
+    float2 scale;
+  };
+  template <bool kOffsets> __device__ void bring(Half& to, const std::byte* from, Place at, int half, int t) const {
+    uint2 w[F::kBlocks / 2];
+#pragma unroll
+    for (int i = 0; i < F::kBlocks / 2; ++i)
+      w[i] = *reinterpret_cast<const uint2*>(from + at.weights + (half * (F::kBlocks / 2) + i) * (F::kTile * 4));
+    const auto pair_at = [&](int place) {
+      return *reinterpret_cast<const unsigned*>(from + place + (half & (groups_of_step - 1)) * (F::kTile * 2));
+    };
+    to.scale = widen_pair(pair_at(at.scales));
+    if constexpr (kOffsets) to.offsets = pair_at(at.offsets);
     const unsigned shift = t / 2 * 4, select = t % 2 ? 0x4342u : 0x4140u;
 #pragma unroll
     for (int i = 0; i < F::kBlocks / 2; ++i) {
-      const uint2 w = *reinterpret_cast<const uint2*>(from + (half * (F::kBlocks / 2) + i) * (F::kTile * 4));
-      const __nv_bfloat162 upper = bits_pair(w.x >> shift, select), lower = bits_pair(w.y >> shift, select);
-      a[i / 2][i % 2 * 2] = reinterpret_cast<const unsigned&>(upper);
-      a[i / 2][i % 2 * 2 + 1] = reinterpret_cast<const unsigned&>(lower);
+      const __nv_bfloat162 upper = bits_pair(w[i].x >> shift, select), lower = bits_pair(w[i].y >> shift, select);
+      to.bits[i / 2][i % 2 * 2] = reinterpret_cast<const unsigned&>(upper);
+      to.bits[i / 2][i % 2 * 2 + 1] = reinterpret_cast<const unsigned&>(lower);
     }
   }
-  /// While the products of half a step run, the weights of the next half are brought. Offsets are multiplied by x like
-  /// weights, since bf16 holds them.
+  /// The columns of x come in chunks. While the products of a chunk run, those of the one before are scaled. All products
+  /// of a step are waited for in it: the compiler lets products run beside others only where it sees both ends.
   template <bool kOffsets> __device__ void consume_exact(int warp, int lane) const {
-    float sums[F::kCols / 2], part[F::kCols / 2];
-#pragma unroll
-    for (int i = 0; i < F::kCols / 2; ++i) sums[i] = 0;
-    unsigned a[2][kHalfDepths][4];
+    constexpr int kChunk = 64, kChunks = F::kCols / kChunk, kGroups = 2 * kChunks;
+    constexpr std::uint64_t kNextChunk = kChunk * F::kStep * 2 >> 4;
+    constexpr bool kAlone = kOffsets && kChunks == 1;  // neighbouring groups of products have the same sums
+    float sums[kChunks][kChunk / 2] = {}, part[2][kChunk / 2];
+    Half halves[2];
     const Place at = place(warp, lane);
     Ring<F::kStages> now, next;
+    const auto multiply = [&](int i, std::uint64_t b) {
+      const Half& half = halves[i / kChunks];
+      const int chunk = i % kChunks;
+      [[maybe_unused]] const unsigned upper = __byte_perm(half.offsets, 0, 0x1010),
+                                      lower = __byte_perm(half.offsets, 0, 0x3232);
+      wgmma_fence();
+#pragma unroll
+      for (int m = 0; m < kHalfDepths; ++m) {
+        const std::uint64_t depth =
+            b + static_cast<std::uint64_t>(chunk) * kNextChunk + (i / kChunks * kHalfDepths + m) * kStepK;
+        wgmma<bf16, Major::k>(part[i % 2], half.bits[m], depth, m > 0);
+        if constexpr (kOffsets) wgmma<bf16, Major::k>(sums[chunk], {upper, lower, upper, lower}, depth, true);
+      }
+      wgmma_commit();
+    };
+    const auto scale = [&](int i) {
+      const float2 by = halves[i / kChunks].scale;
+      wgmma_pin(part[i % 2]);
+      if constexpr (kOffsets) wgmma_pin(sums[i % kChunks]);
+#pragma unroll
+      for (int k = 0; k < kChunk / 2; ++k) {
+        float& sum = sums[i % kChunks][k];
+        sum = ::fmaf(part[i % 2][k], k / 2 % 2 ? by.y : by.x, sum);
+      }
+    };
     stages.get(next);
-    four_bits(a[0], stage(0) + at.weights, 0, lane % 4);
+    bring<kOffsets>(halves[0], stage(next.stage), at, 0, lane % 4);
     for (int step = begin; step < end; ++step, now.next()) {
       const std::byte* from = stage(now.stage);
       const std::uint64_t b = wgmma_descriptor<Major::k>(from);
-      next.next();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto pair_at = [&](int place) {
-          return *reinterpret_cast<const unsigned*>(from + place + (half & (groups_of_step - 1)) * (F::kTile * 2));
-        };
-        const float2 scale = widen_pair(pair_at(at.scales));
-        unsigned offset[4];
-        if constexpr (kOffsets) {
-          const unsigned v = pair_at(at.offsets);
-          offset[0] = offset[2] = __byte_perm(v, 0, 0x1010), offset[1] = offset[3] = __byte_perm(v, 0, 0x3232);
-        }
-        wgmma_fence();
-#pragma unroll
-        for (int m = 0; m < kHalfDepths; ++m)
-          wgmma<bf16, Major::k>(part, a[half][m], b + (half * kHalfDepths + m) * kStepK, m > 0);
-        if constexpr (kOffsets)
-#pragma unroll
-          for (int m = 0; m < kHalfDepths; ++m)
-            wgmma<bf16, Major::k>(sums, offset, b + (half * kHalfDepths + m) * kStepK, true);
-        wgmma_commit();
-        if (half == 0) {
-          four_bits(a[1], from + at.weights, 1, lane % 4);
-        } else if (step + 1 < end) {
-          stages.get(next);
-          four_bits(a[0], stage(next.stage) + at.weights, 0, lane % 4);
-        }
-        wgmma_wait<0>();
-        wgmma_pin(part);
-        if constexpr (kOffsets) wgmma_pin(sums);
-#pragma unroll
-        for (int i = 0; i < F::kCols / 2; ++i) sums[i] = ::fmaf(part[i], i / 2 % 2 ? scale.y : scale.x, sums[i]);
+      for (int i = 0; i < kGroups; ++i) {
+        if (kAlone && i > 0) wgmma_wait<0>(), scale(i - 1);
+        multiply(i, b);
+        if (!kAlone && i > 0) wgmma_wait<1>(), scale(i - 1);
+        if (i == 0) bring<kOffsets>(halves[1], from, at, 1, lane % 4);
       }
+      if (next.next(); step + 1 < end) {
+        stages.get(next);
+        bring<kOffsets>(halves[0], stage(next.stage), at, 0, lane % 4);
+      }
+      wgmma_wait<0>();
+      scale(kGroups - 1);
       stages.done(now.stage);
     }
-    leave(sums, warp, lane);
+    leave([&](int i) { return sums[i / (kChunk / 2)][i % (kChunk / 2)]; }, warp, lane);
   }
 
   /// Writes a warp's sums to where finish() reads them.
-  __device__ void leave(const float (&sums)[F::kCols / 2], int warp, int lane) const {
+  template <class Sums> __device__ void leave(const Sums& sums, int warp, int lane) const {
     named_sync(1, F::kConsumers);  // no thread reads the ring any more
     float* part = reinterpret_cast<float*>(ring) + warp * F::kTile + lane / 4 * 2 + lane % 4 * 2 * F::kLine;
 #pragma unroll
     for (int j = 0; j < F::kCols / 2; j += 4)
 #pragma unroll
       for (int col = 0; col < 2; ++col)
-        *reinterpret_cast<float2*>(part + (j * 2 + col) * F::kLine) = {sums[j + col], sums[j + 2 + col]};
+        *reinterpret_cast<float2*>(part + (j * 2 + col) * F::kLine) = {sums(j + col), sums(j + 2 + col)};
   }
   /// Adds the sums of the blocks of the cluster in order; each block finishes its share of the results.
   __device__ void finish(int rank, int splits, bool pairs) const {
@@ -345,22 +382,23 @@ __global__ void __launch_bounds__(F::kThreads, F::kResident)
                               last_tile,
                               group,
                               group < F::kStep ? F::kStep / group : 1};
-  if (warp < F::kConsumers / kWarp) {
-    const auto consume = [&]<bool kOffsets>() {
-      if constexpr (!F::kExact) block.template consume<kOffsets>(warp, lane);
-      else block.template consume_exact<kOffsets>(warp, lane);
-    };
-    if (o.offset) consume.template operator()<true>();
-    else consume.template operator()<false>();
-    if (splits > 1) cluster_sync();
-    else named_sync(1, F::kConsumers);
-    block.finish(rank, splits, pairs);
-  } else {
-    block.produce(lane);
-    await_previous();
-    __syncwarp();
-    if (splits > 1) cluster_sync();
-  }
+  roles<Producers<F::kProducerRegisters, 1, kWarp>, Consumers<F::kRowSets, F::kConsumerRegisters>>(
+      [&](int) {
+        block.produce(lane);
+        await_previous();
+      },
+      [&](int) {
+        const auto consume = [&]<bool kOffsets>() {
+          if constexpr (!F::kExact) block.template consume<kOffsets>(warp, lane);
+          else block.template consume_exact<kOffsets>(warp, lane);
+        };
+        if (o.offset) consume.template operator()<true>();
+        else consume.template operator()<false>();
+      });
+  __syncwarp();
+  if (splits > 1) cluster_sync();
+  else __syncthreads();
+  if (warp < F::kConsumers / kWarp) block.finish(rank, splits, pairs);
   if (splits > 1) cluster_sync();  // no block may leave while others read its sums
 #endif
 }
@@ -402,18 +440,25 @@ View addressed(Stream& s, View v, std::byte*& free) {
   return {to, v.spec(), s.device()};
 }
 
-/// f.template operator()<F>() with the kernel of a tile.
+template <class... Tiles> struct TileList {
+  static constexpr std::array<WidenedTile, sizeof...(Tiles)> all = {
+      WidenedTile{Tiles::kRowSets, Tiles::kCols, 1, Tiles::kExact}...};
+
+  /// f.template operator()<F>() with the kernel of a tile.
+  template <class F> static void with(const WidenedTile& tile, F&& f) {
+    const auto is = [&]<class T>() { return T::kRowSets == tile.row_sets && T::kCols == tile.cols; };
+    const bool found = ((is.template operator()<Tiles>() && (f.template operator()<Tiles>(), true)) || ...);
+    require(found, "int4_linear", "no kernel has tiles of {} x {}: widened_tiles() lists them", 64 * tile.row_sets,
+            tile.cols);
+  }
+};
+using RoundedTiles = TileList<Widened<2, 32>, Widened<2, 64>, Widened<2, 96>, Widened<2, 128>, Widened<2, 192>,
+                              Widened<2, 256>, Widened<3, 32>, Widened<3, 64>, Widened<3, 96>, Widened<3, 128>>;
+using ExactTiles = TileList<Widened<2, 64, true>, Widened<2, 128, true>, Widened<2, 192, true>>;
+
 template <class F> void with_tile(const WidenedTile& tile, F&& f) {
-  const auto with = [&]<int kRowSets>() {
-    if (tile.cols == 32) f.template operator()<Widened<kRowSets, 32>>();
-    else if (tile.cols == 64) f.template operator()<Widened<kRowSets, 64>>();
-    else if (tile.cols == 96) f.template operator()<Widened<kRowSets, 96>>();
-    else f.template operator()<Widened<kRowSets, 128>>();
-  };
-  if (tile.exact && tile.cols <= 64) f.template operator()<Widened<2, 64, true>>();
-  else if (tile.exact) f.template operator()<Widened<2, 96, true>>();
-  else if (tile.row_sets == 2) with.template operator()<2>();
-  else with.template operator()<3>();
+  if (tile.exact) ExactTiles::with(tile, f);
+  else RoundedTiles::with(tile, f);
 }
 
 template <class F> void start(Stream& s, const Product& o, int splits) {
@@ -448,28 +493,40 @@ bool fits_widened(const Stream& s, View x, const int4::Weight& w) {
          copied <= static_cast<std::int64_t>(kWorkspaceBytes);
 }
 
+namespace {
+
+/// Microseconds of a step, of which a multiprocessor computes `together` at a time, on an H200: its latency;
+/// instructions, products, and bytes from L2 of all its blocks.
+double step_time(const WidenedTile& tile, double together) {
+  const double sets = tile.row_sets, cols = tile.cols;
+  if (tile.exact) return together * (0.29 + 0.0027 * cols);
+  const double latency = 0.25 + 0.0225 * sets + 0.0007 * sets * cols,
+               work = std::max({0.065 * sets, 0.00125 * sets * cols, (cols * 128 + sets * 2176) / 48000});
+  return std::max(latency, together * work);
+}
+
+}  // namespace
+
+std::span<const WidenedTile> widened_tiles(bool exact) {
+  if (exact) return ExactTiles::all;
+  return RoundedTiles::all;
+}
+
 WidenedTile widened_tile(const Stream& s, std::int64_t rows, std::int64_t n, std::int64_t k, bool exact) {
-  const std::int64_t most = exact ? kMostExactCols : kMostCols, columns = (rows + most - 1) / most,
-                     each = (rows + columns - 1) / columns, steps = (k + 63) / 64, processors = multiprocessors(s);
-  const int cols = each <= 32 && !exact ? 32 : each <= 64 ? 64 : each <= 96 ? 96 : 128;
+  const std::int64_t steps = (k + 63) / 64, processors = multiprocessors(s);
   WidenedTile best;
   double least = 0;
-  for (int row_sets = 2; row_sets <= (exact ? 2 : 3); ++row_sets)
-    for (int splits = 1; splits <= kMostSplits && splits <= steps; ++splits) {
-      const WidenedTile tile{row_sets, cols, splits, exact};
-      const std::int64_t blocks = (n + 64 * row_sets - 1) / (64 * row_sets) * columns * splits;
+  for (WidenedTile tile : widened_tiles(exact))
+    for (tile.splits = 1; tile.splits <= kMostSplits && tile.splits <= steps; ++tile.splits) {
+      const std::int64_t columns = (rows + tile.cols - 1) / tile.cols, of_tile = 64 * tile.row_sets,
+                         blocks = (n + of_tile - 1) / of_tile * columns * tile.splits;
       std::int64_t at_once = 1;
-      with_tile(tile, [&]<class F>() { at_once = blocks_at_once<F>(s, splits); });
-      const double together =
-                       std::ceil(static_cast<double>(std::min(blocks, at_once)) / static_cast<double>(processors)),
-                   rounds = std::ceil(static_cast<double>(blocks) / static_cast<double>(at_once));
-      // Microseconds of a step: its latency; instructions, products, and bytes from L2 of all blocks of a
-      // multiprocessor. Of a block: its start, and the exchange of sums.
-      const double sets = row_sets, latency = 0.25 + 0.0225 * sets + 0.0007 * sets * cols,
-                   work = std::max({0.065 * sets, 0.00125 * sets * cols, (cols * 128 + sets * 2176) / 38000}),
-                   step = std::max(latency, together * work),
-                   time = rounds * (static_cast<double>((steps + splits - 1) / splits) * step + 4 +
-                                    (splits > 1 ? 1.2 + 0.2 * splits : 0.0));
+      with_tile(tile, [&]<class F>() { at_once = blocks_at_once<F>(s, tile.splits); });
+      const auto rounds = std::ceil(static_cast<double>(blocks) / static_cast<double>(at_once)),
+                 together = std::ceil(static_cast<double>(std::min(blocks, at_once)) / static_cast<double>(processors));
+      const double time =
+          rounds * (static_cast<double>((steps + tile.splits - 1) / tile.splits) * step_time(tile, together) + 4 +
+                    (tile.splits > 1 ? 1.2 + 0.2 * tile.splits : 0.0));
       if (least == 0 || time < least) least = time, best = tile;
     }
   return best;

@@ -1,6 +1,8 @@
 #pragma once
 // Many rows of x in bf16 times 4-bit weights on Hopper, which are widened to bf16 in registers: exactly, or rounded.
 
+#include <span>
+
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
 namespace hpcdl::cuda {
@@ -8,8 +10,10 @@ namespace hpcdl::cuda {
 /// How a product is divided: blocks of 64 row_sets rows of W by `cols` rows of x, and the blocks that divide K.
 struct WidenedTile {
   int row_sets = 2, cols = 128, splits = 1;
-  bool exact = false;  // 2 row sets, 64 or 96 columns
+  bool exact = false;
 };
+/// Those that there are, apart from splits.
+std::span<const WidenedTile> widened_tiles(bool exact);
 
 /// Whether int4_linear_widened() supports the operands: Hopper, x in bf16. Those that the copy engine cannot address are
 /// copied to the workspace of the stream, which must hold them: so the bits do not depend on where operands lie.
