@@ -28,10 +28,12 @@ template <class T> __device__ void copy_rest(const Rotation& r, const T* x, T* y
     }
 }
 
-/// A block rotates one token. A thread processes up to N pairs (threadIdx.x) of two heads at a time, which share the
-/// angles.
+constexpr int kHeads = 4;
+
+/// A block rotates one token. A thread processes up to N pairs (threadIdx.x) of kHeads heads at a time, which share the
+/// angles. H200, us, bf16, 8 x 2048 tokens, 32 heads of 128 (copy 66): two heads at a time 77, four 71.
 template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
-  constexpr int N = kLanes<T>, kHeads = 2;
+  constexpr int N = kLanes<T>;
   let_next_begin();
   await_previous();
   const std::int64_t token = blockIdx.x, b = token / r.tokens, t = token - b * r.tokens,
@@ -95,8 +97,8 @@ void rope(Stream& s, Grad y, View x, View table, View positions, float sign, con
     const std::int64_t tokens = r.batch * r.tokens, packs = (r.half + kLanes<T> - 1) / kLanes<T>;
     if (tokens * r.heads * packs == 0) return;
     const auto wide = static_cast<unsigned>(packs < 128 ? packs : 128);
-    const std::int64_t pairs = (r.heads + 1) / 2, most = 256 / wide;
-    const dim3 block(wide, static_cast<unsigned>(pairs < most ? pairs : most));
+    const std::int64_t high = (r.heads + kHeads - 1) / kHeads, most = 256 / wide;
+    const dim3 block(wide, static_cast<unsigned>(high < most ? high : most));
     launch_overlapped(queue(s), overlaps(s, tokens), rotate<T>, {.grid = blocks_for(tokens, 1), .block = block}, "rope",
                       r);
   });
