@@ -20,11 +20,8 @@ struct Shape {
   std::int64_t texts, heads, kv_heads, width, keys;
   std::int64_t pages() const { return texts * keys / kPageTokens; }
 };
-constexpr Shape kShapes[] = {
-    {1, 32, 8, 128, 4096},  {8, 32, 8, 128, 4096},   {64, 32, 8, 128, 4096},  {1, 32, 8, 128, 32768},
-    {8, 32, 8, 128, 32768}, {32, 32, 8, 128, 32768}, {1, 32, 8, 128, 131072}, {8, 32, 8, 128, 131072},
-    {8, 28, 4, 64, 32768},  {8, 28, 4, 96, 32768},   {8, 28, 4, 256, 32768},
-};
+constexpr std::int64_t kWidths[] = {64, 96, 128, 256}, kTexts[] = {1, 8, 32, 64}, kKeys[] = {2048, 8192, 32768};
+constexpr std::int64_t kHeads = 32, kKvHeads = 8, kMost = std::int64_t{64} * 32768 * 128;  // elements of a head's keys
 constexpr DType kTypes[] = {DType::bf16, DType::i8, DType::f8_e4m3};
 
 struct Pools {
@@ -64,14 +61,16 @@ nlohmann::ordered_json measured(Stream& s, const Shape& z, double read_rate, dou
   copy(s, lengths.tensor, View(all.data(), lengths.tensor.spec()));
   s.synchronize();
   const PagedAttention::Args a{.heads = static_cast<int>(z.heads), .most_queries = 1};
-  const OwnedTensor scratch(
-      PagedAttention::scratch(q.tensor.spec(), pools[0].keys.tensor.spec(), {}, {}, {}, pages.tensor.spec(), a)[0],
-      s.device());
+  std::vector<OwnedTensor> scratch;
+  for (const Pools& x : pools)
+    scratch.emplace_back(
+        PagedAttention::scratch(q.tensor.spec(), x.keys.tensor.spec(), {}, {}, {}, pages.tensor.spec(), a)[0],
+        s.device());
   std::vector<bench::Side> sides;
   for (std::size_t i = 0; i < pools.size(); ++i)
     sides.push_back({std::string(dtype_name(kTypes[i])), [&, i] {
                        PagedAttention::forward(s, out.tensor, q.tensor, pools[i].keys.tensor, pools[i].values.tensor,
-                                               starts.tensor, lengths.tensor, pages.tensor, scratch.tensor, a);
+                                               starts.tensor, lengths.tensor, pages.tensor, scratch[i].tensor, a);
                      }});
   bench::measure(s, sides, 7, 1e3 * milliseconds);
   nlohmann::ordered_json row{
@@ -98,7 +97,11 @@ int run(double milliseconds) {
                              {"case", "one query of each text over a pool of each type, in turns; medians"},
                              {"read_bytes_per_second", read_rate},
                              {"rows", nlohmann::ordered_json::array()}};
-  for (const auto& z : kShapes) all["rows"].push_back(measured(s, z, read_rate, milliseconds));
+  for (const auto width : kWidths)
+    for (const auto texts : kTexts)
+      for (const auto keys : kKeys)
+        if (texts * keys * width <= kMost)
+          all["rows"].push_back(measured(s, {texts, kHeads, kKvHeads, width, keys}, read_rate, milliseconds));
   std::puts(all.dump(1).c_str());
   return 0;
 }

@@ -23,4 +23,11 @@ template <class T> __device__ void mma_16x8x16(float (&c)[4], const unsigned (&a
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// The transpose of 8 x 8 numbers of 16 bits: thread 4 g + t has row g, columns 2 t and 2 t + 1, before and after.
+__device__ inline unsigned transpose_8x8(unsigned a) {
+  unsigned r;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(a));
+  return r;
+}
+
 }  // namespace hpcdl::cuda

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hpcdl/ops/attention/decode_shape.h"
+
 namespace hpcdl {
 namespace {
 
@@ -60,11 +62,12 @@ Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const
 }
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
-  // The number of blocks that a large GPU runs at once: two per multiprocessor, four for narrow heads. A share has at
-  // least kLeast keys. For short caches there are at most as many shares as blocks in a cluster, which combines them
-  // without a second kernel.
+  // As many shares as fill a large GPU; f32 has no kernel on tensor cores. A share has at least kLeast keys. For short
+  // caches there are at most as many shares as blocks in a cluster, which combines them without a second kernel.
   constexpr std::int64_t kMultiprocessors = 132, kLeast = 128, kCluster = 8, kShort = 4096;
-  const std::int64_t blocks = (head_dim(q, a.heads, "q") <= 64 ? 4 : 2) * kMultiprocessors;
+  const auto d = static_cast<int>(head_dim(q, a.heads, "q")), group = a.heads / kv_heads(a),
+             bytes = k.dtype == DType::f32 ? 2 : static_cast<int>(dtype_bytes(k.dtype));
+  const std::int64_t blocks = decode_blocks(d, bytes, group) * kMultiprocessors;
   const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a)),
                      keys = a.window > 0 ? std::min(k[1], a.window) : k[1];
   return std::clamp<std::int64_t>(std::min(blocks / passes, keys / kLeast), 1, keys <= kShort ? kCluster : kMaxSplits);

@@ -50,19 +50,10 @@ template <class K> void start(Stream& s, const Decode& p, int batch) {
   else start<K, 32, 2>(s, p, batch);
 }
 
-/// False if the tensor-core kernel does not support the call.
 bool try_mma(Stream& s, const Decode& p, int batch) {
-  if (p.q.dtype != p.k.dtype || (p.width != 64 && p.width != 128)) return false;
-  if (!p.q.whole_pieces() || !p.k.whole_pieces() || !p.v.whole_pieces()) return false;
-  const bool tall = p.heads / p.kv_heads > 8;
-  const auto with = [&]<class T>() {
-    if (p.width == 64) tall ? start_mma<T, T, 64, true>(s, p, batch) : start_mma<T, T, 64, false>(s, p, batch);
-    else tall ? start_mma<T, T, 128, true>(s, p, batch) : start_mma<T, T, 128, false>(s, p, batch);
-  };
-  if (p.q.dtype == DType::bf16) with.template operator()<bf16>();
-  else if (p.q.dtype == DType::f16) with.template operator()<f16>();
-  else return false;
-  return true;
+  if (p.q.dtype != p.k.dtype) return false;
+  if (p.q.dtype == DType::bf16) return start_mma<bf16, bf16>(s, p, batch);
+  return p.q.dtype == DType::f16 && start_mma<f16, f16>(s, p, batch);
 }
 
 }  // namespace
@@ -74,10 +65,10 @@ bool decode_fits(const Attend& c) {
 namespace {
 
 void start(Stream& s, Decode p, int batch, const char* name) {
-  // A second kernel costs some microseconds; clusters fill a GPU that is full less well. 8 x 12 heads of 64, 8192 keys,
-  // bf16: 79 us by clusters, 55 with a second kernel.
-  constexpr int kShort = 4096;
-  const bool fills = p.splits * p.kv_heads * batch > 2 * multiprocessors(s);
+  // A second kernel costs some microseconds; but clusters of several blocks a multiprocessor do not all run at once. 8 x
+  // 8 heads of 128, 32768 keys, bf16: 421 us by clusters, whose reads take 224.
+  constexpr int kShort = 1024;
+  const bool fills = p.splits * p.kv_heads * batch > multiprocessors(s);
   p.cluster = p.splits > 1 && p.splits <= kMostBlocks && has_clusters(s) && (!fills || p.capacity <= kShort);
   const bool codes = has_scales(p.k.dtype);
   const bool scaled = codes ? start_codes(s, p, batch) : !try_mma(s, p, batch);

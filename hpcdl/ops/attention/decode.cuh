@@ -8,8 +8,11 @@
 #include "hpcdl/cuda/overlap.cuh"
 #include "hpcdl/cuda/reduce.cuh"
 #include "hpcdl/cuda/relative_exp.cuh"
+#include "hpcdl/cuda/shared_memory.h"
 #include "hpcdl/cuda/warpgroup.cuh"
 #include "hpcdl/ops/attention/decode_mma.cuh"
+#include "hpcdl/ops/attention/decode_shape.h"
+#include "hpcdl/ops/attention/problem.cuh"
 
 namespace hpcdl::cuda::decoding {
 
@@ -303,37 +306,83 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   finish<kWarps, kHeads, kMost>(p, memory, own, b, sequence_row, h0, kHeads, 1.0f);
 }
 
-/// Block (split, pass of up to 16 query heads, sequence).
-template <class T, class K, int kWidth, bool kTall, int kMmaWarps>
-__global__ void __launch_bounds__(kMmaWarps* kWarp, (kWidth == 64 && !kTall ? 16 : 8) / kMmaWarps)
-    decode_mma(const __grid_constant__ Decode p) {
-  constexpr int kRows = kTall ? 16 : 8;
-  __shared__ float memory[kMmaWarps][kRows][kWidth + 2];
-  __shared__ Found<kRows, kWidth> own;
+/// What kWarps blocks of decode_mma have in common: the type of queries and of the pool, the widest head, and the query
+/// heads of a pass, 8 or 16.
+template <class T_, class K_, int kWidth_, int kQueries_, int kWarps_> struct DecodeShape {
+  using T = T_;
+  using K = K_;
+  static constexpr int kWidth = kWidth_, kQueries = kQueries_, kWarps = kWarps_, kStages = 3,
+                       kBlocks = kWarps == 4 ? decode_blocks(kWidth, sizeof(K), kQueries) : 1;
+  struct Results {
+    float warps[kWarps][kQueries][kWidth + 2];
+    Found<kQueries, kWidth> own;
+  };
+  /// Whether a tile is in registers; else several are in shared memory, and then results.
+  static constexpr bool kInRegisters = !kHasScales<K> && kWidth <= 128;
+  union Memory {
+    DecodeTile<K, kWidth> tiles[kInRegisters ? 1 : kWarps][kInRegisters ? 1 : kStages];
+    Results results;
+  };
+  static constexpr int kBytes = sizeof(Memory);
+};
+
+/// Block (split, pass of query heads, sequence).
+template <class S>
+__global__ void __launch_bounds__(S::kWarps* kWarp, S::kBlocks) decode_mma(const __grid_constant__ Decode p) {
+  using T = typename S::T;
+  using K = typename S::K;
+  constexpr int kQueries = S::kQueries, kWidth = S::kWidth, kStep = 16 * S::kWarps;
+  extern __shared__ __align__(16) char bytes[];
+  auto& memory = *reinterpret_cast<typename S::Memory*>(bytes);
   let_next_begin();
-  const int group = p.heads / p.kv_heads, passes = (group + 15) / 16, b = static_cast<int>(blockIdx.z),
+  const int group = p.heads / p.kv_heads, passes = (group + kQueries - 1) / kQueries, b = static_cast<int>(blockIdx.z),
             kv = static_cast<int>(blockIdx.y) / passes;
-  const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
-            h0 = kv * group + first;
+  const int first = static_cast<int>(blockIdx.y) % passes * kQueries,
+            heads = group - first < kQueries ? group - first : kQueries, h0 = kv * group + first;
   // Tiles of 16 keys do not cross pages.
   const int keys = p.keys(b), hidden = p.first_key(keys), aligned = hidden / 16 * 16,
             each = ((keys - aligned + p.splits - 1) / p.splits + 15) / 16 * 16,
             warp = static_cast<int>(threadIdx.x) / kWarp, row = p.row(b);
   const int begin = aligned + static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
-  DecodeWarp<T, K, KeyRows<K>, kWidth, kTall> w(KeyRows<K>(p.k, b, kv), KeyRows<K>(p.v, b, kv), begin + 16 * warp, end,
-                                                p.width);
+  DecodeWarp<T, K, KeyRows<K>, kWidth, kQueries> w(KeyRows<K>(p.k, b, kv), KeyRows<K>(p.v, b, kv), begin + 16 * warp,
+                                                   end, p.width);
   w.hidden = hidden, w.cap = p.cap / p.scale;
   // The preceding kernels write only the last token: those that wrote earlier tokens ended before the lengths changed.
-  const bool early = p.lengths && w.at + 16 < keys;
-  const auto first_tile = w.find(w.at);
-  if (early) w.bring(first_tile);
-  await_previous();
-  w.bring_query(static_cast<const T*>(p.q.data) + p.at(p.q, row, h0), p.q.head, heads);
-  if (!early) w.bring(first_tile);
-  w.walk(16 * kMmaWarps, p.scale);
-  w.put(memory[warp]);
+  const auto is_early = [&](int at) { return p.lengths && at + 16 < keys; };
+  const auto bring_query = [&] {
+    await_previous();
+    w.bring_query(static_cast<const T*>(p.q.data) + p.at(p.q, row, h0), p.q.head, heads);
+  };
+  if constexpr (S::kInRegisters) {
+    RegisterTile<K, kWidth> tile;
+    const int page = w.page_of(w.at);
+    const auto bring = [&](bool early) {
+      if (is_early(w.at) == early && w.at < end) w.bring_keys(tile, w.at, page), w.bring_values(tile, w.at, page);
+    };
+    bring(true);
+    bring_query();
+    bring(false);
+    w.walk(tile, kStep, p.scale);
+  } else {
+    auto& tiles = memory.tiles[warp];
+    int pages[S::kStages];
+#pragma unroll
+    for (int i = 0; i < S::kStages; ++i) pages[i] = w.page_of(w.at + i * kStep);
+    const auto bring = [&](bool early) {
+#pragma unroll
+      for (int i = 0; i < S::kStages; ++i)
+        if (const int at = w.at + i * kStep; is_early(at) == early) w.bring(tiles[i], at, pages[i]);
+    };
+    bring(true);
+    bring_query();
+    bring(false);
+    w.walk(tiles, kStep, p.scale);
+    copies_arrived<0>();
+    __syncthreads();  // results take the place of tiles
+  }
+  w.put(memory.results.warps[warp]);
   __syncthreads();
-  finish<kMmaWarps, kRows, kWidth>(p, memory, own, b, row, h0, heads, p.scale);
+  finish<S::kWarps, kQueries, kWidth>(p, memory.results.warps, memory.results.own, b, row, h0, heads, p.scale);
 }
 
 inline unsigned blocks_of_cluster(const Decode& p) { return p.cluster ? static_cast<unsigned>(p.splits) : 1; }
@@ -344,18 +393,40 @@ template <class K, int kShare, int kPacks, int kHeads, bool kWhole> void start(S
   launch_overlapped(queue(s), overlaps(s, batch), decode<K, kShare, kPacks, kHeads, kWhole>,
                     {.grid = grid, .block = kWarps * kWarp, .cluster = blocks_of_cluster(p)}, "attention", p);
 }
-template <class T, class K, int kWidth, bool kTall> void start_mma(Stream& s, const Decode& p, int batch) {
-  // If no multiprocessor gets a second block, blocks have as many warps as shared memory can hold results for, so that
-  // each warp has few tiles of keys to process in sequence.
-  constexpr int kFew = 4, kMany = 1024 / (kWidth * (kTall ? 2 : 1));
-  const bool many = p.cluster && p.splits * p.kv_heads * batch <= multiprocessors(s);
-  const int group = p.heads / p.kv_heads, warps = many ? kMany : kFew;
-  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
+template <class S> bool start_mma(Stream& s, const Decode& p, int batch) {
+  if (!has_room(s, S::kBytes)) return false;
+  const auto kernel = decode_mma<S>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes), "attention");
+  if (!S::kInRegisters)  // loads pass through the rest, which is L1
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+          "attention");
+  const int passes = (p.heads / p.kv_heads + S::kQueries - 1) / S::kQueries;
+  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * passes),
                   static_cast<unsigned>(batch));
-  launch_overlapped(queue(s), overlaps(s, batch),
-                    many ? decode_mma<T, K, kWidth, kTall, kMany> : decode_mma<T, K, kWidth, kTall, kFew>,
-                    {.grid = grid, .block = static_cast<unsigned>(warps * kWarp), .cluster = blocks_of_cluster(p)},
+  launch_overlapped(queue(s), overlaps(s, batch), kernel,
+                    {.grid = grid, .block = S::kWarps * kWarp, .shared = S::kBytes, .cluster = blocks_of_cluster(p)},
                     "attention", p);
+  return true;
+}
+template <class T, class K, int kWidth, int kQueries> bool start_mma(Stream& s, const Decode& p, int batch) {
+  // If no multiprocessor gets a second block, blocks have as many warps as shared memory can hold tiles for, so that
+  // each warp has few tiles to process in sequence.
+  constexpr int kFew = 4, kMany = std::max(kFew, 1024 / (kWidth * (kQueries / 8)));
+  const bool many = p.cluster && p.splits * p.kv_heads * batch <= multiprocessors(s);
+  return many ? start_mma<DecodeShape<T, K, kWidth, kQueries, kMany>>(s, p, batch)
+              : start_mma<DecodeShape<T, K, kWidth, kQueries, kFew>>(s, p, batch);
+}
+/// False if the tensor-core kernel does not support the call, of queries T and pools K.
+template <class T, class K> bool start_mma(Stream& s, const Decode& p, int batch) {
+  constexpr int kNarrow = 32;  // heads up to here would leave half of each product empty
+  if (p.width <= kNarrow || p.width > 256 || p.width % kLanes<K> != 0) return false;
+  if (!p.q.whole_pieces() || !p.k.whole_pieces() || !p.v.whole_pieces()) return false;
+  const auto with_width = [&]<int kQueries>() {
+    if (p.width <= 64) return start_mma<T, K, 64, kQueries>(s, p, batch);
+    if (p.width <= 128) return start_mma<T, K, 128, kQueries>(s, p, batch);
+    return start_mma<T, K, 256, kQueries>(s, p, batch);
+  };
+  return p.heads / p.kv_heads > 8 ? with_width.template operator()<16>() : with_width.template operator()<8>();
 }
 
 /// Pools of codes, whatever the call: decode_codes.cu. Returns whether scores carry the scale.

@@ -233,12 +233,12 @@ template <class T, class Shape> struct ForwardConsumer {
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = quad_sum(state.sum[h]);
+      const float sum = quad_sum(state.row[h].sum);
       inverse[h] = 1.0f / sum;
       const int at = t.first + group * 64 + row() + 8 * h;
       if (p.lse && threadIdx.x % 4 == 0 && at < p.queries)
         p.lse[(static_cast<std::int64_t>(t.sequence) * p.heads + t.head) * p.queries + at] =
-            (state.top[h] * p.scale + log2f(sum)) * 0.6931471805599453f;
+            (state.row[h].top * p.scale + log2f(sum)) * 0.6931471805599453f;
     }
     char* to = m.out() + group * 64 * Shape::kWidth * 2;
     way.reuse<0>();

@@ -93,13 +93,13 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mm
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float sum = quad_sum(state[m].sum[h]);
+      const float sum = quad_sum(state[m].row[h].sum);
       const int t = t0 + row0 + 16 * m + 8 * h + lane_row();
       if (t >= queries) continue;
       put_row<Kind>(p.out, p.out.at(at.sequence, first + t, at.head), sums[m], h, 1 / sum, p.width, p.vectors);
       if (p.lse && lane_column() == 0)
         p.lse[(static_cast<std::int64_t>(at.sequence) * p.heads + at.head) * queries + t] =
-            (state[m].top[h] * scale + log2f(sum)) * 0.6931471805599453f;
+            (state[m].row[h].top * scale + log2f(sum)) * 0.6931471805599453f;
     }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/shared_memory.h"
 #include "hpcdl/ops/attention/mma_tiles.cuh"
 
 namespace hpcdl::cuda::mma {
@@ -49,17 +50,6 @@ void start(Stream& s, Kernel kernel, const Problem& p, int heads, const char* na
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), name);
   kernel<<<blocks_for(std::int64_t{p.tiles} * p.batch * heads, 1), kThreads, Shape::kBytes, queue(s)>>>(p);
   launched(name);
-}
-
-/// Whether the GPU has the instructions and a block may use `bytes` of shared memory.
-inline bool has_room(const Stream& s, int bytes) {
-  const auto attribute = [&](cudaDeviceAttr what) {
-    int v = 0;
-    check(cudaDeviceGetAttribute(&v, what, s.device().index), "cudaDeviceGetAttribute");
-    return v;
-  };
-  return attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
-         attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= bytes;
 }
 
 }  // namespace hpcdl::cuda::mma

@@ -102,7 +102,7 @@ __device__ void clear_values(const C& c, const ForwardMemory<Shape>& m, const Pa
 template <class T, class C> __device__ void store_rows(const C& c, const PagedProblem& p, const PagedTile& t) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float inverse = 1.0f / quad_sum(c.state.sum[h]);
+    const float inverse = 1.0f / quad_sum(c.state.row[h].sum);
     const int row = c.group * 64 + c.row() + 8 * h, query = t.first + (row >> p.shift),
               head = t.head + (row & ((1 << p.shift) - 1));
     if (query >= t.queries) continue;

@@ -34,39 +34,49 @@ __device__ inline float exponent_between(float top, float other, float scale) {
   return is_far(a) || is_far(b) ? (top - other) * scale : a - b;
 }
 
-struct RowSoftmax {
-  float top[2] = {-__builtin_inff(), -__builtin_inff()};
-  float sum[2] = {0, 0};  // this thread's part
+/// The online softmax of one query, whose scores several threads hold.
+struct OnlineSoftmax {
+  float top = -__builtin_inff();
+  float sum = 0;  // this thread's part
 
-  /// s -> 2^(scale (s - top)); returns in `shrink` the factor by which earlier sums must shrink.
+  /// s -> 2^(scale (s - top)), where the largest score of all threads is `largest`. Returns the factor by which earlier
+  /// sums must shrink.
+  template <int kCount> __device__ float update(float (&s)[kCount], float largest, float scale) {
+    const float here = fmaxf(top, largest);
+    float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a query that has not seen any key yet stays empty
+    float fall = ::fmaf(top, scale, -base);
+    if (is_far(base)) {
+#pragma unroll
+      for (float& x : s) x -= here;
+      fall = (top - here) * scale, base = 0;
+    }
+    const float shrink = exp2_fast(fall);
+    top = here;
+    float part = 0;
+#pragma unroll
+    for (float& x : s) {
+      x = exp2_fast(::fmaf(x, scale, -base));
+      part += x;
+    }
+    sum = sum * shrink + part;
+    return shrink;
+  }
+};
+
+/// Of the two rows of a thread.
+struct RowSoftmax {
+  OnlineSoftmax row[2];
+
+  /// s -> 2^(scale (s - top)); returns in `shrink` the factors by which earlier sums must shrink.
   template <int kCount> __device__ void update(float (&s)[kCount], float scale, float (&shrink)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float here = top[h];
+      float x[kCount / 2], largest = -__builtin_inff();
 #pragma unroll
-      for (int j = 0; j < kCount / 4; ++j) here = fmaxf(here, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-      here = quad_max(here);
-      float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a row that has not seen any key yet stays empty
-      float fall = ::fmaf(top[h], scale, -base);
-      if (is_far(base)) {
+      for (int j = 0; j < kCount / 2; ++j) x[j] = s[j / 2 * 4 + 2 * h + j % 2], largest = fmaxf(largest, x[j]);
+      shrink[h] = row[h].update(x, quad_max(largest), scale);
 #pragma unroll
-        for (int j = 0; j < kCount / 4; ++j)
-#pragma unroll
-          for (int i = 0; i < 2; ++i) s[4 * j + 2 * h + i] -= here;
-        fall = (top[h] - here) * scale, base = 0;
-      }
-      shrink[h] = exp2_fast(fall);
-      top[h] = here;
-      float part = 0;
-#pragma unroll
-      for (int j = 0; j < kCount / 4; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          float& x = s[4 * j + 2 * h + i];
-          x = exp2_fast(::fmaf(x, scale, -base));
-          part += x;
-        }
-      sum[h] = sum[h] * shrink[h] + part;
+      for (int j = 0; j < kCount / 2; ++j) s[j / 2 * 4 + 2 * h + j % 2] = x[j];
     }
   }
 };

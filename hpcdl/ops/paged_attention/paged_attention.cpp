@@ -44,7 +44,7 @@ namespace {
 /// A call of attention() with one query for each sequence, whose shares of keys are those of this op.
 std::pair<Spec, Spec> as_decoding(const Spec& q, const Spec& k_pool, const Spec& pages) {
   const auto sequences = pages[0], keys = pages[1] * kPageTokens;
-  return {Spec{{sequences, 1, q[2]}, q.dtype}, Spec{{sequences, keys, k_pool[1] * head_dim_of(k_pool)}, q.dtype}};
+  return {Spec{{sequences, 1, q[2]}, q.dtype}, Spec{{sequences, keys, k_pool[1] * head_dim_of(k_pool)}, k_pool.dtype}};
 }
 }  // namespace
 

@@ -134,6 +134,8 @@ void compare_with_reference(Stream& s, const Batch& b, DType type, DType stored)
   }
 }
 
+const Batch kMixed{{{5, 97}, {1, 40}, {0, 0}, {70, 133}, {1, 65}}, 4, 2, 64};
+
 /// One query of each sequence, and prompts; lengths around the ends of pages and of blocks of keys.
 const Batch kBatches[] = {
     {{{1, 1}}, 1, 1, 8, 1},
@@ -145,11 +147,16 @@ const Batch kBatches[] = {
     {{{1, 31}, {1, 70}}, 5, 5, 33, 1},
     {{{1, 5000}}, 4, 1, 64, 1},
     {{{1, 300}}, 16, 1, 64, 1},
+    // Several rounds of tiles, in one pass or two, combined by clusters or by a second kernel.
+    {{{1, 3000}, {1, 700}}, 12, 1, 96, 1},
+    {{{1, 2500}, {1, 15}}, 20, 1, 128, 1},
+    {{{1, 4200}, {1, 70}}, 5, 1, 80, 1},
+    {{{1, 1300}}, 9, 1, 256, 1},
     {{{7, 7}}, 2, 2, 16},
     {{{64, 64}}, 4, 2, 64},
     {{{64, 200}}, 4, 1, 64},
     {{{33, 130}}, 6, 2, 128},
-    {{{5, 97}, {1, 40}, {0, 0}, {70, 133}, {1, 65}}, 4, 2, 64},
+    kMixed,
     {{{3, 66}, {12, 12}}, 3, 1, 20},
     {{{9, 100}, {2, 64}}, 2, 1, 80},
     {{{17, 193}}, 2, 2, 256},
@@ -199,6 +206,18 @@ TEST(paged_attention, is_the_softmax_of_its_keys_on_a_gpu) {
         if (stored == type || type == DType::f32 || has_scales(stored)) compare_with_reference(s, b, type, stored);
 }
 
+/// Decoding in passes of 8 or 16 heads that share keys, some of which are empty.
+TEST(paged_attention, every_group_decodes_on_a_gpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(2);
+  Stream s(Device::cuda(0), pool);
+  for (const std::int64_t width : {48, 80, 96, 128, 256})
+    for (std::int64_t group = 1; group <= 17; ++group)
+      for (const auto& [type, stored] : {std::pair{DType::bf16, DType::bf16}, std::pair{DType::bf16, DType::i8},
+                                         std::pair{DType::f16, DType::f16}, std::pair{DType::f16, DType::f8_e4m3}})
+        compare_with_reference(s, {{{1, 130}, {1, 65}}, group, 1, width, 1}, type, stored);
+}
+
 /// Whatever other sequences there are, a result has the bits that it has alone.
 TEST(paged_attention, sequences_change_no_bit_of_each_other_on_a_cpu) {
   Pool pool(2);
@@ -207,7 +226,7 @@ TEST(paged_attention, sequences_change_no_bit_of_each_other_on_a_cpu) {
                                             std::pair{false, DType::i8}, std::pair{true, DType::i8}}) {
       Stream s(pool);
       s.set_numerics({.row_invariant = invariant});
-      const Batch& all = kBatches[13];
+      const Batch& all = kMixed;
       const auto x = operands(s, all, DType::f32, stored);
       const auto together = attended(s, all, x);
       std::int64_t begin = 0;
