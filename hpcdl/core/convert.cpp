@@ -1,5 +1,6 @@
 #include "hpcdl/core/convert.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "hpcdl/core/describe.h"
@@ -36,9 +37,18 @@ void convert_elements(Tensor dst, View src) {
           to_string(src.spec()));
   visit_float(dst.dtype(), [&]<class To>() {
     visit_float(src.dtype(), [&]<class From>() {
-      To* out = dst.ptr<To>();
-      for (std::int64_t i = 0; i < dst.size(); ++i)
-        out[i] = static_cast<To>(static_cast<float>(load<From>(src.data(), i)));
+      // Always whole arrays, apart from both tensors: only such loops are vectorised.
+      constexpr std::int64_t kSome = 256;
+      From from[kSome] = {};
+      To to[kSome] = {};
+      for (std::int64_t i = 0; i < dst.size(); i += kSome) {
+        const auto count = std::min(kSome, dst.size() - i);
+        __builtin_memcpy(from, src.ptr<char>() + i * static_cast<std::int64_t>(sizeof(From)),
+                         static_cast<std::size_t>(count) * sizeof(From));
+        for (std::int64_t k = 0; k < kSome; ++k) to[k] = static_cast<To>(static_cast<float>(from[k]));
+        __builtin_memcpy(dst.ptr<char>() + i * static_cast<std::int64_t>(sizeof(To)), to,
+                         static_cast<std::size_t>(count) * sizeof(To));
+      }
     });
   });
 }
