@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the path of a Python with the modules for a task:  scripts/venv.sh build|test|bench|format
 #   build: nanobind, with which the Python module is built
-#   test:  numpy safetensors tokenizers tensorboard jinja2 jsonschema  (HPCDL_PYTHON overrides)
+#   test:  numpy safetensors tokenizers tensorboard jinja2 jsonschema gguf  (HPCDL_PYTHON overrides)
 #   bench: numpy torch                                                 (HPCDL_BENCH_PYTHON overrides)
 #   format: clang-format, always in its own venv
 # Makes build/venv-KIND if it does not exist. Prints nothing, except for a message on stderr, if the package index cannot be
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 kind=${1:-test}
 case $kind in
   build) chosen= modules=(nanobind) ;;
-  test) chosen=${HPCDL_PYTHON:-} modules=(numpy safetensors tokenizers tensorboard jinja2 jsonschema) ;;
+  test) chosen=${HPCDL_PYTHON:-} modules=(numpy safetensors tokenizers tensorboard jinja2 jsonschema gguf) ;;
   bench) chosen=${HPCDL_BENCH_PYTHON:-} modules=(numpy torch) ;;
   format) chosen= modules=(clang_format) packages=(clang-format==20.1.8) ;;
   *) echo "venv: unknown kind '$kind'; expected build, test, bench or format" >&2; exit 2 ;;

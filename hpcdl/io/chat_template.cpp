@@ -4,6 +4,8 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/io/gguf/file.h"
+#include "hpcdl/io/gguf/tokenizer.h"
 #include "hpcdl/io/jinja/parser.h"
 #include "hpcdl/io/json.h"
 
@@ -76,6 +78,14 @@ std::string ChatTemplate::render(const OrderedJson& variables, std::time_t now) 
 }
 
 std::optional<ChatTemplate> load_chat_template(const fs::path& folder, std::string_view name) {
+  if (is_gguf(folder)) {
+    const auto file = GgufFile::open(folder);
+    auto found = chat_template_of(file.metadata(), name);
+    if (!found) return std::nullopt;
+    auto chat = ChatTemplate::parse(found->source, "chat template of " + folder.string());
+    chat.special_tokens_ = std::move(found->special_tokens);
+    return chat;
+  }
   const fs::path own = folder / "chat_template.jinja", config_file = folder / "tokenizer_config.json";
   const Json config = fs::exists(config_file) ? read_json(config_file) : Json::object();
   require(config.is_object(), "io", "{}: expected a JSON object, found {}", config_file.string(), json_kind(config));

@@ -49,7 +49,8 @@ class ChatTemplate {
 };
 
 /// The template of a model folder, with its special tokens: chat_template.jinja, or chat_template of
-/// tokenizer_config.json (a string, or a list of named templates, from which `name` is chosen). None if the folder has none.
+/// tokenizer_config.json (a string, or a list of named templates, from which `name` is chosen); or that of a GGUF file.
+/// None if there is none.
 /// Throws Error for a name that is not in the list.
 std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder, std::string_view name = "default");
 

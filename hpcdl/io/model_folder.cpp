@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/gguf/file.h"
 
 namespace hpcdl::io {
 
@@ -36,9 +37,15 @@ fs::path config_of_model(const fs::path& folder) {
   std::error_code ignored;
   auto path = folder / "config.json";
   if (!fs::exists(path, ignored))
-    fail("io", "{}: not a model folder: expected config.json and model.safetensors, found {}", folder.string(),
-         contents_in_words(folder));
+    fail("io", "{}: not a model: expected a folder with config.json and model.safetensors or a GGUF file, found {}",
+         folder.string(), contents_in_words(folder));
   return path;
+}
+
+bool has_tokenizer(const fs::path& model) {
+  std::error_code ignored;
+  if (!is_gguf(model)) return fs::exists(model / "tokenizer.json", ignored);
+  return GgufFile::open(model).metadata().has("tokenizer.ggml.tokens");
 }
 
 fs::path find_model_folder(const std::string& path_or_name) {
@@ -49,7 +56,8 @@ fs::path find_model_folder(const std::string& path_or_name) {
     config_of_model(run ? of_run : folder);
     return run ? of_run : folder;
   }
-  if (fs::exists(path_or_name, ignored)) config_of_model(path_or_name);  // a file: throws
+  if (is_gguf(path_or_name)) return path_or_name;
+  if (fs::exists(path_or_name, ignored)) config_of_model(path_or_name);  // another file: throws
   const auto env = [](const char* name) { return std::getenv(name) ? fs::path(std::getenv(name)) : fs::path(); };
   std::string folder = "models--" + path_or_name;
   if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
@@ -65,8 +73,8 @@ fs::path find_model_folder(const std::string& path_or_name) {
     }
   }
   fail("io",
-       "{}: expected a model folder (config.json, model.safetensors) or the name of a model in the local Hugging Face "
-       "cache, found neither",
+       "{}: expected a model folder (config.json, model.safetensors), a GGUF file or the name of a model in the local "
+       "Hugging Face cache, found none of them",
        path_or_name);
 }
 

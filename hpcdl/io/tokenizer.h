@@ -26,12 +26,15 @@ inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 /// Immutable and cheap to copy; safe from many threads. For much text use an Encoder (tokenizer_encoder.h).
 class Tokenizer {
  public:
-  /// From a tokenizer.json, or a model folder that holds one.
+  /// From a tokenizer.json, a model folder that holds one, or a GGUF file.
   static Tokenizer load(const std::filesystem::path& file_or_folder);
   /// From the text of a tokenizer.json; `name` is used in messages.
   static Tokenizer parse(std::string_view json, std::string_view name = "tokenizer.json");
   /// From a trained model: the GPT-2 pattern, no normaliser.
   static Tokenizer from_bpe(BpeVocab vocab, std::vector<AddedToken> special);
+  /// From a model and the other sections of a tokenizer.json, as JSON. Added tokens are among those of the model.
+  static Tokenizer from_model(std::shared_ptr<const TokenModel> model, std::string_view sections,
+                              std::vector<AddedToken> added);
 
   std::string to_json() const;
   void save(const std::filesystem::path& file) const;
@@ -52,6 +55,7 @@ class Tokenizer {
   bool is_special(TokenId id) const;
   /// The token that ends or separates documents, by its usual names or by tokenizer_config.json.
   std::optional<TokenId> end_of_text() const { return end_of_text_; }
+  void set_end_of_text(TokenId id) { end_of_text_ = id; }
   std::optional<TokenId> begin_of_text() const;
 
   /// First steps of encoding, for Encoder: added tokens separated, text normalised, words not split yet. `owned` keeps

@@ -5,6 +5,8 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/gguf/file.h"
+#include "hpcdl/io/gguf/tokenizer.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/tokenizer.h"
 
@@ -63,37 +65,22 @@ class TokenizerReader {
 
   Tokenizer read() {
     require(root_.is_object(), "io", "tokenizer.json: not an object");
-    const Json& splitter = section_of(root_, "pre_tokenizer");
-    t_.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
-    t_.pre_tokenizer_json_ = splitter.dump();
+    read_splitter();
     t_.model_ = read_token_model(member_of(root_, "model", "the file"), t_.splitter_->byte_level());
-    t_.normalizer_ = std::make_shared<const Normalizer>(Normalizer::from_json(section_of(root_, "normalizer")));
-    t_.normalizer_json_ = section_of(root_, "normalizer").dump();
     read_added();
-    read_post_processor(section_of(root_, "post_processor"), 0);
-    t_.post_processor_json_ = section_of(root_, "post_processor").dump();
-    read_decoder(section_of(root_, "decoder"));
-    t_.finish();
-    return std::move(t_);
+    return read_rest();
   }
 
-  static Tokenizer build(BpeVocab vocab, std::vector<AddedToken> special) {
-    Tokenizer t;
-    t.model_ = std::make_shared<const BpeModel>(std::move(vocab));
-    const Json splitter = {
-        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-    t.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
-    t.pre_tokenizer_json_ = splitter.dump();
-    t.normalizer_ = std::make_shared<const Normalizer>();
-    t.normalizer_json_ = t.post_processor_json_ = "null";
-    set_byte_level_decoder(t);
-    t.added_ = std::move(special);
-    for (AddedToken& a : t.added_) {
-      a.id = t.model_->find(a.content);
+  /// All but the model, of which the added tokens are members.
+  Tokenizer read(std::shared_ptr<const TokenModel> model, std::vector<AddedToken> added) {
+    read_splitter();
+    t_.model_ = std::move(model);
+    t_.added_ = std::move(added);
+    for (AddedToken& a : t_.added_) {
+      a.id = t_.model_->find(a.content);
       require(a.id >= 0, "io", "special token '{}' is not in the vocabulary", a.content);
     }
-    t.finish();
-    return t;
+    return read_rest();
   }
 
   static void set_end_of_text(Tokenizer& t, std::string_view token) {
@@ -101,6 +88,23 @@ class TokenizerReader {
   }
 
  private:
+  void read_splitter() {
+    const Json& splitter = section_of(root_, "pre_tokenizer");
+    t_.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
+    t_.pre_tokenizer_json_ = splitter.dump();
+  }
+
+  /// What needs to know the tokens.
+  Tokenizer read_rest() {
+    t_.normalizer_ = std::make_shared<const Normalizer>(Normalizer::from_json(section_of(root_, "normalizer")));
+    t_.normalizer_json_ = section_of(root_, "normalizer").dump();
+    read_post_processor(section_of(root_, "post_processor"), 0);
+    t_.post_processor_json_ = section_of(root_, "post_processor").dump();
+    read_decoder(section_of(root_, "decoder"));
+    t_.finish();
+    return std::move(t_);
+  }
+
   void read_added() {
     const Json& list = section_of(root_, "added_tokens");
     if (list.is_null()) return;
@@ -227,10 +231,19 @@ Tokenizer Tokenizer::parse(std::string_view text, std::string_view name) {
 }
 
 Tokenizer Tokenizer::from_bpe(BpeVocab vocab, std::vector<AddedToken> special) {
-  return TokenizerReader::build(std::move(vocab), std::move(special));
+  constexpr std::string_view kSections =
+      R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}})";
+  return from_model(std::make_shared<const BpeModel>(std::move(vocab)), kSections, std::move(special));
+}
+
+Tokenizer Tokenizer::from_model(std::shared_ptr<const TokenModel> model, std::string_view sections,
+                                std::vector<AddedToken> added) {
+  const Json root = Json::parse(sections);
+  return TokenizerReader(root).read(std::move(model), std::move(added));
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& file_or_folder) {
+  if (is_gguf(file_or_folder)) return tokenizer_of(GgufFile::open(file_or_folder).metadata());
   const bool folder = fs::is_directory(file_or_folder);
   const fs::path file = folder ? file_or_folder / kFileName : file_or_folder;
   Tokenizer t = parse(read_file(file), file.string());
