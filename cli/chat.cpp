@@ -152,7 +152,7 @@ void add_chat(const Command& program, Run& run) {
       program, run, "chat", "Talks with a model in the terminal, or answers the lines of standard input",
       [](const Command& sub, ChatOptions& o) {
         o.sampling.options.temperature = 0.7F;
-        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--model", o.model, "Model folder, GGUF file, or a name in the local Hugging Face cache").required();
         sub.option("--system", o.system, "What the model is told before the conversation");
         sub.option("--variables", o.variables, "Further variables of the chat template, as a JSON object").kind("JSON");
         sub.option("--tokens", o.tokens, "Most tokens of an answer; default: as many as fit into the context")

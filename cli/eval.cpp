@@ -131,7 +131,7 @@ void add_eval(const Command& program, Run& run) {
       program, run, "eval",
       "Prints loss and perplexity of a model on text, or loss and accuracy on images; ranks share a model of text",
       [](const Command& sub, EvalOptions& o) {
-        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--model", o.model, "Model folder, GGUF file, or a name in the local Hugging Face cache").required();
         sub.option("--text", o.text, "Files or folders of .txt, .md or .jsonl");
         sub.option("--images", o.images,
                    "The test images of CIFAR as published or of a folder of images; \"\": the procedural set")

@@ -119,9 +119,9 @@ int continue_texts(const GenerateOptions& o, const std::filesystem::path& folder
                    infer::RankLink* ranks, Pool& pool) {
   const bool many = !o.prompts.empty(), needs = o.ids.empty() && !many;
   std::optional<io::Tokenizer> tokenizer;
-  if (needs || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
+  if (needs || io::has_tokenizer(folder)) tokenizer = io::Tokenizer::load(folder);
   if (!o.sampling.stop.empty())
-    require(tokenizer.has_value(), "generate", "--stop needs a tokenizer, and the model has no tokenizer.json");
+    require(tokenizer.has_value(), "generate", "--stop needs a tokenizer, and the model has none");
   std::optional<io::ChatTemplate> chat;
   if (o.chat) {
     chat = io::load_chat_template(folder);
@@ -131,8 +131,7 @@ int continue_texts(const GenerateOptions& o, const std::filesystem::path& folder
   std::optional<serve::Constraints> constraints;
   std::shared_ptr<const infer::Grammar> form;
   if (o.has_form()) {
-    require(tokenizer.has_value(), "generate",
-            "the form of a text needs a tokenizer, and the model has no tokenizer.json");
+    require(tokenizer.has_value(), "generate", "the form of a text needs a tokenizer, and the model has none");
     constraints.emplace(*tokenizer, serve::end_ids(model, *tokenizer));
     form = form_of(o, *constraints);
   }
@@ -196,7 +195,7 @@ void add_generate(const Command& program, Run& run) {
       program, run, "generate",
       "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, the ranks share its layers",
       [](const Command& sub, GenerateOptions& o) {
-        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--model", o.model, "Model folder, GGUF file, or a name in the local Hugging Face cache").required();
         sub.option("--prompt", o.prompt, "Text to continue");
         sub.option("--prompt-file", o.prompt_file, "File with the text to continue; - reads stdin");
         sub.option("--prompt-ids", o.ids, "Text to continue as token ids: 1,2,3");

@@ -61,7 +61,7 @@ Text text_of(const Generating& g, const io::Json& line, const std::string& where
           "{}: expected either {{\"prompt\": TEXT}} or {{\"prompt_ids\": [1, 2, 3]}}", where);
   Text t;
   if (const auto prompt = object.get<std::string>("prompt")) {
-    require(g.tokenizer != nullptr, "generate", "{}: the model has no tokenizer.json: give \"prompt_ids\"", where);
+    require(g.tokenizer != nullptr, "generate", "{}: the model has no tokenizer: give \"prompt_ids\"", where);
     t.prompt = g.encode(*prompt);
   } else {
     t.prompt = ids_of(line.at("prompt_ids"), where);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/inspect_gguf.h"
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
@@ -17,11 +18,13 @@
 #include "hpcdl/graph/text.h"
 #include "hpcdl/infer/engine.h"
 #include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
+#include "hpcdl/models/packed_weights.h"
 #include "hpcdl/ops/way_names.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/quant/codecs.h"
@@ -45,7 +48,7 @@ struct InspectOptions {
 
 /// The model of a folder, text or images, for a run with default settings.
 void take_model(train::RunConfig& config, const fs::path& folder) {
-  if (!models::is_image_config(io::read_json(io::config_of_model(folder)))) {
+  if (io::is_gguf(folder) || !models::is_image_config(io::read_json(io::config_of_model(folder)))) {
     config.model = models::read_hf_config(folder);
     return;
   }
@@ -314,6 +317,7 @@ int inspect(InspectOptions& o, const Command& sub) {
   if (o.path.ends_with(".toml"))
     fail_usage("inspect", "{}: the TOML file of a run has no tensors; --program shows the programs of its step",
                o.path);
+  if (io::is_gguf(o.path)) return inspect_gguf(o.path, {.json = o.json, .check = o.check});
   const fs::path path = model_of(o.path);
   const auto folder = io::TensorFolder::open(path);
   if (o.check) check(folder);
@@ -324,6 +328,8 @@ int inspect(InspectOptions& o, const Command& sub) {
   // The files of an image classifier also hold tensors that are not trained.
   if (fs::is_directory(path) && fs::exists(config_file) && models::is_image_config(io::read_json(config_file)))
     parameters = models::ImageModel::open(path).parameter_count();
+  if (fs::exists(path / "config.json") && models::pack_config_of(path))
+    parameters = models::LanguageModel::create(models::read_hf_config(path), {}, false).parameter_count();
 
   std::optional<io::UsedWays> used;
   if (fs::exists(path / "state.json")) used = io::read_checkpoint_info(path).state.ways;
@@ -368,11 +374,13 @@ int inspect(InspectOptions& o, const Command& sub) {
 
 void add_inspect(const Command& program, Run& run) {
   add_verb<InspectOptions>(
-      program, run, "inspect", "Prints tensors, parameters and config of a safetensors file, a model folder or a run",
+      program, run, "inspect",
+      "Prints tensors, parameters and config of a safetensors or GGUF file, a model folder or a run",
       [](const Command& sub, InspectOptions& o) {
-        sub.option("path", o.path,
-                   "A .safetensors file, the index of several, a model folder, a checkpoint or the output of a run; "
-                   "with --program also the TOML file of a run");
+        sub.option(
+            "path", o.path,
+            "A .safetensors or GGUF file, the index of several, a model folder, a checkpoint or the output of a run; "
+            "with --program also the TOML file of a run");
         sub.option("-c,--config", o.config, "With --program: the TOML file of a run, as by path");
         sub.option("--arch", o.arch, "Instead of a path: an image classifier as it would be created")
             .one_of({"simple_cnn", "resnet18"});

@@ -57,7 +57,7 @@ void add_logits(const Command& program, Run& run) {
   add_verb<LogitsOptions>(
       program, run, "logits", "Writes the logits (T, V) of a row of token ids into a safetensors file",
       [](const Command& sub, LogitsOptions& o) {
-        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--model", o.model, "Model folder, GGUF file, or a name in the local Hugging Face cache").required();
         sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
         sub.option("--out", o.out, "File to write").required();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hpcdl/io/file.h"
+#include "hpcdl/io/gguf/file.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/serve/served_model.h"
 #include "hpcdl/train/facts.h"
@@ -37,10 +38,11 @@ int follow(ModelRanks& ranks, const serve::EngineSection& options, const TuneOpt
 std::vector<parallel::Fact> facts_of_model(const std::filesystem::path& folder, const std::string& device,
                                            const std::string& dtype, const std::string& kv, const TuneOption& tune) {
   std::string files;
-  for (const auto& file : io::list_folder(folder))
-    if (file.extension() == ".safetensors" || file.filename() == "config.json")
+  const bool one = io::is_gguf(folder);
+  for (const auto& file : one ? std::vector{folder} : io::list_folder(folder))
+    if (one || file.extension() == ".safetensors" || file.filename() == "config.json")
       files += fmt::format("{} {:08x} ", file.filename().string(), train::file_checksum(file));
-  return {{"--model", fmt::format("a folder with {}", files)},
+  return {{"--model", fmt::format("{}{}", one ? "" : "a folder with ", files)},
           {"the kind of --device", device_from_name(device).is_cuda() ? "cuda" : "cpu"},
           {"--dtype", dtype},
           {"--kv", kv},

@@ -68,7 +68,8 @@ std::set<std::string> users(const std::string& part, const std::string& pattern)
 TEST(docs, examples_of_additions_have_the_files_that_the_pages_say) {
   using Files = std::set<std::string>;
   const fs::path root = fs::path(HPCDL_SOURCE_DIR) / "hpcdl";
-  EXPECT_EQ(users("qwen2", R"(\bqwen2(_row)?\b)"), (Files{"io/model_config.h", "models/families/qwen2.cpp"}));
+  EXPECT_EQ(users("qwen2", R"(\bqwen2(_row)?\b)"),
+            (Files{"io/model_config.h", "models/families/qwen2.cpp", "models/gguf/names.cpp"}));
   EXPECT_EQ(users("star", R"(\bstar(_row)?\b)"), (Files{"comm/algo/star.cpp", "group.h"}));
   EXPECT_EQ(users("f8_e8m0", R"(\bf8_e8m0\b)"), (Files{"dtype.h"}));
   EXPECT_EQ(users("int4", R"(\bint4_codec\b|\bONE\(int4\))"), (Files{"quant/codecs.h", "quant/int4.cpp"}));

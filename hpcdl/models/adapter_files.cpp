@@ -171,7 +171,7 @@ void AdapterFolder::require_no_others(const std::set<std::string>& names) const 
   }
 }
 
-void AdapterFolder::require_base(const io::TensorFolder& base) const {
+void AdapterFolder::require_base(const io::fs::path& base) const {
   const auto own = read_adapter_base(path_);
   if (!own) return;
   const auto found = fingerprint(base);
@@ -179,7 +179,7 @@ void AdapterFolder::require_base(const io::TensorFolder& base) const {
       own->fingerprint == found, "adapter",
       "{} belongs to a model whose weights have the fingerprint {}, but those of {} have {}: use the model that the "
       "adapter was trained on",
-      path_.string(), own->fingerprint, base.path().string(), found);
+      path_.string(), own->fingerprint, base.string(), found);
 }
 
 void write_adapter_base(const io::fs::path& folder, const AdapterBase& base) {

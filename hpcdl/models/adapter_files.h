@@ -58,7 +58,7 @@ class AdapterFolder {
   /// Throws Error if the file has tensors that are not among `names`: it belongs to another model.
   void require_no_others(const std::set<std::string>& names) const;
   /// Throws Error if the adapter says that it belongs to a model with other weights.
-  void require_base(const io::TensorFolder& base) const;
+  void require_base(const io::fs::path& base) const;
 
  private:
   AdapterFolder(io::fs::path path, AdapterOptions options, io::TensorFolder files)

@@ -52,42 +52,57 @@ View Binder::find(const std::string& name, const Shape& expected) const {
   return v;
 }
 
-Tensor Binder::view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const {
+Tensor Binder::view(const std::string& name, const Spec& expected, const ComputeType& compute,
+                    std::vector<Buffer>& own) const {
   const View v = find(name, expected.shape);
-  if (v.dtype() != DType::f64) return Tensor(const_cast<void*>(v.data()), v.spec());
-  const Spec spec{v.shape(), DType::f32};
-  converted.emplace_back(spec.bytes());
-  const Tensor t(converted.back().data(), spec);
-  convert_elements(t, v);
+  if (v && v.dtype() != DType::f64) return converted(Tensor(const_cast<void*>(v.data()), v.spec()), compute, own);
+  const Spec spec{v.shape(), compute.dtype != DType::none ? compute.dtype : v ? DType::f32 : v.dtype()};
+  own.emplace_back(spec.bytes());
+  const Tensor t(own.back().data(), spec);
+  files_.read(spelled(name), t, compute.pool);
   return t;
 }
 
-Tensor Binder::part(const nn::Param& p, std::vector<Buffer>& own) const {
-  if (p.part.all()) return view(p.name, p.spec, own);
+Tensor Binder::part(const nn::Param& p, const ComputeType& compute, std::vector<Buffer>& own) const {
+  if (p.part.all()) return view(p.name, p.spec, compute, own);
   const View whole = find(p.name, p.part.whole);
+  if (!whole) {
+    const Spec decoded{p.part.local, compute.dtype != DType::none ? compute.dtype : whole.dtype()};
+    own.emplace_back(decoded.bytes());
+    const Tensor t(own.back().data(), decoded);
+    copy(p.name, t, p.part, compute.pool);
+    return t;
+  }
   std::int64_t runs = 0, first = 0;
   for_each_run(p.part, [&](std::int64_t, std::int64_t at, std::int64_t) { first = runs++ == 0 ? at : first; });
   const Spec spec{p.part.local, whole.dtype()};
   if (runs == 1 && whole.dtype() != DType::f64)
-    return Tensor(const_cast<std::byte*>(whole.ptr<std::byte>()) + first * dtype_bytes(whole.dtype()), spec);
+    return converted(Tensor(const_cast<std::byte*>(whole.ptr<std::byte>()) + first * dtype_bytes(whole.dtype()), spec),
+                     compute, own);
   const Spec mine{spec.shape, whole.dtype() == DType::f64 ? DType::f32 : whole.dtype()};
   own.emplace_back(mine.bytes());
   const Tensor t(own.back().data(), mine);
   copy(p.name, t, p.part);
   drop(whole);
-  return t;
+  return converted(t, compute, own);
 }
 
 void Binder::drop(const View& v) const {
-  for (const auto& shard : files_.shards()) {
-    const auto at = v.ptr<std::byte>() - shard.file().data();
-    if (at >= 0 && at < shard.file().size()) shard.file().drop(at, v.bytes());
+  for (const auto* file : files_.files()) {
+    const auto at = v.ptr<std::byte>() - file->data();
+    if (at >= 0 && at < file->size()) file->drop(at, v.bytes());
   }
 }
 
-void Binder::copy(const std::string& name, const Tensor& to, const Part& part) const {
-  if (part.all()) return convert_elements(to, find(name, to.shape()));
-  const View from = find(name, part.whole);
+void Binder::copy(const std::string& name, const Tensor& to, const Part& part, Pool* pool) const {
+  if (part.all()) return find(name, to.shape()), files_.read(spelled(name), to, pool);
+  View from = find(name, part.whole);
+  OwnedTensor decoded;
+  if (!from) {
+    decoded = OwnedTensor({part.whole, DType::f32});
+    files_.read(spelled(name), decoded.tensor, pool);
+    from = decoded.tensor;
+  }
   for_each_run(part, [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
     const auto run = [&](const View& v, std::int64_t first) {
       return Tensor(const_cast<std::byte*>(v.ptr<std::byte>()) + first * dtype_bytes(v.dtype()), {{count}, v.dtype()},
@@ -149,9 +164,10 @@ void Binder::require_whole_layers(const std::vector<std::string>& read) const {
     if (auto layer = layer_of(file_name); !layer.empty()) layers.insert(std::move(layer));
   }
   std::vector<std::string_view> others;
-  for (const auto& t : files_.tensors()) {
-    const bool counts = (t.name.ends_with(".weight") || t.name.ends_with(".bias")) && !decoder_.is_no_parameter(t.name);
-    if (counts && !names.contains(t.name) && layers.contains(layer_of(t.name))) others.push_back(t.name);
+  const auto stored = files_.names();
+  for (const auto& name : stored) {
+    const bool counts = (name.ends_with(".weight") || name.ends_with(".bias")) && !decoder_.is_no_parameter(name);
+    if (counts && !names.contains(name) && layers.contains(layer_of(name))) others.push_back(name);
   }
   require(others.empty(), "model",
           "{}: {}{} belongs to a layer, but config.json describes layers without it, which would give other results. "

@@ -7,31 +7,33 @@
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/io/model_config.h"
-#include "hpcdl/io/safetensors.h"
+#include "hpcdl/models/compute_type.h"
 #include "hpcdl/models/decoder_spec.h"
+#include "hpcdl/models/weight_files.h"
 #include "hpcdl/nn/param.h"
 #include "hpcdl/state/table.h"
 
 namespace hpcdl::models {
 
-/// Finds parameters in the files of a model folder. Files of a decoder without its head lack the prefix of its names:
+/// Finds parameters in the files of a model. Files of a decoder without its head lack the prefix of its names:
 /// both spellings are found.
 class Binder {
  public:
-  explicit Binder(const io::TensorFolder& files, const DecoderSpec& decoder = {},
-                  std::optional<io::QuantConfig> quant = {})
+  explicit Binder(const WeightFiles& files, const DecoderSpec& decoder = {}, std::optional<io::QuantConfig> quant = {})
       : files_(files), decoder_(decoder), quant_(std::move(quant)) {}
 
-  /// A view into the file; F16 and F64, which CPU kernels do not read, are converted into `converted`. Throws Error if
-  /// the tensor is missing or has another shape.
-  Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
+  /// A view into the file, or memory that is added to `own`: of the type of `compute`, if it names one; of values that the
+  /// file does not hold as they are; of F64, which kernels do not read. Throws Error if the tensor is missing or has
+  /// another shape.
+  Tensor view(const std::string& name, const Spec& expected, const ComputeType& compute,
+              std::vector<Buffer>& own) const;
   /// Of a tensor in the file. Throws Error as view().
   DType dtype(const std::string& name, const Shape& expected) const { return find(name, expected).dtype(); }
   /// Copies all of a tensor, or a part of it, into memory of the model, converting the type.
-  void copy(const std::string& name, const Tensor& to, const Part& part = {}) const;
+  void copy(const std::string& name, const Tensor& to, const Part& part = {}, Pool* pool = nullptr) const;
   /// What this rank has of a parameter: a view where it is one piece of the file, and else a copy in `own`, whose pages
   /// of the file are released again. For the rest like view().
-  Tensor part(const nn::Param& p, std::vector<Buffer>& own) const;
+  Tensor part(const nn::Param& p, const ComputeType& compute, std::vector<Buffer>& own) const;
   /// Adds the parts of a quantised matrix to the table, or what this rank has of it, copied into `own`; false when the
   /// folder holds none of that name.
   bool bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table, std::vector<Buffer>& own) const;
@@ -48,7 +50,7 @@ class Binder {
   /// The spelling of `name` that the files use; `name` itself if they contain neither.
   std::string spelled(const std::string& name) const;
 
-  const io::TensorFolder& files_;
+  const WeightFiles& files_;
   DecoderSpec decoder_;
   std::optional<io::QuantConfig> quant_;
 };

@@ -87,15 +87,13 @@ std::int64_t free_memory() {
   return available_memory({}, 1, cgroup_memory("", total)).bytes;
 }
 
-LoadFacts load_facts(const io::TensorFolder& folder) {
-  return {.weights = folder.mapped_bytes(),
-          .cached = folder.resident_bytes(),
-          .available = free_memory(),
-          .measure = [&folder] {
-            const auto& shards = folder.shards();
-            const auto size = [](const io::SafeTensors& s) { return s.file().size(); };
-            return shards.empty() ? LoadFacts::Rates() : measured(std::ranges::max_element(shards, {}, size)->file());
-          }};
+LoadFacts load_facts(const std::vector<const io::MappedFile*>& files) {
+  LoadFacts facts{.available = free_memory(), .measure = [files] {
+                    return files.empty() ? LoadFacts::Rates()
+                                         : measured(**std::ranges::max_element(files, {}, &io::MappedFile::size));
+                  }};
+  for (const auto* file : files) facts.weights += file->size(), facts.cached += file->resident_bytes();
+  return facts;
 }
 
 }  // namespace hpcdl::models

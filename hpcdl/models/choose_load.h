@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "hpcdl/io/load_options.h"
-#include "hpcdl/io/safetensors.h"
+#include "hpcdl/io/mapped_file.h"
 
 namespace hpcdl::models {
 
@@ -29,8 +30,8 @@ struct LoadChoice {
 /// Throws Error for options that exclude each other or memory that is too small.
 LoadChoice choose_load(const io::LoadOptions& options, const LoadFacts& facts);
 
-/// Of this machine now. Rates are those of two pieces of the largest file that are not cached.
-LoadFacts load_facts(const io::TensorFolder& folder);
+/// Of this machine now, and of the files of a model. Rates are those of two pieces of the largest file that are not cached.
+LoadFacts load_facts(const std::vector<const io::MappedFile*>& files);
 
 /// What this process may still take on the host.
 std::int64_t free_memory();

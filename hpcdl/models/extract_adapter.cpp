@@ -16,6 +16,7 @@
 #include "hpcdl/models/fingerprint.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/low_rank.h"
+#include "hpcdl/models/packed_weights.h"
 #include "hpcdl/ops/linear/linear.h"
 
 namespace hpcdl::models {
@@ -74,6 +75,7 @@ double ExtractedAdapter::relative_error() const { return squared > 0 ? std::sqrt
 ExtractedAdapter extract_adapter(Pool& pool, const io::fs::path& base, const io::fs::path& tuned,
                                  const io::fs::path& to, std::int64_t r) {
   const auto config = read_hf_config(base);
+  require_plain(base, "adapter"), require_plain(tuned, "adapter");
   require(!config.quant && !read_hf_config(tuned).quant, "adapter", "{} and {}: expected models that are not quantised",
           base.string(), tuned.string());
   const auto decoder_spec = row_of(config.family).decoder(config);

@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/foreign/config.h"
+#include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/models/family.h"
+#include "hpcdl/models/gguf/config.h"
 #include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
@@ -97,7 +100,8 @@ void read_common(const JsonObject& o, ModelConfig& c) {
     if (const auto d = static_cast<DType>(i); is_float(d) && dtype == array_name(d)) c.dtype = d;
   require(c.dtype != DType::none, "io", "{}: torch_dtype: expected float32, bfloat16, float16 or float64, found {}",
           o.where(), shown(dtype));
-  if (const Json* quant = o.find("quantization_config"))
+  const Json* quant = o.find("quantization_config");
+  if (quant && !io::pack_config_in(*quant, c.dtype, o.where() + ": quantization_config"))
     c.quant = quant::parse_config(*quant, o.where() + ": quantization_config");
 }
 
@@ -123,6 +127,7 @@ ModelConfig parse_hf_config(const Json& json, const std::string& where) {
 }
 
 ModelConfig read_hf_config(const io::fs::path& folder) {
+  if (io::is_gguf(folder)) return parse_hf_config(config_of_gguf(io::GgufFile::open(folder)), folder.string());
   constexpr std::int64_t kLargest = 16 << 20;
   const io::fs::path path = io::config_of_model(folder), generation = folder / "generation_config.json";
   ModelConfig c = parse_hf_config(io::read_json(path, kLargest), path.string());

@@ -8,8 +8,8 @@
 namespace hpcdl::models {
 
 /// Reads FOLDER/config.json, and the end-of-text tokens from FOLDER/generation_config.json, if there is one:
-/// transformers uses that file for generation, and for some chat models it alone names the end of a turn. The result is
-/// resolved. Throws Error for an unknown family and for every feature that we would compute wrongly (other scalings of
+/// transformers uses that file for generation, and for some chat models it alone names the end of a turn. `folder` may also
+/// be a GGUF file. The result is resolved. Throws Error for an unknown family and for every feature that we would compute wrongly (other scalings of
 /// rotary angles, other masks, ...).
 io::ModelConfig read_hf_config(const io::fs::path& folder);
 io::ModelConfig parse_hf_config(const io::Json& json, const std::string& where);

@@ -65,7 +65,7 @@ ImageModel ImageModel::create(ImageConfig config, std::optional<std::uint64_t> s
 
 ImageModel ImageModel::open(const std::filesystem::path& folder, bool gradients) {
   ImageModel model(std::make_unique<Impl>(read_image_config(folder)));
-  const auto files = io::TensorFolder::open(folder);
+  const FolderWeights files(folder);
   const Binder binder(files);
   model.state_->allocate(gradients);
   for (const auto& p : model.state_->parameters()) binder.copy(p.name, p.host);

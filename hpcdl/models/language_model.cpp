@@ -9,7 +9,9 @@
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/adapt.h"
@@ -22,6 +24,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/fingerprint.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/models/packed_weights.h"
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
@@ -82,9 +85,9 @@ struct LanguageModel::Impl {
   io::ModelConfig config;
   Sharing sharing;  // declared before the model, which points to it
   Decoder model;
-  std::optional<io::TensorFolder> folder;  // mapped models
-  std::vector<io::Prefetch> reading;       // declared after folder: stops before the mapping ends
-  std::optional<LoadedWeights> weights;    // of files that are not mapped
+  std::unique_ptr<WeightFiles> files;    // mapped models
+  std::vector<io::Prefetch> reading;     // declared after files: stops before the mapping ends
+  std::optional<LoadedWeights> weights;  // of files that are not mapped
   std::string loading;
   std::vector<Buffer> own;      // tensors in no file, or there with another type
   DType compute = DType::none;  // that was asked for
@@ -210,38 +213,43 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
         "and --load {}",
         folder.string(), io::enum_name(load_as.mode));
   impl->compute = compute.dtype, impl->adding = std::move(adding);
-  bool converts = false;
-  impl->folder = io::TensorFolder::open(folder);
-  const Binder binder(*impl->folder, impl->model.spec(), impl->config.quant);
+  impl->files = WeightFiles::open(folder, impl->config, impl->model.spec());
+  const Binder binder(*impl->files, impl->model.spec(), impl->config.quant);
+  const bool decodes = io::is_gguf(folder) || pack_config_of(folder);
+  std::optional<Pool> decoding;
+  ComputeType with_pool = compute;
+  if (decodes && !compute.pool) with_pool.pool = &decoding.emplace();
+  if (decodes) model.prefetch();
   impl->for_each([&]<class P>(const std::string& name, P& p) {
     if (impl->adding)
       if (const auto value = impl->adapted_value(name, p)) return model.state_->add_value(p, *value);
     if constexpr (std::is_same_v<P, nn::Weight>) {
       if (binder.bind_quantized(name, p, *model.state_, impl->own)) return;
     }
-    const Tensor stored = binder.part(p, impl->own), value = converted(stored, compute, impl->own);
-    converts |= value.data() != stored.data();
-    model.state_->add_value(p, value);
+    model.state_->add_value(p, binder.part(p, with_pool, impl->own));
   });
   const auto names = impl->names();
   binder.require_whole_layers(names);
   if (impl->adding) {
     impl->adding->require_no_others({names.begin(), names.end()});
-    impl->adding->require_base(*impl->folder);
+    impl->adding->require_base(folder);
   }
+  const bool converts = !impl->own.empty() && (decodes || compute.dtype != DType::none);
   if (converts && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
-    fail_usage("model",
-               "--dtype converts weights of {} into memory, whatever --ram and --load say: leave out one or the others",
-               folder.string());
+    fail_usage("model", "{} of {} into memory, whatever --ram and --load say: leave out {}",
+               decodes ? "weights are decoded" : "--dtype converts weights", folder.string(),
+               decodes ? "these options" : "one or the others");
   model.load_weights(converts || impl->sharing ? io::LoadOptions() : load_as);
-  if (impl->sharing)
+  if (converts && decodes)
+    impl->loading = "decoded: " + format_bytes(static_cast<double>(model.converted_bytes())) + " in memory";
+  else if (impl->sharing)
     impl->loading =
         fmt::format("mapped, of which rank {} of {} uses its part", impl->sharing->rank, impl->sharing->size());
   return model;
 }
 
 void LanguageModel::load_weights(const io::LoadOptions& options) {
-  const auto& files = *impl_->folder;
+  const auto files = impl_->files->files();
   const auto choice = choose_load(options, options.mode == io::LoadMode::mapped ? LoadFacts() : load_facts(files));
   impl_->loading = "mapped";
   if (choice.mode != io::LoadMode::mapped) {
@@ -260,8 +268,8 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
   auto* impl = model.impl_.get();
   require_trainable(impl->config.family, true);
   require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
-  const auto files = io::TensorFolder::open(folder);
-  const Binder binder(files, impl->model.spec());
+  const auto files = WeightFiles::open(folder, impl->config, impl->model.spec());
+  const Binder binder(*files, impl->model.spec());
   model.state_->allocate(true);
   for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
   binder.require_whole_layers(impl->names());
@@ -275,7 +283,7 @@ Tensor LanguageModel::Impl::frozen_value(const nn::Param& p, const Binder& binde
   const bool rounds = p.multiplied && (type.dtype == DType::bf16 || type.dtype == DType::f16);
   const DType held = rounds ? type.dtype : stored == DType::f64 ? DType::f32 : stored;
   if (described) return Tensor(nullptr, {p.spec.shape, held});
-  return converted(binder.part(p, own), {held, type.pool}, own);
+  return binder.part(p, {held, type.pool}, own);
 }
 
 LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& folder, const AdapterOptions& adapter,
@@ -290,8 +298,8 @@ LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& fold
   impl->adapter = adapter, impl->base = folder;
   for (auto& angles : impl->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, true);
-  impl->folder = io::TensorFolder::open(folder);
-  const Binder binder(*impl->folder, impl->model.spec());
+  impl->files = WeightFiles::open(folder, impl->config, impl->model.spec());
+  const Binder binder(*impl->files, impl->model.spec());
   for (const auto& e : model.parameters())
     if (seed && !nn::is_of_adapter(e.name)) binder.copy(e.name, e.memory, e.part);
   impl->for_each([&](const std::string&, nn::Param& p) {
@@ -336,14 +344,19 @@ OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   return whole;
 }
 
-std::int64_t LanguageModel::mapped_bytes() const { return impl_->folder ? impl_->folder->mapped_bytes() : 0; }
+std::int64_t LanguageModel::mapped_bytes() const {
+  std::int64_t bytes = 0;
+  if (impl_->files)
+    for (const auto* file : impl_->files->files()) bytes += file->size();
+  return bytes;
+}
 
 const std::string& LanguageModel::loading() const { return impl_->loading; }
 
 void LanguageModel::prefetch() {
-  if (!impl_->folder || impl_->weights || impl_->sharing || !impl_->reading.empty()) return;
+  if (!impl_->files || impl_->weights || impl_->sharing || !impl_->reading.empty()) return;
   if (mapped_bytes() > share_for_weights(free_memory())) return;
-  for (const auto& shard : impl_->folder->shards()) impl_->reading.push_back(shard.file().prefetch());
+  for (const auto* file : impl_->files->files()) impl_->reading.push_back(file->prefetch());
 }
 
 Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const {
@@ -418,7 +431,7 @@ void LanguageModel::save_adapter(const std::filesystem::path& folder) const {
   if (!writes) return;
   writer->commit();
   io::write_file_atomic(folder / kAdapterConfig, make_adapter_config(impl_->adapter, facts).dump(2) + "\n");
-  write_adapter_base(folder, {fingerprint(*impl_->folder), impl_->adapter.scale()});
+  write_adapter_base(folder, {fingerprint(impl_->base), impl_->adapter.scale()});
 }
 
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {

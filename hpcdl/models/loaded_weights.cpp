@@ -66,13 +66,13 @@ struct Places {
     std::size_t file;
     std::int64_t offset;
   };
-  const io::TensorFolder& folder;
+  const std::vector<const io::MappedFile*>& files;
 
   /// Nothing for a tensor in other memory.
   std::optional<Place> of(const Tensor& t) const {
     const auto* at = static_cast<const std::byte*>(t.data());
-    for (std::size_t i = 0; i < folder.shards().size(); ++i) {
-      const auto& file = folder.shards()[i].file();
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const auto& file = *files[i];
       if (at >= file.data() && at < file.data() + file.size()) return Place{i, at - file.data()};
     }
     return {};
@@ -81,9 +81,9 @@ struct Places {
 
 }  // namespace
 
-LoadedWeights::LoadedWeights(const io::TensorFolder& folder, StateTable& table, std::int64_t layers,
+LoadedWeights::LoadedWeights(const std::vector<const io::MappedFile*>& files, StateTable& table, std::int64_t layers,
                              const LayerOf& layer_of, std::int64_t ram) {
-  const Places places{folder};
+  const Places places{files};
   std::vector<io::FileBlock> blocks(static_cast<std::size_t>(layers) + 1);  // of layers; the last one of all others
   const auto number_of = [&](const StateEntry& e) {
     const int layer = layer_of(e.param->name);
@@ -102,8 +102,8 @@ LoadedWeights::LoadedWeights(const io::TensorFolder& folder, StateTable& table, 
   }
   plan_ = plan_streaming(converted + bytes.back(), std::span(bytes).first(bytes.size() - 1), ram);
 
-  files_.reserve(folder.shards().size());
-  for (const auto& shard : folder.shards()) files_.emplace_back(shard.file().path());
+  files_.reserve(files.size());
+  for (const auto* file : files) files_.emplace_back(file->path());
   std::vector<std::int64_t> base(blocks.size());  // of resident blocks
   std::vector<io::FileBlock> streamed;
   std::int64_t resident = 0;

@@ -12,7 +12,7 @@
 #include "hpcdl/buffer.h"
 #include "hpcdl/graph.h"
 #include "hpcdl/io/layer_ring.h"
-#include "hpcdl/io/safetensors.h"
+#include "hpcdl/io/mapped_file.h"
 #include "hpcdl/models/stream_plan.h"
 #include "hpcdl/state/table.h"
 
@@ -23,10 +23,10 @@ class LoadedWeights {
   /// The layer that a parameter belongs to; -1: none.
   using LayerOf = std::function<int(std::string_view name)>;
 
-  /// Moves the entries of a table that lie in the mapped files of `folder` into at most `ram` bytes of memory, and reads
-  /// those that stay there. Throws Error if `ram` is too small or a file cannot be read.
-  LoadedWeights(const io::TensorFolder& folder, StateTable& table, std::int64_t layers, const LayerOf& layer_of,
-                std::int64_t ram);
+  /// Moves the entries of a table that lie in the mapped `files` into at most `ram` bytes of memory, and reads those that
+  /// stay there. Throws Error if `ram` is too small or a file cannot be read.
+  LoadedWeights(const std::vector<const io::MappedFile*>& files, StateTable& table, std::int64_t layers,
+                const LayerOf& layer_of, std::int64_t ram);
 
   const StreamPlan& plan() const { return plan_; }
   bool streams(int layer) const { return plan_.streams[static_cast<std::size_t>(layer)]; }

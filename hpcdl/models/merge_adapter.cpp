@@ -7,6 +7,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/models/packed_weights.h"
 #include "hpcdl/nn/linear.h"
 #include "hpcdl/ops/linear/linear.h"
 
@@ -84,10 +85,11 @@ class Merge {
 void merge_adapter(Pool& pool, const io::fs::path& from, const AdapterFolder& adapter, const io::fs::path& to,
                    DType dtype) {
   auto config = read_hf_config(from);
+  require_plain(from, "adapter");
   require(!config.quant, "adapter", "{} is quantised: merge the adapter into the original model, then quantise that",
           from.string());
   const auto files = io::TensorFolder::open(from);
-  adapter.require_base(files);
+  adapter.require_base(from);
   std::vector<io::NamedSpec> specs;
   for (const auto& t : files.tensors())
     specs.push_back({t.name, {t.spec.shape, dtype != DType::none && is_float(t.spec.dtype) ? dtype : t.spec.dtype}});

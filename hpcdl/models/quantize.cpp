@@ -3,6 +3,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/models/packed_weights.h"
 
 namespace hpcdl::models {
 
@@ -24,6 +25,7 @@ quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::str
 quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                                    quant::QuantizeModelOptions options) {
   const io::ModelConfig config = read_hf_config(from);
+  require_plain(from, "quant");
   require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
   const DecoderSpec decoder = row_of(config.family).decoder(config);
   options.treatment = [=](const std::string& name, const Spec& spec) {

@@ -5,7 +5,6 @@
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/state/table.h"
@@ -31,7 +30,7 @@ struct TextEncoder::Impl {
   EncoderConfig config;
   EmbeddingConfig embedding;
   Encoder model;
-  io::TensorFolder folder;
+  FolderWeights folder;
   std::vector<Buffer> own;  // converted weights
   DType asked;
   StateTable state;
@@ -41,7 +40,7 @@ struct TextEncoder::Impl {
       : config(read_encoder_config(path)),
         embedding(read_embedding_config(path, config)),
         model(config),
-        folder(io::TensorFolder::open(path)),
+        folder(path),
         asked(compute),
         state(params_of(model)) {}
 
@@ -71,7 +70,7 @@ struct TextEncoder::Impl {
     nn::for_each_param(model, [&](const std::string& name, nn::Param& p) {
       names.push_back(name);
       const bool special = &p == &model.positions.weight;
-      state.add_value(p, special ? positions(binder, p) : converted(binder.view(name, p.spec, own), compute, own));
+      state.add_value(p, special ? positions(binder, p) : binder.view(name, p.spec, compute, own));
     });
     binder.require_whole_layers(names);
   }

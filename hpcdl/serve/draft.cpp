@@ -24,8 +24,7 @@ Draft::Draft(const std::string& word, const models::LanguageModel& model, const 
     : ngrams_(word == "ngram") {
   if (ngrams_ || word == "none") return;
   const auto folder = io::find_model_folder(word);
-  if (tokenizer && std::filesystem::exists(folder / "tokenizer.json"))
-    require_same_tokens(word, *tokenizer, io::Tokenizer::load(folder));
+  if (tokenizer && io::has_tokenizer(folder)) require_same_tokens(word, *tokenizer, io::Tokenizer::load(folder));
   model_ = models::LanguageModel::open(folder);
   model_->prefetch();
   model_->to_device(Stream(model.device(), pool));

@@ -74,6 +74,7 @@ int ranks_here(const comm::Group& ranks) {
 std::string name_of(const ServerConfig& config, const std::filesystem::path& folder) {
   if (!config.serve.name.empty()) return config.serve.name;
   const std::filesystem::path given(config.engine.model);
+  if (std::filesystem::is_regular_file(given)) return given.stem().string();
   if (!std::filesystem::is_directory(given)) return config.engine.model;  // a name in the cache
   const auto path = std::filesystem::weakly_canonical(folder);
   const auto name = path.filename().string();

@@ -56,7 +56,7 @@ std::string Score::words(const Units& units) const {
 Task::Task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
     : config_(config), mesh_(mesh), data_(open_source(config, mesh, pool, console)) {
   std::string weights;
-  if (!config.init.empty()) weights = models::fingerprint(io::TensorFolder::open(init_folder(config)));
+  if (!config.init.empty()) weights = models::fingerprint(init_folder(config));
   if (config.adapter.given()) base_ = {weights, config.adapter.scale()};
   if (mesh.world().size() == 1) return;
   auto facts = data_->facts();

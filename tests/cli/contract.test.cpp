@@ -176,7 +176,7 @@ TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
 }
 
 TEST_F(Cli, convert_there_and_back) {
-  ASSERT_EQ(run({"convert", "--model", model(), "--dtype", "bf16", "--out", path("bf16"), "--json"}).code, 0);
+  ASSERT_EQ(run({"convert", "--model", model(), "--to", "bf16", "--out", path("bf16"), "--json"}).code, 0);
   const auto r = run({"generate", "--model", path("bf16"), "--prompt", "the", "--tokens", "3", "--json"});
   EXPECT_EQ(r.code, 0) << r.err;
   EXPECT_EQ(run({"inspect", path("bf16"), "--json"}).json().at("tensors")[0].at("dtype"), "BF16");
@@ -233,7 +233,7 @@ TEST_F(Cli, invalid_numbers_are_reported) {
     expect_error(run(all), 70, "the weights hold NaN");
   }
   EXPECT_FALSE(fs::exists(path("l")));
-  expect_error(run({"convert", "--model", large, "--dtype", "f16", "--out", path("half")}), 70,
+  expect_error(run({"convert", "--model", large, "--to", "f16", "--out", path("half")}), 70,
                "model.norm.weight has numbers that F16 cannot");
   EXPECT_FALSE(fs::exists(path("half")));
 }

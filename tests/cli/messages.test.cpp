@@ -143,7 +143,7 @@ TEST_F(Messages, help_says_ranges_and_choices_plainly) {
       EXPECT_EQ(help.find(raw), std::string::npos) << verb << ": " << raw;
   }
   EXPECT_NE(run({"launch", "--help"}).out.find("--ranks 1..4096"), std::string::npos);
-  EXPECT_NE(run({"convert", "--help"}).out.find("--dtype f32|bf16|f16"), std::string::npos);
+  EXPECT_NE(run({"convert", "--help"}).out.find("--to gguf|hpcdl|f32|bf16|f16"), std::string::npos);
 }
 
 TEST_F(Messages, a_folder_that_is_no_model_is_called_so) {
@@ -159,8 +159,10 @@ TEST_F(Messages, a_folder_that_is_no_model_is_called_so) {
                                {"convert", "--model", folder, "--out", path("c")},
                                {"inspect", "--program", folder},
                                {"logits", "--model", folder, "--tokens", "1", "--out", path("l")}})
-      expect_error(words, 70, folder + ": not a model folder: expected config.json and model.safetensors, " + found);
-  expect_error({"generate", "--model", path("none"), "--prompt", "x"}, 70, "found neither");
+      expect_error(
+          words, 70,
+          folder + ": not a model: expected a folder with config.json and model.safetensors or a GGUF file, " + found);
+  expect_error({"generate", "--model", path("none"), "--prompt", "x"}, 70, "found none of them");
 }
 
 TEST_F(Messages, damaged_files_are_told_by_place_and_in_our_words) {
