@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <tuple>
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/convert.h"
