@@ -70,10 +70,11 @@ int eval_images(EvalOptions& o) {
 
 /// All ranks that share the model evaluate the same tokens, those of rank 0.
 int eval_text(const EvalOptions& o, bool in_pages, const comm::Joined& joined) {
+  const int threads = o.threads.checked("eval");
   const auto folder = io::find_model_folder(o.model);
   ModelRanks ranks(joined, "eval", facts_of_model(folder, o.device, o.dtype.word, o.kv.word, {}));
   const Console shown = ranks.leads() ? console() : Console();
-  Pool pool(ranks.threads(o.threads.checked("eval")));
+  Pool pool(ranks.threads(threads));
   const auto load = o.load.checked("eval");
   const auto device = device_from_name(device_of_rank(o.device, joined.place()));
   auto model = [&] {

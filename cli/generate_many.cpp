@@ -68,10 +68,11 @@ Text text_of(const Generating& g, const io::Json& line, const std::string& where
   }
   const auto asked = object.get<std::int64_t>("tokens");
   const auto context = g.model.config().context, length = static_cast<std::int64_t>(t.prompt.size());
-  require(!asked || (*asked >= 1 && *asked <= context), "generate", "{}: tokens = {}: expected 1 to {}, the context",
-          where, asked.value_or(0), context);
+  const bool endless = g.options.kv_window.any();
+  require(!asked || (*asked >= 1 && (endless || *asked <= context)), "generate",
+          "{}: tokens = {}: expected 1 to {}, the context", where, asked.value_or(0), context);
   t.tokens = new_tokens(asked ? static_cast<int>(*asked) : g.options.tokens, g.options.unsaid_tokens, length, context);
-  require(length + t.tokens <= context, "generate",
+  require(endless || length + t.tokens <= context, "generate",
           "{}: {} prompt tokens and {} new ones do not fit into the model's context of {}", where, length, t.tokens,
           context);
   return t;

@@ -146,6 +146,8 @@ int run_training(TrainOptions& o, const Command& sub, const std::function<void(t
   o.threads.checked("train");
   add_override(words, o.threads);
   load(table, files, words, sub);
+  const auto given = [&](const char* key) { return table.find(key)->origin != "default"; };
+  if (given("train.steps") && !given("train.epochs")) config.train.epochs = 0;  // a default of the verb
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
   if (o.print_config && o.json) return print_json(values(table)), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;

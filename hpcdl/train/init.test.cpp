@@ -114,7 +114,7 @@ TEST(init, what_contradicts_the_folder_is_refused_by_name) {
                   (tmp / "base").string()));
   EXPECT_EQ(refused(tmp, [](RunConfig& c) { c.train.length = 33; }),
             "[config] train.length = 33 exceeds model.context = 32, the longest sequence");
-  EXPECT_NE(refused(tmp, [](RunConfig& c) { c.init += "/nothing"; }).find("found neither"), std::string::npos);
+  EXPECT_NE(refused(tmp, [](RunConfig& c) { c.init += "/nothing"; }).find("found none of them"), std::string::npos);
   EXPECT_NE(refused(tmp, [](RunConfig& c) { c.model.family = io::Family::resnet18; }).find("model.family"),
             std::string::npos);
   fs::create_directories(tmp / "other");

@@ -49,7 +49,7 @@ class Embedders(Case):
         self.assertEqual(embedder.embed("fox " * 100, truncate=True).shape, (24,))
         with self.assertRaises(TypeError):
             embedder.embed([1, 2])
-        with self.assertRaisesRegex(ValueError, "expected auto, f32, bf16 or f16"):
+        with self.assertRaisesRegex(ValueError, "expected auto, f32, bf16, f16"):
             hpcdl.Embedder(GOLDEN / "bert", dtype="f64")
         with self.assertRaisesRegex(ValueError, "holds a model that continues texts"):
             hpcdl.Embedder(GOLDEN / "llama")

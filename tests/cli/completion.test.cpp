@@ -45,7 +45,8 @@ TEST(completion, holds_every_verb_and_option_of_help) {
     EXPECT_NE(page.find(".B " + verb + "\n"), std::string::npos) << verb;
     const auto of_verb = printed({"completion", "man", verb});
     const auto options = listed({verb, "--help"}, "^  (?:-[a-z],)?--([a-z0-9-]+)");
-    EXPECT_GE(options.size(), 2u) << verb;
+    const bool has_verbs_of_its_own = !listed({verb, "--help"}, "^  ([a-z]+)  ").empty();
+    EXPECT_GE(options.size(), has_verbs_of_its_own ? 1u : 2u) << verb;
     for (const auto& option : options) {
       EXPECT_NE(bash.find(" --" + option + " "), std::string::npos) << verb << " " << option;
       EXPECT_NE(zsh.find("'--" + option + ":"), std::string::npos) << verb << " " << option;

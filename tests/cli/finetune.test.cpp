@@ -103,6 +103,13 @@ TEST_F(Finetune, conversations_and_whole_models_are_trained) {
   EXPECT_LT(evaluated("full").at("loss").get<double>(), 0.8 * evaluated("base").at("loss").get<double>());
 }
 
+TEST_F(Finetune, a_number_of_steps_replaces_the_epoch) {
+  const auto r = run({"finetune", "--model", tmp / "base", "--data", tmp / "text.txt", "--out", tmp / "short",
+                      "--threads", "1", "--json", "--data.cache=" + (tmp / "cache").string(), "--train.steps=2"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.json().at("step"), 2);
+}
+
 TEST_F(Finetune, mistakes_are_named) {
   EXPECT_EQ(tune("text.txt", "run", {"--lora", "r"}).code, 2);
   EXPECT_EQ(tune("text.txt", "run", {"--lora", "rank=3"}).code, 2);

