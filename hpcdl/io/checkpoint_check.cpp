@@ -189,10 +189,10 @@ class Check {
       for (const auto& t : file.tensors()) {
         const auto& listed = state_["optimizer"][name];
         if (!listed.contains(t.name)) continue;  // reported
-        readable &= attempt([&, &n = name] {
+        readable &= attempt([&, &n = name, &f = file] {
           auto& tensor = tensors[t.name];
           tensor.name = t.name;
-          add_part(tensor, {file.view(t), part_from(listed[t.name], t.spec.shape, where_ + ": " + shown(t.name))},
+          add_part(tensor, {f.view(t), part_from(listed[t.name], t.spec.shape, where_ + ": " + shown(t.name))},
                    (folder_ / n).string());
         });
       }
