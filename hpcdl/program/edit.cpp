@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ranges>
 
 #include "hpcdl/core/error.h"
 
@@ -73,8 +72,9 @@ std::uint32_t append_args(Program& program, const void* args, std::size_t bytes,
 Program strip(Program p) {
   if (p.edits.empty()) return p;
   const auto& before = p.edits.back().before;
-  for (const auto& r : std::views::reverse(p.edits.back().redirected))
-    p.operands[r.operand].slot = r.slot, p.operands[r.operand].offset = r.offset;
+  const auto& redirected = p.edits.back().redirected;
+  for (auto r = redirected.rbegin(); r != redirected.rend(); ++r)
+    p.operands[r->operand].slot = r->slot, p.operands[r->operand].offset = r->offset;
   std::erase_if(p.records, [&](const Record& r) { return r.added_by == p.edits.size(); });
   p.slots.resize(before.slots), p.operands.resize(before.operands), p.args.resize(before.args);
   p.bounds.resize(before.bounds), p.scopes.resize(before.scopes);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
