@@ -2,52 +2,18 @@
 
 #include "cli/bench_zero.h"
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
+#include <memory>
 
 #include "cli/bench_ranks.h"
-#include "cli/threads_option.h"
+#include "cli/bench_steps.h"
 #include "cli/verb.h"
-#include "hpcdl/io/atomic_file.h"
-#include "hpcdl/machine/machine.h"
-#include "hpcdl/models/family.h"
-#include "hpcdl/parallel/agree.h"
-#include "tools/ranks/steps.h"
-#include "tools/roofline/report.h"
 
 namespace hpcdl::cli {
 namespace {
 
-struct BenchZeroOptions {
-  io::ModelConfig model{.layers = 4, .heads = 8, .width = 512, .context = 256, .vocab = 4096};
-  lab::StepsOptions steps;
+struct BenchZeroOptions : BenchStepsOptions {
   std::vector<int> stages{0, 1, 2};
-  int ranks = 0;
-  ThreadsOption threads;
-  bool bf16 = false;
-  std::string device = "cpu";
-  std::vector<std::string> json;
 };
-
-void bench_rank(const BenchZeroOptions& o, const comm::Group& world, Device device) {
-  if (world.rank() == 0) check_writable(o.json.empty() ? "" : o.json[0]);
-  auto model = o.model;
-  model.family = io::Family::llama;
-  models::resolve(model);
-  auto options = o.steps;
-  if (o.bf16) options.compute = DType::bf16;
-  options.device = device;
-  Pool pool(o.threads.count > 0 ? o.threads.count : parallel::threads_per_rank(world));
-  const auto report = lab::bench_steps(world, pool, model, lab::zero_variants(o.stages), options);
-  if (world.rank() > 0) return;
-  auto json = lab::zero_json(report);
-  const auto m = lab::this_machine();
-  json["machine"] = {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}, {"date", lab::roofline::today()}};
-  const bool to_stdout = !o.json.empty() && o.json[0].empty();
-  if (!o.json.empty() && !to_stdout) io::write_file_atomic(o.json[0], json.dump(1) + "\n");
-  if (to_stdout) print_json(json);
-  else print_text(lab::zero_table(report));
-}
 
 }  // namespace
 
@@ -80,8 +46,10 @@ std::function<int()> add_bench_zero(const Command& bench) {
     for (const int stage : o->stages)
       if (stage < 0 || stage > 2) fail_usage("bench", "--stages: expected stages from 0 to 2, got {}", stage);
     if (o->stages.empty()) fail_usage("bench", "--stages: name at least one");
-    return on_bench_ranks("zero", o->ranks, o->device,
-                          [&](const comm::Group& world, Device device) { bench_rank(*o, world, device); });
+    return on_bench_ranks("zero", o->ranks, o->device, [&](const comm::Group& world, Device device) {
+      bench_steps_on_rank(*o, io::Family::llama, lab::zero_variants(o->stages), {lab::zero_json, lab::zero_table},
+                          world, device);
+    });
   };
 }
 

@@ -27,7 +27,7 @@ class ModelRanks {
   infer::RankLink* link() { return link_ ? &*link_ : nullptr; }
   const comm::Group& world() const { return joined_.world(); }
   models::Sharing sharing() const { return link_ ? link_->sharing() : nullptr; }
-  /// Threads of this rank, if so many were asked for; 0: as many as it has processors, of which ranks have their share.
+  /// `asked`; or, if that is 0 and ranks share the model, the share of this rank in the processors of its host.
   int threads(int asked) const;
   /// Rank 0: f(), and then the others end, too. They follow until then, and return 0. If f() throws, on_ranks() tells them.
   template <class F> int lead(const models::LanguageModel& model, Pool& pool, const TuneOption& tune, F&& f) {

@@ -24,14 +24,14 @@ struct ChatSample {
 struct ChatSet {
   std::vector<ChatSample> samples;
   std::int64_t cut = 0;      // conversations that were longer than the limit, without their ends
-  std::int64_t dropped = 0;  // of these, conversations of which nothing that is learned remained
+  std::int64_t dropped = 0;  // of these, conversations left out because no token to learn remained
   std::int64_t longest = 0;  // tokens of the longest one before it was cut
   std::int64_t learned = 0;  // tokens that are targets
 };
 
 /// The turns of the assistant begin where the template asks for an answer. Each part of the text between these places is
 /// encoded by itself, so that a prompt has the tokens that it has when the model answers. Throws Error that begins with
-/// `where` for messages that the template refuses, that have no answer, or of which a turn cannot be found in the text.
+/// `where` for messages that the template refuses, that have no answer, or whose text lacks one of their turns.
 ChatSample encode_chat(const io::OrderedJson& conversation, const io::ChatTemplate& chat,
                        const io::Tokenizer& tokenizer, ChatMask mask, const std::string& where);
 

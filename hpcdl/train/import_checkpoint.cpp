@@ -1,4 +1,5 @@
 #include "hpcdl/train/import_checkpoint.h"
+#include "hpcdl/train/init.h"
 
 #include <fmt/ranges.h>
 
@@ -27,21 +28,6 @@ namespace hpcdl::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The keys of [model] that `given` sets to another value than `found` has. Keys at their defaults are not compared,
-/// because a saved config lists every key.
-std::vector<std::string> contradictions(RunConfig& given, RunConfig& found) {
-  RunConfig untouched;
-  const io::ConfigTable table = table_of(given), theirs = table_of(found), defaults = table_of(untouched);
-  std::vector<std::string> list;
-  for (const auto& field : table.fields()) {
-    if (!field.key.starts_with("model.")) continue;
-    const auto value = field.toml(), in_folder = theirs.find(field.key)->toml();
-    if (value != in_folder && value != defaults.find(field.key)->toml())
-      list.push_back(fmt::format("{} = {}, where it has {}", field.key, value, in_folder));
-  }
-  return list;
-}
 
 /// The tensors of a source by the names of the model.
 class Names {
@@ -147,7 +133,7 @@ void take_over_model(RunConfig& config, const fs::path& folder) {
   RunConfig found, sayable;
   found.model = models::read_hf_config(folder);
   if (found.model.quant) fail_usage("import", "{} is quantised: import the original model", folder.string());
-  const auto list = contradictions(config, found);
+  const auto list = model_contradictions(config, found);
   if (!list.empty())
     fail_usage("import", "{} describes a model that contradicts {}: leave {} out", (folder / "config.json").string(),
                fmt::join(list, ", and "), list.size() == 1 ? "this key" : "these keys");
