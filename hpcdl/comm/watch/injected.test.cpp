@@ -13,6 +13,7 @@
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/transport/passing_for_tests.h"
 #include "hpcdl/comm/transport/threads.h"
+#include "hpcdl/comm/watch/report.h"
 #include "hpcdl/comm/watch/watch.h"
 #include "hpcdl/pool.h"
 #include "hpcdl/rng.h"
@@ -37,6 +38,7 @@ constexpr const char* kKindNames[] = {"none",
 /// The times of a run's fault, of the end of the first rank's wait, and of the verdict.
 struct Times {
   std::atomic<Clock::rep> struck{0}, expired{0}, verdict{0};
+  std::atomic<std::int64_t> expired_in{0};  // number of the collective of that wait
 
   static void first(std::atomic<Clock::rep>& t) {
     Clock::rep unset = 0;
@@ -237,8 +239,8 @@ void steps(const Plan& p, const Group& world, const Stream& stream, Times& times
 struct Outcome {
   std::vector<std::string> ends;  // by rank: "" if it completed all its steps
   double seconds = 0;
-  bool too_slow = false;  // the machine was too slow for these deadlines: a wait ended that began before the fault, or
-                          // asking took longer than the fault
+  bool too_slow = false;  // the machine was too slow for these deadlines: a wait ended that began before the fault or
+                          // in an earlier collective, or asking took longer than the fault
 };
 
 Outcome run(const Plan& p) {
@@ -265,6 +267,8 @@ Outcome run(const Plan& p) {
                        {.deadline_seconds = waits ? p.deadline() : 30,
                         .on_lost = [&times, tell = watch.on_lost()](const Ledger& ledger, const PeerLost& lost) {
                           Times::first(times.expired);
+                          std::int64_t none = 0;
+                          times.expired_in.compare_exchange_strong(none, report_of(ledger).collective.number);
                           return tell(ledger, lost);
                         }});
         watch.guard(world);
@@ -287,9 +291,10 @@ Outcome run(const Plan& p) {
     });
   threads.clear();
   out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  out.too_slow =
-      times.expired != 0 && (times.struck == 0 || Times::between(times.struck, times.expired) < p.deadline() ||
-                             (p.kind == Kind::late && Times::between(times.struck, times.verdict) > p.delay()));
+  const bool outlasted = p.kind == Kind::late && (times.expired_in <= p.at ||  // the step's collective is p.at + 1
+                                                  Times::between(times.struck, times.verdict) > p.delay());
+  out.too_slow = times.expired != 0 &&
+                 (times.struck == 0 || Times::between(times.struck, times.expired) < p.deadline() || outlasted);
   return out;
 }
 

@@ -204,23 +204,30 @@ Verdict as_told(Ranks ranks, const Stuck& s) {
           true};
 }
 
-/// All ranks are in the collective, and nothing arrives. Ranks of one host may wait for each other because one of them
-/// waits for another host: then the link between these hosts is the cause.
+/// No rank is missing in the collective, and nothing arrives. Ranks of one host may wait for each other because one of
+/// them waits for another host: then the link between these hosts is the cause.
 Verdict no_link(Ranks ranks, std::span<const Stuck> stuck) {
   const auto far = std::find_if(stuck.begin(), stuck.end(), [&](const Stuck& s) { return across_hosts(ranks, s); });
   const Stuck& s = far != stuck.end() ? *far : stuck.front();
   const auto& mine = at(ranks, s.rank).report;
   const std::string waited = format_age(age(mine.collective));
+  const auto past = [&](const RankState& r) {
+    return r.report.collective.group_id == mine.collective.group_id &&
+           (r.report.collective.number > mine.collective.number || !r.report.in_collective());
+  };
+  const std::string all =
+      fmt::format("all ranks {} {} and answer", std::any_of(ranks.begin(), ranks.end(), past) ? "came to" : "are in",
+                  operation(mine));
   if (far != stuck.end())
     return {{s.rank, s.peer},
             fmt::format("[dist] hosts {} and {} cannot reach each other, or the link between them is too slow for "
-                        "dist.timeout: all ranks are in {} and answer, but {} has waited {} and gets nothing from {}",
-                        at(ranks, s.rank).host, at(ranks, s.peer).host, operation(mine), named(ranks, s.rank), waited,
+                        "dist.timeout: {}, but {} has waited {} and gets nothing from {}",
+                        at(ranks, s.rank).host, at(ranks, s.peer).host, all, named(ranks, s.rank), waited,
                         named(ranks, s.peer))};
   const bool one_host = std::all_of(ranks.begin(), ranks.end(), [&](const auto& r) { return r.host == ranks[0].host; });
   return {{s.peer >= 0 ? s.peer : s.rank},
-          fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: {}",
-                      operation(mine), named(ranks, s.rank), waited, s.peer >= 0 ? " from " + named(ranks, s.peer) : "",
+          fmt::format("[dist] {}, but {} has waited {} and gets nothing{}: {}", all, named(ranks, s.rank), waited,
+                      s.peer >= 0 ? " from " + named(ranks, s.peer) : "",
                       one_host ? "messages are lost, or too slow for dist.timeout"
                                : "two of the hosts cannot reach each other, or a link is too slow for dist.timeout"),
           !one_host};

@@ -220,7 +220,7 @@ std::string archive_of(const std::string& pickled) {
   std::string local, directory;
   const auto le = [](std::uint64_t n, int bytes) {
     std::string s;
-    for (int i = 0; i < bytes; ++i) s += static_cast<char>(n >> (8 * i));
+    for (int i = 0; i < bytes; ++i, n >>= 8) s += static_cast<char>(n);
     return s;
   };
   for (const auto& [name, bytes] : {std::pair{"a/data.pkl"s, pickled}, {"a/data/0"s, std::string(16, '\0')}}) {
