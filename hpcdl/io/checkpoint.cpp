@@ -16,6 +16,7 @@
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/background_save.h"
 
 namespace hpcdl::io {
 namespace {
@@ -95,14 +96,6 @@ std::vector<ListedCheckpoint> list_checkpoints(const fs::path& folder) {
   return out;
 }
 
-Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks)
-    : folder_(folder), keep_(keep), ranks_(ranks ? *ranks : alone_) {
-  agree(ranks_, [&] {
-    if (first()) lock_and_clean();
-  });
-  if (ranks_.size() > 1) expect_one_folder();
-}
-
 void Checkpoints::lock_and_clean() {
   make_folder(folder_);
   const fs::path lock = folder_ / ".lock";
@@ -141,6 +134,30 @@ void Checkpoints::expect_one_folder() {
   });
 }
 
+/// A save whose folder is still set aside.
+struct Checkpoints::Begun {
+  fs::path path, aside;
+  std::int64_t serial = 0;
+  Unfinished unfinished;  // on rank 0
+};
+
+struct Checkpoints::Pending {
+  Begun begun;
+  std::optional<BackgroundSave> save;
+};
+
+Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks)
+    : folder_(folder), keep_(keep), ranks_(ranks ? *ranks : alone_) {
+  agree(ranks_, [&] {
+    if (first()) lock_and_clean();
+  });
+  if (ranks_.size() > 1) expect_one_folder();
+}
+
+Checkpoints::~Checkpoints() {
+  if (pending_) give_up();
+}
+
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
   return save(state.step, [&](const fs::path& folder, std::int64_t serial) {
     write_checkpoint(folder, state, serial, content, ranks_);
@@ -149,33 +166,96 @@ fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& con
 
 fs::path Checkpoints::save(std::int64_t step,
                            const std::function<void(const fs::path& folder, std::int64_t serial)>& fill) {
-  const fs::path path = folder_ / step_name(step), aside = folder_ / (std::string(kAside) + step_name(step));
-  Unfinished unfinished;
+  if (pending_) finish();
+  Begun begun = set_aside(step);
   try {
-    std::int64_t serial = 0;
+    fill(begun.aside, begun.serial);
     agree(ranks_, [&] {
-      if (!first()) return;
-      serial = next_serial(list_checkpoints(folder_));
-      remove_tree(aside);
-      unfinished = Unfinished(aside);
-      make_folder(aside);
-      unfinished.created();
-    });
-    fill(aside, serial);
-    agree(ranks_, [&] {
-      if (!first()) return;
-      unfinished.finishing();
-      put_in_place(aside, path);
-      unfinished = {};
-      write_file_atomic(folder_ / "latest", path.filename().string() + "\n");
-      prune(path);
+      if (first()) complete(begun);
     });
   } catch (...) {
-    std::error_code ignored;
-    if (first()) fs::remove_all(aside, ignored);
+    remove_aside(begun);
     throw;
   }
+  return begun.path;
+}
+
+void Checkpoints::begin(const TrainState& state, const CheckpointContent& content, const Stays& stays) {
+  if (pending_) finish();
+  Begun begun = set_aside(state.step);
+  try {
+    expect_seen(begun.aside, ranks_);
+    snapshot_.take(content, stays, ranks_);
+    agree(ranks_, [&] {
+      if (first() && content.extra) content.extra(begun.aside);
+    });
+  } catch (...) {
+    remove_aside(begun);
+    throw;
+  }
+  BackgroundSave::Job job{.folder = begun.aside,
+                          .state = state,
+                          .serial = begun.serial,
+                          .rank = ranks_.rank(),
+                          .ranks = ranks_.size(),
+                          .put_in_place = [this] { complete(pending_->begun); }};
+  pending_ = std::unique_ptr<Pending>(new Pending{std::move(begun), std::nullopt});
+  pending_->save.emplace(std::move(job), snapshot_);
+}
+
+bool Checkpoints::ready() const { return pending_ && pending_->save->ended(); }
+
+bool Checkpoints::failed() const { return pending_ && pending_->save->failed(); }
+
+fs::path Checkpoints::finish() {
+  try {
+    agree(ranks_, [&] { pending_->save->wait_for_part(); });
+    agree(ranks_, [&] { pending_->save->wait(); });
+  } catch (...) {
+    give_up();
+    throw;
+  }
+  const auto path = pending_->begun.path;
+  pending_.reset();
   return path;
+}
+
+/// Nothing of the pending save remains, unless its threads complete it.
+void Checkpoints::give_up() {
+  pending_->save.reset();
+  remove_aside(pending_->begun);
+  pending_.reset();
+}
+
+Checkpoints::Begun Checkpoints::set_aside(std::int64_t step) {
+  Begun begun{folder_ / step_name(step), folder_ / (std::string(kAside) + step_name(step)), 0, {}};
+  try {
+    agree(ranks_, [&] {
+      if (!first()) return;
+      begun.serial = next_serial(list_checkpoints(folder_));
+      remove_tree(begun.aside);
+      begun.unfinished = Unfinished(begun.aside);
+      make_folder(begun.aside);
+      begun.unfinished.created();
+    });
+  } catch (...) {
+    remove_aside(begun);
+    throw;
+  }
+  return begun;
+}
+
+void Checkpoints::complete(Begun& begun) {
+  begun.unfinished.finishing();
+  put_in_place(begun.aside, begun.path);
+  begun.unfinished = {};
+  write_file_atomic(folder_ / "latest", begun.path.filename().string() + "\n");
+  prune(begun.path);
+}
+
+void Checkpoints::remove_aside(const Begun& begun) {
+  std::error_code ignored;
+  if (first()) fs::remove_all(begun.aside, ignored);
 }
 
 void Checkpoints::prune(const fs::path& newest) {

@@ -4,11 +4,12 @@
 // leaves every earlier checkpoint whole and never a half one.
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/io/checkpoint_snapshot.h"
 
 namespace hpcdl::io {
 
@@ -30,6 +31,8 @@ class Checkpoints {
   /// must outlive this; null: only this process. With ranks, all calls are collective, and fail on all ranks or on
   /// none. A folder that some rank does not see is an Error here, and not only when hours of training have to be saved.
   explicit Checkpoints(const fs::path& folder, std::int64_t keep = 0, Ranks* ranks = nullptr);
+  /// Waits for the threads of a save that is pending. If a rank is lost, nothing of it remains.
+  ~Checkpoints();
   Checkpoints(const Checkpoints&) = delete;
 
   /// Writes a checkpoint of state.step (replacing one of the same step), then removes those beyond `keep`. On an Error,
@@ -38,6 +41,20 @@ class Checkpoints {
   fs::path save(const TrainState& state, const CheckpointContent& content);
   /// The same for a checkpoint that `fill` writes into an empty folder; `serial` is its number.
   fs::path save(std::int64_t step, const std::function<void(const fs::path& folder, std::int64_t serial)>& fill);
+
+  /// The same in two halves. begin() returns when what the run goes on to change has been copied, into memory that is
+  /// used again by the next save, and threads write it; a save that is pending is finished before. finish() waits for
+  /// them, on all ranks, and throws what prevented the save: then nothing of it remains. Precondition of finish():
+  /// pending().
+  void begin(const TrainState& state, const CheckpointContent& content, const Stays& stays = nullptr);
+  fs::path finish();
+  /// Not collective: a save has begun; and this rank's thread has ended, perhaps by an error, so that finish() takes no
+  /// longer than the other ranks do.
+  bool pending() const { return pending_ != nullptr; }
+  bool ready() const;
+  /// Not collective: an error has ended this rank's thread. The threads of other ranks may wait for it: finish() is due
+  /// on all ranks.
+  bool failed() const;
 
   /// resume: "none"; "auto": the newest whole checkpoint of `folder`, with a warning for each damaged one; or the
   /// path of one checkpoint. Everything is read and verified. Returns nothing if there is no checkpoint to resume from.
@@ -50,6 +67,12 @@ class Checkpoints {
   void lock_and_clean();
   void expect_one_folder();
   void prune(const fs::path& newest);
+  struct Begun;
+  struct Pending;
+  Begun set_aside(std::int64_t step);
+  void complete(Begun& begun);
+  void remove_aside(const Begun& begun);
+  void give_up();
 
   bool first() const { return ranks_.rank() == 0; }
 
@@ -58,6 +81,8 @@ class Checkpoints {
   OneRank alone_;
   Ranks& ranks_;
   Fd lock_;
+  CheckpointSnapshot snapshot_;
+  std::unique_ptr<Pending> pending_;
 };
 
 }  // namespace hpcdl::io

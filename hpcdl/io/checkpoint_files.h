@@ -32,6 +32,9 @@ struct CheckpointContent {
   std::int64_t max_file_bytes = 5'000'000'000;        // of the model part
 };
 
+/// Whether the memory of a tensor keeps its contents until a checkpoint is written, so that it need not be copied.
+using Stays = std::function<bool(const NamedTensor&)>;
+
 /// Collective: fills a folder that all ranks see, and syncs all of it. Tensors are spread over the ranks, which write
 /// at the same time. state and serial are those of rank 0; `serial` orders the checkpoints of a run by the time they
 /// were written.

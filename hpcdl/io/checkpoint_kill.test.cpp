@@ -13,8 +13,9 @@
 namespace hpcdl::io {
 namespace {
 
-/// Resumes, then saves every step, and writes each saved step to the pipe. Ends only by a signal or a wrong byte.
-[[noreturn]] void run_until_killed(const fs::path& folder, int pipe) {
+/// Resumes, then saves every step, and writes each saved step to the pipe. Ends only by a signal or a wrong byte. If it is
+/// `asynchronous`, the run goes on while a thread writes.
+[[noreturn]] void run_until_killed(const fs::path& folder, int pipe, bool asynchronous) {
   try {
     Checkpoints store(folder, 2);
     ToyRun run(0);
@@ -27,7 +28,13 @@ namespace {
     for (;; ++step) {
       if (write(pipe, &step, sizeof step) != sizeof step) _exit(4);
       run.go_to(step + 1);
-      store.save(run.state(), run.content());
+      if (!asynchronous) {
+        store.save(run.state(), run.content());
+        continue;
+      }
+      store.begin(run.state(), run.content());
+      run.go_to(step + 2);
+      store.finish();
     }
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
@@ -57,7 +64,12 @@ std::int64_t last_in(int pipe, std::int64_t last) {
   return last;
 }
 
-TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
+class CheckpointKill : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Saves, CheckpointKill, ::testing::Bool(), [](const auto& asynchronous) {
+  return std::string(asynchronous.param ? "asynchronous" : "synchronous");
+});
+
+TEST_P(CheckpointKill, fifty_times_loses_no_saved_step) {
   const TempFolder tmp;
   const Rng rng{2026, 0};
   std::int64_t safe = 0;
@@ -69,7 +81,7 @@ TEST(checkpoint_kill, fifty_kills_lose_no_saved_step) {
     const pid_t child = fork();
     if (child == 0) {
       close(ends[0]);
-      run_until_killed(tmp.path(), ends[1]);
+      run_until_killed(tmp.path(), ends[1], GetParam());
     }
     close(ends[1]);
     if (round % 5 != 0) {  // every fifth is killed at once, perhaps while it still resumes

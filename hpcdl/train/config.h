@@ -196,6 +196,7 @@ struct CheckpointConfig {
   io::Every every = io::Every::time(600);
   std::int64_t keep = 2;
   std::string resume = "auto";
+  bool asynchronous = true;
 
   void visit(auto&& f) {
     f("every", every,
@@ -203,6 +204,8 @@ struct CheckpointConfig {
       {.min = 0, .max = 1e12});
     f("keep", keep, "newest checkpoints to keep; 0: all", {.min = 0, .max = 1 << 20});
     f("resume", resume, "auto: the newest valid checkpoint of the output folder; none; or a checkpoint folder");
+    f("asynchronous", asynchronous,
+      "a thread writes checkpoints while the run goes on, from a copy in host memory if there is room for one");
   }
 };
 

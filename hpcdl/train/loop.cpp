@@ -31,6 +31,12 @@ int threads_of(const RunConfig& config, const comm::Group& world) {
   return config.train.threads > 0 ? config.train.threads : shared;
 }
 
+std::int64_t bytes_of(const std::vector<io::NamedTensor>& tensors) {
+  std::int64_t sum = 0;
+  for (const auto& t : tensors) sum += t.tensor.bytes();
+  return sum;
+}
+
 }  // namespace
 
 Loop::Loop(RunConfig& config, const Hooks& hooks)
@@ -74,10 +80,22 @@ void Loop::make_step(Device device) {
   try {
     model_ = task_.make_model(config_.train.seed);
     train_ = std::make_unique<TrainStep>(*model_, pool_, options, device);
+    choose_saves(advice);
   } catch (const Error& e) {
     if (std::string_view(e.what()).starts_with("[memory]")) explain();
     throw;
   }
+}
+
+/// On a CPU an asynchronous save needs a copy of the state. A GPU's has one on the host in any case.
+void Loop::choose_saves(const MemoryAdvice& advice) {
+  if (hooks_.steps_only || !config_.checkpoint.asynchronous || train_->on_gpu()) return;
+  const auto copy = bytes_of(train_->weights()) + bytes_of(train_->optimizer_state());
+  waits_for_saves_ = parallel::any_rank(world(), !advice.fits(copy));
+  if (waits_for_saves_)
+    progress_.say(fmt::format(
+        "the run waits while a checkpoint is written: the copy for a thread that writes it would take {} more",
+        format_bytes(static_cast<double>(copy))));
 }
 
 void Loop::open_files() {
@@ -222,6 +240,8 @@ void Loop::report() {
     const auto state = train_->scale_state();
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
   }
+  if (logs_at(step) && saves_)
+    if (const auto stall = saves_->take_stall(); stall > 0) line["save_stall_ms"] = 1e3 * stall;
   if (logs_at(step)) log_.write(line, step);
   progress_.stay(n);
   meter_->begin_interval();
@@ -268,22 +288,21 @@ void Loop::evaluate() {
   progress_.say(fmt::format("step {}  evaluation: {}", now_.step, score.words(task_.units())));
 }
 
-void Loop::save() {
-  if (!saves_) return;
-  const auto folder = saves_->save(now_);
-  if (!folder.empty() && now_.step < steps_)
-    progress_.say(fmt::format("step {}  saved: {}", now_.step, folder.string()));
+void Loop::save(bool wait) {
+  if (saves_) saves_->save(now_, wait || waits_for_saves_, now_.step < steps_);
 }
 
-/// What all ranks must agree on before the next step: whether one of them was asked to stop, and whether the
-/// checkpoint after that step is due. They agree one step ahead, because a GPU queues the passes of the following step
+/// What all ranks must agree on before the next step: whether one of them was asked to stop, whether all have written
+/// their parts of a checkpoint, or one could not, and whether the checkpoint after that step is due. They agree one step ahead, because a GPU queues the passes of the following step
 /// early.
 void Loop::agree() {
   const auto& every = config_.checkpoint.every;
   const int signal = StopSignals::requested();
   const bool due = leads() && every.seconds > 0 && saves_ && saves_->age() >= every.seconds;
-  const double mine[] = {signal != 0 ? 1.0 : 0.0, signal != 0 && signal != SIGINT ? 1.0 : 0.0, due ? 1.0 : 0.0};
+  const double mine[] = {signal != 0 ? 1.0 : 0.0, signal != 0 && signal != SIGINT ? 1.0 : 0.0, due ? 1.0 : 0.0,
+                         saves_ && saves_->written() ? 1.0 : 0.0, saves_ && saves_->failed() ? 1.0 : 0.0};
   const auto all = parallel::sum_over_ranks(world(), mine);
+  if (all[3] == world().size() || all[4] > 0) saves_->finish();
   asked_ = all[0] > 0;
   summary_.interrupted = asked_ && all[1] == 0;
   if (all[2] > 0) save_at_ = now_.step + 1;
@@ -328,14 +347,15 @@ RunSummary Loop::go() {
     one_step();
     const bool last = now_.step == steps_;
     if (evaluates_at(now_.step, now_.epoch_done)) evaluate();
-    if (saves_at(now_.step)) save();
+    if (saves_at(now_.step)) save(now_.step == steps_);
     if (hooks_.after_step) hooks_.after_step(now_.step);
     agree();
     summary_.stopped = asked_ && (!last || now_.evaluation_due);
   }
   progress_.end_bar();
+  if (saves_) saves_->finish();
   if (summary_.stopped) {
-    save();
+    save(true);
     say_stopped();
   } else {
     finish();

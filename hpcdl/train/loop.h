@@ -33,7 +33,8 @@ class Loop {
   StepNumbers numbers() const;
   void report();
   void evaluate();
-  void save();
+  void save(bool wait);
+  void choose_saves(const MemoryAdvice& advice);
   void agree();
   void say_stopped();
   void finish();
@@ -64,9 +65,10 @@ class Loop {
   Schedule schedule_;
   std::int64_t steps_ = 0;  // of the whole run
   Standing now_;
-  std::int64_t save_at_ = -1;  // the step after which the time between checkpoints has passed, as rank 0 says
-  bool asked_ = false;         // some rank was asked to stop
-  double norm_ = 0, lr_ = 0;   // of the last step
+  std::int64_t save_at_ = -1;     // the step after which the time between checkpoints has passed, as rank 0 says
+  bool waits_for_saves_ = false;  // there is no memory for asynchronous ones
+  bool asked_ = false;            // some rank was asked to stop
+  double norm_ = 0, lr_ = 0;      // of the last step
   /// A step whose passes are queued.
   struct Queued {
     data::LoaderState end;  // the sample after its last

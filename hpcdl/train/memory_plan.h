@@ -67,7 +67,8 @@ class MemoryAdvice {
   /// Plans the alternatives.
   void look_for_smaller(const Plan& plan);
 
-  bool fits() const { return now_.ledger.total() <= room_.bytes; }
+  /// Whether there is memory for the run, and for so many bytes besides.
+  bool fits(std::int64_t more = 0) const { return now_.ledger.total() + more <= room_.bytes; }
   const MemoryPlan& now() const { return now_; }
   const Room& room() const { return room_; }
   const std::vector<MemoryPlan>& alternatives() const { return alternatives_; }

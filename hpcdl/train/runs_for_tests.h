@@ -21,7 +21,7 @@ inline std::string timeless_metrics(const std::filesystem::path& run) {
   for (std::string line; std::getline(in, line);) {
     auto j = io::parse_json(line, "metrics.jsonl");
     for (const char* key : {"tokens_per_second", "samples_per_second", "sol_percent", "data_wait_percent",
-                            "comm_percent", "hidden_percent"})
+                            "save_stall_ms", "comm_percent", "hidden_percent"})
       j.erase(key);
     out += j.dump() + "\n";
   }

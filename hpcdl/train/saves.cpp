@@ -101,8 +101,10 @@ Standing Saves::resume(std::int64_t steps) {
 
 void Saves::write_config() const { io::write_file_atomic(config_.output / "config.toml", toml_); }
 
-fs::path Saves::save(const Standing& now) {
-  if (saved_ == now.step) return {};
+void Saves::save(const Standing& now, bool wait, bool say) {
+  const auto start = Clock::now();
+  finish();
+  if (saved_ == now.step) return;
   const InStage stage(hooks_.observer, Stage::save);
   const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::checkpoint);
   const Waiting waiting(hooks_.console, fmt::format("saving step {}", now.step));
@@ -117,14 +119,30 @@ fs::path Saves::save(const Standing& now) {
   auto state = now.to_state(config_.train.seed, rows_of_step(config_, mesh_), task_.units().classes);
   step_.save_scale(state);
   state.ways = ways_;
-  auto folder = checkpoints_.save(state, content);
-  saved_ = now.step;
+  saving_ = now.step;
   begin();
-  return folder;
+  if (config_.checkpoint.asynchronous && !wait) checkpoints_.begin(state, content, step_.stays());
+  else done(checkpoints_.save(state, content), say);
+  stall_ += seconds_since(start);
+}
+
+void Saves::finish() {
+  if (!checkpoints_.pending()) return;
+  const auto start = Clock::now();
+  const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::checkpoint);
+  done(checkpoints_.finish(), true);
+  stall_ += seconds_since(start);
+}
+
+void Saves::done(const fs::path& folder, bool say) {
+  saved_ = saving_;
+  if (say) progress_.say(fmt::format("step {}  saved: {}", saved_, folder.string()));
 }
 
 std::string Saves::last_one() const {
-  return saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written";
+  const auto text =
+      saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written";
+  return checkpoints_.pending() ? fmt::format("{}, and that of step {} is being written", text, saving_) : text;
 }
 
 }  // namespace hpcdl::train

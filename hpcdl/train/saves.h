@@ -43,8 +43,16 @@ class Saves {
   Standing resume(std::int64_t steps);
   /// Writes config.toml. Not collective: by the leading rank.
   void write_config() const;
-  /// Saves unless this step is saved; returns the folder of the new checkpoint, or an empty path.
-  std::filesystem::path save(const Standing& now);
+  /// Saves unless this step is saved, and reports it if `say`. With checkpoint.asynchronous a thread goes on writing after
+  /// this returns, unless the caller asks to `wait`.
+  void save(const Standing& now, bool wait, bool say);
+  /// Waits for what is being written, if anything is; throws what prevented it.
+  void finish();
+  /// Not collective: this rank's thread has ended, and finish() is due.
+  bool written() const { return checkpoints_.ready(); }
+  bool failed() const { return checkpoints_.failed(); }
+  /// Seconds that the run has waited for saves since the last call.
+  double take_stall() { return std::exchange(stall_, 0); }
 
   /// The ways of the run: of the checkpoint that was taken over, until those of this run are set.
   const std::optional<io::UsedWays>& ways() const { return ways_; }
@@ -58,6 +66,7 @@ class Saves {
 
  private:
   void warn_of_other_batch(std::int64_t before) const;
+  void done(const std::filesystem::path& folder, bool say);
 
   const RunConfig& config_;
   const Hooks& hooks_;
@@ -69,7 +78,8 @@ class Saves {
   io::GroupRanks ranks_;
   io::Checkpoints checkpoints_;
   std::optional<io::UsedWays> ways_;
-  std::int64_t saved_ = -1;  // step of the last checkpoint
+  std::int64_t saved_ = -1, saving_ = -1;  // step of the last checkpoint, and of the one that is being written
+  double stall_ = 0;
   Clock::time_point last_ = Clock::now();
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "hpcdl/comm/device_group.h"
@@ -305,6 +306,14 @@ void TrainStep::gather() {
 void TrainStep::fetch() {
   gather();
   model_.fetch(stream_);
+}
+
+io::Stays TrainStep::stays() const {
+  std::set<const void*> copies;
+  model_.state().for_each([&](const StateEntry& e) {
+    if (e.memory.device().is_cuda() && e.host.data()) copies.insert(e.host.data());
+  });
+  return [copies = std::move(copies)](const io::NamedTensor& t) { return copies.contains(t.tensor.data()); };
 }
 
 void TrainStep::with_whole_values(const std::function<void()>& f) const {

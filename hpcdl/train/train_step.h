@@ -103,6 +103,8 @@ class TrainStep {
   /// fetch(), and taken over by store(). With StepOptions::zero, optimizer_state() is the part of this rank.
   std::vector<io::NamedTensor> weights() const { return model_.state().model_files(); }
   std::vector<io::NamedTensor> optimizer_state() const { return stored(programs_.optimizer().moments()); }
+  /// Of weights() and optimizer_state(): those that change only in fetch(), as do the copies of what a GPU holds.
+  io::Stays stays() const;
   /// Copies weights and optimizer state to the host, and back; on a CPU only what files store in another order, the
   /// rest is the same memory. Collective with StepOptions::zero: each rank first reads what the others have updated.
   void fetch();

@@ -120,6 +120,49 @@ TEST(trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
   for (const char* name : {"late", "steps", "often"}) expect_same_run(tmp / "never", tmp / name, "step_00000006");
 }
 
+/// Each checkpoint holds its step, although the run went on while it was written.
+TEST(trainer, asynchronous_checkpoints_are_those_of_a_run_that_waits) {
+  const io::TempFolder tmp;
+  const auto saved = [&](const std::string& name, bool asynchronous) {
+    RunConfig c;
+    toy_config(c, tmp, name);
+    c.checkpoint = {.every = 1, .keep = 0, .resume = "auto", .asynchronous = asynchronous};
+    c.train.log_every = 1;
+    run(c, {});
+    std::int64_t stalls = 0;
+    std::istringstream in(io::read_file(tmp.path() / name / "metrics.jsonl"));
+    for (std::string line; std::getline(in, line);)
+      stalls += io::parse_json(line, "metrics.jsonl").contains("save_stall_ms");
+    EXPECT_GE(stalls, 4) << "metrics say how long the run waited";
+  };
+  saved("waits", false);
+  saved("goes_on", true);
+  for (int step = 1; step <= 6; ++step) {
+    const auto name = fmt::format("checkpoints/step_{:08}", step);
+    for (const char* file : {"model.safetensors", "optim-rank0.safetensors"})
+      EXPECT_TRUE(io::read_file(tmp.path() / "waits" / name / file) ==
+                  io::read_file(tmp.path() / "goes_on" / name / file))
+          << name << "/" << file;
+  }
+}
+
+TEST(trainer, an_asynchronous_checkpoint_that_cannot_be_written_ends_the_run) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "run");
+  c.checkpoint.every = 2;
+  c.train.steps = 1'000'000;
+  const auto block = [&](std::int64_t step) {
+    if (step == 1) fs::create_directories(tmp / "run/checkpoints/latest/occupied");
+  };
+  try {
+    run(c, {.console = {}, .speed_of_light = {}, .after_step = block});
+    ADD_FAILURE() << "the run did not end";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("latest"), std::string::npos) << e.what();
+  }
+}
+
 /// Once, by the run that continues, in every case.
 TEST(trainer, an_evaluation_left_out_is_made_up_for) {
   const io::TempFolder tmp;

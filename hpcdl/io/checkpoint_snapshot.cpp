@@ -1,0 +1,78 @@
+#include "hpcdl/io/checkpoint_snapshot.h"
+
+#include <new>
+
+#include "hpcdl/core/copy_elements.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
+
+namespace hpcdl::io {
+namespace {
+
+const std::string kModel = "model ", kOptimizer = "optimizer ";
+
+bool writes_slice(const WholeTensor& t, int rank) {
+  for (const auto& s : t.slices)
+    if (s.from == rank) return true;
+  return false;
+}
+
+}  // namespace
+
+OwnedTensor& CheckpointSnapshot::memory_for(const std::string& name, const Spec& spec) {
+  auto& memory = memory_[name];
+  if (memory.tensor.spec() != spec) {
+    memory = {};
+    try {
+      memory = OwnedTensor(spec);
+    } catch (const std::bad_alloc&) {
+      fail("io",
+           "expected {} for the copy of {} that an asynchronous checkpoint writes, found too little memory: set "
+           "checkpoint.asynchronous = false",
+           format_bytes(static_cast<double>(spec.bytes())), name);
+    }
+  }
+  return memory;
+}
+
+void CheckpointSnapshot::keep(std::vector<NamedTensor>& list, const std::string& prefix, const NamedTensor& held,
+                              const Stays& stays) {
+  if (stays && stays(held)) return list.push_back(held);
+  const auto& copy = memory_for(prefix + held.name, held.tensor.spec());
+  copy_elements(copy.tensor, held.tensor);
+  list.push_back({held.name, copy.tensor, held.part});
+}
+
+/// Before the exchange, in which no rank may fail alone.
+void CheckpointSnapshot::make_memory(const CheckpointContent& content, const Stays& stays, int rank) {
+  for (const auto& t : plan_.model) {
+    if (t.writer != rank) continue;
+    const auto& held = named(content.model, t.name);
+    if (!held.part.all() || !stays || !stays(held)) memory_for(kModel + t.name, t.spec);
+  }
+  for (const auto& t : plan_.optimizer) {
+    if (!writes_slice(t, rank)) continue;
+    const auto& held = named(content.optimizer, t.name);
+    if (!stays || !stays(held)) memory_for(kOptimizer + t.name, held.tensor.spec());
+  }
+}
+
+void CheckpointSnapshot::take(const CheckpointContent& content, const Stays& stays, Ranks& ranks) {
+  const int rank = ranks.rank();
+  content_ = {};
+  content_.config_toml = content.config_toml;
+  content_.max_file_bytes = content.max_file_bytes;
+  plan_ = plan_save(content, ranks);
+  agree(ranks, [&] { make_memory(content, stays, rank); });
+  for (auto& t : plan_.model) {
+    const auto assembled = bring_together(t, content, ranks);
+    if (t.writer == rank && assembled.tensor.spec())
+      keep(content_.model, kModel, {t.name, assembled.tensor, {}}, nullptr);
+    else if (t.writer == rank) keep(content_.model, kModel, named(content.model, t.name), stays);
+    t.slices.clear();
+  }
+  for (const auto& t : plan_.optimizer)
+    if (writes_slice(t, rank)) keep(content_.optimizer, kOptimizer, named(content.optimizer, t.name), stays);
+}
+
+}  // namespace hpcdl::io
