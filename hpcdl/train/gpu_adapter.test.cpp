@@ -8,12 +8,14 @@
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/ops/sgd/sgd.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
 namespace {
 
 constexpr std::int64_t kBatch = 3, kLength = 40, kVocab = 300;
+constexpr double kAdamRate = 1e-2;
 
 std::vector<std::int32_t> ids(std::uint32_t seed) {
   std::vector<std::int32_t> list(static_cast<std::size_t>(kBatch * kLength));
@@ -38,7 +40,7 @@ class GpuAdapter : public testing::TestWithParam<Case> {
     models::resolve(c);
     models::LanguageModel::create(c, 3, false).save(tmp_ / "base", DType::bf16);
   }
-  Trace train(Device device, DType compute, StepOptions o = {}) const {
+  Trace train(Device device, DType compute, double lr, StepOptions o = {}) const {
     Pool pool(2);
     const models::AdapterOptions adapter{
         .method = models::AdapterMethod::lora, .r = 8, .alpha = 16, .dropout = o.forward.dropout};
@@ -49,7 +51,7 @@ class GpuAdapter : public testing::TestWithParam<Case> {
     Trace t;
     for (int i = 0; i < 8; ++i) {
       step.accumulate(ids(5), ids(6), i, 0);
-      t.steps.push_back(step.update(1e-2, kBatch * kLength));
+      t.steps.push_back(step.update(lr, kBatch * kLength));
     }
     step.fetch();
     for (const auto& w : step.weights())
@@ -62,15 +64,23 @@ class GpuAdapter : public testing::TestWithParam<Case> {
   io::TempFolder tmp_;
 };
 
-/// The bounds of GpuStep (gpu_step.test.cpp).
+/// The bounds of GpuStep (gpu_step.test.cpp), for steps that are proportional to the gradients. AdamW moves an element
+/// whose gradient is as small as its rounding error as far as any other: after eight of its steps, gradient norms of
+/// llama differ by 9e-3 between AVX-512 and scalar code, and by 2e-7 after these.
 TEST_P(GpuAdapter, trains_as_a_cpu_does) {
-  const auto cpu = train(Device::cpu(), DType::f32), gpu = train(Device::cuda(0), compute());
+  StepOptions sgd;
+  sgd.optimizer = Sgd::Args{.momentum = 0.9f};
+  const auto cpu = train(Device::cpu(), DType::f32, 0.5, sgd), gpu = train(Device::cuda(0), compute(), 0.5, sgd);
   const double unit = half_ulp(compute());
   for (std::size_t i = 0; i < cpu.steps.size(); ++i) {
     const double allowed = (i == 0 ? 8 : 64) * unit + 64 * half_ulp(DType::f32);
     EXPECT_NEAR(gpu.steps[i].loss / cpu.steps[i].loss, 1, allowed) << "loss of step " << i;
     EXPECT_NEAR(gpu.steps[i].grad_norm / cpu.steps[i].grad_norm, 1, 4 * allowed) << "gradient norm of step " << i;
   }
+}
+
+TEST_P(GpuAdapter, learns) {
+  const auto gpu = train(Device::cuda(0), compute(), kAdamRate);
   EXPECT_LT(gpu.steps.back().loss, 0.95 * gpu.steps.front().loss);
 }
 
@@ -78,8 +88,9 @@ TEST_P(GpuAdapter, the_same_bits_every_time) {
   StepOptions direct, recompute;
   direct.forward.dropout = recompute.forward.dropout = 0.1f;
   recompute.forward.recompute = true;
-  const auto a = train(Device::cuda(0), compute(), direct), b = train(Device::cuda(0), compute(), direct),
-             c = train(Device::cuda(0), compute(), recompute);
+  const auto a = train(Device::cuda(0), compute(), kAdamRate, direct),
+             b = train(Device::cuda(0), compute(), kAdamRate, direct),
+             c = train(Device::cuda(0), compute(), kAdamRate, recompute);
   EXPECT_EQ(a.adapter, b.adapter) << "two runs differ";
   EXPECT_EQ(a.adapter, c.adapter) << "recomputation changes the result";
 }
