@@ -92,9 +92,10 @@ int by_shape(const Conv& c) {
   const bool few = g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1, odd = g.i % 8 != 0 || g.o % 8 != 0;
   if (c.compute == DType::f32) {
     // Small ones: y, dx and dw of 16 x 16 pixels, 25 channels to 33 with a stride, 58 us by ours, 34 by cuDNN; y and dx of
-    // 67 x 8 x 8, 3 to 16 by 7 x 7 with a stride, 34 and 23; but dx of 2 x 8 x 8, 25 to 33, 12 and 36.
-    const bool small = g.flops() < 1 << 23 && odd;
-    return small && (c.pass != ConvPass::data || g.stride > 1) ? kConvCudnn : kConvOwn;
+    // 67 x 8 x 8, 3 to 16 by 7 x 7 with a stride, 34 and 23, but dw 10 and 26; and dx of 2 x 8 x 8, 25 to 33, 12 and 36.
+    const bool small = g.flops() < 1 << 23 && odd,
+               ours = c.pass == ConvPass::data ? g.stride == 1 : c.pass == ConvPass::weight && few;
+    return small && !ours ? kConvCudnn : kConvOwn;
   }
   // Ours then load and store single elements, or pad. us, padded | the fastest of PyTorch, which finds cuDNN's fastest
   // way: y and gradients of 17 x 19 x 19, 19 to 548, 85 | 121, of 32 x 32 x 32, 131 to 96, 169 | 191, of 8 x 112 x 112,
