@@ -38,10 +38,12 @@ void BackgroundSave::run() {
   try {
     const bool first = job_.rank == 0;
     Json own = write_part(job_.folder, snapshot_.content(), snapshot_.plan(), job_.rank, nullptr);
+    if (const auto& facts = snapshot_.content().facts) own["facts"] = facts();
     if (!first) write_file_atomic(note_of(job_.folder, job_.rank), own.dump());
     progress_ = Progress::part_written, progress_.notify_all();
     if (first) {
       const auto parts = all_parts(std::move(own));
+      accept(parts);
       complete_checkpoint(job_.folder, job_.state, job_.serial, snapshot_.content(), snapshot_.plan(), parts);
       job_.put_in_place();
     }
@@ -70,6 +72,13 @@ std::vector<Json> BackgroundSave::all_parts(Json own) const {
   }
   for (int r = 1; r < job_.ranks; ++r) fs::remove(note_of(job_.folder, r));
   return parts;
+}
+
+void BackgroundSave::accept(std::span<const Json> parts) const {
+  if (!snapshot_.content().accept) return;
+  std::vector<std::string> facts;
+  for (const auto& part : parts) facts.push_back(part.value("facts", ""));
+  snapshot_.content().accept(facts);
 }
 
 void BackgroundSave::wait_for_part() {

@@ -7,7 +7,9 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "hpcdl/io/checkpoint_snapshot.h"
 
@@ -42,6 +44,7 @@ class BackgroundSave {
   enum class Progress { writing, part_written, failed };
   void run();
   std::vector<Json> all_parts(Json own) const;
+  void accept(std::span<const Json> parts) const;
 
   Job job_;
   const CheckpointSnapshot& snapshot_;

@@ -30,6 +30,9 @@ struct CheckpointContent {
   std::string config_toml;
   std::function<void(const fs::path& folder)> extra;  // rank 0: writes further files (config.json, tokenizer.json, ...)
   std::int64_t max_file_bytes = 5'000'000'000;        // of the model part
+  // Of an asynchronous save, in its threads: what each rank says, and rank 0, which throws if these do not go together.
+  std::function<std::string()> facts = {};
+  std::function<void(std::span<const std::string>)> accept = {};
 };
 
 /// Whether the memory of a tensor keeps its contents until a checkpoint is written, so that it need not be copied.

@@ -62,6 +62,7 @@ void CheckpointSnapshot::take(const CheckpointContent& content, const Stays& sta
   content_ = {};
   content_.config_toml = content.config_toml;
   content_.max_file_bytes = content.max_file_bytes;
+  content_.facts = content.facts, content_.accept = content.accept;
   plan_ = plan_save(content, ranks);
   agree(ranks, [&] { make_memory(content, stays, rank); });
   for (auto& t : plan_.model) {

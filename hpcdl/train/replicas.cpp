@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/buffer.h"
@@ -23,7 +25,8 @@ namespace {
 struct HeldTensor {
   std::string part;  // its name and, if it is only a part, which part
   bool whole = true;
-  std::uint32_t sum = 0;
+  View data = {};         // unless `sum` is set
+  std::uint32_t sum = 0;  // the checksum
 };
 
 /// Checksum of the elements in their order, for any strides.
@@ -34,15 +37,23 @@ std::uint32_t checksum_of(const View& x) {
   return io::crc32c({begin, static_cast<std::size_t>(x.bytes())});
 }
 
-std::vector<HeldTensor> held(const io::CheckpointContent& content) {
+/// Without the checksums of what stays.
+std::vector<HeldTensor> held(const io::CheckpointContent& content, const io::Stays& stays = nullptr) {
   std::vector<HeldTensor> list;
   for (const auto* tensors : {&content.model, &content.optimizer})
-    for (const auto& [name, tensor, part] : *tensors) {
-      auto text = (tensors == &content.model ? "weight " : "optimizer state ") + name;
-      for (const Box& box : part.boxes) text += ", " + to_string(box, part.whole);
-      list.push_back({text, part.all(), checksum_of(tensor)});
+    for (const auto& t : *tensors) {
+      auto text = (tensors == &content.model ? "weight " : "optimizer state ") + t.name;
+      for (const Box& box : t.part.boxes) text += ", " + to_string(box, t.part.whole);
+      if (stays && stays(t)) list.push_back({text, t.part.all(), t.tensor});
+      else list.push_back({text, t.part.all(), {}, checksum_of(t.tensor)});
     }
   return list;
+}
+
+std::string text_of(const std::vector<HeldTensor>& tensors) {
+  std::string text;
+  for (const auto& t : tensors) text += fmt::format("{:08x} {}\n", t.data.spec() ? checksum_of(t.data) : t.sum, t.part);
+  return text;
 }
 
 std::uint32_t digest(const std::vector<HeldTensor>& tensors, bool whole_ones_alone) {
@@ -67,13 +78,12 @@ bool all_alike(const std::vector<std::string>& digests) {
 }
 
 /// "weight a is one thing on rank 0 and another on ranks 1 and 2"; empty if all holders of each part have the same.
-std::string first_difference(const std::vector<HeldTensor>& mine, io::Ranks& ranks) {
-  std::string text;
-  for (const auto& t : mine) text += fmt::format("{:08x} {}\n", t.sum, t.part);
+/// texts: text_of() the ranks.
+std::string first_difference(std::span<const std::string> texts) {
   std::vector<std::string> order;
   std::map<std::string, std::map<std::string, std::vector<int>>> holders;  // ranks by part and checksum
   int rank = 0;
-  for (const auto& said : ranks.gather(text)) {
+  for (const auto& said : texts) {
     std::istringstream in(said);
     for (std::string sum, part; in >> sum && std::getline(in.ignore(), part);) {
       if (!holders.contains(part)) order.push_back(part);
@@ -92,6 +102,14 @@ std::string first_difference(const std::vector<HeldTensor>& mine, io::Ranks& ran
   return "";
 }
 
+void refuse(const std::string& difference, std::string_view outcome) {
+  if (!difference.empty())
+    fail("train",
+         "the ranks no longer hold the same model: {}; {}. A processor, its memory or a link is faulty: run memory and "
+         "link tests on these hosts",
+         difference, outcome);
+}
+
 }  // namespace
 
 void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointContent& content, std::string_view outcome) {
@@ -101,13 +119,17 @@ void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointConte
   const auto digests = ranks.gather(
       fmt::format("{} {:08x} {:08x}", mesh.index(parallel::MeshAxis::tp), digest(mine, false), digest(mine, true)));
   if (all_alike(digests)) return;
-  const auto difference =
-      first_difference(mine, ranks);  // of ranks that divide the state, many hold parts of their own
-  if (difference.empty()) return;
-  fail("train",
-       "the ranks no longer hold the same model: {}; {}. A processor, its memory or a link is faulty: run memory and "
-       "link tests on these hosts",
-       difference, outcome);
+  // Of ranks that divide the state, many hold parts of their own.
+  refuse(first_difference(ranks.gather(text_of(mine))), outcome);
+}
+
+void check_replicas_later(const parallel::Mesh& mesh, io::CheckpointContent& content, const io::Stays& stays,
+                          std::string outcome) {
+  if (mesh.world().size() == 1) return;
+  content.facts = [mine = held(content, stays)] { return text_of(mine); };
+  content.accept = [outcome = std::move(outcome)](std::span<const std::string> texts) {
+    refuse(first_difference(texts), outcome);
+  };
 }
 
 }  // namespace hpcdl::train

@@ -115,14 +115,20 @@ void Saves::save(const Standing& now, bool wait, bool say) {
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) { task_.save_beside(folder); };
   // One of the ranks that hold the same tensor writes it: if they differed, the checkpoint would mix two models.
-  expect_equal_replicas(mesh_, content, fmt::format("step {} is not saved, and {}", now.step, last_one()));
+  auto outcome = fmt::format("step {} is not saved, and {}", now.step, last_one());
   auto state = now.to_state(config_.train.seed, rows_of_step(config_, mesh_), task_.units().classes);
   step_.save_scale(state);
   state.ways = ways_;
   saving_ = now.step;
   begin();
-  if (config_.checkpoint.asynchronous && !wait) checkpoints_.begin(state, content, step_.stays());
-  else done(checkpoints_.save(state, content), say);
+  if (config_.checkpoint.asynchronous && !wait) {
+    const auto stays = step_.stays();
+    check_replicas_later(mesh_, content, stays, std::move(outcome));
+    checkpoints_.begin(state, content, stays);
+  } else {
+    expect_equal_replicas(mesh_, content, outcome);
+    done(checkpoints_.save(state, content), say);
+  }
   stall_ += seconds_since(start);
 }
 
