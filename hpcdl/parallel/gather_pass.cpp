@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "hpcdl/parallel/uses.h"
 #include "hpcdl/program/edit.h"
 
 namespace hpcdl::parallel {
@@ -16,17 +15,8 @@ constexpr std::size_t kUnused = std::numeric_limits<std::size_t>::max();
 
 /// The first record that touches each tensor of the block.
 std::vector<std::size_t> first_uses(const Program& p, std::span<const std::string> names) {
-  std::map<std::string_view, std::size_t> index;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    if (!names[i].empty()) index.emplace(names[i], i);
   std::vector<std::size_t> first(names.size(), kUnused);
-  for (std::size_t r = 0; r < p.records.size(); ++r)
-    for (std::uint32_t k = 0; k < p.records[r].operand_count; ++k) {
-      const int slot = p.operands[p.records[r].operands + k].slot;
-      if (slot < 0 || p.slots[static_cast<std::size_t>(slot)].kind != SlotKind::state) continue;
-      const auto it = index.find(p.slots[static_cast<std::size_t>(slot)].name);
-      if (it != index.end()) first[it->second] = std::min(first[it->second], r);
-    }
+  for_each_use(p, names, [&](const Use& use) { first[use.tensor] = std::min(first[use.tensor], use.record); });
   return first;
 }
 

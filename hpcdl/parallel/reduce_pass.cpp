@@ -1,12 +1,11 @@
 #include "hpcdl/parallel/reduce_pass.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <string_view>
 #include <utility>
 
 #include "hpcdl/ops/fill/fill.h"
+#include "hpcdl/parallel/uses.h"
 #include "hpcdl/program/edit.h"
 
 namespace hpcdl::parallel {
@@ -15,34 +14,26 @@ namespace {
 
 using Sums = GradientPlace::Sums;
 
-/// A use of a gradient by a record.
-struct Use {
+/// The last use of a gradient: the record, and the first of its operands that use it.
+struct LastUse {
   int record = -1, operand = -1;  // operand: among those of the record; -1: none
-  auto operator<=>(const Use&) const = default;
+  auto operator<=>(const LastUse&) const = default;
 };
 
-/// f(number of the gradient, its use, index of the operand in the program), in the order of the records.
-template <class F> void for_each_use(const Program& p, std::span<const ReadyGradient> gradients, F&& f) {
-  std::map<std::string, std::size_t, std::less<>> index;
-  for (std::size_t i = 0; i < gradients.size(); ++i) index.emplace(gradients[i].name + ".grad", i);
-  for (int r = 0; r < std::ssize(p.records); ++r) {
-    const auto& record = p.records[static_cast<std::size_t>(r)];
-    for (std::uint32_t k = 0; k < record.operand_count; ++k) {
-      const int slot = p.operands[record.operands + k].slot;
-      if (slot < 0 || p.slots[static_cast<std::size_t>(slot)].kind != SlotKind::state) continue;
-      const auto it = index.find(p.slots[static_cast<std::size_t>(slot)].name);
-      if (it != index.end()) f(it->second, Use{r, static_cast<int>(k)}, record.operands + k);
-    }
-  }
+std::vector<std::string> names_of(std::span<const ReadyGradient> gradients) {
+  std::vector<std::string> names;
+  for (const auto& g : gradients) names.push_back(g.name + ".grad");
+  return names;
 }
 
-/// The last use of every gradient, at the first of the operands of that record that use it.
-std::vector<Use> last_uses(const Program& p, std::span<const ReadyGradient> gradients) {
-  std::vector<Use> uses(gradients.size());
-  for_each_use(p, gradients, [&](std::size_t i, const Use& use, std::uint32_t) {
-    if (uses[i].record < use.record) uses[i] = use;
+std::vector<LastUse> last_uses(const Program& p, std::span<const ReadyGradient> gradients) {
+  std::vector<LastUse> last(gradients.size());
+  for_each_use(p, names_of(gradients), [&](const Use& use) {
+    const int record = static_cast<int>(use.record);
+    if (last[use.tensor].record < record)
+      last[use.tensor] = {record, static_cast<int>(use.operand - p.records[use.record].operands)};
   });
-  return uses;
+  return last;
 }
 
 Operand whole_of(int slot, const Spec& spec) { return {slot, 0, spec, contiguous_strides(spec.shape), Access::update}; }
@@ -75,14 +66,9 @@ class Reducing {
     std::vector<std::size_t> unit_of(order_.size());
     for (std::size_t u = 0; u < temps_.size(); ++u)
       std::fill(unit_of.begin() + unit(u).begin, unit_of.begin() + unit(u).end, u);
-    struct Found {
-      std::size_t gradient;
-      std::uint32_t operand;
-    };
-    std::vector<Found> found;
-    for_each_use(edit_.program(), order_,
-                 [&](std::size_t i, const Use&, std::uint32_t operand) { found.push_back({i, operand}); });
-    for (const auto& [i, operand] : found)
+    std::vector<Use> uses;
+    for_each_use(edit_.program(), names_of(order_), [&](const Use& use) { uses.push_back(use); });
+    for (const auto& [i, record, operand] : uses)
       edit_.redirect(operand, temps_[unit_of[i]], units_.plan().offset[i] - unit(unit_of[i]).offset);
     for (std::size_t i = 0; i < order_.size(); ++i)
       if (uses_[i].record < 0) set_zero(i, unit_of[i]);
@@ -132,7 +118,7 @@ class Reducing {
   const UnitExchange& units_;
   std::span<const ReadyGradient> order_;
   const GradientPlace& place_;
-  std::vector<Use> uses_;
+  std::vector<LastUse> uses_;
   Edit edit_;
   std::vector<int> temps_;  // slots, by unit
 };
