@@ -77,6 +77,24 @@ TEST(lanes, wait_for_reused_memory) {
   EXPECT_TRUE(b && c);
 }
 
+/// The computation between two exchanges does not wait for the first of them to give its memory back.
+TEST(lanes, reuse_what_an_exchange_reads_after_the_next_one_has_begun) {
+  Graph g;
+  const Var x = g.input("x", {{64, 64}, DType::f32});
+  const auto exchanged = [&](const Var& v) {
+    Graph::OnLane lane(g, Lane::reduce);
+    g.keep(softmax(v));
+  };
+  exchanged(softmax(x));              // 0, and 1: the last to read it
+  const Var c = softmax(softmax(x));  // 2, 3
+  exchanged(c);                       // 4
+  g.keep(softmax(softmax(x)));        // 5, 6: one of them gets the memory that 1 read
+  const Instance exe(g.finish());
+  const auto found = dependencies_of(exe);
+  EXPECT_TRUE(found.waits[2].empty() && found.waits[3].empty());
+  EXPECT_TRUE(found.waits[5] == std::vector<int>{1} || found.waits[6] == std::vector<int>{1});
+}
+
 struct Exchanging {
   static constexpr std::string_view name = "test.exchanging";
   static void run(Stream&, const Grad*, const void*) {}

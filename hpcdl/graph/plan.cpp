@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 namespace hpcdl {
 namespace {
@@ -19,6 +20,18 @@ std::vector<Lifetime> lifetimes(const Program& p) {
       if (l.first < 0) l.first = r;
       l.last = r;
     }
+  }
+  // Records of the lanes on which ranks exchange take long: what they read last stays until the next of them begins.
+  // Else the next slot would take its memory, and the computation would wait for the exchange.
+  std::vector<int> next_exchange(p.records.size());
+  for (int r = end, next[kLanes] = {end, end, end, end}; r >= 0; --r) {
+    const auto lane = static_cast<std::size_t>(p.records[static_cast<std::size_t>(r)].lane);
+    next_exchange[static_cast<std::size_t>(r)] = std::exchange(next[lane], r);
+  }
+  for (auto& l : life) {
+    if (l.last < 0) continue;
+    const auto last = static_cast<std::size_t>(l.last);
+    if (p.records[last].lane == Lane::reduce) l.last = next_exchange[last];
   }
   for (std::size_t s = 0; s < life.size(); ++s) {
     if (p.slots[s].kind == SlotKind::input) life[s] = {0, std::max(end, 0)};
