@@ -117,6 +117,8 @@ std::string duration(double s) {
 
 std::string bytes(double n) { return format_bytes(n); }
 std::string gradient_bytes(const StepsReport& r) { return bytes(4.0 * static_cast<double>(r.parameters)); }
+/// Nothing counts what a GPU sends: its steps are captured, and NCCL does not tell.
+bool counts_bytes(const StepsReport& r) { return !r.options.device.is_cuda(); }
 std::string parameter_count(const StepsReport& r) { return format_count(static_cast<double>(r.parameters)); }
 
 }  // namespace
@@ -264,10 +266,11 @@ std::string zero_table(const StepsReport& r) {
   Table table{{"stage", "step", "tokens/s", "speed", "bytes sent", "declared", "state", "activations"}, {}};
   const auto& first = r.results.front();
   for (const auto& s : r.results)
-    table.rows.push_back(
-        {s.variant.name, duration(s.seconds()), format_count(static_cast<double>(r.tokens) / s.seconds()),
-         fmt::format("{:.3f}x", first.seconds() / s.seconds()), bytes(s.wire_bytes), bytes(s.declared_bytes),
-         bytes(static_cast<double>(s.state_bytes)), bytes(static_cast<double>(s.arena_bytes))});
+    table.rows.push_back({s.variant.name, duration(s.seconds()),
+                          format_count(static_cast<double>(r.tokens) / s.seconds()),
+                          fmt::format("{:.3f}x", first.seconds() / s.seconds()),
+                          counts_bytes(r) ? bytes(s.wire_bytes) : "not counted", bytes(s.declared_bytes),
+                          bytes(static_cast<double>(s.state_bytes)), bytes(static_cast<double>(s.arena_bytes))});
   return fmt::format("{} ranks over {}, {} each; {} parameters, a step of {} tokens\n\n", r.ranks, r.transport,
                      plural(r.threads, "thread"), parameter_count(r), r.tokens) +
          table_text(table);
@@ -282,7 +285,7 @@ nlohmann::ordered_json zero_json(const StepsReport& r) {
                            {"step_seconds", s.seconds()},
                            {"steps", s.steps},
                            {"speed", r.results.front().seconds() / s.seconds()},
-                           {"wire_bytes", s.wire_bytes},
+                           {"wire_bytes", counts_bytes(r) ? nlohmann::ordered_json(s.wire_bytes) : nullptr},
                            {"declared_bytes", s.declared_bytes},
                            {"state_bytes", s.state_bytes},
                            {"activation_bytes", s.arena_bytes},
