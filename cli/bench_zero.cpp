@@ -12,7 +12,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct BenchZeroOptions : BenchStepsOptions {
-  std::vector<int> stages{0, 1, 2};
+  std::vector<int> stages{0, 1, 2, 3};
 };
 
 }  // namespace
@@ -44,7 +44,7 @@ std::function<int()> add_bench_zero(const Command& bench) {
   return [o] {
     o->threads.checked("bench");
     for (const int stage : o->stages)
-      if (stage < 0 || stage > 2) fail_usage("bench", "--stages: expected stages from 0 to 2, got {}", stage);
+      if (stage < 0 || stage > 3) fail_usage("bench", "--stages: expected stages from 0 to 3, got {}", stage);
     if (o->stages.empty()) fail_usage("bench", "--stages: name at least one");
     return on_bench_ranks("zero", o->ranks, o->device, [&](const comm::Group& world, Device device) {
       bench_steps_on_rank(*o, io::Family::llama, lab::zero_variants(o->stages), {lab::zero_json, lab::zero_table},

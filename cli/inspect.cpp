@@ -87,7 +87,7 @@ std::vector<NamedPass> passes_of_step(const train::StepPrograms& step) {
   if (step.has_more()) list.push_back({"forward and backward, further micro-batches", step.more()});
   if (step.apart()) list.push_back({"forward and backward, last micro-batch", step.last()});
   list.push_back({"update", step.update()});
-  if (step.divided()) list.push_back({"values of other ranks, outside of a step", step.gather()});
+  if (step.gathers_once()) list.push_back({"values of other ranks, outside of a step", step.gather()});
   return list;
 }
 

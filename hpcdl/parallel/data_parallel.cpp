@@ -11,6 +11,8 @@
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/parallel/gather_pass.h"
+#include "hpcdl/parallel/shard_pass.h"
+#include "hpcdl/state/file_part.h"
 
 namespace hpcdl::parallel {
 
@@ -45,8 +47,10 @@ std::set<std::string, std::less<>> touched(const Program& program) {
 DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Program& pass,
                            const DataParallelOptions& options)
     : group_(std::move(group)), model_(model), options_(options), axis_(group_) {
-  require(options.zero >= 0 && options.zero <= 2, "parallel", "expected a stage of ZeRO from 0 to 2, got {}",
+  require(options.zero >= 0 && options.zero <= 3, "parallel", "expected a stage of ZeRO from 0 to 3, got {}",
           options.zero);
+  require(options.gather_ahead >= 0, "parallel", "expected to gather at least 0 parts of the model ahead, got {}",
+          options.gather_ahead);
   plan_layout(pass);
   if (divided()) divide();
   else if (model.state().divided()) model.divide({});
@@ -71,8 +75,8 @@ void DataParallel::plan_layout(const Program& pass) {
   const auto reads = [&](const ReadyGradient& g) {
     const auto& p = *param_of(g);
     if (options_.copies == DType::none || !p.multiplied) return Reads::value;
-    // Files hold the values of images in another order than memory, so ranks keep these whole.
-    return names.contains(p.name) || p.channels_last.rank() == 4 ? Reads::both : Reads::copy;
+    // Files hold the values of images in another order than memory: ranks that keep any values whole keep these.
+    return names.contains(p.name) || (p.channels_last.rank() == 4 && !sharded()) ? Reads::both : Reads::copy;
   };
   const auto unit = [&](const ReadyGradient& g) { return unit_of(*param_of(g), reads(g)); };
   if (divided()) {
@@ -85,14 +89,14 @@ void DataParallel::plan_layout(const Program& pass) {
   std::vector<UnitTensor> tensors;
   for (const auto& g : order_) {
     sizes.push_back(g.spec.size());
-    tensors.push_back({unit(g), g.spec.size()});
+    tensors.push_back({unit(g), g.spec.size(), std::string(unit_name(g.name))});
     index_.push_back(numbers.at(g.name));
     value_names_.push_back(reads(g) == Reads::copy ? "" : g.name);
     copy_names_.push_back(reads(g) == Reads::value ? "" : g.name + ".copy");
   }
   plan_ = divided() ? plan_units(tensors, group_.size()) : plan_buckets(sizes, options_.reduce.buckets);
   for (const auto& u : plan_.units) {
-    if (value_names_[static_cast<std::size_t>(u.begin)].empty()) divided_ = u.offset + u.elements;
+    if (sharded() || value_names_[static_cast<std::size_t>(u.begin)].empty()) divided_ = u.offset + u.elements;
     if (!copy_names_[static_cast<std::size_t>(u.begin)].empty()) copied_ = u.offset + u.elements;
   }
 }
@@ -103,11 +107,12 @@ void DataParallel::divide() const {
                     .divided = divided_,
                     .copied = copied_,
                     .share_elements = plan_.share_elements(),
-                    .share_divided = divided_ / plan_.ranks};
+                    .share_divided = divided_ / plan_.ranks,
+                    .whole_copies = !sharded()};
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const auto size = order_[i].spec.size();
     layout.places[index_[i]] = {plan_.offset[i], plan_.piece(i, size, group_.rank()),
-                                plan_.piece_offset(i, size, group_.rank()), !value_names_[i].empty()};
+                                plan_.piece_offset(i, size, group_.rank()), plan_.offset[i] >= divided_};
   }
   model_.divide(std::move(layout));
 }
@@ -158,6 +163,11 @@ Recording DataParallel::alone(Recording pass) const {
 }
 
 Recording DataParallel::gathered(Recording pass) const {
+  if (sharded()) {
+    std::vector<ShardedBlock> blocks{{"values", model_.state().value_shares(), value_names_}};
+    if (copied_ > 0) blocks.push_back({"copies", model_.state().copy_shares(), copy_names_});
+    return shard_pass(std::move(pass), *exchange_, blocks, options_.gather_ahead);
+  }
   std::vector<GatheredBlock> blocks{{"values", model_.state().value_block(), divided_, value_names_}};
   if (copied_ > 0) blocks.push_back({"copies", model_.state().copy_block(), 0, copy_names_});
   return gather_pass(std::move(pass), *exchange_, blocks);
@@ -172,7 +182,7 @@ void DataParallel::with_whole_values(const std::function<void()>& f) const {
   for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
   for (const auto& p : model_.state().updated()) {
     const auto i = numbers.at(p.param->name);
-    if (!value_names_[i].empty()) continue;
+    if (plan_.offset[i] >= divided_) continue;
     const auto at = plan_.piece_offset(i, order_[i].spec.size(), group_.rank());
     copy(host, Tensor(share.tensor.ptr<float>() + at, p.host.spec()), p.host);
   }
@@ -184,8 +194,14 @@ void DataParallel::with_whole_values(const std::function<void()>& f) const {
                     View(share.tensor.ptr<float>() + u.offset / plan_.ranks, {{n}, DType::f32}))
         .wait();
   }
+  std::vector<OwnedTensor> in_file_order;
   model_.state().lend_whole_values([&](const StateEntry& p) {
-    return Tensor(whole.tensor.ptr<float>() + plan_.offset[numbers.at(p.name)], p.memory.spec());
+    auto* begin = whole.tensor.ptr<float>() + plan_.offset[numbers.at(p.name)];
+    if (p.param->channels_last.rank() != 4) return Tensor(begin, p.memory.spec());
+    const auto n = p.memory.size();
+    const auto& t = in_file_order.emplace_back(Spec{p.param->file_shape(), DType::f32}).tensor;
+    copy_common(t, {}, View(begin, {{n}, DType::f32}), file_part(*p.param, {0, n}));
+    return t;
   });
   f();
   model_.state().lend_whole_values([](const StateEntry&) { return Tensor(); });

@@ -24,9 +24,10 @@ namespace hpcdl::parallel {
 
 struct DataParallelOptions {
   ReduceOptions reduce;
-  /// What is divided among the ranks: 0 nothing, 1 the moments of the optimizer, 2 gradients, too. The same bits.
-  /// Values of which programs read 16-bit copies are divided from 1 on.
+  /// What is divided among the ranks: 0 nothing, 1 the moments of the optimizer, 2 gradients, too, 3 all values. The
+  /// same bits. Values of which programs read 16-bit copies are divided from 1 on.
   int zero = 0;
+  int gather_ahead = 1;        // with 3: see shard_pass.h
   bool accumulate = false;     // gradients live through several micro-batches: they stay whole between these
   DType copies = DType::none;  // of StateTable::keep_copies()
 };
@@ -47,6 +48,8 @@ class DataParallel {
   void place_gradients();
 
   bool divided() const { return options_.zero > 0; }
+  /// Whether no rank keeps values whole: every pass gathers what it reads.
+  bool sharded() const { return options_.zero == 3; }
   const UnitPlan& plan() const { return plan_; }
   const UnitExchange& exchange() const { return *exchange_; }
   const ExchangeTimes& times() const { return exchange_->times(); }
@@ -69,7 +72,8 @@ class DataParallel {
   /// The gradients are those of this rank alone, and nothing is exchanged: for micro-batches before the last one, and
   /// for searches. Divided gradients that do not live through micro-batches are lost.
   Recording alone(Recording pass) const;
-  /// Divided values: reads those that the ranks have updated.
+  /// Divided values: the pass reads those that the ranks have updated. If they are sharded(), every pass needs this edit,
+  /// otherwise the first after an update.
   Recording gathered(Recording pass) const;
   /// Records the norm of all gradients (ops/grad_norm), with the bits that one rank would compute. `tensor`: the axis of
   /// the ranks that share layers, if any do.
@@ -87,7 +91,7 @@ class DataParallel {
   GroupAxis axis_;
   std::vector<ReadyGradient> order_;      // as the tensors of the plan
   std::vector<std::size_t> index_;        // of each of them in the table
-  std::vector<std::string> value_names_;  // by tensor of the plan
+  std::vector<std::string> value_names_;  // by tensor of the plan: what programs read
   std::vector<std::string> copy_names_;
   UnitPlan plan_;
   // Elements of the block, from its beginning: of values that no rank keeps whole, and of what has a copy.

@@ -20,9 +20,10 @@ void end_unit(UnitPlan& plan, std::int64_t align) {
   plan.elements = unit.offset + unit.elements;
 }
 
-void begin_unit(UnitPlan& plan, std::string name) {
+void begin_unit(UnitPlan& plan, std::string name, std::string owner = {}) {
   const int at = static_cast<int>(plan.offset.size());
-  plan.units.push_back({.name = std::move(name), .offset = plan.elements, .begin = at, .end = at});
+  plan.units.push_back(
+      {.name = std::move(name), .owner = std::move(owner), .offset = plan.elements, .begin = at, .end = at});
 }
 
 void add_tensor(UnitPlan& plan, std::int64_t elements, std::int64_t align) {
@@ -85,7 +86,7 @@ UnitPlan plan_units(std::span<const UnitTensor> tensors, int ranks) {
     require(t.elements >= 0, "parallel", "expected a tensor of at least 0 elements, found {}", t.elements);
     if (plan.units.empty() || plan.units.back().name != t.unit) {
       end_unit(plan, ranks * kTensorBlock);
-      begin_unit(plan, t.unit);
+      begin_unit(plan, t.unit, t.owner);
     }
     add_tensor(plan, t.elements, kTensorBlock);
   }

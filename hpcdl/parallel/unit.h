@@ -15,6 +15,7 @@ namespace hpcdl::parallel {
 /// Consecutive tensors: one range of the block.
 struct Unit {
   std::string name;           // of its exchanges, in programs and reports
+  std::string owner;          // the part of the model that its tensors belong to; empty for buckets
   std::int64_t offset = 0;    // elements of the block
   std::int64_t elements = 0;  // with the padding
   int begin = 0, end = 0;     // tensors
@@ -59,6 +60,7 @@ UnitPlan plan_buckets(std::span<const std::int64_t> elements, const BucketOption
 struct UnitTensor {
   std::string unit;  // tensors with the same one follow each other
   std::int64_t elements = 0;
+  std::string owner = {};  // the same for all tensors of a unit
 };
 
 /// Units that `ranks` ranks divide among themselves. Every tensor begins at a multiple of kTensorBlock elements and

@@ -186,11 +186,11 @@ template <class Op>
 void UnitExchange::insert(Edit& edit, std::size_t at, std::size_t unit, std::span<const Operand> operands,
                           Lane lane) const {
   const auto& records = edit.program().records;
-  std::string scope = at == 0 ? "" : edit.program().scopes[records[at - 1].scope];
+  std::string scope = Op::kMoves || at == 0 ? "" : edit.program().scopes[records[at - 1].scope];
   scope += (scope.empty() ? "" : ".") + plan_.units[unit].name;
   Record record;
   record.lane = options_.overlap ? lane : Lane::compute;
-  record.phase = Op::kMoves ? Phase::forward : Phase::backward;
+  record.phase = !Op::kMoves ? Phase::backward : at < records.size() ? records[at].phase : Phase::forward;
   record.scope = edit.add_scope(std::move(scope));
   edit.insert<Op>(at, record, operands, Args(group_, unit));
 }

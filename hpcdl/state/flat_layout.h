@@ -23,6 +23,10 @@ struct FlatLayout {
   std::int64_t copied = 0;          // at the beginning of the block: of everything that has a copy
   std::int64_t share_elements = 0;  // of a block of this rank's elements
   std::int64_t share_divided = 0;   // at its beginning: of those values
+  bool whole_copies = true;         // false: copies are treated like values that are not whole
+
+  /// Elements of a block of what this rank keeps of everything that has a copy.
+  std::int64_t share_copied() const { return copied == 0 ? 0 : copied / (elements / share_elements); }
 };
 
 }  // namespace hpcdl

@@ -8,6 +8,8 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/ops/fill/fill.h"
+#include "hpcdl/state/file_part.h"
 
 namespace hpcdl {
 namespace {
@@ -29,10 +31,8 @@ StateRole role_of(const nn::Param& p) {
   fail("state", "{}: there is no role {}", p.name, static_cast<int>(p.role));
 }
 
-/// Whether files store its dims in another order.
-bool reordered(const StateEntry& e) {
-  return e.host && e.param->channels_last.rank() == 4 && e.role != StateRole::moment;
-}
+/// Whether files store its dims in another order, and `host` is in theirs.
+bool reordered(const StateEntry& e) { return e.host && e.staged && e.host.data() != e.staged.data(); }
 
 /// Converts (N, H, W, C) to (N, C, H, W), or back. F32.
 void reorder(const StateEntry& e, bool to_files) {
@@ -128,8 +128,7 @@ void StateTable::make_pieces() {
   for (auto* group : {&pieces_, &gradient_pieces_, &copy_pieces_}) group->entries.clear();
   if (!layout_) return;
   const auto count = values_.entries.size();
-  const auto& share_memory = device_.is_cuda() ? shares_on_device_ : shares_;
-  const Tensor shares(share_memory.data(), {{layout_->share_divided}, DType::f32}, device_);
+  const Tensor shares = value_shares(), shares_of_copies = copy_shares();
   for (auto* group : {&pieces_, &gradient_pieces_, &copy_pieces_}) group->entries.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const StateEntry& e = values_.entries[i];
@@ -142,7 +141,7 @@ void StateTable::make_pieces() {
                           : role == StateRole::copy   ? ".copy.share"
                                                       : ".share";
       auto& p = to.entries.emplace_back(entry(*e.param, role, ending, memory));
-      p.part = Part::flat(e.param->whole(), place.mine, e.param->part);
+      p.part = file_part(*e.param, place.mine);
       p.counted = false;
       return &p;
     };
@@ -152,7 +151,12 @@ void StateTable::make_pieces() {
       value->counted = true;
       value->host = value->staged = Cursor(shares_).at(place.share * std::int64_t{sizeof(float)}, value->memory.spec());
     }
-    if (e.copy) value->copy = piece(copy_pieces_, StateRole::copy, e.copy->memory, place.mine.begin);
+    if (e.copy) {
+      auto* copy = layout_->whole_copies ? piece(copy_pieces_, StateRole::copy, e.copy->memory, place.mine.begin)
+                                         : piece(copy_pieces_, StateRole::copy, shares_of_copies, place.share);
+      copy->counted = !layout_->whole_copies;
+      value->copy = copy;
+    }
     if (!e.gradient) continue;
     auto* gradient = gradient_shares_.spec()
                          ? piece(gradient_pieces_, StateRole::gradient, gradient_shares_, place.share)
@@ -178,6 +182,7 @@ void StateTable::move_to_flat_block() {
   constexpr std::int64_t kBytes = sizeof(float);
   Buffer memory = block((layout_->elements - layout_->divided) * kBytes);
   shares_ = block(layout_->share_divided * kBytes);
+  if (shares_.bytes() > 0) std::memset(shares_.data(), 0, static_cast<std::size_t>(shares_.bytes()));  // gaps are sent
   const Cursor flat(memory), shares(shares_);
   for (std::size_t i = 0; i < values_.entries.size(); ++i) {
     auto& e = values_.entries[i];
@@ -213,8 +218,18 @@ Tensor StateTable::value_block() const {
 }
 
 Tensor StateTable::copy_block() const {
-  const auto type = copies_.entries.empty() ? DType::none : copies_.entries.front().memory.dtype();
-  return Tensor(copies_.memory.data(), {{layout_->copied}, type}, device_);
+  if (!layout_->whole_copies) return Tensor(nullptr, {{0}, copy_type()}, device_);
+  return Tensor(copies_.memory.data(), {{layout_->copied}, copy_type()}, device_);
+}
+
+Tensor StateTable::value_shares() const {
+  const auto& memory = device_.is_cuda() ? shares_on_device_ : shares_;
+  return Tensor(memory.data(), {{layout_->share_divided}, DType::f32}, device_);
+}
+
+Tensor StateTable::copy_shares() const {
+  if (layout_->whole_copies) return Tensor(nullptr, {{0}, copy_type()}, device_);
+  return Tensor(copies_.memory.data(), {{layout_->share_copied()}, copy_type()}, device_);
 }
 
 void StateTable::bind(Graph& g) const {
@@ -279,8 +294,8 @@ std::int64_t StateTable::bytes() const {
     if (e.host.spec() && e.param->channels_last.rank() == 4 && !device_.is_cuda()) sum += padded(e.memory.bytes());
   });
   if (!layout_) return sum;
-  return sum + value_block().bytes() + layout_->share_divided * std::int64_t{sizeof(float)} +
-         (copies_.entries.empty() ? 0 : copy_block().bytes());
+  sum += value_block().bytes() + value_shares().bytes();
+  return copies_.entries.empty() ? sum : sum + copy_block().bytes() + copy_shares().bytes();
 }
 
 std::int64_t StateTable::parameter_count() const {
@@ -386,21 +401,27 @@ void StateTable::keep_copies(DType type, bool memory) {
   std::int64_t total = 0;
   for (const auto& e : values_.entries)
     if (e.param->multiplied) total += padded(e.memory.size() * dtype_bytes(type));
-  if (layout_) total = layout_->copied * dtype_bytes(type);
+  const bool whole = !layout_ || layout_->whole_copies;
+  if (layout_) total = (whole ? layout_->copied : layout_->share_copied()) * dtype_bytes(type);
   if (memory) copies.memory = block(total, device_);
   Cursor at(copies.memory, device_);
   for (std::size_t i = 0; i < values_.entries.size(); ++i) {
     const auto& e = values_.entries[i];
     if (!e.param->multiplied) continue;
     const Spec spec{e.memory.shape(), type};
-    const Tensor there = layout_ ? at.at(layout_->places[i].offset * dtype_bytes(type), spec) : at.next(spec);
+    const Tensor there = !whole    ? Tensor(nullptr, spec, device_)
+                         : layout_ ? at.at(layout_->places[i].offset * dtype_bytes(type), spec)
+                                   : at.next(spec);
     copies.entries.push_back(entry(*e.param, StateRole::copy, ".copy", there));
+    copies.entries.back().counted = whole;
   }
   copies_ = std::move(copies);
   tell_modules();
 }
 
 void StateTable::round_copies(Stream& s) const {
+  if (layout_ && !layout_->whole_copies && copies_.memory.bytes() > 0)  // gaps, because ranks send all of it
+    Fill::forward(s, Tensor(copies_.memory.data(), {{copies_.memory.bytes() / 4}, DType::f32}, device_), {});
   for (std::size_t i = 0; i < values_.entries.size(); ++i) {
     const auto& e = layout_ && !layout_->places[i].whole ? pieces_.entries[i] : values_.entries[i];
     if (e.copy && e.copy->memory && e.memory.size() > 0)
@@ -415,14 +436,17 @@ std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::s
   group->memory = block(total, device_);
   if (device_.is_cuda()) group->host = block(total);
   Cursor at(group->memory, device_), on_host(group->host);
-  for (const auto& e : updated())
+  for (std::size_t i = 0; const auto& e : updated()) {
+    // Files hold moments in the order of memory.
+    const auto part = layout_ ? Part::flat(e.param->whole(), layout_->places[i++].mine, e.param->part) : e.part;
     for (const auto& name : names) {
       const Spec spec{e.memory.shape(), DType::f32};
       auto& m =
           group->entries.emplace_back(entry(*e.param, StateRole::moment, fmt::format(".{}", name), at.next(spec)));
-      m.part = e.part;
+      m.part = part;
       m.host = m.staged = device_.is_cuda() ? on_host.next(spec) : m.memory;
     }
+  }
   std::erase_if(moments_, [](const auto& m) { return m.expired(); });
   moments_.push_back(group);
   return group;

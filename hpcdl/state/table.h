@@ -126,10 +126,12 @@ class StateTable {
   /// again.
   void divide(std::optional<FlatLayout> layout);
   bool divided() const { return layout_.has_value(); }
-  /// The flat blocks of whole values and of copies, if there are any; without memory if this is only described.
-  /// Precondition: divided().
+  /// The flat blocks of whole values and of whole copies, and this rank's shares of the others, if there are any;
+  /// without memory if this is only described. Precondition: divided().
   Tensor value_block() const;
   Tensor copy_block() const;
+  Tensor value_shares() const;
+  Tensor copy_shares() const;
 
   /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other, on
   /// the device of the model. They belong to the table as long as the caller holds them.
@@ -139,6 +141,7 @@ class StateTable {
   class Cursor;
   std::vector<const StateGroup*> groups() const;
   Buffer block(std::int64_t bytes, Device device = {}) const { return described_ ? Buffer() : Buffer(bytes, device); }
+  DType copy_type() const { return copies_.entries.empty() ? DType::none : copies_.entries.front().memory.dtype(); }
   void upload_flat(const Stream& s);
   Buffer move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const;
   StateGroup& group_of(const nn::Param& p);

@@ -41,6 +41,7 @@ constexpr std::string_view kRotary[] = {"model.rope_theta"};
 constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "adapter.rs",  "adapter.dropout",
                                          "adapter.bias", "adapter.targets", "adapter.keep"};
 constexpr std::string_view kResnet[] = {"model.stem"};
+constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -112,6 +113,9 @@ void check_config(RunConfig& config) {
   if (t.dtype != Compute::fp16) refuse(table, kFp16, "fp16", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
   else check_scaler(t);
   check_betas(t);
+  if (config.parallel.zero < 3)
+    refuse(table, kSharded, "runs that divide weights (parallel.zero = 3)",
+           fmt::format("parallel.zero is {}", config.parallel.zero));
   if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
   if (t.min_lr > t.lr)
     fail_usage("config", "train.min_lr = {} is above train.lr = {}, the highest learning rate", t.min_lr, t.lr);

@@ -210,7 +210,7 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t dp = 0, tp = 1, zero = 0;
+  std::int64_t dp = 0, tp = 1, zero = 0, gather_ahead = 1;
   double bucket_mb = 25, first_bucket_mb = 1;
   bool overlap = true, sequence = false, time_exchange = false;
 
@@ -218,9 +218,12 @@ struct ParallelConfig {
     f("dp", dp, "ranks that share each batch; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
     f("tp", tp, "ranks that share each weight; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
     f("zero", zero,
-      "what the dp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too. The "
-      "result is the same",
-      {.min = 0, .max = 2});
+      "what the dp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too; 3: "
+      "weights, too. The result is the same",
+      {.min = 0, .max = 3});
+    f("gather_ahead", gather_ahead,
+      "with zero = 3: blocks of the model that are gathered before they are needed, while earlier ones compute",
+      {.min = 0, .max = 64});
     f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: each tensor separately",
       {.min = 0, .max = 1 << 20});
     f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early",

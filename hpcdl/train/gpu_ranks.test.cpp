@@ -124,7 +124,7 @@ TEST(GpuZero, stages_change_no_bit_of_two_gpus) {
   for (const auto compute : {DType::f32, DType::bf16})
     for (const int micro : {1, 2}) {
       const auto none = train_on(2, {.compute = compute, .micro_batches = micro});
-      for (const int zero : {1, 2}) {
+      for (const int zero : {1, 2, 3}) {
         const auto divided = train_on(2, {.compute = compute, .micro_batches = micro, .zero = zero});
         EXPECT_EQ(divided.weights, none.weights) << "zero " << zero;
         EXPECT_EQ(divided.losses, none.losses) << "zero " << zero;

@@ -249,7 +249,7 @@ void Loop::report() {
 }
 
 /// A run that is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the resumed
-/// run. Ranks that share the layers of a model stop it after the same batch.
+/// run. Ranks that compute a batch together stop it after the same one.
 void Loop::evaluate() {
   now_.evaluation_due = false;
   train_->share_buffers();
@@ -264,7 +264,8 @@ void Loop::evaluate() {
                       .done = batches < all_of_them ? static_cast<double>(done) / static_cast<double>(batches) : -1,
                       .facts = {{fmt::format("step {}", now_.step)}, {fmt::format("batch {}", ++done)}},
                       .needed = 2});
-    return !(cut = parallel::any_rank(mesh_.tp(), StopSignals::requested() != 0));
+    const auto& together = train_->sharded() ? world() : mesh_.tp();
+    return !(cut = parallel::any_rank(together, StopSignals::requested() != 0));
   };
   const auto mine = task_.evaluate(*train_, batches, goes_on);
   if (!mine) return;

@@ -15,7 +15,7 @@ namespace hpcdl::train {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-constexpr int kMostZero = 2;  // of parallel.zero
+constexpr int kMostZero = 3;  // of parallel.zero
 
 /// A product packs at most 8 MiB of B, 4 MiB of sums and 1 MiB of A for each thread (ops/matmul/gemm_plan.cpp).
 constexpr std::int64_t kThreadWorkspace = 14 * kMiB;

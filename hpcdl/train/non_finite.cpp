@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "hpcdl/core/describe.h"
+#include "hpcdl/program/axis.h"
 
 namespace hpcdl::train {
 
@@ -43,6 +45,25 @@ std::optional<NonFinite> bad_input(const Instance& exe, const Stream& s, std::in
   return {};
 }
 
+/// What a record wrote, after it has run.
+std::optional<NonFinite> bad_output(const Instance& exe, int record, const Stream& s, std::int64_t batch) {
+  const auto& program = exe.program();
+  const auto& r = program.records[static_cast<std::size_t>(record)];
+  const auto tensors = exe.operands(record);
+  for (std::uint32_t k = 0; k < r.operand_count; ++k) {
+    const auto& o = program.operands[r.operands + k];
+    if (o.slot < 0 || o.access == Access::read || all_finite(s, tensors[k])) continue;
+    const auto& slot = program.slots[static_cast<std::size_t>(o.slot)];
+    if (slot.role == SlotRole::scratch) continue;  // need not be written at all
+    auto what =
+        fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", record, r.op, phase_name(r.phase),
+                    program.scopes[r.scope].empty() ? "" : ", ", program.scopes[r.scope], slot.name, to_string(o.spec));
+    return NonFinite{std::move(what), false, -1,
+                     slot.kind == SlotKind::state ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
+  }
+  return {};
+}
+
 }  // namespace
 
 bool all_finite(const Stream& s, const View& x) {
@@ -65,25 +86,14 @@ bool all_finite(const Stream& s, const View& x) {
 }
 
 std::optional<NonFinite> first_non_finite(const Instance& exe, Stream& s, std::int64_t batch) {
-  if (auto found = bad_input(exe, s, batch)) return found;
-  const auto& program = exe.program();
-  for (int i = 0; i < static_cast<int>(program.records.size()); ++i) {
+  auto found = bad_input(exe, s, batch);
+  const auto& records = exe.program().records;
+  const bool all = std::ranges::any_of(records, [&](const Record& r) { return !exchanges(exe.program(), r).empty(); });
+  for (int i = 0; i < static_cast<int>(records.size()) && (all || !found); ++i) {
     exe.run(s, i, i + 1, {});
-    const auto& r = program.records[static_cast<std::size_t>(i)];
-    const auto tensors = exe.operands(i);
-    for (std::uint32_t k = 0; k < r.operand_count; ++k) {
-      const auto& o = program.operands[r.operands + k];
-      if (o.slot < 0 || o.access == Access::read || all_finite(s, tensors[k])) continue;
-      const auto& slot = program.slots[static_cast<std::size_t>(o.slot)];
-      if (slot.role == SlotRole::scratch) continue;  // need not be written at all
-      auto what = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase),
-                              program.scopes[r.scope].empty() ? "" : ", ", program.scopes[r.scope], slot.name,
-                              to_string(o.spec));
-      return NonFinite{std::move(what), false, -1,
-                       slot.kind == SlotKind::state ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
-    }
+    if (!found) found = bad_output(exe, i, s, batch);
   }
-  return {};
+  return found;
 }
 
 }  // namespace hpcdl::train

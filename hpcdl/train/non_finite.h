@@ -21,7 +21,7 @@ struct NonFinite {
 };
 
 /// Checks the inputs of the program, then runs it again on them and checks the outputs of each record.
-/// `batch`: samples in it.
+/// `batch`: samples in it. If records exchange with other ranks, it runs all of them in any case, as these ranks do.
 std::optional<NonFinite> first_non_finite(const Instance& exe, Stream& s, std::int64_t batch = 1);
 
 }  // namespace hpcdl::train

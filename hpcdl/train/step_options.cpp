@@ -30,6 +30,7 @@ StepOptions step_options(const RunConfig& config) {
               .overlap = config.parallel.overlap,
               .timed = config.parallel.time_exchange};
   o.zero = static_cast<int>(config.parallel.zero);
+  o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
   o.sync_batch_norm = config.sync_batch_norm;

@@ -49,7 +49,8 @@ void StepPrograms::join_ranks(DType copies) {
   record(g, Kind::alone);
   ranks_ = std::make_unique<parallel::DataParallel>(
       options_.data, model_, g.program(),
-      parallel::DataParallelOptions{options_.reduce, options_.zero, options_.accumulate, copies});
+      parallel::DataParallelOptions{options_.reduce, options_.zero, options_.gather_ahead, options_.accumulate,
+                                    copies});
 }
 
 nn::ForwardOptions StepPrograms::evaluation_options() const {
@@ -88,10 +89,11 @@ StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
 
 /// The pass with the exchanges of its kind.
 Recording StepPrograms::exchanged(Recording pass, Write write, Kind kind) const {
-  if (!ranks_ || kind == Kind::inference) return pass;
-  pass = kind == Kind::reducing ? ranks_->reduced(std::move(pass)) : ranks_->alone(std::move(pass));
+  if (!ranks_) return pass;
+  if (kind == Kind::reducing) pass = ranks_->reduced(std::move(pass));
+  else if (kind != Kind::inference) pass = ranks_->alone(std::move(pass));
   const bool first = kind == Kind::gathering || (kind == Kind::reducing && write == Write::overwrite);
-  return first && divided() ? ranks_->gathered(std::move(pass)) : pass;
+  return sharded() || (first && divided()) ? ranks_->gathered(std::move(pass)) : pass;
 }
 
 StepPrograms::PassPtr StepPrograms::gather() const {
@@ -132,7 +134,7 @@ void StepPrograms::expect_same_exchanges() const {
   if (has_more()) passes.emplace_back("further micro-batches", more());
   if (apart()) passes.emplace_back("last micro-batch", last());
   passes.emplace_back("update", update());
-  if (divided()) passes.emplace_back("gather", gather());
+  if (gathers_once()) passes.emplace_back("gather", gather());
   passes.emplace_back("evaluation", evaluation());
   std::vector<parallel::NamedProgram> programs;
   for (const auto& [name, pass] : passes) programs.push_back({name, &pass->planned->program});

@@ -41,6 +41,7 @@ struct StepOptions {
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
   int zero = 0;                  // what these ranks divide among themselves: parallel::DataParallelOptions::zero
+  int gather_ahead = 1;          // parallel::DataParallelOptions::gather_ahead
   Numerics numerics = {};        // of a GPU: those of a CPU are always the default
   bool sync_batch_norm = false;  // over those ranks
 };
@@ -57,7 +58,7 @@ class StepPrograms {
   /// Recorded and planned when first asked for, with inputs() as inputs; outputs as in models::PassOutputs.
   using PassPtr = std::shared_ptr<const Pass>;
   /// reducing: of the last micro-batch; gathering: of the first of several, which reads what other ranks have updated,
-  /// as the one that is both does.
+  /// as the one that is both does. If values are sharded(), all kinds gather what they read.
   enum class Kind : unsigned char { alone, gathering, reducing, inference };
   PassPtr pass(Write write, Kind kind) const;
   PassPtr update() const;
@@ -68,13 +69,17 @@ class StepPrograms {
   PassPtr more() const { return pass(Write::accumulate, Kind::alone); }
   PassPtr last() const { return pass(Write::accumulate, Kind::reducing); }
   PassPtr evaluation() const { return pass(Write::overwrite, Kind::inference); }
-  /// Reads what other ranks have updated, for anything but the first micro-batch of a step. Only if divided().
+  /// Reads what other ranks have updated, for anything but the first micro-batch of a step. Only if gathers_once().
   PassPtr gather() const;
   bool has_more() const { return options_.accumulate; }
   /// Whether the last micro-batch has its own program.
   bool apart() const { return ranks_ && options_.accumulate; }
   /// Whether ranks update different values.
   bool divided() const { return ranks_ && ranks_->divided(); }
+  /// Whether no rank keeps values whole, so that all passes, also evaluations, are collective.
+  bool sharded() const { return ranks_ && ranks_->sharded(); }
+  /// Whether what other ranks have updated stays whole in memory once it has been read.
+  bool gathers_once() const { return divided() && !sharded(); }
   /// Collective. Throws Disagreement where ranks would wait for each other for ever: the ranks that share the batch
   /// exchange the same tensors in the same order over all axes, and those that share the model along theirs.
   void expect_same_exchanges() const;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/fingerprint.h"
+#include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/init.h"
 #include "hpcdl/train/run_model.h"
@@ -25,6 +27,25 @@ std::unique_ptr<DataSource> open_source(RunConfig& config, const parallel::Mesh&
 #undef HPCDL_OPEN
   fail("train", "there is no data for family {}", io::enum_name(config.model.family));
 }
+
+/// Zeros as the tensors of a batch.
+class BlankBatch {
+ public:
+  explicit BlankBatch(std::span<const models::InputSpec> inputs) {
+    for (const auto& input : inputs) {
+      const auto& t = memory_.emplace_back(input.spec).tensor;
+      std::memset(t.data(), 0, static_cast<std::size_t>(t.bytes()));
+    }
+  }
+  std::vector<View> views() const {
+    std::vector<View> list;
+    for (const auto& m : memory_) list.emplace_back(m.tensor);
+    return list;
+  }
+
+ private:
+  std::vector<OwnedTensor> memory_;
+};
 
 }  // namespace
 
@@ -105,12 +126,16 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
   if (!data_->begin_evaluation()) return {};
   Score sum;
   const auto inputs = step.evaluation_inputs();
+  const BlankBatch nothing(
+      step.sharded() ? std::span(inputs)
+                     : std::span<models::InputSpec>());      // for a rank whose batches end before those of others
   for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches use them in turns
     const auto batch = data_->next_evaluation();
-    if (!batch) break;
+    if (!step.sharded() && !batch) break;
+    if (step.sharded() && !parallel::any_rank(mesh_.dp(), batch.has_value())) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
-    const auto result = step.evaluate(batch->of(inputs));
-    sum += {result.loss, result.correct, batch->valid};
+    const auto result = step.evaluate(batch ? batch->of(inputs) : nothing.views());
+    if (batch) sum += {result.loss, result.correct, batch->valid};
   }
   return sum;
 }

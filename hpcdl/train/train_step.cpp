@@ -31,7 +31,7 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
   require(!model.described(), "train",
           "this model has no memory and can only be recorded: create it with weights to train it");
   if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
-  gathered_ = !programs_.divided();                         // this rank has rounded only its own copies
+  gathered_ = !programs_.gathers_once();                    // this rank has rounded only its own copies
   if (device.is_cuda()) programs_.expect_same_exchanges();  // its communicators would wait for ever
   make_instances();
 }
@@ -64,7 +64,7 @@ void TrainStep::make_instances() {
   if (programs_.apart()) list.emplace_back(&last_, programs_.last());
   list.emplace_back(&eval_, programs_.evaluation());
   list.emplace_back(&update_, programs_.update());
-  if (programs_.divided()) list.emplace_back(&gather_, programs_.gather());
+  if (programs_.gathers_once()) list.emplace_back(&gather_, programs_.gather());
   std::int64_t bytes = 0;
   for (const auto& [exe, pass] : list) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
@@ -210,7 +210,7 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
   run(*update_);
-  gathered_ = !programs_.divided();
+  gathered_ = !programs_.gathers_once();
   flight.result = {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
   if (at_once) {
     if (scales_loss()) scale_now_ = programs_.scaler()->state(stream_);
@@ -254,13 +254,18 @@ Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<c
   return evaluate(language_batch(tokens, targets));
 }
 
+std::optional<NonFinite> TrainStep::bad_weight() const {
+  for (const auto list : {model_.parameters(), model_.state().updated()})
+    for (const auto& p : list)
+      if (p.memory && !all_finite(stream_, p.memory)) return NonFinite{"the weight \"" + p.param->name + "\""};
+  return {};
+}
+
 NonFinite TrainStep::explain_non_finite() {
   drain();
   gather();
   const auto& flight = flights_[result_];
-  for (const auto list : {model_.parameters(), model_.state().updated()})
-    for (const auto& p : list)
-      if (p.memory && !all_finite(stream_, p.memory)) return {"the weight \"" + p.param->name + "\""};
+  auto found = bad_weight();
   if (ranks()) {  // ranks stop at different records, so these programs must not exchange anything
     programs_.leave_shared_batch();
     for (auto* pass : {&first_, &more_, &last_}) {
@@ -269,15 +274,16 @@ NonFinite TrainStep::explain_non_finite() {
       pass->emplace(*programs_.pass(write, StepPrograms::Kind::alone), arena_, stream_.device());
     }
   }
-  // Ranks that share layers cannot run a pass independently.
+  // Ranks that share layers cannot run a pass independently. Those that gather weights in it run it together.
   for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
+    if (found && !programs_.sharded()) break;
     auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);
     fill(pass, flight.batches[static_cast<std::size_t>(micro)]);
-    if (auto found = first_non_finite(pass, stream_, options_.batch)) {
-      found->micro = micro;
-      return *found;
-    }
+    auto in_pass = first_non_finite(pass, stream_, options_.batch);
+    if (in_pass) in_pass->micro = micro;
+    if (!found) found = std::move(in_pass);
   }
+  if (found) return *found;
   for (const auto& p : model_.state().updated())
     if (!all_finite(stream_, p.gradient->memory)) return {"the gradient of \"" + p.param->name + "\""};
   return {ranks() ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
@@ -324,7 +330,7 @@ void TrainStep::with_whole_values(const std::function<void()>& f) const {
 void TrainStep::store() {
   model_.store(stream_);
   model_.round_copies(stream_);
-  gathered_ = !programs_.divided();
+  gathered_ = !programs_.gathers_once();
   stream_.synchronize();
 }
 

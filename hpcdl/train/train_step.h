@@ -71,7 +71,7 @@ class TrainStep {
   /// evaluations, of which ranks may make different numbers.
   void gather();
   /// Forward only, without what only training uses: dropout, mixtures, smoothed targets, statistics of the batch. It
-  /// gathers if that has not been done.
+  /// gathers if that has not been done. Collective if values are sharded().
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
@@ -94,7 +94,8 @@ class TrainStep {
   void load_scale(const io::TrainState& from);
 
   /// Why the result of the last step was not finite: the first bad tensor. Runs its micro-batches again,
-  /// record by record. Each rank does so independently; if only other ranks have bad numbers, it says that.
+  /// record by record. Each rank does so independently, except that it is collective if values are sharded(); if only
+  /// other ranks have bad numbers, it says that.
   NonFinite explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
@@ -119,6 +120,8 @@ class TrainStep {
   bool on_gpu() const { return stream_.device().is_cuda(); }
   /// The ranks that share the batch; null with one rank.
   const parallel::DataParallel* ranks() const { return programs_.ranks(); }
+  /// See StepPrograms.
+  bool sharded() const { return programs_.sharded(); }
 
  private:
   /// One micro-batch: the results of its pass and the inputs that came from the host, in memory that the device copies
@@ -148,6 +151,7 @@ class TrainStep {
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
   void drain();
+  std::optional<NonFinite> bad_weight() const;
   Instance& prepare(std::int64_t step, std::int64_t micro, bool last);
   void queue(Instance& exe, const Staged& batch);
   void fill(const Instance& exe, const Staged& batch);

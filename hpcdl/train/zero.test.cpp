@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -102,9 +104,9 @@ void expect_same(const std::vector<Learned>& got, const std::vector<Learned>& wa
 /// Worlds of any size, also those that divide nothing evenly, with tensors that are smaller than the world.
 TEST(zero, every_stage_learns_the_same_bits_in_50_steps) {
   for (const auto family : {io::Family::gpt2, io::Family::llama})  // tied and untied tables
-    for (const int n : {2, 3, 5, 8}) {
+    for (const int n : {2, 3, 5, 7, 8}) {
       const auto want = train_text(family, {.dp = n}, 0, 50);
-      for (const int zero : {1, 2}) {
+      for (const int zero : {1, 2, 3}) {
         const auto got = train_text(family, {.dp = n}, zero, 50);
         expect_same(got, want,
                     std::string(io::enum_name(family)) + " on " + std::to_string(n) + ", zero " + std::to_string(zero));
@@ -133,10 +135,12 @@ TEST(zero, micro_batches_types_clipping_and_recompute_change_no_bit) {
       {"momentum", [](StepOptions& o) { o.optimizer = Sgd::Args{.momentum = 0.9f}; }},
       {"no moments", [](StepOptions& o) { o.optimizer = Sgd::Args{}; }},
       {"waiting", [](StepOptions& o) { o.reduce.overlap = false, o.accumulate = true; }},
+      {"gathers that begin when they are needed", [](StepOptions& o) { o.gather_ahead = 0; }},
+      {"gathers of all blocks at once", [](StepOptions& o) { o.gather_ahead = 10; }},
   };
   for (const auto& [what, change] : kinds) {
     const auto want = train_text(io::Family::gpt2, {.dp = 3}, 0, 8, change);
-    for (const int zero : {1, 2})
+    for (const int zero : {1, 2, 3})
       expect_same(train_text(io::Family::gpt2, {.dp = 3}, zero, 8, change), want,
                   std::string(what) + ", zero " + std::to_string(zero));
   }
@@ -147,7 +151,7 @@ TEST(zero, ranks_that_share_layers_learn_the_same_bits) {
   for (const auto family : {io::Family::gpt2, io::Family::llama})
     for (const auto& change : halves) {
       const auto want = train_text(family, {.dp = 3, .tp = 2}, 0, 8, change);
-      for (const int zero : {1, 2})
+      for (const int zero : {1, 2, 3})
         expect_same(train_text(family, {.dp = 3, .tp = 2}, zero, 8, change), want, "zero " + std::to_string(zero));
     }
 }
@@ -212,7 +216,7 @@ TEST(zero, image_models_learn_the_same_bits) {
   for (const auto family : {models::ImageFamily::simple_cnn, models::ImageFamily::resnet18})
     for (const bool copies : {false, true}) {
       const auto want = train_images(family, 3, 0, copies);
-      for (const int zero : {1, 2})
+      for (const int zero : {1, 2, 3})
         expect_same(train_images(family, 3, zero, copies), want, "zero " + std::to_string(zero));
     }
 }
@@ -232,9 +236,10 @@ TEST(zero, passes_are_those_of_one_rank_without_the_edits) {
   with_programs(4, 0, false, [&](const StepPrograms& p) {
     alone = to_bytes(p.pass(Write::overwrite, StepPrograms::Kind::alone)->planned->program);
   });
-  for (const int zero : {1, 2})
+  for (const int zero : {1, 2, 3})
     with_programs(4, zero, false, [&](const StepPrograms& p) {
       const auto& first = p.first()->planned->program;
+      EXPECT_EQ(p.evaluation()->planned->program.edits.size(), zero == 3 ? 1u : 0u);
       ASSERT_EQ(first.edits.size(), 2u);
       EXPECT_EQ(to_bytes(strip(strip(first))), alone) << zero;
       EXPECT_EQ(to_bytes(program_of(to_bytes(first), "FILE")), to_bytes(first));
@@ -297,8 +302,143 @@ TEST(zero, gathers_wait_for_no_computation) {
   });
 }
 
+/// The gathers of a program: their records, and the records that first and last use what they wrote.
+struct Gathered {
+  std::size_t record, first = 0, last = 0;
+  std::string name;  // of the slot
+  std::int64_t bytes = 0;
+};
+
+std::vector<Gathered> gathers_of(const Program& p) {
+  std::vector<Gathered> list;
+  std::map<int, std::size_t> by_slot;
+  for (std::size_t i = 0; i < p.records.size(); ++i) {
+    const auto& r = p.records[i];
+    for (auto k = r.operands; k < r.operands + r.operand_count; ++k) {
+      const int slot = p.operands[k].slot;
+      if (r.op == "all_gather.values" && k + 1 == r.operands + r.operand_count) {
+        const auto& s = p.slots[static_cast<std::size_t>(slot)];
+        by_slot[slot] = list.size();
+        list.push_back({.record = i, .name = s.name, .bytes = s.spec.bytes()});
+      } else if (const auto it = by_slot.find(slot); it != by_slot.end()) {
+        auto& g = list[it->second];
+        if (g.first == 0) g.first = i;
+        g.last = i;
+      }
+    }
+  }
+  return list;
+}
+
+/// A Llama of many small layers, untied, on described ranks with sharded values.
+void with_layers(int layers, const Change& change, const std::function<void(const StepPrograms&)>& f) {
+  io::ModelConfig config;
+  config.family = io::Family::llama;
+  config.layers = layers, config.heads = 2, config.width = 64, config.context = 16, config.vocab = 200;
+  models::resolve(config);
+  const auto mesh = parallel::Mesh::described({.dp = 4}, 1);
+  auto model = LanguageModel::create(config, {}, true);
+  Pool pool(1);
+  Stream s(pool);
+  StepOptions o{.batch = 2, .length = 16, .data = mesh.dp(), .zero = 3};
+  if (change) change(o);
+  f(StepPrograms(model, o, s));
+}
+
+/// A block is gathered once in forward and once in backward, also where backward computes its forward again.
+TEST(zero, a_block_is_gathered_once_in_forward_and_once_in_backward) {
+  for (const bool recompute : {false, true})
+    with_layers(
+        6, [&](StepOptions& o) { o.forward.recompute = recompute; },
+        [](const StepPrograms& p) {
+          const auto& program = p.first()->planned->program;
+          std::map<std::string, int> times;
+          double bytes = 0;
+          for (const auto& g : gathers_of(program)) ++times[g.name], bytes += static_cast<double>(g.bytes);
+          for (int l = 0; l < 6; ++l) EXPECT_EQ(times["values.model.layers." + std::to_string(l) + ".value"], 2) << l;
+          EXPECT_EQ(times["values.model.embed_tokens.value"], 1) << "its gradient reads no table";
+          const auto sums = 4.0 * static_cast<double>(p.ranks()->plan().elements);
+          EXPECT_DOUBLE_EQ(wire_bytes(program), (bytes + sums) * 3 / 4);
+          std::map<std::string, int> evaluated;
+          for (const auto& g : gathers_of(p.evaluation()->planned->program)) ++evaluated[g.name];
+          EXPECT_EQ(evaluated.size(), p.ranks()->plan().units.size());
+          for (const auto& [name, n] : evaluated) EXPECT_EQ(n, 1) << name;
+        });
+}
+
+/// Where programs read copies, no values of matrices travel.
+TEST(zero, copies_travel_instead_of_values) {
+  with_layers(
+      3, [](StepOptions& o) { o.forward.compute = DType::bf16, o.copies = true; },
+      [](const StepPrograms& p) {
+        std::int64_t copies = 0, values = 0;
+        for (const auto& g : gathers_of(p.first()->planned->program))
+          if (g.name.find(".layers.") != std::string::npos)
+            (g.name.starts_with("copies.") ? copies : values) += g.bytes;
+        EXPECT_GT(copies, 0);
+        EXPECT_GT(values, 0) << "of norms";
+        for (const auto& e : p.model().state().updated()) EXPECT_TRUE(e.counted) << e.name;
+        for (const auto& e : p.model().parameters()) EXPECT_FALSE(e.counted) << e.name;
+      });
+}
+
+/// However deep the model is, so many blocks are in memory at a time.
+TEST(zero, a_pass_holds_few_blocks) {
+  for (const int ahead : {0, 1, 2})
+    for (const int layers : {6, 12})
+      with_layers(
+          layers, [&](StepOptions& o) { o.gather_ahead = ahead; },
+          [&](const StepPrograms& p) {
+            const auto& planned = *p.first()->planned;
+            const auto gathers = gathers_of(planned.program);
+            std::size_t most = 0;
+            for (std::size_t i = 0; i < planned.program.records.size(); ++i) {
+              std::set<std::string> held;
+              for (const auto& g : gathers)
+                if (g.record <= i && i <= g.last) held.insert(g.name);
+              most = std::max(most, held.size());
+            }
+            EXPECT_LE(most, static_cast<std::size_t>(2 + ahead)) << layers << " layers";
+          });
+}
+
+/// The gather of block l + 1 waits for nothing that comes after block l - 1, and only block l + 1 waits for it.
+TEST(zero, a_gather_runs_while_the_block_before_computes) {
+  testing::run_ranks(2, [](const comm::Group& world) {
+    io::ModelConfig config;
+    config.family = io::Family::llama;
+    config.layers = 6, config.heads = 2, config.width = 64, config.context = 16, config.vocab = 200;
+    models::resolve(config);
+    auto model = LanguageModel::create(config, 1, true);
+    Pool pool(1);
+    Stream s(pool);
+    const StepPrograms p(model, {.batch = 2, .length = 16, .data = world, .zero = 3}, s);
+    const Instance exe(*p.first());
+    const auto& program = exe.program();
+    std::vector<Lane> lanes;
+    for (const auto& r : program.records) lanes.push_back(r.lane);
+    const std::span operands(exe.operands(0).data() - program.records[0].operands, program.operands.size());
+    const auto found = lane_dependencies(program, lanes, operands, false);
+    const auto gathers = gathers_of(program);
+    ASSERT_GT(gathers.size(), 12u);
+    for (std::size_t n = 2; n < gathers.size(); ++n) {
+      const auto &g = gathers[n], &before = gathers[n - 1], &earlier = gathers[n - 2];
+      EXPECT_EQ(lanes[g.record], Lane::gather);
+      for (const int r : found.waits[g.record])
+        EXPECT_LT(static_cast<std::size_t>(r), before.first) << g.name << " waits for the block before";
+      EXPECT_LE(g.record, before.first) << g.name << " begins with the block before";
+      EXPECT_LT(g.record, g.first);
+      EXPECT_GE(g.record, earlier.first);
+      for (std::size_t i = g.record + 1; i < g.first; ++i)
+        for (const int r : found.waits[i])
+          EXPECT_NE(static_cast<std::size_t>(r), g.record) << "record " << i << " waits for " << g.name;
+    }
+  });
+}
+
 TEST(zero, a_stage_that_does_not_exist_is_refused) {
   EXPECT_THROW(with_programs(2, 5, false, [](const StepPrograms&) {}), Error);
+  EXPECT_THROW(with_layers(1, [](StepOptions& o) { o.gather_ahead = -1; }, [](const StepPrograms&) {}), Error);
 }
 
 }  // namespace

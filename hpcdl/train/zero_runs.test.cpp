@@ -55,8 +55,10 @@ struct Zero : ::testing::Test {
 TEST_F(Zero, runs_have_the_same_metrics_and_files) {
   for (const int n : {3, 4}) {
     const auto name = [&](int zero) { return std::to_string(n) + "." + std::to_string(zero); };
-    for (const int zero : {0, 1, 2}) train_on(n, zero, name(zero), [](RunConfig& c) { c.train.accumulate = 2; });
-    for (const int zero : {1, 2}) {
+    // The batches of an evaluation do not divide by the ranks.
+    const auto change = [](RunConfig& c) { c.train.accumulate = 2, c.train.eval_batches = 0; };
+    for (const int zero : {0, 1, 2, 3}) train_on(n, zero, name(zero), change);
+    for (const int zero : {1, 2, 3}) {
       expect_same_model(name(zero), name(0));
       EXPECT_EQ(timeless_metrics(tmp.path() / name(zero)), timeless_metrics(tmp.path() / name(0)));
     }
@@ -79,12 +81,15 @@ TEST_F(Zero, checkpoints_are_for_any_number_of_ranks_and_any_stage) {
     both("divided", 2, 1);
     both("from divided", 1, 0);
     both("to divided", 0, 2);
-    for (const char* what : {"divided", "from divided", "to divided"}) expect_same_model(name(what), name("whole"));
+    both("from sharded", 3, 2);
+    both("to sharded", 1, 3);
+    for (const char* what : {"divided", "from divided", "to divided", "from sharded", "to sharded"})
+      expect_same_model(name(what), name("whole"));
   }
 }
 
 TEST_F(Zero, numbers_that_are_not_finite_end_all_ranks_with_a_reason) {
-  for (const int zero : {1, 2}) {
+  for (const int zero : {1, 2, 3}) {
     const auto errors = testing::rank_errors(3, [&](const comm::Group& world) {
       RunConfig c;
       toy_config(c, tmp, "r" + std::to_string(zero));
@@ -124,6 +129,11 @@ TEST_F(Zero, the_plan_knows_what_a_rank_holds) {
   EXPECT_LT(gradients.tensors(), moments.tensors());
   EXPECT_LT(moments.tensors(), none.tensors());
   EXPECT_EQ(ledger(2, 4).gradients, ledger(1, 4).gradients) << "micro-batches add to whole gradients";
+  const auto weights = ledger(3, 1);
+  EXPECT_NEAR(eighth(none.weights, weights.weights), 1, 0.2);
+  EXPECT_EQ(weights.gradients, gradients.gradients);
+  EXPECT_EQ(weights.optimizer, gradients.optimizer);
+  EXPECT_LT(weights.tensors(), gradients.tensors());
 }
 
 }  // namespace

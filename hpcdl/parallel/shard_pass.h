@@ -1,0 +1,40 @@
+#pragma once
+// Values of which every rank keeps a share only, as an edit of a pass that reads them: the units of a part of the model
+// are gathered into the arena shortly before the pass needs that part, and their memory is free again after the last
+// record that reads them. Source: stage 3 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
+// parameter models", SC 2020.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/graph.h"
+#include "hpcdl/parallel/unit_exchange.h"
+#include "hpcdl/tensor.h"
+
+namespace hpcdl::parallel {
+
+/// One kind of values of the tensors of a plan: the values themselves, or their 16-bit copies.
+struct ShardedBlock {
+  std::string name;  // of its units in programs: "values.layers.3"
+  Tensor shares;     // of this rank, unit by unit from the beginning of the plan; absent memory is enough to record
+  std::span<const std::string> names;  // what programs call the tensors; empty: not in the block
+};
+
+/// A time during which a pass holds the units of an owner.
+struct Held {
+  std::string owner;                            // Unit::owner
+  std::size_t gather = 0, first = 0, last = 0;  // records: before which the gathers begin; that use the owner
+};
+
+/// When the pass holds what, in the order of `gather`. A part of the model is used in several visits: once in
+/// forward, once in backward, where it may be recomputed. Its gathers begin with the visit that is `ahead` visits
+/// earlier. It stays between two visits if its next gather would begin before its memory is free.
+std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::span<const ShardedBlock> blocks,
+                             int ahead);
+
+/// The pass, which gathers each unit once for each time that held_units() says, if records use the unit then. `units`
+/// must outlive the recording. The same on every rank; runs of it are collective.
+Recording shard_pass(Recording pass, const UnitExchange& units, std::span<const ShardedBlock> blocks, int ahead);
+
+}  // namespace hpcdl::parallel
