@@ -30,6 +30,19 @@ std::vector<Visit> visits(const Program& p, const UnitPlan& plan, std::span<cons
   return list;
 }
 
+/// Whether each visit takes long enough to hide a gather: not where the owner is much smaller than most.
+std::vector<char> hiding(const std::vector<Visit>& list, const UnitPlan& plan) {
+  std::map<std::string_view, std::int64_t> elements;
+  for (const auto& unit : plan.units) elements[unit.owner] += unit.elements;
+  std::vector<std::int64_t> sizes;
+  for (const auto& visit : list) sizes.push_back(elements.at(visit.owner));
+  auto sorted = sizes;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<char> hides;
+  for (const auto n : sizes) hides.push_back(n >= sorted[sorted.size() / 2] / 8);
+  return hides;
+}
+
 /// One pass under edit.
 class Sharding {
  public:
@@ -95,7 +108,7 @@ class Sharding {
 std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::span<const ShardedBlock> blocks,
                              int ahead) {
   const auto list = visits(pass, plan, blocks);
-  const auto before = static_cast<std::size_t>(ahead);
+  const auto hides = hiding(list, plan);
   struct Last {
     std::size_t visit, held;
   };
@@ -103,13 +116,15 @@ std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::spa
   std::vector<Held> held;
   for (std::size_t v = 0; v < list.size(); ++v) {
     const auto& [owner, first, end] = list[v];
+    std::size_t begin = v;  // the visit with which the gather begins
+    for (int left = ahead; left > 0 && begin > 0;) left -= hides[--begin];
     const auto it = last.find(owner);
-    if (it != last.end() && v - it->second.visit <= before + 1) {
+    if (it != last.end() && begin <= it->second.visit + 1) {
       held[it->second.held].last = end;
       it->second.visit = v;
       continue;
     }
-    held.push_back({std::string(owner), list[v - std::min(v, before)].first, first, end});
+    held.push_back({std::string(owner), list[begin].first, first, end});
     last[owner] = {v, held.size() - 1};
   }
   return held;

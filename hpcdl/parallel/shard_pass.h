@@ -29,7 +29,8 @@ struct Held {
 
 /// When the pass holds what, in the order of `gather`. A part of the model is used in several visits: once in
 /// forward, once in backward, where it may be recomputed. Its gathers begin with the visit that is `ahead` visits
-/// earlier. It stays between two visits if its next gather would begin before its memory is free.
+/// earlier, not counting those of parts that are much smaller than most: a norm hides no gather. It stays between two
+/// visits if its next gather would begin before its memory is free.
 std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::span<const ShardedBlock> blocks,
                              int ahead);
 

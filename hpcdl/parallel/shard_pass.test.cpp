@@ -79,6 +79,13 @@ TEST(shard_pass, units_are_held_from_shortly_before_their_uses_to_the_last_of_th
   EXPECT_EQ(text_of(Chain(1, {}, 2).held(1)), "");
 }
 
+/// A part that is much smaller than the others, as a norm is, takes no time in which a gather could run.
+TEST(shard_pass, small_units_hide_no_gather) {
+  Chain chain(4, {0, 1, 2, 3, 2, 1, 0}, 2);
+  for (std::size_t u = 0; u < 4; ++u) chain.plan.units[u].elements *= u == 2 ? 1 : 100;
+  EXPECT_EQ(text_of(chain.held(1)), "m0 0 0 0, m1 0 1 1, m2 1 2 4, m3 1 3 3, m1 3 5 5, m0 5 6 6");
+}
+
 /// The same bits as with whole values, whatever is held how long, and the program as it was under the edit.
 TEST(shard_pass, passes_compute_the_same_bits_from_shares) {
   for (const int n : {1, 2, 3, 7})

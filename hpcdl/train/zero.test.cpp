@@ -334,7 +334,8 @@ std::vector<Gathered> gathers_of(const Program& p) {
 void with_layers(int layers, const Change& change, const std::function<void(const StepPrograms&)>& f) {
   io::ModelConfig config;
   config.family = io::Family::llama;
-  config.layers = layers, config.heads = 2, config.width = 64, config.context = 16, config.vocab = 200;
+  config.layers = layers, config.heads = 2, config.width = 128, config.context = 16, config.vocab = 200;
+  config.tied = false;
   models::resolve(config);
   const auto mesh = parallel::Mesh::described({.dp = 4}, 1);
   auto model = LanguageModel::create(config, {}, true);
@@ -407,7 +408,8 @@ TEST(zero, a_gather_runs_while_the_block_before_computes) {
   testing::run_ranks(2, [](const comm::Group& world) {
     io::ModelConfig config;
     config.family = io::Family::llama;
-    config.layers = 6, config.heads = 2, config.width = 64, config.context = 16, config.vocab = 200;
+    config.layers = 6, config.heads = 2, config.width = 128, config.context = 16, config.vocab = 200;
+    config.tied = false;
     models::resolve(config);
     auto model = LanguageModel::create(config, 1, true);
     Pool pool(1);
@@ -419,7 +421,8 @@ TEST(zero, a_gather_runs_while_the_block_before_computes) {
     for (const auto& r : program.records) lanes.push_back(r.lane);
     const std::span operands(exe.operands(0).data() - program.records[0].operands, program.operands.size());
     const auto found = lane_dependencies(program, lanes, operands, false);
-    const auto gathers = gathers_of(program);
+    auto gathers = gathers_of(program);
+    std::erase_if(gathers, [](const Gathered& g) { return g.name == "values.model.norm.value"; });  // it hides nothing
     ASSERT_GT(gathers.size(), 12u);
     for (std::size_t n = 2; n < gathers.size(); ++n) {
       const auto &g = gathers[n], &before = gathers[n - 1], &earlier = gathers[n - 2];
