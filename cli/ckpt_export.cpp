@@ -29,9 +29,10 @@ int export_verb(const ExportWords& o) {
   const io::StoredCheckpoint stored(place.checkpoint);
   Work progress(console());
   const auto report = models::export_folder(
-      stored, o.out, {.dtype = dtype_of_word(o.dtype), .progress = [&](double share, const std::string& tensor) {
-                        progress.show("exporting", share, {{tensor}});
-                      }});
+      stored, o.out,
+      {.dcp = o.to == "dcp", .dtype = dtype_of_word(o.dtype), .progress = [&](double share, const std::string& tensor) {
+         progress.show("exporting", share, {{tensor}});
+       }});
   progress.end();
   if (o.json)
     print_json({{"from", place.checkpoint.string()},
@@ -49,11 +50,12 @@ int export_verb(const ExportWords& o) {
 
 void add_export(const Command& verb, Run& run) {
   add_verb<ExportWords>(
-      verb, run, "export",
-      "Writes the model of a checkpoint, however it is sharded, as a folder that transformers loads",
+      verb, run, "export", "Writes the model of a checkpoint, however it is sharded, for transformers or PyTorch",
       [](const Command& sub, ExportWords& o) {
         sub.option("path", o.path, kCheckpointHelp).required();
-        sub.option("--to", o.to, "Form of the result; hf: a Hugging Face folder").one_of({"hf"}).shows_default();
+        sub.option("--to", o.to, "Form of the result; hf: a Hugging Face folder; dcp: for torch.distributed.checkpoint")
+            .one_of({"hf", "dcp"})
+            .shows_default();
         sub.option("--out", o.out, "Folder to write").required();
         sub.option("--dtype", o.dtype, "Type of the weights; default: as they are stored")
             .one_of({"f32", "bf16", "f16"});

@@ -6,6 +6,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/copy_stored.h"
+#include "hpcdl/io/dcp/dcp_writer.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/models/hf_config.h"
@@ -41,15 +42,28 @@ ExportReport export_folder(const io::StoredCheckpoint& from, const fs::path& out
   const auto& folder = from.info().path;
   quant::StagedFolder staged(out);
   write_config_of(folder, staged.path(), options.dtype);
-  io::TensorFolderWriter writer(staged.path(), specs);
-  std::int64_t done = 0;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    const auto& [name, spec] = specs[i];
-    if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(report.bytes), name);
-    io::copy_stored(from.model()[i], writer, name, spec.dtype);
-    done += spec.bytes();
+  const auto write = [&](auto&& copy) {
+    std::int64_t done = 0;
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const auto& [name, spec] = specs[i];
+      if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(report.bytes), name);
+      copy(from.model()[i], name, spec.dtype);
+      done += spec.bytes();
+    }
+  };
+  if (options.dcp) {
+    io::DcpWriter writer(staged.path(), specs);
+    write([&](const io::StoredTensor& t, const std::string&, DType dtype) {
+      io::for_each_converted(t, dtype, [&](const View& chunk) { writer.append(chunk); });
+    });
+    writer.commit();
+  } else {
+    io::TensorFolderWriter writer(staged.path(), specs);
+    write([&](const io::StoredTensor& t, const std::string& name, DType dtype) {
+      io::copy_stored(t, writer, name, dtype);
+    });
+    writer.commit();
   }
-  writer.commit();
   for (const char* name : quant::kCompanions) {
     std::error_code ignored;
     if (fs::exists(folder / name, ignored)) io::write_file_atomic(staged.path() / name, io::read_file(folder / name));

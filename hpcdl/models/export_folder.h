@@ -1,5 +1,5 @@
 #pragma once
-// From a checkpoint to a model folder that transformers loads.
+// From a checkpoint to a model folder that transformers loads, or to a distributed checkpoint of PyTorch.
 
 #include <cstdint>
 #include <functional>
@@ -10,6 +10,7 @@
 namespace hpcdl::models {
 
 struct ExportOptions {
+  bool dcp = false;           // the tensors as torch.distributed.checkpoint.save() writes them
   DType dtype = DType::none;  // of floating-point tensors; none: as they are stored
   /// Called before each tensor with the share of the bytes that are done, 0 to 1.
   std::function<void(double share, const std::string& tensor)> progress = {};

@@ -171,6 +171,15 @@ TEST_F(Ckpt, an_export_is_the_model_of_the_run) {
   expect_code(run({"generate", "--model", path("hf"), "--prompt", "the", "--tokens", "4"}), 0);
 }
 
+TEST_F(Ckpt, what_is_exported_for_pytorch_comes_back_the_same) {
+  const auto r = ckpt({"export", path("run"), "--to", "dcp", "--out", path("dcp"), "--json"});
+  expect_code(r, 0);
+  EXPECT_TRUE(fs::exists(path("dcp/.metadata")) && fs::exists(path("dcp/tokenizer.json")));
+  EXPECT_FALSE(fs::exists(path("dcp/model.safetensors")));
+  expect_code(ckpt({"import", path("dcp"), "--from", "dcp", "--model", path("run/model"), "--out", path("back")}), 0);
+  expect_code(ckpt({"diff", path("back/checkpoints/step_00000000"), path("run/model")}), 0);
+}
+
 TEST_F(Ckpt, an_export_loads_in_transformers) {
   const auto python = io::find_python("transformers, torch, safetensors");
   if (!python) GTEST_SKIP() << "no Python with transformers and torch; set HPCDL_PYTHON";

@@ -152,13 +152,15 @@ class Reader {
     return chunk;
   }
 
-  /// The properties are pickled as a tuple that begins with the dtype.
+  /// The properties are pickled as a tuple that begins with the dtype, or made from it.
   DType dtype_in(const Value& properties, const std::string& name) const {
     const auto* object = properties.as<pickle::Object>();
     const auto* tuple = object && object->state ? object->state->as<pickle::Tuple>() : nullptr;
-    const Value* value = tuple && !tuple->items.empty() ? tuple->items[0]
-                         : object && object->state      ? pickle::find(*object->state, "dtype")
-                                                        : nullptr;
+    const auto* arguments = properties.made_by(kProperties);
+    const Value* value = arguments && !arguments->empty() ? arguments->front()
+                         : tuple && !tuple->items.empty() ? tuple->items[0]
+                         : object && object->state        ? pickle::find(*object->state, "dtype")
+                                                          : nullptr;
     const auto dtype = value ? dtype_of(*value) : DType::none;
     if (dtype == DType::none) refuse("tensor {} has a type that is not supported", shown(name));
     return dtype;

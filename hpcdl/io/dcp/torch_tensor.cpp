@@ -113,10 +113,18 @@ std::vector<std::string_view> dtype_names() {
   static const auto names = [] {
     std::array<std::string, kDTypeCount> list;
     for (int i = 1; i < kDTypeCount; ++i)
-      list[static_cast<std::size_t>(i)] = std::string("torch.") + array_name(static_cast<DType>(i));
+      list[static_cast<std::size_t>(i)] = "torch." + torch_name(static_cast<DType>(i));
     return list;
   }();
   return {names.begin() + 1, names.end()};
+}
+
+std::string torch_name(DType dtype) { return std::string(array_name(dtype)); }
+
+std::string_view storage_name(DType dtype) {
+  for (const auto& [name, d] : kStorages)
+    if (d == dtype) return name.substr(std::string_view("torch.").size());
+  return {};
 }
 
 DType dtype_of(const pickle::Value& value) {

@@ -18,6 +18,9 @@ View read_torch_tensor(std::string_view archive, const std::string& from);
 DType dtype_of(const pickle::Value& value);
 /// "torch.float32" and so on.
 std::vector<std::string_view> dtype_names();
+/// "float32"; and the class of its storage, "FloatStorage", or empty if there is none.
+std::string torch_name(DType dtype);
+std::string_view storage_name(DType dtype);
 /// The numbers of a tuple or of a torch.Size, each from 0 to kMaxCount. Throws Error that begins with `where`.
 Shape shape_of(const pickle::Value& value, const std::string& where);
 
