@@ -32,8 +32,8 @@ struct LinkRate {
 
 struct Costs {
   std::vector<PartCost> layers;
-  LinkRate link;  // between two ranks, in one direction
-  LinkRate host;  // between a rank and host memory, in one direction
+  LinkRate link = {};  // between two ranks, in one direction
+  LinkRate host = {};  // between a rank and host memory, in one direction
   bool operator==(const Costs&) const = default;
 };
 
