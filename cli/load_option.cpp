@@ -1,20 +1,8 @@
 #include "cli/load_option.h"
 
-#include "hpcdl/io/config_value.h"
+#include "cli/parsed.h"
 
 namespace hpcdl::cli {
-namespace {
-
-template <class T>
-T parsed(std::string_view verb, const char* option, const std::string& text, io::FieldOptions accepts) {
-  try {
-    return io::convert_config<T>(io::ConfigText{text}, accepts);
-  } catch (const io::ConfigMismatch& m) {
-    fail_usage(verb, "{}: expected {}, found {}", option, io::describe_type(io::config_type<T>(accepts)), m.found);
-  }
-}
-
-}  // namespace
 
 io::LoadOptions LoadOption::checked(std::string_view verb) const {
   io::LoadOptions o{.mode = parsed<io::LoadMode>(verb, "--load", load, {})};

@@ -39,6 +39,7 @@ void add_generate(const Command& program, Run& run);
 void add_inspect(const Command& program, Run& run);
 void add_launch(const Command& program, Run& run);
 void add_logits(const Command& program, Run& run);
+void add_pipe(const Command& program, Run& run);
 void add_probe(const Command& program, Run& run);
 void add_profile(const Command& program, Run& run);
 void add_quantize(const Command& program, Run& run);

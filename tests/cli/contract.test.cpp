@@ -490,8 +490,9 @@ std::string on_a_terminal(const std::vector<std::string>& words, std::size_t col
 }
 
 TEST_F(Cli, help_fits_the_terminal) {
-  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits",
-                           "doctor", "probe", "bench", "profile", "verify", "roofline", "tune", "launch", "slurm"})
+  for (const char* verb :
+       {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor", "probe",
+        "bench", "profile", "verify", "roofline", "pipe", "tune", "launch", "slurm"})
     EXPECT_LE(widest(run({verb, "--help"}).out), 80u) << verb;
   for (const char* part : {"comm", "ddp", "tp", "zero"})
     EXPECT_LE(widest(run({"bench", part, "--help"}).out), 80u) << part;

@@ -1,0 +1,141 @@
+// hpcdl pipe: schedules of pipelines, shown and simulated. It needs no ranks and runs no model.
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/parsed.h"
+#include "cli/run_config.h"
+#include "cli/verb.h"
+#include "cli/wrap.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/pipe/costs_file.h"
+#include "hpcdl/pipe/generate.h"
+#include "hpcdl/pipe/order_file.h"
+#include "hpcdl/train/run_table.h"
+#include "tools/measure_roofs.h"
+#include "tools/pipe/report.h"
+#include "tools/pipe/run_costs.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct PipeOptions {
+  std::string schedule, order, costs, svg, memory;
+  std::vector<std::string> configs;
+  int stages = 2, chunks = 1, micros = 4;
+  bool json = false;
+};
+
+/// The costs of layers, of a file or of a run; none: units. With a run, its micro-batches are those of the schedule
+/// unless --micros is given.
+std::optional<pipe::Costs> costs_of(PipeOptions& o, const Command& verb) {
+  const auto keys = verb.rest();
+  if (o.configs.empty() && !keys.empty()) refuse_keys("pipe", keys.front(), verb);
+  if (!o.costs.empty() && !o.configs.empty()) fail_usage("pipe", "give the costs by --costs or by -c, not by both");
+  if (!o.costs.empty()) return pipe::read_costs(o.costs);
+  if (o.configs.empty()) return std::nullopt;
+  train::RunConfig config;
+  auto table = train::table_of(config);
+  load(table, {o.configs.begin(), o.configs.end()}, keys, verb);
+  if (!verb.given("--micros") && o.order.empty()) o.micros = static_cast<int>(config.train.accumulate);
+  Pool pool;
+  return lab::pipe::costs_of_run(config, lab::roofs(device_from_name(config.train.device), pool));
+}
+
+/// What the options say about a file with an order must be true of it.
+pipe::Schedule order_of(const PipeOptions& o, const Command& verb) {
+  const auto s = pipe::read_order(o.order);
+  const auto expect = [&](const char* option, int given, int found, const char* what) {
+    if (verb.given(option) && given != found)
+      fail_usage("pipe", "{} {}, but {} has {} {}: leave the option out", option, given, o.order, found, what);
+  };
+  if (verb.given("--schedule")) fail_usage("pipe", "give --schedule or --order, not both");
+  expect("--stages", o.stages, s.ranks(), "ranks");
+  expect("--chunks", o.chunks * s.ranks(), s.stages(), "stages");
+  expect("--micros", o.micros, s.micros, "micro-batches");
+  return s;
+}
+
+/// 0: no limit.
+std::int64_t memory_of(const PipeOptions& o) {
+  if (o.memory.empty()) return 0;
+  if (o.costs.empty() && o.configs.empty())
+    fail_usage("pipe", "--memory limits what layers take, but no layers are given: add -c run.toml or --costs");
+  return parsed<std::int64_t>("pipe", "--memory", o.memory, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
+}
+
+bool wants_colour() { return isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR"); }
+
+int pipe_verb(PipeOptions& o, const Command& verb, bool show) {
+  if (o.schedule.empty() && o.order.empty())
+    fail_usage("pipe", "expected --schedule NAME or --order FILE; hpcdl pipe {} --help lists the schedules",
+               show ? "show" : "simulate");
+  check_writable(o.svg);
+  const auto costs = costs_of(o, verb);
+  const auto orders = o.order.empty() ? pipe::make_schedule(pipe::schedule_kind(o.schedule),
+                                                            {.ranks = o.stages, .chunks = o.chunks, .micros = o.micros})
+                                      : order_of(o, verb);
+  const auto report =
+      lab::pipe::examine(o.order.empty() ? o.schedule : o.order, orders, costs ? &*costs : nullptr, memory_of(o));
+  if (!o.svg.empty() && report.deadlock.empty()) io::write_file_atomic(o.svg, lab::pipe::to_svg(report));
+  if (o.json) {
+    print_json(lab::pipe::to_json(report));
+  } else {
+    for (const auto& note : report.notes) say("note: {}", note);
+    auto text = lab::pipe::to_text(report);
+    if (show && report.deadlock.empty())
+      text += "\n" + lab::pipe::timeline_text(report, columns_of(STDOUT_FILENO, 100), wants_colour());
+    print_text(text);
+  }
+  return report.deadlock.empty() ? exit_code::kDone : 1;
+}
+
+void add(const Command& group, Run& run, bool show) {
+  add_verb<PipeOptions>(
+      group, run, show ? "show" : "simulate",
+      show ? "Draws what every rank does at which time, and counts what it needs"
+           : "Computes the makespan, the bubble and what every rank needs",
+      [](const Command& sub, PipeOptions& o) {
+        std::vector<std::string> names;
+        std::string list = "Schedules:\n";
+        for (const auto& kind : pipe::schedule_kinds()) {
+          names.emplace_back(kind.name);
+          list += fmt::format("  {:<13}{}\n", kind.name, kind.summary);
+        }
+        sub.option("--schedule", o.schedule, "Order of forwards and backwards").one_of(names);
+        sub.option("--order", o.order, "Take the order from this file: a line for each rank, with actions such as 1F0");
+        sub.option("--stages", o.stages, "Stages of the pipeline, one rank each").shows_default();
+        sub.option("--chunks", o.chunks, "Chunks into which the part of each rank is cut").shows_default();
+        sub.option("--micros", o.micros, "Micro-batches of a step; default: 4, with -c train.accumulate");
+        sub.option("--costs", o.costs, "JSON file with what each layer costs, as --json writes it with -c");
+        sub.option("-c,--config", o.configs,
+                   "TOML file of a run, whose layers are taken at the speed of light; --section.key=value overrides")
+            .one_each();
+        sub.option("--memory", o.memory, "Cut the layers so that a rank's state and frames fit, e.g. 24G").kind("SIZE");
+        sub.option("--svg", o.svg, "Write the timeline as a picture to this file");
+        sub.flag("--json", o.json, "One JSON object on stdout");
+        sub.takes_rest();
+        sub.footer(list +
+                   "\nWithout --costs and -c each rank takes one unit for a forward and for each half of a "
+                   "backward. Exit code 1: the order is a deadlock. hpcdl train cannot train with stages yet.");
+      },
+      [show](PipeOptions& o, const Command& verb) { return pipe_verb(o, verb, show); });
+}
+
+}  // namespace
+
+void add_pipe(const Command& program, Run& run) {
+  const auto group = program.subcommand("pipe", "Shows and simulates schedules of pipelines, without ranks");
+  group.needs_subcommand();
+  add(group, run, true);
+  add(group, run, false);
+}
+
+}  // namespace hpcdl::cli
