@@ -6,6 +6,7 @@
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/graph.h"
+#include "hpcdl/ops/attention/decode_shape.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/op_spec.h"
 
@@ -143,6 +144,20 @@ TEST(attention, slices_of_a_packed_qkv) {
     return all;
   };
   EXPECT_EQ(run(true), run(false));
+}
+
+/// On 132 multiprocessors, whatever the number of texts: 17 of them with one share each would use a third.
+TEST(attention, shares_of_long_caches_fill_a_gpu) {
+  constexpr std::int64_t kKeys = 32768, kMultiprocessors = 132;
+  constexpr int kHeads = 32, kKvHeads = 8;
+  for (const int width : {64, 128, 256})
+    for (std::int64_t texts = 1; texts <= 128; ++texts) {
+      const Spec q{{texts, 1, kHeads * width}, DType::bf16}, k{{texts, kKeys, kKvHeads * width}, DType::bf16};
+      const std::int64_t blocks = texts * kKvHeads * Attention::splits(q, k, {.heads = kHeads, .kv_heads = kKvHeads}),
+                         at_once = kMultiprocessors * decode_blocks(width, 2, kHeads / kKvHeads),
+                         rounds = (blocks + at_once - 1) / at_once;
+      EXPECT_GE(blocks, 0.8 * static_cast<double>(rounds * at_once)) << texts << " texts, heads of " << width;
+    }
 }
 
 TEST(attention, refuses_what_does_not_fit) {

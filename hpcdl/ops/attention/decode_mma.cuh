@@ -4,10 +4,12 @@
 //   scores (keys, heads) = keys (keys, D) q^T;   out (D, heads) = values^T (D, keys) weights (keys, heads).
 // A warp loads tiles of 16 keys ahead, and they are operands as they are: to registers, or several tiles to shared memory
 // if they are small, so that enough bytes are in flight, or do not fit into registers. Copies to shared memory reach 0.69
-// of the read rate, loads 0.96: H200, 32 texts of 32768 keys, 8 heads of 128, bf16, 1380 us and 962; i8 740 and 909. This
+// of the read rate, loads 0.96: H200, 32 texts of 32768 keys, 8 heads of 128, bf16, 1380 us and 963; i8 740 and 909. This
 // works because element k or m of a product need not be the k-th or m-th in memory, as long as both operands agree:
 //   scores: k runs over 32 elements of a head so that each thread's 16 bytes of a row are four of its registers;
 //   out:    each thread has neighbouring elements of four rows of values; two of them are its rows of one product.
+// Grids are made for as many blocks as fit on a multiprocessor (decode_shape.h). When they were made for two of heads of
+// 128, of which three fit, some multiprocessors got three and others one, and that call took 1131 us.
 // 8-bit codes become bf16, or for scores the type of the query, in registers: 16 bytes of a row are 16 elements, and k
 // runs over 64 of them.
 
