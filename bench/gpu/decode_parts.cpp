@@ -101,14 +101,14 @@ class Step {
       const Matrix<View> m[] = {l.q.matrix(dense_), l.k.matrix(dense_), l.v.matrix(dense_)};
       if (w.has("norm_qkv"))
         cuda::norm_qkv(s_, q_.tensor, l.keys.tensor, l.values.tensor, x_.tensor, gamma_.tensor, table_.tensor,
-                       {position_.tensor, slot_.tensor}, m, {.head_dim = kHeadDim, .constant_weights = true});
+                       {position_.tensor, slot_.tensor}, m, {}, {.head_dim = kHeadDim, .constant_weights = true});
       if (w.has("attention"))
         cuda::paged_attention(s_, attended_.tensor, q_.tensor, l.keys.tensor, l.values.tensor, starts_.tensor,
                               length_.tensor, pages_.tensor, parts_.tensor, attention());
       if (w.has("o")) product(w.o, middle_.tensor, attended_.tensor, l.o, x_.tensor);
       if (w.has("norm_swiglu"))
         cuda::norm_swiglu(s_, gated_.tensor, middle_.tensor, gamma_.tensor, l.gate.matrix(dense_), l.up.matrix(dense_),
-                          {.constant_weights = true});
+                          {}, {.constant_weights = true});
       if (w.has("down")) product(w.down, x_.tensor, gated_.tensor, l.down, middle_.tensor);
     }
     if (w.has("head")) {

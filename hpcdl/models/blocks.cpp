@@ -82,8 +82,11 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
   return attend_to_pages(q, heads, pools, *o.batch);
 }
 
+/// Tokens for which reading the weights takes longer than their products. A GPU has kernels that join so many rows.
+constexpr std::int64_t kMostDecoded = 128;
+
 bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o) {
-  return o.batch && x[1] == 1 && std::ranges::all_of(layers, [](const nn::Linear* l) {
+  return o.batch && x[0] * x[1] <= kMostDecoded && std::ranges::all_of(layers, [](const nn::Linear* l) {
            const auto* s = l->weight.sharing;
            return (!s || s->scheme == nn::Sharing::conjugate) && l->has_matrix();
          });

@@ -36,13 +36,12 @@ Var head_logits(const nn::Weight& head, const Var& h);
 /// written first.
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
 
-/// Whether a block is recorded by the two functions below: of one token of one sequence of a batch, by layers that one op
-/// can hold.
+/// Whether a block is recorded by the two functions below: of few tokens of a batch, by layers that one op can hold.
 bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o);
 /// attend() with the queries, keys and values of norm(x), rotated by the angles of rope(), as one op each.
 Var attend_step(const nn::RmsNorm& norm, const nn::Linear& q, const nn::Linear& k, const nn::Linear& v, const Var& x,
                 const Var& angles, Heads heads, int layer, const nn::ForwardOptions& o);
-/// silu(gate(norm(x))) * up(norm(x)) as one op; x: one token.
+/// silu(gate(norm(x))) * up(norm(x)) as one op.
 Var gated_step(const nn::RmsNorm& norm, const nn::Linear& gate, const nn::Linear& up, const Var& x);
 
 /// residual + dropout(after(linear(x))): one kernel without dropout and without a norm `after`, which may be null.

@@ -38,7 +38,8 @@ void NormQkv::forward(Stream& s, Tensor q, Tensor keys, Tensor values, View x, V
   const Tensor &h = scratch[0], &k = scratch[1], &v = scratch[2];
 #if HPCDL_CUDA
   const bool direct = keys.dtype() == x.dtype() && values.dtype() == x.dtype();
-  if (s.device().is_cuda() && cuda::norm_qkv(s, q, direct ? keys : k, direct ? values : v, x, gamma, table, at, m, a)) {
+  if (s.device().is_cuda() &&
+      cuda::norm_qkv(s, q, direct ? keys : k, direct ? values : v, x, gamma, table, at, m, h, a)) {
     if (!direct) KvWrite::write(s, keys, values, k, v, at.slots);
     return;
   }

@@ -3,9 +3,10 @@
 // rope(h Wk^T + bk) and h Wv^T + bv go to pages of a pool. Inference only.
 //
 // x (B, T, C); gamma (C); the matrices (H*D, C), (Hkv*D, C), (Hkv*D, C), dense or INT4, with biases or not
-// (ops/matrix.h); table (P, D) and positions (B*T) as of rope.h; pools and slots (B*T) as of kv_write.h; q (B, T, H*D), of the type of x. A GPU has one kernel for one row of 16 bits; whatever else is computed as
-// rms_norm, linear or int4_linear, rope and kv_write do, with the same bits. All that those compute is rounded to the type
-// of x in any case, before it goes to pools of another type.
+// (ops/matrix.h); table (P, D) and positions (B*T) as of rope.h; pools and slots (B*T) as of kv_write.h; q (B, T, H*D),
+// of the type of x. A GPU has one kernel for one row of 16 bits, and for up to 128 rows and dense matrices rms_norm and
+// one kernel; whatever else is computed as rms_norm, linear or int4_linear, rope and kv_write do, with the same bits. All
+// that those compute is rounded to the type of x in any case, before it goes to pools of another type.
 
 #include "hpcdl/ops/kv_write/kv_write.h"
 #include "hpcdl/ops/matrix.h"
@@ -56,9 +57,11 @@ struct NormQkv {
 };
 
 namespace cuda {
-/// `keys` and `values`: pools of the type of x, or rows (1, 1, Hkv*D) of it. False if no kernel supports the operands.
+/// `keys` and `values`: pools of the type of x, or rows (B, T, Hkv*D) of it; `h`: scratch like x, for several rows. False
+/// if no kernel supports the operands.
 bool norm_qkv(Stream&, const Tensor& q, const Tensor& keys, const Tensor& values, const View& x, const View& gamma,
-              const View& table, const NormQkv::Places<View>& at, const Matrix<View> (&m)[3], const NormQkv::Args& a);
+              const View& table, const NormQkv::Places<View>& at, const Matrix<View> (&m)[3], const Tensor& h,
+              const NormQkv::Args& a);
 }  // namespace cuda
 
 /// Records the op, which updates both pools in place; returns q. Variables may be absent where views may.

@@ -106,8 +106,8 @@ inline Contracts norm_qkv_contracts() {
       {"x", "gamma", "table", "positions", "slots", "wq", "bq", "wk", "bk", "wv", "bv", "keys", "values"},
       {"q", "keys", "values"});
   c.dims = {{"batch", 1, 4}, {"tokens", 1, 8}, {"width", 1, 90}, {"half", 1, 40}};
-  c.shapes = {{1, 1, 32, 8}, {1, 1, 1, 1}, {1, 1, 7, 3},   {2, 1, 33, 5}, {1, 3, 9, 16},
-              {3, 2, 17, 4}, {0, 1, 8, 4}, {1, 1, 64, 48}, {2, 5, 40, 8}};
+  c.shapes = {{1, 1, 32, 8}, {1, 1, 1, 1},   {1, 1, 7, 3},  {2, 1, 33, 5},  {1, 3, 9, 16},  {3, 2, 17, 4},
+              {0, 1, 8, 4},  {1, 1, 64, 48}, {2, 5, 40, 8}, {2, 1, 64, 32}, {5, 7, 136, 64}};
   c.typical = {2, 3, 35, 9};
   c.rows = kNoRows;  // the pools are not; the ops that it joins are checked
   c.timed = {1, 1, 2048, 32};

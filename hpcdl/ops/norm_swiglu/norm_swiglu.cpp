@@ -37,7 +37,7 @@ void NormSwiglu::forward(Stream& s, Tensor y, View x, View gamma, View gate, Vie
                          Tensor values, Tensor groups, const Args& a) {
   const Matrix<View> first{gate, gate_scale, gate_offset, gate_bias}, second{up, up_scale, up_offset, up_bias};
 #if HPCDL_CUDA
-  if (s.device().is_cuda() && cuda::norm_swiglu(s, y, x, gamma, first, second, a)) return;
+  if (s.device().is_cuda() && cuda::norm_swiglu(s, y, x, gamma, first, second, h, a)) return;
 #endif
   const Spec half{{groups[1], groups[2]}, DType::f32}, sums{half.shape, DType::i32};
   const int4::Scratch scratch{values, Tensor(groups.data(), half, groups.device()),

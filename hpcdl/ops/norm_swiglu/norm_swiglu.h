@@ -3,8 +3,9 @@
 // where each launch costs more than its arithmetic. Inference only.
 //
 // x (..., K); gamma (K); both matrices (N, K), dense or INT4, with biases or not (ops/matrix.h); y (..., N), of
-// the type of x. A GPU has one kernel for one row of 16 bits; whatever else is computed as rms_norm, linear or
-// int4_linear, and swiglu do, with the same bits. h, gate and up are rounded to the type of x in any case.
+// the type of x. A GPU has one kernel for one row of 16 bits, and for up to 64 rows and dense matrices rms_norm and one
+// kernel; whatever else is computed as rms_norm, linear or int4_linear, and swiglu do, with the same bits. h, gate and up
+// are rounded to the type of x in any case.
 
 #include "hpcdl/ops/matrix.h"
 
@@ -32,9 +33,9 @@ struct NormSwiglu {
 };
 
 namespace cuda {
-/// False if no kernel supports the operands.
+/// `h`: scratch like x, for several rows. False if no kernel supports the operands.
 bool norm_swiglu(Stream&, const Tensor& y, const View& x, const View& gamma, const Matrix<View>& gate,
-                 const Matrix<View>& up, const NormSwiglu::Args& a);
+                 const Matrix<View>& up, const Tensor& h, const NormSwiglu::Args& a);
 }  // namespace cuda
 
 /// Variables may be absent where views may.

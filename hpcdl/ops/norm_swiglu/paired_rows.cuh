@@ -8,21 +8,18 @@
 //   prepare(shared)              called by all threads of a block, before its first barrier; reads only what the
 //                                previous kernel does not write if the weights are constant
 //   finish(shared, u, a, b)      called by one thread with the sums of pair u
+//
+// The kernel for several rows (matmul/streamed_weights.cuh) uses the same Pairs.
 
 #include <algorithm>
 
 #include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/overlap.cuh"
 #include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/ops/matmul/row_pairs.h"
 #include "hpcdl/ops/matrix.h"
 
 namespace hpcdl::cuda {
-
-inline constexpr int kMostMatrices = 3;
-
-struct PairPlace {
-  int matrix[2], row[2];
-};
 
 /// x and the parameters of its norm.
 struct NormedRow {
