@@ -42,6 +42,10 @@ template <int C, int A, int B> inline void tile_dot_bf16() {
 template <int C, int A, int B> inline void tile_dot_u8s8() {
   __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
+/// The same with A of s8.
+template <int C, int A, int B> inline void tile_dot_s8s8() {
+  __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+}
 #endif
 
 }  // namespace hpcdl::simd

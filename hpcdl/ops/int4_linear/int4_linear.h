@@ -40,6 +40,8 @@ inline std::int64_t require_weight(std::string_view op, const Spec& packed, cons
 
 struct Int4Linear {
   static constexpr std::string_view name = "int4_linear";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0;
   struct Args {
     bool exact = false;
     Int4Activation activation = Int4Activation::none;
@@ -69,7 +71,7 @@ struct Int4Linear {
     const auto rows = static_cast<double>(x.size()) / static_cast<double>(x[-1] > 0 ? x[-1] : 1);
     return {.operations = 4 * rows * static_cast<double>(packed.size()), .unit = a.exact ? unit_of(x.dtype) : Unit::i8};
   }
-  /// What the kernels read instead of x, in blocks of up to 8 rows (see the .simd.cpp): its values (8 bits, or f32 if
+  /// What the kernels read instead of x, in blocks of rows (on a CPU see int4_rows.h): its values (8 bits, or f32 if
   /// exact), the step of each group, the sum of each group.
   static std::array<Spec, 3> scratch(const Spec& x, const Spec&, const Spec& scale, const Spec&, const Spec&,
                                      const Spec&, const Args& a) {

@@ -1,8 +1,9 @@
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
 #include "hpcdl/ops/fuse/activations.h"
+#include "hpcdl/ops/int4_linear/int4_amx.h"
+#include "hpcdl/ops/int4_linear/int4_rows.h"
 #include "hpcdl/ops/int4_linear/int4_vec.h"
-#include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/math.h"
 #include "hpcdl/simd/prefetch.h"
 
@@ -11,86 +12,6 @@ namespace {
 
 using int4::kBatch;
 using int4::kTileRows;
-
-// Rows of x are processed in blocks of C = 8 (the last block has the rest), each block interleaved, so that the inputs
-// for one register of weights are adjacent:
-//   8 bits   values[block][k / 4][C][4]     steps[block][group][C]     sums[block][group][C] = -8 * sum of the values
-//   exact    values[block][k][C]            steps[block][group][C] = sum of the inputs, in float
-
-/// One tile of weights: `rows` <= 16 rows.
-struct Tile {
-  const std::uint8_t* packed;
-  const bf16* scale;
-  const bf16* offset;  // null when symmetric
-  int rows;
-};
-
-/// One block of inputs.
-struct Block {
-  const std::byte* values;
-  const float* steps;
-  const std::int32_t* sums;
-};
-
-template <class Isa, class T>
-void quantize_row(std::int8_t* values, float* steps, std::int32_t* sums, const T* x, std::int64_t groups,
-                  std::int64_t group, std::int64_t c) {
-  using V = simd::Vec<Isa>;
-  for (std::int64_t g = 0; g < groups; ++g, x += group) {
-    V top(0.0f), poison(0.0f);
-    for (std::int64_t i = 0; i < group; i += V::N) {
-      const V v = V::load(x + i);
-      top = max(abs(v), top);
-      poison = fma(v, V(0.0f), poison);  // NaN if an input is NaN or infinite, which max() does not propagate
-    }
-    const float most = reduce_max(top);
-    // Below 2^-100 the reciprocal of the step would overflow; such inputs are treated as 0.
-    const float per_step = most > 0x1p-100f ? 127.0f / most : 0.0f;
-    steps[g * c] = (per_step > 0 ? most / 127.0f : 0.0f) + reduce_add(poison);
-    std::int8_t q[128];
-    V sum(0.0f);  // of at most 128 integers below 128: exact
-    for (std::int64_t i = 0; i < group; i += V::N) {
-      const V rounded = round(min(max(V::load(x + i) * V(per_step), V(-127.0f)), V(127.0f)));
-      Int4Vec<Isa>::store_i8(rounded, q + i);
-      sum = sum + rounded;
-    }
-    sums[g * c] = -8 * static_cast<std::int32_t>(reduce_add(sum));
-    if (c == 1) std::memcpy(values + g * group, q, static_cast<std::size_t>(group));
-    else
-      for (std::int64_t i = 0; i < group; i += 4) std::memcpy(values + (g * group + i) * c, q + i, 4);
-  }
-}
-
-template <class T>
-void widen_row(float* values, float* sums, const T* x, std::int64_t groups, std::int64_t group, std::int64_t c) {
-  for (std::int64_t g = 0; g < groups; ++g) {
-    float sum = 0;
-    for (std::int64_t i = g * group; i < (g + 1) * group; ++i) {
-      values[i * c] = static_cast<float>(x[i]);
-      sum += values[i * c];
-    }
-    sums[g * c] = sum;
-  }
-}
-
-template <class Isa>
-void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weight& w, bool exact) {
-  const std::int64_t rows = x.rows(), k = w.k(), groups = w.groups();
-  visit_dtype(x.dtype(), [&]<class T>() {
-    for_rows(pool, rows, k, [&](std::int64_t begin, std::int64_t end) {
-      for (auto r = begin; r < end; ++r) {
-        const std::int64_t first = r / kBatch * kBatch, c = rows - first < kBatch ? rows - first : kBatch,
-                           i = r - first;
-        const T* row = x.ptr<T>() + r * x.row_stride();
-        float* steps = s.steps.ptr<float>() + first * groups + i;
-        if (exact) widen_row(s.values.ptr<float>() + first * k + i, steps, row, groups, w.group(), c);
-        else
-          quantize_row<Isa>(s.values.ptr<std::int8_t>() + first * k + i * 4, steps,
-                            s.sums.ptr<std::int32_t>() + first * groups + i, row, groups, w.group(), c);
-      }
-    });
-  });
-}
 
 // Prefetch distances in bytes: weights into L2 and from there into L1, scales into L2. Weights then stream from memory
 // at the speed of a plain read. The hardware prefetcher, which stops at every 4 KiB page, reaches 0.75 of that on Zen 5
@@ -241,34 +162,43 @@ void tile(float (*out)[kTileRows], const Tile& t, const Block& x, int c, const i
   }
 }
 
+/// A product on vector registers, from rows in blocks of kBatch.
+template <class Isa, class Finish>
+void on_vectors(Pool& pool, std::int64_t rows, const int4::Weight& w, const int4::Scratch& s, bool exact,
+                const Finish& finish) {
+  const std::int64_t k = w.k(), groups = w.groups();
+  const std::int64_t grain = 1 + 65536 / (kTileRows * k * rows);
+  parallel_for(pool, int4::tiles(w.n()), grain, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = begin; i < end; ++i) {
+      const Tile t = tile_of(w, i);
+      for (std::int64_t first = 0; first < rows; first += kBatch) {
+        const int c = static_cast<int>(rows - first < kBatch ? rows - first : kBatch);
+        alignas(64) float acc[kBatch][kTileRows];
+        tile<Isa, kBatch>(acc, t, block_of(s, first, k, groups, exact ? 4 : 1), c, w, exact);
+        finish(acc, first, c, i * kTileRows, t.rows);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 template <class Isa>
 void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                  const int4::Scratch& s, const Int4Linear::Args& a) {
-  const std::int64_t rows = x.rows(), k = w.k(), groups = w.groups(), n = w.n();
+  const std::int64_t rows = x.rows();
   if (rows == 0 || x.size() == 0) return;
-  prepare<Isa>(pool, s, x, w, a.exact);
-  const std::int64_t value_bytes = a.exact ? 4 : 1;
-  const std::int64_t grain = 1 + 65536 / (kTileRows * k * rows);
-  parallel_for(pool, int4::tiles(n), grain, [&](std::int64_t begin, std::int64_t end) {
-    for (auto i = begin; i < end; ++i) {
-      const std::int64_t row = i * kTileRows;
-      const Tile t{w.packed.ptr<std::uint8_t>() + int4::packed_at(row, k),
-                   w.scale.ptr<bf16>() + int4::scale_at(row, groups),
-                   w.offset ? w.offset.ptr<bf16>() + int4::scale_at(row, groups) : nullptr,
-                   static_cast<int>(int4::tile_rows(row, n))};
-      for (std::int64_t first = 0; first < rows; first += kBatch) {
-        const int c = static_cast<int>(rows - first < kBatch ? rows - first : kBatch);
-        const Block block{static_cast<const std::byte*>(s.values.data()) + first * k * value_bytes,
-                          s.steps.ptr<float>() + first * groups, s.sums.ptr<std::int32_t>() + first * groups};
-        alignas(64) float acc[kBatch][kTileRows];
-        tile<Isa, kBatch>(acc, t, block, c, w, a.exact);
-        visit_dtype(y.dtype(),
-                    [&]<class T>() { finish<Isa, T>(y, acc, first, c, row, t.rows, bias, residual, a.activation); });
-      }
-    }
-  });
+  const auto write = [&](const float (*acc)[kTileRows], std::int64_t first, int c, std::int64_t col, int n) {
+    visit_dtype(y.dtype(), [&]<class T>() { finish<Isa, T>(y, acc, first, c, col, n, bias, residual, a.activation); });
+  };
+#if defined(HPCDL_SIMD_AVX512)
+  if (simd::has_tiles() && !a.exact && rows >= kFewestRowsOfTiles) {
+    prepare<Isa>(pool, s, x, w, false, kBlockRows, w.group());
+    return on_tile_registers(pool, rows, w, s, write);
+  }
+#endif
+  prepare<Isa>(pool, s, x, w, a.exact, kBatch, 4);
+  on_vectors<Isa>(pool, rows, w, s, a.exact, write);
 }
 
 template void int4_linear(simd::Isa, Pool&, Tensor, View, const int4::Weight&, View, View, const int4::Scratch&,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/ways.h"
 #include "hpcdl/rng.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/op_spec.h"
 #if HPCDL_CUDA
 #include "hpcdl/device.h"
@@ -230,6 +232,33 @@ TEST(int4_linear, zeros_and_extreme_inputs) {
                   terms * (static_cast<double>(magnitude) * 1e-6 + 1e-30));
     }
   }
+}
+
+/// Row by row on vectors, together perhaps on tile registers: several parts of K, passes of rows, and odd remainders.
+TEST(int4_linear, a_row_has_the_same_bits_whatever_the_number_of_rows) {
+  const auto before = simd::active_isa();
+  for (const auto isa : simd::kIsaKinds) {
+    if (!simd::set_active_isa(isa)) continue;
+    for (const auto& [rows, n, k, group] : {std::array<std::int64_t, 4>{5, 16, 64, 32},
+                                            {16, 37, 1056, 32},
+                                            {33, 20, 2112, 64},
+                                            {150, 48, 8192, 128},
+                                            {257, 17, 96, 32}})
+      for (const bool offsets : {false, true}) {
+        Problem all(rows, n, k, group), one(1, n, k, group);
+        all.run(false, offsets ? View(all.scale.tensor) : View());
+        for (std::int64_t r = 0; r < rows; ++r) {
+          std::copy_n(all.x.tensor.ptr<float>() + r * k, k, one.x.tensor.ptr<float>());
+          one.run(false, offsets ? View(one.scale.tensor) : View());
+          ASSERT_EQ(std::memcmp(one.y.tensor.data(), all.y.tensor.ptr<float>() + r * n,
+                                static_cast<std::size_t>(n) * sizeof(float)),
+                    0)
+              << simd::isa_name(isa) << ", row " << r << " of " << rows << ", N " << n << ", K " << k << ", group "
+              << group << (offsets ? ", with offsets" : "");
+        }
+      }
+  }
+  simd::set_active_isa(before);
 }
 
 #if HPCDL_CUDA
