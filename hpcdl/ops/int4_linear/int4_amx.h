@@ -9,10 +9,12 @@
 // L1. A pass is as many rows of x as stay in L2 while all weights of a thread go by.
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "hpcdl/ops/int4_linear/int4_rows.h"
-#include "hpcdl/simd/prefetch.h"
+#include "hpcdl/ops/int4_linear/int4_vec.h"
 #include "hpcdl/simd/tiles.h"
 
 #if defined(HPCDL_SIMD_AVX512)
@@ -22,8 +24,9 @@ namespace {
 using TileV = simd::Vec<simd::Avx512>;
 
 inline constexpr std::int64_t kBlockRows = 16;
-/// From this number of rows on the products of tile registers outweigh widening the weights.
-inline constexpr std::int64_t kFewestRowsOfTiles = 5;
+/// Whether the products of tile registers outweigh widening the weights and storing the sums of each group (measured on
+/// Sapphire Rapids, groups of 32 and 128).
+constexpr bool gains_from_tiles(std::int64_t rows, std::int64_t group) { return rows * group >= 1024; }
 inline constexpr std::int64_t kPassBytes = std::int64_t{1} << 20, kPartOfK = 1024;
 
 /// A part of K of a tile of weights: q - 8 as [k / 4][16][4], scale and offset as [group][16].
@@ -39,6 +42,7 @@ struct WidePart {
         scale(reinterpret_cast<float*>(memory + kPartOfK * int4::kTileRows)),
         offset(scale + kPartOfK / group * int4::kTileRows) {}
 
+  /// Makes it groups first, first + 1, ... of a tile.
   void widen(const Tile& t, std::int64_t first, std::int64_t groups, std::int64_t group) const {
     using I = Int4Vec<simd::Avx512>;
     constexpr std::int64_t kAhead = 4096;

@@ -192,7 +192,7 @@ void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View 
     visit_dtype(y.dtype(), [&]<class T>() { finish<Isa, T>(y, acc, first, c, col, n, bias, residual, a.activation); });
   };
 #if defined(HPCDL_SIMD_AVX512)
-  if (simd::has_tiles() && !a.exact && rows >= kFewestRowsOfTiles) {
+  if (simd::has_tiles() && !a.exact && gains_from_tiles(rows, w.group())) {
     prepare<Isa>(pool, s, x, w, false, kBlockRows, w.group());
     return on_tile_registers(pool, rows, w, s, write);
   }

@@ -239,8 +239,8 @@ TEST(int4_linear, a_row_has_the_same_bits_whatever_the_number_of_rows) {
   const auto before = simd::active_isa();
   for (const auto isa : simd::kIsaKinds) {
     if (!simd::set_active_isa(isa)) continue;
-    for (const auto& [rows, n, k, group] : {std::array<std::int64_t, 4>{5, 16, 64, 32},
-                                            {16, 37, 1056, 32},
+    for (const auto& [rows, n, k, group] : {std::array<std::int64_t, 4>{9, 16, 128, 128},
+                                            {40, 37, 1056, 32},
                                             {33, 20, 2112, 64},
                                             {150, 48, 8192, 128},
                                             {257, 17, 96, 32}})
