@@ -126,6 +126,7 @@ const std::vector<CaseFamily>& case_families() {
     cross_entropy_cases(to);
     logit_rules_cases(to);
     sample_cases(to);
+    logprobs_cases(to);
     moe_route_cases(to);
     expert_mlp_cases(to);
     top1_cases(to);

@@ -28,6 +28,7 @@
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.spec.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.spec.h"
 #include "hpcdl/ops/logit_rules/logit_rules.spec.h"
+#include "hpcdl/ops/logprobs/logprobs.spec.h"
 #include "hpcdl/ops/loss_scale/loss_scale.spec.h"
 #include "hpcdl/ops/matmul/matmul.spec.h"
 #include "hpcdl/ops/max_pool2d/max_pool2d.spec.h"

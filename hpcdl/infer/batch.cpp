@@ -5,20 +5,22 @@
 #include <algorithm>
 
 #include "hpcdl/models/decoder.h"
+#include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/logit_rules/logit_rules.h"
+#include "hpcdl/ops/logprobs/logprobs.h"
 #include "hpcdl/ops/sample/sample.h"
 
 namespace hpcdl::infer {
 namespace {
 
 constexpr const char *kPositions = "batch.positions", *kStarts = "batch.starts", *kLengths = "batch.lengths",
-                     *kRead = "batch.read", *kRules = "batch.rules";
+                     *kRead = "batch.read", *kRules = "batch.rules", *kWanted = "batch.wanted";
 constexpr std::array kSlots{"batch.slots", "batch.window_slots"}, kPages{"batch.pages", "batch.window_pages"};
 
 struct BatchSpecs {
-  Spec positions, slots, starts, lengths, read, pages, rules;
+  Spec positions, slots, starts, lengths, read, pages, rules, wanted;
   explicit BatchSpecs(const BatchLayout& l)
       : positions{{l.tokens}, DType::i32},
         slots{{l.tokens}, DType::i64},
@@ -26,7 +28,8 @@ struct BatchSpecs {
         lengths{{l.sequences}, DType::i32},
         read{{l.rows}, DType::i32},
         pages{{l.sequences, l.pages}, DType::i32},
-        rules{{l.rows, Sample::kRuleWords}, DType::i32} {}
+        rules{{l.rows, Sample::kRuleWords}, DType::i32},
+        wanted{{l.rows}, DType::i32} {}
 };
 
 std::size_t groups_of(const BatchLayout& l) { return l.window_pages > 0 ? 2 : 1; }
@@ -107,9 +110,9 @@ std::int64_t bytes_of_pool(const models::LanguageModel& model, const BatchLayout
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages,
+  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages,
                                l.pool_pages, l.window_pages, l.context, l.rows, l.single, l.vocab, l.rules.changes,
-                               l.rules.masks, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
+                               l.rules.masks, l.logprobs, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});
@@ -126,14 +129,19 @@ std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const
     if (model.device().is_cuda()) {
       const Var found = l.single ? g.reshape(ids, {l.tokens}) : g.keep(g.temporary("next", {{l.rows}, DType::i32}));
       const bool all = l.vocab == 0 || l.vocab == logits[-1];
-      const Var known = all ? out[0] : g.slice(out[0], 0, l.vocab);
+      Var known = all ? out[0] : g.slice(out[0], 0, l.vocab);
       if (l.rules.changes > 0) {
+        if (l.logprobs >= 0) known = record<Cast>({DType::f32}, known);  // of unchanged logits
         const RuleSpecs specs(l.rows, l.rules, known[-1]);
         logit_rules_into(known, leaf(g, kRowRules, specs.rules), leaf(g, kRuleStarts, specs.starts),
                          leaf(g, kRuleChanges, specs.changes), leaf(g, kRuleMasks, specs.masks));
       }
       sample_into(found, known, leaf(g, kRules, BatchSpecs(l).rules));
       out.push_back(found);
+      if (l.logprobs >= 0) {
+        out.push_back(g.keep(g.temporary("logprobs", Logprobs::result(l.rows, l.logprobs))));
+        logprobs_into(out.back(), out[0], leaf(g, kWanted, BatchSpecs(l).wanted), found);
+      }
     }
     return Pass::of(g, {ids}, out);
   });
@@ -150,7 +158,9 @@ BatchMemory::BatchMemory(const BatchLayout& largest, Device device)
       static_cast<std::size_t>(4 * (most_sequences_ + 1 + most_tokens_ + groups * most_sequences_ * most_pages_)));
   moving_ = OwnedTensor({{std::ssize(next_)}, DType::u8}, device);
   fixed_ = OwnedTensor({{std::ssize(sequences_)}, DType::u8}, device);
-  if (device.is_cuda()) rules_ = OwnedTensor({{largest.tokens, Sample::kRuleWords}, DType::i32}, device);
+  if (!device.is_cuda()) return;
+  rules_ = OwnedTensor({{largest.tokens, Sample::kRuleWords}, DType::i32}, device);
+  wanted_ = OwnedTensor({{largest.tokens}, DType::i32}, device);
 }
 
 BatchMemory::Operands BatchMemory::operands(const BatchLayout& layout) const {
@@ -184,6 +194,8 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
   for (std::size_t i = 0; i < groups_; ++i) to.bind(kSlots[i], at.slots[i]), to.bind(kPages[i], at.pages[i]);
   if (rules_.tensor && layout.rows > 0)
     to.bind(kRules, Tensor(rules_.tensor.data(), BatchSpecs(layout).rules, rules_.tensor.device()));
+  if (layout.logprobs >= 0)
+    to.bind(kWanted, Tensor(wanted_.tensor.data(), BatchSpecs(layout).wanted, wanted_.tensor.device()));
 }
 
 void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows) {
@@ -225,6 +237,11 @@ void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const Batc
 void BatchMemory::set_rules(Stream& s, std::span<const SampleRule> rules) const {
   const Spec rows{{std::ssize(rules), Sample::kRuleWords}, DType::i32};
   copy(s, Tensor(rules_.tensor.data(), rows, s.device()), View(rules.data(), rows));
+}
+
+void BatchMemory::set_wanted(Stream& s, std::span<const std::int32_t> ids) const {
+  const Spec rows{{std::ssize(ids)}, DType::i32};
+  copy(s, Tensor(wanted_.tensor.data(), rows, s.device()), View(ids.data(), rows));
 }
 
 void BatchMemory::count() {

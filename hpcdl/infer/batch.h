@@ -27,6 +27,7 @@ struct BatchLayout {
   std::int64_t vocab = 0;         // ids from here on are never chosen; 0: none
   DType kv = DType::none;         // of the pool, as in pool_spec()
   RuleRoom rules = {};            // GPU: of those that change logits
+  std::int64_t logprobs = -1;     // GPU: as in SamplingOptions, of each row of logits
   /// For one sequence with room for `capacity` tokens.
   static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, std::int64_t rows);
   /// Whether the head reads some tokens, but not all.
@@ -45,8 +46,8 @@ std::int64_t bytes_of_pool(const models::LanguageModel& model, const BatchLayout
 DType type_of_inference(const models::LanguageModel& model);
 
 /// The model may be only described. Input: the tokens (1, T). Outputs, unless the head reads none: the logits (rows, V),
-/// and on a GPU the ids (rows) that the rules of the rows choose. A pass over one token of each sequence overwrites its
-/// input with them. Pools and batch remain to be bound.
+/// and on a GPU the ids (rows) that the rules of the rows choose, and where the layout asks for them the results of
+/// logprobs(). A pass over one token of each sequence overwrites its input with the ids. Pools and batch remain to be bound.
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& layout,
                                        const Numerics& numerics = {});
 
@@ -80,6 +81,8 @@ class BatchMemory {
   void set(Stream& s, const BatchLayout& layout, std::span<const BatchRow> rows);
   /// The rule of each row of logits of the next pass on a GPU; every pass counts their indices on.
   void set_rules(Stream& s, std::span<const SampleRule> rules) const;
+  /// The token of each row of logits whose log-probability the next pass on a GPU gives; -1: the one that it chooses.
+  void set_wanted(Stream& s, std::span<const std::int32_t> ids) const;
   /// The same sequences with one more token each, after a pass over one of each.
   void advance(Stream& s);
   /// The same on a GPU, without a copy from the host: the tokens (1, R) that the pass found go to pinned memory first.
@@ -95,9 +98,9 @@ class BatchMemory {
 
   /// What changes with every pass; then the sequences.
   std::int64_t most_tokens_, most_sequences_, most_pages_;
-  std::size_t groups_;                       // of layers with pages of their own
-  OwnedTensor moving_, fixed_, rules_;       // on the device
-  std::vector<std::byte> next_, sequences_;  // on the host
+  std::size_t groups_;                           // of layers with pages of their own
+  OwnedTensor moving_, fixed_, rules_, wanted_;  // on the device
+  std::vector<std::byte> next_, sequences_;      // on the host
 
   std::int64_t* slots(std::size_t group) {
     return reinterpret_cast<std::int64_t*>(next_.data()) + static_cast<std::int64_t>(group) * most_tokens_;

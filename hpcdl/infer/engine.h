@@ -194,17 +194,23 @@ class Engine {
   void release(Sequence& q);
   void speculate(std::vector<Part>& parts);
   void start(const std::vector<Part>& parts, bool chosen_on_gpu);
-  void set_rules_of(const Part& part, std::vector<RowRules>& rows);
+  void set_rules_of(const Part& part, std::vector<RowRules>& all);
+  void set_wanted_of(const Part& part, std::vector<std::int32_t>& ids) const;
   void pass(const std::vector<Part>& parts);
   void pass_ahead(const std::vector<Part>& parts, std::int64_t steps);
   void take_row(Sequence& q, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits);
   void take_rows(const Part& part, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits);
   std::int64_t steps_ahead(const std::vector<Part>& parts) const;
-  void score_prompt(Sequence& q, std::int64_t tokens, std::span<const float> logits, std::size_t width);
+  /// `first`: the row of its first token in this pass.
+  void score_prompt(Sequence& q, std::int64_t tokens, std::size_t first, std::span<const std::int32_t> found,
+                    std::span<const float> logits);
+  Token logprobs_of(std::size_t row, std::int32_t id, int most, std::span<const std::int32_t> found,
+                    std::span<const float> logits);
   bool chosen_on_gpu(const Sequence& q) const;
   SamplingState sampling_state(const Sequence& q, std::int64_t later) const;
   void choose(Sequence& q, std::span<float> logits);
-  void take_chosen(Sequence& q, std::int32_t id);
+  Token chosen_token(const Sequence& q, std::size_t row, std::int32_t id) const;
+  void take_chosen(Sequence& q, const Token& token);
   void take(Sequence& q, const Token& token);
   void end(Sequence& q, End::Reason reason, std::string message = {});
   void remove_ended();
@@ -225,7 +231,8 @@ class Engine {
   std::function<bool()> interrupted_;  // null: never
   Queue waiting_, running_;
   std::vector<std::int32_t> ids_of_pass_;
-  std::vector<std::vector<RowRules>> rules_of_pass_;  // of each part
+  std::vector<std::vector<RowRules>> rules_of_pass_;       // of each part
+  std::vector<std::vector<std::int32_t>> wanted_of_pass_;  // of each part
 };
 
 }  // namespace hpcdl::infer

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/infer/engine.h"
+#include "hpcdl/ops/logprobs/logprobs.h"
 
 namespace hpcdl::infer {
 
@@ -15,6 +17,14 @@ namespace {
 constexpr std::int64_t kMostCheckedOnCpu = 16, kMostCheckedOnGpu = 64;
 /// Passes that a GPU queues ahead where the next tokens may allow a proposal.
 constexpr std::int64_t kAheadOfProposals = 4;
+
+/// `id`: instead of one, as a GPU finds it in logits without a largest one.
+std::string not_finite(std::int32_t id) {
+  return fmt::format(
+      "[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check them "
+      "with `hpcdl inspect --check`",
+      id == kNoToken ? 0 : -1 - id);
+}
 
 }  // namespace
 
@@ -65,11 +75,14 @@ SamplingState Engine::sampling_state(const Sequence& q, std::int64_t later) cons
           .constraint = q.request.constraint.get()};
 }
 
-/// Of each row that is read: after the known tokens, and after each proposed one. A text whose constraint fails ends.
-void Engine::set_rules_of(const Part& part, std::vector<RowRules>& rows) {
+/// Of each row that is read: after the known tokens, and after each proposed one; rows within a prompt have none. A text
+/// whose constraint fails ends.
+void Engine::set_rules_of(const Part& part, std::vector<RowRules>& all) {
   auto& q = *part.text;
   const auto& o = q.request.sampling;
-  rows.resize(static_cast<std::size_t>(part.read()));
+  all.resize(static_cast<std::size_t>(part.read()));
+  if (part.tokens < q.pending()) return;
+  const auto rows = std::span(all).last(1 + part.proposed.size());
   std::optional<TokenCounts> counts;  // with proposed tokens
   for (std::size_t i = 0; i < rows.size(); ++i) {
     auto state = sampling_state(q, static_cast<std::int64_t>(i));
@@ -81,10 +94,19 @@ void Engine::set_rules_of(const Part& part, std::vector<RowRules>& rows) {
     try {
       set_rules(rows[i], o, state, options_.vocab);
     } catch (const Error& e) {
-      rows.clear();
+      all.clear();
       return end(q, End::Reason::failed, e.what());
     }
   }
+}
+
+/// The tokens after those of a prompt whose log-probabilities it asks for.
+void Engine::set_wanted_of(const Part& part, std::vector<std::int32_t>& ids) const {
+  const auto& q = *part.text;
+  ids.clear();
+  if (!q.wants_prompt_logprobs()) return;
+  for (auto next = q.done + 1; next <= q.done + part.tokens; ++next)
+    ids.push_back(next < q.end.stats.prompt_tokens ? q.tokens[static_cast<std::size_t>(next)] : -1);
 }
 
 /// Runs a pass over the next tokens of these texts, or queues it on a GPU.
@@ -92,23 +114,32 @@ void Engine::start(const std::vector<Part>& parts, bool chosen_on_gpu) {
   std::vector<PackedPasses::Part> list;
   ids_of_pass_.clear();
   rules_of_pass_.resize(std::max(rules_of_pass_.size(), parts.size()));
+  wanted_of_pass_.resize(rules_of_pass_.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto& p = parts[i];
     const auto& q = *p.text;
     auto& rules = rules_of_pass_[i];
     rules.clear();
-    if (chosen_on_gpu) set_rules_of(p, rules);
+    auto& wanted = wanted_of_pass_[i];
+    wanted.clear();
+    if (chosen_on_gpu) set_rules_of(p, rules), set_wanted_of(p, wanted);
+    const auto& o = q.request.sampling;
+    // The row after the known tokens has the index of the next new one.
+    const auto index = q.end.stats.new_tokens + 1 + std::ssize(p.proposed) - p.read();
     const auto begin = q.tokens.begin() + static_cast<std::ptrdiff_t>(q.done);
     ids_of_pass_.insert(ids_of_pass_.end(), begin, begin + static_cast<std::ptrdiff_t>(p.tokens));
     ids_of_pass_.insert(ids_of_pass_.end(), p.proposed.begin(), p.proposed.end());
-    list.push_back({.text = q.id,
-                    .pages = {q.pages, q.window_pages},
-                    .before = q.keys(),
-                    .left = q.done - q.keys(),
-                    .tokens = p.tokens + std::ssize(p.proposed),
-                    .read = p.read(),
-                    .rule = q.request.sampling.rule(static_cast<std::uint64_t>(q.end.stats.new_tokens)),
-                    .changes = rules});
+    list.push_back(
+        {.text = q.id,
+         .pages = {q.pages, q.window_pages},
+         .before = q.keys(),
+         .left = q.done - q.keys(),
+         .tokens = p.tokens + std::ssize(p.proposed),
+         .read = p.read(),
+         .rule = o.rule(static_cast<std::uint64_t>(index)),
+         .changes = rules,
+         .logprobs = chosen_on_gpu ? std::max(o.logprobs, wanted.empty() ? -1 : q.request.prompt_logprobs) : -1,
+         .wanted = wanted});
   }
   passes_.start(list, ids_of_pass_);
 }
@@ -123,13 +154,12 @@ void Engine::pass(const std::vector<Part>& parts) {
   if (all_chosen) found = passes_.chosen();
   else if (reads) logits = passes_.logits();
   if (reads && !passes_.was_first()) cost_.add(std::ssize(ids_of_pass_), seconds_since(begin));
-  const auto width = passes_.width();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto& part = parts[i];
     auto& q = *part.text;
     const auto first = passes_.first_rows()[i], read = static_cast<std::size_t>(part.read());
     const bool last = part.tokens == q.pending();
-    if (!q.ended && q.wants_prompt_logprobs()) score_prompt(q, part.tokens, logits.subspan(first * width), width);
+    if (!q.ended && q.wants_prompt_logprobs()) score_prompt(q, part.tokens, first, found, logits);
     q.done += part.tokens;
     if (last && !q.ended && q.request.tokens == 0) end(q, End::Reason::length);
     if (last && !q.ended) take_rows(part, first + read - 1 - part.proposed.size(), found, logits);
@@ -143,6 +173,7 @@ std::int64_t Engine::steps_ahead(const std::vector<Part>& parts) const {
   std::int64_t steps = drafter_ ? kAheadOfProposals : kAhead, pages = 0;
   for (const auto& [q, n, proposed] : parts) {
     if (q->pending() > 1 || !proposed.empty() || !chosen_on_gpu(*q) || q->rules_move()) return 1;
+    if (q->request.sampling.logprobs >= 0) return 1;
     steps = std::min({steps, room(*q), std::int64_t{q->request.tokens} - q->end.stats.new_tokens});
   }
   for (const auto& [q, n, proposed] : parts) pages += pages_for(q->keys() + steps) - std::ssize(q->pages);
@@ -169,7 +200,7 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
     const auto ids = passes_.delivered(static_cast<int>(i % 2));
     for (std::size_t r = 0; r < parts.size(); ++r) {
       auto& q = *parts[r].text;
-      if (!q.ended) take_chosen(q, ids[r]);  // otherwise it is a token after the last one
+      if (!q.ended) take_chosen(q, {.id = ids[r]});  // otherwise it is a token after the last one
       more = more && !q.ended;
     }
   }
@@ -180,21 +211,37 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
 
 // -- tokens
 
-void Engine::score_prompt(Sequence& q, std::int64_t tokens, std::span<const float> logits, std::size_t width) {
+/// Of token `id` in a row of logits, which are on the host or, where it has `found` ids in them, on a GPU.
+Token Engine::logprobs_of(std::size_t row, std::int32_t id, int most, std::span<const std::int32_t> found,
+                          std::span<const float> logits) {
+  if (found.empty()) return sampler_.logprobs(logits.subspan(row * passes_.width(), passes_.width()), id, most);
+  auto token = token_of(passes_.logprobs_of(row), most);
+  if (std::isnan(token.logprob)) throw Error(not_finite(found[row]));
+  return token;
+}
+
+void Engine::score_prompt(Sequence& q, std::int64_t tokens, std::size_t first, std::span<const std::int32_t> found,
+                          std::span<const float> logits) {
   auto& scored = q.end.prompt_logprobs;
   try {
     for (std::int64_t i = 0; i < tokens && q.wants_prompt_logprobs(); ++i)
       if (q.done + i == std::ssize(scored))
-        scored.push_back(sampler_.logprobs(logits.subspan(static_cast<std::size_t>(i) * width, width),
-                                           q.tokens[scored.size() + 1], q.request.prompt_logprobs));
+        scored.push_back(logprobs_of(first + static_cast<std::size_t>(i), q.tokens[scored.size() + 1],
+                                     q.request.prompt_logprobs, found, logits));
   } catch (const Error& e) {
     end(q, End::Reason::failed, e.what());
   }
 }
 
 void Engine::take_row(Sequence& q, std::size_t row, std::span<const std::int32_t> found, std::span<float> logits) {
-  if (!found.empty()) take_chosen(q, found[row]);
-  else choose(q, logits.subspan(row * passes_.width(), passes_.width()));
+  if (found.empty()) return choose(q, logits.subspan(row * passes_.width(), passes_.width()));
+  take_chosen(q, chosen_token(q, row, found[row]));
+}
+
+/// The token that a GPU has chosen in a row, with its log-probability where the text asks for it.
+Token Engine::chosen_token(const Sequence& q, std::size_t row, std::int32_t id) const {
+  const int most = q.request.sampling.logprobs;
+  return most < 0 ? Token{.id = id} : token_of(passes_.logprobs_of(row), most);
 }
 
 /// The next token, and those after it as long as they are the proposed ones.
@@ -217,7 +264,8 @@ void Engine::take_rows(const Part& part, std::size_t row, std::span<const std::i
 
 /// Whether a GPU chooses its tokens, so that logits stay there.
 bool Engine::chosen_on_gpu(const Sequence& q) const {
-  return passes_.stream().device().is_cuda() && q.request.sampling.fits_device() && !q.wants_prompt_logprobs();
+  return passes_.stream().device().is_cuda() && q.request.sampling.fits_device() &&
+         q.request.prompt_logprobs <= Logprobs::kMost;
 }
 
 /// The next token of a text, from the logits after its last one.
@@ -235,23 +283,20 @@ void Engine::choose(Sequence& q, std::span<float> logits) {
   take(q, token);
 }
 
-void Engine::take_chosen(Sequence& q, std::int32_t id) {
-  if (id >= 0) {
+void Engine::take_chosen(Sequence& q, const Token& token) {
+  if (token.id >= 0) {
     try {
-      if (q.request.constraint) q.request.constraint->accept(id);
+      if (q.request.constraint) q.request.constraint->accept(token.id);
     } catch (const Error& e) {
       return end(q, End::Reason::failed, e.what());
     }
-    return take(q, {.id = id});
+    return take(q, token);
   }
-  if (RowRules rules; id == kNoToken) {
+  if (RowRules rules; token.id == kNoToken) {
     set_rules(rules, q.request.sampling, sampling_state(q, 0), options_.vocab);
     if (rules.any()) return end(q, End::Reason::failed, fmt::format("[generate] {}", kNoTokenLeft));
   }
-  end(q, End::Reason::failed,
-      fmt::format("[generate] the logit of token {} is no finite number: the weights hold NaN or overflow; check them "
-                  "with `hpcdl inspect --check`",
-                  id == kNoToken ? 0 : -1 - id));
+  end(q, End::Reason::failed, not_finite(token.id));
 }
 
 void Engine::take(Sequence& q, const Token& token) {

@@ -3,7 +3,19 @@
 #include <algorithm>
 #include <utility>
 
+#include "hpcdl/ops/logprobs/logprobs.h"
+
 namespace hpcdl::infer {
+namespace {
+
+/// Few sizes, of which each needs programs of its own.
+std::int64_t logprobs_of_pass(std::span<const PackedPasses::Part> parts) {
+  int most = -1;
+  for (const auto& p : parts) most = std::max(most, p.logprobs);
+  return most > 0 ? Logprobs::kMost : most;
+}
+
+}  // namespace
 
 PackedPasses::PackedPasses(const models::LanguageModel& model, Pool& pool, const Sizes& sizes, RankLink* ranks)
     : model_(model), ranks_(ranks) {
@@ -24,7 +36,8 @@ void PackedPasses::wait(const Stream& s) {
 void PackedPasses::start(std::span<const Part> parts, std::span<const std::int32_t> tokens) {
   std::int64_t token = 0, row = 0, all = 0, read = 0;
   for (const auto& p : parts) all += p.tokens, read += p.read;
-  const auto layout = runner_->layout(all, std::ssize(parts), read, all == std::ssize(parts));
+  auto layout = runner_->layout(all, std::ssize(parts), read, all == std::ssize(parts));
+  if (stream().device().is_cuda() && layout.rows > 0) layout.logprobs = logprobs_of_pass(parts);
   std::vector<BatchRow> rows;
   std::vector<std::uint64_t> texts;
   first_rows_.clear();
@@ -38,12 +51,14 @@ void PackedPasses::start(std::span<const Part> parts, std::span<const std::int32
   ids.resize(static_cast<std::size_t>(layout.tokens));
   const auto rules = rules_of(parts, layout);
   const auto changes = changes_of(parts, layout);
+  const auto wanted = wanted_of(parts, layout);
   const Step step{.layout = layout,
                   .continues = layout.single && texts == single_,
                   .rows = rows,
                   .tokens = ids,
                   .rules = rules,
-                  .changes = changes};
+                  .changes = changes,
+                  .wanted = wanted};
   single_ = layout.single ? std::move(texts) : std::vector<std::uint64_t>();
   if (ranks_) ranks_->lead({Order::Kind::step, to_bytes(step)}, [&] { runner_->start(step); });
   else runner_->start(step);
@@ -70,6 +85,15 @@ std::vector<RowRules> PackedPasses::changes_of(std::span<const Part> parts, cons
   return changes;
 }
 
+/// Empty if the pass gives no log-probabilities.
+std::vector<std::int32_t> PackedPasses::wanted_of(std::span<const Part> parts, const BatchLayout& layout) const {
+  if (layout.logprobs < 0) return {};
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(layout.rows), -1);
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    std::ranges::copy(parts[i].wanted, ids.begin() + static_cast<std::ptrdiff_t>(first_rows_[i]));
+  return ids;
+}
+
 void PackedPasses::copy_page(PagePair to, PagePair from) {
   const PagePair pages[] = {to, from};
   on_all_ranks(Order::Kind::copy_page, std::as_bytes(std::span(pages)), [&] { runner_->copy_page(to, from); });
@@ -88,8 +112,19 @@ std::span<float> PackedPasses::logits() {
 std::span<const std::int32_t> PackedPasses::chosen() {
   const Tensor ids = runner_->last()->output(1);
   copy_to_pinned(stream(), runner_->ids(0), ids);
+  if (runner_->layout().logprobs >= 0) {
+    const Tensor scored = runner_->last()->output(2);
+    if (logprobs_.bytes() < scored.bytes()) logprobs_ = Pinned(scored.bytes(), stream().device());
+    copy_to_pinned(stream(), logprobs_.data(), scored);
+  }
   wait(stream());
   return {runner_->ids(0), static_cast<std::size_t>(ids.size())};
+}
+
+std::span<const TokenLogprob> PackedPasses::logprobs_of(std::size_t row) const {
+  if (runner_->layout().logprobs < 0) return {};
+  const auto width = static_cast<std::size_t>(1 + runner_->layout().logprobs);
+  return {logprobs_.as<TokenLogprob>() + row * width, width};
 }
 
 void PackedPasses::repeat() {

@@ -11,6 +11,7 @@
 #include "hpcdl/infer/pass_runner.h"
 #include "hpcdl/infer/rank_link.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/ops/logprobs/row_logprobs.h"
 
 namespace hpcdl::infer {
 
@@ -24,12 +25,14 @@ class PackedPasses {
   struct Part {
     std::uint64_t text = 0;  // names it from pass to pass
     RowPages pages;
-    std::int64_t before = 0;                 // keys before those of the pass
-    std::int64_t left = 0;                   // as in BatchRow
-    std::int64_t tokens = 1;                 // of the pass
-    std::int64_t read = 1;                   // of these, the last ones whose logits are wanted
-    SampleRule rule = {};                    // GPU: of the first of these; each later one has the next index
-    std::span<const RowRules> changes = {};  // GPU: of the logits of each of these; empty: none
+    std::int64_t before = 0;                    // keys before those of the pass
+    std::int64_t left = 0;                      // as in BatchRow
+    std::int64_t tokens = 1;                    // of the pass
+    std::int64_t read = 1;                      // of these, the last ones whose logits are wanted
+    SampleRule rule = {};                       // GPU: of the first of these; each later one has the next index
+    std::span<const RowRules> changes = {};     // GPU: of the logits of each of these; empty: none
+    int logprobs = -1;                          // GPU: as in SamplingOptions, at most Logprobs::kMost
+    std::span<const std::int32_t> wanted = {};  // GPU: the token of each of these; -1, or empty: the one that is chosen
   };
   /// Runs a pass over these texts, or queues it on a GPU. `tokens`: those of all parts.
   void start(std::span<const Part> parts, std::span<const std::int32_t> tokens);
@@ -46,6 +49,9 @@ class PackedPasses {
   std::size_t width() const { return static_cast<std::size_t>(model_.config().vocab); }
   /// GPU: the id that the rule of each row chooses; waits for them.
   std::span<const std::int32_t> chosen();
+  /// GPU, after chosen(): those of the row's token and of the most likely ones; empty if no part of the
+  /// pass asks for them.
+  std::span<const TokenLogprob> logprobs_of(std::size_t row) const;
 
   /// GPU, after a pass over one token of each text: passes that continue them with the tokens which the GPU chooses are
   /// queued before the host reads any. deliver() queues the delivery of the tokens of the last pass to place 0 or 1,
@@ -79,6 +85,7 @@ class PackedPasses {
   void wait(const Stream& s);
   std::vector<SampleRule> rules_of(std::span<const Part> parts, const BatchLayout& layout) const;
   std::vector<RowRules> changes_of(std::span<const Part> parts, const BatchLayout& layout) const;
+  std::vector<std::int32_t> wanted_of(std::span<const Part> parts, const BatchLayout& layout) const;
 
   const models::LanguageModel& model_;
   RankLink* ranks_;
@@ -86,7 +93,7 @@ class PackedPasses {
   std::vector<std::uint64_t>
       single_;  // the last pass was over one token of each of these, in the same pages; empty: another one
   std::vector<std::size_t> first_rows_;
-  Pinned logits_;  // of the last pass, on the host
+  Pinned logits_, logprobs_;  // of the last pass, on the host
   std::optional<Ahead> ahead_;
 };
 

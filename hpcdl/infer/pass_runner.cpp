@@ -68,7 +68,7 @@ BatchLayout PassRunner::layout(std::int64_t tokens, std::int64_t sequences, std:
 
 /// In the shared arena. A larger one replaces it together with the programs in it, so that there is never more than one.
 PassRunner::Program& PassRunner::program(const BatchLayout& l) {
-  const Key key(l.tokens, l.sequences, l.rows, l.single, l.rules.changes > 0);
+  const Key key(l.tokens, l.sequences, l.rows, l.single, l.rules.changes > 0, l.logprobs);
   if (const auto found = programs_.find(key); found != programs_.end()) {
     found->second.used = ++passes_;
     return found->second;
@@ -108,6 +108,7 @@ void PassRunner::start(const Step& step) {
   if (step.continues) memory_.advance(stream_);
   else memory_.set(stream_, layout_, step.rows);
   if (!step.rules.empty()) memory_.set_rules(stream_, step.rules);
+  if (!step.wanted.empty()) memory_.set_wanted(stream_, step.wanted);
   const Tensor to = last_->instance.input(0);
   copy(stream_, to, View(step.tokens.data(), to.spec()));
   run(*last_);

@@ -9,18 +9,15 @@
 
 #include "hpcdl/infer/sampling_options.h"
 #include "hpcdl/infer/token_constraint.h"
+#include "hpcdl/ops/logprobs/row_logprobs.h"
 
 namespace hpcdl::infer {
 
 /// Logprobs are natural logarithms of probabilities before all rules of sampling.
 struct Token {
-  struct Logprob {
-    std::int32_t id;
-    float logprob;
-  };
   std::int32_t id = 0;
-  float logprob = 0;              // if it was asked for
-  std::vector<Logprob> top = {};  // the most likely tokens in their order, as many as were asked for
+  float logprob = 0;                   // if it was asked for
+  std::vector<TokenLogprob> top = {};  // the most likely tokens in their order, as many as were asked for
 };
 
 struct GenerationStats {

@@ -1,6 +1,7 @@
 #include "hpcdl/infer/sampler.h"
 
-#include <cmath>
+#include <algorithm>
+#include <iterator>
 
 #include "hpcdl/core/error.h"
 
@@ -21,6 +22,13 @@ std::int64_t largest_of_model(std::span<const float> logits) {
 
 }  // namespace
 
+Token token_of(std::span<const TokenLogprob> scored, int most) {
+  Token t{.id = scored[0].id, .logprob = scored[0].logprob, .top = {}};
+  const auto top = scored.subspan(1, std::min(static_cast<std::size_t>(most), scored.size() - 1));
+  std::ranges::copy_if(top, std::back_inserter(t.top), [](const TokenLogprob& of) { return of.id >= 0; });
+  return t;
+}
+
 std::int32_t Sampler::sample(std::span<float> logits, const SamplingOptions& o, const SamplingState& state) {
   auto best = largest_of_model(logits);
   set_rules(rules_, o, state, std::ssize(logits));
@@ -33,17 +41,9 @@ std::int32_t Sampler::sample(std::span<float> logits, const SamplingOptions& o, 
 }
 
 Token Sampler::logprobs(std::span<const float> logits, std::int32_t id, int most) {
-  const auto best = largest_of_model(logits);
-  const double top = logits[static_cast<std::size_t>(best)];
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(x - top);
-  const double all = top + std::log(sum);
-  const auto of = [&](std::int32_t token) { return static_cast<float>(logits[static_cast<std::size_t>(token)] - all); };
-  Token t{.id = id, .logprob = of(id), .top = {}};
-  if (most > 0)
-    for (const auto& c : rows_.most_likely(logits, best, static_cast<std::size_t>(most)))
-      t.top.push_back({c.id, of(c.id)});
-  return t;
+  scored_.resize(1 + std::min(static_cast<std::size_t>(most), logits.size()));
+  write_logprobs(scored_, logits, largest_of_model(logits), id);
+  return token_of(scored_, most);
 }
 
 }  // namespace hpcdl::infer

@@ -2,12 +2,16 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "hpcdl/infer/request.h"
 #include "hpcdl/infer/text_rules.h"
 #include "hpcdl/ops/sample/row_sampler.h"
 
 namespace hpcdl::infer {
+
+/// The token that comes first in what write_logprobs() wrote, with the `most` most likely ones after it.
+Token token_of(std::span<const TokenLogprob> scored, int most);
 
 /// Chooses tokens on the host; keeps its memory between calls.
 class Sampler {
@@ -21,6 +25,7 @@ class Sampler {
  private:
   RowSampler rows_;
   RowRules rules_;
+  std::vector<TokenLogprob> scored_;
 };
 
 }  // namespace hpcdl::infer

@@ -67,7 +67,7 @@ struct Counts {
 
 std::vector<std::byte> to_bytes(const Step& step) {
   Writer w;
-  w.put(step.layout), w.put(step.continues), w.put(step.tokens), w.put(step.rules);
+  w.put(step.layout), w.put(step.continues), w.put(step.tokens), w.put(step.rules), w.put(step.wanted);
   w.put(static_cast<std::uint64_t>(step.continues ? 0 : step.rows.size()));
   for (const auto& r : step.continues ? std::span<const BatchRow>() : step.rows)
     w.put(Counts{r.length, r.tokens, r.read, r.left}), w.put(r.pages.all), w.put(r.pages.window);
@@ -80,7 +80,7 @@ std::vector<std::byte> to_bytes(const Step& step) {
 ReadStep::ReadStep(std::span<const std::byte> bytes) {
   Reader r(bytes);
   step_.layout = r.value<BatchLayout>(), step_.continues = r.value<bool>();
-  step_.tokens = r.list<std::int32_t>(), step_.rules = r.list<SampleRule>();
+  step_.tokens = r.list<std::int32_t>(), step_.rules = r.list<SampleRule>(), step_.wanted = r.list<std::int32_t>();
   for (auto n = r.value<std::uint64_t>(); n > 0; --n) {
     const auto& c = r.value<Counts>();
     const auto all = r.list<std::int32_t>(), window = r.list<std::int32_t>();

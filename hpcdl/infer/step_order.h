@@ -17,6 +17,7 @@ struct Step {
   std::span<const std::int32_t> tokens;  // as many as the layout has, with padding
   std::span<const SampleRule> rules;     // GPU: of each row of logits
   std::span<const RowRules> changes;     // GPU: of each row of logits; empty: none
+  std::span<const std::int32_t> wanted;  // as BatchMemory::set_wanted() takes them; empty: no log-probabilities
 };
 
 std::vector<std::byte> to_bytes(const Step& step);

@@ -11,7 +11,7 @@ namespace hpcdl::infer {
 namespace {
 
 TEST(step_order, bytes_hold_all_of_a_step) {
-  const std::vector<std::int32_t> all{5, 6, 7}, window{-1, 2, 3}, other{9}, tokens{1, 2, 3, 4};
+  const std::vector<std::int32_t> all{5, 6, 7}, window{-1, 2, 3}, other{9}, tokens{1, 2, 3, 4}, wanted{-1, 8};
   const std::vector<BatchRow> rows{{.pages = {all, window}, .length = 130, .tokens = 3, .read = 2, .left = 64},
                                    {.pages = {other}, .length = 7}};
   const std::vector<SampleRule> rules{{.seed = 4, .temperature = 0.5F}, {.seed = 5}};
@@ -20,13 +20,16 @@ TEST(step_order, bytes_hold_all_of_a_step) {
                                        .biases = {{.id = 3, .bias = 2}},
                                        .counts = {{.id = 8, .times = 2}},
                                        .mask = {7, 9}}};
-  const BatchLayout layout{.tokens = 4, .sequences = 2, .pages = 3, .window_pages = 8, .rows = 2, .vocab = 40};
-  const auto bytes = to_bytes({.layout = layout, .rows = rows, .tokens = tokens, .rules = rules, .changes = changes});
+  const BatchLayout layout{
+      .tokens = 4, .sequences = 2, .pages = 3, .window_pages = 8, .rows = 2, .vocab = 40, .logprobs = 5};
+  const auto bytes = to_bytes(
+      {.layout = layout, .rows = rows, .tokens = tokens, .rules = rules, .changes = changes, .wanted = wanted});
   const ReadStep read(bytes);
   const auto& s = read.step();
   EXPECT_EQ(s.layout, layout);
   EXPECT_FALSE(s.continues);
   EXPECT_TRUE(std::ranges::equal(s.tokens, tokens));
+  EXPECT_TRUE(std::ranges::equal(s.wanted, wanted));
   ASSERT_EQ(s.rows.size(), 2u);
   EXPECT_TRUE(std::ranges::equal(s.rows[0].pages.all, all));
   EXPECT_TRUE(std::ranges::equal(s.rows[0].pages.window, window));

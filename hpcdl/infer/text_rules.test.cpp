@@ -79,7 +79,7 @@ std::vector<SamplingOptions> all_rules() {
   return list;
 }
 
-/// Texts by the rules, half of them with a constraint. `on_host`: log-probabilities, which need the logits there.
+/// Texts by the rules, half of them with a constraint. `on_host`: more log-probabilities than a GPU gives.
 std::vector<Heard> texts_of(const models::LanguageModel& model, Pool& pool, const EngineOptions& o, bool on_host) {
   Engine engine(model, pool, o);
   const auto rules = all_rules();
@@ -88,7 +88,7 @@ std::vector<Heard> texts_of(const models::LanguageModel& model, Pool& pool, cons
     Request r{
         .prompt = ids_from(static_cast<int>(i), 10 + static_cast<int>(i)), .tokens = 70, .sampling = rules[i / 2]};
     if (i % 2 && r.sampling.allowed_ids.empty()) r.constraint = std::make_shared<NearTheLast>();
-    if (on_host) r.sampling.logprobs = 0;
+    if (on_host) r.sampling.logprobs = Logprobs::kMost + 1;
     submit(engine, std::move(r), heard[i]);
   }
   engine.run();

@@ -110,11 +110,4 @@ std::int32_t RowSampler::sample(std::span<const float> logits, std::int64_t best
   return kept_.back().id;
 }
 
-std::span<const RowSampler::Candidate> RowSampler::most_likely(std::span<const float> logits, std::int64_t best,
-                                                               std::size_t count) {
-  collect(logits, std::min(count, logits.size()), logits[static_cast<std::size_t>(best)], 1);
-  std::sort(kept_.begin(), kept_.end(), more_likely);
-  return kept_;
-}
-
 }  // namespace hpcdl

@@ -36,8 +36,6 @@ class RowSampler {
 
   /// `best` is largest_logit(), which is no negative number.
   std::int32_t sample(std::span<const float> logits, std::int64_t best, const SampleRule& rule);
-  /// The most likely tokens in their order, as many as there are; until the next call.
-  std::span<const Candidate> most_likely(std::span<const float> logits, std::int64_t best, std::size_t count);
 
  private:
   void collect(std::span<const float> logits, std::size_t most, double top, double temperature);

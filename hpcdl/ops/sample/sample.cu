@@ -1,130 +1,12 @@
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/sample/sample.h"
 
-#include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/overlap.cuh"
+#include "hpcdl/ops/sample/row.cuh"
 #include "hpcdl/rng.h"
 
 namespace hpcdl::cuda {
 namespace {
-
-constexpr int kThreads = 1024, kAtOnce = 8;
-
-/// A key that orders values, and equal values by smaller place first; 0 means no value. Values without an order (NaN,
-/// infinity) rank above all others, the first of them highest.
-__device__ unsigned long long key_of(float v, unsigned place) {
-  if (v == -__builtin_inff()) return 0;
-  const unsigned bits = __float_as_uint(v == 0 ? 0.0f : v), ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-  const bool none = !(v < __builtin_inff());
-  return static_cast<unsigned long long>(none ? ~0u : ordered) << 32 | (~0u - place);
-}
-__device__ unsigned long long larger(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
-
-constexpr int kBins = 2048;
-using Key = unsigned long long;
-
-__device__ Key largest_of_block(Key key) {
-  __shared__ Key keys[kWarp];
-  const auto of_warp = [](Key k) {
-#pragma unroll
-    for (int apart = kWarp / 2; apart > 0; apart /= 2) k = larger(k, __shfl_xor_sync(~0u, k, apart));
-    return k;
-  };
-  key = of_warp(key);
-  if (threadIdx.x % kWarp == 0) keys[threadIdx.x / kWarp] = key;
-  __syncthreads();
-  return of_warp(keys[threadIdx.x % kWarp]);
-}
-
-/// The sum over a warp.
-__device__ Key sum_of_warp(Key x) {
-#pragma unroll
-  for (int apart = kWarp / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
-  return x;
-}
-/// The sum over this lane and those before it.
-__device__ Key sum_up_to(Key x) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int apart = 1; apart < kWarp; apart *= 2) {
-    const Key other = __shfl_up_sync(~0u, x, apart);
-    if (lane >= apart) x += other;
-  }
-  return x;
-}
-
-struct Shared {
-  Key bins[kBins], warps[kWarp];
-  Key target;  // of the next cut
-  int bin, id;
-};
-
-/// The logits of a row and what their weights depend on. A place is one of a total order: larger logits, and of equal ones
-/// the first, have larger keys.
-struct Row {
-  const float* logits;
-  int cols, id_bits;
-  double top, temperature;
-
-  __device__ Key key(float v, int id) const {
-    const unsigned bits = __float_as_uint(v == 0 ? 0.0f : v), ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return static_cast<Key>(ordered) << id_bits | static_cast<Key>((1 << id_bits) - 1 - id);
-  }
-  __device__ int id(Key key) const { return (1 << id_bits) - 1 - static_cast<int>(key & ((Key{1} << id_bits) - 1)); }
-  /// In [0, 1].
-  __device__ double share(float v) const { return ::exp((static_cast<double>(v) - top) / temperature); }
-  __device__ static Key weight(double share) { return static_cast<Key>(share * 0x1p44); }
-
-  template <class F> __device__ void each(F&& f) const {
-    for (int first = static_cast<int>(threadIdx.x); first < cols; first += kAtOnce * kThreads) {
-      float v[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        v[i] = first + i * kThreads < cols ? logits[first + i * kThreads] : -__builtin_inff();
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-        if (first + i * kThreads < cols) f(v[i], first + i * kThreads);
-    }
-  }
-};
-
-/// The lowest key of the smallest set of places, from the highest one down, whose sizes reach `target`, which is not 0;
-/// `low` if all places from there on do not. Every pass narrows the range of keys to one bin of 2048.
-template <class Size> __device__ Key cut(const Row& row, Key low, Key high, Key target, Shared& s, Size size) {
-  while (true) {
-    const int width = 64 - __clzll(static_cast<long long>((high - low) | 1)), shift = width > 11 ? width - 11 : 0;
-    for (int b = static_cast<int>(threadIdx.x); b < kBins; b += kThreads) s.bins[b] = 0;
-    if (threadIdx.x == 0) s.bin = -1;
-    __syncthreads();
-    row.each([&](float v, int id) {
-      const Key key = row.key(v, id);
-      if (key < low || key > high) return;
-      if (const Key n = size(v)) atomicAdd(&s.bins[(key - low) >> shift], n);
-    });
-    __syncthreads();
-    if (threadIdx.x < kWarp) {  // a lane adds some bins, the first lane the highest ones
-      constexpr int kEach = kBins / kWarp;
-      const int last = kBins - 1 - static_cast<int>(threadIdx.x) * kEach;
-      Key mine = 0;
-      for (int i = 0; i < kEach; ++i) mine += s.bins[last - i];
-      Key sum = sum_up_to(mine) - mine;
-      if (sum < target && sum + mine >= target) {
-        int b = last;
-        for (; sum + s.bins[b] < target; --b) sum += s.bins[b];
-        s.bin = b, s.target = target - sum;
-      }
-    }
-    __syncthreads();
-    const int bin = s.bin;
-    if (bin < 0) return low;
-    target = s.target;
-    low += static_cast<Key>(bin) << shift;
-    if (shift == 0) return low;
-    const Key last = low + ((Key{1} << shift) - 1);
-    high = last < high ? last : high;
-    __syncthreads();
-  }
-}
 
 /// The sum of f(logit, id) over the row.
 template <class F> __device__ Key sum(const Row& row, Shared& s, F f) {
@@ -168,7 +50,7 @@ template <class F> __device__ int place_of(const Row& row, Key target, Shared& s
 
 __device__ int drawn(const Row& row, Key best, const SampleRule& rule, Shared& s) {
   const auto weight = [&](float v) { return Row::weight(row.share(v)); };
-  const Key top = row.key(static_cast<float>(row.top), static_cast<int>(~0u - static_cast<unsigned>(best)));
+  const Key top = row.key(static_cast<float>(row.top), place_of_best(best));
   Key least = 0;  // the lowest key of the tokens that are left
   if (rule.top_k > 0 && rule.top_k < row.cols)
     least = cut(row, 0, top, static_cast<Key>(rule.top_k), s, [](float) { return Key{1}; });
@@ -196,22 +78,11 @@ __global__ void __launch_bounds__(kThreads)
   let_next_begin();
   await_previous();
   Row row{logits + blockIdx.x * stride, cols, 32 - __clz((cols - 1) | 1), 0, 1};
-  Key best = 0;
-  for (int first = static_cast<int>(threadIdx.x); first < cols; first += kAtOnce * kThreads) {
-    float v[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const std::int64_t at = first + std::int64_t{i} * kThreads;
-      v[i] = at < cols ? row.logits[at] : -__builtin_inff();
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) best = larger(best, key_of(v[i], static_cast<unsigned>(first + i * kThreads)));
-  }
-  best = largest_of_block(best);
+  const Key best = best_of(row);
   const SampleRule rule = rules[blockIdx.x];
-  int place = static_cast<int>(~0u - static_cast<unsigned>(best));
+  int place = place_of_best(best);
   if (best == 0) place = kNoToken;
-  else if (best >> 32 == ~0u) place = -1 - place;
+  else if (!has_largest(best)) place = -1 - place;
   else if (rule.temperature != 0) {
     row.top = row.logits[place], row.temperature = rule.temperature;
     place = drawn(row, best, rule, shared);
