@@ -52,8 +52,7 @@ __global__ void __launch_bounds__(kThreads) write_rows(const __grid_constant__ O
   if (thread == 0) to[0] = {id, logprob(id)}, count = 0;
   if (o.most == 0) return;
   const int most = o.most < o.cols ? o.most : o.cols;
-  const Key least =
-      cut(row, 0, row.key(top, place_of_best(best)), static_cast<Key>(most), shared, [](float) { return Key{1}; });
+  const Key least = lowest_of_first(row, row.key(top, place_of_best(best)), most, shared);
   row.each([&](float v, int of) {
     if (const Key key = row.key(v, of); key >= least) kept[atomicAdd(&count, 1)] = key;
   });

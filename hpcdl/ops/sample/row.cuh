@@ -125,6 +125,30 @@ template <class Size> __device__ Key cut(const Row& row, Key low, Key high, Key 
   }
 }
 
+/// A key that `count` places or more reach: of the highest ones of each thread, that of this rank; 0 if there is none.
+__device__ inline Key reached_by(const Row& row, int count, Shared& s) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  Key mine = 0;
+  row.each([&](float v, int id) { mine = larger(mine, row.key(v, id)); });
+  s.bins[thread] = mine;
+  if (thread == 0) s.target = 0;
+  __syncthreads();
+  int above = 0;
+  for (int i = 0; i < kThreads; ++i) above += s.bins[i] > mine ? 1 : 0;
+  if (mine != 0 && above == count - 1) s.target = mine;  // keys differ
+  __syncthreads();
+  const Key key = s.target;
+  __syncthreads();
+  return key;
+}
+
+/// The lowest key of the `count` highest places, of which `top` is the highest. Most places are told apart before any
+/// is counted: counts of equal bins wait for each other.
+__device__ inline Key lowest_of_first(const Row& row, Key top, int count, Shared& s) {
+  const Key low = count <= kThreads ? reached_by(row, count, s) : 0;
+  return cut(row, low, top, static_cast<Key>(count), s, [](float) { return Key{1}; });
+}
+
 /// The key of the largest logit, by key_of().
 __device__ inline Key best_of(const Row& row) {
   Key best = 0;

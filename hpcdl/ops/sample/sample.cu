@@ -52,8 +52,7 @@ __device__ int drawn(const Row& row, Key best, const SampleRule& rule, Shared& s
   const auto weight = [&](float v) { return Row::weight(row.share(v)); };
   const Key top = row.key(static_cast<float>(row.top), place_of_best(best));
   Key least = 0;  // the lowest key of the tokens that are left
-  if (rule.top_k > 0 && rule.top_k < row.cols)
-    least = cut(row, 0, top, static_cast<Key>(rule.top_k), s, [](float) { return Key{1}; });
+  if (rule.top_k > 0 && rule.top_k < row.cols) least = lowest_of_first(row, top, rule.top_k, s);
   const auto left = [&](float v, int id) {
     if (row.key(v, id) < least) return Key{0};
     const double share = row.share(v);
