@@ -173,7 +173,6 @@ std::int64_t Engine::steps_ahead(const std::vector<Part>& parts) const {
   std::int64_t steps = drafter_ ? kAheadOfProposals : kAhead, pages = 0;
   for (const auto& [q, n, proposed] : parts) {
     if (q->pending() > 1 || !proposed.empty() || !chosen_on_gpu(*q) || q->rules_move()) return 1;
-    if (q->request.sampling.logprobs >= 0) return 1;
     steps = std::min({steps, room(*q), std::int64_t{q->request.tokens} - q->end.stats.new_tokens});
   }
   for (const auto& [q, n, proposed] : parts) pages += pages_for(q->keys() + steps) - std::ssize(q->pages);
@@ -200,7 +199,7 @@ void Engine::pass_ahead(const std::vector<Part>& parts, std::int64_t steps) {
     const auto ids = passes_.delivered(static_cast<int>(i % 2));
     for (std::size_t r = 0; r < parts.size(); ++r) {
       auto& q = *parts[r].text;
-      if (!q.ended) take_chosen(q, {.id = ids[r]});  // otherwise it is a token after the last one
+      if (!q.ended) take_chosen(q, chosen_token(q, r, ids[r]));  // otherwise it is a token after the last one
       more = more && !q.ended;
     }
   }

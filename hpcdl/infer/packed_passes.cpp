@@ -112,19 +112,24 @@ std::span<float> PackedPasses::logits() {
 std::span<const std::int32_t> PackedPasses::chosen() {
   const Tensor ids = runner_->last()->output(1);
   copy_to_pinned(stream(), runner_->ids(0), ids);
-  if (runner_->layout().logprobs >= 0) {
-    const Tensor scored = runner_->last()->output(2);
-    if (logprobs_.bytes() < scored.bytes()) logprobs_ = Pinned(scored.bytes(), stream().device());
-    copy_to_pinned(stream(), logprobs_.data(), scored);
-  }
+  copy_logprobs(place_ = 0);
   wait(stream());
   return {runner_->ids(0), static_cast<std::size_t>(ids.size())};
 }
 
+/// Queues it, if the pass has any.
+void PackedPasses::copy_logprobs(int place) {
+  if (runner_->layout().logprobs < 0) return;
+  const Tensor scored = runner_->last()->output(2);
+  if (logprobs_.bytes() < 2 * scored.bytes()) logprobs_ = Pinned(2 * scored.bytes(), stream().device());
+  copy_to_pinned(stream(), logprobs_.as<std::byte>() + place * scored.bytes(), scored);
+}
+
 std::span<const TokenLogprob> PackedPasses::logprobs_of(std::size_t row) const {
-  if (runner_->layout().logprobs < 0) return {};
-  const auto width = static_cast<std::size_t>(1 + runner_->layout().logprobs);
-  return {logprobs_.as<TokenLogprob>() + row * width, width};
+  const auto& l = runner_->layout();
+  if (l.logprobs < 0) return {};
+  const auto width = static_cast<std::size_t>(1 + l.logprobs), rows = static_cast<std::size_t>(l.rows);
+  return {logprobs_.as<TokenLogprob>() + (static_cast<std::size_t>(place_) * rows + row) * width, width};
 }
 
 void PackedPasses::repeat() {
@@ -135,12 +140,14 @@ void PackedPasses::deliver(int place) {
   if (!ahead_) ahead_.emplace(Ahead{.reader = Stream(stream().device(), stream().pool()), .found = {}});
   single_.clear();  // the memory is a token ahead of the texts from now on
   on_all_ranks(Order::Kind::deliver, std::as_bytes(std::span(&place, 1)), [&] { runner_->deliver(place); });
+  copy_logprobs(place);
   ahead_->found[place].record(stream());
 }
 
 std::span<const std::int32_t> PackedPasses::delivered(int place) {
   ahead_->found[place].wait(ahead_->reader);
   wait(ahead_->reader);
+  place_ = place;
   return {runner_->ids(place), static_cast<std::size_t>(runner_->layout().tokens)};
 }
 

@@ -49,7 +49,7 @@ class PackedPasses {
   std::size_t width() const { return static_cast<std::size_t>(model_.config().vocab); }
   /// GPU: the id that the rule of each row chooses; waits for them.
   std::span<const std::int32_t> chosen();
-  /// GPU, after chosen(): those of the row's token and of the most likely ones; empty if no part of the
+  /// GPU, after chosen() or delivered(): those of the row's token and of the most likely ones; empty if no part of the
   /// pass asks for them.
   std::span<const TokenLogprob> logprobs_of(std::size_t row) const;
 
@@ -86,6 +86,7 @@ class PackedPasses {
   std::vector<SampleRule> rules_of(std::span<const Part> parts, const BatchLayout& layout) const;
   std::vector<RowRules> changes_of(std::span<const Part> parts, const BatchLayout& layout) const;
   std::vector<std::int32_t> wanted_of(std::span<const Part> parts, const BatchLayout& layout) const;
+  void copy_logprobs(int place);
 
   const models::LanguageModel& model_;
   RankLink* ranks_;
@@ -93,7 +94,9 @@ class PackedPasses {
   std::vector<std::uint64_t>
       single_;  // the last pass was over one token of each of these, in the same pages; empty: another one
   std::vector<std::size_t> first_rows_;
-  Pinned logits_, logprobs_;  // of the last pass, on the host
+  Pinned logits_;    // of the last pass, on the host
+  Pinned logprobs_;  // of two passes
+  int place_ = 0;    // of them, the one whose ids were read last
   std::optional<Ahead> ahead_;
 };
 
