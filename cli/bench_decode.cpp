@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -29,6 +30,7 @@
 #include "hpcdl/rng.h"
 #include "tools/disturbance.h"
 #include "tools/measure_roofs.h"
+#include "tools/probe/sweeps.h"
 #include "tools/profile/pass.h"
 #include "tools/roofline/report.h"
 #include "tools/words.h"
@@ -87,6 +89,9 @@ struct Round {
   double prompts = 0;  // until every sequence has its first token
   double decode = 0;
   std::int64_t decoded = 0;  // tokens in that time
+  double read = 0;           // bytes per second that can be read from memory, measured in turn
+
+  double rate() const { return static_cast<double>(decoded) / decode; }
 };
 
 struct Row {
@@ -98,23 +103,23 @@ struct Row {
   std::optional<lab::Report> records = {};  // of the last pass
 
   /// The median over the rounds.
-  double median(double (*of)(const Round&)) const {
+  template <class F> double median(F of) const {
     std::vector<double> v;
-    for (const auto& r : rounds) v.push_back(of(r));
+    for (const auto& r : rounds) v.push_back(std::invoke(of, r));
     std::ranges::sort(v);
     return v[v.size() / 2];
   }
-  double rate() const {
-    return median([](const Round& r) { return static_cast<double>(r.decoded) / r.decode; });
-  }
+  double rate() const { return median(&Round::rate); }
   double prompt_rate() const {
     return static_cast<double>(batch * depth) / median([](const Round& r) { return r.prompts; });
   }
   double first_token() const {
     return median([](const Round& r) { return r.prompts; });
   }
-  /// Bytes per second.
-  double reads() const { return bytes * rate() / static_cast<double>(batch); }
+  /// Bytes that a step reads per second, of those that could be read.
+  double share_of_read_rate() const {
+    return median([this](const Round& r) { return bytes * r.rate() / static_cast<double>(batch) / r.read; });
+  }
 };
 
 class BenchDecode {
@@ -202,12 +207,30 @@ class BenchDecode {
     }
     const lab::DisturbanceWatch watch;
     for (int i = 0; i < o_.rounds; ++i)
-      for (std::size_t e = 0; e < rows.size(); ++e) rows[e].rounds.push_back(once(engines[e], batch, prompt));
+      for (std::size_t e = 0; e < rows.size(); ++e) {
+        rows[e].rounds.push_back(once(engines[e], batch, prompt));
+        rows[e].rounds.back().read = read_rate();
+      }
     for (std::size_t e = 0; e < rows.size(); ++e) {
       if (!device_.is_cuda()) rows[e].disturbance = watch.so_far();
       if (o_.records) rows[e].records = lab::profile_pass(*engines[e].last_program(), engines[e].stream(), roofs_);
     }
     return rows;
+  }
+
+  /// On a CPU measured anew, because other programs and guests of the host change it within seconds.
+  double read_rate() {
+    if (device_.is_cuda()) return roofs_.memory_read;
+    constexpr std::int64_t kWindows = 48;
+    const auto each = lab::bytes_beyond(lab::this_machine(), pool_.threads());
+    if (!sweeps_) sweeps_.emplace(pool_, each * pool_.threads());
+    double best = 0;
+    for (const auto way : {cpu::Sweep::read, cpu::Sweep::read_streams}) {
+      const auto begin = Clock::now();
+      const double bytes = sweeps_->walk(pool_, way, each, kWindows);
+      best = std::max(best, bytes / seconds_since(begin));
+    }
+    return best;
   }
 
   Round once(infer::Engine& engine, std::int64_t batch, std::int64_t prompt) {
@@ -252,7 +275,7 @@ class BenchDecode {
     for (const auto& r : rows) {
       text += fmt::format("{:>6}{:>8}{:>14.1f}{:>16}{:>18.1f}{:>20.0f} %", r.batch, r.depth, r.rate(),
                           r.depth > 0 ? fmt::format("{:.0f}", r.prompt_rate()) : "-", 1e3 * r.first_token(),
-                          100 * r.reads() / roofs_.memory_read);
+                          100 * r.share_of_read_rate());
       if (o_.spec.size() > 1) text += fmt::format("  spec {}", r.spec);
       if (r.disturbance.heavy()) text += "  " + r.disturbance.text();
       text += "\n";
@@ -289,10 +312,11 @@ class BenchDecode {
                {"tokens_per_second", r.rate()},
                {"first_token_ms", 1e3 * r.first_token()},
                {"bytes_per_step", r.bytes},
-               {"share_of_read_rate", r.reads() / roofs_.memory_read},
+               {"share_of_read_rate", r.share_of_read_rate()},
+               {"read_bytes_per_second", r.median(&Round::read)},
                {"rounds", Json::array()}};
       if (r.depth > 0) row["prompt_tokens_per_second"] = r.prompt_rate();
-      for (const auto& round : r.rounds) row["rounds"].push_back(static_cast<double>(round.decoded) / round.decode);
+      for (const auto& round : r.rounds) row["rounds"].push_back(round.rate());
       if (!device_.is_cuda()) row["disturbance"] = lab::to_json(r.disturbance);
       if (r.records) row["records"] = lab::report_json(*r.records);
       json["rows"].push_back(row);
@@ -306,7 +330,8 @@ class BenchDecode {
   Device device_;
   lab::Roofs roofs_;
   models::LanguageModel model_;
-  std::int64_t limit_ = 0;  // of new tokens of a text
+  std::optional<lab::SweepMemory> sweeps_;  // of read_rate()
+  std::int64_t limit_ = 0;                  // of new tokens of a text
 };
 
 int bench_decode(const BenchDecodeOptions& o) {

@@ -109,7 +109,7 @@ class Sides:
     def ours(self, dtype, texts, depth):
         out = json.loads(self.run([self.program, "bench", "decode", "--config", BUILD / "config.json", "--dtype", dtype, "--group", "32", "--kv", "bf16",
                                    "--threads", self.threads, "--tokens", self.tokens, "--rounds", "1", "--batch", str(texts), "--depth", str(depth), "--json"]).stdout)
-        return out["rows"][0] | {"read_bytes_per_second": out["read_bytes_per_second"]}
+        return out["rows"][0]
 
     def bench(self, model, prompt, tokens, depth=0):
         out = json.loads(self.run([BUILD / "build/bin/llama-bench", "-m", model, "-t", self.threads, "-p", str(prompt), "-n", str(tokens), "-d", str(depth),
