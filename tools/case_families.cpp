@@ -113,6 +113,8 @@ const std::vector<CaseFamily>& case_families() {
     fp8_linear_cases(to);
     fp8_quantize_cases(to);
     int4_embedding_cases(to);
+    quant_linear_cases(to);
+    quant_embedding_cases(to);
     attention_cases(to);
     packed_attention_cases(to);
     paged_attention_cases(to);

@@ -38,6 +38,8 @@
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.spec.h"
 #include "hpcdl/ops/packed_attention/packed_attention.spec.h"
 #include "hpcdl/ops/paged_attention/paged_attention.spec.h"
+#include "hpcdl/ops/quant_embedding/quant_embedding.spec.h"
+#include "hpcdl/ops/quant_linear/quant_linear.spec.h"
 #include "hpcdl/ops/relu/relu.spec.h"
 #include "hpcdl/ops/rms_norm/rms_norm.spec.h"
 #include "hpcdl/ops/rope/rope.spec.h"

@@ -20,6 +20,7 @@
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
 #include "hpcdl/ops/paged_attention/paged_attention.h"
+#include "hpcdl/ops/quant_embedding/quant_embedding.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/mesh.h"
@@ -204,11 +205,12 @@ Cost counted(const Program& p, const Record& r) {
 TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products) {
   // Ops that the next test covers.
   const std::set<std::string_view> other_bytes{
-      "softmax",        "rope",     "embedding",    "int4_embedding",  "kv_write",  "batch_norm",
-      "add_batch_norm", "norm_qkv", "fp8_quantize", "paged_attention", "expert_mlp"};
+      "softmax",        "rope",     "embedding",    "int4_embedding",  "kv_write",   "batch_norm",
+      "add_batch_norm", "norm_qkv", "fp8_quantize", "paged_attention", "expert_mlp", "quant_embedding"};
   const std::set<std::string_view> products{
-      "linear",       "linear_act", "mlp",         "matmul",          "conv2d",           "attention",
-      "lm_head_loss", "norm_qkv",   "norm_swiglu", "paged_attention", "packed_attention", "expert_mlp"};
+      "linear",           "linear_act",   "mlp",         "matmul",      "conv2d",
+      "attention",        "lm_head_loss", "norm_qkv",    "norm_swiglu", "paged_attention",
+      "packed_attention", "expert_mlp",   "quant_linear"};
   std::set<std::string_view> seen;
   for (const auto& c : cases()) {
     Graph g({.inference = !c.backward});
@@ -280,6 +282,10 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   const Var packed = input("packed", {100, 32}, DType::u8), scale = input("scale", {100, 2}, DType::bf16);
   int4_embedding(ids, packed, scale, Var());
   EXPECT_DOUBLE_EQ(last().reads, 6 * 4 + 6 * (32 + 2 * 2)) << "ids, half a byte per number and its share of a scale";
+  EXPECT_EQ(last().writes, 6 * 64 * 4);
+  quant_embedding(ids, QuantParts<Var>{input("codes", {100, 68}, DType::u8), {}, {}, {}}, Var(), Var(),
+                  {.format = QuantFormat::q8_0});
+  EXPECT_DOUBLE_EQ(last().reads, 6 * 4 + 6 * 68) << "ids and rows of blocks";
   EXPECT_EQ(last().writes, 6 * 64 * 4);
   const Var k = input("k", {2, 3, 16}, DType::f32), pool = input("pool", {5, 2, 64, 8}, DType::bf16);
   kv_write(pool, pool, k, k, input("slots", {6}, DType::i64));

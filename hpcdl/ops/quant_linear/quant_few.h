@@ -1,0 +1,12 @@
+#pragma once
+// Few rows of activations: bound by the bytes of the weights.
+
+#include "hpcdl/ops/quant_linear/quant_linear.h"
+
+namespace hpcdl::cuda {
+
+/// Whether these kernels multiply so many rows with a matrix that lies there.
+bool quant_few_rows_can(const View& x, const QuantMatrix& w);
+void quant_few_rows(Stream&, Tensor y, View x, const QuantMatrix& w, View bias, View residual);
+
+}  // namespace hpcdl::cuda

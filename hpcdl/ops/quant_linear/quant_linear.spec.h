@@ -1,0 +1,47 @@
+#pragma once
+
+#include <string>
+
+#include "hpcdl/ops/cases.h"
+#include "hpcdl/ops/quant_linear/quant_linear.h"
+#include "hpcdl/ops/quant_linear/quant_values.h"
+
+namespace hpcdl::contract {
+
+/// y = x W^T + bias + residual. For many rows, W is rounded to the type of x.
+inline void quant_linear_reference(Outputs out, Inputs in, const QuantLinear::Args& a) {
+  const QuantValues w{a.format, in[1], in[2], in[3], in[4]};
+  const auto n = w.n(), k = w.k(), m = k > 0 ? in[0].size() / k : 0;
+  std::vector<double> row(static_cast<std::size_t>(k));
+  for (std::int64_t j = 0; j < n; ++j) {
+    for (std::int64_t l = 0; l < k; ++l) {
+      double& value = row[static_cast<std::size_t>(l)];
+      value = w.at(j, l);
+      if (m > QuantLinear::kFewRows && in[0].spec.dtype == DType::bf16) value = bf16(static_cast<float>(value));
+      if (m > QuantLinear::kFewRows && in[0].spec.dtype == DType::f16) value = f16(static_cast<float>(value));
+    }
+    for (std::int64_t i = 0; i < m; ++i) {
+      Sum y;
+      for (std::int64_t l = 0; l < k; ++l) y.add(in[0][i * k + l] * row[static_cast<std::size_t>(l)]);
+      if (in[5]) y.add(in[5][j]);
+      if (in[6]) y.add(in[6][i * n + j]);
+      y.put(out[0], i * n + j);
+    }
+  }
+}
+
+inline void quant_linear_cases(auto& to) {
+  for (int f = 0; f < kQuantFormats; ++f) {
+    const auto format = static_cast<QuantFormat>(f);
+    auto& family = to.add("quant_linear+" + std::string(quant_format_info(format).name), "MxNxK", {"x MK"},
+                          {{1, 32768, 4096}, {8, 4096, 4096}, {512, 4096, 4096}}, [format](const auto& v) {
+                            return quant_linear(v[0], quant_inputs(v, format), v.none(), v.none(), {.format = format});
+                          });
+    family.nearest_supported = [](Shape s) {
+      s[2] = (s[2] + 255) / 256 * 256;  // whole blocks
+      return s;
+    };
+  }
+}
+
+}  // namespace hpcdl::contract

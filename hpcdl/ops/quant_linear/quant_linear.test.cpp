@@ -1,0 +1,218 @@
+#include "hpcdl/ops/quant_linear/quant_linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "hpcdl/buffer.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/ops/quant_linear/quant_linear.spec.h"
+#include "hpcdl/rng.h"
+#include "hpcdl/testing/every_isa.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using enum QuantFormat;
+using testing::Fill;
+using testing::Input;
+using Case = testing::OpSpec<QuantLinear>::Case;
+
+constexpr std::int64_t kBelow = 60;  // bytes below it: scales in F16 are positive and below 1
+
+// Kernels of GPUs for few rows read aligned codes; others are rounded as for many rows.
+#if HPCDL_CUDA
+constexpr bool kAlignedFew = true;
+#else
+constexpr bool kAlignedFew = false;
+#endif
+
+struct More {
+  bool bias = false, residual = false;
+  DType out = DType::none;
+};
+
+Case product(QuantFormat f, Shape x, std::int64_t n, More more = {}) {
+  const auto p = quant_parts(f, n, x[-1]);
+  const auto input = [](const Spec& s) {
+    if (!s) return Input::none();
+    if (s.dtype == DType::f32) return Input(s.shape).as(DType::f32).filled(Fill::positive).fixed();
+    return Input::indices(s.shape, s.dtype == DType::i8 ? 127 : kBelow).as(s.dtype);
+  };
+  Shape y = x;
+  y[-1] = n;
+  return {.in = {Input(x), input(p.codes), input(p.scale), input(p.outer), input(p.table),
+                 more.bias ? Input({n}) : Input::none(), more.residual ? Input(y).as(more.out) : Input::none()},
+          .args = {.format = f, .out = more.out},
+          .aligned = kAlignedFew && x[0] <= QuantLinear::kFewRows};
+}
+
+const auto spec = testing::op<QuantLinear>({
+    .cases = {product(nf4, {1, 64}, 1),
+              product(nf4, {2, 192}, 17, {.bias = true}),
+              product(nf4, {9, 64}, 67),
+              product(nf4_double, {3, 5, 128}, 33),
+              product(nf4_double, {1, 4160}, 9, {.residual = true}),
+              product(int8, {7, 32}, 15),
+              product(int8, {1, 96}, 16, {.bias = true, .residual = true}),
+              product(int8, {11, 160}, 70),
+              product(q8_0, {5, 32}, 31),
+              product(q8_0, {8, 352}, 3, {.bias = true}),
+              product(q8_0, {17, 64}, 130),
+              product(q4_0, {1, 32}, 5),
+              product(q4_0, {4, 416}, 19),
+              product(q4_0, {10, 96}, 64, {.bias = true, .residual = true}),
+              product(q4_k, {1, 256}, 2),
+              product(q4_k, {6, 512}, 18),
+              product(q4_k, {12, 768}, 65),
+              product(q6_k, {2, 256}, 20),
+              product(q6_k, {1, 1280}, 7),
+              product(q6_k, {33, 256}, 81),
+              product(nf4, {0, 64}, 8),
+              product(q8_0, {3, 64}, 0)},
+    .reference = contract::quant_linear_reference,
+    .reduction = [](std::span<const Spec> in, const QuantLinear::Args&) { return std::max(in[0][-1], in[1][0]) + 2; },
+});
+
+/// A matrix of any bytes whose scales are finite.
+struct Drawn {
+  QuantFormat format;
+  QuantParts<OwnedTensor> own;
+
+  Drawn(QuantFormat f, std::int64_t n, std::int64_t k) : format(f) {
+    const auto parts = quant_parts(f, n, k);
+    const auto info = quant_format_info(f);
+    const Rng rng{static_cast<std::uint64_t>(f) + 1, 0};
+    std::uint64_t draw = 0;
+    for (const auto& [part, to] : {std::pair(parts.codes, &own.codes), std::pair(parts.scale, &own.scale),
+                                   std::pair(parts.outer, &own.outer), std::pair(parts.table, &own.table)}) {
+      if (!part) continue;
+      *to = OwnedTensor(part);
+      if (part.dtype == DType::f32)
+        for (std::int64_t i = 0; i < part.size(); ++i)
+          to->tensor.ptr<float>()[i] = static_cast<float>(rng.normal(draw++));
+      else
+        for (std::int64_t i = 0; i < part.size(); ++i)
+          to->tensor.ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(rng.below(draw++, 256));
+    }
+    if (!info.scales_in_blocks) return;
+    auto* bytes = own.codes.tensor.ptr<std::uint8_t>();
+    for (std::int64_t b = 0; b < own.codes.tensor.bytes(); b += info.block_bytes)
+      for (const int at : f == q6_k ? std::vector{209} : f == q4_k ? std::vector{1, 3} : std::vector{1})
+        bytes[b + at] = static_cast<std::uint8_t>((bytes[b + at] & 0x83) | 0x30);  // an exponent near that of 1/8
+  }
+  QuantMatrix matrix() const {
+    return {format, {own.codes.tensor, own.scale.tensor, own.outer.tensor, own.table.tensor}};
+  }
+};
+
+/// W itself: the product of the unit matrix with W^T, exact since every sum has one term.
+std::vector<float> decoded(const QuantMatrix& w, std::int64_t rows_of_x) {
+  const auto n = w.n(), k = w.k();
+  std::vector<float> all(static_cast<std::size_t>(n * k));
+  Pool pool(2);
+  Stream s(pool);
+  for (std::int64_t first = 0; first < k; first += rows_of_x) {
+    const auto m = std::min(rows_of_x, k - first);
+    const OwnedTensor x({{m, k}, DType::f32}), y({{m, n}, DType::f32});
+    std::memset(x.tensor.data(), 0, static_cast<std::size_t>(x.tensor.bytes()));
+    for (std::int64_t i = 0; i < m; ++i) const_cast<float*>(x.tensor.ptr<float>())[i * k + first + i] = 1;
+    const auto& p = w.parts;
+    const auto scratch = QuantLinear::scratch(x.tensor.spec(), p.codes.spec(), {}, {}, {}, {}, {}, {});
+    const OwnedTensor panel(scratch[0]), rows(scratch[1]);
+    QuantLinear::forward(s, y.tensor, x.tensor, p.codes, p.scale, p.outer, p.table, {}, {}, panel.tensor, rows.tensor,
+                         {.format = w.format});
+    for (std::int64_t i = 0; i < m; ++i)
+      for (std::int64_t j = 0; j < n; ++j)
+        all[static_cast<std::size_t>(j * k + first + i)] = y.tensor.ptr<float>()[i * n + j];
+  }
+  return all;
+}
+
+class EveryFormat : public ::testing::TestWithParam<int> {};
+
+/// Every code, scale and sign, with few rows and with many.
+TEST_P(EveryFormat, values_are_those_of_the_formula) {
+  const auto format = static_cast<QuantFormat>(GetParam());
+  const Drawn w(format, 70, 512);
+  const auto m = w.matrix();
+  const auto values = [](const View& v) { return v ? contract::values_of(v) : contract::Values(); };
+  const auto codes = values(m.parts.codes), scale = values(m.parts.scale), outer = values(m.parts.outer),
+             table = values(m.parts.table);
+  const contract::QuantValues want{format, codes, scale, outer, table};
+  testing::for_each_isa([&] {
+    for (const std::int64_t rows : {1, 8, 64}) {
+      const auto got = decoded(m, rows);
+      for (std::int64_t r = 0; r < m.n(); ++r)
+        for (std::int64_t c = 0; c < m.k(); ++c) {
+          const double w_rc = want.at(r, c);
+          // Up to three roundings, of values up to the larger of product and minimum.
+          const double most = std::fabs(w_rc) + (format == q4_k ? 64 : format == nf4_double ? 8 : 0);
+          ASSERT_NEAR(got[static_cast<std::size_t>(r * m.k() + c)], w_rc, most * 0x1p-22)
+              << quant_format_info(format).name << " " << r << ", " << c << ", rows " << rows;
+        }
+    }
+  });
+}
+
+TEST_P(EveryFormat, every_instruction_set_decodes_the_same_bits) {
+  const Drawn w(static_cast<QuantFormat>(GetParam()), 33, 768);
+  std::vector<float> first;
+  testing::for_each_isa([&] {
+    for (const std::int64_t rows : {1, 3}) {
+      const auto got = decoded(w.matrix(), rows);
+      if (first.empty()) first = got;
+      ASSERT_EQ(std::memcmp(got.data(), first.data(), got.size() * sizeof(float)), 0) << "rows " << rows;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(formats, EveryFormat, ::testing::Range(0, kQuantFormats), [](const auto& p) {
+  return std::string(quant_format_info(static_cast<QuantFormat>(p.param)).name);
+});
+
+/// Panels: a matrix of more rows, or columns, than one panel.
+TEST(quant_linear, gradient_of_several_panels) {
+  const Drawn w(q8_0, 4200, 544);
+  const auto m = w.matrix();
+  const auto& p = m.parts;
+  Pool pool(2);
+  Stream s(pool);
+  const OwnedTensor dy({{9, m.n()}, DType::f32}), dx({{9, m.k()}, DType::f32});
+  const auto scratch = QuantLinear::backward_scratch(dx.tensor.spec(), p.codes.spec(), {}, {}, {}, {}, {}, {});
+  ASSERT_LT(scratch[0][1], m.k());
+  const Rng rng{3, 1};
+  for (std::int64_t i = 0; i < dy.tensor.size(); ++i)
+    const_cast<float*>(dy.tensor.ptr<float>())[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
+  const OwnedTensor panel(scratch[0]);
+  QuantLinear::backward(s, Grad(dx.tensor, Write::overwrite), {}, {}, p.codes, p.scale, p.outer, p.table, dy.tensor,
+                        panel.tensor, {.format = q8_0});
+  const auto codes = contract::values_of(p.codes);
+  const contract::Values none;
+  const contract::QuantValues want{q8_0, codes, none, none, none};
+  for (std::int64_t r = 0; r < 9; ++r)
+    for (std::int64_t c = 0; c < m.k(); c += 37) {
+      contract::Sum sum;
+      for (std::int64_t j = 0; j < m.n(); ++j) sum.add(dy.tensor.ptr<float>()[r * m.n() + j] * want.at(j, c));
+      EXPECT_NEAR(dx.tensor.ptr<float>()[r * m.k() + c], sum.value, sum.scale * 0x1p-18);
+    }
+}
+
+TEST(quant_linear, refuses_what_does_not_fit) {
+  const auto p = quant_parts(nf4, 8, 128);
+  const Spec x{{2, 128}, DType::f32};
+  const auto infer = [&](const Spec& in, const Spec& codes, const Spec& scale) {
+    return QuantLinear::infer(in, codes, scale, {}, {}, {}, {}, {.format = nf4});
+  };
+  EXPECT_EQ(infer(x, p.codes, p.scale), (Spec{{2, 8}, DType::f32}));
+  EXPECT_THROW(infer({{2, 64}, DType::f32}, p.codes, p.scale), Error);
+  EXPECT_THROW(infer(x, {{8, 65}, DType::u8}, p.scale), Error);
+  EXPECT_THROW(infer(x, p.codes, {}), Error);
+  EXPECT_THROW(infer(x, p.codes, {{8, 3}, DType::f32}), Error);
+  EXPECT_THROW(infer(x, {{8, 64}, DType::i8}, p.scale), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl

@@ -1,0 +1,71 @@
+#pragma once
+// The values of quantised matrices by the formulas of their formats, one at a time and in double: what kernels are
+// compared with.
+
+#include <cmath>
+
+#include "hpcdl/ops/contract.h"
+#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/quant_format.h"
+
+namespace hpcdl::contract {
+
+/// The tensors of a matrix as operands.
+struct QuantValues {
+  QuantFormat format;
+  const Values &codes, &scale, &outer, &table;
+
+  std::int64_t n() const { return codes.dim(0); }
+  std::int64_t k() const { return codes.dim(1) / info().block_bytes * info().block; }
+  QuantFormatInfo info() const { return quant_format_info(format); }
+
+  double at(std::int64_t row, std::int64_t column) const {
+    const auto b = column / info().block, i = column % info().block;
+    const auto byte = [&](std::int64_t j) {
+      return static_cast<int>(codes[row * codes.dim(1) + b * info().block_bytes + j]);
+    };
+    const auto half = [&](std::int64_t j) {
+      const int bits = byte(j) | byte(j + 1) << 8, exponent = bits >> 10 & 31, fraction = bits & 1023;
+      const double value = exponent > 0 ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+      return bits >> 15 ? -value : value;
+    };
+    const auto signed_byte = [&](std::int64_t j) { return byte(j) < 128 ? byte(j) : byte(j) - 256; };
+    switch (format) {
+      case QuantFormat::nf4: return nf4(byte(i / 2), i) * scale[row * scale.dim(1) + b];
+      case QuantFormat::nf4_double: {
+        const auto at = row * scale.dim(1) + b;
+        return nf4(byte(i / 2), i) * (table[static_cast<std::int64_t>(scale[at])] * outer[at / 256] + table[256]);
+      }
+      case QuantFormat::int8: return byte(i) * scale[row] / 127;
+      case QuantFormat::q8_0: return half(0) * signed_byte(2 + i);
+      case QuantFormat::q4_0: return half(0) * ((byte(2 + i % 16) >> (i < 16 ? 0 : 4) & 15) - 8);
+      case QuantFormat::q4_k: {
+        const auto g = i / 32;
+        const int q = byte(16 + i / 64 * 32 + i % 32) >> (g % 2 * 4) & 15;
+        const int s = g < 4 ? byte(4 + g) & 63 : (byte(8 + g) & 15) | byte(g) >> 6 << 4;
+        const int m = g < 4 ? byte(8 + g) & 63 : byte(8 + g) >> 4 | byte(4 + g) >> 6 << 4;
+        return half(0) * s * q - half(2) * m;
+      }
+      case QuantFormat::q6_k: {
+        const auto part = i / 128, quarter = i % 128 / 32, place = i % 32;
+        const int low = byte(part * 64 + quarter % 2 * 32 + place) >> (quarter / 2 * 4) & 15;
+        const int high = byte(128 + part * 32 + place) >> (quarter * 2) & 3;
+        return half(208) * signed_byte(192 + i / 16) * ((low | high << 4) - 32);
+      }
+    }
+    return 0;
+  }
+
+ private:
+  static double nf4(int byte, std::int64_t i) { return kNf4Values[i % 2 == 0 ? byte >> 4 : byte & 15]; }
+};
+
+/// (N, K) as inputs of a graph.
+auto quant_inputs(const auto& v, QuantFormat format) {
+  const auto p = quant_parts(format, v.dim('N'), v.dim('K'));
+  const auto input = [&](const char* name, const Spec& s) { return s ? v.graph.input(name, s) : v.none(); };
+  return QuantParts<std::remove_cvref_t<decltype(input("", Spec()))>>{input("codes", p.codes), input("scale", p.scale),
+                                                                      input("outer", p.outer), input("table", p.table)};
+}
+
+}  // namespace hpcdl::contract
