@@ -1,4 +1,4 @@
-// hpcdl quantize: writes a model folder with 4-bit matrices, which works wherever the original does.
+// hpcdl quantize: writes a model folder with matrices in few bits, which works wherever the original does.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ struct QuantizeOptions {
   std::string model, out, format = "int4";
   std::vector<std::string> text;
   int group = 64;
-  bool asymmetric = false, keep_odd = false, plain = false, force = false, json = false;
+  bool asymmetric = false, nested = false, keep_odd = false, plain = false, force = false, json = false;
   ThreadsOption threads;
 };
 
@@ -41,9 +41,10 @@ int quantize(QuantizeOptions& o) {
   const auto from = io::find_model_folder(o.model);
   check_out_folder("quantize", from, o.out, o.force);
   Work progress(console());
-  quant::QuantizeModelOptions options{.codec = quant::find_codec(o.format),
-                                      .options = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain},
-                                      .keep_odd = o.keep_odd};
+  quant::QuantizeModelOptions options{
+      .codec = quant::find_codec(o.format),
+      .options = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain, .nested = o.nested},
+      .keep_odd = o.keep_odd};
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
     if (total > 0) progress.show("quantising", static_cast<double>(done) / static_cast<double>(total), {{name}});
   };
@@ -69,7 +70,7 @@ int quantize(QuantizeOptions& o) {
 
 void add_quantize(const Command& program, Run& run) {
   add_verb<QuantizeOptions>(
-      program, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
+      program, run, "quantize", "Turns the matrices of a model into numbers of few bits",
       [](const Command& sub, QuantizeOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
@@ -83,12 +84,13 @@ void add_quantize(const Command& program, Run& run) {
         std::ranges::sort(groups);
         groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
         sub.option("--format", o.format, "Format of the quantised weights").one_of(names).shows_default();
-        sub.option("--group", o.group, "Weights that share a scale").one_of(groups).shows_default();
-        sub.flag("--asymmetric", o.asymmetric, "Also store an offset per group");
+        sub.option("--group", o.group, "With int4: weights that share a scale").one_of(groups).shows_default();
+        sub.flag("--asymmetric", o.asymmetric, "With int4: also store an offset per group");
+        sub.flag("--double", o.nested, "With nf4: quantise the scales, too");
         sub.flag("--keep-odd", o.keep_odd,
-                 "Leave a matrix as it is if --group does not divide its inputs; without this it is an error");
+                 "Leave a matrix as it is if its inputs are no whole groups; without this it is an error");
         sub.flag("--plain", o.plain,
-                 "Take scales from the largest weight of a group, without a search for the smallest error");
+                 "With int4: take scales from the largest weight of a group, without a search for the smallest error");
         sub.option("--text", o.text, "Also report perplexity on this text, before and after");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");

@@ -27,6 +27,8 @@ quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const i
   const io::ModelConfig config = read_hf_config(from);
   require_plain(from, "quant");
   require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
+  require(!row_of(config.family).mixture || options.codec->matrix, "quant",
+          "{}: experts cannot be quantised to {}: choose int4", from.string(), options.codec->name);
   const DecoderSpec decoder = row_of(config.family).decoder(config);
   options.treatment = [=](const std::string& name, const Spec& spec) {
     return treatment(decoder, config.tied, name, spec);

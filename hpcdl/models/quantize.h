@@ -1,5 +1,5 @@
 #pragma once
-// Language models in 4 bits.
+// Language models in few bits.
 
 #include "hpcdl/models/decoder_spec.h"
 #include "hpcdl/quant/quantize_model.h"
@@ -10,7 +10,8 @@ namespace hpcdl::models {
 /// embeddings; a tied head and tensors that are not parameters are omitted.
 quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::string& name, const Spec& spec);
 
-/// quant::quantize_model() for a Hugging Face folder of any family. Throws Error for a folder that is already quantised.
+/// quant::quantize_model() for a Hugging Face folder of any family. Throws Error for a folder that is already quantised,
+/// and for a mixture of experts if the format cannot hold experts.
 quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                                    quant::QuantizeModelOptions options = {});
 

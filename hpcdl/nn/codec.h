@@ -28,6 +28,7 @@ struct CodecOptions {
   bool symmetric = true;    // scales alone, without offsets
   /// Chooses each group's scale (and offset) by its mean squared error, not by its range.
   bool search = true;
+  bool nested = false;  // scales are quantised, too
   bool operator==(const CodecOptions&) const = default;
 };
 
@@ -60,7 +61,8 @@ struct Codec {
 
   std::string_view name;                      // config.json calls it "hpcdl_" + name
   int bits = 0;                               // of a weight, in the first part
-  std::span<const std::int64_t> groups = {};  // the sizes of groups that it has
+  std::span<const std::int64_t> groups = {};  // the sizes of groups among which one can choose
+  std::int64_t block = 1;                     // without a choice: inputs of a row are a multiple of it
   Parts<PartName> names = {};
   DType activations_on_gpu = DType::bf16;  // with which generation on a GPU is fastest
   /// Absent specs for parts that a matrix (out, in) does not have.

@@ -36,6 +36,8 @@ Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation,
   return residual ? add(y, residual) : y;
 }
 
+}  // namespace
+
 Var activated(const Var& x, Activation activation) {
   switch (activation) {
     case Activation::none: return x;
@@ -45,8 +47,6 @@ Var activated(const Var& x, Activation activation) {
   }
   fail("nn", "there is no activation {}", static_cast<int>(activation));
 }
-
-}  // namespace
 
 Var Linear::operator()(const Var& x, Activation activation, const Var& residual, const ForwardOptions& o) const {
   Graph& g = x.graph();
@@ -68,8 +68,9 @@ Matrix<Var> Linear::matrix(Graph& g, DType x) const {
   require(layout == Layout::out_in || weight.quantized(), "nn", "{}: expected a matrix (out, in), got (in, out)",
           weight.name);
   if (!weight.quantized()) return {weight.rounded(g, x), {}, {}, bias(g)};
-  const auto w = weight.part_vars(g);
-  return weight.codec->matrix(w, bias(g));
+  require(weight.codec->matrix, "nn", "{}: no op with several layers reads a matrix in {}", weight.name,
+          weight.codec->name);
+  return weight.codec->matrix(weight.part_vars(g), bias(g));
 }
 
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {

@@ -50,6 +50,9 @@ struct Linear {
   }
 };
 
+/// activation(x), as an op of its own.
+Var activated(const Var& x, Activation activation);
+
 /// second(activation(first(x))) + residual as one op of training programs, unless ranks share the layers in a different
 /// way; both are plain.
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual);

@@ -28,6 +28,12 @@ std::string listed(std::span<const std::int64_t> numbers, std::string_view last)
 
 bool has_group(const nn::Codec& c, std::int64_t group) { return std::ranges::find(c.groups, group) != c.groups.end(); }
 
+/// Whether the scales of a codec can be quantised: its matrices then have other parts.
+bool has_nested(const nn::Codec& c) {
+  const std::int64_t size = 4 * c.block;
+  return c.groups.empty() && c.specs(1, size, {.nested = true}) != c.specs(1, size, {});
+}
+
 }  // namespace
 
 std::span<const nn::Codec* const> codecs() { return kCodecs; }
@@ -38,6 +44,14 @@ const nn::Codec* find_codec(std::string_view name) {
 }
 
 std::string misfit(const nn::Codec& c, std::int64_t in, const nn::CodecOptions& o) {
+  require(!o.nested || has_nested(c), "quant", "scales of {} cannot be quantised, only those of nf4", c.name);
+  if (c.groups.empty())
+    return in > 0 && in % c.block == 0
+               ? ""
+               : fmt::format(
+                     "{} needs a multiple of {} inputs, it has K = {}: keep this tensor as it is "
+                     "(quantize --keep-odd)",
+                     c.name, c.block, in);
   require(has_group(c, o.group), "quant", "group size must be {}, got {}", listed(c.groups, "or"), o.group);
   if (in > 0 && in % o.group == 0) return {};
   std::vector<std::int64_t> fit;
@@ -47,6 +61,8 @@ std::string misfit(const nn::Codec& c, std::int64_t in, const nn::CodecOptions& 
                                                listed(c.groups, "and"))
                                  : fmt::format("choose a group size that does: {}", fmt::join(fit, ", ")));
 }
+
+std::int64_t row_unit(const nn::Codec& c, const nn::CodecOptions& o) { return c.groups.empty() ? c.block : o.group; }
 
 void require_fit(const nn::Codec& codec, std::string_view name, std::int64_t in, const nn::CodecOptions& options) {
   const auto text = misfit(codec, in, options);
@@ -70,18 +86,29 @@ io::QuantConfig parse_config(const io::Json& json, const std::string& where) {
     for (const auto* c : kCodecs) known += fmt::format("{}{}{}", known.empty() ? "" : ", ", kPrefix, c->name);
     fail("io", "{}: expected quant_method {}, found {}: start from the original", where, known, io::shown(method));
   }
-  const auto bits = o.need<std::int64_t>("bits"), group = o.need<std::int64_t>("group_size");
+  const auto bits = o.need<std::int64_t>("bits");
   require(bits == codec->bits, "io", "{}: expected {} bits, found {}", where, codec->bits, bits);
+  if (codec->groups.empty()) {
+    const nn::CodecOptions options{.nested = o.get_or("nested", false)};
+    require(!options.nested || has_nested(*codec), "io", "{}: nested: expected false for {}, found true", where,
+            codec->name);
+    return {codec, options};
+  }
+  const auto group = o.need<std::int64_t>("group_size");
   require(has_group(*codec, group), "io", "{}: group_size: expected {}, found {}", where, listed(codec->groups, "or"),
           group);
   return {codec, {.group = group, .symmetric = o.get_or("symmetric", true)}};
 }
 
 io::Json make_config(const io::QuantConfig& c) {
-  return {{"quant_method", fmt::format("{}{}", kPrefix, c.codec->name)},
-          {"bits", c.codec->bits},
-          {"group_size", c.options.group},
-          {"symmetric", c.options.symmetric}};
+  io::Json json = {{"quant_method", fmt::format("{}{}", kPrefix, c.codec->name)}, {"bits", c.codec->bits}};
+  if (c.codec->groups.empty()) {
+    json["nested"] = c.options.nested;
+  } else {
+    json["group_size"] = c.options.group;
+    json["symmetric"] = c.options.symmetric;
+  }
+  return json;
 }
 
 }  // namespace hpcdl::quant

@@ -12,7 +12,7 @@
 
 namespace hpcdl::quant {
 
-#define HPCDL_CODECS(ONE) ONE(int4)
+#define HPCDL_CODECS(ONE) ONE(int4) ONE(nf4) ONE(int8)
 
 #define HPCDL_ROW(name) extern const nn::Codec name##_codec;
 HPCDL_CODECS(HPCDL_ROW)
@@ -22,9 +22,11 @@ std::span<const nn::Codec* const> codecs();
 /// Null if there is none of this name.
 const nn::Codec* find_codec(std::string_view name);
 
-/// Why a matrix with `in` inputs cannot be quantised with these options; empty if it can. Throws Error for a group that
-/// the codec does not have.
+/// Why a matrix with `in` inputs cannot be quantised with these options; empty if it can. Throws Error for a group or for
+/// scales that the codec does not have.
 std::string misfit(const nn::Codec& codec, std::int64_t in, const nn::CodecOptions& options);
+/// The number of which the inputs of a matrix must be a multiple.
+std::int64_t row_unit(const nn::Codec& codec, const nn::CodecOptions& options);
 /// Throws Error that names `name` if there is a misfit.
 void require_fit(const nn::Codec& codec, std::string_view name, std::int64_t in, const nn::CodecOptions& options);
 

@@ -41,7 +41,7 @@ std::vector<Task> plan(const io::TensorFolder& files, const QuantizeModelOptions
   require(!options.keep_odd ||
               std::any_of(tasks.begin(), tasks.end(), [](const Task& t) { return quantized(t.treatment); }),
           "quant", "{}: nothing to quantise: no matrix has a number of inputs that {} divides", files.path().string(),
-          options.options.group);
+          row_unit(*options.codec, options.options));
   return tasks;
 }
 
@@ -111,7 +111,7 @@ ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to,
   std::int64_t total = 0, done = 0;
   for (const auto& t : tasks) total += t.tensor->spec.bytes();
 
-  ModelReport report{.codec = options.codec->name, .options = options.options};
+  ModelReport report{.codec = options.codec, .options = options.options};
   StagedFolder folder(to);
   io::TensorFolderWriter writer(folder.path(), outputs(tasks, options));
   if (options.progress) options.progress("", 0, total);

@@ -18,7 +18,7 @@ struct QuantizeModelOptions {
   nn::CodecOptions options = {};
   /// What happens to a tensor of the source; must be set. models::quantize_folder() knows it for every family.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
-  bool keep_odd = false;  // matrices whose inputs the group does not divide stay unchanged, and are not an error
+  bool keep_odd = false;  // matrices whose inputs do not fit the codec stay unchanged, and are not an error
   /// Called after each tensor, and once before the first with an empty name. Bytes of the source.
   std::function<void(const std::string& name, std::int64_t done, std::int64_t total)> progress = nullptr;
 };

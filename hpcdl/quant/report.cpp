@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::quant {
 
@@ -50,16 +51,18 @@ nlohmann::json to_json(const ModelReport& report) {
                       {"max_error", l.largest},
                       {"bytes", l.bytes}});
   }
-  return {{"format", report.codec},
-          {"group", report.options.group},
-          {"symmetric", report.options.symmetric},
-          {"bits_per_weight", report.bits_per_weight()},
-          {"ratio_fp32", report.ratio_fp32()},
-          {"model_bits_per_parameter", report.model_bits_per_parameter()},
-          {"weights", report.weights()},
-          {"parameters", report.parameters()},
-          {"bytes", report.bytes()},
-          {"layers", std::move(layers)}};
+  nlohmann::json json = {
+      {"format", report.codec->name},      {"bits_per_weight", report.bits_per_weight()},
+      {"ratio_fp32", report.ratio_fp32()}, {"model_bits_per_parameter", report.model_bits_per_parameter()},
+      {"weights", report.weights()},       {"parameters", report.parameters()},
+      {"bytes", report.bytes()},           {"layers", std::move(layers)}};
+  if (report.codec->groups.empty()) {
+    json["nested"] = report.options.nested;
+  } else {
+    json["group"] = report.options.group;
+    json["symmetric"] = report.options.symmetric;
+  }
+  return json;
 }
 
 std::string to_text(const ModelReport& report) {
@@ -70,7 +73,7 @@ std::string to_text(const ModelReport& report) {
   for (const auto& l : report.layers) {
     if (l.odd)
       out += fmt::format("{:<{}}  {:>16}  unchanged: {} does not divide its inputs\n", l.name, width,
-                         to_string(l.shape), report.options.group);
+                         to_string(l.shape), row_unit(*report.codec, report.options));
     if (!l.quantized) continue;
     out += fmt::format("{:<{}}  {:>16}  {:>8.3f}  {:>8.2f}%  {:>9.2e}  {:>6.2f}\n", l.name, width, to_string(l.shape),
                        l.bits_per_weight, 100 * l.relative_rms, l.largest, l.ratio_fp32());

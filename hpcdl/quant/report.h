@@ -24,7 +24,7 @@ struct LayerReport {
 };
 
 struct ModelReport {
-  std::string_view codec;
+  const nn::Codec* codec = nullptr;  // never null
   nn::CodecOptions options;
   std::vector<LayerReport> layers = {};  // in the order of the file
 

@@ -1,0 +1,148 @@
+#include "hpcdl/quant/nf4.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/quant/block_codec.h"
+#include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/float_rows.h"
+#include "hpcdl/quant/rounding_sum.h"
+
+namespace hpcdl::quant {
+namespace {
+
+constexpr std::int64_t kBlock = 64, kScales = 256;
+
+/// The middles between ascending values, in f32.
+template <std::size_t size> constexpr std::array<float, size - 1> middles(const float (&values)[size]) {
+  std::array<float, size - 1> list{};
+  for (std::size_t i = 0; i + 1 < size; ++i) list[i] = (values[i] + values[i + 1]) / 2;
+  return list;
+}
+
+/// The index of the nearest value: the number of middles below x / largest.
+int code_of(std::span<const float> middles, float x, float largest) {
+  constexpr float kLeast = 1e-38f;  // the divisor of a block of zeros
+  const float part = std::clamp(x * (1 / std::max(largest, kLeast)), -1.0f, 1.0f);
+  return static_cast<int>(std::ranges::lower_bound(middles, part) - middles.begin());
+}
+
+float largest_of(const float* x, std::int64_t n) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i]));
+  return largest;
+}
+
+/// Codes of a block of 64, two in a byte; returns its scale.
+float quantize_block(const float* x, std::uint8_t* codes) {
+  static constexpr auto kMiddles = middles(kNf4Values);
+  const float largest = largest_of(x, kBlock);
+  const auto code = [&](int i) { return code_of(kMiddles, x[i], largest); };
+  for (int i = 0; i < kBlock; i += 2) codes[i / 2] = static_cast<std::uint8_t>(code(i) << 4 | code(i + 1));
+  return largest;
+}
+
+/// Replaces scales by their codes.
+void quantize_scales(QuantTensors& q, const QuantParts<Spec>& specs, const Tensor& scales) {
+  const auto* s = scales.ptr<float>();
+  const auto count = scales.size();
+  q.scale = OwnedTensor(specs.scale), q.outer = OwnedTensor(specs.outer), q.table = OwnedTensor(specs.table);
+  const double sum = std::accumulate(s, s + count, 0.0);
+  const auto mean = count > 0 ? static_cast<float>(sum / static_cast<double>(count)) : 0.0f;
+  auto* table = q.table.tensor.ptr<float>();
+  std::ranges::copy(dynamic_map(), table);
+  table[256] = mean;
+  std::array<float, 255> between;
+  for (std::size_t i = 0; i < between.size(); ++i) between[i] = (table[i] + table[i + 1]) / 2;
+  std::vector<float> less(static_cast<std::size_t>(kScales));
+  for (std::int64_t first = 0; first < count; first += kScales) {
+    const auto n = std::min(kScales, count - first);
+    for (std::int64_t i = 0; i < n; ++i) less[static_cast<std::size_t>(i)] = s[first + i] - mean;
+    const float largest = largest_of(less.data(), n);
+    q.outer.tensor.ptr<float>()[first / kScales] = largest;
+    for (std::int64_t i = 0; i < n; ++i)
+      q.scale.tensor.ptr<std::uint8_t>()[first + i] =
+          static_cast<std::uint8_t>(code_of(between, less[static_cast<std::size_t>(i)], largest));
+  }
+}
+
+float scale_of(const QuantTensors& q, std::int64_t block) {
+  if (!q.table.tensor) return q.scale.tensor.ptr<float>()[block];
+  const auto* table = q.table.tensor.ptr<float>();
+  return table[q.scale.tensor.ptr<std::uint8_t>()[block]] * q.outer.tensor.ptr<float>()[block / kScales] + table[256];
+}
+
+}  // namespace
+
+const std::array<float, 256>& dynamic_map() {
+  static const auto map = [] {
+    std::array<float, 256> values;
+    std::size_t count = 0;
+    for (int exponent = 0; exponent < 7; ++exponent) {
+      const int parts = 1 << exponent;  // of the range from 0.1 to 1, each with its middle
+      const float step = (1.0f - 0.1f) / static_cast<float>(parts);
+      const auto boundary = [&](int i) {  // from the nearer end, as torch.linspace computes it
+        return i < (parts + 1) / 2 ? 0.1f + step * static_cast<float>(i) : 1.0f - step * static_cast<float>(parts - i);
+      };
+      for (int i = 0; i < parts; ++i) {
+        const float middle = (boundary(i) + boundary(i + 1)) / 2;
+        const float value = static_cast<float>(std::pow(10.0, exponent - 6)) * middle;
+        values[count++] = value, values[count++] = -value;
+      }
+    }
+    values[count++] = 0, values[count++] = 1;
+    std::ranges::sort(values);
+    return values;
+  }();
+  return map;
+}
+
+QuantTensors quantize_nf4(Pool& pool, const View& w, bool nested, bool transposed, nn::RoundingError* error,
+                          std::string_view name) {
+  const FloatRows rows(w, transposed, name);
+  require_fit(nf4_codec, name, rows.k(), {});
+  const auto specs = quant_parts(nested ? QuantFormat::nf4_double : QuantFormat::nf4, rows.n(), rows.k());
+  const std::int64_t blocks = rows.k() / kBlock;
+  QuantTensors q;
+  q.codes = OwnedTensor(specs.codes);
+  OwnedTensor scales({{rows.n(), blocks}, DType::f32});
+  auto* codes = q.codes.tensor.ptr<std::uint8_t>();
+  for_each_row(pool, rows, [&](std::int64_t r, const float* x) {
+    for (std::int64_t b = 0; b < blocks; ++b)
+      scales.tensor.ptr<float>()[r * blocks + b] =
+          quantize_block(x + b * kBlock, codes + (r * blocks + b) * (kBlock / 2));
+  });
+  if (nested) quantize_scales(q, specs, scales.tensor);
+  else q.scale = std::move(scales);
+  if (error)
+    *error = rounding_error(pool, rows, [&](std::int64_t r, std::int64_t k) {
+      const auto at = r * rows.k() + k;
+      const int byte = codes[at / 2];
+      return kNf4Values[at % 2 == 0 ? byte >> 4 : byte & 15] * scale_of(q, at / kBlock);
+    });
+  return q;
+}
+
+const nn::Codec nf4_codec{
+    .name = "nf4",
+    .bits = 4,
+    .block = kBlock,
+    .names = {{{".nf4", ".nf4"}, {".scale", ".nf4_scale"}, {".outer", ".nf4_outer"}, {".table", ".nf4_table"}}},
+    .specs = BlockCodec<QuantFormat::nf4, QuantFormat::nf4_double>::specs,
+    .multiply = BlockCodec<QuantFormat::nf4, QuantFormat::nf4_double>::multiply,
+    .rows = BlockCodec<QuantFormat::nf4, QuantFormat::nf4_double>::rows,
+    .quantize =
+        [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,
+           std::string_view name) {
+          auto q = quantize_nf4(pool, w, o.nested, transposed, &error, name);
+          return nn::Codec::Parts<OwnedTensor>{std::move(q.codes), std::move(q.scale), std::move(q.outer),
+                                               std::move(q.table)};
+        },
+};
+
+}  // namespace hpcdl::quant
