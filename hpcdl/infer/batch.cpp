@@ -79,7 +79,7 @@ std::int64_t padding_rows(std::int64_t tokens) { return pages_for(tokens); }
 DType type_of_inference(const models::LanguageModel& model) {
   if (model.compute_type() != DType::none) return model.compute_type();
   if (!model.device().is_cuda()) return DType::f32;
-  if (const auto& quant = model.config().quant) return quant->codec->activations_on_gpu;
+  if (const auto* codec = model.codec()) return codec->activations_on_gpu;
   const DType weights = model.matrix_type();
   return weights == DType::bf16 || weights == DType::f16 ? weights : DType::f32;
 }

@@ -183,7 +183,8 @@ void AdapterFolder::require_base(const io::fs::path& base) const {
 }
 
 void write_adapter_base(const io::fs::path& folder, const AdapterBase& base) {
-  const Json json = {{"fingerprint", base.fingerprint}, {"scale", base.scale}};
+  Json json = {{"fingerprint", base.fingerprint}, {"scale", base.scale}};
+  if (!base.quantized.empty()) json["quantized"] = base.quantized;
   io::write_file_atomic(folder / kAdapterBase, json.dump(2) + "\n");
 }
 
@@ -193,7 +194,8 @@ std::optional<AdapterBase> read_adapter_base(const io::fs::path& folder) {
   if (!io::fs::exists(path, ignored)) return std::nullopt;
   const Json json = io::read_json(path, kLargestConfig);
   const JsonObject o(json, path.string());
-  return AdapterBase{o.need<std::string>("fingerprint"), static_cast<float>(o.need<double>("scale"))};
+  return AdapterBase{o.need<std::string>("fingerprint"), static_cast<float>(o.need<double>("scale")),
+                     o.get_or<std::string>("quantized", "")};
 }
 
 bool is_adapter_folder(const io::fs::path& folder) {

@@ -28,8 +28,9 @@ AdapterOptions parse_adapter_config(const io::Json& json, const std::string& whe
 
 /// What identifies the model to which an adapter belongs, beside the files of peft: FOLDER/base.json.
 struct AdapterBase {
-  std::string fingerprint;  // of its tensors (models/fingerprint.h)
-  float scale = 1;          // AdapterOptions::scale()
+  std::string fingerprint;     // of its tensors (models/fingerprint.h)
+  float scale = 1;             // AdapterOptions::scale()
+  std::string quantized = {};  // BaseOptions::words(): in what it was held during the training
   bool operator==(const AdapterBase&) const = default;
 };
 void write_adapter_base(const io::fs::path& folder, const AdapterBase& base);

@@ -43,6 +43,10 @@ std::string Binder::spelled(const std::string& name) const {
   return files_.contains(bare) ? bare : name;
 }
 
+bool Binder::transposed(const std::string& name) const {
+  return decoder_.layout == nn::Layout::in_out && !layer_of(name).empty();
+}
+
 View Binder::find(const std::string& name, const Shape& expected) const {
   const View v = files_.at(spelled(name));
   require(v.shape() == expected, "model", "{}: config.json asks for {} of shape {}, but the file has {}",
@@ -132,8 +136,8 @@ bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTa
   require(quant_ && quant_->codec == &codec, "model",
           "{}: {} is there, but config.json has no quantization_config of {}", files_.path().string(), first,
           codec.name);
-  const bool transposed = decoder_.layout == nn::Layout::in_out && !layer_of(name).empty();
-  const Shape expected = transposed ? Shape{weight.whole()[1], weight.whole()[0]} : weight.whole();  // (out, in)
+  const bool in_out = transposed(name);
+  const Shape expected = in_out ? Shape{weight.whole()[1], weight.whole()[0]} : weight.whole();  // (out, in)
   const Spec is = files_.at(first).spec();
   weight.name = name, weight.codec = &codec;
   weight.parts = codec.specs(expected[0], expected[1], quant_->options);
@@ -143,7 +147,7 @@ bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTa
   nn::Codec::Parts<View> views;
   for (std::size_t i = 0; i < views.size() && !codec.names[i].in_files.empty(); ++i)
     views[i] = find_part(in_files(codec, i), weight.parts[i]);
-  auto taken = take_part(weight, views, transposed);
+  auto taken = take_part(weight, views, in_out);
   for (std::size_t i = 0; i < views.size(); ++i) {
     if (!views[i]) continue;
     Tensor t(const_cast<void*>(views[i].data()), views[i].spec());
@@ -154,6 +158,22 @@ bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTa
     }
     table.add_frozen(weight, codec.names[i].in_programs, t);
   }
+  return true;
+}
+
+bool Binder::bind_stored(const std::string& name, nn::Weight& weight, StateTable& table,
+                         std::vector<Buffer>& own) const {
+  if (!decoder_.rotary() && name.ends_with(fmt::format("{}.weight", decoder_.positions))) return false;
+  auto stored = files_.stored_matrix(spelled(name));
+  if (!stored || stored->transposed != transposed(name)) return false;  // products need (out, in)
+  find(name, weight.whole());
+  weight.name = name, weight.codec = stored->codec;
+  for (std::size_t i = 0; i < stored->parts.size(); ++i) {
+    if (!stored->parts[i]) continue;
+    weight.parts[i] = stored->parts[i].spec();
+    table.add_frozen(weight, stored->codec->names[i].in_programs, stored->parts[i]);
+  }
+  std::ranges::move(stored->own, std::back_inserter(own));
   return true;
 }
 

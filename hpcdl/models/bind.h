@@ -37,6 +37,9 @@ class Binder {
   /// Adds the parts of a quantised matrix to the table, or what this rank has of it, copied into `own`; false when the
   /// folder holds none of that name.
   bool bind_quantized(const std::string& name, nn::Weight& weight, StateTable& table, std::vector<Buffer>& own) const;
+  /// Adds a matrix that its file holds in a form that kernels multiply, as it is; false if the file holds none of that name,
+  /// if it is (in, out), and for learned positions, which are not multiplied.
+  bool bind_stored(const std::string& name, nn::Weight& weight, StateTable& table, std::vector<Buffer>& own) const;
   /// Throws Error if the files contain weights or biases in layers of the parameters `read` that are not among `read`:
   /// config.json then describes another model than the files contain.
   void require_whole_layers(const std::vector<std::string>& read) const;
@@ -47,6 +50,8 @@ class Binder {
   View find_part(const std::string& name, const Spec& spec) const;
   /// The pages of these bytes can be released: they have been copied.
   void drop(const View& v) const;
+  /// Whether a matrix of this name is (in, out) in the model.
+  bool transposed(const std::string& name) const;
   /// The spelling of `name` that the files use; `name` itself if they contain neither.
   std::string spelled(const std::string& name) const;
 

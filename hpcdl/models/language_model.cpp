@@ -32,6 +32,7 @@
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 #include "hpcdl/ops/scale/scale.h"
 #include "hpcdl/ops/vocabulary/vocabulary.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 namespace {
@@ -71,6 +72,8 @@ OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
   return t;
 }
 
+const nn::Codec& codec_of(const BaseOptions& base) { return *quant::find_codec(io::enum_name(base.format)); }
+
 /// Attaches the adapter, if there is one.
 std::function<void(Decoder&)> attaching(const std::optional<AdapterFolder>& adapter) {
   if (!adapter) return {};
@@ -94,6 +97,7 @@ struct LanguageModel::Impl {
 
   AdapterOptions adapter;               // of a model that was opened for adapting
   std::filesystem::path base;           // of that model
+  BaseOptions base_options;             // how it is held
   std::optional<AdapterFolder> adding;  // an adapter that is used
 
   /// `change`: for the modules of the model, once their parameters have names.
@@ -124,6 +128,8 @@ struct LanguageModel::Impl {
   }
 
   Tensor frozen_value(const nn::Param& p, const Binder& binder, const ComputeType& type, bool described);
+  bool quantizes(const nn::Weight& w) const;
+  void add_quantized(nn::Weight& w, const Binder& binder, Pool* pool, StateTable& table);
 
   std::unique_ptr<StateTable> table() {
     std::vector<nn::Param*> params;
@@ -220,11 +226,15 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
   ComputeType with_pool = compute;
   if (decodes && !compute.pool) with_pool.pool = &decoding.emplace();
   if (decodes) model.prefetch();
+  // Ranks decode what they have, and so does who asks for another type. Ops with the matrices of all experts read no others.
+  const bool stays_quantized =
+      decodes && !impl->sharing && compute.dtype == DType::none && !row_of(impl->config.family).mixture;
   impl->for_each([&]<class P>(const std::string& name, P& p) {
     if (impl->adding)
       if (const auto value = impl->adapted_value(name, p)) return model.state_->add_value(p, *value);
     if constexpr (std::is_same_v<P, nn::Weight>) {
       if (binder.bind_quantized(name, p, *model.state_, impl->own)) return;
+      if (stays_quantized && binder.bind_stored(name, p, *model.state_, impl->own)) return;
     }
     model.state_->add_value(p, binder.part(p, with_pool, impl->own));
   });
@@ -240,7 +250,10 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
                decodes ? "weights are decoded" : "--dtype converts weights", folder.string(),
                decodes ? "these options" : "one or the others");
   model.load_weights(converts || impl->sharing ? io::LoadOptions() : load_as);
-  if (converts && decodes)
+  if (decodes && model.codec())
+    impl->loading = fmt::format("quantised as in the file, and {} in other memory",
+                                format_bytes(static_cast<double>(model.converted_bytes())));
+  else if (converts && decodes)
     impl->loading = "decoded: " + format_bytes(static_cast<double>(model.converted_bytes())) + " in memory";
   else if (impl->sharing)
     impl->loading =
@@ -286,25 +299,71 @@ Tensor LanguageModel::Impl::frozen_value(const nn::Param& p, const Binder& binde
   return binder.part(p, {held, type.pool}, own);
 }
 
+/// Whether a frozen matrix is one that the options quantise.
+bool LanguageModel::Impl::quantizes(const nn::Weight& w) const {
+  if (!base_options.given() || w.role != nn::Role::frozen || model.layer_of(w.name) < 0) return false;
+  const auto kind = treatment(model.spec(), config.tied, w.name, {w.spec.shape, DType::f32});
+  if (kind != quant::Treatment::matrix && kind != quant::Treatment::conv1d) return false;
+  const auto in = w.spec[kind == quant::Treatment::conv1d ? 0 : 1];
+  return quant::misfit(codec_of(base_options), in, {.nested = base_options.nested}).empty();
+}
+
+/// Adds the parts of a matrix of the files, quantised here; without a pool only their specs.
+void LanguageModel::Impl::add_quantized(nn::Weight& w, const Binder& binder, Pool* pool, StateTable& table) {
+  const auto& codec = codec_of(base_options);
+  const nn::CodecOptions options{.nested = base_options.nested};
+  const bool in_out = model.spec().layout == nn::Layout::in_out;
+  nn::Codec::Parts<Tensor> parts;
+  if (pool) {
+    std::vector<Buffer> read;  // of one matrix
+    nn::RoundingError ignored;
+    const Tensor values = binder.part(w, {DType::none, pool}, read);
+    auto made = codec.quantize(*pool, values, options, in_out, ignored, w.name);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = made[i].tensor;
+      if (parts[i]) own.push_back(std::move(made[i].buffer));
+    }
+  } else {
+    const auto specs = codec.specs(w.spec[in_out ? 1 : 0], w.spec[in_out ? 0 : 1], options);
+    for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = Tensor(nullptr, specs[i]);
+  }
+  w.codec = &codec;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    w.parts[i] = parts[i].spec();
+    if (w.parts[i]) table.add_frozen(w, codec.names[i].in_programs, parts[i]);
+  }
+}
+
 LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& folder, const AdapterOptions& adapter,
                                                std::optional<std::uint64_t> seed, const ComputeType& compute,
-                                               Sharing sharing) {
+                                               Sharing sharing, const BaseOptions& base) {
+  if (base.given() && sharing && sharing->size() > 1)
+    fail_usage("model",
+               "ranks that share the layers hold no quantised base: set parallel.tp to 1, or model.quantize to none");
   const auto config = read_hf_config(folder);
   require_trainable(config.family, true);
   require(!config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   LanguageModel model(
       std::make_unique<Impl>(config, std::move(sharing), Sharers::training, [&](Decoder& d) { adapt(d, adapter); }));
   auto* impl = model.impl_.get();
-  impl->adapter = adapter, impl->base = folder;
+  impl->adapter = adapter, impl->base = folder, impl->base_options = base;
   for (auto& angles : impl->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, true);
   impl->files = WeightFiles::open(folder, impl->config, impl->model.spec());
   const Binder binder(*impl->files, impl->model.spec());
   for (const auto& e : model.parameters())
     if (seed && !nn::is_of_adapter(e.name)) binder.copy(e.name, e.memory, e.part);
-  impl->for_each([&](const std::string&, nn::Param& p) {
-    if (p.spec && p.role == nn::Role::frozen) model.state_->add_value(p, impl->frozen_value(p, binder, compute, !seed));
+  std::optional<Pool> one;
+  Pool* const pool = !seed ? nullptr : compute.pool ? compute.pool : &one.emplace(1);
+  impl->for_each([&]<class P>(const std::string&, P& p) {
+    if (!p.spec || p.role != nn::Role::frozen) return;
+    if constexpr (std::is_same_v<P, nn::Weight>)
+      if (impl->quantizes(p)) return impl->add_quantized(p, binder, pool, *model.state_);
+    model.state_->add_value(p, impl->frozen_value(p, binder, compute, !seed));
   });
+  if (base.given() && !model.codec())
+    fail_usage("model", "model.quantize = \"{}\": no matrix of {} has a number of inputs that {} can hold",
+               io::enum_name(base.format), folder.string(), io::enum_name(base.format));
   binder.require_whole_layers(impl->names());
   return model;
 }
@@ -328,6 +387,15 @@ DType LanguageModel::matrix_type() const {
   });
   const bool one = std::all_of(types.begin(), types.end(), [&](DType d) { return d == types.front(); });
   return one && !types.empty() ? types.front() : DType::none;
+}
+
+const nn::Codec* LanguageModel::codec() const {
+  const nn::Codec* found = nullptr;
+  impl_->for_each([&]<class P>(const std::string&, const P& p) {
+    if constexpr (std::is_same_v<P, nn::Weight>)
+      if (!found) found = p.codec;
+  });
+  return found;
 }
 
 OwnedTensor LanguageModel::gather(const StateEntry& p) const {
@@ -431,12 +499,12 @@ void LanguageModel::save_adapter(const std::filesystem::path& folder) const {
   if (!writes) return;
   writer->commit();
   io::write_file_atomic(folder / kAdapterConfig, make_adapter_config(impl_->adapter, facts).dump(2) + "\n");
-  write_adapter_base(folder, {fingerprint(impl_->base), impl_->adapter.scale()});
+  write_adapter_base(folder, {fingerprint(impl_->base), impl_->adapter.scale(), impl_->base_options.words()});
 }
 
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   if (impl_->adapter.given()) return save_adapter(folder);
-  require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
+  require(!codec(), "model", "a quantised model cannot be saved again: copy its folder");
   if (impl_->sharing && impl_->sharing->rank > 0) {
     for (const auto& p : state_->parameters()) gather(p);
     return;

@@ -11,6 +11,7 @@
 #include "hpcdl/io/load_options.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/adapter_options.h"
+#include "hpcdl/models/base_options.h"
 #include "hpcdl/models/compute_type.h"
 #include "hpcdl/models/trainable.h"
 
@@ -32,7 +33,8 @@ class LanguageModel final : public Trainable {
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read before it is used, except
   /// for weights whose type is not `compute`, which are converted into memory of the model. Quantised matrices stay as
-  /// they are. A rank that shares the layers reads no more than its part: views, and copies of what is not one piece of a
+  /// they are; those of other programs only if kernels multiply their form, if one rank has all layers and `compute` names
+  /// no type, and are decoded otherwise. A rank that shares the layers reads no more than its part: views, and copies of what is not one piece of a
   /// file. `load` may ask for something else than mapped files, unless ranks share the model: then the weights are in
   /// memory of the model, as far as they fit; layers that do not fit are there while a program that uses them runs, one
   /// program at a time.
@@ -44,11 +46,12 @@ class LanguageModel final : public Trainable {
 
   /// A Hugging Face folder that stays as it is, with what `adapter` trains beside it, in f32 memory with gradients: fresh
   /// adapters, a pure function of the seed, and the modules and biases that it names. Frozen weights are views into the
-  /// mapped files; matrices of another type than `compute` are converted if that has 16 bits. Without a seed the model
-  /// is only described. Throws UsageError if the options do not fit the model.
+  /// mapped files; matrices of another type than `compute` are converted if that has 16 bits. With `base`, the frozen
+  /// matrices of the blocks are quantised, one at a time, into memory of the model; those whose inputs are no whole blocks
+  /// stay as they are. Without a seed the model is only described. Throws UsageError if the options do not fit the model.
   static LanguageModel open_for_adapting(const std::filesystem::path& folder, const AdapterOptions& adapter,
                                          std::optional<std::uint64_t> seed, const ComputeType& compute = {},
-                                         Sharing sharing = {});
+                                         Sharing sharing = {}, const BaseOptions& base = {});
 
   LanguageModel(LanguageModel&&) noexcept;
   LanguageModel& operator=(LanguageModel&&) noexcept;
@@ -62,6 +65,8 @@ class LanguageModel final : public Trainable {
   std::int64_t converted_bytes() const;
   /// The type of all matrices that products read; none if their types differ or they are quantised.
   DType matrix_type() const;
+  /// Of the quantised matrices, which may have several: the first one; null if there are none.
+  const nn::Codec* codec() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
   OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;

@@ -1,6 +1,7 @@
 #include "hpcdl/models/packed_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -10,6 +11,7 @@
 #include "hpcdl/io/foreign/packed_matrix.h"
 #include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/model_folder.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 
@@ -66,6 +68,21 @@ void PackedWeights::read(const std::string& name, const Tensor& to, Pool* pool) 
   };
   if (pool) parallel_for(*pool, parts, 1, some);
   else some(0, parts);
+}
+
+std::optional<StoredMatrix> PackedWeights::stored_matrix(const std::string& name) const {
+  const auto m = io::find_packed(config_, folder_, name);
+  if (!m || !m->parts) return std::nullopt;
+  const auto& parts = m->parts->parts;
+  const auto tensor = [](const View& v) { return Tensor(const_cast<void*>(v.data()), v.spec()); };
+  StoredMatrix stored{.codec = m->parts->format == QuantFormat::int8 ? &quant::int8_codec : &quant::nf4_codec,
+                      .parts = {tensor(parts.codes), tensor(parts.scale), tensor(parts.outer)}};
+  if (const auto& table = m->parts->table; !table.empty()) {
+    const Spec spec{{static_cast<std::int64_t>(table.size())}, DType::f32};
+    stored.parts[3] = Tensor(stored.own.emplace_back(spec.bytes()).data(), spec);
+    std::memcpy(stored.parts[3].data(), table.data(), static_cast<std::size_t>(spec.bytes()));
+  }
+  return stored;
 }
 
 std::vector<const io::MappedFile*> PackedWeights::files() const {

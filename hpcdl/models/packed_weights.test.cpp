@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/f8.h"
+#include "hpcdl/instance.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
@@ -18,6 +20,8 @@
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/models/resave.h"
 #include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 namespace {
@@ -88,6 +92,95 @@ TEST(packed_weights, a_model_opens_decoded) {
   packed.expect_in(LanguageModel::open(packed.folder, {}, {}, {DType::f32, &pool}));
   packed.expect_in(LanguageModel::open_for_training(packed.folder));
   EXPECT_THROW(LanguageModel::open(packed.folder, {}, {.ram = 1 << 30}), UsageError);
+}
+
+std::vector<float> logits(const LanguageModel& m) {
+  Pool pool(1);
+  StepParams params;
+  Stream stream(pool, &params);
+  Graph g({.inference = true});
+  const auto ids = tiny_ids(5);
+  const Var in = g.input("tokens", {{1, 12}, DType::i32}), out = g.keep(m.logits(g, in));
+  const Instance exe(g.finish());
+  std::memcpy(exe.tensor(in).data(), ids.data(), 12 * sizeof ids[0]);
+  exe.run(stream);
+  const View v = exe.tensor(out);
+  return {v.ptr<float>(), v.ptr<float>() + v.size()};
+}
+
+/// The tensors of our NF4 or INT8 folder under the names and in the shapes of bitsandbytes.
+void write_as_bitsandbytes(const io::fs::path& ours, const io::fs::path& to) {
+  const auto files = io::TensorFolder::open(ours);
+  std::vector<io::NamedSpec> specs;
+  std::map<std::string, OwnedTensor> tensors;
+  const auto flat = [](const View& v) { return Spec{{v.size()}, v.dtype()}; };
+  for (const auto& t : files.tensors()) {
+    const View v = files.at(t.name);
+    const auto ends = [&](std::string_view end) { return t.name.ends_with(end); };
+    const auto stem = [&](std::string_view end) { return t.name.substr(0, t.name.size() - end.size()); };
+    if (ends(".nf4")) {
+      const auto name = stem(".nf4");
+      Packed::add(specs, tensors, name, {{v.size(), 1}, DType::u8}, v.data());
+      Packed::add(specs, tensors, name + ".quant_map", {{16}, DType::f32}, kNf4Values);
+      io::Json state = {{"quant_type", "nf4"}, {"blocksize", 64}, {"shape", {v[0], 2 * v[1]}}};
+      if (const auto table = files.find(name + ".nf4_table")) {
+        state["nested_blocksize"] = 256, state["nested_offset"] = double{table->ptr<float>()[256]};
+        Packed::add(specs, tensors, name + ".nested_quant_map", {{256}, DType::f32}, table->data());
+      }
+      const auto text = state.dump();
+      Packed::add(specs, tensors, name + ".quant_state.bitsandbytes__nf4", {{std::ssize(text)}, DType::u8},
+                  text.data());
+    } else if (ends(".nf4_scale")) {
+      Packed::add(specs, tensors, stem(".nf4_scale") + ".absmax", flat(v), v.data());
+    } else if (ends(".nf4_outer")) {
+      Packed::add(specs, tensors, stem(".nf4_outer") + ".nested_absmax", flat(v), v.data());
+    } else if (ends(".int8")) {
+      Packed::add(specs, tensors, stem(".int8"), v.spec(), v.data());
+    } else if (ends(".weight.int8_scale")) {
+      Packed::add(specs, tensors, stem("weight.int8_scale") + "SCB", v.spec(), v.data());
+    } else if (!ends(".nf4_table")) {
+      Packed::add(specs, tensors, t.name, v.spec(), v.data());
+    }
+  }
+  io::fs::create_directories(to);
+  io::TensorFolderWriter writer(to, specs);
+  for (const auto& s : specs) writer.write(s.name, tensors.at(s.name).tensor);
+  writer.commit();
+  auto config = io::read_json(ours / "config.json");
+  config["quantization_config"] = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
+  io::write_file_atomic(to / "config.json", config.dump());
+}
+
+TEST(packed_weights, nf4_and_int8_stay_as_they_are) {
+  io::ModelConfig c{.family = io::Family::llama, .layers = 2, .heads = 4, .width = 64, .context = 32};
+  c.ffn = 192, c.vocab = 100, c.tied = false;
+  resolve(c);
+  const io::TempFolder tmp;
+  Pool pool(2);
+  LanguageModel::create(c, 3, false).save(tmp / "plain");
+  const auto apart = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double worst = 0, top = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+      worst = std::max(worst, std::fabs(double{a[i]} - b[i])), top = std::max(top, std::fabs(double{b[i]}));
+    return worst / top;
+  };
+  const auto plain = logits(LanguageModel::open(tmp / "plain"));
+  for (const auto& [name, nested, bound] : {std::tuple{"nf4", false, 0.4}, {"nf4", true, 0.4}, {"int8", false, 0.05}}) {
+    SCOPED_TRACE(name);
+    const io::fs::path ours = tmp / ("ours" + std::string(name) + (nested ? "2" : "")), theirs = ours.string() + "-bnb";
+    quantize_folder(pool, tmp / "plain", ours, {.codec = quant::find_codec(name), .options = {.nested = nested}});
+    write_as_bitsandbytes(ours, theirs);
+    const auto mine = LanguageModel::open(ours), other = LanguageModel::open(theirs);
+    ASSERT_NE(other.codec(), nullptr);
+    EXPECT_EQ(other.codec()->name, name);
+    EXPECT_EQ(logits(mine), logits(other)) << "the same bytes";
+    const auto decoded = LanguageModel::open(theirs, {}, {}, {DType::f32, &pool});
+    EXPECT_EQ(decoded.codec(), nullptr);
+    EXPECT_LT(apart(logits(other), logits(decoded)), 1e-5);
+    EXPECT_LT(apart(logits(other), plain), bound);
+    EXPECT_LT(other.bytes(), decoded.bytes());
+    EXPECT_THROW(other.save(tmp / "saved"), Error);
+  }
 }
 
 TEST(packed_weights, a_plain_folder_is_made_of_it) {

@@ -2,16 +2,27 @@
 // Where the values of a model's parameters are stored, under the names of Hugging Face.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "hpcdl/buffer.h"
 #include "hpcdl/io/mapped_file.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/decoder_spec.h"
+#include "hpcdl/nn/codec.h"
 #include "hpcdl/pool.h"
 
 namespace hpcdl::models {
+
+/// A quantised matrix as kernels multiply it.
+struct StoredMatrix {
+  const nn::Codec* codec = nullptr;
+  bool transposed = false;              // its rows are the columns of the parameter
+  nn::Codec::Parts<Tensor> parts = {};  // in mapped files, or in `own`
+  std::vector<Buffer> own = {};
+};
 
 class WeightFiles {
  public:
@@ -29,6 +40,8 @@ class WeightFiles {
   virtual View at(const std::string& name) const = 0;
   /// Writes the values of a tensor, rounded to the type of `to`, which has its shape. `pool` may be null.
   virtual void read(const std::string& name, const Tensor& to, Pool* pool) const = 0;
+  /// A matrix that the file holds in a form that kernels multiply; none for all others.
+  virtual std::optional<StoredMatrix> stored_matrix(const std::string&) const { return std::nullopt; }
   virtual std::vector<const io::MappedFile*> files() const = 0;
 };
 

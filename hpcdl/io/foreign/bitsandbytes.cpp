@@ -1,11 +1,13 @@
 // bitsandbytes: NF4 and FP4, with scales that may be quantised themselves, and LLM.int8.
 
 #include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "hpcdl/io/foreign/expect.h"
 #include "hpcdl/io/foreign/packed_matrix.h"
+#include "hpcdl/ops/quant_linear/nf4_values.h"
 
 namespace hpcdl::io {
 namespace {
@@ -61,6 +63,30 @@ std::vector<float> scales_of(const TensorFolder& files, const std::string& weigh
   return scales;
 }
 
+/// A tensor of a file as one of another shape. Kernels read numbers at addresses that are multiples of their size.
+bool is_aligned(const View& v) { return std::bit_cast<std::uintptr_t>(v.data()) % 4 == 0; }
+
+/// The matrix as kernels multiply it: NF4 in blocks of 64 that divide its rows, nested scales in blocks of 256.
+std::optional<PackedParts> nf4_parts(const TensorFolder& files, const std::string& weight, const QuantState& s,
+                                     const View& codes, std::span<const float> table) {
+  const bool nested = s.nested_block > 0;
+  if (s.block != 64 || s.columns % s.block != 0 || (nested && s.nested_block != 256) ||
+      !std::ranges::equal(table, kNf4Values))
+    return std::nullopt;
+  PackedParts p{.format = nested ? QuantFormat::nf4_double : QuantFormat::nf4};
+  const auto specs = quant_parts(p.format, s.rows, s.columns);
+  const View scales = files.at(weight + ".absmax"), outer = nested ? files.at(weight + ".nested_absmax") : View();
+  if (!is_aligned(outer) || (!nested && !is_aligned(scales))) return std::nullopt;
+  p.parts = {
+      .codes = View(codes.data(), specs.codes), .scale = View(scales.data(), specs.scale), .outer = {}, .table = {}};
+  if (!nested) return p;
+  const Elements<float> map(files.at(weight + ".nested_quant_map"));
+  for (std::int64_t i = 0; i < 256; ++i) p.table.push_back(map[i]);
+  p.table.push_back(static_cast<float>(s.nested_offset));
+  p.parts.outer = View(outer.data(), specs.outer);
+  return p;
+}
+
 std::optional<PackedMatrix> four_bits(const TensorFolder& files, const std::string& weight,
                                       const std::string& state_name) {
   const View state = files.at(state_name);
@@ -72,18 +98,22 @@ std::optional<PackedMatrix> four_bits(const TensorFolder& files, const std::stri
   const Elements<float> map(expect_tensor(files, weight + ".quant_map", {{16}, DType::f32}));
   std::vector<float> table;
   for (int i = 0; i < 16; ++i) table.push_back(map[i]);
+  auto scales = scales_of(files, weight, s);
+  auto parts = nf4_parts(files, weight, s, codes, table);
   return PackedMatrix{.rows = s.rows,
                       .columns = s.columns,
                       .dtype = s.dtype,
-                      .decode = [s, codes, table = std::move(table), scales = scales_of(files, weight, s)](
-                                    std::int64_t begin, std::int64_t end, float* out) {
-                        const auto* bytes = codes.ptr<std::uint8_t>();
-                        for (auto i = begin * s.columns; i < end * s.columns; ++i) {
-                          const int code = i % 2 == 0 ? bytes[i / 2] >> 4 : bytes[i / 2] & 15;
-                          *out++ =
-                              table[static_cast<std::size_t>(code)] * scales[static_cast<std::size_t>(i / s.block)];
-                        }
-                      }};
+                      .decode =
+                          [s, codes, table = std::move(table), scales = std::move(scales)](
+                              std::int64_t begin, std::int64_t end, float* out) {
+                            const auto* bytes = codes.ptr<std::uint8_t>();
+                            for (auto i = begin * s.columns; i < end * s.columns; ++i) {
+                              const int code = i % 2 == 0 ? bytes[i / 2] >> 4 : bytes[i / 2] & 15;
+                              *out++ =
+                                  table[static_cast<std::size_t>(code)] * scales[static_cast<std::size_t>(i / s.block)];
+                            }
+                          },
+                      .parts = std::move(parts)};
 }
 
 /// Rows of bytes with one scale each.
@@ -94,17 +124,23 @@ std::optional<PackedMatrix> int8_rows(const PackConfig& config, const TensorFold
   if (const auto format = files.find(stem + "weight_format"))
     require(format->bytes() >= 1 && format->ptr<std::uint8_t>()[0] == 0, "io",
             "{}: {}weight_format: expected 0, rows in order, found another layout", files.path().string(), stem);
-  const Elements<float> scales(expect_tensor(files, stem + "SCB", {{codes[0]}, DType::f32}));
+  const View scb = expect_tensor(files, stem + "SCB", {{codes[0]}, DType::f32});
+  const Elements<float> scales(scb);
+  std::optional<PackedParts> parts;
+  if (codes[1] % 32 == 0 && is_aligned(scb))
+    parts = PackedParts{.format = QuantFormat::int8, .parts = {.codes = codes, .scale = scb, .outer = {}, .table = {}}};
   return PackedMatrix{.rows = codes[0],
                       .columns = codes[1],
                       .dtype = config.dtype,
-                      .decode = [codes, scales](std::int64_t begin, std::int64_t end, float* out) {
-                        constexpr float kOneOf127 = 1.0f / 127;
-                        const auto* q = codes.ptr<std::int8_t>();
-                        for (auto r = begin; r < end; ++r)
-                          for (std::int64_t c = 0; c < codes[1]; ++c)
-                            *out++ = static_cast<float>(q[r * codes[1] + c]) * scales[r] * kOneOf127;
-                      }};
+                      .decode =
+                          [codes, scales](std::int64_t begin, std::int64_t end, float* out) {
+                            constexpr float kOneOf127 = 1.0f / 127;
+                            const auto* q = codes.ptr<std::int8_t>();
+                            for (auto r = begin; r < end; ++r)
+                              for (std::int64_t c = 0; c < codes[1]; ++c)
+                                *out++ = static_cast<float>(q[r * codes[1] + c]) * scales[r] * kOneOf127;
+                          },
+                      .parts = std::move(parts)};
 }
 
 }  // namespace

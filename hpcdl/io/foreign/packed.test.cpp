@@ -1,5 +1,6 @@
 // Folders of other programs, packed here by the rules of their formats, are decoded to the bit.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "hpcdl/io/foreign/packed_matrix.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/ops/quant_linear/nf4_values.h"
 #include "hpcdl/rng.h"
 
 namespace hpcdl::io {
@@ -235,6 +237,56 @@ TEST(packed, bitsandbytes_in_four_bits) {
     const auto files = p.folder();
     expect_bits({}, files, N, K, want);
     EXPECT_EQ(find_packed({}, files, "a.weight")->dtype, DType::f16);
+  }
+}
+
+/// What kernels multiply as it is: whole blocks of 64 of NF4's own values, nested in 256.
+TEST(packed, bitsandbytes_that_need_not_be_decoded) {
+  const auto parts_of = [](std::int64_t columns, std::int64_t block, std::int64_t nested, bool own_values) {
+    const std::int64_t n = 3 * columns, blocks = (n + block - 1) / block;
+    Packer p;
+    std::vector<float> map(std::begin(kNf4Values), std::end(kNf4Values));
+    if (!own_values) map[3] = -0.4f;
+    p.add("a.weight", DType::u8, {n / 2, 1}, std::vector<std::uint8_t>(static_cast<std::size_t>(n / 2), 0x5a));
+    p.add("a.weight.quant_map", DType::f32, {16}, map);
+    auto state = fmt::format(R"({{"blocksize": {}, "shape": [3, {}])", block, columns);
+    if (nested > 0) {
+      const auto outer = (blocks + nested - 1) / nested;
+      p.add("a.weight.absmax", DType::u8, {blocks}, std::vector<std::uint8_t>(static_cast<std::size_t>(blocks), 7));
+      p.add("a.weight.nested_absmax", DType::f32, {outer}, std::vector<float>(static_cast<std::size_t>(outer), 2));
+      p.add("a.weight.nested_quant_map", DType::f32, {256}, std::vector<float>(256, 0.5f));
+      state += fmt::format(R"(, "nested_blocksize": {}, "nested_offset": 0.25)", nested);
+    } else {
+      p.add("a.weight.absmax", DType::f32, {blocks}, std::vector<float>(static_cast<std::size_t>(blocks), 3));
+    }
+    add_bytes(p, "a.weight.quant_state.bitsandbytes__nf4", state + "}");
+    const auto files = p.folder();
+    const auto m = find_packed({}, files, "a.weight");
+    if (m->parts) {
+      const auto want = quant_parts(m->parts->format, 3, columns);
+      EXPECT_EQ(m->parts->parts.codes.spec(), want.codes);
+      EXPECT_EQ(m->parts->parts.codes.data(), files.at("a.weight").data()) << "no copy";
+      EXPECT_EQ(m->parts->parts.scale.spec(), want.scale);
+      EXPECT_EQ(m->parts->parts.outer.spec(), want.outer);
+    }
+    return m->parts;
+  };
+  EXPECT_EQ(parts_of(128, 64, 0, true)->format, QuantFormat::nf4);
+  const auto nested = parts_of(128, 64, 256, true);
+  EXPECT_EQ(nested->format, QuantFormat::nf4_double);
+  ASSERT_EQ(nested->table.size(), 257u);
+  EXPECT_EQ(nested->table[255], 0.5f);
+  EXPECT_EQ(nested->table[256], 0.25f);
+  EXPECT_FALSE(parts_of(96, 64, 0, true)) << "blocks that go on in the next row";
+  EXPECT_FALSE(parts_of(128, 128, 0, true));
+  EXPECT_FALSE(parts_of(128, 64, 128, true));
+  EXPECT_FALSE(parts_of(128, 64, 0, false));
+
+  for (const std::int64_t columns : {64, 33}) {
+    Packer p;
+    p.add("a.weight", DType::i8, {2, columns}, std::vector<std::int8_t>(static_cast<std::size_t>(2 * columns), 1));
+    p.add("a.SCB", DType::f32, {2}, std::vector<float>(2));
+    EXPECT_EQ(find_packed({}, p.folder(), "a.weight")->parts.has_value(), columns == 64);
   }
 }
 

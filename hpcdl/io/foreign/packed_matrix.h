@@ -5,17 +5,28 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hpcdl/io/foreign/config.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/ops/quant_linear/quant_format.h"
 
 namespace hpcdl::io {
+
+/// The tensors of a matrix in a form that kernels multiply: views of the mapped file, but for a table that the file has in
+/// parts.
+struct PackedParts {
+  QuantFormat format = QuantFormat::nf4;
+  QuantParts<View> parts = {};
+  std::vector<float> table = {};  // parts.table, if the format has one
+};
 
 struct PackedMatrix {
   std::int64_t rows = 0, columns = 0;  // of the parameter, as transformers has it
   DType dtype = DType::bf16;           // in which its program computes
   /// Writes the values of rows [begin, end). Safe from many threads.
   std::function<void(std::int64_t begin, std::int64_t end, float* out)> decode = {};
+  std::optional<PackedParts> parts = {};  // none: no kernel multiplies this form
 };
 
 /// The matrix NAME, which ends in ".weight"; none if the folder holds no quantised matrix of that name. Throws Error that names

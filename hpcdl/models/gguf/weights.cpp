@@ -1,6 +1,7 @@
 #include "hpcdl/models/gguf/weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "hpcdl/buffer.h"
@@ -8,6 +9,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/gguf/decode.h"
+#include "hpcdl/quant/gguf_codecs.h"
 
 namespace hpcdl::models {
 namespace {
@@ -17,6 +19,17 @@ DType plain_type(io::GgufType type) {
     case io::GgufType::f32: return DType::f32;
     case io::GgufType::f16: return DType::f16;
     default: return DType::bf16;
+  }
+}
+
+/// Null for types that no kernel multiplies.
+const nn::Codec* codec_of(io::GgufType type) {
+  switch (type) {
+    case io::GgufType::q8_0: return &quant::q8_0_codec;
+    case io::GgufType::q4_0: return &quant::q4_0_codec;
+    case io::GgufType::q4_k: return &quant::q4_k_codec;
+    case io::GgufType::q6_k: return &quant::q6_k_codec;
+    default: return nullptr;
   }
 }
 
@@ -46,9 +59,11 @@ struct GgufWeights::Matrix {
   std::int64_t row_bytes() const { return columns / type.elements * type.bytes; }
 
   /// Row `r` of the model's order.
+  const std::byte* row(std::int64_t r) const {
+    return blocks + (place.heads > 0 ? stored_row(r, rows / place.heads) : r) * row_bytes();
+  }
   void decode(std::int64_t r, float* out) const {
-    const auto stored = place.heads > 0 ? stored_row(r, rows / place.heads) : r;
-    io::decode_blocks(type.type, blocks + stored * row_bytes(), columns / type.elements, out);
+    io::decode_blocks(type.type, row(r), columns / type.elements, out);
     if (place.added != 0)
       for (std::int64_t i = 0; i < columns; ++i) out[i] -= place.added;
   }
@@ -136,6 +151,24 @@ void GgufWeights::read(const std::string& name, const Tensor& to, Pool* pool) co
     convert_elements(Tensor(to.ptr<std::byte>() + r * spec.bytes(), spec),
                      View(values.data(), {spec.shape, DType::f32}));
   });
+}
+
+std::optional<StoredMatrix> GgufWeights::stored_matrix(const std::string& name) const {
+  if (!contains(name)) return std::nullopt;
+  const auto m = matrix(name);
+  const auto* codec = codec_of(m.type.type);
+  if (!codec || m.place.expert >= 0 || m.place.added != 0 || m.shape.rank() != 2) return std::nullopt;
+  StoredMatrix stored{.codec = codec, .transposed = m.place.transposed};
+  const Spec spec = codec->specs(m.rows, m.columns, {})[0];
+  if (m.place.heads == 0) {
+    stored.parts[0] = Tensor(const_cast<std::byte*>(m.blocks), spec);
+    return stored;
+  }
+  stored.parts[0] = Tensor(stored.own.emplace_back(spec.bytes()).data(), spec);
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    std::memcpy(stored.parts[0].ptr<std::byte>() + r * m.row_bytes(), m.row(r),
+                static_cast<std::size_t>(m.row_bytes()));
+  return stored;
 }
 
 }  // namespace hpcdl::models

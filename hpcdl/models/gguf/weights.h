@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ class GgufWeights final : public WeightFiles {
   bool contains(const std::string& name) const override;
   View at(const std::string& name) const override;
   void read(const std::string& name, const Tensor& to, Pool* pool) const override;
+  /// Of Q8_0, Q4_0, Q4_K and Q6_K, but for experts.
+  std::optional<StoredMatrix> stored_matrix(const std::string& name) const override;
   std::vector<const io::MappedFile*> files() const override { return file_.files(); }
 
  private:
