@@ -13,7 +13,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct FinetuneOptions {
-  std::string model, lora;
+  std::string model, lora, quantize;
   std::vector<std::string> data;
   bool full = false;
   TrainOptions train;
@@ -51,7 +51,10 @@ bool holds_chats(const std::vector<std::string>& data) {
 
 int finetune(FinetuneOptions& o, const Command& sub) {
   if (o.full && !o.lora.empty()) fail_usage("finetune", "--full trains every weight, and --lora an adapter: give one");
+  if (o.full && !o.quantize.empty())
+    fail_usage("finetune", "--full trains every weight, and --quantize holds them in few bits: give one");
   auto words = adapter_words(o.lora);
+  if (!o.quantize.empty()) words.push_back("--model.quantize=" + o.quantize);
   const auto folder = io::find_model_folder(o.model);
   const auto model = models::read_hf_config(folder);
   words.push_back("--model.init=" + o.model);
@@ -84,6 +87,9 @@ void add_finetune(const Command& program, Run& run) {
                    "Files or folders of .txt, .md or .jsonl; lines with \"messages\" are conversations")
             .required();
         sub.option("--lora", o.lora, "Keys of [adapter], such as r=16,alpha=32").kind("KEY=VALUE,...");
+        sub.option("--quantize", o.quantize,
+                   "Hold the matrices of the model in few bits while the adapter is trained (QLoRA)")
+            .one_of({"nf4", "int8"});
         sub.flag("--full", o.full, "Train every weight instead of an adapter");
         add_train_options(sub, o.train);
       },

@@ -40,6 +40,7 @@ constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kRotary[] = {"model.rope_theta"};
 constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "adapter.rs",  "adapter.dropout",
                                          "adapter.bias", "adapter.targets", "adapter.keep"};
+constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 
@@ -103,8 +104,16 @@ void check_config(RunConfig& config) {
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
-  if (!config.adapter.given()) refuse(table, kAdapter, "adapters", "adapter.method is none");
-  else if (config.init.empty())
+  if (!config.adapter.given()) {
+    refuse(table, kAdapter, "adapters", "adapter.method is none");
+    refuse(table, kBase, "the frozen base of an adapter", "adapter.method is none");
+  }
+  if (config.base.nested && config.base.format != models::BaseFormat::nf4)
+    fail_usage("config", "model.double is for nf4, and model.quantize is {}", io::enum_name(config.base.format));
+  if (config.base.given() && config.parallel.tp > 1)
+    fail_usage("config", "model.quantize = \"{}\" needs all of a layer on each rank: set parallel.tp to 1",
+               io::enum_name(config.base.format));
+  if (config.adapter.given() && config.init.empty())
     fail_usage("config", "adapter.method = \"lora\" adapts a model that exists: set model.init to its folder");
   const auto optimizer = fmt::format("train.optimizer is {}", io::enum_name(t.optimizer));
   if (t.optimizer == OptimizerKind::sgd) refuse(table, kAdamw, "adamw", optimizer);

@@ -11,6 +11,7 @@
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/adapter_options.h"
+#include "hpcdl/models/base_options.h"
 #include "hpcdl/models/image_config.h"
 #include "hpcdl/optim/schedule.h"
 
@@ -272,12 +273,14 @@ struct ModelSection {
   models::ImageConfig& image;
   bool& sync_batch_norm;
   std::string& init;
+  models::BaseOptions& base;
 
   void visit(auto&& f) {
     f("init", init,
       "text: a model folder, or a name in the local Hugging Face cache, whose weights and tokenizer the run starts "
       "from; the other keys of [model] come from its config.json",
       {.per_rank = true});
+    base.visit(f);
     text.visit(f);
     f("classes", image.classes, "images: number of classes; 0: as many as the data have", {.min = 0, .max = 1 << 24});
     f("stem", image.stem, "resnet18: first layers; cifar keeps all pixels, imagenet keeps a sixteenth of them");
@@ -296,6 +299,7 @@ struct RunConfig {
   models::ImageConfig image = {.classes = 0};  // without the family, which is model.family
   bool sync_batch_norm = false;                // of [model]
   std::string init;                            // of [model]; see train/init.h
+  models::BaseOptions base;                    // of [model]
   models::AdapterOptions adapter;
   DataConfig data;
   TrainConfig train;
@@ -307,7 +311,7 @@ struct RunConfig {
   RunConfig() = default;
   RunConfig(const RunConfig&) = delete;  // a ConfigTable points into it
   void visit(auto&& f) {
-    ModelSection both{model, image, sync_batch_norm, init};
+    ModelSection both{model, image, sync_batch_norm, init, base};
     f.section("model", both);
     f.section("adapter", adapter);
     f.section("data", data);

@@ -30,7 +30,7 @@ void take_over_init(RunConfig& config) {
   if (config.init.empty()) return;
   const auto folder = init_folder(config);
   RunConfig found;
-  found.init = config.init;
+  found.init = config.init, found.base = config.base;
   found.model = models::read_hf_config(folder);
   require(!found.model.quant, "config", "model.init: {} is quantised: start from the original model", folder.string());
   const auto list = model_contradictions(config, found);

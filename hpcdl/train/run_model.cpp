@@ -19,8 +19,8 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   if (config.adapter.given()) {
     Pool pool(seed ? config.train.threads : 1);
     const auto compute = step_options(config).forward.compute;
-    return std::make_unique<models::LanguageModel>(
-        models::LanguageModel::open_for_adapting(init_folder(config), config.adapter, seed, {compute, &pool}, sharing));
+    return std::make_unique<models::LanguageModel>(models::LanguageModel::open_for_adapting(
+        init_folder(config), config.adapter, seed, {compute, &pool}, sharing, config.base));
   }
   if (seed && !config.init.empty())
     return std::make_unique<models::LanguageModel>(

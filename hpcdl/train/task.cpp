@@ -78,7 +78,7 @@ Task::Task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Cons
     : config_(config), mesh_(mesh), data_(open_source(config, mesh, pool, console)) {
   std::string weights;
   if (!config.init.empty()) weights = models::fingerprint(init_folder(config));
-  if (config.adapter.given()) base_ = {weights, config.adapter.scale()};
+  if (config.adapter.given()) base_ = {weights, config.adapter.scale(), config.base.words()};
   if (mesh.world().size() == 1) return;
   auto facts = data_->facts();
   if (!weights.empty()) facts.push_back({"model.init", "weights with the fingerprint " + weights});
@@ -96,7 +96,8 @@ void Task::check_resumes(const std::filesystem::path& folder) const {
   const auto theirs = models::read_adapter_base(folder);
   if (theirs == base_) return;
   const auto words = [](const std::optional<models::AdapterBase>& b) {
-    return b ? fmt::format("an adapter of scale {} of the model with the fingerprint {}", b->scale, b->fingerprint)
+    return b ? fmt::format("an adapter of scale {} of the model with the fingerprint {}{}", b->scale, b->fingerprint,
+                           b->quantized.empty() ? "" : " in " + b->quantized)
              : "a whole model";
   };
   fail_usage("resume",
