@@ -1,9 +1,14 @@
 #include "hpcdl/models/quantize.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/packed_weights.h"
+#include "hpcdl/quant/codecs.h"
 
 namespace hpcdl::models {
 
@@ -27,8 +32,12 @@ quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const i
   const io::ModelConfig config = read_hf_config(from);
   require_plain(from, "quant");
   require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
-  require(!row_of(config.family).mixture || options.codec->matrix, "quant",
-          "{}: experts cannot be quantised to {}: choose int4", from.string(), options.codec->name);
+  if (row_of(config.family).mixture && !options.codec->matrix) {
+    std::string others;
+    for (const auto* c : quant::codecs())
+      if (c->matrix) others += fmt::format("{}{}", others.empty() ? "" : ", ", c->name);
+    fail("quant", "{}: experts cannot be quantised to {}: choose {}", from.string(), options.codec->name, others);
+  }
   const DecoderSpec decoder = row_of(config.family).decoder(config);
   options.treatment = [=](const std::string& name, const Spec& spec) {
     return treatment(decoder, config.tied, name, spec);

@@ -155,8 +155,7 @@ TEST_P(QuantizedBase, checkpoints_hold_the_adapter_and_say_how_the_base_was_held
   tune("run", kDouble);
   const auto checkpoint = tmp / "run" / "checkpoints" / "step_00000006";
   const auto saved = io::TensorFolder::open(checkpoint / "model.safetensors");
-  for (const auto& t : saved.tensors())
-    EXPECT_NE(t.name.find(".lora_"), std::string::npos) << t.name;
+  for (const auto& t : saved.tensors()) EXPECT_NE(t.name.find(".lora_"), std::string::npos) << t.name;
   const auto base = models::read_adapter_base(checkpoint);
   ASSERT_TRUE(base);
   EXPECT_EQ(base->quantized, "nf4 double");
