@@ -156,23 +156,32 @@ TEST_F(Cli, generate_eval_and_logits_answer_in_json) {
 }
 
 TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
-  const auto q = run({"quantize", "--model", model(), "--format", "int4", "--group", "32", "--asymmetric", "--out",
-                      path("q"), "--text", path("toy.txt"), "--json"});
-  ASSERT_EQ(q.code, 0) << q.err;
-  EXPECT_GT(q.json().at("ratio_fp32"), 5);
-  EXPECT_LT(q.json().at("bits_per_weight"), 6);
-  EXPECT_TRUE(q.json().at("perplexity_after").is_number());
-  for (const std::vector<std::string>& words :
-       {std::vector<std::string>{"generate", "--model", path("q"), "--prompt", "a stone", "--tokens", "5", "--json"},
-        {"eval", "--model", path("q"), "--text", path("toy.txt"), "--json"},
-        {"inspect", path("q"), "--json"},
-        {"logits", "--model", path("q"), "--tokens", "5", "--out", path("ql"), "--json"}}) {
-    const auto r = run(words);
-    EXPECT_EQ(r.code, 0) << words[0] << ": " << r.err;
-    EXPECT_TRUE(r.json().is_object());
+  using Words = std::vector<std::string>;
+  for (const auto& [options, bits] : {std::pair{Words{"int4", "--group", "32", "--asymmetric"}, 6.0},
+                                      {{"nf4", "--keep-odd"}, 5.0},
+                                      {{"nf4", "--double", "--keep-odd"}, 8.0},  // the tables of small matrices
+                                      {{"int8", "--keep-odd"}, 9.0}}) {
+    SCOPED_TRACE(options[0]);
+    Words words{"quantize", "--model", model(),         "--out",  path("q"),
+                "--force",  "--text",  path("toy.txt"), "--json", "--format"};
+    words.insert(words.end(), options.begin(), options.end());
+    const auto q = run(words);
+    ASSERT_EQ(q.code, 0) << q.err;
+    EXPECT_LT(q.json().at("bits_per_weight"), bits);
+    EXPECT_TRUE(q.json().at("perplexity_after").is_number());
+    for (const Words& use : {Words{"generate", "--model", path("q"), "--prompt", "a stone", "--tokens", "5", "--json"},
+                             {"eval", "--model", path("q"), "--text", path("toy.txt"), "--json"},
+                             {"inspect", path("q"), "--json"},
+                             {"logits", "--model", path("q"), "--tokens", "5", "--out",
+                              path("ql-" + options[0] + options[1]), "--json"}}) {
+      const auto r = run(use);
+      EXPECT_EQ(r.code, 0) << use[0] << ": " << r.err;
+      EXPECT_TRUE(r.json().is_object());
+    }
+    EXPECT_EQ(run({"inspect", path("q"), "--json"}).json().at("parameters"),
+              run({"inspect", model(), "--json"}).json().at("parameters"));
   }
-  EXPECT_EQ(run({"inspect", path("q"), "--json"}).json().at("parameters"),
-            run({"inspect", model(), "--json"}).json().at("parameters"));
+  expect_error(run({"quantize", "--model", model(), "--out", path("x"), "--double"}), 2, "only those of nf4");
 }
 
 TEST_F(Cli, convert_there_and_back) {

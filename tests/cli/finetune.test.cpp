@@ -89,6 +89,20 @@ TEST_F(Finetune, an_adapter_is_trained_used_inspected_and_merged) {
   EXPECT_EQ(io::crc32c(io::read_file(tmp / "base" / "model.safetensors")), crc);
 }
 
+TEST_F(Finetune, a_base_in_few_bits_trains_an_adapter_of_the_model) {
+  const auto crc = io::crc32c(io::read_file(tmp / "base" / "model.safetensors"));
+  const auto tuned = tune("text.txt", "run", {"--lora", "r=4,alpha=8", "--quantize", "nf4", "--model.double=true"});
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  const double before = evaluated("base").at("loss");
+  EXPECT_LT(evaluated("base", {"--adapter", tmp / "run"}).at("loss"), 0.95 * before);
+  EXPECT_EQ(io::crc32c(io::read_file(tmp / "base" / "model.safetensors")), crc);
+  const auto other = tune("text.txt", "run", {"--lora", "r=4,alpha=8", "--quantize", "int8"});
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_NE(other.err.find("in nf4 double"), std::string::npos) << other.err;
+  const auto both = tune("text.txt", "other", {"--full", "--quantize", "nf4"});
+  EXPECT_EQ(both.code, 2) << both.err;
+}
+
 TEST_F(Finetune, conversations_and_whole_models_are_trained) {
   const auto chats = tune("chats.jsonl", "chats");
   ASSERT_EQ(chats.code, 0) << chats.err;
