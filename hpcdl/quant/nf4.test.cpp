@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <vector>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/error.h"
@@ -121,6 +123,24 @@ TEST(nf4, refuses_what_it_cannot_hold) {
   EXPECT_FALSE(misfit(nf4_codec, 96, {}).empty());
   EXPECT_TRUE(misfit(nf4_codec, 128, {.nested = true}).empty());
   EXPECT_THROW(misfit(int8_codec, 128, {.nested = true}), Error);
+}
+
+TEST(nf4, configs) {
+  for (const auto& config : {io::QuantConfig{&nf4_codec, {.nested = true}}, io::QuantConfig{&nf4_codec, {}},
+                             io::QuantConfig{&int8_codec, {}}})
+    EXPECT_EQ(parse_config(make_config(config), "here"), config);
+  const auto error = [](const io::Json& json) {
+    try {
+      parse_config(json, "here");
+      return std::string("accepted");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_NE(error({{"quant_method", "hpcdl_nf4"}, {"bits", 5}}).find("expected 4 bits, found 5"), std::string::npos);
+  EXPECT_NE(error({{"quant_method", "hpcdl_nf4"}, {"bits", 4}, {"nested", 1}}).find("nested"), std::string::npos);
+  EXPECT_NE(error({{"quant_method", "hpcdl_int8"}, {"bits", 8}, {"nested", true}}).find("expected false for int8"),
+            std::string::npos);
 }
 
 TEST(int8_rows, codes_are_the_nearest_multiples) {

@@ -18,6 +18,7 @@ struct QuantLinear {
   static constexpr std::string_view name = "quant_linear";
   static constexpr OpClass kClass = OpClass::product;
   static constexpr unsigned kCasts = 0b1000001;  // x and residual
+  static constexpr int kPasses = 6;              // dresidual = dy
   struct Args {
     QuantFormat format = QuantFormat::nf4;
     DType out = DType::none;
