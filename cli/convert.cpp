@@ -1,4 +1,4 @@
-// hpcdl convert: writes a model in another form: GGUF or a folder, other data types, other shards.
+// hpcdl convert: writes a model in another form: GGUF or a folder, other data types, other shards, NF4 of bitsandbytes.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -10,6 +10,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/gguf/encode.h"
 #include "hpcdl/io/model_folder.h"
+#include "hpcdl/models/export_bitsandbytes.h"
 #include "hpcdl/models/gguf/export.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/resave.h"
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 struct ConvertOptions {
   std::string model, out, to = "hpcdl", type;
   double shard_gb = 5, max_kl = 1e-4;
-  bool force = false, json = false, verify = false;
+  bool force = false, json = false, verify = false, nested = false;
   ThreadsOption threads;
 };
 
@@ -53,10 +54,13 @@ DType dtype_named(const std::string& word) {
 Converted to_folder(const ConvertOptions& o, const fs::path& from, io::ModelConfig config, Pool& pool) {
   check_out_folder("convert", from, o.out, o.force);
   quant::StagedFolder folder(o.out);
-  const models::ResaveOptions options{.dtype = dtype_named(o.to),
-                                      .shard_bytes = static_cast<std::int64_t>(std::min(o.shard_gb * 1e9, kNoLimit))};
-  const auto written = models::resave(from, config, folder.path(), options, pool);
-  Converted c{.tensors = written.tensors, .bytes = written.bytes, .type = std::string(dtype_name(written.dtype))};
+  const auto shard = static_cast<std::int64_t>(std::min(o.shard_gb * 1e9, kNoLimit));
+  const bool nf4 = o.to == "bnb";
+  const auto written =
+      nf4 ? models::export_bitsandbytes(from, config, folder.path(), {o.nested, shard}, pool)
+          : models::resave(from, config, folder.path(), {.dtype = dtype_named(o.to), .shard_bytes = shard}, pool);
+  Converted c{
+      .tensors = written.tensors, .bytes = written.bytes, .type = nf4 ? "NF4" : std::string(dtype_name(written.dtype))};
   verify(o, from, folder.path(), pool, c);
   folder.commit();
   return c;
@@ -100,6 +104,7 @@ int convert(ConvertOptions& o) {
   const auto from = io::find_model_folder(o.model);
   const auto config = models::read_hf_config(from);
   if (config.quant) fail_usage("convert", "{} is quantised: convert the original model instead", from.string());
+  if (o.nested && o.to != "bnb") fail_usage("convert", "--double is for --to bnb");
   if (!o.type.empty() && o.to != "gguf") fail_usage("convert", "--type is for --to gguf");
   const auto c = o.to == "gguf" ? to_gguf(o, from, config, pool) : to_folder(o, from, config, pool);
   if (!c.note.empty()) say("note: {}", c.note);
@@ -124,14 +129,16 @@ void add_convert(const Command& program, Run& run) {
         sub.option("--out", o.out, "Folder to write; with --to gguf the file").required();
         sub.option("--to", o.to,
                    "gguf: a file for llama.cpp; hpcdl: a folder of safetensors with the types of the model, BF16 where "
-                   "they are quantised; f32, bf16, f16: such a folder with all weights in this type")
-            .one_of({"gguf", "hpcdl", "f32", "bf16", "f16"})
+                   "they are quantised; f32, bf16, f16: such a folder with all weights in this type; bnb: a folder for "
+                   "bitsandbytes, with the layers of the blocks in NF4")
+            .one_of({"gguf", "hpcdl", "f32", "bf16", "f16", "bnb"})
             .shows_default();
         sub.option(
                "--type", o.type,
                "With --to gguf: type of the matrices, F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K; default: that of the "
                "model")
             .kind("TYPE");
+        sub.flag("--double", o.nested, "With --to bnb: quantise the scales, too");
         sub.flag("--verify", o.verify, "Compare logits of both models, and write nothing if they differ too much");
         sub.option("--max-kl", o.max_kl, "With --verify: the largest mean divergence of next tokens, in nats")
             .positive()

@@ -15,6 +15,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/export_bitsandbytes.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/quantize.h"
@@ -22,6 +23,7 @@
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/quant_linear/nf4_values.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/nf4.h"
 
 namespace hpcdl::models {
 namespace {
@@ -181,6 +183,33 @@ TEST(packed_weights, nf4_and_int8_stay_as_they_are) {
     EXPECT_LT(other.bytes(), decoded.bytes());
     EXPECT_THROW(other.save(tmp / "saved"), Error);
   }
+}
+
+TEST(packed_weights, an_exported_folder_has_the_values_of_nf4) {
+  io::ModelConfig c{.family = io::Family::qwen2, .layers = 2, .heads = 4, .width = 64, .context = 32};
+  c.ffn = 192, c.vocab = 100, c.tied = true, c.dtype = DType::bf16;
+  resolve(c);
+  const io::TempFolder tmp;
+  Pool pool(2);
+  LanguageModel::create(c, 3, false).save(tmp / "plain", DType::bf16);
+  for (const bool nested : {false, true}) {
+    const auto to = tmp / (nested ? "nested" : "nf4");
+    export_bitsandbytes(tmp / "plain", read_hf_config(tmp / "plain"), to, {.nested = nested}, pool);
+    const auto model = LanguageModel::open(to), decoded = LanguageModel::open(to, {}, {}, {DType::f32, &pool});
+    ASSERT_NE(model.codec(), nullptr);
+    const auto files = io::TensorFolder::open(to), plain = io::TensorFolder::open(tmp / "plain");
+    const std::string name = "model.layers.1.mlp.down_proj.weight";
+    const auto q = quant::quantize_nf4(pool, plain.at(name), nested);
+    EXPECT_EQ(
+        std::memcmp(files.at(name).data(), q.codes.tensor.data(), static_cast<std::size_t>(q.codes.tensor.bytes())), 0);
+    EXPECT_EQ(files.contains(name + ".nested_absmax"), nested);
+    EXPECT_EQ(files.at("model.embed_tokens.weight").dtype(), DType::bf16);
+    const auto a = logits(model), b = logits(decoded);
+    for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-4 * (1 + std::fabs(b[i])));
+  }
+  EXPECT_THROW(export_bitsandbytes(tmp / "nf4", read_hf_config(tmp / "nf4"), tmp / "again", {}, pool), Error);
+  LanguageModel::create(tiny(io::Family::gpt2), 3, false).save(tmp / "gpt2");
+  EXPECT_THROW(export_bitsandbytes(tmp / "gpt2", read_hf_config(tmp / "gpt2"), tmp / "gpt2-bnb", {}, pool), Error);
 }
 
 TEST(packed_weights, a_plain_folder_is_made_of_it) {

@@ -23,7 +23,8 @@ struct Lookup {
 template <QuantFormat format, int alignment, class Y>
 __global__ void __launch_bounds__(kThreads) decode_rows(QuantWeights w, Lookup l) {
   const float* values = table_of_block<format>();
-  const std::int64_t token = blockIdx.x, p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const std::int64_t token = blockIdx.x;
+  const unsigned p = blockIdx.y * kThreads + threadIdx.x;
   if (p >= w.k / 8) return;
   const std::int64_t id = l.ids[token], place = l.places ? l.places[token] : token % l.length;
   const bool known = id >= 0 && id < w.n && (!l.positions || (place >= 0 && place < l.positions_known));
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) decode_rows(QuantWeights w, Lookup l
   Lanes<4> run[2];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const std::int64_t at = (i < 4 ? piece.first : piece.second - 4) + i;
+    const std::int64_t at = i < 4 ? piece.first + i : piece.second + i - 4;
     float v = known ? piece.v[i] : __builtin_nanf("");
     if (known && l.positions) v += fetch(l.positions, l.positions_type, place * l.position_stride + at);
     run[i / 4].v[i % 4] = v;

@@ -28,7 +28,7 @@ struct QuantWeights {
 };
 
 struct Piece {
-  std::int64_t first, second;  // inputs at which the runs begin
+  unsigned first, second;  // inputs at which the runs begin
   float v[8];
 };
 
@@ -61,7 +61,7 @@ template <QuantFormat format, int alignment> class QuantRow {
       : w_(w), codes_(w.codes + row * w.row_bytes), row_(row), values_(values) {}
 
   /// Piece p of k / 8.
-  __device__ Piece operator()(std::int64_t p) const {
+  __device__ Piece operator()(unsigned p) const {
     if constexpr (format == QuantFormat::nf4 || format == QuantFormat::nf4_double) return nf4(p);
     else if constexpr (format == QuantFormat::int8) return int8(p);
     else if constexpr (format == QuantFormat::q8_0) return q8_0(p);
@@ -71,7 +71,7 @@ template <QuantFormat format, int alignment> class QuantRow {
   }
 
  private:
-  __device__ Piece nf4(std::int64_t p) const {
+  __device__ Piece nf4(unsigned p) const {
     const unsigned word = word_at<alignment>(codes_ + 4 * p);
     const std::int64_t block = row_ * (w_.k / 64) + p / 8;
     float scale;
@@ -89,7 +89,7 @@ template <QuantFormat format, int alignment> class QuantRow {
     }
     return out;
   }
-  __device__ Piece int8(std::int64_t p) const {
+  __device__ Piece int8(unsigned p) const {
     const float scale = static_cast<const float*>(w_.scale)[row_];
     Piece out{8 * p, 8 * p + 4, {}};
 #pragma unroll
@@ -100,7 +100,7 @@ template <QuantFormat format, int alignment> class QuantRow {
     }
     return out;
   }
-  __device__ Piece q8_0(std::int64_t p) const {
+  __device__ Piece q8_0(unsigned p) const {
     const std::uint8_t* block = codes_ + p / 4 * 34;
     const float scale = half_at(block);
     Piece out{8 * p, 8 * p + 4, {}};
@@ -112,11 +112,11 @@ template <QuantFormat format, int alignment> class QuantRow {
     }
     return out;
   }
-  __device__ Piece q4_0(std::int64_t p) const {
+  __device__ Piece q4_0(unsigned p) const {
     const std::uint8_t* block = codes_ + p / 4 * 18;
     const float scale = half_at(block);
     const unsigned word = word_at<alignment>(block + 2 + p % 4 * 4);
-    const std::int64_t first = p / 4 * 32 + p % 4 * 4;
+    const unsigned first = p / 4 * 32 + p % 4 * 4;
     Piece out{first, first + 16, {}};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -126,12 +126,12 @@ template <QuantFormat format, int alignment> class QuantRow {
     }
     return out;
   }
-  __device__ Piece q4_k(std::int64_t p) const {
+  __device__ Piece q4_k(unsigned p) const {
     const std::uint8_t* block = codes_ + p / 32 * 144;
-    const int in_block = static_cast<int>(p % 32), pair = in_block / 8;
+    const unsigned in_block = p % 32, pair = in_block / 8;
     const float d = half_at(block), dmin = half_at(block + 2);
     const std::uint8_t* six = block + 4;
-    const auto scale_and_minimum = [&](int g, float& scale, float& minimum) {
+    const auto scale_and_minimum = [&](unsigned g, float& scale, float& minimum) {
       const int s = g < 4 ? six[g] & 63 : (six[g + 4] & 15) | six[g - 4] >> 6 << 4;
       const int m = g < 4 ? six[g + 4] & 63 : six[g + 4] >> 4 | six[g] >> 6 << 4;
       scale = d * static_cast<float>(s), minimum = dmin * static_cast<float>(m);
@@ -139,7 +139,7 @@ template <QuantFormat format, int alignment> class QuantRow {
     float s0, m0, s1, m1;
     scale_and_minimum(2 * pair, s0, m0), scale_and_minimum(2 * pair + 1, s1, m1);
     const unsigned word = word_at<alignment>(block + 16 + in_block * 4);
-    const std::int64_t first = p / 32 * 256 + pair * 64 + in_block % 8 * 4;
+    const unsigned first = p / 32 * 256 + pair * 64 + in_block % 8 * 4;
     Piece out{first, first + 32, {}};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -149,19 +149,18 @@ template <QuantFormat format, int alignment> class QuantRow {
     }
     return out;
   }
-  __device__ Piece q6_k(std::int64_t p) const {
+  __device__ Piece q6_k(unsigned p) const {
     const std::uint8_t* block = codes_ + p / 32 * 210;
-    const int in_block = static_cast<int>(p % 32), half = in_block / 16, i0 = in_block % 16 * 4, j = i0 / 32,
-              place = i0 % 32;
+    const unsigned in_block = p % 32, half = in_block / 16, i0 = in_block % 16 * 4, j = i0 / 32, place = i0 % 32;
     const unsigned low = word_at<alignment>(block + half * 64 + i0),
                    high = word_at<alignment>(block + 128 + half * 32 + place);
     const float d = half_at(block + 208);
-    const auto scale = [&](int quarter) {
+    const auto scale = [&](unsigned quarter) {
       const auto s = static_cast<signed char>(block[192 + half * 8 + 2 * quarter + place / 16]);
       return d * static_cast<float>(s);
     };
     const float s0 = scale(j), s1 = scale(j + 2);
-    const std::int64_t first = p / 32 * 256 + half * 128 + j * 32 + place;
+    const unsigned first = p / 32 * 256 + half * 128 + j * 32 + place;
     Piece out{first, first + 64, {}};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

@@ -22,13 +22,13 @@ struct Few {
 template <QuantFormat format, int alignment, class X, int C>
 __global__ void __launch_bounds__(kWarps* kWarp) few_rows(QuantWeights w, Few f) {
   const float* values = table_of_block<format>();
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const unsigned lane = threadIdx.x % kWarp, pieces = static_cast<unsigned>(w.k / 8);
   const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (row >= w.n) return;
   const QuantRow<format, alignment> decode(w, row, values);
   float sum[C] = {};
 #pragma unroll 4
-  for (std::int64_t p = lane; p < w.k / 8; p += kWarp) {
+  for (unsigned p = lane; p < pieces; p += kWarp) {
     const Piece piece = decode(p);
 #pragma unroll
     for (int c = 0; c < C; ++c) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) few_rows(QuantWeights w, Few f)
 #pragma unroll
   for (int c = 0; c < C; ++c) {
     float y = warp_reduce(sum[c], Sum());
-    if (lane != c || c >= f.rows) continue;
+    if (lane != static_cast<unsigned>(c) || c >= f.rows) continue;
     if (f.bias) y += fetch(f.bias, f.bias_type, row);
     if (f.residual) y += fetch(f.residual, f.y_type, c * f.residual_stride + row);
     put(f.y, f.y_type, c * f.y_stride + row, y);

@@ -19,9 +19,9 @@ template <QuantFormat format, int alignment, class T>
 __global__ void __launch_bounds__(kThreads)
     decode_rows(QuantWeights w, std::int64_t r0, std::int64_t k0, std::int64_t columns, T* to) {
   const float* values = table_of_block<format>();
-  const std::int64_t p = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
+  const unsigned p = blockIdx.y * kThreads + threadIdx.x;
   if (p >= columns / 8) return;
-  const Piece piece = QuantRow<format, alignment>(w, r0 + blockIdx.x, values)(k0 / 8 + p);
+  const Piece piece = QuantRow<format, alignment>(w, r0 + blockIdx.x, values)(static_cast<unsigned>(k0 / 8) + p);
   T* row = to + std::int64_t{blockIdx.x} * columns - k0;
   Lanes<4> a, b;
 #pragma unroll
