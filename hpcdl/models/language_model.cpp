@@ -250,7 +250,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
                decodes ? "weights are decoded" : "--dtype converts weights", folder.string(),
                decodes ? "these options" : "one or the others");
   model.load_weights(converts || impl->sharing ? io::LoadOptions() : load_as);
-  if (decodes && model.codec())
+  if (decodes && model.codec() && !impl->weights)
     impl->loading = fmt::format("quantised as in the file, and {} in other memory",
                                 format_bytes(static_cast<double>(model.converted_bytes())));
   else if (converts && decodes)
