@@ -149,6 +149,22 @@ TEST(gguf_models, quantised_types_come_near) {
   }
 }
 
+/// Nothing of this family is stored in another order, so that all of it stays in the file.
+TEST(gguf_models, quantised_layers_stream) {
+  Pool pool(2);
+  io::ModelConfig c{.family = io::Family::qwen2, .layers = 6, .heads = 4, .width = 128, .context = 32};
+  c.ffn = 512, c.vocab = 100, c.tied = true;
+  resolve(c);
+  const io::TempFolder tmp;
+  LanguageModel::create(c, 3, false).save(tmp / "model");
+  write_gguf(tmp / "model", read_hf_config(tmp / "model"), tmp / "m.gguf", io::GgufType::q8_0, pool);
+  const auto mapped = LanguageModel::open(tmp / "m.gguf");
+  EXPECT_EQ(mapped.converted_bytes(), 0);
+  const auto streamed = LanguageModel::open(tmp / "m.gguf", {}, {.ram = mapped.bytes() * 3 / 4});
+  EXPECT_NE(streamed.loading().find("layers pass through"), std::string::npos) << streamed.loading();
+  EXPECT_EQ(logits(streamed), logits(mapped));
+}
+
 TEST(gguf_models, rows_that_are_no_whole_blocks_fall_back) {
   Pool pool(1);
   const io::TempFolder tmp;
