@@ -44,7 +44,7 @@ void add_dots(simd::Vec<Isa>* sums, const Decoder& w, const FewRows& x, std::int
 }
 
 /// sums[c * kTogether + r] = row c of x . row first + r of W. Inputs pass in pieces that stay in the first cache, in which
-/// all rows of W meet them: for 8 rows of 4096 inputs, this is twice as fast.
+/// all rows of W meet them: for 8 rows of 4096 inputs, this takes a third less time.
 template <class Isa, class Decoder, int C>
 void dots(float* sums, const QuantMatrix& w, const FewRows& x, std::int64_t first, int rows, std::int64_t blocks) {
   using V = simd::Vec<Isa>;
