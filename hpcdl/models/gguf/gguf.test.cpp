@@ -160,7 +160,8 @@ TEST(gguf_models, quantised_layers_stream) {
   write_gguf(tmp / "model", read_hf_config(tmp / "model"), tmp / "m.gguf", io::GgufType::q8_0, pool);
   const auto mapped = LanguageModel::open(tmp / "m.gguf");
   EXPECT_EQ(mapped.converted_bytes(), 0);
-  const auto streamed = LanguageModel::open(tmp / "m.gguf", {}, {.ram = mapped.bytes() * 3 / 4});
+  const auto streamed =
+      LanguageModel::open(tmp / "m.gguf", {}, {.mode = io::LoadMode::direct, .ram = mapped.bytes() * 3 / 4});
   EXPECT_NE(streamed.loading().find("layers pass through"), std::string::npos) << streamed.loading();
   EXPECT_EQ(logits(streamed), logits(mapped));
 }
