@@ -1,5 +1,7 @@
 #include "hpcdl/state/file_part.h"
 
+#include <cstdint>
+
 namespace hpcdl {
 
 Part file_part(const nn::Param& p, Interval range) {
