@@ -71,6 +71,10 @@ class Trainable {
   }
   /// See StateTable::divide().
   void divide(std::optional<FlatLayout> layout) { moved()->divide(std::move(layout)); }
+  /// See StateTable::divide_frozen().
+  void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes) {
+    moved()->divide_frozen(places, share_bytes);
+  }
   /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
   void forget_gradients() { moved()->forget_gradients(); }
   /// Moves gradients that were placed elsewhere back into memory of the model. Their values are lost.

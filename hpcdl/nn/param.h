@@ -52,8 +52,9 @@ struct Param {
   std::string name;  // full name, e.g. "transformer.h.0.attn.c_attn.weight"
   // Set by the table for entries with these names; absent until then, and if there are none.
   Spec value;
-  Spec gradient;  // NAME.grad; absent if the parameter is frozen
-  Spec copy;      // NAME.copy: the value rounded to bf16 or f16, for products
+  Spec gradient;          // NAME.grad; absent if the parameter is frozen
+  Spec copy;              // NAME.copy: the value rounded to bf16 or f16, for products
+  bool gathered = false;  // it is frozen, and every pass gathers it from several ranks
 
   /// The shape of the parameter over all ranks.
   const Shape& whole() const { return part.all() ? spec.shape : part.whole; }
@@ -73,7 +74,7 @@ struct Param {
   /// The axis of these ranks, for exchanges that carry the name of the module that owns the parameter.
   Axis axis() const { return sharing->axis.with(std::string_view(name).substr(0, name.rfind('.'))); }
   /// Whether no program writes the tensor that products read.
-  bool constant() const { return !gradient && !copy; }
+  bool constant() const { return !gradient && !copy && !gathered; }
   /// The tensor that a product with activations of type x reads: the copy, if it has the type in which the product is
   /// computed.
   Var rounded(Graph& g, DType x) const {

@@ -54,6 +54,7 @@ DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Pr
   plan_layout(pass);
   if (divided()) divide();
   else if (model.state().divided()) model.divide({});
+  if (sharded()) divide_frozen();
 }
 
 DataParallel::~DataParallel() { model_.forget_gradients(); }
@@ -117,6 +118,28 @@ void DataParallel::divide() const {
   model_.divide(std::move(layout));
 }
 
+void DataParallel::divide_frozen() {
+  std::vector<UnitTensor> tensors;
+  for (const auto& e : model_.state().frozen()) {
+    std::string owner(unit_name(e.param->name));
+    tensors.push_back({owner + ".frozen", e.memory.bytes(), owner});
+    frozen_names_.push_back(e.name);
+  }
+  frozen_plan_ = plan_units(tensors, group_.size());
+  std::vector<FlatLayout::Place> places;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    places.push_back({frozen_plan_.offset[i], frozen_plan_.piece(i, tensors[i].elements, group_.rank()),
+                      frozen_plan_.piece_offset(i, tensors[i].elements, group_.rank()), false});
+  model_.divide_frozen(places, frozen_plan_.share_elements());
+}
+
+ExchangeTimes DataParallel::times() const {
+  auto sum = exchange_->times();
+  if (!frozen_exchange_) return sum;
+  sum.seconds += frozen_exchange_->times().seconds, sum.waited_seconds += frozen_exchange_->times().waited_seconds;
+  return sum;
+}
+
 void DataParallel::place_gradients() {
   const auto device = model_.device();
   const auto elements = apart() ? plan_.share_elements() : plan_.elements;
@@ -132,6 +155,9 @@ void DataParallel::place_gradients() {
   }
   (apart() ? shares_ : block_) = Tensor(data, {{elements}, DType::f32}, device);
   exchange_ = std::make_unique<UnitExchange>(group_, plan_, options_.reduce, some_share, device);
+  if (!frozen_names_.empty())
+    frozen_exchange_ =
+        std::make_unique<UnitExchange>(group_, frozen_plan_, options_.reduce, some_share, device, "frozen units");
   std::map<std::string, std::size_t, std::less<>> numbers;
   for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
   model_.place_gradients(
@@ -164,9 +190,11 @@ Recording DataParallel::alone(Recording pass) const {
 
 Recording DataParallel::gathered(Recording pass) const {
   if (sharded()) {
-    std::vector<ShardedBlock> blocks{{"values", model_.state().value_shares(), value_names_}};
-    if (copied_ > 0) blocks.push_back({"copies", model_.state().copy_shares(), copy_names_});
-    return shard_pass(std::move(pass), *exchange_, blocks, options_.gather_ahead);
+    std::vector<ShardedBlock> blocks{{"values", exchange_.get(), model_.state().value_shares(), value_names_}};
+    if (copied_ > 0) blocks.push_back({"copies", exchange_.get(), model_.state().copy_shares(), copy_names_});
+    if (frozen_exchange_)
+      blocks.push_back({"frozen", frozen_exchange_.get(), model_.state().frozen_shares(), frozen_names_});
+    return shard_pass(std::move(pass), blocks, options_.gather_ahead);
   }
   std::vector<GatheredBlock> blocks{{"values", model_.state().value_block(), divided_, value_names_}};
   if (copied_ > 0) blocks.push_back({"copies", model_.state().copy_block(), 0, copy_names_});

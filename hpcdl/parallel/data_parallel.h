@@ -24,8 +24,8 @@ namespace hpcdl::parallel {
 
 struct DataParallelOptions {
   ReduceOptions reduce;
-  /// What is divided among the ranks: 0 nothing, 1 the moments of the optimizer, 2 gradients, too, 3 all values. The
-  /// same bits. Values of which programs read 16-bit copies are divided from 1 on.
+  /// What is divided among the ranks: 0 nothing, 1 the moments of the optimizer, 2 gradients, too, 3 all values, also
+  /// frozen ones. The same bits. Values of which programs read 16-bit copies are divided from 1 on.
   int zero = 0;
   int gather_ahead = 1;        // with 3: see shard_pass.h
   bool accumulate = false;     // gradients live through several micro-batches: they stay whole between these
@@ -52,7 +52,7 @@ class DataParallel {
   bool sharded() const { return options_.zero == 3; }
   const UnitPlan& plan() const { return plan_; }
   const UnitExchange& exchange() const { return *exchange_; }
-  const ExchangeTimes& times() const { return exchange_->times(); }
+  ExchangeTimes times() const;
   /// See UnitExchange.
   void take_times() { exchange_->take_times(); }
   /// Whether the ranks of the group see each other's gradients in memory.
@@ -82,6 +82,7 @@ class DataParallel {
  private:
   void plan_layout(const Program& pass);
   void divide() const;
+  void divide_frozen();
   bool apart() const { return options_.zero >= 2 && !options_.accumulate; }
   GradientPlace place() const;
 
@@ -97,6 +98,9 @@ class DataParallel {
   // Elements of the block, from its beginning: of values that no rank keeps whole, and of what has a copy.
   std::int64_t divided_ = 0, copied_ = 0;
   std::unique_ptr<UnitExchange> exchange_;
+  UnitPlan frozen_plan_;  // in bytes, of what no optimizer updates
+  std::vector<std::string> frozen_names_;
+  std::unique_ptr<UnitExchange> frozen_exchange_;
   std::shared_ptr<comm::Window> window_;  // of whole gradients
   Buffer memory_;                         // of them if there is no window, or of shares
   Tensor block_, shares_;

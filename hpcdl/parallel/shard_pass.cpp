@@ -1,9 +1,12 @@
 #include "hpcdl/parallel/shard_pass.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "hpcdl/parallel/uses.h"
 #include "hpcdl/program/edit.h"
@@ -17,10 +20,11 @@ struct Visit {
   std::size_t first, last;  // records
 };
 
-std::vector<Visit> visits(const Program& p, const UnitPlan& plan, std::span<const ShardedBlock> blocks) {
+std::vector<Visit> visits(const Program& p, std::span<const ShardedBlock> blocks) {
   std::vector<std::pair<std::size_t, std::string_view>> uses;
   for (const auto& block : blocks)
-    for_each_use(p, block.names, [&](const Use& u) { uses.emplace_back(u.record, plan.unit_of(u.tensor).owner); });
+    for_each_use(p, block.names,
+                 [&](const Use& u) { uses.emplace_back(u.record, block.units->plan().unit_of(u.tensor).owner); });
   std::sort(uses.begin(), uses.end());
   std::vector<Visit> list;
   for (const auto& [record, owner] : uses) {
@@ -31,11 +35,14 @@ std::vector<Visit> visits(const Program& p, const UnitPlan& plan, std::span<cons
 }
 
 /// Whether each visit takes long enough to hide a gather: not where the owner is much smaller than most.
-std::vector<char> hiding(const std::vector<Visit>& list, const UnitPlan& plan) {
-  std::map<std::string_view, std::int64_t> elements;
-  for (const auto& unit : plan.units) elements[unit.owner] += unit.elements;
+std::vector<char> hiding(const std::vector<Visit>& list, std::span<const ShardedBlock> blocks) {
+  std::map<std::string_view, std::int64_t> bytes;
+  for (const auto& block : blocks)
+    for (const auto& unit : block.units->plan().units)
+      if (!block.names[static_cast<std::size_t>(unit.begin)].empty())
+        bytes[unit.owner] += unit.elements * dtype_bytes(block.shares.dtype());
   std::vector<std::int64_t> sizes;
-  for (const auto& visit : list) sizes.push_back(elements.at(visit.owner));
+  for (const auto& visit : list) sizes.push_back(bytes.at(visit.owner));
   auto sorted = sizes;
   std::sort(sorted.begin(), sorted.end());
   std::vector<char> hides;
@@ -46,11 +53,10 @@ std::vector<char> hiding(const std::vector<Visit>& list, const UnitPlan& plan) {
 /// One pass under edit.
 class Sharding {
  public:
-  Sharding(Recording& pass, const UnitExchange& units, std::span<const ShardedBlock> blocks, int ahead)
+  Sharding(Recording& pass, std::span<const ShardedBlock> blocks, int ahead)
       : bindings_(pass.bindings),
-        units_(units),
         blocks_(blocks),
-        held_(held_units(pass.program, units.plan(), blocks, ahead)),
+        held_(held_units(pass.program, blocks, ahead)),
         edit_(std::move(pass.program), "gather shares of values") {}
 
   Program run() {
@@ -59,14 +65,14 @@ class Sharding {
       for_each_use(edit_.program(), blocks_[b].names, [&](const Use& use) { uses[b].push_back(use); });
     for (const auto& held : held_)
       for (std::size_t b = 0; b < blocks_.size(); ++b) hold(held, blocks_[b], uses[b]);
-    units_.bind(bindings_);
+    for (const auto& block : blocks_) block.units->bind(bindings_);
     return edit_.finish();
   }
 
  private:
   /// Gathers the units of the block that are used in this time, and lets their uses read them.
   void hold(const Held& held, const ShardedBlock& block, std::span<const Use> uses) {
-    const auto& plan = units_.plan();
+    const auto& plan = block.units->plan();
     std::map<std::size_t, int> slots;  // by unit
     for (const auto& use : uses) {
       if (use.record < held.first || use.record > held.last) continue;
@@ -74,13 +80,16 @@ class Sharding {
       if (unit.owner != held.owner) continue;
       const auto u = static_cast<std::size_t>(&unit - plan.units.data());
       if (!slots.contains(u)) slots.emplace(u, gather(held.gather, block, u));
-      edit_.redirect(use.operand, slots.at(u), plan.offset[use.tensor] - unit.offset);
+      // Units of frozen tensors are bytes, whatever the type of these.
+      const auto bytes = (plan.offset[use.tensor] - unit.offset) * dtype_bytes(block.shares.dtype());
+      const auto type = edit_.program().operands[use.operand].spec.dtype;
+      edit_.redirect(use.operand, slots.at(u), bytes / dtype_bytes(type));
     }
   }
 
   /// Returns the slot of the gathered unit.
   int gather(std::size_t at, const ShardedBlock& block, std::size_t u) {
-    const auto& plan = units_.plan();
+    const auto& plan = block.units->plan();
     const Unit& unit = plan.units[u];
     const auto type = block.shares.dtype();
     const Spec whole{{unit.elements}, type}, share{{unit.elements / plan.ranks}, type};
@@ -91,13 +100,12 @@ class Sharding {
     }
     const int slot = edit_.add_slot({whole, SlotKind::temp, name}),
               mine = edit_.add_slot({share, SlotKind::state, name + ".share"});
-    units_.insert_gather(edit_, at, u, {slot, 0, whole, contiguous_strides(whole.shape)},
-                         {mine, 0, share, contiguous_strides(share.shape)});
+    block.units->insert_gather(edit_, at, u, {slot, 0, whole, contiguous_strides(whole.shape)},
+                               {mine, 0, share, contiguous_strides(share.shape)});
     return slot;
   }
 
   Bindings& bindings_;
-  const UnitExchange& units_;
   std::span<const ShardedBlock> blocks_;
   std::vector<Held> held_;
   Edit edit_;
@@ -105,10 +113,9 @@ class Sharding {
 
 }  // namespace
 
-std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::span<const ShardedBlock> blocks,
-                             int ahead) {
-  const auto list = visits(pass, plan, blocks);
-  const auto hides = hiding(list, plan);
+std::vector<Held> held_units(const Program& pass, std::span<const ShardedBlock> blocks, int ahead) {
+  const auto list = visits(pass, blocks);
+  const auto hides = hiding(list, blocks);
   struct Last {
     std::size_t visit, held;
   };
@@ -130,8 +137,8 @@ std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::spa
   return held;
 }
 
-Recording shard_pass(Recording pass, const UnitExchange& units, std::span<const ShardedBlock> blocks, int ahead) {
-  pass.program = Sharding(pass, units, blocks, ahead).run();
+Recording shard_pass(Recording pass, std::span<const ShardedBlock> blocks, int ahead) {
+  pass.program = Sharding(pass, blocks, ahead).run();
   return pass;
 }
 

@@ -4,6 +4,7 @@
 // record that reads them. Source: stage 3 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion
 // parameter models", SC 2020.
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +17,9 @@ namespace hpcdl::parallel {
 
 /// One kind of values of the tensors of a plan: the values themselves, or their 16-bit copies.
 struct ShardedBlock {
-  std::string name;  // of its units in programs: "values.layers.3"
-  Tensor shares;     // of this rank, unit by unit from the beginning of the plan; absent memory is enough to record
+  std::string name;                     // of its units in programs: "values.layers.3"
+  const UnitExchange* units = nullptr;  // which must outlive the edited pass
+  Tensor shares;  // of this rank, unit by unit from the beginning of the plan; absent memory is enough to record
   std::span<const std::string> names;  // what programs call the tensors; empty: not in the block
 };
 
@@ -31,11 +33,10 @@ struct Held {
 /// forward, once in backward, where it may be recomputed. Its gathers begin with the visit that is `ahead` visits
 /// earlier, not counting those of parts that are much smaller than most: a norm hides no gather. It stays between two
 /// visits if its next gather would begin before its memory is free.
-std::vector<Held> held_units(const Program& pass, const UnitPlan& plan, std::span<const ShardedBlock> blocks,
-                             int ahead);
+std::vector<Held> held_units(const Program& pass, std::span<const ShardedBlock> blocks, int ahead);
 
-/// The pass, which gathers each unit once for each time that held_units() says, if records use the unit then. `units`
-/// must outlive the recording. The same on every rank; runs of it are collective.
-Recording shard_pass(Recording pass, const UnitExchange& units, std::span<const ShardedBlock> blocks, int ahead);
+/// The pass, which gathers each unit once for each time that held_units() says, if records use the unit then. The same
+/// on every rank; runs of it are collective.
+Recording shard_pass(Recording pass, std::span<const ShardedBlock> blocks, int ahead);
 
 }  // namespace hpcdl::parallel

@@ -54,8 +54,9 @@ struct Chain {
     return g.finish().program;
   }
   std::vector<Held> held(int ahead) const {
-    const ShardedBlock block{"values", Tensor(nullptr, {{plan.share_elements()}, DType::f32}), names};
-    return held_units(program(), plan, std::span(&block, 1), ahead);
+    const UnitExchange units(comm::Group::described(0, plan.ranks, "dp"), plan, {}, false, {});
+    const ShardedBlock block{"values", &units, Tensor(nullptr, {{plan.share_elements()}, DType::f32}), names};
+    return held_units(program(), std::span(&block, 1), ahead);
   }
 };
 
@@ -120,8 +121,8 @@ TEST(shard_pass, passes_compute_the_same_bits_from_shares) {
         auto plain = g.finish();
         const auto before = to_bytes(plain.program);
         const UnitExchange units(world, chain.plan, {}, false, {});
-        const ShardedBlock block{"values", shares.tensor, chain.names};
-        auto edited = shard_pass(sharded.finish(), units, std::span(&block, 1), ahead);
+        const ShardedBlock block{"values", &units, shares.tensor, chain.names};
+        auto edited = shard_pass(sharded.finish(), std::span(&block, 1), ahead);
         EXPECT_EQ(to_bytes(strip(edited.program)), before);
         EXPECT_EQ(edited.program.records.size(), chain.order.size() + chain.held(ahead).size());
         EXPECT_EQ(result(std::move(edited), same), result(std::move(plain), vars));

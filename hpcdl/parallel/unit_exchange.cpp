@@ -50,9 +50,9 @@ struct UnitExchange::Args : Bound {
   int unit = 0, ranks = 1;
   char axis[24] = {};
 
-  Args(const comm::Group& group, std::size_t u)
-      : Bound(kName, nullptr), unit(static_cast<int>(u)), ranks(group.size()) {
-    fmt::format("{} of {}", group.name(), ranks).copy(axis, sizeof axis - 1);
+  Args(const UnitExchange& of, std::size_t u)
+      : Bound(of.name_, nullptr), unit(static_cast<int>(u)), ranks(of.group_.size()) {
+    fmt::format("{} of {}", of.group_.name(), ranks).copy(axis, sizeof axis - 1);
   }
   const UnitExchange& self() const { return *static_cast<const UnitExchange*>(at); }
 };
@@ -141,8 +141,9 @@ struct UnitExchange::Computed {
   static void check_record(const RawRecord& r) { r.require_count(0); }
 };
 
-UnitExchange::UnitExchange(comm::Group group, UnitPlan plan, const ReduceOptions& options, bool shared, Device device)
-    : group_(std::move(group)), plan_(std::move(plan)), options_(options) {
+UnitExchange::UnitExchange(comm::Group group, UnitPlan plan, const ReduceOptions& options, bool shared, Device device,
+                           std::string name)
+    : group_(std::move(group)), plan_(std::move(plan)), options_(options), name_(std::move(name)) {
   require(plan_.ranks == 1 || plan_.ranks == group_.size(), "parallel",
           "expected units for the {} ranks of the group, found some for {}", group_.size(), plan_.ranks);
   if (options_.timed && device.is_cuda()) stamps_.resize(plan_.units.size());
@@ -192,7 +193,7 @@ void UnitExchange::insert(Edit& edit, std::size_t at, std::size_t unit, std::spa
   record.lane = options_.overlap ? lane : Lane::compute;
   record.phase = !Op::kMoves ? Phase::backward : at < records.size() ? records[at].phase : Phase::forward;
   record.scope = edit.add_scope(std::move(scope));
-  edit.insert<Op>(at, record, operands, Args(group_, unit));
+  edit.insert<Op>(at, record, operands, Args(*this, unit));
 }
 
 void UnitExchange::insert_sum(Edit& edit, std::size_t at, std::size_t unit, Operand whole) const {
@@ -216,7 +217,7 @@ void UnitExchange::insert_end(Edit& edit) const {
   if (stamps_.empty()) return;
   Record record;  // without operands: it waits for no reduction
   record.phase = Phase::backward;
-  edit.insert<Computed>(edit.program().records.size(), record, {}, Args(group_, 0));
+  edit.insert<Computed>(edit.program().records.size(), record, {}, Args(*this, 0));
 }
 
 }  // namespace hpcdl::parallel

@@ -48,8 +48,10 @@ struct ExchangeTimes {
 
 class UnitExchange {
  public:
-  /// shared: whether the gradients of all ranks lie in memory that they share.
-  UnitExchange(comm::Group group, UnitPlan plan, const ReduceOptions& options, bool shared, Device device);
+  /// shared: whether the gradients of all ranks lie in memory that they share. name: to which programs with such records
+  /// bind this.
+  UnitExchange(comm::Group group, UnitPlan plan, const ReduceOptions& options, bool shared, Device device,
+               std::string name = "units");
   UnitExchange(const UnitExchange&) = delete;
   UnitExchange& operator=(const UnitExchange&) = delete;
 
@@ -59,9 +61,8 @@ class UnitExchange {
   /// GPU, timed: adds the last pass to times(). It must have ended, and no other may be queued. Otherwise does nothing.
   void take_times();
 
-  /// The name to which programs with such records bind this; it must outlive them.
-  static constexpr std::string_view kName = "units";
-  void bind(Bindings& bindings) const { bindings.bind(std::string(kName), static_cast<const void*>(this)); }
+  /// Of programs with such records. It must outlive them.
+  void bind(Bindings& bindings) const { bindings.bind(name_, static_cast<const void*>(this)); }
 
   // Each inserts one record before record `at`. `whole`: an operand with all elements of the unit, of any dtype for
   // values, f32 for gradients. They run beside the computation if options.overlap says so.
@@ -91,6 +92,7 @@ class UnitExchange {
   comm::Group group_;
   UnitPlan plan_;
   ReduceOptions options_;
+  std::string name_;
   comm::Algorithm share_algorithm_ = comm::Algorithm::automatic;  // of a share of a sum
   struct Stamps {
     TimedEvent begin, end;

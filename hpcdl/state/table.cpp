@@ -19,7 +19,7 @@ constexpr std::int64_t kAlign = 256;  // more than any kernel asks for
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 bool trained(const nn::Param* p) { return p->role == nn::Role::trained; }
-bool frozen(const nn::Param* p) { return p->role == nn::Role::frozen; }
+bool is_frozen(const nn::Param* p) { return p->role == nn::Role::frozen; }
 
 StateRole role_of(const nn::Param& p) {
   switch (p.role) {
@@ -96,8 +96,8 @@ std::vector<io::NamedTensor> StateTable::model_files() const {
 }
 
 std::vector<const StateGroup*> StateTable::groups() const {
-  std::vector<const StateGroup*> list{&values_,    &buffers_, &frozen_,          &copies_,
-                                      &gradients_, &pieces_,  &gradient_pieces_, &copy_pieces_};
+  std::vector<const StateGroup*> list{&values_, &buffers_,         &frozen_,      &copies_,       &gradients_,
+                                      &pieces_, &gradient_pieces_, &copy_pieces_, &frozen_pieces_};
   for (const auto& moments : moments_)
     if (const auto alive = moments.lock()) list.push_back(alive.get());
   return list;
@@ -178,6 +178,48 @@ void StateTable::divide(std::optional<FlatLayout> layout) {
   tell_modules();
 }
 
+void StateTable::divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes) {
+  require(!device_.is_cuda(), "model", "the model is already on a GPU: divide its values before it is moved there");
+  require(places.size() == frozen_.entries.size(), "model", "expected a place for each of {} frozen tensors, got {}",
+          frozen_.entries.size(), places.size());
+  for (const auto& e : frozen_.entries)
+    require(described_ || e.memory || e.memory.size() == 0, "model",
+            "this rank has only a piece of \"{}\": open the model again", e.name);
+  auto memory = block(share_bytes);
+  if (memory.bytes() > 0) std::memset(memory.data(), 0, static_cast<std::size_t>(memory.bytes()));  // gaps are sent
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    auto& e = frozen_.entries[i];
+    const auto& [offset, mine, share, whole] = places[i];
+    const Tensor piece(memory.data() ? memory.data() + share : nullptr, {{mine.count()}, DType::u8});
+    if (piece)
+      std::memcpy(piece.data(), e.memory.ptr<std::byte>() + mine.begin, static_cast<std::size_t>(mine.count()));
+    frozen_pieces_.entries.push_back(entry(*e.param, StateRole::frozen, "", piece));
+    frozen_pieces_.entries.back().name = e.name + ".share";
+    e.memory = Tensor(nullptr, e.memory.spec());
+    e.host = e.staged = {};
+    e.counted = false, e.param->gathered = true;
+  }
+  frozen_pieces_.memory = std::move(memory), frozen_bytes_ = share_bytes;
+}
+
+Tensor StateTable::frozen_shares() const {
+  return Tensor(frozen_pieces_.memory.data(), {{frozen_bytes_}, DType::u8}, device_);
+}
+
+/// Moves the bytes of frozen tensors that this rank keeps.
+void StateTable::upload_frozen(const Stream& s) {
+  auto there = block(frozen_bytes_, s.device());
+  io::Upload upload;
+  upload.add(bytes_of(there), bytes_of(frozen_pieces_.memory));
+  if (!described_) upload.run(s);
+  for (auto& e : frozen_pieces_.entries) {
+    const auto at = e.memory.data() ? e.memory.ptr<std::byte>() - frozen_pieces_.memory.data() : 0;
+    e.memory = Tensor(there.data() ? there.data() + at : nullptr, e.memory.spec(), s.device());
+  }
+  for (auto& e : frozen_.entries) e.memory = Tensor(nullptr, e.memory.spec(), s.device());
+  frozen_pieces_.memory = std::move(there);
+}
+
 void StateTable::move_to_flat_block() {
   constexpr std::int64_t kBytes = sizeof(float);
   Buffer memory = block((layout_->elements - layout_->divided) * kBytes);
@@ -238,12 +280,14 @@ void StateTable::bind(Graph& g) const {
   });
 }
 
-StateGroup& StateTable::group_of(const nn::Param& p) { return trained(&p) ? values_ : frozen(&p) ? frozen_ : buffers_; }
+StateGroup& StateTable::group_of(const nn::Param& p) {
+  return trained(&p) ? values_ : is_frozen(&p) ? frozen_ : buffers_;
+}
 
 void StateTable::add(nn::Param& p, const Tensor& memory) {
   auto e = entry(p, role_of(p), "", memory);
   e.host = memory;
-  if (!frozen(&p)) e.staged = memory;
+  if (!is_frozen(&p)) e.staged = memory;
   group_of(p).entries.push_back(std::move(e));
 }
 
@@ -269,7 +313,7 @@ void StateTable::move_values(const std::function<Tensor(const StateEntry&)>& whe
 void StateTable::allocate(bool with_gradients) {
   std::int64_t values = 0, buffers = 0, gradients = 0, others = 0;
   for (const auto* p : params_) {
-    if (frozen(p)) continue;
+    if (is_frozen(p)) continue;
     (trained(p) ? values : buffers) += padded(p->spec.bytes());
     if (with_gradients && trained(p)) gradients += padded(p->spec.bytes());
     if (p->channels_last.rank() == 4) others += padded(p->spec.bytes());
@@ -278,7 +322,7 @@ void StateTable::allocate(bool with_gradients) {
   files_ = block(others);
   Cursor value(values_.memory), buffer(buffers_.memory), gradient(gradients_.memory), file(files_);
   for (auto* p : params_) {
-    if (!p->spec || frozen(p)) continue;
+    if (!p->spec || is_frozen(p)) continue;
     add(*p, (trained(p) ? value : buffer).next(p->spec));
     if (with_gradients && trained(p)) gradients_.entries.push_back(gradient_of(*p, gradient.next(p->spec)));
     if (p->channels_last.rank() == 4) group_of(*p).entries.back().host = file.next({p->file_shape(), p->spec.dtype});
@@ -306,7 +350,7 @@ std::int64_t StateTable::parameter_count() const {
 
 std::int64_t StateTable::element_count() const {
   std::int64_t n = 0;
-  for (const auto* p : params_) n += p->spec && (trained(p) || frozen(p)) ? p->whole().size() : 0;
+  for (const auto* p : params_) n += p->spec && (trained(p) || is_frozen(p)) ? p->whole().size() : 0;
   return n;
 }
 
@@ -352,8 +396,10 @@ void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others) 
   std::vector<Tensor*> gradients;
   for (auto* group : {&values_, &buffers_, &frozen_})
     for (auto& e : group->entries)
-      if (e.role != StateRole::counter && !(layout_ && group == &values_)) values.push_back(&e.memory);
+      if (e.role != StateRole::counter && !(layout_ && group == &values_) && !e.param->gathered)
+        values.push_back(&e.memory);
   if (layout_) upload_flat(s);
+  if (frozen_bytes_ > 0) upload_frozen(s);
   for (auto& e : gradients_.entries) gradients.push_back(&e.memory);
   on_device_ = move(s, values, true);
   gradients_.memory = move(s, gradients, false);

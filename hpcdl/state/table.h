@@ -82,6 +82,7 @@ class StateTable {
   void move_values(const std::function<Tensor(const StateEntry&)>& where);
 
   std::span<const StateEntry> parameters() const { return values_.entries; }
+  std::span<const StateEntry> frozen() const { return frozen_.entries; }
   /// The values that the optimizer of this rank updates: parameters(), or the pieces of them that divide() gives it,
   /// one dim each, in the same order.
   std::span<const StateEntry> updated() const { return layout_ ? pieces_.entries : values_.entries; }
@@ -126,6 +127,11 @@ class StateTable {
   /// again.
   void divide(std::optional<FlatLayout> layout);
   bool divided() const { return layout_.has_value(); }
+  /// Keeps only some bytes of frozen(), one after another: `mine` and `share` of each place, whose `offset` does not matter, of
+  /// `share_bytes` in all. Every pass that reads frozen tensors must gather them. On the host, before a program is recorded.
+  void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes);
+  /// Those bytes; without memory if this is only described.
+  Tensor frozen_shares() const;
   /// The flat blocks of whole values and of whole copies, and this rank's shares of the others, if there are any;
   /// without memory if this is only described. Precondition: divided().
   Tensor value_block() const;
@@ -143,6 +149,7 @@ class StateTable {
   Buffer block(std::int64_t bytes, Device device = {}) const { return described_ ? Buffer() : Buffer(bytes, device); }
   DType copy_type() const { return copies_.entries.empty() ? DType::none : copies_.entries.front().memory.dtype(); }
   void upload_flat(const Stream& s);
+  void upload_frozen(const Stream& s);
   Buffer move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const;
   StateGroup& group_of(const nn::Param& p);
   void add(nn::Param& param, const Tensor& memory);
@@ -156,6 +163,8 @@ class StateTable {
   std::vector<std::weak_ptr<const StateGroup>> moments_;
   std::optional<FlatLayout> layout_;
   StateGroup pieces_, gradient_pieces_, copy_pieces_;
+  StateGroup frozen_pieces_;  // empty unless frozen entries are divided
+  std::int64_t frozen_bytes_ = 0;
   Tensor gradient_shares_;  // absent: pieces of gradients are parts of them
   bool elsewhere_ = false;  // gradients do not lie in own memory
   bool described_ = false;

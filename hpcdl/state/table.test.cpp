@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <numeric>
 #include <string>
@@ -160,6 +161,30 @@ TEST(state_table, values_that_are_not_kept_whole_are_pieces_in_files) {
   EXPECT_TRUE(p.table.parameters()[1].host.data() != whole.tensor.data()) << "the convolution is whole anyway";
   p.table.lend_whole_values([](const StateEntry&) { return Tensor(); });
   EXPECT_THROW(p.table.divide({}), Error) << "its other elements are not here";
+}
+
+/// Of frozen tensors of any types, this rank keeps some bytes.
+TEST(state_table, frozen_tensors_are_divided_by_bytes) {
+  Parts p;
+  p.matrix.role = nn::Role::frozen;
+  const OwnedTensor value({p.matrix.spec.shape, DType::bf16}), packed({{8}, DType::u8});
+  std::memset(value.tensor.data(), 1, 16), std::memset(packed.tensor.data(), 2, 8);
+  p.table.add_value(p.matrix, value.tensor);
+  p.table.add_frozen(p.conv, ".packed", packed.tensor);
+  ASSERT_TRUE(p.matrix.constant());
+  p.table.divide_frozen(std::array{FlatLayout::Place{0, {4, 10}, 0}, FlatLayout::Place{64, {8, 8}, 6}}, 32);
+  EXPECT_EQ(p.table.frozen_shares().spec(), (Spec{{32}, DType::u8}));
+  const auto* bytes = p.table.frozen_shares().ptr<unsigned char>();
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(bytes[i], i < 6 ? 1 : 0) << i;
+  EXPECT_EQ(p.table.frozen()[0].memory.spec(), value.tensor.spec());
+  EXPECT_FALSE(p.table.frozen()[0].memory);
+  EXPECT_FALSE(p.matrix.constant()) << "passes write it";
+  std::int64_t counted = 0;
+  p.table.for_each([&](const StateEntry& e) { counted += e.counted ? e.memory.bytes() : 0; });
+  EXPECT_EQ(counted, 6);
+  EXPECT_THROW(p.table.divide_frozen(std::array{FlatLayout::Place{}, FlatLayout::Place{}}, 32), Error)
+      << "the other bytes are not here";
+  EXPECT_THROW(p.table.divide_frozen({}, 32), Error) << "places for no tensors";
 }
 
 TEST(state_table, tensors_of_the_caller_are_found_by_name) {

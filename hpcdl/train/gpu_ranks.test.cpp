@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/testing/ranks.h"
@@ -129,6 +130,44 @@ TEST(GpuZero, stages_change_no_bit_of_two_gpus) {
         EXPECT_EQ(divided.weights, none.weights) << "zero " << zero;
         EXPECT_EQ(divided.losses, none.losses) << "zero " << zero;
       }
+    }
+}
+
+/// Frozen weights of 16 bits are divided with stage 3, too.
+TEST(GpuZero, adapters_of_two_gpus_learn_the_same_bits) {
+  if (cuda_devices() < 2) GTEST_SKIP() << "SKIPPED: needs 2 GPUs";
+  const io::TempFolder tmp;
+  models::LanguageModel::create(small_model(), 3, false).save(tmp / "base", DType::bf16);
+  const auto adapter_after = [&](int zero, bool overlap) {
+    std::vector<Trace> all(2);
+    hpcdl::testing::run_ranks(2, [&](const comm::Group& world) {
+      Pool pool(1);
+      auto model = models::LanguageModel::open_for_adapting(
+          tmp / "base", {.method = models::AdapterMethod::lora, .r = 8, .alpha = 16}, 5, {DType::bf16, &pool});
+      const std::int64_t mine = kBatch / 2, begin = world.rank() * mine;
+      StepOptions o{.batch = mine, .length = kLength};
+      o.forward.compute = DType::bf16, o.data = world, o.reduce.overlap = overlap, o.zero = zero;
+      TrainStep step(model, pool, o, Device::cuda(world.rank()));
+      auto& t = all[static_cast<std::size_t>(world.rank())];
+      for (int i = 0; i < kSteps; ++i) {
+        step.accumulate(ids(5, begin, begin + mine), ids(6, begin, begin + mine), i, 0);
+        t.losses.push_back(step.update(1e-2, mine * kLength).loss);
+      }
+      step.fetch();
+      step.with_whole_values([&] {
+        for (const auto& p : model.parameters())
+          t.weights.insert(t.weights.end(), p.host.ptr<float>(), p.host.ptr<float>() + p.host.size());
+      });
+    });
+    EXPECT_EQ(all[0].weights, all[1].weights);
+    return all[0];
+  };
+  const auto none = adapter_after(0, true);
+  for (const int zero : {2, 3})
+    for (const bool overlap : {true, false}) {
+      const auto divided = adapter_after(zero, overlap);
+      EXPECT_EQ(divided.weights, none.weights) << "zero " << zero << ", overlap " << overlap;
+      EXPECT_EQ(divided.losses, none.losses) << "zero " << zero << ", overlap " << overlap;
     }
 }
 

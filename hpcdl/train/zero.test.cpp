@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
@@ -437,6 +439,72 @@ TEST(zero, a_gather_runs_while_the_block_before_computes) {
           EXPECT_NE(static_cast<std::size_t>(r), g.record) << "record " << i << " waits for " << g.name;
     }
   });
+}
+
+struct Adapted : ::testing::Test {
+  io::TempFolder tmp;
+
+  Adapted() {
+    for (const auto type : {DType::f32, DType::bf16}) {
+      auto c = models::tiny(io::Family::llama);
+      LanguageModel::create(c, 3, false).save(tmp / std::string(dtype_name(type)), type);
+    }
+  }
+  LanguageModel open(DType type, std::optional<std::uint64_t> seed) const {
+    return LanguageModel::open_for_adapting(tmp / std::string(dtype_name(type)),
+                                            {.method = models::AdapterMethod::lora, .r = 3, .alpha = 6}, seed);
+  }
+  std::vector<Learned> train(DType type, int n, int zero) const {
+    std::vector<Learned> all(static_cast<std::size_t>(n));
+    testing::run_ranks(n, [&](const comm::Group& world) {
+      auto model = open(type, 5);
+      Pool pool(1);
+      TrainStep step(model, pool, {.batch = 2, .length = 16, .data = world, .zero = zero});
+      std::vector<double> numbers;
+      for (int i = 0; i < 8; ++i) {
+        const auto seed = static_cast<std::uint32_t>(10 * i + world.rank());
+        step.accumulate(models::tiny_ids(seed), models::tiny_ids(seed + 5000), i, 0);
+        const auto r = step.update(1e-2, 32);
+        numbers.insert(numbers.end(), {r.loss, r.grad_norm});
+      }
+      numbers.push_back(step.evaluate(models::tiny_ids(7), models::tiny_ids(8)).loss);
+      all[static_cast<std::size_t>(world.rank())] = learned(step, model, std::move(numbers));
+    });
+    return all;
+  }
+};
+
+/// An adapter learns the same bits, whatever type the frozen weights of its model have.
+TEST_F(Adapted, adapters_learn_the_same_bits) {
+  for (const auto type : {DType::f32, DType::bf16})
+    for (const int n : {2, 3}) {
+      const auto want = train(type, n, 0);
+      for (const int zero : {1, 2, 3})
+        expect_same(train(type, n, zero), want, "on " + std::to_string(n) + ", zero " + std::to_string(zero));
+    }
+}
+
+/// With stage 3, a rank keeps its share of the frozen weights, too, and gathers a block for forward and for backward.
+TEST_F(Adapted, frozen_weights_are_divided) {
+  const auto mesh = parallel::Mesh::described({.dp = 4}, 1);
+  std::int64_t kept[2] = {};
+  for (const int zero : {0, 3}) {
+    auto model = open(DType::bf16, {});
+    Pool pool(1);
+    Stream s(pool);
+    const StepPrograms p(model, {.batch = 2, .length = 16, .data = mesh.dp(), .zero = zero}, s);
+    model.state().for_each([&](const StateEntry& e) {
+      if (e.role == StateRole::frozen && e.counted) kept[zero / 3] += e.memory.bytes();
+    });
+    if (zero == 0) continue;
+    std::map<std::string, int> times;
+    for (const auto& g : gathers_of(p.first()->planned->program)) ++times[g.name];
+    EXPECT_EQ(times["frozen.model.layers.0.frozen"], 2);
+    EXPECT_EQ(to_bytes(program_of(to_bytes(p.first()->planned->program), "FILE")),
+              to_bytes(p.first()->planned->program));
+  }
+  EXPECT_GT(kept[1], 0);
+  EXPECT_LE(kept[1], kept[0] / 4 + 4 * 8192) << "of this rank, which is the second of four";
 }
 
 TEST(zero, a_stage_that_does_not_exist_is_refused) {
