@@ -72,8 +72,8 @@ class DataParallel {
   /// The gradients are those of this rank alone, and nothing is exchanged: for micro-batches before the last one, and
   /// for searches. Divided gradients that do not live through micro-batches are lost.
   Recording alone(Recording pass) const;
-  /// Divided values: the pass reads those that the ranks have updated. If they are sharded(), every pass needs this edit,
-  /// otherwise the first after an update.
+  /// Divided values: the pass reads those that the ranks have updated. If they are sharded(), every pass needs this,
+  /// otherwise the first one after an update.
   Recording gathered(Recording pass) const;
   /// Records the norm of all gradients (ops/grad_norm), with the bits that one rank would compute. `tensor`: the axis of
   /// the ranks that share layers, if any do.

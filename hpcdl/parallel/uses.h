@@ -18,7 +18,7 @@ struct Use {
   std::uint32_t operand;  // index into Program::operands
 };
 
-/// f(Use) for every use of the named tensors, in the order of the records and of their operands. An empty name stands for no tensor.
+/// f(Use) for every use of the named tensors, in the order of records and operands. An empty name: no tensor.
 template <class F> void for_each_use(const Program& p, std::span<const std::string> names, F&& f) {
   std::map<std::string_view, std::size_t> index;
   for (std::size_t i = 0; i < names.size(); ++i)

@@ -127,8 +127,8 @@ class StateTable {
   /// again.
   void divide(std::optional<FlatLayout> layout);
   bool divided() const { return layout_.has_value(); }
-  /// Keeps only some bytes of frozen(), one after another: `mine` and `share` of each place, whose `offset` does not matter, of
-  /// `share_bytes` in all. Every pass that reads frozen tensors must gather them. On the host, before a program is recorded.
+  /// Keeps of each frozen() the bytes `mine` alone, at byte `share` of a block of `share_bytes`. Passes that read frozen
+  /// tensors must gather them. On the host, before a program is recorded.
   void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes);
   /// Those bytes; without memory if this is only described.
   Tensor frozen_shares() const;
