@@ -9,6 +9,7 @@ LoadOptions LoadOptions::on(Device device) const {
   if (ram > 0 || mode == LoadMode::direct)
     fail_usage("model", "layers stream through memory on a CPU only: leave out --ram and --load direct");
   auto o = *this;
+  o.device = device;
   if (mode == LoadMode::automatic) o.mode = LoadMode::mapped;
   return o;
 }

@@ -34,6 +34,7 @@ struct LoadOptions {
   LoadMode mode = LoadMode::mapped;
   std::int64_t ram = 0;   // the most bytes of memory for weights; 0: what is free
   fs::path adapter = {};  // a folder with an adapter to use beside the weights (models/adapter_files.h); empty: none
+  Device device = {};     // where the model will be
 
   /// Whether something else was asked for than an automatic choice.
   bool given() const { return mode != LoadMode::automatic || ram > 0; }

@@ -54,6 +54,7 @@ TEST(choose_load, a_gpu_copies_what_is_mapped) {
   const Device gpu = Device::cuda();
   EXPECT_EQ(io::LoadOptions{LoadMode::automatic}.on(gpu).mode, LoadMode::mapped);
   EXPECT_EQ(io::LoadOptions{LoadMode::resident}.on(gpu).mode, LoadMode::resident);
+  EXPECT_EQ(io::LoadOptions{LoadMode::automatic}.on(gpu).device, gpu);
   EXPECT_THROW((io::LoadOptions{LoadMode::automatic, kGiB}.on(gpu)), UsageError);
   EXPECT_THROW((io::LoadOptions{LoadMode::direct}.on(gpu)), UsageError);
   EXPECT_EQ((io::LoadOptions{LoadMode::automatic, kGiB}.on({}).ram), kGiB);
