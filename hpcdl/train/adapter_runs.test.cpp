@@ -54,18 +54,6 @@ struct AdapterRuns : ::testing::Test {
   std::uint32_t crc = 0;
 };
 
-double apart(const fs::path& a, const fs::path& b) {
-  const auto one = io::TensorFolder::open(a), two = io::TensorFolder::open(b);
-  EXPECT_EQ(one.tensors().size(), two.tensors().size());
-  double worst = 0;
-  for (const auto& t : one.tensors()) {
-    const View x = one.at(t.name), y = two.at(t.name);
-    for (std::int64_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
-  }
-  return worst;
-}
-
 TEST_F(AdapterRuns, checkpoints_hold_the_adapter_and_the_fingerprint_of_the_base) {
   const auto done = tune("lora");
   EXPECT_LT(done.eval_loss, tune("still", [](RunConfig& c) { c.train.lr = 0, c.train.warmup = 0; }).eval_loss);
@@ -114,7 +102,7 @@ TEST_F(AdapterRuns, ranks_train_what_one_rank_trains) {
         },
         dp * tp);
     EXPECT_NEAR(many.loss, alone.loss, 1e-5 * alone.loss) << name;
-    EXPECT_LT(apart(file("one"), file(name)), 2e-5) << name;
+    EXPECT_LT(weights_apart(file("one"), file(name)), 2e-5) << name;
   }
 }
 

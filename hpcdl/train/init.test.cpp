@@ -49,19 +49,6 @@ std::string refused(const io::TempFolder& tmp, const Change& change) {
   return error_of([&] { tune(tmp, "refused", change); });
 }
 
-/// Largest difference of any weight.
-double apart(const fs::path& a, const fs::path& b) {
-  const auto one = io::TensorFolder::open(a), two = io::TensorFolder::open(b);
-  EXPECT_EQ(one.tensors().size(), two.tensors().size());
-  double worst = 0;
-  for (const auto& t : one.tensors()) {
-    const View x = one.at(t.name), y = two.at(t.name);
-    for (std::int64_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
-  }
-  return worst;
-}
-
 /// Without a learning rate, a run writes the folder again, to the byte.
 TEST(init, every_family_starts_from_the_weights_of_its_folder) {
   for (const auto family : models::text_families()) {
@@ -93,7 +80,7 @@ TEST(init, ranks_train_what_one_rank_trains) {
         tmp, name, [&, shares = dp, splits = tp](RunConfig& c) { c.train.batch = 4 / shares, c.parallel.tp = splits; },
         dp * tp);
     EXPECT_NEAR(many.loss, alone.loss, 1e-5 * alone.loss) << name;
-    EXPECT_LT(apart(tmp / "one" / "model", tmp / name / "model"), 1e-5) << name;
+    EXPECT_LT(weights_apart(tmp / "one" / "model", tmp / name / "model"), 1e-5) << name;
   }
 }
 

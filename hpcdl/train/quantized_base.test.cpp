@@ -111,18 +111,6 @@ struct QuantizedBase : ::testing::TestWithParam<io::Family> {
   std::uint32_t crc = 0;
 };
 
-double apart(const fs::path& a, const fs::path& b) {
-  const auto one = io::TensorFolder::open(a), two = io::TensorFolder::open(b);
-  EXPECT_EQ(one.tensors().size(), two.tensors().size());
-  double worst = 0;
-  for (const auto& t : one.tensors()) {
-    const View x = one.at(t.name), y = two.at(t.name);
-    for (std::int64_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
-  }
-  return worst;
-}
-
 constexpr BaseOptions kNf4{.format = BaseFormat::nf4}, kDouble{.format = BaseFormat::nf4, .nested = true},
     kInt8{.format = BaseFormat::int8};
 
@@ -133,7 +121,7 @@ TEST_P(QuantizedBase, trains_as_beside_its_own_values_in_f32) {
     write_decoded("values " + name, base);
     const auto quantized = tune(name, base), exact = tune("exact " + name, {}, {}, 1, "values " + name);
     EXPECT_NEAR(quantized.loss, exact.loss, 1e-5 * exact.loss);
-    EXPECT_LT(apart(file(name), file("exact " + name)), 1e-4);
+    EXPECT_LT(weights_apart(file(name), file("exact " + name)), 1e-4);
   }
 }
 
@@ -170,7 +158,7 @@ TEST_P(QuantizedBase, recomputing_changes_no_bit_and_ranks_train_what_one_rank_t
   expect_same_file(file("one"), file("again"));
   const auto two = tune("two", kNf4, {}, 2);
   EXPECT_NEAR(two.loss, alone.loss, 1e-5 * alone.loss);
-  EXPECT_LT(apart(file("one"), file("two")), 2e-5);
+  EXPECT_LT(weights_apart(file("one"), file("two")), 2e-5);
 }
 
 TEST_P(QuantizedBase, takes_the_memory_that_its_format_needs) {

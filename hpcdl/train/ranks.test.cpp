@@ -11,6 +11,7 @@
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
 
 namespace hpcdl::train {
@@ -66,18 +67,6 @@ std::vector<double> numbers(const fs::path& run, const char* key) {
   return list;
 }
 
-/// Largest difference of any weight.
-double weights_apart(const fs::path& a, const fs::path& b) {
-  const auto one = io::TensorFolder::open(a / "model"), two = io::TensorFolder::open(b / "model");
-  double worst = 0;
-  for (const auto& t : one.tensors()) {
-    const View x = one.at(t.name), y = two.at(t.name);
-    for (std::int64_t i = 0; i < x.size(); ++i)
-      worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
-  }
-  return worst;
-}
-
 void expect_same_model(const fs::path& a, const fs::path& b) {
   EXPECT_TRUE(io::read_file(a / "model/model.safetensors") == io::read_file(b / "model/model.safetensors"))
       << a << " and " << b;
@@ -97,7 +86,7 @@ TEST_F(Ranks, any_number_of_them_trains_what_one_rank_trains) {
       for (std::size_t i = 0; i < got.size(); ++i)
         EXPECT_NEAR(got[i], want[i], 1e-5 * std::fabs(want[i])) << n << " ranks, " << key << " " << i;
     }
-    EXPECT_LT(weights_apart(tmp / "one", tmp / name), 1e-5) << n;
+    EXPECT_LT(weights_apart(tmp / "one/model", tmp / name / "model"), 1e-5) << n;
   }
 }
 
@@ -106,7 +95,7 @@ TEST_F(Ranks, micro_batches_are_exchanged_once_and_weigh_alike) {
   s.change = [](RunConfig& c) { c.train.accumulate = 3, c.train.dropout = 0.1, c.train.steps = 12; };
   train_on(1, tmp, "one", s);
   train_on(2, tmp, "two", s);
-  EXPECT_LT(weights_apart(tmp / "one", tmp / "two"), 1e-5);
+  EXPECT_LT(weights_apart(tmp / "one/model", tmp / "two" / "model"), 1e-5);
 }
 
 /// Four ranks, each with the batch of one and the learning rate chosen for one, act like one rank with four times the
@@ -124,7 +113,7 @@ TEST_F(Ranks, the_learning_rate_follows_the_number_of_ranks) {
     const auto want = numbers(tmp / ("one" + name), "lr"), got = numbers(tmp / ("four" + name), "lr");
     ASSERT_EQ(got, want);
     EXPECT_DOUBLE_EQ(got[0], 1e-3 * factor / 2) << "the first of two warm-up steps";
-    EXPECT_LT(weights_apart(tmp / ("one" + name), tmp / ("four" + name)), 1e-5);
+    EXPECT_LT(weights_apart(tmp / ("one" + name) / "model", tmp / ("four" + name) / "model"), 1e-5);
   }
 }
 
@@ -165,7 +154,7 @@ TEST_F(Ranks, a_stopped_run_goes_on_on_any_number_of_ranks) {
     const auto resumed = train_on(n, tmp, name, s);
     EXPECT_EQ(resumed.first_step, 3);
     if (n == 4) expect_same_model(tmp / "whole", tmp / name);
-    else EXPECT_LT(weights_apart(tmp / "whole", tmp / name), 1e-5) << n;
+    else EXPECT_LT(weights_apart(tmp / "whole/model", tmp / name / "model"), 1e-5) << n;
   }
 }
 

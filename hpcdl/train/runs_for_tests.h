@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -11,6 +13,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/io/safetensors.h"
 
 namespace hpcdl::train {
 
@@ -26,6 +29,19 @@ inline std::string timeless_metrics(const std::filesystem::path& run) {
     out += j.dump() + "\n";
   }
   return out;
+}
+
+/// The largest difference of any weight, f32, of two folders with the same tensors.
+inline double weights_apart(const std::filesystem::path& a, const std::filesystem::path& b) {
+  const auto one = io::TensorFolder::open(a), two = io::TensorFolder::open(b);
+  EXPECT_EQ(one.tensors().size(), two.tensors().size());
+  double worst = 0;
+  for (const auto& t : one.tensors()) {
+    const View x = one.at(t.name), y = two.at(t.name);
+    for (std::int64_t i = 0; i < x.size(); ++i)
+      worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
+  }
+  return worst;
 }
 
 inline void expect_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
