@@ -24,6 +24,7 @@ struct ForwardProblem {
   float scale = 0;  // for scores, times log2 e
   int section = 0;  // heads that are processed together
   int shift = 0;    // kPacked: log2 of the number of heads that share a tile
+  int window = 0;   // kWindow: keys that a query sees, its own included
 };
 
 /// (width, heads, tokens, batch) in tiles of 64 columns and `rows` rows: tokens of one head, or of `together` heads, whose
@@ -48,11 +49,12 @@ inline int section_of(int batch, int heads, int kv_heads, std::int64_t keys, std
 }
 
 /// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory. kPacked: the rows of a
-/// tile are queries of several heads with the same keys.
-template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1, bool kPacked_ = false>
+/// tile are queries of several heads with the same keys. kWindow: they see a window of them.
+template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1, bool kPacked_ = false,
+          bool kWindow_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
-  static constexpr bool kTurns = kTurns_, kPacked = kPacked_;
+  static constexpr bool kTurns = kTurns_, kPacked = kPacked_, kWindow = kWindow_;
   // Short tiles need the queries of the next tile early; wide ones run no faster with them (H200).
   static constexpr int kQueryStages = kWidth == 64 ? 2 : 1;
   static constexpr int kQueries = 64 * kGroups, kThreads = 128 * kGroups + 128, kHalves = kWidth / 64;
@@ -63,7 +65,8 @@ struct ForwardShape {
 
 /// The work of a tile of queries.
 struct ForwardTile {
-  int head, sequence, first, steps;  // query head; first query; steps of keys
+  int head, sequence, first, steps;  // query head; first query; the end of its steps of keys
+  int begin_step = 0;                // kWindow: the first of them
 
   template <class Shape> static __device__ ForwardTile find(const ForwardProblem& p, int tile, int keys) {
     const int rows = (p.queries + Shape::kQueries - 1) / Shape::kQueries, all = p.batch * p.heads;
@@ -174,12 +177,13 @@ template <class T, class Shape> struct ForwardConsumer {
     for (int h = 0; h < 2; ++h) {
       const int place = group * 64 + row() + 8 * h,
                 last = p.causal ? t.first + (Shape::kPacked ? place >> p.shift : place) + offset : keys - 1,
-                end = last < keys - 1 ? last : keys - 1;
+                end = last < keys - 1 ? last : keys - 1, begin = Shape::kWindow ? last - p.window + 1 : 0;
 #pragma unroll
       for (int j = 0; j < Shape::kKeys / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (column + 8 * j + i > end) s[4 * j + 2 * h + i] = -__builtin_inff();
+          if (const int key = column + 8 * j + i; key > end || (Shape::kWindow && key < begin))
+            s[4 * j + 2 * h + i] = -__builtin_inff();
     }
   }
   /// Computes the scores of `step` while the previous step is multiplied by its values.
@@ -219,8 +223,13 @@ template <class T, class Shape> struct ForwardConsumer {
     int n = t.steps - 2;
     // Steps that the first query of this tile sees in full.
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
-    for (; n >= whole; --n) step<true>(t, n);
-    for (; n >= 0; --n) step<false>(t, n);
+    for (; n >= ::max(whole, t.begin_step); --n) step<true>(t, n);
+    // Those of which its last query sees all keys.
+    const int last = t.first + (Shape::kPacked ? (Shape::kQueries - 1) >> p.shift : Shape::kQueries - 1) + offset,
+              inside = Shape::kWindow ? (::max(last - p.window + 1, 0) + Shape::kKeys - 1) / Shape::kKeys : 0;
+    for (; n >= inside; --n) step<false>(t, n);
+    if constexpr (Shape::kWindow)
+      for (; n >= t.begin_step; --n) step<true>(t, n);
     m.queries().done(qs.stage);
     qs.next();
     issue_out();

@@ -29,14 +29,18 @@ struct PagedProblem : ForwardProblem {  // queries: the most of a sequence
 struct PagedTile : ForwardTile {
   int begin, queries, keys;  // first row of the sequence; its queries and keys
 
+  /// The first key that a query of the tile sees if there is a window.
+  __device__ int first_key(const PagedProblem& p) const { return ::max(first + keys - queries - p.window + 1, 0); }
+
   template <class Shape> static __device__ PagedTile find(const PagedProblem& p, int tile) {
     const int rows = p.tiles_of_head(Shape::kQueries), of_one = p.heads >> p.shift, tokens = Shape::kQueries >> p.shift;
     const auto [head, from_last] = InGroups::find(tile, p.all_heads(), rows, p.section);
-    PagedTile t{{(head % of_one) << p.shift, head / of_one, (rows - 1 - from_last) * tokens, 0}, 0, 0, 0};
+    PagedTile t{{(head % of_one) << p.shift, head / of_one, (rows - 1 - from_last) * tokens, 0, 0}, 0, 0, 0};
     t.begin = p.starts[t.sequence], t.queries = p.starts[t.sequence + 1] - t.begin, t.keys = p.lengths[t.sequence];
     if (t.first >= t.queries) return t;
     const int end = t.first + tokens + t.keys - t.queries, seen = end < t.keys ? end : t.keys;
     t.steps = (seen + Shape::kKeys - 1) / Shape::kKeys;
+    if constexpr (Shape::kWindow) t.begin_step = t.first_key(p) / Shape::kKeys;
     return t;
   }
 };
@@ -60,10 +64,12 @@ __device__ void produce(const ForwardMemory<Shape>& m, const TensorMap& q, const
     for (int i = 0; i < Shape::kHalves; ++i)
       tma_load(m.query(qs.stage) + i * Shape::kQueries * 128, q, full, 64 * i, t.head, t.begin + t.first, 0);
     qs.next();
-    // Instead of a page beyond the last one, the last one again: its keys are masked.
+    // Instead of a page beyond the last one, the last one again: its keys are masked. Pages before the window may be gone:
+    // zeros.
+    [[maybe_unused]] const int begin = t.first_key(p) / kPage;
     const auto load = [&](char* to, const TensorMap& map, Barrier* b, int step) {
       for (int j = 0; j < kPages; ++j) {
-        const int at = step * kPages + j, page = table[at < last ? at : last];
+        const int at = step * kPages + j, page = Shape::kWindow && at < begin ? -1 : table[at < last ? at : last];
         for (int i = 0; i < Shape::kHalves; ++i)
           tma_load(to + (i * Shape::kKeys + j * kPage) * 128, map, b, 64 * i, 0, kv, page);
       }
@@ -77,8 +83,8 @@ __device__ void produce(const ForwardMemory<Shape>& m, const TensorMap& q, const
       vs.next();
     };
     bring_keys(t.steps - 1);
-    for (int step = t.steps - 2; step >= 0; --step) bring_keys(step), bring_values(step + 1);
-    bring_values(0);
+    for (int step = t.steps - 2; step >= t.begin_step; --step) bring_keys(step), bring_values(step + 1);
+    bring_values(t.begin_step);
   }
 }
 
@@ -137,7 +143,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       c.keys = t.keys, c.offset = t.keys - t.queries;
       c.attend(t, [&] { clear_values(c, m, t); });
       const int left = ((t.queries - t.first) << p.shift) - group * 64;  // rows
-      if (left >= 64) c.store({t.head, 0, t.begin + t.first + ((group * 64) >> p.shift) - group * 64, t.steps}, out);
+      if (left >= 64) c.store({t.head, 0, t.begin + t.first + ((group * 64) >> p.shift) - group * 64, t.steps, 0}, out);
       else if (left > 0) store_rows<T>(c, p, t);
     }
     if (c.way.leader()) tma_wait<0>();
@@ -164,6 +170,7 @@ template <class T, class Shape> void start(Stream& s, const PagedAttend& c) {
   p.shift = std::countr_zero(static_cast<unsigned>(together));
   p.section = section_of(batch, heads / together, kv_heads, c.pages[1] * kPageTokens, width);
   p.starts = c.starts.ptr<std::int32_t>(), p.lengths = c.lengths.ptr<std::int32_t>();
+  p.window = c.args.window;
   p.pages = c.pages.ptr<std::int32_t>(), p.row = static_cast<int>(c.pages[1]);
   p.out = heads_of(c.out, width), p.width = static_cast<int>(width);
   const auto tiles = std::int64_t{p.all_heads()} * p.tiles_of_head(Shape::kQueries);
@@ -191,8 +198,12 @@ bool wgmma_fits(const Stream& s, const PagedAttend& c) {
 
 void attend_wgmma(Stream& s, const PagedAttend& c) {
   with_type(c.q.dtype(), [&]<class T>() {
-    if (c.packed().width() <= 64) start<T, ForwardShape<64, 2, 128, 2, true, 1, true>>(s, c);
-    else start<T, ForwardShape<128, 2, 128, 2, true, 1, true>>(s, c);
+    const auto with = [&]<bool kWindow>() {
+      if (c.packed().width() <= 64) start<T, ForwardShape<64, 2, 128, 2, true, 1, true, kWindow>>(s, c);
+      else start<T, ForwardShape<128, 2, 128, 2, true, 1, true, kWindow>>(s, c);
+    };
+    if (c.args.window > 0) with.template operator()<true>();
+    else with.template operator()<false>();
   });
 }
 

@@ -12,7 +12,7 @@ void paged_attention(Stream& s, Tensor out, View q, View k_pool, View v_pool, Vi
   const PagedAttend c{out, q, k_pool, v_pool, starts, lengths, pages, scratch, a};
   require(lengths[0] < 65536, PagedAttention::name, "a GPU takes up to 65535 sequences, got {}", lengths[0]);
   if (c.most_queries() == 1) return attend_decode(s, c);
-  if (c.packed().plain_scores() && wgmma_fits(s, c)) return attend_wgmma(s, c);
+  if (c.args.cap == 0 && wgmma_fits(s, c)) return attend_wgmma(s, c);
   if (mma_fits(s, c)) return attend_mma(s, c);
   attend_plain(s, c);
 }

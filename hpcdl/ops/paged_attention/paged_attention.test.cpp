@@ -176,6 +176,8 @@ const Batch kBatches[] = {
     {{{64, 200}, {7, 7}}, 7, 1, 80, 0, 7},
     {{{33, 330}, {1, 40}, {150, 150}}, 6, 2, 128, 0, 100, 2},
     {{{17, 193}}, 2, 2, 256, 0, 64, 1},
+    {{{150, 600}, {129, 300}}, 2, 1, 64, 0, 300},
+    {{{140, 900}}, 2, 2, 128, 0, 400},
 };
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
 constexpr DType kPoolTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::f8_e4m3};
