@@ -4,12 +4,12 @@
 
 namespace hpcdl::io {
 
-LoadOptions LoadOptions::on(Device device) const {
-  if (!device.is_cuda()) return *this;
+LoadOptions LoadOptions::on(Device where) const {
+  if (!where.is_cuda()) return *this;
   if (ram > 0 || mode == LoadMode::direct)
     fail_usage("model", "layers stream through memory on a CPU only: leave out --ram and --load direct");
   auto o = *this;
-  o.device = device;
+  o.device = where;
   if (mode == LoadMode::automatic) o.mode = LoadMode::mapped;
   return o;
 }

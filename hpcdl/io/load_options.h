@@ -38,9 +38,9 @@ struct LoadOptions {
 
   /// Whether something else was asked for than an automatic choice.
   bool given() const { return mode != LoadMode::automatic || ram > 0; }
-  /// The same for a model that will move to `device`: what a GPU copies is mapped, unless something else was asked for.
+  /// The same for a model that will move there: what a GPU copies is mapped, unless something else was asked for.
   /// Throws UsageError for what only a CPU can do.
-  LoadOptions on(Device device) const;
+  LoadOptions on(Device where) const;
 };
 
 }  // namespace hpcdl::io
