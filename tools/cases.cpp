@@ -217,8 +217,13 @@ void CaseRun::fill_inputs(const Case& c, const Stream* on) {
                                   : static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(k),
                                                                         static_cast<std::uint64_t>(c.index_below)))));
     } else if (x.dtype() == DType::u8) {
+      // Blocks of quantised formats hold scales in f16: no byte is the upper half of an infinity or NaN.
+      constexpr int kExponent = 0x7c;
       std::vector<std::uint8_t> bytes(kPattern);
-      for (std::size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<std::uint8_t>(rng.bits(k));
+      for (std::size_t k = 0; k < bytes.size(); ++k) {
+        bytes[k] = static_cast<std::uint8_t>(rng.bits(k));
+        if ((bytes[k] & kExponent) == kExponent) bytes[k] ^= 4;
+      }
       tile(x, bytes);
     } else if (is_f8_dtype(x.dtype())) {
       visit_f8(x.dtype(), [&]<class F>() {

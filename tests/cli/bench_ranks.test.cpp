@@ -121,12 +121,12 @@ TEST(bench_ranks, zero_says_what_each_stage_takes) {
   const auto r = bench("zero", kSmall);
   ASSERT_EQ(r.code, 0) << r.err;
   const auto stages = r.json().at("stages");
-  ASSERT_EQ(stages.size(), 3u);
+  ASSERT_EQ(stages.size(), 4u);
   for (std::size_t i = 1; i < stages.size(); ++i) {
     EXPECT_EQ(stages[i].at("first_loss"), stages[0].at("first_loss"));
     EXPECT_LT(stages[i].at("state_bytes"), stages[i - 1].at("state_bytes"));
   }
-  expect_usage_error(bench("zero", {"-n", "2", "--stages", "0,7"}), "expected stages from 0 to 2, got 7");
+  expect_usage_error(bench("zero", {"-n", "2", "--stages", "0,7"}), "expected stages from 0 to 3, got 7");
 }
 
 TEST(bench_ranks, tp_counts_what_the_formulas_say) {
