@@ -41,10 +41,12 @@ struct QuantLinear {
                    const Args&) {
     return {.operations = 2 * static_cast<double>(x.size()) * static_cast<double>(codes[0])};
   }
-  /// As many as forward: W has no gradient.
+  /// As many as forward, in its unit: W has no gradient. x, which tells the unit, is no operand.
   static Cost backward_cost(const Spec& x, const Spec& codes, const Spec& scale, const Spec& outer, const Spec& table,
                             const Spec& bias, const Spec& residual, const Args& a) {
-    return cost(x, codes, scale, outer, table, bias, residual, a);
+    Cost c = cost(x, codes, scale, outer, table, bias, residual, a);
+    if (x.dtype != DType::f32) c.unit = unit_of(x.dtype);
+    return c;
   }
 
   /// The rows of W that are decoded at a time, and the columns for the gradient: a panel that stays in a cache.
