@@ -8,7 +8,7 @@
 namespace hpcdl::infer {
 namespace {
 
-/// Few sizes, of which each needs programs of its own.
+/// Few sizes, since each needs programs of its own.
 std::int64_t logprobs_of_pass(std::span<const PackedPasses::Part> parts) {
   int most = -1;
   for (const auto& p : parts) most = std::max(most, p.logprobs);

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "hpcdl/device.h"
+#include "hpcdl/pool.h"
+#include "hpcdl/stream.h"
 
 namespace hpcdl::testing {
 
@@ -17,6 +19,15 @@ inline std::vector<Device> devices() {
 }
 inline std::string device_kind(const ::testing::TestParamInfo<Device>& each) {
   return each.param.is_cuda() ? "cuda" : "cpu";
+}
+
+/// Calls f(stream) for a stream of each.
+template <class F> void on_every_device(F&& f) {
+  Pool pool(2);
+  for (const Device device : devices()) {
+    Stream s(device, pool);
+    f(s);
+  }
 }
 
 }  // namespace hpcdl::testing

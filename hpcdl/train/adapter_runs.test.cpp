@@ -8,7 +8,7 @@
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/adapter_files.h"
 #include "hpcdl/models/language_model.h"
-#include "hpcdl/testing/ranks.h"
+#include "hpcdl/testing/tune_toy.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
 
@@ -33,20 +33,11 @@ struct AdapterRuns : ::testing::Test {
   std::uint32_t base_crc() const { return io::crc32c(io::read_file(tmp / "base" / "model" / "model.safetensors")); }
 
   RunSummary tune(const std::string& name, const Change& change = {}, int ranks = 1) {
-    std::vector<RunSummary> all(static_cast<std::size_t>(ranks));
-    testing::run_ranks(ranks, [&](const comm::Group& world) {
-      RunConfig c;
-      toy_config(c, tmp, name);
-      c.model = {};
-      c.init = (tmp / "base").string();
+    return testing::tune_toy(tmp, name, ranks, [&](RunConfig& c) {
       c.adapter.method = models::AdapterMethod::lora, c.adapter.r = 4;
       c.train.batch = 4 / ranks, c.train.lr = 1e-2;
       if (change) change(c);
-      Hooks hooks;
-      hooks.world = world;
-      all[static_cast<std::size_t>(world.rank())] = run(c, hooks);
     });
-    return all[0];
   }
   fs::path file(const std::string& name) const { return tmp / name / "model" / models::kAdapterTensors; }
 

@@ -9,7 +9,7 @@
 #include "hpcdl/data/chat_for_tests.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/tiny_for_tests.h"
-#include "hpcdl/testing/ranks.h"
+#include "hpcdl/testing/tune_toy.h"
 #include "hpcdl/train/run_table.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -31,18 +31,7 @@ void make_base(const io::TempFolder& tmp, io::Family family = io::Family::llama)
 
 /// A toy run from tmp/base/model into tmp/NAME, on so many ranks; the result of the first.
 RunSummary tune(const io::TempFolder& tmp, const std::string& name, const Change& change = {}, int ranks = 1) {
-  std::vector<RunSummary> all(static_cast<std::size_t>(ranks));
-  testing::run_ranks(ranks, [&](const comm::Group& world) {
-    RunConfig c;
-    toy_config(c, tmp, name);
-    c.model = {};
-    c.init = (tmp / "base").string();
-    if (change) change(c);
-    Hooks hooks;
-    hooks.world = world;
-    all[static_cast<std::size_t>(world.rank())] = run(c, hooks);
-  });
-  return all[0];
+  return testing::tune_toy(tmp, name, ranks, change);
 }
 
 std::string refused(const io::TempFolder& tmp, const Change& change) {

@@ -11,7 +11,7 @@
 #include "hpcdl/ops/quant_linear/nf4_values.h"
 #include "hpcdl/quant/int8.h"
 #include "hpcdl/quant/nf4.h"
-#include "hpcdl/testing/ranks.h"
+#include "hpcdl/testing/tune_toy.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
 
@@ -60,20 +60,12 @@ struct QuantizedBase : ::testing::TestWithParam<io::Family> {
 
   RunSummary tune(const std::string& name, const BaseOptions& base, const Change& change = {}, int ranks = 1,
                   const std::string& init = "base") {
-    std::vector<RunSummary> all(static_cast<std::size_t>(ranks));
-    testing::run_ranks(ranks, [&](const comm::Group& world) {
-      RunConfig c;
-      toy_config(c, tmp, name);
-      c.model = {};
+    return testing::tune_toy(tmp, name, ranks, [&](RunConfig& c) {
       c.init = (tmp / init).string(), c.base = base;
       c.adapter.method = models::AdapterMethod::lora, c.adapter.r = 4;
       c.train.batch = 4 / ranks, c.train.lr = 1e-2;
       if (change) change(c);
-      Hooks hooks;
-      hooks.world = world;
-      all[static_cast<std::size_t>(world.rank())] = run(c, hooks);
     });
-    return all[0];
   }
   fs::path file(const std::string& name) const { return tmp / name / "model" / models::kAdapterTensors; }
 

@@ -10,20 +10,11 @@
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/device.h"
 #include "hpcdl/rng.h"
+#include "hpcdl/testing/devices.h"
 
 namespace hpcdl {
 namespace {
-
-template <class F> void on_every_device(F&& f) {
-  Pool pool(2);
-  Stream host(pool);
-  f(host);
-  if (cuda_devices() == 0) return;
-  Stream gpu(Device::cuda(0), pool);
-  f(gpu);
-}
 
 float normal(std::uint64_t i) { return static_cast<float>(Rng{1, 2}.normal(i)); }
 
@@ -71,7 +62,7 @@ float logit(int kind, std::int64_t column, std::uint64_t i) {
 }
 
 TEST(logprobs, are_those_of_the_softmax) {
-  on_every_device([](Stream& s) {
+  testing::on_every_device([](Stream& s) {
     std::uint64_t value = 0;
     for (const std::int64_t cols : {1, 5, 33, 1000, 50257, 128256})
       for (const std::int64_t most : {0, 1, 20, 64}) {
@@ -104,7 +95,7 @@ TEST(logprobs, are_those_of_the_softmax) {
 }
 
 TEST(logprobs, of_a_row_do_not_depend_on_other_rows) {
-  on_every_device([](Stream& s) {
+  testing::on_every_device([](Stream& s) {
     constexpr std::int64_t kCols = 32001;
     std::vector<float> logits;
     for (std::uint64_t i = 0; i < 70 * kCols; ++i) logits.push_back(normal(i));
@@ -122,7 +113,7 @@ TEST(logprobs, of_a_row_do_not_depend_on_other_rows) {
 }
 
 TEST(logprobs, are_not_a_number_where_there_is_no_softmax) {
-  on_every_device([](Stream& s) {
+  testing::on_every_device([](Stream& s) {
     std::vector<float> logits(6 * 1500, 1.0f);
     const auto row = [&](std::size_t r) { return std::span(logits).subspan(r * 1500, 1500); };
     row(0)[700] = NAN;

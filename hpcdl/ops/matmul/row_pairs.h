@@ -5,7 +5,7 @@ namespace hpcdl::cuda {
 
 inline constexpr int kMostMatrices = 3;
 
-/// Which rows of which matrices.
+/// The matrix and the row in it, for both rows of a pair.
 struct PairPlace {
   int matrix[2], row[2];
 };

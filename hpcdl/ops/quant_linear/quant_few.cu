@@ -17,7 +17,7 @@ struct Few {
   int rows;
 };
 
-/// y[c][row of the warp], for C rows of x, of which `rows` exist. The threads of a warp decode pieces in turns, and their sums
+/// y[c][row of the warp], for the first `rows` of C rows of x. The threads of a warp decode pieces in turns, and their sums
 /// are added in an order that depends only on the shape.
 template <QuantFormat format, int alignment, class X, int C>
 __global__ void __launch_bounds__(kWarps* kWarp) few_rows(QuantWeights w, Few f) {

@@ -9,6 +9,7 @@
 
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/decoding.h"
+#include "hpcdl/testing/devices.h"
 
 namespace hpcdl {
 namespace {
@@ -32,19 +33,10 @@ std::vector<float> largest(Stream& s, const std::vector<float>& logits, std::int
   return sampled(s, logits, rules);
 }
 
-template <class F> void on_every_device(F&& f) {
-  Pool pool(1);
-  Stream host(pool);
-  f(host);
-  if (cuda_devices() == 0) return;
-  Stream gpu(Device::cuda(0), pool);
-  f(gpu);
-}
-
 float normal(std::uint64_t i) { return static_cast<float>(Rng{1, 2}.normal(i)); }
 
 TEST(sample, takes_the_first_of_the_largest_without_a_temperature) {
-  on_every_device([](Stream& s) {
+  testing::on_every_device([](Stream& s) {
     for (const std::int64_t cols : {1, 7, 1024, 8193, 32001}) {
       std::vector<float> x(static_cast<std::size_t>(3 * cols)), want;
       for (std::int64_t r = 0; r < 3; ++r) {
@@ -63,7 +55,7 @@ TEST(sample, takes_the_first_of_the_largest_without_a_temperature) {
 }
 
 TEST(sample, says_where_a_row_has_no_largest) {
-  on_every_device([](Stream& s) {
+  testing::on_every_device([](Stream& s) {
     std::vector<float> x(3000, 1.0f);
     x[2500] = NAN;
     EXPECT_EQ(largest(s, x), std::vector<float>{-2501});
@@ -90,7 +82,7 @@ TEST(sample, draws_the_tokens_of_the_host) {
                               {.temperature = 1, .min_p = 0.05f},
                               {.temperature = 0.7f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 64},
                               {.temperature = 1, .min_p = 1}};
-  on_every_device([&](Stream& s) {
+  testing::on_every_device([&](Stream& s) {
     std::uint64_t value = 0;
     for (const std::int64_t cols : {1, 5, 33, 1000, 50257, 128256})
       for (const int kind : {0, 1, 2, 3}) {
