@@ -174,19 +174,31 @@ struct Call {
   }
 };
 
-/// 16 bytes if all operands have that alignment, and otherwise that of an element: one choice regardless of where a
-/// program's arena places them.
-std::uint32_t alignment(const Gemm& g) {
-  const auto& o = g.out;
-  const auto whole = [](const void* p, DType d, std::int64_t ld, std::int64_t stride) {
-    return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld * dtype_bytes(d) % 16 == 0 &&
-           stride * dtype_bytes(d) % 16 == 0;
-  };
-  const bool all = whole(g.a.data, g.a.dtype, g.a.ld, g.a.batch_stride) &&
-                   whole(g.b.data, g.b.dtype, g.b.ld, g.b.batch_stride) && whole(o.d, o.dtype, o.ld, o.batch_stride) &&
-                   whole(o.residual, o.dtype, o.residual_ld, o.residual_batch_stride) && whole(o.z, o.dtype, o.z_ld, 0);
-  return all ? 16 : static_cast<std::uint32_t>(std::min(dtype_bytes(g.compute), dtype_bytes(o.dtype)));
-}
+/// The alignment in bytes that the library may expect of each operand, as its first and second (b, a) and its results.
+/// That of the rows of an operand whose address is a multiple of 16, and else that of an element: one choice wherever a
+/// program's arena places the operands.
+struct Alignments {
+  std::uint32_t a = 16, b = 16, results = 16;
+
+  explicit Alignments(const Gemm& g)
+      : a(of(g.b.data, g.b.dtype, g.b.ld, g.b.batch_stride)), b(of(g.a.data, g.a.dtype, g.a.ld, g.a.batch_stride)) {
+    const auto& o = g.out;
+    for (const auto one :
+         {of(o.d, o.dtype, o.ld, o.batch_stride), of(o.residual, o.dtype, o.residual_ld, o.residual_batch_stride),
+          of(o.z, o.dtype, o.z_ld, 0)})
+      results = std::min(results, one);
+  }
+  std::int64_t bits() const { return a | b << 8 | results << 16; }
+
+ private:
+  static std::uint32_t of(const void* p, DType d, std::int64_t ld, std::int64_t stride) {
+    const auto element = static_cast<std::uint64_t>(dtype_bytes(d));
+    if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0) return static_cast<std::uint32_t>(element);
+    const std::uint64_t bytes =
+        (static_cast<std::uint64_t>(ld) | static_cast<std::uint64_t>(stride) | 16 / element) * element;
+    return static_cast<std::uint32_t>(bytes & (~bytes + 1));
+  }
+};
 
 /// What the library's choice depends on: sizes, types, strides, alignment, epilogue.
 using Key = std::array<std::int64_t, 14>;
@@ -210,7 +222,7 @@ Key key_of(int device, const Gemm& g, const LtScales* scales) {
           g.b.batch_stride,
           o.batch_stride,
           o.residual ? o.residual_ld : o.z_ld,
-          alignment(g)};
+          Alignments(g).bits()};
 }
 
 /// The first choices of the library, best first.
@@ -227,10 +239,14 @@ Algorithms ask(int device, const Gemm& g, int most, const LtScales* scales) {
   lt(l.cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const std::size_t bytes = kCublasLtBytes;
   l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
-  const std::uint32_t align = alignment(g);
-  for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-    l.cublasLtMatmulPreferenceSetAttribute(preference, what, &align, sizeof align);
+  const Alignments align(g);
+  const auto expect = [&](cublasLtMatmulPreferenceAttributes_t what, std::uint32_t bytes_of_it) {
+    l.cublasLtMatmulPreferenceSetAttribute(preference, what, &bytes_of_it, sizeof bytes_of_it);
+  };
+  expect(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align.a);
+  expect(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align.b);
+  expect(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align.results);
+  expect(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align.results);
   const std::uint32_t schemes =
       CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // sums of shares stay f32
   l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
