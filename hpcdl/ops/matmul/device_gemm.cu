@@ -48,7 +48,8 @@ int library_choice(int id) { return id == kCublasLt ? 0 : id >= kCublasLtNext ? 
 /// 130, 4096x4096x4104 311 | - | 215 | 289. Unaligned (copied, in blocks the last four | cuBLASLt, with GELU):
 /// 2048x4096x1001 37 | 154, 557, 4096x1001x4096 68 | 337, 1122, 8191x4099x1023 273 | 571, 2443, 16384x777x777 116 |
 /// 243, 764, 256x50257x768 131 | 219, 740, 4096x4096x4097 427 | 1059, 4490.
-constexpr double kPassBandwidth = 2.5e6, kUnalignedRate = 110e6, kUnalignedGelu = 3.5, kOffLines = 1.4, kPassLaunch = 3;
+constexpr double kPassBandwidth = 2.5e6, kUnalignedBandwidth = 1.5e6, kUnalignedRate = 110e6, kUnalignedGelu = 3.5,
+                 kOffLines = 1.4, kPassLaunch = 3;
 
 float* shares_of(Stream& s) { return reinterpret_cast<float*>(static_cast<std::byte*>(workspace(s)) + kHalf); }
 
@@ -164,10 +165,19 @@ double tile_microseconds(const Gemm& g, const TileChoice& c) {
   return tiny(g) || (on_lines(g.a) && on_lines(g.b)) ? c.microseconds : kOffLines * c.microseconds;
 }
 
-/// For cuBLASLt if rows are not aligned to 16 bytes, or k is not a multiple of eight.
+/// For cuBLASLt if rows are not aligned to 16 bytes, or k is not a multiple of eight. H200, us: 16x10766x3072 42,
+/// 16x4096x4098 22, 128x10506x13321 334.
 double unaligned_library_microseconds(const Gemm& g) {
   const bool gelu = g.out.activation == GemmActivation::gelu_tanh || g.out.activation == GemmActivation::gelu_erf;
-  return flops(g) / kUnalignedRate * (gelu ? kUnalignedGelu : 1) + 2 * kPassLaunch;
+  const double computing = flops(g) / kUnalignedRate * (gelu ? kUnalignedGelu : 1),
+               reading =
+                   static_cast<double>(g.batch * g.k * (g.m + g.n) * dtype_bytes(g.compute)) / kUnalignedBandwidth;
+  return std::max(computing, reading) + 2 * kPassLaunch;
+}
+
+/// The time of f32 sums of g that pass through memory, and of the launch that finishes them.
+double microseconds_of_sums(const Gemm& g) {
+  return kPassLaunch + 8.0 * static_cast<double>(g.batch * g.m * padded(g.n)) / kPassBandwidth;
 }
 
 /// H200, us, bf16 (ours | cuBLASLt): 1x256x2048 2.0 | 5.7, 1x2048x2048 4.6 | 6.0, 1x5632x2048 10.2 | 8.7, 1x2048x5632
@@ -177,6 +187,14 @@ double unaligned_library_microseconds(const Gemm& g) {
 bool library_reads_few_rows(const Gemm& g) {
   const std::int64_t least = g.m > 1 ? 1 << 20 : 5 << 20;
   return fits_tiles(g) && g.k % 8 == 0 && g.n * g.k >= least && !(g.m == 1 && g.constant_b);
+}
+
+/// The same for rows at other addresses than multiples of 16. H200, us: ours reads 2x8192x5666 in 82.
+bool library_reads_unaligned_rows(Stream& s, const Gemm& g) {
+  constexpr double kOurBandwidth = 1.1e6;
+  const auto bytes = static_cast<double>(g.batch * g.n * g.k * dtype_bytes(g.b.dtype));
+  return !fits_tiles(at_whole_addresses(g)) && unaligned_library_microseconds(g) < bytes / kOurBandwidth &&
+         fits_cublas_lt(s, g);
 }
 
 /// The least work of a 16-bit product that tiles cannot take for which cuBLASLt is faster. H200, us, bf16 (ours |
@@ -283,8 +301,20 @@ int gemm_choice(Stream& s, const Gemm& g) { return choose_way(GemmCall{s, g}); }
 
 namespace {
 
+/// Whether cuBLASLt is faster with a copy of a, which is stored column by column. H200, us, f32, (as it is | copied row by
+/// row): 2x11008x8192 1269 | 169, 8x11008x8192 210 | 179, 2x4096x4096 49 | 43, 1x11008x8192 91 | 90.
+bool worth_rows_of_a(Stream& s, const Gemm& g) {
+  return g.a.transposed && g.m > 1 && g.m <= 8 && g.batch == 1 && g.n * g.k >= 1 << 24 && !told(s, g) &&
+         fits_cublas_lt(s, g) && a_by_rows(g, nullptr).ld * g.m * 4 <= static_cast<std::int64_t>(kHalf);
+}
+
 void gemm_f32(Stream& s, Gemm g) {
   g.tf32 = g.tf32 || s.numerics().products == F32Products::tf32;
+  if (worth_rows_of_a(s, g)) {
+    const auto rows = a_by_rows(g, workspace(s));
+    copy_a_by_rows(s, g, rows);
+    g.a = rows;
+  }
   const int choice = gemm_choice(s, g);
   if (choice == kPlain && !tiny(g) && g.k > 0 && !fits_cublas_lt(s, g) && fits_behind_cublas_lt(s, g))
     behind_cublas_lt(s, g);
@@ -298,11 +328,6 @@ Copies onto_lines(Stream& s, const Gemm& g) {
   const Copies c = copies_of(g, on_lines);
   const double tiles = choose_tile(g, multiprocessors(s), kHalf).microseconds;
   return c && tiles + c.microseconds() < kOffLines * tiles ? c : Copies();
-}
-
-/// The time of f32 sums of g that pass through memory, and of the launch that finishes them.
-double microseconds_of_sums(const Gemm& g) {
-  return kPassLaunch + 8.0 * static_cast<double>(g.batch * g.m * padded(g.n)) / kPassBandwidth;
 }
 
 /// For operands not aligned to lines and an epilogue that cuBLASLt does not support: whether its sums through memory
@@ -399,11 +424,13 @@ void gemm_unaligned(Stream& s, const Gemm& g) {
   const InBlocks blocks(s, g, copies);
   if (!fits_tiles(at_whole_addresses(g))) {
     const double own = whole ? microseconds_of_copies(s, there, copies, shares) : blocks ? blocks.microseconds() : 1e30;
-    if (unaligned_library_microseconds(g) < own && fits_cublas_lt(s, g)) {
+    if (const bool asked = told_way(GemmCall{s, g}) == kCublasLt;
+        (asked || unaligned_library_microseconds(g) < own) && fits_cublas_lt(s, g)) {
       note(s, g, GemmCall::name(kCublasLt));
       return gemm_with(s, g, kCublasLt);
     }
-    if (!whole && !blocks && fits_behind_cublas_lt(s, g)) {
+    const double sums = unaligned_library_microseconds(sums_of(g, nullptr)) + microseconds_of_sums(g);
+    if (sums < own && fits_behind_cublas_lt(s, g)) {
       note(s, g, "cublasLt, sums through memory");
       return behind_cublas_lt(s, g);
     }
@@ -421,7 +448,10 @@ void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
   if (given.compute == DType::f32) return gemm_f32(s, given);
   const bool fits = fits_tiles(given);
-  if (fits_few_rows(given) && !fits) return note(s, given, GemmCall::name(kPlain)), gemm_with(s, given, kPlain);
+  if (fits_few_rows(given) && !fits) {
+    const int way = library_reads_unaligned_rows(s, given) ? kCublasLt : kPlain;
+    return note(s, given, GemmCall::name(way)), gemm_with(s, given, way);
+  }
   if (fits_few_rows(given)) return gemm_with(s, given, gemm_choice(s, given));
   if (given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
   if (!fits) return gemm_unaligned(s, given);

@@ -315,6 +315,27 @@ TEST(DeviceGemmBlocks, ProductsThatNoCopyHasRoomFor) {
   }
 }
 
+// A few rows times large weights: a stored column by column, rows whose length is odd or no multiple of eight.
+TEST(DeviceGemmRows, FewRowsOfAnyLayoutAndLength) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device{DeviceKind::cuda, 0}, pool);
+  const std::pair<DType, Product> products[] = {
+      {DType::f32, {.m = 3, .n = 4100, .k = 4098, .transpose_a = true}},
+      {DType::f32, {.m = 8, .n = 4097, .k = 4099, .transpose_a = true, .accumulate = true}},
+      {DType::bf16, {.m = 2, .n = 2100, .k = 2834, .transpose_b = true, .bias = true}},
+      {DType::bf16, {.m = 16, .n = 2047, .k = 3072, .transpose_b = true, .bias = true}},
+      {DType::bf16, {.m = 16, .n = 2048, .k = 3074, .transpose_b = true, .residual = true}},
+  };
+  for (const auto& [type, p] : products) {
+    SCOPED_TRACE(fmt::format("{} {}x{}x{}", dtype_name(type), p.m, p.n, p.k));
+    for (const std::int64_t pad : {0, 2, 3}) {
+      Case c(s, p, type, pad);
+      c.verify(s, [&] { gemm(s, c.gemm); });
+    }
+  }
+}
+
 // A few rows times weights of another type: f32 with unchanged 16-bit weights, 16 bits with rounded f32 weights.
 TEST(DeviceGemmMixed, FewRowsReadWeightsOfAnyType) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";

@@ -35,6 +35,15 @@ __global__ void __launch_bounds__(kThreads)
   store(to + row * to_ld + col, load<8>(p, left < 8 ? static_cast<int>(left) : 8));
 }
 
+/// One element of k per thread, of every row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    copy_by_rows(T* to, std::int64_t to_ld, const T* from, std::int64_t ld, std::int64_t rows, std::int64_t k) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= k) return;
+  for (std::int64_t row = 0; row < rows; ++row) to[row * to_ld + i] = from[i * ld + row];
+}
+
 /// Four columns of D per thread.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_shares(GemmResult o, const float* parts, int splits, std::int64_t m,
@@ -74,6 +83,16 @@ void copy_operand(Stream& s, const Gemm& g, Side side, const GemmOperand& to) {
           static_cast<To*>(const_cast<void*>(to.data)), to.ld, static_cast<const From*>(o.data), o.ld, o.batch_stride,
           x);
     });
+  });
+  launched("copy of a matmul's operand");
+}
+
+GemmOperand a_by_rows(const Gemm& g, void* to) { return {to, g.a.dtype, pitch({g.m, g.k, 1}, g.a.dtype), false, 0}; }
+
+void copy_a_by_rows(Stream& s, const Gemm& g, const GemmOperand& to) {
+  visit_dtype(g.a.dtype, [&]<class T>() {
+    copy_by_rows<<<blocks_for(g.k, kThreads), kThreads, 0, queue(s)>>>(
+        static_cast<T*>(const_cast<void*>(to.data)), to.ld, static_cast<const T*>(g.a.data), g.a.ld, g.m, g.k);
   });
   launched("copy of a matmul's operand");
 }

@@ -17,6 +17,10 @@ GemmOperand copied_operand(const Gemm& g, Side side, void* to);
 /// Makes that copy.
 void copy_operand(Stream& s, const Gemm& g, Side side, const GemmOperand& to);
 
+/// The same for an a of few rows that is stored column by column: its copy is stored row by row.
+GemmOperand a_by_rows(const Gemm& g, void* to);
+void copy_a_by_rows(Stream& s, const Gemm& g, const GemmOperand& to);
+
 /// D from `splits` shares of its sums per matrix: (batch, splits, m, ld) f32, added in order.
 void add_parts_of(Stream& s, const Gemm& g, const float* parts, int splits, std::int64_t ld);
 
