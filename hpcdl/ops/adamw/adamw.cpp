@@ -1,16 +1,13 @@
 #include "hpcdl/ops/adamw/adamw.h"
 
-#include <cmath>
-
 #include "hpcdl/program/check.h"
 #include "hpcdl/program/on.h"
 
 namespace hpcdl {
 
 AdamW::Step AdamW::step(const Args& a, const StepParams& p) {
-  const double t = static_cast<double>(p.step + 1);
-  return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - std::pow(a.beta1, t)),
-          static_cast<float>(1 - std::pow(a.beta2, t))};
+  const auto correction = [t = p.step + 1](double beta) { return static_cast<float>(1 - power(beta, t)); };
+  return {a, p.lr, p.grad_scale * p.clip_factor, correction(a.beta1), correction(a.beta2)};
 }
 
 void AdamW::run(Stream& s, const Grad* operands, const void* args) {

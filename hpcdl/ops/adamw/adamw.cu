@@ -7,24 +7,27 @@ namespace {
 
 using Table = Update::Table<AdamW::kOperands>;
 
+/// 1 - beta^t. Not in one operation with the last product: a CPU makes two.
+__device__ float correction(double beta, std::int64_t t) {
+  return static_cast<float>(__dsub_rn(1, AdamW::power(beta, t)));
+}
+
 /// The factors of this step, computed with the same operations as AdamW::step().
 __device__ AdamW::Step step_of(const AdamW::Args& a, const StepParams& p) {
-  const double t = static_cast<double>(p.step + 1);
-  return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - pow(a.beta1, t)),
-          static_cast<float>(1 - pow(a.beta2, t))};
+  return {a, p.lr, p.grad_scale * p.clip_factor, correction(a.beta1, p.step + 1), correction(a.beta2, p.step + 1)};
 }
 
 /// The factors of this step as the update uses them.
 struct Factors {
-  float scale, beta1, beta2, rest1, rest2, keep, rate, root, eps;
+  float scale, beta1, beta2, rest1, rest2, keep, minus_rate, root, eps;
   __device__ Factors(const AdamW::Step& s, bool decays)
       : scale(s.grad_scale),
         beta1(static_cast<float>(s.args.beta1)),
         beta2(static_cast<float>(s.args.beta2)),
         rest1(static_cast<float>(1 - s.args.beta1)),
         rest2(static_cast<float>(1 - s.args.beta2)),
-        keep(decays ? 1.0f - s.lr * s.args.weight_decay : 1.0f),
-        rate(s.lr / s.correction1),
+        keep(decays ? fmaf(-s.lr, s.args.weight_decay, 1.0f) : 1.0f),
+        minus_rate(-s.lr / s.correction1),
         root(1.0f / sqrtf(s.correction2)),
         eps(s.args.eps) {}
 };
@@ -63,8 +66,8 @@ __device__ void update(const Table& table, const TensorShare& share, const AdamW
       const auto grad = widen(gg[k]) * Lanes<N>(f.scale);
       const auto mi = fma(Lanes<N>(f.beta1), widen(mm[k]), Lanes<N>(f.rest1) * grad);
       const auto vi = fma(Lanes<N>(f.beta2), widen(vv[k]), Lanes<N>(f.rest2) * grad * grad);
-      const auto out =
-          widen(pp[k]) * Lanes<N>(f.keep) - Lanes<N>(f.rate) * mi / fma(sqrt(vi), Lanes<N>(f.root), Lanes<N>(f.eps));
+      const auto out = fma(widen(pp[k]), Lanes<N>(f.keep),
+                           Lanes<N>(f.minus_rate) * mi / fma(sqrt(vi), Lanes<N>(f.root), Lanes<N>(f.eps)));
       store(m + at, mi, n);
       store(v + at, vi, n);
       Update::store_value(p, copy, flags, at, out, n);

@@ -6,7 +6,7 @@
 //   m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2
 //   p = p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// as torch.optim.AdamW does. With StepParams::skip nothing is changed. p: f32 or bf16, gradient: f32 or bf16, m and v:
+// as torch.optim.AdamW does. A CPU and a GPU compute the same bits: every sum of a product is one fma, or none. With StepParams::skip nothing is changed. p: f32 or bf16, gradient: f32 or bf16, m and v:
 // f32; `copy`, if present, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward pass reads).
 // Source: Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
 
@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "hpcdl/core/device_macros.h"
 #include "hpcdl/ops/require.h"
 #include "hpcdl/program/emit.h"
 
@@ -39,6 +40,13 @@ struct AdamW {
   /// Operands of one tensor, in this order: value, gradient, m, v, copy (may be absent).
   static constexpr int kOperands = 5;
   static Step step(const Args& a, const StepParams& p);
+  /// beta^t by products alone: the functions pow() of a CPU and of a GPU differ in the last bit.
+  HPCDL_HOST_DEVICE static double power(double beta, std::int64_t t) {
+    double product = 1;
+    for (; t > 0; t >>= 1, beta *= beta)
+      if (t & 1) product *= beta;
+    return product;
+  }
   using RecordArgs = detail::AdamWRecord;
   static void run(Stream& s, const Grad* operands, const void* args);
   static void check_record(const RawRecord& r);

@@ -19,11 +19,11 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
   const G* g = t[1].ptr<G>() + begin;
   float *m = t[2].ptr<float>() + begin, *v = t[3].ptr<float>() + begin;
   C* copy = t[4] ? t[4].ptr<C>() + begin : nullptr;
-  const V keep(decay ? 1.0f - step.lr * a.weight_decay : 1.0f), scale(step.grad_scale);
+  const V keep(decay ? __builtin_fmaf(-step.lr, a.weight_decay, 1.0f) : 1.0f), scale(step.grad_scale);
   const V b1(static_cast<float>(a.beta1)), b2(static_cast<float>(a.beta2)), rest1(static_cast<float>(1 - a.beta1)),
       rest2(static_cast<float>(1 - a.beta2)), eps(a.eps);
   // lr * (m / c1) / (sqrt(v / c2) + eps)
-  const V rate(step.lr / step.correction1), root(1.0f / __builtin_sqrtf(step.correction2));
+  const V minus_rate(-step.lr / step.correction1), root(1.0f / __builtin_sqrtf(step.correction2));
   loop<Isa>(end - begin, [&](std::int64_t i, auto k) {
     for (const void* next : {static_cast<const void*>(p + i), static_cast<const void*>(g + i),
                              static_cast<const void*>(m + i), static_cast<const void*>(v + i)})
@@ -31,7 +31,7 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
     const V grad = load<V>(g + i, k) * scale;
     const V mi = fma(b1, load<V>(m + i, k), rest1 * grad);
     const V vi = fma(b2, load<V>(v + i, k), rest2 * grad * grad);
-    const V out = load<V>(p + i, k) * keep - rate * mi / fma(sqrt(vi), root, eps);
+    const V out = fma(load<V>(p + i, k), keep, minus_rate * mi / fma(sqrt(vi), root, eps));
     store(m + i, mi, k);
     store(v + i, vi, k);
     store(p + i, out, k);
