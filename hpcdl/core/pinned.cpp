@@ -1,5 +1,7 @@
 #include "hpcdl/core/pinned.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -30,6 +32,33 @@ Pinned::~Pinned() {
   if (device_.is_cuda()) cudaFreeHost(data_);
 #endif
   if (!device_.is_cuda()) std::free(data_);
+}
+
+void populate(std::byte* data, std::int64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr std::uintptr_t kPage = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(data), end = begin + static_cast<std::uintptr_t>(bytes);
+  const auto first = (begin + kPage - 1) / kPage * kPage, last = end / kPage * kPage;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_POPULATE_WRITE);
+#else
+  static_cast<void>(data), static_cast<void>(bytes);
+#endif
+}
+
+PinnedRange::PinnedRange([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t bytes,
+                         [[maybe_unused]] Device device) {
+#if HPCDL_CUDA
+  if (!device.is_cuda() || bytes <= 0) return;
+  const cuda::OnDevice on(device);
+  if (cudaHostRegister(data, static_cast<std::size_t>(bytes), cudaHostRegisterPortable) == cudaSuccess) data_ = data;
+  else cudaGetLastError();
+#endif
+}
+
+PinnedRange::~PinnedRange() {
+#if HPCDL_CUDA
+  if (data_) cudaHostUnregister(data_);
+#endif
 }
 
 void copy_to_pinned(const Stream& s, void* to, const View& from) {

@@ -35,6 +35,26 @@ class Pinned {
   Device device_;
 };
 
+/// Writes to every page of host memory without changing it, so that later writes need not wait for the system to hand
+/// out pages. Without effect on a system that cannot.
+void populate(std::byte* data, std::int64_t bytes);
+
+/// Page-locks host memory of another owner, which must outlive this, as Pinned does with its own. Without effect if the
+/// device is a CPU, or if the system does not let this process lock as much: then copies are slower.
+class PinnedRange {
+ public:
+  PinnedRange(std::byte* data, std::int64_t bytes, Device device);
+  PinnedRange(PinnedRange&& o) noexcept : data_(std::exchange(o.data_, nullptr)) {}
+  PinnedRange& operator=(PinnedRange&& o) noexcept {
+    std::swap(data_, o.data_);
+    return *this;
+  }
+  ~PinnedRange();
+
+ private:
+  std::byte* data_ = nullptr;  // null: not locked
+};
+
 /// Queues a copy of `from` to pinned memory, complete after the stream is synchronized. On a CPU it is immediate.
 void copy_to_pinned(const Stream& s, void* to, const View& from);
 

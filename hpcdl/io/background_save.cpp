@@ -37,6 +37,7 @@ void BackgroundSave::run() {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
   try {
     const bool first = job_.rank == 0;
+    if (job_.arrive) job_.arrive();
     Json own = write_part(job_.folder, snapshot_.content(), snapshot_.plan(), job_.rank, nullptr);
     if (const auto& facts = snapshot_.content().facts) own["facts"] = facts();
     if (!first) write_file_atomic(note_of(job_.folder, job_.rank), own.dump());

@@ -22,6 +22,7 @@ class BackgroundSave {
     TrainState state;
     std::int64_t serial = 0;
     int rank = 0, ranks = 1;
+    std::function<void()> arrive = {};   // before anything is read; see Checkpoints::begin()
     std::function<void()> put_in_place;  // on rank 0, in its thread, after the folder is complete
   };
   /// The snapshot must stay as it is for the lifetime of this.

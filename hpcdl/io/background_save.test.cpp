@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -64,6 +65,39 @@ TEST(background_save, copies_only_what_changes) {
   snapshot.take(run.content(), nullptr, alone);
   EXPECT_EQ(snapshot.content().optimizer[0].tensor.data(), copy) << "its memory is used again";
   EXPECT_NE(snapshot.content().model[0].tensor.data(), first);
+}
+
+TEST(background_save, uses_the_memory_that_was_made_before) {
+  const ToyRun before(4), run(5);
+  OneRank alone;
+  CheckpointSnapshot snapshot;
+  snapshot.prepare(before.content(), nullptr, alone);
+  snapshot.take(run.content(), nullptr, alone);
+  const auto copy = snapshot.content().model[1].tensor;
+  EXPECT_EQ(std::memcmp(copy.data(), run.model()[1].tensor.data(), static_cast<std::size_t>(copy.bytes())), 0);
+  snapshot.prepare(run.content(), nullptr, alone);
+  snapshot.take(before.content(), nullptr, alone);
+  EXPECT_EQ(snapshot.content().model[1].tensor.data(), copy.data());
+}
+
+/// What a GPU still copies when a save begins is there before it is read: by the thread, or by take() if ranks send
+/// parts.
+TEST(background_save, waits_for_what_has_not_arrived) {
+  for (const Mesh mesh : kMeshes) {
+    const TempFolder tmp;
+    ThreadRanks::run(mesh.ranks(), [&](Ranks& ranks) {
+      ShardedRun early(3, mesh, ranks.rank(), 40), whole(3, mesh, ranks.rank(), 2);
+      Checkpoints waits(tmp / "waits", 0, &ranks), goes_on(tmp / "goes_on", 0, &ranks);
+      waits.save(whole.state(), whole.content());
+      int arrivals = 0;
+      goes_on.begin(
+          whole.state(), early.content(), [](const NamedTensor&) { return true; }, [&] { early.go_to(2), ++arrivals; });
+      goes_on.finish();
+      EXPECT_GE(arrivals, 1);
+    });
+    EXPECT_EQ(files_of(tmp / "goes_on/step_00000002"), files_of(tmp / "waits/step_00000002"))
+        << mesh.dp << " x " << mesh.tp << " x " << mesh.flat;
+  }
 }
 
 TEST(background_save, is_finished_by_the_next_one_and_at_the_end) {

@@ -180,12 +180,13 @@ fs::path Checkpoints::save(std::int64_t step,
   return begun.path;
 }
 
-void Checkpoints::begin(const TrainState& state, const CheckpointContent& content, const Stays& stays) {
+void Checkpoints::begin(const TrainState& state, const CheckpointContent& content, const Stays& stays,
+                        std::function<void()> arrive) {
   if (pending_) finish();
   Begun begun = set_aside(state.step);
   try {
     expect_seen(begun.aside, ranks_);
-    snapshot_.take(content, stays, ranks_);
+    snapshot_.take(content, stays, ranks_, arrive);
     agree(ranks_, [&] {
       if (first() && content.extra) content.extra(begun.aside);
     });
@@ -198,6 +199,7 @@ void Checkpoints::begin(const TrainState& state, const CheckpointContent& conten
                           .serial = begun.serial,
                           .rank = ranks_.rank(),
                           .ranks = ranks_.size(),
+                          .arrive = std::move(arrive),
                           .put_in_place = [this] { complete(pending_->begun); }};
   pending_ = std::unique_ptr<Pending>(new Pending{std::move(begun), std::nullopt});
   pending_->save.emplace(std::move(job), snapshot_);

@@ -45,9 +45,14 @@ class Checkpoints {
   /// The same in two halves. begin() returns when what the run goes on to change has been copied, into memory that is
   /// used again by the next save, and threads write it; a save that is pending is finished before. finish() waits for
   /// them, on all ranks, and throws what prevented the save: then nothing of it remains. Precondition of finish():
-  /// pending().
-  void begin(const TrainState& state, const CheckpointContent& content, const Stays& stays = nullptr);
+  /// pending(). `arrive`: waits until what stays has been copied to the host; a thread calls it, so that begin() need
+  /// not wait.
+  void begin(const TrainState& state, const CheckpointContent& content, const Stays& stays = nullptr,
+             std::function<void()> arrive = nullptr);
   fs::path finish();
+  /// Before the first begin() with tensors of the same specs: a thread makes its memory. The system hands it out page by
+  /// page when it is first written, which takes longer than the copy.
+  void prepare(const CheckpointContent& content, const Stays& stays) { snapshot_.prepare(content, stays, ranks_); }
   /// Not collective: a save has begun; and this rank's thread has ended, perhaps by an error, so that finish() takes no
   /// longer than the other ranks do.
   bool pending() const { return pending_ != nullptr; }

@@ -146,7 +146,8 @@ const NamedTensor& named(const std::vector<NamedTensor>& tensors, const std::str
   return *std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& t) { return t.name == name; });
 }
 
-OwnedTensor bring_together(const WholeTensor& t, const CheckpointContent& content, Ranks& ranks) {
+Tensor bring_together(const WholeTensor& t, const CheckpointContent& content, Ranks& ranks,
+                      const std::function<Tensor()>& memory) {
   const auto bytes = [](const OwnedTensor& x) {
     return std::span(x.buffer.data(), static_cast<std::size_t>(x.tensor.bytes()));
   };
@@ -161,15 +162,15 @@ OwnedTensor bring_together(const WholeTensor& t, const CheckpointContent& conten
     return {};
   }
   if (named(content.model, t.name).part.all()) return {};
-  OwnedTensor whole(t.spec);
+  const Tensor whole = memory();
   for (const auto& s : t.slices) {
     if (s.from == ranks.rank()) {
       const auto& held = named(content.model, t.name);
-      copy_common(whole.tensor, {}, held.tensor, held.part);
+      copy_common(whole, {}, held.tensor, held.part);
     } else {
       const OwnedTensor slice(s.local);
       ranks.receive(bytes(slice), s.from);
-      copy_common(whole.tensor, {}, slice.tensor, s.part);
+      copy_common(whole, {}, slice.tensor, s.part);
     }
   }
   return whole;

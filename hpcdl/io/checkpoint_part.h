@@ -25,9 +25,10 @@ void expect_seen(const fs::path& folder, Ranks& ranks);
 /// Collective.
 SavePlan plan_save(const CheckpointContent& content, Ranks& ranks);
 
-/// Collective, for each tensor of the model in the order of the plan: its parts come to the rank that writes it. Returns
-/// the whole tensor there, unless that rank holds it whole.
-OwnedTensor bring_together(const WholeTensor& t, const CheckpointContent& content, Ranks& ranks);
+/// Collective, for each tensor of the model in the order of the plan: its parts come to the rank that writes it, into
+/// memory(), which has the spec of the whole tensor. Returns it there, unless that rank holds the tensor whole.
+Tensor bring_together(const WholeTensor& t, const CheckpointContent& content, Ranks& ranks,
+                      const std::function<Tensor()>& memory);
 
 /// The tensor of that name. Precondition: there is one.
 const NamedTensor& named(const std::vector<NamedTensor>& tensors, const std::string& name);

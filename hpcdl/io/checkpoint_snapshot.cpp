@@ -1,9 +1,11 @@
 #include "hpcdl/io/checkpoint_snapshot.h"
 
+#include <algorithm>
 #include <new>
 
 #include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/core/units.h"
 
 namespace hpcdl::io {
@@ -18,6 +20,19 @@ bool writes_slice(const WholeTensor& t, int rank) {
 }
 
 }  // namespace
+
+CheckpointSnapshot::~CheckpointSnapshot() {
+  if (preparing_.joinable()) preparing_.join();
+}
+
+void CheckpointSnapshot::prepare(const CheckpointContent& content, const Stays& stays, Ranks& ranks) {
+  if (preparing_.joinable()) preparing_.join();
+  plan_ = plan_save(content, ranks);
+  agree(ranks, [&] { make_memory(content, stays, ranks.rank()); });
+  preparing_ = std::thread([this] {
+    for (const auto& [name, memory] : memory_) populate(memory.buffer.data(), memory.buffer.bytes());
+  });
+}
 
 OwnedTensor& CheckpointSnapshot::memory_for(const std::string& name, const Spec& spec) {
   auto& memory = memory_[name];
@@ -57,18 +72,23 @@ void CheckpointSnapshot::make_memory(const CheckpointContent& content, const Sta
   }
 }
 
-void CheckpointSnapshot::take(const CheckpointContent& content, const Stays& stays, Ranks& ranks) {
+void CheckpointSnapshot::take(const CheckpointContent& content, const Stays& stays, Ranks& ranks,
+                              const std::function<void()>& arrive) {
+  if (preparing_.joinable()) preparing_.join();
   const int rank = ranks.rank();
   content_ = {};
   content_.config_toml = content.config_toml;
   content_.max_file_bytes = content.max_file_bytes;
   content_.facts = content.facts, content_.accept = content.accept;
   plan_ = plan_save(content, ranks);
-  agree(ranks, [&] { make_memory(content, stays, rank); });
+  agree(ranks, [&] {
+    make_memory(content, stays, rank);
+    if (arrive && std::ranges::any_of(content.model, [](const auto& t) { return !t.part.all(); })) arrive();
+  });
   for (auto& t : plan_.model) {
-    const auto assembled = bring_together(t, content, ranks);
-    if (t.writer == rank && assembled.tensor.spec())
-      keep(content_.model, kModel, {t.name, assembled.tensor, {}}, nullptr);
+    const auto assembled =
+        bring_together(t, content, ranks, [&] { return memory_for(kModel + t.name, t.spec).tensor; });
+    if (assembled.spec()) content_.model.push_back({t.name, assembled, {}});
     else if (t.writer == rank) keep(content_.model, kModel, named(content.model, t.name), stays);
     t.slices.clear();
   }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "hpcdl/io/checkpoint_part.h"
 
@@ -12,9 +13,18 @@ namespace hpcdl::io {
 /// Its memory is made by the first take() and used again by the next ones.
 class CheckpointSnapshot {
  public:
+  CheckpointSnapshot() = default;
+  ~CheckpointSnapshot();
+  CheckpointSnapshot(const CheckpointSnapshot&) = delete;
+  CheckpointSnapshot& operator=(const CheckpointSnapshot&) = delete;
+
+  /// Collective: makes the memory for take() of tensors with these specs, and lets a thread write to it.
+  void prepare(const CheckpointContent& content, const Stays& stays, Ranks& ranks);
   /// Collective: divides the tensors among the ranks, brings parts to the rank that writes them whole, and copies what
-  /// does not stay. On an Error, which all ranks throw, nothing is taken.
-  void take(const CheckpointContent& content, const Stays& stays, Ranks& ranks);
+  /// does not stay. On an Error, which all ranks throw, nothing is taken. `arrive`: see Checkpoints::begin(); it is
+  /// called here if parts are brought together.
+  void take(const CheckpointContent& content, const Stays& stays, Ranks& ranks,
+            const std::function<void()>& arrive = nullptr);
 
   /// Only what this rank writes; every tensor of the model is whole.
   const CheckpointContent& content() const { return content_; }
@@ -28,6 +38,7 @@ class CheckpointSnapshot {
   CheckpointContent content_;
   SavePlan plan_;
   std::map<std::string, OwnedTensor> memory_;
+  std::thread preparing_;
 };
 
 }  // namespace hpcdl::io

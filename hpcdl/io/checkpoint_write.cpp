@@ -17,8 +17,14 @@ void write_checkpoint(const fs::path& folder, const TrainState& state, std::int6
   const SavePlan plan = plan_save(content, ranks);
   Json mine;
   agree(ranks, [&] {
-    mine = write_part(folder, content, plan, ranks.rank(),
-                      [&](const WholeTensor& t) { return bring_together(t, content, ranks); });
+    mine = write_part(folder, content, plan, ranks.rank(), [&](const WholeTensor& t) {
+      OwnedTensor whole;
+      bring_together(t, content, ranks, [&] {
+        whole = OwnedTensor(t.spec);
+        return whole.tensor;
+      });
+      return whole;
+    });
   });
   const auto said = ranks.gather(mine.dump());
   agree(ranks, [&] {

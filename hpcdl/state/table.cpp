@@ -6,6 +6,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/fill/fill.h"
@@ -499,14 +500,38 @@ std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::s
 }
 
 void StateTable::fetch(const Stream& s) const {
+  for (const bool of_passes : {true, false}) queue_fetch(s, of_passes);
+  s.synchronize();
+  order_for_files();
+}
+
+void StateTable::queue_fetch(const Stream& s, bool of_passes) const {
+  if (!device_.is_cuda()) return;
   for (const auto* group : groups()) {
-    const bool at_once = group->host.bytes() > 0;
-    if (at_once) copy(s, bytes_of(group->host), bytes_of(group->memory));
-    for (const auto& e : group->entries) {
-      if (!at_once && e.staged && e.memory.device().is_cuda()) copy(s, e.staged, e.memory);
-      if (reordered(e)) reorder(e, true);
+    if ((group == &buffers_) != of_passes) continue;
+    if (group->host.bytes() > 0) {
+      copy_to_pinned(s, group->host.data(), bytes_of(group->memory));
+      continue;
     }
+    for (const auto& e : group->entries)
+      if (e.staged && e.memory.device().is_cuda()) copy_to_pinned(s, e.staged.data(), e.memory);
   }
+}
+
+void StateTable::order_for_files() const {
+  for_each([](const StateEntry& e) {
+    if (reordered(e)) reorder(e, true);
+  });
+}
+
+std::vector<const Buffer*> StateTable::fetched_memory() const {
+  std::vector<const Buffer*> list;
+  if (!device_.is_cuda()) return list;
+  for (const auto* group : {&values_, &buffers_}) list.push_back(&group->memory);
+  list.push_back(&shares_);
+  for (const auto& moments : moments_)
+    if (const auto alive = moments.lock()) list.push_back(&alive->host);
+  return list;
 }
 
 void StateTable::store(const Stream& s) const {

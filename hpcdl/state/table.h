@@ -119,6 +119,12 @@ class StateTable {
   void round_copies(Stream& s) const;
   void fetch(const Stream& s) const;
   void store(const Stream& s) const;
+  /// The parts of fetch(): queues the copies of what passes change (buffers), or of the rest, which only updates change;
+  /// and, when these are done, puts what files store in another order into it.
+  void queue_fetch(const Stream& s, bool of_passes) const;
+  void order_for_files() const;
+  /// Host memory of this table that fetch() writes: not that of mapped files.
+  std::vector<const Buffer*> fetched_memory() const;
   void count_pass() const;
 
   /// Moves the values into one flat block, on the host, and lets updated() be the pieces of this rank. Other ranks

@@ -98,6 +98,36 @@ TEST_P(GpuStep, the_same_bits_every_time) {
   EXPECT_EQ(a.weights, c.weights) << "recomputation changes the result";
 }
 
+/// What is copied while the next passes run is what the step left.
+TEST_P(GpuStep, copies_weights_while_passes_run) {
+  Pool pool(2);
+  auto model = models::LanguageModel::create(small_model(family()), 3, true);
+  StepOptions o;
+  o.batch = kBatch, o.length = kLength, o.forward.compute = compute();
+  TrainStep step(model, pool, o, Device::cuda(0));
+  step.prepare_fetch();
+  const auto values = [&] {
+    std::vector<float> list;
+    for (const auto& tensors : {step.weights(), step.optimizer_state()})
+      for (const auto& t : tensors)
+        list.insert(list.end(), t.tensor.ptr<float>(), t.tensor.ptr<float>() + t.tensor.size());
+    return list;
+  };
+  const auto one_step = [&](int i) {
+    step.accumulate(ids(5), ids(6), i, 0);
+    step.update(3e-3, kBatch * kLength);
+  };
+  one_step(0);
+  step.fetch();
+  const auto after_one = values();
+  const auto arrive = step.fetch_behind();
+  one_step(1);
+  arrive();
+  EXPECT_EQ(values(), after_one);
+  step.fetch();
+  EXPECT_NE(values(), after_one);
+}
+
 /// Like f32 on a CPU, except for products whose operands have lost up to 2^-10 of themselves; exact f32 gives different
 /// results.
 TEST(gpu_step_tf32, trains_as_f32_does) {

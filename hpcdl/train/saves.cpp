@@ -99,6 +99,13 @@ Standing Saves::resume(std::int64_t steps) {
   return Standing::from_state(state);
 }
 
+void Saves::prepare() {
+  step_.prepare_fetch();
+  io::CheckpointContent content;
+  content.model = step_.weights(), content.optimizer = step_.optimizer_state();
+  checkpoints_.prepare(content, step_.stays());
+}
+
 void Saves::write_config() const { io::write_file_atomic(config_.output / "config.toml", toml_); }
 
 void Saves::save(const Standing& now, bool wait, bool say) {
@@ -108,8 +115,11 @@ void Saves::save(const Standing& now, bool wait, bool say) {
   const InStage stage(hooks_.observer, Stage::save);
   const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::checkpoint);
   const Waiting waiting(hooks_.console, fmt::format("saving step {}", now.step));
+  const bool goes_on = config_.checkpoint.asynchronous && !wait;
   step_.share_buffers();
-  step_.fetch();
+  std::function<void()> arrive;
+  if (goes_on) arrive = step_.fetch_behind();
+  else step_.fetch();
   io::CheckpointContent content;
   content.model = step_.weights(), content.optimizer = step_.optimizer_state();
   content.config_toml = toml_;
@@ -121,10 +131,10 @@ void Saves::save(const Standing& now, bool wait, bool say) {
   state.ways = ways_;
   saving_ = now.step;
   begin();
-  if (config_.checkpoint.asynchronous && !wait) {
+  if (goes_on) {
     const auto stays = step_.stays();
     check_replicas_later(mesh_, content, stays, std::move(outcome));
-    checkpoints_.begin(state, content, stays);
+    checkpoints_.begin(state, content, stays, std::move(arrive));
   } else {
     expect_equal_replicas(mesh_, content, outcome);
     done(checkpoints_.save(state, content), say);

@@ -61,6 +61,8 @@ class Saves {
   /// Seconds since the last save, or since begin().
   double age() const { return seconds_since(last_); }
   void begin() { last_ = Clock::now(); }
+  /// Makes the memory for saves that do not wait, which a thread does while the first steps run.
+  void prepare();
   /// In words, for the error that ends a run.
   std::string last_one() const;
 

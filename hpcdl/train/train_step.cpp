@@ -27,7 +27,8 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
       programs_(model, options, stream_),
       model_(model),
       options_(programs_.options()),
-      waiting_(device, pool) {
+      waiting_(device, pool),
+      fetching_(device, pool) {
   require(!model.described(), "train",
           "this model has no memory and can only be recorded: create it with weights to train it");
   if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
@@ -35,6 +36,8 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
   if (device.is_cuda()) programs_.expect_same_exchanges();  // its communicators would wait for ever
   make_instances();
 }
+
+TrainStep::~TrainStep() { end_pinning(); }
 
 void TrainStep::set_scale_state(const ScaleState& state) {
   if (!scales_loss()) return;
@@ -209,6 +212,7 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
+  fetched_.wait(stream_);
   run(*update_);
   gathered_ = !programs_.gathers_once();
   flight.result = {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
@@ -311,7 +315,39 @@ void TrainStep::gather() {
 
 void TrainStep::fetch() {
   gather();
+  end_pinning();
   model_.fetch(stream_);
+}
+
+std::function<void()> TrainStep::fetch_behind() {
+  if (!on_gpu()) return fetch(), nullptr;
+  gather();
+  end_pinning();
+  const auto& table = model_.state();
+  table.queue_fetch(stream_, true);
+  Event now;
+  now.record(stream_);
+  now.wait(fetching_);
+  table.queue_fetch(fetching_, false);
+  fetched_.record(fetching_);
+  return [this, &table] {
+    fetching_.synchronize();
+    table.order_for_files();
+  };
+}
+
+void TrainStep::prepare_fetch() {
+  if (!on_gpu() || pinning_.joinable()) return;
+  pinning_ = std::thread([this, memory = model_.state().fetched_memory(), device = stream_.device()] {
+    for (const auto* m : memory) {
+      populate(m->data(), m->bytes());
+      pinned_.emplace_back(m->data(), m->bytes(), device);
+    }
+  });
+}
+
+void TrainStep::end_pinning() {
+  if (pinning_.joinable()) pinning_.join();
 }
 
 io::Stays TrainStep::stays() const {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hpcdl/core/pinned.h"
@@ -47,6 +48,7 @@ class TrainStep {
  public:
   /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
   TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device = {});
+  ~TrainStep();
 
   /// The tensors of a micro-batch, which evaluate() takes, too.
   std::vector<models::InputSpec> inputs() const { return programs_.inputs(); }
@@ -110,6 +112,12 @@ class TrainStep {
   /// rest is the same memory. Collective with StepOptions::zero: each rank first reads what the others have updated.
   void fetch();
   void store();
+  /// fetch() while later passes run: only the next update waits for the copies, on the GPU. Returns what waits for them,
+  /// which a thread calls before it reads the host memory; this must outlive it. No other fetch before. On a CPU it is
+  /// fetch(), and there is nothing to wait for.
+  std::function<void()> fetch_behind();
+  /// GPU: a thread page-locks the host memory of fetch(), while the first steps run. Call it once at most.
+  void prepare_fetch();
   /// Collective with StepOptions::zero, after fetch(): calls f() while StateEntry::host of all values is whole.
   void with_whole_values(const std::function<void()>& f) const;
   /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see
@@ -151,6 +159,7 @@ class TrainStep {
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
   void drain();
+  void end_pinning();
   std::optional<NonFinite> bad_weight() const;
   Instance& prepare(std::int64_t step, std::int64_t micro, bool last);
   void queue(Instance& exe, const Staged& batch);
@@ -164,8 +173,12 @@ class TrainStep {
   std::shared_ptr<Buffer> arena_;  // the programs never run at the same time
   // last_: more_ that also reduces, with several ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_, gather_;
-  bool gathered_ = true;           // whether this rank has the values that others have updated
-  Stream waiting_;                 // for one step while the next one is queued
+  bool gathered_ = true;             // whether this rank has the values that others have updated
+  Stream waiting_;                   // for one step while the next one is queued
+  Stream fetching_;                  // of fetch_behind()
+  Event fetched_;                    // its end
+  std::vector<PinnedRange> pinned_;  // after pinning_
+  std::thread pinning_;
   std::array<Flight, 2> flights_;  // steps take turns
   std::size_t now_ = 1,
               result_ = 1;  // the step whose passes are queued, and the step whose result comes next or came last
