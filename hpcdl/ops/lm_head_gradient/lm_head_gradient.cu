@@ -22,11 +22,11 @@ constexpr int kHeld = 13;
 /// A block replaces one row of logits by (softmax - onehot(target)) * unit in place, and stores its loss.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
-    loss_and_gradient(T* logits, std::int64_t vocab, const std::int32_t* targets, float* row_loss, float unit,
-                      bool gradient) {
+    loss_and_gradient(T* logits, std::int64_t vocab, std::int64_t pitch, const std::int32_t* targets, float* row_loss,
+                      float unit, bool gradient) {
   constexpr int N = kLanes<T>;
   __shared__ float memory[2][kThreads / kWarp];
-  T* x = logits + blockIdx.x * vocab;
+  T* x = logits + blockIdx.x * pitch;
   const std::int64_t target = targets[blockIdx.x];
   const auto at = [](int k) { return (std::int64_t{k} * kThreads + threadIdx.x) * N; };
   const auto left = [&](int k) { return static_cast<int>(vocab - at(k) < N ? vocab - at(k) : N); };
@@ -97,28 +97,40 @@ const void* rows_of(const View& v, std::int64_t row) {
   return static_cast<const std::byte*>(v.data()) + row * v.row_stride() * dtype_bytes(v.dtype());
 }
 
+/// Rows of logits. The fastest kernels write whole pieces of 16 bytes: the last few columns are a product of their own.
+void logits_of(Stream& s, const Tensor& logits, std::int64_t rows, const GemmOperand& h, const View& w) {
+  const std::int64_t vocab = w[0], whole_columns = dtype_bytes(h.dtype) == 2 ? vocab / 8 * 8 : vocab;
+  const auto columns = [&](std::int64_t begin, std::int64_t end) {
+    gemm(s, {.m = rows,
+             .n = end - begin,
+             .k = w[1],
+             .compute = h.dtype,
+             .a = h,
+             .b = {rows_of(w, begin), w.dtype(), w.row_stride(), true},
+             .out = {.d = static_cast<std::byte*>(logits.data()) + begin * dtype_bytes(h.dtype),
+                     .dtype = h.dtype,
+                     .ld = LmHeadGradient::pitch(vocab)}});
+  };
+  columns(0, whole_columns), columns(whole_columns, vocab);
+}
+
 }  // namespace
 
 void lm_head_gradient(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,
                       Tensor logits, Tensor row_loss) {
-  const auto rows = h.rows(), cols = h.cols(), vocab = w[0], block = LmHeadGradient::block(rows, vocab);
+  const auto rows = h.rows(), cols = h.cols(), vocab = w[0], block = LmHeadGradient::block(rows, vocab),
+             pitch = LmHeadGradient::pitch(vocab);
   const float unit = LmHeadGradient::unit(h.dtype());
   for (std::int64_t at = 0; at < rows; at += block) {
     const auto n = rows - at < block ? rows - at : block;
-    const GemmOperand here{rows_of(h, at), h.dtype(), h.row_stride(), false}, d{logits.data(), h.dtype(), vocab, false};
-    gemm(s, {.m = n,
-             .n = vocab,
-             .k = cols,
-             .compute = h.dtype(),
-             .a = here,
-             .b = whole(w, true),
-             .out = {.d = logits.data(), .dtype = h.dtype(), .ld = vocab}});
+    const GemmOperand here{rows_of(h, at), h.dtype(), h.row_stride(), false}, d{logits.data(), h.dtype(), pitch, false};
+    logits_of(s, logits, n, here, w);
     visit_dtype(h.dtype(), [&]<class T>() {
       constexpr int kBytes = kHeld * kThreads * 16;
       check(cudaFuncSetAttribute(loss_and_gradient<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "lm_head_gradient");
       loss_and_gradient<T><<<blocks_for(n, 1), kThreads, kBytes, queue(s)>>>(
-          logits.ptr<T>(), vocab, targets.ptr<std::int32_t>() + at, row_loss.ptr<float>() + at, unit, dh || dw);
+          logits.ptr<T>(), vocab, pitch, targets.ptr<std::int32_t>() + at, row_loss.ptr<float>() + at, unit, dh || dw);
     });
     launched("lm_head_gradient");
     if (dh)

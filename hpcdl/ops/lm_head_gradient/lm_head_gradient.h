@@ -28,6 +28,8 @@ struct LmHeadGradient {
     const std::int64_t want = (std::int64_t{5632} * 50304 / vocab + 127) / 128 * 128, least = want < 128 ? 128 : want;
     return least < rows ? least : rows;
   }
+  /// Logits between rows of a block on a GPU: rows begin at multiples of 128 bytes, which its products read at full speed.
+  static std::int64_t pitch(std::int64_t vocab) { return (vocab + 63) / 64 * 64; }
   /// loss, count, d loss / dh, d loss / dW (empty if W is frozen).
   static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     const auto outs = LmHeadLoss::infer(h, w, targets, {});
@@ -44,7 +46,7 @@ struct LmHeadGradient {
   /// what lm_head_loss keeps.
   static std::array<Spec, 2> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
     const auto rows = targets.shape.size();
-    const auto gpu = block(rows, w[0]) * w[0] * dtype_bytes(h.dtype),
+    const auto gpu = block(rows, w[0]) * pitch(w[0]) * dtype_bytes(h.dtype),
                cpu = 4 * (rows * LmHeadLoss::chunk(rows, w[0]) + h.size());
     return {Spec{{gpu > cpu ? gpu : cpu}, DType::u8}, Spec{{6, rows}, DType::f32}};
   }
