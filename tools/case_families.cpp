@@ -131,6 +131,8 @@ const std::vector<CaseFamily>& case_families() {
     logprobs_cases(to);
     moe_route_cases(to);
     expert_mlp_cases(to);
+    expert_load_cases(to);
+    expert_balance_cases(to);
     top1_cases(to);
     lm_head_loss_cases(to);
     lm_head_gradient_cases(to);

@@ -13,6 +13,7 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.spec.h"
 #include "hpcdl/ops/dropout/dropout.spec.h"
 #include "hpcdl/ops/embedding/embedding.spec.h"
+#include "hpcdl/ops/expert_balance/expert_balance.spec.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.spec.h"
 #include "hpcdl/ops/fill/fill.spec.h"
 #include "hpcdl/ops/fp8_linear/fp8_linear.spec.h"

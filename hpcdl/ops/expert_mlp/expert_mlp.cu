@@ -12,24 +12,26 @@ namespace {
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kTogether = 8;  // choices that share a pass over a row of weights
 
 /// A block lists the choices of one expert, in their order.
-__global__ void __launch_bounds__(kThreads)
-    list_choices(const std::int32_t* experts, int choices, std::int32_t* places, int place_stride) {
-  __shared__ int of_warp[kWarps];
-  std::int32_t* const list = places + std::int64_t{blockIdx.x} * place_stride;
+template <int kBlock>
+__global__ void __launch_bounds__(kBlock)
+    list(const std::int32_t* experts, int choices, std::int32_t* places, int place_stride) {
+  constexpr int kWarpsOfBlock = kBlock / kWarp;
+  __shared__ int of_warp[kWarpsOfBlock];
+  std::int32_t* const of_expert = places + std::int64_t{blockIdx.x} * place_stride;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   int found = 0;
-  for (int base = 0; base < choices; base += kThreads) {
+  for (int base = 0; base < choices; base += kBlock) {
     const int choice = base + static_cast<int>(threadIdx.x);
     const bool mine = choice < choices && experts[choice] == static_cast<int>(blockIdx.x);
     const unsigned all = __ballot_sync(~0u, mine);
     if (lane == 0) of_warp[warp] = __popc(all);
     __syncthreads();
     int at = found;
-    for (int w = 0; w < kWarps; ++w) at += w < warp ? of_warp[w] : 0, found += of_warp[w];
-    if (mine) list[1 + at + __popc(all & ((1u << lane) - 1))] = choice;
+    for (int w = 0; w < kWarpsOfBlock; ++w) at += w < warp ? of_warp[w] : 0, found += of_warp[w];
+    if (mine) of_expert[1 + at + __popc(all & ((1u << lane) - 1))] = choice;
     __syncthreads();  // the counts have been read
   }
-  if (threadIdx.x == 0) list[0] = found;
+  if (threadIdx.x == 0) of_expert[0] = found;
 }
 
 /// dots[c] = a row of an expert's matrix . (row of `from` of choice c), for n choices.
@@ -71,10 +73,14 @@ __device__ void column_of(const MixtureProduct& p, int expert, int column, const
 #pragma unroll
   for (int c = 0; c < kMost; ++c) {
     if (c >= n) break;
+    const std::int64_t at = std::int64_t{choices[c]} * p.n + column;
     Lanes<1> v(widen(narrow<T>(first[c])));
-    if constexpr (kGated)
-      v = (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * Lanes<1>(widen(narrow<T>(second[c])));
-    static_cast<T*>(p.to)[std::int64_t{choices[c]} * p.n + column] = narrow<T>(v.v[0]);
+    if constexpr (kGated) {
+      const Lanes<1> up(widen(narrow<T>(second[c])));
+      if (p.gate) static_cast<T*>(p.gate)[at] = narrow<T>(v.v[0]), static_cast<T*>(p.up)[at] = narrow<T>(up.v[0]);
+      v = (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * up;
+    }
+    static_cast<T*>(p.to)[at] = narrow<T>(v.v[0]);
   }
 }
 
@@ -186,11 +192,12 @@ bool in_pieces(const View& v, std::int64_t stride) {
 }
 
 /// Few choices mostly choose different experts, so that none of their weights is read twice.
-Division division_of(const Stream& s, View x, Tensor hidden, Mlps mlps, int choices, int count) {
+Division division_of(const Stream& s, View x, Tensor hidden, Tensor gate, Tensor up, Mlps mlps, int choices,
+                     int count) {
   const int experts = static_cast<int>(std::ssize(mlps));
   if (choices <= std::max(count, experts / 4)) return Division::choices;
-  bool pieces = x.dtype() != DType::f32 && in_pieces(x, x.row_stride()) && in_pieces(hidden, hidden.cols()),
-       dense = true;
+  bool pieces = x.dtype() != DType::f32 && in_pieces(x, x.row_stride()), dense = true;
+  for (const Tensor& t : {hidden, gate, up}) pieces = pieces && (!t || in_pieces(t, t.cols()));
   for (const auto& m : mlps)
     for (const auto* matrix : {&m.gate, &m.up, &m.down}) {
       dense = dense && !matrix->quantized();
@@ -202,8 +209,20 @@ Division division_of(const Stream& s, View x, Tensor hidden, Mlps mlps, int choi
 
 }  // namespace
 
-void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View experts, Mlps mlps, Tensor results,
-                Tensor hidden, Tensor places, const ExpertMlp::Args& a) {
+void list_choices(Stream& s, const View& experts, int mlps, Tensor places) {
+  constexpr int kMany = 1024;
+  const int choices = static_cast<int>(experts.size());
+  const auto start = [&](auto kernel, int threads) {
+    kernel<<<static_cast<unsigned>(mlps), static_cast<unsigned>(threads), 0, queue(s)>>>(
+        experts.ptr<std::int32_t>(), choices, places.ptr<std::int32_t>(), static_cast<int>(places.cols()));
+  };
+  if (choices > kMany) start(list<kMany>, kMany);
+  else start(list<kThreads>, kThreads);
+  launched("expert_mlp");
+}
+
+void expert_mlp(Stream& s, Tensor y, Tensor gate, Tensor up, View base, View x, View weights, View experts, Mlps mlps,
+                Tensor results, Tensor hidden, Tensor places, const ExpertMlp::Args& a) {
   for (const auto& m : mlps) {
     for (const auto* matrix : {&m.gate, &m.up}) require_supported(*matrix, mlps[0].gate, x.dtype());
     require_supported(m.down, mlps[0].down, x.dtype());
@@ -215,12 +234,8 @@ void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View exper
   p.choices = choices, p.of_token = count;
   p.mlps = static_cast<int>(std::ssize(mlps)), p.place_stride = static_cast<int>(places.cols());
   p.gelu = a.gate == Swiglu::Gate::gelu_tanh;
-  const Division division = division_of(s, x, hidden, mlps, choices, count);
-  if (division != Division::choices) {
-    list_choices<<<static_cast<unsigned>(p.mlps), kThreads, 0, queue(s)>>>(p.experts, choices,
-                                                                           places.ptr<std::int32_t>(), p.place_stride);
-    launched("expert_mlp");
-  }
+  const Division division = division_of(s, x, hidden, gate, up, mlps, choices, count);
+  if (division != Division::choices) list_choices(s, experts, p.mlps, places);
   const auto product = [&]<bool kGated>(View from, Tensor to) {
     using M = ExpertMatrices<View>;
     const auto& of = kGated ? mlps[0].gate : mlps[0].down;
@@ -228,6 +243,7 @@ void expert_mlp(Stream& s, Tensor y, View base, View x, View weights, View exper
     if (kGated) p.second = weights_of(mlps, &M::up);
     p.from = from.data(), p.from_stride = from.row_stride(), p.to = to.data();
     p.n = static_cast<int>(to.cols()), p.k = static_cast<int>(from.cols());
+    p.gate = kGated ? gate.data() : nullptr, p.up = kGated ? up.data() : nullptr;
     if (kGated && division == Division::wide_tiles) {
       gather_choices(s, p, x.dtype(), results.data());  // which are not needed before
       p.from = results.data(), p.from_stride = results.cols();

@@ -1,8 +1,11 @@
-#include "hpcdl/ops/expert_mlp/expert_mlp.h"
+#include "hpcdl/ops/expert_mlp/expert_mlp.spec.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -11,9 +14,60 @@
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/decoding.h"
 #include "hpcdl/testing/every_isa.h"
+#include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
 namespace {
+
+/// A spec of dense experts; `gradient` false: too large for differences.
+struct Trained {
+  std::int64_t rows, width, inner;
+  int experts;
+  std::int64_t chosen;
+  Swiglu::Gate gate = Swiglu::Gate::silu;
+  bool has_base = true, gradient = true, trains = true;
+};
+
+// One expert with all tokens; all experts of each token; experts without tokens; odd widths; frozen experts; no rows. On a GPU
+// some shapes fit its tensor cores.
+constexpr Trained kTrained[] = {{1, 1, 1, 1, 1},
+                                {5, 8, 16, 1, 1},
+                                {3, 7, 5, 3, 3, Swiglu::Gate::gelu_tanh},
+                                {2, 9, 17, 7, 2, Swiglu::Gate::silu, false},
+                                {12, 16, 24, 4, 2, Swiglu::Gate::gelu_tanh},
+                                {9, 33, 20, 2, 1, Swiglu::Gate::silu, true, true, false},
+                                {150, 40, 48, 3, 2, Swiglu::Gate::silu, true, false},
+                                {0, 8, 8, 2, 2, Swiglu::Gate::silu, true, false}};
+
+bool register_specs() {
+  using testing::Input;
+  for (const Trained& t : kTrained) {
+    testing::ErasedSpec spec;
+    spec.op = &ExpertMlp::info(t.experts);
+    testing::ErasedSpec::Case c;
+    const Input base{t.rows, t.width}, x = base;
+    c.in = {t.has_base ? base : Input::none(), x, Input{t.rows, t.chosen}.as(DType::f32),
+            Input::indices({t.rows, t.chosen}, t.experts)};
+    for (int e = 0; e < t.experts; ++e)
+      for (const Shape& shape : {Shape{t.inner, t.width}, Shape{t.inner, t.width}, Shape{t.width, t.inner}}) {
+        const Input w = Input(shape).filled(testing::Fill::uniform);
+        c.in.push_back(t.trains ? w : w.fixed());
+        for (int absent = 0; absent < 3; ++absent) c.in.push_back(Input::none());
+      }
+    const ExpertMlp::Args args{.experts = t.experts, .gate = t.gate};
+    c.args.resize(sizeof args);
+    std::memcpy(c.args.data(), &args, sizeof args);
+    c.gradient = t.gradient;
+    spec.cases.push_back(std::move(c));
+    spec.forward.reference = contract::with_args<ExpertMlp::Args>(contract::expert_mlp_reference);
+    spec.reduction = [t](std::span<const Spec>, const void*) { return static_cast<double>(t.width + t.inner); };
+    // Values between the products are sums, whose errors pass through the next product, and the activation cubes.
+    spec.condition = 40, spec.bf16 = false, spec.outliers = false;
+    testing::register_op_tests(std::move(spec));
+  }
+  return true;
+}
+const bool registered = register_specs();
 
 struct Case {
   std::int64_t rows, width, inner, experts, chosen;
@@ -86,16 +140,17 @@ class Mixture {
     ExpertMlp::require_operands(c.has_base ? base_.tensor.spec() : Spec(), x_.tensor.spec(), weights_.tensor.spec(),
                                 experts_.tensor.spec(), specs);
     const auto scratch = ExpertMlp::scratch(x_.tensor.spec(), experts_.tensor.spec(), specs);
-    for (const Spec& spec : {scratch.rows, scratch.hidden, scratch.values, scratch.groups, scratch.places})
+    for (const Spec& spec : {scratch.rows, scratch.hidden, scratch.int4, scratch.places})
       scratch_.emplace_back(spec, s.device());
   }
 
   std::vector<double> run() {
     std::vector<Grad> operands;
     const auto add = [&](const Tensor& t) { operands.push_back({t, Write::overwrite}); };
-    for (const OwnedTensor* t : {&y_, &base_, &x_, &weights_, &experts_}) add(t->tensor);
-    if (!c_.has_base) operands[1] = {};
-    for (const auto& t : scratch_) add(t.tensor);
+    add(y_.tensor);
+    operands.resize(3);  // nothing is kept
+    for (const OwnedTensor* t : {&base_, &x_, &weights_, &experts_}) add(t->tensor);
+    if (!c_.has_base) operands[3] = {};
     const auto add_view = [&](const View& v) {
       if (v) add(Tensor(const_cast<void*>(v.data()), v.spec(), v.device()));
       else operands.emplace_back();
@@ -103,8 +158,9 @@ class Mixture {
     for (const auto& m : matrices_)
       for (const auto* of : {&m.gate, &m.up, &m.down})
         add_view(of->w), add_view(of->scale), add_view(of->offset), operands.emplace_back();
+    for (const auto& t : scratch_) add(t.tensor);
     const ExpertMlp::Args args{.experts = static_cast<int>(c_.experts), .gate = c_.gate};
-    ExpertMlp::run(s_, operands.data(), &args);
+    ExpertMlp::forward(s_, operands.data(), &args);
     return host(y_);
   }
 
@@ -223,6 +279,120 @@ TEST(expert_mlp, adds_the_chosen_experts_of_each_row_on_a_gpu) {
   expect_mixtures(s, kCases);
   expect_mixtures(s, kWideCases);
   expect_mixtures(s, kInt4Cases);
+}
+
+/// Gradients of a mixture in `type`, with weights in f32 where they are trained so, all as f32.
+struct GradientCase {
+  std::int64_t rows, width, inner;
+  int experts;
+  std::int64_t chosen;
+  Write write = Write::overwrite;
+};
+
+std::vector<std::vector<float>> gradients(Stream& s, const GradientCase& c, DType type, DType of_weights) {
+  const ExpertMlp::Args args{.experts = c.experts};
+  const OpInfo& op = ExpertMlp::info(c.experts);
+  std::vector<OwnedTensor> memory;
+  const auto made = [&](const Shape& shape, DType d, std::uint64_t stream, double size = 1) {
+    return memory.emplace_back(testing::random_on(s, shape, d, stream, size)).tensor;
+  };
+  std::vector<Grad> in(at(op.n_in)), grads(at(op.n_in));
+  const auto give = [&](std::size_t i, const Tensor& t, DType gradient) {
+    in[i] = {t, Write::overwrite};
+    if (gradient != DType::none) grads[i] = {made(t.shape(), gradient, 1000 + i, 0.1), c.write};
+  };
+  give(0, made({c.rows, c.width}, type, 1), type), give(1, made({c.rows, c.width}, type, 2), type);
+  give(2, made({c.rows, c.chosen}, DType::f32, 3), DType::f32);
+  const auto list = choices({c.rows, c.width, c.inner, c.experts, c.chosen});
+  in[3] = {memory.emplace_back(Spec{{c.rows, c.chosen}, DType::i32}, s.device()).tensor, Write::overwrite};
+  copy(s, in[3], View(list.data(), in[3].spec()));
+  for (int e = 0; e < c.experts; ++e)
+    for (int m = 0; m < 3; ++m) {
+      const Shape shape = m < 2 ? Shape{c.inner, c.width} : Shape{c.width, c.inner};
+      const auto i = at(ExpertMlp::kFixed + e * ExpertMlp::kOfExpert + 4 * m);
+      give(i, made(shape, of_weights, 10 + i, 1 / std::sqrt(static_cast<double>(shape[1]))), DType::f32);
+    }
+  std::vector<Spec> specs;
+  for (const auto& t : in) specs.push_back(t ? t.spec() : Spec());
+  Spec out_specs[OpInfo::kMaxOut], scratch[OpInfo::kMaxScratch];
+  op.infer(specs.data(), &args, out_specs);
+  const auto take = [&](const Spec& spec) {
+    return Grad(memory.emplace_back(spec, s.device()).tensor, Write::overwrite);
+  };
+  std::vector<Grad> outs, list_of;
+  for (int i = 0; i < op.n_out; ++i) outs.push_back(take(out_specs[i]));
+  list_of = outs;
+  list_of.insert(list_of.end(), in.begin(), in.end());
+  const int n = op.scratch(specs.data(), &args, scratch);
+  for (int i = 0; i < n; ++i) list_of.push_back(take(scratch[i]));
+  ExpertMlp::forward(s, list_of.data(), &args);
+  const Grad dy{made({c.rows, c.width}, type, 5), Write::overwrite};
+  list_of.clear();
+  op.backward_scratch(specs.data(), &args, scratch);
+  for (const auto& ref : op.backward_operands) {
+    const auto i = at(ref.index);
+    switch (ref.kind) {
+      case OperandKind::in: list_of.push_back(in[i]); break;
+      case OperandKind::out: list_of.push_back(outs[i]); break;
+      case OperandKind::grad_in: list_of.push_back(grads[i]); break;
+      case OperandKind::grad_out: list_of.push_back(dy); break;
+      case OperandKind::scratch: list_of.push_back(take(scratch[i])); break;
+    }
+  }
+  ExpertMlp::backward(s, list_of.data(), &args);
+  std::vector<std::vector<float>> found{testing::on_host(s, outs[0])};
+  for (const auto& g : grads)
+    if (g) found.push_back(testing::on_host(s, g));
+  return found;
+}
+
+const GradientCase kGradients[] = {{40, 33, 21, 4, 2}, {200, 96, 72, 3, 2, Write::accumulate}, {130, 64, 128, 70, 3}};
+// On a GPU: several rounds of stages, and partial tiles of each dimension.
+const GradientCase kWideGradients[] = {
+    {700, 264, 392, 4, 2}, {500, 136, 328, 5, 2, Write::accumulate}, {1024, 512, 512, 8, 2}};
+
+/// In 16 bits as in f32. Values between the products are rounded, which later sums average out.
+void expect_16_bits_as_f32(Stream& s, std::span<const GradientCase> cases, std::initializer_list<DType> types,
+                           std::initializer_list<DType> weights_of) {
+  Pool pool(2);
+  Stream host(pool);
+  for (const auto& c : cases) {
+    const auto want = gradients(host, c, DType::f32, DType::f32);
+    for (const DType type : types)
+      for (const DType weights : weights_of) {
+        const DType of_weights = weights == DType::none ? type : weights;
+        SCOPED_TRACE(fmt::format("{} rows of {}, {} hidden, {} experts, {} with weights in {}", c.rows, c.width,
+                                 c.inner, c.experts, dtype_name(type), dtype_name(of_weights)));
+        const auto got = gradients(s, c, type, of_weights);
+        EXPECT_EQ(got, gradients(s, c, type, of_weights)) << "two runs differ";
+        ASSERT_EQ(got.size(), want.size());
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          double worst = 0, largest = 0;
+          for (std::size_t e = 0; e < want[i].size(); ++e) {
+            const auto value = static_cast<double>(want[i][e]);
+            worst = std::max(worst, std::fabs(static_cast<double>(got[i][e]) - value));
+            largest = std::max(largest, std::fabs(value));
+          }
+          EXPECT_LE(worst, 4 * (type == DType::f32 ? 0x1p-20 : half_ulp(type)) * largest) << "result " << i;
+        }
+      }
+  }
+}
+
+TEST(expert_mlp, has_the_gradients_of_f32_in_16_bits_on_a_cpu) {
+  Pool pool(2);
+  testing::for_each_isa([&] {
+    Stream s(pool);
+    expect_16_bits_as_f32(s, kGradients, {DType::bf16}, {DType::none, DType::f32});
+  });
+}
+
+TEST(expert_mlp, has_the_gradients_of_f32_on_a_gpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(2);
+  Stream s(Device::cuda(0), pool);
+  for (const auto cases : {std::span<const GradientCase>(kGradients), std::span<const GradientCase>(kWideGradients)})
+    expect_16_bits_as_f32(s, cases, {DType::f32, DType::bf16, DType::f16}, {DType::none});
 }
 
 TEST(expert_mlp, refuses_experts_of_different_shapes) {

@@ -56,14 +56,22 @@ template <class T, class S> struct ExpertSums {
           mma_16x8x16<T>(acc[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
     }
   }
-  /// The two results of tile (i, j) from row g + 8 half on.
-  __device__ Lanes<2> result(const MixtureProduct& p, int i, int j, int half) const {
-    const auto of = [&](int tile) {
-      return map<2>([&](int e) { return widen(narrow<T>(acc[i][tile][half * 2 + e])); });
-    };
-    if constexpr (!S::kGated) return of(j);
-    const Lanes<2> gate = of(j), up = of(j + S::kTilesN / 2);
-    return (p.gelu ? fuse::GeluTanh::value(gate) : fuse::Silu::value(gate)) * up;
+  /// Two sums of tile (i, j) from row g + 8 half on, as they are stored.
+  __device__ Lanes<2> rounded(int i, int j, int half) const {
+    return map<2>([&](int e) { return widen(narrow<T>(acc[i][j][half * 2 + e])); });
+  }
+  /// Writes the results of these two columns to row `at` of what p says.
+  __device__ void write(const MixtureProduct& p, int i, int j, int half, std::int64_t at) const {
+    Lanes<2> v = rounded(i, j, half);
+    if constexpr (S::kGated) {
+      const Lanes<2> up = rounded(i, j + S::kTilesN / 2, half);
+      if (p.gate) {
+        write_aligned(static_cast<T*>(p.gate) + at, pack<T>(v));
+        write_aligned(static_cast<T*>(p.up) + at, pack<T>(up));
+      }
+      v = (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * up;
+    }
+    write_aligned(static_cast<T*>(p.to) + at, pack<T>(v));
   }
 };
 
@@ -177,11 +185,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kResident)
     for (int half = 0; half < 2; ++half) {
       const int row = sums.row(warp, i) + half * 8 + lane / 4;
       if (row >= rows) continue;
-      T* const to = static_cast<T*>(p.to) + std::int64_t{choices[row]} * p.n;
+      const std::int64_t at = std::int64_t{choices[row]} * p.n;
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
         const int column = n0 + sums.column(warp, j / 2) + j % 2 * 8 + lane % 4 * 2;
-        if (column < p.n) write_aligned(to + column, pack<T>(sums.result(p, i, j, half)));
+        if (column < p.n) sums.write(p, i, j, half, at + column);
       }
     }
 }

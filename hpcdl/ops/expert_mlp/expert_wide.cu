@@ -55,7 +55,8 @@ void multiply_wide(Stream& s, const MixtureProduct& p, DType type, bool gated) {
       w.first[e] = rows(p.first.w[e], p.n, p.first.stride);
       if (gated) w.second[e] = rows(p.second.w[e], p.n, p.second.stride);
     }
-    w.to = p.to, w.n = p.n, w.k = p.k, w.columns = static_cast<int>(blocks_for(p.n, S::kResults)), w.gelu = p.gelu;
+    w.to = p.to, w.gate = p.gate, w.up = p.up, w.n = p.n, w.k = p.k,
+    w.columns = static_cast<int>(blocks_for(p.n, S::kResults)), w.gelu = p.gelu;
     // Partial tiles: one of each expert.
     start<S>(s, w, (std::min(p.mlps, p.choices) + p.choices / S::kRows) * w.columns);
   };

@@ -16,9 +16,10 @@ namespace hpcdl::cuda {
 struct WideProduct : Choices {
   TensorMap from;  // (choices, K), expert by expert
   TensorMap first[kMostWideExperts], second[kMostWideExperts];
-  void* to;     // hidden values expert by expert, or a row of results per choice
-  int n, k;     // columns of `to`, of `from`
-  int columns;  // tiles of a row
+  void* to;         // hidden values expert by expert, or a row of results per choice
+  void *gate, *up;  // as in MixtureProduct
+  int n, k;         // columns of `to`, of `from`
+  int columns;      // tiles of a row
   bool gelu;
 };
 static_assert(sizeof(WideProduct) < 32 << 10);  // kernel parameters
@@ -88,8 +89,9 @@ template <class S> __device__ void write(const WideProduct& p, const WideTile& t
   for (int half = 0; half < 2; ++half) {
     const int row = warp * 16 + lane / 4 + half * 8;
     if (tile.first + row >= tile.count) continue;
-    const int to_row = S::kGated ? tile.row + row : p.list(tile.expert)[tile.first + row];
-    T* const to = static_cast<T*>(p.to) + std::int64_t{to_row} * p.n;
+    const bool by_choice = !S::kGated || p.gate;
+    const std::int64_t choice = by_choice ? p.list(tile.expert)[tile.first + row] : 0;
+    T* const to = static_cast<T*>(p.to) + (S::kGated ? tile.row + row : choice) * p.n;
 #pragma unroll
     for (int j = 0; j < S::kResults / 8; ++j) {
       const int column = tile.column * S::kResults + j * 8 + lane % 4 * 2;
@@ -97,6 +99,10 @@ template <class S> __device__ void write(const WideProduct& p, const WideTile& t
       auto v = rounded(4 * j + 2 * half);
       if constexpr (S::kGated) {
         const auto up = rounded(4 * j + 2 * half + S::kHalf / 2);
+        if (p.gate) {
+          write_aligned(static_cast<T*>(p.gate) + choice * p.n + column, pack<T>(v));
+          write_aligned(static_cast<T*>(p.up) + choice * p.n + column, pack<T>(up));
+        }
         v = (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * up;
       }
       write_aligned(to + column, pack<T>(v));

@@ -30,6 +30,7 @@ struct MixtureProduct : Choices {
   ExpertWeights first, second;
   const void* from;  // rows of x, or of hidden values
   void* to;          // a row per choice, contiguous
+  void *gate, *up;   // with two matrices, where the products are kept, like `to`; null: they are not
   const std::int32_t* experts;
   std::int64_t from_stride;
   int choices, of_token;  // in total, of a token
@@ -78,6 +79,9 @@ class PackedRow {
   const bf16 *scale_, *offset_;
   int rows_, group_;  // rows: of its tile
 };
+
+/// Fills `places` with the choices of each of `mlps` experts.
+void list_choices(Stream& s, const View& experts, int mlps, Tensor places);
 
 // Many choices of each expert, on Hopper (expert_wide.cuh).
 

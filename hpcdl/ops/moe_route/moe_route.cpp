@@ -40,6 +40,32 @@ void moe_route(Pool& pool, Tensor weights, Tensor experts, View scores, const Mo
   });
 }
 
+/// With w the weights, dw their gradients and d = sum_i w_i dw_i: w_i (dw_i - d) for chosen scores if the weights sum to
+/// one, else w_i dw_i - p d, where p is the probability of each score.
+void moe_route_backward(Pool& pool, Grad dscores, View scores, View weights, View experts, View dweights,
+                        const MoeRoute::Args& a) {
+  const auto count = scores.cols();
+  for_rows(pool, scores.rows(), count, [&](std::int64_t begin, std::int64_t end) {
+    for (auto r = begin; r < end; ++r) {
+      const float* from = scores.ptr<float>() + r * scores.row_stride();
+      const float* weight = weights.ptr<float>() + r * weights.row_stride();
+      const float* dweight = dweights.ptr<float>() + r * dweights.row_stride();
+      const std::int32_t* expert = experts.ptr<std::int32_t>() + r * experts.row_stride();
+      float* to = dscores.ptr<float>() + r * dscores.row_stride();
+      float dot = 0;
+      for (int i = 0; i < a.count; ++i) dot += weight[i] * dweight[i];
+      if (!dscores.accumulate()) std::fill_n(to, count, 0.0f);
+      if (!a.sum_to_one) {
+        const float top = *std::max_element(from, from + count);
+        float all = 0;
+        for (std::int64_t e = 0; e < count; ++e) all += std::exp(from[e] - top);
+        for (std::int64_t e = 0; e < count; ++e) to[e] -= std::exp(from[e] - top) / all * dot;
+      }
+      for (int i = 0; i < a.count; ++i) to[expert[i]] += weight[i] * (dweight[i] - (a.sum_to_one ? dot : 0));
+    }
+  });
+}
+
 }  // namespace cpu
 
 }  // namespace hpcdl

@@ -62,7 +62,71 @@ __global__ void __launch_bounds__(kWarps* kWarp) route(const __grid_constant__ R
     for (int c = 0; c < r.chosen; ++c) r.weights[row * r.chosen + c] /= sum;
 }
 
+struct RouteGradient {
+  float* dscores;
+  const float *scores, *weights, *dweights;
+  const std::int32_t* experts;
+  std::int64_t rows, stride, dstride;
+  int count, chosen;
+  bool sum_to_one, accumulate;
+};
+
+/// A warp per row, as route(); cpu::moe_route_backward() has the formula.
+__global__ void __launch_bounds__(kWarps* kWarp) route_backward(const __grid_constant__ RouteGradient r) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (row >= r.rows) return;
+  const float *const weight = r.weights + row * r.chosen, *const dweight = r.dweights + row * r.chosen;
+  float dot = 0;
+  for (int i = 0; i < r.chosen; ++i) dot += weight[i] * dweight[i];
+  float p[kEach] = {};
+  if (!r.sum_to_one) {
+    float top = -__builtin_inff(), all = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane + kWarp * i;
+      p[i] = e < r.count ? r.scores[row * r.stride + e] : -__builtin_inff();
+      top = fmaxf(top, p[i]);
+    }
+    top = warp_reduce(top, Max{});
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) all += p[i] = lane + kWarp * i < r.count ? expf(p[i] - top) : 0.0f;
+    all = warp_reduce(all, Sum{});
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) p[i] = p[i] / all * dot;
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int e = lane + kWarp * i;
+    if (e >= r.count) break;
+    float d = -p[i];
+    for (int c = 0; c < r.chosen; ++c)
+      if (r.experts[row * r.chosen + c] == e) d += weight[c] * (dweight[c] - (r.sum_to_one ? dot : 0));
+    float* const to = r.dscores + row * r.dstride + e;
+    *to = r.accumulate ? *to + d : d;
+  }
+}
+
 }  // namespace
+
+void moe_route_backward(Stream& s, Grad dscores, View scores, View weights, View experts, View dweights,
+                        const MoeRoute::Args& a) {
+  if (scores.rows() == 0) return;
+  const RouteGradient r{.dscores = dscores.ptr<float>(),
+                        .scores = scores.ptr<float>(),
+                        .weights = weights.ptr<float>(),
+                        .dweights = dweights.ptr<float>(),
+                        .experts = experts.ptr<std::int32_t>(),
+                        .rows = scores.rows(),
+                        .stride = scores.row_stride(),
+                        .dstride = dscores.row_stride(),
+                        .count = static_cast<int>(scores.cols()),
+                        .chosen = a.count,
+                        .sum_to_one = a.sum_to_one,
+                        .accumulate = dscores.accumulate()};
+  route_backward<<<blocks_for(r.rows, kWarps), kWarps * kWarp, 0, queue(s)>>>(r);
+  launched("moe_route_backward");
+}
 
 void moe_route(Stream& s, Tensor weights, Tensor experts, View scores, const MoeRoute::Args& a) {
   const Route r{weights.ptr<float>(),
