@@ -61,6 +61,10 @@ struct ModelConfig {
   bool tied = true;             // lm_head shares the token embedding
   bool attention_bias = false;  // biases in all attention projections, in families that leave the choice
   std::int64_t window = 0;      // keys that a query of a sliding layer sees, its own included; 0: all
+  std::int64_t experts = 0,
+               chosen_experts = 0;  // MLPs of a layer, and how many of them a token goes through; 0: one MLP
+  std::int64_t expert_ffn = 0;      // another name for `ffn` of experts; 0 once resolved
+  double balance = 0.001;           // coefficient of the loss that balances experts; 0: there is none
   Activation activation = Activation::automatic;
 
   // Not for people to set: found in the folder or made with the tokenizer.
@@ -71,9 +75,7 @@ struct ModelConfig {
   double rotary_part = 1;               // of each head, which is rotated
   double score_divisor = 0;             // scores of attention are divided by its square root; 0: head_dim
   double score_cap = 0, logit_cap = 0;  // c tanh(x / c) of the scores of attention, of the logits; 0: none
-  std::int64_t experts = 0,
-               chosen_experts = 0;  // MLPs of a layer, and how many of them a token goes through; 0: one MLP
-  bool weights_sum_to_one = true;   // the weights of the chosen experts are divided by their sum
+  bool weights_sum_to_one = true;       // the weights of the chosen experts are divided by their sum
   std::optional<std::int64_t> bos = {};
   std::vector<std::int64_t> eos = {};  // any of them ends a text
   DType dtype = DType::f32;            // of the stored weights
@@ -88,6 +90,10 @@ struct ModelConfig {
     f("head_dim", head_dim, "size of one head; 0: width / heads", {.min = 0, .max = 1 << 24});
     f("ffn", ffn, "hidden size of the MLP; 0: 4 x width (gpt2), else 8/3 x width rounded up to 64",
       {.min = 0, .max = 1 << 26});
+    f("experts", experts, "MLPs of a layer among which a router chooses (mixtral, qwen3_moe)", {.min = 0, .max = 512});
+    f("experts_per_token", chosen_experts, "experts that a token goes through", {.min = 0, .max = 512});
+    f("expert_ffn", expert_ffn, "hidden size of each expert; 0: ffn", {.min = 0, .max = 1 << 26});
+    f("balance", balance, "coefficient of the loss that keeps experts equally used; 0: none", {.min = 0, .max = 1e6});
     f("vocab", vocab, "size of the vocabulary; 0: that of the tokenizer", {.min = 0, .max = 1 << 30});
     f("context", context, "longest sequence", {.min = 1, .max = 1 << 30});
     f("norm_eps", norm_eps, "epsilon of the norms", {.min = 0, .max = 1});

@@ -62,7 +62,12 @@ class Names {
   std::vector<std::string> seen_;
 };
 
-void add_adapter(const std::string& name, nn::Linear& l, const AdapterOptions& o) {
+void add_adapter(const Decoder& model, const std::string& name, nn::Linear& l, const AdapterOptions& o) {
+  if (!model.takes_adapter(name))
+    fail_usage("adapter",
+               "{} cannot have an adapter: adapter.targets may name attention layers of a mixture of experts, "
+               "q_proj, k_proj, v_proj, o_proj",
+               name);
   if (const auto most = std::min(l.in(), l.out()); o.r > most)
     fail_usage("adapter", "adapter.r = {} is larger than the layer {}, which is {} x {}: choose at most {}", o.r, name,
                l.out(), l.in(), most);
@@ -85,7 +90,7 @@ void adapt(Decoder& model, const AdapterOptions& o) {
     });
     if constexpr (std::is_same_v<M, nn::Linear>) {
       const bool adapted = (all || targets.match(name)) && !whole;
-      if (adapted) add_adapter(name, m, o);
+      if (adapted) add_adapter(model, name, m, o);
       if (o.bias == AdapterBias::all || (adapted && o.bias == AdapterBias::lora_only)) m.bias.role = nn::Role::trained;
     } else if constexpr (std::is_same_v<M, nn::LayerNorm>) {
       if (o.bias == AdapterBias::all) m.bias.role = nn::Role::trained;
@@ -103,7 +108,7 @@ void attach(Decoder& model, const AdapterOptions& options,
       auto o = options;
       o.r = rank(name);
       if (o.r == 0) return;
-      add_adapter(name, m, o);
+      add_adapter(model, name, m, o);
       // Adapters are f32 in files, and do not decide in which type the model computes.
       m.adapter->a.multiplied = m.adapter->b.multiplied = false;
     }

@@ -1,9 +1,13 @@
 #include "hpcdl/models/decoder.h"
 
+#include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/expert_balance/expert_balance.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/rope/rope.h"
@@ -22,6 +26,14 @@ Var normalised(const auto& norm, const Var& x) {
 const nn::RmsNorm* norm_of(const auto& block, BlockPart part) {
   const auto at = block.find(part);
   return at == block.end() ? nullptr : &std::get<nn::RmsNorm>(at->second);
+}
+
+/// The scores of a router for x, f32: in f32 if its weight is.
+Var router_scores(const nn::Weight& router, const Var& x) {
+  Graph& g = x.graph();
+  if (router.quantized() || router.value.dtype != DType::f32) return head_logits(router, x);
+  const Graph::Autocast none(g, std::nullopt);
+  return linear(cast(x, DType::f32), router(g), {}, {.constant_weights = router.constant()});
 }
 
 /// Whether the ops of one token, which have neither an offset of the norm's weights nor partial heads, hold this one.
@@ -91,7 +103,11 @@ Decoder::Module Decoder::make(BlockPart part, const io::ModelConfig& c) const {
     case BlockPart::o: return layer(Q, C, spec_.o_bias, residual_std);
     case BlockPart::up:
     case BlockPart::gate: return layer(C, F, spec_.mlp_bias);
-    case BlockPart::router: return layer(C, c.experts, false);
+    case BlockPart::router: {
+      auto router = layer(C, c.experts, false);
+      router.weight.multiplied = false;  // it stays in f32: rounded scores choose other experts
+      return router;
+    }
     case BlockPart::gate_up: return layer(C, 2 * F, spec_.mlp_bias);
     case BlockPart::down: return layer(F, C, spec_.mlp_bias, residual_std);
   }
@@ -110,7 +126,7 @@ std::array<Var, 2> Decoder::tables(const Var& tokens, const nn::ForwardOptions& 
   return {one, one};
 }
 
-Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o) const {
+Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o, RouterLoad* load) const {
   Graph& g = tokens.graph();
   Var x;
   {
@@ -129,10 +145,19 @@ Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o) const {
     const int layer = static_cast<int>(i);
     const Var& table = angles[i < slides_.size() && slides_[i] ? 1 : 0];
     if (weights_) weights_->fetch(g, layer);
-    x = in_block(g, layer, o, [&] { return mlp(b, layer, attention(b, x, table, layer, o), o); });
+    x = in_block(g, layer, o, [&] { return mlp(b, layer, attention(b, x, table, layer, o), o, load); });
     if (weights_) weights_->release(g, layer);
   }
   return x;
+}
+
+bool Decoder::takes_adapter(std::string_view module) const {
+  if (spec_.experts.empty()) return true;
+  const auto is_router = [&](const auto& m) {
+    return m.part == BlockPart::router && module.ends_with(fmt::format(".{}", m.name));
+  };
+  return module.find(fmt::format(".{}.", spec_.experts)) == std::string_view::npos &&
+         std::ranges::none_of(spec_.block, is_router);
 }
 
 int Decoder::layer_of(std::string_view name) const {
@@ -191,28 +216,33 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
 }
 
 /// residual (B, T, C) + the weighted sum of the MLPs that the router chooses for each normalised row.
-Var Decoder::mixture(const Block& b, int layer, const Var& residual) const {
+Var Decoder::mixture(const Block& b, int layer, const Var& residual, RouterLoad* load) const {
   Graph& g = residual.graph();
   const Var x = normalised(b.at(BlockPart::mlp_norm), residual);
   Graph::Scope scope(g, "mlp");
-  const auto choice = moe_route(head_logits(linear_of(b, BlockPart::router).weight, x), choice_);
+  const Var scores = router_scores(linear_of(b, BlockPart::router).weight, x);
+  const auto choice = moe_route(scores, choice_);
+  if (load) {
+    const auto sums = expert_load(scores, choice[1], load->probabilities, load->counts);
+    *load = {sums[0], sums[1]};
+  }
   const auto& experts = experts_[static_cast<std::size_t>(layer)];
   std::vector<ExpertMatrices<Var>> matrices;
   for (const auto& e : experts)
     matrices.push_back({e.gate.matrix(g, x.dtype()), e.up.matrix(g, x.dtype()), e.down.matrix(g, x.dtype())});
   const auto& down = experts.front().down.weight;
   const auto* s = down.shared_as(nn::Place::rows);
-  const Var y =
-      expert_mlp(s && s->rank > 0 ? Var() : residual, x, choice[0], choice[1],
-                 std::span<const ExpertMatrices<Var>>(matrices), {.gate = gate_, .constant_weights = down.constant()});
+  const Var y = expert_mlp(residual, x, choice[0], choice[1], std::span<const ExpertMatrices<Var>>(matrices),
+                           {.gate = gate_, .constant_weights = down.constant(), .addend = s && s->rank > 0});
   return s ? leave(y, down.axis()) : y;
 }
 
 /// residual (B, T, C) + the MLP of its normalised rows.
-Var Decoder::mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& options) const {
+Var Decoder::mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& options,
+                 RouterLoad* load) const {
   Graph& g = residual.graph();
   using enum BlockPart;
-  if (b.contains(router)) return mixture(b, layer, residual);
+  if (b.contains(router)) return mixture(b, layer, residual, load);
   const auto& norm = b.at(mlp_norm);
   const auto* after = norm_of(b, mlp_post_norm);
   if (const auto* rms = plain_norm(norm);

@@ -25,12 +25,18 @@ namespace hpcdl::models {
 /// Why ranks share the layers of a model. For inference, several of them may have the same head of keys and values.
 enum class Sharers : std::uint8_t { training, inference };
 
+/// What the routers of a training pass have chosen so far (ops/expert_balance); absent before the first.
+struct RouterLoad {
+  Var probabilities, counts;
+};
+
 class Decoder {
  public:
   Decoder(const io::ModelConfig& c, const DecoderSpec& spec);
 
-  /// Embeddings and blocks. tokens: (B, T) i32; returns (B, T, C), before the last norm.
-  Var body(const Var& tokens, const nn::ForwardOptions& o) const;
+  /// Embeddings and blocks. tokens: (B, T) i32; returns (B, T, C), before the last norm. A mixture adds to `load`, which may
+  /// be null.
+  Var body(const Var& tokens, const nn::ForwardOptions& o, RouterLoad* load = nullptr) const;
   Var norm(const Var& x) const;
   const nn::Weight& head() const { return head_.weight.spec ? head_.weight : tokens_.weight; }
   const DecoderSpec& spec() const { return spec_; }
@@ -41,6 +47,9 @@ class Decoder {
   /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model. `whole_embedding`:
   /// every rank has all rows of the token embedding.
   void share(const nn::Sharing& sharing, Sharers sharers, bool whole_embedding);
+  /// Whether the module of this name may have an adapter: experts are multiplied by an op that knows none, and routers
+  /// choose.
+  bool takes_adapter(std::string_view module) const;
   /// From now on programs fetch the layers that stream; null: none does.
   void load_from(const LoadedWeights* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.
@@ -79,8 +88,8 @@ class Decoder {
   /// The tables of rope() for full and sliding layers, if there are any.
   std::array<Var, 2> tables(const Var& tokens, const nn::ForwardOptions& o) const;
   Var attention(const Block& b, const Var& residual, const Var& angles, int layer, const nn::ForwardOptions& o) const;
-  Var mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o) const;
-  Var mixture(const Block& b, int layer, const Var& residual) const;
+  Var mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o, RouterLoad* load) const;
+  Var mixture(const Block& b, int layer, const Var& residual, RouterLoad* load) const;
 
   DecoderSpec spec_;
   std::int64_t heads_, kv_heads_, head_dim_;  // number of heads of this rank

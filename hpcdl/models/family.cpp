@@ -1,6 +1,7 @@
 #include "hpcdl/models/family.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/moe_route/moe_route.h"
@@ -52,6 +53,13 @@ void resolve(io::ModelConfig& c) {
           c.heads);
     c.head_dim = c.width / c.heads;
   }
+  check(row.mixture || (c.chosen_experts == 0 && c.expert_ffn == 0),
+        "family {} has no experts, found experts_per_token = {} and expert_ffn = {}", io::enum_name(c.family),
+        c.chosen_experts, c.expert_ffn);
+  check(c.ffn == 0 || c.expert_ffn == 0 || c.ffn == c.expert_ffn,
+        "the MLPs of family {} are its experts, found ffn = {} and expert_ffn = {}: give one of them",
+        io::enum_name(c.family), c.ffn, c.expert_ffn);
+  if (c.expert_ffn > 0) c.ffn = std::exchange(c.expert_ffn, 0);
   using enum io::Activation;
   if (c.ffn == 0) c.ffn = decoder.gated() ? (c.width * 8 / 3 + 63) / 64 * 64 : 4 * c.width;
   if (c.activation == automatic) c.activation = decoder.gated() ? row.gate : gelu_new;

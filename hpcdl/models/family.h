@@ -24,7 +24,7 @@ struct FamilyRow {
   void (*check)(const io::ModelConfig& config) = nullptr;
   bool chooses_attention_bias = false;  // attention_bias of the config may be true
   bool has_windows = false;             // layers may see a window of keys
-  bool mixture = false;                 // its MLPs are mixtures of experts, which cannot be trained
+  bool mixture = false;                 // its MLPs are mixtures of experts
   /// Whether a layer has the window, if there is one; null: all do.
   bool (*slides)(std::int64_t layer) = nullptr;
   io::Activation gate = io::Activation::silu;  // of an MLP with a gate, unless the config says which

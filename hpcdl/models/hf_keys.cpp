@@ -20,6 +20,13 @@ io::Activation activation_in(const JsonObject& o, const char* key, const char* f
   fail("io", "{}: {}: expected gelu_new, gelu, relu or silu, found {}", o.where(), key, shown(name));
 }
 
+double balance_in(const JsonObject& o) {
+  const double v = o.get_or("router_aux_loss_coef", 0.001);
+  require(v >= 0 && v <= 1e6, "io", "{}: router_aux_loss_coef: expected a number from 0 to 1e6, found {}", o.where(),
+          v);
+  return v;
+}
+
 std::int64_t size_in(const JsonObject& o, const char* key, std::optional<std::int64_t> fallback) {
   const std::int64_t v = fallback ? o.get_or<std::int64_t>(key, *fallback) : o.need<std::int64_t>(key);
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;

@@ -11,6 +11,8 @@ namespace hpcdl::models {
 /// overflow. Throws Error that names the key.
 std::int64_t size_in(const io::JsonObject& o, const char* key, std::optional<std::int64_t> fallback = {});
 io::Activation activation_in(const io::JsonObject& o, const char* key, const char* fallback);
+/// router_aux_loss_coef: the coefficient of the loss that balances experts.
+double balance_in(const io::JsonObject& o);
 
 // Shared by Llama and its many descendants.
 

@@ -27,8 +27,11 @@
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/packed_weights.h"
 #include "hpcdl/models/quantize.h"
+#include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/expert_balance/expert_balance.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 #include "hpcdl/ops/scale/scale.h"
@@ -40,12 +43,6 @@ namespace {
 
 Var capped(const Var& logits, const io::ModelConfig& c) {
   return c.logit_cap > 0 ? scale(logits, {.cap = static_cast<float>(c.logit_cap)}) : logits;
-}
-
-/// Mixtures of experts have no gradients.
-void require_trainable(io::Family family, bool gradients) {
-  if (gradients && row_of(family).mixture)
-    fail_usage("model", "family {} cannot be trained: mixtures of experts have no gradients", io::enum_name(family));
 }
 
 io::ModelConfig resolved(io::ModelConfig c) {
@@ -158,7 +155,6 @@ LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
                                     bool with_gradients, Sharing sharing) {
-  require_trainable(config.family, with_gradients);
   LanguageModel model(
       std::make_unique<Impl>(config, std::move(sharing), with_gradients ? Sharers::training : Sharers::inference));
   for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
@@ -281,7 +277,6 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
 LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training));
   auto* impl = model.impl_.get();
-  require_trainable(impl->config.family, true);
   require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   const auto files = WeightFiles::open(folder, impl->config, impl->model.spec());
   const Binder binder(*files, impl->model.spec());
@@ -352,7 +347,9 @@ LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& fold
     fail_usage("model",
                "ranks that share the layers hold no quantised base: set parallel.tp to 1, or model.quantize to none");
   const auto config = read_hf_config(folder);
-  require_trainable(config.family, true);
+  if (base.given() && config.experts > 0)
+    fail_usage("model", "model.quantize = \"{}\" is not for mixtures of experts: gradients need dense experts",
+               io::enum_name(base.format));
   require(!config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   LanguageModel model(
       std::make_unique<Impl>(config, std::move(sharing), Sharers::training, [&](Decoder& d) { adapt(d, adapter); }));
@@ -439,12 +436,16 @@ void LanguageModel::prefetch() {
 }
 
 Var LanguageModel::body(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const {
+  return blocks(g, tokens, o, nullptr);
+}
+
+Var LanguageModel::blocks(Graph& g, const Var& tokens, const nn::ForwardOptions& o, RouterLoad* load) const {
   state_->bind(g);
   require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}",
           to_string(tokens.spec()));
   require(o.batch || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
           impl_->config.context);
-  return impl_->model.body(tokens, o);
+  return impl_->model.body(tokens, o, load);
 }
 
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
@@ -467,10 +468,25 @@ Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions&
 }
 
 Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const {
-  const Var hidden = body(g, tokens, o);
+  if (!o.training || impl_->config.experts == 0 || impl_->config.balance == 0)
+    return token_loss(g, body(g, tokens, o), targets, o);
+  RouterLoad load;
+  const Var hidden = blocks(g, tokens, o, &load);
+  const Var y = token_loss(g, hidden, targets, o);
+  Graph::Scope scope(g, "balance");
+  if (o.shared_batch) load.counts = gather_rows(load.counts, o.shared_batch->with("experts"));
+  return add(y, expert_balance(load.probabilities, load.counts, targets,
+                               {.coefficient = static_cast<float>(impl_->config.balance),
+                                .layers = static_cast<std::int32_t>(impl_->config.layers),
+                                .ranks = o.shared_batch ? o.shared_batch->ranks : 1,
+                                .gradient = !impl_->sharing || impl_->sharing->rank == 0}));
+}
+
+/// The sum of the losses of valid targets, of the output of the blocks.
+Var LanguageModel::token_loss(Graph& g, const Var& hidden, const Var& targets, const nn::ForwardOptions& o) const {
   Graph::Scope scope(g, "head");
   const auto& weight = impl_->model.head();
-  const std::int64_t rows = tokens.shape().size();
+  const std::int64_t rows = targets.shape().size();
   const Var labels = g.reshape(targets, {rows});
   const Var h = g.reshape(impl_->model.norm(hidden), {rows, hidden[-1]});
   const auto& c = impl_->config;

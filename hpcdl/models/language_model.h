@@ -17,6 +17,8 @@
 
 namespace hpcdl::models {
 
+struct RouterLoad;
+
 /// How several ranks share the layers of a model; null: one rank computes everything.
 using Sharing = std::shared_ptr<const nn::Sharing>;
 
@@ -77,7 +79,9 @@ class LanguageModel final : public Trainable {
   /// used.
   void prefetch();
 
-  /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32.
+  /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32. For a mixture
+  /// of experts, a training pass adds for each of them the loss that balances the experts (ops/expert_balance), over the
+  /// tokens of this pass, of all ranks of `shared_batch`.
   Var loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o = {}) const;
   /// (B, T, V) f32; complete on every rank that shares the layers.
   Var logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
@@ -97,6 +101,8 @@ class LanguageModel final : public Trainable {
  private:
   struct Impl;
   explicit LanguageModel(std::unique_ptr<Impl> impl);
+  Var blocks(Graph& g, const Var& tokens, const nn::ForwardOptions& o, RouterLoad* load) const;
+  Var token_loss(Graph& g, const Var& hidden, const Var& targets, const nn::ForwardOptions& o) const;
   void save_adapter(const std::filesystem::path& folder) const;
   void load_weights(const io::LoadOptions& options);
   std::unique_ptr<Impl> impl_;

@@ -118,7 +118,8 @@ template <class M> void place(BlockPart part, M& m, const HeadOutputs& h, const 
     else if (part == k || part == v) head_columns(m, s, {h.keys});
     else if (part == qkv) head_columns(m, s, {h.queries, after(h.all_queries), after(h.all_queries + h.all_keys)});
     else if (part == gate_up) columns(m, s, std::vector<std::int64_t>(2, m.out() / 2));
-    else if (part != router) columns(m, s);       // every rank routes every token
+    else if (part == router) m.weight.sharing = &s, m.weight.partial_gradient = true;  // every rank routes every token
+    else columns(m, s);
   } else if (part == q_norm || part == k_norm) {  // every rank normalises its own heads with the whole weight
     m.weight.sharing = &s;
     m.weight.partial_gradient = true;

@@ -16,7 +16,7 @@ inline std::vector<io::Family> all_text_families() {
 #undef HPCDL_VALUE
 }
 
-/// Those that can be trained and divided among ranks: all but mixtures of experts.
+/// Those whose layers ranks can share in every scheme: all but mixtures of experts.
 inline std::vector<io::Family> text_families() {
   auto list = all_text_families();
   std::erase_if(list, [](auto family) { return row_of(family).mixture; });

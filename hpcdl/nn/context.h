@@ -49,7 +49,7 @@ struct ForwardOptions {
   bool fused_mlp = false;
   /// A training pass: batch norms use the statistics of the batch, and update their running ones.
   bool training = false;
-  /// The ranks over whose batches batch norms compute common statistics.
+  /// The ranks over whose batches batch norms compute common statistics, and mixtures of experts count choices.
   std::optional<Axis> shared_batch = {};
   /// The share of every target's weight that is spread over all classes (image models).
   float label_smoothing = 0;

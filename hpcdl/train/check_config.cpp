@@ -18,14 +18,37 @@ namespace hpcdl::train {
 
 namespace {
 
-constexpr std::string_view kText[] = {
-    "model.init",        "train.length",         "model.layers",     "model.heads",
-    "model.kv_heads",    "model.width",          "model.head_dim",   "model.ffn",
-    "model.vocab",       "model.context",        "model.norm_eps",   "model.rope_theta",
-    "model.tied",        "model.attention_bias", "model.activation", "model.window",
-    "data.text",         "data.tokenizer",       "data.cache",       "data.vocab_size",
-    "data.val_fraction", "data.replace_invalid", "data.chat",        "data.template",
-    "data.mask",         "parallel.tp",          "parallel.sequence"};
+constexpr std::string_view kText[] = {"model.init",
+                                      "train.length",
+                                      "model.layers",
+                                      "model.heads",
+                                      "model.kv_heads",
+                                      "model.width",
+                                      "model.head_dim",
+                                      "model.ffn",
+                                      "model.vocab",
+                                      "model.context",
+                                      "model.norm_eps",
+                                      "model.rope_theta",
+                                      "model.tied",
+                                      "model.attention_bias",
+                                      "model.activation",
+                                      "model.window",
+                                      "data.text",
+                                      "data.tokenizer",
+                                      "data.cache",
+                                      "data.vocab_size",
+                                      "data.val_fraction",
+                                      "data.replace_invalid",
+                                      "data.chat",
+                                      "data.template",
+                                      "data.mask",
+                                      "parallel.tp",
+                                      "parallel.sequence",
+                                      "model.experts",
+                                      "model.experts_per_token",
+                                      "model.expert_ffn",
+                                      "model.balance"};
 constexpr std::string_view kImages[] = {
     "model.classes",         "model.stem",    "model.size",     "model.channels",
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
@@ -38,6 +61,8 @@ constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor",
                                       "train.backoff_factor", "train.min_scale"};
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kRotary[] = {"model.rope_theta"};
+constexpr std::string_view kExperts[] = {"model.experts", "model.experts_per_token", "model.expert_ffn",
+                                         "model.balance"};
 constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "adapter.rs",  "adapter.dropout",
                                          "adapter.bias", "adapter.targets", "adapter.keep"};
 constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
@@ -71,6 +96,7 @@ void check_text(const io::ConfigTable& table, const RunConfig& config, std::stri
                config.model.context);
   if (!models::row_of(config.model.family).decoder(config.model).rotary())
     refuse(table, kRotary, "families with rotary positions", family);
+  if (!models::row_of(config.model.family).mixture) refuse(table, kExperts, "mixtures of experts", family);
 }
 
 /// Scaling by anything but a power of two would round gradients, whose bits must not change.

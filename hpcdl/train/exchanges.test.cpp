@@ -123,7 +123,7 @@ TEST(exchanges, of_image_models_with_shared_batch_norms_are_what_is_counted) {
         models::ImageConfig c{.family = family, .classes = 10};
         c.width = 4;
         auto model = models::ImageModel::create(c, 1, true);
-        const StepOptions o{.batch = 2, .forward = {.recompute = n % 2 == 0}, .sync_batch_norm = true};
+        const StepOptions o{.batch = 2, .forward = {.recompute = n % 2 == 0}, .share_batch = true};
         expect_declared(model, parallel::Mesh(world, {.dp = n}), o, false, fmt::format("image {}", n));
       });
 }

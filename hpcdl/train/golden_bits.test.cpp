@@ -98,7 +98,7 @@ std::uint64_t bits_of_images(models::ImageFamily family, int dp) {
     auto model = models::ImageModel::create(c, 3, true);
     Pool pool(1);
     TrainStep step(model, pool,
-                   {.batch = 4, .optimizer = Sgd::Args{.momentum = 0.9f}, .data = world, .sync_batch_norm = dp > 1});
+                   {.batch = 4, .optimizer = Sgd::Args{.momentum = 0.9f}, .data = world, .share_batch = dp > 1});
     for (int i = 0; i < kSteps; ++i) {
       std::vector<float> images(static_cast<std::size_t>(4 * 3 * model.config().size * model.config().size));
       std::vector<std::int32_t> targets(4);

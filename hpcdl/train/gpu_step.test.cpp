@@ -18,7 +18,9 @@ io::ModelConfig small_model(io::Family family) {
   io::ModelConfig c;
   c.family = family;
   c.layers = 2, c.heads = 4, c.width = 64, c.context = 64, c.vocab = kVocab;
-  if (family == io::Family::llama) c.kv_heads = 2, c.tied = false;
+  if (family != io::Family::gpt2) c.kv_heads = 2, c.tied = false;
+  // Every token goes through all experts: rounding would send some to others.
+  if (models::row_of(family).mixture) c.experts = c.chosen_experts = 4;
   models::resolve(c);
   return c;
 }
@@ -153,11 +155,11 @@ TEST(gpu_step_tf32, trains_as_f32_does) {
 }
 
 INSTANTIATE_TEST_SUITE_P(gpu, GpuStep,
-                         testing::Combine(testing::Values(io::Family::gpt2, io::Family::llama),
+                         testing::Combine(testing::Values(io::Family::gpt2, io::Family::llama, io::Family::mixtral),
                                           testing::Values(DType::f32, DType::bf16, DType::f16)),
                          [](const auto& each) {
-                           return std::string(std::get<0>(each.param) == io::Family::gpt2 ? "gpt2_" : "llama_") +
-                                  std::string(dtype_name(std::get<1>(each.param)));
+                           return fmt::format("{}_{}", io::enum_name(std::get<0>(each.param)),
+                                              dtype_name(std::get<1>(each.param)));
                          });
 
 }  // namespace

@@ -26,6 +26,7 @@ void make_base(const io::TempFolder& tmp, io::Family family = io::Family::llama)
   RunConfig c;
   toy_config(c, tmp, "base");
   c.model.family = family, c.train.steps = 2;
+  if (models::row_of(family).mixture) c.model.experts = 4, c.model.chosen_experts = 2;
   run(c, {});
 }
 
@@ -40,7 +41,7 @@ std::string refused(const io::TempFolder& tmp, const Change& change) {
 
 /// Without a learning rate, a run writes the folder again, to the byte.
 TEST(init, every_family_starts_from_the_weights_of_its_folder) {
-  for (const auto family : models::text_families()) {
+  for (const auto family : models::all_text_families()) {
     const io::TempFolder tmp;
     make_base(tmp, family);
     const auto still = tune(tmp, "still", [](RunConfig& c) { c.train.lr = 0, c.train.warmup = 0; });

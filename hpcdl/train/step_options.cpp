@@ -33,7 +33,7 @@ StepOptions step_options(const RunConfig& config) {
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
-  o.sync_batch_norm = config.sync_batch_norm;
+  o.share_batch = config.sync_batch_norm || config.model.experts > 0;
   if (t.dtype == Compute::fp16)
     o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale),
                                    .growth_factor = static_cast<float>(t.growth_factor),

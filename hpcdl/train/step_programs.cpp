@@ -12,9 +12,9 @@ namespace hpcdl::train {
 StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s)
     : model_(model), options_(options), device_(s.device()) {
   options_.forward.part = options_.data.rank();
-  if (options_.sync_batch_norm && options_.data.size() > 1) {
+  if (options_.share_batch && options_.data.size() > 1) {
     shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
-    options_.forward.shared_batch = shared_batch_->axis("batch norm");
+    options_.forward.shared_batch = shared_batch_->axis("batch");
   }
   const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
   const bool copies = products != DType::f32 && options_.copies.value_or(device_.is_cuda());

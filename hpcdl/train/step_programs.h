@@ -40,10 +40,10 @@ struct StepOptions {
   /// Ranks that share the batch: each calls the same methods with its part (data/split_data.h).
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
-  int zero = 0;                  // what these ranks divide among themselves: parallel::DataParallelOptions::zero
-  int gather_ahead = 1;          // parallel::DataParallelOptions::gather_ahead
-  Numerics numerics = {};        // of a GPU: those of a CPU are always the default
-  bool sync_batch_norm = false;  // over those ranks
+  int zero = 0;              // what these ranks divide among themselves: parallel::DataParallelOptions::zero
+  int gather_ahead = 1;      // parallel::DataParallelOptions::gather_ahead
+  Numerics numerics = {};    // of a GPU: those of a CPU are always the default
+  bool share_batch = false;  // those ranks share statistics of the batch (ForwardOptions::shared_batch)
 };
 
 class StepPrograms {

@@ -1,4 +1,4 @@
-// Mixtral (Jiang et al., 2024): Mistral with a mixture of experts in place of each MLP. It cannot be trained.
+// Mixtral (Jiang et al., 2024): Mistral with a mixture of experts in place of each MLP.
 
 #include <nlohmann/json.hpp>
 
@@ -13,13 +13,15 @@ const FamilyRow mixtral_row{
           parse_llama_keys(o, c, {.norm_eps = 1e-5, .context = 131072, .kv_heads = 8, .rope_theta = 1e6});
           read_window(o, c);
           c.experts = size_in(o, "num_local_experts", 8), c.chosen_experts = size_in(o, "num_experts_per_tok", 2);
+          c.balance = balance_in(o);
         },
     .write =
         [](const io::ModelConfig& c, io::Json& j) {
           write_llama_keys(c, j);
           j.update({{"sliding_window", c.window > 0 ? io::Json(c.window) : io::Json()},
                     {"num_local_experts", c.experts},
-                    {"num_experts_per_tok", c.chosen_experts}});
+                    {"num_experts_per_tok", c.chosen_experts},
+                    {"router_aux_loss_coef", c.balance}});
         },
     .decoder =
         [](const io::ModelConfig&) {

@@ -1,5 +1,5 @@
-// Qwen3-MoE (Yang et al., 2025): Qwen3 with a mixture of experts in place of each MLP. It cannot be trained. Models in
-// which some layers have a single MLP are refused.
+// Qwen3-MoE (Yang et al., 2025): Qwen3 with a mixture of experts in place of each MLP. Models in which
+// some layers have a single MLP are refused.
 
 #include <nlohmann/json.hpp>
 
@@ -18,6 +18,7 @@ const FamilyRow qwen3_moe_row{
           c.experts = size_in(o, "num_experts", size_in(o, "num_local_experts", 128));
           c.chosen_experts = size_in(o, "num_experts_per_tok", 8);
           c.weights_sum_to_one = o.get_or("norm_topk_prob", false);
+          c.balance = balance_in(o);
           const auto step = size_in(o, "decoder_sparse_step", 1);
           const io::Json* single = o.find("mlp_only_layers");
           require(step == 1 && (!single || single->empty()), "io",
@@ -35,6 +36,7 @@ const FamilyRow qwen3_moe_row{
                     {"num_experts", c.experts},
                     {"num_experts_per_tok", c.chosen_experts},
                     {"norm_topk_prob", c.weights_sum_to_one},
+                    {"router_aux_loss_coef", c.balance},
                     {"decoder_sparse_step", 1},
                     {"mlp_only_layers", io::Json::array()}});
         },

@@ -1,5 +1,5 @@
-// The op as data. How many operands it has depends on the number of experts, so there is one OpInfo for each number; they
-// share their functions, and the name in programs.
+// The op as data. How many operands it has depends on the number of experts, so there is one OpInfo for each number;
+// they share their functions, and the name in programs.
 
 #include <array>
 #include <memory>

@@ -9,9 +9,9 @@
 // are not read; matrices have no biases, all of a kind have one format, and dense ones have the type of x. There INT4
 // weights are widened to f32, or, if many rows are multiplied in 16 bits, rounded to the type of x.
 //
-// A choice is one expert of one token: choice c is the c % count-th of token c / count. The gradient needs dense matrices
-// without biases, and the products x Wg^T and x Wu^T of each choice, which forward keeps for it. Its products read the
-// rows of dy and x expert by expert, and every sum has an order that depends only on the choices.
+// A choice is one expert of one token: choice c is the c % count-th of token c / count. The gradient needs dense
+// matrices without biases, and the products x Wg^T and x Wu^T of each choice, which forward keeps for it. Its products
+// read the rows of dy and x expert by expert, and every sum has an order that depends only on the choices.
 
 #include <span>
 #include <vector>
@@ -45,8 +45,8 @@ struct ExpertMlp {
     Spec int4;    // of a CPU, for INT4: for each group of the rounded operand its step and its sum, then its values
     Spec places;  // of a GPU, for each expert how many chose it, and which choices those are
   };
-  /// Scratch of backward. Rows are those of choices, expert by expert; on a GPU the rows of each expert begin at a multiple
-  /// of kRowTile, and those after its last are zero.
+  /// Scratch of backward. Rows are those of choices, expert by expert; on a GPU the rows of each expert begin at a
+  /// multiple of kRowTile, and those after its last are zero.
   struct BackwardScratch {
     Spec rows;    // of x; of dy, later of dx
     Spec hidden;  // weighted hidden values, then gradients of gate and up
@@ -54,7 +54,8 @@ struct ExpertMlp {
   };
   static constexpr std::int64_t kRowTile = 64;
 
-  /// The op with this number of experts, which determines the number of its operands. Throws Error for one out of range.
+  /// The op with this number of experts, which determines the number of its operands. Throws Error for one out of
+  /// range.
   static const OpInfo& info(int experts);
   static Scratch scratch(const Spec& x, const Spec& experts, std::span<const ExpertMatrices<Spec>> mlps);
   static BackwardScratch backward_scratch(const Spec& x, const Spec& experts, const ExpertMatrices<Spec>& mlp,
@@ -66,8 +67,8 @@ struct ExpertMlp {
   static Cost cost(const Spec& x, const Spec& experts, std::span<const ExpertMatrices<Spec>> mlps);
   /// Operands: y, gate and up of each choice (may be absent), inputs, scratch.
   static void forward(Stream& s, const Grad* operands, const void* args);
-  /// Operands: gradients of base, x, weights, and gate, up, down of each expert; x, weights, experts, gate, up, down of each
-  /// expert; gate and up of each choice; dy; scratch.
+  /// Operands: gradients of base, x, weights, and gate, up, down of each expert; x, weights, experts, gate, up, down of
+  /// each expert; gate and up of each choice; dy; scratch.
   static void backward(Stream& s, const Grad* operands, const void* args);
 };
 /// So that programs from files find the op.

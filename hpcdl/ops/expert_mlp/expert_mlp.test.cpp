@@ -28,8 +28,8 @@ struct Trained {
   bool has_base = true, gradient = true, trains = true;
 };
 
-// One expert with all tokens; all experts of each token; experts without tokens; odd widths; frozen experts; no rows. On a GPU
-// some shapes fit its tensor cores.
+// One expert with all tokens; all experts of each token; experts without tokens; odd widths; frozen experts; no rows. On
+// a GPU some shapes fit its tensor cores.
 constexpr Trained kTrained[] = {{1, 1, 1, 1, 1},
                                 {5, 8, 16, 1, 1},
                                 {3, 7, 5, 3, 3, Swiglu::Gate::gelu_tanh},

@@ -9,6 +9,7 @@
 #include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/ops/expert_mlp/tile_of_expert.cuh"
+#include "hpcdl/ops/expert_mlp/whole_pieces.cuh"
 #include "hpcdl/ops/fuse/activations.h"
 
 namespace hpcdl::cuda {
@@ -84,28 +85,28 @@ template <class S> __device__ void produce(const WideProduct& p, const WideMemor
 template <class S> __device__ void write(const WideProduct& p, const WideTile& tile, const float (&sums)[128]) {
   using T = typename S::T;
   const int warp = warp_index(), lane = static_cast<int>(threadIdx.x) % kWarp;
-  const auto rounded = [&](int i) { return map<2>([&](int e) { return widen(narrow<T>(sums[i + e])); }); };
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = warp * 16 + lane / 4 + half * 8;
-    if (tile.first + row >= tile.count) continue;
-    const bool by_choice = !S::kGated || p.gate;
+    const bool there = tile.first + row < tile.count, by_choice = there && (!S::kGated || p.gate);
     const std::int64_t choice = by_choice ? p.list(tile.expert)[tile.first + row] : 0;
-    T* const to = static_cast<T*>(p.to) + (S::kGated ? tile.row + row : choice) * p.n;
-#pragma unroll
-    for (int j = 0; j < S::kResults / 8; ++j) {
-      const int column = tile.column * S::kResults + j * 8 + lane % 4 * 2;
-      if (column >= p.n) break;
-      auto v = rounded(4 * j + 2 * half);
-      if constexpr (S::kGated) {
-        const auto up = rounded(4 * j + 2 * half + S::kHalf / 2);
-        if (p.gate) {
-          write_aligned(static_cast<T*>(p.gate) + choice * p.n + column, pack<T>(v));
-          write_aligned(static_cast<T*>(p.up) + choice * p.n + column, pack<T>(up));
-        }
-        v = (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * up;
-      }
-      write_aligned(to + column, pack<T>(v));
+    const auto result = [&](int j) { return map<2>([&](int e) { return sums[4 * j + 2 * half + e]; }); };
+    const auto put = [&](void* to, std::int64_t to_row, auto&& pair) {
+      for_each_piece<T, S::kResults>(pair, [&](int in_tile, const Pack<T, 8>& piece) {
+        const int column = tile.column * S::kResults + in_tile;
+        if (there && column < p.n) write_aligned(static_cast<T*>(to) + to_row * p.n + column, piece);
+      });
+    };
+    const std::int64_t to_row = S::kGated ? tile.row + row : choice;
+    if constexpr (S::kGated) {
+      const auto up = [&](int j) { return result(j + S::kHalf / 8); };
+      if (p.gate) put(p.gate, choice, result), put(p.up, choice, up);
+      put(p.to, to_row, [&](int j) {
+        const auto v = widen(pack<T>(result(j)));
+        return (p.gelu ? fuse::GeluTanh::value(v) : fuse::Silu::value(v)) * widen(pack<T>(up(j)));
+      });
+    } else {
+      put(p.to, to_row, result);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include "hpcdl/cuda/tile/roles.cuh"
 #include "hpcdl/cuda/wgmma.cuh"
 #include "hpcdl/ops/expert_mlp/sorted_rows.cuh"
+#include "hpcdl/ops/expert_mlp/whole_pieces.cuh"
 
 namespace hpcdl::cuda {
 
@@ -133,15 +134,14 @@ __device__ void sum_stages(GroupedSums& sums, const GroupedMemory& memory, const
   if (before >= 0) stages.done(before);
 }
 
-/// f(row, column, two neighbours) for the sums of a thread of consumers, within the tile.
-template <class F> __device__ void for_each_pair(const GroupedSums& sums, F&& f) {
+/// f(row, column, piece) for the elements of type T that a thread of consumers is to write, within the tile.
+template <class T, class F> __device__ void for_each_result(const GroupedSums& sums, F&& f) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-#pragma unroll
-    for (int j = 0; j < GroupedShape::kN / 8; ++j)
-      f(warp_index() * 16 + lane / 4 + half * 8, j * 8 + lane % 4 * 2,
-        map<2>([&](int e) { return sums[4 * j + 2 * half + e]; }));
+    for_each_piece<T, GroupedShape::kN>(
+        [&](int j) { return map<2>([&](int e) { return sums[4 * j + 2 * half + e]; }); },
+        [&](int column, const auto& piece) { f(warp_index() * 16 + lane / 4 + half * 8, column, piece); });
 }
 
 template <class T> __device__ void consume(const WideRows& p, const GroupedMemory& memory, int group) {
@@ -154,9 +154,8 @@ template <class T> __device__ void consume(const WideRows& p, const GroupedMemor
     sum_stages<T, Major::k>(sums, memory, stages, at, group, steps);
     if (tile.first + group * 64 >= tile.count) return;  // rows of the next expert
     const int n0 = tile.column * S::kN;
-    for_each_pair(sums, [&](int row, int column, const Lanes<2>& v) {
-      if (n0 + column < p.n)
-        write_aligned(static_cast<T*>(p.to) + std::int64_t{row0 + row} * p.n + n0 + column, pack<T>(v));
+    for_each_result<T>(sums, [&](int row, int column, const auto& piece) {
+      if (n0 + column < p.n) write_aligned(static_cast<T*>(p.to) + std::int64_t{row0 + row} * p.n + n0 + column, piece);
     });
   });
 }
@@ -174,11 +173,11 @@ template <class T, class G> __device__ void consume(const WideGradient& p, const
       sum_stages<T, Major::mn>(sums, memory, stages, at, group, rows / S::kDepth);
     }
     const bool accumulate = p.accumulate[expert];
-    for_each_pair(sums, [&](int row, int column, Lanes<2> v) {
+    for_each_result<G>(sums, [&]<int K>(int row, int column, const Pack<G, K>& piece) {
       if (m0 + row >= p.m || n0 + column >= p.n) return;
       G* const to = static_cast<G*>(p.to[expert]) + std::int64_t{m0 + row} * p.n + n0 + column;
-      if (accumulate) v = v + widen(read_aligned<2>(static_cast<const G*>(to)));
-      write_aligned(to, pack<G>(v));
+      if (accumulate) write_aligned(to, pack<G>(widen(piece) + widen(read_aligned<K>(static_cast<const G*>(to)))));
+      else write_aligned(to, piece);
     });
   });
 }
