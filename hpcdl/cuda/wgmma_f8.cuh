@@ -17,16 +17,18 @@ namespace hpcdl::cuda {
 #define HPCDL_LIST_48 HPCDL_EIGHT(0), HPCDL_EIGHT(8), HPCDL_EIGHT(16), HPCDL_EIGHT(24), HPCDL_EIGHT(32), HPCDL_EIGHT(40)
 #define HPCDL_LIST_64 HPCDL_LIST_48, HPCDL_EIGHT(48), HPCDL_EIGHT(56)
 // D (64, n) in r registers; p: the predicate "add to D"; q0 and q1: A and B.
-#define HPCDL_F8(n, kind, r, p, q0, q1)                                                                             \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32." kind \
-               ".e4m3 {" HPCDL_TEXT_##r "}, %" #q0 ", %" #q1 ", p, 1, 1;\n}"                                        \
-               : HPCDL_LIST_##r                                                                                     \
+#define HPCDL_F8(n, kinds, r, p, q0, q1)                                                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #p ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k32.f32." kinds \
+               " {" HPCDL_TEXT_##r "}, %" #q0 ", %" #q1 ", p, 1, 1;\n}"                                              \
+               : HPCDL_LIST_##r                                                                                      \
                : "r"(int{add}), "l"(a), "l"(b))
-#define HPCDL_WGMMA(n, r, p, q0, q1)                                                                              \
-  /** B is E4M3. */                                                                                               \
-  template <class A> __device__ inline void wgmma_f8(float (&d)[r], std::uint64_t a, std::uint64_t b, bool add) { \
-    if constexpr (std::is_same_v<A, f8_e5m2>) HPCDL_F8(n, "e5m2", r, p, q0, q1);                                  \
-    else HPCDL_F8(n, "e4m3", r, p, q0, q1);                                                                       \
+#define HPCDL_WGMMA(n, r, p, q0, q1)                                                           \
+  /** One of them is E4M3. */                                                                  \
+  template <class A, class B = f8_e4m3>                                                        \
+  __device__ inline void wgmma_f8(float (&d)[r], std::uint64_t a, std::uint64_t b, bool add) { \
+    if constexpr (std::is_same_v<A, f8_e5m2>) HPCDL_F8(n, "e5m2.e4m3", r, p, q0, q1);          \
+    else if constexpr (std::is_same_v<B, f8_e5m2>) HPCDL_F8(n, "e4m3.e5m2", r, p, q0, q1);     \
+    else HPCDL_F8(n, "e4m3.e4m3", r, p, q0, q1);                                               \
   }
 HPCDL_WGMMA(96, 48, 48, 49, 50)
 HPCDL_WGMMA(128, 64, 64, 65, 66)

@@ -37,8 +37,8 @@ bool aligned(const View& v, std::int64_t bytes) {
 // ---------------------------------------------------------------- any GPU, any alignment
 
 /// A block of 16 x 16 threads, one sum each.
-template <class A>
-__global__ void plain_product(Fp8Problem p, const A* a, const f8_e4m3* b, int k, long long a_ld, long long b_ld,
+template <class A, class B>
+__global__ void plain_product(Fp8Problem p, const A* a, const B* b, int k, long long a_ld, long long b_ld,
                               bool blocks) {
   constexpr int kSide = 16;
   __shared__ float as[kSide][kSide + 1], bs[kSide][kSide + 1];
@@ -79,21 +79,21 @@ void run_plain(Stream& s, const Fp8Product& p, const Fp8Problem& problem) {
   const dim3 grid(blocks_for(p.m(), 16), blocks_for(p.n(), 16));
   require(grid.y <= 65535, Fp8Linear::name, "N must be below {} for operands that are not aligned to 16 bytes, got {}",
           65535 * 16, p.n());
-  visit_f8(p.a.dtype(), [&]<class A>() {
-    plain_product<A><<<grid, dim3(16, 16), 0, queue(s)>>>(
-        problem, static_cast<const A*>(p.a.data()), static_cast<const f8_e4m3*>(p.b.data()), static_cast<int>(p.k()),
-        p.a.row_stride(), p.b.row_stride(), p.blocks());
+  p.visit([&]<class A, class B>() {
+    plain_product<A, B><<<grid, dim3(16, 16), 0, queue(s)>>>(problem, static_cast<const A*>(p.a.data()),
+                                                             static_cast<const B*>(p.b.data()), static_cast<int>(p.k()),
+                                                             p.a.row_stride(), p.b.row_stride(), p.blocks());
   });
   launched("fp8_linear");
 }
 
 // ---------------------------------------------------------------- Hopper
 
-template <class A, class S> void launch_tiles(Stream& s, const Fp8Maps& maps, const Fp8Problem& p) {
+template <class A, class B, class S> void launch_tiles(Stream& s, const Fp8Maps& maps, const Fp8Problem& p) {
   constexpr int kBytes = Fp8Memory<S>::kBytes;
-  allow_shared<fp8_tiles<A, S>>(s, kBytes);
+  allow_shared<fp8_tiles<A, B, S>>(s, kBytes);
   const int clusters = multiprocessors(s) / S::kCluster;
-  launch_overlapped(queue(s), false, fp8_tiles<A, S>,
+  launch_overlapped(queue(s), false, fp8_tiles<A, B, S>,
                     {.grid = static_cast<unsigned>(std::min(p.tiles_m * p.tiles_n, clusters) * S::kCluster),
                      .block = S::kThreads,
                      .shared = kBytes,
@@ -108,7 +108,7 @@ template <class S> void run_tiles(Stream& s, const Fp8Product& p, Fp8Problem pro
   maps.a = tensor_map(p.a.data(), DType::u8, {p.k(), p.m()}, {p.a.row_stride()}, {S::kDepth, S::kM});
   maps.b = tensor_map(p.b.data(), DType::u8, {p.k(), p.n()}, {p.b.row_stride()}, {S::kDepth, S::kN / S::kCluster});
   maps.y = problem.whole ? tensor_map(p.y.data(), p.y.dtype(), {p.n(), p.m()}, {p.y.row_stride()}, {64, 64}) : maps.a;
-  visit_f8(p.a.dtype(), [&]<class A>() { launch_tiles<A, S>(s, maps, problem); });
+  p.visit([&]<class A, class B>() { launch_tiles<A, B, S>(s, maps, problem); });
 }
 
 bool fits_tiles(Stream& s, const Fp8Product& p) {

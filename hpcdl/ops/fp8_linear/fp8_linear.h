@@ -1,9 +1,9 @@
 #pragma once
 // y = act((A B^T) * scales + bias) + residual with A and B in 8-bit floats, and the largest magnitude of y. Neither has
-// a gradient: a training step records the products of its backward pass itself, from operands that fp8_quantize made.
+// a gradient: fp8_layer records the products of a training step.
 //
-// A (..., K), E4M3 or E5M2 (for gradients); B (N, K), E4M3; K is a multiple of 16. y (..., N): bf16, f16 or f32. bias
-// (N), f32, bf16 or f16, and residual, like y, may be absent. Sums are f32; Hopper's tensor cores, which keep about 14
+// A (..., K) and B (N, K), E4M3; either of them may be E5M2 (for gradients). K is a multiple of 16. y (..., N): bf16, f16
+// or f32. bias (N), f32, bf16 or f16, and residual, like y, may be absent; residual may be y itself. Sums are f32; Hopper's tensor cores, which keep about 14
 // bits of theirs, give them to f32 registers every 128 of k.
 //
 // Scales are f32, what A and B are multiplied by. In the three layouts, with M the rows of A:
@@ -34,6 +34,12 @@ struct Fp8Product {
   std::int64_t n() const { return b[0]; }
   std::int64_t k() const { return b[1]; }
   bool blocks() const { return b_scale.rank() == 2; }
+  /// f.template operator()<A, B>() with the types of its operands.
+  template <class Fn> void visit(Fn&& f) const {
+    if (a.dtype() == DType::f8_e5m2) f.template operator()<f8_e5m2, f8_e4m3>();
+    else if (b.dtype() == DType::f8_e5m2) f.template operator()<f8_e4m3, f8_e5m2>();
+    else f.template operator()<f8_e4m3, f8_e4m3>();
+  }
   bool wants_amax() const { return amax && amax.size() > 0; }
 };
 
@@ -49,8 +55,10 @@ struct Fp8Linear {
                                    const Spec& bias, const Spec& residual, const Args& args) {
     require(is_f8_dtype(a.dtype) && a.shape.rank() >= 1, name, "a must be F8_E4M3 or F8_E5M2 (..., K), got {}",
             to_string(a));
-    require(b.dtype == DType::f8_e4m3 && b.shape.rank() == 2 && b[1] == a[-1], name,
-            "b must be F8_E4M3 (N, {}) for a {}, got {}", a[-1], to_string(a), to_string(b));
+    require(is_f8_dtype(b.dtype) && b.shape.rank() == 2 && b[1] == a[-1], name,
+            "b must be F8_E4M3 or F8_E5M2 (N, {}) for a {}, got {}", a[-1], to_string(a), to_string(b));
+    require(a.dtype == DType::f8_e4m3 || b.dtype == DType::f8_e4m3, name,
+            "one of a and b must be F8_E4M3, got {} and {}", dtype_name(a.dtype), dtype_name(b.dtype));
     require(b[1] > 0 && b[1] % 16 == 0, name,
             "K must be a positive multiple of 16, got {}: pad both operands with zeros", b[1]);
     const std::int64_t m = a.size() / a[-1], n = b[0], k_blocks = (b[1] + kF8Block - 1) / kF8Block;

@@ -42,7 +42,7 @@ float activated(Activation a, float x) {
   }
 }
 
-template <class Isa, class A> struct Tile {
+template <class Isa, class A, class B> struct Tile {
   using V = simd::Vec<Isa>;
   static constexpr int kVectors = kCols / V::N;
   const Fp8Product& p;
@@ -55,8 +55,7 @@ template <class Isa, class A> struct Tile {
     alignas(64) float b[kDepth][kCols], a[kGroup][kDepth];
     for (int j = 0; j < kCols; ++j)
       for (int k = 0; k < depth; ++k)
-        b[k][j] =
-            j < cols ? kNumbers<f8_e4m3>.of[p.b.ptr<f8_e4m3>()[(col0 + j) * p.b.row_stride() + k0 + k].bits] : 0.0f;
+        b[k][j] = j < cols ? kNumbers<B>.of[p.b.ptr<B>()[(col0 + j) * p.b.row_stride() + k0 + k].bits] : 0.0f;
     const std::int64_t block = k0 / kF8Block;
     for (int i0 = 0; i0 < rows; i0 += kGroup) {
       const int group = rows - i0 < kGroup ? rows - i0 : kGroup;
@@ -105,7 +104,7 @@ template <class Isa, class A> struct Tile {
   }
 };
 
-template <class Isa, class A> void product(Pool& pool, const Fp8Product& p) {
+template <class Isa, class A, class B> void product(Pool& pool, const Fp8Product& p) {
   const std::int64_t m = p.m(), n = p.n(), k = p.k(), across = (n + kCols - 1) / kCols,
                      tiles = (m + kRows - 1) / kRows * across;
   float* const amax = p.wants_amax() ? p.amax.ptr<float>() : nullptr;
@@ -114,8 +113,8 @@ template <class Isa, class A> void product(Pool& pool, const Fp8Product& p) {
     float most = 0;
     for (std::int64_t t = begin; t < end; ++t) {
       const std::int64_t row0 = t / across * kRows, col0 = t % across * kCols;
-      Tile<Isa, A> tile{p, row0, col0, static_cast<int>(m - row0 < kRows ? m - row0 : kRows),
-                        static_cast<int>(n - col0 < kCols ? n - col0 : kCols)};
+      Tile<Isa, A, B> tile{p, row0, col0, static_cast<int>(m - row0 < kRows ? m - row0 : kRows),
+                           static_cast<int>(n - col0 < kCols ? n - col0 : kCols)};
       for (std::int64_t k0 = 0; k0 < k; k0 += kDepth) tile.add(k0, static_cast<int>(k - k0 < kDepth ? k - k0 : kDepth));
       most = std::fmax(most, tile.write());
     }
@@ -133,7 +132,7 @@ template <class Isa> void fp8_linear(Isa, Pool& pool, const Fp8Product& p) {
     if (p.wants_amax()) *p.amax.ptr<float>() = 0;
     return;
   }
-  visit_f8(p.a.dtype(), [&]<class A>() { product<Isa, A>(pool, p); });
+  p.visit([&]<class A, class B>() { product<Isa, A, B>(pool, p); });
 }
 
 template void fp8_linear(simd::Isa, Pool&, const Fp8Product&);

@@ -26,6 +26,12 @@ using testing::Input;
 
 constexpr DType kE4m3 = DType::f8_e4m3, kE5m2 = DType::f8_e5m2;
 
+/// Those of a and b.
+struct Types {
+  DType a = kE4m3, b = kE4m3;
+};
+constexpr Types kTypes[] = {{kE4m3, kE4m3}, {kE5m2, kE4m3}, {kE4m3, kE5m2}};
+
 enum class Scales { tensor, a_rows, rows, blocks };
 
 Shape scale_shape(Scales s, bool of_a, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -83,15 +89,15 @@ struct Product {
   OwnedTensor a, b, a_scale, b_scale, bias, residual, y, amax;
   Fp8Linear::Args args;
 
-  Product(std::int64_t m_, std::int64_t n_, std::int64_t k_, Scales s, DType type = kE4m3, DType out_ = DType::f32,
+  Product(std::int64_t m_, std::int64_t n_, std::int64_t k_, Scales s, Types types = {}, DType out_ = DType::f32,
           bool rest = false)
       : m(m_),
         n(n_),
         k(k_),
         scales(s),
         out(out_),
-        a({{m, k}, type}),
-        b({{n, k}, kE4m3}),
+        a({{m, k}, types.a}),
+        b({{n, k}, types.b}),
         a_scale({scale_shape(s, true, m, n, k), DType::f32}),
         b_scale({scale_shape(s, false, m, n, k), DType::f32}),
         y({{m, n}, out}),
@@ -161,8 +167,8 @@ TEST(fp8_linear, sums_of_integers_are_exact_with_every_kind_of_scale) {
   testing::for_each_isa([&] {
     for (const auto& [m, n, k] : kOdd)
       for (const Scales scales : {Scales::tensor, Scales::a_rows, Scales::rows, Scales::blocks})
-        for (const DType type : {kE4m3, kE5m2}) {
-          Product p(m, n, k, scales, type, DType::f32, m % 2 == 1);
+        for (const Types types : kTypes) {
+          Product p(m, n, k, scales, types, DType::f32, m % 2 == 1);
           Stream s(pool);
           p.run(s);
           p.check();
@@ -185,8 +191,9 @@ TEST(fp8_linear, refuses_operands_in_words) {
   EXPECT_NE(refusal({{4, 40}, kE4m3}, {{8, 40}, kE4m3}, one, one).find("multiple of 16, got 40: pad both"),
             std::string::npos);
   EXPECT_NE(refusal({{4, 32}, DType::bf16}, b, one, one).find("a must be F8_E4M3 or F8_E5M2"), std::string::npos);
-  EXPECT_NE(refusal(a, {{8, 32}, kE5m2}, one, one).find("b must be F8_E4M3 (N, 32)"), std::string::npos);
-  EXPECT_NE(refusal(a, {{8, 48}, kE4m3}, one, one).find("b must be F8_E4M3 (N, 32)"), std::string::npos);
+  EXPECT_NE(refusal({{4, 32}, kE5m2}, {{8, 32}, kE5m2}, one, one).find("one of a and b must be F8_E4M3"),
+            std::string::npos);
+  EXPECT_NE(refusal(a, {{8, 48}, kE4m3}, one, one).find("b must be F8_E4M3 or F8_E5M2 (N, 32)"), std::string::npos);
   EXPECT_NE(refusal(a, b, {{3}, DType::f32}, one).find("scales must be F32, of a: (1) or (4)"), std::string::npos);
   EXPECT_NE(refusal(a, b, {{4, 1}, DType::f32}, one).find("of blocks"), std::string::npos);
   EXPECT_NE(refusal(a, b, {{1}, DType::bf16}, one).find("scales must be F32"), std::string::npos);
@@ -252,12 +259,12 @@ TEST(fp8_linear_gpu, every_way_is_exact_at_shapes_around_the_edges_of_tiles) {
                          {1, 4096, 4112},  {257, 1, 640},    {5000, 3000, 144}};
   for (const auto& [m, n, k] : sizes)
     for (const Scales scales : {Scales::tensor, Scales::a_rows, Scales::rows, Scales::blocks})
-      for (const DType type : {kE4m3, kE5m2})
+      for (const Types types : kTypes)
         for (const DType out : {DType::bf16, DType::f16, DType::f32})
           for (const bool rest : {false, true}) {
             if (rest ? out == DType::bf16 : out == DType::f16) continue;
-            if (m * n > 1000000 && (type == kE5m2 || out == DType::f16)) continue;
-            Product p(m, n, k, scales, type, out, rest);
+            if (m * n > 1000000 && (types.a == kE5m2 || out == DType::f16)) continue;
+            Product p(m, n, k, scales, types, out, rest);
             for (int way = 0; way < static_cast<int>(names.size()); ++way) {
               There there(s, p);
               if (names[static_cast<std::size_t>(way)] == "cublasLt")

@@ -191,7 +191,7 @@ template <class S> struct Fp8Writer {
 
 /// A warpgroup's rows of all tiles. Two accumulators take turns, so that the tensor cores multiply into one while the
 /// sums of the other are added.
-template <class A, class S>
+template <class A, class B, class S>
 __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8Memory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
   const auto stages = memory.stages();
@@ -218,7 +218,7 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
       const auto b = wgmma_descriptor<Major::k>(memory.b(at.stage));
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < S::kDepth / 32; ++k) wgmma_f8<A>(to, a + k * kStepK, b + k * kStepK, k > 0 || add);
+      for (int k = 0; k < S::kDepth / 32; ++k) wgmma_f8<A, B>(to, a + k * kStepK, b + k * kStepK, k > 0 || add);
       wgmma_commit();
     };
     const auto move_on = [&] {
@@ -286,7 +286,7 @@ __device__ void fp8_consume(const Fp8Maps& maps, const Fp8Problem& p, const Fp8M
 
 #endif
 
-template <class A, class S>
+template <class A, class B, class S>
 __global__ void __launch_bounds__(S::kThreads, 1)
     fp8_tiles(const __grid_constant__ Fp8Maps maps, const __grid_constant__ Fp8Problem p) {
 #if HPCDL_SM90A
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   memory.template start<S::kCluster>(maps.a, maps.b, maps.y);
   roles<Producers<24>, Consumers<S::kConsumers, 240>>(
       [&](int) { fp8_produce<S>(maps, p, memory, rank); },
-      [&](int group) { fp8_consume<A, S>(maps, p, memory, rank, group); });
+      [&](int group) { fp8_consume<A, B, S>(maps, p, memory, rank, group); });
   __syncwarp();
   cluster_sync();  // no block may exit while another may still write to it
 #endif
