@@ -110,6 +110,8 @@ const std::vector<CaseFamily>& case_families() {
     norm_qkv_cases(to);
     norm_swiglu_cases(to);
     int4_linear_cases(to);
+    fp8_cast_cases(to);
+    fp8_layer_cases(to);
     fp8_linear_cases(to);
     fp8_quantize_cases(to);
     int4_embedding_cases(to);

@@ -16,6 +16,8 @@
 #include "hpcdl/ops/expert_balance/expert_balance.spec.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.spec.h"
 #include "hpcdl/ops/fill/fill.spec.h"
+#include "hpcdl/ops/fp8_cast/fp8_cast.spec.h"
+#include "hpcdl/ops/fp8_layer/fp8_layer.spec.h"
 #include "hpcdl/ops/fp8_linear/fp8_linear.spec.h"
 #include "hpcdl/ops/fp8_quantize/fp8_quantize.spec.h"
 #include "hpcdl/ops/fuse/fuse.spec.h"

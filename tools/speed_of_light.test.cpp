@@ -14,6 +14,7 @@
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
+#include "hpcdl/ops/fp8_layer/fp8_layer.h"
 #include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/kv_write/kv_write.h"
@@ -206,7 +207,8 @@ TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products)
   // Ops that the next test covers.
   const std::set<std::string_view> other_bytes{
       "softmax",        "rope",     "embedding",    "int4_embedding",  "kv_write",   "batch_norm",
-      "add_batch_norm", "norm_qkv", "fp8_quantize", "paged_attention", "expert_mlp", "quant_embedding"};
+      "add_batch_norm", "norm_qkv", "fp8_quantize", "paged_attention", "expert_mlp", "quant_embedding",
+      "fp8_cast",       "fp8_layer"};
   const std::set<std::string_view> products{
       "linear",           "linear_act",   "mlp",         "matmul",      "conv2d",
       "attention",        "lm_head_loss", "norm_qkv",    "norm_swiglu", "paged_attention",
@@ -229,11 +231,11 @@ TEST(cost, of_every_op_is_the_bytes_of_its_operands_in_the_unit_of_its_products)
       EXPECT_EQ(r.cost.wire, 0) << where;
       const bool multiplies = products.contains(op) || (op == "lm_head_gradient" && !r.backward);
       const bool int4 = c.op.ends_with("+int4");
-      const Unit want = multiplies               ? int4 ? Unit::i8 : unit_of(c.dtype)
-                                      : r.cost.operations == 0 ? Unit::none
-                        : op == "fp8_linear"     ? Unit::i8
-                        : op == "int4_linear"    ? c.op.find("exact") == std::string::npos ? Unit::i8 : unit_of(c.dtype)
-                                                 : Unit::f32;
+      const Unit want = multiplies                                ? int4 ? Unit::i8 : unit_of(c.dtype)
+                                                       : r.cost.operations == 0 ? Unit::none
+                        : op == "fp8_linear" || op == "fp8_layer" ? Unit::i8
+                        : op == "int4_linear" ? c.op.find("exact") == std::string::npos ? Unit::i8 : unit_of(c.dtype)
+                                              : Unit::f32;
       EXPECT_EQ(r.cost.unit, want) << where;
     }
   }
@@ -254,6 +256,15 @@ TEST(cost, of_what_leaves_operands_out_or_reads_them_twice) {
   EXPECT_EQ(last().writes, 6 * 8 + 4);
   fp8_quantize(input("wide2", {6, 8}, DType::bf16), {.scaling = Fp8Scaling::row});
   EXPECT_EQ(last().reads, 6 * 8 * 2);
+  const Var x8 = input("x8", {32, 48}, DType::bf16), w8 = input("w8", {16, 48}, DType::f32);
+  const auto qw = fp8_operand(g, w8, {}, Var());
+  EXPECT_EQ(last().reads, 2 * 16 * 48 * 4) << "measured, then rounded";
+  EXPECT_EQ(last().writes, 2 * 16 * 48 + 4 + 4);
+  const auto qx = fp8_operand(g, x8, {}, input("history", {1 + kAmaxSteps, 3}, DType::f32));
+  EXPECT_EQ(last().reads, 32 * 48 * 2 + (1 + kAmaxSteps) * 3 * 4);
+  fp8_layer(x8, w8, {}, {}, qx, qw, {}, {});
+  EXPECT_EQ(last().reads, 32 * 48 + 16 * 48 + 4 + 4) << "not what is there for the gradient alone";
+  EXPECT_EQ(last().writes, 32 * 16 * 2);
   std::vector<ExpertMatrices<Var>> mlps;
   for (int e = 0; e < 4; ++e) {
     const auto matrix = [&](const char* name, Shape shape) {

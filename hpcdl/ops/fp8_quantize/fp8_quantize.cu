@@ -1,98 +1,26 @@
-#include <type_traits>
-
-#include "hpcdl/core/f8.h"
-#include "hpcdl/cuda/element.cuh"
-#include "hpcdl/cuda/reduce.cuh"
-#include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
+#include "hpcdl/ops/fp8_quantize/f8_tile.cuh"
 
 namespace hpcdl::cuda {
 namespace {
 
-// A block of 256 threads has a tile of 128 x 128 of x in registers: warp w has rows w, w + 8, ..., a lane four
-// neighbouring columns of each. The first pass, where there is one, measures rows of q or the whole tensor; the second
-// rounds.
+// The first pass, where there is one, measures rows of q or the whole tensor; the second rounds.
 
-constexpr int kSide = static_cast<int>(Fp8Quantize::kBlock), kThreads = 256, kWarps = kThreads / kWarp,
-              kRows = kSide / kWarps, kEach = kSide / kWarp;
+constexpr int kSide = F8Tile<float>::kSide, kThreads = F8Tile<float>::kThreads, kWarps = F8Tile<float>::kWarps,
+              kRows = F8Tile<float>::kRows, kEach = F8Tile<float>::kEach;
 
 struct Operands {
-  const void* x;
-  void* q;
+  F8Source from;
+  F8Target to;
   float* scale;
-  const float* amax;                 // of the tensor or of the rows of q; null: measured within a tile
-  float* measured;                   // of the first pass
-  long long rows, cols, x_ld, q_ld;  // rows and cols of x
+  const float* amax;  // of the tensor or of the rows of q; null: measured within a tile
+  float* measured;    // of the first pass
   Fp8Scaling scaling;
-  bool transposed, x_whole, q_whole;  // aligned for accesses of kEach elements
-};
-
-__device__ void raise(float* to, float x) {  // both are at least 0
-  if (x > 0) atomicMax(reinterpret_cast<unsigned*>(to), __float_as_uint(x));
-}
-
-template <class T> struct Tile {
-  const Operands& o;
-  long long row0 = static_cast<long long>(blockIdx.x) * kSide, col0 = static_cast<long long>(blockIdx.y) * kSide;
-  int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  float v[kRows][kEach];
-
-  __device__ explicit Tile(const Operands& operands) : o(operands) {}
-  __device__ long long row(int i) const { return row0 + warp + i * kWarps; }
-  __device__ long long col() const { return col0 + lane * kEach; }
-
-  /// 0 outside of x.
-  __device__ void load() {
-    const T* x = static_cast<const T*>(o.x);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (o.x_whole && row(i) < o.rows && col() + kEach <= o.cols) {
-        using Four = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
-        const Four four = *reinterpret_cast<const Four*>(x + row(i) * o.x_ld + col());
-        const T* e = reinterpret_cast<const T*>(&four);
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) v[i][j] = widen(e[j]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < kEach; ++j)
-          v[i][j] = row(i) < o.rows && col() + j < o.cols ? widen(x[row(i) * o.x_ld + col() + j]) : 0.0f;
-      }
-    }
-  }
-  /// Of one row of the tile: all lanes get it.
-  __device__ float of_row(int i) const {
-    float most = 0;
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) most = fmaxf(most, fabsf(v[i][j]));
-    return warp_reduce(most, Max());
-  }
-  /// Of this lane's columns, over all rows of the tile.
-  __device__ void of_columns(float (&most)[kEach], float (*shared)[kSide]) const {
-#pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      most[j] = 0;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) most[j] = fmaxf(most[j], fabsf(v[i][j]));
-      shared[warp][lane * kEach + j] = most[j];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kEach; ++j)
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) most[j] = fmaxf(most[j], shared[w][lane * kEach + j]);
-  }
-  __device__ float of_tile(float* shared) const {
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i)
-#pragma unroll
-      for (int j = 0; j < kEach; ++j) most = fmaxf(most, fabsf(v[i][j]));
-    return block_reduce<kThreads>(most, Max(), shared);
-  }
+  bool transposed;
 };
 
 template <class T> __global__ void __launch_bounds__(kThreads) measure(Operands o) {
   __shared__ float shared[kWarps][kSide];
-  Tile<T> t(o);
+  F8Tile<T> t(o.from);
   t.load();
   if (o.scaling == Fp8Scaling::tensor) {
     const float most = t.of_tile(shared[0]);
@@ -102,20 +30,20 @@ template <class T> __global__ void __launch_bounds__(kThreads) measure(Operands 
     t.of_columns(most, shared);
 #pragma unroll
     for (int j = 0; j < kEach; ++j)
-      if (t.warp == 0 && t.col() + j < o.cols) raise(o.measured + t.col() + j, most[j]);
+      if (t.warp == 0 && t.col() + j < o.from.cols) raise(o.measured + t.col() + j, most[j]);
   } else {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const float most = t.of_row(i);
-      if (t.lane == 0 && t.row(i) < o.rows) raise(o.measured + t.row(i), most);
+      if (t.lane == 0 && t.row(i) < o.from.rows) raise(o.measured + t.row(i), most);
     }
   }
 }
 
 template <class T, class F> __global__ void __launch_bounds__(kThreads) round_tiles(Operands o) {
   __shared__ float shared[kWarps][kSide];
-  __shared__ __align__(16) unsigned char bytes[kSide][kSide + 4];
-  Tile<T> t(o);
+  __shared__ F8Turned turned;
+  F8Tile<T> t(o.from);
   t.load();
   const bool one = o.scaling == Fp8Scaling::tensor || o.scaling == Fp8Scaling::blocks;  // scale of the tile
   const bool first_row = blockIdx.x == 0, first_col = blockIdx.y == 0;
@@ -133,20 +61,20 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) round_ti
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const long long r = t.col() + j;
-      if (o.scaling == Fp8Scaling::row) of_column[j] = r < o.cols ? o.amax[r] : 0.0f;
+      if (o.scaling == Fp8Scaling::row) of_column[j] = r < o.from.cols ? o.amax[r] : 0.0f;
       of_column[j] = f8_scale<F>(of_column[j]);
-      if (t.warp != 0 || r >= o.cols) continue;
+      if (t.warp != 0 || r >= o.from.cols) continue;
       if (o.scaling == Fp8Scaling::row_blocks) o.scale[r * gridDim.x + blockIdx.x] = of_column[j];
       else if (first_row) o.scale[r] = of_column[j];
     }
   }
-  F* q = static_cast<F*>(o.q);
+  unsigned columns[kEach] = {};  // four rows of each column
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const long long row = t.row(i);
     if (!one && !o.transposed) {
-      scale = f8_scale<F>(o.scaling == Fp8Scaling::row_blocks ? t.of_row(i) : row < o.rows ? o.amax[row] : 0.0f);
-      if (t.lane == 0 && row < o.rows) {
+      scale = f8_scale<F>(o.scaling == Fp8Scaling::row_blocks ? t.of_row(i) : row < o.from.rows ? o.amax[row] : 0.0f);
+      if (t.lane == 0 && row < o.from.rows) {
         if (o.scaling == Fp8Scaling::row_blocks) o.scale[row * gridDim.y + blockIdx.y] = scale;
         else if (first_col) o.scale[row] = scale;
       }
@@ -156,29 +84,17 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) round_ti
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const float by = !one && o.transposed ? 1 / of_column[j] : inverse;
-      four |= static_cast<unsigned>(to_f8<F>(t.v[i][j] * by).bits) << (8 * j);
+      const unsigned code = to_f8<F>(t.v[i][j] * by).bits;
+      four |= code << (8 * j), columns[j] = columns[j] >> 8 | code << 24;
     }
-    if (o.transposed) {
+    if (!o.transposed) put_four(t, i, o.to, four);
+    else if (i % 4 == 3)
 #pragma unroll
-      for (int j = 0; j < kEach; ++j)
-        bytes[t.lane * kEach + j][t.warp + i * kWarps] = static_cast<unsigned char>(four >> (8 * j));
-    } else if (row < o.rows) {
-      F* to = q + row * o.q_ld + t.col();
-      if (o.q_whole && t.col() + kEach <= o.cols) *reinterpret_cast<unsigned*>(to) = four;
-      else
-        for (int j = 0; j < kEach && t.col() + j < o.cols; ++j) to[j] = F{static_cast<std::uint8_t>(four >> (8 * j))};
-    }
+      for (int j = 0; j < kEach; ++j) turned.at(t.lane * kEach + j, (t.warp * kRows + i) / 4) = columns[j];
   }
   if (!o.transposed) return;
   __syncthreads();
-  for (int i = t.warp; i < kSide && t.col0 + i < o.cols; i += kWarps) {  // a row of q
-    const long long at = t.row0 + t.lane * kEach;
-    F* to = q + (t.col0 + i) * o.q_ld + at;
-    if (o.q_whole && at + kEach <= o.rows)
-      *reinterpret_cast<unsigned*>(to) = *reinterpret_cast<const unsigned*>(&bytes[i][t.lane * kEach]);
-    else
-      for (int j = 0; j < kEach && at + j < o.rows; ++j) to[j] = F{bytes[i][t.lane * kEach + j]};
-  }
+  turned.store(t, o.to);
 }
 
 __global__ void as_of_zeros(float* scale, long long count) {
@@ -189,18 +105,13 @@ __global__ void as_of_zeros(float* scale, long long count) {
 }  // namespace
 
 void fp8_quantize(Stream& s, Tensor q, Tensor scale, View x, View amax, Tensor measured, const Fp8Quantize::Args& a) {
-  const auto whole = [](const View& v) {
-    const auto bytes = static_cast<std::uintptr_t>(kEach * dtype_bytes(v.dtype()));
-    return reinterpret_cast<std::uintptr_t>(v.data()) % bytes == 0 && v.row_stride() % kEach == 0;
-  };
   const bool measures = measured.size() > 0;
   float* const most = measures ? measured.ptr<float>() : nullptr;
-  const Operands o{x.data(),       q.data(),  scale.ptr<float>(), measures ? most : amax ? amax.ptr<float>() : nullptr,
-                   most,           x.rows(),  x.cols(),           x.row_stride(),
-                   q.row_stride(), a.scaling, a.transposed,       whole(x),
-                   whole(q)};
-  const dim3 grid(blocks_for(o.rows, kSide), blocks_for(o.cols, kSide));
-  require(grid.y <= 65535, Fp8Quantize::name, "x must have fewer than {} columns, got {}", 65535LL * kSide, o.cols);
+  const Operands o{f8_source(x), f8_target(q), scale.ptr<float>(), measures ? most : amax ? amax.ptr<float>() : nullptr,
+                   most,         a.scaling,    a.transposed};
+  const dim3 grid(blocks_for(o.from.rows, kSide), blocks_for(o.from.cols, kSide));
+  require(grid.y <= 65535, Fp8Quantize::name, "x must have fewer than {} columns, got {}", 65535LL * kSide,
+          o.from.cols);
   if (measures)
     check(cudaMemsetAsync(most, 0, static_cast<std::size_t>(measured.bytes()), queue(s)), "cudaMemsetAsync");
   if (x.size() == 0) {
