@@ -126,6 +126,31 @@ std::array<Var, 2> Decoder::tables(const Var& tokens, const nn::ForwardOptions& 
   return {one, one};
 }
 
+void Decoder::multiply_in_8_bits(const Fp8Options& o) {
+  const auto blocks = std::ssize(blocks_);
+  if (o.first + o.last >= blocks)
+    fail_usage(
+        "model",
+        "train.fp8_first = {} and train.fp8_last = {} leave none of the {} blocks to 8-bit floats: lower them, or "
+        "use train.dtype = \"bf16\"",
+        o.first, o.last, blocks);
+  const auto scaling = o.scales == Fp8Scales::row ? Fp8Scaling::row : Fp8Scaling::tensor;
+  const auto* history = o.scales == Fp8Scales::delayed ? &fp8_history_.amax : nullptr;
+  int layers = 0;
+  for (auto i = o.first; i < blocks - o.last; ++i)
+    for (auto& [part, module] : blocks_[static_cast<std::size_t>(i)]) {
+      auto* layer = std::get_if<nn::Linear>(&module);
+      if (!layer || part == BlockPart::router) continue;
+      layer->fp8.emplace(scaling, history, layers++);
+      layer->weight.multiplied = false;  // not in 16 bits
+    }
+  if (!history) return;
+  auto& amax = fp8_history_.amax;
+  amax.spec = amax_history_spec(std::int64_t{Fp8Amax::kTensors} * layers);
+  amax.role = nn::Role::state;
+  amax.name = "fp8.amax";
+}
+
 Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o, RouterLoad* load) const {
   Graph& g = tokens.graph();
   Var x;
@@ -199,7 +224,8 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
     }
     return angles ? rope(y, angles, options.batch ? options.batch->positions : Var(), {.head_dim = D}) : y;
   };
-  const auto apply = [&](BlockPart part) { return linear_of(b, part)(x, Activation::none, {}, options); };
+  const nn::Input input(x);
+  const auto apply = [&](BlockPart part) { return linear_of(b, part)(input, Activation::none, {}, options); };
   Var queries, keys, values;
   if (b.contains(qkv)) {
     const Var all = apply(qkv);
@@ -254,7 +280,8 @@ Var Decoder::mlp(const Block& b, int layer, const Var& residual, const nn::Forwa
   }
   const Var x = normalised(norm, residual);
   Graph::Scope scope(g, "mlp");
-  const auto apply = [&](BlockPart part, Activation act) { return linear_of(b, part)(x, act, {}, options); };
+  const nn::Input input(x);
+  const auto apply = [&](BlockPart part, Activation act) { return linear_of(b, part)(input, act, {}, options); };
   Var hidden;
   if (b.contains(gate_up)) {
     const Var both = apply(gate_up, Activation::none);

@@ -12,6 +12,7 @@
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/decoder_spec.h"
+#include "hpcdl/models/fp8_options.h"
 #include "hpcdl/models/loaded_weights.h"
 #include "hpcdl/models/rope_angles.h"
 #include "hpcdl/nn/context.h"
@@ -50,6 +51,9 @@ class Decoder {
   /// Whether the module of this name may have an adapter: experts are multiplied by an op that knows none, and routers
   /// choose.
   bool takes_adapter(std::string_view module) const;
+  /// Lets layers multiply in 8-bit floats. Before the model has memory and gets its place, from which it never moves
+  /// again. Throws UsageError if no block is left.
+  void multiply_in_8_bits(const Fp8Options& options);
   /// From now on programs fetch the layers that stream; null: none does.
   void load_from(const LoadedWeights* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.
@@ -73,6 +77,7 @@ class Decoder {
     }
     std::visit([&](auto& m) { f(named(spec_.last_norm), m); }, last_norm_);
     if (head_.weight.spec) f(spec_.head, head_);
+    if (fp8_history_.amax.spec) f("fp8", fp8_history_);
   }
 
  private:
@@ -103,7 +108,8 @@ class Decoder {
   std::vector<std::vector<Expert>> experts_;  // of each layer
   MoeRoute::Args choice_ = {};
   Module last_norm_;
-  nn::Embedding head_;  // (V, C); absent if tied to tokens_
+  nn::Embedding head_;          // (V, C); absent if tied to tokens_
+  nn::Fp8History fp8_history_;  // absent unless scales are delayed
   // Of all layers, or of those with full attention; then of sliding layers, or of texts beyond the original context.
   mutable std::vector<RopeAngles> angles_;
   const LoadedWeights* weights_ = nullptr;

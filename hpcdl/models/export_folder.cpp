@@ -11,6 +11,7 @@
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
+#include "hpcdl/nn/fp8.h"
 #include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::models {
@@ -33,8 +34,11 @@ void write_config_of(const fs::path& from, const fs::path& to, DType dtype) {
 
 ExportReport export_folder(const io::StoredCheckpoint& from, const fs::path& out, const ExportOptions& options) {
   ExportReport report;
+  std::vector<const io::StoredTensor*> tensors;
   std::vector<io::NamedSpec> specs;
   for (const auto& t : from.model()) {
+    if (nn::is_fp8_history(t.name)) continue;  // of no use outside of its run
+    tensors.push_back(&t);
     const bool converts = options.dtype != DType::none && is_float(t.whole.dtype);
     specs.push_back({t.name, {t.whole.shape, converts ? options.dtype : t.whole.dtype}});
     ++report.tensors, report.bytes += specs.back().spec.bytes();
@@ -47,7 +51,7 @@ ExportReport export_folder(const io::StoredCheckpoint& from, const fs::path& out
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const auto& [name, spec] = specs[i];
       if (options.progress) options.progress(static_cast<double>(done) / static_cast<double>(report.bytes), name);
-      copy(from.model()[i], name, spec.dtype);
+      copy(*tensors[i], name, spec.dtype);
       done += spec.bytes();
     }
   };

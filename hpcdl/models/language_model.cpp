@@ -80,6 +80,11 @@ std::function<void(Decoder&)> attaching(const std::optional<AdapterFolder>& adap
   };
 }
 
+std::function<void(Decoder&)> multiplying(const Fp8Options& fp8) {
+  if (!fp8.on) return {};
+  return [&](Decoder& d) { d.multiply_in_8_bits(fp8); };
+}
+
 }  // namespace
 
 struct LanguageModel::Impl {
@@ -154,9 +159,9 @@ LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
-                                    bool with_gradients, Sharing sharing) {
-  LanguageModel model(
-      std::make_unique<Impl>(config, std::move(sharing), with_gradients ? Sharers::training : Sharers::inference));
+                                    bool with_gradients, Sharing sharing, const Fp8Options& fp8) {
+  LanguageModel model(std::make_unique<Impl>(
+      config, std::move(sharing), with_gradients ? Sharers::training : Sharers::inference, multiplying(fp8)));
   for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, with_gradients);
   return model;
@@ -274,14 +279,17 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
   if (!choice.why.empty()) impl_->loading += fmt::format(" ({})", choice.why);
 }
 
-LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
-  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training));
+LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing,
+                                               const Fp8Options& fp8) {
+  LanguageModel model(
+      std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training, multiplying(fp8)));
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   const auto files = WeightFiles::open(folder, impl->config, impl->model.spec());
   const Binder binder(*files, impl->model.spec());
   model.state_->allocate(true);
   for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
+  for (const auto& e : model.buffers()) std::memset(e.memory.data(), 0, static_cast<std::size_t>(e.memory.bytes()));
   binder.require_whole_layers(impl->names());
   return model;
 }

@@ -13,6 +13,7 @@
 #include "hpcdl/models/adapter_options.h"
 #include "hpcdl/models/base_options.h"
 #include "hpcdl/models/compute_type.h"
+#include "hpcdl/models/fp8_options.h"
 #include "hpcdl/models/trainable.h"
 
 namespace hpcdl::models {
@@ -26,10 +27,10 @@ class LanguageModel final : public Trainable {
  public:
   /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
   /// Zeros in the config are replaced (family.h). A pure function of (config, seed): a rank that shares the layers has
-  /// its part of the same weights, and no memory for others. Without a seed the model is only described: its tensors
+  /// its part of the same weights, and no memory for others. `fp8`: layers that multiply in 8-bit floats. Without a seed the model is only described: its tensors
   /// have names and specs, but no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
-                              Sharing sharing = {});
+                              Sharing sharing = {}, const Fp8Options& fp8 = {});
   /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
   /// it says so. Cannot be trained. A rank that shares the layers draws its part of the same weights.
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing = {});
@@ -44,7 +45,8 @@ class LanguageModel final : public Trainable {
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const io::LoadOptions& load = {},
                             const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
-  static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
+  static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {},
+                                         const Fp8Options& fp8 = {});
 
   /// A Hugging Face folder that stays as it is, with what `adapter` trains beside it, in f32 memory with gradients: fresh
   /// adapters, a pure function of the seed, and the modules and biases that it names. Frozen weights are views into the

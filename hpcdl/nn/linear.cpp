@@ -18,6 +18,8 @@ Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation,
   const Axis axis = l.weight.axis();
   const auto product = [&](const Var& in, const Var& added, bool addend) {
     const auto affine = [&] {
+      if (l.fp8)
+        return (*l.fp8)(in, l.weight, l.bias(g), added, {.conv1d = l.layout == Layout::in_out, .addend = addend});
       if (l.weight.quantized())
         return l.weight.codec->multiply(l.weight.part_vars(g), in, addend ? Var() : l.bias(g), addend ? Var() : added,
                                         Activation::none, DType::none);
@@ -48,11 +50,18 @@ Var activated(const Var& x, Activation activation) {
   fail("nn", "there is no activation {}", static_cast<int>(activation));
 }
 
-Var Linear::operator()(const Var& x, Activation activation, const Var& residual, const ForwardOptions& o) const {
+Var Linear::operator()(const Input& input, Activation activation, const Var& residual, const ForwardOptions& o) const {
+  const Var& x = input.value();
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
   if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual, o);
   const auto affine = [&](Activation act, const Var& added) {
+    if (fp8) {
+      const bool activates = act != Activation::none;
+      const Var y = activated(
+          (*fp8)(input, weight, bias(g), activates ? Var() : added, {.conv1d = layout == Layout::in_out}), act);
+      return activates && added ? add(y, added) : y;
+    }
     if (weight.quantized()) return weight.codec->multiply(weight.part_vars(g), x, bias(g), added, act, DType::none);
     return linear(x, weight.rounded(g, x.dtype()), bias(g),
                   {.activation = act, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},

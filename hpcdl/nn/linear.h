@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "hpcdl/nn/adapter.h"
+#include "hpcdl/nn/fp8.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matrix.h"
 
@@ -20,6 +21,7 @@ struct Linear {
   Weight weight;
   Param bias;
   std::optional<Adapter> adapter;
+  std::optional<Fp8> fp8;  // multiplies in 8-bit floats
   Layout layout = Layout::out_in;
 
   Linear() = default;
@@ -34,13 +36,13 @@ struct Linear {
   std::int64_t in() const { return weight.spec.shape[layout == Layout::out_in ? 1 : 0]; }
   std::int64_t out() const { return weight.spec.shape[layout == Layout::out_in ? 0 : 1]; }
 
-  /// `o`: for the dropout of the adapter.
-  Var operator()(const Var& x, Activation activation = Activation::none, const Var& residual = {},
+  /// `o`: for the dropout of the adapter. Layers that share an Input share its casts.
+  Var operator()(const Input& x, Activation activation = Activation::none, const Var& residual = {},
                  const ForwardOptions& o = {}) const;
   /// Whether ops that hold several layers can hold this one.
-  bool has_matrix() const { return !adapter && (!weight.quantized() || weight.codec->matrix); }
+  bool has_matrix() const { return !adapter && !fp8 && (!weight.quantized() || weight.codec->matrix); }
   /// Whether it is a matrix of numbers and no more.
-  bool is_plain() const { return !adapter && !weight.quantized(); }
+  bool is_plain() const { return !adapter && !weight.quantized() && !fp8; }
   /// Its operands for them, of layout out_in; x: the type of its inputs.
   Matrix<Var> matrix(Graph& g, DType x) const;
   void visit(auto&& f) {

@@ -59,6 +59,7 @@ constexpr std::string_view kSgd[] = {"train.momentum", "train.nesterov"};
 constexpr std::string_view kScaled[] = {"train.base_batch"};
 constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor", "train.growth_interval",
                                       "train.backoff_factor", "train.min_scale"};
+constexpr std::string_view kFp8[] = {"train.fp8_scaling", "train.fp8_first", "train.fp8_last"};
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kRotary[] = {"model.rope_theta"};
 constexpr std::string_view kExperts[] = {"model.experts", "model.experts_per_token", "model.expert_ffn",
@@ -112,6 +113,27 @@ void check_scaler(const TrainConfig& t) {
   }
 }
 
+/// A CPU computes 8-bit floats only where that is asked for by name.
+void check_fp8(const RunConfig& config) {
+  const auto& t = config.train;
+  const bool cpu = t.device == "cpu";
+  if (cpu && t.dtype == Compute::fp8)
+    fail_usage(
+        "config",
+        "train.dtype = \"fp8\" is for GPUs of compute capability 8.9 or later (train.device = \"cuda\"); a CPU does "
+        "not multiply 8-bit floats: train.dtype = \"bf16\", or \"fp8-emu\" for a slow emulation");
+  if (!cpu && t.dtype == Compute::fp8_emu)
+    fail_usage("config",
+               "train.dtype = \"fp8-emu\" emulates 8-bit floats on a CPU; on a GPU set train.dtype = \"fp8\"");
+  if (io::is_image_family(config.model.family))
+    fail_usage("config", "train.dtype = \"{}\" is for text, and model.family is {}: set train.dtype to bf16",
+               io::enum_name(t.dtype), io::enum_name(config.model.family));
+  if (config.adapter.given())
+    fail_usage("config",
+               "train.dtype = \"{}\" trains whole models, and adapter.method is lora: set train.dtype to bf16",
+               io::enum_name(t.dtype));
+}
+
 /// 1 would divide by 0. A value too near to 1 for a 64-bit float is 1 here.
 void check_betas(const TrainConfig& t) {
   for (const auto& [key, value] : {std::pair{"beta1", t.beta1}, {"beta2", t.beta2}})
@@ -147,6 +169,8 @@ void check_config(RunConfig& config) {
   if (t.lr_scaling == LrScaling::none) refuse(table, kScaled, "scaled learning rates", "train.lr_scaling is none");
   if (t.dtype != Compute::fp16) refuse(table, kFp16, "fp16", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
   else check_scaler(t);
+  if (is_fp8(t.dtype)) check_fp8(config);
+  else refuse(table, kFp8, "fp8", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
   check_betas(t);
   if (config.parallel.zero < 3)
     refuse(table, kSharded, "runs that divide weights (parallel.zero = 3)",

@@ -12,12 +12,15 @@
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/adapter_options.h"
 #include "hpcdl/models/base_options.h"
+#include "hpcdl/models/fp8_options.h"
 #include "hpcdl/models/image_config.h"
 #include "hpcdl/optim/schedule.h"
 
 namespace hpcdl {
 
-enum class Compute { f32, tf32, bf16, fp16 };
+enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu };
+/// Whether products of layers have operands of 8-bit floats.
+constexpr bool is_fp8(Compute c) { return c == Compute::fp8 || c == Compute::fp8_emu; }
 enum class OptimizerKind { adamw, sgd };
 
 namespace io {
@@ -42,7 +45,8 @@ template <> struct EnumNames<data::ChatMask> {
 };
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {
-      {Compute::f32, "f32"}, {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
+      {Compute::f32, "f32"},   {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"},
+      {Compute::fp16, "fp16"}, {Compute::fp8, "fp8"},   {Compute::fp8_emu, "fp8-emu"}};
 };
 }  // namespace io
 
@@ -118,6 +122,8 @@ struct TrainConfig {
   double dropout = 0;
   std::uint64_t seed = 1;
   Compute dtype = Compute::f32;
+  Fp8Scales fp8_scaling = Fp8Scales::delayed;
+  std::int64_t fp8_first = 1, fp8_last = 1;
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, min_scale = 1;
   std::int64_t growth_interval = 2000;
   bool recompute = false, atomic_sums = false;
@@ -162,7 +168,14 @@ struct TrainConfig {
     f("seed", seed, "seed of weights, order of data and dropout", {.min = 0});
     f("dtype", dtype,
       "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; "
-      "fp16 scales the loss, and is no faster than f32 on a CPU");
+      "fp16 scales the loss, and is no faster than f32 on a CPU; fp8: bf16, but the layers of the blocks multiply "
+      "8-bit "
+      "floats, on GPUs of compute capability 8.9 or later; fp8-emu: the same on a CPU, as an emulation, which is slow");
+    f("fp8_scaling", fp8_scaling,
+      "fp8: where scales come from: delayed, the largest magnitude of the tensor in the last 16 steps; current, its "
+      "largest magnitude; row, that of each row");
+    f("fp8_first", fp8_first, "fp8: first blocks that stay in bf16", {.min = 0, .max = 1 << 20});
+    f("fp8_last", fp8_last, "fp8: last blocks that stay in bf16", {.min = 0, .max = 1 << 20});
     f("init_scale", init_scale, "fp16: initial scale of the mean loss of a micro-batch; a power of two",
       {.min = 1e-9, .max = 1e30});
     f("growth_factor", growth_factor, "fp16: factor by which the loss scale grows", {.min = 1, .max = 1024});

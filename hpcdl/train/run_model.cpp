@@ -14,6 +14,9 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   if (io::is_image_family(config.model.family))
     return std::make_unique<models::ImageModel>(models::ImageModel::create(config.image, seed, true));
   using Scheme = parallel::TensorParallel::Scheme;
+  const auto& t = config.train;
+  const models::Fp8Options fp8{
+      .on = is_fp8(t.dtype), .scales = t.fp8_scaling, .first = t.fp8_first, .last = t.fp8_last};
   const auto sharing = std::make_shared<parallel::TensorParallel>(
       mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
   if (config.adapter.given()) {
@@ -24,8 +27,8 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   }
   if (seed && !config.init.empty())
     return std::make_unique<models::LanguageModel>(
-        models::LanguageModel::open_for_training(init_folder(config), sharing));
-  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, seed, true, sharing));
+        models::LanguageModel::open_for_training(init_folder(config), sharing, fp8));
+  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, seed, true, sharing, fp8));
 }
 
 void write_model_config(const std::filesystem::path& folder, const RunConfig& config) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "hpcdl/nn/fp8.h"
+#include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/fp8_amax/fp8_amax.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/exchange_order.h"
 #include "hpcdl/parallel/update.h"
@@ -157,6 +160,21 @@ void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
   else hpcdl::record_grad_norm(g, whole, norm);
 }
 
+/// Ranks see different batches and parts of weights, and go on with one history.
+void StepPrograms::record_fp8_history(Graph& g) const {
+  for (const auto& e : model_.buffers()) {
+    if (!nn::is_fp8_history(e.name)) continue;
+    const Var history = g.constant(e.name, e.memory);
+    const Operand now = update_operand(amax_of_this_step(g, history));
+    const auto reduce = [&](const Axis& axis) {
+      emit_op<AllReduce>(g, std::span(&now, 1), {axis.with(e.name), true}, Phase::update);
+    };
+    if (ranks_) reduce(ranks_->axis(e.name));
+    if (const auto* shared = model_.sharing()) reduce(shared->axis);
+    record_fp8_amax_step(g, history);
+  }
+}
+
 void StepPrograms::record_update(Graph& g) const {
   std::vector<Var> addends;  // each rank along tp holds one
   for (const auto& p : model_.state().updated())
@@ -165,6 +183,7 @@ void StepPrograms::record_update(Graph& g) const {
   const auto update = [&] {
     if (const auto* shared = model_.sharing()) parallel::record_sum_gradients(g, addends, shared->axis);
     record_norm(g, {.max_norm = options_.clip, .skip_nonfinite = true});
+    record_fp8_history(g);
     optimizer_->record(g);
   };
   if (scaler_) scaler_->around(g, update);

@@ -111,6 +111,7 @@ class StepPrograms {
   Recorded record(Graph& g, Kind kind) const;
   Recording exchanged(Recording pass, Write write, Kind kind) const;
   void record_norm(Graph& g, const GradNorm::Args& norm) const;
+  void record_fp8_history(Graph& g) const;
   void record_update(Graph& g) const;
   void join_ranks(DType copies);
 

@@ -29,6 +29,7 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
     if (has("accumulate")) c.train.accumulate = 3;
     if (has("bf16")) c.train.dtype = Compute::bf16;
     if (has("fp16")) c.train.dtype = Compute::fp16, c.train.growth_interval = 2, c.train.init_scale = 0x1p40;
+    if (has("fp8")) c.train.dtype = has("cuda") ? Compute::fp8 : Compute::fp8_emu, c.model.layers = 3;
     if (has("gpt2")) c.model.family = io::Family::gpt2;
     if (has("cuda")) c.train.device = "cuda";
   };
@@ -59,12 +60,13 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(kinds, Trainer,
-                         testing::Values("plain", "dropout", "accumulate", "bf16", "fp16_accumulate", "gpt2"));
+                         testing::Values("plain", "dropout", "accumulate", "bf16", "fp16_accumulate", "gpt2",
+                                         "fp8_accumulate"));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Trainer);
 INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
                          testing::ValuesIn(cuda_devices() > 0
                                                ? std::vector<std::string>{"cuda_dropout", "cuda_bf16_accumulate",
-                                                                          "cuda_gpt2_bf16", "cuda_fp16",
+                                                                          "cuda_gpt2_bf16", "cuda_fp16", "cuda_fp8",
                                                                           "cuda_gpt2_fp16_accumulate_dropout"}
                                                : std::vector<std::string>{}));
 
