@@ -16,5 +16,9 @@ void GroupAxis::all_gather(Stream& s, const Tensor& all, const View& mine, std::
   const comm::Label label(tensor);
   group_.all_gather(s, all, mine, algorithm_).wait();
 }
+void GroupAxis::all_to_all(Stream& s, const Tensor& theirs, const View& mine, std::string_view tensor) const {
+  const comm::Label label(tensor);
+  group_.all_to_all(s, theirs, mine).wait();
+}
 
 }  // namespace hpcdl::parallel

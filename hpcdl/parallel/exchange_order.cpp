@@ -19,9 +19,8 @@ struct Issued {
   Exchange exchange;
 
   std::string what() const {
-    constexpr std::string_view kinds[] = {"all_reduce", "reduce_scatter", "all_gather"};
-    return fmt::format("{} of {} bytes over {} by \"{}\"", kinds[static_cast<int>(exchange.kind)], exchange.bytes,
-                       exchange.axis, op.view());
+    return fmt::format("{} of {} bytes over {} by \"{}\"", exchange_name(exchange.kind), exchange.bytes, exchange.axis,
+                       op.view());
   }
   std::string where() const { return fmt::format("record {} of the program \"{}\"", record, program); }
 };
@@ -47,22 +46,34 @@ std::string label(const MeshShape& shape, MeshAxis a) {
   return fmt::format("{} of {}", axis_name(a), shape.sizes()[static_cast<std::size_t>(a)]);
 }
 
-/// The ranks of a mesh by group, for each axis.
-std::vector<std::pair<std::string, std::vector<std::size_t>>> groups_of(const MeshShape& shape) {
-  std::vector<std::pair<std::string, std::vector<std::size_t>>> list;
-  for (int a = 0; a < kAxes; ++a) {
-    const auto axis = static_cast<std::size_t>(a);
-    for (int first = 0; first < shape.size(); ++first) {
-      if (coordinates(shape, first)[axis] != 0) continue;
-      std::vector<std::size_t> ranks;
-      for (int r = 0; r < shape.size(); ++r) {
-        auto at = coordinates(shape, r);
-        at[axis] = 0;
-        if (at == coordinates(shape, first)) ranks.push_back(static_cast<std::size_t>(r));
-      }
-      if (ranks.size() > 1) list.emplace_back(label(shape, static_cast<MeshAxis>(a)), std::move(ranks));
-    }
+using NamedGroup = std::pair<std::string, std::vector<std::size_t>>;
+
+/// Adds the groups of the ranks that differ only along these axes.
+void add_groups(std::vector<NamedGroup>& to, const MeshShape& shape, std::initializer_list<MeshAxis> axes,
+                const std::string& name) {
+  const auto origin = [&](int rank) {
+    auto at = coordinates(shape, rank);
+    for (const auto a : axes) at[static_cast<std::size_t>(a)] = 0;
+    return at;
+  };
+  for (int first = 0; first < shape.size(); ++first) {
+    if (coordinates(shape, first) != origin(first)) continue;
+    std::vector<std::size_t> ranks;
+    for (int r = 0; r < shape.size(); ++r)
+      if (origin(r) == origin(first)) ranks.push_back(static_cast<std::size_t>(r));
+    if (ranks.size() > 1) to.emplace_back(name, std::move(ranks));
   }
+}
+
+/// The ranks of a mesh by group, for each axis.
+std::vector<NamedGroup> groups_of(const MeshShape& shape) {
+  std::vector<NamedGroup> list;
+  for (int a = 0; a < kAxes; ++a) {
+    const auto axis = static_cast<MeshAxis>(a);
+    add_groups(list, shape, {axis}, label(shape, axis));
+  }
+  if (shape.cp > 1)  // Mesh::data()
+    add_groups(list, shape, {MeshAxis::dp, MeshAxis::cp}, fmt::format("data of {}", shape.dp * shape.cp));
   return list;
 }
 

@@ -28,6 +28,8 @@ class Ranks {
   virtual void reduce_scatter(Stream& s, const Tensor& mine, const View& all, std::string_view tensor) const = 0;
   /// The parts of all ranks, in their order.
   virtual void all_gather(Stream& s, const Tensor& all, const View& mine, std::string_view tensor) const = 0;
+  /// Part r of `mine` goes to rank r; part r of `theirs` comes from it. Equal parts, one after the other.
+  virtual void all_to_all(Stream& s, const Tensor& theirs, const View& mine, std::string_view tensor) const = 0;
 };
 
 /// What a record stores about an axis: its name, its number of ranks, and the name of the exchanged tensor.
@@ -47,14 +49,18 @@ struct Axis : Bound {
   const Ranks& bound() const { return *static_cast<const Ranks*>(at); }
 };
 
-enum class ExchangeKind : std::uint8_t { all_reduce, reduce_scatter, all_gather };
+enum class ExchangeKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
+constexpr std::string_view exchange_name(ExchangeKind k) {
+  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all"};
+  return names[static_cast<int>(k)];
+}
 
 /// What a record sends and receives.
 struct Exchange {
   ExchangeKind kind = ExchangeKind::all_reduce;
   std::string axis;  // "tp of 4"
   int ranks = 1;
-  std::int64_t bytes = 0;  // of the whole tensor that is reduced or gathered
+  std::int64_t bytes = 0;  // of the whole tensor that is reduced or gathered; all_to_all: of what a rank has
 
   /// The minimum number of bytes that a rank sends, as with ring algorithms: the mean over the ranks.
   double wire_bytes() const {

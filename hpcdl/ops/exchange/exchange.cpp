@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hpcdl/ops/exchange/copy_rows.h"
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/program/check.h"
 #if HPCDL_CUDA
@@ -40,7 +41,8 @@ View part_of(const View& parts, int i, int ranks, std::int64_t count) {
   return columns(part, 0, count);
 }
 
-/// Rows of equal length with any strides, on either device.
+}  // namespace
+
 void copy_rows(Stream& s, const Tensor& to, const View& from) {
   const auto width = static_cast<std::size_t>(from.cols() * dtype_bytes(from.dtype()));
   const auto to_pitch = static_cast<std::size_t>(to.row_stride() * dtype_bytes(to.dtype())),
@@ -50,7 +52,7 @@ void copy_rows(Stream& s, const Tensor& to, const View& from) {
   if (s.device().is_cuda()) {
     cuda::check(cudaMemcpy2DAsync(to.data(), to_pitch, from.data(), pitch, width, static_cast<std::size_t>(from.rows()),
                                   cudaMemcpyDeviceToDevice, cuda::queue(s)),
-                "join_columns");
+                "copy_rows");
     return;
   }
 #endif
@@ -59,6 +61,15 @@ void copy_rows(Stream& s, const Tensor& to, const View& from) {
       std::memcpy(to.ptr<std::byte>() + r * to_pitch, from.ptr<std::byte>() + r * pitch, width);
   });
 }
+
+void write_rows(Stream& s, const Grad& to, const View& from) {
+  if (!to.accumulate()) return copy_rows(s, to, from);
+  if (from.size() == 0) return;
+  const Grad pair[2] = {to, Grad(writable(from), Write::overwrite)};
+  AddInto::run(s, pair, nullptr);
+}
+
+namespace {
 
 void join(Stream& s, const Tensor& y, const View& parts, const ColumnShares& shares) {
   for (int i = 0; i < shares.ranks; ++i)
@@ -107,6 +118,15 @@ std::vector<Exchange> ReduceScatter::exchanges(std::span<const Spec> o, const vo
   return exchange<Args>(ExchangeKind::reduce_scatter, o[1], args);
 }
 
+Spec AllToAll::infer(const Spec& x, const Args& a) {
+  require(x.shape.rank() >= 1 && x[0] % a.axis.ranks == 0, name, "expected {} equal parts, got {}", a.axis.ranks,
+          to_string(x));
+  return x;
+}
+std::vector<Exchange> AllToAll::exchanges(std::span<const Spec> o, const void* args) {
+  return exchange<Args>(ExchangeKind::all_to_all, o[0], args);
+}
+
 void PassOn::check_record(const RawRecord& r) {
   r.require_count(2);
   require_spec(name, "its source", r.spec(1), r.spec(0));
@@ -138,6 +158,23 @@ void JoinColumns::backward(Stream& s, Grad dparts, View dy, const Args& a) {
     copy_rows(s, writable(part_of(dparts, i, a.ranks, width)), columns(dy, i * width, width));
 }
 
+Spec DivideColumns::infer(const Spec& x, const Args& a) {
+  require(x.shape.rank() == 3 && x[-1] % a.ranks == 0, name, "needs (R, T, C) with C divisible by {}, got {}", a.ranks,
+          to_string(x));
+  Spec y = x;
+  y.shape[0] *= a.ranks, y.shape[-1] /= a.ranks;
+  return y;
+}
+void DivideColumns::forward(Stream& s, Tensor y, View x, const Args& a) {
+  const auto width = y.cols();
+  for (int i = 0; i < a.ranks; ++i) copy_rows(s, writable(part_of(y, i, a.ranks, width)), columns(x, i * width, width));
+}
+void DivideColumns::backward(Stream& s, Grad dx, View dy, const Args& a) {
+  const auto width = dy.cols();
+  for (int i = 0; i < a.ranks; ++i)
+    write_rows(s, Grad(writable(columns(dx, i * width, width)), dx.write()), part_of(dy, i, a.ranks, width));
+}
+
 Spec JoinMyColumns::infer(const Spec& parts, const Spec& mine, const Args& a) {
   require_spec(name, "this rank's columns", mine, joined(name, parts, parts[-1], a.ranks));
   return joined(name, parts, parts[-1] * a.ranks, a.ranks);
@@ -146,10 +183,7 @@ void JoinMyColumns::forward(Stream& s, Tensor y, View parts, View, const Args& a
   join(s, y, parts, {y.cols(), 1, a.ranks});
 }
 void JoinMyColumns::backward(Stream& s, Grad dmine, View dy, const Args& a) {
-  const View mine = columns(dy, a.rank * dmine.cols(), dmine.cols());
-  if (!dmine.accumulate()) return copy_rows(s, dmine, mine);
-  const Grad pair[2] = {dmine, Grad(writable(mine), Write::overwrite)};
-  AddInto::run(s, pair, nullptr);
+  write_rows(s, dmine, columns(dy, a.rank * dmine.cols(), dmine.cols()));
 }
 
 Spec PadColumns::infer(const Spec& x, const Args& a) {

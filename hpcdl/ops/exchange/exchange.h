@@ -7,6 +7,7 @@
 //   leave           all_reduce, in place      nothing                   2 (p-1)/p S     + 0
 //   gather_rows     all_gather                reduce_scatter            (p-1)/p S       + (p-1)/p S
 //   scatter_rows    reduce_scatter            all_gather                (p-1)/p S       + (p-1)/p S
+//   swap_parts      all_to_all                all_to_all                (p-1)/p S       + (p-1)/p S, S of one rank
 //   gather_columns  all_gather, a local copy  a local copy and reduce_scatter, or the rank's columns alone
 //
 // Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are enter and leave); Korthikanti et al., "Reducing activation
@@ -61,6 +62,18 @@ struct ReduceScatter {
   static void forward(Stream& s, Tensor y, View x, const Args& a) {
     a.axis.bound().reduce_scatter(s, y, x, a.axis.tensor);
   }
+  template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a);
+  using Backward = Operands<dIn<0>, dOut<0>>;
+};
+
+/// Of p equal parts of the first dim, part r goes to rank r, and its place takes what rank r has for this one. It is its
+/// own adjoint.
+struct AllToAll {
+  static constexpr std::string_view name = "all_to_all";
+  using Args = AxisArgs;
+  static Spec infer(const Spec& x, const Args& a);
+  static std::vector<Exchange> exchanges(std::span<const Spec> operands, const void* args);
+  static void forward(Stream& s, Tensor y, View x, const Args& a) { a.axis.bound().all_to_all(s, y, x, a.axis.tensor); }
   template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a);
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
@@ -123,6 +136,20 @@ struct JoinColumns {
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
+/// The inverse for equal shares: (R, T, C) of any uniform rows to (p R, T, C / p), contiguous, with the columns of rank r
+/// in the r-th p-th. Of one rank it is a copy.
+struct DivideColumns {
+  static constexpr std::string_view name = "divide_columns";
+  struct Args {
+    int ranks = 1;
+    bool valid() const { return ranks >= 1 && ranks <= 1 << 20; }
+  };
+  static Spec infer(const Spec& x, const Args& a);
+  static void forward(Stream& s, Tensor y, View x, const Args& a);
+  static void backward(Stream& s, Grad dx, View dy, const Args& a);
+  using Backward = Operands<dIn<0>, dOut<0>>;
+};
+
 /// The same if all ranks have the whole gradient of y: the gradient of `mine`, the columns of this rank, is a part of
 /// it, and nothing is exchanged. Equal shares only.
 struct JoinMyColumns {
@@ -176,6 +203,10 @@ template <class G> void ReduceScatter::record_backward(G& g, std::span<const Ope
   detail::record_adjoint<AllGather>(g, o[0], o[1], a);
 }
 
+template <class G> void AllToAll::record_backward(G& g, std::span<const Operand> o, const Args& a) {
+  detail::record_adjoint<AllToAll>(g, o[0], o[1], a);
+}
+
 template <Symbolic V> V enter(const V& x, const Axis& axis) { return record<Enter>({axis}, x); }
 /// Used after layers that are distributed over the ranks: x, a newly computed output, is a summand on each rank and is
 /// replaced by the sum.
@@ -184,6 +215,7 @@ template <Symbolic V> V leave(const V& x, const Axis& axis) { return record<AllR
 template <Symbolic V> V all_maximum(const V& x, const Axis& axis) { return record<AllReduce>({axis, true}, x); }
 template <Symbolic V> V gather_rows(const V& x, const Axis& axis) { return record<AllGather>({axis}, x); }
 template <Symbolic V> V scatter_rows(const V& x, const Axis& axis) { return record<ReduceScatter>({axis}, x); }
+template <Symbolic V> V swap_parts(const V& x, const Axis& axis) { return record<AllToAll>({axis}, x); }
 /// (..., T, C / p) of each rank to (..., T, C); the gradient of the result is a summand on each rank.
 template <Symbolic V> V gather_columns(const V& x, const Axis& axis) {
   return record<JoinColumns>({x[-1] * axis.ranks, 1, axis.ranks}, gather_rows(x, axis));

@@ -9,6 +9,7 @@
 #include "hpcdl/graph.h"
 #include "hpcdl/instance.h"
 #include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/exchange/chunks.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/axis.h"
 #include "hpcdl/testing/ranks.h"
@@ -93,6 +94,7 @@ const Call kEnter = [](const Var& x, const Axis& a) { return enter(x, a); };
 const Call kLeave = [](const Var& x, const Axis& a) { return leave(x, a); };
 const Call kGather = [](const Var& x, const Axis& a) { return gather_rows(x, a); };
 const Call kScatter = [](const Var& x, const Axis& a) { return scatter_rows(x, a); };
+const Call kSwap = [](const Var& x, const Axis& a) { return swap_parts(x, a); };
 const Call kColumns = [](const Var& x, const Axis& a) { return gather_columns(x, a); };
 
 /// Runs f(ranks, group) for every number of ranks.
@@ -165,6 +167,86 @@ TEST(exchange, columns_of_all_ranks_stand_side_by_side) {
   });
 }
 
+TEST(exchange, parts_are_swapped_with_all_ranks) {
+  on_ranks([](int n, const comm::Group& g) {
+    const std::int64_t of_part = 2 * C, mine = of_part * n;
+    // Part r of what rank `of` has.
+    const auto swapped = [&](int seed) {
+      Floats all;
+      for (int r = 0; r < n; ++r) {
+        const auto from = part(values(mine, seed + r), g.rank(), n);
+        all.insert(all.end(), from.begin(), from.end());
+      }
+      return all;
+    };
+    for (const bool again : {false, true}) {
+      const auto got = run(g, kSwap, {2 * n, C}, values(mine, 1 + g.rank()), values(mine, 50 + g.rank()), again);
+      EXPECT_EQ(got.y, again ? twice(swapped(1)) : swapped(1));
+      EXPECT_EQ(got.dx, again ? twice(swapped(50)) : swapped(50));
+    }
+  });
+}
+
+/// Every token of every rank at its position, and columns of all ranks; the gradients are the inverse.
+TEST(exchange, chunks_and_columns_take_their_places) {
+  for (const int n : kRanks)
+    testing::run_ranks(1, [&](const comm::Group& g) {
+      constexpr std::int64_t kTokens = 2;  // of a chunk
+      const std::int64_t chunks = 2 * n, length = chunks * kTokens, all = B * length * C;
+      std::vector<std::size_t> of_rank;  // where the elements of the order by rank are in that by position
+      for (int r = 0; r < n; ++r)
+        for (const std::int64_t chunk : {std::int64_t{r}, chunks - 1 - r})
+          for (std::int64_t b = 0; b < B; ++b)
+            for (std::int64_t i = 0; i < kTokens * C; ++i)
+              of_rank.push_back(static_cast<std::size_t>((b * length + chunk * kTokens) * C + i));
+      const auto by_rank = [&](const Floats& v) {
+        Floats list;
+        for (const auto i : of_rank) list.push_back(v[i]);
+        return list;
+      };
+      const Shape rows{chunks * B, kTokens, C}, sequences{B, length, C};
+      const Floats x = values(all, 1), dy = values(all, 2);
+      for (const bool again : {false, true}) {
+        const auto times = [&](const Floats& v) { return again ? twice(v) : v; };
+        const Call order = [&](const Var& v, const Axis&) { return order_chunks(v, n); };
+        const auto ordered = run(g, order, rows, by_rank(x), dy, again);
+        EXPECT_EQ(ordered.y, times(x));
+        EXPECT_EQ(ordered.dx, times(by_rank(dy)));
+        const Call divide = [&](const Var& v, const Axis&) { return divide_chunks(v, n); };
+        const auto divided = run(g, divide, sequences, x, by_rank(dy), again);
+        EXPECT_EQ(divided.y, times(by_rank(x)));
+        EXPECT_EQ(divided.dx, times(dy));
+        Floats columns;
+        for (int r = 0; r < n; ++r)
+          for (std::int64_t row = 0; row < B * 2; ++row)
+            for (std::int64_t c = 0; c < C; ++c)
+              columns.push_back(values(B * 2 * C * n, 3)[static_cast<std::size_t>((row * n + r) * C + c)]);
+        const Call apart = [&](const Var& v, const Axis&) { return record<DivideColumns>({n}, v); };
+        const auto got = run(g, apart, {B, 2, C * n}, values(B * 2 * C * n, 3), columns, again);
+        EXPECT_EQ(got.y, times(columns));
+        EXPECT_EQ(got.dx, times(values(B * 2 * C * n, 3)));
+      }
+    });
+  EXPECT_THROW(OrderChunks::infer({{6, 2, C}, DType::f32}, {2}), Error);
+  EXPECT_THROW(DivideChunks::infer({{B, 6, C}, DType::f32}, {2}), Error);
+  EXPECT_THROW(DivideColumns::infer({{B, 6, C}, DType::f32}, {2}), Error);
+}
+
+/// Slices of a wider tensor, as of a packed projection, become dense; their gradients are parts of its gradient.
+TEST(exchange, columns_of_a_slice_are_divided) {
+  testing::run_ranks(1, [](const comm::Group& g) {
+    const Call copy = [](const Var& x, const Axis&) { return record<DivideColumns>({2}, x.graph().slice(x, 1, 4)); };
+    const auto got = run(g, copy, {2, 3, 5}, values(30, 1), values(24, 2));
+    Floats want(30);
+    for (std::size_t i = 0; i < 24; ++i) {
+      const std::size_t row = i % 12 / 2, column = 1 + i / 12 * 2 + i % 2;
+      EXPECT_EQ(got.y[i], values(30, 1)[row * 5 + column]);
+      want[row * 5 + column] = values(24, 2)[i];
+    }
+    EXPECT_EQ(got.dx, want);
+  });
+}
+
 /// Shares of a different width on each rank, without gradient.
 TEST(exchange, uneven_columns_are_joined) {
   on_ranks([](int n, const comm::Group& g) {
@@ -192,6 +274,7 @@ TEST(exchange, what_records_declare_is_what_is_counted) {
                                  {kLeave, Shape{B, 4, C}},
                                  {kGather, {B, 4, C}},
                                  {kScatter, {B, 12, C}},
+                                 {kSwap, {B, 4, C}},
                                  {kColumns, {B, 4, C}}})
     testing::run_ranks(3, [&](const comm::Group& g) {
       const parallel::GroupAxis ranks(g);
