@@ -25,12 +25,21 @@ const auto spec = testing::op<Dropout>({
             {.in = {{0, 8}}, .args = {0.5f, 1}},
             {.in = {{3, 64}}, .args = {0.5f, 1, 2}},
             {.in = {{3, 67}}, .args = {0.4f, 1, 5}},
+            {.in = {{4, 3, 7}}, .args = {0.4f, 1, 3, {.rows = 2, .all = 6, .first = 1, .second = 4}}},
+            {.in = {{2, 64}}, .args = {0.4f, 1, 0, {.rows = 1, .all = 2, .first = 0, .second = 1}}},
         },
     .reference =
         [](std::span<Expected> out, std::span<const Values> in, const Dropout::Args& a) {
           const Rng rng{1234, a.rng_stream};  // the test fixture runs with seed 1234 in step 0
+          const auto& c = a.chunks;
+          const auto index = [&](std::int64_t i) {
+            if (c.rows == 0) return a.part * in[0].size() + i;
+            const auto chunk = in[0].size() / (2 * c.rows), which = i / chunk;
+            return ((a.part * c.rows + which % c.rows) * c.all + (which < c.rows ? c.first : c.second)) * chunk +
+                   i % chunk;
+          };
           for (std::int64_t i = 0; i < in[0].size(); ++i)
-            out[0][i] = rng.uniform(static_cast<std::uint64_t>(a.part * in[0].size() + i)) < a.p
+            out[0][i] = rng.uniform(static_cast<std::uint64_t>(index(i))) < a.p
                             ? 0
                             : in[0][i] / (1.0 - static_cast<double>(a.p));
         },
@@ -81,6 +90,10 @@ TEST(dropout, refuses_impossible_probabilities) {
   EXPECT_THROW(Dropout::infer(x, {-0.1f, 0}), Error);
   EXPECT_THROW(Dropout::infer(x, {NAN, 0}), Error);
   EXPECT_THROW(Dropout::infer(x, {0.5f, 0, -1}), Error);
+  const Spec rows{{4, 2}, DType::f32};
+  EXPECT_EQ(Dropout::infer(rows, {0.5f, 0, 0, {.rows = 2, .all = 4, .first = 1, .second = 2}}), rows);
+  for (const Dropout::Chunks wrong : {Dropout::Chunks{1, 4, 1, 2}, {2, 4, 1, 4}, {2, 4, -1, 2}, {2, 1, 0, 0}})
+    EXPECT_THROW(Dropout::infer(rows, {0.5f, 0, 0, wrong}), Error);
 }
 
 TEST(dropout, zero_records_nothing) {
