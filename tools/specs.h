@@ -9,6 +9,7 @@
 #include "hpcdl/ops/batch_norm/batch_norm.spec.h"
 #include "hpcdl/ops/bias_gelu/bias_gelu.spec.h"
 #include "hpcdl/ops/cast/cast.spec.h"
+#include "hpcdl/ops/chunk_attention/chunk_attention.spec.h"
 #include "hpcdl/ops/conv2d/conv2d.spec.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.spec.h"
 #include "hpcdl/ops/dropout/dropout.spec.h"
