@@ -65,11 +65,11 @@ parallel::MeshShape mesh_shape(const std::string& words) {
     int ranks = 0;
     const auto* number = word.data() + std::min(axis.size() + 1, word.size());
     const auto [rest, error] = std::from_chars(number, word.data() + word.size(), ranks);
-    const bool known = axis == "dp" || axis == "tp";
+    const bool known = axis == "dp" || axis == "cp" || axis == "tp";
     if (words.find(axis + "=") < at) fail_usage("inspect", "--mesh: {} is given twice in \"{}\"", axis, words);
     if (!known || error != std::errc() || rest != word.data() + word.size() || ranks < 1 || ranks > 1 << 20)
-      fail_usage("inspect", "--mesh: expected the ranks along dp and tp, such as dp=8,tp=4, got \"{}\"", words);
-    (axis == "dp" ? shape.dp : shape.tp) = ranks;
+      fail_usage("inspect", "--mesh: expected the ranks along dp, cp and tp, such as dp=8,tp=4, got \"{}\"", words);
+    (axis == "dp" ? shape.dp : axis == "cp" ? shape.cp : shape.tp) = ranks;
     at = end + 1;
   }
   return shape;
@@ -185,12 +185,12 @@ int inspect_programs(const InspectOptions& o) {
   if (o.rank < 0 || o.rank >= shape.size())
     fail_usage("inspect", "--rank: expected 0 to {}, because the mesh has {} rank{}, got {}", shape.size() - 1,
                shape.size(), shape.size() == 1 ? "" : "s", o.rank);
-  config.parallel.dp = shape.dp, config.parallel.tp = shape.tp;
+  config.parallel.dp = shape.dp, config.parallel.cp = shape.cp, config.parallel.tp = shape.tp;
   train::share_global_batch(config, shape.size());
   const auto mesh = parallel::Mesh::described(shape, static_cast<int>(o.rank));
   auto model = train::model_without_data(config, {}, mesh);
   auto options = train::step_options(config);
-  options.data = mesh.dp();
+  train::take_ranks(options, mesh);
   Pool pool(1);
   Stream stream(pool);
   std::optional<train::StepPrograms> step;
@@ -228,7 +228,7 @@ int inspect_programs(const InspectOptions& o) {
     else text += fmt::format("{}, digest {}\n{}\n", name, mark, program_text(program, planned, ways[i]));
   }
   if (o.json)
-    print_json({{"mesh", {{"dp", shape.dp}, {"tp", shape.tp}}},
+    print_json({{"mesh", {{"dp", shape.dp}, {"cp", shape.cp}, {"tp", shape.tp}}},
                 {"rank", o.rank},
                 {"parameters", model->parameter_count()},
                 {"programs", out}});

@@ -23,17 +23,18 @@ struct Shape {
 };
 
 /// Ranks of a node if neither the command nor parallel.dp says how many: one for each GPU that is asked for, else one.
-std::int64_t open_share(const SlurmOptions& o, std::int64_t tp) {
-  return std::max({o.gpus_per_node, tp, std::int64_t{1}});
+std::int64_t open_share(const SlurmOptions& o, std::int64_t of_batch) {
+  return std::max({o.gpus_per_node, of_batch, std::int64_t{1}});
 }
 
 std::string counted(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
 /// Nodes and tasks, from the options and [parallel].
-Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
-  std::int64_t ranks = dp * tp;
+Shape shape(const SlurmOptions& o, const train::ParallelConfig& p) {
+  const std::int64_t of_batch = p.cp * p.tp;  // ranks that have the same rows
+  std::int64_t ranks = p.dp * of_batch;
   if (ranks == 0)
-    ranks = std::max<std::int64_t>(o.nodes, 1) * (o.tasks_per_node > 0 ? o.tasks_per_node : open_share(o, tp));
+    ranks = std::max<std::int64_t>(o.nodes, 1) * (o.tasks_per_node > 0 ? o.tasks_per_node : open_share(o, of_batch));
   const Shape s{.nodes = o.nodes > 0            ? o.nodes
                          : o.tasks_per_node > 0 ? std::max<std::int64_t>(ranks / o.tasks_per_node, 1)
                                                 : 1,
@@ -41,10 +42,11 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
                                       ? o.tasks_per_node
                                       : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
   if (s.nodes * s.tasks_per_node != ranks)
-    fail_usage("slurm", "{} with {} each are {} in total, but parallel.dp * parallel.tp is {} * {} = {}",
+    fail_usage("slurm", "{} with {} each are {} in total, but parallel.dp * cp * tp is {} * {} * {} = {}",
                counted(s.nodes, "node"), counted(s.tasks_per_node, "task"), counted(s.nodes * s.tasks_per_node, "rank"),
-               dp, tp, ranks);
-  if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be divided into groups of parallel.tp = {}", ranks, tp);
+               p.dp, p.cp, p.tp, ranks);
+  if (ranks % of_batch != 0)
+    fail_usage("slurm", "{} ranks cannot be divided into groups of parallel.cp * tp = {} * {}", ranks, p.cp, p.tp);
   return s;
 }
 
@@ -168,7 +170,7 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
   const std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
   const auto words = overrides(sub.rest());
   load(table, files, words, sub);
-  const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
+  const Shape s = shape(o, config.parallel);
   check_times(o);
   if (config.parallel.dp == 0 && o.tasks_per_node == 0 && o.nodes > 0)
     say("hpcdl: [slurm] {} on each node; --ntasks-per-node sets another number, --cpus-per-task the CPUs of each",
@@ -201,7 +203,7 @@ void add_slurm(const Command& program, Run& run) {
         sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
         sub.option("--nodes", o.nodes, "Nodes; default: ranks / tasks per node, or 1").range(1, 1 << 20);
         sub.option("--ntasks-per-node", o.tasks_per_node,
-                   "Ranks per node; default: parallel.dp * parallel.tp / nodes; if parallel.dp is 0: one per GPU of "
+                   "Ranks per node; default: parallel.dp * cp * tp / nodes; if parallel.dp is 0: one per GPU of "
                    "--gpus-per-node, else one")
             .range(1, 1 << 20);
         sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; default: train.threads").range(1, 1 << 20);

@@ -7,6 +7,7 @@
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/facts.h"
+#include "hpcdl/train/mesh_shape.h"
 #include "hpcdl/train/stop.h"
 #include "tools/comm/bench.h"
 
@@ -30,7 +31,7 @@ comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig*
   if (!place.hint.empty()) say("hint: {}", place.hint);
   if (const char* restarts = std::getenv("SLURM_RESTART_COUNT"); restarts && place.rank == 0)
     say("start {} of this Slurm job", std::atoi(restarts) + 1);
-  if (p) parallel::fit({.dp = static_cast<int>(p->dp), .tp = static_cast<int>(p->tp)}, place.world);
+  if (p) parallel::fit(train::mesh_shape(*p), place.world);
   auto joined = comm::join(place, {.method = c.method,
                                    .transport = c.transport,
                                    .init_timeout = c.init_timeout,

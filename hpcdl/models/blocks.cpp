@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hpcdl/models/attend_across.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/kv_write.h"
@@ -26,12 +27,14 @@ namespace {
 /// tokens as in the whole.
 Var drop(const nn::Sharing* s, const Var& x, const nn::ForwardOptions& o) {
   const bool part_of_tokens = s && s->scheme == nn::Sharing::sequence;
-  return dropout(x, o.dropout, part_of_tokens ? o.part * s->size() + s->rank : o.part);
+  return o.dropped(x, o.dropout, part_of_tokens ? s->size() : 1, part_of_tokens ? s->rank : 0);
 }
 
 Var rows_of(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
   Graph& g = ids.graph();
   const DType compute = o.compute;
+  if (positions && o.positions)  // their gradient goes to the rows of any positions, not to the first ones
+    return add(rows_of(table, ids, o, {}), embedding(positions, o.positions, Embedding::Args{.out = compute}));
   const Var places = o.batch && positions ? o.batch->positions : Var();
   if (const auto* s = table.weight.shared_as(nn::Place::vocabulary)) {
     const Axis axis = table.weight.axis();
@@ -69,6 +72,7 @@ Var head_logits(const nn::Weight& head, const Var& h) {
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
+  if (o.context) return attend_across(q, k, v, heads, *o.context);
   if (!o.batch)
     return attention(q, k, v,
                      {.heads = heads.query,

@@ -6,6 +6,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/expert_balance/expert_balance.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
@@ -118,8 +119,11 @@ std::array<Var, 2> Decoder::tables(const Var& tokens, const nn::ForwardOptions& 
   Graph& g = tokens.graph();
   if (angles_.empty()) return {};
   // In pages, the longest text that they hold: so the angles do not change while a text grows.
-  const auto rows = std::min(o.batch ? o.batch->context : tokens[1], context_);
-  const auto table = [&](std::size_t i, const char* name) { return g.constant(name, angles_[i].first(rows)); };
+  const auto rows = std::min(o.batch ? o.batch->context : o.length(tokens), context_);
+  const auto table = [&](std::size_t i, const char* name) {
+    const Var all = g.constant(name, angles_[i].first(rows));
+    return o.positions ? embedding(all, g.reshape(o.positions, {o.positions.shape().size()})) : all;
+  };
   if (spec_.local_angles) return {table(0, "rope.angles"), table(1, "rope.local_angles")};
   const bool beyond = static_cast<double>(rows) > angles_[0].scaling.original_context;
   const Var one = angles_.size() > 1 && beyond ? table(1, "rope.long_angles") : table(0, "rope.angles");
@@ -222,7 +226,10 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
       const Shape flat = y.shape();
       y = g.reshape(normalised(b.at(head_norm), g.reshape(y, {flat[0], flat[1], flat[2] / D, D})), flat);
     }
-    return angles ? rope(y, angles, options.batch ? options.batch->positions : Var(), {.head_dim = D}) : y;
+    if (!angles) return y;
+    if (!options.positions) return rope(y, angles, options.batch ? options.batch->positions : Var(), {.head_dim = D});
+    const Shape rows = y.shape();  // the table has a row for every token
+    return g.reshape(rope(g.reshape(y, {1, rows[0] * rows[1], rows[2]}), angles, {.head_dim = D}), rows);
   };
   const nn::Input input(x);
   const auto apply = [&](BlockPart part) { return linear_of(b, part)(input, Activation::none, {}, options); };

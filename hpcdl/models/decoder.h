@@ -90,7 +90,8 @@ class Decoder {
   std::string named(std::string_view name) const { return fmt::format("{}{}", spec_.prefix, name); }
   Module make_norm(const io::ModelConfig& c) const;
   Module make(BlockPart part, const io::ModelConfig& c) const;
-  /// The tables of rope() for full and sliding layers, if there are any.
+  /// The tables of rope() for full and sliding layers, if there are any; with ForwardOptions::positions a row for every
+  /// token.
   std::array<Var, 2> tables(const Var& tokens, const nn::ForwardOptions& o) const;
   Var attention(const Block& b, const Var& residual, const Var& angles, int layer, const nn::ForwardOptions& o) const;
   Var mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o, RouterLoad* load) const;

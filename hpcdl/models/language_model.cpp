@@ -451,8 +451,8 @@ Var LanguageModel::blocks(Graph& g, const Var& tokens, const nn::ForwardOptions&
   state_->bind(g);
   require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}",
           to_string(tokens.spec()));
-  require(o.batch || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
-          impl_->config.context);
+  require(o.batch || o.length(tokens) <= impl_->config.context, "model", "{} tokens exceed the context of {}",
+          o.length(tokens), impl_->config.context);
   return impl_->model.body(tokens, o, load);
 }
 
@@ -462,13 +462,20 @@ Var LanguageModel::head(Graph& g, const Var& hidden) const {
   return capped(head_logits(impl_->model.head(), impl_->model.norm(hidden)), impl_->config);
 }
 
-std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {
-  const Spec ids{{batch, length}, DType::i32};
-  return {{"tokens", ids}, {"targets", ids, SlotRole::targets}};
+std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length,
+                                             const nn::ForwardOptions& o) const {
+  Spec ids{{batch, length}, DType::i32};
+  if (o.context) ids.shape = o.context->tokens_of_rank(batch, length);
+  std::vector<InputSpec> list{{"tokens", ids}, {"targets", ids, SlotRole::targets}};
+  if (o.context) list.push_back({"positions", ids});
+  return list;
 }
 
 PassOutputs LanguageModel::pass(Graph& g, std::span<const Var> in, const nn::ForwardOptions& o) const {
-  return {loss(g, in[0], in[1], o)};
+  if (!o.context) return {loss(g, in[0], in[1], o)};
+  auto placed = o;
+  placed.positions = in[2];
+  return {loss(g, in[0], in[1], placed)};
 }
 
 Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const {

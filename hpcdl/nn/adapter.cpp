@@ -19,8 +19,7 @@ Var Adapter::operator()(const Var& x, const Var& base, const ForwardOptions& o) 
   const Graph::Scope scope(g, "lora");
   // A rank that has some columns of x drops others than the ranks that have the other columns.
   const auto* s = a.part.all() ? nullptr : a.sharing;
-  const Var kept =
-      dropout > 0 && o.training ? hpcdl::dropout(x, dropout, s ? o.part * s->size() + s->rank : o.part) : x;
+  const Var kept = dropout > 0 && o.training ? o.dropped(x, dropout, s ? s->size() : 1, s ? s->rank : 0) : x;
   const Var low = linear(kept, a.rounded(g, x.dtype()), Var(), {.constant_weights = a.constant()});
   return linear(this->scale == 1 ? low : hpcdl::scale(low, {.factor = this->scale}), b.rounded(g, x.dtype()), Var(),
                 {.constant_weights = b.constant()}, base);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "hpcdl/graph.h"
+#include "hpcdl/nn/context_share.h"
 #include "hpcdl/program/axis.h"
 #include "hpcdl/tensor.h"
 
@@ -57,8 +58,16 @@ struct ForwardOptions {
   bool mixup = false;
   /// Non-null: tokens (1, T) of these sequences follow those in the pools, and their keys and values join them.
   const PagedBatch* batch = nullptr;
+  /// Non-null: this rank has a part of the tokens of every sequence, (B chunks, T / all chunks); `positions`, I32 like
+  /// the tokens, says where each is in its sequence.
+  const ContextShare* context = nullptr;
+  Var positions = {};
 
-  /// All options but the batch as text, as the key of a recorded pass (ProgramCache).
+  /// Tokens of a sequence, of which this rank may have a part.
+  std::int64_t length(const Var& tokens) const { return tokens[1] * (context ? context->all_chunks() : 1); }
+  /// Dropout of x (B, T, ...), of `ranks` parts into which the ranks that share the layers divide it, the `rank`-th.
+  Var dropped(const Var& x, float p, int ranks = 1, int rank = 0) const;
+  /// All options but the batch and the context as text, as the key of a recorded pass (ProgramCache).
   std::string key() const;
 };
 

@@ -7,6 +7,10 @@
 
 namespace hpcdl::parallel {
 
+namespace {
+constexpr const char* kData = "data";
+}
+
 MeshShape fit(MeshShape s, int world) {
   for (const auto a : {MeshAxis::pp, MeshAxis::dp, MeshAxis::cp, MeshAxis::tp}) {
     const int n = s.sizes()[static_cast<std::size_t>(a)], least = a == MeshAxis::dp ? 0 : 1;
@@ -69,7 +73,11 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape) : shape_(fit(shape, world.
       groups_[a] = world_.split(position - at_[a] * stride, at_[a], std::string(axis_name(static_cast<MeshAxis>(a))));
     stride *= n;
   }
+  if (shape_.cp > 1) data_ = world_.split(position - index_of_data() * shape_.tp, index_of_data(), kData);
 }
+
+/// The index of this rank among those along dp and cp.
+int Mesh::index_of_data() const { return index(MeshAxis::dp) * shape_.cp + index(MeshAxis::cp); }
 
 Mesh Mesh::described(const MeshShape& shape, int rank) {
   Mesh mesh;
@@ -80,6 +88,7 @@ Mesh Mesh::described(const MeshShape& shape, int rank) {
     if (shape.sizes()[a] > 1)
       mesh.groups_[a] =
           comm::Group::described(mesh.at_[a], shape.sizes()[a], std::string(axis_name(static_cast<MeshAxis>(a))));
+  if (shape.cp > 1) mesh.data_ = comm::Group::described(mesh.index_of_data(), shape.dp * shape.cp, kData);
   return mesh;
 }
 

@@ -54,14 +54,21 @@ class Mesh {
   const comm::Group& along(MeshAxis a) const { return groups_[static_cast<std::size_t>(a)]; }
   const comm::Group& dp() const { return along(MeshAxis::dp); }
   const comm::Group& tp() const { return along(MeshAxis::tp); }
+  const comm::Group& cp() const { return along(MeshAxis::cp); }
+  /// The ranks that hold the same weights and have parts of the same batches, along dp and cp, with cp as the faster
+  /// axis: they sum gradients and losses.
+  const comm::Group& data() const { return shape_.cp > 1 ? data_ : dp(); }
   int index(MeshAxis a) const { return at_[static_cast<std::size_t>(a)]; }
   /// "dp 2 x tp 4".
   std::string describe() const;
 
  private:
+  int index_of_data() const;
+
   MeshShape shape_;
   comm::Group world_;
   std::array<comm::Group, kAxes> groups_;
+  comm::Group data_;
   Coordinates at_{};
 };
 

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::parallel {
 namespace {
@@ -46,6 +47,27 @@ TEST(mesh, every_position_has_its_own_coordinates_and_tp_is_the_fastest) {
   EXPECT_EQ(static_cast<int>(seen.size()), shape.size());
   EXPECT_EQ(coordinates(shape, 5), (Coordinates{0, 1, 0, 1}));
   EXPECT_EQ(coordinates(shape, 12), (Coordinates{1, 0, 0, 0}));
+}
+
+/// The ranks along dp and cp are one group, in which those that share rows are neighbours.
+TEST(mesh, ranks_that_share_rows_sum_gradients_with_those_that_share_batches) {
+  const MeshShape shape{.pp = 2, .dp = 2, .cp = 3, .tp = 2};
+  testing::run_ranks(shape.size(), [&](const comm::Group& world) {
+    const Mesh mesh(world, shape);
+    const auto& data = mesh.data();
+    ASSERT_EQ(data.size(), 6);
+    EXPECT_EQ(data.rank(), mesh.index(MeshAxis::dp) * 3 + mesh.index(MeshAxis::cp));
+    const auto at = coordinates(shape, world.rank());
+    for (int r = 0; r < 6; ++r) {
+      auto other = at;
+      other[static_cast<std::size_t>(MeshAxis::dp)] = r / 3, other[static_cast<std::size_t>(MeshAxis::cp)] = r % 3;
+      EXPECT_EQ(coordinates(shape, data.world_rank(r)), other);
+    }
+    const auto described = Mesh::described(shape, world.rank());
+    EXPECT_EQ(described.data().rank(), data.rank());
+    EXPECT_EQ(described.data().size(), 6);
+  });
+  EXPECT_EQ(Mesh::described({.dp = 4, .tp = 2}, 3).data().name(), "dp");
 }
 
 TEST(mesh, ranks_of_one_host_stand_together_whatever_the_launcher_did) {

@@ -67,6 +67,15 @@ TEST_F(ChatRuns, answers_are_learned_and_files_of_the_model_are_kept) {
     expect_same_file(tmp / "base" / file, tmp / "run" / "model" / file);
 }
 
+/// Of short conversations one rank has most of the targets.
+TEST_F(ChatRuns, ranks_that_share_rows_learn_what_one_rank_learns) {
+  const auto one = tune("one");
+  const auto two = tune("two", [](RunConfig& c) { c.train.batch = 6, c.parallel.cp = 2; }, 2);
+  EXPECT_NEAR(two.eval_loss, one.eval_loss, 1e-5 * one.eval_loss);
+  EXPECT_EQ(two.eval_tokens, one.eval_tokens);
+  EXPECT_LT(weights_apart(tmp / "one/model", tmp / "two/model"), 1e-5);
+}
+
 TEST_F(ChatRuns, rows_are_no_longer_than_the_longest_conversation) {
   tune("run");
   const auto toml = io::read_file(tmp / "run" / "config.toml");

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
@@ -17,6 +18,7 @@
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/data_source.h"
 #include "hpcdl/train/progress.h"
+#include "hpcdl/train/rows_of_rank.h"
 #include "hpcdl/train/text_model.h"
 
 namespace hpcdl::train {
@@ -25,7 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kRounding = 16;  // shorter rows than train.length says are a multiple of this
+/// Shorter rows than train.length says are a multiple of this.
+std::int64_t rounding(const parallel::Mesh& mesh) {
+  return std::lcm(std::int64_t{16}, std::int64_t{nn::ContextShare::kChunks} * mesh.shape().cp);
+}
 
 struct Chats {
   io::Tokenizer tokenizer;
@@ -64,11 +69,14 @@ std::uint32_t checksum(std::span<const data::ChatSample> samples) {
 class ChatSource final : public DataSource {
  public:
   ChatSource(RunConfig& config, const parallel::Mesh& mesh, const Console& console)
-      : config_(config), mesh_(mesh), chats_(parallel::host_by_host(mesh.world(), [&] { return read(config); })) {
+      : config_(config),
+        mesh_(mesh),
+        rows_of_rank_(mesh),
+        chats_(parallel::host_by_host(mesh.world(), [&] { return read(config); })) {
     fit_vocabulary(config_, chats_.tokenizer);
     // Rows are no longer than the longest conversation. The last token is a target only.
-    const auto enough = (chats_.set.longest - 1 + kRounding - 1) / kRounding * kRounding;
-    config_.train.length = std::min(config_.length(), std::max(enough, kRounding));
+    const auto unit = rounding(mesh), enough = (chats_.set.longest - 1 + unit - 1) / unit * unit;
+    config_.train.length = std::min(config_.length(), std::max(enough, unit));
     const auto all = std::span<const data::ChatSample>(chats_.set.samples);
     const auto n = std::ssize(all);
     const auto kept = static_cast<std::int64_t>(config_.data.val_fraction * static_cast<double>(n));
@@ -167,13 +175,13 @@ class ChatSource final : public DataSource {
       ++valid_;
     }
   }
-  Batch batch(std::span<const std::int64_t> samples) const {
-    const Spec ids{{config_.train.batch, config_.length()}, DType::i32};
-    return {{{"tokens", View(tokens_.data(), ids)}, {"targets", View(targets_.data(), ids)}}, samples, valid_};
+  Batch batch(std::span<const std::int64_t> samples) {
+    return rows_of_rank_.of(tokens_, targets_, config_.train.batch, config_.length(), valid_, samples);
   }
 
   RunConfig& config_;
   const parallel::Mesh& mesh_;
+  RowsOfRank rows_of_rank_;
   Chats chats_;
   std::span<const data::ChatSample> train_, eval_;
   data::LoaderState at_;

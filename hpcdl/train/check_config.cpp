@@ -12,6 +12,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/ops/way_names.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/train/mesh_shape.h"
 #include "hpcdl/train/run_table.h"
 
 namespace hpcdl::train {
@@ -45,6 +46,8 @@ constexpr std::string_view kText[] = {"model.init",
                                       "data.mask",
                                       "parallel.tp",
                                       "parallel.sequence",
+                                      "parallel.cp",
+                                      "parallel.cp_mode",
                                       "model.experts",
                                       "model.experts_per_token",
                                       "model.expert_ffn",
@@ -69,6 +72,7 @@ constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "ada
 constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
+constexpr std::string_view kContext[] = {"parallel.cp_mode"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -90,8 +94,37 @@ void check_shares(const io::ModelConfig& m, std::int64_t length, const ParallelC
                length, p.tp);
 }
 
+/// Whether rows of so many tokens can be shared, and what would fit.
+void check_context(const io::ModelConfig& m, std::int64_t length, const ParallelConfig& p, std::string_view key) {
+  const auto chunks = nn::ContextShare::kChunks * p.cp;
+  if (length % chunks != 0)
+    fail_usage("config", "parallel.cp = {} cuts rows into {} chunks, which do not divide {} = {}: {}{} would fit", p.cp,
+               chunks, key, length, length > chunks ? fmt::format("{} or ", length / chunks * chunks) : "",
+               (length / chunks + 1) * chunks);
+  if (p.sequence)
+    fail_usage(
+        "config",
+        "parallel.sequence divides tokens among the tp ranks, and parallel.cp = {} among others: use one of them",
+        p.cp);
+  if (p.cp_mode != nn::ContextShare::ulysses) return;
+  const auto heads = (m.kv_heads > 0 ? m.kv_heads : m.heads) / p.tp;
+  if (heads % p.cp == 0) return;
+  std::string fits;
+  for (std::int64_t n = 1; n <= heads; ++n)
+    if (heads % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
+  fail_usage(
+      "config",
+      "parallel.cp_mode = \"ulysses\": the {} heads of keys and values of a rank are not divisible by cp {}; cp may "
+      "be {}, or use parallel.cp_mode = \"gather\"",
+      heads, p.cp, fits);
+}
+
 void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
   check_shares(config.model, config.length(), config.parallel);
+  if (config.parallel.cp > 1)
+    check_context(config.model, config.length(), config.parallel,
+                  config.train.length > 0 ? "train.length" : "model.context");
+  else refuse(table, kContext, "rows that ranks share (parallel.cp)", "parallel.cp is 1");
   if (config.length() > config.model.context)
     fail_usage("config", "train.length = {} exceeds model.context = {}, the longest sequence", config.length(),
                config.model.context);
@@ -202,8 +235,7 @@ void check_config(RunConfig& config) {
 void share_global_batch(RunConfig& config, int world) {
   auto& t = config.train;
   if (t.global_batch == 0) return;
-  const auto dp =
-      parallel::fit({.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}, world).dp;
+  const auto dp = parallel::fit(mesh_shape(config.parallel), world).dp;
   const auto parts = t.accumulate * dp;
   if (t.batch != TrainConfig().batch && t.batch * parts != t.global_batch)
     fail_usage("config", "train.batch = {} and train.global_batch = {} exclude each other: give one of them", t.batch,

@@ -85,6 +85,29 @@ TEST(check_config, sizes_that_do_not_divide_are_refused_before_the_text_is_read)
             "[config] parallel.sequence: rows of 31 tokens (train.length) are not divisible by tp 2: change one");
 }
 
+TEST(check_config, rows_that_ranks_cannot_share_are_refused_with_what_would_fit) {
+  EXPECT_EQ(verdict({"--model.heads=12", "--parallel.cp=2", "--model.context=64"}), "fine");
+  EXPECT_EQ(
+      verdict({"--parallel.cp=3", "--model.context=64"}),
+      "[config] parallel.cp = 3 cuts rows into 6 chunks, which do not divide model.context = 64: 60 or 66 would fit");
+  EXPECT_EQ(verdict({"--parallel.cp=4", "--model.context=64", "--train.length=6"}),
+            "[config] parallel.cp = 4 cuts rows into 8 chunks, which do not divide train.length = 6: 8 would fit");
+  EXPECT_EQ(
+      verdict({"--model.family=llama", "--model.heads=12", "--model.kv_heads=6", "--parallel.cp=4",
+               "--parallel.cp_mode=ulysses", "--model.context=64"}),
+      "[config] parallel.cp_mode = \"ulysses\": the 6 heads of keys and values of a rank are not divisible by cp 4; "
+      "cp may be 1, 2, 3, 6, or use parallel.cp_mode = \"gather\"");
+  EXPECT_EQ(
+      verdict(
+          {"--model.heads=12", "--parallel.cp=2", "--parallel.tp=2", "--parallel.sequence=true", "--model.context=64"}),
+      "[config] parallel.sequence divides tokens among the tp ranks, and parallel.cp = 2 among others: use one of "
+      "them");
+  EXPECT_EQ(verdict({"--parallel.cp_mode=ulysses"}),
+            "[config] parallel.cp_mode = \"ulysses\" is for rows that ranks share (parallel.cp), and parallel.cp is 1");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.cp=2"}),
+            "[config] parallel.cp = 2 is for text, and model.family is resnet18");
+}
+
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {
   RunConfig c, again;
   table_of(c).apply_override("--model.family=simple_cnn");

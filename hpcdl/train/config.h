@@ -14,6 +14,7 @@
 #include "hpcdl/models/base_options.h"
 #include "hpcdl/models/fp8_options.h"
 #include "hpcdl/models/image_config.h"
+#include "hpcdl/nn/context_share.h"
 #include "hpcdl/optim/schedule.h"
 
 namespace hpcdl {
@@ -42,6 +43,10 @@ template <> struct EnumNames<data::ChatMask> {
   static constexpr std::pair<data::ChatMask, std::string_view> values[] = {{data::ChatMask::assistant, "assistant"},
                                                                            {data::ChatMask::completion, "completion"},
                                                                            {data::ChatMask::all, "all"}};
+};
+template <> struct EnumNames<nn::ContextShare::Mode> {
+  static constexpr std::pair<nn::ContextShare::Mode, std::string_view> values[] = {
+      {nn::ContextShare::gather, "gather"}, {nn::ContextShare::ulysses, "ulysses"}};
 };
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {
@@ -224,15 +229,21 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t dp = 0, tp = 1, zero = 0, gather_ahead = 1;
+  std::int64_t dp = 0, cp = 1, tp = 1, zero = 0, gather_ahead = 1;
+  nn::ContextShare::Mode cp_mode = nn::ContextShare::gather;
   double bucket_mb = 25, first_bucket_mb = 1;
   bool overlap = true, sequence = false, time_exchange = false;
 
   void visit(auto&& f) {
-    f("dp", dp, "ranks that share each batch; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
-    f("tp", tp, "ranks that share each weight; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
+    f("dp", dp, "ranks that share each batch; 0: all ranks / (cp * tp)", {.min = 0, .max = 1 << 20});
+    f("cp", cp, "text: ranks that share the tokens of each row; 2 cp divides train.length", {.min = 1, .max = 1 << 16});
+    f("cp_mode", cp_mode,
+      "with cp, what attention exchanges: gather, the keys and values of the whole row; ulysses, parts of the rows for "
+      "heads, so that cp divides model.kv_heads");
+    f("tp", tp, "ranks that share each weight; dp * cp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
     f("zero", zero,
-      "what the dp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too; 3: "
+      "what the dp x cp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too; "
+      "3: "
       "weights, too. The result is the same",
       {.min = 0, .max = 3});
     f("gather_ahead", gather_ahead,

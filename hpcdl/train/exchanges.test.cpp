@@ -18,6 +18,7 @@
 #include "hpcdl/program/axis.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/step_programs.h"
+#include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
 namespace {
@@ -33,7 +34,7 @@ struct Sent {
 /// against what the groups of the mesh have counted meanwhile.
 void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepOptions options, bool of_rings,
                      const std::string& what) {
-  options.data = mesh.dp();
+  take_ranks(options, mesh);
   options.reduce.buckets = {.cap = 4096, .first = 1024};
   if (of_rings) options.reduce.algorithm = comm::Algorithm::ring;
   Pool pool(1);
@@ -46,7 +47,8 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
   passes.push_back(programs.update());
   std::vector<Instance> instances;
   for (const auto& p : passes) instances.emplace_back(*p);
-  const std::pair<const comm::Group*, std::string> axes[] = {{&mesh.dp(), "dp"}, {&mesh.tp(), "tp"}};
+  const std::pair<const comm::Group*, std::string> axes[] = {
+      {&mesh.data(), mesh.shape().cp > 1 ? "data" : "dp"}, {&mesh.cp(), "cp"}, {&mesh.tp(), "tp"}};
   std::map<std::string, Sent> before;
   const auto counted = [](const comm::Group& g) {
     return Sent{g.counters().bytes, static_cast<double>(g.counters().wire_bytes)};
@@ -84,6 +86,23 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
     sent_on_all += declared.wire;
   }
   EXPECT_DOUBLE_EQ(costs, sent_on_all) << what << ", " << mesh.describe() << ": the costs of all records";
+}
+
+TEST(exchanges, of_ranks_that_share_rows_are_what_is_counted) {
+  for (const auto family : {io::Family::gpt2, io::Family::qwen3})
+    for (const auto mode : {nn::ContextShare::gather, nn::ContextShare::ulysses})
+      for (const auto& shape : {parallel::MeshShape{.cp = 2}, {.dp = 2, .cp = 2}, {.cp = 2, .tp = 2}})
+        testing::run_ranks(shape.size(), [&](const comm::Group& world) {
+          const parallel::Mesh mesh(world, shape);
+          io::ModelConfig c;
+          c.family = family;
+          c.layers = 2, c.heads = 8, c.kv_heads = family == io::Family::gpt2 ? 0 : 4, c.width = 32, c.context = 8;
+          c.ffn = 24, c.vocab = 53;
+          models::resolve(c);
+          auto model = models::LanguageModel::create(c, 1, true, std::make_shared<TensorParallel>(mesh.tp()));
+          expect_declared(model, mesh, {.batch = 2, .length = 8, .context_mode = mode}, false,
+                          fmt::format("{} of rows", io::enum_name(family)));
+        });
 }
 
 template <class F> void on_every_mesh(F&& f) {

@@ -11,6 +11,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/train/mesh_shape.h"
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/run_ways.h"
 #include "hpcdl/train/stop.h"
@@ -42,7 +43,7 @@ std::int64_t bytes_of(const std::vector<io::NamedTensor>& tensors) {
 Loop::Loop(RunConfig& config, const Hooks& hooks)
     : config_(config),
       hooks_(of_rank(hooks)),
-      mesh_(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}),
+      mesh_(hooks.world, mesh_shape(config.parallel)),
       progress_(hooks_.console),
       pool_(threads_of(config, world())),
       task_(config, mesh_, pool_, hooks_.console) {
@@ -75,7 +76,7 @@ void Loop::make_step(Device device) {
   if (!advice.alternatives().empty())
     fail("memory", "another rank has too little memory for the run; on this rank, {}", advice.verdict());
   auto options = step_options(config_);
-  options.data = mesh_.dp();
+  take_ranks(options, mesh_);
   const Waiting waiting(hooks_.console, "making the model");
   try {
     model_ = task_.make_model(config_.train.seed);
@@ -186,8 +187,8 @@ bool Loop::saves_at(std::int64_t step) const {
 /// So that a GPU is not idle while the host handles the result of a step, the passes of the next one are queued
 /// before. Not if the model, times or gradients are needed as they are between the two.
 bool Loop::may_go_ahead() const {
-  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped &&
-         !evaluates_at(now_.step + 1, next_->epoch_done) && !saves_at(now_.step + 1) &&
+  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && mesh_.cp().size() == 1 &&
+         !summary_.stopped && !evaluates_at(now_.step + 1, next_->epoch_done) && !saves_at(now_.step + 1) &&
          !(config_.parallel.time_exchange && logs_at(now_.step + 1));
 }
 
@@ -265,12 +266,14 @@ void Loop::evaluate() {
                       .facts = {{fmt::format("step {}", now_.step)}, {fmt::format("batch {}", ++done)}},
                       .needed = 2});
     const auto& together = train_->sharded() ? world() : mesh_.tp();
-    return !(cut = parallel::any_rank(together, StopSignals::requested() != 0));
+    cut = parallel::any_rank(together, StopSignals::requested() != 0);
+    if (!train_->sharded()) cut = parallel::any_rank(mesh_.cp(), cut);
+    return !cut;
   };
   const auto mine = task_.evaluate(*train_, batches, goes_on);
   if (!mine) return;
   const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted), cut ? 1.0 : 0.0};
-  const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
+  const auto all = parallel::sum_over_ranks(mesh_.data(), sums);
   const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
   now_.evaluation_due = all[3] > 0;
   if (now_.evaluation_due)

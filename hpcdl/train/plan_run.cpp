@@ -12,6 +12,7 @@
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/init.h"
+#include "hpcdl/train/mesh_shape.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
@@ -59,7 +60,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     const auto zero = std::exchange(config.parallel.zero, c.zero);
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
     auto options = step_options(config);
-    options.data = mesh.dp();
+    take_ranks(options, mesh);
     const auto model = task.make_model({});
     t = before, config.parallel.zero = zero;
     auto ledger = plan_memory(*model, options, c.accumulate, device);
@@ -86,8 +87,7 @@ MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
   check_config(config);
   share_global_batch(config, hooks.world.size());
   models::resolve(config.model);
-  const parallel::Mesh mesh(hooks.world,
-                            {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});
+  const parallel::Mesh mesh(hooks.world, mesh_shape(config.parallel));
   Pool pool(config.train.threads);
   const Task task(config, mesh, pool, hooks.console);
   return advise(config, task, mesh, hooks.host_memory_limit, pool.threads(), true);

@@ -29,6 +29,7 @@ StepOptions step_options(const RunConfig& config) {
   o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)},
               .overlap = config.parallel.overlap,
               .timed = config.parallel.time_exchange};
+  o.context_mode = config.parallel.cp_mode;
   o.zero = static_cast<int>(config.parallel.zero);
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
@@ -41,6 +42,11 @@ StepOptions step_options(const RunConfig& config) {
                                    .growth_interval = static_cast<std::int32_t>(t.growth_interval),
                                    .min_scale = static_cast<float>(t.min_scale)};
   return o;
+}
+
+void take_ranks(StepOptions& options, const parallel::Mesh& mesh) {
+  options.data = mesh.data();
+  options.context = mesh.cp();
 }
 
 }  // namespace hpcdl::train

@@ -14,7 +14,11 @@ namespace hpcdl::train {
 
 StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s)
     : model_(model), options_(options), device_(s.device()) {
-  options_.forward.part = options_.data.rank();
+  options_.forward.part = options_.data.rank() / options_.context.size();
+  if (options_.context.size() > 1) {
+    context_ = std::make_unique<parallel::ContextParallel>(options_.context, options_.context_mode);
+    options_.forward.context = context_.get();
+  }
   if (options_.share_batch && options_.data.size() > 1) {
     shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
     options_.forward.shared_batch = shared_batch_->axis("batch");
@@ -27,6 +31,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   if (model_.device() != device_) model_.to_device(s);
   if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture
     options_.data.connect(device_);
+    options_.context.connect(device_);
     if (const auto* shared = model_.sharing()) parallel::group_of(shared->axis).connect(device_);
   }
   if (ranks_) ranks_->place_gradients();

@@ -15,6 +15,7 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/optim/optimizer.h"
+#include "hpcdl/parallel/context.h"
 #include "hpcdl/parallel/data_parallel.h"
 
 namespace hpcdl::train {
@@ -39,6 +40,9 @@ struct StepOptions {
   std::optional<GradScaler::Options> scaler = {};
   /// Ranks that share the batch: each calls the same methods with its part (data/split_data.h).
   comm::Group data = {};
+  /// Those of them that share the tokens of the same rows, neighbours among them; and how.
+  comm::Group context = {};
+  nn::ContextShare::Mode context_mode = nn::ContextShare::gather;
   parallel::ReduceOptions reduce = {};
   int zero = 0;              // what these ranks divide among themselves: parallel::DataParallelOptions::zero
   int gather_ahead = 1;      // parallel::DataParallelOptions::gather_ahead
@@ -120,6 +124,7 @@ class StepPrograms {
   Device device_;
   std::optional<Optimizer> optimizer_;
   std::unique_ptr<parallel::GroupAxis> shared_batch_;
+  std::unique_ptr<parallel::ContextParallel> context_;
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
   mutable ProgramCache passes_;

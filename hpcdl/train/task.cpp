@@ -142,7 +142,7 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
 }
 
 void Task::save_model(const models::Trainable& model, const std::filesystem::path& folder) const {
-  if (mesh_.dp().rank() == 0) model.save(folder);  // the ranks that share the layers of one model
+  if (mesh_.data().rank() == 0) model.save(folder);  // the ranks that share the layers of one model
   if (mesh_.world().rank() == 0) data_->save_beside(folder);
 }
 

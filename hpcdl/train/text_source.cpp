@@ -15,6 +15,7 @@
 #include "hpcdl/train/data_source.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/progress.h"
+#include "hpcdl/train/rows_of_rank.h"
 #include "hpcdl/train/run_log.h"
 #include "hpcdl/train/text_model.h"
 
@@ -87,6 +88,7 @@ class TextSource final : public DataSource {
   TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
       : config_(config),
         mesh_(mesh),
+        rows_(mesh),
         text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
     fit_vocabulary(config_, text_.tokenizer);
   }
@@ -152,13 +154,13 @@ class TextSource final : public DataSource {
   }
 
  private:
-  Batch batch_of(const data::Batch& b) const {
-    const Spec ids{{config_.train.batch, config_.length()}, DType::i32};
-    return {{{"tokens", View(b.tokens.data(), ids)}, {"targets", View(b.targets.data(), ids)}}, b.samples, b.valid};
+  Batch batch_of(const data::Batch& b) {
+    return rows_.of(b.tokens, b.targets, config_.train.batch, config_.length(), b.valid, b.samples);
   }
 
   RunConfig& config_;
   const parallel::Mesh& mesh_;
+  RowsOfRank rows_;
   data::PreparedText text_;
   std::optional<data::Loader> loader_;
   std::optional<data::EvalBatches> eval_;

@@ -278,8 +278,9 @@ NonFinite TrainStep::explain_non_finite() {
       pass->emplace(*programs_.pass(write, StepPrograms::Kind::alone), arena_, stream_.device());
     }
   }
-  // Ranks that share layers cannot run a pass independently. Those that gather weights in it run it together.
-  for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
+  // Ranks that share layers or rows cannot run a pass independently. Those that gather weights in it run it together.
+  const bool shared = model_.sharing() || options_.context.size() > 1;
+  for (std::int64_t micro = 0; micro < flight.micros && !shared; ++micro) {
     if (found && !programs_.sharded()) break;
     auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);
     fill(pass, flight.batches[static_cast<std::size_t>(micro)]);

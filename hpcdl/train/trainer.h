@@ -7,6 +7,7 @@
 
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agreement.h"
+#include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/progress.h"
@@ -69,5 +70,7 @@ MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks);
 
 /// Optimizer arguments and pass options of a config.
 StepOptions step_options(const RunConfig& config);
+/// The groups of the mesh that a step needs.
+void take_ranks(StepOptions& options, const parallel::Mesh& mesh);
 
 }  // namespace hpcdl::train

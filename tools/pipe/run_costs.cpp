@@ -12,7 +12,7 @@ namespace hpcdl::lab::pipe {
 namespace engine = hpcdl::pipe;
 
 engine::Costs costs_of_run(train::RunConfig& config, const Roofs& roofs) {
-  config.parallel.dp = config.parallel.tp = 1;
+  config.parallel.dp = config.parallel.cp = config.parallel.tp = 1;
   const auto model = train::model_without_data(config, {});
   const auto options = train::step_options(config);
   Pool pool(1);

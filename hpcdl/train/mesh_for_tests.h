@@ -1,0 +1,86 @@
+#pragma once
+// Runs on a mesh of ranks that are threads, and comparisons of what they wrote.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "hpcdl/io/json.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/parallel/mesh.h"
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/train_for_tests.h"
+
+namespace hpcdl::train {
+
+struct MeshRuns : ::testing::Test {
+  MeshRuns() {
+    RunConfig c;
+    toy_config(c, tmp, "unused");  // prepares the text once for all
+  }
+
+  /// A run of the ranks of a mesh into tmp/NAME; returns the result of rank 0. stop_at: the step after which it is asked
+  /// to stop.
+  RunSummary train(const parallel::MeshShape& mesh, const std::string& name,
+                   const std::function<void(RunConfig&)>& change, std::int64_t stop_at = -1) {
+    RunSummary first;
+    testing::run_ranks(mesh.size(), [&](const comm::Group& world) {
+      RunConfig c;
+      toy_config(c, tmp, name);
+      c.model.heads = 4;
+      c.train.batch = 8 / mesh.dp, c.train.threads = 1;
+      c.parallel.dp = mesh.dp, c.parallel.cp = mesh.cp, c.parallel.tp = mesh.tp;
+      change(c);
+      Hooks hooks;
+      hooks.world = world;
+      if (world.rank() == 0 && stop_at >= 0)
+        hooks.after_step = [&](std::int64_t step) {
+          if (step == stop_at) ::raise(SIGTERM);
+        };
+      const auto summary = run(c, hooks);
+      if (world.rank() == 0) first = summary;
+    });
+    return first;
+  }
+
+  std::vector<double> numbers(const std::string& name, const char* key) const {
+    std::istringstream in(io::read_file(tmp.path() / name / "metrics.jsonl"));
+    std::vector<double> list;
+    for (std::string line; std::getline(in, line);)
+      if (const auto j = io::parse_json(line, "metrics.jsonl"); j.contains(key))
+        list.push_back(j.at(key).get<double>());
+    return list;
+  }
+
+  /// Compares losses, norms and weights of two runs.
+  void expect_parity(const std::string& got, const std::string& want) {
+    for (const char* key : {"loss", "grad_norm", "eval_loss", "tokens"}) {
+      const auto g = numbers(got, key), w = numbers(want, key);
+      ASSERT_EQ(g.size(), w.size()) << got << ' ' << key;
+      for (std::size_t i = 0; i < g.size(); ++i)
+        EXPECT_NEAR(g[i], w[i], 1e-5 * std::fabs(w[i])) << got << ' ' << key << ' ' << i;
+    }
+    const auto a = io::TensorFolder::open(tmp.path() / got / "model"),
+               b = io::TensorFolder::open(tmp.path() / want / "model");
+    ASSERT_EQ(a.tensors().size(), b.tensors().size());
+    for (const auto& t : b.tensors()) {
+      const View x = a.at(t.name), y = b.at(t.name);
+      ASSERT_EQ(x.spec(), y.spec()) << t.name;
+      double worst = 0;
+      for (std::int64_t i = 0; i < x.size(); ++i)
+        worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
+      EXPECT_LT(worst, 1e-5) << got << ' ' << t.name;
+    }
+  }
+
+  io::TempFolder tmp;
+};
+
+}  // namespace hpcdl::train
