@@ -341,5 +341,26 @@ TEST(config, mutated_files_never_crash) {
   EXPECT_GT(rejected, 2'000);
 }
 
+struct Sizes {
+  std::vector<std::int64_t> layers;
+  void visit(auto&& f) { f("layers", layers, "of each stage", {.min = 1, .max = 9}); }
+};
+
+TEST(config_table, lists_of_integers) {
+  Sizes sizes;
+  ConfigTable table(sizes);
+  table.set("layers", std::vector<std::int64_t>{1, 2}, "here");
+  EXPECT_EQ(table.find("layers")->toml(), "[1, 2]");
+  for (const char* text : {"3,4", "[3, 4]"}) {
+    table.set("layers", ConfigText{text}, "here");
+    EXPECT_EQ(sizes.layers, (std::vector<std::int64_t>{3, 4})) << text;
+  }
+  table.set("layers", std::vector<std::string>{}, "here");
+  EXPECT_TRUE(sizes.layers.empty()) << "an empty array has no type";
+  for (const char* text : {"3,x", "[3, 4.5]", "[3", "0", "10", "3,,4"})
+    EXPECT_THROW(table.set("layers", ConfigText{text}, "here"), UsageError) << text;
+  EXPECT_THROW(table.set("layers", std::vector<std::string>{"a"}, "here"), UsageError);
+}
+
 }  // namespace
 }  // namespace hpcdl::io

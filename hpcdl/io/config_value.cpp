@@ -129,6 +129,7 @@ std::string describe(const ConfigValue& v) {
     std::string operator()(double n) const { return toml_number(n); }
     std::string operator()(const std::string& s) const { return "the string " + shown(s); }
     std::string operator()(const std::vector<std::string>& a) const { return fmt::format("an array of {}", a.size()); }
+    std::string operator()(const std::vector<std::int64_t>& a) const { return fmt::format("an array of {}", a.size()); }
     std::string operator()(const ConfigText& t) const { return shown(t.text); }
   } words;
   return std::visit(words, v);
@@ -164,6 +165,22 @@ std::vector<std::string> read_strings(const ConfigValue& v) {
   auto list = strings_of(v);
   for (const auto& text : list) in_utf8(text);
   return list;
+}
+
+std::vector<std::int64_t> read_integers(const ConfigValue& v) {
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&v)) return *list;
+  std::vector<std::int64_t> out;
+  if (const auto* t = std::get_if<ConfigText>(&v); t && t->text.starts_with('[')) {  // as in a file
+    const auto list = Json::parse(t->text, nullptr, false);
+    if (!list.is_array()) throw ConfigMismatch{describe(v)};
+    for (const auto& item : list) {
+      if (!item.is_number_integer()) throw ConfigMismatch{describe(v)};
+      out.push_back(item.get<std::int64_t>());
+    }
+    return out;
+  }
+  for (const auto& word : strings_of(v)) out.push_back(read_integer(ConfigText{word}, Unit::none));
+  return out;
 }
 
 Every read_every(const ConfigValue& v, const FieldOptions& o) {
@@ -220,6 +237,7 @@ Json schema_of(const ConfigType& type) {
     case Kind::text: return {{"type", "string"}};
     case Kind::every: return {{"type", Json::array({"integer", "string"})}, {"minimum", 0}};
     case Kind::texts: return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
+    case Kind::integers: return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "integer"}}}};
     case Kind::integer:
     case Kind::number: break;
   }
@@ -239,6 +257,7 @@ std::string describe_type(const ConfigType& type) {
   if (type.kind == Kind::text) return "a string";
   if (type.kind == Kind::every) return "a number of steps such as 500, or a time such as 10m or 2h; 0: never";
   if (type.kind == Kind::texts) return "a list of strings";
+  if (type.kind == Kind::integers) return "a list of integers";
   std::string out = type.kind == Kind::integer ? "an integer" : "a number";
   if (o.unit == Unit::bytes) out = "a size such as 16G or 25MiB";
   if (o.unit == Unit::seconds) out = "a time such as 30s or 10m";

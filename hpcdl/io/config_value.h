@@ -21,7 +21,8 @@ namespace hpcdl::io {
 struct ConfigText {
   std::string text;
 };
-using ConfigValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, ConfigText>;
+using ConfigValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>,
+                                 std::vector<std::int64_t>, ConfigText>;
 
 /// Describes the value for messages: `the string "x"`.
 std::string describe(const ConfigValue& v);
@@ -36,6 +37,7 @@ std::uint64_t read_unsigned(const ConfigValue& v, Unit unit);
 double read_number(const ConfigValue& v, Unit unit);
 std::string read_string(const ConfigValue& v);
 std::vector<std::string> read_strings(const ConfigValue& v);
+std::vector<std::int64_t> read_integers(const ConfigValue& v);
 Every read_every(const ConfigValue& v, const FieldOptions& o);
 
 std::string toml_string(std::string_view text);
@@ -79,6 +81,11 @@ template <class T> T convert_config(const ConfigValue& v, const FieldOptions& o)
     return static_cast<T>(n);
   } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     return read_strings(v);
+  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+    auto list = read_integers(v);
+    for (const auto n : list)
+      if (!in_range(n, o)) throw ConfigMismatch{fmt::format("{} in a list", n)};
+    return list;
   } else {
     return T(read_string(v));  // std::string, path
   }
@@ -98,14 +105,15 @@ template <class T> std::string config_toml(const T& v) {
     std::string out = "[";
     for (const auto& s : v) out += (out.size() > 1 ? ", " : "") + toml_string(s);
     return out + "]";
-  } else return toml_string(std::string(v));
+  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return fmt::format("[{}]", fmt::join(v, ", "));
+  else return toml_string(std::string(v));
 }
 
 /// Describes what a field accepts, without its type.
 struct ConfigType {
-  enum class Kind { boolean, integer, number, every, word, text, texts };
+  enum class Kind { boolean, integer, number, every, word, text, texts, integers };
   Kind kind = Kind::text;
-  FieldOptions options = {};            // for an integer or a number; for the steps of Every
+  FieldOptions options = {};            // for an integer, a number, or each of a list; for the steps of Every
   std::vector<std::string> words = {};  // the allowed words
 };
 
@@ -117,6 +125,7 @@ template <class T> ConfigType config_type(const FieldOptions& o) {
   else if constexpr (std::is_enum_v<T>) return {.kind = Kind::word, .words = enum_words<T>()};
   else if constexpr (std::is_arithmetic_v<T>)
     return {.kind = std::is_integral_v<T> ? Kind::integer : Kind::number, .options = o};
+  else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return {.kind = Kind::integers, .options = o};
   else return {.kind = std::is_same_v<T, std::vector<std::string>> ? Kind::texts : Kind::text};
 }
 

@@ -16,7 +16,7 @@
 //
 // config_table.h derives from it: defaults, TOML, --train.steps=20, HPCDL_TRAIN_STEPS, help, JSON Schema, the saved
 // config. Fields: bool, integers, float, double, std::string, std::filesystem::path, enums with EnumNames, Every,
-// std::optional of these, std::vector<std::string>.
+// std::optional of these, std::vector<std::string>, std::vector<std::int64_t>.
 
 #include <cstdint>
 #include <limits>

@@ -54,6 +54,11 @@ std::optional<ConfigValue> value_of(const toml::node& n) {
   if (const auto* v = n.as_string()) return v->get();
   const auto* array = n.as_array();
   if (!array) return std::nullopt;
+  if (!array->empty() && array->is_homogeneous<std::int64_t>()) {
+    std::vector<std::int64_t> numbers;
+    for (const auto& item : *array) numbers.push_back(item.as_integer()->get());
+    return numbers;
+  }
   std::vector<std::string> items;
   for (const auto& item : *array) {
     const auto* s = item.as_string();
