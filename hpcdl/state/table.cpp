@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "hpcdl/core/describe.h"
@@ -329,6 +331,66 @@ void StateTable::allocate(bool with_gradients) {
     if (p->channels_last.rank() == 4) group_of(*p).entries.back().host = file.next({p->file_shape(), p->spec.dtype});
   }
   tell_modules();
+}
+
+void StateTable::keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine) {
+  const auto stays = [&](const StateEntry& e) { return e.role == StateRole::counter || mine(*e.param); };
+  const auto owned = [&](const StateEntry& e) {
+    const auto* begin = group.memory.data();
+    const auto* at = e.memory.ptr<std::byte>();
+    return described_ || (begin && at >= begin && at < begin + group.memory.bytes());
+  };
+  std::int64_t bytes = 0;
+  for (const auto& e : group.entries)
+    if (stays(e) && owned(e)) bytes += padded(e.memory.bytes());
+  Buffer memory = block(bytes);
+  Cursor at(memory);
+  std::vector<StateEntry> kept;
+  for (auto& e : group.entries) {
+    if (!stays(e)) {
+      if (e.role == StateRole::gradient || e.role == StateRole::copy) continue;
+      auto& gone = missing_.emplace_back(std::move(e));
+      gone.memory = Tensor(nullptr, gone.memory.spec()), gone.host = Tensor(nullptr, gone.host.spec()),
+      gone.staged = {};
+      gone.gradient = gone.copy = nullptr;
+      continue;
+    }
+    auto& k = kept.emplace_back(std::move(e));
+    if (!owned(k)) continue;
+    const Tensor there = at.next(k.memory.spec());
+    const auto* before = k.memory.data();
+    if (!described_ && k.role != StateRole::gradient)
+      std::memcpy(there.data(), before, static_cast<std::size_t>(there.bytes()));
+    k.memory = there;
+    for (auto* same : {&k.host, &k.staged})
+      if (same->spec() && same->data() == before) *same = there;
+  }
+  group.entries = std::move(kept);
+  if (bytes > 0 || group.memory.bytes() > 0) group.memory = std::move(memory);
+}
+
+void StateTable::keep(const std::function<bool(const nn::Param&)>& mine) {
+  require(!device_.is_cuda() && !layout_, "model",
+          "the model is already on a GPU or divided: choose the layers of a rank before that");
+  for (auto* group : {&values_, &buffers_, &frozen_, &gradients_, &copies_}) keep_in(*group, mine);
+  tell_modules();
+}
+
+void StateTable::with_missing(const std::function<Tensor(const StateEntry&)>& where, const std::function<void()>& f) {
+  if (missing_.empty()) return f();
+  std::map<const nn::Param*, std::size_t> place;
+  for (const auto* p : params_) place.emplace(p, place.size());
+  const auto mine = std::pair(values_.entries, buffers_.entries);
+  for (const auto& e : missing_) {
+    if (e.role == StateRole::frozen) continue;
+    auto& there = (e.role == StateRole::value ? values_ : buffers_).entries.emplace_back(e);
+    there.host = where(e);
+  }
+  for (auto* group : {&values_, &buffers_})
+    std::stable_sort(group->entries.begin(), group->entries.end(),
+                     [&](const auto& a, const auto& b) { return place.at(a.param) < place.at(b.param); });
+  f();
+  std::tie(values_.entries, buffers_.entries) = mine;
 }
 
 std::int64_t StateTable::bytes() const {

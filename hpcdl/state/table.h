@@ -81,6 +81,15 @@ class StateTable {
   /// spec; on the host, before a program is recorded.
   void move_values(const std::function<Tensor(const StateEntry&)>& where);
 
+  /// Leaves this rank those parameters and buffers for which mine(param) is true; other ranks have the rest. Counters
+  /// stay. On the host, before a program is recorded.
+  void keep(const std::function<bool(const nn::Param&)>& mine);
+  /// What keep() has left out, without memory: values, buffers, frozen tensors.
+  std::span<const StateEntry> missing() const { return missing_; }
+  /// Calls f() while parameters() and buffers() are those of the whole model: StateEntry::host of a missing one is
+  /// where(entry).
+  void with_missing(const std::function<Tensor(const StateEntry&)>& where, const std::function<void()>& f);
+
   std::span<const StateEntry> parameters() const { return values_.entries; }
   std::span<const StateEntry> frozen() const { return frozen_.entries; }
   /// The values that the optimizer of this rank updates: parameters(), or the pieces of them that divide() gives it,
@@ -162,10 +171,12 @@ class StateTable {
   void tell_modules();
   void make_pieces();
   void move_to_flat_block();
+  void keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine);
 
   std::vector<nn::Param*> params_;
   StateGroup values_, buffers_, frozen_, gradients_, copies_;
   Buffer files_;  // of entries that files store in another order
+  std::vector<StateEntry> missing_;
   std::vector<std::weak_ptr<const StateGroup>> moments_;
   std::optional<FlatLayout> layout_;
   StateGroup pieces_, gradient_pieces_, copy_pieces_;

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/graph.h"
@@ -234,6 +235,38 @@ TEST(state_table, a_described_model_has_specs_and_no_memory) {
   p.table.for_each([](const StateEntry& e) { EXPECT_TRUE(e.memory.spec() && !e.memory) << e.name; });
   real.table.for_each([](const StateEntry& e) { EXPECT_TRUE(e.memory) << e.name; });
   EXPECT_EQ(stored(moments->entries).size(), 2u) << "the memory plan must count what files would hold";
+}
+
+TEST(state_table, keeps_what_a_rank_has_of_a_model) {
+  Parts p;
+  p.open(true);
+  std::iota(p.table.parameters()[0].memory.ptr<float>(), p.table.parameters()[0].memory.ptr<float>() + 8, 1.0f);
+  p.table.keep([&](const nn::Param& param) { return &param == &p.matrix; });
+  auto names = p.names();
+  EXPECT_EQ(names[StateRole::value], "fc.weight ");
+  EXPECT_EQ(names[StateRole::gradient], "fc.weight.grad ");
+  EXPECT_EQ(names[StateRole::buffer], "");
+  EXPECT_EQ(names[StateRole::counter], "norm.passes ") << "all ranks count";
+  const auto& matrix = p.table.parameters()[0];
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(matrix.memory.ptr<float>()[i], static_cast<float>(i + 1));
+  EXPECT_EQ(matrix.host.data(), matrix.memory.data());
+  EXPECT_EQ(matrix.gradient->memory.spec(), matrix.memory.spec());
+  EXPECT_EQ(p.table.parameter_count(), 24 + 12) << "of the whole model";
+  ASSERT_EQ(p.table.missing().size(), 2u);
+  EXPECT_FALSE(p.table.missing()[0].memory);
+  EXPECT_EQ(p.conv.value, p.conv.spec) << "programs of the whole model can still be recorded";
+
+  std::vector<float> conv(12, 7.0f), mean(3, 8.0f);
+  p.table.with_missing(
+      [&](const StateEntry& e) { return Tensor((e.param == &p.conv ? conv : mean).data(), e.host.spec()); },
+      [&] {
+        ASSERT_EQ(p.table.parameters().size(), 2u);
+        EXPECT_EQ(p.table.parameters()[1].name, "conv.weight") << "the order of the model";
+        EXPECT_EQ(p.table.parameters()[1].host.data(), conv.data());
+        EXPECT_EQ(stored(p.table.buffers()).size(), 2u);
+      });
+  EXPECT_EQ(p.table.parameters().size(), 1u);
+  EXPECT_EQ(p.table.buffers().size(), 1u);
 }
 
 }  // namespace
