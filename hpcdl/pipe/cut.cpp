@@ -30,6 +30,7 @@ std::vector<int> segments_of(const Program& pass, const Partition& partition, Ba
           "expected a partition of the {} layers of the pass, found one of {}", layers.names.size(), count);
   const auto stage_of = stage_of_layer(partition);
   const int stages = static_cast<int>(partition.size());
+  const auto apart = backward == Backward::halves ? of_weights_apart(pass) : std::vector<bool>(pass.records.size());
   std::vector<int> segments;
   int last = 0;
   for (std::size_t i = 0; i < pass.records.size(); ++i) {
@@ -40,7 +41,7 @@ std::vector<int> segments_of(const Program& pass, const Partition& partition, Ba
             "record {} ({}, {}) belongs to an earlier segment than the one before: cut elsewhere", i, r.op.view(),
             pass.scopes[r.scope]);
     last = segment;
-    segments.push_back(backward == Backward::halves && only_of_weights(pass, r) ? 2 * stages + stage : segment);
+    segments.push_back(apart[i] ? 2 * stages + stage : segment);
   }
   return segments;
 }

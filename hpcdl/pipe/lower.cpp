@@ -248,4 +248,21 @@ Schedule lower(const Schedule& orders) {
   return Lowering(orders).run();
 }
 
+Schedule forward_only(const Schedule& schedule) {
+  Schedule s{.micros = 1, .forward_rank = schedule.forward_rank, .backward_rank = schedule.forward_rank};
+  s.of_rank.resize(schedule.of_rank.size());
+  const auto add = [&](Act act, int stage) {
+    s.of_rank[static_cast<std::size_t>(s.forward_rank[static_cast<std::size_t>(stage)])].push_back(
+        {.act = act, .stage = static_cast<std::int16_t>(stage), .micro = 0});
+  };
+  for (int stage = 0; stage < s.stages(); ++stage) add(Act::forward, stage);
+  for (int stage = s.stages(); stage-- > 0;) add(Act::backward, stage);
+  s = lower(s);
+  for (auto& list : s.of_rank)
+    std::erase_if(list, [](const Action& a) {
+      return a.act != Act::forward && !((a.act == Act::send || a.act == Act::receive) && carries_activation(a));
+    });
+  return s;
+}
+
 }  // namespace hpcdl::pipe

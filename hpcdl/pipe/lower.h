@@ -21,4 +21,7 @@ namespace hpcdl::pipe {
 /// Throws UsageError with the first fault or the cycle (check.h) if the orders cannot be run.
 Schedule lower(const Schedule& orders);
 
+/// Of one micro-batch that goes forward through the stages of `schedule`, and not back: lowered.
+Schedule forward_only(const Schedule& schedule);
+
 }  // namespace hpcdl::pipe

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -38,7 +39,27 @@ bool only_of_weights(const Program& pass, const Record& record) {
          });
 }
 
+std::vector<bool> of_weights_apart(const Program& pass) {
+  const auto written = [&](const Record& r, auto&& f) {
+    for (const auto& o : std::span(pass.operands).subspan(r.operands, r.operand_count))
+      if (o.slot >= 0 && o.access != Access::read &&
+          pass.slots[static_cast<std::size_t>(o.slot)].kind == SlotKind::state)
+        f(o.slot);
+  };
+  std::set<int> with_others;
+  for (const auto& r : pass.records)
+    if (!only_of_weights(pass, r)) written(r, [&](int slot) { with_others.insert(slot); });
+  std::vector<bool> apart;
+  for (const auto& r : pass.records) {
+    bool alone = only_of_weights(pass, r);
+    if (alone) written(r, [&](int slot) { alone &= !with_others.contains(slot); });
+    apart.push_back(alone);
+  }
+  return apart;
+}
+
 Program weight_pass(Program pass) {
+  const auto apart = of_weights_apart(pass);
   const auto writers = writers_of(pass);
   Edit edit(std::move(pass), "weight gradients apart");
   const auto& p = edit.program();
@@ -46,7 +67,7 @@ Program weight_pass(Program pass) {
   const std::size_t records = p.records.size();
   for (std::size_t i = 0; i < records; ++i) {
     const Record r = p.records[i];
-    if (!only_of_weights(p, r)) continue;
+    if (!apart[i]) continue;
     Record copying;
     copying.phase = r.phase;
     copying.scope = r.scope;
