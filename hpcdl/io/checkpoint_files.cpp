@@ -6,15 +6,19 @@
 #include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/io/checkpoint_check.h"
+#include "hpcdl/io/checkpoint_share.h"
 #include "hpcdl/io/checkpoint_state.h"
 #include "hpcdl/io/stored_checkpoint.h"
 
 namespace hpcdl::io {
 namespace {
 
+/// Whether the tensors are all that a checkpoint holds.
+enum class Holds : unsigned char { all, some };
+
 /// Fills the tensors of this rank from the parts in the files.
 void load_into(const fs::path& folder, const std::vector<StoredTensor>& stored, std::span<const NamedTensor> tensors,
-               const char* what) {
+               const char* what, Holds holds) {
   std::unordered_map<std::string_view, const StoredTensor*> by_name;
   for (const auto& t : stored) by_name.emplace(t.name, &t);
   for (const auto& [name, tensor, part] : tensors) {
@@ -29,7 +33,7 @@ void load_into(const fs::path& folder, const std::vector<StoredTensor>& stored, 
             folder.string(), what, shown(name), to_string(whole), to_string(found));
     for (const auto& p : it->second->parts) copy_common(tensor, part, p.view, p.part);
   }
-  require(stored.size() == tensors.size(), "io",
+  require(holds == Holds::some || stored.size() == tensors.size(), "io",
           "{}: expected the {} tensors of the {}, found {}: resume with the configuration that it was saved with",
           folder.string(), tensors.size(), what, stored.size());
 }
@@ -39,6 +43,15 @@ void fill_with_zeros(const Tensor& t) {
   Shape still = t.shape();
   for (int d = 0; d < still.rank(); ++d) still[d] = 0;
   copy_elements(t, View(kZero, t.spec(), still, {}));
+}
+
+void load(const fs::path& folder, std::span<const NamedTensor> model, std::span<const NamedTensor> optimizer,
+          Holds holds) {
+  const StoredCheckpoint stored(folder);
+  load_into(folder, stored.model(), model, "model", holds);
+  if (stored.info().state.step > 0 || !stored.optimizer().empty())
+    return load_into(folder, stored.optimizer(), optimizer, "optimizer", holds);
+  for (const auto& t : optimizer) fill_with_zeros(t.tensor);
 }
 
 }  // namespace
@@ -54,11 +67,12 @@ CheckpointInfo verify_checkpoint(const fs::path& folder, int part, int parts) {
 
 void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
                      std::span<const NamedTensor> optimizer) {
-  const StoredCheckpoint stored(folder);
-  load_into(folder, stored.model(), model, "model");
-  if (stored.info().state.step > 0 || !stored.optimizer().empty())
-    return load_into(folder, stored.optimizer(), optimizer, "optimizer");
-  for (const auto& t : optimizer) fill_with_zeros(t.tensor);
+  load(folder, model, optimizer, Holds::all);
+}
+
+void load_checkpoint_share(const fs::path& folder, std::span<const NamedTensor> model,
+                           std::span<const NamedTensor> optimizer) {
+  load(folder, model, optimizer, Holds::some);
 }
 
 }  // namespace hpcdl::io
