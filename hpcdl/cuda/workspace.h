@@ -12,9 +12,12 @@ namespace hpcdl::cuda {
 
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
-/// kWorkspaceBytes, the same for all calls with a stream and a level; taken from the device with the first call, also
-/// while the stream is being captured, and kept until the process ends, because captured work may still use it.
-/// Level 1 is for work that runs other work, which may use level 0.
+/// Levels 0 and 1 have kWorkspaceBytes. Level 1 is for work that runs other work, which may use level 0; level 2 for such
+/// work that does not fit there.
+constexpr std::size_t workspace_bytes(int level) { return level < 2 ? kWorkspaceBytes : 4 * kWorkspaceBytes; }
+
+/// workspace_bytes(level), the same for all calls with a stream and a level; taken from the device with the first call,
+/// also while the stream is being captured, and kept until the process ends, because captured work may still use it.
 inline void* workspace(const Stream& s, int level = 0) {
   static std::mutex mutex;
   static std::map<std::tuple<int, void*, int>, void*> of_stream;
@@ -24,7 +27,7 @@ inline void* workspace(const Stream& s, int level = 0) {
     const OnDevice on(s.device());
     auto mode = cudaStreamCaptureModeRelaxed;
     check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-    const auto status = cudaMalloc(&p, kWorkspaceBytes);
+    const auto status = cudaMalloc(&p, workspace_bytes(level));
     cudaThreadExchangeStreamCaptureMode(&mode);
     check(status, "cudaMalloc of a stream's workspace");
   }

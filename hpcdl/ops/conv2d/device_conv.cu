@@ -20,8 +20,8 @@ static_assert(kCandidates == kConvCudnnNext + kCudnnChoices - 1);
 
 /// Too little work to justify a library launch. H200, bf16, the speed of ours next to cuDNN's above this limit: forward of
 /// 8 x 16 x 16 pixels, 192 channels to 88, 1 x 1 with a stride, 0.46; forward and gradients of 64 x 6 x 6, 48 to 96 with a
-/// stride, 0.50, of 4 x 8 x 8, 192 to 48, 1 x 1, 0.71; below it, 0.71 of 112 x 8 x 8, 24 to 3 with a stride.
-bool tiny(const Conv& c) { return c.shape.flops() < 1 << 22; }
+/// stride, 0.50, of 4 x 8 x 8, 192 to 48, 1 x 1, 0.71, of 14 x 14, 195 to 16 with a stride, 0.38.
+bool tiny(const Conv& c) { return c.shape.flops() < 1 << 21; }
 
 /// A 1 x 1 kernel that reads every pixel: rows of x times w.
 bool fits_gemm(const Conv& c) {
@@ -82,20 +82,29 @@ bool fits(Stream& s, const Conv& c, int candidate) {
 int by_shape(const Conv& c) {
   const auto& g = c.shape;
   const bool half = c.compute != DType::f32 && !tiny(c);
+  const bool few = g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1, odd = g.i % 8 != 0 || g.o % 8 != 0;
   if (fits_gemm(c)) {
+    // Channels that are not multiples of 8: y of 256 x 20 x 20 pixels, 512 to 257, 109 us padded, 420 as a product, of 8 x
+    // 22 x 22, 558 to 683, 26 and 38; dx of 8 x 29 x 29, 776 to 769, 67 by cuDNN, 38 as a product.
+    if (half && odd && !few) return c.pass == ConvPass::forward ? kConvPadded : kConvGemm;
     // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y in the opposite direction:
     // 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
-    const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
-    return half && g.i % 8 == 0 && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn
-                                                                                                : kConvGemm;
+    const bool long_y = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
+    return half && g.i % 8 == 0 && c.pass != ConvPass::weight && c.w.dtype == c.compute && !long_y ? kConvCudnn
+                                                                                                   : kConvGemm;
   }
-  const bool few = g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1, odd = g.i % 8 != 0 || g.o % 8 != 0;
   if (c.compute == DType::f32) {
     // Small ones: y, dx and dw of 16 x 16 pixels, 25 channels to 33 with a stride, 58 us by ours, 34 by cuDNN; y and dx of
     // 67 x 8 x 8, 3 to 16 by 7 x 7 with a stride, 34 and 23, but dw 10 and 26; and dx of 2 x 8 x 8, 25 to 33, 12 and 36.
     const bool small = g.flops() < 1 << 23 && odd,
                ours = c.pass == ConvPass::data ? g.stride == 1 : c.pass == ConvPass::weight && few;
-    return small && !ours ? kConvCudnn : kConvOwn;
+    // us, cuDNN | ours: dx of images of three channels, 128 x 4 x 4 to 788, 59 | 386, 32 x 48 x 48 to 512 by 7 x 7, 236 |
+    // 531; y of them by 7 x 7, 259 x 119 x 119 to 31, 442 | 840; y by 1 x 1 with a stride, 2 x 13 x 13, 545 to 32, 26 | 76,
+    // 256 x 15 x 15, 46 to 16, 14 | 23.
+    constexpr std::int64_t kMostTerms = 64;
+    const bool theirs = few ? c.pass == ConvPass::data || (c.pass == ConvPass::forward && g.k() > kMostTerms)
+                            : c.pass == ConvPass::forward && g.taps() == 1;
+    return (small && !ours) || theirs ? kConvCudnn : kConvOwn;
   }
   // Ours then load and store single elements, or pad. us, padded | the fastest of PyTorch, which finds cuDNN's fastest
   // way: y and gradients of 17 x 19 x 19, 19 to 548, 85 | 121, of 32 x 32 x 32, 131 to 96, 169 | 191, of 8 x 112 x 112,

@@ -119,9 +119,11 @@ struct Copies {
   }
 };
 
-/// Bytes of what all images share, of an image's copies, and the images at a time: batches of equal size, or nearly so.
+/// Bytes of what all images share, of an image's copies, and the images at a time: batches of equal size, or nearly so;
+/// the workspace with room for them.
 struct Batches {
   std::int64_t shared = 0, image = 0, images = 0;
+  int level = 1;
 
   Batches(std::span<const Conv> passes, const Channels& to) {
     const Conv& c = passes[0];
@@ -134,7 +136,9 @@ struct Batches {
     if (copies.bias) shared += whole(to.outputs * 4, kAligned);
     image = (copies.x + copies.dx) * in + (copies.y + copies.dy) * out;
     constexpr std::int64_t kEnds = 4 * kAligned;
-    const std::int64_t room = static_cast<std::int64_t>(kWorkspaceBytes) - shared - kEnds;
+    const auto room_of = [&](int l) { return static_cast<std::int64_t>(workspace_bytes(l)) - shared - kEnds; };
+    if (room_of(1) < image) level = 2;
+    const std::int64_t room = room_of(level);
     const std::int64_t most = image == 0 ? (room >= 0 ? g.n : 0)
                                          : std::max(std::min(room, kBytesAtOnce) / image, std::int64_t{room >= image});
     if (most <= 0 || g.n == 0) return;
@@ -276,7 +280,7 @@ bool pad_channels(Stream& s, std::span<const Conv> passes, const Channels& to,
                   const std::function<bool(std::span<const Conv>)>& products) {
   const Batches batches(passes, to);
   if (batches.images == 0) return false;  // together they need more than separately
-  Room room(workspace(s, 1));
+  Room room(workspace(s, batches.level));
   const Shared shared = shared_copies(s, passes, to, room);
   const std::int64_t n = passes[0].shape.n;
   for (std::int64_t first = 0; first < n; first += batches.images) {

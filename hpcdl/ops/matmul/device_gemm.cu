@@ -26,6 +26,7 @@ constexpr int kCublasLtNext = kFirstTile + kPerTile * static_cast<int>(std::size
 constexpr std::size_t kHalf =
     kWorkspaceBytes / 2;  // of the workspace: copies of operands first, then shares of sums or cuBLASLt
 static_assert(kHalf >= kCublasLtBytes);
+constexpr std::string_view kBehind = "cublasLt, sums through memory";
 
 struct Way {
   int tile, group;
@@ -189,12 +190,11 @@ bool library_reads_few_rows(const Gemm& g) {
   return fits_tiles(g) && g.k % 8 == 0 && g.n * g.k >= least && !(g.m == 1 && g.constant_b);
 }
 
-/// The same for rows at other addresses than multiples of 16. H200, us: ours reads 2x8192x5666 in 82.
-bool library_reads_unaligned_rows(Stream& s, const Gemm& g) {
+/// The same for rows at other addresses than multiples of 16. H200, us (ours | cuBLASLt): 2x8192x5666 82 | 43.
+bool library_reads_unaligned_rows(const Gemm& g) {
   constexpr double kOurBandwidth = 1.1e6;
   const auto bytes = static_cast<double>(g.batch * g.n * g.k * dtype_bytes(g.b.dtype));
-  return !fits_tiles(at_whole_addresses(g)) && unaligned_library_microseconds(g) < bytes / kOurBandwidth &&
-         fits_cublas_lt(s, g);
+  return !fits_tiles(at_whole_addresses(g)) && unaligned_library_microseconds(g) < bytes / kOurBandwidth;
 }
 
 /// The least work of a 16-bit product that tiles cannot take for which cuBLASLt is faster. H200, us, bf16 (ours |
@@ -431,7 +431,7 @@ void gemm_unaligned(Stream& s, const Gemm& g) {
     }
     const double sums = unaligned_library_microseconds(sums_of(g, nullptr)) + microseconds_of_sums(g);
     if (sums < own && fits_behind_cublas_lt(s, g)) {
-      note(s, g, "cublasLt, sums through memory");
+      note(s, g, kBehind);
       return behind_cublas_lt(s, g);
     }
   }
@@ -449,14 +449,19 @@ void gemm(Stream& s, const Gemm& given) {
   if (given.compute == DType::f32) return gemm_f32(s, given);
   const bool fits = fits_tiles(given);
   if (fits_few_rows(given) && !fits) {
-    const int way = library_reads_unaligned_rows(s, given) ? kCublasLt : kPlain;
+    const bool library = library_reads_unaligned_rows(given);
+    if (library && !fits_cublas_lt(s, given) && fits_behind_cublas_lt(s, given)) {
+      note(s, given, kBehind);
+      return behind_cublas_lt(s, given);
+    }
+    const int way = library && fits_cublas_lt(s, given) ? kCublasLt : kPlain;
     return note(s, given, GemmCall::name(way)), gemm_with(s, given, way);
   }
   if (fits_few_rows(given)) return gemm_with(s, given, gemm_choice(s, given));
   if (given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
   if (!fits) return gemm_unaligned(s, given);
   if (goes_behind_cublas_lt(s, given)) {
-    note(s, given, "cublasLt, sums through memory", given);
+    note(s, given, kBehind, given);
     return behind_cublas_lt(s, given);
   }
   const Copies copies = onto_lines(s, given);
