@@ -53,14 +53,15 @@ std::string set_keys(const Values& config) {
 
 /// The ranks that saved it, along each axis.
 struct SavedBy {
-  std::int64_t ranks, dp, cp, tp;
+  std::int64_t ranks, pp, dp, cp, tp;
 
   SavedBy(std::int64_t all, const Values& config)
       : ranks(all),
+        pp(std::clamp<std::int64_t>(number_in(config, "parallel.pp", 1), 1, all)),
         cp(std::clamp<std::int64_t>(number_in(config, "parallel.cp", 1), 1, all)),
         tp(std::clamp<std::int64_t>(number_in(config, "parallel.tp", 1), 1, all)) {
     dp = number_in(config, "parallel.dp", 0);
-    if (dp == 0) dp = std::max<std::int64_t>(1, ranks / (cp * tp));  // "all ranks / (cp * tp)"
+    if (dp == 0) dp = std::max<std::int64_t>(1, ranks / (pp * cp * tp));  // "all ranks / (pp * cp * tp)"
   }
 };
 
@@ -121,7 +122,7 @@ void show_json(const io::CheckpointPlace& place, const io::StoredCheckpoint& sto
               {"index", info.state.index},
               {"scalars", info.state.scalars},
               {"ranks", by.ranks},
-              {"mesh", {{"dp", by.dp}, {"cp", by.cp}, {"tp", by.tp}}},
+              {"mesh", {{"pp", by.pp}, {"dp", by.dp}, {"cp", by.cp}, {"tp", by.tp}}},
               {"kept", std::move(kept)},
               {"config", config},
               {"tensors", std::move(tensors)},
@@ -147,9 +148,10 @@ std::string table_of(const std::vector<io::StoredTensor>& list, const char* role
 void show_text(const io::CheckpointPlace& place, const io::StoredCheckpoint& stored, const Values& config) {
   const auto& info = stored.info();
   const SavedBy by(info.ranks, config);
-  std::string text = fmt::format("{}\nstep {}, {} tokens or samples, seed {}; saved by {} {} (dp {}, cp {}, tp {})\n",
-                                 place.checkpoint.string(), info.state.step, info.state.tokens, info.state.seed,
-                                 by.ranks, by.ranks == 1 ? "rank" : "ranks", by.dp, by.cp, by.tp);
+  std::string text =
+      fmt::format("{}\nstep {}, {} tokens or samples, seed {}; saved by {} {} (pp {}, dp {}, cp {}, tp {})\n",
+                  place.checkpoint.string(), info.state.step, info.state.tokens, info.state.seed, by.ranks,
+                  by.ranks == 1 ? "rank" : "ranks", by.pp, by.dp, by.cp, by.tp);
   for (const auto& c : place.kept)
     text += fmt::format("kept: {}, {}{}\n", c.path.filename().string(), amount(file_bytes(c.path)),
                         c.info ? "" : ", damaged: " + c.flaw);

@@ -124,7 +124,8 @@ void add(const Command& group, Run& run, bool show) {
         sub.takes_rest();
         sub.footer(list +
                    "\nWithout --costs and -c each rank takes one unit for a forward and for each half of a "
-                   "backward. Exit code 1: the order is a deadlock. hpcdl train cannot train with stages yet.");
+                   "backward. Exit code 1: the order is a deadlock. hpcdl train runs these schedules with "
+                   "parallel.pp and parallel.schedule.");
       },
       [show](PipeOptions& o, const Command& verb) { return pipe_verb(o, verb, show); });
 }

@@ -31,7 +31,7 @@ std::string counted(std::int64_t n, const char* what) { return fmt::format("{} {
 
 /// Nodes and tasks, from the options and [parallel].
 Shape shape(const SlurmOptions& o, const train::ParallelConfig& p) {
-  const std::int64_t of_batch = p.cp * p.tp;  // ranks that have the same rows
+  const std::int64_t of_batch = p.pp * p.cp * p.tp;  // ranks that have the same rows
   std::int64_t ranks = p.dp * of_batch;
   if (ranks == 0)
     ranks = std::max<std::int64_t>(o.nodes, 1) * (o.tasks_per_node > 0 ? o.tasks_per_node : open_share(o, of_batch));
@@ -42,11 +42,12 @@ Shape shape(const SlurmOptions& o, const train::ParallelConfig& p) {
                                       ? o.tasks_per_node
                                       : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
   if (s.nodes * s.tasks_per_node != ranks)
-    fail_usage("slurm", "{} with {} each are {} in total, but parallel.dp * cp * tp is {} * {} * {} = {}",
+    fail_usage("slurm", "{} with {} each are {} in total, but parallel.pp * dp * cp * tp is {} * {} * {} * {} = {}",
                counted(s.nodes, "node"), counted(s.tasks_per_node, "task"), counted(s.nodes * s.tasks_per_node, "rank"),
-               p.dp, p.cp, p.tp, ranks);
+               p.pp, p.dp, p.cp, p.tp, ranks);
   if (ranks % of_batch != 0)
-    fail_usage("slurm", "{} ranks cannot be divided into groups of parallel.cp * tp = {} * {}", ranks, p.cp, p.tp);
+    fail_usage("slurm", "{} ranks cannot be divided into groups of parallel.pp * cp * tp = {} * {} * {}", ranks, p.pp,
+               p.cp, p.tp);
   return s;
 }
 

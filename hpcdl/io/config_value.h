@@ -105,8 +105,11 @@ template <class T> std::string config_toml(const T& v) {
     std::string out = "[";
     for (const auto& s : v) out += (out.size() > 1 ? ", " : "") + toml_string(s);
     return out + "]";
-  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return fmt::format("[{}]", fmt::join(v, ", "));
-  else return toml_string(std::string(v));
+  } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+    std::string out = "[";
+    for (const auto n : v) out += fmt::format("{}{}", out.size() > 1 ? ", " : "", n);
+    return out + "]";
+  } else return toml_string(std::string(v));
 }
 
 /// Describes what a field accepts, without its type.

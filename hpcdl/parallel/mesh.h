@@ -54,6 +54,7 @@ class Mesh {
   const comm::Group& along(MeshAxis a) const { return groups_[static_cast<std::size_t>(a)]; }
   const comm::Group& dp() const { return along(MeshAxis::dp); }
   const comm::Group& tp() const { return along(MeshAxis::tp); }
+  const comm::Group& pp() const { return along(MeshAxis::pp); }
   const comm::Group& cp() const { return along(MeshAxis::cp); }
   /// The ranks that hold the same weights and have parts of the same batches, along dp and cp, with cp as the faster
   /// axis: they sum gradients and losses.

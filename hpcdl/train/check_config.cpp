@@ -12,6 +12,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/ops/way_names.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/pipe/generate.h"
 #include "hpcdl/train/mesh_shape.h"
 #include "hpcdl/train/run_table.h"
 
@@ -19,39 +20,16 @@ namespace hpcdl::train {
 
 namespace {
 
-constexpr std::string_view kText[] = {"model.init",
-                                      "train.length",
-                                      "model.layers",
-                                      "model.heads",
-                                      "model.kv_heads",
-                                      "model.width",
-                                      "model.head_dim",
-                                      "model.ffn",
-                                      "model.vocab",
-                                      "model.context",
-                                      "model.norm_eps",
-                                      "model.rope_theta",
-                                      "model.tied",
-                                      "model.attention_bias",
-                                      "model.activation",
-                                      "model.window",
-                                      "data.text",
-                                      "data.tokenizer",
-                                      "data.cache",
-                                      "data.vocab_size",
-                                      "data.val_fraction",
-                                      "data.replace_invalid",
-                                      "data.chat",
-                                      "data.template",
-                                      "data.mask",
-                                      "parallel.tp",
-                                      "parallel.sequence",
-                                      "parallel.cp",
-                                      "parallel.cp_mode",
-                                      "model.experts",
-                                      "model.experts_per_token",
-                                      "model.expert_ffn",
-                                      "model.balance"};
+constexpr std::string_view kText[] = {
+    "model.init",        "train.length",         "model.layers",      "model.heads",
+    "model.kv_heads",    "model.width",          "model.head_dim",    "model.ffn",
+    "model.vocab",       "model.context",        "model.norm_eps",    "model.rope_theta",
+    "model.tied",        "model.attention_bias", "model.activation",  "model.window",
+    "data.text",         "data.tokenizer",       "data.cache",        "data.vocab_size",
+    "data.val_fraction", "data.replace_invalid", "data.chat",         "data.template",
+    "data.mask",         "parallel.tp",          "parallel.sequence", "parallel.pp",
+    "parallel.cp",       "parallel.cp_mode",     "model.experts",     "model.experts_per_token",
+    "model.expert_ffn",  "model.balance"};
 constexpr std::string_view kImages[] = {
     "model.classes",         "model.stem",    "model.size",     "model.channels",
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
@@ -73,6 +51,7 @@ constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
+constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -133,6 +112,26 @@ void check_text(const io::ConfigTable& table, const RunConfig& config, std::stri
   if (!models::row_of(config.model.family).mixture) refuse(table, kExperts, "mixtures of experts", family);
 }
 
+void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
+  const auto& p = config.parallel;
+  if (p.pp == 1) return refuse(table, kPipeline, "pipelines", "parallel.pp is 1");
+  const auto& kind = pipe::schedule_kind(p.schedule);
+  if (p.chunks < kind.least_chunks || p.chunks > kind.most_chunks)
+    fail_usage("config", "parallel.schedule = \"{}\" needs parallel.chunks = {}{}, got {}", p.schedule,
+               kind.least_chunks, kind.most_chunks > kind.least_chunks ? " or more" : "", p.chunks);
+  if (p.zero > 0)
+    fail_usage("config",
+               "parallel.zero = {} divides the state of a whole model, and with parallel.pp = {} each rank "
+               "has only its layers: set one of them to its default",
+               p.zero, p.pp);
+  if (config.adapter.given())
+    fail_usage("config", "adapters are trained without pipelines: set parallel.pp = 1, or adapter.method = \"none\"");
+  if (config.model.experts > 0) fail_usage("config", "mixtures are trained without pipelines: set parallel.pp = 1");
+  if (p.cp > 1) fail_usage("config", "parallel.cp and parallel.pp exclude each other: set one of them to 1");
+  if (config.train.dtype == Compute::fp8)
+    fail_usage("config", "train.dtype = \"fp8\" keeps a history of all layers on each rank: set parallel.pp = 1");
+}
+
 /// Scaling by anything but a power of two would round gradients, whose bits must not change.
 void check_scaler(const TrainConfig& t) {
   for (const auto& [key, value] : {std::pair{"init_scale", t.init_scale},
@@ -185,6 +184,7 @@ void check_config(RunConfig& config) {
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
+  check_pipeline(table, config);
   if (!config.adapter.given()) {
     refuse(table, kAdapter, "adapters", "adapter.method is none");
     refuse(table, kBase, "the frozen base of an adapter", "adapter.method is none");

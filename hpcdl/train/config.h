@@ -229,18 +229,29 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t dp = 0, cp = 1, tp = 1, zero = 0, gather_ahead = 1;
+  std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, chunks = 1, zero = 0, gather_ahead = 1;
+  std::string schedule = "1f1b";
+  std::vector<std::int64_t> layers;
   nn::ContextShare::Mode cp_mode = nn::ContextShare::gather;
   double bucket_mb = 25, first_bucket_mb = 1;
   bool overlap = true, sequence = false, time_exchange = false;
 
   void visit(auto&& f) {
-    f("dp", dp, "ranks that share each batch; 0: all ranks / (cp * tp)", {.min = 0, .max = 1 << 20});
+    f("pp", pp, "ranks that share the layers: each has some of them, in a row; see train.accumulate",
+      {.min = 1, .max = 256});
+    f("schedule", schedule,
+      "with pp: the order of forwards and backwards of micro-batches, by the names of hpcdl pipe show --help");
+    f("chunks", chunks, "with pp: stages of each rank; interleaved and zbv need several", {.min = 1, .max = 64});
+    f("layers", layers,
+      "with pp: how many layers each stage has, where an embedding and a head count as layers; empty: stages of about "
+      "equal cost",
+      {.min = 1, .max = 1 << 20});
+    f("dp", dp, "ranks that share each batch; 0: all ranks / (pp * cp * tp)", {.min = 0, .max = 1 << 20});
     f("cp", cp, "text: ranks that share the tokens of each row; 2 cp divides train.length", {.min = 1, .max = 1 << 16});
     f("cp_mode", cp_mode,
       "with cp, what attention exchanges: gather, the keys and values of the whole row; ulysses, parts of the rows for "
       "heads, so that cp divides model.kv_heads");
-    f("tp", tp, "ranks that share each weight; dp * cp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
+    f("tp", tp, "ranks that share each weight; pp * dp * cp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
     f("zero", zero,
       "what the dp x cp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too; "
       "3: "

@@ -11,6 +11,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/pipe/generate.h"
 #include "hpcdl/train/mesh_shape.h"
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/run_ways.h"
@@ -119,6 +120,8 @@ void Loop::choose_ways(std::shared_ptr<const Ways> tuned) {
 }
 
 void Loop::introduce() {
+  const auto few = pipe::few_micros_warning(mesh_.pp().size(), static_cast<int>(config_.train.accumulate));
+  if (!few.empty()) progress_.say("warning: " + few);
   summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = now_.step;
@@ -267,7 +270,8 @@ void Loop::evaluate() {
                       .needed = 2});
     const auto& together = train_->sharded() ? world() : mesh_.tp();
     cut = parallel::any_rank(together, StopSignals::requested() != 0);
-    if (!train_->sharded()) cut = parallel::any_rank(mesh_.cp(), cut);
+    if (!train_->sharded())
+      for (const auto* ranks : {&mesh_.cp(), &mesh_.pp()}) cut = parallel::any_rank(*ranks, cut);
     return !cut;
   };
   const auto mine = task_.evaluate(*train_, batches, goes_on);

@@ -9,6 +9,7 @@
 #include "hpcdl/instance.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/conv2d/conv2d.h"
+#include "hpcdl/pipe/lower.h"
 
 namespace hpcdl::train {
 
@@ -79,6 +80,23 @@ bool copies_images(const Program& program) {
   });
 }
 
+/// Calls f for the programs of the stages of this rank.
+template <class F> void for_each_program(const StepPrograms& step, F&& f) {
+  for (const auto& passes : {step.training_stages(), step.evaluation_stages()})
+    for (const auto& part : passes.parts)
+      if (step.stages()->has(part.stage))
+        for (const auto& program : {part.forward, part.backward[0], part.backward[1], part.weights[0], part.weights[1]})
+          if (program) f(*program);
+}
+
+/// Of a pipeline: of the micro-batches in flight, and of an evaluation.
+std::int64_t frame_bytes(const StepPrograms& step) {
+  const auto& stages = *step.stages();
+  const int rank = stages.group().rank();
+  return pipe::frame_bytes(stages.schedule(), step.training_stages().parts, rank) +
+         pipe::frame_bytes(pipe::forward_only(stages.schedule()), step.evaluation_stages().parts, rank);
+}
+
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 
 }  // namespace
@@ -92,6 +110,8 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   const auto& ranks = options.data;
   if (options.zero > 0) described.data = comm::Group::described(ranks.rank(), ranks.size(), ranks.name());
   else described.data = {};  // gradients that are exchanged lie elsewhere, and are as large
+  if (const auto& stages = options.stages.group; stages.size() > 1)
+    described.stages.group = comm::Group::described(stages.rank(), stages.size(), stages.name());
   const StepPrograms step(model, described, stream);
   MemoryLedger l;
   model.state().for_each([&](const StateEntry& e) {
@@ -102,16 +122,21 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   l.other = model.bytes() - l.weights - (step.ranks() ? 0 : l.gradients);
   if (step.ranks()) l.gradients = step.ranks()->gradient_bytes();
   std::int64_t most = -1;
-  const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
-    const auto& [program, p, inputs, outputs] = *pass->planned;
+  const auto look = [&](const Planned& planned, bool of_step) {
+    const auto& [program, p, inputs, outputs] = planned;
     l.activations = std::max(l.activations, p.arena_bytes);
     if (device.is_cuda() && (pads_heads(program) || copies_images(program))) l.workspaces = kStreamWorkspace;
     if (of_step && p.live_bytes > most) most = p.live_bytes, l.peak = worst_record(program, p);
   };
-  look(step.first(), true);
-  if (step.has_more()) look(step.more(), micro_batches > 1);
-  look(step.update(), true);
-  look(step.evaluation(), false);
+  look(*step.update()->planned, true);
+  if (step.stages()) {
+    for_each_program(step, [&](const Planned& program) { look(program, true); });
+    l.activations += frame_bytes(step);
+  } else {
+    look(*step.first()->planned, true);
+    if (step.has_more()) look(*step.more()->planned, micro_batches > 1);
+    look(*step.evaluation()->planned, false);
+  }
   if (!device.is_cuda()) {
     l.saving = std::max(copy_bytes(model.state().model_files()), copy_bytes(stored(step.optimizer().moments())));
     l.process = kOfParameter * std::ssize(model.parameters());

@@ -7,7 +7,10 @@ namespace hpcdl::train {
 
 /// The mesh that a run asks for.
 inline parallel::MeshShape mesh_shape(const ParallelConfig& p) {
-  return {.dp = static_cast<int>(p.dp), .cp = static_cast<int>(p.cp), .tp = static_cast<int>(p.tp)};
+  return {.pp = static_cast<int>(p.pp),
+          .dp = static_cast<int>(p.dp),
+          .cp = static_cast<int>(p.cp),
+          .tp = static_cast<int>(p.tp)};
 }
 
 }  // namespace hpcdl::train

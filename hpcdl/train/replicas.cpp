@@ -63,16 +63,16 @@ std::uint32_t digest(const std::vector<HeldTensor>& tensors, bool whole_ones_alo
   return sum;
 }
 
-/// Whether ranks with the same position in their tensor-parallel groups hold the same parts, and all ranks the same whole
-/// tensors: the usual case, known from a few bytes.
+/// Whether ranks with the same layers and the same position in their tensor-parallel groups hold the same parts, and all
+/// ranks with the same layers the same whole tensors: the usual case, known from a few bytes.
 bool all_alike(const std::vector<std::string>& digests) {
   std::map<std::string, std::string> parts;
   for (const auto& d : digests) {
     std::istringstream in(d);
-    std::string place, all, whole;
-    in >> place >> all >> whole;
-    if (parts.try_emplace("place " + place, all).first->second != all) return false;
-    if (parts.try_emplace("whole", whole).first->second != whole) return false;
+    std::string layers, place, all, whole;
+    in >> layers >> place >> all >> whole;
+    if (parts.try_emplace("place " + layers + " " + place, all).first->second != all) return false;
+    if (parts.try_emplace("whole " + layers, whole).first->second != whole) return false;
   }
   return true;
 }
@@ -116,8 +116,9 @@ void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointConte
   if (mesh.world().size() == 1) return;
   io::GroupRanks ranks(mesh.world());
   const auto mine = held(content);
-  const auto digests = ranks.gather(
-      fmt::format("{} {:08x} {:08x}", mesh.index(parallel::MeshAxis::tp), digest(mine, false), digest(mine, true)));
+  const auto digests =
+      ranks.gather(fmt::format("{} {} {:08x} {:08x}", mesh.index(parallel::MeshAxis::pp),
+                               mesh.index(parallel::MeshAxis::tp), digest(mine, false), digest(mine, true)));
   if (all_alike(digests)) return;
   // Of ranks that divide the state, many hold parts of their own.
   refuse(first_difference(ranks.gather(text_of(mine))), outcome);

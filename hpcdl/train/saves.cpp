@@ -3,6 +3,7 @@
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/checkpoint_share.h"
 #include "hpcdl/train/check_resumed.h"
 #include "hpcdl/train/replicas.h"
 #include "hpcdl/train/run_table.h"
@@ -90,7 +91,8 @@ Standing Saves::resume(std::int64_t steps) {
     fail_usage("resume", "{} was made with seed {}, but train.seed is {}", found->path.string(), state.seed,
                config_.train.seed);
   check_resumed(*found, steps, task_.data().rows());
-  io::load_checkpoint(found->path, step_.weights(), step_.optimizer_state());
+  const auto load = mesh_.pp().size() > 1 ? io::load_checkpoint_share : io::load_checkpoint;
+  load(found->path, step_.weights(), step_.optimizer_state());
   step_.store();
   saved_ = state.step;
   ways_ = state.ways;

@@ -32,6 +32,10 @@ StepOptions step_options(const RunConfig& config) {
   o.context_mode = config.parallel.cp_mode;
   o.zero = static_cast<int>(config.parallel.zero);
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
+  o.stages = {.schedule = config.parallel.schedule,
+              .chunks = static_cast<int>(config.parallel.chunks),
+              .micros = static_cast<int>(t.accumulate),
+              .layers = config.parallel.layers};
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
   o.share_batch = config.sync_batch_norm || config.model.experts > 0;
@@ -47,6 +51,7 @@ StepOptions step_options(const RunConfig& config) {
 void take_ranks(StepOptions& options, const parallel::Mesh& mesh) {
   options.data = mesh.data();
   options.context = mesh.cp();
+  options.stages.group = mesh.pp();
 }
 
 }  // namespace hpcdl::train

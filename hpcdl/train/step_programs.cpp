@@ -5,6 +5,7 @@
 
 #include "hpcdl/nn/fp8.h"
 #include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/fill/fill.h"
 #include "hpcdl/ops/fp8_amax/fp8_amax.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/exchange_order.h"
@@ -26,6 +27,9 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
   const bool copies = products != DType::f32 && options_.copies.value_or(device_.is_cuda());
   model_.own_gradients();  // an earlier step may have moved them
+  if (options_.stages.group.size() > 1) join_stages(copies ? products : DType::none);
+  require(stages_ || model_.state().missing().empty(), "train",
+          "this rank has only some layers of the model: open the model again");
   if (options_.data.size() > 1) join_ranks(copies ? products : DType::none);
   else if (model_.state().divided()) model_.divide({});
   if (model_.device() != device_) model_.to_device(s);
@@ -33,6 +37,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     options_.data.connect(device_);
     options_.context.connect(device_);
     if (const auto* shared = model_.sharing()) parallel::group_of(shared->axis).connect(device_);
+    if (stages_) stages_->connect(device_);
   }
   if (ranks_) ranks_->place_gradients();
   if (copies) {
@@ -48,6 +53,15 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
 }
 
 StepPrograms::~StepPrograms() = default;
+
+/// Records a pass and discards it, to learn which layers there are. Afterwards the model has memory for those of this
+/// rank alone; the others can still be recorded.
+void StepPrograms::join_stages(DType copies) {
+  if (copies != DType::none) model_.keep_copies(copies, false);
+  Graph g(graph_options(Write::overwrite, Kind::alone));
+  record(g, Kind::alone);
+  stages_ = std::make_unique<Stages>(options_.stages, model_.state(), g.program());
+}
 
 /// Records a pass and discards it, to learn in which order gradients become ready and what the program reads of the
 /// weights: that decides where they lie.
@@ -72,14 +86,15 @@ nn::ForwardOptions StepPrograms::forward_options(Kind kind) const {
   const bool inference = kind == Kind::inference;
   auto o = inference ? evaluation_options() : options_.forward;
   o.training = !inference;
-  o.fused_mlp = !inference && (o.fused_mlp || device_.is_cuda());
-  o.head_gradient_now = !inference && (o.head_gradient_now || device_.is_cuda());
+  const bool together = !inference && options_.stages.group.size() == 1;  // gradients of weights with others
+  o.fused_mlp = together && (o.fused_mlp || device_.is_cuda());
+  o.head_gradient_now = together && (o.head_gradient_now || device_.is_cuda());
   return o;
 }
 
 Graph::Options StepPrograms::graph_options(Write write, Kind kind) const {
   return {.parameter_gradients = write,
-          .weights_beside = options_.weights_beside && device_.is_cuda(),
+          .weights_beside = options_.stages.group.size() > 1 || (options_.weights_beside && device_.is_cuda()),
           .inference = kind == Kind::inference,
           .numerics = device_.is_cuda() ? options_.numerics : Numerics{}};
 }
@@ -111,6 +126,49 @@ StepPrograms::PassPtr StepPrograms::gather() const {
   });
 }
 
+pipe::WholePass StepPrograms::whole_pass(Write write, Kind kind, Bindings& bindings) const {
+  Graph g(graph_options(write, kind));
+  auto [inputs, outputs] = record(g, kind);
+  auto recording = g.finish();
+  bindings = std::move(recording.bindings);
+  return {std::move(recording.program), std::move(inputs), std::move(outputs)};
+}
+
+StagePasses StepPrograms::training_stages() const {
+  StagePasses passes;
+  const auto first = whole_pass(Write::overwrite, Kind::alone, passes.bindings),
+             more = whole_pass(Write::accumulate, Kind::alone, passes.bindings);
+  passes.parts = pipe::training_parts(first, more, stages_->partition(), stages_->backward());
+  return passes;
+}
+
+StagePasses StepPrograms::evaluation_stages() const {
+  StagePasses passes;
+  const auto pass = whole_pass(Write::overwrite, Kind::inference, passes.bindings);
+  passes.parts = pipe::inference_parts(pass, stages_->partition());
+  return passes;
+}
+
+StepPrograms::PassPtr StepPrograms::clear() const {
+  if (!stages_ || stages_->added_to().empty()) return nullptr;
+  return passes_.pass("clear", [&] {
+    Graph g;
+    for (const auto* e : stages_->added_to()) {
+      const Operand gradient[] = {write_operand(g.constant(e->name, e->memory))};
+      emit_op<Fill>(g, gradient, {}, Phase::backward);
+    }
+    return Pass::of(g);
+  });
+}
+
+StepPrograms::PassPtr StepPrograms::reduce() const {
+  if (!stages_ || !ranks_) return nullptr;
+  return passes_.pass("reduce", [&] {
+    auto [program, bindings] = ranks_->reduced({});
+    return Pass{planned(std::move(program)), std::move(bindings)};
+  });
+}
+
 StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
   const auto forward = forward_options(kind);
   Recorded r;
@@ -138,12 +196,17 @@ StepPrograms::PassPtr StepPrograms::update() const {
 }
 
 void StepPrograms::expect_same_exchanges() const {
-  std::vector<std::pair<std::string, PassPtr>> passes{{"first micro-batch", first()}};
-  if (has_more()) passes.emplace_back("further micro-batches", more());
-  if (apart()) passes.emplace_back("last micro-batch", last());
+  std::vector<std::pair<std::string, PassPtr>> passes;
+  if (!stages_) {
+    passes.emplace_back("first micro-batch", first());
+    if (has_more()) passes.emplace_back("further micro-batches", more());
+    if (apart()) passes.emplace_back("last micro-batch", last());
+    passes.emplace_back("evaluation", evaluation());
+  } else if (ranks_) {
+    passes.emplace_back("sums of gradients", reduce());
+  }
   passes.emplace_back("update", update());
   if (gathers_once()) passes.emplace_back("gather", gather());
-  passes.emplace_back("evaluation", evaluation());
   std::vector<parallel::NamedProgram> programs;
   for (const auto& [name, pass] : passes) programs.push_back({name, &pass->planned->program});
   parallel::expect_agreement(options_.data, parallel::exchange_facts(programs));
@@ -158,6 +221,7 @@ void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
   // Gradients by what each rank along tp holds: the whole gradient or its part.
   std::vector<Var> whole, parts;
   const auto* shared = model_.sharing();
+  if (stages_) return stages_->record_grad_norm(g, norm, shared ? std::optional(shared->axis) : std::nullopt);
   if (divided()) return ranks_->record_grad_norm(g, norm, shared ? std::optional(shared->axis) : std::nullopt);
   for (const auto& p : model_.parameters())
     (p.part.all() ? whole : parts).push_back(g.constant(p.gradient->name, p.gradient->memory));
@@ -187,6 +251,7 @@ void StepPrograms::record_update(Graph& g) const {
       addends.push_back(g.constant(p.gradient->name, p.gradient->memory));
   const auto update = [&] {
     if (const auto* shared = model_.sharing()) parallel::record_sum_gradients(g, addends, shared->axis);
+    if (stages_) stages_->record_shared_sums(g);
     record_norm(g, {.max_norm = options_.clip, .skip_nonfinite = true});
     record_fp8_history(g);
     optimizer_->record(g);

@@ -17,6 +17,8 @@
 #include "hpcdl/optim/optimizer.h"
 #include "hpcdl/parallel/context.h"
 #include "hpcdl/parallel/data_parallel.h"
+#include "hpcdl/pipe/stage_parts.h"
+#include "hpcdl/train/stages.h"
 
 namespace hpcdl::train {
 
@@ -48,6 +50,13 @@ struct StepOptions {
   int gather_ahead = 1;      // parallel::DataParallelOptions::gather_ahead
   Numerics numerics = {};    // of a GPU: those of a CPU are always the default
   bool share_batch = false;  // those ranks share statistics of the batch (ForwardOptions::shared_batch)
+  StageOptions stages = {};  // ranks that have different layers: each calls the same methods with the same batches
+};
+
+/// The parts of the stages of a pipeline, and what their programs read besides the tensors of a micro-batch.
+struct StagePasses {
+  std::vector<pipe::StageParts> parts;  // of all stages
+  Bindings bindings;
 };
 
 class StepPrograms {
@@ -75,6 +84,15 @@ class StepPrograms {
   PassPtr evaluation() const { return pass(Write::overwrite, Kind::inference); }
   /// Reads what other ranks have updated, for anything but the first micro-batch of a step. Only if gathers_once().
   PassPtr gather() const;
+  /// The ranks that have different layers; null with one. Then passes are cut into stages: only these, update() and
+  /// reduce() can be run.
+  const Stages* stages() const { return stages_.get(); }
+  StagePasses training_stages() const;
+  StagePasses evaluation_stages() const;
+  /// With stages: clears the gradients to which the passes of a step only add. Null if there are none.
+  PassPtr clear() const;
+  /// With stages: sums gradients over the ranks that share the batch. Null with one.
+  PassPtr reduce() const;
   bool has_more() const { return options_.accumulate; }
   /// Whether the last micro-batch has its own program.
   bool apart() const { return ranks_ && options_.accumulate; }
@@ -112,11 +130,13 @@ class StepPrograms {
     std::vector<Var> inputs, outputs;
   };
   Graph::Options graph_options(Write write, Kind kind) const;
+  pipe::WholePass whole_pass(Write write, Kind kind, Bindings& bindings) const;
   Recorded record(Graph& g, Kind kind) const;
   Recording exchanged(Recording pass, Write write, Kind kind) const;
   void record_norm(Graph& g, const GradNorm::Args& norm) const;
   void record_fp8_history(Graph& g) const;
   void record_update(Graph& g) const;
+  void join_stages(DType copies);
   void join_ranks(DType copies);
 
   models::Trainable& model_;
@@ -125,6 +145,7 @@ class StepPrograms {
   std::optional<Optimizer> optimizer_;
   std::unique_ptr<parallel::GroupAxis> shared_batch_;
   std::unique_ptr<parallel::ContextParallel> context_;
+  std::unique_ptr<Stages> stages_;
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
   mutable ProgramCache passes_;

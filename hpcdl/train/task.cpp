@@ -142,7 +142,8 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
 }
 
 void Task::save_model(const models::Trainable& model, const std::filesystem::path& folder) const {
-  if (mesh_.data().rank() == 0) model.save(folder);  // the ranks that share the layers of one model
+  // The ranks that share the layers of one model; where others have other layers, these ranks have all of them now.
+  if (mesh_.data().rank() == 0 && mesh_.pp().rank() == 0) model.save(folder);
   if (mesh_.world().rank() == 0) data_->save_beside(folder);
 }
 

@@ -11,6 +11,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/pipe/lower.h"
 
 namespace hpcdl::train {
 
@@ -25,6 +26,8 @@ std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device)
     : stream_(device, pool, &params_),
       programs_(model, options, stream_),
+      inputs_(programs_.inputs()),
+      evaluation_inputs_(programs_.evaluation_inputs()),
       model_(model),
       options_(programs_.options()),
       waiting_(device, pool),
@@ -34,7 +37,8 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
   if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
   gathered_ = !programs_.gathers_once();                    // this rank has rounded only its own copies
   if (device.is_cuda()) programs_.expect_same_exchanges();  // its communicators would wait for ever
-  make_instances();
+  if (programs_.stages()) make_stages();
+  else make_instances();
 }
 
 TrainStep::~TrainStep() { end_pinning(); }
@@ -74,9 +78,32 @@ void TrainStep::make_instances() {
   for (const auto& [exe, pass] : list) exe->emplace(*pass, arena_, stream_.device());
 }
 
+/// The same of a rank that has some layers.
+void TrainStep::make_stages() {
+  const auto& stages = *programs_.stages();
+  const auto training = programs_.training_stages(), evaluation = programs_.evaluation_stages();
+  const auto update = programs_.update(), reduce = programs_.reduce();
+  std::int64_t bytes = update->planned->plan.arena_bytes;
+  if (reduce) bytes = std::max(bytes, reduce->planned->plan.arena_bytes);
+  for (const auto* passes : {&training, &evaluation})
+    for (const auto& part : passes->parts)
+      if (stages.has(part.stage)) bytes = std::max(bytes, part.arena_bytes());
+  arena_ = std::make_shared<Buffer>(bytes, stream_.device());
+  runner_ = std::make_unique<pipe::Runner>(stages.schedule(), training.parts, stages.group(), training.bindings, arena_,
+                                           stream_);
+  eval_runner_ = std::make_unique<pipe::Runner>(pipe::forward_only(stages.schedule()), evaluation.parts, stages.group(),
+                                                evaluation.bindings, arena_, stream_);
+  update_.emplace(*update, arena_, stream_.device());
+  if (reduce) reduce_.emplace(*reduce, arena_, stream_.device());
+  if (const auto clear = programs_.clear()) clear_.emplace(*clear, arena_, stream_.device());
+}
+
 std::map<WayKey, WayNote> TrainStep::choose_ways() {
   WayNotes notes;
   const WithWayNotes with(stream_, notes);
+  for (const auto* runner : {runner_.get(), eval_runner_.get()})
+    if (runner)
+      for (const auto* exe : runner->programs()) exe->prepare(stream_);
   for (const auto* exe : {&first_, &more_, &last_, &eval_})
     if (*exe) (*exe)->prepare(stream_);
   return notes.all();
@@ -90,9 +117,8 @@ void TrainStep::run(Instance& exe) {
 
 /// Copies a batch that is in host memory. Micro-batches keep their copy until the step after the next, and
 /// explain_non_finite() reads it.
-TrainStep::Staged& TrainStep::stage(const Instance& exe, Flight& flight, std::int64_t micro,
+TrainStep::Staged& TrainStep::stage(std::span<const models::InputSpec> inputs, Flight& flight, std::int64_t micro,
                                     std::span<const View> batch) {
-  const auto& inputs = exe.planned()->inputs;
   require(batch.size() == inputs.size(), "train", "expected a batch of {} tensors, got {}", inputs.size(),
           batch.size());
   require(micro >= 0 && micro <= std::ssize(flight.batches), "train", "micro-batch {} follows micro-batch {}", micro,
@@ -100,18 +126,18 @@ TrainStep::Staged& TrainStep::stage(const Instance& exe, Flight& flight, std::in
   if (micro < flight.micros && flight.queued) drain();  // its copy may still be queued
   if (micro == std::ssize(flight.batches)) {
     flight.batches.emplace_back().outputs = Pinned(kOutputBytes, stream_.device());
-    flight.batches.back().correct() = 0;
+    for (const std::size_t i : {0u, 1u}) flight.batches.back().output(i) = 0;  // not all programs have both
   }
   auto& staged = flight.batches[static_cast<std::size_t>(micro)];
   const bool here = !batch.empty() && !batch[0].device().is_cuda();
   std::int64_t bytes = 0;
-  for (const auto& input : inputs) bytes += padded(input.spec().bytes());
+  for (const auto& input : inputs) bytes += padded(input.spec.bytes());
   if (here && staged.memory.bytes() < bytes) staged.memory = Pinned(bytes, stream_.device());
   staged.inputs.assign(batch.begin(), batch.end());
   auto* at = staged.memory.data();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto& from = batch[i];
-    const auto& spec = inputs[i].spec();
+    const auto& spec = inputs[i].spec;
     require(from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()),
             "train",
             "input {} of a batch must be a contiguous {} in host memory, or with all others on the GPU, got {}", i + 1,
@@ -131,8 +157,20 @@ void TrainStep::fill(const Instance& exe, const Staged& batch) {
 void TrainStep::queue(Instance& exe, const Staged& batch) {
   fill(exe, batch);
   run(exe);
-  copy_to_pinned(stream_, &batch.loss(), exe.output(0));
-  if (exe.planned()->outputs.size() > 1) copy_to_pinned(stream_, &batch.correct(), exe.output(1));
+  for (std::size_t i = 0; i < exe.planned()->outputs.size(); ++i)
+    copy_to_pinned(stream_, &batch.output(i), exe.output(i));
+}
+
+/// Queues what this rank does with the first `micros` micro-batches of a step and has not done yet.
+void TrainStep::run_stages(pipe::Runner& runner, const Flight& flight, std::int64_t micros) {
+  runner.advance(stream_, static_cast<std::int32_t>(micros),
+                 [&](Instance& exe, std::int32_t micro, auto inputs, auto outputs) {
+                   const auto& batch = flight.batches[static_cast<std::size_t>(micro)];
+                   set_micro(flight.step, micro);
+                   for (const auto& [i, to] : inputs) copy(stream_, to, batch.inputs[i]);
+                   run(exe);
+                   for (const auto& [i, from] : outputs) copy_to_pinned(stream_, &batch.output(i), from);
+                 });
 }
 
 /// Waits for all queued work.
@@ -150,11 +188,15 @@ std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens
   return {View(tokens.data(), spec), View(targets.data(), spec)};
 }
 
-/// Parameters and program of one micro-batch.
-Instance& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
+void TrainStep::set_micro(std::int64_t step, std::int64_t micro) {
   params_.step = step;
   params_.seed = options_.seed + static_cast<std::uint64_t>(micro) *
                                      0x9E3779B97F4A7C15u;  // different random numbers for every micro-batch
+}
+
+/// Parameters and program of one micro-batch.
+Instance& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
+  set_micro(step, micro);
   return micro == 0 ? *first_ : last && last_ ? *last_ : *more_;
 }
 
@@ -164,12 +206,16 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
           "this step was made for one micro-batch: make it with `accumulate` for more");
   require(!ranks() || micro > 0 || last != options_.accumulate, "train",
           "pass `last` with the last micro-batch, which cannot be the first with `accumulate`");
+  require(!runner_ || last == (micro + 1 == options_.stages.micros), "train",
+          "expected {} micro-batches, as many as the schedule of the stages has", options_.stages.micros);
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
-  auto& pass = prepare(step, micro, last);
-  const auto& staged = stage(pass, flight, micro, batch);
+  const auto& staged = stage(inputs_, flight, micro, batch);
   flight.step = step, flight.micros = micro + 1, flight.queued = true;
-  queue(pass, staged);
+  if (micro == 0 && clear_) run(*clear_);
+  if (runner_) run_stages(*runner_, flight, micro + 1);
+  else queue(prepare(step, micro, last), staged);
+  if (last && reduce_) run(*reduce_);
   gathered_ = true;  // the pass of the first micro-batch does it
   model_.count_pass();
 }
@@ -186,6 +232,12 @@ Evaluation TrainStep::sums(const Flight& flight) {
     sum.loss += static_cast<double>(batch.loss()), sum.correct += static_cast<double>(batch.correct());
   }
   return sum;
+}
+
+Evaluation TrainStep::sum_over_stages(const Evaluation& mine) const {
+  if (!runner_) return mine;
+  const auto sum = parallel::sum_over_ranks(programs_.stages()->group(), std::array{mine.loss, mine.correct});
+  return {sum[0], sum[1]};
 }
 
 double TrainStep::loss() {
@@ -215,7 +267,8 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   fetched_.wait(stream_);
   run(*update_);
   gathered_ = !programs_.gathers_once();
-  flight.result = {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
+  const auto sum = at_once ? sum_over_stages({all[1], all[2]}) : Evaluation();
+  flight.result = {sum.loss, static_cast<std::int64_t>(all[0]), sum.correct, params_.grad_norm};
   if (at_once) {
     if (scales_loss()) scale_now_ = programs_.scaler()->state(stream_);
     return;
@@ -234,13 +287,17 @@ StepResult TrainStep::result() {
   flight.queued = false;
   if (!stream_.device().is_cuda()) return flight.result;
   flight.done.wait(waiting_);
-  if (ranks()) comm::synchronize(options_.data, waiting_);  // a GPU that waits for a lost peer has a deadline, too
+  // A GPU that waits for a lost peer has a deadline, too.
+  if (runner_) comm::synchronize(programs_.stages()->group(), waiting_);
+  else if (ranks()) comm::synchronize(options_.data, waiting_);
   else waiting_.synchronize();
   const auto& numbers = *flight.numbers.as<Numbers>();
   if (scales_loss()) scale_now_ = programs_.scaler()->state(numbers.scale);
   const auto late = sums(flight);
-  const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
-  flight.result.loss = sum[0], flight.result.correct = sum[1], flight.result.grad_norm = numbers.params.grad_norm;
+  const auto of_data = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
+  const auto sum = sum_over_stages({of_data[0], of_data[1]});
+  flight.result.loss = sum.loss, flight.result.correct = sum.correct;
+  flight.result.grad_norm = numbers.params.grad_norm;
   if (ranks() && !flights_[1 - result_].queued) programs_.ranks()->take_times();
   return flight.result;
 }
@@ -248,10 +305,11 @@ StepResult TrainStep::result() {
 Evaluation TrainStep::evaluate(std::span<const View> batch) {
   const InStage stage_of_run(observer_, Stage::evaluate);
   gather();
-  const auto& staged = stage(*eval_, evaluation_, 0, batch);
-  queue(*eval_, staged);
+  const auto& staged = stage(evaluation_inputs_, evaluation_, 0, batch);
+  if (eval_runner_) run_stages(*eval_runner_, evaluation_, 1);
+  else queue(*eval_, staged);
   stream_.synchronize();
-  return {staged.loss(), staged.correct()};
+  return sum_over_stages({staged.loss(), staged.correct()});
 }
 
 Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
@@ -278,8 +336,8 @@ NonFinite TrainStep::explain_non_finite() {
       pass->emplace(*programs_.pass(write, StepPrograms::Kind::alone), arena_, stream_.device());
     }
   }
-  // Ranks that share layers or rows cannot run a pass independently. Those that gather weights in it run it together.
-  const bool shared = model_.sharing() || options_.context.size() > 1;
+  // Ranks that share the model or rows cannot run a pass independently. Those that gather weights in it run it together.
+  const bool shared = model_.sharing() || options_.context.size() > 1 || runner_;
   for (std::int64_t micro = 0; micro < flight.micros && !shared; ++micro) {
     if (found && !programs_.sharded()) break;
     auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);
@@ -291,12 +349,20 @@ NonFinite TrainStep::explain_non_finite() {
   if (found) return *found;
   for (const auto& p : model_.state().updated())
     if (!all_finite(stream_, p.gradient->memory)) return {"the gradient of \"" + p.param->name + "\""};
-  return {ranks() ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
-                  : "the global gradient norm, whose squares overflow"};
+  return {ranks() || runner_
+              ? "not on this rank: it is on another rank, or it is the global gradient norm, whose squares overflow"
+              : "the global gradient norm, whose squares overflow"};
 }
 
 std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) const {
-  std::vector<const Instance*> list{&*first_};
+  std::vector<const Instance*> list;
+  if (runner_) {
+    for (const auto* exe : runner_->programs()) list.push_back(exe);
+    if (reduce_) list.push_back(&*reduce_);
+    list.push_back(&*update_);
+    return list;
+  }
+  list.push_back(&*first_);
   for (std::int64_t i = 1; i < micro_batches; ++i) list.push_back(i + 1 == micro_batches && last_ ? &*last_ : &*more_);
   list.push_back(&*update_);
   return list;
@@ -361,6 +427,7 @@ io::Stays TrainStep::stays() const {
 
 void TrainStep::with_whole_values(const std::function<void()>& f) const {
   if (programs_.divided()) ranks()->with_whole_values(f);
+  else if (runner_) programs_.stages()->with_whole_values(f);
   else f();
 }
 

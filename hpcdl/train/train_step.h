@@ -21,6 +21,7 @@
 #include "hpcdl/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/train_state.h"
+#include "hpcdl/pipe/runner.h"
 #include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"
 #include "hpcdl/train/step_programs.h"
@@ -51,8 +52,8 @@ class TrainStep {
   ~TrainStep();
 
   /// The tensors of a micro-batch, which evaluate() takes, too.
-  std::vector<models::InputSpec> inputs() const { return programs_.inputs(); }
-  std::vector<models::InputSpec> evaluation_inputs() const { return programs_.evaluation_inputs(); }
+  const std::vector<models::InputSpec>& inputs() const { return inputs_; }
+  const std::vector<models::InputSpec>& evaluation_inputs() const { return evaluation_inputs_; }
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch:
   /// inputs() in their order, contiguous: in host memory, which is copied, or on the GPU, where it must stay as it is
@@ -123,7 +124,10 @@ class TrainStep {
   /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see
   /// those.
   void share_buffers();
-  std::int64_t arena_bytes() const { return arena_->bytes(); }
+  /// Of activations, on this rank.
+  std::int64_t arena_bytes() const {
+    return arena_->bytes() + (runner_ ? runner_->frame_bytes() + eval_runner_->frame_bytes() : 0);
+  }
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
   /// The ranks that share the batch; null with one rank.
@@ -137,8 +141,9 @@ class TrainStep {
   struct Staged {
     Pinned outputs, memory;
     std::vector<View> inputs;
-    float& loss() const { return outputs.as<float>()[0]; }
-    float& correct() const { return outputs.as<float>()[1]; }
+    float& output(std::size_t number) const { return outputs.as<float>()[number]; }
+    float loss() const { return output(0); }
+    float correct() const { return output(1); }
   };
   /// State of a step from its first pass to its result.
   struct Flight {
@@ -154,8 +159,14 @@ class TrainStep {
     ScaleState scale;
   };
   void make_instances();
+  void make_stages();
+  void run_stages(pipe::Runner& runner, const Flight& flight, std::int64_t micros);
+  void set_micro(std::int64_t step, std::int64_t micro);
+  /// Sums over the ranks that have different layers, of which only the last one has a loss.
+  Evaluation sum_over_stages(const Evaluation& mine) const;
   void run(Instance& exe);
-  Staged& stage(const Instance& exe, Flight& flight, std::int64_t micro, std::span<const View> batch);
+  Staged& stage(std::span<const models::InputSpec> inputs, Flight& flight, std::int64_t micro,
+                std::span<const View> batch);
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
   void drain();
@@ -168,16 +179,19 @@ class TrainStep {
   StepParams params_;
   Stream stream_;
   StepPrograms programs_;
+  std::vector<models::InputSpec> inputs_, evaluation_inputs_;
   models::Trainable& model_;
   const StepOptions& options_;
   std::shared_ptr<Buffer> arena_;  // the programs never run at the same time
   // last_: more_ that also reduces, with several ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_, gather_;
-  bool gathered_ = true;             // whether this rank has the values that others have updated
-  Stream waiting_;                   // for one step while the next one is queued
-  Stream fetching_;                  // of fetch_behind()
-  Event fetched_;                    // its end
-  std::vector<PinnedRange> pinned_;  // after pinning_
+  std::optional<Instance> clear_, reduce_;              // of a pipeline
+  std::unique_ptr<pipe::Runner> runner_, eval_runner_;  // of a pipeline; then there are no passes
+  bool gathered_ = true;                                // whether this rank has the values that others have updated
+  Stream waiting_;                                      // for one step while the next one is queued
+  Stream fetching_;                                     // of fetch_behind()
+  Event fetched_;                                       // its end
+  std::vector<PinnedRange> pinned_;                     // after pinning_
   std::thread pinning_;
   std::array<Flight, 2> flights_;  // steps take turns
   std::size_t now_ = 1,

@@ -73,7 +73,7 @@ TEST_F(Ckpt, show_tells_what_a_run_has_kept) {
   const auto j = ckpt({"show", path("run"), "--json"}).json();
   EXPECT_EQ(j.at("step"), 4);
   EXPECT_EQ(j.at("tokens"), 4 * 2 * 32);
-  EXPECT_EQ(j.at("mesh"), (nlohmann::json{{"dp", 1}, {"cp", 1}, {"tp", 1}}));
+  EXPECT_EQ(j.at("mesh"), (nlohmann::json{{"pp", 1}, {"dp", 1}, {"cp", 1}, {"tp", 1}}));
   ASSERT_EQ(j.at("kept").size(), 2u);
   EXPECT_EQ(j["kept"][1].at("step"), 2);
   EXPECT_EQ(j.at("config").at("train.steps"), "4");
@@ -100,7 +100,7 @@ TEST_F(Ckpt, show_knows_the_ranks_of_a_mesh) {
                       "--out", path("two"), "--parallel.tp=2"});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = ckpt({"show", path("two"), "--json"}).json();
-  EXPECT_EQ(j.at("mesh"), (nlohmann::json{{"dp", 1}, {"cp", 1}, {"tp", 2}}));
+  EXPECT_EQ(j.at("mesh"), (nlohmann::json{{"pp", 1}, {"dp", 1}, {"cp", 1}, {"tp", 2}}));
   const auto& tensors = j.at("tensors");
   EXPECT_TRUE(std::ranges::any_of(tensors, [](const auto& t) { return t["shards"].size() == 2; }));
   expect_code(ckpt({"verify", path("two")}), 0);

@@ -1,0 +1,196 @@
+#include "hpcdl/train/stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/parallel/divided_norm.h"
+#include "hpcdl/pipe/generate.h"
+#include "hpcdl/pipe/layer_costs.h"
+#include "hpcdl/pipe/layers.h"
+#include "hpcdl/pipe/lower.h"
+#include "hpcdl/pipe/partition.h"
+
+namespace hpcdl::train {
+namespace {
+
+/// Operations in the time of one byte: what CPUs and GPUs have in common, for a cut that is the same on all machines.
+constexpr double kOperationsOfByte = 64;
+
+double cost_of(const Record& r) { return std::max(r.cost.operations / kOperationsOfByte, r.cost.bytes()); }
+
+/// The stages that use state, by its name.
+std::map<std::string, std::set<int>, std::less<>> users(const pipe::Cut& parts) {
+  std::map<std::string, std::set<int>, std::less<>> stages;
+  for (const auto* list : {&parts.forward, &parts.backward})
+    for (int stage = 0; const auto& p : *list) {
+      for (const auto& r : p.records)
+        for (const auto& o : std::span(p.operands).subspan(r.operands, r.operand_count))
+          if (o.slot >= 0 && p.slots[static_cast<std::size_t>(o.slot)].kind == SlotKind::state)
+            stages[p.slots[static_cast<std::size_t>(o.slot)].name].insert(stage);
+      ++stage;
+    }
+  return stages;
+}
+
+pipe::Schedule schedule_of(const StageOptions& o) {
+  const auto& kind = pipe::schedule_kind(o.schedule);
+  const auto schedule =
+      pipe::lower(pipe::make_schedule(kind, {.ranks = o.group.size(), .chunks = o.chunks, .micros = o.micros}));
+  if (schedule.on_host)
+    fail_usage(
+        "pipe",
+        "parallel.schedule = \"{}\" keeps stages in host memory, which hpcdl train does not do yet: choose 1f1b, "
+        "interleaved, zero_bubble, zbv or gpipe",
+        o.schedule);
+  return schedule;
+}
+
+}  // namespace
+
+Stages::Stages(const StageOptions& options, StateTable& table, const Program& pass)
+    : table_(table), axis_(options.group), schedule_(schedule_of(options)) {
+  choose_layers(options, pass);
+  choose_owners(pass);
+}
+
+void Stages::choose_layers(const StageOptions& options, const Program& pass) {
+  const auto layers = static_cast<int>(pipe::layers_of(pass).names.size());
+  const int stages = schedule_.stages();
+  if (stages > layers)
+    fail_usage("pipe",
+               "parallel.pp = {} with parallel.chunks = {} makes {} stages, but the model has {} layers, its embedding "
+               "and its head included: choose at most {} stages",
+               group().size(), options.chunks, stages, layers, layers);
+  if (options.layers.empty()) {
+    partition_ = pipe::best_partition(pipe::layer_costs(pass, {}, cost_of), stages);
+    return;
+  }
+  partition_.assign(options.layers.begin(), options.layers.end());
+  const auto sum = std::accumulate(partition_.begin(), partition_.end(), 0);
+  if (std::ssize(partition_) != stages || sum != layers)
+    fail_usage("pipe",
+               "parallel.layers = [{}] has {} layers in {} stages, but there are {} layers, the embedding and the head "
+               "included, and {} stages: for example [{}]",
+               fmt::join(partition_, ", "), sum, partition_.size(), layers, stages,
+               fmt::join(pipe::even_partition(layers, stages), ", "));
+}
+
+/// A parameter belongs to the stages whose records use it.
+void Stages::choose_owners(const Program& pass) {
+  const auto stages_of = users(pipe::cut(pass, partition_, pipe::Backward::whole));
+  std::map<const nn::Param*, std::set<int>> stages;
+  table_.for_each([&](const StateEntry& e) {
+    if (const auto it = stages_of.find(e.name); it != stages_of.end() && e.role != StateRole::counter)
+      stages[e.param].insert(it->second.begin(), it->second.end());
+  });
+  const auto ranks_of = [&](const nn::Param& p) {
+    std::set<int> ranks;
+    for (const int stage : stages[&p]) ranks.insert(schedule_.forward_rank[static_cast<std::size_t>(stage)]);
+    if (ranks.empty()) ranks.insert(0);
+    return std::vector(ranks.begin(), ranks.end());
+  };
+  std::vector<int> holders;
+  for (const auto& e : table_.parameters()) {
+    const auto ranks = ranks_of(*e.param);
+    values_.push_back({e.param, e.memory.spec(), ranks.front()});
+    if (ranks.size() == 1) continue;
+    require(holders.empty() || holders == ranks, "pipe", "\"{}\" is used by other ranks than another shared parameter",
+            e.name);
+    holders = ranks;
+    if (std::find(ranks.begin(), ranks.end(), group().rank()) == ranks.end()) continue;
+    shared_.push_back(e.param);
+    // Backward begins with the last stage, which overwrites the gradient.
+    if (!has(*stages[e.param].rbegin())) added_to_.push_back(e.param);
+  }
+  if (!holders.empty()) join_holders(holders);
+  table_.keep([&](const nn::Param& p) {
+    const auto ranks = ranks_of(p);
+    return std::find(ranks.begin(), ranks.end(), group().rank()) != ranks.end();
+  });
+}
+
+void Stages::join_holders(const std::vector<int>& ranks) {
+  const bool holds = std::find(ranks.begin(), ranks.end(), group().rank()) != ranks.end();
+  if (group().is_described() && holds)
+    holders_ = std::make_unique<parallel::GroupAxis>(comm::Group::described(
+        group().rank() == ranks.front() ? 0 : 1, static_cast<int>(ranks.size()), "shared parameters"));
+  if (group().is_described()) return;
+  const auto joined = group().split(holds, group().rank(), "shared parameters");
+  if (holds) holders_ = std::make_unique<parallel::GroupAxis>(joined);
+}
+
+const StateEntry& Stages::entry(const nn::Param& p) const {
+  const auto list = table_.parameters();
+  return *std::find_if(list.begin(), list.end(), [&](const StateEntry& e) { return e.param == &p; });
+}
+
+std::vector<const StateEntry*> Stages::added_to() const {
+  std::vector<const StateEntry*> list;
+  for (const auto* p : added_to_) list.push_back(entry(*p).gradient);
+  return list;
+}
+
+void Stages::connect(Device device) const {
+  group().connect(device);
+  if (holders_) holders_->group().connect(device);
+}
+
+void Stages::record_shared_sums(Graph& g) const {
+  for (const auto* p : shared_) {
+    const auto& gradient = *entry(*p).gradient;
+    const Operand sum[] = {update_operand(g.constant(gradient.name, gradient.memory))};
+    emit_op<AllReduce>(g, sum, {holders_->axis(gradient.name)}, Phase::update);
+  }
+}
+
+pipe::Backward Stages::backward() const {
+  for (const auto& list : schedule_.of_rank)
+    for (const auto& a : list)
+      if (a.act == pipe::Act::weight_gradient) return pipe::Backward::halves;
+  return pipe::Backward::whole;
+}
+
+void Stages::record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const {
+  parallel::DividedGradients whole, parts;
+  for (const auto& v : values_) {
+    const auto* mine = v.rank == group().rank() ? entry(*v.param).gradient : nullptr;
+    parallel::DividedGradient d{
+        mine ? g.constant(mine->name, mine->memory) : g.temporary("of another rank", {{0}, DType::f32}), {}};
+    for (int r = 0; r < group().size(); ++r) d.pieces.push_back({0, r == v.rank ? v.spec.size() : 0});
+    (v.param->part.all() ? whole : parts).push_back(std::move(d));
+  }
+  parallel::record_divided_grad_norm(g, whole, parts, args, axis_.axis("norm of the gradients"), tensor);
+}
+
+void Stages::with_whole_values(const std::function<void()>& f) const {
+  Pool pool(1);
+  const Stream host(pool);
+  const auto ranks = group().blocking();
+  std::map<const nn::Param*, int> rank_of;
+  for (const auto& v : values_) rank_of.emplace(v.param, v.rank);
+  if (group().rank() > 0) {
+    for (const auto& e : table_.parameters())
+      if (rank_of.at(e.param) == group().rank()) ranks.send(host, e.host, 0).wait();
+    return f();
+  }
+  std::vector<OwnedTensor> memory;
+  std::map<const nn::Param*, Tensor> received;
+  for (int r = 1; r < group().size(); ++r)
+    for (const auto& e : table_.missing())
+      if (rank_of.contains(e.param) && rank_of.at(e.param) == r && e.host.spec()) {
+        memory.emplace_back(e.host.spec());
+        ranks.receive(host, memory.back().tensor, r).wait();
+        received[e.param] = memory.back().tensor;
+      }
+  table_.with_missing([&](const StateEntry& e) { return received[e.param]; }, f);
+}
+
+}  // namespace hpcdl::train

@@ -1,0 +1,77 @@
+#pragma once
+// Ranks that have different layers of one model: which of them this rank has, and what they do together besides the
+// passes.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/group.h"
+#include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/axis.h"
+#include "hpcdl/pipe/cut.h"
+#include "hpcdl/pipe/schedule.h"
+#include "hpcdl/state/table.h"
+
+namespace hpcdl::train {
+
+struct StageOptions {
+  comm::Group group = {};  // one rank: no stages
+  std::string schedule = "1f1b";
+  int chunks = 1;                         // stages of each rank
+  int micros = 1;                         // micro-batches of a step
+  std::vector<std::int64_t> layers = {};  // of each stage; empty: stages of about equal cost
+};
+
+class Stages {
+ public:
+  /// Chooses the layers of every stage, and leaves the table those of this rank. `pass`: a training pass of the whole
+  /// model. Throws UsageError if the model cannot be cut in this way: it says what would fit. The table must outlive
+  /// this.
+  Stages(const StageOptions& options, StateTable& table, const Program& pass);
+
+  const comm::Group& group() const { return axis_.group(); }
+  const pipe::Schedule& schedule() const { return schedule_; }
+  const pipe::Partition& partition() const { return partition_; }
+  /// Whether it is a stage of this rank.
+  bool has(int stage) const { return schedule_.forward_rank[static_cast<std::size_t>(stage)] == group().rank(); }
+  /// Whether the schedule computes gradients of weights apart from those of inputs.
+  pipe::Backward backward() const;
+  /// Collective: see Group::connect().
+  void connect(Device device) const;
+  /// An embedding that the head shares: ranks that have one of the two hold it, with the gradient of its own part.
+  /// Records the sum of the parts, in place, on all of these ranks.
+  void record_shared_sums(Graph& g) const;
+  /// Gradients to which the passes of this rank add without ever overwriting them: to be cleared before each step.
+  std::vector<const StateEntry*> added_to() const;
+  /// Records the norm of the gradients of all ranks, with the bits of one rank that has the whole model. `tensor`: the
+  /// axis of the ranks that share layers, if any do.
+  void record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const;
+  /// Collective. Calls f() on all ranks; on the first one while StateEntry::host of all values is there.
+  void with_whole_values(const std::function<void()>& f) const;
+
+ private:
+  /// A value of the whole model, in the order of the table.
+  struct Value {
+    const nn::Param* param;
+    Spec spec;  // in memory
+    int rank;   // that counts it, the first of those that hold it
+  };
+  void choose_layers(const StageOptions& options, const Program& pass);
+  void choose_owners(const Program& pass);
+  void join_holders(const std::vector<int>& ranks);
+  const StateEntry& entry(const nn::Param& p) const;
+
+  StateTable& table_;
+  parallel::GroupAxis axis_;
+  pipe::Schedule schedule_;
+  pipe::Partition partition_;
+  std::vector<Value> values_;
+  std::vector<const nn::Param*> shared_, added_to_;  // of this rank
+  std::unique_ptr<parallel::GroupAxis> holders_;     // of shared_
+};
+
+}  // namespace hpcdl::train
