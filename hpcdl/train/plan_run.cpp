@@ -76,7 +76,8 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
-  MemoryAdvice advice({now, ledger}, room, !task.units().classes, mesh.dp().size());
+  const int dividing = mesh.pp().size() > 1 ? 1 : mesh.dp().size();  // ranks that could divide more of the state
+  MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }
