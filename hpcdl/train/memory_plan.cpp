@@ -110,6 +110,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   const auto& ranks = options.data;
   if (options.zero > 0) described.data = comm::Group::described(ranks.rank(), ranks.size(), ranks.name());
   else described.data = {};  // gradients that are exchanged lie elsewhere, and are as large
+  described.stages.world = {};
   if (const auto& stages = options.stages.group; stages.size() > 1)
     described.stages.group = comm::Group::described(stages.rank(), stages.size(), stages.name());
   const StepPrograms step(model, described, stream);

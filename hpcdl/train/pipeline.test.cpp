@@ -140,6 +140,16 @@ TEST_F(Pipeline, dropout_and_recomputation_keep_the_bits) {
   }
 }
 
+TEST_F(Pipeline, mixed_precision_keeps_the_bits) {
+  for (const auto dtype : {Compute::bf16, Compute::fp16}) {
+    const auto mixed = [&](RunConfig& c) { c.train.dtype = dtype; };
+    const auto name = std::string(io::enum_name(dtype));
+    train_on(1, name, mixed);
+    train_on(2, name + "-two", [&](RunConfig& c) { mixed(c), Shape{"zero_bubble", 2, 1, 4}.set(c); });
+    expect_same(name + "-two", name);
+  }
+}
+
 /// The first and the last stage have the same table, and add up its gradient in another order than one rank.
 TEST_F(Pipeline, stages_share_an_embedding) {
   // Gradients that consist only of rounding errors must not become full steps.

@@ -11,6 +11,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/pipe/generate.h"
 #include "hpcdl/pipe/layer_costs.h"
@@ -70,7 +71,9 @@ void Stages::choose_layers(const StageOptions& options, const Program& pass) {
                "and its head included: choose at most {} stages",
                group().size(), options.chunks, stages, layers, layers);
   if (options.layers.empty()) {
-    partition_ = pipe::best_partition(pipe::layer_costs(pass, {}, cost_of), stages);
+    // Ranks along tp can have parts of unequal sizes.
+    partition_ =
+        parallel::of_first_rank(options.world, pipe::best_partition(pipe::layer_costs(pass, {}, cost_of), stages));
     return;
   }
   partition_.assign(options.layers.begin(), options.layers.end());

@@ -20,6 +20,7 @@ namespace hpcdl::train {
 
 struct StageOptions {
   comm::Group group = {};  // one rank: no stages
+  comm::Group world = {};  // all ranks of the run, which cut the layers alike
   std::string schedule = "1f1b";
   int chunks = 1;                         // stages of each rank
   int micros = 1;                         // micro-batches of a step

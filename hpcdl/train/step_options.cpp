@@ -51,7 +51,7 @@ StepOptions step_options(const RunConfig& config) {
 void take_ranks(StepOptions& options, const parallel::Mesh& mesh) {
   options.data = mesh.data();
   options.context = mesh.cp();
-  options.stages.group = mesh.pp();
+  options.stages.group = mesh.pp(), options.stages.world = mesh.world();
 }
 
 }  // namespace hpcdl::train
