@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/expert_mlp/expert_rows.h"
 #include "hpcdl/program/on.h"
 

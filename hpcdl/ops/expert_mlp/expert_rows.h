@@ -1,7 +1,7 @@
 #pragma once
 // Passes over rows of choices on a CPU.
 
-#include "hpcdl/ops/expert_mlp/expert_mlp.h"
+#include "hpcdl/ops/swiglu/swiglu.h"
 
 namespace hpcdl::cpu {
 
