@@ -1,6 +1,6 @@
 // Training on ranks that share the tokens of every row, which are threads here.
 
-#include "hpcdl/train/mesh_for_tests.h"
+#include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/train/runs_for_tests.h"
 
 namespace hpcdl::train {
@@ -9,7 +9,7 @@ namespace {
 using Mode = nn::ContextShare::Mode;
 using Change = std::function<void(RunConfig&)>;
 
-struct Context : MeshRuns {
+struct Context : testing::MeshRuns {
   /// Losses, norms, evaluations and weights on each of the meshes are those of one rank.
   void expect_like_one_rank(const std::string& name, const std::vector<parallel::MeshShape>& meshes,
                             const Change& change, const std::vector<Mode>& modes = {Mode::gather}) {
@@ -17,11 +17,11 @@ struct Context : MeshRuns {
       c.train.steps = 12, c.train.eval_every = 6, c.train.lr = 1e-3, c.train.warmup = 12, c.train.accumulate = 2;
       change(c);
     };
-    train({}, name, all);
+    run_on({}, name, all);
     for (const auto& mesh : meshes)
       for (const auto mode : modes) {
         const auto run = fmt::format("{} dp{} cp{} tp{} {}", name, mesh.dp, mesh.cp, mesh.tp, io::enum_name(mode));
-        train(mesh, run, [&](RunConfig& c) { all(c), c.parallel.cp_mode = mode; });
+        run_on(mesh, run, [&](RunConfig& c) { all(c), c.parallel.cp_mode = mode; });
         expect_parity(run, name);
       }
   }
@@ -64,10 +64,10 @@ TEST_F(Context, sliding_windows_train_as_on_one_rank) {
 TEST_F(Context, dividing_the_state_changes_no_bit) {
   const auto change = [](RunConfig& c) { c.train.accumulate = 2, c.train.dropout = 0.1; };
   const parallel::MeshShape mesh{.dp = 2, .cp = 2};
-  train(mesh, "zero0", change);
+  run_on(mesh, "zero0", change);
   for (const int zero : {1, 2, 3}) {
     const auto name = fmt::format("zero{}", zero);
-    train(mesh, name, [&](RunConfig& c) { change(c), c.parallel.zero = zero; });
+    run_on(mesh, name, [&](RunConfig& c) { change(c), c.parallel.zero = zero; });
     expect_same_file(tmp.path() / name / "model/model.safetensors", tmp.path() / "zero0/model/model.safetensors");
     EXPECT_EQ(numbers(name, "loss"), numbers("zero0", "loss"));
     EXPECT_EQ(numbers(name, "eval_loss"), numbers("zero0", "eval_loss"));
@@ -77,13 +77,13 @@ TEST_F(Context, dividing_the_state_changes_no_bit) {
 /// A checkpoint of one mesh can be used by any other.
 TEST_F(Context, a_stopped_run_goes_on_on_any_mesh) {
   const auto plain = [](RunConfig& c) { c.train.lr = 1e-3, c.train.warmup = 6; };
-  train({}, "one", plain);
+  run_on({}, "one", plain);
   const parallel::MeshShape context{.cp = 2};
   for (const auto& other : {parallel::MeshShape{}, {.dp = 2}, {.cp = 4}, {.cp = 2, .tp = 2}}) {
     const auto name = fmt::format("{}{}{}", other.dp, other.cp, other.tp);
     for (const auto& [from, to, run] : {std::tuple{context, other, "from" + name}, {other, context, "to" + name}}) {
-      EXPECT_TRUE(train(from, run, plain, 3).stopped);
-      EXPECT_EQ(train(to, run, plain).first_step, 3);
+      EXPECT_TRUE(run_on(from, run, plain, 3).stopped);
+      EXPECT_EQ(run_on(to, run, plain).first_step, 3);
       EXPECT_NEAR(numbers(run, "loss").back(), numbers("one", "loss").back(), 1e-5 * numbers("one", "loss").back());
     }
   }

@@ -13,19 +13,19 @@
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/testing/ranks.h"
-#include "hpcdl/train/mesh_for_tests.h"
 
 namespace hpcdl::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Mesh : MeshRuns {
+struct Mesh : testing::MeshRuns {
   /// A run of dp x tp ranks into tmp/NAME; returns the result of rank 0.
   RunSummary train_on(int dp, int tp, const std::string& name, const std::function<void(RunConfig&)>& change,
                       std::int64_t stop_at = -1) {
-    return train({.dp = dp, .tp = tp}, name, change, stop_at);
+    return run_on({.dp = dp, .tp = tp}, name, change, stop_at);
   }
 };
 

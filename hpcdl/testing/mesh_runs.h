@@ -18,27 +18,27 @@
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_for_tests.h"
 
-namespace hpcdl::train {
+namespace hpcdl::testing {
 
 struct MeshRuns : ::testing::Test {
   MeshRuns() {
-    RunConfig c;
+    train::RunConfig c;
     toy_config(c, tmp, "unused");  // prepares the text once for all
   }
 
   /// A run of the ranks of a mesh into tmp/NAME; returns the result of rank 0. stop_at: the step after which it is asked
   /// to stop.
-  RunSummary train(const parallel::MeshShape& mesh, const std::string& name,
-                   const std::function<void(RunConfig&)>& change, std::int64_t stop_at = -1) {
-    RunSummary first;
-    testing::run_ranks(mesh.size(), [&](const comm::Group& world) {
-      RunConfig c;
+  train::RunSummary run_on(const parallel::MeshShape& mesh, const std::string& name,
+                           const std::function<void(train::RunConfig&)>& change, std::int64_t stop_at = -1) {
+    train::RunSummary first;
+    run_ranks(mesh.size(), [&](const comm::Group& world) {
+      train::RunConfig c;
       toy_config(c, tmp, name);
       c.model.heads = 4;
       c.train.batch = 8 / mesh.dp, c.train.threads = 1;
       c.parallel.dp = mesh.dp, c.parallel.cp = mesh.cp, c.parallel.tp = mesh.tp;
       change(c);
-      Hooks hooks;
+      train::Hooks hooks;
       hooks.world = world;
       if (world.rank() == 0 && stop_at >= 0)
         hooks.after_step = [&](std::int64_t step) {
@@ -83,4 +83,4 @@ struct MeshRuns : ::testing::Test {
   io::TempFolder tmp;
 };
 
-}  // namespace hpcdl::train
+}  // namespace hpcdl::testing
