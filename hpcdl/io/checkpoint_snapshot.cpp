@@ -1,17 +1,48 @@
 #include "hpcdl/io/checkpoint_snapshot.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "hpcdl/core/copy_elements.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/pool.h"
 
 namespace hpcdl::io {
 namespace {
 
 const std::string kModel = "model ", kOptimizer = "optimizer ";
+
+/// Dense copies, which threads make together: one thread alone does not use all of the memory's bandwidth.
+class Copies {
+ public:
+  void add(const Tensor& to, const View& from) {
+    if (to.data() == from.data()) return;  // it stays
+    if (!from.is_contiguous()) return copy_elements(to, from);
+    constexpr std::int64_t kPiece = std::int64_t{4} << 20;
+    for (std::int64_t at = 0; at < to.bytes(); at += kPiece)
+      pieces_.push_back(
+          {to.ptr<std::byte>() + at, from.ptr<const std::byte>() + at, std::min(kPiece, to.bytes() - at)});
+  }
+  void run() const {
+    constexpr int kMostThreads = 8;
+    Pool pool(std::min(usable_cpus(), kMostThreads));
+    parallel_for(pool, std::ssize(pieces_), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+        std::memcpy(pieces_[i].to, pieces_[i].from, static_cast<std::size_t>(pieces_[i].bytes));
+    });
+  }
+
+ private:
+  struct Piece {
+    std::byte* to;
+    const std::byte* from;
+    std::int64_t bytes;
+  };
+  std::vector<Piece> pieces_;
+};
 
 bool writes_slice(const WholeTensor& t, int rank) {
   for (const auto& s : t.slices)
@@ -50,12 +81,12 @@ OwnedTensor& CheckpointSnapshot::memory_for(const std::string& name, const Spec&
   return memory;
 }
 
+/// Without the contents, which take() copies at its end.
 void CheckpointSnapshot::keep(std::vector<NamedTensor>& list, const std::string& prefix, const NamedTensor& held,
                               const Stays& stays) {
-  if (stays && stays(held)) return list.push_back(held);
-  const auto& copy = memory_for(prefix + held.name, held.tensor.spec());
-  copy_elements(copy.tensor, held.tensor);
-  list.push_back({held.name, copy.tensor, held.part});
+  const bool copied = !stays || !stays(held);
+  list.push_back(
+      {held.name, copied ? memory_for(prefix + held.name, held.tensor.spec()).tensor : held.tensor, held.part});
 }
 
 /// Before the exchange, in which no rank may fail alone.
@@ -94,6 +125,11 @@ void CheckpointSnapshot::take(const CheckpointContent& content, const Stays& sta
   }
   for (const auto& t : plan_.optimizer)
     if (writes_slice(t, rank)) keep(content_.optimizer, kOptimizer, named(content.optimizer, t.name), stays);
+  Copies copies;
+  for (const auto& t : content_.model)
+    if (const auto& held = named(content.model, t.name); held.part.all()) copies.add(t.tensor, held.tensor);
+  for (const auto& t : content_.optimizer) copies.add(t.tensor, named(content.optimizer, t.name).tensor);
+  copies.run();
 }
 
 }  // namespace hpcdl::io
