@@ -70,7 +70,7 @@ Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advic
   const auto& l = plan.ledger;
   return {{"change", advice.words(plan.change)},
           {"bytes", l.total()},
-          {"fits", l.total() <= advice.room().bytes},
+          {"fits", advice.fits(l)},
           {"weights", l.weights},
           {"gradients", l.gradients},
           {"optimizer", l.optimizer},
@@ -80,6 +80,7 @@ Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advic
           {"workspaces", l.workspaces},
           {"saving", l.saving},
           {"process", l.process},
+          {"on_host", l.on_host},
           {"peak_record", l.peak}};
 }
 

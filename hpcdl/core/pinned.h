@@ -43,6 +43,7 @@ void populate(std::byte* data, std::int64_t bytes);
 /// device is a CPU, or if the system does not let this process lock as much: then copies are slower.
 class PinnedRange {
  public:
+  PinnedRange() = default;
   PinnedRange(std::byte* data, std::int64_t bytes, Device device);
   PinnedRange(PinnedRange&& o) noexcept : data_(std::exchange(o.data_, nullptr)) {}
   PinnedRange& operator=(PinnedRange&& o) noexcept {
@@ -50,6 +51,9 @@ class PinnedRange {
     return *this;
   }
   ~PinnedRange();
+
+  /// Whether the memory is locked.
+  explicit operator bool() const { return data_ != nullptr; }
 
  private:
   std::byte* data_ = nullptr;  // null: not locked

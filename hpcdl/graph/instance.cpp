@@ -2,6 +2,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/host_call.h"
 #include "hpcdl/core/ways.h"
 #include "hpcdl/program/axis.h"
 
@@ -62,11 +63,14 @@ Tensor Instance::resolve(const Operand& o) const {
     require(memory && memory.spec() == slot.spec && memory.is_contiguous(), "program",
             "\"{}\" must be bound to a contiguous {}, got {}", slot.name, to_string(slot.spec),
             memory ? to_string(memory.spec()) : "nothing");
-    require(memory.device() == arena_->device(), "program",
-            "\"{}\" is not on the device that the program runs on: move the model there before recording", slot.name);
+    require(memory.device() == arena_->device() || is_pinned(memory.data()), "program",
+            "\"{}\" is neither on the device that the program runs on nor in page-locked memory: move the model there "
+            "before recording",
+            slot.name);
   }
   std::byte* base = slot.kind == SlotKind::state ? memory.ptr<std::byte>() : arena_->data() + plan().offset[at];
-  return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());
+  return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides,
+                memory ? memory.device() : arena_->device());
 }
 
 void Instance::run_queued(Stream& s) const {

@@ -71,6 +71,8 @@ class Trainable {
   }
   /// See StateTable::divide().
   void divide(std::optional<FlatLayout> layout) { moved()->divide(std::move(layout)); }
+  /// See StateTable::keep_on_host().
+  void keep_on_host(const std::function<bool(const StateEntry&)>& stays) { moved()->keep_on_host(stays); }
   /// See StateTable::divide_frozen().
   void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes) {
     moved()->divide_frozen(places, share_bytes);

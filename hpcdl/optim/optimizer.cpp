@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
 
 namespace hpcdl {
 namespace {
@@ -28,10 +29,43 @@ bool idle(const StateEntry& p) { return !p.part.all() && p.memory.size() == 0; }
 
 }  // namespace
 
-Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args) : table_(table), args_(args) {
+Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args, const OptimizerPlace& place, Pool& pool)
+    : table_(table), args_(args) {
   for (const auto& p : table_.updated())
     require(p.gradient != nullptr, "train", "parameter {} has no gradient: open the model for training", p.param->name);
-  moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args));
+  moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args), place.on_host);
+  if (place.on_host) make_host_update(place, pool);
+}
+
+void Optimizer::make_host_update(const OptimizerPlace& place, Pool& pool) {
+  require(std::holds_alternative<AdamW::Args>(args_), "optimizer",
+          "only AdamW updates values from host memory, and the optimizer is SGD: keep its moments on the device");
+  const auto& memory = moments_->memory;
+  const auto device = table_.device();
+  if (device.is_cuda() && memory.bytes() > 0) {
+    populate(memory.data(), memory.bytes());
+    pinned_ = PinnedRange(memory.data(), memory.bytes(), device);
+    require(
+        static_cast<bool>(pinned_), "memory",
+        "the system does not let this process page-lock {} of host memory for the state of the optimizer: raise its "
+        "limit (ulimit -l), or keep the state on the device",
+        format_bytes(static_cast<double>(memory.bytes())));
+  }
+  DType copies = DType::none;
+  for (const auto& p : table_.updated())
+    if (p.copy) copies = p.copy->memory.dtype();
+  host_.emplace(device, copies, place.interleave.value_or(0), place.group, table_.described() ? 0 : pool.threads());
+  if (!place.interleave && !table_.described()) host_->measure(host_tensors(), pool);
+}
+
+std::vector<HostTensor> Optimizer::host_tensors() const {
+  std::vector<HostTensor> list;
+  const auto* moment = moments_->entries.data();
+  for (const auto& p : table_.updated()) {
+    if (!idle(p)) list.push_back({&p, moment, moment + 1});
+    moment += 2;
+  }
+  return list;
 }
 
 std::vector<Var> Optimizer::gradients(Graph& g) const {
@@ -41,6 +75,7 @@ std::vector<Var> Optimizer::gradients(Graph& g) const {
 }
 
 void Optimizer::record(Graph& g) const {
+  if (host_) return host_->record(g, host_tensors(), std::get<AdamW::Args>(args_));
   std::vector<Var> moments;
   for (const auto& m : moments_->entries) moments.push_back(variable(g, &m));
   auto moment = moments.begin();

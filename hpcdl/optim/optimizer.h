@@ -3,23 +3,33 @@
 // all of them.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/graph.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/sgd/sgd.h"
+#include "hpcdl/optim/host_update.h"
 #include "hpcdl/state/table.h"
 
 namespace hpcdl {
 
 using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
 
+/// Where the moments lie.
+struct OptimizerPlace {
+  bool on_host = false;               // AdamW's alone; see host_update.h
+  std::optional<int> interleave = 0;  // every so many-th group is updated on the device; unset: as its rates suggest
+  std::int64_t group = HostUpdate::kGroup;
+};
+
 class Optimizer {
  public:
-  /// Adds its moments to the table for its lifetime. The table must outlive it.
-  Optimizer(StateTable& table, const OptimizerArgs& args);
+  /// Adds its moments to the table for its lifetime. The table must outlive it. `pool`: runs the host's part of copies.
+  Optimizer(StateTable& table, const OptimizerArgs& args, const OptimizerPlace& place, Pool& pool);
 
   /// The gradients of all parameters as variables of a program, in the order of the table.
   std::vector<Var> gradients(Graph& g) const;
@@ -27,11 +37,18 @@ class Optimizer {
   void record(Graph& g) const;
   /// "NAME.m" and so on, one parameter after the other.
   std::span<const StateEntry> moments() const { return moments_->entries; }
+  /// Null unless the moments lie on the host.
+  const HostUpdate* host() const { return host_ ? &*host_ : nullptr; }
 
  private:
+  void make_host_update(const OptimizerPlace& place, Pool& pool);
+  std::vector<HostTensor> host_tensors() const;
+
   StateTable& table_;
   OptimizerArgs args_;
   std::shared_ptr<const StateGroup> moments_;
+  PinnedRange pinned_;  // of the moments on the host
+  std::optional<HostUpdate> host_;
 };
 
 }  // namespace hpcdl

@@ -12,6 +12,7 @@
 #include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/parallel/gather_pass.h"
 #include "hpcdl/parallel/shard_pass.h"
+#include "hpcdl/parallel/uses.h"
 #include "hpcdl/state/file_part.h"
 
 namespace hpcdl::parallel {
@@ -29,17 +30,6 @@ std::string unit_of(const nn::Param& p, Reads reads) {
   if (reads == Reads::value) name += ".value";
   if (p.partial_gradient) name += ".summed";
   return name;
-}
-
-/// Names of the state that records of the program touch.
-std::set<std::string, std::less<>> touched(const Program& program) {
-  std::set<std::string, std::less<>> names;
-  for (const auto& r : program.records)
-    for (std::uint32_t k = 0; k < r.operand_count; ++k)
-      if (const int slot = program.operands[r.operands + k].slot; slot >= 0)
-        if (const auto& s = program.slots[static_cast<std::size_t>(slot)]; s.kind == SlotKind::state)
-          names.insert(s.name);
-  return names;
 }
 
 }  // namespace
@@ -72,7 +62,7 @@ void DataParallel::plan_layout(const Program& pass) {
   }
   order_ = in_order_of_completion(pass, std::move(gradients));
   const auto param_of = [&](const ReadyGradient& g) { return parameters[numbers.at(g.name)].param; };
-  const auto names = touched(pass);
+  const auto names = touched_state(pass);
   const auto reads = [&](const ReadyGradient& g) {
     const auto& p = *param_of(g);
     if (options_.copies == DType::none || !p.multiplied) return Reads::value;

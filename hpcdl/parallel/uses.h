@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +31,16 @@ template <class F> void for_each_use(const Program& p, std::span<const std::stri
       const auto it = index.find(p.slots[static_cast<std::size_t>(slot)].name);
       if (it != index.end()) f(Use{it->second, r, k});
     }
+}
+
+/// Names of the state that records of the program touch.
+inline std::set<std::string, std::less<>> touched_state(const Program& p) {
+  std::set<std::string, std::less<>> names;
+  for (const auto& r : p.records)
+    for (auto k = r.operands; k < r.operands + r.operand_count; ++k)
+      if (const int slot = p.operands[k].slot; slot >= 0)
+        if (const auto& s = p.slots[static_cast<std::size_t>(slot)]; s.kind == SlotKind::state) names.insert(s.name);
+  return names;
 }
 
 }  // namespace hpcdl::parallel

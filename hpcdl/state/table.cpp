@@ -8,7 +8,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/pinned.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/fill/fill.h"
@@ -396,7 +396,9 @@ void StateTable::with_missing(const std::function<Tensor(const StateEntry&)>& wh
 std::int64_t StateTable::bytes() const {
   std::int64_t sum = 0;
   for_each([&](const StateEntry& e) {
-    if (!e.counted || e.role == StateRole::moment || (e.role == StateRole::gradient && elsewhere_)) return;
+    if (!e.counted || (e.on_host && device_.is_cuda()) || e.role == StateRole::moment ||
+        (e.role == StateRole::gradient && elsewhere_))
+      return;
     if (!layout_ || (e.role != StateRole::value && e.role != StateRole::copy)) sum += padded(e.memory.bytes());
     if (e.host.spec() && e.param->channels_last.rank() == 4 && !device_.is_cuda()) sum += padded(e.memory.bytes());
   });
@@ -451,17 +453,28 @@ void StateTable::upload_flat(const Stream& s) {
   if (!described_) upload.run(s);
 }
 
-void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others) {
-  if (!s.device().is_cuda()) return;
+void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others,
+                           const std::function<Tensor(const StateEntry&)>& elsewhere) {
+  if (!s.device().is_cuda()) {
+    const auto where = [&](const StateEntry& e) {
+      const Tensor there = elsewhere(e);
+      return there ? there : e.memory;
+    };
+    if (elsewhere) move_values(where);
+    return;
+  }
   require(!device_.is_cuda(), "model", "the model is already on a GPU");
   device_ = s.device();
   auto values = others;
   std::vector<Tensor*> gradients;
   for (auto* group : {&values_, &buffers_, &frozen_})
-    for (auto& e : group->entries)
-      if (e.role != StateRole::counter && !(layout_ && group == &values_) && !e.param->gathered)
-        values.push_back(&e.memory);
+    for (auto& e : group->entries) {
+      if (e.role == StateRole::counter || (layout_ && group == &values_) || e.param->gathered || e.on_host) continue;
+      if (const Tensor there = elsewhere ? elsewhere(e) : Tensor()) e.memory = there;
+      else values.push_back(&e.memory);
+    }
   if (layout_) upload_flat(s);
+  pin_values(s.device());
   if (frozen_bytes_ > 0) upload_frozen(s);
   for (auto& e : gradients_.entries) gradients.push_back(&e.memory);
   on_device_ = move(s, values, true);
@@ -538,13 +551,14 @@ void StateTable::round_copies(Stream& s) const {
   }
 }
 
-std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::string_view> names) {
+std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::string_view> names, bool on_host) {
   const auto group = std::make_shared<StateGroup>();
+  const auto device = on_host ? Device() : device_;
   std::int64_t total = 0;
   for (const auto& e : updated()) total += std::ssize(names) * padded(e.memory.size() * std::int64_t{sizeof(float)});
-  group->memory = block(total, device_);
-  if (device_.is_cuda()) group->host = block(total);
-  Cursor at(group->memory, device_), on_host(group->host);
+  group->memory = block(total, device);
+  if (device.is_cuda()) group->host = block(total);
+  Cursor at(group->memory, device), files(group->host);
   for (std::size_t i = 0; const auto& e : updated()) {
     // Files hold moments in the order of memory.
     const auto part = layout_ ? Part::flat(e.param->whole(), layout_->places[i++].mine, e.param->part) : e.part;
@@ -553,7 +567,7 @@ std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::s
       auto& m =
           group->entries.emplace_back(entry(*e.param, StateRole::moment, fmt::format(".{}", name), at.next(spec)));
       m.part = part;
-      m.host = m.staged = device_.is_cuda() ? on_host.next(spec) : m.memory;
+      m.host = m.staged = device.is_cuda() ? files.next(spec) : m.memory;
     }
   }
   std::erase_if(moments_, [](const auto& m) { return m.expired(); });
@@ -564,7 +578,7 @@ std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::s
 void StateTable::fetch(const Stream& s) const {
   for (const bool of_passes : {true, false}) queue_fetch(s, of_passes);
   s.synchronize();
-  order_for_files();
+  for (const bool copied : {true, false}) order_for_files(copied);
 }
 
 void StateTable::queue_fetch(const Stream& s, bool of_passes) const {
@@ -580,16 +594,41 @@ void StateTable::queue_fetch(const Stream& s, bool of_passes) const {
   }
 }
 
-void StateTable::order_for_files() const {
-  for_each([](const StateEntry& e) {
-    if (reordered(e)) reorder(e, true);
+void StateTable::order_for_files(bool copied) const {
+  for_each([&](const StateEntry& e) {
+    if (reordered(e) && e.memory.device().is_cuda() == copied) reorder(e, true);
   });
+}
+
+void StateTable::keep_on_host(const std::function<bool(const StateEntry&)>& stays) {
+  require(!device_.is_cuda() || !stays, "model",
+          "the model is already on a GPU: its values no longer stay on the host");
+  const auto* begin = values_.memory.data();
+  for (auto& e : values_.entries) {
+    const auto* at = static_cast<const std::byte*>(e.memory.data());
+    const bool own = described_ || (begin && at >= begin && at < begin + values_.memory.bytes());
+    e.on_host = own && stays && stays(e);
+  }
+}
+
+/// Of values that stay where they are.
+void StateTable::pin_values(Device device) {
+  if (described_ || std::ranges::none_of(values_.entries, &StateEntry::on_host)) return;
+  const auto& memory = values_.memory;
+  populate(memory.data(), memory.bytes());
+  pinned_ = PinnedRange(memory.data(), memory.bytes(), device);
+  require(
+      static_cast<bool>(pinned_), "memory",
+      "the system does not let this process page-lock {} of host memory for weights: raise its limit (ulimit -l), or "
+      "keep the state of the optimizer on the device",
+      format_bytes(static_cast<double>(memory.bytes())));
 }
 
 std::vector<const Buffer*> StateTable::fetched_memory() const {
   std::vector<const Buffer*> list;
   if (!device_.is_cuda()) return list;
-  for (const auto* group : {&values_, &buffers_}) list.push_back(&group->memory);
+  if (!pinned_) list.push_back(&values_.memory);
+  list.push_back(&buffers_.memory);
   list.push_back(&shares_);
   for (const auto& moments : moments_)
     if (const auto alive = moments.lock()) list.push_back(&alive->host);

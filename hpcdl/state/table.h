@@ -14,6 +14,7 @@
 
 #include "hpcdl/box.h"
 #include "hpcdl/buffer.h"
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/nn/param.h"
 #include "hpcdl/state/flat_layout.h"
@@ -39,8 +40,9 @@ struct StateEntry {
   /// In host memory in the layout of files, which are read into it and written from it. On a CPU it is `memory`, unless
   /// files store the dims in another order. Absent if no file holds the entry.
   Tensor host = {};
-  Tensor staged = {};   // in host memory in the order of `memory`: `host`, unless files have another order
-  bool counted = true;  // its memory is there between two steps, and not that of another entry
+  Tensor staged = {};    // in host memory in the order of `memory`: `host`, unless files have another order
+  bool counted = true;   // its memory is there between two steps, and not that of another entry
+  bool on_host = false;  // a value that stays in host memory, whatever the device of the model
   // For a value; null if there is none.
   const StateEntry *gradient = nullptr, *copy = nullptr;
 
@@ -119,8 +121,10 @@ class StateTable {
   /// without gradients in memory of other owners.
   std::int64_t bytes() const;
 
-  // See models::Trainable. `others`: tensors that programs read besides the entries.
-  void to_device(const Stream& s, const std::vector<Tensor*>& others);
+  // See models::Trainable. `others`: tensors that programs read besides the entries. elsewhere(entry): memory on the
+  // device that another owner fills; absent: this moves the entry.
+  void to_device(const Stream& s, const std::vector<Tensor*>& others,
+                 const std::function<Tensor(const StateEntry&)>& elsewhere = nullptr);
   void place_gradients(const std::function<Tensor(const StateEntry&)>& where, const Tensor& shares = {});
   void forget_gradients();
   void own_gradients();
@@ -129,9 +133,10 @@ class StateTable {
   void fetch(const Stream& s) const;
   void store(const Stream& s) const;
   /// The parts of fetch(): queues the copies of what passes change (buffers), or of the rest, which only updates change;
-  /// and, when these are done, puts what files store in another order into it.
+  /// and puts what files store in another order into it: what was `copied`, when the copies are done, or what has been on
+  /// the host before.
   void queue_fetch(const Stream& s, bool of_passes) const;
-  void order_for_files() const;
+  void order_for_files(bool copied) const;
   /// Host memory of this table that fetch() writes: not that of mapped files.
   std::vector<const Buffer*> fetched_memory() const;
   void count_pass() const;
@@ -145,6 +150,9 @@ class StateTable {
   /// Keeps of each frozen() the bytes `mine` alone, at byte `share` of a block of `share_bytes`. Passes that read frozen
   /// tensors must gather them. On the host, before a program is recorded.
   void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes);
+  /// Lets the values stay in host memory for which stays(entry) and which are in own memory; null: none. No program may
+  /// read them. Before the model moves to a GPU, which then reaches that memory, since it is page-locked.
+  void keep_on_host(const std::function<bool(const StateEntry&)>& stays);
   /// Those bytes; without memory if this is only described.
   Tensor frozen_shares() const;
   /// The flat blocks of whole values and of whole copies, and this rank's shares of the others, if there are any;
@@ -155,8 +163,8 @@ class StateTable {
   Tensor copy_shares() const;
 
   /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other, on
-  /// the device of the model. They belong to the table as long as the caller holds them.
-  std::shared_ptr<const StateGroup> add_moments(std::span<const std::string_view> names);
+  /// the device of the model, or `on_host`. They belong to the table as long as the caller holds them.
+  std::shared_ptr<const StateGroup> add_moments(std::span<const std::string_view> names, bool on_host = false);
 
  private:
   class Cursor;
@@ -170,6 +178,7 @@ class StateTable {
   void add(nn::Param& param, const Tensor& memory);
   void tell_modules();
   void make_pieces();
+  void pin_values(Device device);
   void move_to_flat_block();
   void keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine);
 
@@ -189,6 +198,7 @@ class StateTable {
   Buffer on_device_;                  // a copy of everything that programs read
   Buffer values_on_device_;           // of whole values, if they lie in a flat block
   Buffer shares_, shares_on_device_;  // of values that are not whole
+  PinnedRange pinned_;                // of values that stay on the host
 };
 
 }  // namespace hpcdl

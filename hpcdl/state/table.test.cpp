@@ -70,6 +70,41 @@ TEST(state_table, all_kept_tensors_are_listed_once) {
   EXPECT_FALSE(p.names().contains(StateRole::moment)) << "moments must be removed with their optimizer";
 }
 
+TEST(state_table, values_in_own_memory_may_stay_on_the_host) {
+  Parts p;
+  p.open(true);
+  const auto named = [](std::string_view name) { return [name](const StateEntry& e) { return e.name == name; }; };
+  p.table.keep_on_host(named("conv.weight"));
+  EXPECT_FALSE(p.table.parameters()[0].on_host);
+  EXPECT_TRUE(p.table.parameters()[1].on_host);
+  p.table.keep_on_host(nullptr);
+  EXPECT_FALSE(p.table.parameters()[1].on_host);
+  const std::string_view kept[] = {"m"};
+  const auto moments = p.table.add_moments(kept, true);
+  EXPECT_EQ(moments->entries[0].host.data(), moments->entries[0].memory.data()) << "files are written from there";
+
+  const OwnedTensor theirs({{5}, DType::f32});
+  nn::Param other;
+  other.name = "other", other.spec = theirs.tensor.spec();
+  StateTable added({&other});
+  added.add_value(other, theirs.tensor);
+  added.keep_on_host(named("other"));
+  EXPECT_FALSE(added.parameters()[0].on_host) << "memory of the caller cannot be page-locked here";
+}
+
+/// What programs of a device read may lie in memory that another owner fills.
+TEST(state_table, entries_lie_elsewhere_if_somebody_says_so) {
+  const OwnedTensor theirs({{5}, DType::f32}), there({{5}, DType::f32});
+  nn::Param first, second;
+  first.name = "first", second.name = "second", first.spec = second.spec = theirs.tensor.spec();
+  StateTable table({&first, &second});
+  table.add_value(first, theirs.tensor), table.add_value(second, theirs.tensor);
+  Pool pool(1);
+  table.to_device(Stream(pool), {}, [&](const StateEntry& e) { return e.name == "second" ? there.tensor : Tensor(); });
+  EXPECT_EQ(table.parameters()[0].memory.data(), theirs.tensor.data());
+  EXPECT_EQ(table.parameters()[1].memory.data(), there.tensor.data());
+}
+
 TEST(state_table, gradients_lie_where_they_were_placed) {
   Parts p;
   p.open(true);

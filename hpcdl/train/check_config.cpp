@@ -49,6 +49,7 @@ constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "ada
                                          "adapter.bias", "adapter.targets", "adapter.keep"};
 constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
 constexpr std::string_view kResnet[] = {"model.stem"};
+constexpr std::string_view kOffloaded[] = {"offload.interleave"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
 constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers"};
@@ -208,6 +209,14 @@ void check_config(RunConfig& config) {
   if (config.parallel.zero < 3)
     refuse(table, kSharded, "runs that divide weights (parallel.zero = 3)",
            fmt::format("parallel.zero is {}", config.parallel.zero));
+  if (config.offload.optimizer == Tier::none)
+    refuse(table, kOffloaded, "optimizers in host memory", "offload.optimizer is none");
+  else if (t.optimizer != OptimizerKind::adamw)
+    fail_usage(
+        "config",
+        "offload.optimizer = \"host\" is for AdamW, and {}: SGD keeps one moment at most, so keep it on the GPU: "
+        "offload.optimizer = \"none\"",
+        optimizer);
   if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
   if (t.min_lr > t.lr)
     fail_usage("config", "train.min_lr = {} is above train.lr = {}, the highest learning rate", t.min_lr, t.lr);

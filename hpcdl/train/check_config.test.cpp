@@ -44,6 +44,10 @@ TEST(check_config, keys_without_effect_are_refused) {
             "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
   EXPECT_EQ(verdict({"--train.optimizer=sgd", "--train.beta1=0.8"}),
             "[config] train.beta1 = 0.8 is for adamw, and train.optimizer is sgd");
+  EXPECT_EQ(verdict({"--offload.interleave=4"}),
+            "[config] offload.interleave = 4 is for optimizers in host memory, and offload.optimizer is none");
+  EXPECT_EQ(verdict({"--offload.interleave=4", "--offload.optimizer=host"}), "fine");
+  EXPECT_NE(verdict({"--train.optimizer=sgd", "--offload.optimizer=host"}).find("is for AdamW"), std::string::npos);
   EXPECT_EQ(verdict({"--train.base_batch=64"}),
             "[config] train.base_batch = 64 is for scaled learning rates, and train.lr_scaling is none");
   EXPECT_EQ(verdict({"--train.base_batch=64", "--train.lr_scaling=sqrt"}), "fine");

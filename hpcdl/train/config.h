@@ -23,6 +23,8 @@ enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu };
 /// Whether products of layers have operands of 8-bit floats.
 constexpr bool is_fp8(Compute c) { return c == Compute::fp8 || c == Compute::fp8_emu; }
 enum class OptimizerKind { adamw, sgd };
+/// Where state lies: on the device that computes, or in host memory.
+enum class Tier { none, host };
 
 namespace io {
 template <> struct EnumNames<ScheduleKind> {
@@ -38,6 +40,9 @@ template <> struct EnumNames<LrScaling> {
 template <> struct EnumNames<OptimizerKind> {
   static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"},
                                                                           {OptimizerKind::sgd, "sgd"}};
+};
+template <> struct EnumNames<Tier> {
+  static constexpr std::pair<Tier, std::string_view> values[] = {{Tier::none, "none"}, {Tier::host, "host"}};
 };
 template <> struct EnumNames<data::ChatMask> {
   static constexpr std::pair<data::ChatMask, std::string_view> values[] = {{data::ChatMask::assistant, "assistant"},
@@ -275,6 +280,23 @@ struct ParallelConfig {
   }
 };
 
+struct OffloadConfig {
+  Tier optimizer = Tier::none;
+  std::optional<std::int64_t> interleave;
+
+  void visit(auto&& f) {
+    f("optimizer", optimizer,
+      "where AdamW's moments lie: none: on the GPU; host: in host memory, and the CPU updates weights. The result is "
+      "the "
+      "same. On a CPU both are the same memory");
+    f("interleave", interleave,
+      "with optimizer = \"host\": every so many-th part of the weights is updated on the GPU, 0: none; unset: as fast "
+      "as "
+      "the measured rates allow. The result is the same",
+      {.min = 0, .max = 64});
+  }
+};
+
 /// Which rank this process is and how it finds the others, if no launcher says so: see comm/bootstrap.
 struct DistConfig {
   int rank = -1, world = 0, local_rank = -1, local_world = 0;
@@ -339,6 +361,7 @@ struct RunConfig {
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;
+  OffloadConfig offload;
   DistConfig dist;
   CheckpointConfig checkpoint;
   std::filesystem::path output;
@@ -352,6 +375,7 @@ struct RunConfig {
     f.section("data", data);
     f.section("train", train);
     f.section("parallel", parallel);
+    f.section("offload", offload);
     f.section("dist", dist);
     f.section("checkpoint", checkpoint);
     f("output", output, "folder of the run: model/, checkpoints/, metrics.jsonl, tensorboard/, config.toml");

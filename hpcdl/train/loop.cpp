@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/available_memory.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
@@ -33,9 +34,10 @@ int threads_of(const RunConfig& config, const comm::Group& world) {
   return config.train.threads > 0 ? config.train.threads : shared;
 }
 
-std::int64_t bytes_of(const std::vector<io::NamedTensor>& tensors) {
+/// Of the tensors that do not stay as they are.
+std::int64_t bytes_of(const std::vector<io::NamedTensor>& tensors, const io::Stays& stays) {
   std::int64_t sum = 0;
-  for (const auto& t : tensors) sum += t.tensor.bytes();
+  for (const auto& t : tensors) sum += stays(t) ? 0 : t.tensor.bytes();
   return sum;
 }
 
@@ -89,11 +91,15 @@ void Loop::make_step(Device device) {
   }
 }
 
-/// On a CPU an asynchronous save needs a copy of the state. A GPU's has one on the host in any case.
+/// An asynchronous save needs a copy of the state that the run changes on the host. Of what a GPU holds, there is one in
+/// any case.
 void Loop::choose_saves(const MemoryAdvice& advice) {
-  if (hooks_.steps_only || !config_.checkpoint.asynchronous || train_->on_gpu()) return;
-  const auto copy = bytes_of(train_->weights()) + bytes_of(train_->optimizer_state());
-  waits_for_saves_ = parallel::any_rank(world(), !advice.fits(copy));
+  const bool on_device = train_->on_gpu() && config_.offload.optimizer == Tier::none;
+  if (hooks_.steps_only || !config_.checkpoint.asynchronous || on_device) return;
+  const auto copy = bytes_of(train_->weights(), train_->stays()) + bytes_of(train_->optimizer_state(), train_->stays());
+  const bool fits =
+      train_->on_gpu() ? copy <= available_memory(Device::cpu()).bytes / ranks_of_host(world()) : advice.fits(copy);
+  waits_for_saves_ = parallel::any_rank(world(), !fits);
   if (waits_for_saves_)
     progress_.say(fmt::format(
         "the run waits while a checkpoint is written: the copy for a thread that writes it would take {} more",

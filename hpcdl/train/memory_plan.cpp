@@ -117,7 +117,11 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   MemoryLedger l;
   model.state().for_each([&](const StateEntry& e) {
     if (!e.counted) return;
-    auto& sum = e.role == StateRole::gradient ? l.gradients : e.role == StateRole::moment ? l.optimizer : l.weights;
+    const bool elsewhere = device.is_cuda() && (e.role == StateRole::moment ? !e.memory.device().is_cuda() : e.on_host);
+    auto& sum = elsewhere                       ? l.on_host
+                : e.role == StateRole::gradient ? l.gradients
+                : e.role == StateRole::moment   ? l.optimizer
+                                                : l.weights;
     sum += e.memory.bytes();
   });
   l.other = model.bytes() - l.weights - (step.ranks() ? 0 : l.gradients);
@@ -162,7 +166,7 @@ void add_estimates(MemoryLedger& l, const Workers& w, Device device) {
 bool MemoryAdvice::try_change(const MemoryChange& change, const Plan& plan) {
   if (change == now_.change) return false;
   alternatives_.push_back({change, plan(change)});
-  return alternatives_.back().ledger.total() <= room_.bytes;
+  return fits(alternatives_.back().ledger);
 }
 
 /// The largest part of the batch that fits, the others left out of the table; the smallest one where none does.
@@ -189,6 +193,9 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
     ++divided.zero;
     found = try_change(divided, plan) || found;
   }
+  auto there = now;
+  there.host_optimizer = host_.has_value();
+  found = try_change(there, plan) || found;
   found = try_change(recompute, plan) || found;
   found = try_smaller_batches(now, plan) || found;
   found = try_change(half, plan) || found;
@@ -200,13 +207,14 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
 
 const MemoryPlan* MemoryAdvice::smallest_change() const {
   for (const auto& a : alternatives_)
-    if (a.ledger.total() <= room_.bytes) return &a;
+    if (fits(a.ledger)) return &a;
   return nullptr;
 }
 
 std::string MemoryAdvice::words(const MemoryChange& c) const {
   const auto& now = now_.change;
   std::string out;
+  if (c.host_optimizer != now.host_optimizer) out += " --offload.optimizer=host";
   if (c.zero != now.zero) out += fmt::format(" --parallel.zero={}", c.zero);
   if (c.recompute != now.recompute) out += " --train.recompute=true";
   if (c.batch != now.batch) out += fmt::format(" --train.batch={} --train.accumulate={}", c.batch, c.accumulate);
@@ -217,6 +225,11 @@ std::string MemoryAdvice::words(const MemoryChange& c) const {
 std::string MemoryAdvice::verdict() const {
   if (fits())
     return fmt::format("the run takes {} of {} ({})", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of);
+  if (!fits_on_host(now_.ledger) && now_.ledger.total() <= room_.bytes)
+    return fmt::format(
+        "the state of the optimizer takes {} of host memory, but only {} is available ({}): set offload.optimizer = "
+        "\"none\", or divide it among more ranks (parallel.zero)",
+        bytes(now_.ledger.on_host), bytes(host_ ? host_->bytes : 0), host_ ? host_->of : "it cannot lie there");
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
   return fmt::format(
@@ -247,6 +260,7 @@ std::string MemoryAdvice::text() const {
   row("process", l.process, "about");
   row("total", l.total());
   out += fmt::format("  {:<16}{:>12}  {}\n", "available", bytes(room_.bytes), room_.of);
+  row("on the host", l.on_host, "state of the optimizer, with f32 weights that only it reads");
   if (alternatives_.empty()) return out;
   std::size_t width = 6;
   for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());
@@ -256,7 +270,7 @@ std::string MemoryAdvice::text() const {
       "change", width, "activations", "total");
   for (const auto& a : alternatives_)
     out += fmt::format("  {:<{}}{:>14}{:>14}  {}\n", words(a.change), width, bytes(a.ledger.activations),
-                       bytes(a.ledger.total()), a.ledger.total() <= room_.bytes ? "fits" : "too large");
+                       bytes(a.ledger.total()), fits(a.ledger) ? "fits" : "too large");
   return out;
 }
 

@@ -3,6 +3,7 @@
 // only described.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct MemoryLedger {
   std::int64_t workspaces = 0;   // scratch memory of kernels: of each thread, of each stream of a GPU
   std::int64_t saving = 0;       // on the host: tensors that are put together for the files of a checkpoint
   std::int64_t process = 0;      // recorded programs, threads, code; of a GPU: what the libraries keep there
+  std::int64_t on_host = 0;      // of a GPU: state of the optimizer in host memory, not counted
   std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
   std::int64_t tensors() const { return weights + gradients + optimizer + activations + staged + other; }
   std::int64_t total() const { return tensors() + workspaces + saving + process; }
@@ -35,6 +37,7 @@ struct MemoryChange {
   bool recompute = false;
   Compute dtype = Compute::f32;
   int zero = 0;
+  bool host_optimizer = false;  // its state lies in host memory
   bool operator==(const MemoryChange&) const = default;
 };
 
@@ -62,13 +65,18 @@ class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;
   /// shareable: ranks can share the model's layers (parallel.tp). ranks: that share the batch.
-  MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true, int ranks = 1)
-      : room_(room), now_(now), shareable_(shareable), ranks_(ranks) {}
+  /// host: room for state of the optimizer in host memory; unset: it cannot lie there.
+  MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true, int ranks = 1,
+               const std::optional<Room>& host = {})
+      : room_(room), host_(host), now_(now), shareable_(shareable), ranks_(ranks) {}
   /// Plans the alternatives.
   void look_for_smaller(const Plan& plan);
 
   /// Whether there is memory for the run, and for so many bytes besides.
-  bool fits(std::int64_t more = 0) const { return now_.ledger.total() + more <= room_.bytes; }
+  bool fits(std::int64_t more = 0) const { return fits(now_.ledger, more); }
+  bool fits(const MemoryLedger& ledger, std::int64_t more = 0) const {
+    return ledger.total() + more <= room_.bytes && fits_on_host(ledger);
+  }
   const MemoryPlan& now() const { return now_; }
   const Room& room() const { return room_; }
   const std::vector<MemoryPlan>& alternatives() const { return alternatives_; }
@@ -82,10 +90,12 @@ class MemoryAdvice {
   std::string text() const;
 
  private:
+  bool fits_on_host(const MemoryLedger& ledger) const { return ledger.on_host <= (host_ ? host_->bytes : 0); }
   bool try_change(const MemoryChange& change, const Plan& plan);
   bool try_smaller_batches(MemoryChange change, const Plan& plan);
 
   Room room_;
+  std::optional<Room> host_;
   MemoryPlan now_;
   bool shareable_;
   int ranks_;

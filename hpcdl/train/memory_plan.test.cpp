@@ -74,6 +74,30 @@ MemoryLedger rule(const MemoryChange& c) {
   return of(c.batch * 100 / (c.recompute ? 4 : 1) / (c.dtype == Compute::f32 ? 1 : 2));
 }
 
+/// State of the optimizer in host memory is a change of a run that can have it, and is refused where it is too large.
+TEST(memory_plan, state_on_the_host_is_a_change_that_fits) {
+  const auto plan = [](const MemoryChange& c) {
+    auto l = of(100);
+    if (c.host_optimizer) l.on_host = std::exchange(l.optimizer, 0);
+    return l;
+  };
+  const Room room{350, "free memory of GPU 0"};
+  for (const std::int64_t host : {-1, 150, 1000}) {
+    MemoryAdvice advice({{}, plan({})}, room, true, 1, host < 0 ? std::nullopt : std::optional(Room{host, "the host"}));
+    advice.look_for_smaller(plan);
+    const auto* change = advice.smallest_change();
+    EXPECT_EQ(change != nullptr, host == 1000) << host;
+    if (change) {
+      EXPECT_EQ(advice.words(change->change), "--offload.optimizer=host");
+    }
+  }
+  const MemoryChange there{.host_optimizer = true};
+  EXPECT_TRUE(MemoryAdvice({there, plan(there)}, room, true, 1, Room{200, "the host"}).fits());
+  const MemoryAdvice little({there, plan(there)}, room, true, 1, Room{199, "the host"});
+  EXPECT_FALSE(little.fits());
+  EXPECT_NE(little.verdict().find("offload.optimizer"), std::string::npos) << little.verdict();
+}
+
 TEST(memory_plan, images_are_not_told_to_share_layers_out) {
   for (const std::int64_t fixed : {100, 1000})
     for (const bool shareable : {false, true}) {

@@ -19,13 +19,6 @@ namespace hpcdl::train {
 
 namespace {
 
-/// Number of ranks of this host, which share its memory.
-int ranks_of_host(const comm::Group& world) {
-  int n = 0;
-  for (int r = 0; r < world.size(); ++r) n += world.host(r) == world.host(world.rank());
-  return n;
-}
-
 rlim_t limit_of(__rlimit_resource which) {
   rlimit l{};
   return getrlimit(which, &l) == 0 ? l.rlim_cur : RLIM_INFINITY;
@@ -49,6 +42,12 @@ std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::
 
 }  // namespace
 
+int ranks_of_host(const comm::Group& world) {
+  int n = 0;
+  for (int r = 0; r < world.size(); ++r) n += world.host(r) == world.host(world.rank());
+  return n;
+}
+
 MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit,
                     int threads, bool always) {
   const auto device = device_from_name(config.train.device);
@@ -58,11 +57,12 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   const MemoryAdvice::Plan plan = [&](const MemoryChange& c) {
     const auto before = t;
     const auto zero = std::exchange(config.parallel.zero, c.zero);
+    const auto place = std::exchange(config.offload.optimizer, c.host_optimizer ? Tier::host : Tier::none);
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
     auto options = step_options(config);
     take_ranks(options, mesh);
     const auto model = task.make_model({});
-    t = before, config.parallel.zero = zero;
+    t = before, config.parallel.zero = zero, config.offload.optimizer = place;
     auto ledger = plan_memory(*model, options, c.accumulate, device);
     if (!device.is_cuda()) {
       const auto data = task.data().memory(c.batch);
@@ -71,13 +71,17 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     add_estimates(ledger, {threads, mesh.world().size()}, device);
     return ledger;
   };
-  const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype, static_cast<int>(config.parallel.zero)};
+  const bool on_host = config.offload.optimizer == Tier::host;
+  const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype, static_cast<int>(config.parallel.zero), on_host};
   const auto ledger = plan(now);
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
   const int dividing = mesh.pp().size() > 1 ? 1 : mesh.dp().size();  // ranks that could divide more of the state
-  MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing);
+  std::optional<Room> host;
+  if (device.is_cuda() && t.optimizer == OptimizerKind::adamw && mesh.pp().size() == 1)
+    host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);
+  MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing, host);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }

@@ -30,6 +30,8 @@ StepOptions step_options(const RunConfig& config) {
               .overlap = config.parallel.overlap,
               .timed = config.parallel.time_exchange};
   o.context_mode = config.parallel.cp_mode;
+  if (config.offload.optimizer == Tier::host && t.device != "cpu")  // on a CPU it is the same memory
+    o.optimizer_place = {.on_host = true, .interleave = config.offload.interleave};
   o.zero = static_cast<int>(config.parallel.zero);
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.stages = {.schedule = config.parallel.schedule,

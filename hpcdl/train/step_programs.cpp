@@ -10,6 +10,7 @@
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/exchange_order.h"
 #include "hpcdl/parallel/update.h"
+#include "hpcdl/parallel/uses.h"
 
 namespace hpcdl::train {
 
@@ -32,6 +33,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
           "this rank has only some layers of the model: open the model again");
   if (options_.data.size() > 1) join_ranks(copies ? products : DType::none);
   else if (model_.state().divided()) model_.divide({});
+  if (model_.device() != device_ || !device_.is_cuda()) keep_masters_on_host(copies ? products : DType::none);
   if (model_.device() != device_) model_.to_device(s);
   if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture
     options_.data.connect(device_);
@@ -44,7 +46,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     model_.keep_copies(products);
     model_.round_copies(s);
   }
-  optimizer_.emplace(model_.state(), options_.optimizer);
+  optimizer_.emplace(model_.state(), options_.optimizer, options_.optimizer_place, s.pool());
   if (!options_.scaler) return;
   for (const auto& input : inputs())
     if (input.role == SlotRole::targets) options_.scaler->terms = input.spec.size();
@@ -73,6 +75,17 @@ void StepPrograms::join_ranks(DType copies) {
       options_.data, model_, g.program(),
       parallel::DataParallelOptions{options_.reduce, options_.zero, options_.gather_ahead, options_.accumulate,
                                     copies});
+}
+
+/// With moments on the host, also the values of which programs read the copies alone, if this rank has them whole.
+void StepPrograms::keep_masters_on_host(DType copies) {
+  const bool some = options_.optimizer_place.on_host && copies != DType::none && !model_.state().divided();
+  if (!some) return model_.keep_on_host(nullptr);
+  model_.keep_copies(copies, false);
+  Graph g(graph_options(Write::overwrite, Kind::alone));
+  record(g, Kind::alone);
+  const auto names = parallel::touched_state(g.program());
+  model_.keep_on_host([&](const StateEntry& e) { return e.param->multiplied && !names.contains(e.name); });
 }
 
 nn::ForwardOptions StepPrograms::evaluation_options() const {

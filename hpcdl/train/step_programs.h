@@ -28,6 +28,7 @@ struct StepOptions {
   bool accumulate = false;    // more than one micro-batch per step
   nn::ForwardOptions forward = {};
   OptimizerArgs optimizer = AdamW::Args{};
+  OptimizerPlace optimizer_place = {};
   float clip = 1;          // 0: no clipping
   std::uint64_t seed = 1;  // of dropout
   /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding weights while
@@ -138,6 +139,7 @@ class StepPrograms {
   void record_update(Graph& g) const;
   void join_stages(DType copies);
   void join_ranks(DType copies);
+  void keep_masters_on_host(DType copies);
 
   models::Trainable& model_;
   StepOptions options_;

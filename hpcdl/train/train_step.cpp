@@ -391,6 +391,7 @@ std::function<void()> TrainStep::fetch_behind() {
   gather();
   end_pinning();
   const auto& table = model_.state();
+  table.order_for_files(false);
   table.queue_fetch(stream_, true);
   Event now;
   now.record(stream_);
@@ -399,7 +400,7 @@ std::function<void()> TrainStep::fetch_behind() {
   fetched_.record(fetching_);
   return [this, &table] {
     fetching_.synchronize();
-    table.order_for_files();
+    table.order_for_files(true);
   };
 }
 

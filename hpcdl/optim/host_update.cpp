@@ -1,0 +1,334 @@
+#include "hpcdl/optim/host_update.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "hpcdl/core/clock.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/host_call.h"
+#include "hpcdl/graph/move.h"
+#include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/ops/many_tensors.h"
+#include "hpcdl/program/check.h"
+#include "hpcdl/program/emit.h"
+
+namespace hpcdl {
+namespace {
+
+constexpr std::string_view kName = "host update";
+constexpr int kStages = 3;  // one for each of: copied to, updated, copied from
+
+/// Operand: memory on the host that receives the parameters of the step, with the factor of clipping.
+struct ParamsToHost {
+  static constexpr std::string_view name = "step_params.to_host";
+  struct RecordArgs {
+    std::int64_t unused = 0;
+  };
+  static void check_record(const RawRecord& r) {
+    r.require_count(1);
+    require_spec(name, "their place", r.contiguous(0), {{sizeof(StepParams)}, DType::u8});
+  }
+  static void run(Stream& s, const Grad* t, const void*) {
+    if (s.device().is_cuda()) copy_to_pinned(s, t[0].data(), View(s.kernel_params(), t[0].spec(), s.device()));
+    else std::memcpy(t[0].data(), &s.params(), sizeof(StepParams));
+  }
+};
+
+/// The arguments of HostUpdate::Update; one byte per tensor follows, as in those of AdamW.
+struct UpdateArgs : Bound {
+  detail::AdamWRecord update;
+};
+static_assert(sizeof(UpdateArgs) == sizeof(Bound) + sizeof(detail::AdamWRecord));
+
+/// Copies are not written by an update that is skipped, but their stage is copied to the device in any case.
+void round_copies(Stream& s, const Grad* tensors, std::int64_t count) {
+  for (const Grad* t = tensors; t != tensors + count * AdamW::kOperands; t += AdamW::kOperands)
+    if (t[4]) Cast::forward(s, t[4], t[0], {t[4].dtype()});
+}
+
+void update_on_host(Pool& pool, const Grad* operands, const UpdateArgs& args) {
+  auto params = *operands[0].ptr<const StepParams>();
+  Stream host(pool, &params);
+  if (params.skip) round_copies(host, operands + 1, args.update.count);
+  else AdamW::run(host, operands + 1, &args.update);
+}
+
+/// Elements of a tensor, and where they lie in memory through which their group passes.
+struct Piece {
+  const HostTensor* tensor;
+  std::int64_t begin, count, place;
+};
+using Group = std::vector<Piece>;
+
+std::int64_t padded(std::int64_t n) {
+  constexpr std::int64_t kAlign = 64;  // more than any kernel asks for
+  return (n + kAlign - 1) / kAlign * kAlign;
+}
+std::int64_t extent_of(const Group& group) { return group.back().place + group.back().count; }
+
+/// Each takes at most `most` elements in memory, a multiple of kTensorBlock. Pieces begin at such multiples, too.
+std::vector<Group> groups_of(std::span<const HostTensor> tensors, std::int64_t most) {
+  std::vector<Group> groups;
+  std::int64_t left = 0;
+  for (const auto& t : tensors)
+    for (std::int64_t at = 0, end = t.value->memory.size(); at < end;) {
+      const auto n = end - at <= left ? end - at : left / kTensorBlock * kTensorBlock;
+      if (n == 0) {
+        groups.emplace_back(), left = most;
+        continue;
+      }
+      groups.back().push_back({&t, at, n, most - left});
+      at += n, left -= padded(n);
+    }
+  return groups;
+}
+
+Tensor slice_of(const Tensor& t, std::int64_t begin, std::int64_t count) {
+  const Spec spec{{count}, t.dtype()};
+  return Tensor(t.data() ? t.ptr<std::byte>() + begin * dtype_bytes(t.dtype()) : nullptr, spec, t.device());
+}
+
+Operand window(const Var& v, std::int64_t begin, std::int64_t count, Access access) {
+  auto o = v.operand();
+  o.offset += begin;
+  o.spec = {{count}, v.dtype()};
+  o.strides = contiguous_strides(o.spec.shape);
+  o.access = access;
+  return o;
+}
+
+double operations_of(const Group& group) {
+  double n = 0;
+  for (const auto& p : group) n += 14.0 * static_cast<double>(p.count);
+  return n;
+}
+
+}  // namespace
+
+/// Operands: the parameters of the step, then those of AdamW, all on the host.
+struct HostUpdate::Update {
+  static constexpr std::string_view name = "adamw.host";
+  using RecordArgs = UpdateArgs;
+  static void check_record(const RawRecord& r) {
+    const auto count = r.args<UpdateArgs>().update.count;
+    r.args<UpdateArgs>(count);  // the decay flags follow
+    r.require_count(1 + count * AdamW::kOperands);
+    require_spec(name, "the parameters of the step", r.contiguous(0), {{sizeof(StepParams)}, DType::u8});
+    for (std::size_t i = 1; i < r.count(); i += AdamW::kOperands)
+      detail::require_adamw(r.contiguous(i), r.contiguous(i + 1), r.contiguous(i + 2), r.contiguous(i + 3),
+                            r.contiguous(i + 4));
+  }
+  static void run(Stream& s, const Grad* t, const void* args) {
+    const auto& a = *static_cast<const UpdateArgs*>(args);
+    if (s.device().is_cuda()) static_cast<const HostUpdate*>(a.at)->queue(s, t, args);
+    else update_on_host(s.pool(), t, a);
+  }
+};
+
+struct HostUpdate::Call {
+  Pool& pool;
+  const Grad* operands;
+  const void* args;  // UpdateArgs
+};
+
+HostUpdate::HostUpdate(Device device, DType copies, int interleave, std::int64_t group, int threads)
+    : device_(device), interleave_(interleave), group_(group), stages_(kStages) {
+  require(interleave >= 0 && group > 0 && group % kTensorBlock == 0, "optimizer",
+          "expected an interleave of at least 0 and groups of a multiple of {} elements, got {} and {}", kTensorBlock,
+          interleave, group);
+  const auto rounded = copies == DType::none ? 0 : dtype_bytes(copies);
+  for (auto& stage : stages_) {
+    if (threads > 0) stage.memory = Pinned(group * (2 * std::int64_t{sizeof(float)} + rounded), device);
+    auto* at = stage.memory.data();
+    stage.gradient = Tensor(at, {{group}, DType::f32});
+    stage.value = Tensor(at ? at + stage.gradient.bytes() : nullptr, {{group}, DType::f32});
+    if (rounded > 0) stage.copy = Tensor(at ? at + 2 * stage.gradient.bytes() : nullptr, {{group}, copies});
+  }
+  if (threads > 0) params_memory_ = Pinned(sizeof(StepParams), device);
+  params_ = Tensor(params_memory_.data(), {{sizeof(StepParams)}, DType::u8});
+  if (device.is_cuda() && threads > 0) pool_ = std::make_unique<Pool>(threads);
+}
+
+HostUpdate::~HostUpdate() = default;
+
+void HostUpdate::queue(const Stream& s, const Grad* operands, const void* args) const {
+  auto& call = calls_[operands];  // of a launch that may still be queued
+  if (!call || call->args != args) call = std::make_unique<Call>(Call{*pool_, operands, args});
+  queue_host_call(
+      s,
+      [](void* data) {
+        const auto& c = *static_cast<const Call*>(data);
+        update_on_host(c.pool, c.operands, *static_cast<const UpdateArgs*>(c.args));
+      },
+      call.get());
+}
+
+/// The records of one update.
+class HostUpdate::Recorder {
+ public:
+  Recorder(const HostUpdate& of, Graph& g, const AdamW::Args& args) : of_(of), g_(g), args_(args) {}
+
+  void run(std::span<const HostTensor> tensors) {
+    const auto groups = groups_of(tensors, of_.group_);
+    const Operand params[] = {window(params_var(), 0, sizeof(StepParams), Access::write)};
+    const ParamsToHost::RecordArgs none;
+    g_.emit<ParamsToHost>(params, &none, sizeof none, {}, Phase::update);
+    const auto k = static_cast<std::size_t>(of_.interleave_);
+    Moments there;  // of the next group that the device updates, which come while the CPU updates those before it
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (k > 0 && i % k == 0 && i + k - 1 < groups.size()) there = bring(groups[i + k - 1]);
+      if (k > 0 && i % k == k - 1) update_there(groups[i], there);
+      else update_here(groups[i], static_cast<std::int64_t>(i) % kStages);
+    }
+  }
+
+ private:
+  struct Moments {
+    std::vector<Operand> m, v, value;  // on the device
+  };
+  Var variable(const StateEntry& e) { return g_.constant(e.name, e.memory); }
+  Var params_var() { return g_.constant("host update.params", of_.params_); }
+  Var stage_var(std::string_view what, std::int64_t number, const Tensor& memory) {
+    return g_.constant(fmt::format("host update.{}.{}", what, number), memory);
+  }
+  Operand piece_of(const StateEntry& e, const Piece& p, Access access = Access::read) {
+    return window(variable(e), p.begin, p.count, access);
+  }
+
+  /// The arguments of AdamW, after `head`.
+  template <class Head> std::vector<std::byte> args_of(const Group& group, const Head& head) const {
+    std::vector<std::byte> bytes(sizeof head + group.size());
+    std::memcpy(bytes.data(), &head, sizeof head);
+    for (std::size_t i = 0; i < group.size(); ++i)
+      bytes[sizeof head + i] = static_cast<std::byte>(group[i].tensor->value->param->decay ? 1 : 0);
+    return bytes;
+  }
+
+  void update_here(const Group& group, std::int64_t number) {
+    const auto& stage = of_.stages_[static_cast<std::size_t>(number)];
+    const Var gradient = stage_var("gradient", number, stage.gradient), value = stage_var("value", number, stage.value);
+    const Var rounded = stage.copy.spec() ? stage_var("copy", number, stage.copy) : Var();
+    Moves in, out;
+    std::vector<Operand> operands{window(params_var(), 0, sizeof(StepParams), Access::read)};
+    for (const auto& p : group) {
+      const auto& e = *p.tensor->value;
+      const auto staged = [&](const Var& v, Access access) { return window(v, p.place, p.count, access); };
+      const bool here = e.on_host;
+      in.add(staged(gradient, Access::write), piece_of(*e.gradient, p));
+      if (!here) in.add(staged(value, Access::write), piece_of(e, p));
+      if (!here) out.add(piece_of(e, p), staged(value, Access::read));
+      if (e.copy) out.add(piece_of(*e.copy, p), staged(rounded, Access::read));
+      operands.insert(operands.end(),
+                      {here ? piece_of(e, p, Access::update) : staged(value, Access::update),
+                       staged(gradient, Access::read), piece_of(*p.tensor->m, p, Access::update),
+                       piece_of(*p.tensor->v, p, Access::update), e.copy ? staged(rounded, Access::write) : Operand()});
+    }
+    in.record(g_, Lane::reduce, Phase::update);
+    const auto args = args_of(group, UpdateArgs{{kName, &of_}, {args_, std::ssize(group)}});
+    const auto* bound = reinterpret_cast<const UpdateArgs*>(args.data());
+    {
+      const Graph::OnLane on(g_, Lane::weights);
+      g_.emit<Update>(operands, args.data(), args.size(), {.operations = operations_of(group)}, Phase::update, bound);
+    }
+    out.record(g_, Lane::gather, Phase::update);
+  }
+
+  /// Records copies of what the device needs of a group.
+  Moments bring(const Group& group) {
+    const Spec spec{{extent_of(group)}, DType::f32};
+    const Var m = g_.temporary("host update.m", spec), v = g_.temporary("host update.v", spec);
+    const bool values = std::ranges::any_of(group, [&](const Piece& p) { return p.tensor->value->on_host; });
+    const Var value = values ? g_.temporary("host update.value", spec) : Var();
+    Moments list;
+    Moves moves;
+    for (const auto& p : group) {
+      list.m.push_back(window(m, p.place, p.count, Access::update));
+      list.v.push_back(window(v, p.place, p.count, Access::update));
+      const bool here = p.tensor->value->on_host;
+      list.value.push_back(here ? window(value, p.place, p.count, Access::update)
+                                : piece_of(*p.tensor->value, p, Access::update));
+      moves.add(list.m.back(), piece_of(*p.tensor->m, p)), moves.add(list.v.back(), piece_of(*p.tensor->v, p));
+      if (here) moves.add(list.value.back(), piece_of(*p.tensor->value, p));
+    }
+    moves.record(g_, Lane::gather, Phase::update);
+    return list;
+  }
+
+  void update_there(const Group& group, const Moments& there) {
+    std::vector<Operand> operands;
+    Moves back;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const auto& p = group[i];
+      const auto& e = *p.tensor->value;
+      operands.insert(operands.end(), {there.value[i], piece_of(*e.gradient, p), there.m[i], there.v[i],
+                                       e.copy ? piece_of(*e.copy, p, Access::write) : Operand()});
+      back.add(piece_of(*p.tensor->m, p), there.m[i]), back.add(piece_of(*p.tensor->v, p), there.v[i]);
+      if (e.on_host) back.add(piece_of(e, p), there.value[i]);
+    }
+    detail::AdamWRecord head{args_, std::ssize(group)};
+    clear_padding(head);
+    const auto args = args_of(group, head);
+    g_.emit<AdamW>(operands, args.data(), args.size(), {.operations = operations_of(group)}, Phase::update);
+    back.record(g_, Lane::reduce, Phase::update);
+  }
+
+  const HostUpdate& of_;
+  Graph& g_;
+  const AdamW::Args& args_;
+};
+
+void HostUpdate::record(Graph& g, std::span<const HostTensor> tensors, const AdamW::Args& args) const {
+  Recorder(*this, g, args).run(tensors);
+}
+
+void HostUpdate::measure(std::span<const HostTensor> tensors, Pool& pool) {
+  const auto groups = groups_of(tensors, group_);
+  if (!device_.is_cuda() || groups.size() < 2) return;
+  // Each group is touched once, as in a step: no state comes from a cache. Gradients are 0, and so moments stay 0.
+  constexpr std::size_t kMost = 16;
+  const auto& stage = stages_[0];
+  std::memset(stage.memory.data(), 0, static_cast<std::size_t>(stage.memory.bytes()));
+  StepParams params;
+  Stream host(*pool_, &params);
+  double seconds = 0;
+  std::int64_t elements = 0;
+  const auto count = std::min(groups.size(), kMost);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::vector<Grad> operands;
+    for (const auto& p : groups[i]) {
+      operands.emplace_back(slice_of(stage.value, p.place, p.count), Write::accumulate);
+      operands.emplace_back(slice_of(stage.gradient, p.place, p.count), Write::overwrite);
+      for (const auto* moment : {p.tensor->m, p.tensor->v})
+        operands.emplace_back(slice_of(moment->memory, p.begin, p.count), Write::accumulate);
+      operands.emplace_back(stage.copy ? slice_of(stage.copy, p.place, p.count) : Tensor(), Write::overwrite);
+    }
+    std::vector<std::byte> args(sizeof(detail::AdamWRecord) + groups[i].size());
+    const detail::AdamWRecord head{{}, std::ssize(groups[i])};
+    std::memcpy(args.data(), &head, sizeof head);
+    const auto start = Clock::now();
+    AdamW::run(host, operands.data(), args.data());
+    if (i > 0) seconds += seconds_since(start), elements += extent_of(groups[i]);  // the first one wakes the threads
+  }
+  const Buffer there(stage.gradient.bytes(), device_);
+  const Tensor on_device(there.data(), stage.gradient.spec(), device_);
+  const Stream stream(device_, pool);
+  const auto link = [&](auto&& move) {
+    move(), stream.synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < kStages; ++i) move();
+    stream.synchronize();
+    return seconds_since(start) / (kStages * static_cast<double>(there.bytes()));
+  };
+  const UpdateRates rates{seconds / static_cast<double>(elements),
+                          link([&] { copy_to_pinned(stream, stage.gradient.data(), on_device); }),
+                          link([&] { copy(stream, on_device, stage.gradient); })};
+  const bool here = tensors[0].value->on_host;
+  const double value = here ? 0 : sizeof(float), rounded = stage.copy ? dtype_bytes(stage.copy.dtype()) : 0;
+  const double state = (here ? 3 : 2) * sizeof(float);
+  interleave_ = choose_interleave(rates, {sizeof(float) + value, value + rounded}, {state, state});
+}
+
+}  // namespace hpcdl
