@@ -7,6 +7,8 @@ namespace hpcdl::cli {
 io::LoadOptions LoadOption::checked(std::string_view verb) const {
   io::LoadOptions o{.mode = parsed<io::LoadMode>(verb, "--load", load, {})};
   if (!ram.empty()) o.ram = parsed<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
+  if (!vram.empty())
+    o.vram = parsed<std::int64_t>(verb, "--vram", vram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
   o.adapter = io::folder_of_adapter(adapter);
   return o;
 }
@@ -14,6 +16,10 @@ io::LoadOptions LoadOption::checked(std::string_view verb) const {
 void add_load_options(const Command& sub, LoadOption& o) {
   sub.option("--ram", o.ram,
              "CPU: memory for weights, such as 8G; layers that do not fit are read again for every pass")
+      .kind("SIZE");
+  sub.option("--vram", o.vram,
+             "GPU: memory for weights, such as 16G; layers that do not fit stay in host memory and are copied in every "
+             "pass")
       .kind("SIZE");
   sub.option("--load", o.load,
              "How weights are read: mapped from their files, resident (read into memory once), direct (layers stream "

@@ -10,8 +10,8 @@
 namespace hpcdl::cli {
 
 struct LoadOption {
-  std::string load = "auto", ram;  // "": not given
-  std::string adapter;             // NAME=DIR, or DIR
+  std::string load = "auto", ram, vram;  // "": not given
+  std::string adapter;                   // NAME=DIR, or DIR
 
   /// Throws UsageError that names `verb`.
   io::LoadOptions checked(std::string_view verb) const;

@@ -33,11 +33,12 @@ inline fs::path folder_of_adapter(const std::string& text) {
 struct LoadOptions {
   LoadMode mode = LoadMode::mapped;
   std::int64_t ram = 0;   // the most bytes of memory for weights; 0: what is free
+  std::int64_t vram = 0;  // GPU: the most bytes of its memory for weights; 0: all of them are there
   fs::path adapter = {};  // a folder with an adapter to use beside the weights (models/adapter_files.h); empty: none
   Device device = {};     // where the model will be
 
   /// Whether something else was asked for than an automatic choice.
-  bool given() const { return mode != LoadMode::automatic || ram > 0; }
+  bool given() const { return mode != LoadMode::automatic || ram > 0 || vram > 0; }
   /// The same for a model that will move there: what a GPU copies is mapped, unless something else was asked for.
   /// Throws UsageError for what only a CPU can do.
   LoadOptions on(Device where) const;

@@ -57,6 +57,8 @@ TEST(choose_load, a_gpu_copies_what_is_mapped) {
   EXPECT_EQ(io::LoadOptions{LoadMode::automatic}.on(gpu).device, gpu);
   EXPECT_THROW((io::LoadOptions{LoadMode::automatic, kGiB}.on(gpu)), UsageError);
   EXPECT_THROW((io::LoadOptions{LoadMode::direct}.on(gpu)), UsageError);
+  EXPECT_EQ((io::LoadOptions{.mode = LoadMode::automatic, .vram = kGiB}.on(gpu).vram), kGiB);
+  EXPECT_THROW((io::LoadOptions{.vram = kGiB}.on({})), UsageError);
   EXPECT_EQ((io::LoadOptions{LoadMode::automatic, kGiB}.on({}).ram), kGiB);
 }
 

@@ -13,7 +13,7 @@
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/decoder_spec.h"
 #include "hpcdl/models/fp8_options.h"
-#include "hpcdl/models/loaded_weights.h"
+#include "hpcdl/models/layer_source.h"
 #include "hpcdl/models/rope_angles.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
@@ -55,7 +55,7 @@ class Decoder {
   /// again. Throws UsageError if no block is left.
   void multiply_in_8_bits(const Fp8Options& options);
   /// From now on programs fetch the layers that stream; null: none does.
-  void load_from(const LoadedWeights* weights) { weights_ = weights; }
+  void load_from(const LayerSource* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.
   int layer_of(std::string_view name) const;
 
@@ -113,7 +113,7 @@ class Decoder {
   nn::Fp8History fp8_history_;  // absent unless scales are delayed
   // Of all layers, or of those with full attention; then of sliding layers, or of texts beyond the original context.
   mutable std::vector<RopeAngles> angles_;
-  const LoadedWeights* weights_ = nullptr;
+  const LayerSource* weights_ = nullptr;
 };
 
 /// Throws UsageError if the ranks do not divide the heads. kv_heads 0: as many as heads.

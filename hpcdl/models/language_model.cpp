@@ -25,6 +25,8 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/fingerprint.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/models/host_layers.h"
+#include "hpcdl/models/loaded_weights.h"
 #include "hpcdl/models/packed_weights.h"
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/ops/add/add.h"
@@ -91,9 +93,11 @@ struct LanguageModel::Impl {
   io::ModelConfig config;
   Sharing sharing;  // declared before the model, which points to it
   Decoder model;
-  std::unique_ptr<WeightFiles> files;    // mapped models
-  std::vector<io::Prefetch> reading;     // declared after files: stops before the mapping ends
-  std::optional<LoadedWeights> weights;  // of files that are not mapped
+  std::unique_ptr<WeightFiles> files;     // mapped models
+  std::vector<io::Prefetch> reading;      // declared after files: stops before the mapping ends
+  std::optional<LoadedWeights> weights;   // of files that are not mapped
+  std::int64_t vram = 0;                  // the most bytes of weights on a device; 0: all
+  std::optional<HostLayers> host_layers;  // of a model on a device where they do not fit
   std::string loading;
   std::vector<Buffer> own;      // tensors in no file, or there with another type
   DType compute = DType::none;  // that was asked for
@@ -135,6 +139,8 @@ struct LanguageModel::Impl {
   bool decoded_is_faster(Device device);
   void add_quantized(nn::Weight& w, const Binder& binder, Pool* pool, StateTable& table);
 
+  const HostLayers& keep_layers_on_host(const StateTable& table, std::int64_t others, Device device);
+
   std::unique_ptr<StateTable> table() {
     std::vector<nn::Param*> params;
     for_each([&](const std::string&, nn::Param& p) { params.push_back(&p); });
@@ -142,14 +148,34 @@ struct LanguageModel::Impl {
   }
 };
 
+const HostLayers& LanguageModel::Impl::keep_layers_on_host(const StateTable& table, std::int64_t others,
+                                                           Device device) {
+  host_layers.emplace(
+      table, config.layers, [&](std::string_view name) { return model.layer_of(name); }, others, vram, device);
+  model.load_from(&*host_layers);
+  loading = host_layers->describe();
+  return *host_layers;
+}
+
 void LanguageModel::to_device(const Stream& s) {
-  if (!s.device().is_cuda()) return;
+  const bool there = s.device().is_cuda();
+  if (!there && impl_->vram == 0) return;
   if (impl_->weights && impl_->weights->ring())
-    fail_usage("model", "layers that stream through memory run on a CPU only: leave out --ram, or --device");
-  std::vector<Tensor*> others;
+    fail_usage("model", "layers that stream from files run on a CPU only: leave out --ram, or --device");
   auto& angles = impl_->model.angles();
-  for (auto& a : angles) a.first(impl_->config.context), others.push_back(&a.table.tensor);
-  moved()->to_device(s, others);
+  std::vector<Tensor*> others;
+  std::int64_t beside = 0;
+  for (auto& a : angles) {
+    a.first(impl_->config.context);
+    others.push_back(&a.table.tensor), beside += a.table.tensor.bytes();
+  }
+  std::function<Tensor(const StateEntry&)> elsewhere;
+  if (impl_->vram > 0) {
+    const auto& layers = impl_->keep_layers_on_host(*state_, beside, s.device());
+    elsewhere = [&layers](const StateEntry& e) { return layers.place(e); };
+  }
+  moved()->to_device(s, others, elsewhere);
+  if (!there) return;
   for (auto& a : angles) a.table.buffer = {};
 }
 
@@ -215,6 +241,9 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
       std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::inference, attaching(adding)));
   auto* impl = model.impl_.get();
   using Mode = io::LoadMode;
+  if (impl->sharing && load_as.vram > 0)
+    fail_usage("model", "ranks that share the layers of {} hold all of their parts: leave out --vram", folder.string());
+  impl->vram = load_as.vram;
   if (impl->sharing && (load_as.ram > 0 || load_as.mode == Mode::direct || load_as.mode == Mode::resident))
     fail_usage(
         "model",

@@ -13,12 +13,13 @@
 #include "hpcdl/graph.h"
 #include "hpcdl/io/layer_ring.h"
 #include "hpcdl/io/mapped_file.h"
+#include "hpcdl/models/layer_source.h"
 #include "hpcdl/models/stream_plan.h"
 #include "hpcdl/state/table.h"
 
 namespace hpcdl::models {
 
-class LoadedWeights {
+class LoadedWeights : public LayerSource {
  public:
   /// The layer that a parameter belongs to; -1: none.
   using LayerOf = std::function<int(std::string_view name)>;
@@ -30,9 +31,8 @@ class LoadedWeights {
 
   const StreamPlan& plan() const { return plan_; }
   bool streams(int layer) const { return plan_.streams[static_cast<std::size_t>(layer)]; }
-  /// Records that a layer is needed from here on, and until here. No effect on a layer that stays.
-  void fetch(Graph& g, int layer) const;
-  void release(Graph& g, int layer) const;
+  void fetch(Graph& g, int layer) const override;
+  void release(Graph& g, int layer) const override;
   /// What is in memory and how the rest is read, in words.
   std::string describe() const;
   /// Null if no layer streams.

@@ -14,6 +14,7 @@
 #include "hpcdl/models/loaded_weights.h"
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/testing/devices.h"
 
 namespace hpcdl::models {
 namespace {
@@ -54,10 +55,18 @@ Results results(const LanguageModel& model, Pool& pool) {
   return r;
 }
 
-/// The least memory for weights, as the error says it.
-std::int64_t least(const fs::path& folder) {
+/// The model on a device, with so many bytes of its memory for weights.
+LanguageModel on_device(const fs::path& folder, const Stream& s, std::int64_t vram) {
+  auto model = LanguageModel::open(folder, {}, {.vram = vram});
+  model.to_device(s);
+  return model;
+}
+
+/// The least memory for weights, as the error says it: of the device of a stream, or where files are read into.
+std::int64_t least(const fs::path& folder, const Stream* s = nullptr) {
   try {
-    LanguageModel::open(folder, {}, {LoadMode::direct, 1});
+    if (s) on_device(folder, *s, 1);
+    else LanguageModel::open(folder, {}, {LoadMode::direct, 1});
   } catch (const Error& e) {
     const std::string text = e.what();
     return std::stoll(text.substr(text.find('(') + 1));
@@ -82,7 +91,25 @@ void expect_same_bits(const fs::path& folder, std::int64_t layers) {
   }
 }
 
-class StreamedModel : public testing::TestWithParam<io::Family> {};
+/// Layers that stay on the host, of a model on each device of this machine.
+void expect_same_bits_from_host(const fs::path& folder, std::int64_t layers) {
+  Pool pool(2);
+  for (const Device device : testing::devices()) {
+    const Stream s(device, pool);
+    const auto want = results(on_device(folder, s, 0), pool);
+    const auto low = least(folder, &s), all = LanguageModel::open(folder).mapped_bytes();
+    for (const auto vram : {low, low + (all - low) * 2 / 3, 2 * all}) {
+      const auto model = on_device(folder, s, vram);
+      EXPECT_EQ(model.loading().starts_with(fmt::format("{} of {} layers stay on the host", layers, layers)),
+                vram == low)
+          << model.loading();
+      EXPECT_EQ(results(model, pool), want) << vram;
+      EXPECT_EQ(results(model, pool), want) << "again: " << vram;
+    }
+  }
+}
+
+class StreamedModel : public ::testing::TestWithParam<io::Family> {};
 
 TEST_P(StreamedModel, has_the_bits_of_the_mapped_one) {
   const auto family = GetParam();
@@ -97,16 +124,17 @@ TEST_P(StreamedModel, has_the_bits_of_the_mapped_one) {
     for (const char* name : {"f32", "bf16", "int4"}) {
       SCOPED_TRACE(std::string(name) + (tied ? ", tied" : ""));
       expect_same_bits(temp / name, c.layers);
+      expect_same_bits_from_host(temp / name, c.layers);
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, StreamedModel,
-                         testing::Values(io::Family::gpt2, io::Family::llama, io::Family::gemma2, io::Family::phi3,
-                                         io::Family::mixtral, io::Family::qwen3_moe),
+                         ::testing::Values(io::Family::gpt2, io::Family::llama, io::Family::gemma2, io::Family::phi3,
+                                           io::Family::mixtral, io::Family::qwen3_moe),
                          [](const auto& family) { return std::string(io::enum_name(family.param)); });
 
-class StreamedFolder : public testing::Test {
+class StreamedFolder : public ::testing::Test {
  protected:
   StreamedFolder() { LanguageModel::create(with_layers(io::Family::llama, 4, true), 1, false).save(temp_.path()); }
   io::TempFolder temp_;

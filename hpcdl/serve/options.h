@@ -32,14 +32,16 @@ struct ServeSection {
 struct EngineSection {
   std::string model, adapter, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
   int threads = 0;
-  std::int64_t context = 0, batch = 256, budget = 2048, ram = 0;
+  std::int64_t context = 0, batch = 256, budget = 2048, ram = 0, vram = 0;
   infer::KvWindow kv_window = {};
   double slo_ttft = 0, slo_itl = 0;  // ms
   bool invariant = false, warm = false;
   models::ComputeChoice dtype = models::ComputeChoice::automatic;
   io::LoadMode load = io::LoadMode::automatic;
 
-  io::LoadOptions loading() const { return {.mode = load, .ram = ram, .adapter = io::folder_of_adapter(adapter)}; }
+  io::LoadOptions loading() const {
+    return {.mode = load, .ram = ram, .vram = vram, .adapter = io::folder_of_adapter(adapter)};
+  }
 
   void visit(auto&& f) {
     f("model", model, "model folder, or a name in the local Hugging Face cache");
@@ -68,6 +70,9 @@ struct EngineSection {
       {.min = 0, .max = 1e9});
     f("warm", warm, "record the programs of all numbers of texts before the first request");
     f("ram", ram, "CPU: memory for weights; layers that do not fit are read again for every pass; 0: no limit",
+      {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
+    f("vram", vram,
+      "GPU: memory for weights; layers that do not fit stay in host memory and are copied in every pass; 0: no limit",
       {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
     f("load", load, "how weights are read: mapped, resident, direct (layers stream through memory) or auto");
     f("invariant", invariant, "CPU: the bits of a text do not depend on the texts beside it, but each costs more time");

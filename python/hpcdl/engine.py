@@ -75,7 +75,8 @@ class Engine:
     and the first so many tokens of a text only, which then may be longer than the context; 0: for all. spec: "ngram", or the folder of a smaller model
     with the same vocabulary: several tokens are proposed and checked together, with the same result. dtype: f32, bf16
     or f16, to which weights are converted and in which texts are computed; auto: weights stay as they are. ram: bytes
-    of memory for weights; layers that do not fit stream from the files in every pass; 0: no limit. load: "mapped",
+    of memory for weights; layers that do not fit stream from the files in every pass; 0: no limit. vram: the same of a
+    GPU's memory, for layers that stream from host memory. load: "mapped",
     "direct", "resident" or "auto", as `hpcdl generate --load`. Safe from many threads, which take turns.
 
         engine = hpcdl.Engine("TinyLlama")
@@ -99,6 +100,7 @@ class Engine:
         dtype: str = "auto",
         load: str = "auto",
         ram: int = 0,
+        vram: int = 0,
     ):
         self._engine = _hpcdl._Engine.load(
             {
@@ -115,6 +117,7 @@ class Engine:
                 "dtype": dtype,
                 "load": load,
                 "ram": ram,
+                "vram": vram,
             }
         )
         if self._engine.warning:

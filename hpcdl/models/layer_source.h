@@ -1,0 +1,16 @@
+#pragma once
+
+#include "hpcdl/graph.h"
+
+namespace hpcdl::models {
+
+/// Where the layers of a model come from if they do not all stay in the memory in which programs read them.
+class LayerSource {
+ public:
+  virtual ~LayerSource() = default;
+  /// Records that a layer is needed from here on, and until here. No effect on a layer that stays.
+  virtual void fetch(Graph& g, int layer) const = 0;
+  virtual void release(Graph& g, int layer) const = 0;
+};
+
+}  // namespace hpcdl::models
