@@ -129,8 +129,12 @@ void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
     fail_usage("config", "adapters are trained without pipelines: set parallel.pp = 1, or adapter.method = \"none\"");
   if (config.model.experts > 0) fail_usage("config", "mixtures are trained without pipelines: set parallel.pp = 1");
   if (p.cp > 1) fail_usage("config", "parallel.cp and parallel.pp exclude each other: set one of them to 1");
-  if (config.train.dtype == Compute::fp8)
-    fail_usage("config", "train.dtype = \"fp8\" keeps a history of all layers on each rank: set parallel.pp = 1");
+  if (is_fp8(config.train.dtype))
+    fail_usage("config", "train.dtype = \"{}\" keeps a history of all layers on each rank: set parallel.pp = 1",
+               io::enum_name(config.train.dtype));
+  if (config.offload.optimizer != Tier::none)
+    fail_usage("config",
+               "offload.optimizer keeps the moments of a whole model: set it to \"none\", or parallel.pp = 1");
 }
 
 /// Scaling by anything but a power of two would round gradients, whose bits must not change.

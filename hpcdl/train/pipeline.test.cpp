@@ -202,6 +202,11 @@ TEST_F(Pipeline, says_what_would_fit) {
   expect(2, "keeps stages in host memory",
          [](RunConfig& c) { c.parallel.pp = 2, c.parallel.schedule = "round_robin"; });
   expect(2, "parallel.zero = 1", [](RunConfig& c) { c.parallel.pp = 2, c.parallel.zero = 1; });
+  expect(2, "offload.optimizer", [](RunConfig& c) { c.parallel.pp = 2, c.offload.optimizer = Tier::host; });
+  expect(2, "fp8-emu", [](RunConfig& c) { c.parallel.pp = 2, c.train.dtype = Compute::fp8_emu; });
+  expect(4, "exclude each other", [](RunConfig& c) { c.parallel.pp = c.parallel.cp = 2; });
+  expect(2, "mixtures are trained without",
+         [](RunConfig& c) { c.parallel.pp = 2, c.model.family = io::Family::mixtral, c.model.experts = 4; });
   expect(1, "parallel.chunks = 2 is for pipelines", [](RunConfig& c) { c.parallel.chunks = 2; });
   expect(1, "start them with `hpcdl launch -n 2", [](RunConfig& c) { c.parallel.pp = 2; });
 }
