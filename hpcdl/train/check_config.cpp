@@ -99,12 +99,26 @@ void check_context(const io::ModelConfig& m, std::int64_t length, const Parallel
       heads, p.cp, fits);
 }
 
+/// What nobody has compared with one rank yet.
+void check_beside_context(const RunConfig& config) {
+  const auto refuse_beside = [&](bool set, std::string_view what, std::string_view instead) {
+    if (set)
+      fail_usage("config", "{} is not tested with ranks that share rows (parallel.cp = {}): set parallel.cp = 1, or {}",
+                 what, config.parallel.cp, instead);
+  };
+  const auto dtype = config.train.dtype;
+  refuse_beside(is_fp8(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
+  refuse_beside(models::row_of(config.model.family).mixture, "a mixture of experts", "a family without experts");
+  refuse_beside(config.offload.optimizer != Tier::none, "offload.optimizer", "offload.optimizer = \"none\"");
+}
+
 void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
   check_shares(config.model, config.length(), config.parallel);
-  if (config.parallel.cp > 1)
+  if (config.parallel.cp > 1) {
     check_context(config.model, config.length(), config.parallel,
                   config.train.length > 0 ? "train.length" : "model.context");
-  else refuse(table, kContext, "rows that ranks share (parallel.cp)", "parallel.cp is 1");
+    check_beside_context(config);
+  } else refuse(table, kContext, "rows that ranks share (parallel.cp)", "parallel.cp is 1");
   if (config.length() > config.model.context)
     fail_usage("config", "train.length = {} exceeds model.context = {}, the longest sequence", config.length(),
                config.model.context);
