@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <string_view>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/infer/engine.h"
@@ -91,10 +92,11 @@ void expect_same_bits(const fs::path& folder, std::int64_t layers) {
   }
 }
 
-/// Layers that stay on the host, of a model on each device of this machine.
-void expect_same_bits_from_host(const fs::path& folder, std::int64_t layers) {
+/// Layers that stay on the host, of a model on each device of this machine that can compute it.
+void expect_same_bits_from_host(const fs::path& folder, std::int64_t layers, bool on_gpus) {
   Pool pool(2);
   for (const Device device : testing::devices()) {
+    if (device.is_cuda() && !on_gpus) continue;
     const Stream s(device, pool);
     const auto want = results(on_device(folder, s, 0), pool);
     const auto low = least(folder, &s), all = LanguageModel::open(folder).mapped_bytes();
@@ -124,7 +126,8 @@ TEST_P(StreamedModel, has_the_bits_of_the_mapped_one) {
     for (const char* name : {"f32", "bf16", "int4"}) {
       SCOPED_TRACE(std::string(name) + (tied ? ", tied" : ""));
       expect_same_bits(temp / name, c.layers);
-      expect_same_bits_from_host(temp / name, c.layers);
+      // A GPU has no products of experts in bf16 with activations in f32.
+      expect_same_bits_from_host(temp / name, c.layers, !row_of(family).mixture || std::string_view(name) != "bf16");
     }
   }
 }
