@@ -3,6 +3,7 @@
 #include <cmath>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "hpcdl/core/error.h"
@@ -193,6 +194,16 @@ void check_betas(const TrainConfig& t) {
 
 }  // namespace
 
+std::string_view cannot_offload(const RunConfig& config) {
+  const auto& [t, p] = std::tie(config.train, config.parallel);
+  if (t.optimizer != OptimizerKind::adamw) return "train.optimizer = \"sgd\"";
+  if (t.dtype == Compute::fp8) return "train.dtype = \"fp8\"";
+  if (p.pp > 1) return "pipelines (parallel.pp)";
+  if (p.cp > 1) return "rows that ranks share (parallel.cp)";
+  if (config.model.experts > 0) return "mixtures of experts";
+  return "";
+}
+
 void check_config(RunConfig& config) {
   const io::ConfigTable table = table_of(config);
   const auto& t = config.train;
@@ -229,12 +240,9 @@ void check_config(RunConfig& config) {
            fmt::format("parallel.zero is {}", config.parallel.zero));
   if (config.offload.optimizer == Tier::none)
     refuse(table, kOffloaded, "optimizers in host memory", "offload.optimizer is none");
-  else if (t.optimizer != OptimizerKind::adamw)
-    fail_usage(
-        "config",
-        "offload.optimizer = \"host\" is for AdamW, and {}: SGD keeps one moment at most, so keep it on the GPU: "
-        "offload.optimizer = \"none\"",
-        optimizer);
+  else if (const auto what = cannot_offload(config); !what.empty())
+    fail_usage("config", "offload.optimizer = \"host\" does not go together with {}: set one of them to its default",
+               what);
   if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
   if (t.min_lr > t.lr)
     fail_usage("config", "train.min_lr = {} is above train.lr = {}, the highest learning rate", t.min_lr, t.lr);

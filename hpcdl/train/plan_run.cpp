@@ -79,7 +79,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
   const int dividing = mesh.pp().size() > 1 ? 1 : mesh.dp().size();  // ranks that could divide more of the state
   std::optional<Room> host;
-  if (device.is_cuda() && t.optimizer == OptimizerKind::adamw && mesh.pp().size() == 1)
+  if (device.is_cuda() && cannot_offload(config).empty())
     host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);
   MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing, host);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
