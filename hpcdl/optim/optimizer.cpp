@@ -1,5 +1,6 @@
 #include "hpcdl/optim/optimizer.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "hpcdl/core/error.h"
@@ -27,6 +28,16 @@ template <class T> T tensor_of(Graph& g, const StateEntry& p) {
 /// Whether other ranks update all of it.
 bool idle(const StateEntry& p) { return !p.part.all() && p.memory.size() == 0; }
 
+/// A page lies in the memory next to the thread that writes it first. Pieces take turns, so that the threads that update a
+/// group find it in the memory of all processors, and not in that of one.
+void populate_on_threads(Pool& pool, const Buffer& memory) {
+  constexpr std::int64_t kPiece = std::int64_t{2} << 20;
+  pool.run_on_each_thread([&](int thread) {
+    for (auto at = thread * kPiece; at < memory.bytes(); at += pool.threads() * kPiece)
+      populate(memory.data() + at, std::min(kPiece, memory.bytes() - at));
+  });
+}
+
 }  // namespace
 
 Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args, const OptimizerPlace& place, Pool& pool)
@@ -43,7 +54,7 @@ void Optimizer::make_host_update(const OptimizerPlace& place, Pool& pool) {
   const auto& memory = moments_->memory;
   const auto device = table_.device();
   if (device.is_cuda() && memory.bytes() > 0) {
-    populate(memory.data(), memory.bytes());
+    populate_on_threads(pool, memory);
     pinned_ = PinnedRange(memory.data(), memory.bytes(), device);
     require(
         static_cast<bool>(pinned_), "memory",
