@@ -110,7 +110,6 @@ void check_beside_context(const RunConfig& config) {
   const auto dtype = config.train.dtype;
   refuse_beside(is_fp8(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
   refuse_beside(models::row_of(config.model.family).mixture, "a mixture of experts", "a family without experts");
-  refuse_beside(config.offload.optimizer != Tier::none, "offload.optimizer", "offload.optimizer = \"none\"");
 }
 
 void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
@@ -147,9 +146,6 @@ void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   if (is_fp8(config.train.dtype))
     fail_usage("config", "train.dtype = \"{}\" keeps a history of all layers on each rank: set parallel.pp = 1",
                io::enum_name(config.train.dtype));
-  if (config.offload.optimizer != Tier::none)
-    fail_usage("config",
-               "offload.optimizer keeps the moments of a whole model: set it to \"none\", or parallel.pp = 1");
 }
 
 /// Scaling by anything but a power of two would round gradients, whose bits must not change.
@@ -180,6 +176,9 @@ void check_fp8(const RunConfig& config) {
   if (io::is_image_family(config.model.family))
     fail_usage("config", "train.dtype = \"{}\" is for text, and model.family is {}: set train.dtype to bf16",
                io::enum_name(t.dtype), io::enum_name(config.model.family));
+  if (models::row_of(config.model.family).mixture)
+    fail_usage("config", "train.dtype = \"{}\" is not tested with mixtures of experts: set train.dtype to bf16",
+               io::enum_name(t.dtype));
   if (config.adapter.given())
     fail_usage("config",
                "train.dtype = \"{}\" trains whole models, and adapter.method is lora: set train.dtype to bf16",

@@ -123,11 +123,17 @@ TEST(check_config, rows_that_ranks_cannot_share_are_refused_with_what_would_fit)
           {"--model.heads=12", "--parallel.cp=2", "--parallel.tp=2", "--parallel.sequence=true", "--model.context=64"}),
       "[config] parallel.sequence divides tokens among the tp ranks, and parallel.cp = 2 among others: use one of "
       "them");
-  for (const char* beside : {"--train.dtype=fp8-emu", "--model.family=mixtral", "--offload.optimizer=host"})
+  for (const char* beside : {"--train.dtype=fp8-emu", "--model.family=mixtral"})
     EXPECT_NE(
         verdict({"--parallel.cp=2", "--model.context=64", beside}).find("is not tested with ranks that share rows"),
         std::string::npos)
         << beside;
+  EXPECT_EQ(
+      verdict({"--parallel.cp=2", "--model.context=64", "--offload.optimizer=host"}),
+      "[config] offload.optimizer = \"host\" does not go together with rows that ranks share (parallel.cp): set one "
+      "of them to its default");
+  EXPECT_EQ(verdict({"--model.family=mixtral", "--train.dtype=fp8-emu"}),
+            "[config] train.dtype = \"fp8-emu\" is not tested with mixtures of experts: set train.dtype to bf16");
   EXPECT_EQ(verdict({"--parallel.cp_mode=ulysses"}),
             "[config] parallel.cp_mode = \"ulysses\" is for rows that ranks share (parallel.cp), and parallel.cp is 1");
   EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.cp=2"}),
