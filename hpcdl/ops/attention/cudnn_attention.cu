@@ -94,6 +94,7 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
     const std::int64_t batch = c.q[0];
     const auto cut = [&](std::int64_t sequences, int heads) -> std::optional<Planned> {
       const auto part = AttentionPart{0, batch / sequences, 0, c.kv_heads() / heads}.of(c);
+      if (sequences * heads > 1 && part.lse.size() % 4 != 0) return std::nullopt;  // lse at a multiple of 16 bytes
       // ds in whole tiles; everything else is small.
       const std::int64_t pairs = ((c.q[1] + 63) / 64 * 64) * ((c.k[1] + 63) / 64 * 64);
       if (sums == DqSums::in_order && part.q[0] * part.args.heads * pairs * 2 > room) return std::nullopt;
@@ -101,7 +102,7 @@ const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& sessio
       if (!p) return std::nullopt;
       return Planned{std::move(*p), sequences, heads};
     };
-    const bool can_be_cut = sums == DqSums::in_order && c.q[1] % 4 == 0;  // a part's lse must be 16-byte aligned
+    const bool can_be_cut = sums == DqSums::in_order;
     for (std::int64_t n = 1; n <= (can_be_cut ? batch : 1); ++n)
       if (batch % n == 0)
         if (auto found = cut(n, 1)) return found;
