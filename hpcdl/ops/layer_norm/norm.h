@@ -1,6 +1,8 @@
 #pragma once
 // Shared code of layer_norm and rms_norm: operands of the kernels, checks, scratch.
 
+#include <algorithm>
+
 #include "hpcdl/ops/require.h"
 #include "hpcdl/tensor.h"
 
@@ -32,12 +34,17 @@ inline std::int64_t norm_chunks(std::int64_t rows) {
   return (rows + per - 1) / per;
 }
 
-/// The GPU's shares of the rows: as many as blocks run at a time on a large GPU (with_backward_team), but at least four
-/// rows each. The number depends only on the shape, so that results do not depend on the GPU.
+/// The GPU's shares of the rows: as many as blocks run at a time on a large GPU (with_backward_team), with at least four
+/// rows each, or one where that would leave multiprocessors idle and no team takes four rows at a time. The number
+/// depends only on the shape, so that results do not depend on the GPU.
 inline std::int64_t norm_parts(const Spec& h) {
   const std::int64_t packs = (h[-1] * dtype_bytes(h.dtype) + 15) / 16, rows = h.shape.size() / h[-1];
-  const std::int64_t parts = packs <= 128 ? 1056 : packs <= 256 ? 528 : packs <= 512 ? 264 : 132, most = (rows + 3) / 4;
-  return most < parts ? most : parts;
+  const std::int64_t most = packs <= 128   ? 1056
+                            : packs <= 256 ? 528
+                            : packs <= 512 ? 264
+                                           : 132,
+                     few = packs <= 32 ? 1 : std::min<std::int64_t>(rows, 132);
+  return std::min(most, std::max((rows + 3) / 4, few));
 }
 inline std::int64_t norm_parts(const View& h) { return norm_parts(h.spec()); }
 

@@ -24,7 +24,7 @@ struct NormGradients {
   std::int64_t rows, cols, parts, dx_stride, dresidual_stride, h_stride, dy_stride, dh_stride;
   bool add_dx, add_dresidual;
   bool shifted;  // packs lie on 16-byte boundaries of a contiguous matrix (cuda/rows.cuh); the number of parts is a
-                 // multiple of the elements of a pack
+                 // multiple of the elements of a pack, or that of the rows
   bool aligned;  // of shifted rows: packs can be copied as such
   float gamma_offset;
 };
@@ -311,11 +311,12 @@ template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const 
                                                                   {o.h, o.h_stride},
                                                                   {o.dy, o.dy_stride},
                                                                   {o.dh, o.dh_stride}});
-    if (o.cols % N != 0 && o.dy && o.parts >= N) {
+    if (o.cols % N != 0 && o.dy && (o.parts >= N || o.parts == o.rows)) {
       const auto dense = [&](const void* data, std::int64_t apart) {
         return !data || (reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && apart == o.cols);
       };
-      o.parts = o.parts / N * N, o.shifted = true;
+      if (o.parts < o.rows) o.parts = o.parts / N * N;
+      o.shifted = true;
       o.aligned = dense(o.h, o.h_stride) && dense(o.dy, o.dy_stride) && dense(o.dh, o.dh_stride);
     }
     const auto run = [&]<bool kWhole>() {
