@@ -1,8 +1,11 @@
 // Some rows of x in bf16 times 4-bit weights, compared with the same product of bf16 weights: through cuBLASLt and by
 // the kernel that gemm() chooses. Graphs of consecutive products, each with its own weights, which together exceed L2
 // several times, in turns; medians. Every result is compared with that of bf16.
-//   int4_rows [--tiles] > JSON      bench/results/NAME/int4_rows.json; --tiles: each tile of the widened product, too
+//   int4_rows [--tiles] [--exact] [ROWSxNxK/GROUP ...] > JSON      bench/results/NAME/int4_rows.json
+//   --tiles: each tile of the widened product, too. --exact: weights are not rounded. --steps: instead, what a step of
+//   each tile takes on a full GPU, and what a block takes besides, by the number of blocks that divide K.
 
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -90,8 +93,8 @@ struct Bench {
               for (auto& w : sets) f(w);
             }};
   }
-  nlohmann::ordered_json run(bool tiles) {
-    const Int4Linear::Args args{.constant_weights = true};
+  nlohmann::ordered_json run(bool tiles, bool exact) {
+    const Int4Linear::Args args{.exact = exact, .constant_weights = true};
     const auto by_tile = [this, args](const cuda::WidenedTile& t, Weights& w) {
       cuda::int4_linear_widened(t, s, y.tensor, x.tensor, w.weight(), {}, {}, args);
     };
@@ -109,12 +112,11 @@ struct Bench {
           side("bf16 cuBLASLt", [this, library](Weights& w) { cuda::gemm_with(s, gemm(w, wanted.tensor), library); }));
     sides.push_back(side("bf16 chosen", [this](Weights& w) { cuda::gemm(s, gemm(w, wanted.tensor)); }));
     if (tiles && p.rows > 8 && cuda::fits_widened(s, x.tensor, sets[0].weight())) {
-      for (auto t : cuda::widened_tiles(false))
+      for (auto t : cuda::widened_tiles(exact))
         for (int splits : {1, 2, 3, 4, 6, 8})
           if (splits * 128 <= p.k && t.cols < 2 * p.rows) {
             t.splits = splits;
-            sides.push_back(side(fmt::format("{}x{}/{}", 64 * t.row_sets, t.cols, splits),
-                                 [by_tile, t](Weights& w) { by_tile(t, w); }));
+            sides.push_back(side(cuda::name_of(t), [by_tile, t](Weights& w) { by_tile(t, w); }));
           }
     }
     for (auto& side : sides) {
@@ -132,12 +134,45 @@ struct Bench {
       line[side.name] = std::stod(fmt::format("{:.2f}", us));
       if (side.name.starts_with("bf16")) peer = std::min(peer, us);
     }
-    const auto t = cuda::widened_tile(s, p.rows, p.n, p.k);
-    line["tile"] = fmt::format("{}x{}/{}", 64 * t.row_sets, t.cols, t.splits);
+    line["tile"] = cuda::name_of(cuda::widened_plan(s, p.rows, p.n, p.k, exact), p.n);
     line["ratio"] = std::stod(fmt::format("{:.3f}", peer / line["int4"].get<double>()));
     return line;
   }
 };
+
+/// Microseconds of one product with this tile.
+double time_of(Stream& s, const Case& p, const cuda::WidenedTile& t) {
+  Bench b(s, p);
+  std::vector<Side> sides;
+  sides.push_back(b.side("", [&](Weights& w) {
+    cuda::int4_linear_widened(t, s, b.y.tensor, b.x.tensor, w.weight(), {}, {},
+                              {.exact = t.exact, .constant_weights = true});
+  }));
+  bench::measure(s, sides, 3, 1500);
+  return bench::median(sides[0].us) / static_cast<double>(b.sets.size());
+}
+
+/// Places of one tile fill the GPU `share`-fold; from the times at two lengths of K.
+void time_steps(Stream& s, const cuda::WidenedTile& t, double share) {
+  constexpr std::int64_t kShort = 4096, kLong = 8192;
+  const auto clusters = static_cast<std::int64_t>(share * cuda::widened_blocks(s, t)) / t.splits;
+  const std::int64_t n = clusters * 64 * t.row_sets;
+  const double few = time_of(s, {t.cols, n, kShort, 32}, t), more = time_of(s, {t.cols, n, kLong, 32}, t);
+  const double steps = static_cast<double>((kLong - kShort) / 64) / t.splits, step = (more - few) / steps;
+  std::printf(" %s %.3f+%.1f", share == 1 ? fmt::format("/{}", t.splits).c_str() : fmt::format("x{:g}", share).c_str(),
+              step, few - step * static_cast<double>(kShort / 64) / t.splits);
+}
+
+void time_steps(Stream& s) {
+  for (const bool exact : {false, true})
+    for (auto t : cuda::widened_tiles(exact)) {
+      std::printf("%s%s", "", cuda::name_of(t).c_str());
+      for (t.splits = 1; t.splits <= cuda::kMostSplits; t.splits *= 2) time_steps(s, t, 1);
+      t.splits = 1;
+      time_steps(s, t, cuda::widened_blocks(s, t) > 200 ? 0.5 : 3);
+      std::puts("");
+    }
+}
 
 std::vector<Case> shapes() {
   std::vector<Case> all;
@@ -156,11 +191,29 @@ std::vector<Case> shapes() {
   return all;
 }
 
+/// ROWSxNxK/GROUP
+Case case_of(const char* text) {
+  Case c;
+  char end = 0;
+  require(
+      std::sscanf(text, "%" SCNd64 "x%" SCNd64 "x%" SCNd64 "/%" SCNd64 "%c", &c.rows, &c.n, &c.k, &c.group, &end) == 4,
+      "int4_rows", "expected a product like 512x4096x4096/32, got {}", text);
+  return c;
+}
+
 int run(int argc, char** argv) {
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  const bool tiles = argc > 1 && std::string_view(argv[1]) == "--tiles";
+  bool tiles = false, exact = false, steps = false;
+  std::vector<Case> cases;
+  for (int i = 1; i < argc; ++i)
+    if (argv[i] == std::string_view("--tiles")) tiles = true;
+    else if (argv[i] == std::string_view("--exact")) exact = true;
+    else if (argv[i] == std::string_view("--steps")) steps = true;
+    else cases.push_back(case_of(argv[i]));
+  if (steps) return time_steps(s), 0;
+  if (cases.empty()) cases = shapes();
   cudaDeviceProp gpu;
   cuda::check(cudaGetDeviceProperties(&gpu, 0), "cudaGetDeviceProperties");
   nlohmann::ordered_json all{
@@ -169,10 +222,10 @@ int run(int argc, char** argv) {
        "INT4, rows of x in bf16, groups of 64 unless said, against bf16 weights; graphs of products one after "
        "the other, each on weights of its own, in turns; medians; ratio: the fastest of bf16 over INT4"},
       {"unit", "us"}};
-  for (const auto& p : shapes()) {
+  for (const auto& p : cases) {
     const std::string name =
         fmt::format("{}x{}x{}{}", p.rows, p.n, p.k, p.group == 64 ? "" : fmt::format(" groups of {}", p.group));
-    all[name] = Bench(s, p).run(tiles);
+    all[name] = Bench(s, p).run(tiles, exact);
     std::fprintf(stderr, "%s %s\n", name.c_str(), all[name].dump().c_str());
   }
   std::puts(all.dump(1).c_str());

@@ -327,13 +327,44 @@ struct Int4Call {
 
 int int4_way(const Stream& s, const Int4Shape& shape) { return choose_way(Int4Call{s, shape}); }
 
+namespace {
+
+/// Rows [begin, begin + count) of W, and the columns of y that they give; begin is a multiple of 16.
+int4::Weight rows_of(const int4::Weight& w, std::int64_t begin, std::int64_t count) {
+  const auto part = [&](const View& v, std::int64_t at) {
+    return View(static_cast<const std::byte*>(v.data()) + at * dtype_bytes(v.dtype()), {{count, v[1]}, v.dtype()},
+                v.device());
+  };
+  const std::int64_t scale = int4::scale_at(begin, w.groups());
+  return {part(w.packed, int4::packed_at(begin, w.k())), part(w.scale, scale),
+          w.offset ? part(w.offset, scale) : View{}};
+}
+template <class V> V columns_of(const V& v, std::int64_t begin, std::int64_t count) {
+  if (!v) return v;
+  auto* const data = static_cast<std::byte*>(const_cast<void*>(v.data())) + begin * dtype_bytes(v.dtype());
+  if (v.rank() == 1) return V(data, {{count}, v.dtype()}, v.device());
+  return V(data, {{v.rows(), count}, v.dtype()}, {v.row_stride(), 1}, v.device());
+}
+
+void multiply_in_registers(Stream& s, const Tensor& y, const View& x, const int4::Weight& w, const View& bias,
+                           const View& residual, const Int4Linear::Args& a) {
+  const auto plan = widened_plan(s, x.rows(), w.n(), w.k(), a.exact);
+  if (plan.rows == w.n()) return int4_linear_widened(plan.tile, s, y, x, w, bias, residual, a);
+  const auto part = [&](const WidenedTile& tile, std::int64_t begin, std::int64_t count) {
+    int4_linear_widened(tile, s, columns_of(y, begin, count), x, rows_of(w, begin, count),
+                        columns_of(bias, begin, count), columns_of(residual, begin, count), a);
+  };
+  part(plan.tile, 0, plan.rows), part(plan.rest, plan.rows, w.n() - plan.rows);
+}
+
+}  // namespace
+
 void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                     const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
   if (way == kWidenedInMemory) return multiply_in_memory(s, y, x, w, bias, residual, a);
   if (way == kWidenedInRegisters || way == kExactInRegisters)
-    return int4_linear_widened(widened_tile(s, x.rows(), w.n(), w.k(), way == kExactInRegisters), s, y, x, w, bias,
-                               residual, a);
+    return multiply_in_registers(s, y, x, w, bias, residual, a);
   const auto o = product(y, x, w, bias, residual, scratch, a);
   with_group(w.group(), [&]<int kGroup>() { quant4::run_way<kGroup>(way, o, limits(s), queue(s)); });
 }

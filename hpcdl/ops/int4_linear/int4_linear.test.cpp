@@ -393,7 +393,7 @@ TEST(int4_linear, exact_rows_of_bf16_are_multiplied_exactly) {
           for (const bool constant : {true, false, true}) {
             cuda::int4_linear_widened(tile, s, to.tensor, xs.tensor, gpu.w, {}, {},
                                       {.exact = true, .out = DType::f32, .constant_weights = constant});
-            const auto bytes = compare(fmt::format("{} columns, {} splits", tile.cols, splits));
+            const auto bytes = compare(cuda::name_of(tile));
             if (first.empty()) first = bytes;
             EXPECT_EQ(first, bytes);
           }
@@ -415,6 +415,7 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_widened_weights) {
                                           {129, 1035, 160, 32},
                                           {256, 2064, 1024, 128},
                                           {300, 1040, 1024, 64},
+                                          {256, 16900, 160, 32},  // some rows more than 132 tiles of 128
                                           {800, 4112, 8192, 64}})
     for (const bool offsets : {false, true}) {
       const Problem host(rows, n, k, group);
@@ -481,7 +482,7 @@ TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_widened_weights) {
           for (const bool constant : {true, false, true}) {
             copy(s, to.tensor, nothing.tensor);
             cuda::int4_linear_widened(tile, s, to.tensor, xs.tensor, gpu.w, {}, {}, {.constant_weights = constant});
-            const auto bytes = compare(false, fmt::format("{} x {}, {} splits", 64 * tile.row_sets, tile.cols, splits));
+            const auto bytes = compare(false, cuda::name_of(tile));
             if (first.empty()) first = bytes;
             EXPECT_EQ(first, bytes);
           }
