@@ -89,7 +89,7 @@ void add_finetune(const Command& program, Run& run) {
         sub.option("--lora", o.lora, "Keys of [adapter], such as r=16,alpha=32").kind("KEY=VALUE,...");
         sub.option("--quantize", o.quantize,
                    "Hold the matrices of the model in few bits while the adapter is trained (QLoRA)")
-            .one_of({"nf4", "int8"});
+            .one_of({"nf4", "fp4", "int8"});
         sub.flag("--full", o.full, "Train every weight instead of an adapter");
         add_train_options(sub, o.train);
       },

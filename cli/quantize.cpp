@@ -86,7 +86,7 @@ void add_quantize(const Command& program, Run& run) {
         sub.option("--format", o.format, "Format of the quantised weights").one_of(names).shows_default();
         sub.option("--group", o.group, "With int4: weights that share a scale").one_of(groups).shows_default();
         sub.flag("--asymmetric", o.asymmetric, "With int4: also store an offset per group");
-        sub.flag("--double", o.nested, "With nf4: quantise the scales, too");
+        sub.flag("--double", o.nested, "With nf4 and fp4: quantise the scales, too");
         sub.flag("--keep-odd", o.keep_odd,
                  "Leave a matrix as it is if its inputs are no whole groups; without this it is an error");
         sub.flag("--plain", o.plain,

@@ -8,7 +8,7 @@
 
 namespace hpcdl::models {
 
-enum class BaseFormat { none, nf4, int8 };
+enum class BaseFormat { none, nf4, fp4, int8 };
 
 struct BaseOptions {
   BaseFormat format = BaseFormat::none;
@@ -20,8 +20,8 @@ struct BaseOptions {
 
   void visit(auto&& f) {
     f("quantize", format,
-      "with an adapter: hold the matrices of the blocks of model.init in few bits (QLoRA): nf4, int8; or none");
-    f("double", nested, "nf4: quantise the scales, too, which saves 0.37 bits per weight");
+      "with an adapter: hold the matrices of the blocks of model.init in few bits (QLoRA): nf4, fp4, int8; or none");
+    f("double", nested, "nf4, fp4: quantise the scales, too, which saves 0.37 bits per weight");
   }
   bool operator==(const BaseOptions&) const = default;
 };
@@ -31,7 +31,7 @@ struct BaseOptions {
 template <> struct hpcdl::io::EnumNames<hpcdl::models::BaseFormat> {
   using Format = models::BaseFormat;
   static constexpr std::pair<Format, std::string_view> values[] = {
-      {Format::none, "none"}, {Format::nf4, "nf4"}, {Format::int8, "int8"}};
+      {Format::none, "none"}, {Format::nf4, "nf4"}, {Format::fp4, "fp4"}, {Format::int8, "int8"}};
 };
 
 inline std::string hpcdl::models::BaseOptions::words() const {

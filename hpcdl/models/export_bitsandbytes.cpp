@@ -15,9 +15,9 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/packed_weights.h"
 #include "hpcdl/models/quantize.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/quant/codecs.h"
-#include "hpcdl/quant/nf4.h"
+#include "hpcdl/quant/four_bits.h"
 #include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::models {
@@ -121,7 +121,8 @@ Resaved export_bitsandbytes(const std::filesystem::path& from, const io::ModelCo
     const View v = files.at(t.name);
     if (is_of_block(decoder, t.name, t.spec))
       Nf4Tensors(t.name, t.spec, options.nested)
-          .write(writer, quant::quantize_nf4(pool, v, options.nested, false, nullptr, t.name));
+          .write(writer, quant::quantize_four_bits(pool, v, options.nested ? QuantFormat::nf4_double : QuantFormat::nf4,
+                                                   false, nullptr, t.name));
     else writer.write(t.name, v);
   }
   writer.commit();

@@ -70,12 +70,21 @@ void PackedWeights::read(const std::string& name, const Tensor& to, Pool* pool) 
   else some(0, parts);
 }
 
+namespace {
+
+const nn::Codec& codec_of(QuantFormat format) {
+  if (format == QuantFormat::int8) return quant::int8_codec;
+  return format == QuantFormat::fp4 || format == QuantFormat::fp4_double ? quant::fp4_codec : quant::nf4_codec;
+}
+
+}  // namespace
+
 std::optional<StoredMatrix> PackedWeights::stored_matrix(const std::string& name) const {
   const auto m = io::find_packed(config_, folder_, name);
   if (!m || !m->parts) return std::nullopt;
   const auto& parts = m->parts->parts;
   const auto tensor = [](const View& v) { return Tensor(const_cast<void*>(v.data()), v.spec()); };
-  StoredMatrix stored{.codec = m->parts->format == QuantFormat::int8 ? &quant::int8_codec : &quant::nf4_codec,
+  StoredMatrix stored{.codec = &codec_of(m->parts->format),
                       .parts = {tensor(parts.codes), tensor(parts.scale), tensor(parts.outer)}};
   if (const auto& table = m->parts->table; !table.empty()) {
     const Spec spec{{static_cast<std::int64_t>(table.size())}, DType::f32};

@@ -15,7 +15,7 @@ std::optional<io::PackConfig> pack_config_of(const io::fs::path& folder);
 void require_plain(const io::fs::path& model, std::string_view area);
 
 /// A folder whose matrices are quantised by bitsandbytes, GPTQ, AWQ or in blocks of F8: read() decodes them, and those of
-/// bitsandbytes in NF4 and 8 bits can be multiplied as they are. The other tensors are views.
+/// bitsandbytes in NF4, FP4 and 8 bits can be multiplied as they are. The other tensors are views.
 class PackedWeights final : public WeightFiles {
  public:
   PackedWeights(const io::fs::path& path, const io::PackConfig& config)

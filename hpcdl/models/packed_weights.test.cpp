@@ -21,9 +21,9 @@
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/models/resave.h"
 #include "hpcdl/models/tiny_for_tests.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/quant/codecs.h"
-#include "hpcdl/quant/nf4.h"
+#include "hpcdl/quant/four_bits.h"
 
 namespace hpcdl::models {
 namespace {
@@ -110,8 +110,9 @@ std::vector<float> logits(const LanguageModel& m) {
   return {v.ptr<float>(), v.ptr<float>() + v.size()};
 }
 
-/// The tensors of our NF4 or INT8 folder under the names and in the shapes of bitsandbytes.
-void write_as_bitsandbytes(const io::fs::path& ours, const io::fs::path& to) {
+/// The tensors of our NF4, FP4 or INT8 folder under the names and in the shapes of bitsandbytes.
+void write_as_bitsandbytes(const io::fs::path& ours, const io::fs::path& to, const std::string& kind) {
+  const auto suffix = "." + kind;
   const auto files = io::TensorFolder::open(ours);
   std::vector<io::NamedSpec> specs;
   std::map<std::string, OwnedTensor> tensors;
@@ -120,27 +121,27 @@ void write_as_bitsandbytes(const io::fs::path& ours, const io::fs::path& to) {
     const View v = files.at(t.name);
     const auto ends = [&](std::string_view end) { return t.name.ends_with(end); };
     const auto stem = [&](std::string_view end) { return t.name.substr(0, t.name.size() - end.size()); };
-    if (ends(".nf4")) {
-      const auto name = stem(".nf4");
+    if (ends(suffix) && kind != "int8") {
+      const auto name = stem(suffix);
       Packed::add(specs, tensors, name, {{v.size(), 1}, DType::u8}, v.data());
-      Packed::add(specs, tensors, name + ".quant_map", {{16}, DType::f32}, kNf4Values);
-      io::Json state = {{"quant_type", "nf4"}, {"blocksize", 64}, {"shape", {v[0], 2 * v[1]}}};
-      if (const auto table = files.find(name + ".nf4_table")) {
+      Packed::add(specs, tensors, name + ".quant_map", {{16}, DType::f32}, kind == "fp4" ? kFp4Values : kNf4Values);
+      io::Json state = {{"quant_type", kind}, {"blocksize", 64}, {"shape", {v[0], 2 * v[1]}}};
+      if (const auto table = files.find(name + suffix + "_table")) {
         state["nested_blocksize"] = 256, state["nested_offset"] = double{table->ptr<float>()[256]};
         Packed::add(specs, tensors, name + ".nested_quant_map", {{256}, DType::f32}, table->data());
       }
       const auto text = state.dump();
-      Packed::add(specs, tensors, name + ".quant_state.bitsandbytes__nf4", {{std::ssize(text)}, DType::u8},
+      Packed::add(specs, tensors, name + ".quant_state.bitsandbytes__" + kind, {{std::ssize(text)}, DType::u8},
                   text.data());
-    } else if (ends(".nf4_scale")) {
-      Packed::add(specs, tensors, stem(".nf4_scale") + ".absmax", flat(v), v.data());
-    } else if (ends(".nf4_outer")) {
-      Packed::add(specs, tensors, stem(".nf4_outer") + ".nested_absmax", flat(v), v.data());
+    } else if (ends("4_scale")) {
+      Packed::add(specs, tensors, stem(suffix + "_scale") + ".absmax", flat(v), v.data());
+    } else if (ends("4_outer")) {
+      Packed::add(specs, tensors, stem(suffix + "_outer") + ".nested_absmax", flat(v), v.data());
     } else if (ends(".int8")) {
       Packed::add(specs, tensors, stem(".int8"), v.spec(), v.data());
     } else if (ends(".weight.int8_scale")) {
       Packed::add(specs, tensors, stem("weight.int8_scale") + "SCB", v.spec(), v.data());
-    } else if (!ends(".nf4_table")) {
+    } else if (!ends("4_table")) {
       Packed::add(specs, tensors, t.name, v.spec(), v.data());
     }
   }
@@ -153,7 +154,7 @@ void write_as_bitsandbytes(const io::fs::path& ours, const io::fs::path& to) {
   io::write_file_atomic(to / "config.json", config.dump());
 }
 
-TEST(packed_weights, nf4_and_int8_stay_as_they_are) {
+TEST(packed_weights, nf4_fp4_and_int8_stay_as_they_are) {
   io::ModelConfig c{.family = io::Family::llama, .layers = 2, .heads = 4, .width = 64, .context = 32};
   c.ffn = 192, c.vocab = 100, c.tied = false;
   resolve(c);
@@ -167,11 +168,15 @@ TEST(packed_weights, nf4_and_int8_stay_as_they_are) {
     return worst / top;
   };
   const auto plain = logits(LanguageModel::open(tmp / "plain"));
-  for (const auto& [name, nested, bound] : {std::tuple{"nf4", false, 0.4}, {"nf4", true, 0.4}, {"int8", false, 0.05}}) {
+  for (const auto& [name, nested, bound] : {std::tuple{"nf4", false, 0.4},
+                                            {"nf4", true, 0.4},
+                                            {"fp4", false, 0.5},
+                                            {"fp4", true, 0.5},
+                                            {"int8", false, 0.05}}) {
     SCOPED_TRACE(name);
     const io::fs::path ours = tmp / ("ours" + std::string(name) + (nested ? "2" : "")), theirs = ours.string() + "-bnb";
     quantize_folder(pool, tmp / "plain", ours, {.codec = quant::find_codec(name), .options = {.nested = nested}});
-    write_as_bitsandbytes(ours, theirs);
+    write_as_bitsandbytes(ours, theirs, name);
     const auto mine = LanguageModel::open(ours), other = LanguageModel::open(theirs);
     ASSERT_NE(other.codec(), nullptr);
     EXPECT_EQ(other.codec()->name, name);
@@ -199,7 +204,7 @@ TEST(packed_weights, an_exported_folder_has_the_values_of_nf4) {
     ASSERT_NE(model.codec(), nullptr);
     const auto files = io::TensorFolder::open(to), plain = io::TensorFolder::open(tmp / "plain");
     const std::string name = "model.layers.1.mlp.down_proj.weight";
-    const auto q = quant::quantize_nf4(pool, plain.at(name), nested);
+    const auto q = quant::quantize_four_bits(pool, plain.at(name), nested ? QuantFormat::nf4_double : QuantFormat::nf4);
     EXPECT_EQ(
         std::memcmp(files.at(name).data(), q.codes.tensor.data(), static_cast<std::size_t>(q.codes.tensor.bytes())), 0);
     EXPECT_EQ(files.contains(name + ".nested_absmax"), nested);

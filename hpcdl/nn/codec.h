@@ -64,6 +64,7 @@ struct Codec {
   std::span<const std::int64_t> groups = {};  // the sizes of groups among which one can choose
   std::int64_t block = 1;                     // without a choice: inputs of a row are a multiple of it
   Parts<PartName> names = {};
+  bool gradients = false;  // the product has that of x, so that adapters beside the matrix can be trained
   DType activations_on_gpu = DType::bf16;  // with which generation on a GPU is fastest
   /// Absent specs for parts that a matrix (out, in) does not have.
   Parts<Spec> (*specs)(std::int64_t out, std::int64_t in, const CodecOptions& options) = nullptr;

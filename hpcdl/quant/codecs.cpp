@@ -44,7 +44,8 @@ const nn::Codec* find_codec(std::string_view name) {
 }
 
 std::string misfit(const nn::Codec& c, std::int64_t in, const nn::CodecOptions& o) {
-  if (o.nested && !has_nested(c)) fail_usage("quant", "scales of {} cannot be quantised, only those of nf4", c.name);
+  if (o.nested && !has_nested(c))
+    fail_usage("quant", "scales of {} cannot be quantised, only those of nf4 and fp4", c.name);
   if (c.groups.empty())
     return in > 0 && in % c.block == 0
                ? ""

@@ -11,6 +11,7 @@ template <QuantFormat format> constexpr nn::Codec codec(std::string_view part) {
           .bits = info.bits,
           .block = info.block,
           .names = {{{part, ""}}},
+          .gradients = true,
           .specs = BlockCodec<format>::specs,
           .multiply = BlockCodec<format>::multiply,
           .rows = BlockCodec<format>::rows};

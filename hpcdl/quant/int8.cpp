@@ -38,6 +38,7 @@ const nn::Codec int8_codec{
     .bits = 8,
     .block = 32,
     .names = {{{".int8", ".int8"}, {".scale", ".int8_scale"}}},
+    .gradients = true,
     .specs = [](std::int64_t out, std::int64_t in,
                 const nn::CodecOptions&) { return BlockCodec<QuantFormat::int8>::specs(out, in, {}); },
     .multiply = BlockCodec<QuantFormat::int8>::multiply,

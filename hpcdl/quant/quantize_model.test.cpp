@@ -184,7 +184,7 @@ TEST(quantize_model, another_codec_is_one_row) {
   EXPECT_EQ(io::read_json(f.to / "config.json")["quantization_config"]["quant_method"], "hpcdl_rounded");
   EXPECT_NE(message([&] {
               models::read_hf_config(f.to);
-            }).find("expected quant_method hpcdl_int4, hpcdl_nf4, hpcdl_int8, found"),
+            }).find("expected quant_method hpcdl_int4, hpcdl_nf4, hpcdl_fp4, hpcdl_int8, found"),
             std::string::npos)
       << "it is not in the list";
 

@@ -218,8 +218,10 @@ void check_config(RunConfig& config) {
     refuse(table, kAdapter, "adapters", "adapter.method is none");
     refuse(table, kBase, "the frozen base of an adapter", "adapter.method is none");
   }
-  if (config.base.nested && config.base.format != models::BaseFormat::nf4)
-    fail_usage("config", "model.double is for nf4, and model.quantize is {}", io::enum_name(config.base.format));
+  if (config.base.nested && config.base.format != models::BaseFormat::nf4 &&
+      config.base.format != models::BaseFormat::fp4)
+    fail_usage("config", "model.double is for nf4 and fp4, and model.quantize is {}",
+               io::enum_name(config.base.format));
   if (config.base.given() && config.parallel.tp > 1)
     fail_usage("config", "model.quantize = \"{}\" needs all of a layer on each rank: set parallel.tp to 1",
                io::enum_name(config.base.format));

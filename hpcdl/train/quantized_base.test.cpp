@@ -8,9 +8,9 @@
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/adapter_files.h"
 #include "hpcdl/models/language_model.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
+#include "hpcdl/quant/four_bits.h"
 #include "hpcdl/quant/int8.h"
-#include "hpcdl/quant/nf4.h"
 #include "hpcdl/testing/tune_toy.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -23,6 +23,11 @@ namespace fs = std::filesystem;
 using Change = std::function<void(RunConfig&)>;
 using models::BaseFormat;
 using models::BaseOptions;
+
+QuantFormat four_bits(const BaseOptions& base) {
+  if (base.format == BaseFormat::fp4) return base.nested ? QuantFormat::fp4_double : QuantFormat::fp4;
+  return base.nested ? QuantFormat::nf4_double : QuantFormat::nf4;
+}
 
 /// The values of a quantised matrix, (N, K), one by one.
 std::vector<float> values_of(const quant::QuantTensors& q, BaseFormat format, std::int64_t n, std::int64_t k) {
@@ -39,7 +44,7 @@ std::vector<float> values_of(const quant::QuantTensors& q, BaseFormat format, st
         table
             ? table[q.scale.tensor.ptr<std::uint8_t>()[i / 64]] * q.outer.tensor.ptr<float>()[i / 64 / 256] + table[256]
             : q.scale.tensor.ptr<float>()[i / 64];
-    v = kNf4Values[i % 2 == 0 ? byte >> 4 : byte & 15] * scale;
+    v = (format == BaseFormat::fp4 ? kFp4Values : kNf4Values)[i % 2 == 0 ? byte >> 4 : byte & 15] * scale;
   }
   return values;
 }
@@ -87,7 +92,7 @@ struct QuantizedBase : ::testing::TestWithParam<io::Family> {
       }
       const std::int64_t n = v[in_out ? 1 : 0], k = v[in_out ? 0 : 1];
       const auto q = base.format == BaseFormat::int8 ? quant::quantize_int8(pool, v, in_out)
-                                                     : quant::quantize_nf4(pool, v, base.nested, in_out);
+                                                     : quant::quantize_four_bits(pool, v, four_bits(base), in_out);
       const auto values = values_of(q, base.format, n, k);
       const OwnedTensor to(v.spec());
       auto* numbers = static_cast<float*>(to.tensor.data());
@@ -104,10 +109,10 @@ struct QuantizedBase : ::testing::TestWithParam<io::Family> {
 };
 
 constexpr BaseOptions kNf4{.format = BaseFormat::nf4}, kDouble{.format = BaseFormat::nf4, .nested = true},
-    kInt8{.format = BaseFormat::int8};
+    kFp4{.format = BaseFormat::fp4, .nested = true}, kInt8{.format = BaseFormat::int8};
 
 TEST_P(QuantizedBase, trains_as_beside_its_own_values_in_f32) {
-  for (const auto& base : {kNf4, kDouble, kInt8}) {
+  for (const auto& base : {kNf4, kDouble, kFp4, kInt8}) {
     SCOPED_TRACE(base.words());
     const auto name = base.words();
     write_decoded("values " + name, base);
@@ -173,7 +178,8 @@ TEST_P(QuantizedBase, options_that_do_not_fit_are_named) {
   const auto refused = [&](const BaseOptions& base, const Change& change = {}) {
     return error_of([&] { tune("none", base, change); });
   };
-  EXPECT_NE(refused({.format = BaseFormat::int8, .nested = true}).find("model.double is for nf4"), std::string::npos);
+  EXPECT_NE(refused({.format = BaseFormat::int8, .nested = true}).find("model.double is for nf4 and fp4"),
+            std::string::npos);
   EXPECT_NE(refused(kNf4, [](RunConfig& c) { c.adapter = {}; }).find("is for the frozen base of an adapter"),
             std::string::npos);
   EXPECT_NE(refused(kNf4, [](RunConfig& c) { c.parallel.tp = 2; }).find("set parallel.tp to 1"), std::string::npos);

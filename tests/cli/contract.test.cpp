@@ -160,6 +160,7 @@ TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
   for (const auto& [options, bits] : {std::pair{Words{"int4", "--group", "32", "--asymmetric"}, 6.0},
                                       {{"nf4", "--keep-odd"}, 5.0},
                                       {{"nf4", "--double", "--keep-odd"}, 8.0},  // the tables of small matrices
+                                      {{"fp4", "--keep-odd"}, 5.0},
                                       {{"int8", "--keep-odd"}, 9.0}}) {
     SCOPED_TRACE(options[0]);
     Words words{"quantize", "--model", model(),         "--out",  path("q"),
@@ -181,7 +182,7 @@ TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
     EXPECT_EQ(run({"inspect", path("q"), "--json"}).json().at("parameters"),
               run({"inspect", model(), "--json"}).json().at("parameters"));
   }
-  expect_error(run({"quantize", "--model", model(), "--out", path("x"), "--double"}), 2, "only those of nf4");
+  expect_error(run({"quantize", "--model", model(), "--out", path("x"), "--double"}), 2, "only those of nf4 and fp4");
 }
 
 TEST_F(Cli, convert_there_and_back) {

@@ -7,7 +7,7 @@
 
 #include "hpcdl/io/foreign/expect.h"
 #include "hpcdl/io/foreign/packed_matrix.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 
 namespace hpcdl::io {
 namespace {
@@ -66,14 +66,17 @@ std::vector<float> scales_of(const TensorFolder& files, const std::string& weigh
 /// A tensor of a file as one of another shape. Kernels read numbers at addresses that are multiples of their size.
 bool is_aligned(const View& v) { return std::bit_cast<std::uintptr_t>(v.data()) % 4 == 0; }
 
-/// The matrix as kernels multiply it: NF4 in blocks of 64 that divide its rows, nested scales in blocks of 256.
-std::optional<PackedParts> nf4_parts(const TensorFolder& files, const std::string& weight, const QuantState& s,
-                                     const View& codes, std::span<const float> table) {
+/// The matrix as kernels multiply it: NF4 or FP4 in blocks of 64 that divide its rows, nested scales in blocks of 256.
+std::optional<PackedParts> four_bit_parts(const TensorFolder& files, const std::string& weight, const QuantState& s,
+                                          const View& codes, std::span<const float> table) {
   const bool nested = s.nested_block > 0;
+  const bool nf4 = std::ranges::equal(table, kNf4Values);
   if (s.block != 64 || s.columns % s.block != 0 || (nested && s.nested_block != 256) ||
-      !std::ranges::equal(table, kNf4Values))
+      (!nf4 && !std::ranges::equal(table, kFp4Values)))
     return std::nullopt;
-  PackedParts p{.format = nested ? QuantFormat::nf4_double : QuantFormat::nf4};
+  PackedParts p{.format = nf4      ? nested ? QuantFormat::nf4_double : QuantFormat::nf4
+                          : nested ? QuantFormat::fp4_double
+                                   : QuantFormat::fp4};
   const auto specs = quant_parts(p.format, s.rows, s.columns);
   const View scales = files.at(weight + ".absmax"), outer = nested ? files.at(weight + ".nested_absmax") : View();
   if (!is_aligned(outer) || (!nested && !is_aligned(scales))) return std::nullopt;
@@ -99,7 +102,7 @@ std::optional<PackedMatrix> four_bits(const TensorFolder& files, const std::stri
   std::vector<float> table;
   for (int i = 0; i < 16; ++i) table.push_back(map[i]);
   auto scales = scales_of(files, weight, s);
-  auto parts = nf4_parts(files, weight, s, codes, table);
+  auto parts = four_bit_parts(files, weight, s, codes, table);
   return PackedMatrix{.rows = s.rows,
                       .columns = s.columns,
                       .dtype = s.dtype,

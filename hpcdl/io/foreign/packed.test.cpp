@@ -13,7 +13,7 @@
 #include "hpcdl/io/foreign/packed_matrix.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/rng.h"
 
 namespace hpcdl::io {
@@ -240,13 +240,13 @@ TEST(packed, bitsandbytes_in_four_bits) {
   }
 }
 
-/// What kernels multiply as it is: whole blocks of 64 of NF4's own values, nested in 256.
+/// What kernels multiply as it is: whole blocks of 64 of the values of NF4 or FP4, nested in 256.
 TEST(packed, bitsandbytes_that_need_not_be_decoded) {
-  const auto parts_of = [](std::int64_t columns, std::int64_t block, std::int64_t nested, bool own_values) {
+  const auto parts_of = [](std::int64_t columns, std::int64_t block, std::int64_t nested,
+                           std::span<const float> values) {
     const std::int64_t n = 3 * columns, blocks = (n + block - 1) / block;
     Packer p;
-    std::vector<float> map(std::begin(kNf4Values), std::end(kNf4Values));
-    if (!own_values) map[3] = -0.4f;
+    const std::vector<float> map(values.begin(), values.end());
     p.add("a.weight", DType::u8, {n / 2, 1}, std::vector<std::uint8_t>(static_cast<std::size_t>(n / 2), 0x5a));
     p.add("a.weight.quant_map", DType::f32, {16}, map);
     auto state = fmt::format(R"({{"blocksize": {}, "shape": [3, {}])", block, columns);
@@ -271,16 +271,20 @@ TEST(packed, bitsandbytes_that_need_not_be_decoded) {
     }
     return m->parts;
   };
-  EXPECT_EQ(parts_of(128, 64, 0, true)->format, QuantFormat::nf4);
-  const auto nested = parts_of(128, 64, 256, true);
+  EXPECT_EQ(parts_of(128, 64, 0, kNf4Values)->format, QuantFormat::nf4);
+  EXPECT_EQ(parts_of(128, 64, 0, kFp4Values)->format, QuantFormat::fp4);
+  EXPECT_EQ(parts_of(128, 64, 256, kFp4Values)->format, QuantFormat::fp4_double);
+  const auto nested = parts_of(128, 64, 256, kNf4Values);
   EXPECT_EQ(nested->format, QuantFormat::nf4_double);
   ASSERT_EQ(nested->table.size(), 257u);
   EXPECT_EQ(nested->table[255], 0.5f);
   EXPECT_EQ(nested->table[256], 0.25f);
-  EXPECT_FALSE(parts_of(96, 64, 0, true)) << "blocks that go on in the next row";
-  EXPECT_FALSE(parts_of(128, 128, 0, true));
-  EXPECT_FALSE(parts_of(128, 64, 128, true));
-  EXPECT_FALSE(parts_of(128, 64, 0, false));
+  EXPECT_FALSE(parts_of(96, 64, 0, kNf4Values)) << "blocks that go on in the next row";
+  EXPECT_FALSE(parts_of(128, 128, 0, kNf4Values));
+  EXPECT_FALSE(parts_of(128, 64, 128, kNf4Values));
+  auto others = std::to_array(kNf4Values);
+  others[3] = -0.4f;
+  EXPECT_FALSE(parts_of(128, 64, 0, others));
 
   for (const std::int64_t columns : {64, 33}) {
     Packer p;

@@ -22,7 +22,7 @@ struct Lookup {
 /// Blocks (token, pieces of its row).
 template <QuantFormat format, int alignment, class Y>
 __global__ void __launch_bounds__(kThreads) decode_rows(QuantWeights w, Lookup l) {
-  const float* values = table_of_block<format>();
+  const float* values = table_of_block<format>(w);
   const std::int64_t token = blockIdx.x;
   const unsigned p = blockIdx.y * kThreads + threadIdx.x;
   if (p >= w.k / 8) return;

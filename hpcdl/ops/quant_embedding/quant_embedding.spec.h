@@ -33,8 +33,8 @@ inline void quant_embedding_cases(auto& to) {
           return quant_embedding(v[0], quant_inputs(v, format), v.none(), v.none(),
                                  {.format = format, .dtype = v.dtype});
         });
-    family.nearest_supported = [](Shape s) {
-      s[1] = (s[1] + 255) / 256 * 256;  // whole blocks
+    family.nearest_supported = [block = quant_format_info(format).block](Shape s) {
+      s[1] = (s[1] + block - 1) / block * block;
       return s;
     };
   }

@@ -7,8 +7,8 @@
 //
 // Values are computed as the programs that define the formats do: every product and sum is rounded to f32.
 
+#include "hpcdl/ops/quant_linear/decode_four_bits.h"
 #include "hpcdl/ops/quant_linear/decode_int8.h"
-#include "hpcdl/ops/quant_linear/decode_nf4.h"
 #include "hpcdl/ops/quant_linear/decode_q4_0.h"
 #include "hpcdl/ops/quant_linear/decode_q4_k.h"
 #include "hpcdl/ops/quant_linear/decode_q6_k.h"
@@ -19,8 +19,10 @@ namespace hpcdl::cpu {
 /// Calls f.operator()<Decoder>().
 template <class Isa, class F> void with_decoder(QuantFormat format, F&& f) {
   switch (format) {
-    case QuantFormat::nf4: return f.template operator()<DecodeNf4<Isa, false>>();
-    case QuantFormat::nf4_double: return f.template operator()<DecodeNf4<Isa, true>>();
+    case QuantFormat::nf4:
+    case QuantFormat::fp4: return f.template operator()<DecodeFourBits<Isa, false>>();
+    case QuantFormat::nf4_double:
+    case QuantFormat::fp4_double: return f.template operator()<DecodeFourBits<Isa, true>>();
     case QuantFormat::int8: return f.template operator()<DecodeInt8<Isa>>();
     case QuantFormat::q8_0: return f.template operator()<DecodeQ8_0<Isa>>();
     case QuantFormat::q4_0: return f.template operator()<DecodeQ4_0<Isa>>();

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "hpcdl/cuda/lanes.cuh"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/ops/quant_linear/quant_format.h"
 
 namespace hpcdl::cuda {
@@ -16,6 +16,7 @@ struct QuantWeights {
   const void* scale;
   const float *outer, *table;
   std::int64_t n, k, row_bytes;
+  bool fp4;  // the values of a table are those of FP4, not of NF4
 
   explicit QuantWeights(const QuantMatrix& w)
       : codes(static_cast<const std::uint8_t*>(w.parts.codes.data())),
@@ -24,13 +25,25 @@ struct QuantWeights {
         table(w.parts.table.ptr<float>()),
         n(w.n()),
         k(w.k()),
-        row_bytes(w.parts.codes[1]) {}
+        row_bytes(w.parts.codes[1]),
+        fp4(&four_bit_values(w.format) == &kFp4Values) {}
+
+  /// Value `code` of the table. Kernels do not have tables of the host.
+  __device__ float value(int code) const {
+    constexpr auto kNf4 = std::to_array(kNf4Values), kFp4 = std::to_array(kFp4Values);
+    return fp4 ? kFp4[static_cast<std::size_t>(code)] : kNf4[static_cast<std::size_t>(code)];
+  }
 };
 
 struct Piece {
   unsigned first, second;  // inputs at which the runs begin
   float v[8];
 };
+
+/// Whether the second run of a format's pieces follows the first one.
+constexpr bool piece_is_one_run(QuantFormat f) {
+  return f == QuantFormat::nf4 || f == QuantFormat::nf4_double || f == QuantFormat::int8 || f == QuantFormat::q8_0;
+}
 
 /// The bytes at which every word of a format's codes is aligned if the matrix is.
 constexpr int quant_alignment(QuantFormat f) {
@@ -54,7 +67,7 @@ __device__ inline int signed_byte_of(unsigned word, int i) {
   return static_cast<int>(static_cast<signed char>(byte_of(word, i)));
 }
 
-/// Decodes pieces of one row. `values`: kNf4Values in memory of the block, for formats with a table.
+/// Decodes pieces of one row. `values`: those of a table in memory of the block, for formats with one.
 template <QuantFormat format, int alignment> class QuantRow {
  public:
   __device__ QuantRow(const QuantWeights& w, std::int64_t row, const float* values)
@@ -62,7 +75,7 @@ template <QuantFormat format, int alignment> class QuantRow {
 
   /// Piece p of k / 8.
   __device__ Piece operator()(unsigned p) const {
-    if constexpr (format == QuantFormat::nf4 || format == QuantFormat::nf4_double) return nf4(p);
+    if constexpr (quant_format_info(format).table) return four_bits(p);
     else if constexpr (format == QuantFormat::int8) return int8(p);
     else if constexpr (format == QuantFormat::q8_0) return q8_0(p);
     else if constexpr (format == QuantFormat::q4_0) return q4_0(p);
@@ -71,7 +84,7 @@ template <QuantFormat format, int alignment> class QuantRow {
   }
 
  private:
-  __device__ Piece nf4(unsigned p) const {
+  __device__ Piece four_bits(unsigned p) const {
     const unsigned word = word_at<alignment>(codes_ + 4 * p);
     const std::int64_t block = row_ * (w_.k / 64) + p / 8;
     float scale;
@@ -178,20 +191,21 @@ template <QuantFormat format, int alignment> class QuantRow {
 };
 
 /// The table of formats that have one, in memory of the block. All threads call it.
-template <QuantFormat format> __device__ inline const float* table_of_block() {
+template <QuantFormat format> __device__ inline const float* table_of_block(const QuantWeights& w) {
   if constexpr (!quant_format_info(format).table) return nullptr;
   __shared__ float values[16];
-  constexpr auto kValues = std::to_array(kNf4Values);
-  if (threadIdx.x < 16) values[threadIdx.x] = kValues[threadIdx.x];
+  if (threadIdx.x < 16) values[threadIdx.x] = w.value(static_cast<int>(threadIdx.x));
   __syncthreads();
   return values;
 }
 
-/// Calls f.operator()<format>().
+/// Calls f.operator()<format>(), with the format of the same layout whose table QuantWeights has.
 template <class F> void visit_quant_format(QuantFormat format, F&& f) {
   switch (format) {
-    case QuantFormat::nf4: return f.template operator()<QuantFormat::nf4>();
-    case QuantFormat::nf4_double: return f.template operator()<QuantFormat::nf4_double>();
+    case QuantFormat::nf4:
+    case QuantFormat::fp4: return f.template operator()<QuantFormat::nf4>();
+    case QuantFormat::nf4_double:
+    case QuantFormat::fp4_double: return f.template operator()<QuantFormat::nf4_double>();
     case QuantFormat::int8: return f.template operator()<QuantFormat::int8>();
     case QuantFormat::q8_0: return f.template operator()<QuantFormat::q8_0>();
     case QuantFormat::q4_0: return f.template operator()<QuantFormat::q4_0>();

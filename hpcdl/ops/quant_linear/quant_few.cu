@@ -21,7 +21,7 @@ struct Few {
 /// are added in an order that depends only on the shape.
 template <QuantFormat format, int alignment, class X, int C>
 __global__ void __launch_bounds__(kWarps* kWarp) few_rows(QuantWeights w, Few f) {
-  const float* values = table_of_block<format>();
+  const float* values = table_of_block<format>(w);
   const unsigned lane = threadIdx.x % kWarp, pieces = static_cast<unsigned>(w.k / 8);
   const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (row >= w.n) return;

@@ -1,5 +1,5 @@
 #pragma once
-// Few rows of activations: bound by the bytes of the weights.
+// Few rows of activations that tensor cores do not take: in f32, or on a GPU before Hopper.
 
 #include "hpcdl/ops/quant_linear/quant_linear.h"
 

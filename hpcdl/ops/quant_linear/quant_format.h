@@ -7,7 +7,8 @@
 // Decoders are in decode_*.h. To add a format: a row here, a decoder, and a line in decoders.h.
 //
 //   nf4         U8 (N, K/2), the first of two inputs in the high four bits; F32 (N, K/64). The layout of bitsandbytes.
-//   nf4_double  the same; scales U8 (N, K/64); F32 (S), S = N K/64 / 256 rounded up, their scales; F32 (257), what a
+//   fp4         the same with other values
+//   nf4_double, fp4_double: as nf4 and fp4; scales U8 (N, K/64); F32 (S), S = N K/64 / 256 rounded up, their scales; F32 (257), what a
 //               code of a scale means, and last the number that is added: scale = table[code] * outer + table[256]
 //   int8        I8 (N, K); F32 (N): w = code * scale / 127. LLM.int8 of bitsandbytes.
 //   q8_0 ...    U8 (N, bytes of a row): blocks of GGUF, whose scales lie in the blocks
@@ -21,8 +22,8 @@
 
 namespace hpcdl {
 
-enum class QuantFormat : std::uint8_t { nf4, nf4_double, int8, q8_0, q4_0, q4_k, q6_k };
-inline constexpr int kQuantFormats = 7;
+enum class QuantFormat : std::uint8_t { nf4, nf4_double, int8, q8_0, q4_0, q4_k, q6_k, fp4, fp4_double };
+inline constexpr int kQuantFormats = 9;
 
 struct QuantFormatInfo {
   std::string_view name;
@@ -85,6 +86,16 @@ struct QuantFormatInfo {
               .scale = DType::f16,
               .scales_together = 16,
               .scales_in_blocks = true};
+    case QuantFormat::fp4: {
+      QuantFormatInfo info = quant_format_info(QuantFormat::nf4);
+      info.name = "fp4";
+      return info;
+    }
+    case QuantFormat::fp4_double: {
+      QuantFormatInfo info = quant_format_info(QuantFormat::nf4_double);
+      info.name = "fp4_double";
+      return info;
+    }
   }
   return {};
 }

@@ -18,7 +18,7 @@ constexpr int kThreads = 256;
 template <QuantFormat format, int alignment, class T>
 __global__ void __launch_bounds__(kThreads)
     decode_rows(QuantWeights w, std::int64_t r0, std::int64_t k0, std::int64_t columns, T* to) {
-  const float* values = table_of_block<format>();
+  const float* values = table_of_block<format>(w);
   const unsigned p = blockIdx.y * kThreads + threadIdx.x;
   if (p >= columns / 8) return;
   const Piece piece = QuantRow<format, alignment>(w, r0 + blockIdx.x, values)(static_cast<unsigned>(k0 / 8) + p);

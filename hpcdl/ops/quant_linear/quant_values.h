@@ -5,15 +5,22 @@
 #include <cmath>
 
 #include "hpcdl/ops/contract.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/ops/quant_linear/quant_format.h"
 
 namespace hpcdl::contract {
+
+inline float rounded_to(DType type, float value) {
+  return type == DType::bf16  ? static_cast<float>(bf16(value))
+         : type == DType::f16 ? static_cast<float>(f16(value))
+                              : value;
+}
 
 /// The tensors of a matrix as operands.
 struct QuantValues {
   QuantFormat format;
   const Values &codes, &scale, &outer, &table;
+  DType values_as = DType::f32;  // type to which the values of a table are rounded before they are scaled
 
   std::int64_t n() const { return codes.dim(0); }
   std::int64_t k() const { return codes.dim(1) / info().block_bytes * info().block; }
@@ -31,10 +38,12 @@ struct QuantValues {
     };
     const auto signed_byte = [&](std::int64_t j) { return byte(j) < 128 ? byte(j) : byte(j) - 256; };
     switch (format) {
-      case QuantFormat::nf4: return nf4(byte(i / 2), i) * scale[row * scale.dim(1) + b];
-      case QuantFormat::nf4_double: {
+      case QuantFormat::nf4:
+      case QuantFormat::fp4: return four_bits(byte(i / 2), i) * scale[row * scale.dim(1) + b];
+      case QuantFormat::nf4_double:
+      case QuantFormat::fp4_double: {
         const auto at = row * scale.dim(1) + b;
-        return nf4(byte(i / 2), i) * (table[static_cast<std::int64_t>(scale[at])] * outer[at / 256] + table[256]);
+        return four_bits(byte(i / 2), i) * (table[static_cast<std::int64_t>(scale[at])] * outer[at / 256] + table[256]);
       }
       case QuantFormat::int8: return byte(i) * scale[row] / 127;
       case QuantFormat::q8_0: return half(0) * signed_byte(2 + i);
@@ -57,11 +66,17 @@ struct QuantValues {
   }
 
  private:
-  static double nf4(int byte, std::int64_t i) { return kNf4Values[i % 2 == 0 ? byte >> 4 : byte & 15]; }
+  double four_bits(int byte, std::int64_t i) const {
+    return rounded_to(values_as, four_bit_values(format)[i % 2 == 0 ? byte >> 4 : byte & 15]);
+  }
 };
 
 /// (N, K) as inputs of a graph.
 auto quant_inputs(const auto& v, QuantFormat format) {
+  const auto info = quant_format_info(format);
+  require(v.dim('K') % info.block == 0, "shape",
+          "a row of {} is whole blocks of {} inputs: K must be a multiple of {}, got {}", info.name, info.block,
+          info.block, v.dim('K'));
   const auto p = quant_parts(format, v.dim('N'), v.dim('K'));
   const auto input = [&](const char* name, const Spec& s) { return s ? v.graph.input(name, s) : v.none(); };
   return QuantParts<std::remove_cvref_t<decltype(input("", Spec()))>>{input("codes", p.codes), input("scale", p.scale),

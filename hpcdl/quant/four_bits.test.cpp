@@ -1,4 +1,4 @@
-#include "hpcdl/quant/nf4.h"
+#include "hpcdl/quant/four_bits.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/crc32c.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/int8.h"
 #include "hpcdl/rng.h"
@@ -47,7 +47,7 @@ TEST(nf4, codes_and_scales_are_those_of_the_formula) {
   Pool pool(2);
   for (const auto dtype : {DType::f32, DType::bf16, DType::f16}) {
     const auto w = drawn(7, 192, dtype);
-    const auto q = quantize_nf4(pool, w.tensor, false);
+    const auto q = quantize_four_bits(pool, w.tensor, QuantFormat::nf4);
     for (std::int64_t b = 0; b < 21; ++b) {
       float largest = 0;
       for (std::int64_t i = 64 * b; i < 64 * b + 64; ++i) largest = std::max(largest, std::fabs(number(w.tensor, i)));
@@ -69,9 +69,9 @@ TEST(nf4, neither_threads_nor_layout_change_a_byte) {
   OwnedTensor turned({{128, 65}, DType::f32});
   for (std::int64_t r = 0; r < 65; ++r)
     for (std::int64_t c = 0; c < 128; ++c) turned.tensor.ptr<float>()[c * 65 + r] = w.tensor.ptr<float>()[r * 128 + c];
-  for (const bool nested : {false, true}) {
-    const auto a = quantize_nf4(one, w.tensor, nested), b = quantize_nf4(two, w.tensor, nested),
-               c = quantize_nf4(two, turned.tensor, nested, true);
+  for (const auto f : {QuantFormat::nf4, QuantFormat::nf4_double, QuantFormat::fp4, QuantFormat::fp4_double}) {
+    const auto a = quantize_four_bits(one, w.tensor, f), b = quantize_four_bits(two, w.tensor, f),
+               c = quantize_four_bits(two, turned.tensor, f, true);
     for (const auto part : {&QuantTensors::codes, &QuantTensors::scale, &QuantTensors::outer, &QuantTensors::table}) {
       ASSERT_EQ((a.*part).tensor.spec(), (b.*part).tensor.spec());
       if (!(a.*part).tensor) continue;
@@ -81,6 +81,39 @@ TEST(nf4, neither_threads_nor_layout_change_a_byte) {
   }
 }
 
+/// By the formula: the nearest value; of two that are as near the lower one; of the two zeros the second one for x > 0.
+TEST(fp4, codes_and_scales_are_those_of_the_formula) {
+  Pool pool(2);
+  const auto w = drawn(7, 192);
+  const auto q = quantize_four_bits(pool, w.tensor, QuantFormat::fp4);
+  for (std::int64_t b = 0; b < 21; ++b) {
+    float largest = 0;
+    for (std::int64_t i = 64 * b; i < 64 * b + 64; ++i) largest = std::max(largest, std::fabs(number(w.tensor, i)));
+    ASSERT_EQ(q.scale.tensor.ptr<float>()[b], largest);
+    for (std::int64_t i = 64 * b; i < 64 * b + 64; ++i) {
+      const double part = largest > 0 ? double{number(w.tensor, i) * (1 / largest)} : 0;
+      int want = 0;
+      for (int code = 1; code < 16; ++code) {
+        const double before = std::fabs(part - kFp4Values[want]), after = std::fabs(part - kFp4Values[code]);
+        if (after < before || (after == before && kFp4Values[code] < kFp4Values[want])) want = code;
+      }
+      if (kFp4Values[want] == 0) want = part > 0 ? 8 : 0;
+      const int byte = q.codes.tensor.ptr<std::uint8_t>()[i / 2];
+      ASSERT_EQ(i % 2 == 0 ? byte >> 4 : byte & 15, want) << i;
+    }
+  }
+}
+
+/// bitsandbytes 0.50.2 on a CPU makes the same bytes of these numbers.
+TEST(four_bits, bytes_are_those_of_bitsandbytes) {
+  Pool pool(1);
+  OwnedTensor w({{16, 256}, DType::f32});
+  for (std::int64_t i = 0; i < w.tensor.size(); ++i)
+    w.tensor.ptr<float>()[i] = static_cast<float>(i * 7919 % 2001 - 1000) / 1024 * static_cast<float>(1 + i / 64 % 5);
+  EXPECT_EQ(crc_of(quantize_four_bits(pool, w.tensor, QuantFormat::nf4).codes.tensor), 0xe9f0de56u);
+  EXPECT_EQ(crc_of(quantize_four_bits(pool, w.tensor, QuantFormat::fp4).codes.tensor), 0xda57312cu);
+}
+
 TEST(nf4, nested_scales_take_few_bits_and_cost_little) {
   Pool pool(2);
   OwnedTensor w({{256, 1024}, DType::f32});
@@ -88,8 +121,8 @@ TEST(nf4, nested_scales_take_few_bits_and_cost_little) {
   for (std::int64_t i = 0; i < w.tensor.size(); ++i)
     w.tensor.ptr<float>()[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
   nn::RoundingError plain, nested;
-  quantize_nf4(pool, w.tensor, false, false, &plain);
-  const auto q = quantize_nf4(pool, w.tensor, true, false, &nested);
+  quantize_four_bits(pool, w.tensor, QuantFormat::nf4, false, &plain);
+  const auto q = quantize_four_bits(pool, w.tensor, QuantFormat::nf4_double, false, &nested);
   EXPECT_LT(nested.relative_rms(), 1.02 * plain.relative_rms());
   EXPECT_LT(plain.relative_rms(), 0.1);  // of normal numbers
   const auto bytes = q.codes.tensor.bytes() + q.scale.tensor.bytes() + q.outer.tensor.bytes();
@@ -110,11 +143,11 @@ TEST(nf4, the_map_of_scales) {
 TEST(nf4, refuses_what_it_cannot_hold) {
   Pool pool(1);
   const auto odd = drawn(4, 96);
-  EXPECT_THROW(quantize_nf4(pool, odd.tensor, false), Error);
+  EXPECT_THROW(quantize_four_bits(pool, odd.tensor, QuantFormat::nf4), Error);
   auto w = drawn(4, 128);
   w.tensor.ptr<float>()[2 * 128 + 5] = std::numeric_limits<float>::quiet_NaN();
   try {
-    quantize_nf4(pool, w.tensor, true, false, nullptr, "a.weight");
+    quantize_four_bits(pool, w.tensor, QuantFormat::nf4_double, false, nullptr, "a.weight");
     ADD_FAILURE() << "accepted";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("a.weight: weight [2, 5] is not a finite number"), std::string::npos)
@@ -127,7 +160,7 @@ TEST(nf4, refuses_what_it_cannot_hold) {
 
 TEST(nf4, configs) {
   for (const auto& config : {io::QuantConfig{&nf4_codec, {.nested = true}}, io::QuantConfig{&nf4_codec, {}},
-                             io::QuantConfig{&int8_codec, {}}})
+                             io::QuantConfig{&fp4_codec, {.nested = true}}, io::QuantConfig{&int8_codec, {}}})
     EXPECT_EQ(parse_config(make_config(config), "here"), config);
   const auto error = [](const io::Json& json) {
     try {

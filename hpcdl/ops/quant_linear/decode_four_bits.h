@@ -1,22 +1,25 @@
 #pragma once
 
 #include "hpcdl/ops/quant_linear/codes.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/ops/quant_linear/quant_format.h"
 
 namespace hpcdl::cpu {
 
-/// Two codes in a byte; a scale for each block, or the code of one.
-template <class Isa, bool nested> struct DecodeNf4 {
+/// Two codes in a byte, of NF4 or FP4; a scale for each block, or the code of one.
+template <class Isa, bool nested> struct DecodeFourBits {
   using V = simd::Vec<Isa>;
   static constexpr std::int64_t kBlock = 64, kBytes = 32;
   const std::uint8_t* row;
   std::int64_t first;  // block of the matrix
   const QuantMatrix& w;
-  Table16<Isa> values{kNf4Values};
+  Table16<Isa> values;
 
-  DecodeNf4(const QuantMatrix& m, std::int64_t r)
-      : row(m.parts.codes.ptr<std::uint8_t>() + r * m.parts.codes[1]), first(r * m.parts.scale[1]), w(m) {}
+  DecodeFourBits(const QuantMatrix& m, std::int64_t r)
+      : row(m.parts.codes.ptr<std::uint8_t>() + r * m.parts.codes[1]),
+        first(r * m.parts.scale[1]),
+        w(m),
+        values(four_bit_values(m.format)) {}
 
   V scale(std::int64_t b) const {
     if constexpr (!nested) return V(w.parts.scale.template ptr<float>()[first + b]);

@@ -1,4 +1,4 @@
-#include "hpcdl/quant/nf4.h"
+#include "hpcdl/quant/four_bits.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/ops/quant_linear/nf4_values.h"
+#include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/quant/block_codec.h"
 #include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/float_rows.h"
@@ -18,14 +18,23 @@ namespace {
 
 constexpr std::int64_t kBlock = 64, kScales = 256;
 
-/// The middles between ascending values, in f32.
-template <std::size_t size> constexpr std::array<float, size - 1> middles(const float (&values)[size]) {
-  std::array<float, size - 1> list{};
-  for (std::size_t i = 0; i + 1 < size; ++i) list[i] = (values[i] + values[i + 1]) / 2;
-  return list;
+/// The values of a table in ascending order, those of equal codes by code, and the middles between them, in f32.
+struct Steps {
+  std::array<int, 16> codes;
+  std::array<float, 15> middles;
+
+  constexpr explicit Steps(const float (&values)[16]) : codes{}, middles{} {
+    std::iota(codes.begin(), codes.end(), 0);
+    std::ranges::sort(codes, [&](int a, int b) { return values[a] != values[b] ? values[a] < values[b] : a < b; });
+    for (std::size_t i = 0; i < middles.size(); ++i) middles[i] = (values[codes[i]] + values[codes[i + 1]]) / 2;
+  }
+};
+const Steps& steps_of(QuantFormat format) {
+  static constexpr Steps kNf4{kNf4Values}, kFp4{kFp4Values};
+  return &four_bit_values(format) == &kFp4Values ? kFp4 : kNf4;
 }
 
-/// The index of the nearest value: the number of middles below x / largest.
+/// The index of the nearest of ascending values: the number of middles below x / largest.
 int code_of(std::span<const float> middles, float x, float largest) {
   constexpr float kLeast = 1e-38f;  // the divisor of a block of zeros
   const float part = std::clamp(x * (1 / std::max(largest, kLeast)), -1.0f, 1.0f);
@@ -39,10 +48,9 @@ float largest_of(const float* x, std::int64_t n) {
 }
 
 /// Codes of a block of 64, two in a byte; returns its scale.
-float quantize_block(const float* x, std::uint8_t* codes) {
-  static constexpr auto kMiddles = middles(kNf4Values);
+float quantize_block(const Steps& steps, const float* x, std::uint8_t* codes) {
   const float largest = largest_of(x, kBlock);
-  const auto code = [&](int i) { return code_of(kMiddles, x[i], largest); };
+  const auto code = [&](int i) { return steps.codes[static_cast<std::size_t>(code_of(steps.middles, x[i], largest))]; };
   for (int i = 0; i < kBlock; i += 2) codes[i / 2] = static_cast<std::uint8_t>(code(i) << 4 | code(i + 1));
   return largest;
 }
@@ -102,11 +110,12 @@ const std::array<float, 256>& dynamic_map() {
   return map;
 }
 
-QuantTensors quantize_nf4(Pool& pool, const View& w, bool nested, bool transposed, nn::RoundingError* error,
-                          std::string_view name) {
+QuantTensors quantize_four_bits(Pool& pool, const View& w, QuantFormat format, bool transposed,
+                                nn::RoundingError* error, std::string_view name) {
   const FloatRows rows(w, transposed, name);
   require_fit(nf4_codec, name, rows.k(), {});
-  const auto specs = quant_parts(nested ? QuantFormat::nf4_double : QuantFormat::nf4, rows.n(), rows.k());
+  const auto specs = quant_parts(format, rows.n(), rows.k());
+  const Steps& steps = steps_of(format);
   const std::int64_t blocks = rows.k() / kBlock;
   QuantTensors q;
   q.codes = OwnedTensor(specs.codes);
@@ -115,34 +124,55 @@ QuantTensors quantize_nf4(Pool& pool, const View& w, bool nested, bool transpose
   for_each_row(pool, rows, [&](std::int64_t r, const float* x) {
     for (std::int64_t b = 0; b < blocks; ++b)
       scales.tensor.ptr<float>()[r * blocks + b] =
-          quantize_block(x + b * kBlock, codes + (r * blocks + b) * (kBlock / 2));
+          quantize_block(steps, x + b * kBlock, codes + (r * blocks + b) * (kBlock / 2));
   });
-  if (nested) quantize_scales(q, specs, scales.tensor);
+  if (specs.table) quantize_scales(q, specs, scales.tensor);
   else q.scale = std::move(scales);
   if (error)
     *error = rounding_error(pool, rows, [&](std::int64_t r, std::int64_t k) {
       const auto at = r * rows.k() + k;
       const int byte = codes[at / 2];
-      return kNf4Values[at % 2 == 0 ? byte >> 4 : byte & 15] * scale_of(q, at / kBlock);
+      return four_bit_values(format)[at % 2 == 0 ? byte >> 4 : byte & 15] * scale_of(q, at / kBlock);
     });
   return q;
 }
+
+namespace {
+
+template <QuantFormat plain, QuantFormat nested> struct FourBitCodec : BlockCodec<plain, nested> {
+  static nn::Codec::Parts<OwnedTensor> quantize(Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed,
+                                                nn::RoundingError& error, std::string_view name) {
+    auto q = quantize_four_bits(pool, w, o.nested ? nested : plain, transposed, &error, name);
+    return {std::move(q.codes), std::move(q.scale), std::move(q.outer), std::move(q.table)};
+  }
+};
+using Nf4 = FourBitCodec<QuantFormat::nf4, QuantFormat::nf4_double>;
+using Fp4 = FourBitCodec<QuantFormat::fp4, QuantFormat::fp4_double>;
+
+}  // namespace
 
 const nn::Codec nf4_codec{
     .name = "nf4",
     .bits = 4,
     .block = kBlock,
     .names = {{{".nf4", ".nf4"}, {".scale", ".nf4_scale"}, {".outer", ".nf4_outer"}, {".table", ".nf4_table"}}},
-    .specs = BlockCodec<QuantFormat::nf4, QuantFormat::nf4_double>::specs,
-    .multiply = BlockCodec<QuantFormat::nf4, QuantFormat::nf4_double>::multiply,
-    .rows = BlockCodec<QuantFormat::nf4, QuantFormat::nf4_double>::rows,
-    .quantize =
-        [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,
-           std::string_view name) {
-          auto q = quantize_nf4(pool, w, o.nested, transposed, &error, name);
-          return nn::Codec::Parts<OwnedTensor>{std::move(q.codes), std::move(q.scale), std::move(q.outer),
-                                               std::move(q.table)};
-        },
+    .gradients = true,
+    .specs = Nf4::specs,
+    .multiply = Nf4::multiply,
+    .rows = Nf4::rows,
+    .quantize = Nf4::quantize,
+};
+
+const nn::Codec fp4_codec{
+    .name = "fp4",
+    .bits = 4,
+    .block = kBlock,
+    .names = {{{".fp4", ".fp4"}, {".scale", ".fp4_scale"}, {".outer", ".fp4_outer"}, {".table", ".fp4_table"}}},
+    .gradients = true,
+    .specs = Fp4::specs,
+    .multiply = Fp4::multiply,
+    .rows = Fp4::rows,
+    .quantize = Fp4::quantize,
 };
 
 }  // namespace hpcdl::quant

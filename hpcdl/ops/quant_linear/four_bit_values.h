@@ -1,5 +1,7 @@
 #pragma once
 
+#include "hpcdl/ops/quant_linear/quant_format.h"
+
 namespace hpcdl {
 
 /// The values of NF4: quantiles of a normal distribution whose largest is 1 (Dettmers et al., "QLoRA", 2023, appendix E).
@@ -19,5 +21,15 @@ inline constexpr float kNf4Values[16] = {-1.0f,
                                          0.5626170039176941f,
                                          0.7229568362236023f,
                                          1.0f};
+
+/// The values of FP4 by code: a sign, two bits of exponent, one of fraction; parts of the largest, 12.
+inline constexpr float kFp4Values[16] = {
+    0, 0.0625f / 12,  8.0f / 12,  1,  4.0f / 12,  6.0f / 12,  2.0f / 12,  3.0f / 12,
+    0, -0.0625f / 12, -8.0f / 12, -1, -4.0f / 12, -6.0f / 12, -2.0f / 12, -3.0f / 12};
+
+/// Those of a format with a table.
+constexpr const float (&four_bit_values(QuantFormat f))[16] {
+  return f == QuantFormat::fp4 || f == QuantFormat::fp4_double ? kFp4Values : kNf4Values;
+}
 
 }  // namespace hpcdl
