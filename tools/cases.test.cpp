@@ -138,6 +138,11 @@ TEST(cases, are_found_by_name) {
   EXPECT_NE(message_of([] { find_cases({"sofmax"}); }).find("did you mean 'softmax'"), std::string::npos);
   EXPECT_NE(message_of([] { cases_at({"softmax"}, "4x"); }).find("expected a shape"), std::string::npos);
   EXPECT_NE(message_of([] { cases_at({"add"}, "4x4"); }).find("add takes N"), std::string::npos);
+  const auto part_of_a_block = [] {
+    Graph g;
+    cases_at({"quant_linear+nf4"}, "2x64x100").front().record(g);
+  };
+  EXPECT_NE(message_of(part_of_a_block).find("K must be a multiple of 64, got 100"), std::string::npos);
 }
 
 TEST(cases, swept_shapes_are_ones_that_their_ops_support) {

@@ -2,32 +2,15 @@
 
 #include <algorithm>
 
-#include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
-#include "hpcdl/ops/quant_linear/quant_device.cuh"
+#include "hpcdl/ops/quant_linear/quant_decode.h"
 #include "hpcdl/ops/quant_linear/quant_few.h"
+#include "hpcdl/ops/quant_linear/quant_tiles.h"
 
 namespace hpcdl::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-
-/// Columns [k0, k0 + columns) of rows r0, r0 + 1, ... of W, one row of `to` for each: threads (pieces), blocks (pieces, rows).
-template <QuantFormat format, int alignment, class T>
-__global__ void __launch_bounds__(kThreads)
-    decode_rows(QuantWeights w, std::int64_t r0, std::int64_t k0, std::int64_t columns, T* to) {
-  const float* values = table_of_block<format>(w);
-  const unsigned p = blockIdx.y * kThreads + threadIdx.x;
-  if (p >= columns / 8) return;
-  const Piece piece = QuantRow<format, alignment>(w, r0 + blockIdx.x, values)(static_cast<unsigned>(k0 / 8) + p);
-  T* row = to + std::int64_t{blockIdx.x} * columns - k0;
-  Lanes<4> a, b;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) a.v[i] = piece.v[i], b.v[i] = piece.v[4 + i];
-  store(row + piece.first, a), store(row + piece.second, b);
-}
 
 /// A panel of W in the type of products of x, in the workspace of the stream.
 struct Panel {
@@ -47,15 +30,7 @@ struct Panel {
     return most / 256 * 256;
   }
   void decode(std::int64_t r0, std::int64_t rows, std::int64_t k0, std::int64_t columns) const {
-    const QuantWeights weights(w);
-    visit_dtype(type, [&]<class T>() {
-      visit_quant_format(w, [&]<QuantFormat format, int alignment>() {
-        const dim3 blocks(static_cast<unsigned>(rows), blocks_for(columns / 8, kThreads));
-        decode_rows<format, alignment>
-            <<<blocks, kThreads, 0, queue(s)>>>(weights, r0, k0, columns, static_cast<T*>(memory));
-        launched("quant_linear");
-      });
-    });
+    quant_decode(s, memory, type, w, r0, rows, k0, columns);
   }
 };
 
@@ -67,6 +42,7 @@ const void* moved(const View& v, std::int64_t elements) {
 
 void quant_linear(Stream& s, Tensor y, View x, const QuantMatrix& w, View bias, View residual, Tensor) {
   if (y.size() == 0) return;
+  if (quant_tiles_can(s, x, w)) return quant_tiles(s, y, x, w, bias, residual);
   if (quant_few_rows_can(x, w)) return quant_few_rows(s, y, x, w, bias, residual);
   const Panel panel(s, w, x.dtype());
   const std::int64_t n = y.cols(), k = x.cols(), share = panel.fits(k);

@@ -3,7 +3,8 @@
 //
 // x (..., K), f32, bf16 or f16; W (N, K), of a format of quant_format.h; bias (N) and residual (..., N) may be absent; y
 // (..., N) has the dtype of x unless `out` says otherwise. Up to kFewRows rows are multiplied with values that are
-// decoded in registers. For more rows, panels of W are decoded to the type in which products of x are computed. The
+// decoded in registers, on Hopper's tensor cores more (quant_tiles.h). For the rest, panels of W are decoded to the type in
+// which products of x are computed. The
 // gradient of x is dy W, and W has none.
 
 #include <bit>

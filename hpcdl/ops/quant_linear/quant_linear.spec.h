@@ -8,17 +8,17 @@
 
 namespace hpcdl::contract {
 
-/// y = x W^T + bias + residual. For many rows, W is rounded to the type of x.
-inline void quant_linear_reference(Outputs out, Inputs in, const QuantLinear::Args& a) {
-  const QuantValues w{a.format, in[1], in[2], in[3], in[4]};
+/// y = x W^T + bias + residual. For many rows, W is rounded to the type of x; with `rounds_table`, its table instead.
+inline void quant_linear_reference_of(Outputs out, Inputs in, const QuantLinear::Args& a, bool rounds_table) {
+  const DType type = in[0].spec.dtype;
+  const QuantValues w{a.format, in[1], in[2], in[3], in[4], rounds_table ? type : DType::f32};
   const auto n = w.n(), k = w.k(), m = k > 0 ? in[0].size() / k : 0;
+  const bool rounds_all = !rounds_table && m > QuantLinear::kFewRows;
   std::vector<double> row(static_cast<std::size_t>(k));
   for (std::int64_t j = 0; j < n; ++j) {
     for (std::int64_t l = 0; l < k; ++l) {
-      double& value = row[static_cast<std::size_t>(l)];
-      value = w.at(j, l);
-      if (m > QuantLinear::kFewRows && in[0].spec.dtype == DType::bf16) value = bf16(static_cast<float>(value));
-      if (m > QuantLinear::kFewRows && in[0].spec.dtype == DType::f16) value = f16(static_cast<float>(value));
+      const double value = w.at(j, l);
+      row[static_cast<std::size_t>(l)] = rounds_all ? rounded_to(type, static_cast<float>(value)) : value;
     }
     for (std::int64_t i = 0; i < m; ++i) {
       Sum y;
@@ -29,6 +29,9 @@ inline void quant_linear_reference(Outputs out, Inputs in, const QuantLinear::Ar
     }
   }
 }
+inline void quant_linear_reference(Outputs out, Inputs in, const QuantLinear::Args& a) {
+  quant_linear_reference_of(out, in, a, false);
+}
 
 inline void quant_linear_cases(auto& to) {
   for (int f = 0; f < kQuantFormats; ++f) {
@@ -37,8 +40,8 @@ inline void quant_linear_cases(auto& to) {
                           {{1, 32768, 4096}, {8, 4096, 4096}, {512, 4096, 4096}}, [format](const auto& v) {
                             return quant_linear(v[0], quant_inputs(v, format), v.none(), v.none(), {.format = format});
                           });
-    family.nearest_supported = [](Shape s) {
-      s[2] = (s[2] + 255) / 256 * 256;  // whole blocks
+    family.nearest_supported = [block = quant_format_info(format).block](Shape s) {
+      s[2] = (s[2] + block - 1) / block * block;
       return s;
     };
   }

@@ -11,6 +11,10 @@
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
+#if HPCDL_CUDA
+#include "hpcdl/ops/quant_linear/quant_tiles.h"
+#include "hpcdl/testing/spec_ways.h"
+#endif
 
 namespace hpcdl {
 namespace {
@@ -22,11 +26,11 @@ using Case = testing::OpSpec<QuantLinear>::Case;
 
 constexpr std::int64_t kBelow = 60;  // bytes below it: scales in F16 are positive and below 1
 
-// Kernels of GPUs for few rows read aligned codes; others are rounded as for many rows.
+// Kernels of GPUs for few rows read operands as programs place them; others are rounded as for many rows.
 #if HPCDL_CUDA
-constexpr bool kAlignedFew = true;
+constexpr bool kAligned = true;
 #else
-constexpr bool kAlignedFew = false;
+constexpr bool kAligned = false;
 #endif
 
 struct More {
@@ -46,7 +50,7 @@ Case product(QuantFormat f, Shape x, std::int64_t n, More more = {}) {
   return {.in = {Input(x), input(p.codes), input(p.scale), input(p.outer), input(p.table),
                  more.bias ? Input({n}) : Input::none(), more.residual ? Input(y).as(more.out) : Input::none()},
           .args = {.format = f, .out = more.out},
-          .aligned = kAlignedFew && x[0] <= QuantLinear::kFewRows};
+          .aligned = kAligned};
 }
 
 const auto spec = testing::op<QuantLinear>({
@@ -70,11 +74,34 @@ const auto spec = testing::op<QuantLinear>({
               product(q6_k, {2, 256}, 20),
               product(q6_k, {1, 1280}, 7),
               product(q6_k, {33, 256}, 81),
+              product(nf4, {70, 320}, 40, {.residual = true, .out = DType::f32}),
+              product(nf4_double, {16, 512}, 34, {.bias = true}),
+              product(int8, {100, 288}, 20),
+              product(q8_0, {31, 544}, 17, {.bias = true, .residual = true}),
+              product(q4_0, {67, 544}, 33),
+              product(q4_k, {64, 512}, 66, {.residual = true}),
+              product(q6_k, {130, 512}, 9),
+              product(fp4, {3, 192}, 9, {.bias = true}),
+              product(fp4_double, {20, 256}, 12),
               product(nf4, {0, 64}, 8),
               product(q8_0, {3, 64}, 0)},
     .reference = contract::quant_linear_reference,
     .reduction = [](std::span<const Spec> in, const QuantLinear::Args&) { return std::max(in[0][-1], in[1][0]) + 2; },
 });
+
+#if HPCDL_CUDA
+/// Tensor cores read the codes themselves, and the table of NF4 rounded to the type of x.
+contract::Reference reference_on_gpu(const Stream& s, std::span<const Spec> in, const void* args) {
+  alignas(16) static std::byte somewhere[16];
+  const auto view = [&](const Spec& of) { return of ? View(somewhere, of, s.device()) : View(); };
+  const QuantMatrix w{static_cast<const QuantLinear::Args*>(args)->format,
+                      {view(in[1]), view(in[2]), view(in[3]), view(in[4])}};
+  if (!cuda::quant_tiles_can(s, view(in[0]), w)) return {};
+  return contract::with_args<QuantLinear::Args>(
+      [](auto out, auto of, const auto& a) { contract::quant_linear_reference_of(out, of, a, true); });
+}
+const auto registered = testing::references_on_gpu().emplace(QuantLinear::name, reference_on_gpu);
+#endif
 
 /// A matrix of any bytes whose scales are finite.
 struct Drawn {
@@ -131,6 +158,9 @@ std::vector<float> decoded(const QuantMatrix& w, std::int64_t rows_of_x) {
   return all;
 }
 
+/// The magnitude of terms that are added to those of a value before it is rounded: of minima and of means of scales.
+double slack(QuantFormat f) { return f == q4_k ? 64 : f == nf4_double || f == fp4_double ? 8 : 0; }
+
 class EveryFormat : public ::testing::TestWithParam<int> {};
 
 /// Every code, scale and sign, with few rows and with many.
@@ -149,7 +179,7 @@ TEST_P(EveryFormat, values_are_those_of_the_formula) {
         for (std::int64_t c = 0; c < m.k(); ++c) {
           const double w_rc = want.at(r, c);
           // Up to three roundings, of values up to the larger of product and minimum.
-          const double most = std::fabs(w_rc) + (format == q4_k ? 64 : format == nf4_double ? 8 : 0);
+          const double most = std::fabs(w_rc) + slack(format);
           ASSERT_NEAR(got[static_cast<std::size_t>(r * m.k() + c)], w_rc, most * 0x1p-22)
               << quant_format_info(format).name << " " << r << ", " << c << ", rows " << rows;
         }
@@ -168,6 +198,58 @@ TEST_P(EveryFormat, every_instruction_set_decodes_the_same_bits) {
     }
   });
 }
+
+#if HPCDL_CUDA
+/// The product of unit vectors with W^T on tensor cores: every code at every place of a block, in the types of x, for each
+/// shape of a tile. Codes of integers are exact there, so only their scales' products are rounded.
+TEST_P(EveryFormat, tensor_cores_read_every_code) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  const auto format = static_cast<QuantFormat>(GetParam());
+  const Drawn w(format, 150, 768);
+  const auto m = w.matrix();
+  const auto values = [](const View& v) { return v ? contract::values_of(v) : contract::Values(); };
+  const auto codes = values(m.parts.codes), scale = values(m.parts.scale), outer = values(m.parts.outer),
+             table = values(m.parts.table);
+  Pool pool(1);
+  Stream s(Device::cuda(0), pool);
+  const OwnedTensor row({{1, m.k()}, DType::bf16}, s.device());
+  if (!cuda::quant_tiles_can(s, row.tensor, m)) GTEST_SKIP() << "this GPU multiplies decoded matrices";
+  QuantParts<OwnedTensor> there;
+  const auto bring = [&](OwnedTensor& to, const View& from) {
+    if (!from) return;
+    to = OwnedTensor(from.spec(), s.device());
+    copy(s, to.tensor, from);
+  };
+  bring(there.codes, m.parts.codes), bring(there.scale, m.parts.scale);
+  bring(there.outer, m.parts.outer), bring(there.table, m.parts.table);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const contract::QuantValues want{format, codes, scale, outer, table, type};
+    for (const std::int64_t rows : {1, 8, 16, 32, 64, 96}) {
+      const std::int64_t blocks = (m.k() + rows - 1) / rows;
+      for (std::int64_t b = 0; b < blocks; b += rows == 1 ? 7 : 1) {
+        const OwnedTensor x({{rows, m.k()}, type}), y({{rows, m.n()}, DType::f32}),
+            x_there(x.tensor.spec(), s.device()), y_there(y.tensor.spec(), s.device());
+        std::memset(x.tensor.data(), 0, static_cast<std::size_t>(x.tensor.bytes()));
+        for (std::int64_t i = 0; i < rows && b * rows + i < m.k(); ++i)
+          static_cast<std::uint16_t*>(x.tensor.data())[i * m.k() + b * rows + i] =
+              type == DType::bf16 ? 0x3f80 : 0x3c00;
+        copy(s, x_there.tensor, x.tensor);
+        QuantLinear::forward(s, y_there.tensor, x_there.tensor, there.codes.tensor, there.scale.tensor,
+                             there.outer.tensor, there.table.tensor, {}, {}, {}, {}, {.format = format});
+        copy(s, y.tensor, y_there.tensor);
+        s.synchronize();
+        for (std::int64_t i = 0; i < rows && b * rows + i < m.k(); ++i)
+          for (std::int64_t n = 0; n < m.n(); ++n) {
+            const double w_rc = want.at(n, b * rows + i);
+            const double most = std::fabs(w_rc) + slack(format);
+            ASSERT_NEAR(y.tensor.ptr<float>()[i * m.n() + n], w_rc, most * 0x1p-21)
+                << quant_format_info(format).name << " " << n << ", " << b * rows + i << ", rows " << rows;
+          }
+      }
+    }
+  }
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(formats, EveryFormat, ::testing::Range(0, kQuantFormats), [](const auto& p) {
   return std::string(quant_format_info(static_cast<QuantFormat>(p.param)).name);
