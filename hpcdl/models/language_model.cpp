@@ -74,6 +74,21 @@ OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
 
 const nn::Codec& codec_of(const BaseOptions& base) { return *quant::find_codec(io::enum_name(base.format)); }
 
+/// Throws what speaks against adapters beside the matrices of such a model.
+void require_base(const std::filesystem::path& folder, const io::ModelConfig& config, bool foreign,
+                  const BaseOptions& options, bool shared) {
+  if (!config.quant && !foreign) return;
+  if (options.given())
+    fail_usage("model", "{} is quantised already: leave model.quantize out, or start from the original model",
+               folder.string());
+  if (config.quant && !config.quant->codec->gradients)
+    fail_usage("model", "{} is quantised in {}, whose products have no gradients: start from the original model",
+               folder.string(), config.quant->codec->name);
+  if (shared)
+    fail_usage("model", "ranks that share the layers hold no quantised base, as {} is: set parallel.tp to 1",
+               folder.string());
+}
+
 /// Attaches the adapter, if there is one.
 std::function<void(Decoder&)> attaching(const std::optional<AdapterFolder>& adapter) {
   if (!adapter) return {};
@@ -333,8 +348,9 @@ Tensor LanguageModel::Impl::frozen_value(const nn::Param& p, const Binder& binde
   return binder.part(p, {held, type.pool}, own);
 }
 
-/// A GPU multiplies several rows by decoded weights faster (quant_linear of 8 rows of 28672 x 8192 on an H200: 0.55 ms,
-/// of bf16 0.12), so it decodes them if half of its memory is left for keys, values and activations.
+/// A GPU multiplies prompts, and more than about 40 texts at a time, by decoded weights faster (28672 x 8192 in NF4 on an
+/// H200, us: 8 rows 57, 64 rows 132, 512 rows 604; in bf16 107, 115, 308), so it decodes them if half of its memory is
+/// left for keys, values and activations.
 bool LanguageModel::Impl::decoded_is_faster(Device device) {
   if (!device.is_cuda()) return false;
   std::int64_t elements = 0;
@@ -384,10 +400,13 @@ LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& fold
     fail_usage("model",
                "ranks that share the layers hold no quantised base: set parallel.tp to 1, or model.quantize to none");
   const auto config = read_hf_config(folder);
-  if (base.given() && config.experts > 0)
-    fail_usage("model", "model.quantize = \"{}\" is not for mixtures of experts: gradients need dense experts",
-               io::enum_name(base.format));
-  require(!config.quant, "model", "{} is quantised: training needs the original model", folder.string());
+  if ((base.given() || config.quant) && config.experts > 0)
+    fail_usage("model",
+               "{} is a mixture of experts, whose gradients need dense experts: start from the original "
+               "model, without model.quantize",
+               folder.string());
+  const bool foreign = io::is_gguf(folder) || pack_config_of(folder);
+  require_base(folder, config, foreign, base, sharing && sharing->size() > 1);
   LanguageModel model(
       std::make_unique<Impl>(config, std::move(sharing), Sharers::training, [&](Decoder& d) { adapt(d, adapter); }));
   auto* impl = model.impl_.get();
@@ -395,15 +414,18 @@ LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& fold
   for (auto& angles : impl->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, true);
   impl->files = WeightFiles::open(folder, impl->config, impl->model.spec());
-  const Binder binder(*impl->files, impl->model.spec());
+  const Binder binder(*impl->files, impl->model.spec(), impl->config.quant);
   for (const auto& e : model.parameters())
     if (seed && !nn::is_of_adapter(e.name)) binder.copy(e.name, e.memory, e.part);
   std::optional<Pool> one;
   Pool* const pool = !seed ? nullptr : compute.pool ? compute.pool : &one.emplace(1);
-  impl->for_each([&]<class P>(const std::string&, P& p) {
+  impl->for_each([&]<class P>(const std::string& name, P& p) {
     if (!p.spec || p.role != nn::Role::frozen) return;
-    if constexpr (std::is_same_v<P, nn::Weight>)
+    if constexpr (std::is_same_v<P, nn::Weight>) {
+      if (impl->config.quant && binder.bind_quantized(name, p, *model.state_, impl->own)) return;
+      if (foreign && config.experts == 0 && binder.bind_stored(name, p, *model.state_, impl->own)) return;
       if (impl->quantizes(p)) return impl->add_quantized(p, binder, pool, *model.state_);
+    }
     model.state_->add_value(p, impl->frozen_value(p, binder, compute, !seed));
   });
   if (base.given() && !model.codec())

@@ -32,7 +32,10 @@ void take_over_init(RunConfig& config) {
   RunConfig found;
   found.init = config.init, found.base = config.base;
   found.model = models::read_hf_config(folder);
-  require(!found.model.quant, "config", "model.init: {} is quantised: start from the original model", folder.string());
+  require(!found.model.quant || config.adapter.given(), "config",
+          "model.init: {} is quantised, so only an adapter can be trained: start from the original model, or set "
+          "adapter.method",
+          folder.string());
   const auto list = model_contradictions(config, found);
   if (!list.empty())
     fail_usage("config", "model.init = \"{}\" has a model of its own, which contradicts {}: leave {} out", config.init,

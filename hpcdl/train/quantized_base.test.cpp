@@ -7,8 +7,12 @@
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/adapter_files.h"
+#include "hpcdl/models/export_bitsandbytes.h"
+#include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/models/quantize.h"
 #include "hpcdl/ops/quant_linear/four_bit_values.h"
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/four_bits.h"
 #include "hpcdl/quant/int8.h"
 #include "hpcdl/testing/tune_toy.h"
@@ -183,6 +187,40 @@ TEST_P(QuantizedBase, options_that_do_not_fit_are_named) {
   EXPECT_NE(refused(kNf4, [](RunConfig& c) { c.adapter = {}; }).find("is for the frozen base of an adapter"),
             std::string::npos);
   EXPECT_NE(refused(kNf4, [](RunConfig& c) { c.parallel.tp = 2; }).find("set parallel.tp to 1"), std::string::npos);
+}
+
+/// A folder of bitsandbytes has the matrices of the blocks in NF4, as model.quantize makes them.
+TEST_P(QuantizedBase, a_folder_that_is_quantised_is_a_base) {
+  Pool pool(2);
+  const auto plain = tmp / "base" / "model";
+  if (GetParam() == io::Family::llama) {
+    for (const bool nested : {false, true}) {
+      const std::string name = nested ? "double" : "single";
+      models::export_bitsandbytes(plain, models::read_hf_config(plain), tmp / ("bnb " + name), {.nested = nested},
+                                  pool);
+      const auto files = tune("of files " + name, {}, {}, 1, "bnb " + name);
+      EXPECT_EQ(files.loss, tune("made here " + name, nested ? kDouble : kNf4).loss);
+      expect_same_file(file("of files " + name), file("made here " + name));
+    }
+  }
+  for (const std::string format : {"nf4", "fp4", "int8"}) {
+    SCOPED_TRACE(format);
+    models::quantize_folder(pool, plain, tmp / format, {.codec = quant::find_codec(format), .keep_odd = true});
+    const auto crc_before = io::crc32c(io::read_file(tmp / format / "model.safetensors"));
+    const auto whole = tune("whole " + format, {}, {}, 1, format);
+    EXPECT_EQ(crc_before, io::crc32c(io::read_file(tmp / format / "model.safetensors")));
+    const auto plain_run = tune("plain " + format, {});
+    EXPECT_NEAR(whole.loss, plain_run.loss, 0.2 * plain_run.loss);
+  }
+  const auto refused = [&](const std::string& init, const BaseOptions& base, const Change& change = {}) {
+    return error_of([&] { tune("refused", base, change, 1, init); });
+  };
+  EXPECT_NE(refused("nf4", kNf4).find("is quantised already"), std::string::npos) << refused("nf4", kNf4);
+  const auto whole_model = refused("nf4", {}, [](RunConfig& c) { c.adapter = {}; });
+  EXPECT_NE(whole_model.find("only an adapter can be trained"), std::string::npos) << whole_model;
+  models::quantize_folder(pool, plain, tmp / "int4",
+                          {.codec = quant::find_codec("int4"), .options = {.group = 32}, .keep_odd = true});
+  EXPECT_NE(refused("int4", {}).find("have no gradients"), std::string::npos) << refused("int4", {});
 }
 
 INSTANTIATE_TEST_SUITE_P(families, QuantizedBase, ::testing::Values(io::Family::llama, io::Family::gpt2),
