@@ -23,7 +23,9 @@ struct Operands {
     static_assert(kAmaxSteps <= kWarp);
     return warp_reduce(lane < kAmaxSteps ? history[(1 + lane) * tensors + column] : 0.0f, Max());
   }
-  __device__ float& amax_of_tile() const { return amax[static_cast<long long>(blockIdx.x) * gridDim.y + blockIdx.y]; }
+  __device__ float& amax_of(const InGroups& tile) const {
+    return amax[static_cast<long long>(tile.row) * gridDim.y + tile.column];
+  }
 };
 
 template <class T> __global__ void __launch_bounds__(kThreads) measure_tiles(Operands o) {
@@ -32,7 +34,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) measure_tiles(Ope
   F8Tile<T> t(o.from);
   t.load();
   const float most = t.of_tile(shared);
-  if (threadIdx.x == 0) o.amax_of_tile() = most;
+  if (threadIdx.x == 0) o.amax_of(t.tile) = most;
 }
 
 template <class T> __global__ void __launch_bounds__(kThreads) measure_rows(Operands o) {
@@ -83,13 +85,13 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) cast_by_
   float most = o.known();
   if (most > 0) {
     const float here = t.of_tile(shared[0]);
-    if (threadIdx.x == 0) o.amax_of_tile() = here;
+    if (threadIdx.x == 0) o.amax_of(t.tile) = here;
   } else {
     for (long long i = threadIdx.x; i < o.tiles; i += kThreads) most = fmaxf(most, o.amax[i]);
     most = block_reduce<kThreads>(most, Max(), shared[1]);
   }
   const float scale = f8_scale<F>(most), inverse = 1 / scale;
-  if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0) *o.scales = scale;
+  if (threadIdx.x == 0 && t.tile.row == 0 && t.tile.column == 0) *o.scales = scale;
   store_both<F>(o, t, turned, [&](int) { return inverse; }, [](int, int, unsigned code) { return code; });
 }
 
@@ -102,7 +104,7 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) cast_by_
   for (int i = 0; i < kRows; ++i) {
     const bool in = t.row(i) < o.from.rows;
     const float scale = f8_scale<F>(in ? o.amax[t.row(i)] : 0.0f);
-    if (in && t.lane == 0 && blockIdx.y == 0) o.scales[t.row(i)] = scale;
+    if (in && t.lane == 0 && t.tile.column == 0) o.scales[t.row(i)] = scale;
     of_row[i] = 1 / scale;
   }
 #pragma unroll
@@ -110,7 +112,7 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) cast_by_
     const long long col = o.from.rows + t.col() + j;
     const bool in = o.both && t.col() + j < o.from.cols;
     const float scale = f8_scale<F>(in ? o.amax[col] : 0.0f);
-    if (in && t.warp == 0 && blockIdx.x == 0) o.scales[col] = scale;
+    if (in && t.warp == 0 && t.tile.row == 0) o.scales[col] = scale;
     of_column[j] = 1 / scale;
   }
   store_both<F>(

@@ -1,6 +1,9 @@
 #pragma once
 // What the kernels that round to 8-bit floats share: a block of 256 threads has a tile of 128 x 128 of x in registers.
-// Warp w has 16 neighbouring rows, a lane four neighbouring columns of each.
+// Warp w has 16 neighbouring rows, a lane four neighbouring columns of each. The grid is (tiles of rows, tiles of
+// columns). Blocks that run at the same time have tiles of eight rows of tiles, so that together they read long pieces of
+// rows of x and write a KiB of each row of its transpose. In the order of the grid, one column of tiles after the other,
+// casts of 16384 x 5632 ran at 1.2 TB/s in bf16, and at 2.0 in f32 (H200).
 
 #include <type_traits>
 
@@ -8,6 +11,7 @@
 #include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/reduce.cuh"
+#include "hpcdl/cuda/tile/raster.cuh"
 #include "hpcdl/ops/fp8_quantize/fp8_quantize.h"
 
 namespace hpcdl::cuda {
@@ -25,8 +29,11 @@ __device__ inline void raise(float* to, float x) {  // both are at least 0
 template <class T> struct F8Tile {
   static constexpr int kSide = static_cast<int>(Fp8Quantize::kBlock), kThreads = 256, kWarps = kThreads / kWarp,
                        kRows = kSide / kWarps, kEach = kSide / kWarp;
+  static constexpr int kGroup = 8;
   const F8Source& from;
-  long long row0 = static_cast<long long>(blockIdx.x) * kSide, col0 = static_cast<long long>(blockIdx.y) * kSide;
+  const InGroups tile = InGroups::find(static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x),
+                                       static_cast<int>(gridDim.x), static_cast<int>(gridDim.y), kGroup);
+  long long row0 = static_cast<long long>(tile.row) * kSide, col0 = static_cast<long long>(tile.column) * kSide;
   int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   float v[kRows][kEach];
 

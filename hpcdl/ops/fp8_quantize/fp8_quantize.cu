@@ -46,14 +46,14 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) round_ti
   F8Tile<T> t(o.from);
   t.load();
   const bool one = o.scaling == Fp8Scaling::tensor || o.scaling == Fp8Scaling::blocks;  // scale of the tile
-  const bool first_row = blockIdx.x == 0, first_col = blockIdx.y == 0;
+  const bool first_row = t.tile.row == 0, first_col = t.tile.column == 0;
   float scale = 1, of_column[kEach];
   if (one) {
     scale = f8_scale<F>(o.scaling == Fp8Scaling::tensor ? *o.amax : t.of_tile(shared[0]));
     if (threadIdx.x == 0) {
       if (o.scaling == Fp8Scaling::blocks)
-        o.scale[o.transposed ? static_cast<long long>(blockIdx.y) * gridDim.x + blockIdx.x
-                             : static_cast<long long>(blockIdx.x) * gridDim.y + blockIdx.y] = scale;
+        o.scale[o.transposed ? static_cast<long long>(t.tile.column) * gridDim.x + t.tile.row
+                             : static_cast<long long>(t.tile.row) * gridDim.y + t.tile.column] = scale;
       else if (first_row && first_col) *o.scale = scale;
     }
   } else if (o.transposed) {  // of each row of q, a column of x
@@ -64,7 +64,7 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) round_ti
       if (o.scaling == Fp8Scaling::row) of_column[j] = r < o.from.cols ? o.amax[r] : 0.0f;
       of_column[j] = f8_scale<F>(of_column[j]);
       if (t.warp != 0 || r >= o.from.cols) continue;
-      if (o.scaling == Fp8Scaling::row_blocks) o.scale[r * gridDim.x + blockIdx.x] = of_column[j];
+      if (o.scaling == Fp8Scaling::row_blocks) o.scale[r * gridDim.x + t.tile.row] = of_column[j];
       else if (first_row) o.scale[r] = of_column[j];
     }
   }
@@ -75,7 +75,7 @@ template <class T, class F> __global__ void __launch_bounds__(kThreads) round_ti
     if (!one && !o.transposed) {
       scale = f8_scale<F>(o.scaling == Fp8Scaling::row_blocks ? t.of_row(i) : row < o.from.rows ? o.amax[row] : 0.0f);
       if (t.lane == 0 && row < o.from.rows) {
-        if (o.scaling == Fp8Scaling::row_blocks) o.scale[row * gridDim.y + blockIdx.y] = scale;
+        if (o.scaling == Fp8Scaling::row_blocks) o.scale[row * gridDim.y + t.tile.column] = scale;
         else if (first_col) o.scale[row] = scale;
       }
     }
