@@ -158,7 +158,7 @@ std::vector<Program> programs_of_all_kinds() {
   }
   for (const auto family : {models::ImageFamily::resnet18, models::ImageFamily::simple_cnn}) {
     auto image = models::ImageModel::create({.family = family, .classes = 10}, {}, true);
-    step(image, {.batch = 2, .optimizer = Sgd::Args{.momentum = 0.9f}, .data = mesh.dp(), .sync_batch_norm = true});
+    step(image, {.batch = 2, .optimizer = Sgd::Args{.momentum = 0.9f}, .data = mesh.dp(), .share_batch = true});
     step(image, {.batch = 2, .forward = {.mixup = true}});
   }
   return list;
