@@ -348,8 +348,8 @@ Tensor LanguageModel::Impl::frozen_value(const nn::Param& p, const Binder& binde
   return binder.part(p, {held, type.pool}, own);
 }
 
-/// A GPU multiplies prompts, and more than about 40 texts at a time, by decoded weights faster (28672 x 8192 in NF4 on an
-/// H200, us: 8 rows 57, 64 rows 132, 512 rows 604; in bf16 107, 115, 308), so it decodes them if half of its memory is
+/// A GPU multiplies prompts, and more than about 32 texts at a time, by decoded weights faster (28672 x 8192 in NF4 on an
+/// H100, us: 8 rows 64, 64 rows 140, 512 rows 606; in bf16 171, 172, 315), so it decodes them if half of its memory is
 /// left for keys, values and activations.
 bool LanguageModel::Impl::decoded_is_faster(Device device) {
   if (!device.is_cuda()) return false;

@@ -166,7 +166,7 @@ double tile_microseconds(const Gemm& g, const TileChoice& c) {
   return tiny(g) || (on_lines(g.a) && on_lines(g.b)) ? c.microseconds : kOffLines * c.microseconds;
 }
 
-/// For cuBLASLt if rows are not aligned to 16 bytes, or k is not a multiple of eight. H200, us: 16x10766x3072 42,
+/// For cuBLASLt if rows are not aligned to 16 bytes, or the length of rows is not a multiple of eight. H200, us: 16x10766x3072 42,
 /// 16x4096x4098 22, 128x10506x13321 334.
 double unaligned_library_microseconds(const Gemm& g) {
   const bool gelu = g.out.activation == GemmActivation::gelu_tanh || g.out.activation == GemmActivation::gelu_erf;
@@ -215,7 +215,8 @@ int built_in(Stream& s, const Gemm& g) {
   if (g.compute == DType::f32) return !best_by_small_kernels(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   if (!has_sm90a(s) || !fits_tiles(g)) return flops(g) >= kLeastUnaligned && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
-  const double library = g.k % 8 == 0 ? library_microseconds(g) : unaligned_library_microseconds(g);
+  const bool whole_pieces = g.k % 8 == 0 && (!g.a.transposed || g.m % 8 == 0);
+  const double library = whole_pieces ? library_microseconds(g) : unaligned_library_microseconds(g);
   if (tile_microseconds(g, c) > library && fits_cublas_lt(s, g)) return kCublasLt;
   return kFirstTile + c.tile * kPerTile + (c.splits > 1 ? 1 : 0);
 }
