@@ -29,7 +29,7 @@ std::set<std::string> ops_of_the_build() {
 std::string message_of(const std::function<void()>& f) {
   try {
     f();
-  } catch (const UsageError& e) {
+  } catch (const Error& e) {
     return e.what();
   }
   return "";
@@ -38,12 +38,12 @@ std::string message_of(const std::function<void()>& f) {
 TEST(cases, every_op_has_one) {
   const auto ops = ops_of_the_build();
   ASSERT_GT(ops.size(), 20u);
-  // Ops between ranks: `hpcdl bench comm` and `hpcdl bench tp` measure them.
-  const std::set<std::string> between_ranks{"exchange", "sync_batch_norm", "vocabulary"};
+  // Ops between ranks, which `hpcdl bench comm` and `hpcdl bench tp` measure, and one that handles a few numbers of a step.
+  const std::set<std::string> without{"exchange", "sync_batch_norm", "vocabulary", "fp8_amax"};
   std::set<std::string> covered;
   for (const auto& c : cases()) covered.insert(base_op(c));
   for (const auto& op : ops)
-    EXPECT_NE(covered.contains(op), between_ranks.contains(op))
+    EXPECT_NE(covered.contains(op), without.contains(op))
         << op << " has no case: give its spec a function " << op << "_cases, and call it in tools/case_families.cpp";
   for (const auto& op : covered) EXPECT_TRUE(ops.contains(op)) << "there is a case of " << op << ", which is not an op";
 }

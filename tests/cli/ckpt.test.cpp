@@ -90,7 +90,7 @@ TEST_F(Ckpt, show_tells_what_a_run_has_kept) {
   const auto text = ckpt({"show", step(2)});
   expect_code(text, 0);
   for (const char* part :
-       {"step 2, ", "saved by 1 rank (dp 1, cp 1, tp 1)", "model.embed_tokens.weight", "model.safetensors"})
+       {"step 2, ", "saved by 1 rank (pp 1, dp 1, cp 1, tp 1)", "model.embed_tokens.weight", "model.safetensors"})
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   expect_error(ckpt({"show", path("cache")}), 70, "expected a checkpoint");
 }

@@ -63,7 +63,7 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
   const auto c = config("[parallel]\ndp = 4\ntp = 2\n");
   const auto r = run({"slurm", "-c", c, "--nodes", "3"});
   EXPECT_EQ(r.code, 2);
-  EXPECT_TRUE(has(r.err, "4 * 2 = 8")) << r.err;
+  EXPECT_TRUE(has(r.err, "1 * 4 * 1 * 2 = 8")) << r.err;
   EXPECT_EQ(run({"slurm", "-c", c, "--nodes", "2", "--ntasks-per-node", "2"}).code, 2);
   EXPECT_EQ(run({"slurm"}).code, 2);
   EXPECT_EQ(run({"slurm", "-c", c, "--job-name", "two words"}).code, 2);

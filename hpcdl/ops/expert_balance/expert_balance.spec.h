@@ -35,7 +35,7 @@ inline void expert_balance_reference(Outputs out, Inputs in, const ExpertBalance
 }
 
 inline void expert_load_cases(auto& to) {
-  to.add("expert_load", "RxE", {"scores RE master", "experts R2<E"}, {{8192, 128}, {8192, 8}},
+  to.add("expert_balance+load", "RxE", {"scores RE master", "experts R2<E"}, {{8192, 128}, {8192, 8}},
          [](const auto& v) { return expert_load(v[0], v[1], v.none(), v.none())[0]; });
 }
 inline void expert_balance_cases(auto& to) {
