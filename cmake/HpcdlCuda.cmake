@@ -5,7 +5,9 @@ endif()
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)  # A100; H100/H200 with the architecture-specific instructions
 endif()
-set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+# Without precompiled headers ccache need not ignore times: what nvcc makes of a header that is edited meanwhile must not be
+# kept as the result of its new contents.
+string(REPLACE ",include_file_mtime,include_file_ctime" "" CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
 enable_language(CUDA)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 13 supports C++20
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
