@@ -353,7 +353,8 @@ RunSummary Loop::go() {
     progress_.say(fmt::format("already at step {} of {}: raise train.{} to train longer", now_.step, steps_,
                               t.epochs > 0 ? "epochs" : "steps"));
   if (saves_) saves_->begin();
-  if (saves_ && config_.checkpoint.asynchronous && !waits_for_saves_) saves_->prepare();
+  const bool goes_on_while_saving = config_.checkpoint.asynchronous && !config_.checkpoint.every.never();
+  if (saves_ && goes_on_while_saving && !waits_for_saves_) saves_->prepare();
   meter_->begin();
   if (now_.evaluation_due) evaluate();
   if (now_.evaluation_due) agree();

@@ -80,21 +80,21 @@ bool copies_images(const Program& program) {
   });
 }
 
-/// Calls f for the programs of the stages of this rank.
-template <class F> void for_each_program(const StepPrograms& step, F&& f) {
-  for (const auto& passes : {step.training_stages(), step.evaluation_stages()})
+/// Calls f for the programs of the stages of this rank, and returns the bytes of its frames: of the micro-batches in
+/// flight, and of an evaluation.
+template <class F> std::int64_t look_at_stages(const StepPrograms& step, F&& f) {
+  const auto& stages = *step.stages();
+  std::int64_t bytes = 0;
+  const auto look = [&](const StagePasses& passes, const pipe::Schedule& schedule) {
     for (const auto& part : passes.parts)
-      if (step.stages()->has(part.stage))
+      if (stages.has(part.stage))
         for (const auto& program : {part.forward, part.backward[0], part.backward[1], part.weights[0], part.weights[1]})
           if (program) f(*program);
-}
-
-/// Of a pipeline: of the micro-batches in flight, and of an evaluation.
-std::int64_t frame_bytes(const StepPrograms& step) {
-  const auto& stages = *step.stages();
-  const int rank = stages.group().rank();
-  return pipe::frame_bytes(stages.schedule(), step.training_stages().parts, rank) +
-         pipe::frame_bytes(pipe::forward_only(stages.schedule()), step.evaluation_stages().parts, rank);
+    bytes += pipe::frame_bytes(schedule, passes.parts, stages.group().rank());
+  };
+  look(step.training_stages(), stages.schedule());
+  look(step.evaluation_stages(), pipe::forward_only(stages.schedule()));
+  return bytes;
 }
 
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
@@ -135,8 +135,8 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   };
   look(*step.update()->planned, true);
   if (step.stages()) {
-    for_each_program(step, [&](const Planned& program) { look(program, true); });
-    l.activations += frame_bytes(step);
+    const auto frames = look_at_stages(step, [&](const Planned& program) { look(program, true); });
+    l.activations += frames;
   } else {
     look(*step.first()->planned, true);
     if (step.has_more()) look(*step.more()->planned, micro_batches > 1);
