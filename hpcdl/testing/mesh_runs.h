@@ -20,6 +20,25 @@
 
 namespace hpcdl::testing {
 
+/// A run of ranks, which are threads; returns the result of rank 0. stop_at: the step after which it is asked to stop.
+inline train::RunSummary run_on_ranks(int ranks, const std::function<void(train::RunConfig&)>& configure,
+                                      std::int64_t stop_at = -1) {
+  train::RunSummary first;
+  run_ranks(ranks, [&](const comm::Group& world) {
+    train::RunConfig c;
+    configure(c);
+    train::Hooks hooks;
+    hooks.world = world;
+    if (world.rank() == 0 && stop_at >= 0)
+      hooks.after_step = [&](std::int64_t step) {
+        if (step == stop_at) ::raise(SIGTERM);
+      };
+    const auto summary = run(c, hooks);
+    if (world.rank() == 0) first = summary;
+  });
+  return first;
+}
+
 struct MeshRuns : ::testing::Test {
   MeshRuns() {
     train::RunConfig c;
@@ -30,24 +49,14 @@ struct MeshRuns : ::testing::Test {
   /// to stop.
   train::RunSummary run_on(const parallel::MeshShape& mesh, const std::string& name,
                            const std::function<void(train::RunConfig&)>& change, std::int64_t stop_at = -1) {
-    train::RunSummary first;
-    run_ranks(mesh.size(), [&](const comm::Group& world) {
-      train::RunConfig c;
+    const auto configure = [&](train::RunConfig& c) {
       toy_config(c, tmp, name);
       c.model.heads = 4;
       c.train.batch = 8 / mesh.dp, c.train.threads = 1;
       c.parallel.dp = mesh.dp, c.parallel.cp = mesh.cp, c.parallel.tp = mesh.tp;
       change(c);
-      train::Hooks hooks;
-      hooks.world = world;
-      if (world.rank() == 0 && stop_at >= 0)
-        hooks.after_step = [&](std::int64_t step) {
-          if (step == stop_at) ::raise(SIGTERM);
-        };
-      const auto summary = run(c, hooks);
-      if (world.rank() == 0) first = summary;
-    });
-    return first;
+    };
+    return run_on_ranks(mesh.size(), configure, stop_at);
   }
 
   std::vector<double> numbers(const std::string& name, const char* key) const {

@@ -1,7 +1,6 @@
 // Training on ranks that have different layers, which are threads here: every schedule gives the bits of one rank.
 
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -36,21 +36,8 @@ struct Pipeline : ::testing::Test {
   }
 
   RunSummary train_on(int ranks, const std::string& name, const Change& change, std::int64_t stop_at = -1) {
-    RunSummary first;
-    testing::run_ranks(ranks, [&](const comm::Group& world) {
-      RunConfig c;
-      config(c, name);
-      change(c);
-      Hooks hooks;
-      hooks.world = world;
-      if (world.rank() == 0 && stop_at >= 0)
-        hooks.after_step = [&](std::int64_t step) {
-          if (step == stop_at) ::raise(SIGTERM);
-        };
-      const auto summary = run(c, hooks);
-      if (world.rank() == 0) first = summary;
-    });
-    return first;
+    const auto configure = [&](RunConfig& c) { config(c, name), change(c); };
+    return testing::run_on_ranks(ranks, configure, stop_at);
   }
 
   std::string error_of_pipeline(int ranks, const Change& change) {

@@ -2,7 +2,6 @@
 // not finite. The ranks are threads.
 
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <cstdint>
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/plan_run.h"
@@ -29,22 +29,12 @@ struct Zero : ::testing::Test {
 
   /// A run of n ranks into tmp/NAME, with a batch of 12 over all; returns the result of rank 0.
   RunSummary train_on(int n, int zero, const std::string& name, const Change& change = {}, std::int64_t stop_at = -1) {
-    RunSummary first;
-    testing::run_ranks(n, [&](const comm::Group& world) {
-      RunConfig c;
+    const auto configure = [&](RunConfig& c) {
       toy_config(c, tmp, name);
       c.train.batch = 12 / n, c.train.threads = 1, c.parallel.zero = zero;
       if (change) change(c);
-      Hooks hooks;
-      hooks.world = world;
-      if (world.rank() == 0 && stop_at >= 0)
-        hooks.after_step = [&](std::int64_t step) {
-          if (step == stop_at) ::raise(SIGTERM);
-        };
-      const auto summary = run(c, hooks);
-      if (world.rank() == 0) first = summary;
-    });
-    return first;
+    };
+    return testing::run_on_ranks(n, configure, stop_at);
   }
   void expect_same_model(const std::string& a, const std::string& b) {
     expect_same_file(tmp.path() / a / "model/model.safetensors", tmp.path() / b / "model/model.safetensors");
