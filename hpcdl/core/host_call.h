@@ -4,8 +4,8 @@
 
 namespace hpcdl {
 
-/// Queues a call of f(data) behind earlier work of the stream of a GPU; later work waits for it. A thread of the driver
-/// makes the call, which must not throw, and must not use the GPU. If the stream is captured, every launch makes the
+/// Queues a call of f(data) after the earlier work of a GPU's stream; later work waits for it. A thread of the driver makes
+/// the call, which must not throw or use the GPU. If the stream is captured, every launch makes the
 /// call again: `data` must outlive the capture.
 void queue_host_call(const Stream& s, void (*f)(void*), void* data);
 

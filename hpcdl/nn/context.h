@@ -63,7 +63,7 @@ struct ForwardOptions {
   const ContextShare* context = nullptr;
   Var positions = {};
 
-  /// Tokens of a sequence, of which this rank may have a part.
+  /// The number of tokens of a whole sequence, also if this rank has only a part of it.
   std::int64_t length(const Var& tokens) const { return tokens[1] * (context ? context->all_chunks() : 1); }
   /// Dropout of x (B, T, ...), of `ranks` parts into which the ranks that share the layers divide it, the `rank`-th.
   Var dropped(const Var& x, float p, int ranks = 1, int rank = 0) const;

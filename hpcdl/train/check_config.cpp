@@ -100,7 +100,7 @@ void check_context(const io::ModelConfig& m, std::int64_t length, const Parallel
       heads, p.cp, fits);
 }
 
-/// What nobody has compared with one rank yet.
+/// Refuses what has not been tested with ranks that share rows.
 void check_beside_context(const RunConfig& config) {
   const auto refuse_beside = [&](bool set, std::string_view what, std::string_view instead) {
     if (set)
