@@ -9,7 +9,6 @@ namespace hpcdl::models {
 namespace {
 
 using io::Family;
-using Kind = RopeScaling::Kind;
 
 /// general.file_type
 std::uint32_t file_type(io::GgufType type) {
@@ -64,17 +63,17 @@ class ConfigWriter {
 
   void write_scaling() {
     const auto& s = c_.rope_scaling;
-    if (s.kind == Kind::linear || s.kind == Kind::yarn) {
-      values_.add(key("rope.scaling.type"), s.kind == Kind::linear ? "linear" : "yarn");
+    if (s.kind == RopeScaling::Kind::linear || s.kind == RopeScaling::Kind::yarn) {
+      values_.add(key("rope.scaling.type"), s.kind == RopeScaling::Kind::linear ? "linear" : "yarn");
       number("rope.scaling.factor", s.factor);
     }
-    if (s.kind == Kind::yarn) {
+    if (s.kind == RopeScaling::Kind::yarn) {
       if (!s.whole_indices) refuse("yarn without rounded indices");
       size("rope.scaling.original_context_length", static_cast<std::int64_t>(s.original_context));
       number("rope.scaling.yarn_beta_fast", s.fast_turns);
       number("rope.scaling.yarn_beta_slow", s.slow_turns);
     }
-    if (s.kind == Kind::longrope) {
+    if (s.kind == RopeScaling::Kind::longrope) {
       size("rope.scaling.original_context_length", static_cast<std::int64_t>(s.original_context));
       number("rope.scaling.attn_factor", s.magnitude);
       if (c_.family != Family::phi3 && s.short_factors != s.long_factors) refuse("two lists of divisors of angles");
@@ -120,11 +119,11 @@ std::vector<float> in_f32(const std::vector<double>& list) { return {list.begin(
 
 std::vector<RopeDivisors> rope_divisors(const io::ModelConfig& c) {
   const auto& s = c.rope_scaling;
-  if (s.kind == Kind::longrope && c.family == Family::phi3)
+  if (s.kind == RopeScaling::Kind::longrope && c.family == Family::phi3)
     return {{"rope_factors_long.weight", in_f32(s.long_factors)},
             {"rope_factors_short.weight", in_f32(s.short_factors)}};
-  if (s.kind == Kind::longrope) return {{"rope_freqs.weight", in_f32(s.long_factors)}};
-  if (s.kind != Kind::llama3) return {};
+  if (s.kind == RopeScaling::Kind::longrope) return {{"rope_freqs.weight", in_f32(s.long_factors)}};
+  if (s.kind != RopeScaling::Kind::llama3) return {};
   const auto plain = RopeScaling().frequencies(c.rotated(), c.rope_theta),
              scaled = s.frequencies(c.rotated(), c.rope_theta);
   std::vector<float> divisors;
