@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/moe_route/moe_route.h"
 
 namespace hpcdl::models {
@@ -53,6 +54,8 @@ void resolve(io::ModelConfig& c) {
           c.heads);
     c.head_dim = c.width / c.heads;
   }
+  check(c.head_dim <= Attention::kMaxHeadDim, "heads of {} elements are not supported; at most {}", c.head_dim,
+        Attention::kMaxHeadDim);
   check(row.mixture || (c.chosen_experts == 0 && c.expert_ffn == 0),
         "family {} has no experts, found experts_per_token = {} and expert_ffn = {}", io::enum_name(c.family),
         c.chosen_experts, c.expert_ffn);

@@ -245,7 +245,8 @@ TEST(hf_config, reads_the_windows_of_each_family) {
     EXPECT_EQ(parse_hf_config(with, "config.json").sliding, (Layers{true, true}));
     with["sliding_window"] = 32;  // hides nothing
     EXPECT_EQ(parse_hf_config(with, "config.json"), sample(family));
-    expect_error("sliding_window", -1, "sliding_window: expected a size", json(family));
+    for (const int window : {-1, 0})
+      expect_error("sliding_window", window, "sliding_window: expected a size", json(family));
   }
   for (const auto family : {Family::qwen2, Family::qwen3}) {
     Json with = json(family);
@@ -382,16 +383,19 @@ TEST(hf_config, bad_values_are_errors) {
   expect_error("num_hidden_layers", 4097, "4097 layers are too many; at most 4096");
   expect_error("hidden_size", nullptr, "expected key \"hidden_size\", found none");
   expect_error("num_key_value_heads", 3, "heads 4 is not divisible by kv_heads 3");
+  expect_error("head_dim", 0, "head_dim: expected a size from 1 to 1073741824, found 0");
+  expect_error("head_dim", 320, "heads of 320 elements are not supported; at most 256");
   expect_error("head_dim", 7, "an even number of elements of a head, found 7 of 7");
   expect_error("n_head", 5, "width 64 is not divisible by 5 heads", make_hf_config(sample(Family::gpt2)));
   expect_error("rms_norm_eps", "x", "expected a number");
   expect_error("rms_norm_eps", -1, "epsilon of the norms");
   expect_error("rope_parameters", {{"rope_theta", 0}}, "rope_theta");
   expect_error("rope_scaling", {{"type", "linear"}}, "expected key \"factor\", found none");
-  expect_error("rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "expected factor >= 1");
+  expect_error("rope_scaling", {{"type", "linear"}, {"factor", 0.5}},
+               "expected factor >= 1 and below 1000000, found 0.5");
   expect_error("rope_scaling",
                {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}},
-               "found 8, 4 and 4");
+               "found 4 and 4");
   expect_error("eos_token_id", Json::array({"x"}), "expected numbers");
   EXPECT_NE(error_of(Json::array()).find("expected a JSON object"), std::string::npos);
 }

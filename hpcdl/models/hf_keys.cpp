@@ -28,10 +28,11 @@ double balance_in(const JsonObject& o) {
 }
 
 std::int64_t size_in(const JsonObject& o, const char* key, std::optional<std::int64_t> fallback) {
-  const std::int64_t v = fallback ? o.get_or<std::int64_t>(key, *fallback) : o.need<std::int64_t>(key);
+  const auto given = o.get<std::int64_t>(key);
+  if (!given && fallback) return *fallback;
+  const auto v = given ? *given : o.need<std::int64_t>(key);
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-  require(v >= (fallback ? 0 : 1) && v <= kLargest, "io", "{}: {}: expected a size from 1 to {}, found {}", o.where(),
-          key, kLargest, v);
+  require(v >= 1 && v <= kLargest, "io", "{}: {}: expected a size from 1 to {}, found {}", o.where(), key, kLargest, v);
   return v;
 }
 
@@ -101,10 +102,11 @@ void read_rope(const JsonObject& rope, const JsonObject& o, ModelConfig& c, bool
   if (s.kind == Kind::llama3)
     s.low_freq_factor = rope.need<double>("low_freq_factor"),
     s.high_freq_factor = rope.need<double>("high_freq_factor");
-  require(s.factor >= 1 && s.factor < kMost && s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
-              s.high_freq_factor < kMost,
-          "io", "{}: expected factor >= 1 and 0 < low_freq_factor < high_freq_factor, found {}, {} and {}",
-          rope.where(), s.factor, s.low_freq_factor, s.high_freq_factor);
+  require(s.factor >= 1 && s.factor < kMost, "io", "{}: expected factor >= 1 and below {}, found {}", rope.where(),
+          kMost, s.factor);
+  require(s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor && s.high_freq_factor < kMost, "io",
+          "{}: expected 0 < low_freq_factor < high_freq_factor, found {} and {}", rope.where(), s.low_freq_factor,
+          s.high_freq_factor);
   if (s.kind == Kind::yarn) read_yarn(rope, s);
   if (s.kind == Kind::longrope) read_longrope(rope, s);
   if (by_contexts) s.magnitude = rope.get_or("attention_factor", s.magnitude);
@@ -202,7 +204,9 @@ void write_layer_types(const ModelConfig& c, Json& j) {
 void read_qwen_windows(const JsonObject& o, ModelConfig& c) {
   if (!o.get_or("use_sliding_window", false)) return;
   read_window(o, c, 4096);
-  read_layer_types(o, c, size_in(o, "max_window_layers", 28));
+  const auto first = o.get_or<std::int64_t>("max_window_layers", 28);
+  require(first >= 0, "io", "{}: max_window_layers: expected 0 or more layers, found {}", o.where(), first);
+  read_layer_types(o, c, first);
 }
 
 void write_qwen_windows(const ModelConfig& c, Json& j) {

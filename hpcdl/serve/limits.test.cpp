@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <future>
 #include <random>
 
 #include "hpcdl/io/file.h"
@@ -51,13 +52,17 @@ TEST(Limits, a_client_that_leaves_ends_its_text) {
 }
 
 TEST(Limits, a_client_that_does_not_read_is_cut_off) {
-  const RunningServer server(RunningServer::config(), {.unread_bytes = 16 << 10});
-  TestClient deaf(server.port(), 2048);
+  const RunningServer server(RunningServer::config(), {.unread_bytes = 256 << 10});
+  TestClient deaf(server.port(), 2048), other(server.port());
   auto body = long_text(true);
   body["n"] = 4, body["logprobs"] = 5;
   deaf.send(TestClient::request("POST", kPath, body.dump()));
+  other.send(TestClient::request("POST", kPath, long_text(true).dump()));
+  auto reading = std::async(std::launch::async, [&] { return other.read(); });
   EXPECT_TRUE(server.wait_for([](auto m) { return m["cancelled_total"] == 4; })) << "it was not cut off";
-  EXPECT_LT(server.metrics().at("new_tokens_total"), 4 * 4000);
+  const auto r = reading.get();
+  EXPECT_TRUE(r.body.ends_with("data: [DONE]\n\n")) << "a text beside it goes on to its end";
+  EXPECT_LT(server.metrics().at("new_tokens_total"), 4000 + 4 * 4000);
   while (deaf.more()) {}
   EXPECT_FALSE(deaf.read_until("[DONE]"));
   expect_unharmed(server);

@@ -2,6 +2,7 @@
 // A small model folder that can be served: a tokenizer of bytes, a chat template, random weights.
 
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "hpcdl/io/atomic_file.h"
@@ -26,16 +27,20 @@ inline io::Tokenizer byte_tokenizer() {
   return io::Tokenizer::from_bpe(std::move(vocab), {{.content = std::string(io::kEndOfText), .id = 256}});
 }
 
-/// The model has a few ids more than the tokenizer.
-inline void write_test_model(const std::filesystem::path& folder) {
+/// The model has a few ids more than the tokenizer. If `change` is given, it sees the model, whose head then has weights
+/// of its own, before it is written.
+inline void write_test_model(const std::filesystem::path& folder,
+                             const std::function<void(models::LanguageModel&)>& change = {}) {
   io::ModelConfig c;
   c.family = io::Family::llama;
   c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 32, c.ffn = 64, c.context = kTestContext, c.vocab = 260;
   c.eos = {256};
+  if (change) c.tied = false;
   models::resolve(c);
   auto model = models::LanguageModel::create(c, 3, false);
   for (auto& p : model.parameters())  // larger than fresh weights, so that texts are not all alike
     for (std::int64_t i = 0; p.param->decay && i < p.memory.size(); ++i) p.memory.ptr<float>()[i] *= 8;
+  if (change) change(model);
   model.save(folder);
   byte_tokenizer().save_folder(folder, static_cast<int>(kTestContext));
   io::write_file_atomic(folder / "chat_template.jinja", kTestTemplate);

@@ -113,6 +113,7 @@ infer::SamplingOptions sampling_of(Fields& fields, const ModelFacts& model) {
   s.frequency_penalty = number("frequency_penalty", -2, 2, 0);
   s.logit_bias = biases_of(fields, model.vocab);
   s.allowed_ids = ids_of(fields, "allowed_token_ids", model.vocab);
+  s.banned_ids = ids_of(fields, "banned_token_ids", model.vocab);
   s.stop_ids = ids_of(fields, "stop_token_ids", model.vocab);
   s.ignore_eos = fields.flag("ignore_eos", false);
   s.min_tokens = static_cast<int>(fields.integer("min_tokens", 0, model.longest()).value_or(d.min_tokens));
@@ -121,6 +122,18 @@ infer::SamplingOptions sampling_of(Fields& fields, const ModelFacts& model) {
       seed ? static_cast<std::uint64_t>(*seed) : std::random_device()() | std::uint64_t{std::random_device()()} << 32;
   s.check(model.vocab);
   return s;
+}
+
+/// Fields that say who asks or what to keep: they change no text, and are taken where they ask for nothing else.
+void read_bookkeeping(Fields& fields, std::int64_t n) {
+  for (const char* name : {"user", "safety_identifier", "prompt_cache_key"}) fields.text(name);
+  if (const auto* metadata = fields.find("metadata"); metadata && !metadata->is_object())
+    fields.wrong("metadata", "an object", *metadata);
+  if (fields.flag("store", false)) fields.wrong("store", "false: this server keeps no answers", Json(true));
+  if (const auto tier = fields.text("service_tier"); tier && *tier != "auto" && *tier != "default")
+    fields.wrong("service_tier", "auto or default: there is one tier", Json(*tier));
+  if (const auto best = fields.integer("best_of", 1, kMostChoices); best && *best != n)
+    fields.wrong("best_of", fmt::format("n, which is {}: all texts are answered", n), Json(*best));
 }
 
 /// The form of "response_format"; null: any text.
@@ -182,10 +195,13 @@ void read_common(Fields& fields, const ModelFacts& model, Call& call, std::optio
   }
   call.stop = stops_of(fields);
   call.request.sampling = sampling_of(fields, model);
+  call.request.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", 0, kMostLogprobs).value_or(-1));
+  if (call.stream && call.request.prompt_logprobs >= 0)
+    throw Refusal(400, "\"prompt_logprobs\" are not for \"stream\": true");
   call.request.priority = static_cast<int>(fields.integer("priority", -1'000'000, 1'000'000).value_or(0));
   call.request.cache_salt = fields.text("cache_salt").value_or("");
   read_form(fields, model, call);
-  fields.text("user");  // says who asks, and changes nothing
+  read_bookkeeping(fields, call.n);
 
   std::int64_t longest = 0;
   for (const auto& p : call.prompts) longest = std::max(longest, std::ssize(p.ids));
@@ -299,10 +315,8 @@ Call read_completion(std::string_view body, const ModelFacts& model) {
   call.prompts = prompts_of(fields, model);
   read_common(fields, model, call, fields.integer("max_tokens", 1, INT32_MAX));
   call.request.sampling.logprobs = static_cast<int>(fields.integer("logprobs", 0, kMostLogprobs).value_or(-1));
-  call.request.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", 0, kMostLogprobs).value_or(-1));
   call.echo = fields.flag("echo", false);
-  if (call.stream && (call.echo || call.request.prompt_logprobs >= 0))
-    throw Refusal(400, "\"echo\" and \"prompt_logprobs\" are not for \"stream\": true");
+  if (call.stream && call.echo) throw Refusal(400, "\"echo\" is not for \"stream\": true");
   if (call.echo && call.request.sampling.logprobs >= 0)
     throw Refusal(400, "\"echo\" with \"logprobs\" is not supported: ask for \"prompt_logprobs\"");
   for (auto& p : call.prompts)

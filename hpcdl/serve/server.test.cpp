@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <future>
 #include <regex>
 #include <set>
+#include <thread>
 
 #include "hpcdl/serve/running_for_tests.h"
 
@@ -293,6 +297,102 @@ TEST_F(ServerTest, connections_are_kept) {
   EXPECT_TRUE(old.read().body.ends_with("data: [DONE]\n\n"));
 }
 
+TEST_F(ServerTest, takes_every_field_of_sampling) {
+  const json body{{"prompt", "Once upon"}, {"max_tokens", 12}, {"ignore_eos", true}};
+  const auto answer = [&](const json& fields) {
+    auto call = body;
+    call.update(fields);
+    return post("/v1/completions", call)["choices"][0]["text"].get<std::string>();
+  };
+  const auto plain = answer(json::object());
+  for (const json& same :
+       {json{{"top_k", 5}}, json{{"min_p", 0.1}}, json{{"typical_p", 0.9}}, json{{"top_p", 0.5}}, json{{"priority", 3}},
+        json{{"cache_salt", "x"}}, json{{"user", "me"}, {"safety_identifier", "a"}, {"prompt_cache_key", "b"}},
+        json{{"metadata", {{"a", "b"}}}, {"store", false}, {"service_tier", "auto"}, {"best_of", 1}}})
+    EXPECT_EQ(answer(same), plain) << same << ": the most likely tokens are taken anyway";
+  EXPECT_EQ(answer({{"allowed_token_ids", {'z'}}}), std::string(12, 'z'));
+  const auto first = post("/tokenize", {{"prompt", plain}})["tokens"][0];
+  const auto without = answer({{"banned_token_ids", {first}}, {"logprobs", 0}});
+  EXPECT_NE(without, plain);
+  EXPECT_EQ(without.find(plain[0]), std::string::npos);
+  EXPECT_NE(answer({{"repetition_penalty", 50}}), answer({{"allowed_token_ids", {'z'}}}));
+  EXPECT_EQ(answer({{"stop_token_ids", {first}}, {"min_tokens", 0}}).size(), 1u);
+  EXPECT_GT(answer({{"stop_token_ids", {first}}, {"min_tokens", 3}}).size(), 1u);
+}
+
+TEST_F(ServerTest, counts_the_tokens_of_a_prompt_that_it_remembers) {
+  const auto cached = [&](const std::string& salt) {
+    const auto r = post("/v1/completions",
+                        {{"prompt", "counted: " + std::string(200, 'q')}, {"max_tokens", 2}, {"cache_salt", salt}});
+    return r["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  EXPECT_EQ(cached("a"), 0);
+  EXPECT_GE(cached("a"), 192) << "whole pages";
+  EXPECT_EQ(cached("b"), 0);
+}
+
+TEST_F(ServerTest, scores_the_prompt_of_a_chat) {
+  const json body{{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 1}, {"prompt_logprobs", 1}};
+  const auto r = post("/v1/chat/completions", body);
+  const auto& list = r["choices"][0]["prompt_logprobs"];
+  ASSERT_EQ(list.size(), r["usage"]["prompt_tokens"].get<std::size_t>());
+  EXPECT_TRUE(list[0].is_null());
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    EXPECT_LT(list[i]["logprob"].get<double>(), 0);
+    EXPECT_LE(list[i]["top_logprobs"].size(), 1u) << "none if the tokenizer lacks the best id";
+  }
+}
+
+TEST(Server, says_that_it_loads) {
+  std::promise<void> go, ready;
+  Server server(RunningServer::config(), {.prepare = [&](auto&, auto&) { go.get_future().wait(); },
+                                          .ready = [&](const Server&) { ready.set_value(); }});
+  std::thread thread([&] { server.run(); });
+  const auto& address = server.address();
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const auto ask = [&](const char* method, const char* path) { return TestClient(port).ask(method, path, "{}"); };
+  auto r = ask("GET", "/health");
+  EXPECT_EQ(r.status, 503);
+  EXPECT_EQ(r.json(), (json{{"status", "loading"}}));
+  r = ask("POST", "/v1/completions");
+  EXPECT_EQ(r.status, 503);
+  EXPECT_NE(r.head.find("Retry-After"), std::string::npos) << r.head;
+  go.set_value();
+  ready.get_future().wait();
+  EXPECT_EQ(ask("GET", "/health").json(), (json{{"status", "ok"}}));
+  server.drain();
+  thread.join();
+}
+
+// The embedding of one letter is not a number: texts with it fail, and those beside them do not notice.
+TEST(Server, logits_that_are_not_numbers_harm_one_call) {
+  const io::TempFolder folder;
+  write_test_model(folder / "tiny", [](models::LanguageModel& model) {
+    for (auto& p : model.parameters())
+      if (p.name == "model.embed_tokens.weight")
+        std::fill_n(p.memory.ptr<float>() + 'N' * p.memory.shape()[1], p.memory.shape()[1], NAN);
+  });
+  auto config = RunningServer::config();
+  config.engine.model = (folder / "tiny").string();
+  const RunningServer server(config);
+  const json banned = json::array({'N'});
+  const auto body = [&](const std::string& prompt, int tokens) {
+    return json{{"prompt", prompt}, {"max_tokens", tokens}, {"ignore_eos", true}, {"banned_token_ids", banned}}.dump();
+  };
+  const auto alone = server.ask("POST", "/v1/completions", body("good", 200)).json()["choices"];
+  TestClient good(server.port());
+  good.send(TestClient::request("POST", "/v1/completions", body("good", 200)));
+  for (int i = 0; i < 3; ++i) {
+    const auto r = server.ask("POST", "/v1/completions", body("NaN", 4));
+    EXPECT_EQ(r.status, 500);
+    EXPECT_TRUE(r.json()["error"]["message"].is_string()) << r.body;
+  }
+  const auto r = good.read();
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(r.json()["choices"], alone);
+  expect_unharmed(server);
+}
+
 TEST_F(ServerTest, refuses_what_it_does_not_understand) {
   const std::string completions = "/v1/completions", chat = "/v1/chat/completions";
   struct Row {
@@ -339,6 +439,12 @@ TEST_F(ServerTest, refuses_what_it_does_not_understand) {
       {completions, R"({"prompt":"a","seed":1.5})", 400, "an integer"},
       {completions, R"({"prompt":"a","model":"other"})", 404, "this server has tiny"},
       {completions, R"({"prompt":"a","suffix":"b"})", 400, "unknown field"},
+      {completions, R"({"prompt":"a","store":true})", 400, "keeps no answers"},
+      {completions, R"({"prompt":"a","metadata":"b"})", 400, "an object"},
+      {completions, R"({"prompt":"a","service_tier":"priority"})", 400, "auto or default"},
+      {completions, R"({"prompt":"a","best_of":3})", 400, "n, which is 1"},
+      {completions, R"({"prompt":"a","banned_token_ids":[260]})", 400, "token ids from 0 to 259"},
+      {completions, R"({"prompt":"a","prompt_logprobs":1,"stream":true})", 400, "not for"},
       {completions, R"({"prompt":"a","echo":true,"stream":true})", 400, "echo"},
       {completions, "{\"prompt\":\"\xff\"}", 400, ""},
       {completions, "{\"prompt\":\"" + std::string(5000, 'a') + "\"}", 400, "context"},

@@ -101,6 +101,9 @@ TEST(Soak, leaves_nothing_behind) {
   EXPECT_TRUE(server.wait_for([](auto m) { return m["connections"] == 1; })) << "the one that asks";
   EXPECT_EQ(open_files(), files);
   if (time >= std::chrono::minutes(1)) {
+    const auto minutes = static_cast<int>(time / std::chrono::minutes(1));
+    EXPECT_GE(counts.left, 100 * minutes);
+    EXPECT_GE(counts.malformed, 100 * minutes);
     EXPECT_LE(lab::peak_rss_bytes(), memory + memory / 100);
   }
 }
