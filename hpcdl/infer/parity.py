@@ -1,10 +1,13 @@
-"""Writes random models of every family, of odd geometry, with what transformers makes of 32 ragged prompts.
+"""Random models of every family, of odd geometry, and what transformers thinks of the texts that they write.
 
-Usage: parity.py OUT   (needs torch, transformers)
+Usage: parity.py make OUT    (needs torch, transformers)
+       parity.py judge OUT
 
-Each folder OUT/NAME is a Hugging Face folder with parity.json: `prompts`; `answers`, the 64 tokens of largest logits that
-follow each; `logprobs` of these; `seconds`, the tokens of the second largest logits; `gaps`, how far those are below,
-as a share of the range of the logits; and `limit`: ids from there on are never taken, as if the tokenizer lacked them.
+`make` writes Hugging Face folders OUT/NAME with prompts.json: 32 `prompts` of 1 to 200 tokens, the number of `new` tokens,
+and `limit`: ids from there on may not be taken, as if the tokenizer lacked them. `judge` reads OUT/NAME/answers.json with
+the `answers` to them and the `logprobs` of their tokens, and prints for each model a line of JSON: how many `tokens` there
+are; how many of them are `best`, so that greedy decoding takes them, too; how far below the best one the logit of the worst
+token is, as a share of the range of the logits (`gap`); and the largest difference of a logprob (`distance`).
 """
 import json
 import random
@@ -27,58 +30,37 @@ def scrambled(model, seed):
     return model.eval()
 
 
-def last_logits(model, ids, lengths):
-    """Those of the last token of each row, by a whole pass without a cache. What comes after a row's end is not seen."""
-    hidden = model.base_model(ids).last_hidden_state
-    logits = model.lm_head(hidden[torch.arange(len(lengths)), lengths - 1])
-    cap = getattr(model.config, "final_logit_softcapping", None)
-    return cap * torch.tanh(logits / cap) if cap else logits
-
-
 @torch.no_grad()
-def continued(model, prompts, limit):
-    """Answers and their facts; rows of the same call are as long as the longest one."""
-    lengths = torch.tensor([len(p) for p in prompts])
-    ids = torch.zeros(len(prompts), int(lengths.max()) + NEW, dtype=torch.long)
-    for row, prompt in zip(ids, prompts):
-        row[: len(prompt)] = torch.tensor(prompt)
-    facts = {"answers": [], "logprobs": [], "seconds": [], "gaps": []}
-    for _ in range(NEW):
-        logits = last_logits(model, ids[:, : int(lengths.max())], lengths)
-        logprobs = logits.log_softmax(-1)
-        allowed = logits[:, :limit]
-        two = allowed.topk(2)
-        best = two.indices[:, 0]
-        facts["answers"].append(best)
-        facts["seconds"].append(two.indices[:, 1])
-        facts["logprobs"].append(logprobs.gather(1, best[:, None])[:, 0])
-        facts["gaps"].append((two.values[:, 0] - two.values[:, 1]) / (allowed.amax(-1) - allowed.amin(-1)))
-        ids[torch.arange(len(prompts)), lengths] = best
-        lengths += 1
-    return {name: torch.stack(values, 1).tolist() for name, values in facts.items()}
+def judged(model, prompt, answer, logprobs, limit):
+    """One pass over the whole text: the logits before each new token, which no later token can change."""
+    ids = torch.tensor([prompt + answer])
+    logits = model(ids[:, :-1]).logits[0, len(prompt) - 1 :]
+    taken, allowed = torch.tensor(answer)[:, None], logits[:, :limit]
+    gaps = (allowed.amax(-1) - logits.gather(1, taken)[:, 0]) / (allowed.amax(-1) - allowed.amin(-1))
+    distances = (logits.log_softmax(-1).gather(1, taken)[:, 0] - torch.tensor(logprobs)).abs()
+    return len(answer), int((allowed.argmax(-1) == taken[:, 0]).sum()), float(gaps.max()), float(distances.max())
 
 
-def write(folder, model, seed, limit=None, alone=False):
-    """`alone`: what a row's angles are depends on the length of its pass, so that each has its own."""
-    model = scrambled(model, seed)
-    model.save_pretrained(folder)
+def judge(folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    asked, told = (json.loads((folder / f"{name}.json").read_text()) for name in ("prompts", "answers"))
+    # Row by row: the rotary angles of some families depend on the length of the pass.
+    rows = [judged(model, *row, asked["limit"]) for row in zip(asked["prompts"], told["answers"], told["logprobs"])]
+    tokens, best, gaps, distances = zip(*rows)
+    print(json.dumps({"model": folder.name, "tokens": sum(tokens), "best": sum(best), "gap": max(gaps), "distance": max(distances)}), flush=True)
+
+
+def write(folder, model, seed, limit=None):
+    scrambled(model, seed).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
     vocab = model.config.vocab_size
     draw = random.Random(seed)
     lengths = [1, 2, 7, 63, 64, 65, 128, 200] + [draw.randint(1, 200) for _ in range(PROMPTS - 8)]
     prompts = [[draw.randrange(vocab) for _ in range(n)] for n in lengths]
-    limit = limit or vocab
-    groups = [[p] for p in prompts] if alone else [prompts]
-    parts = [continued(model, group, limit) for group in groups]
-    facts = {name: [row for part in parts for row in part[name]] for name in parts[0]}
-    (folder / "parity.json").write_text(json.dumps({"prompts": prompts, "limit": limit, **facts}))
-    print(folder.name, flush=True)
+    (folder / "prompts.json").write_text(json.dumps({"prompts": prompts, "new": NEW, "limit": limit or vocab}))
 
 
-def main():
-    out = Path(sys.argv[1])
-    torch.set_num_threads(1)
-
+def make_all(out):
     def make(name, **keys):
         config = getattr(transformers, name + ("TextConfig" if name == "Gemma3" else "Config"))
         # A text ends after 64 tokens only: no id of the vocabulary stands for the end.
@@ -95,7 +77,7 @@ def main():
     large = dict(odd, vocab_size=50001, tie_word_embeddings=True)
     write(out / "llama_vocabulary_50001", make("Llama", **large, head_dim=12), 3, limit=49990)
     dynamic = dict(rope_type="dynamic", factor=2.0, rope_theta=100.0)
-    write(out / "llama_rope_dynamic", make("Llama", **{**odd, "max_position_embeddings": 280}, head_dim=12, rope_parameters=dynamic), 4, alone=True)
+    write(out / "llama_rope_dynamic", make("Llama", **{**odd, "max_position_embeddings": 280}, head_dim=12, rope_parameters=dynamic), 4)
     yarn = dict(rope_type="yarn", rope_theta=50.0, factor=3.0, original_max_position_embeddings=100)
     write(out / "llama_rope_yarn", make("Llama", **odd, head_dim=12, rope_parameters=yarn), 5)
     write(out / "mistral_window_7", make("Mistral", **odd, head_dim=80, sliding_window=7), 6)
@@ -110,6 +92,16 @@ def main():
     write(out / "gemma3", make("Gemma3", **gemma, head_dim=20, sliding_window=7, query_pre_attn_scalar=30, layer_types=window, rope_parameters=ropes), 11)
     write(out / "mixtral", make("Mixtral", **odd, num_local_experts=5, num_experts_per_tok=2, head_dim=8, sliding_window=7), 12)
     write(out / "qwen3_moe", make("Qwen3Moe", **odd, head_dim=10, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12), 13)
+
+
+def main():
+    verb, out = sys.argv[1], Path(sys.argv[2])
+    transformers.utils.logging.disable_progress_bar()
+    if verb == "make":
+        make_all(out)
+    else:
+        for folder in sorted(out.iterdir()):
+            judge(folder)
 
 
 if __name__ == "__main__":
