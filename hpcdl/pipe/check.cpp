@@ -196,6 +196,26 @@ std::vector<std::string> faults(const Schedule& schedule, std::size_t most) {
   return Examination(schedule, most).run();
 }
 
+std::string out_of_turn(const Schedule& schedule) {
+  enum Turn { forward, input, weight, kTurns };
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    std::map<std::pair<int, Turn>, Spot> last;
+    const auto& list = schedule.of_rank[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const auto& a = list[i];
+      const bool takes[kTurns] = {a.act == Act::forward, gives_input_gradient(a.act), gives_weight_gradient(a.act)};
+      for (const Turn turn : {forward, input, weight}) {
+        if (!takes[turn]) continue;
+        auto& before = last[{a.stage, turn}];
+        if (before.there() && list[before.action].micro > a.micro)
+          return fmt::format("{}: {} comes after {}", text(Spot{rank, i}), text(a), text(list[before.action]));
+        before = {rank, i};
+      }
+    }
+  }
+  return "";
+}
+
 std::vector<std::string> deadlock(const Schedule& schedule, Wiring wiring) {
   const Waits waits(schedule, wiring);
   const auto cycle = waits.cycle();

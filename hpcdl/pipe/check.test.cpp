@@ -51,6 +51,21 @@ TEST(check, finds_faults_of_compute_actions) {
   expect_fault(impossible, "micro-batches 0 to 0");
 }
 
+/// A stage would add the gradients of its micro-batches in another order.
+TEST(check, finds_micro_batches_out_of_turn) {
+  const auto first = [](const char* text) { return out_of_turn(parse_order(text, "test")); };
+  EXPECT_EQ(first("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1"), "");
+  EXPECT_EQ(first("0F0 0F1 0I0 0I1 0W0 0W1\n1F0 1I0 1F1 1B1 1W0"),
+            "rank 1, action 4: the weight gradient of stage 1, micro-batch 0 comes after the backward of stage 1, "
+            "micro-batch 1");
+  EXPECT_EQ(
+      first("0F0 0F1 0I0 0I1 0W1 0W0\n1F0 1B0 1F1 1B1"),
+      "rank 0, action 5: the weight gradient of stage 0, micro-batch 0 comes after the weight gradient of stage 0, "
+      "micro-batch 1");
+  EXPECT_NE(first("0F1 0F0 0B0 0B1"), "");
+  EXPECT_NE(first("0F0 0F1 0B1 0B0"), "");
+}
+
 TEST(check, finds_a_deadlock_of_an_order_and_names_the_cycle) {
   // Rank 0 wants the gradient of micro-batch 0 before it computes micro-batch 1, which rank 1 computes first.
   const auto s = parse_order("0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1", "test");

@@ -53,7 +53,8 @@ constexpr std::string_view kResnet[] = {"model.stem"};
 constexpr std::string_view kOffloaded[] = {"offload.interleave"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
-constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers"};
+constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers", "parallel.order"};
+constexpr std::string_view kGenerated[] = {"parallel.schedule", "parallel.chunks"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -130,6 +131,9 @@ void check_text(const io::ConfigTable& table, const RunConfig& config, std::stri
 void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   const auto& p = config.parallel;
   if (p.pp == 1) return refuse(table, kPipeline, "pipelines", "parallel.pp is 1");
+  if (!p.order.empty())
+    refuse(table, kGenerated, "orders by name",
+           fmt::format("parallel.order = \"{}\" has an order of its own", p.order));
   const auto& kind = pipe::schedule_kind(p.schedule);
   if (p.chunks < kind.least_chunks || p.chunks > kind.most_chunks)
     fail_usage("config", "parallel.schedule = \"{}\" needs parallel.chunks = {}{}, got {}", p.schedule,

@@ -235,7 +235,7 @@ struct CheckpointConfig {
 
 struct ParallelConfig {
   std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, chunks = 1, zero = 0, gather_ahead = 1;
-  std::string schedule = "1f1b";
+  std::string schedule = "1f1b", order;
   std::vector<std::int64_t> layers;
   nn::ContextShare::Mode cp_mode = nn::ContextShare::gather;
   double bucket_mb = 25, first_bucket_mb = 1;
@@ -246,6 +246,9 @@ struct ParallelConfig {
       {.min = 1, .max = 256});
     f("schedule", schedule,
       "with pp: the order of forwards and backwards of micro-batches, by the names of hpcdl pipe show --help");
+    f("order", order,
+      "with pp, instead of schedule and chunks: a file with the order of each rank, as hpcdl pipe show --order takes "
+      "it");
     f("chunks", chunks, "with pp: stages of each rank; interleaved and zbv need several", {.min = 1, .max = 64});
     f("layers", layers,
       "with pp: how many layers each stage has, where an embedding and a head count as layers; empty: stages of about "

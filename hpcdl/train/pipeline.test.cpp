@@ -2,89 +2,18 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/json.h"
-#include "hpcdl/testing/mesh_runs.h"
+#include "hpcdl/pipe/order_file.h"
 #include "hpcdl/testing/ranks.h"
-#include "hpcdl/train/runs_for_tests.h"
-#include "hpcdl/train/train_for_tests.h"
+#include "hpcdl/train/check_config.h"
+#include "hpcdl/train/pipeline_for_tests.h"
 
 namespace hpcdl::train {
 namespace {
-
-namespace fs = std::filesystem;
-using Change = std::function<void(RunConfig&)>;
-
-struct Pipeline : ::testing::Test {
-  Pipeline() {
-    RunConfig c;
-    toy_config(c, tmp, "unused");  // prepares the text once for all
-  }
-
-  /// A model of six layers, its embedding and its head included, into tmp/NAME.
-  void config(RunConfig& c, const std::string& name) {
-    toy_config(c, tmp, name);
-    c.model.layers = 4, c.model.heads = 4, c.model.tied = false;
-    c.train.steps = 20, c.train.eval_every = 10, c.train.batch = 2, c.train.accumulate = 4, c.train.threads = 1;
-    c.parallel.dp = 1;
-  }
-
-  RunSummary train_on(int ranks, const std::string& name, const Change& change, std::int64_t stop_at = -1) {
-    const auto configure = [&](RunConfig& c) { config(c, name), change(c); };
-    return testing::run_on_ranks(ranks, configure, stop_at);
-  }
-
-  std::string error_of_pipeline(int ranks, const Change& change) {
-    const auto errors = testing::rank_errors(ranks, [&](const comm::Group& world) {
-      RunConfig c;
-      config(c, "refused");
-      change(c);
-      Hooks hooks;
-      hooks.world = world;
-      run(c, hooks);
-    });
-    return errors.front();
-  }
-
-  void expect_same(const std::string& got, const std::string& want) const {
-    EXPECT_EQ(weights_apart(tmp.path() / got / "model", tmp.path() / want / "model"), 0) << got;
-    EXPECT_EQ(timeless_metrics(tmp.path() / got), timeless_metrics(tmp.path() / want)) << got;
-  }
-
-  std::vector<double> numbers(const std::string& name) const {
-    std::istringstream in(io::read_file(tmp.path() / name / "metrics.jsonl"));
-    std::vector<double> list;
-    for (std::string line; std::getline(in, line);)
-      for (const char* key : {"loss", "grad_norm", "eval_loss"})
-        if (const auto j = io::parse_json(line, "metrics.jsonl"); j.contains(key))
-          list.push_back(j.at(key).get<double>());
-    return list;
-  }
-
-  void expect_near(const std::string& got, const std::string& want) const {
-    const auto g = numbers(got), w = numbers(want);
-    ASSERT_EQ(g.size(), w.size()) << got;
-    for (std::size_t i = 0; i < g.size(); ++i) EXPECT_NEAR(g[i], w[i], 1e-5 * std::fabs(w[i])) << got << ' ' << i;
-    EXPECT_LT(weights_apart(tmp.path() / got / "model", tmp.path() / want / "model"), 1e-5) << got;
-  }
-
-  io::TempFolder tmp;
-};
-
-struct Shape {
-  const char* schedule;
-  int pp, chunks, micros;
-  std::string name() const { return fmt::format("{}-{}x{}-{}", schedule, pp, chunks, micros); }
-  void set(RunConfig& c) const {
-    c.parallel.pp = pp, c.parallel.chunks = chunks, c.parallel.schedule = schedule, c.train.accumulate = micros;
-  }
-};
 
 TEST_F(Pipeline, every_schedule_gives_the_bits_of_one_rank) {
   const std::vector<Shape> shapes = {{"gpipe", 2, 1, 4},       {"gpipe", 2, 3, 2},       {"1f1b", 2, 1, 4},
@@ -173,6 +102,55 @@ TEST_F(Pipeline, layers_can_be_chosen) {
   train_on(1, "one", [](RunConfig&) {});
   train_on(2, "chosen", [](RunConfig& c) { c.parallel.pp = 2, c.parallel.layers = {5, 1}; });
   expect_same("chosen", "one");
+}
+
+/// Orders of a file: the same as a schedule, and one that no schedule has.
+TEST_F(Pipeline, an_order_can_come_from_a_file) {
+  train_on(1, "one", [](RunConfig& c) { c.train.accumulate = 3; });
+  const auto order = tmp.path() / "order.csv";
+  for (const char* text : {"0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n",
+                           "# the last rank has the first stage, and halves where it waits\n"
+                           "2F0 2B0 2F1 2F2 2B1 2I2 2W2\n"
+                           "1F0,1F1,1B0,1F2,1I1,1W1,1B2\n"
+                           "0F0,0F1,0F2,0I0,0W0,0B1,0I2,0W2\n",
+                           "0F0,3F0,0F1,3B0,0F2,3F1,3B1,0B0,3F2,3B2,0B1,0B2\n"
+                           "1F0,2F0,1F1,2B0,1B0,2F1,1F2,2B1,2F2,1B1,2B2,1B2\n"}) {
+    io::write_file_atomic(order, text);
+    const int ranks = pipe::read_order(order).ranks();
+    const auto name = "file" + std::to_string(std::string_view(text).size());
+    train_on(ranks, name,
+             [&](RunConfig& c) { c.parallel.pp = ranks, c.parallel.order = order, c.train.accumulate = 3; });
+    expect_same(name, "one");
+  }
+}
+
+TEST_F(Pipeline, an_order_that_cannot_be_trained_is_refused) {
+  const auto order = tmp.path() / "order.csv";
+  const auto expect = [&](const char* text, const char* part, const char* fits) {
+    io::write_file_atomic(order, text);
+    const auto error = error_of_pipeline(
+        2, [&](RunConfig& c) { c.parallel.pp = 2, c.parallel.order = order, c.train.accumulate = 2; });
+    for (const auto* words : {part, fits, "order.csv"})
+      EXPECT_NE(error.find(words), std::string::npos) << error << "\nexpected: " << words;
+  };
+  const auto* schedule = "--schedule 1f1b --stages 2 --micros 2";
+  expect("0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n", "the backward of stage 0, micro-batch 1 is missing", schedule);
+  expect("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1\n", "the weight gradient of stage 1, micro-batch 1 is missing", schedule);
+  expect("0F0,0F1,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", "the forward of stage 0, micro-batch 1 is there twice", schedule);
+  expect("0F0,0F1,0B0,0B1,0I1\n1F0,1B0,1F1,1B1\n", "is there as a whole and in halves", schedule);
+  expect("0F0,0F1,0B0\n1F0,1B0,1F1,1B1,0B1\n", "the backward of stage 0, micro-batch 1 belongs to rank 0", schedule);
+  expect("0B0,0F0,0F1,0B1\n1F0,1B0,1F1,1B1\n", "which it needs", schedule);
+  expect("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "deadlock", schedule);
+  expect("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n", "comes after the backward of stage 0, micro-batch 1", "swap the two");
+  expect("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n2F0,2B0,2F1,2B1\n", "the orders of 3 ranks", "set parallel.pp = 3");
+  expect("0F0,0B0\n1F0,1B0\n", "its step has 1 micro-batch,", "set train.accumulate = 1");
+  expect("0F0,0F1,0B0,0B1\n1F0,1B0,1X1,1B1\n", "expected an action such as 1F0", "line 2");
+  const auto error = error_of_pipeline(2, [&](RunConfig& c) {
+    c.parallel.pp = 2, c.parallel.order = order, c.parallel.schedule = "zbv", c.parallel.chunks = 2;
+  });
+  EXPECT_NE(error.find("parallel.schedule = \"zbv\" is for orders by name"), std::string::npos) << error;
+  const auto missing = error_of_pipeline(2, [&](RunConfig& c) { c.parallel.pp = 2, c.parallel.order = "nowhere.csv"; });
+  EXPECT_NE(missing.find("nowhere.csv"), std::string::npos) << missing;
 }
 
 TEST_F(Pipeline, says_what_would_fit) {

@@ -41,23 +41,10 @@ std::map<std::string, std::set<int>, std::less<>> users(const pipe::Cut& parts) 
   return stages;
 }
 
-pipe::Schedule schedule_of(const StageOptions& o) {
-  const auto& kind = pipe::schedule_kind(o.schedule);
-  const auto schedule =
-      pipe::lower(pipe::make_schedule(kind, {.ranks = o.group.size(), .chunks = o.chunks, .micros = o.micros}));
-  if (schedule.on_host)
-    fail_usage(
-        "pipe",
-        "parallel.schedule = \"{}\" keeps stages in host memory, which hpcdl train does not do yet: choose 1f1b, "
-        "interleaved, zero_bubble, zbv or gpipe",
-        o.schedule);
-  return schedule;
-}
-
 }  // namespace
 
 Stages::Stages(const StageOptions& options, StateTable& table, const Program& pass)
-    : table_(table), axis_(options.group), schedule_(schedule_of(options)) {
+    : table_(table), axis_(options.group), schedule_(pipe::lower(stage_orders(options))) {
   choose_layers(options, pass);
   choose_owners(pass);
 }
@@ -66,10 +53,14 @@ void Stages::choose_layers(const StageOptions& options, const Program& pass) {
   const auto layers = static_cast<int>(pipe::layers_of(pass).names.size());
   const int stages = schedule_.stages();
   if (stages > layers)
-    fail_usage("pipe",
-               "parallel.pp = {} with parallel.chunks = {} makes {} stages, but the model has {} layers, its embedding "
-               "and its head included: choose at most {} stages",
-               group().size(), options.chunks, stages, layers, layers);
+    fail_usage(
+        "pipe",
+        "{} makes {} stages, but the model has {} layers, its embedding and its head included: choose at most {} "
+        "stages",
+        options.order.empty()
+            ? fmt::format("parallel.pp = {} with parallel.chunks = {}", group().size(), options.chunks)
+            : fmt::format("parallel.order = \"{}\"", options.order),
+        stages, layers, layers);
   if (options.layers.empty()) {
     // Ranks along tp can have parts of unequal sizes.
     partition_ =

@@ -22,10 +22,16 @@ struct StageOptions {
   comm::Group group = {};  // one rank: no stages
   comm::Group world = {};  // all ranks of the run, which cut the layers alike
   std::string schedule = "1f1b";
+  std::string order = "";                 // a file (pipe/order_file.h), instead of a schedule and its chunks
   int chunks = 1;                         // stages of each rank
   int micros = 1;                         // micro-batches of a step
   std::vector<std::int64_t> layers = {};  // of each stage; empty: stages of about equal cost
 };
+
+/// The orders that these options choose: actions that compute. Throws UsageError if there are none, or if those of a file
+/// cannot be trained by these ranks: it says what would fit. Collective over the world if they come from a file, which
+/// must be the same on all hosts.
+pipe::Schedule stage_orders(const StageOptions& options);
 
 class Stages {
  public:

@@ -35,6 +35,7 @@ StepOptions step_options(const RunConfig& config) {
   o.zero = static_cast<int>(config.parallel.zero);
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.stages = {.schedule = config.parallel.schedule,
+              .order = config.parallel.order,
               .chunks = static_cast<int>(config.parallel.chunks),
               .micros = static_cast<int>(t.accumulate),
               .layers = config.parallel.layers};
