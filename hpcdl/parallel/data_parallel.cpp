@@ -9,7 +9,6 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/parallel/gather_pass.h"
 #include "hpcdl/parallel/shard_pass.h"
 #include "hpcdl/parallel/uses.h"
@@ -225,17 +224,17 @@ void DataParallel::with_whole_values(const std::function<void()>& f) const {
   model_.state().lend_whole_values([](const StateEntry&) { return Tensor(); });
 }
 
-void DataParallel::record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const {
+DividedGradients DataParallel::gradients(Graph& g) const {
   std::vector<std::size_t> place_of(order_.size());  // by number in the table
   for (std::size_t i = 0; i < index_.size(); ++i) place_of[index_[i]] = i;
-  DividedGradients whole, parts;
+  DividedGradients list;
   for (std::size_t n = 0; const auto& p : model_.state().updated()) {
     const auto i = place_of[n++];
-    DividedGradient d{g.constant(p.gradient->name, p.gradient->memory), {}};
+    DividedGradient d{.mine = g.constant(p.gradient->name, p.gradient->memory), .part = !p.param->part.all()};
     for (int r = 0; r < group_.size(); ++r) d.pieces.push_back(plan_.piece(i, order_[i].spec.size(), r));
-    (p.param->part.all() ? whole : parts).push_back(std::move(d));
+    list.push_back(std::move(d));
   }
-  record_divided_grad_norm(g, whole, parts, args, axis("norm of the gradients"), tensor);
+  return list;
 }
 
 }  // namespace hpcdl::parallel

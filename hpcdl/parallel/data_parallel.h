@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,8 +14,8 @@
 #include "hpcdl/graph.h"
 #include "hpcdl/group.h"
 #include "hpcdl/models/trainable.h"
-#include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/axis.h"
+#include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/parallel/reduce_pass.h"
 #include "hpcdl/parallel/unit_exchange.h"
 
@@ -75,9 +74,8 @@ class DataParallel {
   /// Divided values: the pass reads those that the ranks have updated. If they are sharded(), every pass needs this,
   /// otherwise the first one after an update.
   Recording gathered(Recording pass) const;
-  /// Records the norm of all gradients (ops/grad_norm), with the bits that one rank would compute. `tensor`: the axis of
-  /// the ranks that share layers, if any do.
-  void record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const;
+  /// The gradients of StateTable::updated(), in their order, for the norm of divided ones.
+  DividedGradients gradients(Graph& g) const;
 
  private:
   void plan_layout(const Program& pass);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/parallel/update.h"
@@ -101,61 +102,102 @@ struct SumOfBlocks {
   }
 };
 
+using Tensors = std::vector<const DividedGradient*>;
+
+std::int64_t blocks_of(const DividedGradient& t) {
+  std::int64_t sum = 0;
+  for (const auto& p : t.pieces) sum += tensor_blocks(p.count());
+  return sum;
+}
+
+/// Sums of blocks that a rank of an axis has, one after the other.
+struct Share {
+  int rank;
+  std::int64_t blocks;
+};
+
+std::vector<Share> shares_of_data(const Tensors& tensors) {
+  std::vector<Share> list;
+  for (const auto* t : tensors)
+    for (int rank = 0; const auto& p : t->pieces) list.push_back({rank++, tensor_blocks(p.count())});
+  return list;
+}
+
+std::vector<Share> shares_of_stages(const Tensors& tensors) {
+  std::vector<Share> list;
+  for (const auto* t : tensors) list.push_back({t->stage, blocks_of(*t)});
+  return list;
+}
+
 /// Where the sums of every rank's blocks lie, one rank after the other and each padded to the most that one has.
 struct Blocks {
-  std::int64_t width = 0;  // of one rank
-  std::vector<Run> runs;   // in the order of the tensors
+  std::int64_t width = 0, count = 0;  // of one rank; of all
+  std::vector<Run> runs;              // in the order of the shares
 
-  Blocks(const std::vector<const DividedGradient*>& tensors, int ranks) {
+  Blocks(const std::vector<Share>& shares, int ranks) {
     std::vector<std::int64_t> next(static_cast<std::size_t>(ranks));
-    struct Piece {
-      std::size_t rank;
-      Run run;
-    };
-    std::vector<Piece> pieces;
-    for (const auto* t : tensors)
-      for (std::size_t r = 0; r < t->pieces.size(); ++r) {
-        const auto count = tensor_blocks(t->pieces[r].count());
-        if (count > 0) pieces.push_back({r, {next[r], count}});
-        next[r] += count;
-      }
+    std::vector<std::pair<int, Run>> pieces;
+    for (const auto& [rank, blocks] : shares) {
+      auto& at = next[static_cast<std::size_t>(rank)];
+      if (blocks > 0) pieces.push_back({rank, {at, blocks}});
+      at += blocks, count += blocks;
+    }
     width = std::max<std::int64_t>(1, *std::max_element(next.begin(), next.end()));
     for (auto& [rank, run] : pieces) {
-      run.from += static_cast<std::int64_t>(rank) * width;
+      run.from += rank * width;
       if (!runs.empty() && runs.back().from + runs.back().count == run.from) runs.back().count += run.count;
       else runs.push_back(run);
     }
   }
 };
 
-std::int64_t blocks_of(const DividedGradients& list) {
-  std::int64_t sum = 0;
-  for (const auto& t : list)
-    for (const auto& p : t.pieces) sum += tensor_blocks(p.count());
-  return sum;
-}
-
-/// The sums of squares of all blocks of all ranks, in the order of the tensors.
-Var sums_of_all_blocks(Graph& g, const std::vector<const DividedGradient*>& tensors, std::int64_t count,
-                       const Axis& axis) {
-  const Blocks blocks(tensors, axis.ranks);
-  const Var mine = g.temporary("grad_norm.mine", {{blocks.width}, DType::f64}),
-            all = g.temporary("grad_norm.all", {{blocks.width * axis.ranks}, DType::f64}),
-            ordered = g.temporary("grad_norm.partial", {{count}, DType::f64});
-  std::vector operands{write_operand(mine)};
+/// Into `to`, whose elements beyond the blocks of these tensors stay unset.
+void record_squares(Graph& g, const Tensors& tensors, const Var& to) {
+  std::vector operands{write_operand(to)};
   double elements = 0;
   for (const auto* t : tensors)
     if (t->mine.shape().size() > 0)
       operands.push_back(read_operand(t->mine)), elements += static_cast<double>(t->mine.shape().size());
   CountArgs args{std::ssize(operands) - 1};
   emit_update<SquaresOfBlocks>(g, operands, &args, sizeof args, {.operations = 2 * elements});
+}
+
+/// Gathers what the ranks of the axis have, `mine` on this one, and puts it in order into `to`.
+void record_in_order(Graph& g, const Var& mine, const Blocks& blocks, const Axis& axis, const Var& to) {
+  const Var all = g.temporary("grad_norm.all", {{blocks.width * axis.ranks}, DType::f64});
   const Operand gathered[] = {write_operand(all), read_operand(mine)};
   emit_op<AllGather>(g, gathered, {axis}, Phase::update);
   std::vector<std::byte> order(sizeof(CountArgs) + blocks.runs.size() * sizeof(Run));
   const CountArgs runs{std::ssize(blocks.runs)};
   std::memcpy(order.data(), &runs, sizeof runs);
   std::memcpy(order.data() + sizeof runs, blocks.runs.data(), blocks.runs.size() * sizeof(Run));
-  emit_update<InOrder>(g, {write_operand(ordered), read_operand(all)}, order.data(), order.size());
+  emit_update<InOrder>(g, {write_operand(to), read_operand(all)}, order.data(), order.size());
+}
+
+/// The sums of tensors that this rank and those along the axis have, into the beginning of `to`.
+void record_sums_of_data(Graph& g, const Tensors& tensors, const std::optional<Axis>& axis, const Var& to) {
+  if (!axis) return record_squares(g, tensors, to);
+  const Blocks blocks(shares_of_data(tensors), axis->ranks);
+  if (blocks.count == 0) return;
+  const Var mine = g.temporary("grad_norm.mine", {{blocks.width}, DType::f64});
+  record_squares(g, tensors, mine);
+  record_in_order(g, mine, blocks, *axis, g.slice(to, 0, blocks.count));
+}
+
+/// The sums of squares of all blocks of all ranks, in the order of the tensors.
+Var sums_of_all_blocks(Graph& g, const Tensors& tensors, std::int64_t count, const NormAxes& axes) {
+  const Var ordered = g.temporary("grad_norm.partial", {{count}, DType::f64});
+  if (!axes.stages) {
+    record_sums_of_data(g, tensors, axes.data, ordered);
+    return ordered;
+  }
+  Tensors here;
+  for (const auto* t : tensors)
+    if (t->mine) here.push_back(t);
+  const Blocks blocks(shares_of_stages(tensors), axes.stages->ranks);
+  const Var mine = g.temporary("grad_norm.of_stages", {{blocks.width}, DType::f64});
+  record_sums_of_data(g, here, axes.data, mine);
+  record_in_order(g, mine, blocks, *axes.stages, ordered);
   return ordered;
 }
 
@@ -166,20 +208,22 @@ void record_sum(Graph& g, const Var& total, const Var& addends) {
 
 }  // namespace
 
-void record_divided_grad_norm(Graph& g, const DividedGradients& whole, const DividedGradients& parts,
-                              const GradNorm::Args& args, const Axis& axis, const std::optional<Axis>& tensor) {
-  std::vector<const DividedGradient*> tensors;
-  for (const auto* list : {&whole, &parts})
-    for (const auto& t : *list) tensors.push_back(&t);
-  const auto of_whole = blocks_of(whole), of_parts = blocks_of(parts);
-  const Var sums = sums_of_all_blocks(g, tensors, of_whole + of_parts, axis);
-  if (!tensor) return record_norm_of_totals(g, sums, args);
+void record_divided_grad_norm(Graph& g, const DividedGradients& gradients, const GradNorm::Args& args,
+                              const NormAxes& axes) {
+  Tensors tensors;
+  std::int64_t of_whole = 0, of_parts = 0;
+  for (const bool part : {false, true})
+    for (const auto& t : gradients)
+      if (t.part == part) tensors.push_back(&t), (part ? of_parts : of_whole) += blocks_of(t);
+  const Var sums = sums_of_all_blocks(g, tensors, of_whole + of_parts, axes);
+  if (!axes.tensor) return record_norm_of_totals(g, sums, args);
+  const auto& tensor = *axes.tensor;
   const Var mine = g.temporary("grad_norm.of_parts", {{1}, DType::f64}),
-            totals = g.temporary("grad_norm.totals", {{1 + tensor->ranks}, DType::f64});
+            totals = g.temporary("grad_norm.totals", {{1 + tensor.ranks}, DType::f64});
   record_sum(g, g.slice(totals, 0, 1), g.slice(sums, 0, of_whole));
   record_sum(g, mine, g.slice(sums, of_whole, of_parts));
-  const Operand gathered[] = {write_operand(g.slice(totals, 1, tensor->ranks)), read_operand(mine)};
-  emit_op<AllGather>(g, gathered, {tensor->with("norm of the gradients")}, Phase::update);
+  const Operand gathered[] = {write_operand(g.slice(totals, 1, tensor.ranks)), read_operand(mine)};
+  emit_op<AllGather>(g, gathered, {tensor.with("norm of the gradients")}, Phase::update);
   record_norm_of_totals(g, totals, args);
 }
 

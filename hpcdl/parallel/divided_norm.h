@@ -14,14 +14,22 @@
 namespace hpcdl::parallel {
 
 struct DividedGradient {
-  Var mine;                      // the elements of this rank
-  std::vector<Interval> pieces;  // the elements of every rank; they begin at multiples of kTensorBlock
+  Var mine = {};  // the elements of this rank; absent if its layer is on other ranks
+  /// The elements of every rank along NormAxes::data, which begin at multiples of kTensorBlock. One piece if these ranks
+  /// do not divide it, or if it is on other ranks.
+  std::vector<Interval> pieces = {};
+  bool part = false;  // every rank along NormAxes::tensor has its own, instead of the same
+  int stage = 0;      // the rank along NormAxes::stages that has it
 };
 using DividedGradients = std::vector<DividedGradient>;
 
-/// record_grad_norm (ops/grad_norm) of gradients that the ranks of `axis` have divided. tensor: the axis of the ranks
-/// that share layers; `whole` gradients are the same on all of them, and each has its own `parts`.
-void record_divided_grad_norm(Graph& g, const DividedGradients& whole, const DividedGradients& parts,
-                              const GradNorm::Args& args, const Axis& axis, const std::optional<Axis>& tensor);
+/// What ranks have divided: along `data` the elements of gradients, along `stages` the layers, along `tensor` weights.
+struct NormAxes {
+  std::optional<Axis> data = {}, stages = {}, tensor = {};
+};
+
+/// record_grad_norm (ops/grad_norm) of gradients that the ranks of these axes have divided.
+void record_divided_grad_norm(Graph& g, const DividedGradients& gradients, const GradNorm::Args& args,
+                              const NormAxes& axes);
 
 }  // namespace hpcdl::parallel

@@ -17,9 +17,15 @@ struct Touched {
   int last_gradient = -1, first_gradient_use = -1;  // in backward: written; touched
 };
 
+StageParts::Part part_of(const Program& cut, const EditPart& edit) {
+  auto part = compact(cut);
+  return planned(edit ? edit(std::move(part)) : std::move(part));
+}
+
 class Parts {
  public:
-  Parts(const Cut& cut, const WholePass& pass) : cut_(cut), slots_(cut.forward.front().slots), touched_(slots_.size()) {
+  Parts(const Cut& cut, const WholePass& pass, const EditPart& edit)
+      : cut_(cut), edit_(edit), slots_(cut.forward.front().slots), touched_(slots_.size()) {
     for (const auto& v : pass.inputs) inputs_.push_back(v.operand().slot);
     for (const auto& v : pass.outputs) outputs_.push_back(v.operand().slot);
     for (int stage = 0; stage < stages(); ++stage) {
@@ -94,21 +100,22 @@ class Parts {
         if (outputs_[i] == c.slot && touched_[static_cast<std::size_t>(c.slot)].first_write == stage)
           p.outputs.push_back({i, c.name});
     }
-    p.forward = planned(compact(cut_.forward[s]));
+    p.forward = part_of(cut_.forward[s], edit_);
     return p;
   }
 
   const Cut& cut_;
+  const EditPart& edit_;
   const std::vector<Slot>& slots_;
   std::vector<Touched> touched_;       // by slot
   std::vector<int> inputs_, outputs_;  // their slots
 };
 
-void add_backward(std::vector<StageParts>& parts, const Cut& cut, Write write) {
+void add_backward(std::vector<StageParts>& parts, const Cut& cut, Write write, const EditPart& edit) {
   const auto w = static_cast<std::size_t>(write);
   for (std::size_t s = 0; s < parts.size(); ++s) {
-    parts[s].backward[w] = planned(compact(cut.backward[s]));
-    if (!cut.weights.empty()) parts[s].weights[w] = planned(compact(cut.weights[s]));
+    parts[s].backward[w] = part_of(cut.backward[s], edit);
+    if (!cut.weights.empty()) parts[s].weights[w] = part_of(cut.weights[s], edit);
   }
 }
 
@@ -143,19 +150,19 @@ std::int64_t StageParts::arena_bytes() const {
 }
 
 std::vector<StageParts> training_parts(const WholePass& overwriting, const WholePass& adding,
-                                       const Partition& partition, Backward backward) {
+                                       const Partition& partition, Backward backward, const EditPart& edit) {
   const auto first = cut(overwriting.program, partition, backward), more = cut(adding.program, partition, backward);
   // Forward is cut from one of the two passes, and runs with the backward of both.
   require(names_of(first) == names_of(more), "pipe",
           "expected that stages leave each other the same tensors in the first micro-batch and in later ones");
-  auto parts = Parts(more, adding).run();
-  add_backward(parts, first, Write::overwrite);
-  add_backward(parts, more, Write::accumulate);
+  auto parts = Parts(more, adding, edit).run();
+  add_backward(parts, first, Write::overwrite, edit);
+  add_backward(parts, more, Write::accumulate, edit);
   return parts;
 }
 
-std::vector<StageParts> inference_parts(const WholePass& pass, const Partition& partition) {
-  return Parts(cut(pass.program, partition), pass).run();
+std::vector<StageParts> inference_parts(const WholePass& pass, const Partition& partition, const EditPart& edit) {
+  return Parts(cut(pass.program, partition), pass, edit).run();
 }
 
 }  // namespace hpcdl::pipe

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,10 +55,14 @@ struct WholePass {
 /// Bytes of the frames and the arriving tensors of a rank. `schedule`: of lower().
 std::int64_t frame_bytes(const Schedule& schedule, std::span<const StageParts> parts, int rank);
 
+/// An edit of a program of a stage before its memory is planned; null: none.
+using EditPart = std::function<Program(Program)>;
+
 /// The parts of all stages of a training pass that was recorded once with each kind of Write.
 std::vector<StageParts> training_parts(const WholePass& overwriting, const WholePass& adding,
-                                       const Partition& partition, Backward backward);
+                                       const Partition& partition, Backward backward, const EditPart& edit = nullptr);
 /// The same of a pass without backward.
-std::vector<StageParts> inference_parts(const WholePass& pass, const Partition& partition);
+std::vector<StageParts> inference_parts(const WholePass& pass, const Partition& partition,
+                                        const EditPart& edit = nullptr);
 
 }  // namespace hpcdl::pipe

@@ -28,9 +28,7 @@ constexpr std::string_view kText[] = {
     "model.tied",        "model.attention_bias", "model.activation",  "model.window",
     "data.text",         "data.tokenizer",       "data.cache",        "data.vocab_size",
     "data.val_fraction", "data.replace_invalid", "data.chat",         "data.template",
-    "data.mask",         "parallel.tp",          "parallel.sequence", "parallel.pp",
-    "parallel.cp",       "parallel.cp_mode",     "model.experts",     "model.experts_per_token",
-    "model.expert_ffn",  "model.balance"};
+    "data.mask",         "parallel.tp",          "parallel.sequence", "parallel.cp"};
 constexpr std::string_view kImages[] = {
     "model.classes",         "model.stem",    "model.size",     "model.channels",
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
@@ -128,6 +126,22 @@ void check_text(const io::ConfigTable& table, const RunConfig& config, std::stri
   if (!models::row_of(config.model.family).mixture) refuse(table, kExperts, "mixtures of experts", family);
 }
 
+/// Refuses what replicas exchange while micro-batches are on their way between stages.
+void check_pipeline_on_gpu(const RunConfig& config) {
+  const auto& p = config.parallel;
+  const auto refuse_beside = [&](bool set, std::string_view what, std::string_view instead) {
+    if (set)
+      fail_usage(
+          "config",
+          "{} lets replicas exchange tensors while a pipeline sends micro-batches, which has not been run on GPUs: "
+          "set {}, or parallel.pp = 1",
+          what, instead);
+  };
+  refuse_beside(p.zero == 3, "parallel.zero = 3", "parallel.zero = 2");
+  refuse_beside(p.dp != 1 && config.model.experts > 0, "a mixture of experts", "parallel.dp = 1");
+  refuse_beside(p.dp != 1 && config.sync_batch_norm, "model.sync_batch_norm = true", "parallel.dp = 1");
+}
+
 void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   const auto& p = config.parallel;
   if (p.pp == 1) return refuse(table, kPipeline, "pipelines", "parallel.pp is 1");
@@ -138,14 +152,7 @@ void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   if (p.chunks < kind.least_chunks || p.chunks > kind.most_chunks)
     fail_usage("config", "parallel.schedule = \"{}\" needs parallel.chunks = {}{}, got {}", p.schedule,
                kind.least_chunks, kind.most_chunks > kind.least_chunks ? " or more" : "", p.chunks);
-  if (p.zero > 0)
-    fail_usage("config",
-               "parallel.zero = {} divides the state of a whole model, and with parallel.pp = {} each rank "
-               "has only its layers: set one of them to its default",
-               p.zero, p.pp);
-  if (config.adapter.given())
-    fail_usage("config", "adapters are trained without pipelines: set parallel.pp = 1, or adapter.method = \"none\"");
-  if (config.model.experts > 0) fail_usage("config", "mixtures are trained without pipelines: set parallel.pp = 1");
+  if (config.train.device != "cpu") check_pipeline_on_gpu(config);
   if (p.cp > 1) fail_usage("config", "parallel.cp and parallel.pp exclude each other: set one of them to 1");
   if (is_fp8(config.train.dtype))
     fail_usage("config", "train.dtype = \"{}\" keeps a history of all layers on each rank: set parallel.pp = 1",
@@ -212,8 +219,14 @@ void check_config(RunConfig& config) {
   const auto& t = config.train;
   check_threads(t.threads, "config", "train.threads");
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
-  if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
-  else refuse(table, kImages, "images", family), check_text(table, config, family);
+  if (io::is_image_family(config.model.family)) {
+    refuse(table, kText, "text", family);
+    refuse(table, kExperts, "text", family);
+    refuse(table, kContext, "text", family);
+  } else {
+    refuse(table, kImages, "images", family);
+    check_text(table, config, family);
+  }
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);

@@ -166,14 +166,30 @@ TEST_F(Pipeline, says_what_would_fit) {
   expect(2, "did you mean", [](RunConfig& c) { c.parallel.pp = 2, c.parallel.schedule = "1f1c"; });
   expect(2, "keeps stages in host memory",
          [](RunConfig& c) { c.parallel.pp = 2, c.parallel.schedule = "round_robin"; });
-  expect(2, "parallel.zero = 1", [](RunConfig& c) { c.parallel.pp = 2, c.parallel.zero = 1; });
   expect(2, "offload.optimizer", [](RunConfig& c) { c.parallel.pp = 2, c.offload.optimizer = Tier::host; });
   expect(2, "fp8-emu", [](RunConfig& c) { c.parallel.pp = 2, c.train.dtype = Compute::fp8_emu; });
   expect(4, "exclude each other", [](RunConfig& c) { c.parallel.pp = c.parallel.cp = 2; });
-  expect(2, "mixtures are trained without",
-         [](RunConfig& c) { c.parallel.pp = 2, c.model.family = io::Family::mixtral, c.model.experts = 4; });
   expect(1, "parallel.chunks = 2 is for pipelines", [](RunConfig& c) { c.parallel.chunks = 2; });
   expect(1, "start them with `hpcdl launch -n 2", [](RunConfig& c) { c.parallel.pp = 2; });
+}
+
+/// Exchanges between replicas beside those between stages have run on CPUs alone.
+TEST_F(Pipeline, says_what_would_fit_on_gpus) {
+  const auto expect = [](const char* part, const Change& change) {
+    const auto error = error_of([&] {
+      RunConfig c;
+      c.parallel.pp = 2, c.train.device = "cuda";
+      change(c);
+      check_config(c);
+    });
+    EXPECT_NE(error.find(part), std::string::npos) << error << "\nexpected: " << part;
+  };
+  expect("set parallel.zero = 2", [](RunConfig& c) { c.parallel.zero = 3; });
+  expect("a mixture of experts", [](RunConfig& c) { c.model.family = io::Family::mixtral, c.model.experts = 4; });
+  expect("set parallel.dp = 1", [](RunConfig& c) { c.model.family = io::Family::resnet18, c.sync_batch_norm = true; });
+  expect("no error", [](RunConfig& c) { c.parallel.zero = 2; });
+  expect("no error",
+         [](RunConfig& c) { c.model.family = io::Family::mixtral, c.model.experts = 4, c.parallel.dp = 1; });
 }
 
 /// Numbers that are not finite end a run of many ranks like one of a single rank.

@@ -77,7 +77,8 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
-  const int dividing = mesh.pp().size() > 1 ? 1 : mesh.dp().size();  // ranks that could divide more of the state
+  // Ranks that could divide more of the state.
+  const int dividing = mesh.pp().size() > 1 && device.is_cuda() ? 1 : mesh.dp().size();
   std::optional<Room> host;
   if (device.is_cuda() && cannot_offload(config).empty())
     host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);

@@ -12,8 +12,6 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/divided_norm.h"
-#include "hpcdl/pipe/generate.h"
 #include "hpcdl/pipe/layer_costs.h"
 #include "hpcdl/pipe/layers.h"
 #include "hpcdl/pipe/lower.h"
@@ -91,6 +89,7 @@ void Stages::choose_owners(const Program& pass) {
     if (ranks.empty()) ranks.insert(0);
     return std::vector(ranks.begin(), ranks.end());
   };
+  for (const auto* p : table_.params()) first_rank_.emplace(p, ranks_of(*p).front());
   std::vector<int> holders;
   for (const auto& e : table_.parameters()) {
     const auto ranks = ranks_of(*e.param);
@@ -121,14 +120,13 @@ void Stages::join_holders(const std::vector<int>& ranks) {
   if (holds) holders_ = std::make_unique<parallel::GroupAxis>(joined);
 }
 
-const StateEntry& Stages::entry(const nn::Param& p) const {
-  const auto list = table_.parameters();
+const StateEntry& Stages::entry(std::span<const StateEntry> list, const nn::Param& p) {
   return *std::find_if(list.begin(), list.end(), [&](const StateEntry& e) { return e.param == &p; });
 }
 
 std::vector<const StateEntry*> Stages::added_to() const {
   std::vector<const StateEntry*> list;
-  for (const auto* p : added_to_) list.push_back(entry(*p).gradient);
+  for (const auto* p : added_to_) list.push_back(entry(table_.parameters(), *p).gradient);
   return list;
 }
 
@@ -139,7 +137,7 @@ void Stages::connect(Device device) const {
 
 void Stages::record_shared_sums(Graph& g) const {
   for (const auto* p : shared_) {
-    const auto& gradient = *entry(*p).gradient;
+    const auto& gradient = *entry(table_.updated(), *p).gradient;
     const Operand sum[] = {update_operand(g.constant(gradient.name, gradient.memory))};
     emit_op<AllReduce>(g, sum, {holders_->axis(gradient.name)}, Phase::update);
   }
@@ -152,34 +150,37 @@ pipe::Backward Stages::backward() const {
   return pipe::Backward::whole;
 }
 
-void Stages::record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const {
-  parallel::DividedGradients whole, parts;
+parallel::DividedGradients Stages::gradients(parallel::DividedGradients mine) const {
+  std::map<const nn::Param*, parallel::DividedGradient*> here;
+  for (auto next = mine.begin(); const auto& e : table_.updated()) here.emplace(e.param, &*next++);
+  parallel::DividedGradients all;
   for (const auto& v : values_) {
-    const auto* mine = v.rank == group().rank() ? entry(*v.param).gradient : nullptr;
-    parallel::DividedGradient d{
-        mine ? g.constant(mine->name, mine->memory) : g.temporary("of another rank", {{0}, DType::f32}), {}};
-    for (int r = 0; r < group().size(); ++r) d.pieces.push_back({0, r == v.rank ? v.spec.size() : 0});
-    (v.param->part.all() ? whole : parts).push_back(std::move(d));
+    if (v.rank == group().rank()) all.push_back(std::move(*here.at(v.param)));
+    else all.push_back({.pieces = {{0, v.spec.size()}}, .part = !v.param->part.all()});
+    all.back().stage = v.rank;
   }
-  parallel::record_divided_grad_norm(g, whole, parts, args, axis_.axis("norm of the gradients"), tensor);
+  return all;
 }
 
 void Stages::with_whole_values(const std::function<void()>& f) const {
   Pool pool(1);
   const Stream host(pool);
   const auto ranks = group().blocking();
-  std::map<const nn::Param*, int> rank_of;
-  for (const auto& v : values_) rank_of.emplace(v.param, v.rank);
+  const auto of_rank = [&](int rank, const StateEntry& e) {
+    return e.role != StateRole::frozen && e.role != StateRole::counter && e.host.spec() &&
+           first_rank_.at(e.param) == rank;
+  };
   if (group().rank() > 0) {
-    for (const auto& e : table_.parameters())
-      if (rank_of.at(e.param) == group().rank()) ranks.send(host, e.host, 0).wait();
+    for (const auto list : {table_.parameters(), table_.buffers()})
+      for (const auto& e : list)
+        if (of_rank(group().rank(), e)) ranks.send(host, e.host, 0).wait();
     return f();
   }
   std::vector<OwnedTensor> memory;
   std::map<const nn::Param*, Tensor> received;
   for (int r = 1; r < group().size(); ++r)
     for (const auto& e : table_.missing())
-      if (rank_of.contains(e.param) && rank_of.at(e.param) == r && e.host.spec()) {
+      if (of_rank(r, e)) {
         memory.emplace_back(e.host.spec());
         ranks.receive(host, memory.back().tensor, r).wait();
         received[e.param] = memory.back().tensor;

@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hpcdl/group.h"
-#include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/axis.h"
+#include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/pipe/cut.h"
 #include "hpcdl/pipe/schedule.h"
 #include "hpcdl/state/table.h"
@@ -54,9 +56,11 @@ class Stages {
   void record_shared_sums(Graph& g) const;
   /// Gradients to which the passes of this rank add without ever overwriting them: to be cleared before each step.
   std::vector<const StateEntry*> added_to() const;
-  /// Records the norm of the gradients of all ranks, with the bits of one rank that has the whole model. `tensor`: the
-  /// axis of the ranks that share layers, if any do.
-  void record_grad_norm(Graph& g, const GradNorm::Args& args, const std::optional<Axis>& tensor) const;
+  /// The gradients of the whole model for the norm over all ranks, in the order of its table. `mine`: those of
+  /// StateTable::updated(), in their order.
+  parallel::DividedGradients gradients(parallel::DividedGradients mine) const;
+  /// The axis of the ranks with different layers.
+  Axis axis(std::string_view tensor) const { return axis_.axis(tensor); }
   /// Collective. Calls f() on all ranks; on the first one while StateEntry::host of all values is there.
   void with_whole_values(const std::function<void()>& f) const;
 
@@ -70,13 +74,14 @@ class Stages {
   void choose_layers(const StageOptions& options, const Program& pass);
   void choose_owners(const Program& pass);
   void join_holders(const std::vector<int>& ranks);
-  const StateEntry& entry(const nn::Param& p) const;
+  static const StateEntry& entry(std::span<const StateEntry> list, const nn::Param& p);
 
   StateTable& table_;
   parallel::GroupAxis axis_;
   pipe::Schedule schedule_;
   pipe::Partition partition_;
   std::vector<Value> values_;
+  std::map<const nn::Param*, int> first_rank_;       // of those that hold it
   std::vector<const nn::Param*> shared_, added_to_;  // of this rank
   std::unique_ptr<parallel::GroupAxis> holders_;     // of shared_
 };

@@ -73,8 +73,8 @@ void StepPrograms::join_ranks(DType copies) {
   record(g, Kind::alone);
   ranks_ = std::make_unique<parallel::DataParallel>(
       options_.data, model_, g.program(),
-      parallel::DataParallelOptions{options_.reduce, options_.zero, options_.gather_ahead, options_.accumulate,
-                                    copies});
+      parallel::DataParallelOptions{options_.reduce, options_.zero, options_.gather_ahead,
+                                    options_.accumulate || stages_, copies});
 }
 
 /// With moments on the host, also the values of which programs read the copies alone, if this rank has them whole.
@@ -147,18 +147,29 @@ pipe::WholePass StepPrograms::whole_pass(Write write, Kind kind, Bindings& bindi
   return {std::move(recording.program), std::move(inputs), std::move(outputs)};
 }
 
+/// What is done with each program of a stage: if no rank keeps values whole, it gathers those that it reads.
+pipe::EditPart StepPrograms::gathering_parts(Bindings& bindings) const {
+  if (!sharded()) return nullptr;
+  return [&](Program part) {
+    auto gathered = ranks_->gathered({std::move(part), std::move(bindings)});
+    bindings = std::move(gathered.bindings);
+    return std::move(gathered.program);
+  };
+}
+
 StagePasses StepPrograms::training_stages() const {
   StagePasses passes;
   const auto first = whole_pass(Write::overwrite, Kind::alone, passes.bindings),
              more = whole_pass(Write::accumulate, Kind::alone, passes.bindings);
-  passes.parts = pipe::training_parts(first, more, stages_->partition(), stages_->backward());
+  passes.parts =
+      pipe::training_parts(first, more, stages_->partition(), stages_->backward(), gathering_parts(passes.bindings));
   return passes;
 }
 
 StagePasses StepPrograms::evaluation_stages() const {
   StagePasses passes;
   const auto pass = whole_pass(Write::overwrite, Kind::inference, passes.bindings);
-  passes.parts = pipe::inference_parts(pass, stages_->partition());
+  passes.parts = pipe::inference_parts(pass, stages_->partition(), gathering_parts(passes.bindings));
   return passes;
 }
 
@@ -231,15 +242,30 @@ void StepPrograms::expect_same_exchanges() const {
 }
 
 void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
+  const auto* shared = model_.sharing();
+  parallel::NormAxes axes;
+  if (shared) axes.tensor = shared->axis;
+  if (divided()) axes.data = ranks_->axis("norm of the gradients");
+  if (stages_) axes.stages = stages_->axis("norm of the gradients");
+  if (axes.data || axes.stages) {
+    auto gradients = divided() ? ranks_->gradients(g) : own_gradients(g);
+    if (stages_) gradients = stages_->gradients(std::move(gradients));
+    return parallel::record_divided_grad_norm(g, gradients, norm, axes);
+  }
   // Gradients by what each rank along tp holds: the whole gradient or its part.
   std::vector<Var> whole, parts;
-  const auto* shared = model_.sharing();
-  if (stages_) return stages_->record_grad_norm(g, norm, shared ? std::optional(shared->axis) : std::nullopt);
-  if (divided()) return ranks_->record_grad_norm(g, norm, shared ? std::optional(shared->axis) : std::nullopt);
-  for (const auto& p : model_.parameters())
-    (p.part.all() ? whole : parts).push_back(g.constant(p.gradient->name, p.gradient->memory));
+  for (auto& d : own_gradients(g)) (d.part ? parts : whole).push_back(std::move(d.mine));
   if (shared) parallel::record_grad_norm(g, whole, parts, norm, shared->axis);
   else hpcdl::record_grad_norm(g, whole, norm);
+}
+
+parallel::DividedGradients StepPrograms::own_gradients(Graph& g) const {
+  parallel::DividedGradients list;
+  for (const auto& p : model_.parameters())
+    list.push_back({.mine = g.constant(p.gradient->name, p.gradient->memory),
+                    .pieces = {{0, p.memory.size()}},
+                    .part = !p.param->part.all()});
+  return list;
 }
 
 /// Ranks see different batches and parts of weights, and go on with one history.

@@ -132,6 +132,8 @@ class StepPrograms {
   };
   Graph::Options graph_options(Write write, Kind kind) const;
   pipe::WholePass whole_pass(Write write, Kind kind, Bindings& bindings) const;
+  pipe::EditPart gathering_parts(Bindings& bindings) const;
+  parallel::DividedGradients own_gradients(Graph& g) const;
   Recorded record(Graph& g, Kind kind) const;
   Recording exchanged(Recording pass, Write write, Kind kind) const;
   void record_norm(Graph& g, const GradNorm::Args& norm) const;

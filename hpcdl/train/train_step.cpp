@@ -82,9 +82,11 @@ void TrainStep::make_instances() {
 void TrainStep::make_stages() {
   const auto& stages = *programs_.stages();
   const auto training = programs_.training_stages(), evaluation = programs_.evaluation_stages();
-  const auto update = programs_.update(), reduce = programs_.reduce();
-  std::int64_t bytes = update->planned->plan.arena_bytes;
-  if (reduce) bytes = std::max(bytes, reduce->planned->plan.arena_bytes);
+  const auto update = programs_.update(), reduce = programs_.reduce(),
+             gather = programs_.gathers_once() ? programs_.gather() : nullptr;
+  std::int64_t bytes = 0;
+  for (const auto& pass : {update, reduce, gather})
+    if (pass) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
   for (const auto* passes : {&training, &evaluation})
     for (const auto& part : passes->parts)
       if (stages.has(part.stage)) bytes = std::max(bytes, part.arena_bytes());
@@ -95,6 +97,7 @@ void TrainStep::make_stages() {
                                                 evaluation.bindings, arena_, stream_);
   update_.emplace(*update, arena_, stream_.device());
   if (reduce) reduce_.emplace(*reduce, arena_, stream_.device());
+  if (gather) gather_.emplace(*gather, arena_, stream_.device());
   if (const auto clear = programs_.clear()) clear_.emplace(*clear, arena_, stream_.device());
 }
 
@@ -212,11 +215,12 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   auto& flight = flights_[now_];
   const auto& staged = stage(inputs_, flight, micro, batch);
   flight.step = step, flight.micros = micro + 1, flight.queued = true;
+  if (runner_) gather();
   if (micro == 0 && clear_) run(*clear_);
   if (runner_) run_stages(*runner_, flight, micro + 1);
   else queue(prepare(step, micro, last), staged);
   if (last && reduce_) run(*reduce_);
-  gathered_ = true;  // the pass of the first micro-batch does it
+  gathered_ = true;  // without stages, the pass of the first micro-batch does it
   model_.count_pass();
 }
 
@@ -427,9 +431,9 @@ io::Stays TrainStep::stays() const {
 }
 
 void TrainStep::with_whole_values(const std::function<void()>& f) const {
-  if (programs_.divided()) ranks()->with_whole_values(f);
-  else if (runner_) programs_.stages()->with_whole_values(f);
-  else f();
+  const auto of_stages = [&] { runner_ ? programs_.stages()->with_whole_values(f) : f(); };
+  if (programs_.divided()) ranks()->with_whole_values(of_stages);
+  else of_stages();
 }
 
 void TrainStep::store() {
