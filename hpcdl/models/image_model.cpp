@@ -101,8 +101,9 @@ Var ImageModel::logits(Graph& g, const Var& images, const nn::ForwardOptions& o)
   const auto size = impl_->config.size;
   require(impl_->config.family == ImageFamily::resnet18 || (images[1] == size && images[2] == size), "model",
           "this model was made for images of {} x {}, got {}", size, size, to_string(images.spec()));
-  return cast(std::visit([&](const auto& m) { return m.logits(cast(images, o.compute), o); }, impl_->model),
-              DType::f32);
+  const Var y = std::visit([&](const auto& m) { return m.logits(cast(images, o.compute), o); }, impl_->model);
+  Graph::Scope scope(g, "head");
+  return cast(y, DType::f32);
 }
 
 Var ImageModel::loss(Graph& g, const Var& images, const Var& targets, const nn::ForwardOptions& o) const {

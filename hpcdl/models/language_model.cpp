@@ -539,7 +539,7 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
   RouterLoad load;
   const Var hidden = blocks(g, tokens, o, &load);
   const Var y = token_loss(g, hidden, targets, o);
-  Graph::Scope scope(g, "balance");
+  Graph::Scope scope(g, "head.balance");
   if (o.shared_batch) load.counts = gather_rows(load.counts, o.shared_batch->with("experts"));
   return add(y, expert_balance(load.probabilities, load.counts, targets,
                                {.coefficient = static_cast<float>(impl_->config.balance),

@@ -41,10 +41,15 @@ ResNet::ResNet(const ImageConfig& c) : bn1(c.width), pooled(c.stem == Stem::imag
   init_as_torch(fc);
 }
 
+Var ResNet::stem(const Var& images, const nn::ForwardOptions& o) const {
+  Graph::Scope scope(images.graph(), "stem");
+  const Var x = bn1(conv1(images), o, true);
+  return pooled ? max_pool2d(x, {.kernel = 3, .stride = 2, .pad = 1}) : x;
+}
+
 Var ResNet::logits(const Var& images, const nn::ForwardOptions& o) const {
   Graph& g = images.graph();
-  Var x = bn1(conv1(images), o, true);
-  if (pooled) x = max_pool2d(x, {.kernel = 3, .stride = 2, .pad = 1});
+  Var x = stem(images, o);
   int number = 1;
   for (const auto* layer : {&layer1, &layer2, &layer3, &layer4}) {
     for (std::size_t i = 0; i < layer->size(); ++i) {
@@ -54,6 +59,7 @@ Var ResNet::logits(const Var& images, const nn::ForwardOptions& o) const {
     }
     ++number;
   }
+  Graph::Scope scope(g, "head");
   x = adaptive_avg_pool2d(x, {.height = 1, .width = 1});
   return fc(g.reshape(x, {x[0], x[3]}));
 }

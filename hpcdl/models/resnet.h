@@ -47,6 +47,9 @@ struct ResNet {
     f("conv1", conv1), f("bn1", bn1), f("layer1", layer1), f("layer2", layer2), f("layer3", layer3),
         f("layer4", layer4), f("fc", fc);
   }
+
+ private:
+  Var stem(const Var& images, const nn::ForwardOptions& o) const;
 };
 
 }  // namespace hpcdl::models

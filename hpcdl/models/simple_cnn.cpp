@@ -1,5 +1,7 @@
 #include "hpcdl/models/simple_cnn.h"
 
+#include <string>
+
 #include "hpcdl/ops/dropout/dropout.h"
 #include "hpcdl/ops/max_pool2d/max_pool2d.h"
 
@@ -37,12 +39,15 @@ SimpleCnn::SimpleCnn(const ImageConfig& c)
 Var SimpleCnn::logits(const Var& images, const nn::ForwardOptions& o) const {
   Graph& g = images.graph();
   Var x = images;
+  int number = 1;
   for (const auto& [conv, norm] : {std::pair(&conv1, &bn1), {&conv2, &bn2}, {&conv3, &bn3}}) {
+    Graph::Scope scope(g, "conv" + std::to_string(number++));
     const auto block = [&, &layer = *conv, &bn = *norm] {
       return max_pool2d(bn(layer(x), o, true), {.kernel = 2, .stride = 2});
     };
     x = o.recompute ? g.checkpoint(block) : block();
   }
+  Graph::Scope scope(g, "head");
   const Var flat = g.reshape(x, {x[0], x[1] * x[2] * x[3]});
   return fc2(dropout(fc1(flat, Activation::relu), o.dropout, o.part));
 }
