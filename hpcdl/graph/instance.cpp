@@ -136,11 +136,16 @@ void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>
   const WithNumerics numerics(s, program().numerics);
   s.push_params();
   tickets_.resize(steps_.size());
-  const auto wait = [&](int record) {
-    auto& ticket = tickets_[static_cast<std::size_t>(record)];
-    if (!ticket) return;
-    const auto span = ticket.wait();
-    if (waited) waited(record, span);
+  std::array<int, kLanes> next;  // of each lane, the first record for which nobody has waited
+  next.fill(begin);
+  const auto wait = [&](int record) {  // and for the earlier ones of its lane
+    const auto lane = program().records[static_cast<std::size_t>(record)].lane;
+    for (int& i = next[static_cast<std::size_t>(lane)]; i <= record; ++i) {
+      auto& ticket = tickets_[static_cast<std::size_t>(i)];
+      if (!ticket || program().records[static_cast<std::size_t>(i)].lane != lane) continue;
+      const auto span = ticket.wait();
+      if (waited) waited(i, span);
+    }
   };
   // Other threads may work on the operands of what has begun, whatever went wrong here.
   struct Rest {

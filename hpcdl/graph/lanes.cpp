@@ -27,7 +27,7 @@ class LastAccesses {
       }
       auto& [until, writer, readers] = it->second;
       at = until;
-      if (writer >= 0) {
+      if (writer >= 0 && writer != record) {
         auto& wait = waits[static_cast<std::size_t>(lanes[static_cast<std::size_t>(writer)])];
         wait = std::max(wait, writer);
       }
@@ -62,7 +62,7 @@ class LastAccesses {
 }  // namespace
 
 LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands,
-                                   bool one_chain) {
+                                   bool streams) {
   const auto& records = program.records;
   LaneDependencies d;
   d.waits.resize(records.size());
@@ -76,20 +76,25 @@ LaneDependencies lane_dependencies(const Program& program, std::span<const Lane>
     const auto& r = records[i];
     const auto mine = static_cast<std::size_t>(lanes[i]);
     auto waits = kNone;
-    if (one_chain && !exchanges(program, r).empty())  // all of them write to a place where no memory lies
+    if (streams && !exchanges(program, r).empty())  // all of them write to a place where no memory lies
       accesses.touch(0, 1, true, static_cast<int>(i), waits, lanes[i], lanes);
-    for (auto k = r.operands; k < r.operands + r.operand_count; ++k) {
+    // What it writes comes first, so that its own reads hide none of earlier records.
+    for (std::uint32_t n = 0; n < 2 * r.operand_count; ++n) {
+      const bool written = n < r.operand_count;
+      const auto k = r.operands + n % r.operand_count;
       const auto& t = operands[k];
-      if (program.operands[k].slot < 0 || t.size() == 0) continue;
+      if (program.operands[k].slot < 0 || t.size() == 0 || written != (program.operands[k].access != Access::read))
+        continue;
       std::int64_t last = 0;  // rows may lie apart: what is between them counts, too
       for (int dim = 0; dim < t.rank(); ++dim) last += (t[dim] - 1) * t.strides()[dim];
       const auto begin = reinterpret_cast<std::uintptr_t>(t.data());
       const auto end = begin + static_cast<std::uintptr_t>((last + 1) * dtype_bytes(t.dtype()));
-      accesses.touch(begin, end, program.operands[k].access != Access::read, static_cast<int>(i), waits, lanes[i],
-                     lanes);
+      accesses.touch(begin, end, written, static_cast<int>(i), waits, lanes[i], lanes);
     }
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      if (lane == mine || waits[lane] <= known[mine][lane]) continue;
+      if ((lane == mine && (streams || lane == static_cast<std::size_t>(Lane::compute))) ||
+          waits[lane] <= known[mine][lane])
+        continue;
       known[mine][lane] = waits[lane];
       d.waits[i].push_back(waits[lane]);
       d.signals[static_cast<std::size_t>(waits[lane])] = 1;

@@ -33,7 +33,7 @@ LaneDependencies dependencies_of(const Instance& exe) {
     for (const auto& t : exe.operands(i)) operands.push_back(t);
     lanes.push_back(exe.program().records[static_cast<std::size_t>(i)].lane);
   }
-  return lane_dependencies(exe.program(), lanes, operands, false);
+  return lane_dependencies(exe.program(), lanes, operands, true);
 }
 
 TEST(lanes, wait_only_where_a_dependency_crosses) {
@@ -124,7 +124,8 @@ TEST(lanes, chain_the_exchanges_of_a_gpu) {
 
 /// Records of random lanes over random ranges of one block. What the waits and the order of each lane imply must order
 /// every two records that conflict, found by comparing all pairs; and a wait must be for a conflict, or for a record
-/// that ordered one.
+/// that ordered one. Without streams one thread begins all records: it runs those of `compute`, and has waited for what
+/// any earlier record waits for.
 TEST(lanes, order_every_conflict_of_random_programs) {
   constexpr int kRecords = 60;
   std::vector<float> block(64);
@@ -154,7 +155,8 @@ TEST(lanes, order_every_conflict_of_random_programs) {
       p.records.push_back(r);
       lanes.push_back(static_cast<Lane>(below(kLanes)));
     }
-    const auto found = lane_dependencies(p, lanes, operands, false);
+    const bool streams = seed % 2 == 0;
+    const auto found = lane_dependencies(p, lanes, operands, streams);
     const auto range = [&](std::uint32_t k) {
       const auto& t = operands[k];
       const auto* at = t.ptr<float>();
@@ -172,22 +174,27 @@ TEST(lanes, order_every_conflict_of_random_programs) {
       return false;
     };
     std::vector<std::vector<char>> before(kRecords, std::vector<char>(kRecords));  // [i][j]: j is done before i begins
+    std::vector<char> waited(kRecords);                                            // without streams, so far
     for (std::size_t i = 0; i < kRecords; ++i) {
       const auto follow = [&](std::size_t j) {
         before[i][j] = 1;
         for (std::size_t k = 0; k < j; ++k) before[i][k] = static_cast<char>(before[i][k] | before[j][k]);
       };
-      for (std::size_t j = i; j-- > 0;)
+      for (std::size_t j = i; streams && j-- > 0;)
         if (lanes[j] == lanes[i]) {
           follow(j);
           break;
         }
       for (const int j : found.waits[i]) {
-        EXPECT_NE(lanes[static_cast<std::size_t>(j)], lanes[i]);
+        EXPECT_TRUE(lanes[static_cast<std::size_t>(j)] != lanes[i] || (!streams && lanes[i] != Lane::compute));
         EXPECT_TRUE(conflict(p.records[i], p.records[static_cast<std::size_t>(j)])) << seed << ": " << i << ", " << j;
         EXPECT_TRUE(found.signals[static_cast<std::size_t>(j)]);
-        follow(static_cast<std::size_t>(j));
+        if (streams) follow(static_cast<std::size_t>(j));
+        for (std::size_t k = 0; k <= static_cast<std::size_t>(j); ++k)
+          waited[k] = static_cast<char>(waited[k] | (lanes[k] == lanes[static_cast<std::size_t>(j)]));
       }
+      if (!streams) before[i] = waited;
+      if (lanes[i] == Lane::compute) waited[i] = 1;
       for (std::size_t j = 0; j < i; ++j)
         EXPECT_TRUE(before[i][j] || !conflict(p.records[i], p.records[j])) << seed << ": " << i << " after " << j;
     }
@@ -277,6 +284,30 @@ TEST_F(tickets, are_waited_for_where_memory_is_shared_and_at_the_end) {
     EXPECT_EQ(done, 2);
     EXPECT_EQ(order_, (std::vector<std::string>{"ran 0", "ran 1", "ran 2", "waited for 0", "ran 3", "waited for 1"}));
   }
+}
+
+/// Other threads keep no order, so a record waits for those of its own lane that touch its memory, and what waits for a
+/// record finds the earlier ones of its lane done.
+TEST_F(tickets, are_waited_for_in_the_order_of_their_lane) {
+  Graph g;
+  const Spec spec{{2, 8}, DType::f32};
+  x_ = g.input("x", spec), b_ = g.input("b", spec), c_ = g.input("c", spec);
+  {
+    Graph::OnLane on(g, Lane::reduce);
+    for (const auto& v : {b_, x_, x_}) {
+      auto o = v.operand();
+      o.access = Access::update;
+      g.emit<AddOne>(std::span(&o, 1), nullptr, 0, {}, Phase::forward);
+    }
+  }
+  a_ = g.keep(softmax(c_)), y_ = g.keep(softmax(x_));
+  const Instance exe(g.finish());
+  const auto got = run(exe, 1);
+  EXPECT_EQ(done, 3);
+  EXPECT_EQ(order_, (std::vector<std::string>{"ran 0", "ran 1", "waited for 0", "waited for 1", "ran 2", "ran 3",
+                                              "waited for 2", "ran 4"}));
+  EXPECT_EQ(got[0], 3);
+  EXPECT_EQ(got[16], 2);
 }
 
 TEST_F(tickets, are_all_waited_for_when_one_fails) {

@@ -45,7 +45,7 @@ Plan plan(const Program& program);
 /// Dependencies that lanes do not already ensure. Memory decides, not slots: the planner reuses bytes as soon as the
 /// last record that touches them has passed in program order, and a record on another lane may still be working then.
 struct LaneDependencies {
-  /// Per record: records of other lanes that must be done, at most one of each lane. They imply the earlier ones.
+  /// Per record: records that must be done, at most one of each lane. They imply the earlier ones.
   std::vector<std::vector<int>> waits;
   std::vector<char> signals;  // per record: another record, or the end of the run, waits for it
   /// Per lane but `compute`: its last record, for which the end of the run waits; -1: none.
@@ -53,11 +53,13 @@ struct LaneDependencies {
   bool one_lane = true;  // all records are on `compute`
 };
 
-/// lanes: of each record. operands: resolved, all records' in order. `one_chain`: records that exchange with other
-/// ranks wait for each other on all lanes. On a GPU, collectives of two groups that run at the same time can deadlock
-/// (NCCL's manual, "Using multiple NCCL communicators concurrently").
+/// lanes: of each record. operands: resolved, all records' in order. `streams`: lanes are streams of a GPU, whose
+/// records run one after the other. Otherwise a record of a lane but `compute` begins when its turn comes, and also waits
+/// for those of its own lane that touch the same memory. On a GPU, records that exchange with other ranks wait for each
+/// other on all lanes, because collectives of two groups that run at the same time can deadlock (NCCL's manual, "Using
+/// multiple NCCL communicators concurrently").
 LaneDependencies lane_dependencies(const Program& program, std::span<const Lane> lanes, std::span<const Grad> operands,
-                                   bool one_chain);
+                                   bool streams);
 
 // Passes of a model that are recorded and planned once, for all users: training, evaluation, generation.
 
