@@ -645,13 +645,13 @@ std::string case_label(const ErasedSpec::Case& c, std::size_t index) {
 }
 
 /// Every instruction set of this CPU that makes a difference for the op (tile registers are for products), and the
-/// first GPU if there is one.
-std::vector<Backend> backends(OpClass cls) {
+/// first GPU if there is one and the op has kernels for it.
+std::vector<Backend> backends(OpClass cls, bool gpu) {
   std::vector<Backend> list;
   for (auto isa : simd::kIsaKinds)
     if (isa <= simd::best_isa() && (isa != simd::IsaKind::amx || cls == OpClass::product))
       list.push_back({Device::cpu(), isa});
-  if (cuda_devices() > 0) list.push_back({Device::cuda(0)});
+  if (gpu && cuda_devices() > 0) list.push_back({Device::cuda(0)});
   return list;
 }
 
@@ -667,7 +667,7 @@ void register_op_tests(ErasedSpec erased) {
   for (std::size_t i = 0; i < spec.cases.size(); ++i) {
     const auto& c = spec.cases[i];
     const auto slopes = std::make_shared<Slopes>();
-    for (const auto& backend : backends(spec.op->cls)) {
+    for (const auto& backend : backends(spec.op->cls, spec.gpu)) {
       for (auto dtype : {DType::f32, DType::bf16, DType::f16}) {
         if (dtype != DType::f32 && !spec.bf16) continue;
         // Properties that do not depend on the type are checked in two types on a CPU.

@@ -99,6 +99,7 @@ struct ErasedSpec {
   bool in_place = false;
   bool bf16 = true;
   bool outliers = true;
+  bool gpu = true;
 };
 
 void register_op_tests(ErasedSpec spec);
@@ -128,6 +129,8 @@ template <class Op> struct OpSpec {
   bool bf16 = true;
   /// Inputs hold a few values 10 times as large as the rest.
   bool outliers = true;
+  /// Whether a GPU has kernels of the op.
+  bool gpu = true;
 };
 
 template <class Op> bool op(OpSpec<Op> spec) {
@@ -151,6 +154,7 @@ template <class Op> bool op(OpSpec<Op> spec) {
   e.operand_rounding = spec.operand_rounding;
   e.bf16 = spec.bf16;
   e.outliers = spec.outliers;
+  e.gpu = spec.gpu;
   if constexpr (requires { Op::kInPlace; }) e.in_place = Op::kInPlace;
   register_op_tests(std::move(e));
   return true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hpcdl/op_info.h"
 #include "hpcdl/ops/attention/decode_shape.h"
 
 namespace hpcdl {
@@ -23,18 +24,23 @@ std::int64_t head_dim(const Spec& x, int heads, std::string_view operand) {
   return x[3];
 }
 
+std::int64_t ahead(const Attention::Args& a) { return std::max<std::int64_t>(a.ahead, 0); }
+
 /// Query-key pairs of one head that the mask allows.
 double pairs(const Spec& q, const Spec& k, const Attention::Args& a) {
   const auto t = static_cast<double>(q[1]), s = static_cast<double>(k[1]);
   if (!a.causal) return t * s;
   const auto triangle = [](double n) { return n > 0 ? n * (n + 1) / 2 : 0; };
-  // Queries at positions s - t .. s - 1, each with the keys up to its own, less those before its window.
-  const auto w = static_cast<double>(a.window);
-  const double hidden = a.window > 0 ? triangle(s - w) - triangle(s - t - w) : 0;
-  return t * (s - (t - 1) / 2) - hidden;
+  // Queries at positions end - t .. end - 1, each with the keys up to its own, of which there are s, less those before
+  // its window.
+  const auto w = static_cast<double>(a.window), end = s + static_cast<double>(ahead(a));
+  const auto until = [&](double before) { return triangle(end - before) - triangle(end - t - before); };
+  return until(0) - until(s) - (a.window > 0 ? until(w) - until(w + s) : 0);
 }
 
 }  // namespace
+
+bool Attention::Args::valid() const { return valid_args(causal); }
 
 std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
   require_float(name, q, "q");
@@ -48,7 +54,10 @@ std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v
   require(a.window >= 0 && (a.window == 0 || a.causal), name,
           "a window needs a causal mask and at least one key, got {}{}", a.window, a.causal ? "" : " without a mask");
   require(a.cap >= 0, name, "the cap of scores must be positive, or 0 for none, got {}", a.cap);
-  require(k[1] >= 1 && (k[1] >= q[1] || !a.causal), name, "{} queries need at least as many keys, got {}", q[1], k[1]);
+  require(a.ahead >= -1 && (a.ahead <= 0 || a.ahead < a.window), name,
+          "queries that are {} positions after the keys need a window of more of them, got {}", a.ahead, a.window);
+  require(k[1] >= 1 && (k[1] + ahead(a) >= q[1] || !a.causal), name, "{} queries need at least as many keys, got {}",
+          q[1], k[1]);
   return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
 }
 

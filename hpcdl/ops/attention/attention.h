@@ -7,6 +7,9 @@
 // causal: query t sees keys 0 .. t + S - T, or with a window w only the last w of them. With a cap c a score x becomes
 // c tanh(x / c) before the softmax. Sums are f32 for every storage type. Largest D: 256.
 //
+// The keys may be a part of those that the queries see: results of several parts are merged by their lse (attention_merge),
+// and gradients are sums over the parts, given the merged out and lse. CPU only.
+//
 // Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
 // "Self-attention does not need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
 
@@ -18,6 +21,7 @@ namespace hpcdl {
 
 struct Attention {
   static constexpr std::string_view name = "attention";
+  static constexpr std::uint32_t kVersion = 2;
   static constexpr OpClass kClass = OpClass::product;
   static constexpr unsigned kCasts = 0b111;
   static constexpr int kAux = 1;
@@ -29,6 +33,9 @@ struct Attention {
     float scale = 0;          // 0: 1/sqrt(D)
     float cap = 0;            // of the scaled scores; 0: none
     std::int64_t window = 0;  // keys that a query sees, its own included; 0: all. Needs a causal mask
+    std::int64_t ahead = -1;  // of a part of the keys: how many positions the last query is after the last of them
+    bool part() const { return ahead >= 0; }
+    bool valid() const;
     /// The first of the keys 0 .. `last` that the query at position `last` sees.
     std::int64_t first_key(std::int64_t last) const { return window > 0 && last >= window ? last + 1 - window : 0; }
   };
@@ -67,15 +74,24 @@ void attention_backward(Stream&, Grad dq, Grad dk, Grad dv, View q, View k, View
                         Tensor scratch, const Attention::Args& a);
 }  // namespace cuda
 
+/// On a GPU, queries with a far lse find it again in all keys (cross_entropy/far_lse.h).
+inline void require_whole(const Attention::Args& a) {
+  require(!a.part(), Attention::name, "attends to a part of the keys on a CPU only: let each call have all keys");
+}
+
 inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch,
                                const Args& a) {
   on(
       s,
       [&](auto isa, Pool& pool) {
-        if (q[1] == 1 && !s.numerics().row_invariant) cpu::attention_decode(isa, pool, out, lse, q, k, v, a);
+        if (q[1] == 1 && a.ahead <= 0 && !s.numerics().row_invariant)
+          cpu::attention_decode(isa, pool, out, lse, q, k, v, a);
         else cpu::attention(isa, pool, out, lse, q, k, v, a, s.numerics());
       },
-      [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, scratch, a); });
+      [&](auto& queue) {
+        require_whole(a);
+        cuda::attention(queue, out, lse, q, k, v, scratch, a);
+      });
 }
 inline void Attention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse,
                                 View dout, Tensor scratch, const Args& a) {
@@ -84,7 +100,10 @@ inline void Attention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, Vi
       [&](auto isa, Pool& pool) {
         cpu::attention_backward(isa, pool, dq, dk, dv, q, k, v, out, lse, dout, scratch, a);
       },
-      [&](auto& queue) { cuda::attention_backward(queue, dq, dk, dv, q, k, v, out, lse, dout, scratch, a); });
+      [&](auto& queue) {
+        require_whole(a);
+        cuda::attention_backward(queue, dq, dk, dv, q, k, v, out, lse, dout, scratch, a);
+      });
 }
 
 template <Symbolic V> V attention(const V& q, const V& k, const V& v, Attention::Args a) {

@@ -12,7 +12,7 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
   const Extent e{queries,
                  keys,
                  d,
-                 keys - queries,
+                 keys - queries + (a.ahead > 0 ? a.ahead : 0),
                  a.causal,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d)),
                  numerics.row_invariant,

@@ -12,7 +12,7 @@ struct Heads {
   std::int64_t batch, queries, keys, heads, kv, depth;
   bool causal;
   double scale, cap;
-  std::int64_t window;
+  std::int64_t window, ahead;
 
   Heads(Inputs in, const Attention::Args& a)
       : q(in[0]),
@@ -27,7 +27,8 @@ struct Heads {
         causal(a.causal),
         scale(a.scale > 0 ? static_cast<double>(a.scale) : 1 / std::sqrt(static_cast<double>(depth))),
         cap(static_cast<double>(a.cap)),
-        window(a.window) {}
+        window(a.window),
+        ahead(std::max<std::int64_t>(a.ahead, 0)) {}
   std::int64_t q_at(std::int64_t b, std::int64_t t, std::int64_t h) const {
     return ((b * queries + t) * heads + h) * depth;
   }
@@ -35,7 +36,9 @@ struct Heads {
     return ((b * keys + j) * kv + h * kv / heads) * depth;
   }
   std::int64_t lse_at(std::int64_t b, std::int64_t t, std::int64_t h) const { return (b * heads + h) * queries + t; }
-  std::int64_t seen(std::int64_t t) const { return causal ? t + keys - queries + 1 : keys; }
+  /// The position of a query, counted from the first key.
+  std::int64_t position(std::int64_t t) const { return t + keys - queries + ahead; }
+  std::int64_t seen(std::int64_t t) const { return causal ? std::min(keys, position(t) + 1) : keys; }
   /// Calls f(b, h, t) for every query of every head.
   template <class F> void each(F f) const {
     for (std::int64_t b = 0; b < batch; ++b)
@@ -47,7 +50,7 @@ struct Heads {
     std::vector<double> s(static_cast<std::size_t>(seen(t)));
     for (std::size_t j = 0; j < s.size(); ++j) {
       s[j] = -INFINITY;
-      if (window > 0 && static_cast<std::int64_t>(j) + window < seen(t)) continue;
+      if (window > 0 && static_cast<std::int64_t>(j) + window <= position(t)) continue;
       Sum dot;
       for (std::int64_t i = 0; i < depth; ++i)
         dot.add(scale * q[q_at(b, t, h) + i] * k[k_at(b, static_cast<std::int64_t>(j), h) + i]);

@@ -160,6 +160,31 @@ TEST(attention, shares_of_long_caches_fill_a_gpu) {
     }
 }
 
+/// Queries after the last of the keys, which see some of them through a window, and all keys before the queries.
+const auto parts =
+    testing::op<Attention>(
+        {
+            .cases = {{.in = {{1, 1, 4}, {1, 1, 4}, {1, 1, 4}}, .args = {.window = 2, .ahead = 1}},
+                      {.in = {{2, 3, 2 * 8}, {2, 5, 8}, {2, 5, 8}},
+                       .args = {.heads = 2, .kv_heads = 1, .window = 6, .ahead = 3}},
+                      {.in = {{1, 33, 2 * 10}, {1, 40, 2 * 10}, {1, 40, 2 * 10}},
+                       .args = {.heads = 2, .cap = 2, .window = 50, .ahead = 26}},
+                      {.in = {{2, 7, 2 * 8}, {2, 7, 8}, {2, 7, 8}},
+                       .args = {.heads = 2, .kv_heads = 1, .causal = false, .ahead = 0}},
+                      {.in = {{1, 130, 2 * 64}, {1, 130, 64}, {1, 130, 64}},
+                       .args = {.heads = 2, .kv_heads = 1, .window = 150, .ahead = 140},
+                       .gradient = false}},
+            .contracts =
+                [] {
+                  auto c = contract::attention_contracts();
+                  for (auto& one : c) one.rows = contract::kNoRows;  // `spec` has tested them
+                  return c;
+                }(),
+            .condition = 10,  // as above
+            .operand_rounding = 1,
+            .gpu = false,
+        });
+
 TEST(attention, refuses_what_does_not_fit) {
   const auto spec_of = [](Shape s) { return Spec{s, DType::f32}; };
   const Spec q = spec_of({2, 4, 24});
@@ -172,6 +197,8 @@ TEST(attention, refuses_what_does_not_fit) {
   EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .causal = false, .window = 2}), Error);
   EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .window = -1}), Error);
   EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .cap = -1}), Error);
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .ahead = 1}), Error);
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .window = 3, .ahead = 3}), Error);
 }
 
 }  // namespace

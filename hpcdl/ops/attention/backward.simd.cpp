@@ -58,6 +58,7 @@ struct Shared {
   float scale;
   std::int64_t window;  // keys that a query sees; 0: all
   float cap;            // of scores before they are scaled; 0: none
+  bool part;            // lse is of more keys than these
 
   /// The first block of keys that the query at this position reads.
   std::int64_t first_block(std::int64_t position) const {
@@ -165,7 +166,7 @@ void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std
     w.lse[r] = r < rows ? h.lse[t0 + r] * kLog2e : __builtin_inff();  // lanes after the last query: p = 0
   }
   w.far = false;
-  for (std::int64_t r = 0; r < rows; ++r) w.far |= is_far_lse(h.lse[t0 + r]);
+  for (std::int64_t r = 0; r < rows && !s.part; ++r) w.far |= is_far_lse(h.lse[t0 + r]);
 }
 
 /// Updates the largest score of each query and the sum relative to it with one more block of keys.
@@ -329,11 +330,12 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
                      queries,
                      keys,
                      d,
-                     keys - queries,
+                     keys - queries + (a.ahead > 0 ? a.ahead : 0),
                      a.causal,
                      scale,
                      a.window,
-                     a.cap / scale};
+                     a.cap / scale,
+                     a.ahead >= 0};
       if (dk && !(in_place && dk.accumulate())) clear(isa, s.dk, keys, d);
       if (dv && !(in_place && dv.accumulate())) clear(isa, s.dv, keys, d);
       const attn::Registers<W> registers;
@@ -343,7 +345,7 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
                      attn::head_rows<T>(out, b, h, d),
                      attn::head_rows<T>(dout, b, h, d),
                      {},
-                     lse.ptr<float>() + (b * heads + h) * queries,
+                     lse.ptr<float>() + b * lse.strides()[0] + h * lse.strides()[1],
                      bool(dq),
                      dq.accumulate()};
         if (dq) head.dq = attn::head_rows<T>(static_cast<const Tensor&>(dq), b, h, d);
