@@ -1,5 +1,7 @@
 #include "hpcdl/parallel/axis.h"
 
+#include <utility>
+
 #include "hpcdl/comm/ledger.h"
 
 namespace hpcdl::parallel {
@@ -19,6 +21,20 @@ void GroupAxis::all_gather(Stream& s, const Tensor& all, const View& mine, std::
 void GroupAxis::all_to_all(Stream& s, const Tensor& theirs, const View& mine, std::string_view tensor) const {
   const comm::Label label(tensor);
   group_.all_to_all(s, theirs, mine).wait();
+}
+Ticket GroupAxis::rotate(Stream& s, const Tensor& theirs, const View& mine, int distance,
+                         std::string_view tensor) const {
+  s.require_cpu();
+  const int ranks = group_.size(), at = group_.rank();
+  const comm::Label label(tensor);
+  auto sent = group_.send(s, mine, (at + distance) % ranks);
+  auto received = group_.receive(s, theirs, (at + ranks - distance) % ranks);
+  return Ticket([sent = std::move(sent), received = std::move(received)]() mutable {
+    const comm::Work same = received;
+    sent.wait(), received.wait();
+    const auto [begin, end] = same.took();
+    return Ticket::Span{begin, end};
+  });
 }
 
 }  // namespace hpcdl::parallel

@@ -21,6 +21,8 @@ class GroupAxis final : public Ranks {
   void reduce_scatter(Stream& s, const Tensor& mine, const View& all, std::string_view tensor) const override;
   void all_gather(Stream& s, const Tensor& all, const View& mine, std::string_view tensor) const override;
   void all_to_all(Stream& s, const Tensor& theirs, const View& mine, std::string_view tensor) const override;
+  Ticket rotate(Stream& s, const Tensor& theirs, const View& mine, int distance,
+                std::string_view tensor) const override;
 
  private:
   comm::Group group_;

@@ -11,6 +11,7 @@
 #include "hpcdl/op_info.h"
 #include "hpcdl/stream.h"
 #include "hpcdl/tensor.h"
+#include "hpcdl/ticket.h"
 
 namespace hpcdl {
 
@@ -30,6 +31,10 @@ class Ranks {
   virtual void all_gather(Stream& s, const Tensor& all, const View& mine, std::string_view tensor) const = 0;
   /// Part r of `mine` goes to rank r; part r of `theirs` comes from it. Equal parts, one after the other.
   virtual void all_to_all(Stream& s, const Tensor& theirs, const View& mine, std::string_view tensor) const = 0;
+  /// Begins to send `mine` to the rank that comes `distance` places after this one, around the ring of all ranks, and to
+  /// receive `theirs` from the one as many places before. CPU only; both tensors stay as they are until the ticket is done.
+  virtual Ticket rotate(Stream& s, const Tensor& theirs, const View& mine, int distance,
+                        std::string_view tensor) const = 0;
 };
 
 /// What a record stores about an axis: its name, its number of ranks, and the name of the exchanged tensor.
@@ -49,9 +54,9 @@ struct Axis : Bound {
   const Ranks& bound() const { return *static_cast<const Ranks*>(at); }
 };
 
-enum class ExchangeKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all };
+enum class ExchangeKind : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, rotate };
 constexpr std::string_view exchange_name(ExchangeKind k) {
-  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all"};
+  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "rotate"};
   return names[static_cast<int>(k)];
 }
 
@@ -60,10 +65,11 @@ struct Exchange {
   ExchangeKind kind = ExchangeKind::all_reduce;
   std::string axis;  // "tp of 4"
   int ranks = 1;
-  std::int64_t bytes = 0;  // of the whole tensor that is reduced or gathered; all_to_all: of what a rank has
+  std::int64_t bytes = 0;  // of the whole tensor that is reduced or gathered; all_to_all, rotate: of what a rank has
 
   /// The minimum number of bytes that a rank sends, as with ring algorithms: the mean over the ranks.
   double wire_bytes() const {
+    if (kind == ExchangeKind::rotate) return static_cast<double>(bytes);
     return (kind == ExchangeKind::all_reduce ? 2.0 : 1.0) * static_cast<double>(bytes) * (ranks - 1) / ranks;
   }
 };
