@@ -4,6 +4,7 @@
 #include "hpcdl/ops/chunk_attention/chunk_attention.h"
 #include "hpcdl/ops/exchange/chunks.h"
 #include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/ring_attention/ring_attention.h"
 
 namespace hpcdl::models {
 namespace {
@@ -43,6 +44,19 @@ void check_heads_of_mode(const Heads& heads, int ranks) {
   }
 }
 
+Var attend_around(const Var& q, const Var& k, const Var& v, const Heads& heads, const ContextShare& ranks) {
+  const DType type = q.graph().compute_type(OpClass::product, q.dtype());
+  return ring_attention(cast(q, type), cast(k, type), cast(v, type),
+                        {.axis = ranks.axis,
+                         .rank = ranks.rank,
+                         .zigzag = ranks.mode == ContextShare::zigzag,
+                         .heads = heads.query,
+                         .kv_heads = heads.key_value,
+                         .scale = heads.score_scale,
+                         .cap = heads.cap,
+                         .window = heads.window});
+}
+
 }  // namespace
 
 Var attend_across(const Var& q, const Var& k, const Var& v, const Heads& heads, const ContextShare& ranks) {
@@ -58,6 +72,7 @@ Var attend_across(const Var& q, const Var& k, const Var& v, const Heads& heads, 
                              .window = heads.window});
     return rows_of_rank(y, ranks, "attention");
   }
+  if (ranks.goes_around()) return attend_around(q, k, v, heads, ranks);
   return chunk_attention(q, whole_sequence(k, ranks, "keys"), whole_sequence(v, ranks, "values"),
                          {.heads = heads.query,
                           .kv_heads = heads.key_value,

@@ -84,7 +84,8 @@ std::vector<Fact> exchange_facts(std::span<const NamedProgram> programs, std::st
   for (const auto& e : issued(programs, axis))
     facts.push_back(
         {fmt::format("exchange {} of the programs{}{}", facts.size() + 1, axis.empty() ? "" : " over ", axis),
-         axis.empty() ? fmt::format("{}, {}", e.what(), e.where()) : e.what()});
+         // Between two exchanges ranks may have different records.
+         axis.empty() ? fmt::format("{}, in the program \"{}\"", e.what(), e.program) : e.what()});
   return facts;
 }
 

@@ -71,7 +71,7 @@ class ChatSource final : public DataSource {
   ChatSource(RunConfig& config, const parallel::Mesh& mesh, const Console& console)
       : config_(config),
         mesh_(mesh),
-        rows_of_rank_(mesh),
+        rows_of_rank_(mesh, config.parallel.cp_mode),
         chats_(parallel::host_by_host(mesh.world(), [&] { return read(config); })) {
     fit_vocabulary(config_, chats_.tokenizer);
     // Rows are no longer than the longest conversation. The last token is a target only.

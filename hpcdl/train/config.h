@@ -51,7 +51,10 @@ template <> struct EnumNames<data::ChatMask> {
 };
 template <> struct EnumNames<nn::ContextShare::Mode> {
   static constexpr std::pair<nn::ContextShare::Mode, std::string_view> values[] = {
-      {nn::ContextShare::gather, "gather"}, {nn::ContextShare::ulysses, "ulysses"}};
+      {nn::ContextShare::gather, "gather"},
+      {nn::ContextShare::ulysses, "ulysses"},
+      {nn::ContextShare::ring, "ring"},
+      {nn::ContextShare::zigzag, "zigzag"}};
 };
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {
@@ -258,7 +261,8 @@ struct ParallelConfig {
     f("cp", cp, "text: ranks that share the tokens of each row; 2 cp divides train.length", {.min = 1, .max = 1 << 16});
     f("cp_mode", cp_mode,
       "with cp, what attention exchanges: gather, the keys and values of the whole row; ulysses, parts of the rows for "
-      "heads, so that cp divides model.kv_heads");
+      "heads, so that cp divides model.kv_heads; zigzag, keys and values that go from rank to rank, of which a rank "
+      "holds few at a time; ring, the same with uneven work. The last two are for CPUs");
     f("tp", tp, "ranks that share each weight; pp * dp * cp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
     f("zero", zero,
       "what the dp x cp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too; "

@@ -41,14 +41,32 @@ TEST_F(Context, learned_positions_train_as_on_one_rank) {
                          c.model.family = io::Family::gpt2, c.model.width = 20, c.train.dropout = 0.1,
                          c.train.recompute = true;
                        },
-                       {Mode::gather, Mode::ulysses});
+                       {Mode::gather, Mode::ulysses, Mode::ring, Mode::zigzag});
 }
 
 TEST_F(Context, beside_tensor_parallelism_it_trains_as_on_one_rank) {
   for (const auto family : {io::Family::llama, io::Family::gpt2})
     expect_like_one_rank(std::string(io::enum_name(family)), {{.cp = 2, .tp = 2}},
                          [&](RunConfig& c) { c.model.family = family, c.train.dropout = 0.1; },
-                         {Mode::gather, Mode::ulysses});
+                         {Mode::gather, Mode::ulysses, Mode::zigzag});
+}
+
+/// Rows of 2 cp k tokens, on two to eight ranks.
+TEST_F(Context, keys_that_go_around_train_as_on_one_rank) {
+  expect_like_one_rank("around", {{.cp = 2}, {.cp = 8}, {.dp = 2, .cp = 4}},
+                       [](RunConfig& c) { c.model.kv_heads = 2, c.train.dropout = 0.1, c.train.recompute = true; },
+                       {Mode::zigzag});
+  expect_like_one_rank("three", {{.cp = 3}}, [](RunConfig& c) { c.train.length = 12; }, {Mode::ring, Mode::zigzag});
+}
+
+/// Partial results are rounded to 16 bits more often than on one rank.
+TEST_F(Context, keys_that_go_around_train_in_16_bits) {
+  const auto change = [](RunConfig& c) { c.train.dtype = Compute::bf16, c.train.lr = 1e-3, c.train.steps = 12; };
+  run_on({}, "one", change);
+  run_on({.cp = 4}, "four", [&](RunConfig& c) { change(c), c.parallel.cp_mode = Mode::zigzag; });
+  const auto want = numbers("one", "loss"), got = numbers("four", "loss");
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3 * want[i]) << i;
 }
 
 /// Windows that are shorter than a chunk, caps, and a norm of each head.
@@ -56,13 +74,18 @@ TEST_F(Context, sliding_windows_train_as_on_one_rank) {
   expect_like_one_rank(
       "mistral", {{.cp = 2}},
       [](RunConfig& c) { c.model.family = io::Family::mistral, c.model.kv_heads = 2, c.model.window = 5; },
-      {Mode::gather, Mode::ulysses});
-  expect_like_one_rank("qwen3", {{.cp = 2}}, [](RunConfig& c) { c.model.family = io::Family::qwen3; });
+      {Mode::gather, Mode::ulysses, Mode::ring, Mode::zigzag});
+  expect_like_one_rank("gemma2", {{.cp = 2}}, [](RunConfig& c) { c.model.family = io::Family::gemma2; },
+                       {Mode::zigzag});
+  expect_like_one_rank("qwen3", {{.cp = 2}}, [](RunConfig& c) { c.model.family = io::Family::qwen3; },
+                       {Mode::gather, Mode::zigzag});
 }
 
 /// The ranks along dp and cp divide the state of the training: the same bits as without.
 TEST_F(Context, dividing_the_state_changes_no_bit) {
-  const auto change = [](RunConfig& c) { c.train.accumulate = 2, c.train.dropout = 0.1; };
+  const auto change = [](RunConfig& c) {
+    c.train.accumulate = 2, c.train.dropout = 0.1, c.parallel.cp_mode = Mode::zigzag;
+  };
   const parallel::MeshShape mesh{.dp = 2, .cp = 2};
   run_on(mesh, "zero0", change);
   for (const int zero : {1, 2, 3}) {
@@ -76,7 +99,10 @@ TEST_F(Context, dividing_the_state_changes_no_bit) {
 
 /// A checkpoint of one mesh can be used by any other.
 TEST_F(Context, a_stopped_run_goes_on_on_any_mesh) {
-  const auto plain = [](RunConfig& c) { c.train.lr = 1e-3, c.train.warmup = 6; };
+  const auto plain = [](RunConfig& c) {
+    c.train.lr = 1e-3, c.train.warmup = 6;
+    if (c.parallel.cp > 1) c.parallel.cp_mode = c.parallel.tp > 1 ? Mode::gather : Mode::zigzag;
+  };
   run_on({}, "one", plain);
   const parallel::MeshShape context{.cp = 2};
   for (const auto& other : {parallel::MeshShape{}, {.dp = 2}, {.cp = 4}, {.cp = 2, .tp = 2}}) {

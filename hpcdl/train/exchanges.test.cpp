@@ -30,6 +30,15 @@ struct Sent {
   double wire = 0;         // mean over the ranks
 };
 
+/// What a group counts for an exchange: the tensors of each of its calls, of which a rotation has two.
+std::int64_t counted_bytes(const Exchange& e) {
+  switch (e.kind) {
+    case ExchangeKind::all_reduce: return e.bytes;
+    case ExchangeKind::rotate: return 2 * e.bytes;
+    default: return e.bytes / e.ranks;
+  }
+}
+
 /// Forward, backward and the reduction of gradients of two micro-batches, then the update: what the records declare,
 /// against what the groups of the mesh have counted meanwhile.
 void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepOptions options, bool of_rings,
@@ -74,7 +83,7 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
       declared.wire += wire_bytes(exe.program(), axis);
       for (const auto& r : exe.program().records)
         for (const auto& e : exchanges(exe.program(), r))
-          if (e.axis == axis) declared.bytes += e.kind == ExchangeKind::all_reduce ? e.bytes : e.bytes / e.ranks;
+          if (e.axis == axis) declared.bytes += counted_bytes(e);
     }
     const auto where = fmt::format("{}, {}, {}", what, mesh.describe(), axis);
     EXPECT_GT(declared.bytes, 0) << where;
@@ -90,7 +99,8 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
 
 TEST(exchanges, of_ranks_that_share_rows_are_what_is_counted) {
   for (const auto family : {io::Family::gpt2, io::Family::qwen3})
-    for (const auto mode : {nn::ContextShare::gather, nn::ContextShare::ulysses})
+    for (const auto mode :
+         {nn::ContextShare::gather, nn::ContextShare::ulysses, nn::ContextShare::ring, nn::ContextShare::zigzag})
       for (const auto& shape : {parallel::MeshShape{.cp = 2}, {.dp = 2, .cp = 2}, {.cp = 2, .tp = 2}})
         testing::run_ranks(shape.size(), [&](const comm::Group& world) {
           const parallel::Mesh mesh(world, shape);

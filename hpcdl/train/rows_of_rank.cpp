@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "hpcdl/nn/context_share.h"
-
 namespace hpcdl::train {
 
 Batch RowsOfRank::of(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t batch,
@@ -18,7 +16,7 @@ Batch RowsOfRank::of(std::span<const std::int32_t> tokens, std::span<const std::
   tokens_.clear(), targets_.clear(), positions_.clear();
   for (int i = 0; i < ContextShare::kChunks; ++i)
     for (std::int64_t row = 0; row < batch; ++row) {
-      const auto first = ContextShare::chunk(mesh_.index(parallel::MeshAxis::cp), i, ranks) * chunk;
+      const auto first = ContextShare::chunk(mode_, mesh_.index(parallel::MeshAxis::cp), i, ranks) * chunk;
       const auto at = static_cast<std::size_t>(row * length + first), n = static_cast<std::size_t>(chunk);
       for (const auto& [to, from] : {std::pair{&tokens_, tokens}, {&targets_, targets}}) {
         const auto part = from.subspan(at, n);

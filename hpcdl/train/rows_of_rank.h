@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "hpcdl/nn/context_share.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/data_source.h"
 
@@ -12,7 +13,8 @@ namespace hpcdl::train {
 
 class RowsOfRank {
  public:
-  explicit RowsOfRank(const parallel::Mesh& mesh) : mesh_(mesh) {}
+  /// `mode`: how attention goes across ranks, on which the chunks of a rank depend.
+  RowsOfRank(const parallel::Mesh& mesh, nn::ContextShare::Mode mode) : mesh_(mesh), mode_(mode) {}
 
   /// A batch of this rank from the whole rows, (batch, length) each; `valid`: targets in them that are not -1. The tensors
   /// stay valid until the next call; if no other rank shares the rows, they are those given.
@@ -21,6 +23,7 @@ class RowsOfRank {
 
  private:
   const parallel::Mesh& mesh_;
+  nn::ContextShare::Mode mode_;
   std::vector<std::int32_t> tokens_, targets_, positions_;
 };
 

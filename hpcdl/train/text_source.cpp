@@ -88,7 +88,7 @@ class TextSource final : public DataSource {
   TextSource(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
       : config_(config),
         mesh_(mesh),
-        rows_(mesh),
+        rows_(mesh, config.parallel.cp_mode),
         text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
     fit_vocabulary(config_, text_.tokenizer);
   }
