@@ -136,6 +136,7 @@ const std::vector<CaseFamily>& case_families() {
     expert_mlp_cases(to);
     expert_load_cases(to);
     expert_balance_cases(to);
+    expert_exchange_cases(to);
     top1_cases(to);
     lm_head_loss_cases(to);
     lm_head_gradient_cases(to);

@@ -15,6 +15,7 @@
 #include "hpcdl/ops/dropout/dropout.spec.h"
 #include "hpcdl/ops/embedding/embedding.spec.h"
 #include "hpcdl/ops/expert_balance/expert_balance.spec.h"
+#include "hpcdl/ops/expert_exchange/expert_exchange.spec.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.spec.h"
 #include "hpcdl/ops/fill/fill.spec.h"
 #include "hpcdl/ops/fp8_cast/fp8_cast.spec.h"

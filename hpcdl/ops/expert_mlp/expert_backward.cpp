@@ -24,17 +24,20 @@ const std::byte* row_of(const View& v, std::int64_t r) {
   return v.ptr<std::byte>() + r * v.row_stride() * dtype_bytes(v.dtype());
 }
 
-/// Choices sorted by their expert, in their order.
+/// Choices sorted by their expert, in their order. A negative expert is no choice, and has no row.
 struct SortedChoices {
-  std::int32_t *begins, *choices, *row_of;  // of each expert and their end; of each row; of each choice
+  std::int32_t *begins, *choices, *row_of;  // of each expert and their end; of each row; of each choice, or -1
 
   SortedChoices(const Tensor& places, const View& experts, int mlps)
       : begins(places.ptr<std::int32_t>()), choices(begins + mlps + 1), row_of(choices + experts.size()) {
     const auto* of = experts.ptr<std::int32_t>();
     std::fill_n(begins, mlps + 1, 0);
-    for (std::int64_t c = 0; c < experts.size(); ++c) ++begins[of[c] + 1];
+    for (std::int64_t c = 0; c < experts.size(); ++c)
+      if (of[c] >= 0) ++begins[of[c] + 1];
     for (int e = 0; e < mlps; ++e) begins[e + 1] += begins[e];
     for (std::int64_t c = 0; c < experts.size(); ++c) {
+      row_of[c] = -1;
+      if (of[c] < 0) continue;
       const auto row = begins[of[c]]++;
       choices[row] = static_cast<std::int32_t>(c), row_of[c] = row;
     }
@@ -58,6 +61,13 @@ void clear_unless_added(const Grad& g) {
   if (g && !g.accumulate()) std::memset(g.data(), 0, static_cast<std::size_t>(g.bytes()));
 }
 
+/// Of the weights of negative experts.
+void clear_gradients_of_none(const ExpertGradients& g) {
+  if (!g.dweights || g.dweights.accumulate()) return;
+  for (std::int64_t c = 0; c < g.experts.size(); ++c)
+    if (g.experts.ptr<std::int32_t>()[c] < 0) g.dweights.ptr<float>()[c] = 0;
+}
+
 }  // namespace
 
 void expert_mlp_backward(Stream& s, const ExpertGradients& g, const ExpertMlp::Args& a) {
@@ -65,6 +75,7 @@ void expert_mlp_backward(Stream& s, const ExpertGradients& g, const ExpertMlp::A
   const SortedChoices sorted(g.places, g.experts, a.experts);
   const Tensor xs = part(g.rows, 0), dys = part(g.rows, 1), hiddens = part(g.hidden, 0), dgates = part(g.hidden, 1),
                dups = part(g.hidden, 2);
+  clear_gradients_of_none(g);
   const LinearArgs linear{.constant_weights = a.constant_weights};
   for (int e = 0; e < a.experts; ++e) {
     const auto& [dgate_w, dup_w, ddown_w] = g.dmlps[static_cast<std::size_t>(e)];

@@ -42,8 +42,9 @@ int mixture_gradient_scratch(const Spec* in, const void* args, Spec* out) {
 }
 
 Cost mixture_cost(const Spec* in, const void* args) {
-  Cost c = ExpertMlp::cost(in[1], in[3], mixture_specs(in, args));
-  if (static_cast<const ExpertMlp::Args*>(args)->addend) c.reads -= static_cast<double>(in[0].bytes());
+  const auto& a = *static_cast<const ExpertMlp::Args*>(args);
+  Cost c = ExpertMlp::cost(in[1], a.choices > 0 ? a.choices : in[3].size(), mixture_specs(in, args));
+  if (a.addend) c.reads -= static_cast<double>(in[0].bytes());
   return c;
 }
 
@@ -147,7 +148,7 @@ OfExperts make_info(int experts) {
 
 void know_once() {
   static const bool known = [] {
-    OpFunction f{.run = ExpertMlp::forward, .args_bytes = sizeof(ExpertMlp::Args), .version = 2};
+    OpFunction f{.run = ExpertMlp::forward, .args_bytes = sizeof(ExpertMlp::Args), .version = 3};
     f.valid = [](const void* a) { return valid_args(*static_cast<const ExpertMlp::Args*>(a)); };
     f.check = check_mixture;
     know(ExpertMlp::name, false, f);

@@ -139,9 +139,9 @@ ExpertMlp::BackwardScratch ExpertMlp::backward_scratch(const Spec& x, const Spec
           .places = {{mlps + 1, 1 + choices}, DType::i32}};
 }
 
-Cost ExpertMlp::cost(const Spec& x, const Spec& experts, Mlps mlps) {
+Cost ExpertMlp::cost(const Spec& x, std::int64_t choices, Mlps mlps) {
   Spec chosen = x;  // the rows of all choices
-  chosen.shape = {tokens_in(x) * experts[-1], x[-1]};
+  chosen.shape = {choices, x[-1]};
   const auto& m = mlps[0];
   Cost c = matrix_cost(chosen, m.gate);
   c += matrix_cost(chosen, m.up);

@@ -3,7 +3,7 @@
 // ((act(x Wg^T) * (x Wu^T)) Wd^T).
 //
 // base, y (..., K); without base, only the sum. x (..., K), of the type of y. weights f32, experts i32: (..., count), as moe_route() gives them; each
-// token chooses an expert at most once. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
+// token chooses an expert at most once. On a CPU a negative expert is no choice. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
 // not (ops/matrix.h). On a CPU the rows that chose an expert are copied and multiplied by the kernels of linear or
 // int4_linear. On a GPU one launch multiplies the rows of all experts, and the weights of experts that no token chose
 // are not read; matrices have no biases, all of a kind have one format, and dense ones have the type of x. There INT4
@@ -34,7 +34,8 @@ struct ExpertMlp {
     int experts = 0;
     Swiglu::Gate gate = Swiglu::Gate::silu;
     bool constant_weights = false;  // the matrices are not written while programs run
-    bool addend = false;  // a summand of a sum over ranks: another rank adds base, whose gradient is unchanged
+    bool addend = false;       // a summand of a sum over ranks: another rank adds base, whose gradient is unchanged
+    std::int64_t choices = 0;  // that cost() expects, if many are negative; 0: all
   };
   /// Inputs: base, x, weights, experts; then of each expert gate, up, down: w, scale, offset, bias (may be absent).
   static constexpr int kFixed = 4, kOfExpert = 12;
@@ -64,7 +65,7 @@ struct ExpertMlp {
   static void require_operands(const Spec& base, const Spec& x, const Spec& weights, const Spec& experts,
                                std::span<const ExpertMatrices<Spec>> mlps);
   /// Weights of experts that cannot all be chosen count by the share that can be.
-  static Cost cost(const Spec& x, const Spec& experts, std::span<const ExpertMatrices<Spec>> mlps);
+  static Cost cost(const Spec& x, std::int64_t choices, std::span<const ExpertMatrices<Spec>> mlps);
   /// Operands: y, gate and up of each choice (may be absent), inputs, scratch.
   static void forward(Stream& s, const Grad* operands, const void* args);
   /// Operands: gradients of base, x, weights, and gate, up, down of each expert; x, weights, experts, gate, up, down of

@@ -18,6 +18,7 @@ inline void expert_mlp_reference(Outputs out, Inputs in, const ExpertMlp::Args& 
   const auto K = x.dim(-1), rows = K > 0 ? x.size() / K : 0, count = weights.dim(-1);
   for (std::int64_t i = 0; base && i < x.size(); ++i) out[0].add(i, base[i]);
   for (std::int64_t choice = 0; choice < rows * count; ++choice) {
+    if (experts[choice] < 0) continue;
     const auto row = choice / count,
                first = ExpertMlp::kFixed + static_cast<std::int64_t>(experts[choice]) * ExpertMlp::kOfExpert;
     const auto matrix = [&](std::int64_t i) -> const Values& { return in[static_cast<std::size_t>(first + 4 * i)]; };

@@ -18,7 +18,7 @@ struct ExpertSlopes {
 };
 template <class Isa> void expert_slopes(Isa, Pool&, const ExpertSlopes&, Swiglu::Gate by);
 
-/// dx (+)= for each token the sum of the rows of its choices, in their order. `row_of`: of each choice.
+/// dx (+)= for each token the sum of the rows of its choices, in their order. `row_of`: of each choice; -1: none.
 template <class Isa> void sum_of_choices(Isa, Pool&, const Grad& dx, View rows, const std::int32_t* row_of, int count);
 
 }  // namespace hpcdl::cpu

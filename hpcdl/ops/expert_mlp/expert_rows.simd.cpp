@@ -51,7 +51,8 @@ void sum_of_choices(Isa, Pool& pool, const Grad& dx, View rows, const std::int32
         simd::loop<Isa>(cols, [&](std::int64_t i, auto lanes) {
           V sum = dx.accumulate() ? simd::load<V>(to + i, lanes) : V(0.0f);
           for (int c = 0; c < count; ++c)
-            sum = sum + simd::load<V>(rows.ptr<T>() + row_of[r * count + c] * cols + i, lanes);
+            if (row_of[r * count + c] >= 0)
+              sum = sum + simd::load<V>(rows.ptr<T>() + row_of[r * count + c] * cols + i, lanes);
           simd::store(to + i, sum, lanes);
         });
       }
