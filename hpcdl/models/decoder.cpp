@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <optional>
 
 #include "hpcdl/core/error.h"
@@ -9,7 +10,7 @@
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/ops/expert_balance/expert_balance.h"
-#include "hpcdl/ops/expert_mlp/expert_mlp.h"
+#include "hpcdl/ops/expert_exchange/expert_exchange.h"
 #include "hpcdl/ops/kv_write/pages.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/scale/scale.h"
@@ -35,6 +36,12 @@ Var router_scores(const nn::Weight& router, const Var& x) {
   if (router.quantized() || router.value.dtype != DType::f32) return head_logits(router, x);
   const Graph::Autocast none(g, std::nullopt);
   return linear(cast(x, DType::f32), router(g), {}, {.constant_weights = router.constant()});
+}
+
+/// How many of `tokens` tokens a rank can send to another; `even`: if it chooses all experts equally often.
+std::int64_t room_for(std::int64_t tokens, double even, const nn::ForwardOptions& o) {
+  if (o.expert_capacity == 0 || !o.training) return tokens;
+  return static_cast<std::int64_t>(std::min(std::ceil(o.expert_capacity * even), static_cast<double>(tokens)));
 }
 
 /// Whether the ops of one token, which have neither an offset of the norm's weights nor partial heads, hold this one.
@@ -248,25 +255,68 @@ Var Decoder::attention(const Block& b, const Var& residual, const Var& angles, i
                  options);
 }
 
+/// The experts of a layer that this rank has.
+Interval Decoder::of_rank(const std::vector<Expert>& experts) const {
+  return expert_ranks_ ? expert_ranks_->mine(std::ssize(experts)) : Interval{0, std::ssize(experts)};
+}
+
+const Decoder::Expert& Decoder::first_of_rank(const std::vector<Expert>& experts) const {
+  return experts[static_cast<std::size_t>(of_rank(experts).begin)];
+}
+
+std::vector<ExpertMatrices<Var>> Decoder::matrices_of(const std::vector<Expert>& experts, const Var& x) const {
+  const auto mine = of_rank(experts);
+  std::vector<ExpertMatrices<Var>> matrices;
+  for (auto i = mine.begin; i < mine.end; ++i) {
+    const auto& e = experts[static_cast<std::size_t>(i)];
+    matrices.push_back(
+        {e.gate.matrix(x.graph(), x.dtype()), e.up.matrix(x.graph(), x.dtype()), e.down.matrix(x.graph(), x.dtype())});
+  }
+  return matrices;
+}
+
+/// residual + the weighted sum of the experts, which several ranks divide: tokens go to the ranks that have them.
+Var Decoder::mixture_across(const std::array<Var, 2>& choice, const Var& x, const Var& residual,
+                            const std::vector<Expert>& experts, const nn::ForwardOptions& o, RouterLoad* load) const {
+  const auto& ranks = *expert_ranks_;
+  const std::int64_t choices = choice[1].shape().size(), tokens = choices / choice_.count;
+  const auto room = room_for(tokens, static_cast<double>(choices) / ranks.size(), o);
+  const auto sent =
+      expert_dispatch(x, choice[0], choice[1], {.experts = std::ssize(experts), .room = room, .ranks = ranks.size()});
+  if (load && room < tokens) load->dropped = expert_dropped(sent[3], load->dropped);
+  const auto& down = first_of_rank(experts).down.weight;
+  const auto swap = [&](const Var& v, std::string_view what) { return swap_parts(v, ranks.axis.with(what)); };
+  const auto matrices = matrices_of(experts, x);
+  const Var results = expert_mlp(Var(), swap(sent[0], "tokens"), swap(sent[1], "weights of experts"),
+                                 swap(sent[2], "chosen experts"), std::span<const ExpertMatrices<Var>>(matrices),
+                                 {.gate = gate_, .constant_weights = down.constant(), .choices = choices});
+  const auto* s = down.shared_as(nn::Place::rows);
+  return expert_combine(residual, swap(results, "results of experts"), sent[3], {.addend = s && s->rank > 0});
+}
+
 /// residual (B, T, C) + the weighted sum of the MLPs that the router chooses for each normalised row.
-Var Decoder::mixture(const Block& b, int layer, const Var& residual, RouterLoad* load) const {
+Var Decoder::mixture(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o,
+                     RouterLoad* load) const {
   Graph& g = residual.graph();
   const Var x = normalised(b.at(BlockPart::mlp_norm), residual);
   Graph::Scope scope(g, "mlp");
   const Var scores = router_scores(linear_of(b, BlockPart::router).weight, x);
   const auto choice = moe_route(scores, choice_);
-  if (load) {
+  if (load && load->balanced) {
     const auto sums = expert_load(scores, choice[1], load->probabilities, load->counts);
-    *load = {sums[0], sums[1]};
+    load->probabilities = sums[0], load->counts = sums[1];
   }
   const auto& experts = experts_[static_cast<std::size_t>(layer)];
-  std::vector<ExpertMatrices<Var>> matrices;
-  for (const auto& e : experts)
-    matrices.push_back({e.gate.matrix(g, x.dtype()), e.up.matrix(g, x.dtype()), e.down.matrix(g, x.dtype())});
-  const auto& down = experts.front().down.weight;
+  const auto& down = first_of_rank(experts).down.weight;
   const auto* s = down.shared_as(nn::Place::rows);
-  const Var y = expert_mlp(residual, x, choice[0], choice[1], std::span<const ExpertMatrices<Var>>(matrices),
-                           {.gate = gate_, .constant_weights = down.constant(), .addend = s && s->rank > 0});
+  Var y;
+  if (expert_ranks_) {
+    y = mixture_across(choice, x, residual, experts, o, load);
+  } else {
+    const auto matrices = matrices_of(experts, x);
+    y = expert_mlp(residual, x, choice[0], choice[1], std::span<const ExpertMatrices<Var>>(matrices),
+                   {.gate = gate_, .constant_weights = down.constant(), .addend = s && s->rank > 0});
+  }
   return s ? leave(y, down.axis()) : y;
 }
 
@@ -275,7 +325,7 @@ Var Decoder::mlp(const Block& b, int layer, const Var& residual, const nn::Forwa
                  RouterLoad* load) const {
   Graph& g = residual.graph();
   using enum BlockPart;
-  if (b.contains(router)) return mixture(b, layer, residual, load);
+  if (b.contains(router)) return mixture(b, layer, residual, options, load);
   const auto& norm = b.at(mlp_norm);
   const auto* after = norm_of(b, mlp_post_norm);
   if (const auto* rms = plain_norm(norm);

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "hpcdl/box.h"
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/decoder_spec.h"
@@ -18,6 +19,7 @@
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/norm.h"
+#include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/moe_route/moe_route.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
 
@@ -26,9 +28,11 @@ namespace hpcdl::models {
 /// Why ranks share the layers of a model. For inference, several of them may have the same head of keys and values.
 enum class Sharers : std::uint8_t { training, inference };
 
-/// What the routers of a training pass have chosen so far (ops/expert_balance); absent before the first.
+/// What the mixtures of a training pass have done so far; absent before the first.
 struct RouterLoad {
-  Var probabilities, counts;
+  bool balanced = true;       // whether a loss needs the next two
+  Var probabilities, counts;  // of the experts (ops/expert_balance)
+  Var dropped;                // tokens that did not fit (ops/expert_exchange); absent if all always do
 };
 
 class Decoder {
@@ -48,6 +52,8 @@ class Decoder {
   /// UsageError if the ranks do not divide the heads or the MLP. `sharing` must outlive the model. `whole_embedding`:
   /// every rank has all rows of the token embedding.
   void share(const nn::Sharing& sharing, Sharers sharers, bool whole_embedding);
+  /// The same for ranks that divide the experts; before share(). Throws UsageError if they do not divide them.
+  void divide_experts(const nn::ExpertShare& ranks);
   /// Whether the module of this name may have an adapter: experts are multiplied by an op that knows none, and routers
   /// choose.
   bool takes_adapter(std::string_view module) const;
@@ -95,7 +101,12 @@ class Decoder {
   std::array<Var, 2> tables(const Var& tokens, const nn::ForwardOptions& o) const;
   Var attention(const Block& b, const Var& residual, const Var& angles, int layer, const nn::ForwardOptions& o) const;
   Var mlp(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o, RouterLoad* load) const;
-  Var mixture(const Block& b, int layer, const Var& residual, RouterLoad* load) const;
+  Var mixture(const Block& b, int layer, const Var& residual, const nn::ForwardOptions& o, RouterLoad* load) const;
+  Interval of_rank(const std::vector<Expert>& experts) const;
+  const Expert& first_of_rank(const std::vector<Expert>& experts) const;
+  std::vector<ExpertMatrices<Var>> matrices_of(const std::vector<Expert>& experts, const Var& x) const;
+  Var mixture_across(const std::array<Var, 2>& choice, const Var& x, const Var& residual,
+                     const std::vector<Expert>& experts, const nn::ForwardOptions& o, RouterLoad* load) const;
 
   DecoderSpec spec_;
   std::int64_t heads_, kv_heads_, head_dim_;  // number of heads of this rank
@@ -108,6 +119,7 @@ class Decoder {
   std::vector<Block> blocks_;
   std::vector<std::vector<Expert>> experts_;  // of each layer
   MoeRoute::Args choice_ = {};
+  const nn::ExpertShare* expert_ranks_ = nullptr;  // that divide the experts of each layer; null: one has all
   Module last_norm_;
   nn::Embedding head_;          // (V, C); absent if tied to tokens_
   nn::Fp8History fp8_history_;  // absent unless scales are delayed

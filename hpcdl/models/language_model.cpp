@@ -106,7 +106,8 @@ std::function<void(Decoder&)> multiplying(const Fp8Options& fp8) {
 
 struct LanguageModel::Impl {
   io::ModelConfig config;
-  Sharing sharing;  // declared before the model, which points to it
+  Sharing sharing;  // declared before the model, which points to both
+  ExpertRanks experts;
   Decoder model;
   std::unique_ptr<WeightFiles> files;     // mapped models
   std::vector<io::Prefetch> reading;      // declared after files: stops before the mapping ends
@@ -123,11 +124,17 @@ struct LanguageModel::Impl {
   std::optional<AdapterFolder> adding;  // an adapter that is used
 
   /// `change`: for the modules of the model, once their parameters have names.
-  Impl(io::ModelConfig c, Sharing s, Sharers sharers, const std::function<void(Decoder&)>& change = {})
-      : config(resolved(std::move(c))), sharing(std::move(s)), model(config, row_of(config.family).decoder(config)) {
+  Impl(io::ModelConfig c, Sharing s, Sharers sharers, const std::function<void(Decoder&)>& change = {},
+       ExpertRanks e = {})
+      : config(resolved(std::move(c))),
+        sharing(std::move(s)),
+        experts(std::move(e)),
+        model(config, row_of(config.family).decoder(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
     if (change) change(model);
     if (sharing && sharing->size() == 1) sharing = {};
+    if (experts && experts->size() == 1) experts = {};
+    if (experts) model.divide_experts(*experts);
     if (sharing) model.share(*sharing, sharers, config.quant.has_value());  // quantised rows are found whole
   }
 
@@ -200,9 +207,10 @@ LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
-                                    bool with_gradients, Sharing sharing, const Fp8Options& fp8) {
-  LanguageModel model(std::make_unique<Impl>(
-      config, std::move(sharing), with_gradients ? Sharers::training : Sharers::inference, multiplying(fp8)));
+                                    bool with_gradients, Sharing sharing, const Fp8Options& fp8, ExpertRanks experts) {
+  LanguageModel model(std::make_unique<Impl>(config, std::move(sharing),
+                                             with_gradients ? Sharers::training : Sharers::inference, multiplying(fp8),
+                                             std::move(experts)));
   for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, with_gradients);
   return model;
@@ -324,9 +332,9 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
 }
 
 LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing,
-                                               const Fp8Options& fp8) {
-  LanguageModel model(
-      std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training, multiplying(fp8)));
+                                               const Fp8Options& fp8, ExpertRanks experts) {
+  LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training,
+                                             multiplying(fp8), std::move(experts)));
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   const auto files = WeightFiles::open(folder, impl->config, impl->model.spec());
@@ -468,14 +476,16 @@ const nn::Codec* LanguageModel::codec() const {
 OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   OwnedTensor whole(p.whole());
   copy_common(whole.tensor, {}, p.host, p.part);
-  if (!impl_->sharing || p.part.all()) return whole;
+  const bool divided = p.param->experts != nullptr, shared = impl_->sharing && (divided || !p.part.all());
+  if (!shared && !divided) return whole;
   require(whole.tensor.dtype() == DType::f32, "model", "{}: ranks gather F32, found {}", p.name,
           to_string(whole.tensor.spec()));
   // Every element is on one rank, with zero bits on the others: a sum of integer words preserves its bits.
   Pool pool(1);
   Stream host(pool);
   const Tensor words(whole.tensor.data(), {whole.tensor.shape(), DType::i32});
-  impl_->sharing->axis.bound().all_reduce(host, words, false, p.name);
+  if (shared) impl_->sharing->axis.bound().all_reduce(host, words, false, p.name);
+  if (divided) p.param->experts->axis.bound().all_reduce(host, words, false, p.name);
   return whole;
 }
 
@@ -523,10 +533,10 @@ std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t le
 }
 
 PassOutputs LanguageModel::pass(Graph& g, std::span<const Var> in, const nn::ForwardOptions& o) const {
-  if (!o.context) return {loss(g, in[0], in[1], o)};
+  if (!o.context) return pass_of(g, in[0], in[1], o);
   auto placed = o;
   placed.positions = in[2];
-  return {loss(g, in[0], in[1], placed)};
+  return pass_of(g, in[0], in[1], placed);
 }
 
 Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const {
@@ -534,11 +544,21 @@ Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions&
 }
 
 Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const {
-  if (!o.training || impl_->config.experts == 0 || impl_->config.balance == 0)
-    return token_loss(g, body(g, tokens, o), targets, o);
-  RouterLoad load;
+  return pass_of(g, tokens, targets, o).loss;
+}
+
+PassOutputs LanguageModel::pass_of(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const {
+  if (!o.training || impl_->config.experts == 0) return {token_loss(g, body(g, tokens, o), targets, o)};
+  RouterLoad load{.balanced = impl_->config.balance != 0, .probabilities = {}, .counts = {}, .dropped = {}};
   const Var hidden = blocks(g, tokens, o, &load);
   const Var y = token_loss(g, hidden, targets, o);
+  return {with_balance(g, y, load, targets, o), {}, load.dropped};
+}
+
+/// y + the loss that balances the experts.
+Var LanguageModel::with_balance(Graph& g, const Var& y, RouterLoad load, const Var& targets,
+                                const nn::ForwardOptions& o) const {
+  if (!load.balanced) return y;
   Graph::Scope scope(g, "head.balance");
   if (o.shared_batch) load.counts = gather_rows(load.counts, o.shared_batch->with("experts"));
   return add(y, expert_balance(load.probabilities, load.counts, targets,
@@ -598,8 +618,11 @@ void LanguageModel::save_adapter(const std::filesystem::path& folder) const {
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   if (impl_->adapter.given()) return save_adapter(folder);
   require(!codec(), "model", "a quantised model cannot be saved again: copy its folder");
-  if (impl_->sharing && impl_->sharing->rank > 0) {
-    for (const auto& p : state_->parameters()) gather(p);
+  const bool writes = (!impl_->sharing || impl_->sharing->rank == 0) && (!impl_->experts || impl_->experts->rank == 0);
+  const auto held_whole = [](const StateEntry& p) { return p.part.all() && !p.param->experts; };
+  if (!writes) {
+    for (const auto& p : state_->parameters())
+      if (!held_whole(p)) gather(p);
     return;
   }
   std::vector<io::NamedSpec> specs;
@@ -607,8 +630,8 @@ void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
   for (const auto& p : state_->parameters()) {
-    const OwnedTensor whole = p.part.all() ? OwnedTensor() : gather(p);
-    const Tensor& value = p.part.all() ? p.host : whole.tensor;
+    const OwnedTensor whole = held_whole(p) ? OwnedTensor() : gather(p);
+    const Tensor& value = held_whole(p) ? p.host : whole.tensor;
     if (value.dtype() == dtype) {
       writer.write(p.name, value);
       continue;

@@ -22,6 +22,8 @@ struct RouterLoad;
 
 /// How several ranks share the layers of a model; null: one rank computes everything.
 using Sharing = std::shared_ptr<const nn::Sharing>;
+/// How several ranks divide the experts of a mixture; null: each has all.
+using ExpertRanks = std::shared_ptr<const nn::ExpertShare>;
 
 class LanguageModel final : public Trainable {
  public:
@@ -30,7 +32,7 @@ class LanguageModel final : public Trainable {
   /// its part of the same weights, and no memory for others. `fp8`: layers that multiply in 8-bit floats. Without a seed the model is only described: its tensors
   /// have names and specs, but no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
-                              Sharing sharing = {}, const Fp8Options& fp8 = {});
+                              Sharing sharing = {}, const Fp8Options& fp8 = {}, ExpertRanks experts = {});
   /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
   /// it says so. Cannot be trained. A rank that shares the layers draws its part of the same weights.
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing = {});
@@ -46,7 +48,7 @@ class LanguageModel final : public Trainable {
                             const ComputeType& compute = {});
   /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {},
-                                         const Fp8Options& fp8 = {});
+                                         const Fp8Options& fp8 = {}, ExpertRanks experts = {});
 
   /// A Hugging Face folder that stays as it is, with what `adapter` trains beside it, in f32 memory with gradients: fresh
   /// adapters, a pure function of the seed, and the modules and biases that it names. Frozen weights are views into the
@@ -71,7 +73,7 @@ class LanguageModel final : public Trainable {
   DType matrix_type() const;
   /// Of the quantised matrices, which may have several: the first one; null if there are none.
   const nn::Codec* codec() const;
-  /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
+  /// The whole of a parameter, in host memory. Collective over the ranks that share the layers or divide the experts.
   OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;
   /// How the weights come from its files, in one line.
@@ -104,6 +106,8 @@ class LanguageModel final : public Trainable {
   struct Impl;
   explicit LanguageModel(std::unique_ptr<Impl> impl);
   Var blocks(Graph& g, const Var& tokens, const nn::ForwardOptions& o, RouterLoad* load) const;
+  PassOutputs pass_of(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const;
+  Var with_balance(Graph& g, const Var& y, RouterLoad load, const Var& targets, const nn::ForwardOptions& o) const;
   Var token_loss(Graph& g, const Var& hidden, const Var& targets, const nn::ForwardOptions& o) const;
   void save_adapter(const std::filesystem::path& folder) const;
   void load_weights(const io::LoadOptions& options);

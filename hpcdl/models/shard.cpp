@@ -133,15 +133,20 @@ template <class M> void place(BlockPart part, M& m, const HeadOutputs& h, const 
   }
 }
 
+/// The numbers up to `most` for which f(n) is true: "1, 2, 4".
+template <class F> std::string numbers_that(std::int64_t most, F&& f) {
+  std::string list;
+  for (std::int64_t n = 1; n <= most; ++n)
+    if (f(n)) list += fmt::format("{}{}", list.empty() ? "" : ", ", n);
+  return list;
+}
+
 /// f(n): whether so many ranks can share the heads.
 template <class F>
 void check_ranks(std::string_view what, std::int64_t number, std::int64_t most, std::int64_t ranks, F&& f) {
   if (f(ranks)) return;
-  std::string fits;
-  for (std::int64_t n = 1; n <= most; ++n)
-    if (f(n)) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
   fail_usage("shard", "{} {} are not divisible by tp {}, and a head cannot be split; tp may be {}", number, what, ranks,
-             fits);
+             numbers_that(most, f));
 }
 
 }  // namespace
@@ -157,6 +162,26 @@ std::int64_t kv_heads_of_rank(std::int64_t kv_heads, std::int64_t ranks) {
   return std::max<std::int64_t>(1, kv_heads / ranks);
 }
 
+void Decoder::divide_experts(const nn::ExpertShare& ranks) {
+  const auto experts = experts_.empty() ? 0 : std::ssize(experts_.front());
+  if (experts == 0)
+    fail_usage("shard", "ranks divide the experts of mixtures, and this model has none: set parallel.ep to 1");
+  if (experts % ranks.size() != 0)
+    fail_usage("shard", "parallel.ep = {} does not divide the {} experts of a layer: ep may be {}", ranks.size(),
+               experts, numbers_that(experts, [&](std::int64_t n) { return experts % n == 0; }));
+  expert_ranks_ = &ranks;
+  const auto mine = ranks.mine(experts);
+  for (auto& layer : experts_)
+    for (std::int64_t e = 0; e < experts; ++e) {
+      auto& expert = layer[static_cast<std::size_t>(e)];
+      for (auto* linear : {&expert.gate, &expert.up, &expert.down}) {
+        nn::Param& p = linear->weight;
+        p.experts = &ranks, p.expert_rank = static_cast<int>(e / mine.count());
+        if (e < mine.begin || e >= mine.end) split(p, 0, {});
+      }
+    }
+}
+
 void Decoder::share(const nn::Sharing& s, Sharers sharers, bool whole_embedding) {
   check_heads(heads_, kv_heads_, s.size(), sharers);
   if (!spec_.experts.empty() && s.scheme != nn::Sharing::conjugate)
@@ -167,7 +192,10 @@ void Decoder::share(const nn::Sharing& s, Sharers sharers, bool whole_embedding)
   for (auto& b : blocks_)
     for (auto& entry : b) std::visit([&](auto& m) { place(entry.first, m, outputs, s); }, entry.second);
   for (auto& layer : experts_)
-    for (auto& expert : layer) columns(expert.gate, s), columns(expert.up, s), rows(expert.down, s);
+    for (auto e = of_rank(layer).begin; e < of_rank(layer).end; ++e) {
+      auto& expert = layer[static_cast<std::size_t>(e)];
+      columns(expert.gate, s), columns(expert.up, s), rows(expert.down, s);
+    }
   std::visit([&](auto& norm) { entering(norm, s); }, last_norm_);
   vocabulary(head_, s);
   heads_ /= s.size(), kv_heads_ = kv_heads_of_rank(kv_heads_, s.size());

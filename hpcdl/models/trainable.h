@@ -29,6 +29,9 @@ struct InputSpec {
 struct PassOutputs {
   Var loss;          // SUM of the losses of its targets, one f32
   Var correct = {};  // number of targets that are the model's first choice, one f32; absent if the model does not count
+  /// What this rank could not send to the ranks that have its experts (nn::ForwardOptions::expert_rows), one f32; absent
+  /// if everything fits. Unless it is 0 on all ranks, the pass has to be run again with more room.
+  Var dropped = {};
 };
 
 class Trainable {

@@ -62,6 +62,10 @@ struct ForwardOptions {
   /// the tokens, says where each is in its sequence.
   const ContextShare* context = nullptr;
   Var positions = {};
+  /// If ranks divide the experts of mixtures: a training pass has room for this many times the tokens that a rank sends to
+  /// another in a layer if it chooses all experts equally often; 0: for all tokens. What does not fit is dropped, and
+  /// counted.
+  double expert_capacity = 0;
 
   /// The number of tokens of a whole sequence, also if this rank has only a part of it.
   std::int64_t length(const Var& tokens) const { return tokens[1] * (context ? context->all_chunks() : 1); }

@@ -16,6 +16,7 @@
 #include "hpcdl/box.h"
 #include "hpcdl/graph.h"
 #include "hpcdl/nn/codec.h"
+#include "hpcdl/nn/expert_share.h"
 #include "hpcdl/nn/sharing.h"
 #include "hpcdl/tensor.h"
 
@@ -45,6 +46,9 @@ struct Param {
   const Sharing* sharing = nullptr;  // set if several ranks share the layers
   Place place = Place::whole;        // along the axis of these ranks
   bool partial_gradient = false;     // the ranks that share the layers hold summands of the gradient
+  /// Set for a matrix of an expert if ranks divide the experts; `expert_rank` has it, and on the others it is an empty part.
+  const ExpertShare* experts = nullptr;
+  int expert_rank = 0;
   /// For rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), also if dims are joined. This applies to the
   /// kernels of convolutions, and to the columns of a linear layer after a flattened image.
   Shape channels_last;

@@ -9,7 +9,21 @@ namespace hpcdl::parallel {
 
 namespace {
 constexpr const char* kData = "data";
+constexpr const char* kExperts = "ep";
+constexpr const char* kSameExperts = "same experts";
+
+void check_experts(const MeshShape& s) {
+  const auto ranks = s.dp * s.cp;
+  if (s.ep < 1) fail_usage("mesh", "ep must be at least 1, got {}", s.ep);
+  if (ranks % s.ep == 0) return;
+  std::string fits;
+  for (int n = 1; n <= ranks; ++n)
+    if (ranks % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
+  fail_usage("mesh",
+             "parallel.ep = {} does not divide the {} ranks of dp {} x cp {}, which divide the experts: ep may be {}",
+             s.ep, ranks, s.dp, s.cp, fits);
 }
+}  // namespace
 
 MeshShape fit(MeshShape s, int world) {
   for (const auto a : {MeshAxis::pp, MeshAxis::dp, MeshAxis::cp, MeshAxis::tp}) {
@@ -34,7 +48,7 @@ MeshShape fit(MeshShape s, int world) {
         "mesh",
         "pp {} x cp {} x tp {} = {} does not divide the {} ranks of the run: start a multiple of {}, or change tp",
         s.pp, s.cp, s.tp, others, world, others);
-  if (others * s.dp == world) return s;
+  if (others * s.dp == world) return check_experts(s), s;
   const std::string fits = world % others == 0
                                ? fmt::format("dp {} would fit, or start {} ranks", world / others, product)
                                : fmt::format("start {} ranks, or choose axes whose product is {}", product, world);
@@ -73,7 +87,12 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape) : shape_(fit(shape, world.
       groups_[a] = world_.split(position - at_[a] * stride, at_[a], std::string(axis_name(static_cast<MeshAxis>(a))));
     stride *= n;
   }
-  if (shape_.cp > 1) data_ = world_.split(position - index_of_data() * shape_.tp, index_of_data(), kData);
+  const int index = index_of_data(), first = position - index * shape_.tp;
+  if (shape_.cp > 1) data_ = world_.split(first, index, kData);
+  if (shape_.ep == 1) return;
+  experts_ = world_.split(first + index / shape_.ep * shape_.ep * shape_.tp, index, kExperts);
+  if (shape_.dp * shape_.cp > shape_.ep)
+    same_experts_ = world_.split(first + index % shape_.ep * shape_.tp, index, kSameExperts);
 }
 
 /// The index of this rank among those along dp and cp.
@@ -88,7 +107,11 @@ Mesh Mesh::described(const MeshShape& shape, int rank) {
     if (shape.sizes()[a] > 1)
       mesh.groups_[a] =
           comm::Group::described(mesh.at_[a], shape.sizes()[a], std::string(axis_name(static_cast<MeshAxis>(a))));
-  if (shape.cp > 1) mesh.data_ = comm::Group::described(mesh.index_of_data(), shape.dp * shape.cp, kData);
+  const int index = mesh.index_of_data(), ranks = shape.dp * shape.cp;
+  if (shape.cp > 1) mesh.data_ = comm::Group::described(index, ranks, kData);
+  if (shape.ep == 1) return mesh;
+  mesh.experts_ = comm::Group::described(index % shape.ep, shape.ep, kExperts);
+  if (ranks > shape.ep) mesh.same_experts_ = comm::Group::described(index / shape.ep, ranks / shape.ep, kSameExperts);
   return mesh;
 }
 
@@ -97,6 +120,7 @@ std::string Mesh::describe() const {
   for (std::size_t a = 0; a < kAxes; ++a)
     if (shape_.sizes()[a] > 1)
       text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis_name(static_cast<MeshAxis>(a)), shape_.sizes()[a]);
+  if (shape_.ep > 1) text += fmt::format(", ep {}", shape_.ep);
   return text.empty() ? "one rank" : text;
 }
 

@@ -17,9 +17,10 @@ constexpr std::string_view axis_name(MeshAxis a) {
   return names[static_cast<int>(a)];
 }
 
-/// Number of ranks along each axis: pipeline stages, data, context, tensor.
+/// Number of ranks along each axis: pipeline stages, data, context, tensor. ep is no axis of its own: it divides the dp x cp
+/// ranks into groups, and each group divides the experts of mixtures.
 struct MeshShape {
-  int pp = 1, dp = 1, cp = 1, tp = 1;
+  int pp = 1, dp = 1, cp = 1, tp = 1, ep = 1;
 
   std::array<int, kAxes> sizes() const { return {pp, dp, cp, tp}; }
   int size() const { return pp * dp * cp * tp; }
@@ -27,7 +28,8 @@ struct MeshShape {
 };
 
 /// The shape for a world of this many ranks; dp = 0: all ranks that the other axes leave. Throws UsageError
-/// if the product is not the size of the world; it names the numbers and a shape that would fit.
+/// if the product is not the size of the world, or if ep does not divide dp x cp; it names the numbers and what would
+/// fit.
 MeshShape fit(MeshShape shape, int world);
 
 /// The position of a rank along each axis.
@@ -59,6 +61,10 @@ class Mesh {
   /// The ranks that hold the same weights and have parts of the same batches, along dp and cp, with cp as the faster
   /// axis: they sum gradients and losses.
   const comm::Group& data() const { return shape_.cp > 1 ? data_ : dp(); }
+  /// Of the ranks along data(), which count in its order: the neighbours that divide the experts among themselves, and the
+  /// ranks that have the same experts as this one. One rank and data() if ep is 1.
+  const comm::Group& experts() const { return experts_; }
+  const comm::Group& same_experts() const { return shape_.ep > 1 ? same_experts_ : data(); }
   int index(MeshAxis a) const { return at_[static_cast<std::size_t>(a)]; }
   /// "dp 2 x tp 4".
   std::string describe() const;
@@ -69,7 +75,7 @@ class Mesh {
   MeshShape shape_;
   comm::Group world_;
   std::array<comm::Group, kAxes> groups_;
-  comm::Group data_;
+  comm::Group data_, experts_, same_experts_;
   Coordinates at_{};
 };
 

@@ -70,6 +70,29 @@ TEST(mesh, ranks_that_share_rows_sum_gradients_with_those_that_share_batches) {
   EXPECT_EQ(Mesh::described({.dp = 4, .tp = 2}, 3).data().name(), "dp");
 }
 
+/// Neighbours along dp and cp divide the experts, and those in the same place of each group have the same ones.
+TEST(mesh, ranks_that_divide_experts_are_neighbours) {
+  const MeshShape shape{.dp = 3, .cp = 2, .tp = 2, .ep = 2};
+  testing::run_ranks(shape.size(), [&](const comm::Group& world) {
+    const Mesh mesh(world, shape);
+    const int index = mesh.data().rank();
+    const auto described = Mesh::described(shape, world.rank());
+    for (const auto& m : {mesh, described}) {
+      EXPECT_EQ(m.experts().size(), 2);
+      EXPECT_EQ(m.experts().rank(), index % 2);
+      EXPECT_EQ(m.same_experts().size(), 3);
+      EXPECT_EQ(m.same_experts().rank(), index / 2);
+    }
+    for (int r = 0; r < 2; ++r) EXPECT_EQ(mesh.experts().world_rank(r), mesh.data().world_rank(index / 2 * 2 + r));
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(mesh.same_experts().world_rank(r), mesh.data().world_rank(2 * r + index % 2));
+  });
+  EXPECT_EQ(Mesh::described({.dp = 4, .ep = 4}, 2).same_experts().size(), 1);
+  EXPECT_EQ(Mesh::described({.dp = 4}, 2).experts().size(), 1);
+  EXPECT_EQ(refusal({.dp = 0, .ep = 3}, 4),
+            "[mesh] parallel.ep = 3 does not divide the 4 ranks of dp 4 x cp 1, which divide the experts: ep may be 1, "
+            "2, 4");
+}
+
 TEST(mesh, ranks_of_one_host_stand_together_whatever_the_launcher_did) {
   EXPECT_EQ(positions({0, 0, 2, 2}), (std::vector{0, 1, 2, 3}));
   EXPECT_EQ(positions({0, 1, 0, 1}), (std::vector{0, 2, 1, 3})) << "round robin";
