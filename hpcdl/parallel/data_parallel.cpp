@@ -40,6 +40,11 @@ DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Pr
           options.zero);
   require(options.gather_ahead >= 0, "parallel", "expected to gather at least 0 parts of the model ahead, got {}",
           options.gather_ahead);
+  const auto divides_experts = [](const StateEntry& e) { return e.param->experts != nullptr; };
+  if (std::ranges::any_of(model.parameters(), divides_experts)) {
+    require(options.copies == DType::none, "parallel", "experts that ranks divide have no 16-bit copies");
+    experts_ = std::make_unique<ExpertGradients>(options.same_experts, model.state(), pass, options.reduce.buckets);
+  }
   plan_layout(pass);
   if (divided()) divide();
   else if (model.state().divided()) model.divide({});
@@ -52,12 +57,13 @@ void DataParallel::plan_layout(const Program& pass) {
   const auto parameters = model_.parameters();
   std::map<std::string, std::size_t, std::less<>> numbers;
   std::vector<ReadyGradient> gradients;
-  for (const auto& p : parameters) {
+  for (std::size_t i = 0; const auto& p : parameters) {
+    const auto number = i++;
     require(p.memory.dtype() == DType::f32, "parallel",
             "the gradient of \"{}\" is {}; expected F32, because gradients are summed over ranks in F32", p.name,
             to_string(p.memory.spec()));
-    require(numbers.emplace(p.name, gradients.size()).second, "parallel", "two parameters are called \"{}\"", p.name);
-    gradients.push_back({p.name, p.memory.spec()});
+    require(numbers.emplace(p.name, number).second, "parallel", "two parameters are called \"{}\"", p.name);
+    if (!p.param->experts) gradients.push_back({p.name, p.memory.spec()});
   }
   order_ = in_order_of_completion(pass, std::move(gradients));
   const auto param_of = [&](const ReadyGradient& g) { return parameters[numbers.at(g.name)].param; };
@@ -92,8 +98,9 @@ void DataParallel::plan_layout(const Program& pass) {
 }
 
 void DataParallel::divide() const {
-  FlatLayout layout{.places = std::vector<FlatLayout::Place>(order_.size()),
-                    .elements = plan_.elements,
+  const auto parameters = model_.parameters();
+  FlatLayout layout{.places = std::vector<FlatLayout::Place>(parameters.size()),
+                    .elements = plan_.elements + (experts_ ? experts_->elements() : 0),
                     .divided = divided_,
                     .copied = copied_,
                     .share_elements = plan_.share_elements(),
@@ -104,6 +111,11 @@ void DataParallel::divide() const {
     layout.places[index_[i]] = {plan_.offset[i], plan_.piece(i, size, group_.rank()),
                                 plan_.piece_offset(i, size, group_.rank()), plan_.offset[i] >= divided_};
   }
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].param->experts) {
+      const auto at = experts_->offset(i);
+      layout.places[i] = {plan_.elements + at, {0, parameters[i].memory.size()}, plan_.share_elements() + at, true};
+    }
   model_.divide(std::move(layout));
 }
 
@@ -124,14 +136,16 @@ void DataParallel::divide_frozen() {
 
 ExchangeTimes DataParallel::times() const {
   auto sum = exchange_->times();
-  if (!frozen_exchange_) return sum;
-  sum.seconds += frozen_exchange_->times().seconds, sum.waited_seconds += frozen_exchange_->times().waited_seconds;
+  const UnitExchange* const others[] = {frozen_exchange_.get(), experts_ ? experts_->exchange() : nullptr};
+  for (const auto* other : others)
+    if (other) sum.seconds += other->times().seconds, sum.waited_seconds += other->times().waited_seconds;
   return sum;
 }
 
 void DataParallel::place_gradients() {
   const auto device = model_.device();
-  const auto elements = apart() ? plan_.share_elements() : plan_.elements;
+  const auto of_all = apart() ? plan_.share_elements() : plan_.elements,
+             elements = of_all + (experts_ ? experts_->elements() : 0);
   const auto bytes = elements * std::int64_t{sizeof(float)};
   bool some_share = false;
   std::byte* data = nullptr;
@@ -142,7 +156,11 @@ void DataParallel::place_gradients() {
     if (!window_) memory_ = Buffer(bytes, device);
     data = window_ ? window_->block(group_.local_rank()) : memory_.data();
   }
-  (apart() ? shares_ : block_) = Tensor(data, {{elements}, DType::f32}, device);
+  auto& block = apart() ? shares_ : block_;
+  block = Tensor(data, {{elements}, DType::f32}, device);
+  if (experts_)
+    experts_->place(Tensor(data ? block.ptr<float>() + of_all : nullptr, {{experts_->elements()}, DType::f32}, device),
+                    options_.reduce);
   exchange_ = std::make_unique<UnitExchange>(group_, plan_, options_.reduce, some_share, device);
   if (!frozen_names_.empty())
     frozen_exchange_ =
@@ -150,7 +168,9 @@ void DataParallel::place_gradients() {
   std::map<std::string, std::size_t, std::less<>> numbers;
   for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
   model_.place_gradients(
-      [&](const StateEntry& p) {
+      [&, index = std::size_t{0}](const StateEntry& p) mutable {
+        const auto number = index++;
+        if (p.param->experts) return experts_->at(p, number);
         const auto offset = plan_.offset[numbers.at(p.name)];
         return Tensor(block_.data() ? block_.ptr<float>() + offset : nullptr, p.memory.spec(), device);
       },
@@ -167,7 +187,8 @@ GradientPlace DataParallel::place() const {
 }
 
 Recording DataParallel::reduced(Recording pass) const {
-  return reduce_pass(std::move(pass), *exchange_, order_, place());
+  pass = reduce_pass(std::move(pass), *exchange_, order_, place());
+  return experts_ ? experts_->reduced(std::move(pass)) : pass;
 }
 
 Recording DataParallel::alone(Recording pass) const {
@@ -198,6 +219,7 @@ void DataParallel::with_whole_values(const std::function<void()>& f) const {
   std::map<std::string, std::size_t, std::less<>> numbers;
   for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
   for (const auto& p : model_.state().updated()) {
+    if (p.param->experts) continue;
     const auto i = numbers.at(p.param->name);
     if (plan_.offset[i] >= divided_) continue;
     const auto at = plan_.piece_offset(i, order_[i].spec.size(), group_.rank());
@@ -224,15 +246,30 @@ void DataParallel::with_whole_values(const std::function<void()>& f) const {
   model_.state().lend_whole_values([](const StateEntry&) { return Tensor(); });
 }
 
+/// What every rank counts of the gradient of p, which lies at `place` of the plan. Of an expert, and of what none divides, one
+/// rank counts all.
+DividedGradient DataParallel::counted(const StateEntry& p, Graph& g, std::size_t place) const {
+  DividedGradient d{.mine = g.constant(p.gradient->name, p.gradient->memory), .part = !p.param->part.all()};
+  const auto* shared = model_.sharing();
+  if (divided() && !p.param->experts) {
+    for (int r = 0; r < group_.size(); ++r) d.pieces.push_back(plan_.piece(place, order_[place].spec.size(), r));
+    return d;
+  }
+  const int counts = p.param->experts ? p.param->expert_rank : 0;
+  auto size = p.memory.size();
+  if (p.param->experts) d.part = shared != nullptr, size = p.param->whole().size() / (shared ? shared->size() : 1);
+  d.pieces.resize(static_cast<std::size_t>(counts) + 1);
+  d.pieces.back() = {0, size};
+  if (group_.rank() != counts) d.mine = g.temporary("of another rank", {{0}, DType::f32});
+  return d;
+}
+
 DividedGradients DataParallel::gradients(Graph& g) const {
-  std::vector<std::size_t> place_of(order_.size());  // by number in the table
+  std::vector<std::size_t> place_of(model_.parameters().size());  // by number in the table
   for (std::size_t i = 0; i < index_.size(); ++i) place_of[index_[i]] = i;
   DividedGradients list;
   for (std::size_t n = 0; const auto& p : model_.state().updated()) {
-    const auto i = place_of[n++];
-    DividedGradient d{.mine = g.constant(p.gradient->name, p.gradient->memory), .part = !p.param->part.all()};
-    for (int r = 0; r < group_.size(); ++r) d.pieces.push_back(plan_.piece(i, order_[i].spec.size(), r));
-    list.push_back(std::move(d));
+    list.push_back(counted(p, g, place_of[n++]));
   }
   return list;
 }

@@ -16,6 +16,7 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/parallel/axis.h"
 #include "hpcdl/parallel/divided_norm.h"
+#include "hpcdl/parallel/expert_gradients.h"
 #include "hpcdl/parallel/reduce_pass.h"
 #include "hpcdl/parallel/unit_exchange.h"
 
@@ -29,6 +30,8 @@ struct DataParallelOptions {
   int gather_ahead = 1;        // with 3: see shard_pass.h
   bool accumulate = false;     // gradients live through several micro-batches: they stay whole between these
   DType copies = DType::none;  // of StateTable::keep_copies()
+  /// If ranks divide experts: those that have the same ones as this rank. Then there are no copies.
+  comm::Group same_experts = {};
 };
 
 class DataParallel {
@@ -47,6 +50,8 @@ class DataParallel {
   void place_gradients();
 
   bool divided() const { return options_.zero > 0; }
+  /// Whether ranks divide experts.
+  bool divides_experts() const { return experts_ != nullptr; }
   /// Whether no rank keeps values whole: every pass gathers what it reads.
   bool sharded() const { return options_.zero == 3; }
   const UnitPlan& plan() const { return plan_; }
@@ -74,13 +79,15 @@ class DataParallel {
   /// Divided values: the pass reads those that the ranks have updated. If they are sharded(), every pass needs this,
   /// otherwise the first one after an update.
   Recording gathered(Recording pass) const;
-  /// The gradients of StateTable::updated(), in their order, for the norm of divided ones.
+  /// The gradients of StateTable::updated(), in their order, for the norm of gradients of which some are divided, or of
+  /// experts that are.
   DividedGradients gradients(Graph& g) const;
 
  private:
   void plan_layout(const Program& pass);
   void divide() const;
   void divide_frozen();
+  DividedGradient counted(const StateEntry& p, Graph& g, std::size_t place) const;
   bool apart() const { return options_.zero >= 2 && !options_.accumulate; }
   GradientPlace place() const;
 
@@ -96,6 +103,7 @@ class DataParallel {
   // Elements of the block, from its beginning: of values that no rank keeps whole, and of what has a copy.
   std::int64_t divided_ = 0, copied_ = 0;
   std::unique_ptr<UnitExchange> exchange_;
+  std::unique_ptr<ExpertGradients> experts_;
   UnitPlan frozen_plan_;  // in bytes, of what no optimizer updates
   std::vector<std::string> frozen_names_;
   std::unique_ptr<UnitExchange> frozen_exchange_;

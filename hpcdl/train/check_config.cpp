@@ -43,7 +43,8 @@ constexpr std::string_view kFp8[] = {"train.fp8_scaling", "train.fp8_first", "tr
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kRotary[] = {"model.rope_theta"};
 constexpr std::string_view kExperts[] = {"model.experts", "model.experts_per_token", "model.expert_ffn",
-                                         "model.balance"};
+                                         "model.balance", "parallel.ep"};
+constexpr std::string_view kDivided[] = {"model.capacity"};
 constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "adapter.rs",  "adapter.dropout",
                                          "adapter.bias", "adapter.targets", "adapter.keep"};
 constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
@@ -51,6 +52,7 @@ constexpr std::string_view kResnet[] = {"model.stem"};
 constexpr std::string_view kOffloaded[] = {"offload.interleave"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
+constexpr double kLeastCapacity = 0.01;
 constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers", "parallel.order"};
 constexpr std::string_view kGenerated[] = {"parallel.schedule", "parallel.chunks"};
 
@@ -69,6 +71,11 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
 
 void check_shares(const io::ModelConfig& m, std::int64_t length, const ParallelConfig& p) {
   models::check_heads(m.heads, m.kv_heads, p.tp, models::Sharers::training);
+  if (p.sequence && m.experts > 0)
+    fail_usage(
+        "config",
+        "parallel.sequence divides tokens among the tp ranks, each of which routes all tokens of a mixture: set it to "
+        "false");
   if (p.sequence && length % p.tp != 0)
     fail_usage("config", "parallel.sequence: rows of {} tokens (train.length) are not divisible by tp {}: change one",
                length, p.tp);
@@ -114,7 +121,6 @@ void check_beside_context(const RunConfig& config) {
   };
   const auto dtype = config.train.dtype;
   refuse_beside(is_fp8(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
-  refuse_beside(models::row_of(config.model.family).mixture, "a mixture of experts", "a family without experts");
 }
 
 void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
@@ -146,6 +152,25 @@ void check_pipeline_on_gpu(const RunConfig& config) {
   refuse_beside(p.zero == 3, "parallel.zero = 3", "parallel.zero = 2");
   refuse_beside(p.dp != 1 && config.model.experts > 0, "a mixture of experts", "parallel.dp = 1");
   refuse_beside(p.dp != 1 && config.sync_batch_norm, "model.sync_batch_norm = true", "parallel.dp = 1");
+}
+
+/// Ranks that divide the experts of mixtures.
+void check_experts(const io::ConfigTable& table, const RunConfig& config) {
+  const auto ep = config.parallel.ep;
+  if (ep == 1) return refuse(table, kDivided, "experts that ranks divide (parallel.ep)", "parallel.ep is 1");
+  if (config.train.device != "cpu")
+    fail_usage(
+        "config",
+        "parallel.ep = {}: tokens are sent to the ranks of their experts on CPUs only: set parallel.ep = 1, with "
+        "which every GPU has all experts, or train.device = \"cpu\"",
+        ep);
+  if (config.parallel.pp > 1)
+    fail_usage("config", "parallel.ep and parallel.pp exclude each other: set one of them to 1");
+  if (config.adapter.given())
+    fail_usage("config", "adapters are trained with all experts on each rank: set parallel.ep = 1");
+  if (config.capacity > 0 && config.capacity < kLeastCapacity)
+    fail_usage("config", "model.capacity = {} is below {}: use about 1.25, or 0 for room for all tokens",
+               config.capacity, kLeastCapacity);
 }
 
 void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
@@ -237,6 +262,7 @@ void check_config(RunConfig& config) {
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
   check_pipeline(table, config);
+  check_experts(table, config);
   if (!config.adapter.given()) {
     refuse(table, kAdapter, "adapters", "adapter.method is none");
     refuse(table, kBase, "the frozen base of an adapter", "adapter.method is none");

@@ -123,11 +123,10 @@ TEST(check_config, rows_that_ranks_cannot_share_are_refused_with_what_would_fit)
           {"--model.heads=12", "--parallel.cp=2", "--parallel.tp=2", "--parallel.sequence=true", "--model.context=64"}),
       "[config] parallel.sequence divides tokens among the tp ranks, and parallel.cp = 2 among others: use one of "
       "them");
-  for (const char* beside : {"--train.dtype=fp8-emu", "--model.family=mixtral"})
-    EXPECT_NE(
-        verdict({"--parallel.cp=2", "--model.context=64", beside}).find("is not tested with ranks that share rows"),
-        std::string::npos)
-        << beside;
+  EXPECT_NE(verdict({"--parallel.cp=2", "--model.context=64", "--train.dtype=fp8-emu"})
+                .find("is not tested with ranks that share rows"),
+            std::string::npos);
+  EXPECT_EQ(verdict({"--parallel.cp=2", "--model.context=64", "--model.family=mixtral"}), "fine");
   EXPECT_EQ(
       verdict({"--parallel.cp=2", "--model.context=64", "--offload.optimizer=host"}),
       "[config] offload.optimizer = \"host\" does not go together with rows that ranks share (parallel.cp): set one "
@@ -142,6 +141,20 @@ TEST(check_config, rows_that_ranks_cannot_share_are_refused_with_what_would_fit)
             "[config] parallel.cp_mode = \"ulysses\" is for rows that ranks share (parallel.cp), and parallel.cp is 1");
   EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.cp=2"}),
             "[config] parallel.cp = 2 is for text, and model.family is resnet18");
+}
+
+TEST(check_config, experts_that_ranks_cannot_divide_are_refused) {
+  const std::string family = "--model.family=mixtral", ep = "--parallel.ep=2";
+  EXPECT_EQ(verdict({family, ep, "--model.capacity=1.25"}), "fine");
+  EXPECT_EQ(verdict({ep}), "[config] parallel.ep = 2 is for mixtures of experts, and model.family is gpt2");
+  EXPECT_EQ(verdict({family, "--model.capacity=2"}),
+            "[config] model.capacity = 2.0 is for experts that ranks divide (parallel.ep), and parallel.ep is 1");
+  EXPECT_EQ(verdict({family, ep, "--model.capacity=0.001"}),
+            "[config] model.capacity = 0.001 is below 0.01: use about 1.25, or 0 for room for all tokens");
+  EXPECT_NE(verdict({family, "--parallel.tp=2", "--parallel.sequence=true"}).find("routes all tokens of a mixture"),
+            std::string::npos);
+  EXPECT_NE(verdict({family, ep, "--train.device=cuda"}).find("are sent to the ranks of their experts on CPUs only"),
+            std::string::npos);
 }
 
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {

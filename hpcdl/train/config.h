@@ -237,7 +237,7 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, chunks = 1, zero = 0, gather_ahead = 1;
+  std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, ep = 1, chunks = 1, zero = 0, gather_ahead = 1;
   std::string schedule = "1f1b", order;
   std::vector<std::int64_t> layers;
   nn::ContextShare::Mode cp_mode = nn::ContextShare::gather;
@@ -264,6 +264,10 @@ struct ParallelConfig {
       "heads, so that cp divides model.kv_heads; zigzag, keys and values that go from rank to rank, of which a rank "
       "holds few at a time; ring, the same with uneven work. The last two are for CPUs");
     f("tp", tp, "ranks that share each weight; pp * dp * cp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
+    f("ep", ep,
+      "mixtures: of the dp * cp ranks, those that divide the experts among themselves; it divides dp * cp and "
+      "model.experts",
+      {.min = 1, .max = 1 << 16});
     f("zero", zero,
       "what the dp x cp ranks divide among themselves: 0: nothing; 1: the state of the optimizer; 2: gradients, too; "
       "3: "
@@ -336,6 +340,7 @@ struct ModelSection {
   io::ModelConfig& text;
   models::ImageConfig& image;
   bool& sync_batch_norm;
+  double& capacity;
   std::string& init;
   models::BaseOptions& base;
 
@@ -355,6 +360,10 @@ struct ModelSection {
     f("sync_batch_norm", sync_batch_norm,
       "images: batch norms use the statistics of all data-parallel ranks' batches together; useful if the batch of one "
       "rank is too small");
+    f("capacity", capacity,
+      "with parallel.ep: room for this many times the tokens that a rank sends to another if it chooses all experts "
+      "equally often; a step that needs more is run again with more. 0: room for all. The result is the same",
+      {.min = 0, .max = 1 << 20});
   }
 };
 
@@ -362,6 +371,7 @@ struct RunConfig {
   io::ModelConfig model;
   models::ImageConfig image = {.classes = 0};  // without the family, which is model.family
   bool sync_batch_norm = false;                // of [model]
+  double capacity = 0;                         // of [model]
   std::string init;                            // of [model]; see train/init.h
   models::BaseOptions base;                    // of [model]
   models::AdapterOptions adapter;
@@ -376,7 +386,7 @@ struct RunConfig {
   RunConfig() = default;
   RunConfig(const RunConfig&) = delete;  // a ConfigTable points into it
   void visit(auto&& f) {
-    ModelSection both{model, image, sync_batch_norm, init, base};
+    ModelSection both{model, image, sync_batch_norm, capacity, init, base};
     f.section("model", both);
     f.section("adapter", adapter);
     f.section("data", data);

@@ -13,6 +13,7 @@
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/exchange_order.h"
+#include "hpcdl/parallel/expert.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/program/axis.h"
@@ -56,8 +57,9 @@ void expect_declared(models::Trainable& model, const parallel::Mesh& mesh, StepO
   passes.push_back(programs.update());
   std::vector<Instance> instances;
   for (const auto& p : passes) instances.emplace_back(*p);
-  const std::pair<const comm::Group*, std::string> axes[] = {
+  std::vector<std::pair<const comm::Group*, std::string>> axes = {
       {&mesh.data(), mesh.shape().cp > 1 ? "data" : "dp"}, {&mesh.cp(), "cp"}, {&mesh.tp(), "tp"}};
+  if (mesh.shape().ep > 1) axes.insert(axes.end(), {{&mesh.experts(), "ep"}, {&mesh.same_experts(), "same experts"}});
   std::map<std::string, Sent> before;
   const auto counted = [](const comm::Group& g) {
     return Sent{g.counters().bytes, static_cast<double>(g.counters().wire_bytes)};
@@ -113,6 +115,20 @@ TEST(exchanges, of_ranks_that_share_rows_are_what_is_counted) {
           expect_declared(model, mesh, {.batch = 2, .length = 8, .context_mode = mode}, false,
                           fmt::format("{} of rows", io::enum_name(family)));
         });
+}
+
+/// With all room and with less, which is sent whether it is used or not.
+TEST(exchanges, of_ranks_that_divide_experts_are_what_is_counted) {
+  for (const double capacity : {0.0, 0.5})
+    for (const auto& shape : {parallel::MeshShape{.dp = 2, .ep = 2}, {.dp = 4, .ep = 2}, {.dp = 2, .tp = 2, .ep = 2}})
+      testing::run_ranks(shape.size(), [&](const comm::Group& world) {
+        const parallel::Mesh mesh(world, shape);
+        auto c = models::tiny(io::Family::qwen3_moe);
+        auto model = models::LanguageModel::create(c, 1, true, std::make_shared<TensorParallel>(mesh.tp()), {},
+                                                   std::make_shared<parallel::ExpertParallel>(mesh.experts()));
+        expect_declared(model, mesh, {.batch = 2, .length = 8, .capacity = capacity, .share_batch = true}, false,
+                        fmt::format("experts, capacity {}", capacity));
+      });
 }
 
 template <class F> void on_every_mesh(F&& f) {

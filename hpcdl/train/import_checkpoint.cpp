@@ -132,6 +132,7 @@ std::vector<io::NamedSpec> specs_of(const models::Trainable& model) {
 void take_over_model(RunConfig& config, const fs::path& folder) {
   RunConfig found, sayable;
   found.model = models::read_hf_config(folder);
+  found.capacity = config.capacity;
   if (found.model.quant) fail_usage("import", "{} is quantised: import the original model", folder.string());
   const auto list = model_contradictions(config, found);
   if (!list.empty())

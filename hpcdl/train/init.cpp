@@ -30,7 +30,7 @@ void take_over_init(RunConfig& config) {
   if (config.init.empty()) return;
   const auto folder = init_folder(config);
   RunConfig found;
-  found.init = config.init, found.base = config.base;
+  found.init = config.init, found.base = config.base, found.capacity = config.capacity;
   found.model = models::read_hf_config(folder);
   require(!found.model.quant || config.adapter.given(), "config",
           "model.init: {} is quantised, so only an adapter can be trained: start from the original model, or set "

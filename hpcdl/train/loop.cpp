@@ -250,6 +250,7 @@ void Loop::report() {
     const auto state = train_->scale_state();
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
   }
+  if (const auto again = train_->runs_again(); again > 0) line["runs_again"] = again;
   if (logs_at(step) && saves_)
     if (const auto stall = saves_->take_stall(); stall > 0) line["save_stall_ms"] = 1e3 * stall;
   if (logs_at(step)) log_.write(line, step);
@@ -274,9 +275,9 @@ void Loop::evaluate() {
                       .done = batches < all_of_them ? static_cast<double>(done) / static_cast<double>(batches) : -1,
                       .facts = {{fmt::format("step {}", now_.step)}, {fmt::format("batch {}", ++done)}},
                       .needed = 2});
-    const auto& together = train_->sharded() ? world() : mesh_.tp();
+    const auto& together = train_->passes_together() ? world() : mesh_.tp();
     cut = parallel::any_rank(together, StopSignals::requested() != 0);
-    if (!train_->sharded())
+    if (!train_->passes_together())
       for (const auto* ranks : {&mesh_.cp(), &mesh_.pp()}) cut = parallel::any_rank(*ranks, cut);
     return !cut;
   };

@@ -10,7 +10,8 @@ inline parallel::MeshShape mesh_shape(const ParallelConfig& p) {
   return {.pp = static_cast<int>(p.pp),
           .dp = static_cast<int>(p.dp),
           .cp = static_cast<int>(p.cp),
-          .tp = static_cast<int>(p.tp)};
+          .tp = static_cast<int>(p.tp),
+          .ep = static_cast<int>(p.ep)};
 }
 
 }  // namespace hpcdl::train

@@ -42,6 +42,7 @@ std::vector<HeldTensor> held(const io::CheckpointContent& content, const io::Sta
   std::vector<HeldTensor> list;
   for (const auto* tensors : {&content.model, &content.optimizer})
     for (const auto& t : *tensors) {
+      if (t.tensor.size() == 0) continue;
       auto text = (tensors == &content.model ? "weight " : "optimizer state ") + t.name;
       for (const Box& box : t.part.boxes) text += ", " + to_string(box, t.part.whole);
       if (stays && stays(t)) list.push_back({text, t.part.all(), t.tensor});

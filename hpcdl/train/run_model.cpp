@@ -3,6 +3,7 @@
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/parallel/expert.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/train/init.h"
 #include "hpcdl/train/trainer.h"
@@ -19,6 +20,7 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
       .on = is_fp8(t.dtype), .scales = t.fp8_scaling, .first = t.fp8_first, .last = t.fp8_last};
   const auto sharing = std::make_shared<parallel::TensorParallel>(
       mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  const auto experts = std::make_shared<parallel::ExpertParallel>(mesh.experts());
   if (config.adapter.given()) {
     Pool pool(seed ? config.train.threads : 1);
     const auto compute = step_options(config).forward.compute;
@@ -27,8 +29,9 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   }
   if (seed && !config.init.empty())
     return std::make_unique<models::LanguageModel>(
-        models::LanguageModel::open_for_training(init_folder(config), sharing, fp8));
-  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, seed, true, sharing, fp8));
+        models::LanguageModel::open_for_training(init_folder(config), sharing, fp8, experts));
+  return std::make_unique<models::LanguageModel>(
+      models::LanguageModel::create(config.model, seed, true, sharing, fp8, experts));
 }
 
 void write_model_config(const std::filesystem::path& folder, const RunConfig& config) {

@@ -41,6 +41,7 @@ StepOptions step_options(const RunConfig& config) {
               .layers = config.parallel.layers};
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
+  o.capacity = config.capacity;
   o.share_batch = config.sync_batch_norm || config.model.experts > 0;
   if (t.dtype == Compute::fp16)
     o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale),
@@ -54,6 +55,7 @@ StepOptions step_options(const RunConfig& config) {
 void take_ranks(StepOptions& options, const parallel::Mesh& mesh) {
   options.data = mesh.data();
   options.context = mesh.cp();
+  options.experts = mesh.experts(), options.same_experts = mesh.same_experts();
   options.stages.group = mesh.pp(), options.stages.world = mesh.world();
 }
 

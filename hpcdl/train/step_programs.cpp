@@ -21,6 +21,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     context_ = std::make_unique<parallel::ContextParallel>(options_.context, options_.context_mode);
     options_.forward.context = context_.get();
   }
+  if (options_.experts.size() > 1) divide_experts();
   if (options_.share_batch && options_.data.size() > 1) {
     shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
     options_.forward.shared_batch = shared_batch_->axis("batch");
@@ -74,7 +75,17 @@ void StepPrograms::join_ranks(DType copies) {
   ranks_ = std::make_unique<parallel::DataParallel>(
       options_.data, model_, g.program(),
       parallel::DataParallelOptions{options_.reduce, options_.zero, options_.gather_ahead,
-                                    options_.accumulate || stages_, copies});
+                                    options_.accumulate || stages_, copies, options_.same_experts});
+}
+
+void StepPrograms::divide_experts() {
+  if (device_.is_cuda())
+    fail_usage(
+        "train",
+        "parallel.ep = {}: tokens are sent to the ranks of their experts on CPUs only: set parallel.ep = 1, with "
+        "which every GPU has all experts, or train.device = \"cpu\"",
+        options_.experts.size());
+  options_.forward.expert_capacity = options_.capacity;
 }
 
 /// With moments on the host, also the values of which programs read the copies alone, if this rank has them whole.
@@ -205,6 +216,8 @@ StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
   }
   r.outputs.push_back(g.keep(out.loss));
   if (out.correct) r.outputs.push_back(g.keep(out.correct));
+  dropped_output_ = r.outputs.size();
+  if (out.dropped) r.outputs.push_back(g.keep(out.dropped));
   if (kind == Kind::inference) return r;
   if (scaler_) scaler_->backward(g, out.loss);
   else g.backward(out.loss);
@@ -245,10 +258,11 @@ void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
   const auto* shared = model_.sharing();
   parallel::NormAxes axes;
   if (shared) axes.tensor = shared->axis;
-  if (divided()) axes.data = ranks_->axis("norm of the gradients");
+  const bool by_ranks = divided() || (ranks_ && ranks_->divides_experts());
+  if (by_ranks) axes.data = ranks_->axis("norm of the gradients");
   if (stages_) axes.stages = stages_->axis("norm of the gradients");
   if (axes.data || axes.stages) {
-    auto gradients = divided() ? ranks_->gradients(g) : own_gradients(g);
+    auto gradients = by_ranks ? ranks_->gradients(g) : own_gradients(g);
     if (stages_) gradients = stages_->gradients(std::move(gradients));
     return parallel::record_divided_grad_norm(g, gradients, norm, axes);
   }

@@ -46,6 +46,11 @@ struct StepOptions {
   /// Those of them that share the tokens of the same rows, neighbours among them; and how.
   comm::Group context = {};
   nn::ContextShare::Mode context_mode = nn::ContextShare::gather;
+  /// If those ranks divide the experts of mixtures: the groups that divide them, and the ranks that have the same experts.
+  comm::Group experts = {}, same_experts = {};
+  /// With these: room for this many times the tokens that a rank sends to another if all experts are chosen equally often;
+  /// 0: room for all tokens. A step that needs more is run again with more.
+  double capacity = 0;
   parallel::ReduceOptions reduce = {};
   int zero = 0;              // what these ranks divide among themselves: parallel::DataParallelOptions::zero
   int gather_ahead = 1;      // parallel::DataParallelOptions::gather_ahead
@@ -101,6 +106,8 @@ class StepPrograms {
   bool divided() const { return ranks_ && ranks_->divided(); }
   /// Whether no rank keeps values whole, so that all passes, also evaluations, are collective.
   bool sharded() const { return ranks_ && ranks_->sharded(); }
+  /// Whether the ranks that share the batch run every pass together, also evaluations.
+  bool passes_together() const { return sharded() || options_.experts.size() > 1; }
   /// Whether what other ranks have updated stays whole in memory once it has been read.
   bool gathers_once() const { return divided() && !sharded(); }
   /// Collective. Throws Disagreement where ranks would wait for each other for ever: the ranks that share the batch
@@ -108,6 +115,12 @@ class StepPrograms {
   void expect_same_exchanges() const;
   /// From now on passes use the statistics of this rank's batch only, so they can run without the other ranks.
   void leave_shared_batch() { options_.forward.shared_batch.reset(); }
+
+  /// Which output of passes says what did not fit (models::PassOutputs::dropped).
+  std::size_t dropped_output() const { return dropped_output_; }
+  /// After a pass has dropped something: passes that are asked for from now on have more room.
+  void make_room() { options_.forward.expert_capacity *= 2; }
+  bool can_drop() const { return options_.forward.expert_capacity > 0; }
 
   models::Trainable& model() const { return model_; }
   const StepOptions& options() const { return options_; }
@@ -139,6 +152,7 @@ class StepPrograms {
   void record_norm(Graph& g, const GradNorm::Args& norm) const;
   void record_fp8_history(Graph& g) const;
   void record_update(Graph& g) const;
+  void divide_experts();
   void join_stages(DType copies);
   void join_ranks(DType copies);
   void keep_masters_on_host(DType copies);
@@ -152,6 +166,7 @@ class StepPrograms {
   std::unique_ptr<Stages> stages_;
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
+  mutable std::size_t dropped_output_ = 0;
   mutable ProgramCache passes_;
 };
 

@@ -128,12 +128,12 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
   Score sum;
   const auto inputs = step.evaluation_inputs();
   const BlankBatch nothing(
-      step.sharded() ? std::span(inputs)
-                     : std::span<models::InputSpec>());      // for a rank whose batches end before those of others
-  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches use them in turns
+      step.passes_together() ? std::span(inputs)
+                             : std::span<models::InputSpec>());  // for a rank whose batches end before those of others
+  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {      // on each rank; batches use them in turns
     const auto batch = data_->next_evaluation();
-    if (!step.sharded() && !batch) break;
-    if (step.sharded() && !parallel::any_rank(mesh_.dp(), batch.has_value())) break;
+    if (!step.passes_together() && !batch) break;
+    if (step.passes_together() && !parallel::any_rank(mesh_.dp(), batch.has_value())) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
     const auto result = step.evaluate(batch ? batch->of(inputs) : nothing.views());
     if (batch) sum += {result.loss, result.correct, batch->valid};
@@ -142,8 +142,8 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
 }
 
 void Task::save_model(const models::Trainable& model, const std::filesystem::path& folder) const {
-  // The ranks that share the layers of one model; where others have other layers, these ranks have all of them now.
-  if (mesh_.data().rank() == 0 && mesh_.pp().rank() == 0) model.save(folder);
+  // The ranks that together have one model; where others have other layers, these ranks have all of them now.
+  if (mesh_.data().rank() < mesh_.experts().size() && mesh_.pp().rank() == 0) model.save(folder);
   if (mesh_.world().rank() == 0) data_->save_beside(folder);
 }
 

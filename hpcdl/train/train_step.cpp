@@ -244,6 +244,24 @@ Evaluation TrainStep::sum_over_stages(const Evaluation& mine) const {
   return {sum[0], sum[1]};
 }
 
+/// Runs all passes of a step again, with more room, until no rank has dropped a token.
+void TrainStep::run_until_all_fits(Flight& flight) {
+  const auto dropped = [&] {
+    double sum = 0;
+    if (programs_.first()->planned->outputs.size() <= programs_.dropped_output()) return sum;
+    for (std::int64_t i = 0; i < flight.micros; ++i)
+      sum += static_cast<double>(flight.batches[static_cast<std::size_t>(i)].output(programs_.dropped_output()));
+    return parallel::sum_over_ranks(options_.data, std::array{sum})[0];
+  };
+  while (dropped() > 0) {
+    programs_.make_room();
+    make_instances();
+    ++runs_again_;
+    for (std::int64_t micro = 0; micro < flight.micros; ++micro)
+      queue(prepare(flight.step, micro, micro + 1 == flight.micros), flight.batches[static_cast<std::size_t>(micro)]);
+  }
+}
+
 double TrainStep::loss() {
   drain();
   return sums(flights_[now_]).loss;
@@ -258,6 +276,7 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   const InStage stage_of_run(observer_, Stage::update);
   auto& flight = flights_[now_];
   result_ = now_;
+  if (programs_.can_drop()) run_until_all_fits(flight);
   // A GPU is still working, and its loss is not known yet.
   const bool at_once = !stream_.device().is_cuda();
   const auto mine = at_once ? sums(flight) : Evaluation();
@@ -341,7 +360,7 @@ NonFinite TrainStep::explain_non_finite() {
     }
   }
   // Ranks that share the model or rows cannot run a pass independently. Those that gather weights in it run it together.
-  const bool shared = model_.sharing() || options_.context.size() > 1 || runner_;
+  const bool shared = model_.sharing() || options_.context.size() > 1 || options_.experts.size() > 1 || runner_;
   for (std::int64_t micro = 0; micro < flight.micros && !shared; ++micro) {
     if (found && !programs_.sharded()) break;
     auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);

@@ -133,7 +133,9 @@ class TrainStep {
   /// The ranks that share the batch; null with one rank.
   const parallel::DataParallel* ranks() const { return programs_.ranks(); }
   /// See StepPrograms.
-  bool sharded() const { return programs_.sharded(); }
+  bool passes_together() const { return programs_.passes_together(); }
+  /// How often the passes of a step were run again because tokens did not fit (StepOptions::capacity).
+  std::int64_t runs_again() const { return runs_again_; }
 
  private:
   /// One micro-batch: the results of its pass and the inputs that came from the host, in memory that the device copies
@@ -169,6 +171,7 @@ class TrainStep {
                 std::span<const View> batch);
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
+  void run_until_all_fits(Flight& flight);
   void drain();
   void end_pinning();
   std::optional<NonFinite> bad_weight() const;
@@ -198,6 +201,7 @@ class TrainStep {
               result_ = 1;  // the step whose passes are queued, and the step whose result comes next or came last
   Flight evaluation_;
   ScaleState scale_now_;
+  std::int64_t runs_again_ = 0;
   Observer* observer_ = nullptr;
 };
 
