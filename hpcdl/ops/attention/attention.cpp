@@ -54,7 +54,8 @@ std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v
   require(a.window >= 0 && (a.window == 0 || a.causal), name,
           "a window needs a causal mask and at least one key, got {}{}", a.window, a.causal ? "" : " without a mask");
   require(a.cap >= 0, name, "the cap of scores must be positive, or 0 for none, got {}", a.cap);
-  require(a.ahead >= -1 && (a.ahead <= 0 || a.ahead < a.window), name,
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 48;
+  require(a.ahead >= -1 && (a.ahead <= 0 || (a.ahead < a.window && a.ahead < kFarthest)), name,
           "queries that are {} positions after the keys need a window of more of them, got {}", a.ahead, a.window);
   require(k[1] >= 1 && (k[1] + ahead(a) >= q[1] || !a.causal), name, "{} queries need at least as many keys, got {}",
           q[1], k[1]);

@@ -10,6 +10,8 @@
 //   swap_parts      all_to_all                all_to_all                (p-1)/p S       + (p-1)/p S, S of one rank
 //   gather_columns  all_gather, a local copy  a local copy and reduce_scatter, or the rank's columns alone
 //
+// Steps around a ring, which have no gradient of their own: rotate.h.
+//
 // Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are enter and leave); Korthikanti et al., "Reducing activation
 // recomputation in large transformer models", 2022 (rows along the sequence).
 
