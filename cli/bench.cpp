@@ -69,12 +69,14 @@ std::vector<lab::Case> swept_cases(const BenchOptions& o) {
 std::vector<lab::Case> wanted_cases(const BenchOptions& o) {
   if (o.sweep > 0) return swept_cases(o);
   auto cases = o.shape.empty() ? lab::find_cases(o.ops) : lab::cases_at(o.ops, o.shape);
+  const bool on_gpu = device_from_name(o.device).is_cuda();
   std::erase_if(cases, [&](const lab::Case& c) {
-    return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward);
+    return (on_gpu && c.cpu_only) || (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) ||
+           (o.forward && c.backward);
   });
   if (cases.empty())
-    fail_usage("bench", "these ops have no case with {}{}: see hpcdl bench --list", o.dtype,
-               o.forward ? " forward" : "");
+    fail_usage("bench", "these ops have no case with {}{}{}: see hpcdl bench --list", o.dtype,
+               o.forward ? " forward" : "", on_gpu ? " on a GPU" : "");
   return cases;
 }
 

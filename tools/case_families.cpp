@@ -135,6 +135,7 @@ const std::vector<CaseFamily>& case_families() {
     moe_route_cases(to);
     expert_mlp_cases(to);
     expert_load_cases(to);
+    adapter_rows_cases(to);
     expert_balance_cases(to);
     expert_exchange_cases(to);
     top1_cases(to);

@@ -108,7 +108,8 @@ Case case_at(const CaseFamily& f, const Shape& shape, DType dtype, bool backward
          .dtype = dtype,
          .backward = backward,
          .record = {},
-         .positive = f.positive};
+         .positive = f.positive,
+         .cpu_only = f.cpu_only};
   if (f.index_dim >= 0) c.index_below = shape[f.index_dim];
   if (f.integer)
     c.integer = [f = f.integer, shape](std::string_view name, std::int64_t i) { return f(name, i, shape); };

@@ -23,6 +23,7 @@ struct Case {
   /// The elements of integer inputs, by their names; empty: random ones below index_below.
   std::function<std::int64_t(std::string_view, std::int64_t)> integer = {};
   bool positive = false;  // float inputs are magnitudes (second moments must not be negative)
+  bool cpu_only = false;
 };
 
 /// One op, or variant of one, as a function of its shape.
@@ -38,6 +39,7 @@ struct CaseFamily {
   /// Element i of an integer input, by its name; empty: random, in [0, that dim).
   std::function<std::int64_t(std::string_view, std::int64_t, const Shape&)> integer = {};
   bool positive = false;
+  bool cpu_only = false;       // the op does not run on a GPU
   bool training_only = false;  // keeps what backward needs, so it has no separate forward
   /// Changes a drawn shape to one that the op supports; absent: it supports all.
   std::function<Shape(Shape)> nearest_supported;
