@@ -94,7 +94,8 @@ serve::ServerConfig config_of(const ChatOptions& o) {
   e.context = o.context, e.batch = 1;
   e.kv = o.kv.word, e.kv_window = o.kv_window, e.spec = o.spec, e.dtype = o.dtype.choice();
   const auto load = o.load.checked("chat");
-  e.load = load.mode, e.ram = load.ram, e.vram = load.vram, e.adapter = load.adapter.string();
+  e.load = load.mode, e.ram = load.ram, e.vram = load.vram;
+  if (!load.adapter.empty()) e.adapter = {"=" + load.adapter.string()};
   return config;
 }
 

@@ -158,7 +158,7 @@ int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& joi
   if (o.print_config) return print_text(speaks ? o.sampling.origins : ""), exit_code::kDone;
   ModelRanks ranks(joined, "generate", facts_of_model(folder, o.device, o.dtype.word, o.kv.word, o.tune));
   Pool pool(ranks.threads(threads));
-  const auto load = o.load.checked("generate");
+  const auto load = o.prompts.empty() ? o.load.checked("generate") : o.load.checked_for_many("generate");
   const auto device = device_from_name(device_of_rank(o.device, joined.place()));
   auto model = [&] {
     const Waiting waiting(speaks ? console() : Console(), "loading the model");
@@ -202,7 +202,7 @@ void add_generate(const Command& program, Run& run) {
         sub.option(
             "--prompts", o.prompts,
             "File with many texts to continue, as JSON lines: {\"prompt\": TEXT} or {\"prompt_ids\": [1, 2]}, and "
-            "\"tokens\" if it differs; - reads stdin");
+            "\"tokens\" if it differs, and \"adapter\": NAME; - reads stdin");
         sub.option("--out", o.out, "With --prompts: the file for the results, as JSON lines; default: stdout");
         sub.option("--batch", o.batch, "With --prompts: texts that are continued at a time; default: 16").range(1, 256);
         sub.option("--tokens", o.tokens,

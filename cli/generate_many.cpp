@@ -1,5 +1,7 @@
 // hpcdl generate --prompts: many texts, several at a time.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -20,7 +22,8 @@ constexpr int kAtATime = 16;
 
 struct Text {
   std::vector<std::int32_t> prompt, ids = {};
-  int tokens = 0;  // new ones, at most
+  int tokens = 0;             // new ones, at most
+  std::int32_t adapter = -1;  // of the model; -1: none
   std::optional<infer::End> end = {};
   std::string text = {};
   std::optional<io::StreamDecoder> decoder = {};  // null: the model has no tokenizer
@@ -52,11 +55,19 @@ std::vector<std::int32_t> ids_of(const io::Json& list, const std::string& where)
   return ids;
 }
 
+std::int32_t adapter_of(const Generating& g, const std::string& name, const std::string& where) {
+  const auto& all = g.model.adapters();
+  const auto found = std::ranges::find(all, name);
+  require(found != all.end(), "generate", "{}: adapter: there is none called {}{}", where, io::shown(name),
+          all.empty() ? ": give --adapter NAME=DIR" : fmt::format("; there are {}", fmt::join(all, ", ")));
+  return static_cast<std::int32_t>(found - all.begin());
+}
+
 Text text_of(const Generating& g, const io::Json& line, const std::string& where) {
   const io::JsonObject object(line, where);
   for (const auto& [key, value] : line.items())
-    require(key == "prompt" || key == "prompt_ids" || key == "tokens", "generate",
-            "{}: expected the keys prompt, prompt_ids and tokens, found {}", where, io::shown(key));
+    require(key == "prompt" || key == "prompt_ids" || key == "tokens" || key == "adapter", "generate",
+            "{}: expected the keys prompt, prompt_ids, tokens and adapter, found {}", where, io::shown(key));
   require(object.has("prompt") != object.has("prompt_ids"), "generate",
           "{}: expected either {{\"prompt\": TEXT}} or {{\"prompt_ids\": [1, 2, 3]}}", where);
   Text t;
@@ -66,6 +77,7 @@ Text text_of(const Generating& g, const io::Json& line, const std::string& where
   } else {
     t.prompt = ids_of(line.at("prompt_ids"), where);
   }
+  if (const auto name = object.get<std::string>("adapter")) t.adapter = adapter_of(g, *name, where);
   const auto asked = object.get<std::int64_t>("tokens");
   const auto context = g.model.config().context, length = static_cast<std::int64_t>(t.prompt.size());
   const bool endless = g.options.kv_window.any();
@@ -93,6 +105,12 @@ std::vector<Text> read_prompts(const Generating& g) {
     texts.push_back(text_of(g, io::parse_json(line, where), where));
   }
   require(!texts.empty(), "generate", "{} holds no prompt: expected lines such as {{\"prompt\": \"Once\"}}", name);
+  const auto& adapters = g.model.adapters();
+  for (std::int32_t i = 0; i < std::ssize(adapters); ++i)
+    require(std::ranges::find(texts, i, &Text::adapter) != texts.end(), "generate",
+            "{}: no line asks for the adapter {}: add \"adapter\": \"{}\" to lines, or give --adapter DIR without a "
+            "name, for all of them",
+            name, adapters[static_cast<std::size_t>(i)], adapters[static_cast<std::size_t>(i)]);
   return texts;
 }
 
@@ -153,6 +171,7 @@ int generate_many(const Generating& g) {
     engine.submit({.prompt = texts[i].prompt,
                    .tokens = texts[i].tokens,
                    .sampling = sampling,
+                   .adapter = texts[i].adapter,
                    .constraint = g.constraint(),
                    .on_token = [&, i](const infer::Token& t) { return ++tokens, texts[i].add(t.id); },
                    .on_end =

@@ -5,11 +5,22 @@
 namespace hpcdl::cli {
 
 io::LoadOptions LoadOption::checked(std::string_view verb) const {
+  auto o = checked_for_many(verb);
+  if (o.choices.size() > 1)
+    fail_usage(verb,
+               "{} adapters are given, of which one text can use one: give one --adapter, or texts that choose, with "
+               "hpcdl generate --prompts or hpcdl serve",
+               o.choices.size());
+  if (!o.choices.empty()) o.adapter = o.choices[0].folder, o.choices.clear();
+  return o;
+}
+
+io::LoadOptions LoadOption::checked_for_many(std::string_view verb) const {
   io::LoadOptions o{.mode = parsed<io::LoadMode>(verb, "--load", load, {})};
   if (!ram.empty()) o.ram = parsed<std::int64_t>(verb, "--ram", ram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
   if (!vram.empty())
     o.vram = parsed<std::int64_t>(verb, "--vram", vram, {.min = 1, .max = 1e18, .unit = io::Unit::bytes});
-  o.adapter = io::folder_of_adapter(adapter);
+  o.use(io::read_adapters(verb, adapter));
   return o;
 }
 
@@ -27,7 +38,9 @@ void add_load_options(const Command& sub, LoadOption& o) {
       .one_of(io::enum_words<io::LoadMode>())
       .shows_default();
   sub.option("--adapter", o.adapter,
-             "An adapter to use beside the weights: a folder as hpcdl finetune or peft writes it")
+             "An adapter to use beside the weights: a folder as hpcdl finetune or peft writes it; hpcdl generate "
+             "--prompts takes several, which lines choose by name")
+      .one_each()
       .kind("[NAME=]DIR");
 }
 

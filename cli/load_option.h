@@ -2,6 +2,8 @@
 // --ram and --load, for the verbs that open a language model.
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/verb.h"
 #include "hpcdl/io/load_options.h"
@@ -11,10 +13,12 @@ namespace hpcdl::cli {
 
 struct LoadOption {
   std::string load = "auto", ram, vram;  // "": not given
-  std::string adapter;                   // NAME=DIR, or DIR
+  std::vector<std::string> adapter;      // NAME=DIR, or DIR
 
-  /// Throws UsageError that names `verb`.
+  /// With one adapter at most, for all texts. Throws UsageError that names `verb`.
   io::LoadOptions checked(std::string_view verb) const;
+  /// With adapters of which every text has its own, unless there is one without a name.
+  io::LoadOptions checked_for_many(std::string_view verb) const;
 };
 
 void add_load_options(const Command& sub, LoadOption& o);

@@ -21,7 +21,8 @@ namespace {
 
 /// The keys of the config are options, too: "--port" is serve.port.
 struct Keys {
-  std::deque<std::pair<std::string, std::string>> texts;  // key, value; "": not given
+  std::deque<std::pair<std::string, std::string>> texts;               // key, value; "": not given
+  std::deque<std::pair<std::string, std::vector<std::string>>> lists;  // one value each time that the option is given
   std::deque<std::pair<std::string, bool>> flags;
 };
 
@@ -41,6 +42,10 @@ void add_keys(const Command& sub, Keys& keys) {
     const bool shown = !field.default_toml.empty() && field.default_toml != "\"\"";
     if (field.accepts.kind == io::ConfigType::Kind::boolean) {
       sub.flag(name, keys.flags.emplace_back(field.key, false).second, field.help);
+    } else if (field.accepts.kind == io::ConfigType::Kind::texts) {
+      sub.option(name, keys.lists.emplace_back(field.key, std::vector<std::string>()).second, field.help)
+          .one_each()
+          .kind("[NAME=]DIR");
     } else {
       auto kind = field.default_toml;
       std::erase(kind, '"');
@@ -112,6 +117,8 @@ int serve_verb(ServeOptions& o, const Command& sub) {
   auto words = overrides(sub.rest());
   for (const auto& [key, value] : o.keys.texts)
     if (!value.empty()) words.push_back(fmt::format("--{}={}", key, value));
+  for (const auto& [key, values] : o.keys.lists)
+    if (!values.empty()) words.push_back(fmt::format("--{}={}", key, Json(values).dump()));
   for (const auto& [key, given] : o.keys.flags)
     if (given) words.push_back("--" + key);
   load(table, {o.configs.begin(), o.configs.end()}, words, sub);

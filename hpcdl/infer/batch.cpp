@@ -16,7 +16,8 @@ namespace hpcdl::infer {
 namespace {
 
 constexpr const char *kPositions = "batch.positions", *kStarts = "batch.starts", *kLengths = "batch.lengths",
-                     *kRead = "batch.read", *kRules = "batch.rules", *kWanted = "batch.wanted";
+                     *kRead = "batch.read", *kAdapters = "batch.adapters", *kRules = "batch.rules",
+                     *kWanted = "batch.wanted";
 constexpr std::array kSlots{"batch.slots", "batch.window_slots"}, kPages{"batch.pages", "batch.window_pages"};
 
 struct BatchSpecs {
@@ -47,6 +48,7 @@ nn::PagedBatch record_batch(Graph& g, const models::LanguageModel& model, const 
                    .positions = leaf(g, kPositions, specs.positions),
                    .starts = leaf(g, kStarts, specs.starts),
                    .lengths = leaf(g, kLengths, specs.lengths),
+                   .adapters = l.adapters ? leaf(g, kAdapters, specs.positions) : Var(),
                    .most_queries = l.single ? 1 : l.tokens,
                    .context = l.context > 0 ? l.context : l.pages * kPageTokens};
   std::array<nn::PagedBatch::Places, 2> places;
@@ -110,9 +112,10 @@ std::int64_t bytes_of_pool(const models::LanguageModel& model, const BatchLayout
 std::shared_ptr<const Pass> batch_pass(const models::LanguageModel& model, const BatchLayout& l,
                                        const Numerics& numerics) {
   const DType dtype = type_of_inference(model);
-  const auto key = fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages,
-                               l.pool_pages, l.window_pages, l.context, l.rows, l.single, l.vocab, l.rules.changes,
-                               l.rules.masks, l.logprobs, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
+  const auto key =
+      fmt::format("batch {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", l.tokens, l.sequences, l.pages, l.pool_pages,
+                  l.window_pages, l.context, l.rows, l.single, l.vocab, l.rules.changes, l.rules.masks, l.adapters,
+                  l.logprobs, key_of(numerics), dtype_name(dtype), dtype_name(l.kv));
   return model.programs().pass(key, [&] {
     Graph g({.inference = true, .numerics = numerics});
     const Var ids = g.input("tokens", {{1, l.tokens}, DType::i32});
@@ -155,7 +158,7 @@ BatchMemory::BatchMemory(const BatchLayout& largest, Device device)
   const auto groups = static_cast<std::int64_t>(groups_);
   next_.resize(static_cast<std::size_t>((8 * groups + 4) * most_tokens_ + 4 * most_sequences_));
   sequences_.resize(
-      static_cast<std::size_t>(4 * (most_sequences_ + 1 + most_tokens_ + groups * most_sequences_ * most_pages_)));
+      static_cast<std::size_t>(4 * (most_sequences_ + 1 + 2 * most_tokens_ + groups * most_sequences_ * most_pages_)));
   moving_ = OwnedTensor({{std::ssize(next_)}, DType::u8}, device);
   fixed_ = OwnedTensor({{std::ssize(sequences_)}, DType::u8}, device);
   if (!device.is_cuda()) return;
@@ -170,11 +173,12 @@ BatchMemory::Operands BatchMemory::operands(const BatchLayout& layout) const {
   };
   const auto of_slots = 8 * most_tokens_, of_pages = 4 * most_sequences_ * most_pages_,
              positions = static_cast<std::int64_t>(groups_) * of_slots, read = 4 * (most_sequences_ + 1),
-             pages = read + 4 * most_tokens_;
+             adapters = read + 4 * most_tokens_, pages = adapters + 4 * most_tokens_;
   Operands all{.positions = at(moving_, positions, specs.positions),
                .starts = at(fixed_, 0, specs.starts),
                .lengths = at(moving_, positions + 4 * most_tokens_, specs.lengths),
                .read = at(fixed_, read, specs.read),
+               .adapters = at(fixed_, adapters, specs.positions),
                .slots = {},
                .pages = {}};
   for (std::size_t i = 0; i < groups_; ++i) {
@@ -191,6 +195,7 @@ void BatchMemory::bind(const BatchLayout& layout, Bindings& to) const {
   to.bind(kStarts, at.starts);
   to.bind(kLengths, at.lengths);
   if (layout.chooses_rows()) to.bind(kRead, at.read);
+  if (layout.adapters) to.bind(kAdapters, at.adapters);
   for (std::size_t i = 0; i < groups_; ++i) to.bind(kSlots[i], at.slots[i]), to.bind(kPages[i], at.pages[i]);
   if (rules_.tensor && layout.rows > 0)
     to.bind(kRules, Tensor(rules_.tensor.data(), BatchSpecs(layout).rules, rules_.tensor.device()));
@@ -220,6 +225,7 @@ void BatchMemory::set(Stream& s, const BatchLayout& layout, std::span<const Batc
         slots(i)[token + t] =
             there ? to[(before + t) / kPageTokens] * kPageTokens + (before + t) % kPageTokens : std::int64_t{-1};
     }
+    std::fill_n(adapters() + token, tokens, there ? any.adapter : -1);
     for (std::int64_t t = 0; t < tokens; ++t)
       positions()[token + t] = static_cast<std::int32_t>(before + t + (there ? any.left : 0));
     token += tokens;

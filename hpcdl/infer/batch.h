@@ -27,6 +27,7 @@ struct BatchLayout {
   std::int64_t vocab = 0;         // ids from here on are never chosen; 0: none
   DType kv = DType::none;         // of the pool, as in pool_spec()
   RuleRoom rules = {};            // GPU: of those that change logits
+  bool adapters = false;          // tokens may have adapters, of those that the model was opened with
   std::int64_t logprobs = -1;     // GPU: as in SamplingOptions, of each row of logits
   /// For one sequence with room for `capacity` tokens.
   static BatchLayout of_one(std::int64_t tokens, std::int64_t capacity, std::int64_t rows);
@@ -61,10 +62,11 @@ struct RowPages {
 /// One sequence of a batch.
 struct BatchRow {
   RowPages pages;
-  std::int64_t length = 0;  // its keys before those of the batch
-  std::int64_t tokens = 1;  // in the batch
-  std::int64_t read = 1;    // of these, the last ones that the head reads, where it does not read all of them
-  std::int64_t left = 0;    // tokens that its pages no longer hold: positions are so much larger than places of keys
+  std::int64_t length = 0;    // its keys before those of the batch
+  std::int64_t tokens = 1;    // in the batch
+  std::int64_t read = 1;      // of these, the last ones that the head reads, where it does not read all of them
+  std::int32_t adapter = -1;  // of the model; -1: none
+  std::int64_t left = 0;      // tokens that its pages no longer hold: positions are so much larger than places of keys
 };
 
 /// Rows of padding that `tokens` more tokens need, each with up to a page of keys.
@@ -90,7 +92,7 @@ class BatchMemory {
 
  private:
   struct Operands {
-    Tensor positions, starts, lengths, read;
+    Tensor positions, starts, lengths, read, adapters;
     std::array<Tensor, 2> slots, pages;
   };
   Operands operands(const BatchLayout& layout) const;  // on the device
@@ -109,8 +111,9 @@ class BatchMemory {
   std::int32_t* lengths() { return positions() + most_tokens_; }
   std::int32_t* starts() { return reinterpret_cast<std::int32_t*>(sequences_.data()); }
   std::int32_t* read() { return starts() + most_sequences_ + 1; }
+  std::int32_t* adapters() { return read() + most_tokens_; }  // of each token
   std::int32_t* pages(std::size_t group) {
-    return read() + most_tokens_ + static_cast<std::int64_t>(group) * most_sequences_ * most_pages_;
+    return adapters() + most_tokens_ + static_cast<std::int64_t>(group) * most_sequences_ * most_pages_;
   }
 
   struct Counted {

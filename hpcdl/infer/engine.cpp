@@ -108,6 +108,10 @@ RequestId Engine::submit(Request request) {
   require(request.prompt_logprobs < 0 || length <= options_.context, "generate",
           "log-probabilities of {} prompt tokens: there are such of {} at most, which the context holds", length,
           options_.context);
+  const auto adapters = std::ssize(model_.adapters());
+  require(request.adapter >= -1 && request.adapter < adapters, "generate",
+          "the text asks for adapter {}, and the model has {}: expected less, or -1 for none", request.adapter,
+          adapters);
   for (auto id : request.prompt)
     require(id >= 0 && id < vocab, "generate",
             "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);
@@ -120,7 +124,8 @@ RequestId Engine::submit(Request request) {
   q->request = std::move(request);
   if (q->request.sampling.has_penalties()) q->counts.add_prompt(q->tokens);
   if (window.any()) window.shorten(q->tokens, options_.context);
-  q->hashes = PageHashes(q->request.cache_salt), q->hashes.extend(q->tokens);
+  q->salt = fmt::format("{} {}", q->request.adapter, q->request.cache_salt);  // keys depend on the adapter
+  q->hashes = PageHashes(q->salt), q->hashes.extend(q->tokens);
   q->end.stats.prompt_tokens = static_cast<int>(length);
   q->submitted = Clock::now();
   q->ended = q->request.tokens == 0 && !q->wants_prompt_logprobs();
@@ -192,7 +197,7 @@ void Engine::restart_full() {
     auto q = remove(running_, text);
     release(*q);
     options_.kv_window.shorten(q->tokens, options_.context);
-    q->hashes = PageHashes(q->request.cache_salt), q->hashes.extend(q->tokens);
+    q->hashes = PageHashes(q->salt), q->hashes.extend(q->tokens);
     insert(waiting_, std::move(q));
   }
 }
@@ -238,7 +243,7 @@ std::vector<Engine::Candidate> Engine::candidates() const {
   const auto is_coming = [&](const Sequence& q, const Next& n) {
     return options_.reuse_prefixes && !n.second.empty() && std::ranges::any_of(next, [&](const auto& other) {
              return other.second.first == n.first && std::ranges::equal(other.second.second, n.second) &&
-                    other.first->request.cache_salt == q.request.cache_salt;
+                    other.first->salt == q.salt;
            });
   };
   for (const auto& q : running_) next.emplace_back(q.get(), next_page(*q, q->published, q->parent));

@@ -124,6 +124,7 @@ class Engine {
     End end;
     TokenCounts counts;                // if there are penalties
     std::vector<std::int32_t> tokens;  // prompt and new ones
+    std::string salt;                  // what its pages are found by, beside the tokens
     PageHashes hashes;                 // of these
     std::vector<std::int32_t> pages;
     std::vector<std::int32_t> window_pages;  // of layers with a window, one for each of these; -1: left
@@ -141,7 +142,7 @@ class Engine {
     std::int32_t page(std::int64_t number) const { return pages[static_cast<std::size_t>(number - dropped)]; }
     /// Its first `count` tokens.
     PagedText until(std::int64_t count) const {
-      return {std::span(tokens).first(static_cast<std::size_t>(count)), hashes, request.cache_salt};
+      return {std::span(tokens).first(static_cast<std::size_t>(count)), hashes, salt};
     }
     /// Whether the rules for its next tokens depend on those before them.
     bool rules_move() const {

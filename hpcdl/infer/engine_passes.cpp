@@ -134,6 +134,7 @@ void Engine::start(const std::vector<Part>& parts, bool chosen_on_gpu) {
          .pages = {q.pages, q.window_pages},
          .before = q.keys(),
          .left = q.done - q.keys(),
+         .adapter = q.request.adapter,
          .tokens = p.tokens + std::ssize(p.proposed),
          .read = p.read(),
          .rule = o.rule(static_cast<std::uint64_t>(index)),

@@ -37,12 +37,18 @@ void PackedPasses::start(std::span<const Part> parts, std::span<const std::int32
   std::int64_t token = 0, row = 0, all = 0, read = 0;
   for (const auto& p : parts) all += p.tokens, read += p.read;
   auto layout = runner_->layout(all, std::ssize(parts), read, all == std::ssize(parts));
+  layout.adapters = std::ranges::any_of(parts, [](const Part& p) { return p.adapter >= 0; });
   if (stream().device().is_cuda() && layout.rows > 0) layout.logprobs = logprobs_of_pass(parts);
   std::vector<BatchRow> rows;
   std::vector<std::uint64_t> texts;
   first_rows_.clear();
   for (const auto& p : parts) {
-    rows.push_back({.pages = p.pages, .length = p.before, .tokens = p.tokens, .read = p.read, .left = p.left});
+    rows.push_back({.pages = p.pages,
+                    .length = p.before,
+                    .tokens = p.tokens,
+                    .read = p.read,
+                    .adapter = p.adapter,
+                    .left = p.left});
     texts.push_back(p.text);
     token += p.tokens, row += p.read;
     first_rows_.push_back(static_cast<std::size_t>((layout.chooses_rows() ? row : token) - p.read));

@@ -27,6 +27,7 @@ class PackedPasses {
     RowPages pages;
     std::int64_t before = 0;                    // keys before those of the pass
     std::int64_t left = 0;                      // as in BatchRow
+    std::int32_t adapter = -1;                  // as in BatchRow
     std::int64_t tokens = 1;                    // of the pass
     std::int64_t read = 1;                      // of these, the last ones whose logits are wanted
     SampleRule rule = {};                       // GPU: of the first of these; each later one has the next index

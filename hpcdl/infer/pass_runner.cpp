@@ -68,7 +68,7 @@ BatchLayout PassRunner::layout(std::int64_t tokens, std::int64_t sequences, std:
 
 /// In the shared arena. A larger one replaces it together with the programs in it, so that there is never more than one.
 PassRunner::Program& PassRunner::program(const BatchLayout& l) {
-  const Key key(l.tokens, l.sequences, l.rows, l.single, l.rules.changes > 0, l.logprobs);
+  const Key key(l.tokens, l.sequences, l.rows, l.single, l.rules.changes > 0, l.adapters, l.logprobs);
   if (const auto found = programs_.find(key); found != programs_.end()) {
     found->second.used = ++passes_;
     return found->second;
@@ -130,10 +130,14 @@ void PassRunner::deliver(int place) { memory_.deliver_and_advance(stream_, ids(p
 
 /// Of decoding, and of prompts beside few and many texts, of which most have their next token read.
 std::vector<BatchLayout> PassRunner::usual_layouts() const {
-  std::vector<BatchLayout> list{layout(sizes_.budget, 1, 0, false)};
-  const auto add = [&](const BatchLayout& l) {
-    if (std::ranges::find(list, l) == list.end()) list.push_back(l);
+  std::vector<BatchLayout> list;
+  const auto add = [&](BatchLayout l) {
+    for (const bool adapters : {false, true}) {
+      l.adapters = adapters;
+      if ((!adapters || !model_.adapters().empty()) && std::ranges::find(list, l) == list.end()) list.push_back(l);
+    }
   };
+  add(layout(sizes_.budget, 1, 0, false));
   for (std::int64_t n = 1; n <= sizes_.sequences; ++n) add(layout(n, n, n, true));
   for (std::int64_t n = 2; n <= sizes_.budget; ++n)
     for (std::int64_t texts = 1; texts <= std::min(n - 1, sizes_.sequences); texts *= 4)

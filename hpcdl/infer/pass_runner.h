@@ -86,7 +86,7 @@ class PassRunner {
   std::optional<RuleMemory> rules_;  // once a text has any that change logits
   Pinned ids_;
   std::shared_ptr<Buffer> arena_;
-  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, std::int64_t>;
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, std::int64_t>;
   std::map<Key, Program> programs_;
   Program* last_ = nullptr;
   BatchLayout layout_;

@@ -56,6 +56,7 @@ struct Request {
   SamplingOptions sampling = {};
   int prompt_logprobs = -1;                          // like SamplingOptions::logprobs, for the tokens of the prompt
   int priority = 0;                                  // larger ones begin earlier and are preempted later
+  std::int32_t adapter = -1;                         // of LanguageModel::adapters(); -1: none
   std::string cache_salt = {};                       // only texts with the same one share keys and values
   std::shared_ptr<TokenConstraint> constraint = {};  // of this text alone; null: none
   OnToken on_token = {};

@@ -60,7 +60,7 @@ class Reader {
 
 /// Of a row, without its pages.
 struct Counts {
-  std::int64_t length, tokens, read, left;
+  std::int64_t length, tokens, read, left, adapter;
 };
 
 }  // namespace
@@ -70,7 +70,7 @@ std::vector<std::byte> to_bytes(const Step& step) {
   w.put(step.layout), w.put(step.continues), w.put(step.tokens), w.put(step.rules), w.put(step.wanted);
   w.put(static_cast<std::uint64_t>(step.continues ? 0 : step.rows.size()));
   for (const auto& r : step.continues ? std::span<const BatchRow>() : step.rows)
-    w.put(Counts{r.length, r.tokens, r.read, r.left}), w.put(r.pages.all), w.put(r.pages.window);
+    w.put(Counts{r.length, r.tokens, r.read, r.left, r.adapter}), w.put(r.pages.all), w.put(r.pages.window);
   w.put(static_cast<std::uint64_t>(step.changes.size()));
   for (const auto& c : step.changes)
     w.put(c.penalties), w.put(std::span(c.biases)), w.put(std::span(c.counts)), w.put(std::span(c.mask));
@@ -84,7 +84,12 @@ ReadStep::ReadStep(std::span<const std::byte> bytes) {
   for (auto n = r.value<std::uint64_t>(); n > 0; --n) {
     const auto& c = r.value<Counts>();
     const auto all = r.list<std::int32_t>(), window = r.list<std::int32_t>();
-    rows_.push_back({.pages = {all, window}, .length = c.length, .tokens = c.tokens, .read = c.read, .left = c.left});
+    rows_.push_back({.pages = {all, window},
+                     .length = c.length,
+                     .tokens = c.tokens,
+                     .read = c.read,
+                     .adapter = static_cast<std::int32_t>(c.adapter),
+                     .left = c.left});
   }
   for (auto n = r.value<std::uint64_t>(); n > 0; --n) {
     auto& c = changes_.emplace_back();

@@ -12,16 +12,23 @@ namespace {
 
 TEST(step_order, bytes_hold_all_of_a_step) {
   const std::vector<std::int32_t> all{5, 6, 7}, window{-1, 2, 3}, other{9}, tokens{1, 2, 3, 4}, wanted{-1, 8};
-  const std::vector<BatchRow> rows{{.pages = {all, window}, .length = 130, .tokens = 3, .read = 2, .left = 64},
-                                   {.pages = {other}, .length = 7}};
+  const std::vector<BatchRow> rows{
+      {.pages = {all, window}, .length = 130, .tokens = 3, .read = 2, .adapter = 4, .left = 64},
+      {.pages = {other}, .length = 7}};
   const std::vector<SampleRule> rules{{.seed = 4, .temperature = 0.5F}, {.seed = 5}};
   const std::vector<RowRules> changes{{},
                                       {.penalties = {1.5F, 0.25F, -1},
                                        .biases = {{.id = 3, .bias = 2}},
                                        .counts = {{.id = 8, .times = 2}},
                                        .mask = {7, 9}}};
-  const BatchLayout layout{
-      .tokens = 4, .sequences = 2, .pages = 3, .window_pages = 8, .rows = 2, .vocab = 40, .logprobs = 5};
+  const BatchLayout layout{.tokens = 4,
+                           .sequences = 2,
+                           .pages = 3,
+                           .window_pages = 8,
+                           .rows = 2,
+                           .vocab = 40,
+                           .adapters = true,
+                           .logprobs = 5};
   const auto bytes = to_bytes(
       {.layout = layout, .rows = rows, .tokens = tokens, .rules = rules, .changes = changes, .wanted = wanted});
   const ReadStep read(bytes);
@@ -36,6 +43,8 @@ TEST(step_order, bytes_hold_all_of_a_step) {
   EXPECT_EQ(s.rows[0].length, 130);
   EXPECT_EQ(s.rows[0].read, 2);
   EXPECT_EQ(s.rows[0].left, 64);
+  EXPECT_EQ(s.rows[0].adapter, 4);
+  EXPECT_EQ(s.rows[1].adapter, -1);
   EXPECT_TRUE(std::ranges::equal(s.rows[1].pages.all, other));
   EXPECT_TRUE(s.rows[1].pages.window.empty());
   EXPECT_EQ(s.rules[0].temperature, 0.5F);

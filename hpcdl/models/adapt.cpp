@@ -63,11 +63,7 @@ class Names {
 };
 
 void add_adapter(const Decoder& model, const std::string& name, nn::Linear& l, const AdapterOptions& o) {
-  if (!model.takes_adapter(name))
-    fail_usage("adapter",
-               "{} cannot have an adapter: adapter.targets may name attention layers of a mixture of experts, "
-               "q_proj, k_proj, v_proj, o_proj",
-               name);
+  require_takes_adapter(model, name);
   if (const auto most = std::min(l.in(), l.out()); o.r > most)
     fail_usage("adapter", "adapter.r = {} is larger than the layer {}, which is {} x {}: choose at most {}", o.r, name,
                l.out(), l.in(), most);
@@ -76,6 +72,14 @@ void add_adapter(const Decoder& model, const std::string& name, nn::Linear& l, c
 }
 
 }  // namespace
+
+void require_takes_adapter(const Decoder& model, const std::string& layer) {
+  if (model.takes_adapter(layer)) return;
+  fail_usage("adapter",
+             "{} cannot have an adapter: adapter.targets may name attention layers of a mixture of experts, "
+             "q_proj, k_proj, v_proj, o_proj",
+             layer);
+}
 
 void adapt(Decoder& model, const AdapterOptions& o) {
   const bool all = o.targets == std::vector<std::string>{std::string(kAllLinear)};

@@ -14,6 +14,9 @@ namespace hpcdl::models {
 /// UsageError if a name matches nothing, or if r is larger than a layer.
 void adapt(Decoder& model, const AdapterOptions& options);
 
+/// Throws UsageError if the layer of this name is one that an adapter cannot change.
+void require_takes_adapter(const Decoder& model, const std::string& layer);
+
 /// Adapters for the layers for which rank(name) is not 0, and nothing frozen: for inference.
 void attach(Decoder& model, const AdapterOptions& options, const std::function<std::int64_t(const std::string&)>& rank);
 

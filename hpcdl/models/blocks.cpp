@@ -90,9 +90,9 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
 constexpr std::int64_t kMostDecoded = 128;
 
 bool is_decoding_step(const Var& x, std::initializer_list<const nn::Linear*> layers, const nn::ForwardOptions& o) {
-  return o.batch && x[0] * x[1] <= kMostDecoded && std::ranges::all_of(layers, [](const nn::Linear* l) {
+  return o.batch && x[0] * x[1] <= kMostDecoded && std::ranges::all_of(layers, [&](const nn::Linear* l) {
            const auto* s = l->weight.sharing;
-           return (!s || s->scheme == nn::Sharing::conjugate) && l->has_matrix();
+           return (!s || s->scheme == nn::Sharing::conjugate) && l->has_matrix() && !l->chooses(o);
          });
 }
 

@@ -16,6 +16,7 @@
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/adapt.h"
+#include "hpcdl/models/adapter_choices.h"
 #include "hpcdl/models/adapter_files.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
@@ -122,6 +123,8 @@ struct LanguageModel::Impl {
   std::filesystem::path base;           // of that model
   BaseOptions base_options;             // how it is held
   std::optional<AdapterFolder> adding;  // an adapter that is used
+  std::vector<std::string> choices;     // names of adapters of which texts have their own
+  std::int64_t bytes_of_choices = 0;
 
   /// `change`: for the modules of the model, once their parameters have names.
   Impl(io::ModelConfig c, Sharing s, Sharers sharers, const std::function<void(Decoder&)>& change = {},
@@ -156,6 +159,7 @@ struct LanguageModel::Impl {
     return t;
   }
 
+  void add_choices(const std::filesystem::path& folder, const io::LoadOptions& load, const Binder& binder);
   Tensor frozen_value(const nn::Param& p, const Binder& binder, const ComputeType& type, bool described);
   bool quantizes(const nn::Weight& w) const;
   bool decoded_is_faster(Device device);
@@ -249,16 +253,16 @@ LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, s
 }
 
 std::int64_t LanguageModel::bytes() const {
-  std::int64_t all = state_->bytes();
+  std::int64_t all = state_->bytes() + impl_->bytes_of_choices;
   for (const auto& angles : impl_->model.angles()) all += angles.table.tensor.bytes();
   return all;
 }
 
 LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing, const io::LoadOptions& load_as,
                                   const ComputeType& compute) {
-  if (sharing && sharing->size() > 1 && !load_as.adapter.empty())
+  if (sharing && sharing->size() > 1 && (!load_as.adapter.empty() || !load_as.choices.empty()))
     fail_usage("model", "ranks that share the layers use no adapter: merge {} into the model with hpcdl adapter merge",
-               load_as.adapter.string());
+               (load_as.choices.empty() ? load_as.adapter : load_as.choices[0].folder).string());
   auto adding = load_as.adapter.empty() ? std::nullopt : std::optional(AdapterFolder::open(load_as.adapter));
   LanguageModel model(
       std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::inference, attaching(adding)));
@@ -293,6 +297,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
     }
     model.state_->add_value(p, binder.part(p, with_pool, impl->own));
   });
+  impl->add_choices(folder, load_as, binder);
   const auto names = impl->names();
   binder.require_whole_layers(names);
   if (impl->adding) {
@@ -304,7 +309,9 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
     fail_usage("model", "{} of {} into memory, whatever --ram and --load say: leave out {}",
                decodes ? "weights are decoded" : "--dtype converts weights", folder.string(),
                decodes ? "these options" : "one or the others");
-  model.load_weights(converts || impl->sharing ? io::LoadOptions() : load_as);
+  auto loads = converts || impl->sharing ? io::LoadOptions() : load_as;
+  if (loads.ram > 0) loads.ram = std::max<std::int64_t>(1, loads.ram - impl->bytes_of_choices);
+  model.load_weights(loads);
   if (decodes && model.codec() && !impl->weights)
     impl->loading = fmt::format("quantised as in the file, and {} in other memory",
                                 format_bytes(static_cast<double>(model.converted_bytes())));
@@ -314,6 +321,24 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
     impl->loading =
         fmt::format("mapped, of which rank {} of {} uses its part", impl->sharing->rank, impl->sharing->size());
   return model;
+}
+
+void LanguageModel::Impl::add_choices(const std::filesystem::path& folder, const io::LoadOptions& load,
+                                      const Binder& binder) {
+  if (load.choices.empty()) return;
+  if (load.device.is_cuda())
+    fail_usage(
+        "model",
+        "texts choose among adapters on a CPU only: on a GPU give one without a name, for all texts (--adapter {}), "
+        "or merge it into the model with hpcdl adapter merge",
+        load.choices[0].folder.string());
+  std::vector<AdapterFolder> folders;
+  for (const auto& c : load.choices) {
+    folders.push_back(AdapterFolder::open(c.folder));
+    folders.back().require_base(folder);
+    choices.push_back(c.name);
+  }
+  bytes_of_choices = attach_choices(model, folders, binder);
 }
 
 void LanguageModel::load_weights(const io::LoadOptions& options) {
@@ -495,6 +520,8 @@ std::int64_t LanguageModel::mapped_bytes() const {
     for (const auto* file : impl_->files->files()) bytes += file->size();
   return bytes;
 }
+
+const std::vector<std::string>& LanguageModel::adapters() const { return impl_->choices; }
 
 const std::string& LanguageModel::loading() const { return impl_->loading; }
 

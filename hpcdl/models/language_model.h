@@ -76,6 +76,8 @@ class LanguageModel final : public Trainable {
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers or divide the experts.
   OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;
+  /// The names of the adapters of which every text of a batch has its own or none (LoadOptions::choices).
+  const std::vector<std::string>& adapters() const;
   /// How the weights come from its files, in one line.
   const std::string& loading() const;
   /// Starts to read the mapped files in the background, at disk speed. No effect on models in their own memory, on those

@@ -27,6 +27,7 @@ struct PagedBatch {
   std::vector<Layer> layers;
   Var positions;                  // of each token
   Var starts, lengths;            // of each sequence
+  Var adapters;                   // of each token, which of the choices of layers it has, or -1; absent: all have none
   std::int64_t most_queries = 0;  // tokens that a sequence has at most
   std::int64_t context = 0;       // positions are less
 };

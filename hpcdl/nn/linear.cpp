@@ -67,9 +67,12 @@ Var Linear::operator()(const Input& input, Activation activation, const Var& res
                   {.activation = act, .conv1d = layout == Layout::in_out, .constant_weights = weight.constant()},
                   added);
   };
-  if (!adapter) return affine(activation, residual);
-  if (activation == Activation::none) return (*adapter)(x, affine(activation, residual), o);
-  const Var y = activated((*adapter)(x, affine(Activation::none, {}), o), activation);
+  if (!adapter && !chooses(o)) return affine(activation, residual);
+  const auto adapted = [&](const Var& base) {
+    return adapter ? (*adapter)(x, base, o) : (*choices)(x, base, o.batch->adapters);
+  };
+  if (activation == Activation::none) return adapted(affine(activation, residual));
+  const Var y = activated(adapted(affine(Activation::none, {})), activation);
   return residual ? add(y, residual) : y;
 }
 

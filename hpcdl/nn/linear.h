@@ -1,8 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "hpcdl/nn/adapter.h"
+#include "hpcdl/nn/adapter_set.h"
 #include "hpcdl/nn/fp8.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matrix.h"
@@ -21,7 +23,8 @@ struct Linear {
   Weight weight;
   Param bias;
   std::optional<Adapter> adapter;
-  std::optional<Fp8> fp8;  // multiplies in 8-bit floats
+  std::shared_ptr<const AdapterSet> choices;  // of which each token of a batch has one or none; null: there are none
+  std::optional<Fp8> fp8;                     // multiplies in 8-bit floats
   Layout layout = Layout::out_in;
 
   Linear() = default;
@@ -39,6 +42,8 @@ struct Linear {
   /// `o`: for the dropout of the adapter. Layers that share an Input share its casts.
   Var operator()(const Input& x, Activation activation = Activation::none, const Var& residual = {},
                  const ForwardOptions& o = {}) const;
+  /// Whether the tokens of this pass have adapters of their own.
+  bool chooses(const ForwardOptions& o) const { return choices && o.batch && o.batch->adapters; }
   /// Whether ops that hold several layers can hold this one.
   bool has_matrix() const { return !adapter && !fp8 && (!weight.quantized() || weight.codec->matrix); }
   /// Whether it is a matrix of numbers and no more.

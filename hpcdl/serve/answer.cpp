@@ -169,7 +169,7 @@ void Answer::fail(int status, std::string_view message) {
 }
 
 Json Answer::head(const char* kind) const {
-  return {{"id", id_}, {"object", kind}, {"created", created_}, {"model", model_.name}};
+  return {{"id", id_}, {"object", kind}, {"created", created_}, {"model", model_.name_with(call_.request.adapter)}};
 }
 
 Json Answer::usage() const {

@@ -69,7 +69,7 @@ std::int64_t EmbeddingCall::tokens() const {
 EmbeddingCall read_embeddings(std::string_view body, const ModelFacts& facts, const LoadedEncoder& encoder) {
   const auto json = io::parse_ordered_json(body, "the request");
   Fields fields(json, "the request");
-  check_model(fields, facts);
+  adapter_of(fields, facts);  // an encoder has none
   EmbeddingCall call;
   const auto form = fields.text("encoding_format").value_or("float");
   if (form != "float" && form != "base64") fields.wrong("encoding_format", "\"float\" or \"base64\"", form);

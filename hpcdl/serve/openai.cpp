@@ -1,5 +1,7 @@
 #include "hpcdl/serve/openai.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -181,7 +183,7 @@ void read_form(Fields& fields, const ModelFacts& model, Call& call) {
 
 /// What both kinds of calls share, once the prompts are known.
 void read_common(Fields& fields, const ModelFacts& model, Call& call, std::optional<std::int64_t> asked) {
-  check_model(fields, model);
+  call.request.adapter = adapter_of(fields, model);
   call.n = fields.integer("n", 1, kMostChoices).value_or(1);
   if (std::ssize(call.prompts) * call.n > kMostChoices)
     throw Refusal(
@@ -270,10 +272,17 @@ Prompt chat_prompt(Fields& fields, const ModelFacts& model, const ToolUse& use) 
 
 }  // namespace
 
-void check_model(Fields& fields, const ModelFacts& model) {
-  if (const auto name = fields.text("model"); name && *name != model.name)
-    throw Refusal(404, fmt::format("the model {} does not exist; this server has {}", io::shown(*name), model.name),
+std::int32_t adapter_of(Fields& fields, const ModelFacts& model) {
+  const auto name = fields.text("model");
+  if (!name || *name == model.name) return -1;
+  const auto& all = model.adapters;
+  const auto found = std::ranges::find(all, *name);
+  if (found == all.end())
+    throw Refusal(404,
+                  fmt::format("the model {} does not exist; this server has {}{}{}", io::shown(*name), model.name,
+                              all.empty() ? "" : ", ", fmt::join(all, ", ")),
                   "model_not_found");
+  return static_cast<std::int32_t>(found - all.begin());
 }
 
 std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab) {

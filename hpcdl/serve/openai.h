@@ -49,8 +49,8 @@ struct Call {
 
 // What the readers of requests share.
 
-/// Refuses the field "model" unless it names this model.
-void check_model(Fields& fields, const ModelFacts& model);
+/// The adapter that the field "model" names; -1: none, the model itself. Refuses another name.
+std::int32_t adapter_of(Fields& fields, const ModelFacts& model);
 /// Refuses a field unless its value is a list of ids below `vocab`.
 std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "hpcdl/infer/kv_window.h"
 #include "hpcdl/io/config_visitor.h"
@@ -30,7 +31,8 @@ struct ServeSection {
 };
 
 struct EngineSection {
-  std::string model, adapter, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
+  std::string model, device = "cpu", kv = "auto", kv_memory = "auto", spec = "none";
+  std::vector<std::string> adapter = {};
   int threads = 0;
   std::int64_t context = 0, batch = 256, budget = 2048, ram = 0, vram = 0;
   infer::KvWindow kv_window = {};
@@ -40,12 +42,15 @@ struct EngineSection {
   io::LoadMode load = io::LoadMode::automatic;
 
   io::LoadOptions loading() const {
-    return {.mode = load, .ram = ram, .vram = vram, .adapter = io::folder_of_adapter(adapter)};
+    io::LoadOptions o{.mode = load, .ram = ram, .vram = vram};
+    o.use(io::read_adapters("serve", adapter));
+    return o;
   }
 
   void visit(auto&& f) {
     f("model", model, "model folder, or a name in the local Hugging Face cache");
-    f("adapter", adapter, "NAME=DIR or DIR, a folder with an adapter to use beside the weights; empty: none");
+    f("adapter", adapter,
+      "folders with adapters: NAME=DIR, which requests choose by their \"model\", or one DIR for all texts");
     f("device", device, "cpu, cuda or cuda:N");
     f("threads", threads, "CPU threads; 0: as many as can run at once", {.min = 0, .max = 4096});
     f("context", context, "most tokens of a text, with its prompt; 0: the context of the model",

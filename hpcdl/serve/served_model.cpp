@@ -114,6 +114,10 @@ ServedModel::ServedModel(const ServerConfig& config, infer::RankLink* ranks)
   const auto& e = config.engine;
   const DType kv = infer::kv_type("serve", e.kv);
   facts_ = facts_of(config, io::find_model_folder(e.model));
+  facts_->adapters = model_.adapters();
+  if (std::ranges::find(facts_->adapters, facts_->name) != facts_->adapters.end())
+    fail_usage("serve", "an adapter is called {}, as the model itself is: give it another name, or the model (--name)",
+               facts_->name);
   const auto most = model_.config().context, context = e.context > 0 ? e.context : most;
   if (context > most)
     fail_usage("serve", "engine.context: {} tokens do not fit into the model's context of {}", context, most);

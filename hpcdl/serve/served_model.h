@@ -27,8 +27,14 @@ struct ModelFacts {
   /// Tokens of a text at most, its prompt included.
   std::int64_t longest() const { return endless ? std::numeric_limits<std::int32_t>::max() : context; }
 
+  /// As clients call the model with one of its adapters; -1: none of them.
+  const std::string& name_with(std::int32_t adapter) const {
+    return adapter < 0 ? name : adapters[static_cast<std::size_t>(adapter)];
+  }
+
   std::string name;
   io::Tokenizer tokenizer;
+  std::vector<std::string> adapters = {};  // of which requests choose one by its name
   std::optional<io::ChatTemplate> chat = {};
   std::string no_chat = {};                      // why there is no template
   ToolFormat tools = ToolFormat::none;           // of calls, as the template shows it

@@ -31,6 +31,20 @@ bool same(std::string_view a, std::string_view b) {
   return differs == 0;
 }
 
+/// The model, and with each of its adapters.
+Json models_body(const ModelFacts& facts) {
+  auto list = Json::array();
+  for (std::int32_t i = -1; i < std::ssize(facts.adapters); ++i) {
+    list.push_back({{"id", facts.name_with(i)},
+                    {"object", "model"},
+                    {"created", facts.created},
+                    {"owned_by", "hpcdl"},
+                    {"max_model_len", facts.context}});
+    if (i >= 0) list.back()["parent"] = facts.name;
+  }
+  return {{"object", "list"}, {"data", list}};
+}
+
 }  // namespace
 
 Server::Server(const ServerConfig& config, ServerHooks hooks, const HttpLimits& limits)
@@ -107,6 +121,8 @@ void Server::run() {
   if (encodes && hooks_.ranks)
     fail_usage("serve", "{} is an encoder, which ranks do not share: start one server without other ranks",
                folder.string());
+  if (encodes && !config_.engine.adapter.empty())
+    fail_usage("serve", "{} is an encoder, which uses no adapter: leave out --adapter", folder.string());
   if (encodes) start_encoder(folder);
   else start_engine();
   try {
@@ -185,14 +201,7 @@ void Server::handle(HttpRequest request, const Reply& reply) {
   if (state_ != State::serving)
     return refuse(reply, 503, state_ == State::loading ? "the model is being loaded" : "the server ends", "",
                   "Retry-After: 5\r\n");
-  if (path == "/v1/models")
-    return send(reply, {{"object", "list"},
-                        {"data",
-                         {{{"id", facts().name},
-                           {"object", "model"},
-                           {"created", facts().created},
-                           {"owned_by", "hpcdl"},
-                           {"max_model_len", facts().context}}}}});
+  if (path == "/v1/models") return send(reply, models_body(facts()));
   handle_post(std::move(request), reply);
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/infer/adapters_for_tests.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
@@ -102,6 +103,45 @@ TEST_F(GenerateMany, texts_are_what_they_are_alone_and_in_order) {
   EXPECT_EQ(printed.out, io::read_file(tmp / "out16"));
 }
 
+TEST_F(GenerateMany, lines_choose_among_adapters) {
+  using models::AdapterMethod;
+  infer::write_adapter(tmp / "model", tmp / "a", {.method = AdapterMethod::lora, .r = 3, .alpha = 30}, 4);
+  infer::write_adapter(tmp / "model", tmp / "b", {.method = AdapterMethod::lora, .r = 2, .alpha = 20}, 5);
+  const std::string a = "a=" + (tmp / "a").string(), b = "b=" + (tmp / "b").string();
+  const auto line = [](const std::string& more) { return R"({"prompt_ids": [7, 11], "tokens": 20)" + more + "}\n"; };
+  const auto r = run(words(line(R"(, "adapter": "a")") + line("") + line(R"(, "adapter": "b")"),
+                           {"--adapter", a, "--adapter", b, "--ignore-eos", "--invariant"}));
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto results = parsed(r.out);
+  ASSERT_EQ(results.size(), 3u);
+  const auto alone = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> list = {"generate", "--model", tmp / "model",  "--prompt-ids", "7,11",
+                                     "--tokens", "20",      "--ignore-eos", "--invariant",  "--json"};
+    list.insert(list.end(), more.begin(), more.end());
+    const auto one = run(list);
+    EXPECT_EQ(one.code, 0) << one.err;
+    return one.json().at("token_ids");
+  };
+  EXPECT_EQ(results[0].at("token_ids"), alone({"--adapter", a})) << "the only text uses the only adapter";
+  EXPECT_EQ(results[1].at("token_ids"), alone({}));
+  EXPECT_EQ(results[2].at("token_ids"), alone({"--adapter", tmp / "b"}));
+  EXPECT_NE(results[0].at("token_ids"), results[1].at("token_ids"));
+  EXPECT_NE(results[0].at("token_ids"), results[2].at("token_ids"));
+
+  const auto said = [&](const std::string& lines, const std::vector<std::string>& more) {
+    return run(words(lines, more)).err;
+  };
+  EXPECT_NE(said(line(R"(, "adapter": "c")"), {"--adapter", a})
+                .find("line 1: adapter: there is none called \"c\"; there are a"),
+            std::string::npos);
+  EXPECT_NE(said(line(R"(, "adapter": "c")"), {}).find("there is none called \"c\": give --adapter NAME=DIR"),
+            std::string::npos);
+  EXPECT_NE(said(line(""), {"--adapter", a}).find("no line asks for the adapter a"), std::string::npos);
+  EXPECT_EQ(run(words(line(""), {"--adapter", tmp / "a"})).code, 0) << "without a name it is for all texts";
+  const auto two = run({"generate", "--model", tmp / "model", "--prompt-ids", "7", "--adapter", a, "--adapter", b});
+  EXPECT_NE(two.err.find("2 adapters are given, of which one text can use one"), std::string::npos) << two.err;
+}
+
 TEST_F(GenerateMany, pages_of_8_bits_give_the_same_texts_together_and_alone) {
   const std::string lines = "{\"prompt_ids\": [1, 2, 3]}\n{\"prompt_ids\": [7, 11]}\n";
   for (const std::string kv : {"i8", "f8"}) {
@@ -152,9 +192,9 @@ TEST_F(GenerateMany, mistakes_name_their_line) {
   EXPECT_NE(error(good + "{\"prompt_ids\": [1, -2]}").find("line 2: expected \"prompt_ids\": [1, 2, 3], found -2"),
             std::string::npos);
   EXPECT_NE(error(good + "\n{\"prompt\": \"a\"}").find("line 3: the model has no tokenizer"), std::string::npos);
-  EXPECT_NE(
-      error("{\"promt\": \"a\"}").find("line 1: expected the keys prompt, prompt_ids and tokens, found \"promt\""),
-      std::string::npos);
+  EXPECT_NE(error("{\"promt\": \"a\"}")
+                .find("line 1: expected the keys prompt, prompt_ids, tokens and adapter, found \"promt\""),
+            std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"a\", \"prompt_ids\": [1]}").find("expected either"), std::string::npos);
   EXPECT_NE(error("{\"prompt_ids\": [1], \"tokens\": 0}").find("tokens = 0: expected 1 to 96"), std::string::npos);
   EXPECT_NE(error("{\"prompt_ids\": [1], \"tokens\": 96}").find("1 prompt tokens and 96 new ones do not fit"),
