@@ -119,6 +119,7 @@ const std::vector<CaseFamily>& case_families() {
     quant_embedding_cases(to);
     attention_cases(to);
     chunk_attention_cases(to);
+    document_attention_cases(to);
     packed_attention_cases(to);
     paged_attention_cases(to);
     kv_write_cases(to);

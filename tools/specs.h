@@ -13,6 +13,7 @@
 #include "hpcdl/ops/chunk_attention/chunk_attention.spec.h"
 #include "hpcdl/ops/conv2d/conv2d.spec.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.spec.h"
+#include "hpcdl/ops/document_attention/document_attention.spec.h"
 #include "hpcdl/ops/dropout/dropout.spec.h"
 #include "hpcdl/ops/embedding/embedding.spec.h"
 #include "hpcdl/ops/expert_balance/expert_balance.spec.h"

@@ -4,6 +4,7 @@
 
 #include "hpcdl/models/attend_across.h"
 #include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/document_attention/document_attention.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/kv_write.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.h"
@@ -73,6 +74,13 @@ Var head_logits(const nn::Weight& head, const Var& h) {
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {
   if (o.context) return attend_across(q, k, v, heads, *o.context);
+  if (o.documents)
+    return document_attention(q, k, v, o.positions,
+                              {.heads = heads.query,
+                               .kv_heads = heads.key_value,
+                               .scale = heads.score_scale,
+                               .cap = heads.cap,
+                               .window = heads.window});
   if (!o.batch)
     return attention(q, k, v,
                      {.heads = heads.query,

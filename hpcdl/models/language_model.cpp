@@ -555,12 +555,12 @@ std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t le
   Spec ids{{batch, length}, DType::i32};
   if (o.context) ids.shape = o.context->tokens_of_rank(batch, length);
   std::vector<InputSpec> list{{"tokens", ids}, {"targets", ids, SlotRole::targets}};
-  if (o.context) list.push_back({"positions", ids});
+  if (o.context || o.documents) list.push_back({"positions", ids});
   return list;
 }
 
 PassOutputs LanguageModel::pass(Graph& g, std::span<const Var> in, const nn::ForwardOptions& o) const {
-  if (!o.context) return pass_of(g, in[0], in[1], o);
+  if (!o.context && !o.documents) return pass_of(g, in[0], in[1], o);
   auto placed = o;
   placed.positions = in[2];
   return pass_of(g, in[0], in[1], placed);

@@ -95,7 +95,8 @@ class LanguageModel final : public Trainable {
   Var body(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
   Var head(Graph& g, const Var& hidden) const;
 
-  /// tokens and targets, (B, T) i32 each; with ForwardOptions::context those of this rank, and their positions.
+  /// tokens and targets, (B, T) i32 each; with ForwardOptions::context those of this rank, and their positions; with
+  /// ForwardOptions::documents also positions.
   std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const override;
   PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const override;
   std::int64_t bytes() const override;

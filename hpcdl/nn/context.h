@@ -57,10 +57,12 @@ struct ForwardOptions {
   float label_smoothing = 0;
   /// Image models: every image is a mixture of two, each with its target and its weight.
   bool mixup = false;
+  /// Rows hold several documents, which do not attend to each other: positions, an input, are 0 where one begins.
+  bool documents = false;
   /// Non-null: tokens (1, T) of these sequences follow those in the pools, and their keys and values join them.
   const PagedBatch* batch = nullptr;
   /// Non-null: this rank has a part of the tokens of every sequence, (B chunks, T / all chunks); `positions`, I32 like
-  /// the tokens, says where each is in its sequence.
+  /// the tokens, says where each is in its sequence, or in its document.
   const ContextShare* context = nullptr;
   Var positions = {};
   /// If ranks divide the experts of mixtures: a training pass has room for this many times the tokens that a rank sends to

@@ -87,6 +87,35 @@ TEST_F(ChatRuns, rows_are_no_longer_than_the_longest_conversation) {
       << said;
 }
 
+TEST_F(ChatRuns, packed_conversations_are_evaluated_as_alone) {
+  std::string said;
+  const auto change = [](RunConfig& c) { c.train.steps = 1, c.train.lr = 1e-9, c.train.eval_every = 1; };
+  const auto alone = tune("alone", change);
+  const auto packed = tune(
+      "packed",
+      [&](RunConfig& c) {
+        change(c);
+        c.data.packing = true, c.train.batch = 2;
+      },
+      1, &said);
+  EXPECT_NE(said.find("24 conversations in 8 rows"), std::string::npos) << said;
+  EXPECT_EQ(packed.eval_tokens, alone.eval_tokens);
+  EXPECT_NEAR(packed.eval_loss, alone.eval_loss, 1e-6 * alone.eval_loss);
+}
+
+TEST_F(ChatRuns, packed_runs_resume_and_are_divided_among_ranks) {
+  const auto packing = [](RunConfig& c) { c.data.packing = true, c.train.batch = 2; };
+  const auto whole = tune("whole", packing);
+  tune("half", [&](RunConfig& c) { packing(c), c.checkpoint.every = 5; });
+  for (const char* later : {"step_00000012", "step_00000010"}) fs::remove_all(tmp / "half" / "checkpoints" / later);
+  EXPECT_EQ(tune("half", packing).first_step, 5);
+  expect_same_file(tmp / "whole/model/model.safetensors", tmp / "half/model/model.safetensors");
+  const auto two = tune("two", [&](RunConfig& c) { packing(c), c.train.batch = 1; }, 2);
+  EXPECT_NEAR(two.eval_loss, whole.eval_loss, 1e-5 * whole.eval_loss);
+  const auto tp = tune("tp", [&](RunConfig& c) { packing(c), c.parallel.tp = 2; }, 2);
+  EXPECT_NEAR(tp.eval_loss, whole.eval_loss, 1e-5 * whole.eval_loss);
+}
+
 TEST_F(ChatRuns, a_stopped_run_goes_on_as_if_it_had_not_been) {
   tune("whole");
   tune("half", [](RunConfig& c) { c.checkpoint.every = 5; });
@@ -112,6 +141,11 @@ TEST_F(ChatRuns, what_is_missing_is_named) {
             std::string::npos);
   EXPECT_NE(refused([](RunConfig& c) { c.init = ""; }).find("set model.init, or data.tokenizer"), std::string::npos);
   EXPECT_NE(refused([](RunConfig& c) { c.data.val_fraction = 0.9, c.data.chat = {}; }).find("no text to train on"),
+            std::string::npos);
+  const auto packed = [](const Change& change) { return [change](RunConfig& c) { c.data.packing = true, change(c); }; };
+  EXPECT_NE(refused(packed([](RunConfig& c) { c.train.device = "cuda"; })).find("which runs on a CPU only"),
+            std::string::npos);
+  EXPECT_NE(refused(packed([](RunConfig& c) { c.parallel.cp = 2; })).find("not tested with parallel.cp = 2"),
             std::string::npos);
   fs::rename(tmp / "base" / "chat_template.jinja", tmp / "template");
   EXPECT_NE(refused({}).find("has no chat template: set data.template to a file that holds one"), std::string::npos);

@@ -1,5 +1,5 @@
-// Conversations, one in each row of a batch. What follows a conversation in its row is not learned, and no token of the
-// conversation attends to it.
+// Conversations, one in each row of a batch, or packed: as many as fit. What follows a conversation in its row is not
+// learned, and no token of the conversation attends to it.
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/chat.h"
+#include "hpcdl/data/pack_rows.h"
 #include "hpcdl/data/permute.h"
 #include "hpcdl/data/split_data.h"
 #include "hpcdl/data/text_source.h"
@@ -76,21 +77,24 @@ class ChatSource final : public DataSource {
     fit_vocabulary(config_, chats_.tokenizer);
     // Rows are no longer than the longest conversation. The last token is a target only.
     const auto unit = rounding(mesh), enough = (chats_.set.longest - 1 + unit - 1) / unit * unit;
-    config_.train.length = std::min(config_.length(), std::max(enough, unit));
+    config_.train.length = config_.data.packing ? config_.length() : std::min(config_.length(), std::max(enough, unit));
     const auto all = std::span<const data::ChatSample>(chats_.set.samples);
     const auto n = std::ssize(all);
     const auto kept = static_cast<std::int64_t>(config_.data.val_fraction * static_cast<double>(n));
-    train_ = all.first(static_cast<std::size_t>(n - kept)), eval_ = all.last(static_cast<std::size_t>(kept));
+    train_ = rows_of(all.first(static_cast<std::size_t>(n - kept)));
+    eval_ = rows_of(all.last(static_cast<std::size_t>(kept)));
     say_what_was_cut(console);
   }
 
   Units units() const override { return {"tokens", "tokens_per_second", "tok/s", "tokens", config_.length()}; }
   std::string describe() const override {
-    return fmt::format("{} conversations, {} learned tokens", chats_.set.samples.size(),
+    return fmt::format("{} conversations{}, {} learned tokens", chats_.set.samples.size(),
+                       config_.data.packing ? fmt::format(" in {} rows", train_.size() + eval_.size()) : "",
                        format_count(static_cast<double>(chats_.set.learned)));
   }
   std::string describe_samples(std::span<const std::int64_t> samples) const override {
-    return fmt::format("conversations {} of data.chat, counted from 0", fmt::join(samples, ", "));
+    return fmt::format("{} {} of data.chat, counted from 0", config_.data.packing ? "packed rows" : "conversations",
+                       fmt::join(samples, ", "));
   }
   std::vector<parallel::Fact> facts() const override {
     return {{"data.tokenizer", fmt::format("a vocabulary of {} with checksum {:08x}", chats_.tokenizer.vocab_size(),
@@ -147,6 +151,26 @@ class ChatSource final : public DataSource {
   }
 
  private:
+  using Row = std::vector<const data::ChatSample*>;
+
+  /// The tokens of a sample that are in a row. The last one is a target only.
+  std::int64_t tokens_of(const data::ChatSample& sample) const {
+    return std::min(std::ssize(sample.tokens) - 1, config_.length());
+  }
+  std::vector<Row> rows_of(std::span<const data::ChatSample> samples) const {
+    std::vector<Row> rows;
+    if (!config_.data.packing) {
+      for (const auto& s : samples) rows.push_back({&s});
+      return rows;
+    }
+    std::vector<std::int64_t> lengths;
+    for (const auto& s : samples) lengths.push_back(tokens_of(s));
+    for (const auto& numbers : data::pack_rows(lengths, config_.length())) {
+      auto& row = rows.emplace_back();
+      for (const auto i : numbers) row.push_back(&samples[static_cast<std::size_t>(i)]);
+    }
+    return rows;
+  }
   void say_what_was_cut(const Console& console) const {
     const auto& s = chats_.set;
     if (s.cut > 0)
@@ -162,32 +186,38 @@ class ChatSource final : public DataSource {
 
   void clear() {
     const auto n = static_cast<std::size_t>(config_.train.batch * config_.length());
-    tokens_.assign(n, 0), targets_.assign(n, -1);
+    tokens_.assign(n, 0), targets_.assign(n, -1), positions_.assign(n, 0);
     valid_ = 0;
   }
-  void fill(std::int64_t row, const data::ChatSample& sample) {
-    const auto first = static_cast<std::size_t>(row * config_.length());
-    const auto n = std::min(sample.tokens.size(), static_cast<std::size_t>(config_.length()) + 1);
-    for (std::size_t i = 0; i + 1 < n; ++i) {
-      tokens_[first + i] = sample.tokens[i];
-      if (!sample.learned[i + 1]) continue;
-      targets_[first + i] = sample.tokens[i + 1];
-      ++valid_;
+  void fill(std::int64_t row, const Row& samples) {
+    auto first = static_cast<std::size_t>(row * config_.length());
+    for (const auto* sample : samples) {
+      const auto n = static_cast<std::size_t>(tokens_of(*sample));
+      for (std::size_t i = 0; i < n; ++i) {
+        tokens_[first + i] = sample->tokens[i], positions_[first + i] = static_cast<std::int32_t>(i);
+        if (!sample->learned[i + 1]) continue;
+        targets_[first + i] = sample->tokens[i + 1];
+        ++valid_;
+      }
+      first += n;
     }
   }
   Batch batch(std::span<const std::int64_t> samples) {
-    return rows_of_rank_.of(tokens_, targets_, config_.train.batch, config_.length(), valid_, samples);
+    auto b = rows_of_rank_.of(tokens_, targets_, config_.train.batch, config_.length(), valid_, samples);
+    if (config_.data.packing) b.tensors.emplace_back("positions", View(positions_.data(), b.tensors[0].second.spec()));
+    return b;
   }
 
   RunConfig& config_;
   const parallel::Mesh& mesh_;
   RowsOfRank rows_of_rank_;
   Chats chats_;
-  std::span<const data::ChatSample> train_, eval_;
+  std::vector<Row> train_, eval_;
   data::LoaderState at_;
   std::int64_t eval_at_ = 0, valid_ = 0;
   bool evaluates_ = false;
   std::vector<data::TokenId> tokens_, targets_;
+  std::vector<std::int32_t> positions_;  // of tokens in their conversations
   std::vector<std::int64_t> numbers_;
 };
 

@@ -22,13 +22,14 @@ namespace hpcdl::train {
 namespace {
 
 constexpr std::string_view kText[] = {
-    "model.init",        "train.length",         "model.layers",      "model.heads",
-    "model.kv_heads",    "model.width",          "model.head_dim",    "model.ffn",
-    "model.vocab",       "model.context",        "model.norm_eps",    "model.rope_theta",
-    "model.tied",        "model.attention_bias", "model.activation",  "model.window",
-    "data.text",         "data.tokenizer",       "data.cache",        "data.vocab_size",
-    "data.val_fraction", "data.replace_invalid", "data.chat",         "data.template",
-    "data.mask",         "parallel.tp",          "parallel.sequence", "parallel.cp"};
+    "model.init",        "train.length",         "model.layers",     "model.heads",
+    "model.kv_heads",    "model.width",          "model.head_dim",   "model.ffn",
+    "model.vocab",       "model.context",        "model.norm_eps",   "model.rope_theta",
+    "model.tied",        "model.attention_bias", "model.activation", "model.window",
+    "data.text",         "data.tokenizer",       "data.cache",       "data.vocab_size",
+    "data.val_fraction", "data.replace_invalid", "data.chat",        "data.template",
+    "data.mask",         "data.packing",         "parallel.tp",      "parallel.sequence",
+    "parallel.cp"};
 constexpr std::string_view kImages[] = {
     "model.classes",         "model.stem",    "model.size",     "model.channels",
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
@@ -123,8 +124,23 @@ void check_beside_context(const RunConfig& config) {
   refuse_beside(is_fp8(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
 }
 
+/// Refuses what computes the attention of a row in another way.
+void check_packing(const RunConfig& config) {
+  if (!config.data.packing) return;
+  if (config.train.device != "cpu")
+    fail_usage("config",
+               "data.packing needs attention within the documents of a row, which runs on a CPU only, and train.device "
+               "is {}: set data.packing = false",
+               config.train.device);
+  for (const auto& [key, ranks] : {std::pair{"cp", config.parallel.cp}, {"pp", config.parallel.pp}})
+    if (ranks > 1)
+      fail_usage("config", "data.packing is not tested with parallel.{} = {}: set it to 1, or data.packing = false",
+                 key, ranks);
+}
+
 void check_text(const io::ConfigTable& table, const RunConfig& config, std::string_view family) {
   check_shares(config.model, config.length(), config.parallel);
+  check_packing(config);
   if (config.parallel.cp > 1) {
     check_context(config.model, config.length(), config.parallel,
                   config.train.length > 0 ? "train.length" : "model.context");

@@ -69,6 +69,7 @@ struct DataConfig {
   std::vector<std::string> text, chat;
   std::string tokenizer, chat_template;
   data::ChatMask mask = data::ChatMask::assistant;
+  bool packing = false;
   std::filesystem::path cache;
   std::int64_t vocab_size = 4096;
   double val_fraction = 0.05;
@@ -90,6 +91,7 @@ struct DataConfig {
     f("mask", mask,
       "chat: the tokens that are learned: assistant, those of all turns of the assistant; completion, those of its "
       "last turn; all");
+    f("packing", packing, "rows hold several conversations, or documents, none of which attends to another; on a CPU");
     f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text", {.per_rank = true});
     f("cache", cache,
       "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "

@@ -29,6 +29,7 @@ StepOptions step_options(const RunConfig& config) {
   o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)},
               .overlap = config.parallel.overlap,
               .timed = config.parallel.time_exchange};
+  o.forward.documents = config.data.packing;
   o.context_mode = config.parallel.cp_mode;
   if (config.offload.optimizer == Tier::host && t.device != "cpu")  // on a CPU it is the same memory
     o.optimizer_place = {.on_host = true, .interleave = config.offload.interleave};

@@ -6,6 +6,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/loader.h"
+#include "hpcdl/data/pack_rows.h"
 #include "hpcdl/data/prepare.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/crc32c.h"
@@ -91,6 +92,8 @@ class TextSource final : public DataSource {
         rows_(mesh, config.parallel.cp_mode),
         text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
     fit_vocabulary(config_, text_.tokenizer);
+    if (config_.data.packing && !text_.tokenizer.end_of_text())
+      fail_usage("data", "data.packing: the tokenizer has no token that separates documents: set data.packing = false");
   }
 
   Units units() const override { return {"tokens", "tokens_per_second", "tok/s", "tokens", config_.length()}; }
@@ -155,7 +158,12 @@ class TextSource final : public DataSource {
 
  private:
   Batch batch_of(const data::Batch& b) {
-    return rows_.of(b.tokens, b.targets, config_.train.batch, config_.length(), b.valid, b.samples);
+    auto batch = rows_.of(b.tokens, b.targets, config_.train.batch, config_.length(), b.valid, b.samples);
+    if (config_.data.packing) {
+      data::document_positions(b.tokens, config_.length(), *text_.tokenizer.end_of_text(), positions_);
+      batch.tensors.emplace_back("positions", View(positions_.data(), batch.tensors[0].second.spec()));
+    }
+    return batch;
   }
 
   RunConfig& config_;
@@ -164,6 +172,7 @@ class TextSource final : public DataSource {
   data::PreparedText text_;
   std::optional<data::Loader> loader_;
   std::optional<data::EvalBatches> eval_;
+  std::vector<std::int32_t> positions_;  // with data.packing
 };
 
 }  // namespace
