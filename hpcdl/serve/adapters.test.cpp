@@ -58,6 +58,18 @@ TEST_F(AdaptersTest, are_listed_beside_the_model) {
   EXPECT_EQ(models[2]["max_model_len"], kTestContext);
 }
 
+TEST_F(AdaptersTest, are_described_one_by_one) {
+  const auto models = server_->ask("GET", "/v1/models").json()["data"];
+  for (const auto& m : models) EXPECT_EQ(server_->ask("GET", "/v1/models/" + m["id"].get<std::string>()).json(), m);
+  EXPECT_EQ(server_->ask("GET", "/v1/models/p%6Fe%6ds").json(), models[2]);
+  for (const char* other : {"/v1/models/prose", "/v1/models/", "/v1/models/poems%", "/v1/models/poems%6"}) {
+    const auto r = server_->ask("GET", other);
+    EXPECT_EQ(r.status, 404) << other;
+    EXPECT_EQ(r.json()["error"]["code"], "model_not_found") << other;
+  }
+  EXPECT_EQ(server_->ask("POST", "/v1/models/poems").status, 405);
+}
+
 TEST_F(AdaptersTest, answer_as_servers_with_one_each) {
   std::map<std::string, std::string> alone{{"tiny", text(RunningServer(config({})), "tiny")}};
   for (const char* name : {"legal", "poems"}) {

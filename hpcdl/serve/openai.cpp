@@ -272,17 +272,21 @@ Prompt chat_prompt(Fields& fields, const ModelFacts& model, const ToolUse& use) 
 
 }  // namespace
 
-std::int32_t adapter_of(Fields& fields, const ModelFacts& model) {
-  const auto name = fields.text("model");
-  if (!name || *name == model.name) return -1;
+std::int32_t adapter_called(std::string_view name, const ModelFacts& model) {
+  if (name == model.name) return -1;
   const auto& all = model.adapters;
-  const auto found = std::ranges::find(all, *name);
+  const auto found = std::ranges::find(all, name);
   if (found == all.end())
     throw Refusal(404,
-                  fmt::format("the model {} does not exist; this server has {}{}{}", io::shown(*name), model.name,
-                              all.empty() ? "" : ", ", fmt::join(all, ", ")),
+                  fmt::format("the model {} does not exist; this server has {}{}{}", io::shown(std::string(name)),
+                              model.name, all.empty() ? "" : ", ", fmt::join(all, ", ")),
                   "model_not_found");
   return static_cast<std::int32_t>(found - all.begin());
+}
+
+std::int32_t adapter_of(Fields& fields, const ModelFacts& model) {
+  const auto name = fields.text("model");
+  return name ? adapter_called(*name, model) : -1;
 }
 
 std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab) {

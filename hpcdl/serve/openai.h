@@ -49,7 +49,9 @@ struct Call {
 
 // What the readers of requests share.
 
-/// The adapter that the field "model" names; -1: none, the model itself. Refuses another name.
+/// The adapter of this name; -1: none, the name is that of the model. Refuses another name.
+std::int32_t adapter_called(std::string_view name, const ModelFacts& model);
+/// The one that the field "model" names; without it -1.
 std::int32_t adapter_of(Fields& fields, const ModelFacts& model);
 /// Refuses a field unless its value is a list of ids below `vocab`.
 std::vector<std::int32_t> token_ids(Fields& fields, const char* name, const Json& list, std::int64_t vocab);

@@ -1,6 +1,7 @@
 #include "hpcdl/serve/server.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
@@ -12,6 +13,7 @@ namespace hpcdl::serve {
 namespace {
 
 constexpr const char* kJson = "application/json";
+constexpr std::string_view kOneModel = "/v1/models/";
 constexpr std::size_t kQuickBody = 32 << 10;  // bytes that are read and encoded in less than some milliseconds
 
 std::string key_of(const std::filesystem::path& file) {
@@ -31,18 +33,34 @@ bool same(std::string_view a, std::string_view b) {
   return differs == 0;
 }
 
-/// The model, and with each of its adapters.
+/// An entry of /v1/models; -1: the model without an adapter.
+Json model_body(const ModelFacts& facts, std::int32_t adapter) {
+  Json body{{"id", facts.name_with(adapter)},
+            {"object", "model"},
+            {"created", facts.created},
+            {"owned_by", "hpcdl"},
+            {"max_model_len", facts.context}};
+  if (adapter >= 0) body["parent"] = facts.name;
+  return body;
+}
+
 Json models_body(const ModelFacts& facts) {
   auto list = Json::array();
-  for (std::int32_t i = -1; i < std::ssize(facts.adapters); ++i) {
-    list.push_back({{"id", facts.name_with(i)},
-                    {"object", "model"},
-                    {"created", facts.created},
-                    {"owned_by", "hpcdl"},
-                    {"max_model_len", facts.context}});
-    if (i >= 0) list.back()["parent"] = facts.name;
-  }
+  for (std::int32_t i = -1; i < std::ssize(facts.adapters); ++i) list.push_back(model_body(facts, i));
   return {{"object", "list"}, {"data", list}};
+}
+
+/// With its escapes, such as %2F, as the characters that they stand for.
+std::string unescaped(std::string_view path) {
+  std::string text;
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    unsigned char byte = 0;
+    const auto* const digits = path.data() + i + 1;
+    if (path[i] == '%' && path.size() - i > 2 && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2)
+      text += static_cast<char>(byte), i += 2;
+    else text += path[i];
+  }
+  return text;
 }
 
 }  // namespace
@@ -191,8 +209,8 @@ void Server::handle(HttpRequest request, const Reply& reply) {
                   "invalid_api_key", "WWW-Authenticate: Bearer\r\n");
   constexpr std::string_view kPosts[] = {"/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize",
                                          "/detokenize"};
-  const bool posts = std::ranges::find(kPosts, path) != std::end(kPosts),
-             gets = path == "/metrics" || path == "/v1/models" || path == "/health";
+  const bool posts = std::ranges::find(kPosts, path) != std::end(kPosts), one = path.starts_with(kOneModel),
+             gets = path == "/metrics" || path == "/v1/models" || path == "/health" || one;
   if (!posts && !gets) return refuse(reply, 404, "there is no " + path, "not_found");
   if (request.method != (posts ? "POST" : "GET"))
     return refuse(reply, 405, fmt::format("{} expects {}, found {}", path, posts ? "POST" : "GET", request.method), "",
@@ -202,7 +220,16 @@ void Server::handle(HttpRequest request, const Reply& reply) {
     return refuse(reply, 503, state_ == State::loading ? "the model is being loaded" : "the server ends", "",
                   "Retry-After: 5\r\n");
   if (path == "/v1/models") return send(reply, models_body(facts()));
+  if (one) return send_model(unescaped(std::string_view(path).substr(kOneModel.size())), reply);
   handle_post(std::move(request), reply);
+}
+
+void Server::send_model(const std::string& name, const Reply& reply) {
+  try {
+    send(reply, model_body(facts(), adapter_called(name, facts())));
+  } catch (const Refusal& r) {
+    refuse(reply, r.status, r.what(), r.code);
+  }
 }
 
 /// Reads a request; what it returns answers it, on the thread of the server.

@@ -77,6 +77,7 @@ class Server {
   void cancel(const Running& running);
   void stop_if_idle();
   void send(const Reply& reply, const Json& body) const;
+  void send_model(const std::string& name, const Reply& reply);
   void refuse(const Reply& reply, int status, std::string_view message, std::string_view code = "",
               std::string_view headers = "");
   std::string metrics() const;
