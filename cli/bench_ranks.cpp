@@ -16,7 +16,7 @@
 namespace hpcdl::cli {
 namespace {
 
-void on_threads(int ranks, const std::string& device, const std::function<void(const comm::Group&, Device)>& bench) {
+void on_threads(int ranks, const std::string& device, const std::function<void(const comm::Group&, Device)>& work) {
   auto transports = comm::thread_transports(ranks);
   std::exception_ptr first;
   std::mutex mutex;
@@ -26,7 +26,7 @@ void on_threads(int ranks, const std::string& device, const std::function<void(c
       comm::Group world;
       try {
         world = comm::make_world(std::move(t));
-        bench(world, device_from_name(device == "cuda" ? fmt::format("cuda:{}", world.rank()) : device));
+        work(world, device_from_name(device == "cuda" ? fmt::format("cuda:{}", world.rank()) : device));
         world.close();
       } catch (const std::exception& e) {
         {
@@ -42,20 +42,26 @@ void on_threads(int ranks, const std::string& device, const std::function<void(c
 
 }  // namespace
 
-int on_bench_ranks(std::string_view name, int threads, const std::string& device,
-                   const std::function<void(const comm::Group& world, Device device)>& bench) {
-  if (threads > 0) return on_threads(threads, device, bench), exit_code::kDone;
+int on_launched_ranks(std::string_view verb, int threads, const std::string& device,
+                      const std::function<void(const comm::Group& world, Device device)>& work) {
+  if (threads > 0) return on_threads(threads, device, work), exit_code::kDone;
   auto joined = join_ranks({});
   return on_ranks(joined, [&] {
     if (joined.place().world == 1)
-      fail_usage("bench",
-                 "there is only one rank: start several with mpirun -n 2 hpcdl bench {0} ..., or with hpcdl bench {0} "
-                 "-n 2 for ranks that are threads",
-                 name);
-    expect_same_start(joined, fmt::format("bench {}", name), {{"the command", own_command()}});
-    bench(joined.world(), device_from_name(device_of_rank(device, joined.place())));
+      fail_usage(
+          verb.substr(0, verb.find(' ')),
+          "there is only one rank: start several with mpirun -n 2 hpcdl {0} ..., or with hpcdl {0} -n 2 for ranks "
+          "that are threads",
+          verb);
+    expect_same_start(joined, std::string(verb), {{"the command", own_command()}});
+    work(joined.world(), device_from_name(device_of_rank(device, joined.place())));
     return exit_code::kDone;
   });
+}
+
+int on_bench_ranks(std::string_view name, int threads, const std::string& device,
+                   const std::function<void(const comm::Group& world, Device device)>& bench) {
+  return on_launched_ranks(fmt::format("bench {}", name), threads, device, bench);
 }
 
 }  // namespace hpcdl::cli

@@ -9,16 +9,20 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_ranks.h"
 #include "cli/parsed.h"
 #include "cli/run_config.h"
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "cli/wrap.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/parallel/agree.h"
 #include "hpcdl/pipe/costs_file.h"
 #include "hpcdl/pipe/generate.h"
 #include "hpcdl/pipe/order_file.h"
 #include "hpcdl/train/run_table.h"
 #include "tools/measure_roofs.h"
+#include "tools/pipe/measure.h"
 #include "tools/pipe/report.h"
 #include "tools/pipe/run_costs.h"
 
@@ -29,9 +33,23 @@ namespace {
 struct PipeOptions {
   std::string schedule, order, costs, svg, memory;
   std::vector<std::string> configs;
+  pipe::Partition layers;  // of a run
   int stages = 2, chunks = 1, micros = 4;
   bool json = false;
 };
+
+/// What a run says about its pipeline holds where no option says something else.
+void take_schedule(const train::RunConfig& config, PipeOptions& o, const Command& verb) {
+  const auto& p = config.parallel;
+  if (o.schedule.empty() && o.order.empty() && p.pp > 1) {
+    o.order = p.order;
+    if (o.order.empty()) o.schedule = p.schedule;
+    if (!verb.given("--stages")) o.stages = static_cast<int>(p.pp);
+    if (!verb.given("--chunks")) o.chunks = static_cast<int>(p.chunks);
+    o.layers.assign(p.layers.begin(), p.layers.end());
+  }
+  if (!verb.given("--micros") && o.order.empty()) o.micros = static_cast<int>(config.train.accumulate);
+}
 
 /// The costs of layers, of a file or of a run; none: units. With a run, its micro-batches are those of the schedule
 /// unless --micros is given.
@@ -44,7 +62,7 @@ std::optional<pipe::Costs> costs_of(PipeOptions& o, const Command& verb) {
   train::RunConfig config;
   auto table = train::table_of(config);
   load(table, {o.configs.begin(), o.configs.end()}, keys, verb);
-  if (!verb.given("--micros") && o.order.empty()) o.micros = static_cast<int>(config.train.accumulate);
+  take_schedule(config, o, verb);
   Pool pool;
   return lab::pipe::costs_of_run(config, lab::roofs(device_from_name(config.train.device), pool));
 }
@@ -74,16 +92,19 @@ std::int64_t memory_of(const PipeOptions& o) {
 bool wants_colour() { return isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR"); }
 
 int pipe_verb(PipeOptions& o, const Command& verb, bool show) {
-  if (o.schedule.empty() && o.order.empty())
-    fail_usage("pipe", "expected --schedule NAME or --order FILE; hpcdl pipe {} --help lists the schedules",
-               show ? "show" : "simulate");
   check_writable(o.svg);
   const auto costs = costs_of(o, verb);
+  if (o.schedule.empty() && o.order.empty())
+    fail_usage(
+        "pipe",
+        "expected --schedule NAME, --order FILE, or a run with parallel.pp above 1; hpcdl pipe {} --help lists the "
+        "schedules",
+        show ? "show" : "simulate");
   const auto orders = o.order.empty() ? pipe::make_schedule(pipe::schedule_kind(o.schedule),
                                                             {.ranks = o.stages, .chunks = o.chunks, .micros = o.micros})
                                       : order_of(o, verb);
-  const auto report =
-      lab::pipe::examine(o.order.empty() ? o.schedule : o.order, orders, costs ? &*costs : nullptr, memory_of(o));
+  const auto report = lab::pipe::examine(o.order.empty() ? o.schedule : o.order, orders, costs ? &*costs : nullptr,
+                                         memory_of(o), o.layers);
   if (!o.svg.empty() && report.deadlock.empty()) io::write_file_atomic(o.svg, lab::pipe::to_svg(report));
   if (o.json) {
     print_json(lab::pipe::to_json(report));
@@ -125,9 +146,53 @@ void add(const Command& group, Run& run, bool show) {
         sub.footer(list +
                    "\nWithout --costs and -c each rank takes one unit for a forward and for each half of a "
                    "backward. Exit code 1: the order is a deadlock. hpcdl train runs these schedules with "
-                   "parallel.pp and parallel.schedule.");
+                   "parallel.pp and parallel.schedule or parallel.order, which hold here, too, with -c.");
       },
       [show](PipeOptions& o, const Command& verb) { return pipe_verb(o, verb, show); });
+}
+
+struct MeasureOptions {
+  std::vector<std::string> configs;
+  int ranks = 0, rounds = 30;
+  ThreadsOption threads;
+  bool json = false;
+};
+
+int measure_verb(const MeasureOptions& o, const Command& verb) {
+  o.threads.checked("pipe");
+  const auto keys = verb.rest();
+  return on_launched_ranks("pipe measure", o.ranks, "cpu", [&](const comm::Group& world, Device) {
+    train::RunConfig config;
+    auto table = train::table_of(config);
+    load(table, {o.configs.begin(), o.configs.end()}, keys, verb);
+    Pool pool(o.threads.count > 0 ? o.threads.count : parallel::threads_per_rank(world));
+    const auto measured = lab::pipe::measure(world, pool, config, o.rounds);
+    if (world.rank() > 0) return;
+    if (o.json) print_json(lab::pipe::to_json(measured));
+    else print_text(lab::pipe::to_text(measured));
+  });
+}
+
+void add_measure(const Command& group, Run& run) {
+  add_verb<MeasureOptions>(
+      group, run, "measure",
+      "Measures the layers of a run on ranks of this machine, simulates its step, and compares that with the step",
+      [](const Command& sub, MeasureOptions& o) {
+        sub.option("-c,--config", o.configs, "TOML file of a run; --section.key=value overrides").one_each();
+        sub.option("-n,--ranks", o.ranks,
+                   "Run this many ranks as threads of this process, instead of those that a launcher has started")
+            .range(2, 64);
+        sub.option("--rounds", o.rounds, "Measured steps; the least disturbed counts").range(1, 10000).shows_default();
+        add_threads_option(sub, o.threads,
+                           "Threads of each rank; default: the processors of its host divided among its ranks");
+        sub.flag("--json", o.json, "One JSON object on stdout; hpcdl pipe simulate --costs reads it");
+        sub.takes_rest();
+        sub.footer(
+            "The schedule is that of parallel.schedule or parallel.order, with a rank for each of parallel.pp; other "
+            "axes count as 1. Times are of a CPU, without the update. Other programs on the machine only make a step "
+            "longer: give more --rounds where there are some.");
+      },
+      [](const MeasureOptions& o, const Command& verb) { return measure_verb(o, verb); });
 }
 
 }  // namespace
@@ -137,6 +202,7 @@ void add_pipe(const Command& program, Run& run) {
   group.needs_subcommand();
   add(group, run, true);
   add(group, run, false);
+  add_measure(group, run);
 }
 
 }  // namespace hpcdl::cli

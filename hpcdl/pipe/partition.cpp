@@ -1,8 +1,11 @@
 #include "hpcdl/pipe/partition.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
@@ -114,6 +117,16 @@ Partition even_partition(int layers, int stages) {
   if (ends > 0) ++counts.front();
   if (ends > 1) ++counts.back();
   return counts;
+}
+
+void require_cut(const Partition& partition, int layers, int stages) {
+  const auto sum = std::accumulate(partition.begin(), partition.end(), 0);
+  if (std::ssize(partition) != stages || sum != layers)
+    fail_usage("pipe",
+               "parallel.layers = [{}] has {} layers in {} stages, but there are {} layers, the embedding and the head "
+               "included, and {} stages: for example [{}]",
+               fmt::join(partition, ", "), sum, partition.size(), layers, stages,
+               fmt::join(even_partition(layers, stages), ", "));
 }
 
 std::vector<PartCost> stages_of(std::span<const PartCost> layers, const Partition& partition) {

@@ -26,6 +26,10 @@ Partition best_partition(std::span<const PartCost> layers, int stages, const Mem
 /// embedding and a head) are added to the first and the last stage.
 Partition even_partition(int layers, int stages);
 
+/// Throws UsageError unless parallel.layers, which gave the partition, has so many layers in so many stages: it says what
+/// would fit.
+void require_cut(const Partition& partition, int layers, int stages);
+
 /// The costs of the stages of a partition.
 std::vector<PartCost> stages_of(std::span<const PartCost> layers, const Partition& partition);
 

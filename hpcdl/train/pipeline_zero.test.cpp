@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "hpcdl/models/family.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/pipeline_for_tests.h"
 
 namespace hpcdl::train {
@@ -87,6 +91,26 @@ TEST_F(PipelineZero, a_stopped_run_goes_on_on_any_mesh) {
   EXPECT_TRUE(train_on(2, "b", replicas, 7).stopped);
   EXPECT_EQ(train_replicas(chunks, 3, "b").first_step, 7);
   expect_near("b", "whole");
+}
+
+/// Of ranks without peers.
+TEST(pipeline_zero, a_plan_divides_the_state_of_stages) {
+  const auto ledger = [](int zero) {
+    io::ModelConfig m{.layers = 4, .heads = 4, .width = 256, .context = 16, .vocab = 4000};
+    m.family = io::Family::llama;
+    models::resolve(m);
+    auto model = models::LanguageModel::create(m, std::nullopt, true);
+    StepOptions o{.batch = 1, .length = 16, .accumulate = true, .data = comm::Group::described(0, 2, "dp")};
+    o.zero = zero;
+    o.stages = {.group = comm::Group::described(0, 2, "pp"), .micros = 4};
+    return plan_memory(model, o, 4, {});
+  };
+  const auto whole = ledger(0), moments = ledger(1), weights = ledger(3);
+  EXPECT_LT(moments.optimizer, 0.6 * static_cast<double>(whole.optimizer));
+  EXPECT_GE(moments.weights, whole.weights);
+  EXPECT_LT(weights.weights, 0.6 * static_cast<double>(whole.weights));
+  EXPECT_EQ(weights.optimizer, moments.optimizer);
+  EXPECT_EQ(weights.gradients, moments.gradients) << "whole between micro-batches";
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <span>
 #include <utility>
@@ -66,13 +65,7 @@ void Stages::choose_layers(const StageOptions& options, const Program& pass) {
     return;
   }
   partition_.assign(options.layers.begin(), options.layers.end());
-  const auto sum = std::accumulate(partition_.begin(), partition_.end(), 0);
-  if (std::ssize(partition_) != stages || sum != layers)
-    fail_usage("pipe",
-               "parallel.layers = [{}] has {} layers in {} stages, but there are {} layers, the embedding and the head "
-               "included, and {} stages: for example [{}]",
-               fmt::join(partition_, ", "), sum, partition_.size(), layers, stages,
-               fmt::join(pipe::even_partition(layers, stages), ", "));
+  pipe::require_cut(partition_, layers, stages);
 }
 
 /// A parameter belongs to the stages whose records use it.

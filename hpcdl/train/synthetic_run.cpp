@@ -25,11 +25,11 @@ std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::op
   return make_run_model(config, mesh, seed);
 }
 
-DrawnBatch::DrawnBatch(const RunConfig& config, const TrainStep& step) {
+DrawnBatch::DrawnBatch(const RunConfig& config, std::span<const models::InputSpec> inputs) {
   const auto ids =
       static_cast<std::uint64_t>(io::is_image_family(config.model.family) ? config.image.classes : config.model.vocab);
   std::uint64_t stream = 0;
-  for (const auto& input : step.inputs()) {
+  for (const auto& input : inputs) {
     const Rng rng{7, ++stream};
     const auto& t = tensors.emplace_back(input.spec).tensor;
     require(t.dtype() == DType::i32 || t.dtype() == DType::f32, "train",

@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "hpcdl/buffer.h"
+#include "hpcdl/models/trainable.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
-#include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
 
@@ -23,7 +24,7 @@ struct DrawnBatch {
   std::vector<OwnedTensor> tensors;
   std::int64_t targets = 0;
 
-  DrawnBatch(const RunConfig& config, const TrainStep& step);
+  DrawnBatch(const RunConfig& config, std::span<const models::InputSpec> inputs);
   std::vector<View> views() const;
 };
 

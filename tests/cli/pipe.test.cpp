@@ -129,7 +129,7 @@ TEST_F(PipeCli, says_what_is_wrong_and_what_would_fit) {
   io::write_file_atomic(path("bad.json"), "{\"layers\": []}");
   for (const auto& [words, message] : std::vector<std::pair<Words, std::string>>{
            {{"pipe"}, "show"},
-           {{"pipe", "show"}, "expected --schedule NAME or --order FILE"},
+           {{"pipe", "show"}, "expected --schedule NAME, --order FILE, or a run with parallel.pp above 1"},
            {{"pipe", "show", "--schedule", "1f1"}, "1f1b"},
            {{"pipe", "show", "--schedule", "1f1b", "--chunks", "2"}, "choose one of gpipe, interleaved"},
            {{"pipe", "show", "--schedule", "interleaved"}, "needs --chunks 2 or more"},
@@ -157,6 +157,41 @@ TEST_F(PipeCli, says_what_is_wrong_and_what_would_fit) {
     EXPECT_EQ(r.code, 70) << r.err;
     EXPECT_NE(r.err.find(message), std::string::npos) << r.err;
   }
+}
+
+/// A schedule, a cut and micro-batches of the run itself.
+TEST_F(PipeCli, takes_the_pipeline_of_a_run) {
+  const Words simulate{"pipe", "simulate", "-c", path("run.toml"), "--json"};
+  const auto with = [&](Words more) {
+    auto words = simulate;
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const auto j = with({"--parallel.pp=2", "--parallel.schedule=zero_bubble", "--parallel.layers=[3,5]"}).json();
+  EXPECT_EQ(j.at("schedule"), "zero_bubble");
+  EXPECT_EQ(j.at("micros"), 8);
+  EXPECT_EQ(j.at("partition"), (std::vector<int>{3, 5}));
+  io::write_file_atomic(path("own.csv"), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(with({"--parallel.pp=2", "--parallel.order=" + path("own.csv")}).json().at("micros"), 2);
+  EXPECT_EQ(with({"--parallel.pp=2", "--schedule", "gpipe", "--stages", "4"}).json().at("ranks").size(), 4u);
+  const auto none = with({});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_NE(none.err.find("or a run with parallel.pp above 1"), std::string::npos) << none.err;
+}
+
+TEST_F(PipeCli, measures_a_pipeline_beside_its_simulation) {
+  const auto r = run({"pipe", "measure", "-c", path("run.toml"), "-n", "2", "--rounds", "2", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = r.json();
+  EXPECT_EQ(j.at("measured").at("steps").size(), 2u);
+  EXPECT_GT(j.at("measured").at("simulated_over_measured").get<double>(), 0);
+  EXPECT_EQ(j.at("costs").at("layers").size(), 8u);
+  io::write_file_atomic(path("costs.json"), r.out);
+  const auto again = run({"pipe", "simulate", "--costs", path("costs.json"), "--schedule", "gpipe", "--json"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  const auto alone = run({"pipe", "measure", "-c", path("run.toml")});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_NE(alone.err.find("hpcdl pipe measure -n 2"), std::string::npos) << alone.err;
 }
 
 }  // namespace

@@ -141,7 +141,8 @@ Table stage_table(const Report& r) {
 
 }  // namespace
 
-Report examine(std::string name, const engine::Schedule& orders, const engine::Costs* costs, std::int64_t memory) {
+Report examine(std::string name, const engine::Schedule& orders, const engine::Costs* costs, std::int64_t memory,
+               const engine::Partition& cut) {
   Report r{.name = std::move(name), .schedule = orders};
   if (const auto wrong = engine::faults(orders, 1); !wrong.empty()) fail_usage("pipe", "{}: {}", r.name, wrong.front());
   if (memory > 0 && orders.on_host)
@@ -159,7 +160,9 @@ Report examine(std::string name, const engine::Schedule& orders, const engine::C
     r.best.simulation = engine::simulate(r.schedule, r.best.stages);
   } else {
     r.costs = *costs;
-    r.best = divide(r, engine::best_partition(costs->layers, orders.stages(), limit_of(r.schedule, memory)));
+    if (!cut.empty()) engine::require_cut(cut, static_cast<int>(costs->layers.size()), orders.stages());
+    r.best = divide(
+        r, cut.empty() ? engine::best_partition(costs->layers, orders.stages(), limit_of(r.schedule, memory)) : cut);
     r.even = divide(r, engine::even_partition(static_cast<int>(costs->layers.size()), orders.stages()));
   }
   add_notes(r);

@@ -38,8 +38,10 @@ struct Report {
 };
 
 /// With the order as it is given, or lowered. `costs`: of layers; null: units. `memory`: bytes of a rank; 0: no limit.
-/// Throws UsageError if the orders have faults or the layers do not fit.
-Report examine(std::string name, const engine::Schedule& orders, const engine::Costs* costs, std::int64_t memory = 0);
+/// `cut`: the layers of the stages; empty: the best for these costs. Throws UsageError if the orders have faults or the
+/// layers do not fit.
+Report examine(std::string name, const engine::Schedule& orders, const engine::Costs* costs, std::int64_t memory = 0,
+               const engine::Partition& cut = {});
 
 /// Everything, with the orders in the form of order files.
 nlohmann::ordered_json to_json(const Report& report);

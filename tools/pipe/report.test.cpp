@@ -34,6 +34,16 @@ engine::Costs heavy_head() {
   return costs;
 }
 
+TEST(report, a_given_cut_is_taken) {
+  const auto costs = heavy_head();
+  const auto orders = engine::make_schedule(engine::schedule_kind("1f1b"), {.ranks = 2, .micros = 4});
+  const auto given = examine("1f1b", orders, &costs, 0, {1, 5}), best = examine("1f1b", orders, &costs);
+  EXPECT_EQ(given.best.partition, (engine::Partition{1, 5}));
+  EXPECT_GT(given.best.simulation.makespan, best.best.simulation.makespan);
+  for (const auto& wrong : {engine::Partition{1, 4}, {2, 2, 2}, {7, 1}})
+    EXPECT_THROW(examine("1f1b", orders, &costs, 0, wrong), UsageError);
+}
+
 TEST(report, lines_of_a_timeline_fit_and_all_ranks_have_the_same_length) {
   for (const std::size_t columns : {40u, 79u, 200u}) {
     const auto r = made("interleaved", {3, 2, 8});

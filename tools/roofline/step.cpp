@@ -101,7 +101,7 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
   const auto model = train::model_without_data(config, config.train.seed);
   const Device device = device_from_name(config.train.device);
   train::TrainStep step(*model, pool, train::step_options(config), device);
-  const train::DrawnBatch batch(config, step);
+  const train::DrawnBatch batch(config, step.inputs());
   StepParams params{
       .seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(batch.targets)};  // lr 0 keeps the weights
   Stream stream(device, pool, &params);
