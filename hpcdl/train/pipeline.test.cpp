@@ -8,12 +8,16 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/pipe/order_file.h"
+#include "hpcdl/testing/pipeline_runs.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/check_config.h"
-#include "hpcdl/train/pipeline_for_tests.h"
 
 namespace hpcdl::train {
 namespace {
+
+using testing::Change;
+using testing::Pipeline;
+using testing::Shape;
 
 TEST_F(Pipeline, every_schedule_gives_the_bits_of_one_rank) {
   const std::vector<Shape> shapes = {{"gpipe", 2, 1, 4},       {"gpipe", 2, 3, 2},       {"1f1b", 2, 1, 4},

@@ -6,10 +6,14 @@
 #include <string>
 
 #include "hpcdl/models/adapter_files.h"
-#include "hpcdl/train/pipeline_for_tests.h"
+#include "hpcdl/testing/pipeline_runs.h"
 
 namespace hpcdl::train {
 namespace {
+
+using testing::Change;
+using testing::Pipeline;
+using testing::Shape;
 
 const Shape kShapes[] = {{"1f1b", 2, 1, 4}, {"zero_bubble", 3, 1, 4}, {"interleaved", 2, 2, 4}, {"zbv", 2, 2, 4}};
 

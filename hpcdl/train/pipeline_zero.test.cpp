@@ -8,11 +8,15 @@
 
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/testing/pipeline_runs.h"
 #include "hpcdl/train/memory_plan.h"
-#include "hpcdl/train/pipeline_for_tests.h"
 
 namespace hpcdl::train {
 namespace {
+
+using testing::Change;
+using testing::Pipeline;
+using testing::Shape;
 
 struct PipelineZero : Pipeline {
   void config(RunConfig& c, const std::string& name) override {

@@ -18,19 +18,19 @@
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
 
-namespace hpcdl::train {
+namespace hpcdl::testing {
 
-using Change = std::function<void(RunConfig&)>;
+using Change = std::function<void(train::RunConfig&)>;
 
 /// Runs of pipelines on ranks that are threads.
 struct Pipeline : ::testing::Test {
   Pipeline() {
-    RunConfig c;
+    train::RunConfig c;
     toy_config(c, tmp, "unused");  // prepares the text once for all
   }
 
   /// A model of six layers, its embedding and its head included, into tmp/NAME.
-  virtual void config(RunConfig& c, const std::string& name) {
+  virtual void config(train::RunConfig& c, const std::string& name) {
     toy_config(c, tmp, name);
     c.model.layers = 4, c.model.heads = 4, c.model.tied = false;
     c.train.steps = 20, c.train.eval_every = 10, c.train.batch = 2, c.train.accumulate = 4, c.train.threads = 1;
@@ -40,17 +40,17 @@ struct Pipeline : ::testing::Test {
   /// What a run has trained: a file, or a folder of files.
   virtual std::filesystem::path weights_of(const std::string& name) const { return tmp.path() / name / "model"; }
 
-  RunSummary train_on(int ranks, const std::string& name, const Change& change, std::int64_t stop_at = -1) {
-    const auto configure = [&](RunConfig& c) { config(c, name), change(c); };
-    return testing::run_on_ranks(ranks, configure, stop_at);
+  train::RunSummary train_on(int ranks, const std::string& name, const Change& change, std::int64_t stop_at = -1) {
+    const auto configure = [&](train::RunConfig& c) { config(c, name), change(c); };
+    return run_on_ranks(ranks, configure, stop_at);
   }
 
   std::string error_of_pipeline(int ranks, const Change& change) {
-    const auto errors = testing::rank_errors(ranks, [&](const comm::Group& world) {
-      RunConfig c;
+    const auto errors = rank_errors(ranks, [&](const comm::Group& world) {
+      train::RunConfig c;
       config(c, "refused");
       change(c);
-      Hooks hooks;
+      train::Hooks hooks;
       hooks.world = world;
       run(c, hooks);
     });
@@ -58,8 +58,8 @@ struct Pipeline : ::testing::Test {
   }
 
   void expect_same(const std::string& got, const std::string& want) const {
-    EXPECT_EQ(weights_apart(weights_of(got), weights_of(want)), 0) << got;
-    EXPECT_EQ(timeless_metrics(tmp.path() / got), timeless_metrics(tmp.path() / want)) << got;
+    EXPECT_EQ(train::weights_apart(weights_of(got), weights_of(want)), 0) << got;
+    EXPECT_EQ(train::timeless_metrics(tmp.path() / got), train::timeless_metrics(tmp.path() / want)) << got;
   }
 
   std::vector<double> numbers(const std::string& name) const {
@@ -76,7 +76,7 @@ struct Pipeline : ::testing::Test {
     const auto g = numbers(got), w = numbers(want);
     ASSERT_EQ(g.size(), w.size()) << got;
     for (std::size_t i = 0; i < g.size(); ++i) EXPECT_NEAR(g[i], w[i], 1e-5 * std::fabs(w[i])) << got << ' ' << i;
-    EXPECT_LT(weights_apart(weights_of(got), weights_of(want)), 1e-5) << got;
+    EXPECT_LT(train::weights_apart(weights_of(got), weights_of(want)), 1e-5) << got;
   }
 
   io::TempFolder tmp;
@@ -87,9 +87,9 @@ struct Shape {
   const char* schedule;
   int pp, chunks, micros;
   std::string name() const { return fmt::format("{}-{}x{}-{}", schedule, pp, chunks, micros); }
-  void set(RunConfig& c) const {
+  void set(train::RunConfig& c) const {
     c.parallel.pp = pp, c.parallel.chunks = chunks, c.parallel.schedule = schedule, c.train.accumulate = micros;
   }
 };
 
-}  // namespace hpcdl::train
+}  // namespace hpcdl::testing
