@@ -34,7 +34,11 @@ TEST(measure, simulates_the_pipeline_that_it_times) {
       for (const auto& layer : r.costs->layers) {
         EXPECT_GT(layer.forward, 0) << layer.name;
         EXPECT_LT(layer.seconds(), 60) << layer.name;
-        EXPECT_EQ(layer.weight_gradient > 0, c.parallel.schedule == "zero_bubble") << layer.name;
+        if (c.parallel.schedule == "1f1b") {
+          EXPECT_EQ(layer.weight_gradient, 0) << layer.name;
+        } else if (layer.weight_records > 0) {
+          EXPECT_GT(layer.weight_gradient, 0) << layer.name;
+        }
       }
       EXPECT_GT(r.costs->link.latency, 0);
       EXPECT_DOUBLE_EQ(m.ratio(), r.best.simulation.makespan / m.least());
