@@ -1,9 +1,10 @@
-#include "hpcdl/instance.h"
-
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <utility>
+
+#include "hpcdl/instance.h"
+#include "hpcdl/program/pages.h"
 
 namespace hpcdl {
 namespace {
@@ -39,6 +40,8 @@ std::vector<Lifetime> lifetimes(const Program& p) {
   }
   return life;
 }
+
+std::int64_t rounded_up(std::int64_t bytes, std::int64_t align) { return (bytes + align - 1) / align * align; }
 
 struct Item {
   int slot;
@@ -124,22 +127,22 @@ std::int64_t place_by_size(std::vector<Item> items, std::vector<std::int64_t>& o
 
 }  // namespace
 
-std::int64_t arena_size(const Slot& slot) {
-  return (slot.spec.bytes() + Plan::kAlign - 1) / Plan::kAlign * Plan::kAlign;
-}
+std::int64_t arena_size(const Slot& slot) { return rounded_up(slot.spec.bytes(), Plan::kAlign); }
 
 Plan plan(const Program& program) {
   constexpr std::size_t kQuadraticLimit = 4000;
   Plan out;
   out.offset.assign(program.slots.size(), -1);
   out.lifetime = lifetimes(program);
+  const bool pages = has_whole_pages(program);
+  const auto align = pages ? kPageBytes : Plan::kAlign;
   const auto records = std::max(static_cast<int>(program.records.size()), 1);  // inputs have memory even without any
   std::vector<Item> items;
   std::vector<std::int64_t> delta(static_cast<std::size_t>(records) + 1);
   for (std::size_t s = 0; s < program.slots.size(); ++s) {
     const auto& slot = program.slots[s];
     if (slot.kind == SlotKind::state || out.lifetime[s].first < 0 || slot.spec.bytes() == 0) continue;
-    items.push_back({static_cast<int>(s), out.lifetime[s], arena_size(slot)});
+    items.push_back({static_cast<int>(s), out.lifetime[s], rounded_up(slot.spec.bytes(), align)});
     delta[static_cast<std::size_t>(out.lifetime[s].first)] += items.back().size;
     delta[static_cast<std::size_t>(out.lifetime[s].last) + 1] -= items.back().size;
   }
@@ -156,6 +159,8 @@ Plan plan(const Program& program) {
       out.offset = std::move(other);
     }
   }
+  constexpr std::int64_t kBeginsWithPage = std::int64_t{2} << 20;  // a Buffer of that size does
+  if (pages) out.arena_bytes = std::max(out.arena_bytes, kBeginsWithPage);
   return out;
 }
 

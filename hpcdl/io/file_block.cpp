@@ -34,7 +34,7 @@ std::int64_t FileBlock::position(std::size_t file, std::int64_t offset) const {
 std::vector<FilePiece> FileBlock::pieces(std::span<const DirectFile> files, std::byte* to) const {
   std::vector<FilePiece> list;
   for (const auto& r : ranges_)
-    list.push_back({.file = &files[r.file], .offset = r.begin, .bytes = r.end - r.begin, .to = to + r.at});
+    list.push_back({.file = &files[r.file], .offset = r.begin, .bytes = r.end - r.begin, .memory = to + r.at});
   return list;
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "hpcdl/io/direct_file.h"
-#include "hpcdl/io/read_queue.h"
+#include "hpcdl/io/file_queue.h"
 
 namespace hpcdl::io {
 

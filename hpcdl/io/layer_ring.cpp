@@ -8,7 +8,7 @@
 
 namespace hpcdl::io {
 
-LayerRing::LayerRing(ReadQueue& queue, std::span<const DirectFile> files, std::vector<FileBlock> layers, int blocks,
+LayerRing::LayerRing(FileQueue& queue, std::span<const DirectFile> files, std::vector<FileBlock> layers, int blocks,
                      std::byte* memory)
     : queue_(queue),
       files_(files),

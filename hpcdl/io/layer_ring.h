@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "hpcdl/io/file_block.h"
-#include "hpcdl/io/read_queue.h"
+#include "hpcdl/io/file_queue.h"
 
 namespace hpcdl::io {
 
@@ -16,7 +16,7 @@ class LayerRing {
  public:
   /// Begins to read the first layers. `memory` has block_bytes(layers) for each of `blocks`, aligned; all of it and the
   /// files must outlive this.
-  LayerRing(ReadQueue& queue, std::span<const DirectFile> files, std::vector<FileBlock> layers, int blocks,
+  LayerRing(FileQueue& queue, std::span<const DirectFile> files, std::vector<FileBlock> layers, int blocks,
             std::byte* memory);
   /// Waits for reads that go on.
   ~LayerRing();
@@ -44,12 +44,12 @@ class LayerRing {
  private:
   struct Block {
     int layer = -1;  // that it holds or waits for; -1: it is free
-    ReadQueue::Reading reading = {};
+    FileQueue::Moving reading = {};
   };
   void read_ahead();
   void restart(int layer);
 
-  ReadQueue& queue_;
+  FileQueue& queue_;
   std::span<const DirectFile> files_;
   std::vector<FileBlock> layers_;
   std::vector<Block> blocks_;

@@ -59,7 +59,7 @@ class LayerRingTest : public testing::Test {
   std::vector<std::vector<Part>> parts_;
   std::vector<FileBlock> layers_;
   Buffer memory_{4 << 20};
-  ReadQueue queue_;
+  FileQueue queue_;
 };
 
 TEST_F(LayerRingTest, layers_come_in_turn_again_and_again) {

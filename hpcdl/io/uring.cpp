@@ -29,7 +29,7 @@ std::optional<Uring> Uring::open(unsigned depth) {
   io_uring_params p{};
   Uring u;
   u.fd_ = Fd(static_cast<int>(::syscall(__NR_io_uring_setup, depth, &p)));
-  // The second one came with IORING_OP_READ.
+  // The second one came with IORING_OP_READ and IORING_OP_WRITE.
   constexpr auto kNeeds = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
   if (!u.fd_ || (p.features & kNeeds) != kNeeds) return {};
   u.rings_.bytes = std::max(p.sq_off.array + p.sq_entries * sizeof(std::uint32_t),
@@ -57,23 +57,23 @@ void Uring::swap(Uring& o) noexcept {
   std::swap(cqes_, o.cqes_), std::swap(queued_, o.queued_);
 }
 
-void Uring::read(int fd, void* to, std::uint32_t bytes, std::int64_t offset, std::uint64_t tag) {
+void Uring::queue(const Request& r, std::uint64_t tag) {
   const auto tail = word(sq_tail_), at = tail & sq_mask_;  // no other thread writes the tail
   auto& e = reinterpret_cast<io_uring_sqe*>(entries_.at)[at];
   e = {};
-  e.opcode = IORING_OP_READ, e.fd = fd, e.user_data = tag;
-  e.addr = reinterpret_cast<std::uintptr_t>(to), e.len = bytes, e.off = static_cast<std::uint64_t>(offset);
+  e.opcode = r.write ? IORING_OP_WRITE : IORING_OP_READ, e.fd = r.fd, e.user_data = tag;
+  e.addr = reinterpret_cast<std::uintptr_t>(r.memory), e.len = r.bytes, e.off = static_cast<std::uint64_t>(r.offset);
   word(sq_array_ + at * std::uint32_t{sizeof(std::uint32_t)}) = at;
   store(word(sq_tail_), tail + 1);
   ++queued_;
 }
 
 void Uring::wait(const std::function<void(std::uint64_t, std::int64_t)>& f) {
-  // EBUSY: the kernel lacks the memory for more reads until some have been taken from the queue of results.
+  // EBUSY: the kernel lacks the memory for more requests until some have been taken from the queue of results.
   const auto n = ::syscall(__NR_io_uring_enter, fd_.get(), queued_, 1U, IORING_ENTER_GETEVENTS, nullptr, 0);
   if (n >= 0) queued_ -= static_cast<std::uint32_t>(n);
   else if (errno != EINTR && errno != EAGAIN && errno != EBUSY)
-    fail("io", "io_uring: cannot wait for reads: {}", std::strerror(errno));
+    fail("io", "io_uring: cannot wait for requests: {}", std::strerror(errno));
   auto head = word(cq_head_);
   for (const auto tail = load(word(cq_tail_)); head != tail; ++head) {
     const auto& e = reinterpret_cast<const io_uring_cqe*>(rings_.at + cqes_)[head & cq_mask_];

@@ -1,5 +1,5 @@
 #pragma once
-// io_uring(7), by its system calls: reads on which the kernel works while the thread goes on.
+// io_uring(7), by its system calls: reads and writes on which the kernel works while the thread goes on.
 
 #include <cstdint>
 #include <functional>
@@ -11,7 +11,7 @@ namespace hpcdl::io {
 
 class Uring {
  public:
-  /// For up to `depth` reads at a time. Nothing if the kernel refuses: one before 5.6, or a container that forbids it.
+  /// For up to `depth` requests at a time. Nothing if the kernel refuses: one before 5.6, or a container that forbids it.
   static std::optional<Uring> open(unsigned depth);
   Uring(Uring&& o) noexcept { swap(o); }
   Uring& operator=(Uring&& o) noexcept {
@@ -20,9 +20,17 @@ class Uring {
   }
   ~Uring();
 
-  /// Queues a read; `tag` names it in wait(). The caller counts: at most `depth` may be unfinished.
-  void read(int fd, void* to, std::uint32_t bytes, std::int64_t offset, std::uint64_t tag);
-  /// Submits what is queued, waits until a read has ended, and calls f(tag, bytes read or -errno) for each that has.
+  struct Request {
+    bool write = false;
+    int fd = -1;
+    void* memory = nullptr;
+    std::uint32_t bytes = 0;
+    std::int64_t offset = 0;  // in the file
+  };
+  /// Queues a request; `tag` names it in wait(). The caller counts: at most `depth` may be unfinished.
+  void queue(const Request& request, std::uint64_t tag);
+  /// Submits what is queued, waits until a request has ended, and calls f(tag, bytes moved or -errno) for each that
+  /// has.
   void wait(const std::function<void(std::uint64_t tag, std::int64_t result)>& f);
 
  private:

@@ -10,7 +10,7 @@
 #include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
-#include "hpcdl/io/read_queue.h"
+#include "hpcdl/io/file_queue.h"
 
 namespace hpcdl::models {
 namespace {
@@ -33,11 +33,11 @@ LoadFacts::Rates measured(const io::MappedFile& file) {
   const auto bytes = std::min(kProbed, half);
   LoadFacts::Rates r;
   const io::DirectFile direct(file.path());
-  if (bytes < 2 * io::ReadQueue::kPiece || !direct.direct()) return r;
+  if (bytes < 2 * io::FileQueue::kPiece || !direct.direct()) return r;
   const Buffer to(bytes);  // of this size, on a boundary of pages
-  io::ReadQueue queue;
+  io::FileQueue queue;
   auto start = Clock::now();
-  const io::FilePiece piece{.file = &direct, .offset = half, .bytes = bytes, .to = to.data()};
+  const io::FilePiece piece{.file = &direct, .offset = half, .bytes = bytes, .memory = to.data()};
   queue.wait(queue.start({&piece, 1}));
   r.direct = rate(bytes, start);
   start = Clock::now();

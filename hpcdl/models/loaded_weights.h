@@ -47,7 +47,7 @@ class LoadedWeights : public LayerSource {
   std::vector<int> in_ring_;  // of each layer; -1: it stays
   std::vector<io::DirectFile> files_;
   Buffer resident_, blocks_;
-  std::optional<io::ReadQueue> queue_;  // of the ring
+  std::optional<io::FileQueue> queue_;  // of the ring
   std::optional<io::LayerRing> ring_;
 };
 

@@ -1,4 +1,4 @@
-#include "hpcdl/io/read_queue.h"
+#include "hpcdl/io/file_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -22,13 +22,13 @@ std::string pattern(std::size_t n) {
   return text;
 }
 
-using Param = std::tuple<ReadQueue::Way, bool>;
+using Param = std::tuple<FileQueue::Way, bool>;
 
-class ReadQueueTest : public testing::TestWithParam<Param> {
+class FileQueueTest : public testing::TestWithParam<Param> {
  protected:
   DirectFile file() const { return DirectFile(path_, std::get<1>(GetParam())); }
   static FilePiece piece(const DirectFile& f, std::int64_t offset, std::int64_t bytes, std::byte* to) {
-    return {.file = &f, .offset = offset, .bytes = bytes, .to = to};
+    return {.file = &f, .offset = offset, .bytes = bytes, .memory = to};
   }
   void expect_error(const FilePiece& p, const std::string& part) {
     try {
@@ -41,10 +41,10 @@ class ReadQueueTest : public testing::TestWithParam<Param> {
 
   TempFolder tmp_;
   fs::path path_ = tmp_ / "weights";
-  ReadQueue queue_{std::get<0>(GetParam())};
+  FileQueue queue_{std::get<0>(GetParam())};
 };
 
-TEST_P(ReadQueueTest, reads_files_of_odd_sizes) {
+TEST_P(FileQueueTest, reads_files_of_odd_sizes) {
   for (const std::size_t size : {1UL, 4095UL, 4096UL, 4097UL, (5UL << 20) + 777, 48UL << 20}) {
     const auto text = pattern(size);
     write_file_atomic(path_, text);
@@ -57,13 +57,13 @@ TEST_P(ReadQueueTest, reads_files_of_odd_sizes) {
   }
 }
 
-TEST_P(ReadQueueTest, many_readings_at_a_time) {
+TEST_P(FileQueueTest, many_readings_at_a_time) {
   const auto text = pattern((9 << 20) + 5);
   write_file_atomic(path_, text);
   const auto f = file();
   constexpr std::int64_t kBytes = 40 * kPage, kCount = 200;
   const Buffer to(kBytes * kCount);
-  std::vector<ReadQueue::Reading> readings;
+  std::vector<FileQueue::Moving> readings;
   const auto offset = [](std::int64_t i) { return i * 11 * kPage; };
   for (std::int64_t i = 0; i < kCount; ++i) {
     const auto p = piece(f, offset(i), kBytes, to.data() + i * kBytes);
@@ -75,9 +75,38 @@ TEST_P(ReadQueueTest, many_readings_at_a_time) {
   }
 }
 
-TEST_P(ReadQueueTest, nothing_to_read) { queue_.wait(queue_.start({})); }
+TEST_P(FileQueueTest, writes_what_is_read_later) {
+  const TempFolder folder;
+  auto f = DirectFile::unnamed(folder.path(), std::get<1>(GetParam()));
+  constexpr std::int64_t kBytes = (3 << 20) + 5 * kPage, kCount = 20;
+  f.reserve(kBytes * kCount);
+  const Buffer from(kBytes * kCount), to(kBytes * kCount);
+  const auto text = pattern(static_cast<std::size_t>(from.bytes()));
+  std::memcpy(from.data(), text.data(), text.size());
+  for (const bool write : {true, false}) {
+    std::vector<FileQueue::Moving> list;
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      auto p = piece(f, i * kBytes, kBytes, (write ? from : to).data() + i * kBytes);
+      p.write = write;
+      list.push_back(queue_.start({&p, 1}));
+    }
+    for (const auto& moving : list) queue_.wait(moving);
+  }
+  EXPECT_EQ(std::memcmp(to.data(), from.data(), text.size()), 0);
+}
 
-TEST_P(ReadQueueTest, a_file_cut_short_is_named) {
+TEST_P(FileQueueTest, a_write_that_fails_is_named) {
+  write_file_atomic(path_, pattern(1 << 20));
+  const auto f = file();  // for reading
+  const Buffer from(2 << 20);
+  auto p = piece(f, 0, kPage, from.data());
+  p.write = true;
+  expect_error(p, path_.string() + ": cannot write: ");
+}
+
+TEST_P(FileQueueTest, nothing_to_read) { queue_.wait(queue_.start({})); }
+
+TEST_P(FileQueueTest, a_file_cut_short_is_named) {
   for (const std::int64_t left : {0, 10'000, 3 << 20}) {
     write_file_atomic(path_, pattern(4 << 20));
     const auto f = file();
@@ -88,7 +117,7 @@ TEST_P(ReadQueueTest, a_file_cut_short_is_named) {
   }
 }
 
-TEST_P(ReadQueueTest, a_read_that_fails_is_named_and_others_go_on) {
+TEST_P(FileQueueTest, a_read_that_fails_is_named_and_others_go_on) {
   const auto text = pattern(1 << 20);
   write_file_atomic(path_, text);
   const auto f = file();
@@ -100,28 +129,28 @@ TEST_P(ReadQueueTest, a_read_that_fails_is_named_and_others_go_on) {
   EXPECT_EQ(std::memcmp(to.data(), text.data(), text.size()), 0);
 }
 
-TEST_P(ReadQueueTest, ends_with_work_left) {
+TEST_P(FileQueueTest, ends_with_work_left) {
   constexpr std::int64_t kBytes = 1 << 20;
   write_file_atomic(path_, pattern(kBytes));
   const auto f = file();
   const Buffer to(100 * kBytes);
-  ReadQueue queue(std::get<0>(GetParam()));
+  FileQueue queue(std::get<0>(GetParam()));
   for (int i = 0; i < 100; ++i) {
     const auto p = piece(f, 0, kBytes, to.data() + i * kBytes);
     queue.start({&p, 1});
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, ReadQueueTest,
-                         testing::Combine(testing::Values(ReadQueue::Way::uring, ReadQueue::Way::threads),
+INSTANTIATE_TEST_SUITE_P(Ways, FileQueueTest,
+                         testing::Combine(testing::Values(FileQueue::Way::uring, FileQueue::Way::threads),
                                           testing::Bool()),
                          [](const auto& way) {
-                           return std::string(std::get<0>(way.param) == ReadQueue::Way::uring ? "uring" : "threads") +
+                           return std::string(std::get<0>(way.param) == FileQueue::Way::uring ? "uring" : "threads") +
                                   (std::get<1>(way.param) ? "_direct" : "_cached");
                          });
 
-TEST(read_queue, uses_threads_if_told_to) {
-  EXPECT_EQ(ReadQueue(ReadQueue::Way::threads).way(), ReadQueue::Way::threads);
+TEST(file_queue, uses_threads_if_told_to) {
+  EXPECT_EQ(FileQueue(FileQueue::Way::threads).way(), FileQueue::Way::threads);
 }
 
 }  // namespace
