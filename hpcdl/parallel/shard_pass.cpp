@@ -1,10 +1,8 @@
 #include "hpcdl/parallel/shard_pass.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,42 +11,6 @@
 
 namespace hpcdl::parallel {
 namespace {
-
-/// Consecutive uses of one owner.
-struct Visit {
-  std::string_view owner;
-  std::size_t first, last;  // records
-};
-
-std::vector<Visit> visits(const Program& p, std::span<const ShardedBlock> blocks) {
-  std::vector<std::pair<std::size_t, std::string_view>> uses;
-  for (const auto& block : blocks)
-    for_each_use(p, block.names,
-                 [&](const Use& u) { uses.emplace_back(u.record, block.units->plan().unit_of(u.tensor).owner); });
-  std::sort(uses.begin(), uses.end());
-  std::vector<Visit> list;
-  for (const auto& [record, owner] : uses) {
-    if (list.empty() || list.back().owner != owner) list.push_back({owner, record, record});
-    list.back().last = record;
-  }
-  return list;
-}
-
-/// Whether each visit takes long enough to hide a gather: not where the owner is much smaller than most.
-std::vector<char> hiding(const std::vector<Visit>& list, std::span<const ShardedBlock> blocks) {
-  std::map<std::string_view, std::int64_t> bytes;
-  for (const auto& block : blocks)
-    for (const auto& unit : block.units->plan().units)
-      if (!block.names[static_cast<std::size_t>(unit.begin)].empty())
-        bytes[unit.owner] += unit.elements * dtype_bytes(block.shares.dtype());
-  std::vector<std::int64_t> sizes;
-  for (const auto& visit : list) sizes.push_back(bytes.at(visit.owner));
-  auto sorted = sizes;
-  std::sort(sorted.begin(), sorted.end());
-  std::vector<char> hides;
-  for (const auto n : sizes) hides.push_back(n >= sorted[sorted.size() / 2] / 8);
-  return hides;
-}
 
 /// One pass under edit.
 class Sharding {
@@ -114,27 +76,13 @@ class Sharding {
 }  // namespace
 
 std::vector<Held> held_units(const Program& pass, std::span<const ShardedBlock> blocks, int ahead) {
-  const auto list = visits(pass, blocks);
-  const auto hides = hiding(list, blocks);
-  struct Last {
-    std::size_t visit, held;
-  };
-  std::map<std::string_view, Last> last;  // by owner
-  std::vector<Held> held;
-  for (std::size_t v = 0; v < list.size(); ++v) {
-    const auto& [owner, first, end] = list[v];
-    std::size_t begin = v;  // the visit with which the gather begins
-    for (int left = ahead; left > 0 && begin > 0;) left -= hides[--begin];
-    const auto it = last.find(owner);
-    if (it != last.end() && begin <= it->second.visit + 1) {
-      held[it->second.held].last = end;
-      it->second.visit = v;
-      continue;
-    }
-    held.push_back({std::string(owner), list[begin].first, first, end});
-    last[owner] = {v, held.size() - 1};
-  }
-  return held;
+  std::vector<OwnedState> states;
+  for (const auto& block : blocks)
+    for (const auto& unit : block.units->plan().units)
+      for (int i = unit.begin; i < unit.end; ++i)
+        if (const auto& name = block.names[static_cast<std::size_t>(i)]; !name.empty())
+          states.push_back({name, unit.owner, i == unit.begin ? unit.elements * dtype_bytes(block.shares.dtype()) : 0});
+  return held_states(pass, states, ahead);
 }
 
 Recording shard_pass(Recording pass, std::span<const ShardedBlock> blocks, int ahead) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/graph.h"
+#include "hpcdl/parallel/held.h"
 #include "hpcdl/parallel/unit_exchange.h"
 #include "hpcdl/tensor.h"
 
@@ -23,16 +24,7 @@ struct ShardedBlock {
   std::span<const std::string> names;  // what programs call the tensors; empty: not in the block
 };
 
-/// A time during which a pass holds the units of an owner.
-struct Held {
-  std::string owner;                            // Unit::owner
-  std::size_t gather = 0, first = 0, last = 0;  // records: before which the gathers begin; that use the owner
-};
-
-/// When the pass holds what, in the order of `gather`. A part of the model is used in several visits: once in
-/// forward, once in backward, where it may be recomputed. Its gathers begin with the visit that is `ahead` visits
-/// earlier, not counting those of parts that are much smaller than most: a norm hides no gather. It stays between two
-/// visits if its next gather would begin before its memory is free.
+/// When the pass holds which units, by Unit::owner (held.h).
 std::vector<Held> held_units(const Program& pass, std::span<const ShardedBlock> blocks, int ahead);
 
 /// The pass, which gathers each unit once for each time that held_units() says, if records use the unit then. The same
