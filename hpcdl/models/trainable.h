@@ -76,6 +76,10 @@ class Trainable {
   void divide(std::optional<FlatLayout> layout) { moved()->divide(std::move(layout)); }
   /// See StateTable::keep_on_host().
   void keep_on_host(const std::function<bool(const StateEntry&)>& stays) { moved()->keep_on_host(stays); }
+  /// See StateTable::move_to_disk().
+  void move_to_disk(const std::filesystem::path& folder, const std::function<bool(const StateEntry&)>& moves) {
+    moved()->move_to_disk(folder, moves);
+  }
   /// See StateTable::divide_frozen().
   void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes) {
     moved()->divide_frozen(places, share_bytes);

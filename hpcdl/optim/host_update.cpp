@@ -56,22 +56,15 @@ void update_on_host(Pool& pool, const Grad* operands, const UpdateArgs& args) {
   else AdamW::run(host, operands + 1, &args.update);
 }
 
-/// Elements of a tensor, and where they lie in memory through which their group passes.
-struct Piece {
-  const HostTensor* tensor;
-  std::int64_t begin, count, place;
-};
-using Group = std::vector<Piece>;
-
 std::int64_t padded(std::int64_t n) {
   constexpr std::int64_t kAlign = 64;  // more than any kernel asks for
   return (n + kAlign - 1) / kAlign * kAlign;
 }
-std::int64_t extent_of(const Group& group) { return group.back().place + group.back().count; }
+std::int64_t extent_of(const UpdateGroup& group) { return group.back().place + group.back().count; }
 
 /// Each takes at most `most` elements in memory, a multiple of kTensorBlock. Pieces begin at such multiples, too.
-std::vector<Group> groups_of(std::span<const HostTensor> tensors, std::int64_t most) {
-  std::vector<Group> groups;
+std::vector<UpdateGroup> groups_of(std::span<const MovedTensor> tensors, std::int64_t most) {
+  std::vector<UpdateGroup> groups;
   std::int64_t left = 0;
   for (const auto& t : tensors)
     for (std::int64_t at = 0, end = t.value->memory.size(); at < end;) {
@@ -89,21 +82,6 @@ std::vector<Group> groups_of(std::span<const HostTensor> tensors, std::int64_t m
 Tensor slice_of(const Tensor& t, std::int64_t begin, std::int64_t count) {
   const Spec spec{{count}, t.dtype()};
   return Tensor(t.data() ? t.ptr<std::byte>() + begin * dtype_bytes(t.dtype()) : nullptr, spec, t.device());
-}
-
-Operand window(const Var& v, std::int64_t begin, std::int64_t count, Access access) {
-  auto o = v.operand();
-  o.offset += begin;
-  o.spec = {{count}, v.dtype()};
-  o.strides = contiguous_strides(o.spec.shape);
-  o.access = access;
-  return o;
-}
-
-double operations_of(const Group& group) {
-  double n = 0;
-  for (const auto& p : group) n += 14.0 * static_cast<double>(p.count);
-  return n;
 }
 
 }  // namespace
@@ -171,7 +149,7 @@ class HostUpdate::Recorder {
  public:
   Recorder(const HostUpdate& of, Graph& g, const AdamW::Args& args) : of_(of), g_(g), args_(args) {}
 
-  void run(std::span<const HostTensor> tensors) {
+  void run(std::span<const MovedTensor> tensors) {
     const auto groups = groups_of(tensors, of_.group_);
     const Operand params[] = {window(params_var(), 0, sizeof(StepParams), Access::write)};
     const ParamsToHost::RecordArgs none;
@@ -194,20 +172,11 @@ class HostUpdate::Recorder {
   Var stage_var(std::string_view what, std::int64_t number, const Tensor& memory) {
     return g_.constant(fmt::format("host update.{}.{}", what, number), memory);
   }
-  Operand piece_of(const StateEntry& e, const Piece& p, Access access = Access::read) {
+  Operand piece_of(const StateEntry& e, const UpdatePiece& p, Access access = Access::read) {
     return window(variable(e), p.begin, p.count, access);
   }
 
-  /// The arguments of AdamW, after `head`.
-  template <class Head> std::vector<std::byte> args_of(const Group& group, const Head& head) const {
-    std::vector<std::byte> bytes(sizeof head + group.size());
-    std::memcpy(bytes.data(), &head, sizeof head);
-    for (std::size_t i = 0; i < group.size(); ++i)
-      bytes[sizeof head + i] = static_cast<std::byte>(group[i].tensor->value->param->decay ? 1 : 0);
-    return bytes;
-  }
-
-  void update_here(const Group& group, std::int64_t number) {
+  void update_here(const UpdateGroup& group, std::int64_t number) {
     const auto& stage = of_.stages_[static_cast<std::size_t>(number)];
     const Var gradient = stage_var("gradient", number, stage.gradient), value = stage_var("value", number, stage.value);
     const Var rounded = stage.copy.spec() ? stage_var("copy", number, stage.copy) : Var();
@@ -237,10 +206,10 @@ class HostUpdate::Recorder {
   }
 
   /// Records copies of what the device needs of a group.
-  Moments bring(const Group& group) {
+  Moments bring(const UpdateGroup& group) {
     const Spec spec{{extent_of(group)}, DType::f32};
     const Var m = g_.temporary("host update.m", spec), v = g_.temporary("host update.v", spec);
-    const bool values = std::ranges::any_of(group, [&](const Piece& p) { return p.tensor->value->on_host; });
+    const bool values = std::ranges::any_of(group, [&](const UpdatePiece& p) { return p.tensor->value->on_host; });
     const Var value = values ? g_.temporary("host update.value", spec) : Var();
     Moments list;
     Moves moves;
@@ -257,7 +226,7 @@ class HostUpdate::Recorder {
     return list;
   }
 
-  void update_there(const Group& group, const Moments& there) {
+  void update_there(const UpdateGroup& group, const Moments& there) {
     std::vector<Operand> operands;
     Moves back;
     for (std::size_t i = 0; i < group.size(); ++i) {
@@ -280,11 +249,11 @@ class HostUpdate::Recorder {
   const AdamW::Args& args_;
 };
 
-void HostUpdate::record(Graph& g, std::span<const HostTensor> tensors, const AdamW::Args& args) const {
+void HostUpdate::record(Graph& g, std::span<const MovedTensor> tensors, const AdamW::Args& args) const {
   Recorder(*this, g, args).run(tensors);
 }
 
-void HostUpdate::measure(std::span<const HostTensor> tensors, Pool& pool) {
+void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
   const auto groups = groups_of(tensors, group_);
   if (!device_.is_cuda() || groups.size() < 2) return;
   // Each group is touched once, as in a step: no state comes from a cache. Gradients are 0, and so moments stay 0.

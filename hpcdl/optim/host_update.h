@@ -18,15 +18,9 @@
 #include "hpcdl/graph.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/optim/interleave.h"
-#include "hpcdl/state/table.h"
+#include "hpcdl/optim/update_group.h"
 
 namespace hpcdl {
-
-/// A value and its moments in host memory. The value, its gradient and its copy lie on the device; the value may also
-/// lie on the host.
-struct HostTensor {
-  const StateEntry *value = nullptr, *m = nullptr, *v = nullptr;
-};
 
 class HostUpdate {
  public:
@@ -39,13 +33,14 @@ class HostUpdate {
   HostUpdate& operator=(const HostUpdate&) = delete;
   ~HostUpdate();
 
-  /// Records the update. This must outlive the recording. The gradient norm has been recorded before.
-  void record(Graph& g, std::span<const HostTensor> tensors, const AdamW::Args& args) const;
+  /// Records the update. Moments lie on the host; values, their gradients and their copies on the device, but values may
+  /// also lie on the host. This must outlive the recording. The gradient norm has been recorded before.
+  void record(Graph& g, std::span<const MovedTensor> tensors, const AdamW::Args& args) const;
 
   int interleave() const { return interleave_; }
   /// GPU: from now on interleave() is what the rates of this machine suggest, measured in 0.1 s. Before record(). On a
   /// CPU it stays as it is. The tensors must be those of record(), and their moments 0.
-  void measure(std::span<const HostTensor> tensors, Pool& pool);
+  void measure(std::span<const MovedTensor> tensors, Pool& pool);
 
  private:
   class Recorder;

@@ -44,13 +44,22 @@ Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args, const Optimiz
     : table_(table), args_(args) {
   for (const auto& p : table_.updated())
     require(p.gradient != nullptr, "train", "parameter {} has no gradient: open the model for training", p.param->name);
-  moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args), place.on_host);
+  require(place.folder || std::ranges::none_of(table.updated(), [](const auto& p) { return p.on_disk >= 0; }),
+          "optimizer", "values on a disk need their moments there, too: set offload.optimizer = \"disk\"");
+  const bool moves = place.on_host || place.folder;
+  require(
+      !moves || std::holds_alternative<AdamW::Args>(args), "optimizer",
+      "only AdamW updates values while its moments lie elsewhere, and the optimizer is SGD: keep them with the model");
+  require(!place.folder || !table.device().is_cuda(), "optimizer",
+          "moments on a disk are for models in the memory of a CPU: on a GPU, keep them in host memory");
+  moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args),
+                                {place.on_host, place.folder});
   if (place.on_host) make_host_update(place, pool);
+  if (place.folder)
+    disk_.emplace(moments_->file, table.value_file(), place.group > 0 ? place.group : DiskUpdate::kGroup);
 }
 
 void Optimizer::make_host_update(const OptimizerPlace& place, Pool& pool) {
-  require(std::holds_alternative<AdamW::Args>(args_), "optimizer",
-          "only AdamW updates values from host memory, and the optimizer is SGD: keep its moments on the device");
   const auto& memory = moments_->memory;
   const auto device = table_.device();
   if (device.is_cuda() && memory.bytes() > 0) {
@@ -65,12 +74,13 @@ void Optimizer::make_host_update(const OptimizerPlace& place, Pool& pool) {
   DType copies = DType::none;
   for (const auto& p : table_.updated())
     if (p.copy) copies = p.copy->memory.dtype();
-  host_.emplace(device, copies, place.interleave.value_or(0), place.group, table_.described() ? 0 : pool.threads());
-  if (!place.interleave && !table_.described()) host_->measure(host_tensors(), pool);
+  host_.emplace(device, copies, place.interleave.value_or(0), place.group > 0 ? place.group : HostUpdate::kGroup,
+                table_.described() ? 0 : pool.threads());
+  if (!place.interleave && !table_.described()) host_->measure(moved_tensors(), pool);
 }
 
-std::vector<HostTensor> Optimizer::host_tensors() const {
-  std::vector<HostTensor> list;
+std::vector<MovedTensor> Optimizer::moved_tensors() const {
+  std::vector<MovedTensor> list;
   const auto* moment = moments_->entries.data();
   for (const auto& p : table_.updated()) {
     if (!idle(p)) list.push_back({&p, moment, moment + 1});
@@ -86,7 +96,8 @@ std::vector<Var> Optimizer::gradients(Graph& g) const {
 }
 
 void Optimizer::record(Graph& g) const {
-  if (host_) return host_->record(g, host_tensors(), std::get<AdamW::Args>(args_));
+  if (host_) return host_->record(g, moved_tensors(), std::get<AdamW::Args>(args_));
+  if (disk_) return disk_->record(g, moved_tensors(), std::get<AdamW::Args>(args_));
   std::vector<Var> moments;
   for (const auto& m : moments_->entries) moments.push_back(variable(g, &m));
   auto moment = moments.begin();

@@ -2,6 +2,7 @@
 // The optimizers of a training step with one interface: their moments for every parameter, and the record that updates
 // all of them.
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include "hpcdl/graph.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/sgd/sgd.h"
+#include "hpcdl/optim/disk_update.h"
 #include "hpcdl/optim/host_update.h"
 #include "hpcdl/state/table.h"
 
@@ -19,11 +21,13 @@ namespace hpcdl {
 
 using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
 
-/// Where the moments lie.
+/// Where the moments lie: with the model, or, AdamW's alone, on the host (host_update.h) or on a disk (disk_update.h).
 struct OptimizerPlace {
-  bool on_host = false;               // AdamW's alone; see host_update.h
-  std::optional<int> interleave = 0;  // every so many-th group is updated on the device; unset: as its rates suggest
-  std::int64_t group = HostUpdate::kGroup;
+  bool on_host = false;
+  std::optional<std::filesystem::path> folder = {};  // of a disk: of a CPU alone
+  std::optional<int> interleave = 0;  // on the host: every so many-th group is updated on the device; unset: as its
+                                      // rates suggest
+  std::int64_t group = 0;             // elements that are updated together; 0: as suits the place
 };
 
 class Optimizer {
@@ -39,16 +43,19 @@ class Optimizer {
   std::span<const StateEntry> moments() const { return moments_->entries; }
   /// Null unless the moments lie on the host.
   const HostUpdate* host() const { return host_ ? &*host_ : nullptr; }
+  /// The file of moments on a disk; null if there is none.
+  const io::ScratchFile* file() const { return moments_->file.get(); }
 
  private:
   void make_host_update(const OptimizerPlace& place, Pool& pool);
-  std::vector<HostTensor> host_tensors() const;
+  std::vector<MovedTensor> moved_tensors() const;
 
   StateTable& table_;
   OptimizerArgs args_;
   std::shared_ptr<const StateGroup> moments_;
   PinnedRange pinned_;  // of the moments on the host
   std::optional<HostUpdate> host_;
+  std::optional<DiskUpdate> disk_;
 };
 
 }  // namespace hpcdl

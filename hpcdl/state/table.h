@@ -4,6 +4,7 @@
 // defines where each parameter and everything that belongs to it lies. Checkpoints, model files, the memory plan and
 // the optimizer read this table.
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/io/scratch_file.h"
 #include "hpcdl/nn/param.h"
 #include "hpcdl/state/flat_layout.h"
 
@@ -40,9 +42,10 @@ struct StateEntry {
   /// In host memory in the layout of files, which are read into it and written from it. On a CPU it is `memory`, unless
   /// files store the dims in another order. Absent if no file holds the entry.
   Tensor host = {};
-  Tensor staged = {};    // in host memory in the order of `memory`: `host`, unless files have another order
-  bool counted = true;   // its memory is there between two steps, and not that of another entry
-  bool on_host = false;  // a value that stays in host memory, whatever the device of the model
+  Tensor staged = {};         // in host memory in the order of `memory`: `host`, unless files have another order
+  bool counted = true;        // its memory is there between two steps, and not that of another entry
+  bool on_host = false;       // a value that stays in host memory, whatever the device of the model
+  std::int64_t on_disk = -1;  // the byte of the file of its group with which it begins; -1: it lies in memory
   // For a value; null if there is none.
   const StateEntry *gradient = nullptr, *copy = nullptr;
 
@@ -50,11 +53,18 @@ struct StateEntry {
   Spec whole() const { return whole_spec(host ? host.spec() : memory.spec(), part, name); }
 };
 
-/// Entries with a common lifetime, and the memory that was made for them.
+/// Entries with a common lifetime, and the memory that was made for them, or the file in which some of them lie.
 struct StateGroup {
   std::vector<StateEntry> entries;
   Buffer memory;
   Buffer host;  // the same on the host, for moments on a GPU
+  std::shared_ptr<io::ScratchFile> file;
+};
+
+/// Where moments lie: with the model, on the host whatever its device, or on a disk, in a file in that folder.
+struct MomentPlace {
+  bool on_host = false;
+  std::optional<std::filesystem::path> folder = {};
 };
 
 /// The entries that files hold.
@@ -153,6 +163,14 @@ class StateTable {
   /// Lets the values stay in host memory for which stays(entry) and which are in own memory; null: none. No program may
   /// read them. Before the model moves to a GPU, which then reaches that memory, since it is page-locked.
   void keep_on_host(const std::function<bool(const StateEntry&)>& stays);
+  /// Moves the values and frozen tensors for which moves(entry) into files in that folder: of values in the order of
+  /// parameters(), each at the byte where its first moment begins in the file of moments on a disk. Their `memory` is the
+  /// mapped file from then on: right for any use, but slow. What lay on a disk before and does not move comes back. On a
+  /// CPU, before a program is recorded. Throws Error if the disk has too little room.
+  void move_to_disk(const std::filesystem::path& folder, const std::function<bool(const StateEntry&)>& moves);
+  /// Their files; null where there are none.
+  std::shared_ptr<io::ScratchFile> value_file() const { return values_.file; }
+  std::shared_ptr<io::ScratchFile> frozen_file() const { return frozen_.file; }
   /// Those bytes; without memory if this is only described.
   Tensor frozen_shares() const;
   /// The flat blocks of whole values and of whole copies, and this rank's shares of the others, if there are any;
@@ -162,9 +180,10 @@ class StateTable {
   Tensor value_shares() const;
   Tensor copy_shares() const;
 
-  /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other, on
-  /// the device of the model, or `on_host`. They belong to the table as long as the caller holds them.
-  std::shared_ptr<const StateGroup> add_moments(std::span<const std::string_view> names, bool on_host = false);
+  /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other. They
+  /// belong to the table as long as the caller holds them. On a disk, those of one name follow each other in the order of
+  /// updated(), and each begins with a page. Throws Error if the disk has too little room.
+  std::shared_ptr<const StateGroup> add_moments(std::span<const std::string_view> names, const MomentPlace& place = {});
 
  private:
   class Cursor;
@@ -178,6 +197,10 @@ class StateTable {
   void add(nn::Param& param, const Tensor& memory);
   void tell_modules();
   void make_pieces();
+  void place_on_disk(StateGroup& moments, std::size_t names, const std::filesystem::path& folder) const;
+  void move_group(StateGroup& group, const std::filesystem::path& folder,
+                  const std::function<bool(const StateEntry&)>& moves);
+  void settle_files() const;
   void pin_values(Device device);
   void move_to_flat_block();
   void keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine);
