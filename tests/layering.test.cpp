@@ -16,9 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands to its left. `tools` stands next to hpcdl/, and is not in the library.
-const std::vector<std::string> kOrder = {
-    "core",  "simd",  "cuda", "program", "ops",      "graph", "comm",  "nn",    "io",    "machine", "tune",  "state",
-    "optim", "quant", "data", "models",  "parallel", "pipe",  "train", "infer", "serve", "api",     "tools", "testing"};
+const std::vector<std::string> kOrder = {"core",  "simd",   "cuda",     "program", "ops",   "graph", "comm",
+                                         "nn",    "io",     "machine",  "tune",    "state", "optim", "quant",
+                                         "data",  "models", "parallel", "offload", "pipe",  "train", "infer",
+                                         "serve", "api",    "tools",    "testing"};
 // The public headers, and the folder whose place in the order they have.
 const std::map<std::string, std::string> kFace = {
     {"error", "core"},  {"box", "core"},       {"shape", "core"},      {"dtype", "core"},      {"device", "core"},
