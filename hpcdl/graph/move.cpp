@@ -36,4 +36,12 @@ void Moves::record(Graph& g, Lane lane, Phase phase) const {
   g.emit<Move>(operands_, &args, sizeof args, {}, phase);
 }
 
+std::int64_t moved_bytes(const Program& program) {
+  std::int64_t sum = 0;
+  for (const auto& r : program.records)
+    for (std::uint32_t i = 0; r.op == Move::name && i < r.operand_count; i += 2)
+      sum += program.operands[r.operands + i].spec.bytes();
+  return sum;
+}
+
 }  // namespace hpcdl

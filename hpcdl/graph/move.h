@@ -2,6 +2,7 @@
 // Copies between host and device memory as records, which run beside computation: on Lane::gather what a device will
 // read, on Lane::reduce what it has written.
 
+#include <cstdint>
 #include <vector>
 
 #include "hpcdl/graph.h"
@@ -21,5 +22,8 @@ class Moves {
  private:
   std::vector<Operand> operands_;
 };
+
+/// Bytes that these records of a program copy.
+std::int64_t moved_bytes(const Program& program);
 
 }  // namespace hpcdl

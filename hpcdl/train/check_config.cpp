@@ -51,6 +51,9 @@ constexpr std::string_view kAdapter[] = {"adapter.r",    "adapter.alpha",   "ada
 constexpr std::string_view kBase[] = {"model.quantize", "model.double"};
 constexpr std::string_view kResnet[] = {"model.stem"};
 constexpr std::string_view kOffloaded[] = {"offload.interleave"};
+constexpr std::string_view kOnDisk[] = {"offload.folder"};
+constexpr std::string_view kMovedWeights[] = {"offload.resident"};
+constexpr std::string_view kMovedActivations[] = {"offload.activation_share"};
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
 constexpr double kLeastCapacity = 0.01;
@@ -243,6 +246,45 @@ void check_fp8(const RunConfig& config) {
                io::enum_name(t.dtype));
 }
 
+/// What [offload] asks for must be possible: nothing is switched off.
+void check_offload(const io::ConfigTable& table, const RunConfig& config) {
+  const auto& o = config.offload;
+  const auto& p = config.parallel;
+  const bool cpu = config.train.device == "cpu";
+  if (o.optimizer != Tier::host)
+    refuse(table, kOffloaded, "optimizers in host memory",
+           fmt::format("offload.optimizer is {}", io::enum_name(o.optimizer)));
+  if (!o.uses_disk()) refuse(table, kOnDisk, "what lies on a disk", "nothing does (offload.*)");
+  if (o.parameters == Tier::none) refuse(table, kMovedWeights, "weights on a disk", "offload.parameters is none");
+  if (o.activations == Tier::none)
+    refuse(table, kMovedActivations, "activations on a disk", "offload.activations is none");
+  for (const auto& [key, tier] : {std::pair{"parameters", o.parameters}, {"activations", o.activations}}) {
+    if (tier == Tier::host)
+      fail_usage("config", "offload.{} = \"host\" {}", key,
+                 cpu ? "changes nothing on a CPU, where everything lies there: set it to \"none\", or to \"disk\""
+                     : "is not available on a GPU yet: set it to \"none\"");
+    if (tier == Tier::disk && p.pp > 1)
+      fail_usage("config", "offload.{} = \"disk\" does not go together with pipelines: set parallel.pp = 1", key);
+  }
+  if (o.parameters == Tier::disk && o.optimizer != Tier::disk)
+    fail_usage("config",
+               "offload.parameters = \"disk\" needs the moments there, too: set offload.optimizer = \"disk\"");
+  if (o.parameters == Tier::disk && p.zero > 0)
+    fail_usage(
+        "config",
+        "offload.parameters = \"disk\" is for weights that each rank has whole: set parallel.zero = 0 (it is {})",
+        p.zero);
+  if (o.optimizer != Tier::none)
+    if (const auto what = cannot_offload(config, o.optimizer); !what.empty())
+      fail_usage("config", "offload.optimizer = \"{}\" does not go together with {}: set one of them to its default",
+                 io::enum_name(o.optimizer), what);
+  if (!o.uses_disk()) return;
+  if (!cpu)
+    fail_usage("config",
+               "offload.* = \"disk\" is for CPUs (train.device = \"cpu\"): on a GPU, offload.optimizer = \"host\"");
+  if (o.folder.empty()) fail_usage("config", "offload.* = \"disk\" needs a folder on a local disk: set offload.folder");
+}
+
 /// 1 would divide by 0. A value too near to 1 for a 64-bit float is 1 here.
 void check_betas(const TrainConfig& t) {
   for (const auto& [key, value] : {std::pair{"beta1", t.beta1}, {"beta2", t.beta2}})
@@ -251,9 +293,10 @@ void check_betas(const TrainConfig& t) {
 
 }  // namespace
 
-std::string_view cannot_offload(const RunConfig& config) {
+std::string_view cannot_offload(const RunConfig& config, Tier tier) {
   const auto& [t, p] = std::tie(config.train, config.parallel);
   if (t.optimizer != OptimizerKind::adamw) return "train.optimizer = \"sgd\"";
+  if (tier == Tier::disk) return "";
   if (t.dtype == Compute::fp8) return "train.dtype = \"fp8\"";
   if (p.pp > 1) return "pipelines (parallel.pp)";
   if (p.cp > 1) return "rows that ranks share (parallel.cp)";
@@ -304,11 +347,7 @@ void check_config(RunConfig& config) {
   if (config.parallel.zero < 3)
     refuse(table, kSharded, "runs that divide weights (parallel.zero = 3)",
            fmt::format("parallel.zero is {}", config.parallel.zero));
-  if (config.offload.optimizer == Tier::none)
-    refuse(table, kOffloaded, "optimizers in host memory", "offload.optimizer is none");
-  else if (const auto what = cannot_offload(config); !what.empty())
-    fail_usage("config", "offload.optimizer = \"host\" does not go together with {}: set one of them to its default",
-               what);
+  check_offload(table, config);
   if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
   if (t.min_lr > t.lr)
     fail_usage("config", "train.min_lr = {} is above train.lr = {}, the highest learning rate", t.min_lr, t.lr);

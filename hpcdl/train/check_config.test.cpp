@@ -84,7 +84,7 @@ TEST(check_config, says_what_keeps_an_optimizer_from_host_memory) {
   const auto what = [](auto&& change) {
     RunConfig c;
     change(c);
-    return std::string(cannot_offload(c));
+    return std::string(cannot_offload(c, Tier::host));
   };
   EXPECT_EQ(what([](RunConfig&) {}), "");
   EXPECT_EQ(what([](RunConfig& c) { c.parallel.zero = 3; }), "");
@@ -92,6 +92,31 @@ TEST(check_config, says_what_keeps_an_optimizer_from_host_memory) {
   EXPECT_EQ(what([](RunConfig& c) { c.parallel.pp = 2; }), "pipelines (parallel.pp)");
   EXPECT_EQ(what([](RunConfig& c) { c.parallel.cp = 2; }), "rows that ranks share (parallel.cp)");
   EXPECT_EQ(what([](RunConfig& c) { c.model.experts = 4; }), "mixtures of experts");
+}
+
+TEST(check_config, offload_says_what_it_cannot_honour) {
+  const std::string folder = "--offload.folder=/data", disk = "--offload.optimizer=disk";
+  EXPECT_EQ(verdict({disk, folder}), "fine");
+  EXPECT_EQ(verdict({disk, folder, "--offload.parameters=disk", "--offload.activations=disk"}), "fine");
+  EXPECT_EQ(verdict({"--offload.activations=disk", folder, "--offload.activation_share=0.5"}), "fine");
+  const auto expect = [](const std::vector<std::string>& words, std::string_view part) {
+    const auto got = verdict(words);
+    EXPECT_NE(got.find(part), std::string::npos) << got;
+  };
+  expect({disk}, "needs a folder on a local disk: set offload.folder");
+  expect({folder}, "is for what lies on a disk, and nothing does");
+  expect({disk, folder, "--train.device=cuda"}, "is for CPUs");
+  expect({disk, folder, "--train.optimizer=sgd"}, "does not go together with train.optimizer = \"sgd\"");
+  expect({disk, folder, "--offload.interleave=2"}, "is for optimizers in host memory");
+  expect({disk, folder, "--offload.resident=2"}, "is for weights on a disk");
+  expect({disk, folder, "--offload.activation_share=0.5"}, "is for activations on a disk");
+  expect({"--offload.parameters=disk", folder}, "needs the moments there, too");
+  expect({"--offload.parameters=disk", disk, folder, "--parallel.zero=1"}, "set parallel.zero = 0");
+  for (const std::string key : {"parameters", "activations"}) {
+    expect({"--offload." + key + "=host"}, "changes nothing on a CPU");
+    expect({"--offload." + key + "=host", "--train.device=cuda"}, "is not available on a GPU yet");
+    expect({"--offload." + key + "=disk", disk, folder, "--parallel.pp=2"}, "does not go together with pipelines");
+  }
 }
 
 TEST(check_config, sizes_that_do_not_divide_are_refused_before_the_text_is_read) {

@@ -24,7 +24,7 @@ enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu };
 constexpr bool is_fp8(Compute c) { return c == Compute::fp8 || c == Compute::fp8_emu; }
 enum class OptimizerKind { adamw, sgd };
 /// Where state lies: on the device that computes, or in host memory.
-enum class Tier { none, host };
+enum class Tier { none, host, disk };
 
 namespace io {
 template <> struct EnumNames<ScheduleKind> {
@@ -42,7 +42,8 @@ template <> struct EnumNames<OptimizerKind> {
                                                                           {OptimizerKind::sgd, "sgd"}};
 };
 template <> struct EnumNames<Tier> {
-  static constexpr std::pair<Tier, std::string_view> values[] = {{Tier::none, "none"}, {Tier::host, "host"}};
+  static constexpr std::pair<Tier, std::string_view> values[] = {
+      {Tier::none, "none"}, {Tier::host, "host"}, {Tier::disk, "disk"}};
 };
 template <> struct EnumNames<data::ChatMask> {
   static constexpr std::pair<data::ChatMask, std::string_view> values[] = {{data::ChatMask::assistant, "assistant"},
@@ -295,19 +296,39 @@ struct ParallelConfig {
 
 struct OffloadConfig {
   Tier optimizer = Tier::none;
+  Tier parameters = Tier::none, activations = Tier::none;
   std::optional<std::int64_t> interleave;
+  std::int64_t resident = 0;
+  double activation_share = 1;
+  std::filesystem::path folder;
 
   void visit(auto&& f) {
     f("optimizer", optimizer,
-      "where AdamW's moments lie: none: on the GPU; host: in host memory, and the CPU updates weights. The result is "
-      "the "
-      "same. On a CPU both are the same memory");
+      "where AdamW's moments lie: none: with the weights; host: in host memory, and the CPU updates weights of a GPU; "
+      "disk, "
+      "for CPUs: in offload.folder. The result is the same. On a CPU, none and host are the same memory");
     f("interleave", interleave,
       "with optimizer = \"host\": every so many-th part of the weights is updated on the GPU, 0: none; unset: as fast "
       "as "
       "the measured rates allow. The result is the same",
       {.min = 0, .max = 64});
+    f("parameters", parameters,
+      "where weights lie: none: in memory; disk, for CPUs: in offload.folder, from which the blocks of the model come "
+      "when "
+      "they are needed. The result is the same");
+    f("resident", resident, "with parameters: so many blocks of the model stay in memory", {.min = 0, .max = 1 << 20});
+    f("activations", activations,
+      "where activations wait for the backward pass: none: in memory; disk, for CPUs: in offload.folder. The result is "
+      "the same");
+    f("activation_share", activation_share,
+      "with activations: the share of their bytes that may leave memory, those first that wait longest",
+      {.min = 0, .max = 1});
+    f("folder", folder,
+      "with \"disk\": a folder on a local disk. Room for everything is reserved there before the first step, and free "
+      "again "
+      "when the process ends");
   }
+  bool uses_disk() const { return optimizer == Tier::disk || parameters == Tier::disk || activations == Tier::disk; }
 };
 
 /// Which rank this process is and how it finds the others, if no launcher says so: see comm/bootstrap.

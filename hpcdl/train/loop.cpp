@@ -92,10 +92,14 @@ void Loop::make_step(Device device) {
 }
 
 /// An asynchronous save needs a copy of the state that the run changes on the host. Of what a GPU holds, there is one in
-/// any case.
+/// any case. State that lies on a disk, because there is no memory for it, is not copied.
 void Loop::choose_saves(const MemoryAdvice& advice) {
   const bool on_device = train_->on_gpu() && config_.offload.optimizer == Tier::none;
   if (hooks_.steps_only || !config_.checkpoint.asynchronous || on_device) return;
+  if (config_.offload.uses_disk()) {
+    waits_for_saves_ = true;
+    return progress_.say("the run waits while a checkpoint is written: what lies on a disk is not copied");
+  }
   const auto copy = bytes_of(train_->weights(), train_->stays()) + bytes_of(train_->optimizer_state(), train_->stays());
   const bool fits =
       train_->on_gpu() ? copy <= available_memory(Device::cpu()).bytes / ranks_of_host(world()) : advice.fits(copy);

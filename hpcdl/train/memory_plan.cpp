@@ -118,7 +118,8 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   model.state().for_each([&](const StateEntry& e) {
     if (!e.counted) return;
     const bool elsewhere = device.is_cuda() && (e.role == StateRole::moment ? !e.memory.device().is_cuda() : e.on_host);
-    auto& sum = elsewhere                       ? l.on_host
+    auto& sum = e.on_disk >= 0                  ? l.on_disk
+                : elsewhere                     ? l.on_host
                 : e.role == StateRole::gradient ? l.gradients
                 : e.role == StateRole::moment   ? l.optimizer
                                                 : l.weights;
@@ -142,6 +143,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
     if (step.has_more()) look(*step.more()->planned, micro_batches > 1);
     look(*step.evaluation()->planned, false);
   }
+  l.moved = step.moved_activations();
   if (!device.is_cuda()) {
     l.saving = std::max(copy_bytes(model.state().model_files()), copy_bytes(stored(step.optimizer().moments())));
     l.process = kOfParameter * std::ssize(model.parameters());
@@ -193,9 +195,11 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
     ++divided.zero;
     found = try_change(divided, plan) || found;
   }
-  auto there = now;
-  there.host_optimizer = host_.has_value();
-  found = try_change(there, plan) || found;
+  for (const auto tier : {Tier::host, Tier::disk}) {
+    auto there = now;
+    if (elsewhere_.of(tier)) there.optimizer = tier;
+    found = try_change(there, plan) || found;
+  }
   found = try_change(recompute, plan) || found;
   found = try_smaller_batches(now, plan) || found;
   found = try_change(half, plan) || found;
@@ -203,6 +207,16 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
   if (both != half && both != recompute) found = try_change(both, plan);
   if (recompute != now) found = try_smaller_batches(recompute, plan) || found;
   if (!found && half != now) try_smaller_batches(both, plan);
+}
+
+std::optional<Tier> MemoryAdvice::lacking(const MemoryLedger& ledger) const {
+  const auto more = [&](std::int64_t bytes, Tier tier) {
+    const auto& room = elsewhere_.of(tier);
+    return bytes > (room ? room->bytes : 0);
+  };
+  if (more(ledger.on_host, Tier::host)) return Tier::host;
+  if (more(ledger.on_disk + ledger.moved.bytes, Tier::disk)) return Tier::disk;
+  return {};
 }
 
 const MemoryPlan* MemoryAdvice::smallest_change() const {
@@ -214,7 +228,7 @@ const MemoryPlan* MemoryAdvice::smallest_change() const {
 std::string MemoryAdvice::words(const MemoryChange& c) const {
   const auto& now = now_.change;
   std::string out;
-  if (c.host_optimizer != now.host_optimizer) out += " --offload.optimizer=host";
+  if (c.optimizer != now.optimizer) out += fmt::format(" --offload.optimizer={}", io::enum_name(c.optimizer));
   if (c.zero != now.zero) out += fmt::format(" --parallel.zero={}", c.zero);
   if (c.recompute != now.recompute) out += " --train.recompute=true";
   if (c.batch != now.batch) out += fmt::format(" --train.batch={} --train.accumulate={}", c.batch, c.accumulate);
@@ -225,11 +239,23 @@ std::string MemoryAdvice::words(const MemoryChange& c) const {
 std::string MemoryAdvice::verdict() const {
   if (fits())
     return fmt::format("the run takes {} of {} ({})", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of);
-  if (!fits_on_host(now_.ledger) && now_.ledger.total() <= room_.bytes)
+  if (const auto tier = lacking(now_.ledger); tier && now_.ledger.total() <= room_.bytes) {
+    const bool disk = *tier == Tier::disk;
+    const auto& room = elsewhere_.of(*tier);
+    const auto there =
+        room ? fmt::format("{} is available ({})", bytes(room->bytes), room->of) : "nothing can lie there";
+    if (disk)
+      return fmt::format(
+          "what lies on the disk takes {}, but only {}: free more, name a folder on another disk (offload.folder), or "
+          "keep "
+          "more in memory (offload.*)",
+          bytes(now_.ledger.on_disk + now_.ledger.moved.bytes), there);
     return fmt::format(
-        "the state of the optimizer takes {} of host memory, but only {} is available ({}): set offload.optimizer = "
-        "\"none\", or divide it among more ranks (parallel.zero)",
-        bytes(now_.ledger.on_host), bytes(host_ ? host_->bytes : 0), host_ ? host_->of : "it cannot lie there");
+        "the state of the optimizer takes {} of host memory, but only {}: set offload.optimizer = \"none\", or divide "
+        "it "
+        "among more ranks (parallel.zero)",
+        bytes(now_.ledger.on_host), there);
+  }
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
   return fmt::format(
@@ -261,6 +287,11 @@ std::string MemoryAdvice::text() const {
   row("total", l.total());
   out += fmt::format("  {:<16}{:>12}  {}\n", "available", bytes(room_.bytes), room_.of);
   row("on the host", l.on_host, "state of the optimizer, with f32 weights that only it reads");
+  row("on the disk", l.on_disk, "state of the optimizer, and weights");
+  const auto& moved = l.moved;
+  row("", moved.bytes,
+      fmt::format("{} activations of a pass, which write and read as much in it; {} wait in memory", moved.count,
+                  bytes(moved.kept)));
   if (alternatives_.empty()) return out;
   std::size_t width = 6;
   for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());

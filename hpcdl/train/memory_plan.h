@@ -19,13 +19,15 @@ namespace hpcdl::train {
 struct MemoryLedger {
   std::int64_t weights = 0;  // with buffers, and rounded copies
   std::int64_t gradients = 0, optimizer = 0;
-  std::int64_t activations = 0;  // the arena
-  std::int64_t staged = 0;       // batches that wait; of a GPU: on the host, not counted
-  std::int64_t other = 0;        // tables, copies in the order of files, images that are kept
-  std::int64_t workspaces = 0;   // scratch memory of kernels: of each thread, of each stream of a GPU
-  std::int64_t saving = 0;       // on the host: tensors that are put together for the files of a checkpoint
-  std::int64_t process = 0;      // recorded programs, threads, code; of a GPU: what the libraries keep there
-  std::int64_t on_host = 0;      // of a GPU: state of the optimizer in host memory, not counted
+  std::int64_t activations = 0;     // the arena
+  std::int64_t staged = 0;          // batches that wait; of a GPU: on the host, not counted
+  std::int64_t other = 0;           // tables, copies in the order of files, images that are kept
+  std::int64_t workspaces = 0;      // scratch memory of kernels: of each thread, of each stream of a GPU
+  std::int64_t saving = 0;          // on the host: tensors that are put together for the files of a checkpoint
+  std::int64_t process = 0;         // recorded programs, threads, code; of a GPU: what the libraries keep there
+  std::int64_t on_host = 0;         // of a GPU: state of the optimizer in host memory, not counted
+  std::int64_t on_disk = 0;         // of a CPU: state on a disk, not counted
+  offload::MovedActivations moved;  // of a CPU: activations that wait on a disk, not counted
   std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
   std::int64_t tensors() const { return weights + gradients + optimizer + activations + staged + other; }
   std::int64_t total() const { return tensors() + workspaces + saving + process; }
@@ -37,7 +39,7 @@ struct MemoryChange {
   bool recompute = false;
   Compute dtype = Compute::f32;
   int zero = 0;
-  bool host_optimizer = false;  // its state lies in host memory
+  Tier optimizer = Tier::none;  // where its state lies
   bool operator==(const MemoryChange&) const = default;
 };
 
@@ -59,23 +61,29 @@ void add_estimates(MemoryLedger& ledger, const Workers& workers, Device device);
 MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, std::int64_t micro_batches,
                          Device device);
 
+/// Room in host memory beside a GPU, and in the folder of a disk beside a CPU; unset: nothing can lie there.
+struct OtherRooms {
+  std::optional<Room> host, disk;
+  const std::optional<Room>& of(Tier tier) const { return tier == Tier::disk ? disk : host; }
+};
+
 /// The run as it is, and what would make it smaller: by one change each (ranks that divide more; recompute; the largest
 /// micro-batch that fits; bf16), then, where none of them fits, by several. The first alternative that fits is the smallest change.
 class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;
   /// shareable: ranks can share the model's layers (parallel.tp). ranks: that share the batch.
-  /// host: room for state of the optimizer in host memory; unset: it cannot lie there.
+  /// elsewhere: where state of the optimizer can lie besides.
   MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true, int ranks = 1,
-               const std::optional<Room>& host = {})
-      : room_(room), host_(host), now_(now), shareable_(shareable), ranks_(ranks) {}
+               const OtherRooms& elsewhere = {})
+      : room_(room), elsewhere_(elsewhere), now_(now), shareable_(shareable), ranks_(ranks) {}
   /// Plans the alternatives.
   void look_for_smaller(const Plan& plan);
 
   /// Whether there is memory for the run, and for so many bytes besides.
   bool fits(std::int64_t more = 0) const { return fits(now_.ledger, more); }
   bool fits(const MemoryLedger& ledger, std::int64_t more = 0) const {
-    return ledger.total() + more <= room_.bytes && fits_on_host(ledger);
+    return ledger.total() + more <= room_.bytes && !lacking(ledger);
   }
   const MemoryPlan& now() const { return now_; }
   const Room& room() const { return room_; }
@@ -90,12 +98,13 @@ class MemoryAdvice {
   std::string text() const;
 
  private:
-  bool fits_on_host(const MemoryLedger& ledger) const { return ledger.on_host <= (host_ ? host_->bytes : 0); }
+  /// The place besides memory that has too little room; empty: all have enough.
+  std::optional<Tier> lacking(const MemoryLedger& ledger) const;
   bool try_change(const MemoryChange& change, const Plan& plan);
   bool try_smaller_batches(MemoryChange change, const Plan& plan);
 
   Room room_;
-  std::optional<Room> host_;
+  OtherRooms elsewhere_;
   MemoryPlan now_;
   bool shareable_;
   int ranks_;

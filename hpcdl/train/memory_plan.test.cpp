@@ -78,12 +78,13 @@ MemoryLedger rule(const MemoryChange& c) {
 TEST(memory_plan, state_on_the_host_is_a_change_that_fits) {
   const auto plan = [](const MemoryChange& c) {
     auto l = of(100);
-    if (c.host_optimizer) l.on_host = std::exchange(l.optimizer, 0);
+    if (c.optimizer == Tier::host) l.on_host = std::exchange(l.optimizer, 0);
     return l;
   };
   const Room room{350, "free memory of GPU 0"};
   for (const std::int64_t host : {-1, 150, 1000}) {
-    MemoryAdvice advice({{}, plan({})}, room, true, 1, host < 0 ? std::nullopt : std::optional(Room{host, "the host"}));
+    MemoryAdvice advice({{}, plan({})}, room, true, 1,
+                        {.host = host < 0 ? std::nullopt : std::optional(Room{host, "the host"})});
     advice.look_for_smaller(plan);
     const auto* change = advice.smallest_change();
     EXPECT_EQ(change != nullptr, host == 1000) << host;
@@ -91,9 +92,9 @@ TEST(memory_plan, state_on_the_host_is_a_change_that_fits) {
       EXPECT_EQ(advice.words(change->change), "--offload.optimizer=host");
     }
   }
-  const MemoryChange there{.host_optimizer = true};
-  EXPECT_TRUE(MemoryAdvice({there, plan(there)}, room, true, 1, Room{200, "the host"}).fits());
-  const MemoryAdvice little({there, plan(there)}, room, true, 1, Room{199, "the host"});
+  const MemoryChange there{.optimizer = Tier::host};
+  EXPECT_TRUE(MemoryAdvice({there, plan(there)}, room, true, 1, {.host = Room{200, "the host"}}).fits());
+  const MemoryAdvice little({there, plan(there)}, room, true, 1, {.host = Room{199, "the host"}});
   EXPECT_FALSE(little.fits());
   EXPECT_NE(little.verdict().find("offload.optimizer"), std::string::npos) << little.verdict();
 }

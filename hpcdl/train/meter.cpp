@@ -21,6 +21,7 @@ void Meter::fill_interval(StepNumbers& n) {
   n.per_second = static_cast<double>(samples_) / per_step;
   n.sol_percent = light_ < 0 ? -1 : 100 * light_ / per_step;
   n.data_wait_percent = 100 * interval_waited_ / interval_seconds_;
+  fill_moved(n);
   const auto* ranks = step_.ranks();
   if (!ranks || (step_.on_gpu() && ranks->times().passes <= exchanged_.passes)) return;
   const auto now = ranks->times();
@@ -32,6 +33,15 @@ void Meter::fill_interval(StepNumbers& n) {
   n.comm_percent = 100 * since.seconds * steps_of_one / interval_seconds_;
   n.hidden_percent = 100 * since.hidden();
   exchanged_ = now;
+}
+
+void Meter::fill_moved(StepNumbers& n) {
+  if (const auto bytes = step_.host_bytes(); bytes > 0) n.host_bytes = static_cast<double>(bytes);
+  const auto now = step_.disk_traffic();
+  if (now.bytes == 0) return;
+  n.disk_bytes = static_cast<double>(now.bytes - moved_.bytes) / static_cast<double>(interval_steps_);
+  n.exposed_percent = 100 * (now.waited_seconds - moved_.waited_seconds) / interval_seconds_;
+  moved_ = now;
 }
 
 void Meter::fill(RunSummary& summary, std::int64_t in_row) const {

@@ -14,7 +14,7 @@ class Meter {
   Meter(const TrainStep& step, std::int64_t samples, double light) : step_(step), samples_(samples), light_(light) {}
 
   /// The loop begins now.
-  void begin() { begin_ = Clock::now(); }
+  void begin() { begin_ = Clock::now(), moved_ = step_.disk_traffic(); }
   /// A step is done: the seconds that it took, and those in which it waited for data.
   void add(double seconds, double waited);
   /// Rate and times of the bar, which is drawn after each step; the step is number n.step of n.steps.
@@ -26,6 +26,8 @@ class Meter {
   void fill(RunSummary& summary, std::int64_t in_row) const;
 
  private:
+  void fill_moved(StepNumbers& n);
+
   const TrainStep& step_;
   std::int64_t samples_;
   double light_;
@@ -34,6 +36,7 @@ class Meter {
   double seconds_ = 0, interval_seconds_ = 0, interval_waited_ = 0;
   double recent_ = 0;                  // of a step: a moving average over about ten steps
   parallel::ExchangeTimes exchanged_;  // before this interval
+  DiskTraffic moved_;                  // before this interval
 };
 
 }  // namespace hpcdl::train

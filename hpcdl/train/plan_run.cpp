@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hpcdl/core/available_memory.h"
+#include "hpcdl/io/scratch_file.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
@@ -25,9 +26,9 @@ rlim_t limit_of(__rlimit_resource which) {
 }
 
 /// Addresses that the run reserves beside its memory: mapped files and the stacks of threads that are not started
-/// yet. `state`: bytes of weights and optimizer, whose files are mapped when a run is resumed or
-/// starts from a folder.
-std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::int64_t state) {
+/// yet. `state`: bytes of weights and optimizer in memory, and `on_disk`, whose files are mapped when a run is resumed or
+/// starts from a folder; the latter are mapped in any case.
+std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::int64_t state, std::int64_t on_disk) {
   constexpr std::int64_t kUsualStack = 8 << 20, kAlignment = 8 << 20, kThreads = 4;  // loader, progress, signals, ranks
   const auto stack = limit_of(RLIMIT_STACK);
   const auto of_thread = stack == RLIM_INFINITY ? kUsualStack : static_cast<std::int64_t>(stack);
@@ -36,7 +37,7 @@ std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::
       config.checkpoint.resume != "none" &&
       (config.checkpoint.resume != "auto" || std::filesystem::exists(config.output / "checkpoints", none));
   const bool maps_weights = goes_on || !config.init.empty();
-  return task.data().memory(config.train.batch).mapped + (maps_weights ? state : 0) + kAlignment +
+  return task.data().memory(config.train.batch).mapped + (maps_weights ? state + on_disk : 0) + on_disk + kAlignment +
          (kThreads + config.data.workers) * of_thread;
 }
 
@@ -57,7 +58,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   const MemoryAdvice::Plan plan = [&](const MemoryChange& c) {
     const auto before = t;
     const auto zero = std::exchange(config.parallel.zero, c.zero);
-    const auto place = std::exchange(config.offload.optimizer, c.host_optimizer ? Tier::host : Tier::none);
+    const auto place = std::exchange(config.offload.optimizer, c.optimizer);
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
     auto options = step_options(config);
     take_ranks(options, mesh);
@@ -71,18 +72,22 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     add_estimates(ledger, {threads, mesh.world().size()}, device);
     return ledger;
   };
-  const bool on_host = config.offload.optimizer == Tier::host;
-  const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype, static_cast<int>(config.parallel.zero), on_host};
+  const MemoryChange now{
+      t.batch, t.accumulate, t.recompute, t.dtype, static_cast<int>(config.parallel.zero), config.offload.optimizer};
   const auto ledger = plan(now);
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
-                               reserved_addresses(config, task, ledger.weights + ledger.optimizer));
+                               reserved_addresses(config, task, ledger.weights + ledger.optimizer, ledger.on_disk));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
   // Ranks that could divide more of the state.
   const int dividing = mesh.pp().size() > 1 && device.is_cuda() ? 1 : mesh.dp().size();
-  std::optional<Room> host;
-  if (device.is_cuda() && cannot_offload(config).empty())
-    host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);
-  MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing, host);
+  if (config.offload.uses_disk()) io::require_scratch_folder(config.offload.folder);
+  OtherRooms elsewhere;
+  if (device.is_cuda() && cannot_offload(config, Tier::host).empty())
+    elsewhere.host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);
+  if (const auto& folder = config.offload.folder;
+      !device.is_cuda() && !folder.empty() && cannot_offload(config, Tier::disk).empty())
+    elsewhere.disk = {io::free_bytes(folder) / ranks_of_host(mesh.world()), "free in " + folder.string()};
+  MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing, elsewhere);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }

@@ -22,6 +22,9 @@ struct StepNumbers {
   double seconds = 0, seconds_left = 0;           // of the run so far, and to its end
   double comm_percent = -1, hidden_percent = -1;  // time share of gradient exchange, and of that hidden by computing.
                                                   // < 0: one rank, or not known
+  double disk_bytes = -1, exposed_percent = -1;  // of a step, to and from a disk, and the share of its time that waited
+                                                 // for that; < 0: nothing lies on a disk
+  double host_bytes = -1;                        // of a step, between a GPU and the host to update weights; < 0: none
 };
 
 /// The line that stays. columns: of the terminal; the least important parts are left out, but never the time. 0: keeps

@@ -24,8 +24,20 @@ inline std::string timeless_metrics(const std::filesystem::path& run) {
   for (std::string line; std::getline(in, line);) {
     auto j = io::parse_json(line, "metrics.jsonl");
     for (const char* key : {"tokens_per_second", "samples_per_second", "sol_percent", "data_wait_percent",
-                            "save_stall_ms", "comm_percent", "hidden_percent"})
+                            "save_stall_ms", "comm_percent", "hidden_percent", "exposed_percent"})
       j.erase(key);
+    out += j.dump() + "\n";
+  }
+  return out;
+}
+
+/// The same without what depends on where state lies.
+inline std::string placeless_metrics(const std::filesystem::path& run) {
+  std::istringstream in(timeless_metrics(run));
+  std::string out;
+  for (std::string line; std::getline(in, line);) {
+    auto j = io::parse_json(line, "metrics.jsonl");
+    for (const char* key : {"disk_bytes", "host_bytes"}) j.erase(key);
     out += j.dump() + "\n";
   }
   return out;

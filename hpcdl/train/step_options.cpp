@@ -33,6 +33,12 @@ StepOptions step_options(const RunConfig& config) {
   o.context_mode = config.parallel.cp_mode;
   if (config.offload.optimizer == Tier::host && t.device != "cpu")  // on a CPU it is the same memory
     o.optimizer_place = {.on_host = true, .interleave = config.offload.interleave};
+  const auto& offload = config.offload;
+  if (offload.optimizer == Tier::disk) o.optimizer_place.folder = offload.folder;
+  o.disk = {.folder = offload.folder,
+            .parameters = offload.parameters == Tier::disk,
+            .resident = static_cast<int>(offload.resident),
+            .activations = offload.activations == Tier::disk ? offload.activation_share : 0};
   o.zero = static_cast<int>(config.parallel.zero);
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.stages = {.schedule = config.parallel.schedule,

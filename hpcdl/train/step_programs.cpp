@@ -1,6 +1,8 @@
 #include "hpcdl/train/step_programs.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "hpcdl/nn/fp8.h"
@@ -9,10 +11,32 @@
 #include "hpcdl/ops/fp8_amax/fp8_amax.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/exchange_order.h"
+#include "hpcdl/parallel/unit.h"
 #include "hpcdl/parallel/update.h"
 #include "hpcdl/parallel/uses.h"
 
 namespace hpcdl::train {
+namespace {
+
+constexpr int kReadAhead = 1;  // parts of the model by which weights come from a disk before they are needed
+
+/// What programs call the weights of the first `count` blocks of the model.
+std::set<std::string, std::less<>> resident_state(const StateTable& table, int count) {
+  const auto is_block = [](std::string_view owner) {
+    return !owner.empty() && owner.back() >= '0' && owner.back() <= '9';
+  };
+  std::set<std::string, std::less<>> names;
+  std::set<std::string, std::less<>> blocks;
+  for (const auto entries : {table.parameters(), table.frozen()})
+    for (const auto& e : entries) {
+      const std::string owner(parallel::unit_name(e.param->name));
+      if (!is_block(owner) || (std::ssize(blocks) >= count && !blocks.contains(owner))) continue;
+      blocks.insert(owner), names.insert(e.name);
+    }
+  return names;
+}
+
+}  // namespace
 
 StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s)
     : model_(model), options_(options), device_(s.device()) {
@@ -47,6 +71,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     model_.keep_copies(products);
     model_.round_copies(s);
   }
+  move_to_disk();
   optimizer_.emplace(model_.state(), options_.optimizer, options_.optimizer_place, s.pool());
   if (!options_.scaler) return;
   for (const auto& input : inputs())
@@ -99,6 +124,48 @@ void StepPrograms::keep_masters_on_host(DType copies) {
   model_.keep_on_host([&](const StateEntry& e) { return e.param->multiplied && !names.contains(e.name); });
 }
 
+/// Values and activations that the options ask for, and with moments on a disk also the values of which programs read
+/// the copies alone.
+void StepPrograms::move_to_disk() {
+  const auto& disk = options_.disk;
+  const auto& folder = options_.optimizer_place.folder;
+  require((!disk.parameters && disk.activations == 0) || (!device_.is_cuda() && !stages_), "train",
+          "weights and activations on a disk are for CPUs and without pipelines");
+  if (disk.activations > 0)
+    activations_ = std::make_unique<offload::ActivationMoves>(
+        disk.folder, offload::ActivationOptions{.share = disk.activations, .smallest = disk.smallest},
+        model_.described());
+  const bool masters = folder && !model_.state().divided() && !model_.parameters().empty() &&
+                       std::ranges::any_of(model_.parameters(), [](const auto& e) { return e.copy != nullptr; });
+  if (!disk.parameters && !masters) {
+    const auto& table = model_.state();
+    if (table.value_file() || table.frozen_file())  // of an earlier step
+      model_.move_to_disk({}, [](const StateEntry&) { return false; });
+    return;
+  }
+  std::set<std::string, std::less<>> read;  // which stays where it is
+  if (disk.parameters) {
+    read = resident_state(model_.state(), disk.resident);
+  } else {
+    Graph g(graph_options(Write::overwrite, Kind::alone));
+    record(g, Kind::alone);
+    read = parallel::touched_state(g.program());
+  }
+  model_.move_to_disk(disk.parameters ? disk.folder : *folder, [&](const StateEntry& e) {
+    return !read.contains(e.name) && (disk.parameters || e.role == StateRole::value);
+  });
+  if (disk.parameters) parameters_ = std::make_unique<offload::ParameterMoves>(model_.state(), kReadAhead);
+}
+
+std::vector<const io::ScratchFile*> StepPrograms::files() const {
+  std::vector<const io::ScratchFile*> list{optimizer_->file(), model_.state().value_file().get(),
+                                           model_.state().frozen_file().get()};
+  if (activations_)
+    for (const auto& file : activations_->files()) list.push_back(file.get());
+  std::erase(list, nullptr);
+  return list;
+}
+
 nn::ForwardOptions StepPrograms::evaluation_options() const {
   auto o = options_.forward;
   o.dropout = o.label_smoothing = 0;
@@ -129,7 +196,7 @@ StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
   return passes_.pass(key, [&] {
     Graph g(graph_options(write, kind));
     auto [inputs, outputs] = record(g, kind);
-    auto [program, bindings] = exchanged(g.finish(), write, kind);
+    auto [program, bindings] = moved(exchanged(g.finish(), write, kind), kind);
     return Pass{planned(std::move(program), std::move(inputs), std::move(outputs)), std::move(bindings)};
   });
 }
@@ -141,6 +208,12 @@ Recording StepPrograms::exchanged(Recording pass, Write write, Kind kind) const 
   else if (kind != Kind::inference) pass = ranks_->alone(std::move(pass));
   const bool first = kind == Kind::gathering || (kind == Kind::reducing && write == Write::overwrite);
   return sharded() || (first && divided()) ? ranks_->gathered(std::move(pass)) : pass;
+}
+
+/// The pass with what comes from disks and goes there.
+Recording StepPrograms::moved(Recording pass, Kind kind) const {
+  if (parameters_) pass = parameters_->moved(std::move(pass));
+  return activations_ && kind != Kind::inference ? activations_->moved(std::move(pass)) : pass;
 }
 
 StepPrograms::PassPtr StepPrograms::gather() const {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,8 @@
 #include "hpcdl/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
+#include "hpcdl/offload/activation_moves.h"
+#include "hpcdl/offload/parameter_moves.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/optim/optimizer.h"
 #include "hpcdl/parallel/context.h"
@@ -22,6 +25,15 @@
 
 namespace hpcdl::train {
 
+/// What a CPU keeps in files in a folder of a disk besides moments (OptimizerPlace).
+struct DiskOptions {
+  std::filesystem::path folder;
+  bool parameters = false;           // values and frozen tensors
+  int resident = 0;                  // of these, so many parts of the model stay in memory
+  double activations = 0;            // offload::ActivationOptions::share
+  std::int64_t smallest = 64 << 10;  // bytes of an activation that moves
+};
+
 struct StepOptions {
   std::int64_t batch = 8,
                length = 256;  // samples of a micro-batch, and the length of each if the model does not know it
@@ -29,6 +41,7 @@ struct StepOptions {
   nn::ForwardOptions forward = {};
   OptimizerArgs optimizer = AdamW::Args{};
   OptimizerPlace optimizer_place = {};
+  DiskOptions disk = {};
   float clip = 1;          // 0: no clipping
   std::uint64_t seed = 1;  // of dropout
   /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding weights while
@@ -125,6 +138,12 @@ class StepPrograms {
   models::Trainable& model() const { return model_; }
   const StepOptions& options() const { return options_; }
   const Optimizer& optimizer() const { return *optimizer_; }
+  /// Activations of a pass that wait for its backward part on a disk.
+  offload::MovedActivations moved_activations() const {
+    return activations_ ? activations_->moved() : offload::MovedActivations();
+  }
+  /// The files of state and activations on disks.
+  std::vector<const io::ScratchFile*> files() const;
   const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
   GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
   /// The ranks that share the batch; null with one rank.
@@ -156,6 +175,8 @@ class StepPrograms {
   void join_stages(DType copies);
   void join_ranks(DType copies);
   void keep_masters_on_host(DType copies);
+  void move_to_disk();
+  Recording moved(Recording pass, Kind kind) const;
 
   models::Trainable& model_;
   StepOptions options_;
@@ -166,6 +187,8 @@ class StepPrograms {
   std::unique_ptr<Stages> stages_;
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
+  std::unique_ptr<offload::ParameterMoves> parameters_;
+  std::unique_ptr<offload::ActivationMoves> activations_;
   mutable std::size_t dropped_output_ = 0;
   mutable ProgramCache passes_;
 };

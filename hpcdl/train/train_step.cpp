@@ -10,6 +10,7 @@
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/graph/move.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/pipe/lower.h"
 
@@ -390,6 +391,15 @@ std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) con
   list.push_back(&*update_);
   return list;
 }
+
+DiskTraffic TrainStep::disk_traffic() const {
+  DiskTraffic sum;
+  for (const auto* file : programs_.files())
+    sum.bytes += file->bytes_moved(), sum.waited_seconds += file->seconds_waited();
+  return sum;
+}
+
+std::int64_t TrainStep::host_bytes() const { return on_gpu() ? moved_bytes(update_->program()) : 0; }
 
 void TrainStep::share_buffers() {
   if (options_.data.size() == 1) return;

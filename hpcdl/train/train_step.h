@@ -37,6 +37,12 @@ struct StepResult {
   bool finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
+/// What has moved between memory and a disk, since the beginning.
+struct DiskTraffic {
+  std::int64_t bytes = 0;     // in both directions
+  double waited_seconds = 0;  // in which nothing was computed
+};
+
 /// Of one micro-batch, on this rank.
 struct Evaluation {
   double loss = 0, correct = 0;  // as in StepResult
@@ -128,6 +134,9 @@ class TrainStep {
   std::int64_t arena_bytes() const {
     return arena_->bytes() + (runner_ ? runner_->frame_bytes() + eval_runner_->frame_bytes() : 0);
   }
+  DiskTraffic disk_traffic() const;
+  /// Bytes that an optimizer step copies between a GPU and the host to update weights; 0 on a CPU.
+  std::int64_t host_bytes() const;
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
   /// The ranks that share the batch; null with one rank.
