@@ -8,9 +8,9 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/scratch_file.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/testing/learned.h"
 #include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/testing/tune_toy.h"
-#include "hpcdl/train/learned_for_tests.h"
 #include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/runs_for_tests.h"
@@ -133,7 +133,7 @@ TEST_F(DiskRuns, write_the_same_files_with_what_a_gpu_does_not_offload) {
   expect_same("cp", {.cp = 2}, [](RunConfig&) {});
   expect_same("fp8", {}, [](RunConfig& c) { c.train.dtype = Compute::fp8_emu, c.model.layers = 3; });
   expect_same("mixture", {}, [](RunConfig& c) {
-    c.model.family = io::Family::mixtral, c.model.experts = 4, c.model.experts_per_token = 2;
+    c.model.family = io::Family::mixtral, c.model.experts = 4, c.model.chosen_experts = 2;
   });
   const auto piped = [](RunConfig& c) { c.parallel.pp = 2, c.train.accumulate = 2, c.parallel.dp = 1; };
   const auto run_piped = [&](const std::string& name, bool disk) {

@@ -8,9 +8,9 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/program/edit.h"
+#include "hpcdl/testing/learned.h"
 #include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/testing/tune_toy.h"
-#include "hpcdl/train/learned_for_tests.h"
 #include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/runs_for_tests.h"
 
@@ -146,7 +146,7 @@ TEST_F(DiskPassRuns, write_the_same_files) {
   expect_same("cp", {.cp = 2}, [](RunConfig&) {});
   expect_same("fp8", {}, [](RunConfig& c) { c.train.dtype = Compute::fp8_emu, c.model.layers = 3; });
   expect_same("mixture", {}, [](RunConfig& c) {
-    c.model.family = io::Family::mixtral, c.model.experts = 4, c.model.experts_per_token = 2;
+    c.model.family = io::Family::mixtral, c.model.experts = 4, c.model.chosen_experts = 2;
   });
 }
 

@@ -9,7 +9,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/testing/devices.h"
-#include "hpcdl/train/learned_for_tests.h"
+#include "hpcdl/testing/learned.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
