@@ -279,6 +279,10 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
       fail_usage("config", "offload.optimizer = \"{}\" does not go together with {}: set one of them to its default",
                  io::enum_name(o.optimizer), what);
   if (!o.uses_disk()) return;
+  if (p.ep > 1)
+    fail_usage("config",
+               "offload.* = \"disk\" is not tested with experts that ranks divide: set parallel.ep = 1 (it is {})",
+               p.ep);
   if (!cpu)
     fail_usage("config",
                "offload.* = \"disk\" is for CPUs (train.device = \"cpu\"): on a GPU, offload.optimizer = \"host\"");
