@@ -31,7 +31,7 @@ void load_into(const fs::path& folder, const std::vector<StoredTensor>& stored, 
     require(found == whole, "io",
             "{}: {} tensor {}: expected {}, found {}: resume with the configuration that it was saved with",
             folder.string(), what, shown(name), to_string(whole), to_string(found));
-    for (const auto& p : it->second->parts) copy_common(tensor, part, p.view, p.part);
+    read_part(*it->second, tensor, part);
   }
   require(holds == Holds::some || stored.size() == tensors.size(), "io",
           "{}: expected the {} tensors of the {}, found {}: resume with the configuration that it was saved with",

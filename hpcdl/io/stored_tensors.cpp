@@ -38,6 +38,24 @@ void check_cover(const StoredTensor& tensor, const std::string& where) {
          elements(*flaw, tensor.whole.shape), flaw->times);
 }
 
+void read_part(const StoredTensor& tensor, const Tensor& to, const Part& part) {
+  const Shape& whole = tensor.whole.shape;
+  const auto read = [&](const Part& chunk) {
+    for (const auto& p : tensor.parts)
+      if (copy_common(to, chunk, p.view, p.part) > 0) release(p);
+  };
+  if (tensor.whole.size() <= kChunkElements) return read(part);
+  const auto most = std::max<std::int64_t>(1, kChunkElements * whole[0] / whole.size());  // rows of a chunk
+  Part chunk = part.all() ? Part{whole, whole, contiguous_strides(whole), {}} : part;
+  for (const Box& box : boxes_of(whole, part))
+    for (std::int64_t row = 0; row < box.extent[0]; row += most) {
+      Box rows = box;
+      rows.begin[0] += row, rows.extent[0] = std::min(most, box.extent[0] - row), rows.at += row * chunk.strides[0];
+      chunk.boxes = {rows};
+      read(chunk);
+    }
+}
+
 void read_elements(const StoredTensor& tensor, Interval range, const Tensor& to) {
   const Part wanted = Part::flat(tensor.whole.shape, range);
   const Tensor flat = to.reshaped({range.count()});

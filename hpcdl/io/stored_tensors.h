@@ -32,6 +32,10 @@ void add_part(StoredTensor& tensor, StoredPart part, const std::string& where);
 /// Throws Error, which begins with `where`, unless the parts hold every element exactly once.
 void check_cover(const StoredTensor& tensor, const std::string& where);
 
+/// Copies what `part`, that of `to`, has of the tensor, a chunk of its rows at a time, and releases the pages that were
+/// read. Any strides. Precondition: check_cover() accepts the tensor, and whole_spec() the part.
+void read_part(const StoredTensor& tensor, const Tensor& to, const Part& part);
+
 /// Copies `range` of the elements, counted in row-major order, to `to`: contiguous, of range.count() elements and the
 /// type of the tensor. Then releases the pages that were read. Precondition: check_cover() accepts the tensor.
 void read_elements(const StoredTensor& tensor, Interval range, const Tensor& to);

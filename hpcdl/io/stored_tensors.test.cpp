@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include <cmath>
 #include <limits>
 
@@ -115,6 +117,31 @@ TEST(stored_tensors, a_tensor_is_written_to_its_end_and_not_beyond) {
   writer.append("t", Held<float>({4}).memory.tensor);
   writer.commit();
   EXPECT_EQ(SafeTensors::open(tmp / "x.safetensors").at("t").ptr<float>()[3], 4);
+}
+
+/// Tensors of more than one chunk, of which files and readers hold other parts.
+TEST(stored_tensors, a_part_is_read_a_chunk_at_a_time) {
+  const Shape whole{1301, 1021};
+  const OwnedTensor all({whole, DType::i32});
+  for (std::int64_t i = 0; i < whole.size(); ++i) all.tensor.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(i);
+  const Interval columns[] = {{3, 400}, {900, 1000}}, rows[] = {{0, 700}}, others[] = {{700, 1301}};
+  const auto taken = [&](const Part& part) {
+    OwnedTensor t({part.local, DType::i32});
+    copy_common(t.tensor, part, all.tensor, {});
+    return t;
+  };
+  const auto top = Part::along(whole, 0, rows), bottom = Part::along(whole, 0, others);
+  const OwnedTensor first = taken(top), second = taken(bottom);
+  const StoredTensor stored{"t", all.tensor.spec(), {{first.tensor, top, nullptr}, {second.tensor, bottom, nullptr}}};
+  for (const auto& part : {Part::along(whole, 1, columns), Part::flat(whole, {5, whole.size() - 7}),
+                           Part::flat(whole, {1020, 3000}, Part::along(whole, 1, columns)), top}) {
+    const OwnedTensor want = taken(part), got({part.local, DType::i32});
+    read_part(stored, got.tensor, part);
+    EXPECT_EQ(std::memcmp(got.tensor.data(), want.tensor.data(), static_cast<std::size_t>(want.tensor.bytes())), 0);
+  }
+  const OwnedTensor got({whole, DType::i32});
+  read_part(stored, got.tensor, {});
+  EXPECT_EQ(std::memcmp(got.tensor.data(), all.tensor.data(), static_cast<std::size_t>(all.tensor.bytes())), 0);
 }
 
 TEST(stored_tensors, a_first_checkpoint_loads_with_moments_of_zeros) {

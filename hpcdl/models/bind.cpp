@@ -11,6 +11,9 @@
 namespace hpcdl::models {
 namespace {
 
+/// Bytes of a mapped file that are in memory for a copy at the same time.
+constexpr std::int64_t kReadAtOnce = std::int64_t{8} << 20;
+
 /// Gives "model.layers.3." for "model.layers.3.mlp.up_proj.weight"; empty outside of layers.
 std::string layer_of(const std::string& name) {
   for (auto dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
@@ -91,29 +94,44 @@ Tensor Binder::part(const nn::Param& p, const ComputeType& compute, std::vector<
   return converted(t, compute, own);
 }
 
-void Binder::drop(const View& v) const {
+void Binder::drop(const std::byte* begin, std::int64_t bytes) const {
   for (const auto* file : files_.files()) {
-    const auto at = v.ptr<std::byte>() - file->data();
-    if (at >= 0 && at < file->size()) file->drop(at, v.bytes());
+    const auto at = begin - file->data();
+    if (at >= 0 && at < file->size()) file->drop(at, bytes);
   }
 }
 
 void Binder::copy(const std::string& name, const Tensor& to, const Part& part, Pool* pool) const {
-  if (part.all()) return find(name, to.shape()), files_.read(spelled(name), to, pool);
-  View from = find(name, part.whole);
+  View from = find(name, part.all() ? to.shape() : part.whole);
   OwnedTensor decoded;
   if (!from) {
+    if (part.all()) return files_.read(spelled(name), to, pool);
     decoded = OwnedTensor({part.whole, DType::f32});
     files_.read(spelled(name), decoded.tensor, pool);
     from = decoded.tensor;
   }
-  for_each_run(part, [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
-    const auto run = [&](const View& v, std::int64_t first) {
-      return Tensor(const_cast<std::byte*>(v.ptr<std::byte>()) + first * dtype_bytes(v.dtype()), {{count}, v.dtype()},
-                    v.device());
-    };
-    convert_elements(run(to, at), run(from, whole));
-  });
+  const auto most = kReadAtOnce / dtype_bytes(from.dtype());
+  const std::byte *first_read = nullptr, *read = nullptr;
+  const auto copy_run = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; i += most) {
+      const auto window = [&](const View& v, std::int64_t first) {
+        return Tensor(const_cast<std::byte*>(v.ptr<std::byte>()) + (first + i) * dtype_bytes(v.dtype()),
+                      {{std::min(most, count - i)}, v.dtype()}, v.device());
+      };
+      const Tensor piece = window(from, whole);
+      convert_elements(window(to, at), piece);
+      const auto* begin = piece.ptr<std::byte>();
+      // Runs may be shorter than a page: what lies between two of them is released, too.
+      if (!first_read || begin < first_read) first_read = begin;
+      read = begin + piece.bytes();
+      if (read - first_read < kReadAtOnce) continue;
+      if (!decoded.tensor) drop(first_read, read - first_read);
+      first_read = nullptr;
+    }
+  };
+  if (part.all()) copy_run(0, 0, to.size());
+  else for_each_run(part, copy_run);
+  if (first_read && !decoded.tensor) drop(first_read, read - first_read);
 }
 
 View Binder::find_part(const std::string& name, const Spec& spec) const {

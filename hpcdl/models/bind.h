@@ -29,7 +29,8 @@ class Binder {
               std::vector<Buffer>& own) const;
   /// Of a tensor in the file. Throws Error as view().
   DType dtype(const std::string& name, const Shape& expected) const { return find(name, expected).dtype(); }
-  /// Copies all of a tensor, or a part of it, into memory of the model, converting the type.
+  /// Copies all of a tensor, or a part of it, into memory of the model, converting the type. It releases the pages of
+  /// mapped files that it has read. Of a form that has to be decoded, the whole tensor is in memory meanwhile.
   void copy(const std::string& name, const Tensor& to, const Part& part = {}, Pool* pool = nullptr) const;
   /// What this rank has of a parameter: a view where it is one piece of the file, and else a copy in `own`, whose pages
   /// of the file are released again. For the rest like view().
@@ -49,7 +50,8 @@ class Binder {
   /// The tensor that is a part of a quantised matrix, checked against `spec`; an absent View for an absent spec.
   View find_part(const std::string& name, const Spec& spec) const;
   /// The pages of these bytes can be released: they have been copied.
-  void drop(const View& v) const;
+  void drop(const std::byte* begin, std::int64_t bytes) const;
+  void drop(const View& v) const { drop(v.ptr<std::byte>(), v.bytes()); }
   /// Whether a matrix of this name is (in, out) in the model.
   bool transposed(const std::string& name) const;
   /// The spelling of `name` that the files use; `name` itself if they contain neither.

@@ -57,9 +57,9 @@ ImageModel::ImageModel(ImageModel&&) noexcept = default;
 ImageModel& ImageModel::operator=(ImageModel&&) noexcept = default;
 ImageModel::~ImageModel() = default;
 
-ImageModel ImageModel::create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients) {
+ImageModel ImageModel::create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients, Values values) {
   ImageModel model(std::make_unique<Impl>(config));
-  models::create(*model.state_, seed, gradients);
+  models::create(*model.state_, seed, gradients, values);
   return model;
 }
 

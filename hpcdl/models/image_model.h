@@ -9,7 +9,8 @@ namespace hpcdl::models {
 class ImageModel final : public Trainable {
  public:
   /// New weights, initialised as in torch and torchvision; a pure function of (config, seed).
-  static ImageModel create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients);
+  static ImageModel create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients,
+                           Values values = Values::now);
   /// Opens a folder that save() wrote, or one with the same names and shapes: torchvision's for ResNet.
   static ImageModel open(const std::filesystem::path& folder, bool gradients = false);
 

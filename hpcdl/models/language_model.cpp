@@ -211,12 +211,13 @@ LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
-                                    bool with_gradients, Sharing sharing, const Fp8Options& fp8, ExpertRanks experts) {
+                                    bool with_gradients, Sharing sharing, const Fp8Options& fp8, ExpertRanks experts,
+                                    Values values) {
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing),
                                              with_gradients ? Sharers::training : Sharers::inference, multiplying(fp8),
                                              std::move(experts)));
   for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
-  models::create(*model.state_, seed, with_gradients);
+  models::create(*model.state_, seed, with_gradients, values);
   return model;
 }
 
@@ -357,17 +358,20 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
 }
 
 LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing,
-                                               const Fp8Options& fp8, ExpertRanks experts) {
+                                               const Fp8Options& fp8, ExpertRanks experts, Values values) {
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training,
                                              multiplying(fp8), std::move(experts)));
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
-  const auto files = WeightFiles::open(folder, impl->config, impl->model.spec());
+  const std::shared_ptr files = WeightFiles::open(folder, impl->config, impl->model.spec());
   const Binder binder(*files, impl->model.spec());
-  model.state_->allocate(true);
-  for (const auto& e : model.parameters()) binder.copy(e.name, e.memory, e.part);
+  model.state_->allocate(true, [files, binder](const StateEntry& e, Interval range, const Tensor& to) {
+    binder.copy(e.name, to, Part::flat(e.param->whole(), range, e.part));
+  });
+  for (const auto& e : model.parameters()) binder.dtype(e.name, e.whole().shape);
   for (const auto& e : model.buffers()) std::memset(e.memory.data(), 0, static_cast<std::size_t>(e.memory.bytes()));
   binder.require_whole_layers(impl->names());
+  if (values == Values::now) model.fill();
   return model;
 }
 

@@ -32,7 +32,8 @@ class LanguageModel final : public Trainable {
   /// its part of the same weights, and no memory for others. `fp8`: layers that multiply in 8-bit floats. Without a seed the model is only described: its tensors
   /// have names and specs, but no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
-                              Sharing sharing = {}, const Fp8Options& fp8 = {}, ExpertRanks experts = {});
+                              Sharing sharing = {}, const Fp8Options& fp8 = {}, ExpertRanks experts = {},
+                              Values values = Values::now);
   /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
   /// it says so. Cannot be trained. A rank that shares the layers draws its part of the same weights.
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing = {});
@@ -46,9 +47,11 @@ class LanguageModel final : public Trainable {
   /// All ways give the same bits.
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {}, const io::LoadOptions& load = {},
                             const ComputeType& compute = {});
-  /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders.
+  /// A Hugging Face folder, copied into f32 memory of the model with gradients. Refuses quantised folders. With
+  /// Values::later, the files are checked now and read later.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {},
-                                         const Fp8Options& fp8 = {}, ExpertRanks experts = {});
+                                         const Fp8Options& fp8 = {}, ExpertRanks experts = {},
+                                         Values values = Values::now);
 
   /// A Hugging Face folder that stays as it is, with what `adapter` trains beside it, in f32 memory with gradients: fresh
   /// adapters, a pure function of the seed, and the modules and biases that it names. Frozen weights are views into the

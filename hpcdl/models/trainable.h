@@ -12,6 +12,7 @@
 
 #include "hpcdl/graph.h"
 #include "hpcdl/instance.h"
+#include "hpcdl/models/values.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/sharing.h"
 #include "hpcdl/state/table.h"
@@ -72,6 +73,8 @@ class Trainable {
   void place_gradients(const std::function<Tensor(const StateEntry&)>& where, const Tensor& shares = {}) {
     moved()->place_gradients(where, shares);
   }
+  /// Of a model that was made with Values::later, unless it has been divided.
+  void fill() { moved()->fill(); }
   /// See StateTable::divide().
   void divide(std::optional<FlatLayout> layout) { moved()->divide(std::move(layout)); }
   /// See StateTable::keep_on_host().

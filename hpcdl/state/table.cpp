@@ -175,9 +175,11 @@ void StateTable::divide(std::optional<FlatLayout> layout) {
           "expected a place for each of the {} parameters, got {}", values_.entries.size(),
           layout ? layout->places.size() : 0);
   for (const auto& e : values_.entries)
-    require(described_ || e.memory, "model", "this rank has only a piece of \"{}\": open the model again", e.name);
+    require(described_ || source_ || e.memory, "model", "this rank has only a piece of \"{}\": open the model again",
+            e.name);
   layout_ = std::move(layout);
   if (layout_) move_to_flat_block();
+  else fill();
   tell_modules();
 }
 
@@ -235,12 +237,12 @@ void StateTable::move_to_flat_block() {
     require(e.memory.dtype() == DType::f32, "model", "\"{}\" is {}: only F32 values can be divided", e.name,
             to_string(e.memory.spec()));
     const auto move = [&](const Tensor& there, std::int64_t from) {
-      if (!described_) std::memcpy(there.data(), e.memory.ptr<float>() + from, static_cast<std::size_t>(there.bytes()));
+      if (!described_) read_values(e, from, there);
       return there;
     };
     if (place.whole) {
       const auto there = move(flat.at((place.offset - layout_->divided) * kBytes, e.memory.spec()), 0);
-      if (e.host.data() == e.memory.data()) e.host = there;
+      if (e.param->channels_last.rank() != 4) e.host = there;
       e.memory = e.staged = there;
     } else {
       move(shares.at(place.share * kBytes, {{place.mine.count()}, DType::f32}), place.mine.begin);
@@ -250,6 +252,31 @@ void StateTable::move_to_flat_block() {
     e.counted = place.whole;
   }
   values_.memory = std::move(memory);
+  source_ = nullptr;
+}
+
+/// Copies elements of a value, from number `from` on, to where they stay.
+void StateTable::read_values(const StateEntry& e, std::int64_t from, const Tensor& to) const {
+  if (to.size() == 0) return;
+  if (source_) source_(e, {from, from + to.size()}, to.reshaped({to.size()}));
+  else std::memcpy(to.data(), e.memory.ptr<float>() + from, static_cast<std::size_t>(to.bytes()));
+}
+
+void StateTable::fill() {
+  if (!source_) return;
+  std::int64_t bytes = 0;
+  for (const auto& e : values_.entries) bytes += padded(e.memory.bytes());
+  Buffer memory = block(bytes);
+  Cursor at(memory);
+  for (auto& e : values_.entries) {
+    const Tensor there = at.next(e.memory.spec());
+    read_values(e, 0, there);
+    if (e.param->channels_last.rank() != 4) e.host = there;
+    e.memory = e.staged = there;
+  }
+  values_.memory = std::move(memory);
+  source_ = nullptr;
+  tell_modules();
 }
 
 void StateTable::lend_whole_values(const std::function<Tensor(const StateEntry&)>& where) {
@@ -313,7 +340,8 @@ void StateTable::move_values(const std::function<Tensor(const StateEntry&)>& whe
     }
 }
 
-void StateTable::allocate(bool with_gradients) {
+void StateTable::allocate(bool with_gradients, ValueSource source) {
+  source_ = std::move(source);
   std::int64_t values = 0, buffers = 0, gradients = 0, others = 0;
   for (const auto* p : params_) {
     if (is_frozen(p)) continue;
@@ -321,8 +349,8 @@ void StateTable::allocate(bool with_gradients) {
     if (with_gradients && trained(p)) gradients += padded(p->spec.bytes());
     if (p->channels_last.rank() == 4) others += padded(p->spec.bytes());
   }
-  values_.memory = block(values), buffers_.memory = block(buffers), gradients_.memory = block(gradients),
-  files_ = block(others);
+  values_.memory = source_ ? Buffer() : block(values), buffers_.memory = block(buffers),
+  gradients_.memory = block(gradients), files_ = block(others);
   Cursor value(values_.memory), buffer(buffers_.memory), gradient(gradients_.memory), file(files_);
   for (auto* p : params_) {
     if (!p->spec || is_frozen(p)) continue;
@@ -335,15 +363,16 @@ void StateTable::allocate(bool with_gradients) {
 
 void StateTable::keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine) {
   const auto stays = [&](const StateEntry& e) { return e.role == StateRole::counter || mine(*e.param); };
+  const bool imagined = described_ || (source_ && &group == &values_);
   const auto owned = [&](const StateEntry& e) {
     const auto* begin = group.memory.data();
     const auto* at = e.memory.ptr<std::byte>();
-    return described_ || (begin && at >= begin && at < begin + group.memory.bytes());
+    return imagined || (begin && at >= begin && at < begin + group.memory.bytes());
   };
   std::int64_t bytes = 0;
   for (const auto& e : group.entries)
     if (stays(e) && owned(e)) bytes += padded(e.memory.bytes());
-  Buffer memory = block(bytes);
+  Buffer memory = imagined ? Buffer() : block(bytes);
   Cursor at(memory);
   std::vector<StateEntry> kept;
   for (auto& e : group.entries) {
@@ -359,7 +388,7 @@ void StateTable::keep_in(StateGroup& group, const std::function<bool(const nn::P
     if (!owned(k)) continue;
     const Tensor there = at.next(k.memory.spec());
     const auto* before = k.memory.data();
-    if (!described_ && k.role != StateRole::gradient)
+    if (!imagined && k.role != StateRole::gradient)
       std::memcpy(there.data(), before, static_cast<std::size_t>(there.bytes()));
     k.memory = there;
     for (auto* same : {&k.host, &k.staged})

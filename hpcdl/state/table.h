@@ -70,6 +70,9 @@ struct MomentPlace {
 /// The entries that files hold.
 std::vector<io::NamedTensor> stored(std::span<const StateEntry> entries);
 
+/// Writes elements of what this rank has of a value, counted in the order of its memory, to `to`: f32, one dim.
+using ValueSource = std::function<void(const StateEntry& value, Interval elements, const Tensor& to)>;
+
 class StateTable {
  public:
   /// The parameters of a model in the order of its visit(). They must stay in place for the lifetime of this.
@@ -83,8 +86,11 @@ class StateTable {
   void describe() { described_ = true; }
   bool described() const { return described_; }
   /// The entries of all parameters and buffers in own memory: one block of values, one of gradients. Frozen parameters
-  /// are left to add_value().
-  void allocate(bool with_gradients);
+  /// are left to add_value(). With a source, values have specs and no memory before they are filled: by divide() with
+  /// what this rank keeps of them, or by fill(). Enough to record programs.
+  void allocate(bool with_gradients, ValueSource source = nullptr);
+  /// Gives values their memory and reads them from the source of allocate(), if that has not been done.
+  void fill();
   /// Alternatively, adds one parameter whose value is in memory of the caller; or one with tensors that stand
   /// for it, "NAME.packed" and so on.
   void add_value(nn::Param& param, const Tensor& memory);
@@ -201,13 +207,15 @@ class StateTable {
   void move_group(StateGroup& group, const std::filesystem::path& folder,
                   const std::function<bool(const StateEntry&)>& moves);
   void settle_files() const;
+  void read_values(const StateEntry& e, std::int64_t from, const Tensor& to) const;
   void pin_values(Device device);
   void move_to_flat_block();
   void keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine);
 
   std::vector<nn::Param*> params_;
   StateGroup values_, buffers_, frozen_, gradients_, copies_;
-  Buffer files_;  // of entries that files store in another order
+  ValueSource source_;  // of values that have no memory yet
+  Buffer files_;        // of entries that files store in another order
   std::vector<StateEntry> missing_;
   std::vector<std::weak_ptr<const StateGroup>> moments_;
   std::optional<FlatLayout> layout_;

@@ -29,6 +29,7 @@ class Weights {
   explicit Weights(io::Family family) {
     tiny_config(config_, family);
     model_ = model_without_data(config_, 5);
+    model_->fill();
   }
   using Rename = std::function<std::string(const std::string&)>;
 

@@ -13,7 +13,8 @@ namespace hpcdl::train {
 std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const parallel::Mesh& mesh,
                                                   std::optional<std::uint64_t> seed) {
   if (io::is_image_family(config.model.family))
-    return std::make_unique<models::ImageModel>(models::ImageModel::create(config.image, seed, true));
+    return std::make_unique<models::ImageModel>(
+        models::ImageModel::create(config.image, seed, true, models::Values::later));
   using Scheme = parallel::TensorParallel::Scheme;
   const auto& t = config.train;
   const models::Fp8Options fp8{
@@ -29,9 +30,9 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   }
   if (seed && !config.init.empty())
     return std::make_unique<models::LanguageModel>(
-        models::LanguageModel::open_for_training(init_folder(config), sharing, fp8, experts));
+        models::LanguageModel::open_for_training(init_folder(config), sharing, fp8, experts, models::Values::later));
   return std::make_unique<models::LanguageModel>(
-      models::LanguageModel::create(config.model, seed, true, sharing, fp8, experts));
+      models::LanguageModel::create(config.model, seed, true, sharing, fp8, experts, models::Values::later));
 }
 
 void write_model_config(const std::filesystem::path& folder, const RunConfig& config) {

@@ -58,6 +58,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
           "this rank has only some layers of the model: open the model again");
   if (options_.data.size() > 1) join_ranks(copies ? products : DType::none);
   else if (model_.state().divided()) model_.divide({});
+  model_.fill();
   if (model_.device() != device_ || !device_.is_cuda()) keep_masters_on_host(copies ? products : DType::none);
   if (model_.device() != device_) model_.to_device(s);
   if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture

@@ -15,7 +15,7 @@
 namespace hpcdl::train {
 
 /// The model of a run, without its data. Instead of what the data would set: a vocabulary of data.vocab_size, which a
-/// trained tokenizer has at most, or ten classes. Resolves `config`.
+/// trained tokenizer has at most, or ten classes. Resolves `config`. See make_run_model().
 std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::optional<std::uint64_t> seed,
                                                       const parallel::Mesh& mesh = {});
 

@@ -68,7 +68,7 @@ class Task {
   const DataSource& data() const { return *data_; }
   Units units() const { return data_->units(); }
 
-  /// The model with its first weights; without a seed it is only described.
+  /// The model with its first weights, see make_run_model(); without a seed it is only described.
   std::unique_ptr<models::Trainable> make_model(std::optional<std::uint64_t> seed) const;
   /// Fetches the next micro-batch of this rank.
   void next() { batch_ = data_->next(); }
