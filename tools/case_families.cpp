@@ -140,6 +140,7 @@ const std::vector<CaseFamily>& case_families() {
     expert_balance_cases(to);
     expert_exchange_cases(to);
     top1_cases(to);
+    wire_codes_cases(to);
     lm_head_loss_cases(to);
     lm_head_gradient_cases(to);
     sgd_cases(to);

@@ -56,3 +56,4 @@
 #include "hpcdl/ops/softmax/softmax.spec.h"
 #include "hpcdl/ops/swiglu/swiglu.spec.h"
 #include "hpcdl/ops/top1/top1.spec.h"
+#include "hpcdl/ops/wire_codes/wire_codes.spec.h"
