@@ -31,11 +31,22 @@ std::string unit_of(const nn::Param& p, Reads reads) {
   return name;
 }
 
+/// One rank has nothing to divide.
+DataParallelOptions for_span(DataParallelOptions o) {
+  if (o.span == 1) o.zero = 0;
+  return o;
+}
+
 }  // namespace
 
 DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Program& pass,
                            const DataParallelOptions& options)
-    : group_(std::move(group)), model_(model), options_(options), axis_(group_) {
+    : group_(std::move(group)),
+      model_(model),
+      options_(for_span(options)),
+      span_(divided() ? span_of(group_, options.span > 0 ? options.span : group_.size()) : Span{group_, {}}),
+      axis_(group_),
+      span_axis_(span_.within) {
   require(options.zero >= 0 && options.zero <= 3, "parallel", "expected a stage of ZeRO from 0 to 3, got {}",
           options.zero);
   require(options.gather_ahead >= 0, "parallel", "expected to gather at least 0 parts of the model ahead, got {}",
@@ -45,6 +56,9 @@ DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Pr
     require(options.copies == DType::none, "parallel", "experts that ranks divide have no 16-bit copies");
     experts_ = std::make_unique<ExpertGradients>(options.same_experts, model.state(), pass, options.reduce.buckets);
   }
+  require(options.wire_weights == WireCode::none || options.zero == 3, "parallel",
+          "values travel as {} only with zero = 3: below it, every rank has its own share of whole values exactly",
+          wire_code_name(options.wire_weights));
   plan_layout(pass);
   if (divided()) divide();
   else if (model.state().divided()) model.divide({});
@@ -90,7 +104,7 @@ void DataParallel::plan_layout(const Program& pass) {
     value_names_.push_back(reads(g) == Reads::copy ? "" : g.name);
     copy_names_.push_back(reads(g) == Reads::value ? "" : g.name + ".copy");
   }
-  plan_ = divided() ? plan_units(tensors, group_.size()) : plan_buckets(sizes, options_.reduce.buckets);
+  plan_ = divided() ? plan_units(tensors, span_.within.size()) : plan_buckets(sizes, options_.reduce.buckets);
   for (const auto& u : plan_.units) {
     if (sharded() || value_names_[static_cast<std::size_t>(u.begin)].empty()) divided_ = u.offset + u.elements;
     if (!copy_names_[static_cast<std::size_t>(u.begin)].empty()) copied_ = u.offset + u.elements;
@@ -108,8 +122,9 @@ void DataParallel::divide() const {
                     .whole_copies = !sharded()};
   for (std::size_t i = 0; i < order_.size(); ++i) {
     const auto size = order_[i].spec.size();
-    layout.places[index_[i]] = {plan_.offset[i], plan_.piece(i, size, group_.rank()),
-                                plan_.piece_offset(i, size, group_.rank()), plan_.offset[i] >= divided_};
+    const int rank = span_.within.rank();
+    layout.places[index_[i]] = {plan_.offset[i], plan_.piece(i, size, rank), plan_.piece_offset(i, size, rank),
+                                plan_.offset[i] >= divided_};
   }
   for (std::size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].param->experts) {
@@ -126,17 +141,18 @@ void DataParallel::divide_frozen() {
     tensors.push_back({owner + ".frozen", e.memory.bytes(), owner});
     frozen_names_.push_back(e.name);
   }
-  frozen_plan_ = plan_units(tensors, group_.size());
+  frozen_plan_ = plan_units(tensors, span_.within.size());
   std::vector<FlatLayout::Place> places;
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    places.push_back({frozen_plan_.offset[i], frozen_plan_.piece(i, tensors[i].elements, group_.rank()),
-                      frozen_plan_.piece_offset(i, tensors[i].elements, group_.rank()), false});
+    places.push_back({frozen_plan_.offset[i], frozen_plan_.piece(i, tensors[i].elements, span_.within.rank()),
+                      frozen_plan_.piece_offset(i, tensors[i].elements, span_.within.rank()), false});
   model_.divide_frozen(places, frozen_plan_.share_elements());
 }
 
 ExchangeTimes DataParallel::times() const {
   auto sum = exchange_->times();
-  const UnitExchange* const others[] = {frozen_exchange_.get(), experts_ ? experts_->exchange() : nullptr};
+  const UnitExchange* const others[] = {across_.get(), frozen_exchange_.get(),
+                                        experts_ ? experts_->exchange() : nullptr};
   for (const auto* other : others)
     if (other) sum.seconds += other->times().seconds, sum.waited_seconds += other->times().waited_seconds;
   return sum;
@@ -144,27 +160,34 @@ ExchangeTimes DataParallel::times() const {
 
 void DataParallel::place_gradients() {
   const auto device = model_.device();
+  require(!device.is_cuda() || (options_.wire_weights == WireCode::none && options_.wire_gradients == WireCode::none),
+          "parallel", "values and gradients travel as int8 or int4 only between CPUs");
   const auto of_all = apart() ? plan_.share_elements() : plan_.elements,
              elements = of_all + (experts_ ? experts_->elements() : 0);
   const auto bytes = elements * std::int64_t{sizeof(float)};
   bool some_share = false;
   std::byte* data = nullptr;
   if (!group_.is_described()) {
-    if (!device.is_cuda() && bytes > 0) window_ = group_.share(apart() ? std::int64_t{sizeof(float)} : bytes);
-    some_share = sum_over_ranks(group_, window_ ? 1 : 0) > 0;
+    const auto& sharing = span_.within;
+    if (!device.is_cuda() && bytes > 0) window_ = sharing.share(apart() ? std::int64_t{sizeof(float)} : bytes);
+    some_share = sum_over_ranks(sharing, window_ ? 1 : 0) > 0;
     if (apart()) window_.reset();  // it has told whether there can be one
     if (!window_) memory_ = Buffer(bytes, device);
-    data = window_ ? window_->block(group_.local_rank()) : memory_.data();
+    data = window_ ? window_->block(sharing.local_rank()) : memory_.data();
   }
   auto& block = apart() ? shares_ : block_;
   block = Tensor(data, {{elements}, DType::f32}, device);
   if (experts_)
     experts_->place(Tensor(data ? block.ptr<float>() + of_all : nullptr, {{experts_->elements()}, DType::f32}, device),
                     options_.reduce);
-  exchange_ = std::make_unique<UnitExchange>(group_, plan_, options_.reduce, some_share, device);
+  const auto& within = span_.within;
+  exchange_ = std::make_unique<UnitExchange>(within, plan_, options_.reduce, some_share, device);
+  if (span_.across.size() > 1)
+    across_ =
+        std::make_unique<UnitExchange>(span_.across, plan_of_shares(plan_), options_.reduce, false, device, "shares");
   if (!frozen_names_.empty())
     frozen_exchange_ =
-        std::make_unique<UnitExchange>(group_, frozen_plan_, options_.reduce, some_share, device, "frozen units");
+        std::make_unique<UnitExchange>(within, frozen_plan_, options_.reduce, some_share, device, "frozen units");
   std::map<std::string, std::size_t, std::less<>> numbers;
   for (std::size_t i = 0; i < order_.size(); ++i) numbers.emplace(order_[i].name, i);
   model_.place_gradients(
@@ -183,7 +206,9 @@ GradientPlace DataParallel::place() const {
                   : apart()  ? Sums::apart
                              : Sums::in_place,
           .block = block_,
-          .shares = shares_};
+          .shares = shares_,
+          .across = across_.get(),
+          .wire = options_.wire_gradients};
 }
 
 Recording DataParallel::reduced(Recording pass) const {
@@ -200,8 +225,10 @@ Recording DataParallel::alone(Recording pass) const {
 
 Recording DataParallel::gathered(Recording pass) const {
   if (sharded()) {
-    std::vector<ShardedBlock> blocks{{"values", exchange_.get(), model_.state().value_shares(), value_names_}};
-    if (copied_ > 0) blocks.push_back({"copies", exchange_.get(), model_.state().copy_shares(), copy_names_});
+    std::vector<ShardedBlock> blocks{
+        {"values", exchange_.get(), model_.state().value_shares(), value_names_, options_.wire_weights}};
+    if (copied_ > 0)
+      blocks.push_back({"copies", exchange_.get(), model_.state().copy_shares(), copy_names_, options_.wire_weights});
     if (frozen_exchange_)
       blocks.push_back({"frozen", frozen_exchange_.get(), model_.state().frozen_shares(), frozen_names_});
     return shard_pass(std::move(pass), blocks, options_.gather_ahead);
@@ -222,13 +249,13 @@ void DataParallel::with_whole_values(const std::function<void()>& f) const {
     if (p.param->experts) continue;
     const auto i = numbers.at(p.param->name);
     if (plan_.offset[i] >= divided_) continue;
-    const auto at = plan_.piece_offset(i, order_[i].spec.size(), group_.rank());
+    const auto at = plan_.piece_offset(i, order_[i].spec.size(), span_.within.rank());
     copy(host, Tensor(share.tensor.ptr<float>() + at, p.host.spec()), p.host);
   }
   for (const auto& u : plan_.units) {
     if (u.offset >= divided_) continue;
     const auto n = u.elements / plan_.ranks;
-    group_
+    span_.within
         .all_gather(host, Tensor(whole.tensor.ptr<float>() + u.offset, {{u.elements}, DType::f32}),
                     View(share.tensor.ptr<float>() + u.offset / plan_.ranks, {{n}, DType::f32}))
         .wait();
@@ -252,7 +279,7 @@ DividedGradient DataParallel::counted(const StateEntry& p, Graph& g, std::size_t
   DividedGradient d{.mine = g.constant(p.gradient->name, p.gradient->memory), .part = !p.param->part.all()};
   const auto* shared = model_.sharing();
   if (divided() && !p.param->experts) {
-    for (int r = 0; r < group_.size(); ++r) d.pieces.push_back(plan_.piece(place, order_[place].spec.size(), r));
+    for (int r = 0; r < plan_.ranks; ++r) d.pieces.push_back(plan_.piece(place, order_[place].spec.size(), r));
     return d;
   }
   const int counts = p.param->experts ? p.param->expert_rank : 0;

@@ -18,6 +18,7 @@
 #include "hpcdl/parallel/divided_norm.h"
 #include "hpcdl/parallel/expert_gradients.h"
 #include "hpcdl/parallel/reduce_pass.h"
+#include "hpcdl/parallel/span.h"
 #include "hpcdl/parallel/unit_exchange.h"
 
 namespace hpcdl::parallel {
@@ -27,7 +28,11 @@ struct DataParallelOptions {
   /// What is divided among the ranks: 0 nothing, 1 the moments of the optimizer, 2 gradients, too, 3 all values, also
   /// frozen ones. The same bits. Values of which programs read 16-bit copies are divided from 1 on.
   int zero = 0;
-  int gather_ahead = 1;        // with 3: see shard_pass.h
+  int span = 0;          // with zero, ranks that divide it, neighbours; 0: all. See span.h
+  int gather_ahead = 1;  // with 3: see shard_pass.h
+  // As which values and gradients travel, on a CPU; sums are f32. Other bits than with `none`.
+  WireCode wire_weights = WireCode::none;  // with 3
+  WireCode wire_gradients = WireCode::none;
   bool accumulate = false;     // gradients live through several micro-batches: they stay whole between these
   DType copies = DType::none;  // of StateTable::keep_copies()
   /// If ranks divide experts: those that have the same ones as this rank. Then there are no copies.
@@ -66,8 +71,10 @@ class DataParallel {
   /// Collective. Calls f() while this process has the whole values on the host, where StateEntry::host of divided ones
   /// is theirs: files of whole models are written from there. Their pieces on the host must be up to date.
   void with_whole_values(const std::function<void()>& f) const;
-  /// The axis of these ranks.
+  /// The axis of all ranks that share the batch.
   Axis axis(std::string_view tensor) const { return axis_.axis(tensor); }
+  /// The axis of the ranks that divide the state.
+  Axis axis_of_shares(std::string_view tensor) const { return span_axis_.axis(tensor); }
 
   // Edits of the passes of the model, recorded after place_gradients(). Runs of the result are collective; it must not
   // outlive this.
@@ -94,7 +101,8 @@ class DataParallel {
   comm::Group group_;
   models::Trainable& model_;
   DataParallelOptions options_;
-  GroupAxis axis_;
+  Span span_;
+  GroupAxis axis_, span_axis_;
   std::vector<ReadyGradient> order_;      // as the tensors of the plan
   std::vector<std::size_t> index_;        // of each of them in the table
   std::vector<std::string> value_names_;  // by tensor of the plan: what programs read
@@ -104,7 +112,8 @@ class DataParallel {
   std::int64_t divided_ = 0, copied_ = 0;
   std::unique_ptr<UnitExchange> exchange_;
   std::unique_ptr<ExpertGradients> experts_;
-  UnitPlan frozen_plan_;  // in bytes, of what no optimizer updates
+  std::unique_ptr<UnitExchange> across_;  // sums of shares, if several ranks have the same one
+  UnitPlan frozen_plan_;                  // in bytes, of what no optimizer updates
   std::vector<std::string> frozen_names_;
   std::unique_ptr<UnitExchange> frozen_exchange_;
   std::shared_ptr<comm::Window> window_;  // of whole gradients

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hpcdl/graph.h"
+#include "hpcdl/ops/wire_codes/wire_codes.h"
 #include "hpcdl/parallel/unit_exchange.h"
 #include "hpcdl/tensor.h"
 
@@ -32,6 +33,9 @@ struct GradientPlace {
   Sums sums = Sums::whole;
   Tensor block = {};   // f32, of the units; absent memory is enough to record. Not with `apart`
   Tensor shares = {};  // f32, of UnitPlan::share_elements(); only with `apart`
+  /// Sums the shares further, over ranks that have the same ones (plan_of_shares); it must outlive the recording.
+  const UnitExchange* across = nullptr;
+  WireCode wire = WireCode::none;  // of what ranks send each other, who sum in f32
   /// false: the pass exchanges nothing, and leaves this rank's own gradients; what is `apart` is lost.
   bool exchange = true;
 };

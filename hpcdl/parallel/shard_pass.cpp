@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/parallel/messages.h"
 #include "hpcdl/parallel/uses.h"
 #include "hpcdl/program/edit.h"
 
@@ -27,6 +28,9 @@ class Sharding {
       for_each_use(edit_.program(), blocks_[b].names, [&](const Use& use) { uses[b].push_back(use); });
     for (const auto& held : held_)
       for (std::size_t b = 0; b < blocks_.size(); ++b) hold(held, blocks_[b], uses[b]);
+    // After gathers that begin at the same record, so that these run meanwhile.
+    for (const auto& [at, y, messages, code] : received_)
+      insert_decode(edit_, at, phase_at(at), y, messages, code, false);
     for (const auto& block : blocks_) block.units->bind(bindings_);
     return edit_.finish();
   }
@@ -41,7 +45,7 @@ class Sharding {
       const Unit& unit = plan.unit_of(use.tensor);
       if (unit.owner != held.owner) continue;
       const auto u = static_cast<std::size_t>(&unit - plan.units.data());
-      if (!slots.contains(u)) slots.emplace(u, gather(held.gather, block, u));
+      if (!slots.contains(u)) slots.emplace(u, gather(held, block, u));
       // Units of frozen tensors are bytes, whatever the type of these.
       const auto bytes = (plan.offset[use.tensor] - unit.offset) * dtype_bytes(block.shares.dtype());
       const auto type = edit_.program().operands[use.operand].spec.dtype;
@@ -50,7 +54,8 @@ class Sharding {
   }
 
   /// Returns the slot of the gathered unit.
-  int gather(std::size_t at, const ShardedBlock& block, std::size_t u) {
+  int gather(const Held& held, const ShardedBlock& block, std::size_t u) {
+    const auto at = held.gather;
     const auto& plan = block.units->plan();
     const Unit& unit = plan.units[u];
     const auto type = block.shares.dtype();
@@ -62,15 +67,32 @@ class Sharding {
     }
     const int slot = edit_.add_slot({whole, SlotKind::temp, name}),
               mine = edit_.add_slot({share, SlotKind::state, name + ".share"});
-    block.units->insert_gather(edit_, at, u, {slot, 0, whole, contiguous_strides(whole.shape)},
-                               {mine, 0, share, contiguous_strides(share.shape)});
+    const Operand all{slot, 0, whole, contiguous_strides(whole.shape)},
+        own{mine, 0, share, contiguous_strides(share.shape)};
+    if (block.wire == WireCode::none) {
+      block.units->insert_gather(edit_, at, u, all, own);
+      return slot;
+    }
+    const auto message = add_messages(edit_, name + ".message", share.size(), {1, block.wire}),
+               messages = add_gathered(edit_, name + ".messages", share.size(), plan.ranks, block.wire);
+    insert_encode(edit_, at, phase_at(at), message, own, block.wire);
+    block.units->insert_gather(edit_, at, u, flat(messages), flat(message));
+    received_.push_back({held.first, all, messages, block.wire});
     return slot;
   }
+
+  Phase phase_at(std::size_t record) const { return edit_.program().records[record].phase; }
 
   Bindings& bindings_;
   std::span<const ShardedBlock> blocks_;
   std::vector<Held> held_;
   Edit edit_;
+  struct Received {
+    std::size_t at;  // the record that reads it first
+    Operand values, messages;
+    WireCode code;
+  };
+  std::vector<Received> received_;
 };
 
 }  // namespace

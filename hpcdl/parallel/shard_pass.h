@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/graph.h"
+#include "hpcdl/ops/wire_codes/wire_codes.h"
 #include "hpcdl/parallel/held.h"
 #include "hpcdl/parallel/unit_exchange.h"
 #include "hpcdl/tensor.h"
@@ -22,6 +23,7 @@ struct ShardedBlock {
   const UnitExchange* units = nullptr;  // which must outlive the edited pass
   Tensor shares;  // of this rank, unit by unit from the beginning of the plan; absent memory is enough to record
   std::span<const std::string> names;  // what programs call the tensors; empty: not in the block
+  WireCode wire = WireCode::none;      // as which shares travel; then a pass reads rounded values
 };
 
 /// When the pass holds which units, by Unit::owner (held.h).

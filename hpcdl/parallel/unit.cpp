@@ -94,6 +94,15 @@ UnitPlan plan_units(std::span<const UnitTensor> tensors, int ranks) {
   return plan;
 }
 
+UnitPlan plan_of_shares(const UnitPlan& plan) {
+  UnitPlan shares{.offset = {}, .units = plan.units, .elements = plan.share_elements(), .ranks = 1};
+  for (auto& unit : shares.units) {
+    unit.name += ".share", unit.offset /= plan.ranks, unit.elements /= plan.ranks;
+    unit.begin = unit.end = 0;
+  }
+  return shares;
+}
+
 std::string_view unit_name(std::string_view parameter) {
   for (std::size_t begin = 0; begin < parameter.size();) {
     const auto end = std::min(parameter.find('.', begin), parameter.size());

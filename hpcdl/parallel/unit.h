@@ -67,6 +67,9 @@ struct UnitTensor {
 /// every unit is as long as a multiple of `ranks` such blocks, so each block of the gradient norm belongs to one rank.
 UnitPlan plan_units(std::span<const UnitTensor> tensors, int ranks);
 
+/// The shares of a rank as units that are not divided further.
+UnitPlan plan_of_shares(const UnitPlan& plan);
+
 /// The part of a model that owns a parameter and is gathered as a whole: the block, "transformer.h.3" for
 /// "transformer.h.3.attn.c_attn.weight", and where there is none the module, "transformer.wte".
 std::string_view unit_name(std::string_view parameter);

@@ -130,6 +130,23 @@ struct UnitExchange::Gather : Runs<Gather> {
   static constexpr int kOperands = 2;
   static constexpr bool kMoves = true;
 };
+/// Operands: messages of all ranks, and messages to them.
+struct UnitExchange::Swap : Runs<Swap> {
+  static constexpr std::string_view name = "all_to_all.gradients";
+  static constexpr auto kKind = ExchangeKind::all_to_all;
+  static constexpr int kOperands = 2;
+  static constexpr bool kMoves = false;
+
+  static void check_record(const RawRecord& r) {
+    const auto& a = r.args<Args>();
+    require(a.axis[sizeof a.axis - 1] == 0 && a.ranks >= 1, name, "its axis has no name or no ranks");
+    r.require_count(2);
+    const Spec& mine = r.contiguous(1);
+    require(mine.dtype == DType::u8 && mine.shape.rank() == 2 && mine[0] == a.ranks, name,
+            "expected a message for each of {} ranks, got {}", a.ranks, to_string(mine));
+    require_spec(name, "messages of all ranks", r.contiguous(0), mine);
+  }
+};
 /// A time stamp after all else that the pass computes.
 struct UnitExchange::Computed {
   static constexpr std::string_view name = "all_reduce.computed";
@@ -165,6 +182,10 @@ comm::Work UnitExchange::begin(const comm::Group& group, const Stream& s, const 
   return group.all_gather(s, t[1], share);
 }
 
+comm::Work UnitExchange::begin(const comm::Group& group, const Stream& s, const Swap&, const Grad* t) const {
+  return group.all_to_all(s, t[0], t[1]);
+}
+
 const std::string& UnitExchange::name_of(const Args& a) const {
   require(a.unit >= 0 && a.unit < std::ssize(plan_.units), "parallel", "expected an existing unit, found number {}",
           a.unit);
@@ -191,7 +212,8 @@ void UnitExchange::insert(Edit& edit, std::size_t at, std::size_t unit, std::spa
   scope += (scope.empty() ? "" : ".") + plan_.units[unit].name;
   Record record;
   record.lane = options_.overlap ? lane : Lane::compute;
-  record.phase = !Op::kMoves ? Phase::backward : at < records.size() ? records[at].phase : Phase::forward;
+  if (!Op::kMoves) record.phase = Phase::backward;
+  else if (!records.empty()) record.phase = records[std::min(at, records.size() - 1)].phase;
   record.scope = edit.add_scope(std::move(scope));
   edit.insert<Op>(at, record, operands, Args(*this, unit));
 }
@@ -211,6 +233,12 @@ void UnitExchange::insert_gather(Edit& edit, std::size_t at, std::size_t unit, O
   Operand operands[] = {share, whole};
   operands[0].access = Access::read, operands[1].access = share.slot < 0 ? Access::update : Access::write;
   insert<Gather>(edit, at, unit, operands, Lane::gather);
+}
+
+void UnitExchange::insert_swap(Edit& edit, std::size_t at, std::size_t unit, Operand theirs, Operand mine) const {
+  theirs.access = Access::write, mine.access = Access::read;
+  const Operand operands[] = {theirs, mine};
+  insert<Swap>(edit, at, unit, operands, Lane::reduce);
 }
 
 void UnitExchange::insert_end(Edit& edit) const {

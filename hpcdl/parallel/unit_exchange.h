@@ -72,6 +72,8 @@ class UnitExchange {
   void insert_share_of_sum(Edit& edit, std::size_t at, std::size_t unit, Operand whole, const Operand& share) const;
   /// `whole` receives the shares of all ranks; this rank's own lies in its place, or in `share` if that is present.
   void insert_gather(Edit& edit, std::size_t at, std::size_t unit, Operand whole, const Operand& share) const;
+  /// Message r of `mine` goes to rank r, and its place in `theirs` takes what rank r has for this one.
+  void insert_swap(Edit& edit, std::size_t at, std::size_t unit, Operand theirs, Operand mine) const;
   /// After all reductions of a pass: a time stamp, if this takes any.
   void insert_end(Edit& edit) const;
 
@@ -80,6 +82,7 @@ class UnitExchange {
   struct Sum;
   struct ShareOfSum;
   struct Gather;
+  struct Swap;
   struct Computed;
   template <class Op> struct Runs;
   template <class Op>
@@ -87,6 +90,7 @@ class UnitExchange {
   comm::Work begin(const comm::Group& group, const Stream& s, const Sum&, const Grad* t) const;
   comm::Work begin(const comm::Group& group, const Stream& s, const ShareOfSum&, const Grad* t) const;
   comm::Work begin(const comm::Group& group, const Stream& s, const Gather&, const Grad* t) const;
+  comm::Work begin(const comm::Group& group, const Stream& s, const Swap&, const Grad* t) const;
   const std::string& name_of(const Args& a) const;
 
   comm::Group group_;

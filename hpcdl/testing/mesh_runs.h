@@ -20,22 +20,25 @@
 
 namespace hpcdl::testing {
 
-/// A run of ranks, which are threads; returns the result of rank 0. stop_at: the step after which it is asked to stop.
+/// A run of ranks, which are threads, on these hosts (none: one host); returns the result of rank 0. stop_at: the step
+/// after which it is asked to stop.
 inline train::RunSummary run_on_ranks(int ranks, const std::function<void(train::RunConfig&)>& configure,
-                                      std::int64_t stop_at = -1) {
+                                      std::int64_t stop_at = -1, const std::vector<int>& hosts = {}) {
   train::RunSummary first;
-  run_ranks(ranks, [&](const comm::Group& world) {
-    train::RunConfig c;
-    configure(c);
-    train::Hooks hooks;
-    hooks.world = world;
-    if (world.rank() == 0 && stop_at >= 0)
-      hooks.after_step = [&](std::int64_t step) {
-        if (step == stop_at) ::raise(SIGTERM);
-      };
-    const auto summary = run(c, hooks);
-    if (world.rank() == 0) first = summary;
-  });
+  run_ranks(ranks,
+            [&](const comm::Group& world) {
+              train::RunConfig c;
+              configure(c);
+              train::Hooks hooks;
+              hooks.world = world;
+              if (world.rank() == 0 && stop_at >= 0)
+                hooks.after_step = [&](std::int64_t step) {
+                  if (step == stop_at) ::raise(SIGTERM);
+                };
+              const auto summary = run(c, hooks);
+              if (world.rank() == 0) first = summary;
+            },
+            {.hosts = hosts, .on_lost = {}});
   return first;
 }
 

@@ -54,7 +54,8 @@ constexpr std::string_view kOffloaded[] = {"offload.interleave"};
 constexpr std::string_view kOnDisk[] = {"offload.folder"};
 constexpr std::string_view kMovedWeights[] = {"offload.resident"};
 constexpr std::string_view kMovedActivations[] = {"offload.activation_share"};
-constexpr std::string_view kSharded[] = {"parallel.gather_ahead"};
+constexpr std::string_view kDividedState[] = {"parallel.zero_span", "parallel.wire_weights", "parallel.wire_gradients"};
+constexpr std::string_view kSharded[] = {"parallel.gather_ahead", "parallel.wire_weights"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
 constexpr double kLeastCapacity = 0.01;
 constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers", "parallel.order"};
@@ -348,6 +349,16 @@ void check_config(RunConfig& config) {
   if (is_fp8(t.dtype)) check_fp8(config);
   else refuse(table, kFp8, "fp8", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
   check_betas(t);
+  if (config.parallel.zero == 0)
+    refuse(table, kDividedState, "runs that divide their state (parallel.zero)", "parallel.zero is 0");
+  if (t.device != "cpu")
+    refuse(table, kDividedState, "CPUs, as it is not tested between GPUs", fmt::format("train.device is {}", t.device));
+  if (config.parallel.pp > 1)
+    refuse(table, kDividedState, "runs without pipelines, with which it is not tested",
+           fmt::format("parallel.pp is {}", config.parallel.pp));
+  if (config.parallel.ep > 1)
+    refuse(table, kDividedState, "runs whose ranks have all experts, as others are not tested",
+           fmt::format("parallel.ep is {}", config.parallel.ep));
   if (config.parallel.zero < 3)
     refuse(table, kSharded, "runs that divide weights (parallel.zero = 3)",
            fmt::format("parallel.zero is {}", config.parallel.zero));

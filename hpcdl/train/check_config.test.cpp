@@ -24,6 +24,26 @@ std::string verdict(const std::vector<std::string>& overrides) {
   return "fine";
 }
 
+TEST(check_config, spans_and_wires_need_divided_state_on_cpus) {
+  EXPECT_EQ(verdict({"--parallel.zero=1", "--parallel.zero_span=host", "--parallel.wire_gradients=int4"}), "fine");
+  EXPECT_EQ(verdict({"--parallel.zero=3", "--parallel.wire_weights=int8", "--parallel.wire_gradients=bf16"}), "fine");
+  EXPECT_EQ(verdict({"--parallel.zero_span=host"}),
+            "[config] parallel.zero_span = \"host\" is for runs that divide their state (parallel.zero), and "
+            "parallel.zero is 0");
+  EXPECT_EQ(verdict({"--parallel.wire_gradients=int4"}),
+            "[config] parallel.wire_gradients = \"int4\" is for runs that divide their state (parallel.zero), and "
+            "parallel.zero is 0");
+  EXPECT_EQ(verdict({"--parallel.zero=2", "--parallel.wire_weights=int8"}),
+            "[config] parallel.wire_weights = \"int8\" is for runs that divide weights (parallel.zero = 3), and "
+            "parallel.zero is 2");
+  EXPECT_EQ(verdict({"--parallel.zero=3", "--parallel.wire_weights=int8", "--train.device=cuda"}),
+            "[config] parallel.wire_weights = \"int8\" is for CPUs, as it is not tested between GPUs, and train.device "
+            "is cuda");
+  EXPECT_EQ(verdict({"--parallel.zero=3", "--parallel.pp=2", "--parallel.zero_span=host"}),
+            "[config] parallel.zero_span = \"host\" is for runs without pipelines, with which it is not tested, and "
+            "parallel.pp is 2");
+}
+
 TEST(check_config, keys_without_effect_are_refused) {
   EXPECT_EQ(verdict({}), "fine");
   EXPECT_EQ(

@@ -23,8 +23,11 @@ enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu };
 /// Whether products of layers have operands of 8-bit floats.
 constexpr bool is_fp8(Compute c) { return c == Compute::fp8 || c == Compute::fp8_emu; }
 enum class OptimizerKind { adamw, sgd };
-/// Where state lies: on the device that computes, or in host memory.
+/// Where state lies: on the device that computes, in host memory, or on a disk.
 enum class Tier { none, host, disk };
+enum class WireWeights { compute, int8 };
+enum class WireGradients { f32, bf16, int4 };
+enum class ZeroSpan { all, host };  // which ranks divide the state of the training among themselves
 
 namespace io {
 template <> struct EnumNames<ScheduleKind> {
@@ -44,6 +47,17 @@ template <> struct EnumNames<OptimizerKind> {
 template <> struct EnumNames<Tier> {
   static constexpr std::pair<Tier, std::string_view> values[] = {
       {Tier::none, "none"}, {Tier::host, "host"}, {Tier::disk, "disk"}};
+};
+template <> struct EnumNames<WireWeights> {
+  static constexpr std::pair<WireWeights, std::string_view> values[] = {{WireWeights::compute, "compute"},
+                                                                        {WireWeights::int8, "int8"}};
+};
+template <> struct EnumNames<WireGradients> {
+  static constexpr std::pair<WireGradients, std::string_view> values[] = {
+      {WireGradients::f32, "f32"}, {WireGradients::bf16, "bf16"}, {WireGradients::int4, "int4"}};
+};
+template <> struct EnumNames<ZeroSpan> {
+  static constexpr std::pair<ZeroSpan, std::string_view> values[] = {{ZeroSpan::all, "all"}, {ZeroSpan::host, "host"}};
 };
 template <> struct EnumNames<data::ChatMask> {
   static constexpr std::pair<data::ChatMask, std::string_view> values[] = {{data::ChatMask::assistant, "assistant"},
@@ -243,6 +257,9 @@ struct ParallelConfig {
   std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, ep = 1, chunks = 1, zero = 0, gather_ahead = 1;
   std::string schedule = "1f1b", order;
   std::vector<std::int64_t> layers;
+  ZeroSpan zero_span = ZeroSpan::all;
+  WireWeights wire_weights = WireWeights::compute;
+  WireGradients wire_gradients = WireGradients::f32;
   nn::ContextShare::Mode cp_mode = nn::ContextShare::gather;
   double bucket_mb = 25, first_bucket_mb = 1;
   bool overlap = true, sequence = false, time_exchange = false;
@@ -276,6 +293,16 @@ struct ParallelConfig {
       "3: "
       "weights, too. The result is the same",
       {.min = 0, .max = 3});
+    f("zero_span", zero_span,
+      "with zero, which ranks divide it: all that share a batch; host: those of each host, so that weights never "
+      "travel "
+      "between hosts");
+    f("wire_weights", wire_weights,
+      "on CPUs with zero = 3, as which weights travel: compute: the type that products read; int8: blocks of 8-bit "
+      "integers. For slow links; changes the result a little");
+    f("wire_gradients", wire_gradients,
+      "on CPUs with zero, as which gradients travel; sums are f32. int4: blocks of 4-bit integers. For slow links; "
+      "changes the result a little");
     f("gather_ahead", gather_ahead,
       "with zero = 3: blocks of the model that are gathered before they are needed, while earlier ones compute",
       {.min = 0, .max = 64});

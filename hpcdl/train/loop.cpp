@@ -17,6 +17,7 @@
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/run_ways.h"
 #include "hpcdl/train/stop.h"
+#include "hpcdl/train/wire_advice.h"
 
 namespace hpcdl::train {
 
@@ -64,7 +65,10 @@ Loop::Loop(RunConfig& config, const Hooks& hooks)
   double light = hooks_.speed_of_light ? 0 : -1;
   if (hooks_.speed_of_light)
     for (const auto* exe : train_->programs(t.accumulate)) light += hooks_.speed_of_light(exe->program());
-  meter_.emplace(*train_, rows_of_step_ * task_.units().in_row, light);
+  double wire = 0;
+  for (const auto* exe : train_->programs(t.accumulate))
+    for (const auto& r : exe->program().records) wire += r.cost.wire;
+  meter_.emplace(*train_, rows_of_step_ * task_.units().in_row, light, wire);
   introduce();
 }
 
@@ -132,6 +136,7 @@ void Loop::choose_ways(std::shared_ptr<const Ways> tuned) {
 void Loop::introduce() {
   const auto few = pipe::few_micros_warning(mesh_.pp().size(), static_cast<int>(config_.train.accumulate));
   if (!few.empty()) progress_.say("warning: " + few);
+  advise_on_wires();
   summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = now_.step;
@@ -143,6 +148,21 @@ void Loop::introduce() {
                                 : count,
       task_.data().describe(), format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(),
       pool_.threads() == 1 ? "" : "s", now_.step ? fmt::format("; resumed at step {}", now_.step) : ""));
+}
+
+/// Collective.
+void Loop::advise_on_wires() {
+  const auto* ranks = train_->ranks();
+  const auto options = step_options(config_);
+  const auto look = [&](const char* key, const comm::Group& group, double plain_bytes, WireCode code) {
+    if (!ranks || code == WireCode::none || group.size() == 1) return;
+    const double link = measured_link(group, pool_), coding = measured_coding(code, pool_);
+    const auto said = wire_warning(key, wire_times(link, coding, plain_bytes, code), link, plain_bytes, code);
+    if (!said.empty()) progress_.say(said);
+  };
+  // On a CPU, products read the f32 values.
+  if (ranks) look("parallel.wire_weights", ranks->exchange().group(), sizeof(float), options.wire_weights);
+  look("parallel.wire_gradients", mesh_.data(), sizeof(float), options.wire_gradients);
 }
 
 void Loop::stop_non_finite(std::string_view what) {

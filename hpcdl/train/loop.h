@@ -23,6 +23,7 @@ class Loop {
   void open_files();
   void choose_ways(std::shared_ptr<const Ways> tuned);
   void introduce();
+  void advise_on_wires();
   void one_step();
   void queue_passes(std::int64_t step);
   bool may_go_ahead() const;

@@ -22,6 +22,7 @@ void Meter::fill_interval(StepNumbers& n) {
   n.sol_percent = light_ < 0 ? -1 : 100 * light_ / per_step;
   n.data_wait_percent = 100 * interval_waited_ / interval_seconds_;
   fill_moved(n);
+  if (wire_ > 0) n.wire_bytes = wire_;
   const auto* ranks = step_.ranks();
   if (!ranks || (step_.on_gpu() && ranks->times().passes <= exchanged_.passes)) return;
   const auto now = ranks->times();

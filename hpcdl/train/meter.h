@@ -10,8 +10,9 @@ namespace hpcdl::train {
 class Meter {
  public:
   /// samples: of a step, over all ranks, in the units of the task. light: seconds of a step at the speed of light; < 0:
-  /// not known.
-  Meter(const TrainStep& step, std::int64_t samples, double light) : step_(step), samples_(samples), light_(light) {}
+  /// not known. wire: bytes that this rank sends in a step.
+  Meter(const TrainStep& step, std::int64_t samples, double light, double wire)
+      : step_(step), samples_(samples), light_(light), wire_(wire) {}
 
   /// The loop begins now.
   void begin() { begin_ = Clock::now(), moved_ = step_.disk_traffic(); }
@@ -30,7 +31,7 @@ class Meter {
 
   const TrainStep& step_;
   std::int64_t samples_;
-  double light_;
+  double light_, wire_;
   Clock::time_point begin_ = Clock::now();  // the run's time has evaluations and saves, seconds_ has not
   std::int64_t steps_ = 0, interval_steps_ = 0;
   double seconds_ = 0, interval_seconds_ = 0, interval_waited_ = 0;

@@ -25,6 +25,7 @@ struct StepNumbers {
   double disk_bytes = -1, exposed_percent = -1;  // of a step, to and from a disk, and the share of its time that waited
                                                  // for that; < 0: nothing lies on a disk
   double host_bytes = -1;                        // of a step, between a GPU and the host to update weights; < 0: none
+  double wire_bytes = -1;                        // that this rank sends in a step. < 0: one rank
 };
 
 /// The line that stays. columns: of the terminal; the least important parts are left out, but never the time. 0: keeps

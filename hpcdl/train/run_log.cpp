@@ -62,6 +62,7 @@ io::Json metrics_line(const StepNumbers& n, const Units& units, std::int64_t see
   if (n.accuracy >= 0) line["accuracy"] = n.accuracy;
   if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;
   line["data_wait_percent"] = n.data_wait_percent;
+  if (n.wire_bytes >= 0) line["wire_bytes"] = n.wire_bytes;
   if (n.comm_percent >= 0) line["comm_percent"] = n.comm_percent, line["hidden_percent"] = n.hidden_percent;
   if (n.host_bytes >= 0) line["host_bytes"] = n.host_bytes;
   if (n.disk_bytes >= 0) line["disk_bytes"] = n.disk_bytes, line["exposed_percent"] = n.exposed_percent;

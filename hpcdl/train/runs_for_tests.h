@@ -17,14 +17,14 @@
 
 namespace hpcdl::train {
 
-/// The lines of metrics.jsonl without values that depend on the clock.
+/// The lines of metrics.jsonl without values that depend on the clock, or on how ranks share the work.
 inline std::string timeless_metrics(const std::filesystem::path& run) {
   std::istringstream in(io::read_file(run / "metrics.jsonl"));
   std::string out;
   for (std::string line; std::getline(in, line);) {
     auto j = io::parse_json(line, "metrics.jsonl");
     for (const char* key : {"tokens_per_second", "samples_per_second", "sol_percent", "data_wait_percent",
-                            "save_stall_ms", "comm_percent", "hidden_percent", "exposed_percent"})
+                            "save_stall_ms", "comm_percent", "hidden_percent", "exposed_percent", "wire_bytes"})
       j.erase(key);
     out += j.dump() + "\n";
   }

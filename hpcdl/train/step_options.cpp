@@ -1,3 +1,4 @@
+#include "hpcdl/parallel/span.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
@@ -40,6 +41,10 @@ StepOptions step_options(const RunConfig& config) {
             .resident = static_cast<int>(offload.resident),
             .activations = offload.activations == Tier::disk ? offload.activation_share : 0};
   o.zero = static_cast<int>(config.parallel.zero);
+  o.span_of_host = config.parallel.zero_span == ZeroSpan::host;
+  if (config.parallel.wire_weights == WireWeights::int8) o.wire_weights = WireCode::int8;
+  if (config.parallel.wire_gradients == WireGradients::bf16) o.wire_gradients = WireCode::bf16;
+  if (config.parallel.wire_gradients == WireGradients::int4) o.wire_gradients = WireCode::int4;
   o.gather_ahead = static_cast<int>(config.parallel.gather_ahead);
   o.stages = {.schedule = config.parallel.schedule,
               .order = config.parallel.order,
@@ -63,6 +68,7 @@ void take_ranks(StepOptions& options, const parallel::Mesh& mesh) {
   options.data = mesh.data();
   options.context = mesh.cp();
   options.experts = mesh.experts(), options.same_experts = mesh.same_experts();
+  if (options.span_of_host) options.span = parallel::ranks_of_each_host(mesh.data());
   options.stages.group = mesh.pp(), options.stages.world = mesh.world();
 }
 

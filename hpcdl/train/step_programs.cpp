@@ -100,8 +100,15 @@ void StepPrograms::join_ranks(DType copies) {
   record(g, Kind::alone);
   ranks_ = std::make_unique<parallel::DataParallel>(
       options_.data, model_, g.program(),
-      parallel::DataParallelOptions{options_.reduce, options_.zero, options_.gather_ahead,
-                                    options_.accumulate || stages_, copies, options_.same_experts});
+      parallel::DataParallelOptions{.reduce = options_.reduce,
+                                    .zero = options_.zero,
+                                    .span = options_.span,
+                                    .gather_ahead = options_.gather_ahead,
+                                    .wire_weights = options_.wire_weights,
+                                    .wire_gradients = options_.wire_gradients,
+                                    .accumulate = options_.accumulate || stages_,
+                                    .copies = copies,
+                                    .same_experts = options_.same_experts});
 }
 
 void StepPrograms::divide_experts() {
@@ -333,7 +340,7 @@ void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
   parallel::NormAxes axes;
   if (shared) axes.tensor = shared->axis;
   const bool by_ranks = divided() || (ranks_ && ranks_->divides_experts());
-  if (by_ranks) axes.data = ranks_->axis("norm of the gradients");
+  if (by_ranks) axes.data = ranks_->axis_of_shares("norm of the gradients");
   if (stages_) axes.stages = stages_->axis("norm of the gradients");
   if (axes.data || axes.stages) {
     auto gradients = by_ranks ? ranks_->gradients(g) : own_gradients(g);

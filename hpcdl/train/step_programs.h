@@ -65,8 +65,12 @@ struct StepOptions {
   /// 0: room for all tokens. A step that needs more is run again with more.
   double capacity = 0;
   parallel::ReduceOptions reduce = {};
-  int zero = 0;              // what these ranks divide among themselves: parallel::DataParallelOptions::zero
-  int gather_ahead = 1;      // parallel::DataParallelOptions::gather_ahead
+  int zero = 0;  // what these ranks divide among themselves: parallel::DataParallelOptions::zero
+  /// zero is divided among the ranks of each host; take_ranks() sets `span`.
+  bool span_of_host = false;
+  int span = 0;          // parallel::DataParallelOptions::span
+  int gather_ahead = 1;  // parallel::DataParallelOptions::gather_ahead
+  WireCode wire_weights = WireCode::none, wire_gradients = WireCode::none;  // the same of these
   Numerics numerics = {};    // of a GPU: those of a CPU are always the default
   bool share_batch = false;  // those ranks share statistics of the batch (ForwardOptions::shared_batch)
   StageOptions stages = {};  // ranks that have different layers: each calls the same methods with the same batches

@@ -29,79 +29,12 @@
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
+#include "hpcdl/train/zero_for_tests.h"
 
 namespace hpcdl::train {
 namespace {
 
 using models::LanguageModel;
-
-/// What a rank has after some steps.
-struct Learned {
-  std::vector<std::string> values;  // bytes
-  std::vector<double> numbers;      // losses and norms
-  std::int64_t moments = 0;         // elements
-  bool operator==(const Learned& o) const {
-    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
-    return values == o.values && std::ranges::equal(numbers, o.numbers, same);
-  }
-};
-
-std::string bytes_of(const Tensor& t) {
-  return {static_cast<const char*>(t.data()), static_cast<std::size_t>(t.bytes())};
-}
-
-Learned learned(TrainStep& step, const models::Trainable& model, std::vector<double> numbers) {
-  step.fetch();
-  Learned l{{}, std::move(numbers), 0};
-  step.with_whole_values([&] {
-    for (const auto list : {model.parameters(), model.buffers()})
-      for (const auto& e : list) l.values.push_back(bytes_of(e.host));
-  });
-  for (const auto& m : step.optimizer_state()) l.moments += m.tensor.size();
-  return l;
-}
-
-using Change = std::function<void(StepOptions&)>;
-
-/// Trains a small text model on dp ranks, which may each be tp ranks.
-std::vector<Learned> train_text(io::Family family, const parallel::MeshShape& shape, int zero, int steps,
-                                const Change& change = {}) {
-  std::vector<Learned> all(static_cast<std::size_t>(shape.size()));
-  testing::run_ranks(shape.size(), [&](const comm::Group& world) {
-    const parallel::Mesh mesh(world, shape);
-    io::ModelConfig config;
-    config.family = family;
-    config.layers = 2, config.heads = 2, config.width = 64, config.context = 16;
-    config.vocab = 700;  // a table of several blocks of the norm
-    config.tied = family == io::Family::gpt2;
-    models::resolve(config);
-    const auto sharing = shape.tp > 1 ? std::make_shared<parallel::TensorParallel>(mesh.tp()) : nullptr;
-    auto model = LanguageModel::create(config, 3, true, sharing);
-    Pool pool(1);
-    StepOptions o{.batch = 2, .length = 16, .data = mesh.dp(), .zero = zero};
-    if (change) change(o);
-    TrainStep step(model, pool, o);
-    std::vector<double> numbers;
-    const auto rank = static_cast<std::uint32_t>(mesh.dp().rank());
-    for (int i = 0; i < steps; ++i) {
-      const int micros = o.accumulate ? 3 : 1;
-      for (int m = 0; m < micros; ++m) {
-        const auto seed = static_cast<std::uint32_t>(100 * i + 10 * m) + rank;
-        step.accumulate(models::tiny_ids(seed), models::tiny_ids(seed + 5000), i, m, m + 1 == micros);
-      }
-      const auto r = step.update(1e-2, 32 * micros);
-      numbers.insert(numbers.end(), {r.loss, r.grad_norm});
-      if (i % 3 == 1) numbers.push_back(step.evaluate(models::tiny_ids(7), models::tiny_ids(8)).loss);
-    }
-    all[static_cast<std::size_t>(world.rank())] = learned(step, model, std::move(numbers));
-  });
-  return all;
-}
-
-void expect_same(const std::vector<Learned>& got, const std::vector<Learned>& want, const std::string& what) {
-  ASSERT_EQ(got.size(), want.size());
-  for (std::size_t r = 0; r < got.size(); ++r) EXPECT_TRUE(got[r] == want[r]) << what << ", rank " << r;
-}
 
 /// Worlds of any size, also those that divide nothing evenly, with tensors that are smaller than the world.
 TEST(zero, every_stage_learns_the_same_bits_in_50_steps) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
@@ -28,13 +29,14 @@ struct Zero : ::testing::Test {
   }
 
   /// A run of n ranks into tmp/NAME, with a batch of 12 over all; returns the result of rank 0.
-  RunSummary train_on(int n, int zero, const std::string& name, const Change& change = {}, std::int64_t stop_at = -1) {
+  RunSummary train_on(int n, int zero, const std::string& name, const Change& change = {}, std::int64_t stop_at = -1,
+                      const std::vector<int>& hosts = {}) {
     const auto configure = [&](RunConfig& c) {
       toy_config(c, tmp, name);
       c.train.batch = 12 / n, c.train.threads = 1, c.parallel.zero = zero;
       if (change) change(c);
     };
-    return testing::run_on_ranks(n, configure, stop_at);
+    return testing::run_on_ranks(n, configure, stop_at, hosts);
   }
   void expect_same_model(const std::string& a, const std::string& b) {
     expect_same_file(tmp.path() / a / "model/model.safetensors", tmp.path() / b / "model/model.safetensors");
@@ -76,6 +78,22 @@ TEST_F(Zero, checkpoints_are_for_any_number_of_ranks_and_any_stage) {
     for (const char* what : {"divided", "from divided", "to divided", "from sharded", "to sharded"})
       expect_same_model(name(what), name("whole"));
   }
+}
+
+/// The state of a run that each host holds whole, and of one that all ranks divide.
+TEST_F(Zero, checkpoints_are_for_any_span) {
+  const std::vector<int> hosts{0, 0, 1, 1};
+  const Change of_hosts = [](RunConfig& c) { c.parallel.zero_span = ZeroSpan::host; };
+  for (const int zero : {1, 3}) {
+    const auto name = [&](const char* what) { return what + std::to_string(zero); };
+    EXPECT_TRUE(train_on(4, zero, name("from"), of_hosts, 3, hosts).stopped);
+    EXPECT_EQ(train_on(2, 4 - zero, name("from")).first_step, 3);
+    EXPECT_TRUE(train_on(2, 4 - zero, name("to"), {}, 3).stopped);
+    EXPECT_EQ(train_on(4, zero, name("to"), of_hosts, -1, hosts).first_step, 3);
+    const auto line = io::read_file(tmp.path() / name("to") / "metrics.jsonl");
+    EXPECT_NE(line.find("wire_bytes"), std::string::npos);
+  }
+  for (const char* what : {"from", "to"}) expect_same_model(what + std::string("1"), what + std::string("3"));
 }
 
 TEST_F(Zero, numbers_that_are_not_finite_end_all_ranks_with_a_reason) {
