@@ -13,6 +13,7 @@ namespace {
 
 struct BenchZeroOptions : BenchStepsOptions {
   std::vector<int> stages{0, 1, 2, 3};
+  bool wires = false;
 };
 
 }  // namespace
@@ -26,6 +27,9 @@ std::function<int()> add_bench_zero(const Command& bench) {
       .separated_by(',')
       .kind("N,N")
       .shows_default();
+  sub.flag(
+      "--wires", o->wires,
+      "Instead of stages: stage 3 with 16-bit wires, with fewer bytes, and with shares of hosts. CPUs; implies --bf16");
   sub.option("--layers", o->model.layers, "Layers of the Llama").range(1, 1000).shows_default();
   sub.option("--width", o->model.width, "Width of the model").range(1, 1 << 16).shows_default();
   sub.option("--heads", o->model.heads, "Attention heads of the model").range(1, 1024).shows_default();
@@ -46,9 +50,11 @@ std::function<int()> add_bench_zero(const Command& bench) {
     for (const int stage : o->stages)
       if (stage < 0 || stage > 3) fail_usage("bench", "--stages: expected stages from 0 to 3, got {}", stage);
     if (o->stages.empty()) fail_usage("bench", "--stages: name at least one");
+    if (o->wires && o->device != "cpu") fail_usage("bench", "--wires is for CPUs: leave out --device");
+    if (o->wires) o->bf16 = true;
     return on_bench_ranks("zero", o->ranks, o->device, [&](const comm::Group& world, Device device) {
-      bench_steps_on_rank(*o, io::Family::llama, lab::zero_variants(o->stages), {lab::zero_json, lab::zero_table},
-                          world, device);
+      bench_steps_on_rank(*o, io::Family::llama, o->wires ? lab::wire_variants() : lab::zero_variants(o->stages),
+                          {lab::zero_json, lab::zero_table}, world, device);
     });
   };
 }

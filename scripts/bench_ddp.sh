@@ -1,7 +1,7 @@
 #!/bin/bash
 # Data-parallel training over a slow link: two ranks on two "hosts" (network namespaces of this machine, joined by a link of RATE), bucket sizes
-# against waiting for each tensor separately. Needs root, iproute2 and Open MPI; makes its own namespaces and removes them.
-#   scripts/bench_ddp.sh [options of hpcdl bench ddp]         RATE=200mbit  HPCDL=build/release/hpcdl  THREADS=1, of each rank
+# against waiting for each tensor separately; or, with BENCH=zero and --wires, 16-bit wires against fewer bytes. Needs root, iproute2 and Open MPI; makes its own namespaces and removes them.
+#   scripts/bench_ddp.sh [options of hpcdl bench ddp]         RATE=200mbit  HPCDL=build/release/hpcdl  THREADS=1, of each rank  BENCH=ddp
 #   TORCH=PYTHON scripts/bench_ddp.sh [options of bench/peers/ddp_gloo.py]     the same in PyTorch: DistributedDataParallel over gloo. The Python
 #                                                             has torch, and HPCDL_MODULE is the folder of our module (build/release/python)
 set -euo pipefail
@@ -56,4 +56,4 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 ip netns exec "${tag}a" unshare --uts -- sh -c 'hostname "$0"; shift 0; exec "$@"' "${tag}a" \
   mpirun --bind-to none --mca plm rsh --mca plm_rsh_agent "$folder/agent" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 \
   --mca btl_tcp_if_include 10.78.0.0/24 --mca oob_tcp_if_include 10.78.0.0/24 -H 10.78.0.1:1,10.78.0.2:1 -np 2 \
-  "$hpcdl" bench ddp --threads "${THREADS:-1}" "$@"
+  "$hpcdl" bench "${BENCH:-ddp}" --threads "${THREADS:-1}" "$@"

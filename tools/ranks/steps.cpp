@@ -11,6 +11,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/span.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/train/train_step.h"
 #include "tools/compare/protocol.h"
@@ -95,6 +96,9 @@ class Side {
     s.reduce = {.buckets = {.cap = mib(v.bucket_mb), .first = std::min(mib(v.bucket_mb), mib(o.first_mb))},
                 .overlap = v.overlap};
     s.zero = v.zero;
+    s.wire_weights = v.weights, s.wire_gradients = v.gradients;
+    if (v.copies) s.copies = true;
+    if (v.span_of_host) s.span = parallel::ranks_of_each_host(world);
     return s;
   }
   parallel::ExchangeTimes times() const { return step_.ranks() ? step_.ranks()->times() : parallel::ExchangeTimes{}; }
@@ -141,6 +145,15 @@ std::vector<StepVariant> zero_variants(const std::vector<int>& stages) {
   for (const int stage : stages)
     list.push_back({.name = fmt::format("zero {}", stage), .bucket_mb = 25, .zero = stage});
   return list;
+}
+
+std::vector<StepVariant> wire_variants() {
+  const StepVariant all{.name = "bf16 wires", .bucket_mb = 25, .zero = 3, .gradients = WireCode::bf16, .copies = true};
+  auto few = all;
+  few.name = "int8, int4", few.weights = WireCode::int8, few.gradients = WireCode::int4;
+  auto host = few;
+  host.name += ", host", host.span_of_host = true;
+  return {all, few, host};
 }
 
 double StepsResult::seconds() const { return compare::median(steps); }
@@ -281,7 +294,8 @@ nlohmann::ordered_json zero_json(const StepsReport& r) {
                               {"parameters", r.parameters}, {"tokens", r.tokens},
                               {"rounds", r.options.rounds}, {"stages", nlohmann::ordered_json::array()}};
   for (const auto& s : r.results)
-    j["stages"].push_back({{"zero", s.variant.zero},
+    j["stages"].push_back({{"name", s.variant.name},
+                           {"zero", s.variant.zero},
                            {"step_seconds", s.seconds()},
                            {"steps", s.steps},
                            {"speed", r.results.front().seconds() / s.seconds()},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/ops/wire_codes/wire_codes.h"
 #include "hpcdl/parallel/tensor.h"
 #include "hpcdl/pool.h"
 
@@ -20,9 +21,12 @@ struct StepVariant {
   std::string name;
   double bucket_mb = 0;  // of gradients; 0: every tensor separately
   bool overlap = true;
-  bool exchange = true;                                         // false: ranks exchange nothing
-  std::optional<parallel::TensorParallel::Scheme> scheme = {};  // the ranks share the layers instead of the batch
-  int zero = 0;                                                 // what the ranks divide among themselves
+  bool exchange = true;                                           // false: ranks exchange nothing
+  std::optional<parallel::TensorParallel::Scheme> scheme = {};    // the ranks share the layers instead of the batch
+  int zero = 0;                                                   // what the ranks divide among themselves
+  WireCode weights = WireCode::none, gradients = WireCode::none;  // as which these travel
+  bool copies = false;                                            // products read 16-bit copies, which travel
+  bool span_of_host = false;                                      // only ranks of a host divide anything
 };
 
 /// Buckets of the given sizes, waiting for every tensor separately ("blocking"), and first no exchange ("compute").
@@ -31,6 +35,8 @@ std::vector<StepVariant> ddp_variants(const std::vector<double>& bucket_mb);
 std::vector<StepVariant> tensor_variants();
 /// Stages of dividing the state of the training, in buckets or units of the default size.
 std::vector<StepVariant> zero_variants(const std::vector<int>& stages);
+/// Stage 3 with what is sent as 16 bits, and with fewer bytes, in products of bf16.
+std::vector<StepVariant> wire_variants();
 
 struct StepsOptions {
   std::int64_t batch = 4;  // of a rank, or of all ranks where they share the layers
