@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/bench_comm.h"
+#include "cli/bench_compose.h"
 #include "cli/bench_ddp.h"
 #include "cli/bench_decode.h"
 #include "cli/bench_python.h"
@@ -43,7 +44,7 @@ struct BenchOptions {
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
   ThreadsOption threads;
-  std::function<int()> comm, ddp, decode, serve, tp, zero;
+  std::function<int()> comm, compose, ddp, decode, serve, tp, zero;
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
@@ -376,6 +377,7 @@ class Bench {
 
 int bench(BenchOptions& o, const Command& sub) {
   if (sub.chosen("comm")) return o.comm();
+  if (sub.chosen("compose")) return o.compose();
   if (sub.chosen("ddp")) return o.ddp();
   if (sub.chosen("decode")) return o.decode();
   if (sub.chosen("serve")) return o.serve();
@@ -436,6 +438,7 @@ void add_bench(const Command& program, Run& run) {
         sub.flag("--forward", o.forward, "Time only the forward pass, not forward and backward together");
         sub.flag("--list", o.list, "Print the cases without timing them");
         o.comm = add_bench_comm(sub);
+        o.compose = add_bench_compose(sub);
         o.ddp = add_bench_ddp(sub);
         o.decode = add_bench_decode(sub);
         o.serve = add_bench_serve(sub);

@@ -504,7 +504,7 @@ TEST_F(Cli, help_fits_the_terminal) {
        {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor", "probe",
         "bench", "profile", "verify", "roofline", "pipe", "tune", "launch", "slurm"})
     EXPECT_LE(widest(run({verb, "--help"}).out), 80u) << verb;
-  for (const char* part : {"comm", "ddp", "tp", "zero"})
+  for (const char* part : {"comm", "compose", "ddp", "tp", "zero"})
     EXPECT_LE(widest(run({"bench", part, "--help"}).out), 80u) << part;
   const std::string beside = "\n" + std::string(30, ' ');
   EXPECT_NE(run({"slurm", "--help"}).out.find("=300 Seconds before the time limit at which the run" + beside + "saves"),
