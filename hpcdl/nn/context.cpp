@@ -11,9 +11,9 @@ std::string ForwardOptions::key() const {
   // Does not compile until a new option is named here as well.
   const auto& [dtype, again, drop, of_batch, keep, now, fused, trains, shared, smoothing, mixes, packs, paged, divides,
                places, capacity] = *this;
-  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", dtype_name(dtype), again, drop, of_batch, keep, now,
-                     fused, trains, shared.has_value(), smoothing, mixes, packs, paged != nullptr, divides != nullptr,
-                     capacity);
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", dtype_name(dtype), again, drop, of_batch, keep,
+                     now, fused, trains, shared.has_value(), smoothing, mixes, packs, paged != nullptr,
+                     divides != nullptr, capacity);
 }
 
 Var ForwardOptions::dropped(const Var& x, float p, int ranks, int rank) const {
