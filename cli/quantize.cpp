@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
 
 #include "cli/out_folder.h"
 #include "cli/threads_option.h"
@@ -9,8 +11,11 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/tokenize.h"
 #include "hpcdl/infer/evaluate.h"
+#include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/model_folder.h"
+#include "hpcdl/models/calibration.h"
 #include "hpcdl/models/quantize.h"
+#include "hpcdl/quant/rounder.h"
 
 namespace hpcdl::cli {
 
@@ -18,9 +23,12 @@ namespace {
 
 struct QuantizeOptions {
   std::string model, out, format = "int4";
-  std::vector<std::string> text;
+  std::string keep, report;
+  std::vector<std::string> text, calibration;
+  std::int64_t calibration_tokens = 32'768;
   int group = 64;
-  bool asymmetric = false, nested = false, keep_odd = false, plain = false, force = false, json = false;
+  bool asymmetric = false, nested = false, keep_odd = false, plain = false, activation_scales = false, force = false,
+       json = false;
   ThreadsOption threads;
 };
 
@@ -36,19 +44,62 @@ Json compare(const QuantizeOptions& o, const std::filesystem::path& from, Pool& 
           {"tokens", before.tokens}};
 }
 
+std::function<bool(const std::string&)> matching(const std::string& pattern) {
+  if (pattern.empty()) return nullptr;
+  try {
+    return [regex = std::regex(pattern)](const std::string& name) { return std::regex_search(name, regex); };
+  } catch (const std::regex_error&) {
+    fail_usage("quantize", "--keep: expected a regular expression, found \"{}\"", pattern);
+  }
+}
+
+/// The model whose inputs are watched, and what watches them.
+struct Watched {
+  models::LanguageModel model;
+  models::ModelCalibration calibration;
+  Watched(const std::filesystem::path& from, Pool& pool, std::span<const std::int32_t> tokens)
+      : model(models::LanguageModel::open(from)), calibration(model, pool, tokens) {}
+};
+
+void check_calibration(const QuantizeOptions& o, const nn::Codec& codec) {
+  if (o.calibration.empty()) {
+    if (o.activation_scales) fail_usage("quantize", "--activation-scales needs activations: give --calib TEXT, too");
+    return;
+  }
+  if (!quant::compensation_of(codec))
+    fail_usage("quantize", "--calib: errors of {} cannot be compensated: leave it out, or choose another format",
+               codec.name);
+}
+
 int quantize(QuantizeOptions& o) {
   Pool pool(o.threads.checked("quantize"));
   const auto from = io::find_model_folder(o.model);
+  const auto& codec = *quant::find_codec(o.format);
+  check_calibration(o, codec);
   check_out_folder("quantize", from, o.out, o.force);
   Work progress(console());
   quant::QuantizeModelOptions options{
-      .codec = quant::find_codec(o.format),
+      .codec = &codec,
       .options = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain, .nested = o.nested},
+      .keep = matching(o.keep),
+      .activation_scales = o.activation_scales,
       .keep_odd = o.keep_odd};
+  std::vector<std::int32_t> tokens;
+  std::optional<Watched> watched;
+  if (!o.calibration.empty()) {
+    tokens = encode_text(io::Tokenizer::load(from), o.calibration, pool, o.calibration_tokens);
+    options.calibration = &watched.emplace(from, pool, tokens).calibration;
+  }
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
     if (total > 0) progress.show("quantising", static_cast<double>(done) / static_cast<double>(total), {{name}});
   };
-  const auto report = models::quantize_folder(pool, from, o.out, options);
+  auto report = models::quantize_folder(pool, from, o.out, options);
+  watched.reset();
+  if (!o.report.empty()) {
+    if (tokens.empty() && !o.text.empty()) tokens = encode_text(io::Tokenizer::load(from), o.text, pool, 0);
+    if (!tokens.empty()) models::measure_layers(pool, from, o.out, tokens, report);
+    io::write_file_atomic(o.report, quant::to_json(report).dump(2) + "\n");
+  }
   progress.end();
   const Json comparison = o.text.empty() ? Json() : compare(o, from, pool);
   if (o.json) {
@@ -91,6 +142,16 @@ void add_quantize(const Command& program, Run& run) {
                  "Leave a matrix as it is if its inputs are no whole groups; without this it is an error");
         sub.flag("--plain", o.plain,
                  "With int4: take scales from the largest weight of a group, without a search for the smallest error");
+        sub.option("--calib", o.calibration,
+                   "Text files or folders: let weights make up for each other's errors on this text (GPTQ)");
+        sub.option("--calib-tokens", o.calibration_tokens, "Most tokens of --calib that are used")
+            .range(std::int64_t{1}, std::int64_t{1} << 40)
+            .shows_default();
+        sub.flag("--activation-scales", o.activation_scales,
+                 "With --calib: choose scales by the errors of large inputs (int4, nf4, fp4)");
+        sub.option("--keep", o.keep, "Leave matrices as they are in whose names this regular expression is found");
+        sub.option("--report", o.report,
+                   "Write a report as JSON; with --calib or --text, with the divergence that each matrix causes");
         sub.option("--text", o.text, "Also report perplexity on this text, before and after");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");

@@ -7,8 +7,10 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
+#include "hpcdl/models/layer_divergence.h"
 #include "hpcdl/models/packed_weights.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/dequantize.h"
 
 namespace hpcdl::models {
 
@@ -43,6 +45,26 @@ quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const i
     return treatment(decoder, config.tied, name, spec);
   };
   return quant::quantize_model(pool, from, to, options);
+}
+
+void measure_layers(Pool& pool, const io::fs::path& from, const io::fs::path& to, std::span<const std::int32_t> tokens,
+                    quant::ModelReport& report) {
+  const auto model = LanguageModel::open(from);
+  const DecoderSpec decoder = row_of(model.config().family).decoder(model.config());
+  const auto originals = io::TensorFolder::open(from), files = io::TensorFolder::open(to);
+  LayerDivergence divergence(model, pool, tokens);
+  for (auto& layer : report.layers) {
+    if (!layer.quantized) continue;
+    nn::Codec::Parts<View> parts;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      if (const auto name = layer.name + std::string(report.codec->names[i].in_files);
+          name != layer.name && files.contains(name))
+        parts[i] = files.at(name);
+    const auto values = quant::dequantize(pool, *report.codec, parts, layer.shape[0]);
+    const bool transposed = treatment(decoder, model.config().tied, layer.name, originals.at(layer.name).spec()) ==
+                            quant::Treatment::conv1d;
+    layer.divergence = divergence.of(layer.name, values.tensor, transposed);
+  }
 }
 
 }  // namespace hpcdl::models

@@ -1,6 +1,8 @@
 #pragma once
 // Language models in few bits.
 
+#include <span>
+
 #include "hpcdl/models/decoder_spec.h"
 #include "hpcdl/quant/quantize_model.h"
 
@@ -14,5 +16,10 @@ quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::str
 /// and for a mixture of experts if the format cannot hold experts.
 quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                                    quant::QuantizeModelOptions options = {});
+
+/// Fills in LayerReport::divergence of the quantised matrices of folder `to`, which quantize_folder() has made from
+/// `from`, on the first tokens of a text.
+void measure_layers(Pool& pool, const io::fs::path& from, const io::fs::path& to, std::span<const std::int32_t> tokens,
+                    quant::ModelReport& report);
 
 }  // namespace hpcdl::models

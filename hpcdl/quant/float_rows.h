@@ -15,6 +15,7 @@ class FloatRows {
   /// Throws Error that names `name` if w is not such a matrix.
   FloatRows(const View& w, bool transposed, std::string_view name);
 
+  std::string_view name() const { return name_; }
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   /// Writes row r, k() numbers; the position of the first that is NaN or infinite, or -1.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/quant/block_codec.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/compensations.h"
 #include "hpcdl/quant/float_rows.h"
 #include "hpcdl/quant/rounding_sum.h"
 
@@ -17,6 +19,13 @@ namespace hpcdl::quant {
 namespace {
 
 constexpr std::int64_t kBlock = 64, kScales = 256;
+
+/// The index of the nearest of ascending values: the number of middles below x / largest.
+int code_of(std::span<const float> middles, float x, float largest) {
+  constexpr float kLeast = 1e-38f;  // the divisor of a block of zeros
+  const float part = std::clamp(x * (1 / std::max(largest, kLeast)), -1.0f, 1.0f);
+  return static_cast<int>(std::ranges::lower_bound(middles, part) - middles.begin());
+}
 
 /// The values of a table in ascending order, those of equal codes by code, and the middles between them, in f32.
 struct Steps {
@@ -28,17 +37,12 @@ struct Steps {
     std::ranges::sort(codes, [&](int a, int b) { return values[a] != values[b] ? values[a] < values[b] : a < b; });
     for (std::size_t i = 0; i < middles.size(); ++i) middles[i] = (values[codes[i]] + values[codes[i + 1]]) / 2;
   }
+  /// Of the value nearest to x in a block of this scale.
+  int code(float x, float scale) const { return codes[static_cast<std::size_t>(code_of(middles, x, scale))]; }
 };
 const Steps& steps_of(QuantFormat format) {
   static constexpr Steps kNf4{kNf4Values}, kFp4{kFp4Values};
   return &four_bit_values(format) == &kFp4Values ? kFp4 : kNf4;
-}
-
-/// The index of the nearest of ascending values: the number of middles below x / largest.
-int code_of(std::span<const float> middles, float x, float largest) {
-  constexpr float kLeast = 1e-38f;  // the divisor of a block of zeros
-  const float part = std::clamp(x * (1 / std::max(largest, kLeast)), -1.0f, 1.0f);
-  return static_cast<int>(std::ranges::lower_bound(middles, part) - middles.begin());
 }
 
 float largest_of(const float* x, std::int64_t n) {
@@ -47,10 +51,29 @@ float largest_of(const float* x, std::int64_t n) {
   return largest;
 }
 
-/// Codes of a block of 64, two in a byte; returns its scale.
-float quantize_block(const Steps& steps, const float* x, std::uint8_t* codes) {
+/// The scale of a block of 64 that minimises its weighted squared error, near its largest magnitude.
+float searched_scale(const Steps& steps, QuantFormat format, const float* x, const float* importance) {
   const float largest = largest_of(x, kBlock);
-  const auto code = [&](int i) { return steps.codes[static_cast<std::size_t>(code_of(steps.middles, x[i], largest))]; };
+  const auto& values = four_bit_values(format);
+  double least = std::numeric_limits<double>::infinity();
+  float best = largest;
+  for (int percent = 105; percent >= 70; percent -= percent == 105 ? 5 : 2) {
+    const float scale = largest * static_cast<float>(percent) / 100;
+    double error = 0;
+    for (int i = 0; i < kBlock; ++i) {
+      const double d = static_cast<double>(x[i]) - static_cast<double>(values[steps.code(x[i], scale)] * scale);
+      error += d * d * importance[i];
+    }
+    if (error < least) least = error, best = scale;
+  }
+  return best;
+}
+
+/// Codes of a block of 64, two in a byte; returns its scale.
+float quantize_block(const Steps& steps, QuantFormat format, const float* x, const float* importance,
+                     std::uint8_t* codes) {
+  const float largest = importance ? searched_scale(steps, format, x, importance) : largest_of(x, kBlock);
+  const auto code = [&](int i) { return steps.code(x[i], largest); };
   for (int i = 0; i < kBlock; i += 2) codes[i / 2] = static_cast<std::uint8_t>(code(i) << 4 | code(i + 1));
   return largest;
 }
@@ -79,11 +102,30 @@ void quantize_scales(QuantTensors& q, const QuantParts<Spec>& specs, const Tenso
   }
 }
 
-float scale_of(const QuantTensors& q, std::int64_t block) {
-  if (!q.table.tensor) return q.scale.tensor.ptr<float>()[block];
-  const auto* table = q.table.tensor.ptr<float>();
-  return table[q.scale.tensor.ptr<std::uint8_t>()[block]] * q.outer.tensor.ptr<float>()[block / kScales] + table[256];
+float scale_of(const QuantParts<View>& q, std::int64_t block) {
+  if (!q.table) return q.scale.ptr<float>()[block];
+  const auto* table = q.table.ptr<float>();
+  return table[q.scale.ptr<std::uint8_t>()[block]] * q.outer.ptr<float>()[block / kScales] + table[256];
 }
+
+class FourBitRounder final : public Rounder {
+ public:
+  explicit FourBitRounder(const QuantMatrix& w) : w_(w), k_(w.k()), steps_(steps_of(w.format)) {}
+
+  float round(std::int64_t row, std::int64_t column, float v) override {
+    const auto at = row * k_ + column;
+    const float scale = scale_of(w_.parts, at / kBlock);
+    const int code = steps_.code(v, scale);
+    auto& byte = const_cast<std::uint8_t&>(w_.parts.codes.ptr<std::uint8_t>()[at / 2]);
+    byte = static_cast<std::uint8_t>(at % 2 == 0 ? (byte & 0x0f) | code << 4 : (byte & 0xf0) | code);
+    return four_bit_values(w_.format)[code] * scale;
+  }
+
+ private:
+  QuantMatrix w_;
+  std::int64_t k_;
+  const Steps& steps_;
+};
 
 }  // namespace
 
@@ -111,7 +153,7 @@ const std::array<float, 256>& dynamic_map() {
 }
 
 QuantTensors quantize_four_bits(Pool& pool, const View& w, QuantFormat format, bool transposed,
-                                nn::RoundingError* error, std::string_view name) {
+                                nn::RoundingError* error, std::string_view name, std::span<const float> importance) {
   const FloatRows rows(w, transposed, name);
   require_fit(nf4_codec, name, rows.k(), {});
   const auto specs = quant_parts(format, rows.n(), rows.k());
@@ -124,15 +166,17 @@ QuantTensors quantize_four_bits(Pool& pool, const View& w, QuantFormat format, b
   for_each_row(pool, rows, [&](std::int64_t r, const float* x) {
     for (std::int64_t b = 0; b < blocks; ++b)
       scales.tensor.ptr<float>()[r * blocks + b] =
-          quantize_block(steps, x + b * kBlock, codes + (r * blocks + b) * (kBlock / 2));
+          quantize_block(steps, format, x + b * kBlock, importance.empty() ? nullptr : importance.data() + b * kBlock,
+                         codes + (r * blocks + b) * (kBlock / 2));
   });
   if (specs.table) quantize_scales(q, specs, scales.tensor);
   else q.scale = std::move(scales);
+  const QuantParts<View> parts{q.codes.tensor, q.scale.tensor, q.outer.tensor, q.table.tensor};
   if (error)
     *error = rounding_error(pool, rows, [&](std::int64_t r, std::int64_t k) {
       const auto at = r * rows.k() + k;
       const int byte = codes[at / 2];
-      return four_bit_values(format)[at % 2 == 0 ? byte >> 4 : byte & 15] * scale_of(q, at / kBlock);
+      return four_bit_values(format)[at % 2 == 0 ? byte >> 4 : byte & 15] * scale_of(parts, at / kBlock);
     });
   return q;
 }
@@ -140,10 +184,18 @@ QuantTensors quantize_four_bits(Pool& pool, const View& w, QuantFormat format, b
 namespace {
 
 template <QuantFormat plain, QuantFormat nested> struct FourBitCodec : BlockCodec<plain, nested> {
-  static nn::Codec::Parts<OwnedTensor> quantize(Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed,
-                                                nn::RoundingError& error, std::string_view name) {
-    auto q = quantize_four_bits(pool, w, o.nested ? nested : plain, transposed, &error, name);
+  static Compensation::Parts quantize(Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed,
+                                      nn::RoundingError& error, std::string_view name) {
+    return quantize_source(pool, {w, transposed, name}, o, error);
+  }
+  static Compensation::Parts quantize_source(Pool& pool, const MatrixSource& s, const nn::CodecOptions& o,
+                                             nn::RoundingError& error) {
+    auto q = quantize_four_bits(pool, s.w, o.nested ? nested : plain, s.transposed, &error, s.name, s.importance);
     return {std::move(q.codes), std::move(q.scale), std::move(q.outer), std::move(q.table)};
+  }
+  static std::unique_ptr<Rounder> rounder(const Compensation::Parts& parts, const nn::CodecOptions& o) {
+    return std::make_unique<FourBitRounder>(
+        QuantMatrix{o.nested ? nested : plain, {parts[0].tensor, parts[1].tensor, parts[2].tensor, parts[3].tensor}});
   }
 };
 using Nf4 = FourBitCodec<QuantFormat::nf4, QuantFormat::nf4_double>;
@@ -162,6 +214,7 @@ const nn::Codec nf4_codec{
     .rows = Nf4::rows,
     .quantize = Nf4::quantize,
 };
+const Compensation nf4_compensation{.codec = &nf4_codec, .quantize = Nf4::quantize_source, .rounder = Nf4::rounder};
 
 const nn::Codec fp4_codec{
     .name = "fp4",
@@ -174,5 +227,6 @@ const nn::Codec fp4_codec{
     .rows = Fp4::rows,
     .quantize = Fp4::quantize,
 };
+const Compensation fp4_compensation{.codec = &fp4_codec, .quantize = Fp4::quantize_source, .rounder = Fp4::rounder};
 
 }  // namespace hpcdl::quant

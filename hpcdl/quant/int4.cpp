@@ -11,6 +11,7 @@
 #include "hpcdl/ops/int4_embedding/int4_embedding.h"
 #include "hpcdl/ops/matrix.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/compensations.h"
 #include "hpcdl/quant/int4_fit.h"
 #include "hpcdl/quant/int4_part.h"
 #include "hpcdl/simd/isa.h"
@@ -23,15 +24,24 @@ Int4Matrix::Int4Matrix(std::int64_t n, std::int64_t k, const nn::CodecOptions& o
 }
 
 Int4Matrix quantize_int4(Pool& pool, View w, const nn::CodecOptions& options, bool transposed, nn::RoundingError* error,
-                         std::string_view name) {
+                         std::string_view name, std::span<const float> importance) {
   require(w.rank() == 2 && (w.dtype() == DType::f32 || w.dtype() == DType::bf16 || w.dtype() == DType::f16), "quant",
           "{}: expected a matrix of F32, BF16 or F16, got {}", name, to_string(w.spec()));
   require(w.rows_are_uniform(), "quant", "{}: rows must be dense", name);
   const std::int64_t n = w[transposed ? 1 : 0], k = w[transposed ? 0 : 1];
   require_fit(int4_codec, name, k, options);
+  require(importance.empty() || std::ssize(importance) == k, "quant",
+          "{}: expected the importance of {} inputs, got {} numbers", name, k, importance.size());
   Int4Matrix out(n, k, options);
   std::vector<Int4TileStats> stats(static_cast<std::size_t>(int4::tiles(n)));
-  const Int4Target to{out.packed.tensor, out.scale.tensor, out.offset.tensor, n, k, options.group, options.search};
+  const Int4Target to{.packed = out.packed.tensor,
+                      .scale = out.scale.tensor,
+                      .offset = out.offset.tensor,
+                      .n = n,
+                      .k = k,
+                      .group = options.group,
+                      .search = options.search,
+                      .importance = importance.empty() ? nullptr : importance.data()};
   simd::with_isa([&](auto isa) { cpu::quantize_int4(isa, pool, to, w, transposed, stats.data()); });
   nn::RoundingError sum{.count = n * k};
   for (const auto& s : stats) {
@@ -107,8 +117,35 @@ using Vars = nn::Codec::Parts<Var>;
 
 constexpr std::int64_t kGroups[] = {32, 64, 128};
 
+class Int4Rounder final : public Rounder {
+ public:
+  explicit Int4Rounder(const int4::Weight& w) : w_(w), n_(w.n()), k_(w.k()), group_(w.group()) {}
+
+  float round(std::int64_t row, std::int64_t column, float v) override {
+    const auto first = row / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(first, n_);
+    const auto of_group = int4::scale_at(first, k_ / group_) + column / group_ * rows + row - first;
+    const auto at = [&](const View& t) { return t ? static_cast<float>(t.ptr<bf16>()[of_group]) : 0.0f; };
+    const float scale = at(w_.scale), offset = at(w_.offset);
+    const float p = scale != 0 ? std::clamp(std::nearbyint((v - offset) / scale), -8.0f, 7.0f) : 0.0f;
+    auto& byte = const_cast<std::uint8_t&>(
+        w_.packed.ptr<std::uint8_t>()[int4::packed_at(first, k_) + int4::byte_of(rows, row - first, column)]);
+    const int code = static_cast<int>(p) + 8;
+    byte = static_cast<std::uint8_t>(int4::is_high(column) ? (byte & 0x0f) | code << 4 : (byte & 0xf0) | code);
+    return scale * p + offset;
+  }
+
+ private:
+  int4::Weight w_;
+  std::int64_t n_, k_, group_;
+};
+
 constexpr Int4Activation kActivations[] = {Int4Activation::none, Int4Activation::relu, Int4Activation::gelu,
                                            Int4Activation::gelu_erf};  // by Activation
+
+Compensation::Parts to_int4(Pool& pool, const MatrixSource& s, const nn::CodecOptions& o, nn::RoundingError& error) {
+  auto q = quantize_int4(pool, s.w, o, s.transposed, &error, s.name, s.importance);
+  return {std::move(q.packed), std::move(q.scale), std::move(q.offset)};
+}
 
 }  // namespace
 
@@ -137,12 +174,16 @@ const nn::Codec int4_codec{
     .rows = [](const Vars& w, const Var& ids, const Var& positions, const Var& places,
                DType out) { return int4_embedding(ids, w[0], w[1], w[2], positions, {.dtype = out}, places); },
     .matrix = [](const Vars& w, const Var& bias) { return Matrix<Var>{w[0], w[1], w[2], bias}; },
-    .quantize =
-        [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,
-           std::string_view name) {
-          auto q = quantize_int4(pool, w, o, transposed, &error, name);
-          return nn::Codec::Parts<OwnedTensor>{std::move(q.packed), std::move(q.scale), std::move(q.offset)};
-        },
+    .quantize = [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,
+                   std::string_view name) { return to_int4(pool, {w, transposed, name}, o, error); },
+};
+
+const Compensation int4_compensation{
+    .codec = &int4_codec,
+    .quantize = to_int4,
+    .rounder = [](const Compensation::Parts& parts, const nn::CodecOptions&) -> std::unique_ptr<Rounder> {
+      return std::make_unique<Int4Rounder>(int4::Weight{parts[0].tensor, parts[1].tensor, parts[2].tensor});
+    },
 };
 
 }  // namespace hpcdl::quant

@@ -15,6 +15,7 @@ struct Int4Target {
   Tensor packed, scale, offset;  // offset null: symmetric
   std::int64_t n, k, group;
   bool search;
+  const float* importance = nullptr;  // of each input, for the search; null: all are alike
 };
 
 }  // namespace hpcdl::quant

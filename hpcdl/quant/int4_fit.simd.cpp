@@ -30,31 +30,36 @@ struct Grid {
 struct Group {
   const float* u;
   int size;
-  float unit, low, high;  // unit: largest magnitude; low, high: of the weights themselves
+  float unit, low, high;    // unit: largest magnitude; low, high: of the weights themselves
+  const float* importance;  // null: all weights are alike
 };
 
-/// Sums over a group for one grid: squared error, and the sums for a least-squares fit of the grid. p = q - 8.
+/// Sums over a group for one grid, of what each weight counts: that, its squared error, and what a least-squares fit of
+/// the grid needs. p = q - 8.
 struct Sums {
-  float error = 0, p = 0, pp = 0, u = 0, up = 0;
+  float error = 0, count = 0, p = 0, pp = 0, u = 0, up = 0;
 };
 
-template <class Isa> Sums evaluate(const Group& g, Grid grid) {
+template <class Isa, bool weighted> Sums evaluate(const Group& g, Grid grid) {
   using V = simd::Vec<Isa>;
   const float step = static_cast<float>(grid.scale) / g.unit, offset = static_cast<float>(grid.offset) / g.unit;
   if (!(step > 1e-9f || step < -1e-9f)) return {.error = __builtin_inff()};
   const V inverse(1.0f / step), s(step), o(offset), low(-8.0f), high(7.0f);
-  V error(0.0f), sum_p(0.0f), pp(0.0f), sum_u(0.0f), up(0.0f);
+  V error(0.0f), count(0.0f), sum_p(0.0f), pp(0.0f), sum_u(0.0f), up(0.0f);
   for (int i = 0; i < g.size; i += V::N) {
     const V u = V::load(g.u + i), centred = u - o;
     const V p = min(max(round(centred * inverse), low), high);
     const V d = centred - p * s;
-    error = fma(d, d, error);
-    sum_p = sum_p + p;
-    pp = fma(p, p, pp);
-    sum_u = sum_u + u;
-    up = fma(u, p, up);
+    const V weight = weighted ? V::load(g.importance + i) : V(1.0f);
+    const V of_p = weighted ? p * weight : p, of_u = weighted ? u * weight : u;
+    error = fma(d, weighted ? d * weight : d, error);
+    count = count + weight;
+    sum_p = sum_p + of_p;
+    pp = fma(of_p, p, pp);
+    sum_u = sum_u + of_u;
+    up = fma(of_u, p, up);
   }
-  return {reduce_add(error), reduce_add(sum_p), reduce_add(pp), reduce_add(sum_u), reduce_add(up)};
+  return {reduce_add(error), reduce_add(count), reduce_add(sum_p), reduce_add(pp), reduce_add(sum_u), reduce_add(up)};
 }
 
 /// The grid that covers the whole group, every weight within half a step: q - 8 in [-8.5, 7.5].
@@ -79,7 +84,7 @@ Grid covering(const Group& g, bool symmetric) {
 
 /// Least squares for the values that `s` was computed with.
 Grid refit(const Group& g, const Sums& s, Grid old, bool symmetric) {
-  const float n = static_cast<float>(g.size);
+  const float n = s.count;
   if (symmetric) return {s.pp > 0 ? bf16(s.up / s.pp * g.unit) : old.scale, old.offset};
   const float spread = n * s.pp - s.p * s.p;
   if (!(spread > 0)) return old;
@@ -87,11 +92,11 @@ Grid refit(const Group& g, const Sums& s, Grid old, bool symmetric) {
   return {bf16(scale * g.unit), bf16(offset * g.unit)};
 }
 
-template <class Isa> Grid search(const Group& g, Grid start, bool symmetric) {
-  Sums sums = evaluate<Isa>(g, start);
+template <class Isa, bool weighted> Grid search(const Group& g, Grid start, bool symmetric) {
+  Sums sums = evaluate<Isa, weighted>(g, start);
   Grid best = start;
   const auto consider = [&](Grid grid) {
-    const Sums s = evaluate<Isa>(g, grid);
+    const Sums s = evaluate<Isa, weighted>(g, grid);
     if (!(s.error < sums.error)) return;
     sums = s;
     best = grid;
@@ -122,8 +127,8 @@ void load_group(float (*buf)[kMaxGroup], const View& w, bool transposed, std::in
 
 /// Fits one group, writes its values to `q` and adds its errors. False if a weight is not finite.
 template <class Isa>
-bool quantize_group(const float* w, int size, bool symmetric, bool search_scale, Grid& grid, std::uint8_t* q,
-                    Int4TileStats& stats) {
+bool quantize_group(const float* w, int size, bool symmetric, bool search_scale, const float* importance, Grid& grid,
+                    std::uint8_t* q, Int4TileStats& stats) {
   using V = simd::Vec<Isa>;
   V low(__builtin_inff()), high(-__builtin_inff()), poison(0.0f);
   for (int i = 0; i < size; i += V::N) {
@@ -134,14 +139,15 @@ bool quantize_group(const float* w, int size, bool symmetric, bool search_scale,
   }
   if (!(reduce_add(poison) == 0)) return false;
   alignas(64) float u[kMaxGroup];
-  Group g{u, size, 0, reduce_min(low), reduce_max(high)};
+  Group g{u, size, 0, reduce_min(low), reduce_max(high), importance};
   g.unit = g.high > -g.low ? g.high : -g.low;
   grid = {bf16(0.0f), bf16(0.0f)};
   if (g.unit >= kTiny) {
     const V inverse(1.0f / g.unit);
     for (int i = 0; i < size; i += V::N) (V::load(w + i) * inverse).store(u + i);
     grid = covering(g, symmetric);
-    if (search_scale && g.unit < kHuge) grid = search<Isa>(g, grid, symmetric);
+    if (search_scale && g.unit < kHuge)
+      grid = importance ? search<Isa, true>(g, grid, symmetric) : search<Isa, false>(g, grid, symmetric);
   }
   const float step = static_cast<float>(grid.scale), offset = static_cast<float>(grid.offset);
   const float unit = g.unit > 0 ? g.unit : 1;
@@ -186,7 +192,8 @@ void quantize_tile(const Int4Target& to, const View& w, bool transposed, std::in
     load_group<T>(buf, w, transposed, row, rows, g * size, size);
     for (int r = 0; r < rows; ++r) {
       Grid grid;
-      if (!quantize_group<Isa>(buf[r], size, !to.offset, to.search, grid, q, stats)) {
+      if (!quantize_group<Isa>(buf[r], size, !to.offset, to.search, to.importance ? to.importance + g * size : nullptr,
+                               grid, q, stats)) {
         note_bad(stats, buf[r], size, row + r, g * size);
         return;
       }

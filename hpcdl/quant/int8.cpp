@@ -5,6 +5,7 @@
 
 #include "hpcdl/quant/block_codec.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/compensations.h"
 #include "hpcdl/quant/float_rows.h"
 #include "hpcdl/quant/rounding_sum.h"
 
@@ -33,6 +34,32 @@ QuantTensors quantize_int8(Pool& pool, const View& w, bool transposed, nn::Round
   return q;
 }
 
+namespace {
+
+class Int8Rounder final : public Rounder {
+ public:
+  Int8Rounder(const Tensor& codes, const View& scales) : codes_(codes), scales_(scales) {}
+
+  float round(std::int64_t row, std::int64_t column, float v) override {
+    const float scale = scales_.ptr<float>()[row];
+    const auto code =
+        static_cast<std::int8_t>(scale > 0 ? std::clamp(std::nearbyint(v * (127 / scale)), -127.0f, 127.0f) : 0);
+    codes_.ptr<std::int8_t>()[row * codes_[1] + column] = code;
+    return static_cast<float>(code) * scale * (1.0f / 127);
+  }
+
+ private:
+  Tensor codes_;
+  View scales_;
+};
+
+Compensation::Parts to_int8(Pool& pool, const MatrixSource& s, const nn::CodecOptions&, nn::RoundingError& error) {
+  auto q = quantize_int8(pool, s.w, s.transposed, &error, s.name);
+  return {std::move(q.codes), std::move(q.scale)};
+}
+
+}  // namespace
+
 const nn::Codec int8_codec{
     .name = "int8",
     .bits = 8,
@@ -43,12 +70,16 @@ const nn::Codec int8_codec{
                 const nn::CodecOptions&) { return BlockCodec<QuantFormat::int8>::specs(out, in, {}); },
     .multiply = BlockCodec<QuantFormat::int8>::multiply,
     .rows = BlockCodec<QuantFormat::int8>::rows,
-    .quantize =
-        [](Pool& pool, const View& w, const nn::CodecOptions&, bool transposed, nn::RoundingError& error,
-           std::string_view name) {
-          auto q = quantize_int8(pool, w, transposed, &error, name);
-          return nn::Codec::Parts<OwnedTensor>{std::move(q.codes), std::move(q.scale)};
-        },
+    .quantize = [](Pool& pool, const View& w, const nn::CodecOptions& o, bool transposed, nn::RoundingError& error,
+                   std::string_view name) { return to_int8(pool, {w, transposed, name}, o, error); },
+};
+
+const Compensation int8_compensation{
+    .codec = &int8_codec,
+    .quantize = to_int8,
+    .rounder = [](const Compensation::Parts& parts, const nn::CodecOptions&) -> std::unique_ptr<Rounder> {
+      return std::make_unique<Int8Rounder>(parts[0].tensor, parts[1].tensor);
+    },
 };
 
 }  // namespace hpcdl::quant

@@ -8,6 +8,8 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/quant/compensate.h"
+#include "hpcdl/quant/rounding_sum.h"
 #include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::quant {
@@ -28,20 +30,26 @@ bool quantized(Treatment t) { return t == Treatment::matrix || t == Treatment::c
 
 std::vector<Task> plan(const io::TensorFolder& files, const QuantizeModelOptions& options) {
   std::vector<Task> tasks;
+  bool kept = false;
   for (std::size_t i = 0; i < files.tensors().size(); ++i) {
     const auto& t = files.tensors()[i];
     const auto treatment = options.treatment(t.name, t.spec);
     if (treatment == Treatment::leave_out) continue;
     auto& task = tasks.emplace_back(Task{&t, &files.shard_of(i), treatment});
     if (!quantized(treatment)) continue;
-    if (!options.keep_odd) require_fit(*options.codec, t.name, task.k(), options.options);
+    if (options.keep && options.keep(t.name)) task.treatment = Treatment::copy, kept = true;
+    else if (!options.keep_odd) require_fit(*options.codec, t.name, task.k(), options.options);
     else if (!misfit(*options.codec, task.k(), options.options).empty())
       task.treatment = Treatment::copy, task.odd = true;
   }
-  require(!options.keep_odd ||
+  require(!options.keep || kept, "quant", "{}: no matrix has a name that is to be kept: hpcdl inspect lists the names",
+          files.path().string());
+  require((!options.keep_odd && !options.keep) ||
               std::any_of(tasks.begin(), tasks.end(), [](const Task& t) { return quantized(t.treatment); }),
           "quant", "{}: nothing to quantise: no matrix has a number of inputs that {} divides", files.path().string(),
           row_unit(*options.codec, options.options));
+  if (options.calibration)
+    std::ranges::stable_sort(tasks, {}, [&](const Task& t) { return options.calibration->place(t.tensor->name); });
   return tasks;
 }
 
@@ -64,6 +72,23 @@ std::vector<io::NamedSpec> outputs(const std::vector<Task>& tasks, const Quantiz
   return specs;
 }
 
+/// The parts of a matrix of which the calibration knows the inputs.
+Compensation::Parts calibrated(Pool& pool, const Compensation& codec, MatrixSource source,
+                               const QuantizeModelOptions& o, nn::RoundingError& error) {
+  const std::string name(source.name);
+  const auto& inputs = o.calibration->moments(name);
+  std::vector<float> importance;
+  if (o.activation_scales) importance = inputs.squares();
+  source.importance = importance;
+  auto parts = codec.quantize(pool, source, o.options, error);
+  const FloatRows rows(source.w, source.transposed, name);
+  const auto values = compensate(pool, rows, inputs, *codec.rounder(parts, o.options));
+  const auto* v = values.tensor.ptr<float>();
+  error = rounding_error(pool, rows, [&](std::int64_t r, std::int64_t k) { return v[r * rows.k() + k]; });
+  o.calibration->replaced(name, values.tensor);
+  return parts;
+}
+
 LayerReport write_one(Pool& pool, const Task& task, const QuantizeModelOptions& o, io::TensorFolderWriter& writer) {
   const std::string& name = task.tensor->name;
   const Spec& spec = task.tensor->spec;
@@ -78,7 +103,9 @@ LayerReport write_one(Pool& pool, const Task& task, const QuantizeModelOptions& 
   }
   nn::RoundingError error;
   const bool transposed = task.treatment == Treatment::conv1d;
-  const auto parts = o.codec->quantize(pool, view, o.options, transposed, error, name);
+  const auto* compensation = o.calibration && o.calibration->place(name) >= 0 ? compensation_of(*o.codec) : nullptr;
+  const auto parts = compensation ? calibrated(pool, *compensation, {view, transposed, name}, o, error)
+                                  : o.codec->quantize(pool, view, o.options, transposed, error, name);
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].tensor) continue;
@@ -88,6 +115,7 @@ LayerReport write_one(Pool& pool, const Task& task, const QuantizeModelOptions& 
   return {.name = name,
           .shape = {task.n(), task.k()},
           .quantized = true,
+          .compensated = compensation != nullptr,
           .bits_per_weight = 8.0 * static_cast<double>(bytes) / static_cast<double>(spec.size()),
           .relative_rms = error.relative_rms(),
           .largest = error.largest,

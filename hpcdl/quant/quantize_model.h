@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/quant/calibration.h"
 #include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/report.h"
 
@@ -18,6 +19,13 @@ struct QuantizeModelOptions {
   nn::CodecOptions options = {};
   /// What happens to a tensor of the source; must be set. models::quantize_folder() knows it for every family.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
+  /// Matrices that stay as they are; null: none. Throws Error if it keeps no matrix.
+  std::function<bool(const std::string& name)> keep = nullptr;
+  /// Lets weights make up for the errors of others (compensate.h), as far as something is known of the inputs of their
+  /// matrix and there is a compensation_of() the codec; null: every weight is rounded by itself.
+  Calibration* calibration = nullptr;
+  /// With a calibration: scales are those with which errors of large inputs are smallest.
+  bool activation_scales = false;
   bool keep_odd = false;  // matrices whose inputs do not fit the codec stay unchanged, and are not an error
   /// Called after each tensor, and once before the first with an empty name. Bytes of the source.
   std::function<void(const std::string& name, std::int64_t done, std::int64_t total)> progress = nullptr;

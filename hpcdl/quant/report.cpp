@@ -45,11 +45,13 @@ nlohmann::json to_json(const ModelReport& report) {
     layers.push_back({{"name", l.name},
                       {"shape", std::vector<std::int64_t>(l.shape.begin(), l.shape.end())},
                       {"quantized", l.quantized},
+                      {"compensated", l.compensated},
                       {"bits_per_weight", l.bits_per_weight},
                       {"ratio_fp32", l.ratio_fp32()},
                       {"relative_rms_error", l.relative_rms},
                       {"max_error", l.largest},
                       {"bytes", l.bytes}});
+    if (l.divergence >= 0) layers.back()["kl"] = l.divergence;
   }
   nlohmann::json json = {
       {"format", report.codec->name},      {"bits_per_weight", report.bits_per_weight()},

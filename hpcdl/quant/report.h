@@ -15,10 +15,14 @@ struct LayerReport {
   std::string name;
   Shape shape;  // (out, in) for a quantised matrix, otherwise as stored
   bool quantized = false;
-  bool odd = false;  // a matrix that was not quantised, because the group does not divide its inputs
+  bool compensated = false;  // quantised with a calibration
+  bool odd = false;          // a matrix that was not quantised, because the group does not divide its inputs
   double bits_per_weight = 0;
   double relative_rms = 0;  // |w - w'| / |w|
   double largest = 0;       // max |w - w'|
+  /// The mean divergence (Kullback-Leibler, in nats) of the next token of the model in which only this matrix is
+  /// quantised; negative: not measured.
+  double divergence = -1;
   std::int64_t bytes = 0;
   double ratio_fp32() const { return 32 / bits_per_weight; }
 };
@@ -26,7 +30,7 @@ struct LayerReport {
 struct ModelReport {
   const nn::Codec* codec = nullptr;  // never null
   nn::CodecOptions options;
-  std::vector<LayerReport> layers = {};  // in the order of the file
+  std::vector<LayerReport> layers = {};  // in the order in which they were written
 
   std::int64_t weights() const;     // of the quantised matrices
   std::int64_t parameters() const;  // of everything written

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "hpcdl/quant/rounder.h"
+
+namespace hpcdl::quant {
+
+extern const Compensation int4_compensation, nf4_compensation, fp4_compensation, int8_compensation;
+
+}  // namespace hpcdl::quant
