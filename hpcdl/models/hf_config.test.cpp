@@ -205,7 +205,8 @@ TEST(hf_config, what_we_cannot_compute_is_an_error) {
                "rope_parameters: partial_rotary_factor = 0.5 is not supported for this family; expected 1 or none");
   expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
   expect_error("quantization_config", {{"quant_method", "hqq"}, {"bits", 4}, {"group_size", 128}},
-               "expected quant_method hpcdl_int4, hpcdl_nf4, hpcdl_fp4, hpcdl_int8, found \"hqq\"");
+               "expected quant_method hpcdl_int4, hpcdl_nf4, hpcdl_fp4, hpcdl_int8, hpcdl_rot3, hpcdl_rot-ternary, "
+               "hpcdl_fp8, hpcdl_mxfp4, found \"hqq\"");
   expect_error("quantization_config", {{"quant_method", "gptq"}, {"bits", 5}}, "bits: expected 2, 3, 4 or 8, found 5");
   expect_error("quantization_config", {{"quant_method", "fp8"}}, "weight_block_size: expected the rows and columns");
   expect_error("quantization_config", {{"quant_method", "hpcdl_int4"}, {"bits", 8}, {"group_size", 64}},

@@ -28,6 +28,12 @@ std::string listed(std::span<const std::int64_t> numbers, std::string_view last)
 
 bool has_group(const nn::Codec& c, std::int64_t group) { return std::ranges::find(c.groups, group) != c.groups.end(); }
 
+/// The elements of a matrix whose first part has this many bytes.
+std::int64_t in_first_part(const nn::Codec& c, std::int64_t bytes) {
+  if (!c.groups.empty()) return 8 * bytes / c.bits;
+  return bytes / c.specs(1, c.block, {})[0].bytes() * c.block;
+}
+
 /// Whether the scales of a codec can be quantised: its matrices then have other parts.
 bool has_nested(const nn::Codec& c) {
   const std::int64_t size = 4 * c.block;
@@ -74,7 +80,7 @@ std::int64_t parameters_in(std::string_view name, const Spec& spec) {
   for (const auto* c : kCodecs)
     for (const auto& part : c->names)
       if (!part.in_files.empty() && name.ends_with(part.in_files))
-        return &part == c->names.data() ? 8 * spec.bytes() / c->bits : 0;
+        return &part == c->names.data() ? in_first_part(*c, spec.bytes()) : 0;
   return spec.size();
 }
 

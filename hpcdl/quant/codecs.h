@@ -12,7 +12,7 @@
 
 namespace hpcdl::quant {
 
-#define HPCDL_CODECS(ONE) ONE(int4) ONE(nf4) ONE(fp4) ONE(int8)
+#define HPCDL_CODECS(ONE) ONE(int4) ONE(nf4) ONE(fp4) ONE(int8) ONE(rot3) ONE(rot_ternary) ONE(fp8) ONE(mxfp4)
 
 #define HPCDL_ROW(name) extern const nn::Codec name##_codec;
 HPCDL_CODECS(HPCDL_ROW)

@@ -4,6 +4,7 @@
 
 namespace hpcdl::quant {
 
-extern const Compensation int4_compensation, nf4_compensation, fp4_compensation, int8_compensation;
+extern const Compensation int4_compensation, nf4_compensation, fp4_compensation, int8_compensation, fp8_compensation,
+    mxfp4_compensation;
 
 }  // namespace hpcdl::quant

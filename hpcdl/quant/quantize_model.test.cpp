@@ -182,10 +182,11 @@ TEST(quantize_model, another_codec_is_one_row) {
   EXPECT_DOUBLE_EQ(report.bits_per_weight(), 16);
   EXPECT_EQ(to_json(report)["format"], "rounded");
   EXPECT_EQ(io::read_json(f.to / "config.json")["quantization_config"]["quant_method"], "hpcdl_rounded");
-  EXPECT_NE(message([&] {
-              models::read_hf_config(f.to);
-            }).find("expected quant_method hpcdl_int4, hpcdl_nf4, hpcdl_fp4, hpcdl_int8, found"),
-            std::string::npos)
+  EXPECT_NE(
+      message([&] { models::read_hf_config(f.to); })
+          .find("expected quant_method hpcdl_int4, hpcdl_nf4, hpcdl_fp4, hpcdl_int8, hpcdl_rot3, hpcdl_rot-ternary, "
+                "hpcdl_fp8, hpcdl_mxfp4, found"),
+      std::string::npos)
       << "it is not in the list";
 
   const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);

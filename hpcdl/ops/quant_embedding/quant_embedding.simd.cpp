@@ -12,7 +12,7 @@ void decode_row(T* to, const QuantMatrix& w, std::int64_t id, std::int64_t block
   using V = simd::Vec<Isa>;
   const Decoder row(w, id);
   for (std::int64_t b = 0; b < blocks; ++b)
-    row.block(b, [&](std::int64_t i, V v, std::int64_t j, V u) {
+    values_of_block<Isa>(row, b, [&](std::int64_t i, V v, std::int64_t j, V u) {
       const auto at = b * Decoder::kBlock;
       position(v, at + i).store(to + at + i), position(u, at + j).store(to + at + j);
     });

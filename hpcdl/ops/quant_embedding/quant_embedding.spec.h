@@ -18,7 +18,8 @@ inline void quant_embedding_reference(Outputs out, Inputs in, const QuantEmbeddi
     const auto at = in[6] ? static_cast<std::int64_t>(in[6][i]) : i % in[0].dim(-1);
     for (std::int64_t c = 0; c < k; ++c) {
       Sum y;
-      y.add(id < 0 || id >= w.n() ? std::numeric_limits<double>::quiet_NaN() : w.at(id, c));
+      if (id < 0 || id >= w.n()) y.add(std::numeric_limits<double>::quiet_NaN());
+      else y = w.terms(id, c);
       if (in[5]) y.add(in[5][at * k + c]);
       y.put(out[0], i * k + c);
     }

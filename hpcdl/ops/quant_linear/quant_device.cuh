@@ -211,6 +211,10 @@ template <class F> void visit_quant_format(QuantFormat format, F&& f) {
     case QuantFormat::q4_0: return f.template operator()<QuantFormat::q4_0>();
     case QuantFormat::q4_k: return f.template operator()<QuantFormat::q4_k>();
     case QuantFormat::q6_k: return f.template operator()<QuantFormat::q6_k>();
+    case QuantFormat::rot3:
+    case QuantFormat::rot_ternary:
+    case QuantFormat::fp8:
+    case QuantFormat::mxfp4: break;  // refused before: require_on_gpu()
   }
 }
 /// Calls f.operator()<format, alignment>(): the alignment that the address of the codes allows, or 1.

@@ -11,6 +11,10 @@
 //   nf4_double, fp4_double: as nf4 and fp4; scales U8 (N, K/64); F32 (S), S = N K/64 / 256 rounded up, their scales; F32 (257), what a
 //               code of a scale means, and last the number that is added: scale = table[code] * outer + table[256]
 //   int8        I8 (N, K); F32 (N): w = code * scale / 127. LLM.int8 of bitsandbytes.
+//   fp8         U8 (N, K), E4M3; F32 (N): w = code * scale
+//   mxfp4       U8 (N, K/2), E2M1, the first of two inputs in the low four bits; U8 (N, K/32), E8M0 (core/mx.h)
+//   rot3, rot_ternary: U8 (N, 96 K/256), U8 (N, 52 K/256), codes of rotated weights (rotation.h, rotated_values.h);
+//               F32 (N, K/256)
 //   q8_0 ...    U8 (N, bytes of a row): blocks of GGUF, whose scales lie in the blocks
 
 #include <algorithm>
@@ -22,8 +26,22 @@
 
 namespace hpcdl {
 
-enum class QuantFormat : std::uint8_t { nf4, nf4_double, int8, q8_0, q4_0, q4_k, q6_k, fp4, fp4_double };
-inline constexpr int kQuantFormats = 9;
+enum class QuantFormat : std::uint8_t {
+  nf4,
+  nf4_double,
+  int8,
+  q8_0,
+  q4_0,
+  q4_k,
+  q6_k,
+  fp4,
+  fp4_double,
+  rot3,
+  rot_ternary,
+  fp8,
+  mxfp4
+};
+inline constexpr int kQuantFormats = 13;
 
 struct QuantFormatInfo {
   std::string_view name;
@@ -36,6 +54,7 @@ struct QuantFormatInfo {
   bool minimum = false;              // a group has a minimum, too
   std::int64_t scales_together = 0;  // that have one scale of their own; 0: they have none
   bool scales_in_blocks = false;
+  bool on_gpu = true;  // kernels of GPUs read it
 };
 
 [[gnu::always_inline]] constexpr QuantFormatInfo quant_format_info(QuantFormat f) {
@@ -86,6 +105,14 @@ struct QuantFormatInfo {
               .scale = DType::f16,
               .scales_together = 16,
               .scales_in_blocks = true};
+    case QuantFormat::rot3:
+      return {.name = "rot3", .bits = 3, .block = 256, .block_bytes = 96, .group = 256, .on_gpu = false};
+    case QuantFormat::rot_ternary:
+      return {.name = "rot_ternary", .bits = 2, .block = 256, .block_bytes = 52, .group = 256, .on_gpu = false};
+    case QuantFormat::fp8: return {.name = "fp8", .bits = 8, .block = 32, .block_bytes = 32, .on_gpu = false};
+    case QuantFormat::mxfp4:
+      return {
+          .name = "mxfp4", .bits = 4, .block = 32, .block_bytes = 16, .group = 32, .scale = DType::u8, .on_gpu = false};
     case QuantFormat::fp4: {
       QuantFormatInfo info = quant_format_info(QuantFormat::nf4);
       info.name = "fp4";
@@ -110,11 +137,14 @@ constexpr QuantParts<Spec> quant_parts(QuantFormat f, std::int64_t n, std::int64
   const auto info = quant_format_info(f);
   const std::int64_t row = k / info.block * info.block_bytes;
   if (info.scales_in_blocks) return {.codes = {{n, row}, DType::u8}, .scale = {}, .outer = {}, .table = {}};
-  if (f == QuantFormat::int8)
-    return {.codes = {{n, k}, DType::i8}, .scale = {{n}, DType::f32}, .outer = {}, .table = {}};
+  if (info.group == 0)
+    return {.codes = {{n, k}, f == QuantFormat::int8 ? DType::i8 : DType::u8},
+            .scale = {{n}, DType::f32},
+            .outer = {},
+            .table = {}};
   const Shape scales{n, k / info.group};
   if (info.scales_together == 0)
-    return {.codes = {{n, row}, DType::u8}, .scale = {scales, DType::f32}, .outer = {}, .table = {}};
+    return {.codes = {{n, row}, DType::u8}, .scale = {scales, info.scale}, .outer = {}, .table = {}};
   const std::int64_t outer = (scales.size() + info.scales_together - 1) / info.scales_together;
   return {.codes = {{n, row}, DType::u8},
           .scale = {scales, DType::u8},
@@ -133,6 +163,13 @@ struct QuantMatrix {
     return parts.codes[1] / info.block_bytes * info.block;
   }
 };
+
+/// Throws Error for a format that no kernel of a GPU reads.
+inline void require_on_gpu(std::string_view op, QuantFormat f) {
+  const auto info = quant_format_info(f);
+  require(info.on_gpu, op, "matrices in {} are multiplied on a CPU only: use --device cpu, or another format",
+          info.name);
+}
 
 /// Checks the tensors of a matrix; returns K.
 inline std::int64_t require_quantized(std::string_view op, QuantFormat f, const QuantParts<Spec>& p) {

@@ -99,7 +99,10 @@ inline void QuantLinear::forward(Stream& s, Tensor y, View x, View codes, View s
   on(
       s,
       [&](auto isa, Pool& pool) { cpu::quant_linear(isa, pool, y, x, w, bias, residual, panel, rows, s.numerics()); },
-      [&](auto& q) { cuda::quant_linear(q, y, x, w, bias, residual, panel); });
+      [&](auto& q) {
+        require_on_gpu(name, a.format);
+        cuda::quant_linear(q, y, x, w, bias, residual, panel);
+      });
 }
 inline void QuantLinear::backward(Stream& s, Grad dx, Grad dbias, Grad dresidual, View codes, View scale, View outer,
                                   View table, View dy, Tensor panel, const Args& a) {
@@ -109,7 +112,10 @@ inline void QuantLinear::backward(Stream& s, Grad dx, Grad dbias, Grad dresidual
       [&](auto isa, Pool& pool) {
         cpu::quant_linear_backward(isa, pool, dx, dbias, dresidual, w, dy, panel, s.numerics());
       },
-      [&](auto& q) { cuda::quant_linear_backward(q, dx, dbias, dresidual, w, dy, panel); });
+      [&](auto& q) {
+        require_on_gpu(name, a.format);
+        cuda::quant_linear_backward(q, dx, dbias, dresidual, w, dy, panel);
+      });
 }
 
 /// What the format does not have, bias and residual may be absent (default Vars).

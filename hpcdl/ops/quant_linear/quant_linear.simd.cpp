@@ -93,10 +93,33 @@ template <class Isa, int C> FewRows gathered(Pool& pool, const View& x, const Te
   return {to.ptr<float>(), static_cast<int>(rows)};
 }
 
+/// The same of rotated rows, for weights that are.
+template <class Isa, int C> FewRows rotated(Pool& pool, const View& x, const Tensor& to) {
+  using V = simd::Vec<Isa>;
+  const std::int64_t rows = x.rows(), blocks = x.cols() / kRotated;
+  visit_dtype(x.dtype(), [&]<class T>() {
+    for_rows(pool, blocks, C * kRotated * 8, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) float values[kRotated];
+      for (auto b = begin; b < end; ++b)
+        for (std::int64_t c = 0; c < C; ++c) {
+          for (int i = 0; i < kRotated; i += V::N)
+            (c < rows ? V::load(x.ptr<T>() + c * x.row_stride() + b * kRotated + i) : V(0.0f)).store(values + i);
+          rotate(values);
+          for (int i = 0; i < kRotated; i += V::N)
+            V::load(values + i).store(to.ptr<float>() + (b * kRotated + i) * C + c * V::N);
+        }
+    });
+  });
+  return {to.ptr<float>(), static_cast<int>(rows)};
+}
+
 template <class Isa, class Decoder, int C>
 void few_rows(Pool& pool, const Tensor& y, const View& input, const QuantMatrix& w, const View& bias,
               const View& residual, const Tensor& rows_of_x) {
-  const FewRows x = gathered<Isa, C>(pool, input, rows_of_x);
+  const FewRows x = [&] {
+    if constexpr (is_rotated<Decoder>) return rotated<Isa, C>(pool, input, rows_of_x);
+    else return gathered<Isa, C>(pool, input, rows_of_x);
+  }();
   const std::int64_t n = y.cols(), k = w.parts.codes[1] / Decoder::kBytes * Decoder::kBlock;
   parallel_for(pool, (n + kTogether - 1) / kTogether, 1 + 65536 / (kTogether * k * C + 1),
                [&](std::int64_t begin, std::int64_t end) {
@@ -122,7 +145,8 @@ void decode(Pool& pool, const QuantMatrix& w, std::int64_t r0, std::int64_t r1, 
       const Decoder row(w, r0 + r);
       T* to = panel + r * columns;
       for (auto b = b0; b < b1; ++b, to += Decoder::kBlock)
-        row.block(b, [&](std::int64_t i, V v, std::int64_t j, V u) { v.store(to + i), u.store(to + j); });
+        values_of_block<Isa>(row, b,
+                             [&](std::int64_t i, V v, std::int64_t j, V u) { v.store(to + i), u.store(to + j); });
     }
   });
 }

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "hpcdl/device.h"
 #include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/quant_linear/quant_linear.h"
 #include "hpcdl/ops/quant_linear/quant_values.h"
@@ -14,15 +15,17 @@ inline void quant_linear_reference_of(Outputs out, Inputs in, const QuantLinear:
   const QuantValues w{a.format, in[1], in[2], in[3], in[4], rounds_table ? type : DType::f32};
   const auto n = w.n(), k = w.k(), m = k > 0 ? in[0].size() / k : 0;
   const bool rounds_all = !rounds_table && m > QuantLinear::kFewRows;
-  std::vector<double> row(static_cast<std::size_t>(k));
+  std::vector<double> row(static_cast<std::size_t>(k)), sizes(row.size());
   for (std::int64_t j = 0; j < n; ++j) {
-    for (std::int64_t l = 0; l < k; ++l) {
-      const double value = w.at(j, l);
-      row[static_cast<std::size_t>(l)] = rounds_all ? rounded_to(type, static_cast<float>(value)) : value;
-    }
+    w.read_row(j, row, sizes);
+    for (auto& value : row)
+      if (rounds_all) value = rounded_to(type, static_cast<float>(value));
     for (std::int64_t i = 0; i < m; ++i) {
       Sum y;
-      for (std::int64_t l = 0; l < k; ++l) y.add(in[0][i * k + l] * row[static_cast<std::size_t>(l)]);
+      for (std::int64_t l = 0; l < k; ++l) {
+        y.add(in[0][i * k + l] * row[static_cast<std::size_t>(l)]);
+        y.scale += std::fabs(in[0][i * k + l]) * sizes[static_cast<std::size_t>(l)];
+      }
       if (in[5]) y.add(in[5][j]);
       if (in[6]) y.add(in[6][i * n + j]);
       y.put(out[0], i * n + j);
@@ -36,6 +39,7 @@ inline void quant_linear_reference(Outputs out, Inputs in, const QuantLinear::Ar
 inline void quant_linear_cases(auto& to) {
   for (int f = 0; f < kQuantFormats; ++f) {
     const auto format = static_cast<QuantFormat>(f);
+    if (!quant_format_info(format).on_gpu && cuda_devices() > 0) continue;
     auto& family = to.add("quant_linear+" + std::string(quant_format_info(format).name), "MxNxK", {"x MK"},
                           {{1, 32768, 4096}, {8, 4096, 4096}, {512, 4096, 4096}}, [format](const auto& v) {
                             return quant_linear(v[0], quant_inputs(v, format), v.none(), v.none(), {.format = format});

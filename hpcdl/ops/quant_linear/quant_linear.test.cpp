@@ -24,7 +24,10 @@ using testing::Fill;
 using testing::Input;
 using Case = testing::OpSpec<QuantLinear>::Case;
 
-constexpr std::int64_t kBelow = 60;  // bytes below it: scales in F16 are positive and below 1
+constexpr std::int64_t kBelow = 60;    // bytes below it: scales in F16 are positive and below 1
+constexpr std::int64_t kBelow1 = 128;  // scales in E8M0 below it are at most 1
+
+bool is_rotated(QuantFormat f) { return f == rot3 || f == rot_ternary; }
 
 // Kernels of GPUs for few rows read operands as programs place them; others are rounded as for many rows.
 #if HPCDL_CUDA
@@ -40,10 +43,11 @@ struct More {
 
 Case product(QuantFormat f, Shape x, std::int64_t n, More more = {}) {
   const auto p = quant_parts(f, n, x[-1]);
-  const auto input = [](const Spec& s) {
+  const auto input = [&](const Spec& s) {
     if (!s) return Input::none();
     if (s.dtype == DType::f32) return Input(s.shape).as(DType::f32).filled(Fill::positive).fixed();
-    return Input::indices(s.shape, s.dtype == DType::i8 ? 127 : kBelow).as(s.dtype);
+    const bool is_e8m0 = f == mxfp4 && s == p.scale;
+    return Input::indices(s.shape, s.dtype == DType::i8 ? 127 : is_e8m0 ? kBelow1 : kBelow).as(s.dtype);
   };
   Shape y = x;
   y[-1] = n;
@@ -53,38 +57,56 @@ Case product(QuantFormat f, Shape x, std::int64_t n, More more = {}) {
           .aligned = kAligned};
 }
 
+/// With formats that are multiplied on a CPU only, if there is nothing else here.
+std::vector<Case> with_cases_on_cpu(std::vector<Case> cases) {
+  if (cuda_devices() > 0) return cases;
+  // Of more rows, rotated weights are rounded to the type of x, after sums that may be on either side of a tie:
+  // EveryFormat compares their values.
+  const std::vector<Case> more = {product(rot3, {1, 256}, 3),
+                                  product(rot3, {7, 512}, 5, {.bias = true}),
+                                  product(rot3, {2, 256}, 17, {.residual = true}),
+                                  product(rot_ternary, {3, 512}, 2),
+                                  product(rot_ternary, {8, 256}, 4, {.bias = true, .residual = true}),
+                                  product(fp8, {1, 96}, 5),
+                                  product(fp8, {9, 160}, 33, {.bias = true}),
+                                  product(mxfp4, {8, 352}, 3, {.bias = true}),
+                                  product(mxfp4, {17, 64}, 70)};
+  cases.insert(cases.end(), more.begin(), more.end());
+  return cases;
+}
+
 const auto spec = testing::op<QuantLinear>({
-    .cases = {product(nf4, {1, 64}, 1),
-              product(nf4, {2, 192}, 17, {.bias = true}),
-              product(nf4, {9, 64}, 67),
-              product(nf4_double, {3, 5, 128}, 33),
-              product(nf4_double, {1, 4160}, 9, {.residual = true}),
-              product(int8, {7, 32}, 15),
-              product(int8, {1, 96}, 16, {.bias = true, .residual = true}),
-              product(int8, {11, 160}, 70),
-              product(q8_0, {5, 32}, 31),
-              product(q8_0, {8, 352}, 3, {.bias = true}),
-              product(q8_0, {17, 64}, 130),
-              product(q4_0, {1, 32}, 5),
-              product(q4_0, {4, 416}, 19),
-              product(q4_0, {10, 96}, 64, {.bias = true, .residual = true}),
-              product(q4_k, {1, 256}, 2),
-              product(q4_k, {6, 512}, 18),
-              product(q4_k, {12, 768}, 65),
-              product(q6_k, {2, 256}, 20),
-              product(q6_k, {1, 1280}, 7),
-              product(q6_k, {33, 256}, 81),
-              product(nf4, {70, 320}, 40, {.residual = true, .out = DType::f32}),
-              product(nf4_double, {16, 512}, 34, {.bias = true}),
-              product(int8, {100, 288}, 20),
-              product(q8_0, {31, 544}, 17, {.bias = true, .residual = true}),
-              product(q4_0, {67, 544}, 33),
-              product(q4_k, {64, 512}, 66, {.residual = true}),
-              product(q6_k, {130, 512}, 9),
-              product(fp4, {3, 192}, 9, {.bias = true}),
-              product(fp4_double, {20, 256}, 12),
-              product(nf4, {0, 64}, 8),
-              product(q8_0, {3, 64}, 0)},
+    .cases = with_cases_on_cpu({product(nf4, {1, 64}, 1),
+                                product(nf4, {2, 192}, 17, {.bias = true}),
+                                product(nf4, {9, 64}, 67),
+                                product(nf4_double, {3, 5, 128}, 33),
+                                product(nf4_double, {1, 4160}, 9, {.residual = true}),
+                                product(int8, {7, 32}, 15),
+                                product(int8, {1, 96}, 16, {.bias = true, .residual = true}),
+                                product(int8, {11, 160}, 70),
+                                product(q8_0, {5, 32}, 31),
+                                product(q8_0, {8, 352}, 3, {.bias = true}),
+                                product(q8_0, {17, 64}, 130),
+                                product(q4_0, {1, 32}, 5),
+                                product(q4_0, {4, 416}, 19),
+                                product(q4_0, {10, 96}, 64, {.bias = true, .residual = true}),
+                                product(q4_k, {1, 256}, 2),
+                                product(q4_k, {6, 512}, 18),
+                                product(q4_k, {12, 768}, 65),
+                                product(q6_k, {2, 256}, 20),
+                                product(q6_k, {1, 1280}, 7),
+                                product(q6_k, {33, 256}, 81),
+                                product(nf4, {70, 320}, 40, {.residual = true, .out = DType::f32}),
+                                product(nf4_double, {16, 512}, 34, {.bias = true}),
+                                product(int8, {100, 288}, 20),
+                                product(q8_0, {31, 544}, 17, {.bias = true, .residual = true}),
+                                product(q4_0, {67, 544}, 33),
+                                product(q4_k, {64, 512}, 66, {.residual = true}),
+                                product(q6_k, {130, 512}, 9),
+                                product(fp4, {3, 192}, 9, {.bias = true}),
+                                product(fp4_double, {20, 256}, 12),
+                                product(nf4, {0, 64}, 8),
+                                product(q8_0, {3, 64}, 0)}),
     .reference = contract::quant_linear_reference,
     .reduction = [](std::span<const Spec> in, const QuantLinear::Args&) { return std::max(in[0][-1], in[1][0]) + 2; },
 });
@@ -124,6 +146,8 @@ struct Drawn {
         for (std::int64_t i = 0; i < part.size(); ++i)
           to->tensor.ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(rng.below(draw++, 256));
     }
+    if (f == mxfp4)
+      for (std::int64_t i = 0; i < parts.scale.size(); ++i) own.scale.tensor.ptr<std::uint8_t>()[i] &= 127;
     if (!info.scales_in_blocks) return;
     auto* bytes = own.codes.tensor.ptr<std::uint8_t>();
     for (std::int64_t b = 0; b < own.codes.tensor.bytes(); b += info.block_bytes)
@@ -159,14 +183,16 @@ std::vector<float> decoded(const QuantMatrix& w, std::int64_t rows_of_x) {
 }
 
 /// The magnitude of terms that are added to those of a value before it is rounded: of minima and of means of scales.
-double slack(QuantFormat f) { return f == q4_k ? 64 : f == nf4_double || f == fp4_double ? 8 : 0; }
+double slack(QuantFormat f) {
+  return f == q4_k ? 64 : f == nf4_double || f == fp4_double ? 8 : is_rotated(f) ? 128 : 0;
+}
 
 class EveryFormat : public ::testing::TestWithParam<int> {};
 
 /// Every code, scale and sign, with few rows and with many.
 TEST_P(EveryFormat, values_are_those_of_the_formula) {
   const auto format = static_cast<QuantFormat>(GetParam());
-  const Drawn w(format, 70, 512);
+  const Drawn w(format, is_rotated(format) ? 18 : 70, 512);
   const auto m = w.matrix();
   const auto values = [](const View& v) { return v ? contract::values_of(v) : contract::Values(); };
   const auto codes = values(m.parts.codes), scale = values(m.parts.scale), outer = values(m.parts.outer),
@@ -188,10 +214,12 @@ TEST_P(EveryFormat, values_are_those_of_the_formula) {
 }
 
 TEST_P(EveryFormat, every_instruction_set_decodes_the_same_bits) {
-  const Drawn w(static_cast<QuantFormat>(GetParam()), 33, 768);
+  const auto format = static_cast<QuantFormat>(GetParam());
+  const Drawn w(format, 33, 768);
   std::vector<float> first;
   testing::for_each_isa([&] {
-    for (const std::int64_t rows : {1, 3}) {
+    // Few rows of x are rotated instead of W: then their products are sums.
+    for (const std::int64_t rows : is_rotated(format) ? std::vector{9, 16} : std::vector{1, 3}) {
       const auto got = decoded(w.matrix(), rows);
       if (first.empty()) first = got;
       ASSERT_EQ(std::memcmp(got.data(), first.data(), got.size() * sizeof(float)), 0) << "rows " << rows;
@@ -205,6 +233,7 @@ TEST_P(EveryFormat, every_instruction_set_decodes_the_same_bits) {
 TEST_P(EveryFormat, tensor_cores_read_every_code) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   const auto format = static_cast<QuantFormat>(GetParam());
+  if (!quant_format_info(format).on_gpu) GTEST_SKIP() << "only CPUs multiply it";
   const Drawn w(format, 150, 768);
   const auto m = w.matrix();
   const auto values = [](const View& v) { return v ? contract::values_of(v) : contract::Values(); };

@@ -2,11 +2,16 @@
 // The values of quantised matrices by the formulas of their formats, one at a time and in double: what kernels are
 // compared with.
 
+#include <bit>
 #include <cmath>
+#include <vector>
 
+#include "hpcdl/core/mx.h"
 #include "hpcdl/ops/contract.h"
 #include "hpcdl/ops/quant_linear/four_bit_values.h"
 #include "hpcdl/ops/quant_linear/quant_format.h"
+#include "hpcdl/ops/quant_linear/rotated_values.h"
+#include "hpcdl/ops/quant_linear/rotation.h"
 
 namespace hpcdl::contract {
 
@@ -26,7 +31,36 @@ struct QuantValues {
   std::int64_t k() const { return codes.dim(1) / info().block_bytes * info().block; }
   QuantFormatInfo info() const { return quant_format_info(format); }
 
-  double at(std::int64_t row, std::int64_t column) const {
+  double at(std::int64_t row, std::int64_t column) const { return terms(row, column).value; }
+  /// at() and what terms() adds to its magnitude, for all columns. Rotated blocks are rotated back in one go: a reference
+  /// that is differentiated reads its weights often.
+  void read_row(std::int64_t row, std::vector<double>& values, std::vector<double>& more) const {
+    const bool rotated = format == QuantFormat::rot3 || format == QuantFormat::rot_ternary;
+    for (std::size_t c = 0; c < values.size(); ++c) values[c] = by_code(row, static_cast<std::int64_t>(c)), more[c] = 0;
+    for (std::size_t first = 0; rotated && first < values.size(); first += kRotated) {
+      double size = 0;
+      for (std::size_t c = first; c < first + kRotated; ++c) size += std::fabs(values[c]) / 16;
+      rotate_back(values.data() + first);
+      for (std::size_t c = first; c < first + kRotated; ++c) more[c] = size - std::fabs(values[c]);
+    }
+  }
+  /// A value, and the sum of the magnitudes from which it is computed.
+  Sum terms(std::int64_t row, std::int64_t column) const {
+    Sum sum;
+    if (format != QuantFormat::rot3 && format != QuantFormat::rot_ternary) {
+      sum.add(by_code(row, column));
+      return sum;
+    }
+    const auto first = column / kRotated * kRotated;
+    const int i = static_cast<int>(column - first);
+    for (int j = 0; j < kRotated; ++j)
+      sum.add((std::popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1) * (rotation_flips(i) ? -1 : 1) *
+              by_code(row, first + j) / 16);
+    return sum;
+  }
+
+ private:
+  double by_code(std::int64_t row, std::int64_t column) const {
     const auto b = column / info().block, i = column % info().block;
     const auto byte = [&](std::int64_t j) {
       return static_cast<int>(codes[row * codes.dim(1) + b * info().block_bytes + j]);
@@ -61,11 +95,26 @@ struct QuantValues {
         const int high = byte(128 + part * 32 + place) >> (quarter * 2) & 3;
         return half(208) * signed_byte(192 + i / 16) * ((low | high << 4) - 32);
       }
+      case QuantFormat::rot3: {
+        const int low = byte(i % 64) >> (2 * (i / 64)) & 3, high = byte(64 + i % 32) >> (i / 32) & 1;
+        return static_cast<double>(kRot3Values[low | high << 2]) * scale[row * scale.dim(1) + b];
+      }
+      case QuantFormat::rot_ternary: {
+        const auto at = i < 240 ? i % 48 : 48 + (i - 240) % 4, d = i < 240 ? i / 48 : (i - 240) / 4;
+        return (byte(at) / static_cast<int>(std::pow(3, d)) % 3 - 1) * scale[row * scale.dim(1) + b];
+      }
+      case QuantFormat::fp8: {
+        const int exponent = byte(i) >> 3 & 15, fraction = byte(i) & 7;
+        const double value = exponent > 0 ? std::ldexp(8 + fraction, exponent - 10) : std::ldexp(fraction, -9);
+        return (byte(i) < 128 ? value : -value) * scale[row];
+      }
+      case QuantFormat::mxfp4:
+        return static_cast<double>(kE2m1Values[byte(i / 2) >> (i % 2 * 4) & 15]) *
+               std::ldexp(1.0, static_cast<int>(scale[row * scale.dim(1) + b]) - 127);
     }
     return 0;
   }
 
- private:
   double four_bits(int byte, std::int64_t i) const {
     return rounded_to(values_as, four_bit_values(format)[i % 2 == 0 ? byte >> 4 : byte & 15]);
   }
