@@ -13,6 +13,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/io/gguf/file.h"
 
 namespace hpcdl::data {
 namespace {
@@ -51,6 +52,7 @@ std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, 
 /// The files that a given tokenizer is read from, one after the other.
 std::string text_of_tokenizer(const fs::path& given) {
   if (given.empty()) return {};
+  if (io::is_gguf(given)) return io::Tokenizer::load(given).to_json();  // the rest of the file are weights
   if (!fs::is_directory(given)) return io::read_file(given);
   const fs::path config = given / "tokenizer_config.json";
   return io::read_file(given / "tokenizer.json") + (fs::exists(config) ? io::read_file(config) : "");

@@ -14,6 +14,7 @@
 #include "hpcdl/data/split_data.h"
 #include "hpcdl/data/text_source.h"
 #include "hpcdl/io/crc32c.h"
+#include "hpcdl/io/gguf/file.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
@@ -41,7 +42,7 @@ struct Chats {
 io::ChatTemplate template_of(const RunConfig& c, const fs::path& tokenizer) {
   if (!c.data.chat_template.empty())
     return io::ChatTemplate::parse(io::read_file(c.data.chat_template), c.data.chat_template);
-  const auto folder = fs::is_directory(tokenizer) ? tokenizer : tokenizer.parent_path();
+  const auto folder = fs::is_directory(tokenizer) || io::is_gguf(tokenizer) ? tokenizer : tokenizer.parent_path();
   const auto found = io::load_chat_template(folder);
   if (!found)
     fail_usage("data", "{} has no chat template: set data.template to a file that holds one", folder.string());

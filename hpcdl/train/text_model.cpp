@@ -1,6 +1,7 @@
 #include "hpcdl/train/text_model.h"
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/gguf/file.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/quant/staged_folder.h"
@@ -14,6 +15,8 @@ fs::path tokenizer_of(const RunConfig& c) {
   const fs::path given = c.data.tokenizer;
   if (c.init.empty()) return given;
   const auto folder = init_folder(c);
+  // A GGUF file has a tokenizer, which cannot be compared with a given one: it says the same in other words.
+  if (io::is_gguf(folder)) return given.empty() ? folder : given;
   if (!fs::exists(folder / "tokenizer.json")) {
     if (given.empty())
       fail_usage("config", "{} has no tokenizer.json: set data.tokenizer to the tokenizer of this model",
