@@ -6,6 +6,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/quant/compensate_rows.h"
+#include "hpcdl/quant/rounding_sum.h"
 
 namespace hpcdl::quant {
 namespace {
@@ -43,6 +44,18 @@ std::vector<double> factor(Pool& pool, const InputMoments& x, std::span<const st
   return h;
 }
 
+OwnedTensor rotated(Pool& pool, const FloatRows& rows, void (*turn)(double*, std::int64_t)) {
+  const auto k = rows.k();
+  OwnedTensor turned({{rows.n(), k}, DType::f32});
+  for_each_row(pool, rows, [&](std::int64_t r, const float* x) {
+    std::vector<double> row(x, x + k);
+    turn(row.data(), k);
+    for (std::int64_t i = 0; i < k; ++i)
+      turned.tensor.ptr<float>()[r * k + i] = static_cast<float>(row[static_cast<std::size_t>(i)]);
+  });
+  return turned;
+}
+
 }  // namespace
 
 OwnedTensor compensate(Pool& pool, const FloatRows& w, const InputMoments& inputs, Rounder& rounder, double damping) {
@@ -62,6 +75,27 @@ OwnedTensor compensate(Pool& pool, const FloatRows& w, const InputMoments& input
       });
   });
   return values;
+}
+
+Compensated quantize_compensated(Pool& pool, const Compensation& codec, MatrixSource source, const InputMoments& inputs,
+                                 const nn::CodecOptions& options, bool activation_scales, nn::RoundingError& error) {
+  std::vector<float> importance;
+  if (activation_scales) importance = inputs.squares();
+  source.importance = importance;
+  Compensated result{codec.quantize(pool, source, options, error), {}};
+  const auto rounder = codec.rounder(result.parts, options);
+  const FloatRows rows(source.w, source.transposed, source.name);
+  if (codec.rotate) {
+    const auto turned = rotated(pool, rows, codec.rotate);
+    const auto values =
+        compensate(pool, FloatRows(turned.tensor, false, source.name), inputs.rotated(codec.rotate), *rounder);
+    result.values = rotated(pool, FloatRows(values.tensor, false, source.name), codec.rotate_back);
+  } else {
+    result.values = compensate(pool, rows, inputs, *rounder);
+  }
+  const auto* v = result.values.tensor.ptr<float>();
+  error = rounding_error(pool, rows, [&](std::int64_t r, std::int64_t k) { return v[r * rows.k() + k]; });
+  return result;
 }
 
 }  // namespace hpcdl::quant

@@ -21,4 +21,14 @@ inline constexpr double kDamping = 0.01;
 OwnedTensor compensate(Pool& pool, const FloatRows& w, const InputMoments& inputs, Rounder& rounder,
                        double damping = kDamping);
 
+struct Compensated {
+  Compensation::Parts parts;
+  OwnedTensor values;  // (N, K), f32
+};
+
+/// Quantises a matrix and lets its weights make up for their errors. `activation_scales`: its scales are searched for with
+/// the squares of its inputs as importance. Throws Error as compensate() and Codec::quantize().
+Compensated quantize_compensated(Pool& pool, const Compensation& codec, MatrixSource source, const InputMoments& inputs,
+                                 const nn::CodecOptions& options, bool activation_scales, nn::RoundingError& error);
+
 }  // namespace hpcdl::quant

@@ -256,6 +256,26 @@ std::vector<Format> formats() {
   return all;
 }
 
+/// The values of a matrix as its rounder has them.
+std::vector<float> values_of(Pool& pool, const Compensation& c, const Compensation::Parts& parts, std::int64_t n) {
+  const auto values = dequantize(pool, *c.codec, views(parts), n);
+  const auto k = values.tensor[1];
+  std::vector<float> all(values.tensor.ptr<float>(), values.tensor.ptr<float>() + n * k);
+  if (!c.rotate) return all;
+  for (std::int64_t r = 0; r < n; ++r) {
+    std::vector<double> row(all.begin() + r * k, all.begin() + (r + 1) * k);
+    c.rotate(row.data(), k);
+    std::ranges::copy(row, all.begin() + r * k);
+  }
+  return all;
+}
+
+/// Exact, but for the roundings of rotations.
+void expect_equal(const std::vector<float>& a, const std::vector<float>& b, const Compensation& c) {
+  for (std::size_t i = 0; i < a.size(); ++i)
+    ASSERT_NEAR(a[i], b[i], c.rotate ? 64 * 0x1p-24 : 0) << c.codec->name << ' ' << i;
+}
+
 TEST(rounder, stores_the_values_that_it_returns) {
   Pool pool(2);
   const auto w = normal(21, 256, 6);
@@ -263,20 +283,17 @@ TEST(rounder, stores_the_values_that_it_returns) {
     nn::RoundingError error;
     const auto parts = codec->quantize(pool, {.w = w.tensor}, options, error);
     const auto rounder = codec->rounder(parts, options);
-    const auto before = dequantize(pool, *codec->codec, views(parts), 21);
-    std::vector<float> values;
+    const auto before = values_of(pool, *codec, parts, 21);
+    std::vector<float> same, values;
+    for (std::int64_t i = 0; i < 21 * 256; ++i)
+      same.push_back(rounder->round(i / 256, i % 256, before[static_cast<std::size_t>(i)]));
+    expect_equal(same, before, *codec);
     const Rng rng{4, 4};
-    for (std::int64_t i = 0; i < 21 * 256; ++i) {
-      const float v = before.tensor.ptr<float>()[i];
-      EXPECT_EQ(rounder->round(i / 256, i % 256, v), v) << codec->codec->name << ' ' << i;
-      const auto other = static_cast<float>(3 * rng.normal(static_cast<std::uint64_t>(i)));
-      values.push_back(rounder->round(i / 256, i % 256, other));
-      const float largest = std::fabs(other) + 1;
-      EXPECT_LE(std::fabs(values.back() - other), largest) << codec->codec->name;
-    }
-    const auto after = dequantize(pool, *codec->codec, views(parts), 21);
-    EXPECT_EQ(std::memcmp(after.tensor.data(), values.data(), static_cast<std::size_t>(after.tensor.bytes())), 0)
-        << codec->codec->name;
+    for (std::int64_t i = 0; i < 21 * 256; ++i)
+      values.push_back(
+          rounder->round(i / 256, i % 256, static_cast<float>(3 * rng.normal(static_cast<std::uint64_t>(i)))));
+    expect_equal(values_of(pool, *codec, parts, 21), values, *codec);
+    EXPECT_NE(values, same) << codec->codec->name;
   }
 }
 
@@ -284,17 +301,17 @@ TEST(compensate, lowers_the_error_of_outputs_in_every_format) {
   Pool pool(2);
   const auto w = normal(33, 256, 6), x = inputs(700, 256);
   const auto m = moments_of(pool, x.tensor);
-  const auto squares = m.squares();
   for (const auto& [codec, options] : formats()) {
     nn::RoundingError error;
     const auto plain = codec->quantize(pool, {.w = w.tensor}, options, error);
     const double of_plain = output_error(w.tensor, dequantize(pool, *codec->codec, views(plain), 33).tensor, m);
     for (const bool searched : {false, true}) {
-      const auto parts =
-          codec->quantize(pool, {.w = w.tensor, .importance = searched ? std::span(squares) : std::span<const float>()},
-                          options, error);
-      const auto values = compensate(pool, FloatRows(w.tensor, false, "w"), m, *codec->rounder(parts, options));
+      const auto made = quantize_compensated(pool, *codec, {.w = w.tensor}, m, options, searched, error);
+      const auto values = dequantize(pool, *codec->codec, views(made.parts), 33);
       EXPECT_LT(output_error(w.tensor, values.tensor, m), 0.6 * of_plain) << codec->codec->name << ' ' << searched;
+      for (std::int64_t i = 0; i < w.tensor.size(); ++i)
+        ASSERT_NEAR(made.values.tensor.ptr<float>()[i], values.tensor.ptr<float>()[i], codec->rotate ? 64 * 0x1p-24 : 0)
+            << codec->codec->name;
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "hpcdl/quant/input_moments.h"
 
+#include <utility>
+
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
@@ -26,6 +28,19 @@ void InputMoments::add(Stream& s, const View& x) {
 
 double InputMoments::at(std::int64_t i, std::int64_t j) const {
   return rows_ > 0 ? sums_[static_cast<std::size_t>(i * k_ + j)] / static_cast<double>(rows_) : 0;
+}
+
+InputMoments InputMoments::rotated(void (*turn)(double* row, std::int64_t k)) const {
+  InputMoments result(*this);
+  const auto at = [&](std::int64_t i, std::int64_t j) -> double& {
+    return result.sums_[static_cast<std::size_t>(i * k_ + j)];
+  };
+  for (int side = 0; side < 2; ++side) {
+    for (std::int64_t i = 0; i < k_; ++i) turn(&at(i, 0), k_);
+    for (std::int64_t i = 0; i < k_; ++i)
+      for (std::int64_t j = 0; j < i; ++j) std::swap(at(i, j), at(j, i));
+  }
+  return result;
 }
 
 std::vector<float> InputMoments::squares() const {

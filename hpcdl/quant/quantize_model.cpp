@@ -9,7 +9,6 @@
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/quant/compensate.h"
-#include "hpcdl/quant/rounding_sum.h"
 #include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::quant {
@@ -73,20 +72,13 @@ std::vector<io::NamedSpec> outputs(const std::vector<Task>& tasks, const Quantiz
 }
 
 /// The parts of a matrix of which the calibration knows the inputs.
-Compensation::Parts calibrated(Pool& pool, const Compensation& codec, MatrixSource source,
+Compensation::Parts calibrated(Pool& pool, const Compensation& codec, const MatrixSource& source,
                                const QuantizeModelOptions& o, nn::RoundingError& error) {
   const std::string name(source.name);
-  const auto& inputs = o.calibration->moments(name);
-  std::vector<float> importance;
-  if (o.activation_scales) importance = inputs.squares();
-  source.importance = importance;
-  auto parts = codec.quantize(pool, source, o.options, error);
-  const FloatRows rows(source.w, source.transposed, name);
-  const auto values = compensate(pool, rows, inputs, *codec.rounder(parts, o.options));
-  const auto* v = values.tensor.ptr<float>();
-  error = rounding_error(pool, rows, [&](std::int64_t r, std::int64_t k) { return v[r * rows.k() + k]; });
-  o.calibration->replaced(name, values.tensor);
-  return parts;
+  auto made =
+      quantize_compensated(pool, codec, source, o.calibration->moments(name), o.options, o.activation_scales, error);
+  o.calibration->replaced(name, made.values.tensor);
+  return std::move(made.parts);
 }
 
 LayerReport write_one(Pool& pool, const Task& task, const QuantizeModelOptions& o, io::TensorFolderWriter& writer) {

@@ -10,6 +10,7 @@
 #include "hpcdl/ops/quant_linear/rotation.h"
 #include "hpcdl/quant/block_codec.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/compensations.h"
 #include "hpcdl/quant/float_rows.h"
 #include "hpcdl/quant/rounding_sum.h"
 
@@ -71,10 +72,50 @@ float scale_of(std::span<const float> values, const float* z) {
   return best.scale;
 }
 
+void rotate_row(double* row, std::int64_t k) {
+  for (std::int64_t i = 0; i < k; i += kRotated) rotate(row + i);
+}
+void rotate_row_back(double* row, std::int64_t k) {
+  for (std::int64_t i = 0; i < k; i += kRotated) rotate_back(row + i);
+}
+
+constexpr int kPowers[] = {1, 3, 9, 27, 81};
+
+class RotatedRounder final : public Rounder {
+ public:
+  RotatedRounder(QuantFormat format, const Tensor& codes, const View& scales)
+      : format_(format), values_(values_of(format)), codes_(codes), scales_(scales) {}
+
+  float round(std::int64_t row, std::int64_t column, float v) override {
+    const auto block = column / kRotated;
+    const int i = static_cast<int>(column % kRotated);
+    const float scale = scales_.ptr<float>()[row * scales_[1] + block];
+    const int code = nearest(values_, scale > 0 ? v / scale : 0);
+    auto* bytes = codes_.ptr<std::uint8_t>() + row * codes_[1] + block * quant_format_info(format_).block_bytes;
+    if (format_ == QuantFormat::rot3) {
+      put(bytes[i % 64], i / 64 * 2, 3, code & 3);
+      put(bytes[64 + i % 32], i / 32, 1, code >> 2);
+    } else {
+      const int at = i < 240 ? i % 48 : 48 + i % 4, power = kPowers[i < 240 ? i / 48 : (i - 240) / 4];
+      bytes[at] = static_cast<std::uint8_t>(bytes[at] + (code - bytes[at] / power % 3) * power);
+    }
+    return values_[static_cast<std::size_t>(code)] * scale;
+  }
+
+ private:
+  static void put(std::uint8_t& byte, int bit, int mask, int value) {
+    byte = static_cast<std::uint8_t>((byte & ~(mask << bit)) | value << bit);
+  }
+
+  QuantFormat format_;
+  std::span<const float> values_;
+  Tensor codes_;
+  View scales_;
+};
+
 void store(QuantFormat format, const int* codes, std::uint8_t* to) {
   if (format == QuantFormat::rot_ternary) {
     std::fill_n(to, kTernaryBytes, std::uint8_t{0});
-    constexpr int kPowers[] = {1, 3, 9, 27, 81};
     for_ternary(
         [&](int i, int byte, int d) { to[byte] = static_cast<std::uint8_t>(to[byte] + kPowers[d] * codes[i]); });
     return;
@@ -148,10 +189,27 @@ constexpr nn::Codec rotated_codec(std::string_view called, std::string_view code
           }};
 }
 
+template <QuantFormat format> constexpr Compensation rotated_compensation(const nn::Codec* codec) {
+  return {.codec = codec,
+          .quantize =
+              [](Pool& pool, const MatrixSource& s, const nn::CodecOptions&, nn::RoundingError& error) {
+                auto q = quantize_rotated(pool, s.w, format, s.transposed, &error, s.name);
+                return Compensation::Parts{std::move(q.codes), std::move(q.scale)};
+              },
+          .rounder = [](const Compensation::Parts& parts, const nn::CodecOptions&) -> std::unique_ptr<Rounder> {
+            return std::make_unique<RotatedRounder>(format, parts[0].tensor, parts[1].tensor);
+          },
+          .rotate = rotate_row,
+          .rotate_back = rotate_row_back};
+}
+
 }  // namespace
 
 const nn::Codec rot3_codec = rotated_codec<QuantFormat::rot3>("rot3", ".rot3", ".rot3_scale");
 const nn::Codec rot_ternary_codec =
     rotated_codec<QuantFormat::rot_ternary>("rot-ternary", ".rot_ternary", ".rot_ternary_scale");
+
+const Compensation rot3_compensation = rotated_compensation<QuantFormat::rot3>(&rot3_codec);
+const Compensation rot_ternary_compensation = rotated_compensation<QuantFormat::rot_ternary>(&rot_ternary_codec);
 
 }  // namespace hpcdl::quant

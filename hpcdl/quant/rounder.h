@@ -37,6 +37,9 @@ struct Compensation {
   Parts (*quantize)(Pool& pool, const MatrixSource& source, const nn::CodecOptions& options, nn::RoundingError& error);
   /// For a matrix that quantize() has made with the same options: changes its codes and keeps its scales.
   std::unique_ptr<Rounder> (*rounder)(const Parts& parts, const nn::CodecOptions& options);
+  /// If the codes stand for rotated rows, which the rounder then takes: rotates k numbers, and back. Null: they do not.
+  void (*rotate)(double* row, std::int64_t k) = nullptr;
+  void (*rotate_back)(double* row, std::int64_t k) = nullptr;
 };
 
 /// Null for a codec whose codes are chosen by its quantize() alone.
