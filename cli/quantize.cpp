@@ -14,6 +14,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/models/calibration.h"
+#include "hpcdl/models/choose_formats.h"
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/quant/rounder.h"
 
@@ -26,6 +27,7 @@ struct QuantizeOptions {
   std::string keep, report;
   std::vector<std::string> text, calibration;
   std::int64_t calibration_tokens = 32'768;
+  double target = 0;  // bits a weight; 0: all matrices have one format
   int group = 64;
   bool asymmetric = false, nested = false, keep_odd = false, plain = false, activation_scales = false, force = false,
        json = false;
@@ -63,6 +65,8 @@ struct Watched {
 
 void check_calibration(const QuantizeOptions& o, const nn::Codec& codec) {
   if (o.calibration.empty()) {
+    if (o.target > 0)
+      fail_usage("quantize", "--target-bpw measures what formats cost on a text: give --calib TEXT, too");
     if (o.activation_scales) fail_usage("quantize", "--activation-scales needs activations: give --calib TEXT, too");
     return;
   }
@@ -88,6 +92,13 @@ int quantize(QuantizeOptions& o) {
   std::optional<Watched> watched;
   if (!o.calibration.empty()) {
     tokens = encode_text(io::Tokenizer::load(from), o.calibration, pool, o.calibration_tokens);
+    if (o.target > 0) {
+      const auto formats = models::choose_formats(pool, from, options, o.target, tokens);
+      options.other_codec = [formats](const std::string& name) {
+        const auto found = formats.find(name);
+        return found == formats.end() ? nullptr : found->second;
+      };
+    }
     options.calibration = &watched.emplace(from, pool, tokens).calibration;
   }
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
@@ -147,6 +158,9 @@ void add_quantize(const Command& program, Run& run) {
         sub.option("--calib-tokens", o.calibration_tokens, "Most tokens of --calib that are used")
             .range(std::int64_t{1}, std::int64_t{1} << 40)
             .shows_default();
+        sub.option("--target-bpw", o.target,
+                   "With --calib: so many bits a weight, of matrices in --format, rot3 and int8, by what each costs")
+            .range(0.0, 32.0);
         sub.flag("--activation-scales", o.activation_scales,
                  "With --calib: choose scales by the errors of large inputs (int4, nf4, fp4)");
         sub.option("--keep", o.keep, "Leave matrices as they are in whose names this regular expression is found");

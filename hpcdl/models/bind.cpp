@@ -151,14 +151,14 @@ bool Binder::bind_quantized(const std::string& name, nn::Weight& weight, StateTa
   if (found == all.end()) return false;
   const nn::Codec& codec = **found;
   const auto first = in_files(codec, 0);
-  require(quant_ && quant_->codec == &codec, "model",
+  require(quant_ && (quant_->codec == &codec || codec.groups.empty()), "model",
           "{}: {} is there, but config.json has no quantization_config of {}", files_.path().string(), first,
           codec.name);
   const bool in_out = transposed(name);
   const Shape expected = in_out ? Shape{weight.whole()[1], weight.whole()[0]} : weight.whole();  // (out, in)
   const Spec is = files_.at(first).spec();
   weight.name = name, weight.codec = &codec;
-  weight.parts = codec.specs(expected[0], expected[1], quant_->options);
+  weight.parts = codec.specs(expected[0], expected[1], quant_->codec == &codec ? quant_->options : nn::CodecOptions());
   require(expected[0] > 0 && expected[1] > 0 && weight.parts[0] == is, "model",
           "{}: config.json asks for {} of shape {}, but the file has {} {}", files_.path().string(), name,
           to_string(expected), first, to_string(is));

@@ -29,6 +29,11 @@ quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::str
   return of_block && decoder.layout == nn::Layout::in_out ? conv1d : matrix;
 }
 
+std::function<quant::Treatment(const std::string&, const Spec&)> treatments(const io::ModelConfig& config) {
+  return [decoder = row_of(config.family).decoder(config), tied = config.tied](
+             const std::string& name, const Spec& spec) { return treatment(decoder, tied, name, spec); };
+}
+
 quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                                    quant::QuantizeModelOptions options) {
   const io::ModelConfig config = read_hf_config(from);
@@ -40,10 +45,7 @@ quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const i
       if (c->matrix) others += fmt::format("{}{}", others.empty() ? "" : ", ", c->name);
     fail("quant", "{}: experts cannot be quantised to {}: choose {}", from.string(), options.codec->name, others);
   }
-  const DecoderSpec decoder = row_of(config.family).decoder(config);
-  options.treatment = [=](const std::string& name, const Spec& spec) {
-    return treatment(decoder, config.tied, name, spec);
-  };
+  options.treatment = treatments(config);
   return quant::quantize_model(pool, from, to, options);
 }
 
@@ -57,10 +59,10 @@ void measure_layers(Pool& pool, const io::fs::path& from, const io::fs::path& to
     if (!layer.quantized) continue;
     nn::Codec::Parts<View> parts;
     for (std::size_t i = 0; i < parts.size(); ++i)
-      if (const auto name = layer.name + std::string(report.codec->names[i].in_files);
+      if (const auto name = layer.name + std::string(layer.codec->names[i].in_files);
           name != layer.name && files.contains(name))
         parts[i] = files.at(name);
-    const auto values = quant::dequantize(pool, *report.codec, parts, layer.shape[0]);
+    const auto values = quant::dequantize(pool, *layer.codec, parts, layer.shape[0]);
     const bool transposed = treatment(decoder, model.config().tied, layer.name, originals.at(layer.name).spec()) ==
                             quant::Treatment::conv1d;
     layer.divergence = divergence.of(layer.name, values.tensor, transposed);

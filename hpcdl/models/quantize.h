@@ -1,6 +1,7 @@
 #pragma once
 // Language models in few bits.
 
+#include <functional>
 #include <span>
 
 #include "hpcdl/models/decoder_spec.h"
@@ -11,6 +12,9 @@ namespace hpcdl::models {
 /// What quantisation does with a tensor of a model's files: matrices of at least 16 x 32 are quantised, except position
 /// embeddings; a tied head and tensors that are not parameters are omitted.
 quant::Treatment treatment(const DecoderSpec& decoder, bool tied, const std::string& name, const Spec& spec);
+
+/// treatment() of a model of this config, as quant::QuantizeModelOptions need it.
+std::function<quant::Treatment(const std::string& name, const Spec& spec)> treatments(const io::ModelConfig& config);
 
 /// quant::quantize_model() for a Hugging Face folder of any family. Throws Error for a folder that is already quantised,
 /// and for a mixture of experts if the format cannot hold experts.

@@ -19,6 +19,8 @@ struct QuantizeModelOptions {
   nn::CodecOptions options = {};
   /// What happens to a tensor of the source; must be set. models::quantize_folder() knows it for every family.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
+  /// The format of a matrix, if it is another one than `codec`, with default options; null, or returning null: it is not.
+  std::function<const nn::Codec*(const std::string& name)> other_codec = nullptr;
   /// Matrices that stay as they are; null: none. Throws Error if it keeps no matrix.
   std::function<bool(const std::string& name)> keep = nullptr;
   /// Lets weights make up for the errors of others (compensate.h), as far as something is known of the inputs of their

@@ -51,6 +51,7 @@ nlohmann::json to_json(const ModelReport& report) {
                       {"relative_rms_error", l.relative_rms},
                       {"max_error", l.largest},
                       {"bytes", l.bytes}});
+    if (l.codec) layers.back()["format"] = l.codec->name;
     if (l.divergence >= 0) layers.back()["kl"] = l.divergence;
   }
   nlohmann::json json = {

@@ -15,8 +15,9 @@ struct LayerReport {
   std::string name;
   Shape shape;  // (out, in) for a quantised matrix, otherwise as stored
   bool quantized = false;
-  bool compensated = false;  // quantised with a calibration
-  bool odd = false;          // a matrix that was not quantised, because the group does not divide its inputs
+  const nn::Codec* codec = nullptr;  // of a quantised matrix
+  bool compensated = false;          // quantised with a calibration
+  bool odd = false;                  // a matrix that was not quantised, because the group does not divide its inputs
   double bits_per_weight = 0;
   double relative_rms = 0;  // |w - w'| / |w|
   double largest = 0;       // max |w - w'|
