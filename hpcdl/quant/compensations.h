@@ -1,10 +1,12 @@
 #pragma once
 
+#include "hpcdl/quant/codecs.h"
 #include "hpcdl/quant/rounder.h"
 
 namespace hpcdl::quant {
 
-extern const Compensation int4_compensation, nf4_compensation, fp4_compensation, int8_compensation, fp8_compensation,
-    mxfp4_compensation, rot3_compensation, rot_ternary_compensation;
+#define HPCDL_ROW(name) extern const Compensation name##_compensation;
+HPCDL_CODECS(HPCDL_ROW)
+#undef HPCDL_ROW
 
 }  // namespace hpcdl::quant

@@ -8,9 +8,11 @@
 namespace hpcdl::quant {
 
 const Compensation* compensation_of(const nn::Codec& codec) {
-  static constexpr const Compensation* kAll[] = {&int4_compensation, &nf4_compensation,        &fp4_compensation,
-                                                 &int8_compensation, &fp8_compensation,        &mxfp4_compensation,
-                                                 &rot3_compensation, &rot_ternary_compensation};
+  static constexpr const Compensation* kAll[] = {
+#define HPCDL_ROW(name) &name##_compensation,
+      HPCDL_CODECS(HPCDL_ROW)
+#undef HPCDL_ROW
+  };
   const auto found = std::ranges::find(kAll, &codec, &Compensation::codec);
   return found == std::end(kAll) ? nullptr : *found;
 }

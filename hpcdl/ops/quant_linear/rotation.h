@@ -3,8 +3,6 @@
 // Sylvester's Hadamard matrix H, H[i][j] = -1 to the number of bits that are set in both i and j, and fixed signs s. It is
 // orthogonal, and x = s * (H y) / 16. Large weights are spread over their block, whose values are nearly normal then (Ashkboos et
 // al., "QuaRot", 2024).
-//
-// Sums are in f32, those of values 128 apart first, so that every instruction set computes the same bits.
 
 #include <cstdint>
 
