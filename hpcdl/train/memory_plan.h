@@ -63,7 +63,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
 
 /// Room in host memory beside a GPU, and in the folder of a disk beside a CPU; unset: nothing can lie there.
 struct OtherRooms {
-  std::optional<Room> host, disk;
+  std::optional<Room> host = {}, disk = {};
   const std::optional<Room>& of(Tier tier) const { return tier == Tier::disk ? disk : host; }
 };
 
