@@ -27,15 +27,18 @@ inline io::Tokenizer byte_tokenizer() {
   return io::Tokenizer::from_bpe(std::move(vocab), {{.content = std::string(io::kEndOfText), .id = 256}});
 }
 
-/// The model has a few ids more than the tokenizer. If `change` is given, it sees the model, whose head then has weights
-/// of its own, before it is written.
-inline void write_test_model(const std::filesystem::path& folder,
-                             const std::function<void(models::LanguageModel&)>& change = {}) {
+/// It has a few ids more than the tokenizer.
+inline io::ModelConfig test_model() {
   io::ModelConfig c;
   c.family = io::Family::llama;
   c.layers = 2, c.heads = 4, c.kv_heads = 2, c.width = 32, c.ffn = 64, c.context = kTestContext, c.vocab = 260;
   c.eos = {256};
-  if (change) c.tied = false;
+  return c;
+}
+
+/// `change` sees the model before it is written.
+inline void write_test_model(const std::filesystem::path& folder, io::ModelConfig c = test_model(),
+                             const std::function<void(models::LanguageModel&)>& change = {}) {
   models::resolve(c);
   auto model = models::LanguageModel::create(c, 3, false);
   for (auto& p : model.parameters())  // larger than fresh weights, so that texts are not all alike
