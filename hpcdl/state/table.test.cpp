@@ -80,7 +80,7 @@ TEST(state_table, values_in_own_memory_may_stay_on_the_host) {
   p.table.keep_on_host(nullptr);
   EXPECT_FALSE(p.table.parameters()[1].on_host);
   const std::string_view kept[] = {"m"};
-  const auto moments = p.table.add_moments(kept, true);
+  const auto moments = p.table.add_moments(kept, {.on_host = true});
   EXPECT_EQ(moments->entries[0].host.data(), moments->entries[0].memory.data()) << "files are written from there";
 
   const OwnedTensor theirs({{5}, DType::f32});
