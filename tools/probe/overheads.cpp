@@ -34,12 +34,12 @@ double launch_asleep(Pool& pool) {
   return sum / kTimes;
 }
 
-constexpr int kRecords = 1000;
+constexpr int kChained = 1000;
 
 Instance empty_program() {
   Graph g({.inference = true});
   const Operand x = g.temporary("x", {{16}, DType::f32}).operand();
-  for (int i = 0; i < kRecords; ++i)
+  for (int i = 0; i < kChained; ++i)
     g.emit("nothing", [](Stream&, const Grad*, const void*) {}, std::span(&x, 1), nullptr, 0, {});
   return Instance(g.finish());
 }
@@ -47,7 +47,7 @@ Instance empty_program() {
 Instance small_program() {
   Graph g({.inference = true});
   Var x = g.input("x", {{16}, DType::f32});
-  for (int i = 0; i < kRecords; ++i) x = relu(x);
+  for (int i = 0; i < kChained; ++i) x = relu(x);
   g.keep(x);
   return Instance(g.finish());
 }
@@ -134,7 +134,7 @@ void add_replay(Rounds& rounds, Pool& one_thread, Figure& empty, Figure& small, 
           StepParams params;
           Stream stream(one_thread, &params);
           for (std::int64_t k = 0; k < n; ++k) program->run(stream);
-          return static_cast<double>(n * kRecords);
+          return static_cast<double>(n * kChained);
         },
         seconds);
     rounds.add("replay", into, [rate]() mutable { return 1 / rate(); });
