@@ -224,6 +224,7 @@ void CaseRun::fill_inputs(const Case& c, const Stream* on) {
       for (std::size_t k = 0; k < bytes.size(); ++k) {
         bytes[k] = static_cast<std::uint8_t>(rng.bits(k));
         if ((bytes[k] & kExponent) == kExponent) bytes[k] ^= 4;
+        if (slots[i].name == "scale") bytes[k] = static_cast<std::uint8_t>(120 + bytes[k] % 16);  // may be exponents
       }
       tile(x, bytes);
     } else if (is_f8_dtype(x.dtype())) {

@@ -74,7 +74,10 @@ class DataParallel {
   /// The axis of all ranks that share the batch.
   Axis axis(std::string_view tensor) const { return axis_.axis(tensor); }
   /// The axis of the ranks that divide the state.
-  Axis axis_of_shares(std::string_view tensor) const { return span_axis_.axis(tensor); }
+  Axis axis_of_shares(std::string_view tensor) const {
+    return (span_axis_.group().size() == group_.size() ? axis_ : span_axis_)
+        .axis(tensor);  // a program knows one by name
+  }
 
   // Edits of the passes of the model, recorded after place_gradients(). Runs of the result are collective; it must not
   // outlive this.

@@ -7,9 +7,8 @@ namespace {
 
 constexpr std::int64_t kBlock = quant::kIndicesTogether;
 
-/// y += a x
-void add_scaled(double* y, double a, const double* x, std::int64_t n) {
-#pragma GCC ivdep
+/// y += a x, of separate memory
+void add_scaled(double* __restrict y, double a, const double* __restrict x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] += a * x[i];
 }
 

@@ -76,7 +76,7 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
 
 void check_shares(const io::ModelConfig& m, std::int64_t length, const ParallelConfig& p) {
   models::check_heads(m.heads, m.kv_heads, p.tp, models::Sharers::training);
-  if (p.sequence && m.experts > 0)
+  if (p.sequence && models::row_of(m.family).mixture)
     fail_usage(
         "config",
         "parallel.sequence divides tokens among the tp ranks, each of which routes all tokens of a mixture: set it to "

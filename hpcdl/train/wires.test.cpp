@@ -12,8 +12,8 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/program/edit.h"
+#include "hpcdl/testing/zero_runs.h"
 #include "hpcdl/train/runs_for_tests.h"
-#include "hpcdl/train/zero_for_tests.h"
 
 namespace hpcdl::train {
 namespace {

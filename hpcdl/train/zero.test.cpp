@@ -28,8 +28,8 @@
 #include "hpcdl/program/edit.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/testing/ranks.h"
+#include "hpcdl/testing/zero_runs.h"
 #include "hpcdl/train/train_step.h"
-#include "hpcdl/train/zero_for_tests.h"
 
 namespace hpcdl::train {
 namespace {

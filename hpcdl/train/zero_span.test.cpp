@@ -8,8 +8,8 @@
 
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/parallel/span.h"
+#include "hpcdl/testing/zero_runs.h"
 #include "hpcdl/train/runs_for_tests.h"
-#include "hpcdl/train/zero_for_tests.h"
 
 namespace hpcdl::train {
 namespace {

@@ -90,7 +90,7 @@ TEST(completion, bash_offers_what_fits) {
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--mo"}), "--model\n");
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--tune", "c"}), "cached\n");
   EXPECT_EQ(offered(script, {"hpcdl", "bench", "comm", "--hel"}), "--help\n");
-  EXPECT_EQ(offered(script, {"hpcdl", "bench", "c"}), "comm\n");
+  EXPECT_EQ(offered(script, {"hpcdl", "bench", "c"}), "comm compose\n");
   EXPECT_EQ(offered(script, {"hpcdl", "train", "--train.nest"}), "--train.nesterov=\n");
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--prompt", "train"}), "\n") << "files are left to the shell";
 }

@@ -58,11 +58,11 @@ inline void expert_dropped_reference(Outputs out, Inputs in, const ExpertDropped
 }
 
 inline void expert_exchange_cases(auto& to) {
-  to.add("expert_dispatch", "RxKxE", {"x RK", "weights R2 master", "experts R2<E"}, {{4096, 2048, 64}, {512, 768, 8}},
-         [](const auto& v) {
+  to.add("expert_exchange+dispatch", "RxKxE", {"x RK", "weights R2 master", "experts R2<E"},
+         {{4096, 2048, 64}, {512, 768, 8}}, [](const auto& v) {
            return expert_dispatch(v[0], v[1], v[2], {.experts = v.dim('E'), .room = v.dim('R'), .ranks = 4})[0];
          });
-  to.add("expert_combine", "RxK", {"base RK", "parts 4RK", "places R4<R"}, {{4096, 2048}, {512, 768}},
+  to.add("expert_exchange+combine", "RxK", {"base RK", "parts 4RK", "places R4<R"}, {{4096, 2048}, {512, 768}},
          [](const auto& v) { return expert_combine(v[0], v[1], v[2], {}); });
   to.add_forward("expert_exchange+dropped", "R", {"places R4<R"}, {{65536}, {512}},
                  [](const auto& v) { return expert_dropped(v[0], v.none()); });
