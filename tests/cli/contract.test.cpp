@@ -186,7 +186,8 @@ TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
 }
 
 TEST_F(Cli, quantize_with_a_calibration_text) {
-  auto words = std::vector<std::string>{"quantize", "--model", model(), "--out", path("calibrated"), "--activation-scales"};
+  auto words =
+      std::vector<std::string>{"quantize", "--model", model(), "--out", path("calibrated"), "--activation-scales"};
   expect_error(run(words), 2, "give --calib TEXT, too");
   words.insert(words.end(), {"--calib", path("toy.txt"), "--report", path("r.json"), "--group", "32"});
   ASSERT_EQ(run(words).code, 0);
