@@ -7,10 +7,11 @@ namespace hpcdl::cli {
 io::LoadOptions LoadOption::checked(std::string_view verb) const {
   auto o = checked_for_many(verb);
   if (o.choices.size() > 1)
-    fail_usage(verb,
-               "{} adapters are given, of which one text can use one: give one --adapter, or texts that choose, with "
-               "hpcdl generate --prompts or hpcdl serve",
-               o.choices.size());
+    fail_usage(
+        verb,
+        "{} adapters are given, but a text can use only one: give one --adapter, or let each text name its own, with "
+        "hpcdl generate --prompts or hpcdl serve",
+        o.choices.size());
   if (!o.choices.empty()) o.adapter = o.choices[0].folder, o.choices.clear();
   return o;
 }

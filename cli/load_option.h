@@ -17,7 +17,7 @@ struct LoadOption {
 
   /// With one adapter at most, for all texts. Throws UsageError that names `verb`.
   io::LoadOptions checked(std::string_view verb) const;
-  /// With adapters of which every text has its own, unless there is one without a name.
+  /// For verbs whose texts may each name an adapter. One adapter without a name is used for all texts.
   io::LoadOptions checked_for_many(std::string_view verb) const;
 };
 

@@ -139,7 +139,7 @@ TEST_F(GenerateMany, lines_choose_among_adapters) {
   EXPECT_NE(said(line(""), {"--adapter", a}).find("no line asks for the adapter a"), std::string::npos);
   EXPECT_EQ(run(words(line(""), {"--adapter", tmp / "a"})).code, 0) << "without a name it is for all texts";
   const auto two = run({"generate", "--model", tmp / "model", "--prompt-ids", "7", "--adapter", a, "--adapter", b});
-  EXPECT_NE(two.err.find("2 adapters are given, of which one text can use one"), std::string::npos) << two.err;
+  EXPECT_NE(two.err.find("2 adapters are given, but a text can use only one"), std::string::npos) << two.err;
 }
 
 TEST_F(GenerateMany, pages_of_8_bits_give_the_same_texts_together_and_alone) {
