@@ -6,6 +6,7 @@
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/row_at.h"
 #include "hpcdl/ops/rows.h"
 
 namespace hpcdl {
@@ -27,10 +28,6 @@ void require_adapters(const View& a, const View& ends, const View& chosen) {
             ends.size() - 1, i);
 }
 
-template <class T> T* element_row(const View& v, std::int64_t r) {
-  return const_cast<T*>(v.ptr<T>()) + r * v.row_stride();
-}
-
 Tensor leading_rows(const Tensor& t, std::int64_t rows, std::int64_t cols) {
   return {t.data(), {{rows, cols}, t.dtype()}, t.device()};
 }
@@ -47,14 +44,14 @@ struct RowsOfAdapter {
   template <class T> void gather(const Tensor& to, const View& x) const {
     const auto bytes = static_cast<std::size_t>(x.cols() * dtype_bytes(x.dtype()));
     for (std::size_t i = 0; i < rows.size(); ++i)
-      std::memcpy(element_row<T>(to, static_cast<std::int64_t>(i)), element_row<T>(x, rows[i]), bytes);
+      std::memcpy(row_at<T>(to, static_cast<std::int64_t>(i)), row_at<T>(x, rows[i]), bytes);
   }
   /// y += sums + shift, as one sum each. Both may be absent.
   template <class T> void add(Pool& pool, const Tensor& y, const Tensor& sums, const float* shift) const {
     const auto cols = y.cols();
     for_rows(pool, std::ssize(rows), cols, [&](std::int64_t begin, std::int64_t end) {
       for (auto i = begin; i < end; ++i) {
-        T* const to = element_row<T>(y, rows[static_cast<std::size_t>(i)]);
+        T* const to = row_at<T>(y, rows[static_cast<std::size_t>(i)]);
         const float* const from = sums ? sums.ptr<float>() + i * cols : nullptr;
         for (std::int64_t c = 0; c < cols; ++c) {
           auto v = static_cast<float>(to[c]);
@@ -108,7 +105,7 @@ void AdapterRows::forward(Stream& s, Tensor y, View base, View x, View chosen, V
   require_adapters(a, ends, chosen);
   visit_dtype(x.dtype(), [&]<class T>() {
     const auto row_bytes = static_cast<std::size_t>(y.cols() * dtype_bytes(y.dtype()));
-    for (std::int64_t r = 0; r < y.rows(); ++r) std::memcpy(element_row<T>(y, r), element_row<T>(base, r), row_bytes);
+    for (std::int64_t r = 0; r < y.rows(); ++r) std::memcpy(row_at<T>(y, r), row_at<T>(base, r), row_bytes);
     const auto choices = adapter_numbers(chosen);
     std::int64_t begin = 0;
     for (std::int64_t i = 0; i < ends.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/row_at.h"
 #include "hpcdl/ops/rows.h"
 
 namespace hpcdl {
@@ -16,8 +17,6 @@ std::int64_t token_count(const Spec& x) { return x[-1] > 0 ? x.size() / x[-1] : 
 std::int64_t choices_of_rank(std::int64_t count, const ExpertDispatch::Args& a) {
   return std::min(count, a.experts / a.ranks);
 }
-
-template <class T> T* row_at(const View& v, std::int64_t r) { return const_cast<T*>(v.ptr<T>()) + r * v.row_stride(); }
 
 std::byte* row_memory(const View& v, std::int64_t r) {
   return const_cast<std::byte*>(v.ptr<std::byte>()) + r * v.row_stride() * dtype_bytes(v.dtype());
