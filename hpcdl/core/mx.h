@@ -29,8 +29,8 @@ constexpr int kMxBlock = 32;  // elements with one scale
   return std::bit_cast<float>(bits);
 }
 
-/// The scale of elements of which `largest` is the largest magnitude, finite: the power of two that puts it between 4 and
-/// 8, so that at most values above 7 lose more than half a step. 0, and the smallest numbers, have the smallest scale.
+/// The scale of elements whose largest magnitude is `largest`, which is finite: the power of two that puts it between 4
+/// and 8, so that at most values above 7 lose more than half a step. 0, and the smallest numbers, have the smallest scale.
 [[gnu::always_inline]] constexpr std::uint8_t e8m0_scale(float largest) {
   const auto exponent = static_cast<int>(std::bit_cast<std::uint32_t>(largest) >> 23 & 255u);
   return static_cast<std::uint8_t>(exponent > 2 ? exponent - 2 : 0);

@@ -136,7 +136,7 @@ void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>
   const WithNumerics numerics(s, program().numerics);
   s.push_params();
   tickets_.resize(steps_.size());
-  std::array<int, kLanes> next;  // of each lane, the first record for which nobody has waited
+  std::array<int, kLanes> next;  // by lane: its first record that has not been waited for
   next.fill(begin);
   const auto wait = [&](int record) {  // and for the earlier ones of its lane
     const auto lane = program().records[static_cast<std::size_t>(record)].lane;

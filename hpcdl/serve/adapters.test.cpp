@@ -1,4 +1,4 @@
-// A server with several adapters, of which requests choose one by its name.
+// A server with several adapters: a request names the one that it wants.
 
 #include <gtest/gtest.h>
 

@@ -34,7 +34,7 @@ struct ModelFacts {
 
   std::string name;
   io::Tokenizer tokenizer;
-  std::vector<std::string> adapters = {};  // of which requests choose one by its name
+  std::vector<std::string> adapters = {};  // their names: a request may name one
   std::optional<io::ChatTemplate> chat = {};
   std::string no_chat = {};                      // why there is no template
   ToolFormat tools = ToolFormat::none;           // of calls, as the template shows it
