@@ -1,7 +1,7 @@
 """Random models of every family, of odd geometry, and what transformers thinks of the texts that they write.
 
-Usage: parity.py make OUT    (needs torch, transformers)
-       parity.py judge OUT
+Usage: parity.py make OUT GOLDEN    (needs torch, transformers, safetensors; GOLDEN is hpcdl/models/golden)
+       parity.py judge OUT GOLDEN
 
 `make` writes Hugging Face folders OUT/NAME with prompts.json: 32 `prompts` of 1 to 200 tokens, the number of `new` tokens,
 and `limit`: ids from there on may not be taken, as if the tokenizer lacked them. `judge` reads OUT/NAME/answers.json with
@@ -17,17 +17,10 @@ from pathlib import Path
 import torch
 import transformers
 
+sys.path.insert(0, sys.argv[3])
+from make_models import scrambled  # noqa: E402
+
 PROMPTS, NEW, CONTEXT = 32, 64, 300
-
-
-def scrambled(model, seed):
-    """Weights so large that the best token is clear, and so different that a swapped tensor shows."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in sorted(model.named_parameters()):
-            noise = torch.randn(p.shape, generator=generator)
-            p.copy_(1 + 0.2 * noise if p.dim() == 1 and "weight" in name else 0.15 * noise)
-    return model.eval()
 
 
 @torch.no_grad()

@@ -26,13 +26,15 @@ constexpr double kLogprob = 2e-4;
 class Parity : public testing::Test {
  protected:
   void SetUp() override {
-    python_ = io::find_python("torch, transformers");
-    if (!python_) GTEST_SKIP() << "no Python with torch and transformers; set HPCDL_PYTHON";
+    python_ = io::find_python("torch, transformers, safetensors");
+    if (!python_) GTEST_SKIP() << "no Python with torch, transformers and safetensors; set HPCDL_PYTHON";
   }
   std::string run(const std::string& verb) const {
     bool ok = false;
-    const auto script = io::read_file(std::string(HPCDL_SOURCE_DIR) + "/hpcdl/infer/parity.py");
-    auto out = io::run_python(*python_, script, verb + " " + models_.path().string(), ok);
+    const std::string source = HPCDL_SOURCE_DIR;
+    const auto script = io::read_file(source + "/hpcdl/infer/parity.py");
+    auto out = io::run_python(*python_, script,
+                              verb + " " + models_.path().string() + " " + source + "/hpcdl/models/golden", ok);
     EXPECT_TRUE(ok) << out;
     return out;
   }
