@@ -203,6 +203,15 @@ int Decoder::layer_of(std::string_view name) const {
   return layer;
 }
 
+int Decoder::expert_of(std::string_view name) const {
+  const auto infix = fmt::format(".{}.", spec_.experts);
+  const auto at = name.find(infix);
+  int expert = -1;
+  if (!spec_.experts.empty() && at != std::string_view::npos)
+    std::from_chars(name.data() + at + infix.size(), name.data() + name.size(), expert);
+  return expert;
+}
+
 Var Decoder::norm(const Var& x) const { return normalised(last_norm_, x); }
 
 /// residual (B, T, C) + the projected attention of its normalised rows. `angles`: the table of rope(), or absent.
@@ -306,6 +315,7 @@ Var Decoder::mixture(const Block& b, int layer, const Var& residual, const nn::F
     const auto sums = expert_load(scores, choice[1], load->probabilities, load->counts);
     load->probabilities = sums[0], load->counts = sums[1];
   }
+  if (weights_) weights_->fetch_experts(g, layer, choice[1]);
   const auto& experts = experts_[static_cast<std::size_t>(layer)];
   const auto& down = first_of_rank(experts).down.weight;
   const auto* s = down.shared_as(nn::Place::rows);

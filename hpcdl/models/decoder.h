@@ -64,6 +64,8 @@ class Decoder {
   void load_from(const LayerSource* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.
   int layer_of(std::string_view name) const;
+  /// The expert of its layer that a parameter belongs to; -1: none.
+  int expert_of(std::string_view name) const;
 
   void visit(auto&& f) {
     f(named(spec_.tokens), tokens_);

@@ -186,8 +186,8 @@ const HostLayers& LanguageModel::Impl::keep_layers_on_host(const StateTable& tab
 void LanguageModel::to_device(const Stream& s) {
   const bool there = s.device().is_cuda();
   if (!there && impl_->vram == 0) return;
-  if (impl_->weights && impl_->weights->ring())
-    fail_usage("model", "layers that stream from files run on a CPU only: leave out --ram, or --device");
+  if (impl_->weights && impl_->weights->streams())
+    fail_usage("model", "weights that stream from files run on a CPU only: leave out --ram, or --device");
   auto& angles = impl_->model.angles();
   std::vector<Tensor*> others;
   std::int64_t beside = 0;
@@ -349,7 +349,8 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
   if (choice.mode != io::LoadMode::mapped) {
     auto& decoder = impl_->model;
     impl_->weights.emplace(
-        files, *state_, impl_->config.layers, [&](std::string_view name) { return decoder.layer_of(name); },
+        files, *state_, impl_->config.layers,
+        [&](std::string_view name) { return LoadedWeights::Part{decoder.layer_of(name), decoder.expert_of(name)}; },
         choice.ram);
     decoder.load_from(&*impl_->weights);
     impl_->loading = impl_->weights->describe();

@@ -1,6 +1,6 @@
 #pragma once
-// The weights of a model in memory of their own, where they do not all fit into it at a time: what stays, and the ring
-// through which layers pass.
+// The weights of a model in memory of their own, where they do not all fit into it at a time: what stays, and either a
+// ring through which layers pass, or a cache of the experts that tokens have chosen.
 
 #include <cstdint>
 #include <functional>
@@ -11,6 +11,7 @@
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/graph.h"
+#include "hpcdl/io/block_cache.h"
 #include "hpcdl/io/layer_ring.h"
 #include "hpcdl/io/mapped_file.h"
 #include "hpcdl/models/layer_source.h"
@@ -21,34 +22,44 @@ namespace hpcdl::models {
 
 class LoadedWeights : public LayerSource {
  public:
-  /// The layer that a parameter belongs to; -1: none.
-  using LayerOf = std::function<int(std::string_view name)>;
+  /// What a parameter belongs to; -1: to no layer, to no expert of its layer.
+  struct Part {
+    int layer = -1, expert = -1;
+  };
+  using PartOf = std::function<Part(std::string_view name)>;
 
   /// Moves the entries of a table that lie in the mapped `files` into at most `ram` bytes of memory, and reads those that
   /// stay there. Throws Error if `ram` is too small or a file cannot be read.
   LoadedWeights(const std::vector<const io::MappedFile*>& files, StateTable& table, std::int64_t layers,
-                const LayerOf& layer_of, std::int64_t ram);
+                const PartOf& part_of, std::int64_t ram);
 
-  const StreamPlan& plan() const { return plan_; }
-  bool streams(int layer) const { return plan_.streams[static_cast<std::size_t>(layer)]; }
   void fetch(Graph& g, int layer) const override;
   void release(Graph& g, int layer) const override;
+  void fetch_experts(Graph& g, int layer, const Var& chosen) const override;
   /// What is in memory and how the rest is read, in words.
   std::string describe() const;
-  /// Null if no layer streams.
-  const io::LayerRing* ring() const { return ring_ ? &*ring_ : nullptr; }
+  /// Whether a part of the weights is read while programs run.
+  bool streams() const { return ring_ || cache_; }
+  /// Null if no experts are read when they are chosen.
+  const io::BlockCache* cache() const { return cache_ ? &*cache_ : nullptr; }
 
  private:
+  struct Blocks;
+  std::vector<std::int64_t> read_resident(const Blocks& blocks);
+  void stream_layers(const Blocks& blocks);
   void hold(Graph& g, int layer, bool begin) const;
   bool direct() const;  // whether all files are read past the page cache
+  void start_queue();
 
   StreamPlan plan_;
+  ExpertPlan experts_;
   std::int64_t all_ = 0;      // bytes of weights
   std::vector<int> in_ring_;  // of each layer; -1: it stays
   std::vector<io::DirectFile> files_;
   Buffer resident_, blocks_;
-  std::optional<io::FileQueue> queue_;  // of the ring
+  std::optional<io::FileQueue> queue_;  // of the ring or the cache
   std::optional<io::LayerRing> ring_;
+  std::optional<io::BlockCache> cache_;
 };
 
 }  // namespace hpcdl::models

@@ -63,5 +63,15 @@ TEST(stream_plan, says_the_least_that_works) {
   }
 }
 
+TEST(stream_plan, as_many_experts_as_fit_beside_the_rest) {
+  // 4 layers of 8 experts.
+  EXPECT_EQ(plan_experts(500, 10, 8, 32, 579), (ExpertPlan{.experts = 0, .bytes = 580}));
+  EXPECT_EQ(plan_experts(500, 10, 8, 32, 400), (ExpertPlan{.experts = 0, .bytes = 580}));
+  EXPECT_EQ(plan_experts(500, 10, 8, 32, 580), (ExpertPlan{.experts = 8, .bytes = 580}));
+  EXPECT_EQ(plan_experts(500, 10, 8, 32, 599), (ExpertPlan{.experts = 9, .bytes = 590}));
+  EXPECT_EQ(plan_experts(500, 10, 8, 32, 9999), (ExpertPlan{.experts = 32, .bytes = 820}));
+  EXPECT_EQ(plan_experts(500, 0, 0, 0, 9999), ExpertPlan()) << "a model without experts";
+}
+
 }  // namespace
 }  // namespace hpcdl::models
