@@ -1,5 +1,7 @@
 #include "hpcdl/graph/move.h"
 
+#include <algorithm>
+
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/program/check.h"
@@ -34,6 +36,15 @@ void Moves::record(Graph& g, Lane lane, Phase phase) const {
   const Graph::OnLane on(g, lane);
   const Move::RecordArgs args{std::ssize(operands_) / 2};
   g.emit<Move>(operands_, &args, sizeof args, {}, phase);
+}
+
+void Moves::insert(Edit& edit, std::size_t before, Lane lane) const {
+  if (operands_.empty()) return;
+  const auto& records = edit.program().records;
+  const auto& next = records[std::min(before, records.size() - 1)];
+  Record record;
+  record.lane = lane, record.phase = next.phase, record.scope = next.scope;
+  edit.insert<Move>(before, record, operands_, {std::ssize(operands_) / 2});
 }
 
 std::int64_t moved_bytes(const Program& program) {

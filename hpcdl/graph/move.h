@@ -2,10 +2,12 @@
 // Copies between host and device memory as records, which run beside computation: on Lane::gather what a device will
 // read, on Lane::reduce what it has written.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "hpcdl/graph.h"
+#include "hpcdl/program/edit.h"
 
 namespace hpcdl {
 
@@ -18,6 +20,8 @@ class Moves {
   }
   /// Records them, if there are any. On a GPU the side on the host must be page-locked (Instance).
   void record(Graph& g, Lane lane, Phase phase) const;
+  /// Inserts them before record `before` of a program that is edited, in its phase and scope.
+  void insert(Edit& edit, std::size_t before, Lane lane) const;
 
  private:
   std::vector<Operand> operands_;

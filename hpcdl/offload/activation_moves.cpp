@@ -1,7 +1,6 @@
 #include "hpcdl/offload/activation_moves.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,11 +18,11 @@ std::size_t end_of_forward(const Program& p) {
   return static_cast<std::size_t>(std::ranges::find_if(p.records, later) - p.records.begin());
 }
 
-/// The records with which backward comes to another part of the model, in order; the first is where it begins.
-std::vector<std::size_t> parts_of_backward(const Program& p, std::size_t begin) {
+/// The records in [begin, end) with which a pass comes to another part of the model, in order; the first is `begin`.
+std::vector<std::size_t> parts_of(const Program& p, std::size_t begin, std::size_t end) {
   std::vector<std::size_t> parts{begin};
   std::string_view last;
-  for (auto i = begin; i < p.records.size(); ++i) {
+  for (auto i = begin; i < end; ++i) {
     const auto part = parallel::unit_name(p.scopes[p.records[i].scope]);
     if (part.empty() || part == last) continue;
     if (!last.empty()) parts.push_back(i);
@@ -67,45 +66,48 @@ std::int64_t bytes_of(const Program& p, const Moving& m) {
 ActivationPlan plan_activations(const Program& p, const ActivationOptions& options) {
   ActivationPlan plan;
   const auto backward = end_of_forward(p);
-  const auto parts = parts_of_backward(p, backward);
-  std::vector<Moving> list;
+  const auto before = parts_of(p, 0, backward), after = parts_of(p, backward, p.records.size());
+  const auto part_in = [](const std::vector<std::size_t>& parts, std::size_t record) {
+    return std::ranges::upper_bound(parts, record) - parts.begin() - 1;
+  };
+  auto list = waiting(p, backward, options.smallest);
+  std::ranges::stable_sort(list, {}, &Moving::last);
   std::int64_t all = 0;
-  for (auto m : waiting(p, backward, options.smallest)) {
-    all += bytes_of(p, m);
-    const auto part = std::ranges::upper_bound(parts, m.first) - parts.begin() - 1;
-    if (part - options.ahead < 1) continue;  // backward begins with it: it would come back at once
-    m.read = parts[static_cast<std::size_t>(part - options.ahead)];
-    list.push_back(m);
-  }
-  std::ranges::stable_sort(list, std::greater(), [](const Moving& m) { return m.first - m.last; });
-  for (auto& m : list) {
+  for (auto m : list) {
     const auto bytes = bytes_of(p, m);
+    all += bytes;
+    const auto read = part_in(after, m.first) - options.ahead;
+    if (read < 1) continue;  // backward begins with it: it would come back at once
     if (static_cast<double>(plan.moved.bytes + bytes) > options.share * static_cast<double>(all)) continue;
-    m.byte = plan.file_bytes;
-    plan.file_bytes += io::ScratchFile::padded(bytes);
+    m.read = after[static_cast<std::size_t>(read)];
+    const auto next = static_cast<std::size_t>(part_in(before, m.last) + 1 + options.behind);
+    m.free = options.behind == 0 ? m.last + 1 : next < before.size() ? before[next] : backward;
+    m.byte = plan.stash_bytes;
+    plan.stash_bytes += Stash::padded(bytes);
     plan.moved.bytes += bytes, ++plan.moved.count;
     plan.moves.push_back(m);
   }
   plan.moved.kept = all - plan.moved.bytes;
-  std::ranges::sort(plan.moves, {}, &Moving::read);  // what is needed first comes first
   return plan;
 }
 
 Recording ActivationMoves::moved(Recording pass) {
-  const auto plan = plan_activations(pass.program, options_);
+  auto plan = plan_activations(pass.program, options_);
   if (plan.moved.bytes >= most_.bytes) most_ = plan.moved;
   if (plan.moves.empty()) return pass;
-  if (!described_ && (files_.empty() || files_.back()->bytes() < plan.file_bytes))
-    files_.push_back(std::make_shared<io::ScratchFile>(folder_, plan.file_bytes));
-  const io::DiskPlace disk("activations on disk", described_ ? nullptr : files_.back());
-  Edit edit(std::move(pass.program), "move activations to a disk and back");
-  std::vector<int> back(edit.program().slots.size(), -1);  // by slot
+  Edit edit(std::move(pass.program), "move activations away and back");
+  stash_->begin(edit, plan.stash_bytes);
+  const auto whole = [&](int s) {
+    const auto& spec = edit.program().slots[static_cast<std::size_t>(s)].spec;
+    return Operand{s, 0, spec, contiguous_strides(spec.shape)};
+  };
+  for (const auto& m : plan.moves) stash_->write(edit, m.free, whole(m.slot), m.byte);
+  std::ranges::stable_sort(plan.moves, {}, &Moving::first);  // what is needed first comes first
+  std::vector<int> back(edit.program().slots.size(), -1);    // by slot
   for (const auto& m : plan.moves) {
     const auto slot = edit.program().slots[static_cast<std::size_t>(m.slot)];
-    const auto whole = [&](int s) { return Operand{s, 0, slot.spec, contiguous_strides(slot.spec.shape)}; };
     const int there = edit.add_slot({slot.spec, SlotKind::temp, slot.name + ".back"});
-    disk.write(edit, m.last + 1, whole(m.slot), m.byte);
-    disk.read(edit, m.read, whole(there), m.byte);
+    stash_->read(edit, m.read, whole(there), m.byte);
     back[static_cast<std::size_t>(m.slot)] = there;
   }
   const auto& p = edit.program();
@@ -115,7 +117,7 @@ Recording ActivationMoves::moved(Recording pass) {
       if (const int slot = p.operands[k].slot; slot >= 0 && slot < std::ssize(back))
         if (const int there = back[static_cast<std::size_t>(slot)]; there >= 0) edit.redirect(k, there, 0);
   pass.program = edit.finish();
-  disk.bind(pass.bindings);
+  stash_->bind(pass.bindings);
   return pass;
 }
 

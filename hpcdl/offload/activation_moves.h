@@ -1,22 +1,21 @@
 #pragma once
-// Activations that wait for the backward pass on a disk, as an edit of the pass: what forward has computed is written
-// after its last use there, and comes back while the backward pass is still at an earlier part of the model. With
+// Activations that wait for the backward pass elsewhere, as an edit of the pass: what forward has computed is copied
+// away after its last use there, and comes back while the backward pass is still at an earlier part of the model. With
 // recomputation these are the inputs of blocks. Source: Wu et al., "SSDTrain: an activation offloading framework to SSDs
 // for faster large language model training", DAC 2025.
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
-#include <mutex>
 #include <vector>
 
-#include "hpcdl/io/disk_moves.h"
+#include "hpcdl/offload/stash.h"
 
 namespace hpcdl::offload {
 
 struct ActivationOptions {
-  double share = 1;                  // of the bytes that wait: those move first that wait longest
-  int ahead = 1;                     // parts of the model by which backward is earlier when they begin to come back
+  double share = 1;  // of the bytes that wait, so that copies are spread evenly over forward
+  int behind = 0;    // parts of the model for which a tensor's memory stays after its last use in forward
+  int ahead = 1;     // parts of the model by which backward is earlier when they begin to come back
   std::int64_t smallest = 64 << 10;  // bytes of a tensor that moves
 };
 
@@ -30,13 +29,14 @@ struct MovedActivations {
 struct Moving {
   int slot = -1;
   std::size_t last = 0;   // the last record of forward that touches it
+  std::size_t free = 0;   // before which its copy must be there
   std::size_t read = 0;   // before which it begins to come back
   std::size_t first = 0;  // the first record after forward that touches it
-  std::int64_t byte = 0;  // of the file
+  std::int64_t byte = 0;  // of the stash
 };
 struct ActivationPlan {
-  std::vector<Moving> moves;
-  std::int64_t file_bytes = 0;
+  std::vector<Moving> moves;  // in the order of `last`
+  std::int64_t stash_bytes = 0;
   MovedActivations moved;
 };
 
@@ -46,22 +46,19 @@ ActivationPlan plan_activations(const Program& pass, const ActivationOptions& op
 /// The passes of one step, which never run at the same time.
 class ActivationMoves {
  public:
-  /// described: without files; passes can be recorded, but not run.
-  ActivationMoves(std::filesystem::path folder, const ActivationOptions& options, bool described)
-      : folder_(std::move(folder)), options_(options), described_(described) {}
+  ActivationMoves(std::unique_ptr<Stash> stash, const ActivationOptions& options)
+      : stash_(std::move(stash)), options_(options) {}
 
-  /// The pass with its moves, whose room on the disk is reserved now. This must outlive its runs.
+  /// The pass with its moves, for which there is room from now on. This must outlive its runs.
   Recording moved(Recording pass);
   /// Of the pass with most.
   MovedActivations moved() const { return most_; }
-  const std::vector<std::shared_ptr<io::ScratchFile>>& files() const { return files_; }
+  std::vector<const io::ScratchFile*> files() const { return stash_->files(); }
 
  private:
-  std::filesystem::path folder_;
+  std::unique_ptr<Stash> stash_;
   ActivationOptions options_;
-  bool described_;
   MovedActivations most_;
-  std::vector<std::shared_ptr<io::ScratchFile>> files_;  // all but the last are too small for later passes
 };
 
 }  // namespace hpcdl::offload

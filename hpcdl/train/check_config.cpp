@@ -258,15 +258,19 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
   if (!o.uses_disk()) refuse(table, kOnDisk, "what lies on a disk", "nothing does (offload.*)");
   if (o.parameters == Tier::none) refuse(table, kMovedWeights, "weights on a disk", "offload.parameters is none");
   if (o.activations == Tier::none)
-    refuse(table, kMovedActivations, "activations on a disk", "offload.activations is none");
+    refuse(table, kMovedActivations, "activations that move", "offload.activations is none");
   for (const auto& [key, tier] : {std::pair{"parameters", o.parameters}, {"activations", o.activations}}) {
-    if (tier == Tier::host)
-      fail_usage("config", "offload.{} = \"host\" {}", key,
-                 cpu ? "changes nothing on a CPU, where everything lies there: set it to \"none\", or to \"disk\""
-                     : "is not available on a GPU yet: set it to \"none\"");
-    if (tier == Tier::disk && p.pp > 1)
-      fail_usage("config", "offload.{} = \"disk\" does not go together with pipelines: set parallel.pp = 1", key);
+    if (tier == Tier::host && cpu)
+      fail_usage("config",
+                 "offload.{} = \"host\" changes nothing on a CPU, where everything lies there: set it to \"none\", or "
+                 "to \"disk\"",
+                 key);
+    if (tier != Tier::none && p.pp > 1)
+      fail_usage("config", "offload.{} = \"{}\" does not go together with pipelines: set parallel.pp = 1", key,
+                 io::enum_name(tier));
   }
+  if (o.parameters == Tier::host)
+    fail_usage("config", "offload.parameters = \"host\" is not available on a GPU yet: set it to \"none\"");
   if (o.parameters == Tier::disk && o.optimizer != Tier::disk)
     fail_usage("config",
                "offload.parameters = \"disk\" needs the moments there, too: set offload.optimizer = \"disk\"");

@@ -119,6 +119,7 @@ TEST(check_config, offload_says_what_it_cannot_honour) {
   EXPECT_EQ(verdict({disk, folder}), "fine");
   EXPECT_EQ(verdict({disk, folder, "--offload.parameters=disk", "--offload.activations=disk"}), "fine");
   EXPECT_EQ(verdict({"--offload.activations=disk", folder, "--offload.activation_share=0.5"}), "fine");
+  EXPECT_EQ(verdict({"--offload.activations=host", "--offload.activation_share=0.5", "--train.device=cuda"}), "fine");
   const auto expect = [](const std::vector<std::string>& words, std::string_view part) {
     const auto got = verdict(words);
     EXPECT_NE(got.find(part), std::string::npos) << got;
@@ -129,12 +130,14 @@ TEST(check_config, offload_says_what_it_cannot_honour) {
   expect({disk, folder, "--train.optimizer=sgd"}, "does not go together with train.optimizer = \"sgd\"");
   expect({disk, folder, "--offload.interleave=2"}, "is for optimizers in host memory");
   expect({disk, folder, "--offload.resident=2"}, "is for weights on a disk");
-  expect({disk, folder, "--offload.activation_share=0.5"}, "is for activations on a disk");
+  expect({disk, folder, "--offload.activation_share=0.5"}, "is for activations that move");
   expect({"--offload.parameters=disk", folder}, "needs the moments there, too");
   expect({"--offload.parameters=disk", disk, folder, "--parallel.zero=1"}, "set parallel.zero = 0");
+  expect({"--offload.parameters=host", "--train.device=cuda"}, "is not available on a GPU yet");
   for (const std::string key : {"parameters", "activations"}) {
     expect({"--offload." + key + "=host"}, "changes nothing on a CPU");
-    expect({"--offload." + key + "=host", "--train.device=cuda"}, "is not available on a GPU yet");
+    expect({"--offload." + key + "=host", "--train.device=cuda", "--parallel.pp=2"},
+           "does not go together with pipelines");
     expect({"--offload." + key + "=disk", disk, folder, "--parallel.pp=2"}, "does not go together with pipelines");
   }
 }

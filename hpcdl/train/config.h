@@ -345,10 +345,10 @@ struct OffloadConfig {
       "they are needed. The result is the same");
     f("resident", resident, "with parameters: so many blocks of the model stay in memory", {.min = 0, .max = 1 << 20});
     f("activations", activations,
-      "where activations wait for the backward pass: none: in memory; disk, for CPUs: in offload.folder. The result is "
-      "the same");
+      "where activations wait for the backward pass: none: in memory; host, for GPUs: in host memory; disk, for CPUs: "
+      "in offload.folder. The result is the same");
     f("activation_share", activation_share,
-      "with activations: the share of their bytes that may leave memory, those first that wait longest",
+      "with activations: the share of their bytes that may leave memory, about the same of every block",
       {.min = 0, .max = 1});
     f("folder", folder,
       "with \"disk\": a folder on a local disk. Room for everything is reserved there before the first step, and free "

@@ -22,7 +22,7 @@ struct DiskPasses : ::testing::Test {
     if (io::lies_in_memory(tmp.path())) GTEST_SKIP() << "temporary files lie in memory: set TMPDIR to a disk";
   }
   Change moving(double share) const {
-    return [this, share](StepOptions& o) { o.disk = {.folder = tmp.path(), .activations = share, .smallest = 1}; };
+    return [this, share](StepOptions& o) { o.activations = {.folder = tmp.path(), .share = share, .smallest = 1}; };
   }
   Change reading(int resident) const {
     return [this, resident](StepOptions& o) {
@@ -31,7 +31,7 @@ struct DiskPasses : ::testing::Test {
     };
   }
   Change both() const {
-    return [this](StepOptions& o) { reading(0)(o), o.disk.activations = 1, o.disk.smallest = 1; };
+    return [this](StepOptions& o) { reading(0)(o), moving(1)(o); };
   }
   io::TempFolder tmp;
 };

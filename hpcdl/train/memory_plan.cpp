@@ -144,6 +144,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
     look(*step.evaluation()->planned, false);
   }
   l.moved = step.moved_activations();
+  if (l.moved.bytes > 0) l.moved_to = options.activations.on_host ? Tier::host : Tier::disk;
   if (!device.is_cuda()) {
     l.saving = std::max(copy_bytes(model.state().model_files()), copy_bytes(stored(step.optimizer().moments())));
     l.process = kOfParameter * std::ssize(model.parameters());
@@ -197,7 +198,7 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
   }
   for (const auto tier : {Tier::host, Tier::disk}) {
     auto there = now;
-    if (elsewhere_.of(tier)) there.optimizer = tier;
+    if (elsewhere_.take_optimizer(tier)) there.optimizer = tier;
     found = try_change(there, plan) || found;
   }
   found = try_change(recompute, plan) || found;
@@ -209,13 +210,17 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
   if (!found && half != now) try_smaller_batches(both, plan);
 }
 
+std::int64_t MemoryLedger::bytes_on(Tier tier) const {
+  return (tier == Tier::host ? on_host : on_disk) + (moved_to == tier ? moved.bytes : 0);
+}
+
 std::optional<Tier> MemoryAdvice::lacking(const MemoryLedger& ledger) const {
   const auto more = [&](std::int64_t bytes, Tier tier) {
     const auto& room = elsewhere_.of(tier);
     return bytes > (room ? room->bytes : 0);
   };
-  if (more(ledger.on_host, Tier::host)) return Tier::host;
-  if (more(ledger.on_disk + ledger.moved.bytes, Tier::disk)) return Tier::disk;
+  for (const auto tier : {Tier::host, Tier::disk})
+    if (more(ledger.bytes_on(tier), tier)) return tier;
   return {};
 }
 
@@ -249,12 +254,11 @@ std::string MemoryAdvice::verdict() const {
           "what lies on the disk takes {}, but only {}: free more, name a folder on another disk (offload.folder), or "
           "keep "
           "more in memory (offload.*)",
-          bytes(now_.ledger.on_disk + now_.ledger.moved.bytes), there);
+          bytes(now_.ledger.bytes_on(*tier)), there);
     return fmt::format(
-        "the state of the optimizer takes {} of host memory, but only {}: set offload.optimizer = \"none\", or divide "
-        "it "
-        "among more ranks (parallel.zero)",
-        bytes(now_.ledger.on_host), there);
+        "what lies in host memory takes {}, but only {}: keep more on the GPU (offload.*), or divide state among more "
+        "ranks (parallel.zero)",
+        bytes(now_.ledger.bytes_on(*tier)), there);
   }
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
@@ -289,9 +293,9 @@ std::string MemoryAdvice::text() const {
   row("on the host", l.on_host, "state of the optimizer, with f32 weights that only it reads");
   row("on the disk", l.on_disk, "state of the optimizer, and weights");
   const auto& moved = l.moved;
-  row("", moved.bytes,
-      fmt::format("{} activations of a pass, which write and read as much in it; {} wait in memory", moved.count,
-                  bytes(moved.kept)));
+  row("moved", moved.bytes,
+      fmt::format("{} activations of a pass, to the {} and back; {} wait in memory", moved.count,
+                  io::enum_name(l.moved_to), bytes(moved.kept)));
   if (alternatives_.empty()) return out;
   std::size_t width = 6;
   for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());

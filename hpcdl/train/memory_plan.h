@@ -25,12 +25,15 @@ struct MemoryLedger {
   std::int64_t workspaces = 0;      // scratch memory of kernels: of each thread, of each stream of a GPU
   std::int64_t saving = 0;          // on the host: tensors that are put together for the files of a checkpoint
   std::int64_t process = 0;         // recorded programs, threads, code; of a GPU: what the libraries keep there
-  std::int64_t on_host = 0;         // of a GPU: state of the optimizer in host memory, not counted
+  std::int64_t on_host = 0;         // of a GPU: state in host memory, not counted
   std::int64_t on_disk = 0;         // of a CPU: state on a disk, not counted
-  offload::MovedActivations moved;  // of a CPU: activations that wait on a disk, not counted
+  offload::MovedActivations moved;  // activations that wait on the host or on a disk, not counted
+  Tier moved_to = Tier::none;
   std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
   std::int64_t tensors() const { return weights + gradients + optimizer + activations + staged + other; }
   std::int64_t total() const { return tensors() + workspaces + saving + process; }
+  /// Outside of that: in host memory beside a GPU, or on a disk.
+  std::int64_t bytes_on(Tier tier) const;
 };
 
 /// What may change while the samples of a step stay the same.
@@ -64,7 +67,9 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
 /// Room in host memory beside a GPU, and in the folder of a disk beside a CPU; unset: nothing can lie there.
 struct OtherRooms {
   std::optional<Room> host = {}, disk = {};
+  bool for_optimizer = true;  // its state can lie there
   const std::optional<Room>& of(Tier tier) const { return tier == Tier::disk ? disk : host; }
+  bool take_optimizer(Tier tier) const { return for_optimizer && of(tier); }
 };
 
 /// The run as it is, and what would make it smaller: by one change each (ranks that divide more; recompute; the largest

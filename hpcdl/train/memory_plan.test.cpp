@@ -96,7 +96,21 @@ TEST(memory_plan, state_on_the_host_is_a_change_that_fits) {
   EXPECT_TRUE(MemoryAdvice({there, plan(there)}, room, true, 1, {.host = Room{200, "the host"}}).fits());
   const MemoryAdvice little({there, plan(there)}, room, true, 1, {.host = Room{199, "the host"}});
   EXPECT_FALSE(little.fits());
-  EXPECT_NE(little.verdict().find("offload.optimizer"), std::string::npos) << little.verdict();
+  EXPECT_NE(little.verdict().find("offload.*"), std::string::npos) << little.verdict();
+  const OtherRooms not_for_it{.host = Room{1000, "the host"}, .for_optimizer = false};
+  MemoryAdvice none({{}, plan({})}, room, true, 1, not_for_it);
+  none.look_for_smaller(plan);
+  EXPECT_EQ(none.smallest_change(), nullptr);
+}
+
+TEST(memory_plan, activations_on_the_host_need_room_there) {
+  auto l = of(100);
+  l.moved.bytes = 300, l.moved_to = Tier::host, l.on_host = 100;
+  const Room room{1000, "free memory of GPU 0"};
+  for (const std::int64_t host : {399, 400}) {
+    const MemoryAdvice advice({{}, l}, room, true, 1, {.host = Room{host, "the host"}});
+    EXPECT_EQ(advice.fits(), host == 400);
+  }
 }
 
 TEST(memory_plan, images_are_not_told_to_share_layers_out) {

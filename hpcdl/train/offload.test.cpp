@@ -86,6 +86,26 @@ TEST(offload, checkpoints_fit_every_place) {
   }
 }
 
+/// Wherever a tensor waits, and whatever else moves.
+TEST(offload, activations_on_the_host_change_no_bit) {
+  const auto moving = [](double share) {
+    return [share](StepOptions& o) { o.activations = {.on_host = true, .share = share, .smallest = 1}; };
+  };
+  for (const auto device : testing::devices()) {
+    for (const auto& [what, change] : kKinds)
+      EXPECT_EQ(train_text(io::Family::llama, device, change, moving(1)), train_text(io::Family::llama, device, change))
+          << what;
+    const Change recompute = [](StepOptions& o) { o.forward.recompute = true; };
+    const auto want = train_text(io::Family::gpt2, device, recompute);
+    for (const double share : {0.3, 1.0})
+      EXPECT_EQ(train_text(io::Family::gpt2, device, recompute, moving(share)), want) << share;
+    EXPECT_EQ(train_text(io::Family::gpt2, device, recompute, [&](StepOptions& o) { offload(o, 3), moving(1)(o); }),
+              want);
+  }
+  EXPECT_EQ(train_images(moving(1)), train_images({}));
+  for (const int zero : {0, 3}) EXPECT_EQ(train_ranks(2, zero, moving(1)), train_ranks(2, zero, {})) << zero;
+}
+
 TEST(offload, an_optimizer_that_cannot_is_refused) {
   auto model = models::LanguageModel::create(small_model(io::Family::gpt2), 3, true);
   Pool pool(1);

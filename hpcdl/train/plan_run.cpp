@@ -82,11 +82,14 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   const int dividing = mesh.pp().size() > 1 && device.is_cuda() ? 1 : mesh.dp().size();
   if (config.offload.uses_disk()) io::require_scratch_folder(config.offload.folder);
   OtherRooms elsewhere;
-  if (device.is_cuda() && cannot_offload(config, Tier::host).empty())
+  if (device.is_cuda()) {
     elsewhere.host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);
-  if (const auto& folder = config.offload.folder;
-      !device.is_cuda() && !folder.empty() && cannot_offload(config, Tier::disk).empty())
+    elsewhere.for_optimizer = cannot_offload(config, Tier::host).empty();
+  }
+  if (const auto& folder = config.offload.folder; !device.is_cuda() && !folder.empty()) {
     elsewhere.disk = {io::free_bytes(folder) / ranks_of_host(mesh.world()), "free in " + folder.string()};
+    elsewhere.for_optimizer = cannot_offload(config, Tier::disk).empty();
+  }
   MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing, elsewhere);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;

@@ -24,7 +24,7 @@ struct StepNumbers {
                                                   // < 0: one rank, or not known
   double disk_bytes = -1, exposed_percent = -1;  // of a step, to and from a disk, and the share of its time that waited
                                                  // for that; < 0: nothing lies on a disk
-  double host_bytes = -1;                        // of a step, between a GPU and the host to update weights; < 0: none
+  double host_bytes = -1;                        // of a step, between a GPU and the host; < 0: none
   double wire_bytes = -1;                        // that this rank sends in a step. < 0: one rank
 };
 

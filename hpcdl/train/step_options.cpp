@@ -38,8 +38,9 @@ StepOptions step_options(const RunConfig& config) {
   if (offload.optimizer == Tier::disk) o.optimizer_place.folder = offload.folder;
   o.disk = {.folder = offload.folder,
             .parameters = offload.parameters == Tier::disk,
-            .resident = static_cast<int>(offload.resident),
-            .activations = offload.activations == Tier::disk ? offload.activation_share : 0};
+            .resident = static_cast<int>(offload.resident)};
+  o.activations = {.on_host = offload.activations == Tier::host, .share = offload.activation_share};
+  if (offload.activations == Tier::disk) o.activations.folder = offload.folder;
   o.zero = static_cast<int>(config.parallel.zero);
   o.span_of_host = config.parallel.zero_span == ZeroSpan::host;
   if (config.parallel.wire_weights == WireWeights::int8) o.wire_weights = WireCode::int8;

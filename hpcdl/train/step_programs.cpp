@@ -19,6 +19,9 @@ namespace hpcdl::train {
 namespace {
 
 constexpr int kReadAhead = 1;  // parts of the model by which weights come from a disk before they are needed
+/// Parts of the model for which the memory of an activation stays while it is copied to the host: the GPU need not wait for
+/// a link that is slower for a moment.
+constexpr int kCopiesBehind = 1;
 
 /// What programs call the weights of the first `count` blocks of the model.
 std::set<std::string, std::less<>> resident_state(const StateTable& table, int count) {
@@ -72,6 +75,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     model_.keep_copies(products);
     model_.round_copies(s);
   }
+  move_activations();
   move_to_disk();
   optimizer_.emplace(model_.state(), options_.optimizer, options_.optimizer_place, s.pool());
   if (!options_.scaler) return;
@@ -132,17 +136,26 @@ void StepPrograms::keep_masters_on_host(DType copies) {
   model_.keep_on_host([&](const StateEntry& e) { return e.param->multiplied && !names.contains(e.name); });
 }
 
-/// Values and activations that the options ask for, and with moments on a disk also the values of which programs read
-/// the copies alone.
+void StepPrograms::move_activations() {
+  const auto& [on_host, folder, share, smallest] = options_.activations;
+  if (!on_host && !folder) return;
+  require(!stages_ && !(on_host && folder), "train",
+          "activations wait in one place, on the host or on a disk, and without pipelines");
+  require(!folder || !device_.is_cuda(), "train", "activations on a disk are for CPUs");
+  std::unique_ptr<offload::Stash> stash;
+  if (folder) stash = std::make_unique<offload::DiskStash>(*folder, model_.described());
+  else stash = std::make_unique<offload::HostStash>(device_, model_.described());
+  activations_ = std::make_unique<offload::ActivationMoves>(
+      std::move(stash),
+      offload::ActivationOptions{.share = share, .behind = on_host ? kCopiesBehind : 0, .smallest = smallest});
+}
+
+/// Values that the options ask for, and with moments on a disk also those of which programs read the copies alone.
 void StepPrograms::move_to_disk() {
   const auto& disk = options_.disk;
   const auto& folder = options_.optimizer_place.folder;
-  require((!disk.parameters && disk.activations == 0) || (!device_.is_cuda() && !stages_), "train",
-          "weights and activations on a disk are for CPUs and without pipelines");
-  if (disk.activations > 0)
-    activations_ = std::make_unique<offload::ActivationMoves>(
-        disk.folder, offload::ActivationOptions{.share = disk.activations, .smallest = disk.smallest},
-        model_.described());
+  require(!disk.parameters || (!device_.is_cuda() && !stages_), "train",
+          "weights on a disk are for CPUs and without pipelines");
   const bool masters = folder && !model_.state().divided() && !model_.parameters().empty() &&
                        std::ranges::any_of(model_.parameters(), [](const auto& e) { return e.copy != nullptr; });
   if (!disk.parameters && !masters) {
@@ -169,7 +182,7 @@ std::vector<const io::ScratchFile*> StepPrograms::files() const {
   std::vector<const io::ScratchFile*> list{optimizer_->file(), model_.state().value_file().get(),
                                            model_.state().frozen_file().get()};
   if (activations_)
-    for (const auto& file : activations_->files()) list.push_back(file.get());
+    for (const auto* file : activations_->files()) list.push_back(file);
   std::erase(list, nullptr);
   return list;
 }

@@ -28,10 +28,16 @@ namespace hpcdl::train {
 /// What a CPU keeps in files in a folder of a disk besides moments (OptimizerPlace).
 struct DiskOptions {
   std::filesystem::path folder;
-  bool parameters = false;           // values and frozen tensors
-  int resident = 0;                  // of these, so many parts of the model stay in memory
-  double activations = 0;            // offload::ActivationOptions::share
-  std::int64_t smallest = 64 << 10;  // bytes of an activation that moves
+  bool parameters = false;  // values and frozen tensors
+  int resident = 0;         // of these, so many parts of the model stay in memory
+};
+
+/// Where activations wait for backward: in memory, in host memory beside a GPU, or, of a CPU, on a disk.
+struct ActivationPlace {
+  bool on_host = false;
+  std::optional<std::filesystem::path> folder = {};
+  double share = 1;                  // offload::ActivationOptions::share
+  std::int64_t smallest = 64 << 10;  // bytes of one that moves
 };
 
 struct StepOptions {
@@ -42,6 +48,7 @@ struct StepOptions {
   OptimizerArgs optimizer = AdamW::Args{};
   OptimizerPlace optimizer_place = {};
   DiskOptions disk = {};
+  ActivationPlace activations = {};
   float clip = 1;          // 0: no clipping
   std::uint64_t seed = 1;  // of dropout
   /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding weights while
@@ -142,7 +149,7 @@ class StepPrograms {
   models::Trainable& model() const { return model_; }
   const StepOptions& options() const { return options_; }
   const Optimizer& optimizer() const { return *optimizer_; }
-  /// Activations of a pass that wait for its backward part on a disk.
+  /// Activations of a pass that wait for its backward part elsewhere.
   offload::MovedActivations moved_activations() const {
     return activations_ ? activations_->moved() : offload::MovedActivations();
   }
@@ -179,6 +186,7 @@ class StepPrograms {
   void join_stages(DType copies);
   void join_ranks(DType copies);
   void keep_masters_on_host(DType copies);
+  void move_activations();
   void move_to_disk();
   Recording moved(Recording pass, Kind kind) const;
 

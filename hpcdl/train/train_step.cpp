@@ -399,7 +399,13 @@ DiskTraffic TrainStep::disk_traffic() const {
   return sum;
 }
 
-std::int64_t TrainStep::host_bytes() const { return on_gpu() ? moved_bytes(update_->program()) : 0; }
+std::int64_t TrainStep::host_bytes() const {
+  std::int64_t sum = 0;
+  if (!on_gpu()) return sum;
+  for (const auto* exe : programs(std::max<std::int64_t>(flights_[result_].micros, 1)))
+    sum += moved_bytes(exe->program());
+  return sum;
+}
 
 void TrainStep::share_buffers() {
   if (options_.data.size() == 1) return;

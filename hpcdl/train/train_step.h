@@ -135,7 +135,8 @@ class TrainStep {
     return arena_->bytes() + (runner_ ? runner_->frame_bytes() + eval_runner_->frame_bytes() : 0);
   }
   DiskTraffic disk_traffic() const;
-  /// Bytes that an optimizer step copies between a GPU and the host to update weights; 0 on a CPU.
+  /// Bytes that the last optimizer step copied between a GPU and the host because state or activations lie there; 0 on a
+  /// CPU.
   std::int64_t host_bytes() const;
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
