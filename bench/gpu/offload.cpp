@@ -1,8 +1,10 @@
 // Training steps of a Llama on a GPU, with state and activations in several places, in turns. A line of JSON per place:
 // time, memory, and how both compare with those of the first.
 //   offload LAYERS WIDTH BATCH LENGTH ROUNDS PLACE...
+// With 0 rounds nothing is trained: the lines say what the plan of the memory is.
 // A place is a list of words with commas between them: none, sgd, recompute, moved=SHARE (activations on the host),
-// optimizer (on the host), k=N (its interleave), parameters (on the host), resident=N.
+// optimizer (on the host), k=N (its interleave), parameters (on the host, with the optimizer), resident=N (blocks of them
+// that stay), micros=N (micro-batches of a step).
 
 #include <algorithm>
 #include <cstdio>
@@ -19,6 +21,7 @@
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/rng.h"
+#include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/train_step.h"
 
 namespace {
@@ -29,14 +32,15 @@ constexpr std::int64_t kVocab = 4096;
 
 struct Place {
   std::string name;
-  std::unique_ptr<models::LanguageModel> model;
-  std::unique_ptr<train::TrainStep> step;
+  std::int64_t micros = 1;
+  std::unique_ptr<models::LanguageModel> model = {};
+  std::unique_ptr<train::TrainStep> step = {};
   std::int64_t taken = 0;  // bytes of the GPU
   std::vector<double> ms = {};
   train::StepResult last = {};
 };
 
-void set(train::StepOptions& o, std::string_view word) {
+void set(Place& p, train::StepOptions& o, std::string_view word) {
   const auto at = word.find('=');
   const auto key = word.substr(0, at);
   const double value = at == word.npos ? 1 : std::atof(std::string(word.substr(at + 1)).c_str());
@@ -45,19 +49,38 @@ void set(train::StepOptions& o, std::string_view word) {
   else if (key == "moved") o.activations = {.on_host = true, .share = value};
   else if (key == "optimizer") o.optimizer_place = {.on_host = true, .interleave = {}};
   else if (key == "k") o.optimizer_place.interleave = static_cast<int>(value);
+  else if (key == "parameters") o.parameters.on_host = true, o.optimizer_place = {.on_host = true, .interleave = {}};
+  else if (key == "resident") o.parameters.resident = static_cast<int>(value);
+  else if (key == "micros") p.micros = static_cast<std::int64_t>(value), o.accumulate = true;
   else if (key != "none")
     std::fprintf(stderr, "offload: no place is called %s\n", std::string(word).c_str()), std::exit(2);
 }
 
-train::StepOptions options_of(std::string_view words) {
+train::StepOptions options_of(Place& p) {
+  const std::string_view words = p.name;
   train::StepOptions o;
   o.forward.compute = DType::bf16;
   for (std::size_t begin = 0; begin <= words.size();) {
     const auto end = std::min(words.find(',', begin), words.size());
-    set(o, words.substr(begin, end - begin));
+    set(p, o, words.substr(begin, end - begin));
     begin = end + 1;
   }
   return o;
+}
+
+void print_plan(const io::ModelConfig& config, Place& p, std::int64_t batch, std::int64_t length, Device device) {
+  auto model = models::LanguageModel::create(config, {}, true);
+  auto o = options_of(p);
+  o.batch = batch, o.length = length;
+  auto ledger = train::plan_memory(model, o, p.micros, device);
+  train::add_estimates(ledger, {}, device);
+  std::printf("%s\n", nlohmann::ordered_json({{"place", p.name},
+                                              {"parameters", model.state().parameter_count()},
+                                              {"total", ledger.total()},
+                                              {"activations", ledger.activations},
+                                              {"on_host", ledger.bytes_on(Tier::host)}})
+                          .dump()
+                          .c_str());
 }
 
 }  // namespace
@@ -74,10 +97,15 @@ int main(int argc, char** argv) try {
   models::resolve(config);
   Pool pool;
   std::vector<Place> places;
+  for (int i = 6; i < argc && number(5) == 0; ++i) {
+    Place p{argv[i]};
+    print_plan(config, p, batch, length, device);
+  }
+  if (number(5) == 0) return 0;
   for (int i = 6; i < argc; ++i) {
     const auto before = bench::taken_bytes(device);
-    auto& p = places.emplace_back(Place{argv[i], {}, {}});
-    auto o = options_of(p.name);
+    auto& p = places.emplace_back(Place{argv[i]});
+    auto o = options_of(p);
     o.batch = batch, o.length = length;
     p.model = std::make_unique<models::LanguageModel>(models::LanguageModel::create(config, 1, true));
     p.step = std::make_unique<train::TrainStep>(*p.model, pool, o, device);
@@ -90,8 +118,10 @@ int main(int argc, char** argv) try {
   for (std::int64_t step = 0; step < number(5) + kWarm; ++step)
     for (auto& p : places) {
       const auto start = Clock::now();
-      p.step->accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, 0);
-      p.last = p.step->update(1e-4, batch * length);
+      for (std::int64_t micro = 0; micro < p.micros; ++micro)
+        p.step->accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, micro,
+                           micro + 1 == p.micros);
+      p.last = p.step->update(1e-4, p.micros * batch * length);
       if (step >= kWarm) p.ms.push_back(seconds_since(start) * 1e3);
     }
   for (const auto& p : places) {

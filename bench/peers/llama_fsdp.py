@@ -4,7 +4,8 @@ steps (forward, backward, clip, fused AdamW), their milliseconds each and the pe
 
     llama_fsdp.py --ranks 2 --layers 24 --width 2048 --ffn 5504 --heads 16 --batch 4 --context 2048 [--steps 5]
 
-Every block is a unit of its own, as in our units, gathered in bf16 and reduced in f32. It draws its data on the GPU.
+Every block is a unit of its own, as in our units, gathered in bf16 and reduced in f32. It draws its data on the GPU. With --offload, weights,
+gradients and AdamW are on the host (CPUOffloadPolicy).
 """
 
 import argparse
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 
 class Block(nn.Module):
@@ -62,20 +63,22 @@ def main():
     p = argparse.ArgumentParser()
     for name, value in {"ranks": 2, "layers": 24, "width": 2048, "ffn": 5504, "heads": 16, "vocab": 32000, "batch": 4, "context": 2048, "steps": 5}.items():
         p.add_argument(f"--{name}", type=int, default=value)
+    p.add_argument("--offload", action="store_true")
     args = p.parse_args()
     rank = peer_ranks.start(args.ranks)
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(1)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if args.offload else "nccl", device_id=torch.device("cuda", rank))
     with torch.device("cuda"):
         model = Llama(args)
         angles = torch.outer(torch.arange(args.context), 10000.0 ** (-torch.arange(0, args.width // args.heads, 2) / (args.width // args.heads)))
         cos, sin = (f(torch.cat((angles, angles), -1)).to(torch.bfloat16) for f in (torch.cos, torch.sin))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    place = CPUOffloadPolicy() if args.offload else OffloadPolicy()
     for block in model.blocks:
         block.compile()
-        fully_shard(block, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+        fully_shard(block, mp_policy=policy, offload_policy=place)
+    fully_shard(model, mp_policy=policy, offload_policy=place)
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     torch.manual_seed(100 + rank)
 

@@ -78,7 +78,9 @@ class Trainable {
   /// See StateTable::divide().
   void divide(std::optional<FlatLayout> layout) { moved()->divide(std::move(layout)); }
   /// See StateTable::keep_on_host().
-  void keep_on_host(const std::function<bool(const StateEntry&)>& stays) { moved()->keep_on_host(stays); }
+  void keep_on_host(const StateTable::Choice& values, const StateTable::Choice& with_all = nullptr) {
+    moved()->keep_on_host(values, with_all);
+  }
   /// See StateTable::move_to_disk().
   void move_to_disk(const std::filesystem::path& folder, const std::function<bool(const StateEntry&)>& moves) {
     moved()->move_to_disk(folder, moves);

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/parallel/unit.h"
+#include "hpcdl/offload/parts.h"
 #include "hpcdl/program/edit.h"
 
 namespace hpcdl::offload {
@@ -16,19 +15,6 @@ namespace {
 std::size_t end_of_forward(const Program& p) {
   const auto later = [](const Record& r) { return r.phase == Phase::recompute || r.phase == Phase::backward; };
   return static_cast<std::size_t>(std::ranges::find_if(p.records, later) - p.records.begin());
-}
-
-/// The records in [begin, end) with which a pass comes to another part of the model, in order; the first is `begin`.
-std::vector<std::size_t> parts_of(const Program& p, std::size_t begin, std::size_t end) {
-  std::vector<std::size_t> parts{begin};
-  std::string_view last;
-  for (auto i = begin; i < end; ++i) {
-    const auto part = parallel::unit_name(p.scopes[p.records[i].scope]);
-    if (part.empty() || part == last) continue;
-    if (!last.empty()) parts.push_back(i);
-    last = part;
-  }
-  return parts;
 }
 
 /// Every slot of the recorder that waits between forward and backward: its last record there, and its first one here.
@@ -66,22 +52,18 @@ std::int64_t bytes_of(const Program& p, const Moving& m) {
 ActivationPlan plan_activations(const Program& p, const ActivationOptions& options) {
   ActivationPlan plan;
   const auto backward = end_of_forward(p);
-  const auto before = parts_of(p, 0, backward), after = parts_of(p, backward, p.records.size());
-  const auto part_in = [](const std::vector<std::size_t>& parts, std::size_t record) {
-    return std::ranges::upper_bound(parts, record) - parts.begin() - 1;
-  };
+  const Parts before(p, 0, backward), after(p, backward, p.records.size());
   auto list = waiting(p, backward, options.smallest);
   std::ranges::stable_sort(list, {}, &Moving::last);
   std::int64_t all = 0;
   for (auto m : list) {
     const auto bytes = bytes_of(p, m);
     all += bytes;
-    const auto read = part_in(after, m.first) - options.ahead;
-    if (read < 1) continue;  // backward begins with it: it would come back at once
+    const auto part = after.of(m.first);
+    if (part < 1 + options.ahead) continue;  // backward begins with it: it would come back at once
     if (static_cast<double>(plan.moved.bytes + bytes) > options.share * static_cast<double>(all)) continue;
-    m.read = after[static_cast<std::size_t>(read)];
-    const auto next = static_cast<std::size_t>(part_in(before, m.last) + 1 + options.behind);
-    m.free = options.behind == 0 ? m.last + 1 : next < before.size() ? before[next] : backward;
+    m.read = after.begin(part - options.ahead);
+    m.free = options.behind == 0 ? m.last + 1 : before.begin(before.of(m.last) + 1 + options.behind);
     m.byte = plan.stash_bytes;
     plan.stash_bytes += Stash::padded(bytes);
     plan.moved.bytes += bytes, ++plan.moved.count;

@@ -4,6 +4,7 @@
 // recomputation these are the inputs of blocks. Source: Wu et al., "SSDTrain: an activation offloading framework to SSDs
 // for faster large language model training", DAC 2025.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,9 +14,9 @@
 namespace hpcdl::offload {
 
 struct ActivationOptions {
-  double share = 1;  // of the bytes that wait, so that copies are spread evenly over forward
-  int behind = 0;    // parts of the model for which a tensor's memory stays after its last use in forward
-  int ahead = 1;     // parts of the model by which backward is earlier when they begin to come back
+  double share = 1;        // of the bytes that wait, so that copies are spread evenly over forward
+  std::size_t behind = 0;  // parts of the model for which a tensor's memory stays after its last use in forward
+  std::size_t ahead = 1;   // parts of the model by which backward is earlier when they begin to come back
   std::int64_t smallest = 64 << 10;  // bytes of a tensor that moves
 };
 

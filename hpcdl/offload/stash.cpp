@@ -36,7 +36,7 @@ std::vector<const io::ScratchFile*> DiskStash::files() const {
 
 void HostStash::begin(Edit& edit, std::int64_t bytes) {
   if (!described_ && (blocks_.empty() || blocks_.back().bytes() < bytes)) blocks_.emplace_back(bytes, device_);
-  spec_ = {{described_ ? bytes : blocks_.back().bytes()}, DType::u8};
+  spec_ = {{bytes}, DType::u8};
   slot_ = edit.add_slot({spec_, SlotKind::state, std::string(kHostName)});
 }
 

@@ -155,7 +155,7 @@ class HostUpdate::Recorder {
     const ParamsToHost::RecordArgs none;
     g_.emit<ParamsToHost>(params, &none, sizeof none, {}, Phase::update);
     const auto k = static_cast<std::size_t>(of_.interleave_);
-    Moments there;  // of the next group that the device updates, which come while the CPU updates those before it
+    There there;  // of the next group that the device updates, which come while the CPU updates those before it
     for (std::size_t i = 0; i < groups.size(); ++i) {
       if (k > 0 && i % k == 0 && i + k - 1 < groups.size()) there = bring(groups[i + k - 1]);
       if (k > 0 && i % k == k - 1) update_there(groups[i], there);
@@ -164,8 +164,9 @@ class HostUpdate::Recorder {
   }
 
  private:
-  struct Moments {
-    std::vector<Operand> m, v, value;  // on the device
+  /// Of a group, on the device. By piece; a copy only if it lies on the host.
+  struct There {
+    std::vector<Operand> m, v, value, gradient, copy;
   };
   Var variable(const StateEntry& e) { return g_.constant(e.name, e.memory); }
   Var params_var() { return g_.constant("host update.params", of_.params_); }
@@ -185,15 +186,18 @@ class HostUpdate::Recorder {
     for (const auto& p : group) {
       const auto& e = *p.tensor->value;
       const auto staged = [&](const Var& v, Access access) { return window(v, p.place, p.count, access); };
-      const bool here = e.on_host;
-      in.add(staged(gradient, Access::write), piece_of(*e.gradient, p));
-      if (!here) in.add(staged(value, Access::write), piece_of(e, p));
-      if (!here) out.add(piece_of(e, p), staged(value, Access::read));
-      if (e.copy) out.add(piece_of(*e.copy, p), staged(rounded, Access::read));
+      /// The piece if it lies here, or else its place in the stage.
+      const auto near = [&](const StateEntry& of, const Var& stage_of, Access access) {
+        return of.on_host ? piece_of(of, p, access) : staged(stage_of, access);
+      };
+      if (!e.gradient->on_host) in.add(staged(gradient, Access::write), piece_of(*e.gradient, p));
+      if (!e.on_host) in.add(staged(value, Access::write), piece_of(e, p));
+      if (!e.on_host) out.add(piece_of(e, p), staged(value, Access::read));
+      if (e.copy && !e.copy->on_host) out.add(piece_of(*e.copy, p), staged(rounded, Access::read));
       operands.insert(operands.end(),
-                      {here ? piece_of(e, p, Access::update) : staged(value, Access::update),
-                       staged(gradient, Access::read), piece_of(*p.tensor->m, p, Access::update),
-                       piece_of(*p.tensor->v, p, Access::update), e.copy ? staged(rounded, Access::write) : Operand()});
+                      {near(e, value, Access::update), near(*e.gradient, gradient, Access::read),
+                       piece_of(*p.tensor->m, p, Access::update), piece_of(*p.tensor->v, p, Access::update),
+                       e.copy ? near(*e.copy, rounded, Access::write) : Operand()});
     }
     in.record(g_, Lane::reduce, Phase::update);
     const auto args = args_of(group, UpdateArgs{{kName, &of_}, {args_, std::ssize(group)}});
@@ -206,36 +210,52 @@ class HostUpdate::Recorder {
   }
 
   /// Records copies of what the device needs of a group.
-  Moments bring(const UpdateGroup& group) {
-    const Spec spec{{extent_of(group)}, DType::f32};
-    const Var m = g_.temporary("host update.m", spec), v = g_.temporary("host update.v", spec);
-    const bool values = std::ranges::any_of(group, [&](const UpdatePiece& p) { return p.tensor->value->on_host; });
-    const Var value = values ? g_.temporary("host update.value", spec) : Var();
-    Moments list;
+  There bring(const UpdateGroup& group) {
+    const auto room = [&](std::string_view name, DType type) {
+      return g_.temporary(fmt::format("host update.{}", name), {{extent_of(group)}, type});
+    };
+    const auto room_if = [&](std::string_view name, DType type, auto&& on_host) {
+      return std::ranges::any_of(group, [&](const UpdatePiece& p) { return on_host(*p.tensor->value); })
+                 ? room(name, type)
+                 : Var();
+    };
+    const Var m = room("m", DType::f32), v = room("v", DType::f32),
+              value = room_if("value", DType::f32, [](const StateEntry& e) { return e.on_host; }),
+              gradient = room_if("gradient", DType::f32, [](const StateEntry& e) { return e.gradient->on_host; }),
+              copy = room_if("copy", of_.stages_[0].copy.dtype(),
+                             [](const StateEntry& e) { return e.copy && e.copy->on_host; });
+    There list;
     Moves moves;
     for (const auto& p : group) {
-      list.m.push_back(window(m, p.place, p.count, Access::update));
-      list.v.push_back(window(v, p.place, p.count, Access::update));
-      const bool here = p.tensor->value->on_host;
-      list.value.push_back(here ? window(value, p.place, p.count, Access::update)
-                                : piece_of(*p.tensor->value, p, Access::update));
-      moves.add(list.m.back(), piece_of(*p.tensor->m, p)), moves.add(list.v.back(), piece_of(*p.tensor->v, p));
-      if (here) moves.add(list.value.back(), piece_of(*p.tensor->value, p));
+      const auto& e = *p.tensor->value;
+      const auto moved = [&](const StateEntry& of, const Var& to, Access access) {
+        const auto there = window(to, p.place, p.count, access);
+        moves.add(there, piece_of(of, p));
+        return there;
+      };
+      list.m.push_back(moved(*p.tensor->m, m, Access::update));
+      list.v.push_back(moved(*p.tensor->v, v, Access::update));
+      list.value.push_back(e.on_host ? moved(e, value, Access::update) : piece_of(e, p, Access::update));
+      list.gradient.push_back(e.gradient->on_host ? moved(*e.gradient, gradient, Access::read)
+                                                  : piece_of(*e.gradient, p));
+      list.copy.push_back(!e.copy           ? Operand()
+                          : e.copy->on_host ? moved(*e.copy, copy, Access::write)
+                                            : piece_of(*e.copy, p, Access::write));
     }
     moves.record(g_, Lane::gather, Phase::update);
     return list;
   }
 
-  void update_there(const UpdateGroup& group, const Moments& there) {
+  void update_there(const UpdateGroup& group, const There& there) {
     std::vector<Operand> operands;
     Moves back;
     for (std::size_t i = 0; i < group.size(); ++i) {
       const auto& p = group[i];
       const auto& e = *p.tensor->value;
-      operands.insert(operands.end(), {there.value[i], piece_of(*e.gradient, p), there.m[i], there.v[i],
-                                       e.copy ? piece_of(*e.copy, p, Access::write) : Operand()});
+      operands.insert(operands.end(), {there.value[i], there.gradient[i], there.m[i], there.v[i], there.copy[i]});
       back.add(piece_of(*p.tensor->m, p), there.m[i]), back.add(piece_of(*p.tensor->v, p), there.v[i]);
       if (e.on_host) back.add(piece_of(e, p), there.value[i]);
+      if (e.copy && e.copy->on_host) back.add(piece_of(*e.copy, p), there.copy[i]);
     }
     detail::AdamWRecord head{args_, std::ssize(group)};
     clear_padding(head);
@@ -294,10 +314,16 @@ void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
   const UpdateRates rates{seconds / static_cast<double>(elements),
                           link([&] { copy_to_pinned(stream, stage.gradient.data(), on_device); }),
                           link([&] { copy(stream, on_device, stage.gradient); })};
-  const bool here = tensors[0].value->on_host;
-  const double value = here ? 0 : sizeof(float), rounded = stage.copy ? dtype_bytes(stage.copy.dtype()) : 0;
-  const double state = (here ? 3 : 2) * sizeof(float);
-  interleave_ = choose_interleave(rates, {sizeof(float) + value, value + rounded}, {state, state});
+  // Most of the elements are those of matrices, which lie where the largest of them does.
+  const auto& e =
+      *std::ranges::max_element(tensors, {}, [](const MovedTensor& t) { return t.value->memory.size(); })->value;
+  constexpr double kFloat = sizeof(float);
+  const double rounded = e.copy ? dtype_bytes(e.copy->memory.dtype()) : 0;
+  const bool copy_here = e.copy && e.copy->on_host, gradient_here = e.gradient->on_host;
+  const double value = e.on_host ? 0 : kFloat, state = (e.on_host ? 3 : 2) * kFloat;
+  interleave_ = choose_interleave(
+      rates, {value + (gradient_here ? 0 : kFloat), value + (copy_here ? 0 : rounded)},
+      {state + (copy_here ? rounded : 0), state + (gradient_here ? kFloat : 0) + (copy_here ? rounded : 0)});
 }
 
 }  // namespace hpcdl

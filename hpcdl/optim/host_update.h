@@ -1,5 +1,5 @@
 #pragma once
-// AdamW of values whose moments lie in host memory. Elements are updated in groups, one after the other: most of them by
+// AdamW of values whose moments lie in host memory, and maybe values, copies and gradients. Elements are updated in groups, one after the other: most of them by
 // the CPU, between copies of their gradients to the host and of what has changed back to the device; every k-th group by
 // the device, between copies of its moments. Copies in both directions, the CPU and the device work at the same time, on
 // different groups. The bits are those of one record on the device. Source: Ren et al., "ZeRO-Offload: democratizing
@@ -33,8 +33,8 @@ class HostUpdate {
   HostUpdate& operator=(const HostUpdate&) = delete;
   ~HostUpdate();
 
-  /// Records the update. Moments lie on the host; values, their gradients and their copies on the device, but values may
-  /// also lie on the host. This must outlive the recording. The gradient norm has been recorded before.
+  /// Records the update. Moments lie on the host; values, their gradients and their copies on the device, or on the host,
+  /// too (StateEntry::on_host). This must outlive the recording. The gradient norm has been recorded before.
   void record(Graph& g, std::span<const MovedTensor> tensors, const AdamW::Args& args) const;
 
   int interleave() const { return interleave_; }

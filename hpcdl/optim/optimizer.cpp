@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/units.h"
+#include "hpcdl/state/page_locked.h"
 
 namespace hpcdl {
 namespace {
@@ -64,12 +64,7 @@ void Optimizer::make_host_update(const OptimizerPlace& place, Pool& pool) {
   const auto device = table_.device();
   if (device.is_cuda() && memory.bytes() > 0) {
     populate_on_threads(pool, memory);
-    pinned_ = PinnedRange(memory.data(), memory.bytes(), device);
-    require(
-        static_cast<bool>(pinned_), "memory",
-        "the system does not let this process page-lock {} of host memory for the state of the optimizer: raise its "
-        "limit (ulimit -l), or keep the state on the device",
-        format_bytes(static_cast<double>(memory.bytes())));
+    pinned_ = page_locked(memory, device, "the state of the optimizer");
   }
   DType copies = DType::none;
   for (const auto& p : table_.updated())

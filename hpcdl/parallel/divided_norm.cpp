@@ -208,6 +208,22 @@ void record_sum(Graph& g, const Var& total, const Var& addends) {
 
 }  // namespace
 
+void record_squares(Graph& g, const Var& sums, const Var& gradient) {
+  const CountArgs args{1};
+  emit_update<SquaresOfBlocks>(g, {write_operand(sums), read_operand(gradient)}, &args, sizeof args,
+                               {.operations = 2 * static_cast<double>(gradient.shape().size())});
+}
+
+void insert_squares(Edit& edit, std::size_t before, Operand sums, Operand gradient) {
+  const auto& records = edit.program().records;
+  const auto& next = records[std::min(before, records.size() - 1)];
+  Record record;
+  record.phase = next.phase, record.scope = next.scope;
+  sums.access = Access::write, gradient.access = Access::read;
+  const Operand operands[] = {sums, gradient};
+  edit.insert<SquaresOfBlocks>(before, record, operands, {1});
+}
+
 void record_divided_grad_norm(Graph& g, const DividedGradients& gradients, const GradNorm::Args& args,
                               const NormAxes& axes) {
   Tensors tensors;

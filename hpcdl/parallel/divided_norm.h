@@ -3,6 +3,7 @@
 // sums the squares of its blocks of kTensorBlock elements, all ranks gather these sums, and add them up in the order of
 // the tensors.
 
+#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "hpcdl/graph.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/program/axis.h"
+#include "hpcdl/program/edit.h"
 
 namespace hpcdl::parallel {
 
@@ -31,5 +33,11 @@ struct NormAxes {
 /// record_grad_norm (ops/grad_norm) of gradients that the ranks of these axes have divided.
 void record_divided_grad_norm(Graph& g, const DividedGradients& gradients, const GradNorm::Args& args,
                               const NormAxes& axes);
+
+/// The parts of it that others record: the sums of squares of the blocks of one gradient (ops/many_tensors.h), f64, one
+/// per block. record_norm_of_totals() ends it with the sums of all.
+void record_squares(Graph& g, const Var& sums, const Var& gradient);
+/// The same before record `before` of a program that is edited.
+void insert_squares(Edit& edit, std::size_t before, Operand sums, Operand gradient);
 
 }  // namespace hpcdl::parallel

@@ -8,11 +8,11 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/units.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/fill/fill.h"
 #include "hpcdl/state/file_part.h"
+#include "hpcdl/state/page_locked.h"
 
 namespace hpcdl {
 namespace {
@@ -463,6 +463,18 @@ Buffer StateTable::move(const Stream& s, const std::vector<Tensor*>& list, bool 
   return memory;
 }
 
+/// Those that do not stay on the host.
+Buffer StateTable::move_gradients(const Stream& s) {
+  std::vector<Tensor*> list;
+  for (auto& e : gradients_.entries)
+    if (!e.on_host) list.push_back(&e.memory);
+  if (list.size() < gradients_.entries.size()) {
+    gradients_on_host_ = std::move(gradients_.memory);
+    pinned_gradients_ = page_locked(gradients_on_host_, device_, "gradients");
+  }
+  return move(s, list, false);
+}
+
 /// Moves the block of values; gaps between them stay unset.
 void StateTable::upload_flat(const Stream& s) {
   constexpr std::int64_t kBytes = sizeof(float);
@@ -495,7 +507,6 @@ void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others,
   require(!device_.is_cuda(), "model", "the model is already on a GPU");
   device_ = s.device();
   auto values = others;
-  std::vector<Tensor*> gradients;
   for (auto* group : {&values_, &buffers_, &frozen_})
     for (auto& e : group->entries) {
       if (e.role == StateRole::counter || (layout_ && group == &values_) || e.param->gathered || e.on_host) continue;
@@ -503,11 +514,11 @@ void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others,
       else values.push_back(&e.memory);
     }
   if (layout_) upload_flat(s);
-  pin_values(s.device());
+  if (std::ranges::any_of(values_.entries, &StateEntry::on_host))
+    pinned_values_ = page_locked(values_.memory, device_, "weights");
   if (frozen_bytes_ > 0) upload_frozen(s);
-  for (auto& e : gradients_.entries) gradients.push_back(&e.memory);
   on_device_ = move(s, values, true);
-  gradients_.memory = move(s, gradients, false);
+  gradients_.memory = move_gradients(s);
   tell_modules();
 }
 
@@ -549,22 +560,26 @@ void StateTable::own_gradients() {
 
 void StateTable::keep_copies(DType type, bool memory) {
   StateGroup copies;
-  std::int64_t total = 0;
+  std::int64_t total = 0, stay = 0;
   for (const auto& e : values_.entries)
-    if (e.param->multiplied) total += padded(e.memory.size() * dtype_bytes(type));
+    if (e.param->multiplied) (e.all_on_host ? stay : total) += padded(e.memory.size() * dtype_bytes(type));
   const bool whole = !layout_ || layout_->whole_copies;
   if (layout_) total = (whole ? layout_->copied : layout_->share_copied()) * dtype_bytes(type);
+  pinned_copies_ = {};
+  copies_on_host_ = memory ? block(stay) : Buffer();
   if (memory) copies.memory = block(total, device_);
-  Cursor at(copies.memory, device_);
+  pinned_copies_ = page_locked(copies_on_host_, device_, "16-bit copies of weights");
+  Cursor at(copies.memory, device_), here(copies_on_host_);
   for (std::size_t i = 0; i < values_.entries.size(); ++i) {
     const auto& e = values_.entries[i];
     if (!e.param->multiplied) continue;
     const Spec spec{e.memory.shape(), type};
-    const Tensor there = !whole    ? Tensor(nullptr, spec, device_)
-                         : layout_ ? at.at(layout_->places[i].offset * dtype_bytes(type), spec)
-                                   : at.next(spec);
+    const Tensor there = e.all_on_host ? here.next(spec)
+                         : !whole      ? Tensor(nullptr, spec, device_)
+                         : layout_     ? at.at(layout_->places[i].offset * dtype_bytes(type), spec)
+                                       : at.next(spec);
     copies.entries.push_back(entry(*e.param, StateRole::copy, ".copy", there));
-    copies.entries.back().counted = whole;
+    copies.entries.back().counted = whole, copies.entries.back().on_host = e.all_on_host;
   }
   copies_ = std::move(copies);
   tell_modules();
@@ -631,34 +646,24 @@ void StateTable::order_for_files(bool copied) const {
   });
 }
 
-void StateTable::keep_on_host(const std::function<bool(const StateEntry&)>& stays) {
-  require(!device_.is_cuda() || !stays, "model",
+void StateTable::keep_on_host(const Choice& values, const Choice& with_all) {
+  require(!device_.is_cuda() || (!values && !with_all), "model",
           "the model is already on a GPU: its values no longer stay on the host");
   const auto* begin = values_.memory.data();
+  auto gradient = gradients_.entries.begin();
   for (auto& e : values_.entries) {
     const auto* at = static_cast<const std::byte*>(e.memory.data());
     const bool own = described_ || (begin && at >= begin && at < begin + values_.memory.bytes());
-    e.on_host = own && stays && stays(e);
+    e.all_on_host = own && with_all && with_all(e);
+    e.on_host = e.all_on_host || (own && values && values(e));
+    if (gradient != gradients_.entries.end() && gradient->param == e.param) (gradient++)->on_host = e.all_on_host;
   }
-}
-
-/// Of values that stay where they are.
-void StateTable::pin_values(Device device) {
-  if (described_ || std::ranges::none_of(values_.entries, &StateEntry::on_host)) return;
-  const auto& memory = values_.memory;
-  populate(memory.data(), memory.bytes());
-  pinned_ = PinnedRange(memory.data(), memory.bytes(), device);
-  require(
-      static_cast<bool>(pinned_), "memory",
-      "the system does not let this process page-lock {} of host memory for weights: raise its limit (ulimit -l), or "
-      "keep the state of the optimizer on the device",
-      format_bytes(static_cast<double>(memory.bytes())));
 }
 
 std::vector<const Buffer*> StateTable::fetched_memory() const {
   std::vector<const Buffer*> list;
   if (!device_.is_cuda()) return list;
-  if (!pinned_) list.push_back(&values_.memory);
+  if (!pinned_values_) list.push_back(&values_.memory);
   list.push_back(&buffers_.memory);
   list.push_back(&shares_);
   for (const auto& moments : moments_)

@@ -44,7 +44,8 @@ struct StateEntry {
   Tensor host = {};
   Tensor staged = {};         // in host memory in the order of `memory`: `host`, unless files have another order
   bool counted = true;        // its memory is there between two steps, and not that of another entry
-  bool on_host = false;       // a value that stays in host memory, whatever the device of the model
+  bool on_host = false;       // it stays in host memory, whatever the device of the model
+  bool all_on_host = false;   // of a value: so do its gradient and its copy
   std::int64_t on_disk = -1;  // the byte of the file of its group with which it begins; -1: it lies in memory
   // For a value; null if there is none.
   const StateEntry *gradient = nullptr, *copy = nullptr;
@@ -166,9 +167,11 @@ class StateTable {
   /// Keeps of each frozen() the bytes `mine` alone, at byte `share` of a block of `share_bytes`. Passes that read frozen
   /// tensors must gather them. On the host, before a program is recorded.
   void divide_frozen(std::span<const FlatLayout::Place> places, std::int64_t share_bytes);
-  /// Lets the values stay in host memory for which stays(entry) and which are in own memory; null: none. No program may
-  /// read them. Before the model moves to a GPU, which then reaches that memory, since it is page-locked.
-  void keep_on_host(const std::function<bool(const StateEntry&)>& stays);
+  /// Lets the values stay in host memory for which values(entry) and which are in own memory; null: none. No program may
+  /// read them. with_all(entry): its gradient and its copy stay there, too, and programs reach all three through moves
+  /// alone (hpcdl/offload). Before the model moves to a GPU, which then reaches that memory, since it is page-locked.
+  using Choice = std::function<bool(const StateEntry&)>;
+  void keep_on_host(const Choice& values, const Choice& with_all = nullptr);
   /// Moves the values and frozen tensors for which moves(entry) into files in that folder: of values in the order of
   /// parameters(), each at the byte where its first moment begins in the file of moments on a disk. Their `memory` is the
   /// mapped file from then on: right for any use, but slow. What lay on a disk before and does not move comes back. On a
@@ -208,7 +211,7 @@ class StateTable {
                   const std::function<bool(const StateEntry&)>& moves);
   void settle_files() const;
   void read_values(const StateEntry& e, std::int64_t from, const Tensor& to) const;
-  void pin_values(Device device);
+  Buffer move_gradients(const Stream& s);
   void move_to_flat_block();
   void keep_in(StateGroup& group, const std::function<bool(const nn::Param&)>& mine);
 
@@ -229,7 +232,8 @@ class StateTable {
   Buffer on_device_;                  // a copy of everything that programs read
   Buffer values_on_device_;           // of whole values, if they lie in a flat block
   Buffer shares_, shares_on_device_;  // of values that are not whole
-  PinnedRange pinned_;                // of values that stay on the host
+  Buffer gradients_on_host_, copies_on_host_;
+  PinnedRange pinned_values_, pinned_gradients_, pinned_copies_;  // of those that stay there
 };
 
 }  // namespace hpcdl

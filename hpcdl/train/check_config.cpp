@@ -256,7 +256,7 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
     refuse(table, kOffloaded, "optimizers in host memory",
            fmt::format("offload.optimizer is {}", io::enum_name(o.optimizer)));
   if (!o.uses_disk()) refuse(table, kOnDisk, "what lies on a disk", "nothing does (offload.*)");
-  if (o.parameters == Tier::none) refuse(table, kMovedWeights, "weights on a disk", "offload.parameters is none");
+  if (o.parameters == Tier::none) refuse(table, kMovedWeights, "weights that move", "offload.parameters is none");
   if (o.activations == Tier::none)
     refuse(table, kMovedActivations, "activations that move", "offload.activations is none");
   for (const auto& [key, tier] : {std::pair{"parameters", o.parameters}, {"activations", o.activations}}) {
@@ -269,11 +269,19 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
       fail_usage("config", "offload.{} = \"{}\" does not go together with pipelines: set parallel.pp = 1", key,
                  io::enum_name(tier));
   }
-  if (o.parameters == Tier::host)
-    fail_usage("config", "offload.parameters = \"host\" is not available on a GPU yet: set it to \"none\"");
-  if (o.parameters == Tier::disk && o.optimizer != Tier::disk)
+  if (o.parameters != Tier::none && o.optimizer != o.parameters)
+    fail_usage("config", "offload.parameters = \"{0}\" needs the moments there, too: set offload.optimizer = \"{0}\"",
+               io::enum_name(o.parameters));
+  if (o.parameters == Tier::host && (p.dp > 1 || p.tp > 1))
+    fail_usage(
+        "config",
+        "offload.parameters = \"host\" is for one GPU that has the whole model: set parallel.dp = 1 and parallel.tp "
+        "= 1 (they are {} and {})",
+        p.dp, p.tp);
+  if (o.parameters == Tier::host && config.adapter.given())
     fail_usage("config",
-               "offload.parameters = \"disk\" needs the moments there, too: set offload.optimizer = \"disk\"");
+               "offload.parameters = \"host\" moves weights that are trained, and adapter.method is lora: set it to "
+               "\"none\"");
   if (o.parameters == Tier::disk && p.zero > 0)
     fail_usage(
         "config",

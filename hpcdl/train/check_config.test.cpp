@@ -129,11 +129,16 @@ TEST(check_config, offload_says_what_it_cannot_honour) {
   expect({disk, folder, "--train.device=cuda"}, "is for CPUs");
   expect({disk, folder, "--train.optimizer=sgd"}, "does not go together with train.optimizer = \"sgd\"");
   expect({disk, folder, "--offload.interleave=2"}, "is for optimizers in host memory");
-  expect({disk, folder, "--offload.resident=2"}, "is for weights on a disk");
+  expect({disk, folder, "--offload.resident=2"}, "is for weights that move");
   expect({disk, folder, "--offload.activation_share=0.5"}, "is for activations that move");
   expect({"--offload.parameters=disk", folder}, "needs the moments there, too");
   expect({"--offload.parameters=disk", disk, folder, "--parallel.zero=1"}, "set parallel.zero = 0");
-  expect({"--offload.parameters=host", "--train.device=cuda"}, "is not available on a GPU yet");
+  const std::string cuda = "--train.device=cuda", host = "--offload.optimizer=host",
+                    parameters = "--offload.parameters=host";
+  EXPECT_EQ(verdict({parameters, host, cuda, "--offload.resident=2"}), "fine");
+  expect({parameters, cuda}, "set offload.optimizer = \"host\"");
+  expect({parameters, host, cuda, "--parallel.dp=2"}, "is for one GPU that has the whole model");
+  expect({parameters, host, cuda, "--parallel.tp=2"}, "is for one GPU that has the whole model");
   for (const std::string key : {"parameters", "activations"}) {
     expect({"--offload." + key + "=host"}, "changes nothing on a CPU");
     expect({"--offload." + key + "=host", "--train.device=cuda", "--parallel.pp=2"},

@@ -340,9 +340,8 @@ struct OffloadConfig {
       "the measured rates allow. The result is the same",
       {.min = 0, .max = 64});
     f("parameters", parameters,
-      "where weights lie: none: in memory; disk, for CPUs: in offload.folder, from which the blocks of the model come "
-      "when "
-      "they are needed. The result is the same");
+      "where weights lie: none: in memory; host, for GPUs: in host memory, with their gradients; disk, for CPUs: in "
+      "offload.folder. The blocks of the model come from there when they are needed. The result is the same");
     f("resident", resident, "with parameters: so many blocks of the model stay in memory", {.min = 0, .max = 1 << 20});
     f("activations", activations,
       "where activations wait for the backward pass: none: in memory; host, for GPUs: in host memory; disk, for CPUs: "

@@ -26,7 +26,7 @@ struct DiskPasses : ::testing::Test {
   }
   Change reading(int resident) const {
     return [this, resident](StepOptions& o) {
-      o.disk = {.folder = tmp.path(), .parameters = true, .resident = resident};
+      o.parameters = {.folder = tmp.path(), .resident = resident};
       o.optimizer_place = {.folder = tmp.path(), .group = 8192};
     };
   }

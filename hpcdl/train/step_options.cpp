@@ -36,9 +36,8 @@ StepOptions step_options(const RunConfig& config) {
     o.optimizer_place = {.on_host = true, .interleave = config.offload.interleave};
   const auto& offload = config.offload;
   if (offload.optimizer == Tier::disk) o.optimizer_place.folder = offload.folder;
-  o.disk = {.folder = offload.folder,
-            .parameters = offload.parameters == Tier::disk,
-            .resident = static_cast<int>(offload.resident)};
+  o.parameters = {.on_host = offload.parameters == Tier::host, .resident = static_cast<int>(offload.resident)};
+  if (offload.parameters == Tier::disk) o.parameters.folder = offload.folder;
   o.activations = {.on_host = offload.activations == Tier::host, .share = offload.activation_share};
   if (offload.activations == Tier::disk) o.activations.folder = offload.folder;
   o.zero = static_cast<int>(config.parallel.zero);

@@ -18,10 +18,10 @@
 namespace hpcdl::train {
 namespace {
 
-constexpr int kReadAhead = 1;  // parts of the model by which weights come from a disk before they are needed
+constexpr int kReadAhead = 1;  // parts of the model by which weights come before they are needed
 /// Parts of the model for which the memory of an activation stays while it is copied to the host: the GPU need not wait for
 /// a link that is slower for a moment.
-constexpr int kCopiesBehind = 1;
+constexpr std::size_t kCopiesBehind = 1;
 
 /// What programs call the weights of the first `count` blocks of the model.
 std::set<std::string, std::less<>> resident_state(const StateTable& table, int count) {
@@ -62,7 +62,10 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   if (options_.data.size() > 1) join_ranks(copies ? products : DType::none);
   else if (model_.state().divided()) model_.divide({});
   model_.fill();
-  if (model_.device() != device_ || !device_.is_cuda()) keep_masters_on_host(copies ? products : DType::none);
+  const bool moves = model_.device() != device_ || !device_.is_cuda();
+  require(moves || !options_.parameters.on_host, "train",
+          "the model is already on the GPU: open it again to keep its weights on the host");
+  if (moves) keep_on_host(copies ? products : DType::none);
   if (model_.device() != device_) model_.to_device(s);
   if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture
     options_.data.connect(device_);
@@ -76,6 +79,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     model_.round_copies(s);
   }
   move_activations();
+  move_from_host();
   move_to_disk();
   optimizer_.emplace(model_.state(), options_.optimizer, options_.optimizer_place, s.pool());
   if (!options_.scaler) return;
@@ -125,15 +129,31 @@ void StepPrograms::divide_experts() {
   options_.forward.expert_capacity = options_.capacity;
 }
 
-/// With moments on the host, also the values of which programs read the copies alone, if this rank has them whole.
-void StepPrograms::keep_masters_on_host(DType copies) {
-  const bool some = options_.optimizer_place.on_host && copies != DType::none && !model_.state().divided();
-  if (!some) return model_.keep_on_host(nullptr);
-  model_.keep_copies(copies, false);
-  Graph g(graph_options(Write::overwrite, Kind::alone));
-  record(g, Kind::alone);
-  const auto names = parallel::touched_state(g.program());
-  model_.keep_on_host([&](const StateEntry& e) { return e.param->multiplied && !names.contains(e.name); });
+/// Weights that the options ask for, and with moments on the host also the values of which programs read the copies
+/// alone, if this rank has them whole.
+void StepPrograms::keep_on_host(DType copies) {
+  const auto& [on_host, folder, resident] = options_.parameters;
+  require(!on_host || (options_.optimizer_place.on_host && !ranks_ && !stages_ && !model_.sharing()), "train",
+          "weights on the host need moments there, and one rank that has the whole model");
+  StateTable::Choice masters, all;
+  if (on_host)
+    all = [stay = resident_state(model_.state(), resident)](const StateEntry& e) { return !stay.contains(e.name); };
+  if (options_.optimizer_place.on_host && copies != DType::none && !model_.state().divided()) {
+    model_.keep_copies(copies, false);
+    Graph g(graph_options(Write::overwrite, Kind::alone));
+    record(g, Kind::alone);
+    masters = [read = parallel::touched_state(g.program())](const StateEntry& e) {
+      return e.param->multiplied && !read.contains(e.name);
+    };
+  }
+  model_.keep_on_host(masters, all);
+}
+
+/// Also of a model that an earlier step has left on the host.
+void StepPrograms::move_from_host() {
+  if (std::ranges::none_of(model_.parameters(), &StateEntry::all_on_host)) return;
+  parameters_ = std::make_unique<offload::ParameterMoves>(model_.state(), kReadAhead);
+  gradients_ = std::make_unique<offload::GradientMoves>(model_.state(), device_);
 }
 
 void StepPrograms::move_activations() {
@@ -152,30 +172,30 @@ void StepPrograms::move_activations() {
 
 /// Values that the options ask for, and with moments on a disk also those of which programs read the copies alone.
 void StepPrograms::move_to_disk() {
-  const auto& disk = options_.disk;
+  const auto& disk = options_.parameters;
   const auto& folder = options_.optimizer_place.folder;
-  require(!disk.parameters || (!device_.is_cuda() && !stages_), "train",
+  require(!disk.folder || (!device_.is_cuda() && !stages_ && !disk.on_host), "train",
           "weights on a disk are for CPUs and without pipelines");
   const bool masters = folder && !model_.state().divided() && !model_.parameters().empty() &&
                        std::ranges::any_of(model_.parameters(), [](const auto& e) { return e.copy != nullptr; });
-  if (!disk.parameters && !masters) {
+  if (!disk.folder && !masters) {
     const auto& table = model_.state();
     if (table.value_file() || table.frozen_file())  // of an earlier step
       model_.move_to_disk({}, [](const StateEntry&) { return false; });
     return;
   }
   std::set<std::string, std::less<>> read;  // which stays where it is
-  if (disk.parameters) {
+  if (disk.folder) {
     read = resident_state(model_.state(), disk.resident);
   } else {
     Graph g(graph_options(Write::overwrite, Kind::alone));
     record(g, Kind::alone);
     read = parallel::touched_state(g.program());
   }
-  model_.move_to_disk(disk.parameters ? disk.folder : *folder, [&](const StateEntry& e) {
-    return !read.contains(e.name) && (disk.parameters || e.role == StateRole::value);
+  model_.move_to_disk(disk.folder.value_or(*folder), [&](const StateEntry& e) {
+    return !read.contains(e.name) && (disk.folder || e.role == StateRole::value);
   });
-  if (disk.parameters) parameters_ = std::make_unique<offload::ParameterMoves>(model_.state(), kReadAhead);
+  if (disk.folder) parameters_ = std::make_unique<offload::ParameterMoves>(model_.state(), kReadAhead);
 }
 
 std::vector<const io::ScratchFile*> StepPrograms::files() const {
@@ -231,9 +251,10 @@ Recording StepPrograms::exchanged(Recording pass, Write write, Kind kind) const 
   return sharded() || (first && divided()) ? ranks_->gathered(std::move(pass)) : pass;
 }
 
-/// The pass with what comes from disks and goes there.
+/// The pass with what comes from elsewhere and goes there.
 Recording StepPrograms::moved(Recording pass, Kind kind) const {
   if (parameters_) pass = parameters_->moved(std::move(pass));
+  if (gradients_) pass = gradients_->moved(std::move(pass));
   return activations_ && kind != Kind::inference ? activations_->moved(std::move(pass)) : pass;
 }
 
@@ -349,6 +370,7 @@ void StepPrograms::expect_same_exchanges() const {
 }
 
 void StepPrograms::record_norm(Graph& g, const GradNorm::Args& norm) const {
+  if (gradients_) return gradients_->record_norm(g, norm);
   const auto* shared = model_.sharing();
   parallel::NormAxes axes;
   if (shared) axes.tensor = shared->axis;

@@ -15,6 +15,7 @@
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/offload/activation_moves.h"
+#include "hpcdl/offload/gradient_moves.h"
 #include "hpcdl/offload/parameter_moves.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/optim/optimizer.h"
@@ -25,11 +26,12 @@
 
 namespace hpcdl::train {
 
-/// What a CPU keeps in files in a folder of a disk besides moments (OptimizerPlace).
-struct DiskOptions {
-  std::filesystem::path folder;
-  bool parameters = false;  // values and frozen tensors
-  int resident = 0;         // of these, so many parts of the model stay in memory
+/// Where weights lie: with the model, in host memory beside a GPU with their gradients, or, of a CPU and with frozen
+/// tensors, on a disk. Moments lie there, too (OptimizerPlace).
+struct ParameterPlace {
+  bool on_host = false;
+  std::optional<std::filesystem::path> folder = {};
+  int resident = 0;  // of the model, so many blocks stay in memory
 };
 
 /// Where activations wait for backward: in memory, in host memory beside a GPU, or, of a CPU, on a disk.
@@ -47,7 +49,7 @@ struct StepOptions {
   nn::ForwardOptions forward = {};
   OptimizerArgs optimizer = AdamW::Args{};
   OptimizerPlace optimizer_place = {};
-  DiskOptions disk = {};
+  ParameterPlace parameters = {};
   ActivationPlace activations = {};
   float clip = 1;          // 0: no clipping
   std::uint64_t seed = 1;  // of dropout
@@ -185,8 +187,9 @@ class StepPrograms {
   void divide_experts();
   void join_stages(DType copies);
   void join_ranks(DType copies);
-  void keep_masters_on_host(DType copies);
+  void keep_on_host(DType copies);
   void move_activations();
+  void move_from_host();
   void move_to_disk();
   Recording moved(Recording pass, Kind kind) const;
 
@@ -200,6 +203,7 @@ class StepPrograms {
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
   std::unique_ptr<offload::ParameterMoves> parameters_;
+  std::unique_ptr<offload::GradientMoves> gradients_;
   std::unique_ptr<offload::ActivationMoves> activations_;
   mutable std::size_t dropped_output_ = 0;
   mutable ProgramCache passes_;
