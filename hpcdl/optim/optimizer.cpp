@@ -50,8 +50,11 @@ Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args, const Optimiz
   require(
       !moves || std::holds_alternative<AdamW::Args>(args), "optimizer",
       "only AdamW updates values while its moments lie elsewhere, and the optimizer is SGD: keep them with the model");
-  require(!place.folder || !table.device().is_cuda(), "optimizer",
-          "moments on a disk are for models in the memory of a CPU: on a GPU, keep them in host memory");
+  const auto beside = [](const StateEntry& p) {
+    return p.on_host && p.gradient->on_host && (!p.copy || p.copy->on_host);
+  };
+  require(!place.folder || !table.device().is_cuda() || std::ranges::all_of(table.updated(), beside), "optimizer",
+          "the CPU updates values whose moments lie on a disk: keep all values on the host, too");
   moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args),
                                 {place.on_host, place.folder});
   if (place.on_host) make_host_update(place, pool);

@@ -24,7 +24,7 @@ using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
 /// Where the moments lie: with the model, or, AdamW's alone, on the host (host_update.h) or on a disk (disk_update.h).
 struct OptimizerPlace {
   bool on_host = false;
-  std::optional<std::filesystem::path> folder = {};  // of a disk: of a CPU alone
+  std::optional<std::filesystem::path> folder = {};  // of a disk: then a CPU updates all values, in host memory
   std::optional<int> interleave = 0;  // on the host: every so many-th group is updated on the device; unset: as its
                                       // rates suggest
   std::int64_t group = 0;             // elements that are updated together; 0: as suits the place

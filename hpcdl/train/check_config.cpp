@@ -269,7 +269,7 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
       fail_usage("config", "offload.{} = \"{}\" does not go together with pipelines: set parallel.pp = 1", key,
                  io::enum_name(tier));
   }
-  if (o.parameters != Tier::none && o.optimizer != o.parameters)
+  if (o.parameters != Tier::none && o.optimizer != o.parameters && o.optimizer != Tier::disk)
     fail_usage("config", "offload.parameters = \"{0}\" needs the moments there, too: set offload.optimizer = \"{0}\"",
                io::enum_name(o.parameters));
   if (o.parameters == Tier::host && (p.dp > 1 || p.tp > 1))
@@ -296,9 +296,17 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
     fail_usage("config",
                "offload.* = \"disk\" is not tested with experts that ranks divide: set parallel.ep = 1 (it is {})",
                p.ep);
-  if (!cpu)
-    fail_usage("config",
-               "offload.* = \"disk\" is for CPUs (train.device = \"cpu\"): on a GPU, offload.optimizer = \"host\"");
+  if (!cpu && (o.parameters == Tier::disk || o.activations == Tier::disk))
+    fail_usage(
+        "config",
+        "weights and activations on a disk are for CPUs (train.device = \"cpu\"): on a GPU, set offload.parameters "
+        "and offload.activations to \"host\"");
+  if (!cpu && (o.parameters != Tier::host || o.resident > 0))
+    fail_usage(
+        "config",
+        "offload.optimizer = \"disk\" of a GPU lets the CPU update all weights: set offload.parameters = \"host\" "
+        "and offload.resident = 0 (they are \"{}\" and {})",
+        io::enum_name(o.parameters), o.resident);
   if (o.folder.empty()) fail_usage("config", "offload.* = \"disk\" needs a folder on a local disk: set offload.folder");
 }
 

@@ -126,7 +126,8 @@ TEST(check_config, offload_says_what_it_cannot_honour) {
   };
   expect({disk}, "needs a folder on a local disk: set offload.folder");
   expect({folder}, "is for what lies on a disk, and nothing does");
-  expect({disk, folder, "--train.device=cuda"}, "is for CPUs");
+  expect({disk, folder, "--train.device=cuda"}, "set offload.parameters = \"host\"");
+  expect({"--offload.activations=disk", folder, "--train.device=cuda"}, "are for CPUs");
   expect({disk, folder, "--train.optimizer=sgd"}, "does not go together with train.optimizer = \"sgd\"");
   expect({disk, folder, "--offload.interleave=2"}, "is for optimizers in host memory");
   expect({disk, folder, "--offload.resident=2"}, "is for weights that move");
@@ -136,6 +137,8 @@ TEST(check_config, offload_says_what_it_cannot_honour) {
   const std::string cuda = "--train.device=cuda", host = "--offload.optimizer=host",
                     parameters = "--offload.parameters=host";
   EXPECT_EQ(verdict({parameters, host, cuda, "--offload.resident=2"}), "fine");
+  EXPECT_EQ(verdict({parameters, disk, folder, cuda}), "fine");
+  expect({parameters, disk, folder, cuda, "--offload.resident=2"}, "and offload.resident = 0");
   expect({parameters, cuda}, "set offload.optimizer = \"host\"");
   expect({parameters, host, cuda, "--parallel.dp=2"}, "is for one GPU that has the whole model");
   expect({parameters, host, cuda, "--parallel.tp=2"}, "is for one GPU that has the whole model");

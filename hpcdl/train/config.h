@@ -332,8 +332,9 @@ struct OffloadConfig {
   void visit(auto&& f) {
     f("optimizer", optimizer,
       "where AdamW's moments lie: none: with the weights; host: in host memory, and the CPU updates weights of a GPU; "
-      "disk, "
-      "for CPUs: in offload.folder. The result is the same. On a CPU, none and host are the same memory");
+      "disk: in offload.folder, on a GPU with parameters = \"host\". The result is the same. On a CPU, none and host "
+      "are "
+      "the same memory");
     f("interleave", interleave,
       "with optimizer = \"host\": every so many-th part of the weights is updated on the GPU, 0: none; unset: as fast "
       "as "

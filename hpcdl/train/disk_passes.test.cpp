@@ -8,6 +8,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/program/bytes.h"
 #include "hpcdl/program/edit.h"
+#include "hpcdl/testing/devices.h"
 #include "hpcdl/testing/learned.h"
 #include "hpcdl/testing/mesh_runs.h"
 #include "hpcdl/testing/tune_toy.h"
@@ -54,6 +55,18 @@ TEST_F(DiskPasses, weights_there_change_no_bit) {
   for (const int resident : {1, 2, 5}) EXPECT_EQ(train_text(io::Family::llama, {}, {}, reading(resident)), want);
   EXPECT_EQ(train_text(io::Family::llama, {}, {}, both()), want);
   EXPECT_EQ(train_images(reading(0)), train_images({}));
+}
+
+/// Of a GPU whose weights lie on the host, and which the CPU updates.
+TEST_F(DiskPasses, moments_of_a_gpu_there_change_no_bit) {
+  const Change place = [this](StepOptions& o) {
+    o.parameters.on_host = true;
+    o.optimizer_place = {.folder = tmp.path(), .group = 8192};
+  };
+  for (const auto device : testing::devices())
+    for (const auto& [what, change] : kKinds)
+      EXPECT_EQ(train_text(io::Family::llama, device, change, place), train_text(io::Family::llama, device, change))
+          << what;
 }
 
 TEST_F(DiskPasses, ranks_learn_the_same_bits) {

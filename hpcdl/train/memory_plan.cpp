@@ -135,6 +135,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
     if (of_step && p.live_bytes > most) most = p.live_bytes, l.peak = worst_record(program, p);
   };
   look(*step.update()->planned, true);
+  if (const auto update = step.host_update()) l.on_host += update->planned->plan.arena_bytes;
   if (step.stages()) {
     const auto frames = look_at_stages(step, [&](const Planned& program) { look(program, true); });
     l.activations += frames;

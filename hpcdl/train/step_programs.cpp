@@ -133,12 +133,13 @@ void StepPrograms::divide_experts() {
 /// alone, if this rank has them whole.
 void StepPrograms::keep_on_host(DType copies) {
   const auto& [on_host, folder, resident] = options_.parameters;
-  require(!on_host || (options_.optimizer_place.on_host && !ranks_ && !stages_ && !model_.sharing()), "train",
-          "weights on the host need moments there, and one rank that has the whole model");
+  const auto& moments = options_.optimizer_place;
+  require(!on_host || ((moments.on_host || moments.folder) && !ranks_ && !stages_ && !model_.sharing()), "train",
+          "weights on the host need moments there or on a disk, and one rank that has the whole model");
   StateTable::Choice masters, all;
   if (on_host)
     all = [stay = resident_state(model_.state(), resident)](const StateEntry& e) { return !stay.contains(e.name); };
-  if (options_.optimizer_place.on_host && copies != DType::none && !model_.state().divided()) {
+  if (moments.on_host && copies != DType::none && !model_.state().divided()) {
     model_.keep_copies(copies, false);
     Graph g(graph_options(Write::overwrite, Kind::alone));
     record(g, Kind::alone);
@@ -176,7 +177,7 @@ void StepPrograms::move_to_disk() {
   const auto& folder = options_.optimizer_place.folder;
   require(!disk.folder || (!device_.is_cuda() && !stages_ && !disk.on_host), "train",
           "weights on a disk are for CPUs and without pipelines");
-  const bool masters = folder && !model_.state().divided() && !model_.parameters().empty() &&
+  const bool masters = folder && !device_.is_cuda() && !model_.state().divided() && !model_.parameters().empty() &&
                        std::ranges::any_of(model_.parameters(), [](const auto& e) { return e.copy != nullptr; });
   if (!disk.folder && !masters) {
     const auto& table = model_.state();
@@ -347,6 +348,15 @@ StepPrograms::PassPtr StepPrograms::update() const {
   });
 }
 
+StepPrograms::PassPtr StepPrograms::host_update() const {
+  if (!updates_on_host()) return nullptr;
+  return passes_.pass("host update", [&] {
+    Graph g;
+    optimizer_->record(g);
+    return Pass::of(g);
+  });
+}
+
 void StepPrograms::expect_same_exchanges() const {
   std::vector<std::pair<std::string, PassPtr>> passes;
   if (!stages_) {
@@ -423,7 +433,7 @@ void StepPrograms::record_update(Graph& g) const {
     if (stages_) stages_->record_shared_sums(g);
     record_norm(g, {.max_norm = options_.clip, .skip_nonfinite = true});
     record_fp8_history(g);
-    optimizer_->record(g);
+    if (!updates_on_host()) optimizer_->record(g);
   };
   if (scaler_) scaler_->around(g, update);
   else update();

@@ -107,6 +107,9 @@ class StepPrograms {
   enum class Kind : unsigned char { alone, gathering, reducing, inference };
   PassPtr pass(Write write, Kind kind) const;
   PassPtr update() const;
+  /// Of a GPU whose moments lie on a disk: the second half of the update, which the CPU runs with the parameters that the
+  /// first one leaves. Null if there is none.
+  PassPtr host_update() const;
   /// The programs of the first micro-batch, of further ones, and of the last one if it differs.
   PassPtr first() const {
     return pass(Write::overwrite, !apart() ? reducing() : divided() ? Kind::gathering : Kind::alone);
@@ -183,6 +186,7 @@ class StepPrograms {
   Recording exchanged(Recording pass, Write write, Kind kind) const;
   void record_norm(Graph& g, const GradNorm::Args& norm) const;
   void record_fp8_history(Graph& g) const;
+  bool updates_on_host() const { return device_.is_cuda() && options_.optimizer_place.folder; }
   void record_update(Graph& g) const;
   void divide_experts();
   void join_stages(DType copies);

@@ -77,6 +77,7 @@ void TrainStep::make_instances() {
   for (const auto& [exe, pass] : list) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
   for (const auto& [exe, pass] : list) exe->emplace(*pass, arena_, stream_.device());
+  if (const auto update = programs_.host_update()) host_update_.emplace(*update);
 }
 
 /// The same of a rank that has some layers.
@@ -303,6 +304,11 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
                  View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
   if (scales_loss()) programs_.scaler()->queue_state(stream_, &numbers->scale);
   flight.done.record(stream_);
+  if (!host_update_) return;
+  stream_.synchronize();
+  auto params = numbers->params;
+  Stream host(stream_.pool(), &params);
+  host_update_->run(host);
 }
 
 StepResult TrainStep::result() {

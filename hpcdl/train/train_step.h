@@ -198,6 +198,7 @@ class TrainStep {
   std::shared_ptr<Buffer> arena_;  // the programs never run at the same time
   // last_: more_ that also reduces, with several ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_, gather_;
+  std::optional<Instance> host_update_;                 // on the CPU, after update_ (StepPrograms::host_update)
   std::optional<Instance> clear_, reduce_;              // of a pipeline
   std::unique_ptr<pipe::Runner> runner_, eval_runner_;  // of a pipeline; then there are no passes
   bool gathered_ = true;                                // whether this rank has the values that others have updated
