@@ -141,6 +141,7 @@ template <class Operands> struct AttentionCall {
 
 /// For padded copies, which are a call of their own.
 template <class Call> void run_chosen(Stream& s, const Call& c) {
+  if (c.documents) return attend_documents(s, c);
   attention_with(s, c, choose_way(AttentionCall<Call>{s, c}));
 }
 
@@ -204,6 +205,9 @@ int attention_choice(Stream& s, const AttendBackward& c) {
   if (prefers_in_order(s, c) && fits(s, c, kCudnn)) return kCudnn;
   return own_choice(s, c);
 }
+
+void attend_documents(Stream& s, const Attend& c) { attention_with(s, c, own_choice(s, c)); }
+void attend_documents(Stream& s, const AttendBackward& c) { attention_with(s, c, own_choice(s, c)); }
 
 void attention(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Attention::Args& a) {
   if (q.size() == 0) return;

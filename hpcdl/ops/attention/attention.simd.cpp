@@ -24,7 +24,7 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
                           [&](Work<W>& work, std::int64_t b, std::int64_t h, std::int64_t t0, std::int64_t t1) {
                             const auto g = h * kv_heads / heads;
                             query_blocks(isa, work, attn::head_rows<T>(out, b, h, d),
-                                         lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
+                                         lse ? lse.ptr<float>() + b * lse.strides()[0] + h * lse.strides()[1] : nullptr,
                                          attn::head_rows<T>(q, b, h, d), attn::head_rows<T>(k, b, g, d),
                                          attn::head_rows<T>(v, b, g, d), t0, t1, e);
                           });

@@ -123,6 +123,8 @@ template <class T, class Shape> struct BackwardConsumer {
               key = w.piece * Shape::kKeys + group * 64 +
                     static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
     const float scale = p.scale * 1.4426950408889634f;
+    [[maybe_unused]] int end[2];  // of the documents of this thread's keys
+    if constexpr (kMasked && Shape::kDocuments) end[0] = w.document_end(p, key), end[1] = w.document_end(p, key + 8);
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
       const float2 l = *reinterpret_cast<const float2*>(lse + 8 * j + column);
@@ -135,6 +137,8 @@ template <class T, class Shape> struct BackwardConsumer {
           if constexpr (kMasked) {
             const int at = key + 8 * h, query = tile * Shape::kQueries + 8 * j + column + i;
             if (at >= p.keys || (p.causal && at > query + w.offset)) x = 0;
+            if constexpr (Shape::kDocuments)
+              if (query >= end[h]) x = 0;
           }
         }
     }
@@ -192,9 +196,9 @@ template <class T, class Shape> struct BackwardConsumer {
   __device__ void put_dq(float (&d)[Shape::kSums], const BackwardPiece<Shape>& w, int head, int tile) {
     const int turn = w.turn(p, tile),
               at = static_cast<int>(threadIdx.x) % 128 / 32 * 8 * Shape::kSums + static_cast<int>(threadIdx.x) % 32;
-    if (turn == w.last(p, tile)) {
+    if (w.closes(p, tile, turn)) {
       const std::int64_t place = w.place(p, head, tile, group);
-      if (turn > 0) {
+      if (!w.opens(p, tile, turn)) {
         const auto* sums = reinterpret_cast<const float4*>(p.sums) + place * (Shape::kSumBytes / 16) + at;
         while (turn_now(p.turns + place) != static_cast<unsigned>(turn)) {}
         __syncwarp();

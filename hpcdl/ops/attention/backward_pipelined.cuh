@@ -88,7 +88,7 @@ template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape
   const auto w = BackwardPiece<Shape>::find(p, work);
   begin_piece();
   const int sharing = w.sharing(p), end = w.first_head(p) + sharing;
-  int head = end - sharing, tile = p.ascending ? w.tiles - 1 : w.first;
+  int head = end - sharing, tile = p.ascending ? w.after - 1 : w.first;
   unsigned a[kScores / 8][4];
   probabilities(a, w, tile, w.masked(p, tile), far_tile());
   issue_next_dv(a);

@@ -76,10 +76,10 @@ __device__ float add_product(const Heads& x, std::int64_t i, const Heads& y, std
 }
 
 /// Computed by kLanes neighbours. Not inline, so that ordinary rows do not pay for it.
-template <class T, int kLanes>
-__device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, int b, int t, int h, float lse) {
+template <class T, int kLanes, class Problem>
+__device__ __noinline__ RowExponent far_exponent(const Problem& p, int b, int t, int h, float lse) {
   const std::int64_t q0 = p.q.at(b, t, h);
-  return row_exponent<kLanes>(lse, 0, p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
+  return row_exponent<kLanes>(lse, p.first_of(b, p.seen(t)), p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
     const std::int64_t k0 = p.k.at(b, key, h / p.group());
     float dot = 0;
 #pragma unroll 1
@@ -88,16 +88,22 @@ __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, int 
   });
 }
 
-/// Writes delta, lse and tops in the order and padding of backward and sets all turns and the ticket to 0. A row of 8
+/// Writes delta, lse and tops in the order and padding of backward and sets all turns and the ticket to the first. A row of 8
 /// kShare x 16 bytes is read by kShare threads.
-template <class T, class Shape>
+template <class T, class Shape, class Problem>
 __global__ void __launch_bounds__(256, 6)
-    attention_backward_begin(const __grid_constant__ AttentionProblem p, float* lse2, float* delta, float* tops,
-                             unsigned* counters, int count, int rows) {
+    attention_backward_begin(const __grid_constant__ Problem p, float* lse2, float* delta, float* tops,
+                             unsigned* counters, int count, int rows, bool ascending) {
   constexpr int kShare = Shape::kWidth / 8, kTogether = 32 / kShare,  // threads per row, rows per warp
       kQueries = Shape::kQueries;
   const int thread = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
-  for (int i = thread; i < count; i += static_cast<int>(gridDim.x) * 256) counters[i] = 0;
+  for (int i = thread; i < count; i += static_cast<int>(gridDim.x) * 256) {
+    unsigned turn = 0;
+    if constexpr (Shape::kDocuments)
+      if (const int tiles = Shape::tiles(static_cast<int>(p.queries)), head = i / 2 / tiles; ascending && i < count - 1)
+        turn = static_cast<unsigned>(p.first_of(head / p.heads, i / 2 % tiles * kQueries + 1)) / Shape::kKeys;
+    counters[i] = turn;
+  }
   const int r = thread / 32 * kTogether + thread % 32 / kShare, lane = thread % kShare;
   if (r >= rows) return;
   // Rows in memory order: (B, padded T, H).

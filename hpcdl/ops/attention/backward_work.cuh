@@ -18,7 +18,7 @@ struct BackwardProblem {
   const float* delta = nullptr;  // (B * H, padded T) of sum(dO out)
   const float* tops = nullptr;   // (B * H, padded T), of far_rows.h
   float* sums = nullptr;         // partial dq, in the order of the accumulator registers
-  unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): pieces added so far
+  unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): the turn that comes next
   unsigned* ticket = nullptr;    // pieces handed out so far
   int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0;
   bool causal = false;
@@ -29,15 +29,19 @@ struct BackwardProblem {
   // keys, key/value heads, width).
   int parts = 1;
   float* shares = nullptr;
+  const std::int32_t* ends = nullptr;  // kDocuments: (B, T), of the document of each token
 
   __device__ std::int64_t share(int part, int sequence, int token, int head) const {
     return ((static_cast<std::int64_t>(part * batch + sequence) * keys + token) * kv_heads + head) * width;
   }
 };
 
-/// kParts: the query heads that share keys are several works (BackwardProblem::parts).
-template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool kParts_ = false> struct BackwardShape {
-  static constexpr bool kParts = kParts_;
+/// kParts: the query heads that share keys are several works (BackwardProblem::parts). kDocuments: a query sees keys of its
+/// document only, under a causal mask.
+template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool kParts_ = false,
+          bool kDocuments_ = false>
+struct BackwardShape {
+  static constexpr bool kParts = kParts_, kDocuments = kDocuments_;
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kQueryStages = kQueryStages_, kDoutStages = kDoutStages_,
                        kStages = kQueryStages + kDoutStages, kKeys = 128, kThreads = 384, kHalves = kWidth / 64;
   static constexpr bool kPipelined = kWidth == 128;        // backward_pipelined.h
@@ -52,9 +56,11 @@ template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool 
   static __host__ __device__ int pieces(int keys) { return (keys + kKeys - 1) / kKeys; }
 };
 
-/// Tiles of queries [first, tiles) see the keys of this piece.
+/// Tiles of queries [first, after) see keys of this piece.
 template <class Shape> struct BackwardPiece {
-  int kv_head, sequence, piece, first, tiles, offset, part;
+  int kv_head, sequence, piece, first, after, offset, part;
+  // kDocuments: the ends of the documents of the first of these keys and of the key before it; 0: there is none.
+  int end = 0, end_before = 0;
 
   static __device__ BackwardPiece find(const BackwardProblem& p, int work) {
     const int pieces = Shape::pieces(p.keys), each = p.kv_heads * parts_of(p);
@@ -67,7 +73,16 @@ template <class Shape> struct BackwardPiece {
                     p.keys - p.queries,
                     head % parts_of(p)};
     if (p.causal && w.piece * Shape::kKeys > w.offset) w.first = (w.piece * Shape::kKeys - w.offset) / Shape::kQueries;
+    if constexpr (Shape::kDocuments) {
+      const int key = w.piece * Shape::kKeys;
+      w.after = Shape::tiles(w.document_end(p, key + Shape::kKeys - 1));
+      w.end = w.document_end(p, key), w.end_before = key > 0 ? w.document_end(p, key - 1) : 0;
+    }
     return w;
+  }
+  /// kDocuments: of the document of a key, or of the last one.
+  __device__ int document_end(const BackwardProblem& p, int key) const {
+    return p.ends[sequence * p.keys + ::min(key, p.keys - 1)];
   }
   /// The last piece of keys that a tile of queries sees.
   __device__ int last(const BackwardProblem& p, int tile) const {
@@ -75,10 +90,14 @@ template <class Shape> struct BackwardPiece {
               seen = p.causal ? (tile * Shape::kQueries + Shape::kQueries - 1 + offset) / Shape::kKeys : end;
     return seen < end ? seen : end;
   }
+  /// Whether a tile sees no earlier keys than those of this piece.
+  __device__ bool is_first(int tile) const {
+    return Shape::kDocuments ? tile * Shape::kQueries >= end_before : piece == 0;
+  }
   /// Step i of this piece.
   __device__ int tile(const BackwardProblem& p, int i) const {
     const int t = i / sharing(p);
-    return p.ascending ? tiles - 1 - t : first + t;
+    return p.ascending ? after - 1 - t : first + t;
   }
   static __device__ int parts_of(const BackwardProblem& p) { return Shape::kParts ? p.parts : 1; }
   /// The query heads [first_head, first_head + sharing) that share the keys belong to this work.
@@ -91,18 +110,26 @@ template <class Shape> struct BackwardPiece {
     return Shape::kParts ? (part + 1) * group / p.parts - part * group / p.parts : group;
   }
   __device__ int head(const BackwardProblem& p, int i) const { return first_head(p) + i % sharing(p); }
-  /// The turn of this piece in the sum of a tile.
+  /// The turn of this piece in the sum of a tile; the first turn is 0, or in ascending order the first piece of the tile.
   __device__ int turn(const BackwardProblem& p, int tile) const { return p.ascending ? piece : last(p, tile) - piece; }
+  /// Whether it is the first, and the last.
+  __device__ bool opens(const BackwardProblem& p, int tile, int turn) const {
+    return Shape::kDocuments && p.ascending ? is_first(tile) : turn == 0;
+  }
+  __device__ bool closes(const BackwardProblem& p, int tile, int turn) const {
+    return Shape::kDocuments && !p.ascending ? is_first(tile) : turn == last(p, tile);
+  }
   /// The index of a warpgroup's part of a tile among all.
   __device__ std::int64_t place(const BackwardProblem& p, int head, int tile, int group) const {
-    return ((static_cast<std::int64_t>(sequence) * p.heads + head) * tiles + tile) * 2 + group;
+    return ((static_cast<std::int64_t>(sequence) * p.heads + head) * Shape::tiles(p.queries) + tile) * 2 + group;
   }
   /// Whether a tile does not see all keys of this piece.
   __device__ bool masked(const BackwardProblem& p, int tile) const {
     const int last_key = piece * Shape::kKeys + Shape::kKeys - 1;
-    return last_key >= p.keys || (p.causal && last_key > tile * Shape::kQueries + offset);
+    if (last_key >= p.keys || (p.causal && last_key > tile * Shape::kQueries + offset)) return true;
+    return Shape::kDocuments && tile * Shape::kQueries + Shape::kQueries > end;
   }
-  __device__ int steps(const BackwardProblem& p) const { return (tiles - first) * sharing(p); }
+  __device__ int steps(const BackwardProblem& p) const { return (after - first) * sharing(p); }
 };
 
 /// Every consumer thread releases a stage separately, for what it has read, after the fence of a put_scores() that
@@ -174,7 +201,7 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
   }
 }
 
-/// The number of pieces already added to a warpgroup's part of a tile.
+/// The turn that comes next in a warpgroup's part of a tile.
 __device__ inline unsigned turn_now(const unsigned* turn) {
   unsigned now;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
@@ -197,12 +224,12 @@ __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProbl
     const auto w = BackwardPiece<Shape>::find(p, work);
     for (int i = 0; i < w.steps(p); ++i) {
       const int tile = w.tile(p, i), turn = w.turn(p, tile);
-      if (turn == w.last(p, tile)) continue;
+      if (w.closes(p, tile, turn)) continue;
       const std::int64_t at = w.place(p, w.head(p, i), tile, group);
       char* sums = reinterpret_cast<char*>(p.sums) + at * Shape::kSumBytes;
       m.all_sums().get(Slot{group, full.parity});
       full.next();
-      if (turn == 0) {
+      if (w.opens(p, tile, turn)) {
         bulk_store(sums, m.sums(group), Shape::kSumBytes);
       } else {
         while (turn_now(p.turns + at) != static_cast<unsigned>(turn)) {}

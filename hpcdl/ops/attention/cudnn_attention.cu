@@ -142,7 +142,7 @@ class Places {
 }  // namespace
 
 bool cudnn_fits(Stream& s, const Attend& given) {
-  if (!given.plain_scores()) return false;
+  if (!given.plain_scores() || given.documents) return false;
   const Attend c = with_lse(s, given);
   return cudnn::expressible(c) && plan(s, cudnn::Session(s), c).has_value();
 }
@@ -151,7 +151,7 @@ bool cudnn_fills_a_gpu(const Stream& s, const AttendBackward& c) {
   return std::min<std::int64_t>(heads, c.q[0] * c.args.heads) * ((c.k[1] + 127) / 128) * 5 >= 2 * multiprocessors(s);
 }
 bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums) {
-  if (!c.plain_scores()) return false;
+  if (!c.plain_scores() || c.documents) return false;
   return cudnn::expressible(c) && plan(s, cudnn::Session(s), c, sums).has_value();
 }
 

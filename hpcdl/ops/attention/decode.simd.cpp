@@ -20,8 +20,8 @@ void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View 
       while (begin < end) {
         const auto b = begin / kv_heads, last = (b + 1) * kv_heads < end ? (b + 1) * kv_heads : end;
         run_task<Isa, attn::Rows<const T>>(
-            isa, begin - b * kv_heads, last - b * kv_heads, z, lse ? lse.ptr<float>() + b * heads : nullptr,
-            [&](std::int64_t h) { return attn::head_rows<T>(q, b, h, d)[0]; },
+            isa, begin - b * kv_heads, last - b * kv_heads, z, lse ? lse.ptr<float>() + b * lse.strides()[0] : nullptr,
+            lse ? lse.strides()[1] : 0, [&](std::int64_t h) { return attn::head_rows<T>(q, b, h, d)[0]; },
             [&](std::int64_t h) { return attn::head_rows<T>(out, b, h, d)[0]; },
             [&](std::int64_t g) { return attn::head_rows<T>(k, b, g, d); },
             [&](std::int64_t g) { return attn::head_rows<T>(v, b, g, d); });

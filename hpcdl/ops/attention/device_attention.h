@@ -15,11 +15,19 @@
 
 namespace hpcdl::cuda {
 
-/// The operands of a forward call.
+/// Rows that hold several documents: where the document of each token begins, and where it ends. Both i32 (B, T).
+struct DocumentBounds {
+  View begins, ends;
+
+  explicit operator bool() const { return static_cast<bool>(begins); }
+};
+
+/// The operands of a forward call. With documents, T = S, and a query sees only keys of its own.
 struct Attend {
   View out, lse, q, k, v;
   Tensor scratch;
   Attention::Args args;
+  DocumentBounds documents = {};
 
   int kv_heads() const { return args.kv_heads > 0 ? args.kv_heads : args.heads; }
   std::int64_t width() const { return q.rank() == 4 ? q[3] : q[2] / args.heads; }
@@ -106,6 +114,9 @@ void attention_with(Stream& s, const AttendBackward& c, int candidate);
 /// gradients in any order where Numerics::atomic_sums allows it.
 int attention_choice(Stream& s, const Attend& c);
 int attention_choice(Stream& s, const AttendBackward& c);
+/// Runs the choice of a call with documents, which asks no table.
+void attend_documents(Stream& s, const Attend& c);
+void attend_documents(Stream& s, const AttendBackward& c);
 /// The names of all ways, by id; and "own".
 std::vector<std::string_view> attention_ways();
 

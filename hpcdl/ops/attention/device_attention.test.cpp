@@ -32,6 +32,7 @@ struct Case {
   bool causal = true, packed = false, accumulate = false;
   std::int64_t window = 0;
   float cap = 0;
+  std::int64_t documents = 0;  // in a row, of all lengths; 0: the row is not divided
 };
 
 /// Either 16-bit type, or f32.
@@ -74,6 +75,34 @@ struct Both {
   }
 };
 
+/// Where the documents of each row begin and end: a first one of one token, then longer and longer ones.
+struct Bounds {
+  std::vector<std::int32_t> begins, ends;
+  OwnedTensor device;  // (2, B, T)
+
+  Bounds(Stream& s, std::int64_t batch, std::int64_t tokens, std::int64_t documents) {
+    if (documents == 0) return;
+    for (std::int64_t b = 0; b < batch; ++b)
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const auto first = [&](std::int64_t i) {
+          return i == 0 ? 0 : 1 + (tokens - 1 - b) * i * i / (documents * documents);
+        };
+        std::int64_t i = 0;
+        while (i + 1 < documents && first(i + 1) <= t) ++i;
+        begins.push_back(static_cast<std::int32_t>(first(i)));
+        ends.push_back(static_cast<std::int32_t>(i + 1 < documents ? first(i + 1) : tokens));
+      }
+    device = OwnedTensor(Spec{{2, batch, tokens}, DType::i32}, s.device());
+    for (const bool end : {false, true}) copy(s, of(end), View((end ? ends : begins).data(), of(end).spec()));
+    s.synchronize();
+  }
+  Tensor of(bool end) const {
+    if (!device.tensor) return {};
+    const Spec one{{device.tensor[1], device.tensor[2]}, DType::i32};
+    return {device.tensor.ptr<std::int32_t>() + (end ? one.size() : 0), one, device.tensor.device()};
+  }
+};
+
 /// A result and, for each element, the sum of magnitudes that it was computed from.
 struct Sums {
   std::vector<double> value, terms;  // sum of x y; sum of |x y|
@@ -99,20 +128,22 @@ class Problem {
         dq(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 6),
         dk(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 7),
         dv(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 8),
-        lse(Spec{{c.batch, c.heads, c.queries}, DType::f32}, s.device()) {
+        lse(Spec{{c.batch, c.heads, c.queries}, DType::f32}, s.device()),
+        bounds(s, c.batch, c.queries, c.documents) {
     args = {.heads = c.heads, .kv_heads = c.kv_heads, .causal = c.causal, .cap = c.cap, .window = c.window};
     scratch = OwnedTensor(Attention::scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
     backward_scratch =
         OwnedTensor(Attention::backward_scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
   }
-  Attend forward() const { return {out.there, lse.tensor, q.there, k.there, v.there, scratch.tensor, args}; }
+  Attend forward() const {
+    return {out.there, lse.tensor,     q.there, k.there,
+            v.there,   scratch.tensor, args,    {bounds.of(false), bounds.of(true)}};
+  }
   AttendBackward backward() const {
     const auto write = c_.accumulate ? Write::accumulate : Write::overwrite;
-    return {{out.there, lse.tensor, q.there, k.there, v.there, backward_scratch.tensor, args},
-            {dq.there, write},
-            {dk.there, write},
-            {dv.there, write},
-            dout.there};
+    Attend of = forward();
+    of.scratch = backward_scratch.tensor;
+    return {of, {dq.there, write}, {dk.there, write}, {dv.there, write}, dout.there};
   }
 
   void expect_forward() {
@@ -186,7 +217,11 @@ class Problem {
             return static_cast<std::size_t>(((b * c_.keys + j) * c_.kv_heads + h * c_.kv_heads / c_.heads) * D);
           };
           const auto n = c_.causal ? t + c_.keys - c_.queries + 1 : c_.keys;
-          const auto first = args.first_key(n - 1);
+          const auto in_window = args.first_key(n - 1);
+          const auto first =
+              bounds.begins.empty()
+                  ? in_window
+                  : std::max<std::int64_t>(in_window, bounds.begins[static_cast<std::size_t>(b * c_.queries + t)]);
           const auto cap = static_cast<double>(c_.cap);
           double top = -INFINITY, sum = 0, delta = 0, off = 0;
           for (std::int64_t j = first; j < n; ++j) {
@@ -230,6 +265,7 @@ class Problem {
  public:
   Both q, k, v, out, dout, dq, dk, dv;
   OwnedTensor lse, scratch, backward_scratch;
+  Bounds bounds;
   Attention::Args args;
 };
 
@@ -464,8 +500,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{1, 257, 300, 7, 1, 128, true, false, false, 100, 2.0f},
         Case{1, 90, 90, 2, 2, 256, true, false, false, 33, 1.0f}, Case{2, 70, 70, 2, 1, 25, true, true, false, 9, 3.0f},
         Case{1, 64, 64, 2, 2, 64, true, false, true, 0, 2.0f}, Case{2, 1, 700, 6, 2, 80, true, false, false, 65, 2.0f},
-        Case{1, 1, 513, 8, 2, 64, true, false, false, 40},
-        Case{1, 1, 1000, 16, 1, 128, true, false, false, 300, 1.0f}));
+        Case{1, 1, 513, 8, 2, 64, true, false, false, 40}, Case{1, 1, 1000, 16, 1, 128, true, false, false, 300, 1.0f},
+        // Documents.
+        Case{2, 64, 64, 2, 2, 64, true, false, false, 0, 0, 1}, Case{2, 700, 700, 2, 1, 64, true, true, true, 0, 0, 4},
+        Case{2, 515, 515, 3, 3, 128, true, false, false, 0, 0, 3},
+        Case{1, 640, 640, 4, 1, 128, true, true, true, 0, 0, 30},
+        Case{3, 300, 300, 2, 2, 80, true, false, false, 0, 0, 7},
+        Case{1, 200, 200, 2, 1, 256, true, false, true, 0, 0, 5},
+        Case{2, 190, 190, 2, 2, 50, true, true, false, 0, 0, 3},
+        Case{1, 260, 260, 2, 1, 40, true, false, false, 33, 2.0f, 4},
+        Case{2, 2, 2, 2, 2, 16, true, false, false, 0, 0, 2},
+        Case{1, 1000, 1000, 2, 2, 64, true, false, false, 0, 0, 1000}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

@@ -6,10 +6,11 @@ namespace hpcdl::cuda {
 namespace {
 
 /// Called by eight lanes. Not inline, so that ordinary rows do not pay for it.
-__device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, std::int64_t b, std::int64_t t,
-                                                 std::int64_t h, float lse) {
+template <class Problem>
+__device__ __noinline__ RowExponent far_exponent(const Problem& p, std::int64_t b, std::int64_t t, std::int64_t h,
+                                                 float lse) {
   const std::int64_t q0 = p.q.at(b, t, h), kv = h / p.group();
-  return row_exponent<8>(lse, p.first_seen(t), p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
+  return row_exponent<8>(lse, p.first_of(b, p.seen(t)), p.seen(t), p.scale * kLog2e, [&](std::int64_t key) {
     const std::int64_t k0 = p.k.at(b, key, kv);
     float dot = 0;
 #pragma unroll 1
@@ -19,8 +20,9 @@ __device__ __noinline__ RowExponent far_exponent(const AttentionProblem& p, std:
 }
 
 /// Eight lanes per row.
+template <class Problem>
 __global__ void __launch_bounds__(256)
-    attention_statistics(const __grid_constant__ AttentionProblem p, const __grid_constant__ RowStatistics to,
+    attention_statistics(const __grid_constant__ Problem p, const __grid_constant__ RowStatistics to,
                          std::int64_t rows) {
   const std::int64_t i = std::int64_t{blockIdx.x} * 32 + threadIdx.x / 8;
   const std::int64_t row = i < rows ? i : rows - 1, t = row % p.queries, h = row / p.queries % p.heads,
@@ -45,7 +47,8 @@ __global__ void __launch_bounds__(256)
 void find_statistics(Stream& s, const AttendBackward& c, const RowStatistics& to) {
   const std::int64_t rows = c.q[0] * c.args.heads * c.q[1];
   if (to.any_far) check(cudaMemsetAsync(to.any_far, 0, sizeof(int), queue(s)), "attention_backward");
-  attention_statistics<<<blocks_for(rows, 32), 256, 0, queue(s)>>>(problem_of(c), to, rows);
+  with_documents(c, problem_of(c),
+                 [&](const auto& p) { attention_statistics<<<blocks_for(rows, 32), 256, 0, queue(s)>>>(p, to, rows); });
   launched("attention_backward");
 }
 

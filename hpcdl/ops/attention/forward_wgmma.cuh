@@ -21,10 +21,11 @@ struct ForwardProblem {
   float* lse = nullptr;  // (B, H, T)
   int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0;
   bool causal = false;
-  float scale = 0;  // for scores, times log2 e
-  int section = 0;  // heads that are processed together
-  int shift = 0;    // kPacked: log2 of the number of heads that share a tile
-  int window = 0;   // kWindow: keys that a query sees, its own included
+  float scale = 0;                       // for scores, times log2 e
+  int section = 0;                       // heads that are processed together
+  int shift = 0;                         // kPacked: log2 of the number of heads that share a tile
+  int window = 0;                        // kWindow: keys that a query sees, its own included
+  const std::int32_t* begins = nullptr;  // kDocuments: (B, T), the first key that each query sees
 };
 
 /// (width, heads, tokens, batch) in tiles of 64 columns and `rows` rows: tokens of one head, or of `together` heads, whose
@@ -49,12 +50,13 @@ inline int section_of(int batch, int heads, int kv_heads, std::int64_t keys, std
 }
 
 /// One shape of the kernel: kKeys keys per step, kStages steps of keys and values in shared memory. kPacked: the rows of a
-/// tile are queries of several heads with the same keys. kWindow: they see a window of them.
+/// tile are queries of several heads with the same keys. kWindow: they see a window of them; kDocuments: those of their
+/// document.
 template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1, bool kPacked_ = false,
-          bool kWindow_ = false>
+          bool kWindow_ = false, bool kDocuments_ = false>
 struct ForwardShape {
   static constexpr int kWidth = kWidth_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
-  static constexpr bool kTurns = kTurns_, kPacked = kPacked_, kWindow = kWindow_;
+  static constexpr bool kTurns = kTurns_, kPacked = kPacked_, kWindow = kWindow_, kDocuments = kDocuments_;
   // Short tiles need the queries of the next tile early; wide ones run no faster with them (H200).
   static constexpr int kQueryStages = kWidth == 64 ? 2 : 1;
   static constexpr int kQueries = 64 * kGroups, kThreads = 128 * kGroups + 128, kHalves = kWidth / 64;
@@ -66,7 +68,7 @@ struct ForwardShape {
 /// The work of a tile of queries.
 struct ForwardTile {
   int head, sequence, first, steps;  // query head; first query; the end of its steps of keys
-  int begin_step = 0;                // kWindow: the first of them
+  int begin_step = 0;                // kWindow, kDocuments: the first of them
 
   template <class Shape> static __device__ ForwardTile find(const ForwardProblem& p, int tile, int keys) {
     const int rows = (p.queries + Shape::kQueries - 1) / Shape::kQueries, all = p.batch * p.heads;
@@ -78,7 +80,12 @@ struct ForwardTile {
       seen = end < keys ? end : keys;
     }
     t.steps = (seen + Shape::kKeys - 1) / Shape::kKeys;
+    if constexpr (Shape::kDocuments) t.begin_step = t.first_key(p, t.first) / Shape::kKeys;
     return t;
+  }
+  /// kDocuments: the first key that a query sees, or the last query if there are fewer.
+  __device__ int first_key(const ForwardProblem& p, int query) const {
+    return p.begins[sequence * p.queries + ::min(query, p.queries - 1)];
   }
 };
 
@@ -125,13 +132,14 @@ __device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& 
       vs.next();
     };
     bring_keys(t.steps - 1);
-    for (int step = t.steps - 2; step >= 0; --step) bring_keys(step), bring_values(step + 1);
-    bring_values(0);
+    for (int step = t.steps - 2; step >= t.begin_step; --step) bring_keys(step), bring_values(step + 1);
+    bring_values(t.begin_step);
   }
 }
 
 template <class T, class Shape> struct ForwardConsumer {
   static constexpr int kScores = Shape::kKeys / 2, kOut = Shape::kWidth / 2;
+  static constexpr bool kHides = Shape::kWindow || Shape::kDocuments;
   const ForwardMemory<Shape>& m;
   const ForwardProblem& p;
   int group, keys, offset;  // offset: query t sees keys 0 .. t + offset
@@ -141,6 +149,7 @@ template <class T, class Shape> struct ForwardConsumer {
   float out[kOut];
   unsigned probs[kScores / 8][4];
   RowSoftmax state;
+  int first_keys[2];  // kDocuments: that this thread's queries see
 
   __device__ int row() const { return static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4); }
 
@@ -177,12 +186,15 @@ template <class T, class Shape> struct ForwardConsumer {
     for (int h = 0; h < 2; ++h) {
       const int place = group * 64 + row() + 8 * h,
                 last = p.causal ? t.first + (Shape::kPacked ? place >> p.shift : place) + offset : keys - 1,
-                end = last < keys - 1 ? last : keys - 1, begin = Shape::kWindow ? last - p.window + 1 : 0;
+                end = last < keys - 1 ? last : keys - 1,
+                begin = Shape::kDocuments ? first_keys[h]
+                        : Shape::kWindow  ? last - p.window + 1
+                                          : 0;
 #pragma unroll
       for (int j = 0; j < Shape::kKeys / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-          if (const int key = column + 8 * j + i; key > end || (Shape::kWindow && key < begin))
+          if (const int key = column + 8 * j + i; key > end || (kHides && key < begin))
             s[4 * j + 2 * h + i] = -__builtin_inff();
     }
   }
@@ -210,6 +222,8 @@ template <class T, class Shape> struct ForwardConsumer {
     state = {};
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out[i] = 0;
+    if constexpr (Shape::kDocuments)
+      for (int h = 0; h < 2; ++h) first_keys[h] = t.first_key(p, t.first + group * 64 + row() + 8 * h);
     m.queries().get(qs);
     float s[kScores], shrink[2];
     issue_scores(s);
@@ -223,13 +237,22 @@ template <class T, class Shape> struct ForwardConsumer {
     int n = t.steps - 2;
     // Steps that the first query of this tile sees in full.
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
-    for (; n >= ::max(whole, t.begin_step); --n) step<true>(t, n);
-    // Those of which its last query sees all keys.
+    // From this step on its last query sees all keys.
     const int last = t.first + (Shape::kPacked ? (Shape::kQueries - 1) >> p.shift : Shape::kQueries - 1) + offset,
-              inside = Shape::kWindow ? (::max(last - p.window + 1, 0) + Shape::kKeys - 1) / Shape::kKeys : 0;
-    for (; n >= inside; --n) step<false>(t, n);
-    if constexpr (Shape::kWindow)
-      for (; n >= t.begin_step; --n) step<true>(t, n);
+              first_key = Shape::kDocuments ? t.first_key(p, last)
+                          : Shape::kWindow  ? ::max(last - p.window + 1, 0)
+                                            : 0,
+              inside = (first_key + Shape::kKeys - 1) / Shape::kKeys;
+    if constexpr (Shape::kDocuments) {  // each kind of step once, for the sake of registers
+      for (; n >= t.begin_step; --n)
+        if (n >= whole || n < inside) step<true>(t, n);
+        else step<false>(t, n);
+    } else {
+      for (; n >= ::max(whole, t.begin_step); --n) step<true>(t, n);
+      for (; n >= inside; --n) step<false>(t, n);
+      if constexpr (Shape::kWindow)
+        for (; n >= t.begin_step; --n) step<true>(t, n);
+    }
     m.queries().done(qs.stage);
     qs.next();
     issue_out();

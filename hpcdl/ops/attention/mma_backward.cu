@@ -48,17 +48,22 @@ void backward_part(Stream& s, const AttendBackward& c, const RowStatistics& rows
   with_shapes(s, c, [&]<class Query, class Key>() {
     auto p = mma_problem(s, c, c.q[1], heads, Query::kRows);
     p.rows = rows;
-    if (c.dq) start<Query>(s, attention_query_gradient_mma<Query>, p, heads, "attention_backward");
+    if (c.dq)
+      with_documents(c, p, [&]<class Problem>(const Problem& of) {
+        start<Query>(s, attention_query_gradient_mma<Query, Problem>, of, heads, "attention_backward");
+      });
     if (!c.dk && !c.dv) return;
     p = mma_problem(s, c, c.k[1], kv_heads, Key::kRows);
     p.rows = rows;
-    const auto sum = [&](auto* kernel) { start<Key>(s, kernel, p, kv_heads, "attention_backward"); };
-    if constexpr (Key::kWidth > 128) {
-      if (c.dk) sum(attention_key_gradient_mma<Key, KeyGradients::keys>);
-      if (c.dv) sum(attention_key_gradient_mma<Key, KeyGradients::values>);
-    } else {
-      sum(attention_key_gradient_mma<Key>);
-    }
+    with_documents(c, p, [&]<class Problem>(const Problem& of) {
+      const auto sum = [&](auto* kernel) { start<Key>(s, kernel, of, kv_heads, "attention_backward"); };
+      if constexpr (Key::kWidth > 128) {
+        if (c.dk) sum(attention_key_gradient_mma<Key, Problem, KeyGradients::keys>);
+        if (c.dv) sum(attention_key_gradient_mma<Key, Problem, KeyGradients::values>);
+      } else {
+        sum(attention_key_gradient_mma<Key, Problem>);
+      }
+    });
   });
 }
 

@@ -55,19 +55,20 @@ __device__ void gradients(float (&s)[kM][kCount], float (&dp)[kM][kCount], float
 __device__ constexpr int half_of(int i) { return i / 2 % 2; }
 __device__ constexpr int column_of(int i) { return i / 4 * 8 + i % 2; }
 
-template <class Shape>
+template <class Shape, class Problem>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
-    attention_query_gradient_mma(const __grid_constant__ MmaProblem p) {
+    attention_query_gradient_mma(const __grid_constant__ Problem p) {
   using Kind = typename Shape::Kind;
   constexpr int kM = Shape::kM, kKeys = Shape::kOther, kWidth = Shape::kWidth, kRows = Shape::kRows;
   extern __shared__ __align__(16) char memory[];
   const Tile<Kind, kWidth> qs{reinterpret_cast<Element<Kind>*>(memory)}, ds = qs.behind(kRows),
                                                                          stages = ds.behind(kRows);
   const Place at(p, p.heads);
+  const auto first_key = [&](int t) { return p.first_of(at.sequence, p.sees(t)); };
   const int queries = static_cast<int>(p.queries), t0 = (p.tiles - 1 - at.tile) * kRows,
             last = t0 + kRows < queries ? t0 + kRows : queries;
   const int kv = at.head / p.group(), end = p.sees(last - 1), row0 = first_row(16 * kM),
-            begin = static_cast<int>(p.first_seen(t0)) / kKeys;
+            begin = static_cast<int>(first_key(t0)) / kKeys;
   const int whole = p.sees(t0 + row0),
             most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
   float lse[kM][2], delta[kM][2];
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   };
   in_stages<Shape::kStages>((end + kKeys - 1) / kKeys - begin, bring, [&](int turn) {
     const int step = begin + turn, k0 = step * kKeys;
-    if (k0 >= most || (p.window > 0 && k0 + kKeys <= p.first_seen(t0 + row0))) return;
+    if (k0 >= most || (p.hides() && k0 + kKeys <= first_key(t0 + row0))) return;
     float s[kM][kKeys / 2] = {}, dp[kM][kKeys / 2] = {};
     dots(s, qs, row0, stage(step));
     dots(dp, ds, row0, stage(step).behind(kKeys));
@@ -110,9 +111,9 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     const auto sees = [&](int m, int i) {
       const int key = k0 + lane_column() + column_of(i),
                 seen = p.sees(t0 + row0 + 16 * m + 8 * half_of(i) + lane_row());
-      return key < end && key < seen && key >= p.first_of(seen);
+      return key < end && key < seen && key >= p.first_of(at.sequence, seen);
     };
-    const bool cut = p.window > 0 && k0 < p.first_seen(t0 + row0 + 16 * kM - 1);
+    const bool cut = p.hides() && k0 < first_key(t0 + row0 + 16 * kM - 1);
     gradients(
         s, dp, scale, k0 + kKeys > whole || k0 + kKeys > end || cut, [&](int m, int i) { return lse[m][half_of(i)]; },
         delta_of, sees);
@@ -127,9 +128,9 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
 }
 
 /// Processes the query heads of a group one after the other.
-template <class Shape, KeyGradients kGradients = KeyGradients::both>
+template <class Shape, class Problem, KeyGradients kGradients = KeyGradients::both>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
-    attention_key_gradient_mma(const __grid_constant__ MmaProblem p) {
+    attention_key_gradient_mma(const __grid_constant__ Problem p) {
   using Kind = typename Shape::Kind;
   constexpr bool kKeys = kGradients != KeyGradients::values, kValues = kGradients != KeyGradients::keys;
   constexpr int kM = Shape::kM, kQueries = Shape::kOther, kWidth = Shape::kWidth, kRows = Shape::kRows;
@@ -138,11 +139,12 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
                                                                          stages = vs.behind(kRows);
   float* const statistics = reinterpret_cast<float*>(memory + Shape::kTileBytes);
   const Place at(p, p.kv_heads);
+  const auto last_query = [&](int key) { return static_cast<int>(p.last_query(at.sequence, key)); };
   const int queries = static_cast<int>(p.queries), keys = static_cast<int>(p.capacity), offset = keys - queries,
             k0 = at.tile * kRows, row0 = first_row(16 * kM);
   // Steps before `first` see none of these keys.
   const int first = p.causal && k0 > offset ? (k0 - offset) / kQueries : 0,
-            each = (static_cast<int>(p.last_query(k0 + kRows - 1)) + kQueries) / kQueries - first;
+            each = (last_query(k0 + kRows - 1) + kQueries) / kQueries - first;
   ks.template bring<kRows>(p.k, at.sequence, k0, keys, at.head, p.width, p.copies);
   if constexpr (kKeys) vs.template bring<kRows>(p.v, at.sequence, k0, keys, at.head, p.width, p.copies);
   const float scale = p.scale * kLog2e;
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   in_stages<Shape::kStages>(each * p.group(), bring, [&](int step) {
     const int t0 = (first + step % each) * kQueries, key = k0 + row0;
     if (p.causal && key > t0 + kQueries - 1 + offset) return;
-    if (p.window > 0 && t0 > p.last_query(key + 16 * kM - 1)) return;
+    if (p.hides() && t0 > last_query(key + 16 * kM - 1)) return;
     const float* const of = lses(step) + lane_column();
     bool far = false;
 #pragma unroll
@@ -180,13 +182,13 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
       if constexpr (kKeys) apply_slopes(s, dp, p, delta_of);
     }
     if (far) subtract_tops(s, [&](int, int i) { return of[2 * kQueries + column_of(i)]; });
-    const bool cut = p.window > 0 && key + p.window <= t0 + kQueries - 1 + offset;
+    const bool cut = p.hides() && last_query(key) < t0 + kQueries - 1;
     gradients(
         s, dp, scale, cut || (p.causal && key + 16 * kM - 1 > t0 + offset),
         [&](int, int i) { return of[column_of(i)]; }, delta_of,
         [&](int m, int i) {
-          const int mine = key + 16 * m + 8 * half_of(i) + lane_row(), at = t0 + lane_column() + column_of(i) + offset;
-          return mine <= at && mine >= p.first_of(at + 1);
+          const int mine = key + 16 * m + 8 * half_of(i) + lane_row(), t = t0 + lane_column() + column_of(i);
+          return mine <= t + offset && t <= last_query(mine);
         });
     if constexpr (kValues) add_rows(dv, s, stage(step).behind(kQueries));
     if constexpr (kKeys) add_rows(dk, dp, stage(step));

@@ -41,8 +41,9 @@ bool mma_fits(const Stream& s, const Attend& c) {
 
 void attend_mma(Stream& s, const Attend& c) {
   with_shape(s, c, [&]<class Shape>() {
-    start<Shape>(s, attention_forward_mma<Shape, MmaProblem>, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows),
-                 c.args.heads, "attention");
+    with_documents(c, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows), [&]<class Problem>(const Problem& p) {
+      start<Shape>(s, attention_forward_mma<Shape, Problem>, p, p.heads, "attention");
+    });
   });
 }
 

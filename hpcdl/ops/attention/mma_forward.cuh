@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mm
   const int queries = static_cast<int>(p.count(at.sequence)), first = static_cast<int>(p.first_row(at.sequence)),
             t0 = (p.tiles - 1 - at.tile) * kRows, last = t0 + kRows < queries ? t0 + kRows : queries;
   if (t0 >= queries) return;  // other sequences have more
-  const auto after_hidden = [&](int t) { return static_cast<int>(p.first_of(sees(t))); };
+  const auto after_hidden = [&](int t) { return static_cast<int>(p.first_of(at.sequence, sees(t))); };
   const int kv = at.head / p.group(), end = sees(last - 1), begin = after_hidden(t0) / kKeys,
             steps = (end + kKeys - 1) / kKeys - begin;
   const int row0 = first_row(16 * kM), whole = sees(t0 + row0),
@@ -60,19 +60,19 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_forward_mm
   float sums[kM][kWidth / 2] = {};
   in_stages<Shape::kStages>(steps, bring, [&](int turn) {
     const int step = begin + turn, k0 = step * kKeys;
-    if (k0 >= most || (p.window > 0 && k0 + kKeys <= after_hidden(t0 + row0))) return;
+    if (k0 >= most || (p.hides() && k0 + kKeys <= after_hidden(t0 + row0))) return;
     float s[kM][kKeys / 2] = {};
     dots(s, qs, row0, keys_of(step));
     if constexpr (Problem::kCodes) scale_columns(s, scales_of(step));
     if (p.cap > 0) cap_scores(s, p);
-    if (k0 + kKeys > whole || k0 + kKeys > end || (p.window > 0 && k0 < after_hidden(t0 + row0 + 16 * kM - 1))) {
+    if (k0 + kKeys > whole || k0 + kKeys > end || (p.hides() && k0 < after_hidden(t0 + row0 + 16 * kM - 1))) {
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int seen = sees(t0 + row0 + 16 * m + 8 * h + lane_row()), first_key = k0 + lane_column(),
                     limit = (seen < end ? seen : end) - first_key,
-                    hidden = static_cast<int>(p.first_of(seen)) - first_key;
+                    hidden = static_cast<int>(p.first_of(at.sequence, seen)) - first_key;
 #pragma unroll
           for (int j = 0; j < kKeys / 4; ++j)
             if (j / 2 * 8 + j % 2 >= limit || j / 2 * 8 + j % 2 < hidden)

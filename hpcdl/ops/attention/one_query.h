@@ -170,10 +170,10 @@ template <class Isa, class Rows> void walk(Isa isa, const Group<Rows>* groups, i
 }
 
 /// Key/value heads [first, last) of one sequence. q_of(h) and out_of(h) are rows of query heads, keys_of(g) and
-/// values_of(g) the rows of key/value heads, lse (heads) may be null.
+/// values_of(g) the rows of key/value heads; lse, of heads `lse_apart` elements apart, may be null.
 template <class Isa, class Rows>
-void run_task(Isa isa, std::int64_t first, std::int64_t last, const Sizes& z, float* lse, auto&& q_of, auto&& out_of,
-              auto&& keys_of, auto&& values_of) {
+void run_task(Isa isa, std::int64_t first, std::int64_t last, const Sizes& z, float* lse, std::int64_t lse_apart,
+              auto&& q_of, auto&& out_of, auto&& keys_of, auto&& values_of) {
   using V = simd::Vec<Isa>;
   State states[kStates];
   Group<Rows> groups[kStates];
@@ -207,7 +207,7 @@ void run_task(Isa isa, std::int64_t first, std::int64_t last, const Sizes& z, fl
       auto* to = out_of(begin + i);
       for (std::int64_t e = 0; e < z.d; e += V::N)
         (V::load(w.out + e) * V(1.0f / w.sum)).store(to + e, attn::lanes_at<Isa>(z.d, e));
-      if (lse) (V(w.top) + log(V(w.sum))).store(lse + begin + i, 1);
+      if (lse) (V(w.top) + log(V(w.sum))).store(lse + (begin + i) * lse_apart, 1);
     }
   }
 }

@@ -23,6 +23,7 @@ struct AttentionPart {
     p.q = queries(c.q), p.out = queries(c.out), p.k = keys(c.k), p.v = keys(c.v);
     if constexpr (std::is_same_v<Call, AttendBackward>)
       p.dout = queries(c.dout), p.dq = queries(c.dq), p.dk = keys(c.dk), p.dv = keys(c.dv);
+    if (c.documents) p.documents = {rows(c.documents.begins), rows(c.documents.ends)};
     if (!c.lse) return p;
     p.lse = View(c.lse.template ptr<float>() + (sequence * c.args.heads + kv_head * group) * c.q[1],
                  {{sequences, p.args.heads, c.q[1]}, DType::f32}, c.lse.device());
@@ -30,6 +31,9 @@ struct AttentionPart {
   }
 
  private:
+  View rows(const View& bounds) const {
+    return {bounds.ptr<std::int32_t>() + sequence * bounds[1], {{sequences, bounds[1]}, DType::i32}, bounds.device()};
+  }
   template <class X> X cut(const X& x, std::int64_t width, std::int64_t head, std::int64_t heads) const {
     if (!x) return x;
     const std::int64_t apart = x.rank() == 4 ? x.strides()[2] : width, first = sequence * x.strides()[0] + head * apart;

@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Probl
   const std::int64_t queries = p.count(b), first = p.first_row(b);
   if (t0 >= queries) return;  // other sequences have more
   const std::int64_t seen = t < queries ? p.seen(b, t) : 0, last = t0 + kRows < queries ? t0 + kRows : queries,
-                     end = p.seen(b, last - 1), hidden = p.first_of(seen);
+                     end = p.seen(b, last - 1), hidden = p.first_of(b, seen);
   bring(qs, ld, p.q, b, first + t0, first + queries, h, p.width);
   float top = -kInf, sum = 0, acc[kMaxWidth / kShare] = {};
-  for (std::int64_t k0 = p.first_of(p.seen(b, t0)) / kRows * kRows; k0 < end; k0 += kRows) {
+  for (std::int64_t k0 = p.first_of(b, p.seen(b, t0)) / kRows * kRows; k0 < end; k0 += kRows) {
     __syncthreads();
     bring(ks, ld, p.k, b, k0, end, kv, p.width);
     bring(vs, ld, p.v, b, k0, end, kv, p.width);
@@ -155,18 +155,18 @@ __device__ float row_delta(const AttentionProblem& p, const float* douts, int ld
   return share_sum(delta);
 }
 
-struct PlainBackward : AttentionProblem {
+template <class Base> struct PlainBackward : Base {
   RowStatistics rows;
   bool only_far = false;  // add only the contribution of far rows, if there are any
 
   __device__ bool nothing_to_do() const { return only_far && *rows.any_far == 0; }
   __device__ std::int64_t row(std::int64_t b, std::int64_t h, std::int64_t t) const {
-    return (b * heads + h) * queries + t;
+    return (b * this->heads + h) * this->queries + t;
   }
   /// For a row that exists.
   __device__ float top(std::int64_t row) const { return rows.tops[row]; }
   __device__ float log_sum(std::int64_t row) const {
-    return rows.tops[row] == 0 ? lse[row] : rows.logs[row] * 0.6931471805599453f;
+    return rows.tops[row] == 0 ? this->lse[row] : rows.logs[row] * 0.6931471805599453f;
   }
   __device__ bool takes(float top) const { return !only_far || top != 0; }
 };
@@ -178,15 +178,15 @@ template <class F> __device__ void for_each_tile(std::int64_t tiles, std::int64_
 }
 
 /// One tile of queries.
-template <int kMaxWidth>
-__device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::int64_t h, std::int64_t b) {
+template <int kMaxWidth, class Problem>
+__device__ void query_gradient(const Problem& p, std::int64_t tile, std::int64_t h, std::int64_t b) {
   extern __shared__ float memory[];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
             share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ds = qs + kRows * ld, *ks = ds + kRows * ld, *vs = ks + kRows * ld, *weights = vs + kRows * ld;
   const std::int64_t t0 = tile * kRows, t = t0 + row, kv = h / p.group();
   const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries,
-                     end = p.seen(last - 1), hidden = p.first_of(seen);
+                     end = p.seen(last - 1), hidden = p.first_of(b, seen);
   const float top = t < p.queries ? p.top(p.row(b, h, t)) : 0.0f,
               lse = t < p.queries ? p.log_sum(p.row(b, h, t)) : 0.0f;
   if (!__syncthreads_or(p.takes(top))) return;
@@ -195,7 +195,7 @@ __device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::i
   __syncthreads();
   const float delta = row_delta(p, ds, ld, row, b, t, h, share);
   float acc[kMaxWidth / kShare] = {};
-  for (std::int64_t k0 = p.first_seen(t0) / kRows * kRows; k0 < end; k0 += kRows) {
+  for (std::int64_t k0 = p.first_of(b, p.seen(t0)) / kRows * kRows; k0 < end; k0 += kRows) {
     __syncthreads();
     bring(ks, ld, p.k, b, k0, end, kv, p.width);
     bring(vs, ld, p.v, b, k0, end, kv, p.width);
@@ -222,9 +222,8 @@ __device__ void query_gradient(const PlainBackward& p, std::int64_t tile, std::i
     if (share + kShare * i < p.width) p.dq.put(p.dq.at(b, t, h) + share + kShare * i, acc[i]);
 }
 
-template <int kMaxWidth>
-__global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>)
-    query_gradients(const __grid_constant__ PlainBackward p) {
+template <int kMaxWidth, class Problem>
+__global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>) query_gradients(const __grid_constant__ Problem p) {
   if (p.nothing_to_do()) return;
   for_each_tile((p.queries + kRows - 1) / kRows, p.heads, p.batch,
                 [&](std::int64_t tile, std::int64_t h, std::int64_t b) {
@@ -234,8 +233,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>)
 }
 
 /// One tile of keys; iterates over the query heads of the group.
-template <int kMaxWidth>
-__device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int64_t kv, std::int64_t b) {
+template <int kMaxWidth, class Problem>
+__device__ void key_gradient(const Problem& p, std::int64_t tile, std::int64_t kv, std::int64_t b) {
   extern __shared__ float memory[];
   __shared__ float lses[kRows], tops[kRows], deltas[kRows];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
@@ -248,7 +247,7 @@ __device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int
   float dk[kMaxWidth / kShare] = {}, dv[kMaxWidth / kShare] = {};
   const std::int64_t first = p.causal && k0 > p.position() ? (k0 - p.position()) / kRows * kRows
                                                            : 0;  // earlier queries see none of these keys
-  const std::int64_t after = p.last_query(k0 + kRows - 1) + 1;
+  const std::int64_t after = p.last_query(b, k0 + kRows - 1) + 1, last = p.last_query(b, key);
   for (std::int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h)
     for (std::int64_t t0 = first; t0 < after; t0 += kRows) {
       const bool there = t0 + row < p.queries;
@@ -269,7 +268,7 @@ __device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int j = share + kShare * i;
-        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j) && key >= p.first_seen(t0 + j) && p.takes(tops[j]);
+        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j) && t0 + j <= last && p.takes(tops[j]);
         const float score = p.capped(s[i]), e = sees ? expf(below_top(score, tops[j]) * p.scale - lses[j]) : 0.0f;
         probs[row * (kRows + 1) + j] = e;
         weights[row * (kRows + 1) + j] = sees ? e * (dp[i] - deltas[j]) * p.scale * p.slope(score) : 0.0f;
@@ -288,8 +287,8 @@ __device__ void key_gradient(const PlainBackward& p, std::int64_t tile, std::int
   }
 }
 
-template <int kMaxWidth>
-__global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>) key_gradients(const __grid_constant__ PlainBackward p) {
+template <int kMaxWidth, class Problem>
+__global__ void __launch_bounds__(kThreads, kBlocks<kMaxWidth>) key_gradients(const __grid_constant__ Problem p) {
   if (p.nothing_to_do()) return;
   for_each_tile((p.capacity + kRows - 1) / kRows, p.kv_heads, p.batch,
                 [&](std::int64_t tile, std::int64_t kv, std::int64_t b) {
@@ -323,7 +322,9 @@ void attend_plain(Stream& s, const Attend& c) {
     return launched("attention");
   }
   with_width(p.width, [&]<int kWidth>() {
-    start(s, attend<kWidth, AttentionProblem>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, p, "attention");
+    with_documents(c, p, [&]<class Problem>(const Problem& of) {
+      start(s, attend<kWidth, Problem>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, of, "attention");
+    });
   });
 }
 
@@ -343,14 +344,15 @@ void attend_plain(Stream& s, const PackedAttend& c) {
 
 namespace {
 
-void start_backward(Stream& s, const AttendBackward& c, const PlainBackward& p) {
+template <class Problem> void start_backward(Stream& s, const AttendBackward& c, const Problem& p) {
   const auto blocks = [&](std::int64_t tokens, int heads) {
     const std::int64_t all = (tokens + kRows - 1) / kRows * heads * p.batch;
     return dim3(blocks_for(p.only_far ? std::min<std::int64_t>(all, multiprocessors(s)) : all, 1));
   };
   with_width(p.width, [&]<int kWidth>() {
-    if (c.dq) start(s, query_gradients<kWidth>, blocks(p.queries, p.heads), 4, 1, p, "attention_backward");
-    if (c.dk || c.dv) start(s, key_gradients<kWidth>, blocks(p.capacity, p.kv_heads), 4, 2, p, "attention_backward");
+    if (c.dq) start(s, query_gradients<kWidth, Problem>, blocks(p.queries, p.heads), 4, 1, p, "attention_backward");
+    if (c.dk || c.dv)
+      start(s, key_gradients<kWidth, Problem>, blocks(p.capacity, p.kv_heads), 4, 2, p, "attention_backward");
   });
 }
 
@@ -358,12 +360,13 @@ void start_backward(Stream& s, const AttendBackward& c, const PlainBackward& p) 
 
 void attend_backward_plain(Stream& s, const AttendBackward& c) {
   with_statistics(s, c, false, [&](const AttendBackward& part, const RowStatistics& rows) {
-    start_backward(s, part, {problem_of(part), rows});
+    with_documents(part, problem_of(part),
+                   [&]<class Base>(const Base& p) { start_backward(s, part, PlainBackward<Base>{p, rows}); });
   });
 }
 
 void add_far_gradients(Stream& s, const AttendBackward& c, const RowStatistics& rows) {
-  PlainBackward p{problem_of(c), rows, true};
+  PlainBackward<AttentionProblem> p{problem_of(c), rows, true};
   p.dq.accumulate = p.dk.accumulate = p.dv.accumulate = true;
   start_backward(s, c, p);
 }

@@ -34,6 +34,8 @@ struct AttentionProblem {
   /// The first key that a query with `seen` keys before its mask sees.
   __device__ std::int64_t first_of(std::int64_t seen) const { return window > 0 && seen > window ? seen - window : 0; }
   __device__ std::int64_t first_seen(std::int64_t t) const { return first_of(seen(t)); }
+  /// Whether a query may not see the first keys.
+  __device__ bool hides() const { return window > 0; }
   /// The last query that sees this key, or the last of all.
   __device__ std::int64_t last_query(std::int64_t key) const {
     const std::int64_t last = key + window - 1 - position();
@@ -46,8 +48,10 @@ struct AttentionProblem {
     return 1 - part * part;
   }
 
-  // The same by sequence, as InPages gives it: its queries are `count` rows from `first_row` on.
+  // The same by sequence, as InPages and InDocuments give it: its queries are `count` rows from `first_row` on.
   __device__ std::int64_t seen(std::int64_t, std::int64_t t) const { return seen(t); }
+  __device__ std::int64_t first_of(std::int64_t, std::int64_t seen) const { return first_of(seen); }
+  __device__ std::int64_t last_query(std::int64_t, std::int64_t key) const { return last_query(key); }
   __device__ std::int64_t count(std::int64_t) const { return queries; }
   __device__ std::int64_t first_row(std::int64_t) const { return 0; }
 };
@@ -75,6 +79,31 @@ inline AttentionProblem problem_of(const AttendBackward& c) {
   p.dout = heads_of(c.dout, p.width), p.dq = heads_of(c.dq, p.width), p.dk = heads_of(c.dk, p.width),
   p.dv = heads_of(c.dv, p.width);
   return p;
+}
+
+/// A problem whose rows hold several documents.
+template <class Base> struct InDocuments : Base {
+  const std::int32_t *begins, *ends;  // (B, T)
+
+  InDocuments(const Base& base, const DocumentBounds& d)
+      : Base(base), begins(d.begins.ptr<std::int32_t>()), ends(d.ends.ptr<std::int32_t>()) {}
+  __device__ bool hides() const { return true; }
+  __device__ std::int64_t first_of(std::int64_t b, std::int64_t seen) const {
+    const std::int64_t t = seen < 1 ? 0 : (seen < this->queries ? seen : this->queries) - 1,
+                       begin = begins[b * this->queries + t], in_window = Base::first_of(seen);
+    return begin > in_window ? begin : in_window;
+  }
+  __device__ std::int64_t last_query(std::int64_t b, std::int64_t key) const {
+    const std::int64_t at = key < this->queries ? key : this->queries - 1, last = ends[b * this->queries + at] - 1,
+                       in_window = Base::last_query(key);
+    return last < in_window ? last : in_window;
+  }
+};
+
+/// f(the problem of a call), which is `base` or the same with documents.
+template <class Base, class F> void with_documents(const Attend& c, const Base& base, F&& f) {
+  if (c.documents) f(InDocuments<Base>(base, c.documents));
+  else f(base);
 }
 
 /// A problem whose sequences are packed, with keys and values in pages.

@@ -16,11 +16,11 @@ struct Document {
             all.device()};
   }
   Grad of(const Grad& all) const { return {of(static_cast<const View&>(all)), all.write()}; }
-  /// The statistics of its queries.
-  Tensor lse_in(const View& all, std::int64_t heads, std::int64_t row_tokens) const {
+  /// The statistics of its queries, from (B, H, T).
+  Tensor lse_of(const View& all) const {
     if (!all) return {};
-    auto* const first = const_cast<float*>(all.ptr<float>()) + (row * row_tokens + begin) * heads;
-    return {first, {{1, heads, tokens()}, DType::f32}, all.device()};
+    auto* const first = const_cast<float*>(all.ptr<float>()) + row * all.strides()[0] + begin;
+    return {first, {{1, all[1], tokens()}, DType::f32}, all.strides(), all.device()};
   }
 };
 
@@ -35,8 +35,6 @@ template <class F> void for_each_document(const View& positions, F&& f) {
   }
 }
 
-Spec one_row(Spec all) { return all.shape[0] = 1, all; }
-
 }  // namespace
 
 std::array<Spec, 2> DocumentAttention::infer(const Spec& q, const Spec& k, const Spec& v, const Spec& positions,
@@ -45,7 +43,7 @@ std::array<Spec, 2> DocumentAttention::infer(const Spec& q, const Spec& k, const
           "q, k and v must be (B, T, heads*D), got {} and {}", to_string(q), to_string(k));
   Attention::infer(q, k, v, a.of_document());
   require_spec(name, "positions", positions, {{q[0], q[1]}, DType::i32});
-  return {q, Spec{{q[0] * q[1] * a.heads}, DType::f32}};
+  return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
 }
 
 Cost DocumentAttention::cost(const Spec& q, const Spec& k, const Spec& v, const Spec&, const Args& a) {
@@ -55,28 +53,42 @@ Cost DocumentAttention::backward_cost(const Spec& q, const Spec& k, const Spec& 
   return Attention::backward_cost(q, k, v, a.of_document());
 }
 
-std::array<Spec, 1> DocumentAttention::backward_scratch(const Spec& q, const Spec& k, const Spec& v, const Spec&,
-                                                        const Args& a) {
-  return Attention::backward_scratch(one_row(q), one_row(k), one_row(v), a.of_document());
+std::array<Spec, 1> DocumentAttention::scratch(const Spec&, const Spec&, const Spec&, const Spec& positions,
+                                               const Args&) {
+  return {Spec{{2, positions[0], positions[1]}, DType::i32}};
+}
+std::array<Spec, 2> DocumentAttention::backward_scratch(const Spec& q, const Spec& k, const Spec& v,
+                                                        const Spec& positions, const Args& a) {
+  return {scratch(q, k, v, positions, a)[0], Attention::backward_scratch(q, k, v, a.of_document())[0]};
 }
 
 void DocumentAttention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, View positions,
-                                const Args& a) {
-  s.require_cpu();
-  for_each_document(positions, [&](const Document& d) {
-    Attention::forward(s, d.of(out), d.lse_in(lse, a.heads, q[1]), d.of(q), d.of(k), d.of(v), {}, a.of_document());
-  });
+                                Tensor bounds, const Args& a) {
+  on(
+      s,
+      [&](auto, Pool&) {
+        for_each_document(positions, [&](const Document& d) {
+          Attention::forward(s, d.of(out), d.lse_of(lse), d.of(q), d.of(k), d.of(v), {}, a.of_document());
+        });
+      },
+      [&](auto& queue) { cuda::document_attention(queue, out, lse, q, k, v, positions, bounds, a); });
 }
 
 void DocumentAttention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View positions, View out,
-                                 View lse, View dout, Tensor scratch, const Args& a) {
-  s.require_cpu();
-  for_each_document(positions, [&](const Document& d) {
-    const auto needed = Attention::backward_scratch(d.of(q.spec()), d.of(k.spec()), d.of(v.spec()), a.of_document())[0];
-    Attention::backward(s, d.of(dq), d.of(dk), d.of(dv), d.of(q), d.of(k), d.of(v), d.of(out),
-                        d.lse_in(lse, a.heads, q[1]), d.of(dout), Tensor(scratch.data(), needed, scratch.device()),
-                        a.of_document());
-  });
+                                 View lse, View dout, Tensor bounds, Tensor scratch, const Args& a) {
+  on(
+      s,
+      [&](auto, Pool&) {
+        for_each_document(positions, [&](const Document& d) {
+          const auto needed =
+              Attention::backward_scratch(d.of(q.spec()), d.of(k.spec()), d.of(v.spec()), a.of_document())[0];
+          Attention::backward(s, d.of(dq), d.of(dk), d.of(dv), d.of(q), d.of(k), d.of(v), d.of(out), d.lse_of(lse),
+                              d.of(dout), Tensor(scratch.data(), needed, scratch.device()), a.of_document());
+        });
+      },
+      [&](auto& queue) {
+        cuda::document_attention_backward(queue, dq, dk, dv, q, k, v, positions, out, lse, dout, bounds, scratch, a);
+      });
 }
 
 }  // namespace hpcdl

@@ -3,9 +3,10 @@
 // to its own.
 //
 // q: (B, T, H*D); k, v: (B, T, Hkv*D); positions: i32 (B, T), of each token in its document. A document begins where they
-// are 0, and at the beginning of a row. Everything else as in ops/attention, whose kernels compute each document by
-// itself, so that it has the bits that it has alone. out: like q. lse: f32 (B*T*H), for each document (H, its tokens).
-// On a CPU only.
+// are 0, and at the beginning of a row. Everything else as in ops/attention. out: like q. lse: f32 (B, H, T).
+//
+// A CPU computes each document by itself, so that it has the bits that it has alone. On a GPU the kernels of attention()
+// go through whole rows, and leave out blocks of keys of which no query sees any.
 //
 // Source: Krell et al., "Efficient sequence packing without cross-contamination", 2021.
 
@@ -34,14 +35,25 @@ struct DocumentAttention {
   /// As if every row were one document, since the lengths are not known here.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Spec& positions, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Spec& positions, const Args& a);
-  static void forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, View positions, const Args& a);
-  /// That of attention() for a row that is one document.
-  static std::array<Spec, 1> backward_scratch(const Spec& q, const Spec& k, const Spec& v, const Spec& positions,
+  /// Of a GPU: where the document of each token begins and ends, i32 (2, B, T).
+  static std::array<Spec, 1> scratch(const Spec& q, const Spec& k, const Spec& v, const Spec& positions, const Args& a);
+  static void forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, View positions, Tensor bounds,
+                      const Args& a);
+  /// The same, and that of attention() for rows that are one document each.
+  static std::array<Spec, 2> backward_scratch(const Spec& q, const Spec& k, const Spec& v, const Spec& positions,
                                               const Args& a);
   static void backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View positions, View out, View lse,
-                       View dout, Tensor scratch, const Args& a);
-  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, In<3>, Out<0>, Out<1>, dOut<0>, Scratch<0>>;
+                       View dout, Tensor bounds, Tensor scratch, const Args& a);
+  using Backward =
+      Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, In<3>, Out<0>, Out<1>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
+
+namespace cuda {
+void document_attention(Stream&, Tensor out, Tensor lse, View q, View k, View v, View positions, Tensor bounds,
+                        const DocumentAttention::Args& a);
+void document_attention_backward(Stream&, Grad dq, Grad dk, Grad dv, View q, View k, View v, View positions, View out,
+                                 View lse, View dout, Tensor bounds, Tensor scratch, const DocumentAttention::Args& a);
+}  // namespace cuda
 
 template <Symbolic V>
 V document_attention(const V& q, const V& k, const V& v, const V& positions, DocumentAttention::Args a) {

@@ -28,12 +28,13 @@ const auto spec = testing::op<DocumentAttention>({
               {.in = {{3, 140, 2 * 64}, {3, 140, 64}, {3, 140, 64}, positions({3, 140}, 70)},
                .args = {.heads = 2, .kv_heads = 1},
                .gradient = false},
+              {.in = {{2, 3, 16}, {2, 3, 16}, {2, 3, 16}, positions({2, 3}, 1)}, .args = {.heads = 2}},
+              {.in = {{3, 1, 16}, {3, 1, 16}, {3, 1, 16}, positions({3, 1}, 4)}, .args = {.heads = 2}},
               {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}, positions({0, 4}, 3)}}},
     .reference = contract::document_attention_reference,
     .reduction = [](std::span<const Spec> in, const DocumentAttention::Args&) { return in[0][1] + in[0][2]; },
     .condition = 10,  // as attention
     .operand_rounding = 1,
-    .gpu = false,
 });
 
 /// Forward and backward of a row, and of its documents as rows of their own.
@@ -51,7 +52,7 @@ TEST(document_attention, a_document_has_the_bits_that_it_has_alone) {
     for (std::int64_t e = 0; e < t.tensor.size(); ++e)
       t.tensor.ptr<float>()[e] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(e)));
   }
-  OwnedTensor positions({{1, all}, DType::i32}), lse({{all * 2}, DType::f32});
+  OwnedTensor positions({{1, all}, DType::i32}), lse({{1, 2, all}, DType::f32});
   std::vector<OwnedTensor> found;  // out, dq, dk, dv
   for (int i = 0; i < 4; ++i) found.emplace_back(in[0].tensor.spec());
   std::int64_t at = 0;
@@ -59,9 +60,9 @@ TEST(document_attention, a_document_has_the_bits_that_it_has_alone) {
     for (std::int64_t t = 0; t < n; ++t) positions.tensor.ptr<std::int32_t>()[at++] = static_cast<std::int32_t>(t);
   const auto gradient = [](const OwnedTensor& t) { return Grad(t.tensor, Write::overwrite); };
   DocumentAttention::forward(s, found[0].tensor, lse.tensor, in[0].tensor, in[1].tensor, in[2].tensor, positions.tensor,
-                             {.heads = 2});
+                             {}, {.heads = 2});
   DocumentAttention::backward(s, gradient(found[1]), gradient(found[2]), gradient(found[3]), in[0].tensor, in[1].tensor,
-                              in[2].tensor, positions.tensor, found[0].tensor, lse.tensor, in[3].tensor, {},
+                              in[2].tensor, positions.tensor, found[0].tensor, lse.tensor, in[3].tensor, {}, {},
                               {.heads = 2});
   at = 0;
   for (const auto n : lengths) {

@@ -39,7 +39,7 @@ template <class Isa, class T, class K> void decode(Isa isa, Pool& pool, const Ba
       if (x.queries(r) == 1)
         run_task<Isa, attn::PagedRows<K>>(
             isa, begin - r * x.kv_heads, last - r * x.kv_heads,
-            {x.heads, x.kv_heads, x.d, x.keys(r), x.scale, x.first(r), x.cap}, nullptr,
+            {x.heads, x.kv_heads, x.d, x.keys(r), x.scale, x.first(r), x.cap}, nullptr, 0,
             [&](std::int64_t h) { return attn::head_rows<T>(x.q, 0, h, x.d)[row]; },
             [&](std::int64_t h) { return attn::head_rows<T>(x.out, 0, h, x.d)[row]; },
             [&](std::int64_t g) { return x.rows<K>(x.k, r, g); }, [&](std::int64_t g) { return x.rows<K>(x.v, r, g); });
