@@ -131,11 +131,6 @@ void check_beside_context(const RunConfig& config) {
 /// Refuses what computes the attention of a row in another way.
 void check_packing(const RunConfig& config) {
   if (!config.data.packing) return;
-  if (config.train.device != "cpu")
-    fail_usage("config",
-               "data.packing needs attention within the documents of a row, which runs on a CPU only, and train.device "
-               "is {}: set data.packing = false",
-               config.train.device);
   for (const auto& [key, ranks] : {std::pair{"cp", config.parallel.cp}, {"pp", config.parallel.pp}})
     if (ranks > 1)
       fail_usage("config", "data.packing is not tested with parallel.{} = {}: set it to 1, or data.packing = false",

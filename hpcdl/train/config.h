@@ -106,7 +106,7 @@ struct DataConfig {
     f("mask", mask,
       "chat: the tokens that are learned: assistant, those of all turns of the assistant; completion, those of its "
       "last turn; all");
-    f("packing", packing, "rows hold several conversations, or documents, none of which attends to another; on a CPU");
+    f("packing", packing, "rows hold several conversations, or documents, none of which attends to another");
     f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text", {.per_rank = true});
     f("cache", cache,
       "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "

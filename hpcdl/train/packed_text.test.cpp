@@ -34,6 +34,19 @@ TEST_F(PackedText, documents_of_a_row_do_not_see_each_other) {
   EXPECT_GT(std::fabs(packed.eval_loss - together.eval_loss), 1e-5);
 }
 
+TEST_F(PackedText, a_gpu_has_the_losses_of_a_cpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  for (const auto family : {io::Family::llama, io::Family::gpt2}) {
+    const std::string name(io::enum_name(family));
+    const auto change = [&](const char* device) {
+      return [=](RunConfig& c) { c.model.family = family, c.train.steps = 8, c.train.device = device; };
+    };
+    const auto cpu = train(name + "_cpu", true, change("cpu")), gpu = train(name + "_gpu", true, change("cuda"));
+    EXPECT_NEAR(gpu.eval_loss, cpu.eval_loss, 1e-4 * cpu.eval_loss) << name;
+    EXPECT_NEAR(gpu.loss, cpu.loss, 1e-4 * cpu.loss) << name;
+  }
+}
+
 TEST_F(PackedText, a_stopped_run_goes_on_as_if_it_had_not_been) {
   train("whole", true);
   train("half", true, [](RunConfig& c) { c.checkpoint.every = 3; });
