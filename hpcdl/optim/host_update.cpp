@@ -19,7 +19,7 @@ namespace hpcdl {
 namespace {
 
 constexpr std::string_view kName = "host update";
-constexpr int kStages = 3;  // one for each of: copied to, updated, copied from
+constexpr std::size_t kStages = 3;  // one for each of: copied to, updated, copied from
 
 /// Operand: memory on the host that receives the parameters of the step, with the factor of clipping.
 struct ParamsToHost {
@@ -155,11 +155,19 @@ class HostUpdate::Recorder {
     const ParamsToHost::RecordArgs none;
     g_.emit<ParamsToHost>(params, &none, sizeof none, {}, Phase::update);
     const auto k = static_cast<std::size_t>(of_.interleave_);
-    There there;  // of the next group that the device updates, which come while the CPU updates those before it
+    const auto on_device = [&](std::size_t i) { return k > 0 && i % k == k - 1; };
+    std::vector<std::size_t> here;  // the groups of the CPU
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      if (!on_device(i)) here.push_back(i);
+    // What a lane copies for later groups comes before what earlier ones send back, which is not there yet.
+    std::vector<There> there(groups.size());
+    std::size_t brought = k - 1, fetched = 0, updated = 0;
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      if (k > 0 && i % k == 0 && i + k - 1 < groups.size()) there = bring(groups[i + k - 1]);
-      if (k > 0 && i % k == k - 1) update_there(groups[i], there);
-      else update_here(groups[i], static_cast<std::int64_t>(i) % kStages);
+      for (; k > 0 && brought < groups.size() && brought <= i + k; brought += k)
+        there[brought] = bring(groups[brought]);
+      for (; fetched < here.size() && fetched < updated + kStages - 1; ++fetched) fetch(groups[here[fetched]], fetched);
+      if (on_device(i)) update_there(groups[i], there[i]);
+      else update_here(groups[i], updated++);
     }
   }
 
@@ -170,36 +178,55 @@ class HostUpdate::Recorder {
   };
   Var variable(const StateEntry& e) { return g_.constant(e.name, e.memory); }
   Var params_var() { return g_.constant("host update.params", of_.params_); }
-  Var stage_var(std::string_view what, std::int64_t number, const Tensor& memory) {
-    return g_.constant(fmt::format("host update.{}.{}", what, number), memory);
-  }
   Operand piece_of(const StateEntry& e, const UpdatePiece& p, Access access = Access::read) {
     return window(variable(e), p.begin, p.count, access);
   }
 
-  void update_here(const UpdateGroup& group, std::int64_t number) {
-    const auto& stage = of_.stages_[static_cast<std::size_t>(number)];
-    const Var gradient = stage_var("gradient", number, stage.gradient), value = stage_var("value", number, stage.value);
-    const Var rounded = stage.copy.spec() ? stage_var("copy", number, stage.copy) : Var();
-    Moves in, out;
+  /// The memory through which the CPU's group number `number` passes.
+  struct Passage {
+    Var gradient, value, copy;
+  };
+  Passage passage(std::size_t number) {
+    const auto i = number % kStages;
+    const auto& stage = of_.stages_[i];
+    const auto named = [&](std::string_view what, const Tensor& memory) {
+      return g_.constant(fmt::format("host update.{}.{}", what, i), memory);
+    };
+    return {named("gradient", stage.gradient), named("value", stage.value),
+            stage.copy.spec() ? named("copy", stage.copy) : Var()};
+  }
+
+  /// Records copies of what the CPU needs of a group.
+  void fetch(const UpdateGroup& group, std::size_t number) {
+    const auto stage = passage(number);
+    Moves in;
+    for (const auto& p : group) {
+      const auto& e = *p.tensor->value;
+      const auto staged = [&](const Var& v) { return window(v, p.place, p.count, Access::write); };
+      if (!e.gradient->on_host) in.add(staged(stage.gradient), piece_of(*e.gradient, p));
+      if (!e.on_host) in.add(staged(stage.value), piece_of(e, p));
+    }
+    in.record(g_, Lane::reduce, Phase::update);
+  }
+
+  void update_here(const UpdateGroup& group, std::size_t number) {
+    const auto stage = passage(number);
+    Moves out;
     std::vector<Operand> operands{window(params_var(), 0, sizeof(StepParams), Access::read)};
     for (const auto& p : group) {
       const auto& e = *p.tensor->value;
-      const auto staged = [&](const Var& v, Access access) { return window(v, p.place, p.count, access); };
       /// The piece if it lies here, or else its place in the stage.
       const auto near = [&](const StateEntry& of, const Var& stage_of, Access access) {
-        return of.on_host ? piece_of(of, p, access) : staged(stage_of, access);
+        return of.on_host ? piece_of(of, p, access) : window(stage_of, p.place, p.count, access);
       };
-      if (!e.gradient->on_host) in.add(staged(gradient, Access::write), piece_of(*e.gradient, p));
-      if (!e.on_host) in.add(staged(value, Access::write), piece_of(e, p));
-      if (!e.on_host) out.add(piece_of(e, p), staged(value, Access::read));
-      if (e.copy && !e.copy->on_host) out.add(piece_of(*e.copy, p), staged(rounded, Access::read));
+      const auto value = near(e, stage.value, Access::update);
+      const auto copy = e.copy ? near(*e.copy, stage.copy, Access::write) : Operand();
+      if (!e.on_host) out.add(piece_of(e, p), value);
+      if (e.copy && !e.copy->on_host) out.add(piece_of(*e.copy, p), copy);
       operands.insert(operands.end(),
-                      {near(e, value, Access::update), near(*e.gradient, gradient, Access::read),
-                       piece_of(*p.tensor->m, p, Access::update), piece_of(*p.tensor->v, p, Access::update),
-                       e.copy ? near(*e.copy, rounded, Access::write) : Operand()});
+                      {value, near(*e.gradient, stage.gradient, Access::read),
+                       piece_of(*p.tensor->m, p, Access::update), piece_of(*p.tensor->v, p, Access::update), copy});
     }
-    in.record(g_, Lane::reduce, Phase::update);
     const auto args = args_of(group, UpdateArgs{{kName, &of_}, {args_, std::ssize(group)}});
     const auto* bound = reinterpret_cast<const UpdateArgs*>(args.data());
     {
@@ -278,6 +305,7 @@ void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
   if (!device_.is_cuda() || groups.size() < 2) return;
   // Each group is touched once, as in a step: no state comes from a cache. Gradients are 0, and so moments stay 0.
   constexpr std::size_t kMost = 16;
+  constexpr int kMoves = 3;
   const auto& stage = stages_[0];
   std::memset(stage.memory.data(), 0, static_cast<std::size_t>(stage.memory.bytes()));
   StepParams params;
@@ -307,9 +335,9 @@ void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
   const auto link = [&](auto&& move) {
     move(), stream.synchronize();
     const auto start = Clock::now();
-    for (int i = 0; i < kStages; ++i) move();
+    for (int i = 0; i < kMoves; ++i) move();
     stream.synchronize();
-    return seconds_since(start) / (kStages * static_cast<double>(there.bytes()));
+    return seconds_since(start) / (kMoves * static_cast<double>(there.bytes()));
   };
   const UpdateRates rates{seconds / static_cast<double>(elements),
                           link([&] { copy_to_pinned(stream, stage.gradient.data(), on_device); }),
