@@ -267,16 +267,10 @@ void check_offload(const io::ConfigTable& table, const RunConfig& config) {
   if (o.parameters != Tier::none && o.optimizer != o.parameters && o.optimizer != Tier::disk)
     fail_usage("config", "offload.parameters = \"{0}\" needs the moments there, too: set offload.optimizer = \"{0}\"",
                io::enum_name(o.parameters));
-  if (o.parameters == Tier::host && (p.dp > 1 || p.tp > 1))
-    fail_usage(
-        "config",
-        "offload.parameters = \"host\" is for one GPU that has the whole model: set parallel.dp = 1 and parallel.tp "
-        "= 1 (they are {} and {})",
-        p.dp, p.tp);
-  if (o.parameters == Tier::host && config.adapter.given())
-    fail_usage("config",
-               "offload.parameters = \"host\" moves weights that are trained, and adapter.method is lora: set it to "
-               "\"none\"");
+  if (o.parameters == Tier::host)
+    if (const auto what = cannot_keep_weights_on_host(config); !what.empty())
+      fail_usage("config", "offload.parameters = \"host\" does not go together with {}: set one of them to its default",
+                 what);
   if (o.parameters == Tier::disk && p.zero > 0)
     fail_usage(
         "config",
@@ -321,6 +315,13 @@ std::string_view cannot_offload(const RunConfig& config, Tier tier) {
   if (p.pp > 1) return "pipelines (parallel.pp)";
   if (p.cp > 1) return "rows that ranks share (parallel.cp)";
   if (config.model.experts > 0) return "mixtures of experts";
+  return "";
+}
+
+std::string_view cannot_keep_weights_on_host(const RunConfig& config) {
+  if (const auto what = cannot_offload(config, Tier::host); !what.empty()) return what;
+  if (config.parallel.dp > 1 || config.parallel.tp > 1) return "more than one GPU (parallel.dp, parallel.tp)";
+  if (config.adapter.given()) return "adapters, whose base is not trained (adapter.method)";
   return "";
 }
 

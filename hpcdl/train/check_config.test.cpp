@@ -140,8 +140,9 @@ TEST(check_config, offload_says_what_it_cannot_honour) {
   EXPECT_EQ(verdict({parameters, disk, folder, cuda}), "fine");
   expect({parameters, disk, folder, cuda, "--offload.resident=2"}, "and offload.resident = 0");
   expect({parameters, cuda}, "set offload.optimizer = \"host\"");
-  expect({parameters, host, cuda, "--parallel.dp=2"}, "is for one GPU that has the whole model");
-  expect({parameters, host, cuda, "--parallel.tp=2"}, "is for one GPU that has the whole model");
+  expect({parameters, host, cuda, "--parallel.dp=2"}, "does not go together with more than one GPU");
+  expect({parameters, host, cuda, "--parallel.tp=2"}, "does not go together with more than one GPU");
+  expect({parameters, disk, folder, cuda, "--train.dtype=fp8"}, "does not go together with train.dtype = \"fp8\"");
   for (const std::string key : {"parameters", "activations"}) {
     expect({"--offload." + key + "=host"}, "changes nothing on a CPU");
     expect({"--offload." + key + "=host", "--train.device=cuda", "--parallel.pp=2"},

@@ -202,6 +202,11 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
     if (elsewhere_.take_optimizer(tier)) there.optimizer = tier;
     found = try_change(there, plan) || found;
   }
+  if (elsewhere_.host && elsewhere_.parameters_on_host && now.optimizer != Tier::disk) {
+    auto there = now;
+    there.optimizer = there.parameters = Tier::host;
+    found = try_change(there, plan) || found;
+  }
   found = try_change(recompute, plan) || found;
   found = try_smaller_batches(now, plan) || found;
   found = try_change(half, plan) || found;
@@ -235,6 +240,7 @@ std::string MemoryAdvice::words(const MemoryChange& c) const {
   const auto& now = now_.change;
   std::string out;
   if (c.optimizer != now.optimizer) out += fmt::format(" --offload.optimizer={}", io::enum_name(c.optimizer));
+  if (c.parameters != now.parameters) out += fmt::format(" --offload.parameters={}", io::enum_name(c.parameters));
   if (c.zero != now.zero) out += fmt::format(" --parallel.zero={}", c.zero);
   if (c.recompute != now.recompute) out += " --train.recompute=true";
   if (c.batch != now.batch) out += fmt::format(" --train.batch={} --train.accumulate={}", c.batch, c.accumulate);
@@ -291,7 +297,7 @@ std::string MemoryAdvice::text() const {
   row("process", l.process, "about");
   row("total", l.total());
   out += fmt::format("  {:<16}{:>12}  {}\n", "available", bytes(room_.bytes), room_.of);
-  row("on the host", l.on_host, "state of the optimizer, with f32 weights that only it reads");
+  row("on the host", l.on_host, "state of the optimizer, and weights");
   row("on the disk", l.on_disk, "state of the optimizer, and weights");
   const auto& moved = l.moved;
   row("moved", moved.bytes,

@@ -42,7 +42,7 @@ struct MemoryChange {
   bool recompute = false;
   Compute dtype = Compute::f32;
   int zero = 0;
-  Tier optimizer = Tier::none;  // where its state lies
+  Tier optimizer = Tier::none, parameters = Tier::none;  // where the state of the former lies, and where the latter
   bool operator==(const MemoryChange&) const = default;
 };
 
@@ -67,9 +67,12 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
 /// Room in host memory beside a GPU, and in the folder of a disk beside a CPU; unset: nothing can lie there.
 struct OtherRooms {
   std::optional<Room> host = {}, disk = {};
-  bool for_optimizer = true;  // its state can lie there
+  // What could lie there.
+  bool optimizer_on_host = true, optimizer_on_disk = true, parameters_on_host = false;
   const std::optional<Room>& of(Tier tier) const { return tier == Tier::disk ? disk : host; }
-  bool take_optimizer(Tier tier) const { return for_optimizer && of(tier); }
+  bool take_optimizer(Tier tier) const {
+    return of(tier) && (tier == Tier::disk ? optimizer_on_disk : optimizer_on_host);
+  }
 };
 
 /// The run as it is, and what would make it smaller: by one change each (ranks that divide more; recompute; the largest

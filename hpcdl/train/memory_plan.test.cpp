@@ -97,10 +97,28 @@ TEST(memory_plan, state_on_the_host_is_a_change_that_fits) {
   const MemoryAdvice little({there, plan(there)}, room, true, 1, {.host = Room{199, "the host"}});
   EXPECT_FALSE(little.fits());
   EXPECT_NE(little.verdict().find("offload.*"), std::string::npos) << little.verdict();
-  const OtherRooms not_for_it{.host = Room{1000, "the host"}, .for_optimizer = false};
+  const OtherRooms not_for_it{.host = Room{1000, "the host"}, .optimizer_on_host = false};
   MemoryAdvice none({{}, plan({})}, room, true, 1, not_for_it);
   none.look_for_smaller(plan);
   EXPECT_EQ(none.smallest_change(), nullptr);
+}
+
+TEST(memory_plan, weights_on_the_host_are_a_change_that_takes_least) {
+  const auto plan = [](const MemoryChange& c) {
+    auto l = of(100);
+    if (c.optimizer == Tier::host) l.on_host += std::exchange(l.optimizer, 0);
+    if (c.parameters == Tier::host) l.on_host += l.weights + l.gradients, l.weights = l.gradients = 0;
+    return l;
+  };
+  OtherRooms rooms{.host = Room{400, "the host"}, .parameters_on_host = true};
+  MemoryAdvice advice({{}, plan({})}, {150, "free memory of GPU 0"}, true, 1, rooms);
+  advice.look_for_smaller(plan);
+  ASSERT_NE(advice.smallest_change(), nullptr);
+  EXPECT_EQ(advice.words(advice.smallest_change()->change), "--offload.optimizer=host --offload.parameters=host");
+  rooms.host->bytes = 399;
+  MemoryAdvice little({{}, plan({})}, {150, "free memory of GPU 0"}, true, 1, rooms);
+  little.look_for_smaller(plan);
+  EXPECT_EQ(little.smallest_change(), nullptr);
 }
 
 TEST(memory_plan, activations_on_the_host_need_room_there) {

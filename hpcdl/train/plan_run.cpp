@@ -58,12 +58,13 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   const MemoryAdvice::Plan plan = [&](const MemoryChange& c) {
     const auto before = t;
     const auto zero = std::exchange(config.parallel.zero, c.zero);
-    const auto place = std::exchange(config.offload.optimizer, c.optimizer);
+    const auto place = config.offload;
+    config.offload.optimizer = c.optimizer, config.offload.parameters = c.parameters;
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
     auto options = step_options(config);
     take_ranks(options, mesh);
     const auto model = task.make_model({});
-    t = before, config.parallel.zero = zero, config.offload.optimizer = place;
+    t = before, config.parallel.zero = zero, config.offload = place;
     auto ledger = plan_memory(*model, options, c.accumulate, device);
     if (!device.is_cuda()) {
       const auto data = task.data().memory(c.batch);
@@ -72,8 +73,13 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     add_estimates(ledger, {threads, mesh.world().size()}, device);
     return ledger;
   };
-  const MemoryChange now{
-      t.batch, t.accumulate, t.recompute, t.dtype, static_cast<int>(config.parallel.zero), config.offload.optimizer};
+  const MemoryChange now{t.batch,
+                         t.accumulate,
+                         t.recompute,
+                         t.dtype,
+                         static_cast<int>(config.parallel.zero),
+                         config.offload.optimizer,
+                         config.offload.parameters};
   const auto ledger = plan(now);
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer, ledger.on_disk));
@@ -84,11 +90,12 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   OtherRooms elsewhere;
   if (device.is_cuda()) {
     elsewhere.host = available_memory(Device::cpu(), ranks_of_host(mesh.world()), host_limit);
-    elsewhere.for_optimizer = cannot_offload(config, Tier::host).empty();
+    elsewhere.optimizer_on_host = cannot_offload(config, Tier::host).empty();
+    elsewhere.parameters_on_host = cannot_keep_weights_on_host(config).empty();
   }
-  if (const auto& folder = config.offload.folder; !device.is_cuda() && !folder.empty()) {
+  if (const auto& folder = config.offload.folder; !folder.empty()) {
     elsewhere.disk = {io::free_bytes(folder) / ranks_of_host(mesh.world()), "free in " + folder.string()};
-    elsewhere.for_optimizer = cannot_offload(config, Tier::disk).empty();
+    elsewhere.optimizer_on_disk = !device.is_cuda() && cannot_offload(config, Tier::disk).empty();
   }
   MemoryAdvice advice({now, ledger}, room, !task.units().classes, dividing, elsewhere);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
