@@ -1,6 +1,7 @@
 #include "hpcdl/optim/host_update.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -9,6 +10,7 @@
 #include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/host_call.h"
+#include "hpcdl/core/timed_event.h"
 #include "hpcdl/graph/move.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/many_tensors.h"
@@ -300,23 +302,21 @@ void HostUpdate::record(Graph& g, std::span<const MovedTensor> tensors, const Ad
   Recorder(*this, g, args).run(tensors);
 }
 
-void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
-  const auto groups = groups_of(tensors, group_);
-  if (!device_.is_cuda() || groups.size() < 2) return;
-  // Each group is touched once, as in a step: no state comes from a cache. Gradients are 0, and so moments stay 0.
-  constexpr std::size_t kMost = 16;
-  constexpr int kMoves = 3;
+/// Of an element, on the CPU. Each group is touched once, as in a step: no state comes from a cache. Gradients are 0, and
+/// so values and moments stay as they are.
+double HostUpdate::seconds_of_update(std::span<const UpdateGroup> groups) const {
   const auto& stage = stages_[0];
-  std::memset(stage.memory.data(), 0, static_cast<std::size_t>(stage.memory.bytes()));
   StepParams params;
   Stream host(*pool_, &params);
   double seconds = 0;
   std::int64_t elements = 0;
-  const auto count = std::min(groups.size(), kMost);
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
     std::vector<Grad> operands;
     for (const auto& p : groups[i]) {
-      operands.emplace_back(slice_of(stage.value, p.place, p.count), Write::accumulate);
+      const auto& value = *p.tensor->value;
+      operands.emplace_back(
+          value.on_host ? slice_of(value.memory, p.begin, p.count) : slice_of(stage.value, p.place, p.count),
+          Write::accumulate);
       operands.emplace_back(slice_of(stage.gradient, p.place, p.count), Write::overwrite);
       for (const auto* moment : {p.tensor->m, p.tensor->v})
         operands.emplace_back(slice_of(moment->memory, p.begin, p.count), Write::accumulate);
@@ -329,19 +329,34 @@ void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
     AdamW::run(host, operands.data(), args.data());
     if (i > 0) seconds += seconds_since(start), elements += extent_of(groups[i]);  // the first one wakes the threads
   }
-  const Buffer there(stage.gradient.bytes(), device_);
-  const Tensor on_device(there.data(), stage.gradient.spec(), device_);
-  const Stream stream(device_, pool);
-  const auto link = [&](auto&& move) {
-    move(), stream.synchronize();
-    const auto start = Clock::now();
-    for (int i = 0; i < kMoves; ++i) move();
-    stream.synchronize();
-    return seconds_since(start) / (kMoves * static_cast<double>(there.bytes()));
-  };
-  const UpdateRates rates{seconds / static_cast<double>(elements),
-                          link([&] { copy_to_pinned(stream, stage.gradient.data(), on_device); }),
-                          link([&] { copy(stream, on_device, stage.gradient); })};
+  return seconds / static_cast<double>(elements);
+}
+
+void HostUpdate::measure(std::span<const MovedTensor> tensors, Pool& pool) {
+  constexpr std::size_t kMost = 16, kMovesOfGroup = 4;
+  auto groups = groups_of(tensors, group_);
+  if (!device_.is_cuda() || groups.size() < 2) return;
+  groups.resize(std::min(groups.size(), kMost));
+  for (const auto& stage : stages_) std::memset(stage.memory.data(), 0, static_cast<std::size_t>(stage.memory.bytes()));
+  // As in a step, copies in both directions and the CPU share the bandwidth of the host's memory.
+  const auto moves = kMovesOfGroup * groups.size();
+  const auto bytes = stages_[0].gradient.bytes();
+  const Spec spec = stages_[0].gradient.spec();
+  const Buffer there(2 * bytes, device_);
+  const Stream down(device_, pool), up(device_, pool);
+  std::array<TimedEvent, 4> times;
+  for (const bool timed : {false, true})
+    for (std::size_t i = 0; i < (timed ? moves : 1); ++i) {
+      if (timed && i == 0) times[0].record(down), times[1].record(up);
+      copy_to_pinned(down, stages_[1].gradient.data(), View(there.data(), spec, device_));
+      copy(up, Tensor(there.data() + bytes, spec, device_), stages_[2].gradient);
+      if (timed && i + 1 == moves) times[2].record(down), times[3].record(up);
+    }
+  const double moved = static_cast<double>(moves) * static_cast<double>(bytes);
+  UpdateRates rates;
+  rates.cpu = seconds_of_update(groups);
+  rates.to_host = TimedEvent::seconds_between(times[0], times[2]) / moved;
+  rates.from_host = TimedEvent::seconds_between(times[1], times[3]) / moved;
   // Most of the elements are those of matrices, which lie where the largest of them does.
   const auto& e =
       *std::ranges::max_element(tensors, {}, [](const MovedTensor& t) { return t.value->memory.size(); })->value;

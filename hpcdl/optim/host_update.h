@@ -51,6 +51,7 @@ class HostUpdate {
     Tensor gradient, value, copy;
   };
   struct Call;  // of a record, by the driver
+  double seconds_of_update(std::span<const UpdateGroup> groups) const;
   void queue(const Stream& s, const Grad* operands, const void* args) const;
 
   Device device_;
