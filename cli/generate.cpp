@@ -4,15 +4,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/generated_text.h"
 #include "cli/verb.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/machine/machine.h"
 #include "hpcdl/serve/draft.h"
 #include "hpcdl/serve/served_model.h"
-#include "hpcdl/serve/stop_text.h"
 
 namespace hpcdl::cli {
 
@@ -53,23 +54,15 @@ std::shared_ptr<const infer::Grammar> form_of(const GenerateOptions& o, serve::C
   return constraints.grammar(serve::Form::regex, o.regex);
 }
 
-/// One text, shown as it comes.
-int generate_one(const Generating& g) {
+/// The texts of one prompt; a single one is shown as it comes.
+int generate_of_one(const Generating& g) {
   const auto& o = g.options;
-  const auto* tokenizer = g.tokenizer;
   const auto prompt = prompt_ids(g);
-  std::optional<io::StreamDecoder> decoder;
-  if (tokenizer) decoder.emplace(*tokenizer);
-
-  std::string text;
-  std::vector<std::int32_t> ids;
-  const auto emit = [&](const std::string& part) {
-    text += part;
-    if (!o.json && !part.empty()) print_text(part);
-  };
+  const bool shows = !o.json && o.n == 1;
   const int tokens = new_tokens(o.tokens, o.unsaid_tokens, std::ssize(prompt), g.model.config().context);
   infer::Engine engine(g.model, g.pool,
                        {.context = o.kv_window.any() ? 0 : std::ssize(prompt) + tokens,
+                        .sequences = o.n,
                         .vocab = g.vocab(),
                         .kv = o.kv.type(),
                         .kv_window = o.kv_window,
@@ -77,40 +70,51 @@ int generate_one(const Generating& g) {
                         .numerics = {.row_invariant = o.invariant},
                         .ranks = g.ranks});
   g.choose_ways(engine, std::ssize(prompt));
-  if (!o.json && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
-  serve::StopText stop(o.sampling.stop);
-  infer::End end;
-  engine.submit({.prompt = prompt,
-                 .tokens = tokens,
-                 .sampling = o.sampling.options,
-                 .constraint = g.constraint(),
-                 .on_token =
-                     [&](const infer::Token& t) {
-                       ids.push_back(t.id);
-                       emit(decoder ? stop.push(decoder->push(t.id))
-                                    : fmt::format("{}{}", ids.size() > 1 ? "," : "", t.id));
-                       return !stop.stopped();
-                     },
-                 .on_end = [&](const infer::End& e) { end = e; }});
+  if (shows && !o.chat && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
+  std::deque<GeneratedText> texts;
+  for (int i = 0; i < o.n; ++i) {
+    auto& text = texts.emplace_back(g.tokenizer, o.sampling.stop);
+    auto request = request_of(g, prompt, tokens, static_cast<std::size_t>(i));
+    request.on_token = [&text, shows](const infer::Token& t) {
+      const auto part = text.add(t);
+      if (shows && !part.empty()) print_text(part);
+      return !text.stopped();
+    };
+    request.on_end = [&text, shows](const infer::End& end) {
+      const auto part = text.finish(end);
+      if (shows && !part.empty()) print_text(part);
+    };
+    engine.submit(std::move(request));
+  }
   engine.run();
-  if (end.reason == infer::End::Reason::failed) throw Error(end.message);
-  const auto& stats = end.stats;
-  if (decoder) emit(stop.push(decoder->finish())), emit(stop.finish());
+  const auto& first = texts.front();
+  const auto& stats = first.end()->stats;
   if (!o.json) {
-    print_text("\n");
-    say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", ids.size(),
+    if (shows) print_text("\n");
+    else
+      for (std::size_t i = 0; i < texts.size(); ++i) print_text(fmt::format("[{}] {}\n", i, texts[i].text()));
+    say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", first.ids().size(),
                               stats.tokens_per_second, stats.time_to_first_token_ms)));
     return exit_code::kDone;
   }
-  print_json({{"text", text},
-              {"token_ids", ids},
+  Json result{{"text", first.text()},
+              {"token_ids", first.ids()},
               {"prompt_ids", prompt},
               {"tokens_per_second", stats.tokens_per_second},
               {"time_to_first_token_ms", stats.time_to_first_token_ms},
               {"proposed_tokens", stats.proposed_tokens},
               {"accepted_tokens", stats.accepted_tokens},
               {"peak_rss_bytes", lab::peak_rss_bytes()},
-              {"mapped_bytes", g.model.mapped_bytes()}});
+              {"mapped_bytes", g.model.mapped_bytes()}};
+  first.add_logprobs(o, result);
+  for (const auto& t : texts) {
+    if (o.n == 1) break;
+    Json one{{"text", t.text()}, {"token_ids", t.ids()}, {"end", t.reason()}};
+    t.add_logprobs(o, one);
+    one.erase("prompt_logprobs");  // that of the first is beside them
+    result["texts"].push_back(std::move(one));
+  }
+  print_json(result);
   return exit_code::kDone;
 }
 
@@ -144,7 +148,7 @@ int continue_texts(const GenerateOptions& o, const std::filesystem::path& folder
                      .constraints = constraints ? &*constraints : nullptr,
                      .form = form,
                      .speculation = draft.options()};
-  return many ? generate_many(g) : generate_one(g);
+  return many ? generate_many(g) : generate_of_one(g);
 }
 
 int generate_on(GenerateOptions& o, const Command& verb, const comm::Joined& joined) {
@@ -202,7 +206,7 @@ void add_generate(const Command& program, Run& run) {
         sub.option(
             "--prompts", o.prompts,
             "File with many texts to continue, as JSON lines: {\"prompt\": TEXT} or {\"prompt_ids\": [1, 2]}, and "
-            "\"tokens\" if it differs, and \"adapter\": NAME; - reads stdin");
+            "\"tokens\" if it differs, \"adapter\": NAME, and \"priority\": larger ones begin earlier; - reads stdin");
         sub.option("--out", o.out, "With --prompts: the file for the results, as JSON lines; default: stdout");
         sub.option("--batch", o.batch, "With --prompts: texts that are continued at a time; default: 16").range(1, 256);
         sub.option("--tokens", o.tokens,
@@ -216,6 +220,15 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--regex", o.regex, "Regular expression that the whole text must match").kind("PATTERN");
         sub.option("--grammar", o.grammar, "File with a grammar in GBNF that the text must follow").kind("FILE");
         add_sampling_options(sub, o.sampling);
+        sub.option("--n", o.n, "Texts of each prompt, whose seeds follow --seed").range(1, 256).shows_default();
+        sub.option("--logprobs", o.sampling.options.logprobs,
+                   "With --json or --out: log-probabilities of new tokens, and of the N most likely ones; 0: of the "
+                   "token alone")
+            .range(0, 1000)
+            .kind("N");
+        sub.option("--prompt-logprobs", o.prompt_logprobs, "The same for the tokens of the prompt but the first")
+            .range(0, 1000)
+            .kind("N");
         add_spec_option(sub, o.spec);
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_dtype_option(sub, o.dtype);

@@ -23,8 +23,10 @@ struct GenerateOptions {
   std::string prompts, out;            // many texts
   std::string schema, regex, grammar;  // the form of the text: files, and a pattern
   std::string spec = "none";
-  int tokens = 0;           // 0: not given
-  int batch = 0;            // 0: not given
+  int tokens = 0;  // 0: not given
+  int batch = 0;   // 0: not given
+  int n = 1;       // texts of each prompt
+  int prompt_logprobs = -1;
   int unsaid_tokens = 100;  // without --tokens, if they fit into the context
   SamplingWords sampling;
   bool json = false, invariant = false, chat = false, print_config = false;

@@ -24,6 +24,7 @@ const infer::SamplingOptions& SamplingWords::checked(const std::string& verb) {
   }
   if (!stop_ids.empty()) options.stop_ids = parse_ids(stop_ids);
   if (!banned_ids.empty()) options.banned_ids = parse_ids(banned_ids);
+  if (!allowed_ids.empty()) options.allowed_ids = parse_ids(allowed_ids);
   for (const auto& s : stop)
     if (s.empty()) fail_usage(verb, "--stop: expected a text, found an empty one");
   options.check();
@@ -51,10 +52,10 @@ std::string SamplingWords::text() const {
   const auto& o = options;
   return fmt::format(
       "temperature {}, top-k {}, top-p {}, min-p {}, typical-p {}, penalties {} {} {}, at least {} tokens, "
-      "bias [{}], stop [{}] [{}], without [{}], seed {}, end of text {}",
+      "bias [{}], stop [{}] [{}], only [{}], without [{}], seed {}, end of text {}",
       o.temperature, o.top_k, o.top_p, o.min_p, o.typical_p, o.repetition_penalty, o.presence_penalty,
-      o.frequency_penalty, o.min_tokens, fmt::join(bias, " "), fmt::join(stop, "|"), stop_ids, banned_ids, o.seed,
-      o.ignore_eos ? "ignored" : "heeded");
+      o.frequency_penalty, o.min_tokens, fmt::join(bias, " "), fmt::join(stop, "|"), stop_ids, allowed_ids, banned_ids,
+      o.seed, o.ignore_eos ? "ignored" : "heeded");
 }
 
 void add_sampling_options(const Command& sub, SamplingWords& o) {
@@ -74,6 +75,7 @@ void add_sampling_options(const Command& sub, SamplingWords& o) {
       .one_each()
       .kind("ID:NUMBER");
   sub.option("--ban-ids", o.banned_ids, "Tokens that are never taken: 1,2,3");
+  sub.option("--allow-ids", o.allowed_ids, "No other tokens are taken: 1,2,3; default: all");
   sub.option("--stop", o.stop, "Text before which the result ends; may be given several times").one_each();
   sub.option("--stop-ids", o.stop_ids, "Tokens that end the text, beside those of the model: 1,2,3");
   sub.option("--min-tokens", s.min_tokens, "New tokens before which the text does not end").shows_default();

@@ -12,7 +12,7 @@ namespace hpcdl::cli {
 struct SamplingWords {
   infer::SamplingOptions options;
   std::vector<std::string> stop;  // strings
-  std::string stop_ids, banned_ids;
+  std::string stop_ids, banned_ids, allowed_ids;
   std::vector<std::string> bias;  // "ID:NUMBER"
   std::string origins;            // after complete(): the rules that a folder can set, one a line, and who set them
 

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <filesystem>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/serve/client_for_tests.h"
 #include "hpcdl/serve/model_for_tests.h"
 #include "tests/cli/program.h"
@@ -254,6 +256,42 @@ TEST_F(Serve, the_documented_client_prints_what_generate_prints) {
   EXPECT_EQ(server.wait().code, 0);
 }
 
+/// The part of docs/serving.md between two texts, for a server on another port.
+std::string documented(const std::string& from, const std::string& to, const std::string& port) {
+  const auto page = io::read_file(std::string(HPCDL_SOURCE_DIR) + "/docs/serving.md");
+  const auto begin = page.find(from) + from.size();
+  return std::regex_replace(page.substr(begin, page.find(to, begin) - begin), std::regex("8080"), port);
+}
+
+TEST_F(Serve, the_documented_calls_of_curl_are_answered) {
+  if (std::system("curl --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no curl";
+  Program server(words({"--temperature", "0"}));
+  const auto port = std::to_string(port_of(first_line(server)));
+  const auto calls = documented("With curl:\n", "With the Python", port);
+  io::write_file_atomic(*folder_ / "calls.sh", "set -e\n" + calls);
+  const auto out = (*folder_ / "calls.out").string();
+  EXPECT_EQ(std::system(fmt::format("sh '{}' >'{}' 2>/dev/null", (*folder_ / "calls.sh").string(), out).c_str()), 0);
+  const auto answers = io::read_file(out);
+  EXPECT_NE(answers.find("\"text_completion\""), std::string::npos) << answers;
+  EXPECT_TRUE(answers.ends_with("data: [DONE]\n\n")) << answers;
+}
+
+TEST_F(Serve, the_documented_client_in_python_is_answered) {
+  const auto python = io::find_python("openai");
+  if (!python) GTEST_SKIP() << "no Python with openai: pip install openai, and set HPCDL_PYTHON";
+  Program server(words({"--temperature", "0"}));
+  const int port = port_of(first_line(server));
+  bool ok = false;
+  const auto printed = io::run_python(
+      *python,
+      "import sys; sys.stdout.reconfigure(encoding='utf-8')\n" + documented("```python\n", "```", std::to_string(port)),
+      "", ok);
+  EXPECT_TRUE(ok) << printed;
+  const auto r = TestClient(port).ask("POST", "/v1/chat/completions",
+                                      R"({"messages": [{"role": "user", "content": "Tell me a joke."}], "top_k": 40})");
+  EXPECT_EQ(printed, r.json()["choices"][0]["message"]["content"].get<std::string>());
+}
+
 TEST_F(Serve, bench_serve_has_a_server_of_its_own) {
   const auto r = run({"bench", "serve", "--model", model(), "--rate", "0", "--requests", "6", "--input", "30",
                       "--output", "10", "--batch", "4", "--json"});
@@ -314,6 +352,48 @@ TEST_F(Serve, generate_has_the_options_of_sampling) {
   const auto wrong = run({"generate", "--model", model(), "--prompt", "a", "--logit-bias", "65=1"});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_NE(wrong.err.find("ID:NUMBER"), std::string::npos) << wrong.err;
+}
+
+/// A process of its own gives the same bits, and texts of one prompt are those of the seeds that follow each other.
+TEST_F(Serve, generate_gives_several_texts_and_their_logprobs) {
+  const auto generated = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> w = {"generate", "--model", model(),       "--prompt",      "Once", "--tokens",
+                                  "6",        "--json",  "--invariant", "--temperature", "1",    "--ignore-eos"};
+    w.insert(w.end(), more.begin(), more.end());
+    const auto r = run(w);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.json();
+  };
+  const auto all = generated({"--n", "3", "--seed", "7", "--logprobs", "2", "--prompt-logprobs", "0"});
+  ASSERT_EQ(all["texts"].size(), 3u);
+  EXPECT_EQ(all["texts"][0]["token_ids"], all["token_ids"]);
+  EXPECT_EQ(all["prompt_logprobs"].size(), all["prompt_ids"].size() - 1);
+  const auto last = generated({"--seed", "9", "--logprobs", "2", "--prompt-logprobs", "0"});
+  EXPECT_FALSE(last.contains("texts"));
+  EXPECT_EQ(all["texts"][2]["token_ids"], last["token_ids"]);
+  EXPECT_EQ(all["texts"][2]["logprobs"], last["logprobs"]);
+  EXPECT_EQ(all["prompt_logprobs"], last["prompt_logprobs"]);
+  ASSERT_EQ(last["logprobs"].size(), 6u);
+  EXPECT_EQ(last["logprobs"][5]["id"], last["token_ids"][5]);
+  EXPECT_EQ(last["logprobs"][5]["top"].size(), 2u);
+  EXPECT_FALSE(generated({"--seed", "9"}).contains("logprobs"));
+  for (const auto& id : generated({"--allow-ids", "65,70"})["token_ids"]) EXPECT_TRUE(id == 65 || id == 70) << id;
+
+  io::write_file_atomic(*folder_ / "lines.jsonl", "{\"prompt\": \"Once\"}\n{\"prompt\": \"Twice\", \"priority\": 3}\n");
+  const std::string out = *folder_ / "lines_out.jsonl";
+  const auto many = run({"generate", "--model", model(), "--prompts", *folder_ / "lines.jsonl", "--out", out,
+                         "--tokens", "4", "--n", "2", "--logprobs", "0"});
+  ASSERT_EQ(many.code, 0) << many.err;
+  std::istringstream file(io::read_file(out));
+  std::string line;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(std::getline(file, line)) << i;
+    const auto one = io::parse_json(line, out);
+    EXPECT_EQ(one["index"], i / 2);
+    EXPECT_EQ(one["choice"], i % 2);
+    EXPECT_EQ(one["logprobs"].size(), one["token_ids"].size());
+  }
+  EXPECT_FALSE(std::getline(file, line));
 }
 
 }  // namespace
