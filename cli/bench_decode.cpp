@@ -43,14 +43,14 @@ struct BenchDecodeOptions {
   std::string config, dtype, device = "cpu", text = "free";
   std::vector<std::string> spec{"none"};
   std::vector<std::int64_t> batch{1}, depth{0};
-  std::int64_t tokens = 64, group = 64;
+  std::int64_t tokens = 64, group = 64, shared = 0;
   int rounds = 3;
   std::uint64_t seed = 0;
   float penalty = 1;
   KvOption kv;
   ThreadsOption threads;
   TuneOption tune;
-  bool records = false;
+  bool records = false, invariant = false;
   std::vector<std::string> json;
 };
 
@@ -94,22 +94,32 @@ struct Round {
   double rate() const { return static_cast<double>(decoded) / decode; }
 };
 
+/// Seconds to the first token of a text, and of one after it that begins alike.
+struct FirstTokens {
+  double cold = 0, shared = 0;
+};
+
 struct Row {
   std::int64_t batch, depth;
   std::string spec;
+  bool invariant = false;
   std::vector<Round> rounds = {};
   double bytes = 0;  // of weights and keys and values that one step reads
   lab::Disturbance disturbance = {};
   std::optional<lab::Report> records = {};  // of the last pass
+  std::vector<FirstTokens> firsts = {};     // of each round, with --shared
 
   /// The median over the rounds.
-  template <class F> double median(F of) const {
+  template <class F> double median(F of) const { return median_of(rounds, of); }
+  template <class R, class F> static double median_of(const std::vector<R>& all, F of) {
     std::vector<double> v;
-    for (const auto& r : rounds) v.push_back(std::invoke(of, r));
+    for (const auto& r : all) v.push_back(std::invoke(of, r));
     std::ranges::sort(v);
     return v[v.size() / 2];
   }
   double rate() const { return median(&Round::rate); }
+  double cold() const { return median_of(firsts, &FirstTokens::cold); }
+  double shared() const { return median_of(firsts, &FirstTokens::shared); }
   double prompt_rate() const {
     return static_cast<double>(batch * depth) / median([](const Round& r) { return r.prompts; });
   }
@@ -181,7 +191,7 @@ class BenchDecode {
     return bytes + static_cast<double>(batch * (depth + o_.tokens / 2) * page) / static_cast<double>(kPageTokens);
   }
 
-  /// A row of each kind of speculation, which take turns.
+  /// A row of each kind of speculation and of numerics, which take turns.
   std::vector<Row> measured(std::int64_t batch, std::int64_t depth) {
     const std::int64_t prompt = std::max<std::int64_t>(depth, 1);
     const std::int64_t budget = infer::usual_budget(device_, batch);
@@ -192,8 +202,9 @@ class BenchDecode {
     const bool measures = tuning && o_.tune.mode == "full";
     std::deque<infer::Engine> engines;
     std::vector<Row> rows;
-    for (const auto& spec : o_.spec) {
-      rows.push_back({.batch = batch, .depth = depth, .spec = spec, .bytes = bytes_of(batch, depth)});
+    const auto add = [&](const std::string& spec, bool invariant) {
+      rows.push_back(
+          {.batch = batch, .depth = depth, .spec = spec, .invariant = invariant, .bytes = bytes_of(batch, depth)});
       auto& engine = engines.emplace_back(model_, pool_,
                                           infer::EngineOptions{.context = context,
                                                                .sequences = batch,
@@ -201,9 +212,14 @@ class BenchDecode {
                                                                .reuse_prefixes = false,
                                                                .kv = o_.kv.type(),
                                                                .speculation = {.ngrams = spec == "ngram"},
+                                                               .numerics = {.row_invariant = invariant},
                                                                .ranks = ranks_.link()});
       engine.set_ways(tuned_ways(tuning, o_.tune, measures ? engine.programs(prompt) : std::vector<const Instance*>()));
       once(engine, batch, prompt);  // records, plans and captures the programs
+    };
+    for (const auto& spec : o_.spec) {
+      add(spec, false);
+      if (o_.invariant) add(spec, true);
     }
     const lab::DisturbanceWatch watch;
     for (int i = 0; i < o_.rounds; ++i)
@@ -215,7 +231,34 @@ class BenchDecode {
       if (!device_.is_cuda()) rows[e].disturbance = watch.so_far();
       if (o_.records) rows[e].records = lab::profile_pass(*engines[e].last_program(), engines[e].stream(), roofs_);
     }
+    engines.clear();
+    if (o_.shared > 0) rows[0].firsts = first_tokens(prompt);
     return rows;
+  }
+
+  /// How soon a text has its first token if the keys of the beginning of its prompt are there.
+  std::vector<FirstTokens> first_tokens(std::int64_t prompt) {
+    infer::Engine engine(model_, pool_, {.context = prompt + 1, .kv = o_.kv.type(), .ranks = ranks_.link()});
+    std::mt19937_64 random(o_.seed);
+    const auto draw = [&](std::int32_t& id) {
+      id = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model_.config().vocab));
+    };
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(prompt));
+    const auto timed = [&] {
+      const auto begin = Clock::now();
+      engine.submit({.prompt = ids, .tokens = 1, .sampling = {.ignore_eos = true}});
+      engine.run();
+      return seconds_since(begin);
+    };
+    std::vector<FirstTokens> rounds;
+    for (int i = 0; i <= o_.rounds; ++i) {  // the first one records the programs
+      std::ranges::for_each(ids, draw);
+      const double cold = timed();
+      std::ranges::for_each(std::span(ids).subspan(static_cast<std::size_t>(o_.shared)), draw);
+      rounds.push_back({cold, timed()});
+    }
+    rounds.erase(rounds.begin());
+    return rounds;
   }
 
   /// On a CPU measured anew, because other programs and guests of the host change it within seconds.
@@ -277,6 +320,10 @@ class BenchDecode {
                           r.depth > 0 ? fmt::format("{:.0f}", r.prompt_rate()) : "-", 1e3 * r.first_token(),
                           100 * r.share_of_read_rate());
       if (o_.spec.size() > 1) text += fmt::format("  spec {}", r.spec);
+      if (r.invariant) text += "  invariant";
+      if (!r.firsts.empty())
+        text += fmt::format("  first token {:.1f} ms, {:.1f} ms where {} tokens are shared", 1e3 * r.cold(),
+                            1e3 * r.shared(), o_.shared);
       if (r.disturbance.heavy()) text += "  " + r.disturbance.text();
       text += "\n";
     }
@@ -309,6 +356,7 @@ class BenchDecode {
       Json row{{"texts", r.batch},
                {"depth", r.depth},
                {"spec", r.spec},
+               {"invariant", r.invariant},
                {"tokens_per_second", r.rate()},
                {"first_token_ms", 1e3 * r.first_token()},
                {"bytes_per_step", r.bytes},
@@ -318,6 +366,9 @@ class BenchDecode {
       if (r.depth > 0) row["prompt_tokens_per_second"] = r.prompt_rate();
       for (const auto& round : r.rounds) row["rounds"].push_back(round.rate());
       if (!device_.is_cuda()) row["disturbance"] = lab::to_json(r.disturbance);
+      for (const auto& first : r.firsts)
+        row["shared_prefix"].push_back(
+            {{"tokens", o_.shared}, {"cold_ms", 1e3 * first.cold}, {"shared_ms", 1e3 * first.shared}});
       if (r.records) row["records"] = lab::report_json(*r.records);
       json["rows"].push_back(row);
     }
@@ -340,6 +391,8 @@ int bench_decode(const BenchDecodeOptions& o) {
     if (n < 1 || n > 1024) fail_usage("bench", "--batch {}: expected 1 to 1024 texts at a time", n);
   for (const auto n : o.depth)
     if (n < 0) fail_usage("bench", "--depth {}: expected the number of tokens before the measured ones, 0 or more", n);
+  if (o.shared < 0 || (o.shared > 0 && o.shared >= std::ranges::min(o.depth)))
+    fail_usage("bench", "--shared {}: expected fewer tokens than the prompts of --depth have", o.shared);
   if (!o.json.empty() && !o.json[0].empty()) check_writable(o.json[0]);
   auto joined = join_ranks({});
   if (o.records && joined.place().world > 1)
@@ -387,6 +440,10 @@ std::function<int()> add_bench_decode(const Command& bench) {
   add_threads_option(sub, o->threads);
   add_tune_option(sub, o->tune);
   add_ways_option(sub, o->tune);
+  sub.flag("--invariant", o->invariant, "Also measure, in turns, programs that are invariant, as those of generate");
+  sub.option("--shared", o->shared,
+             "Also time the first token of a prompt of the depth whose first N tokens an earlier one had")
+      .kind("N");
   sub.flag("--records", o->records, "Also time the records of the last pass of each row");
   sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
   return [o] { return bench_decode(*o); };
