@@ -48,8 +48,15 @@ class Text(Iterator[int]):
 
     @property
     def text(self) -> str:
-        """The text of the tokens so far, without special tokens."""
-        return self._engine.decode(self.ids)
+        """The text of the tokens so far, without special tokens; it ends before a stop string."""
+        before = self._text.stopped_text()
+        return self._engine.decode(self.ids) if before is None else before
+
+    @property
+    def prompt_logprobs(self) -> "list[tuple[int, float, dict[int, float]]]":
+        """Of the tokens of the prompt but the first, if they were asked for, once the text has ended: each token, its
+        log-probability, and those of the most likely tokens by id."""
+        return [(id, logprob, dict(top)) for id, logprob, top in self._text.prompt_logprobs()]
 
     @property
     def end(self) -> Optional[End]:
@@ -134,9 +141,14 @@ class Engine:
         regex: "str | None" = None,
         grammar: "str | None" = None,
         tools: "Sequence[Any] | None" = None,
+        n: "int | None" = None,
+        stop: "str | Sequence[str]" = (),
+        prompt_logprobs: "int | None" = None,
+        cache_salt: str = "",
         **options: Any,
-    ) -> Text:
-        """Queues a text of up to `tokens` new tokens and returns at once.
+    ) -> "Text | list[Text]":
+        """Queues a text of up to `tokens` new tokens and returns at once; with `n`, a list of so many texts whose seeds
+        follow each other and which share the prompt.
 
         What is not said here is as generation_config.json of the model says; without it, texts are greedy and of 100
         tokens.
@@ -144,7 +156,9 @@ class Engine:
         options: temperature (0: always the most likely token), top_k, top_p, min_p, typical_p,
         repetition_penalty, presence_penalty, frequency_penalty, logit_bias (by id), allowed_ids, banned_ids,
         min_tokens, stop_ids, ignore_eos, seed, logprobs (N: of the N most likely tokens, too). json_schema, regex or
-        grammar (GBNF): the form that the text must have. ValueError or TypeError for what does not fit.
+        grammar (GBNF): the form that the text must have. stop: strings before which the text ends. prompt_logprobs:
+        like logprobs, for the tokens of the prompt. cache_salt: only texts with the same one share the keys and values
+        of equal beginnings. ValueError or TypeError for what does not fit.
         """
         forms = [(n, f) for n, f in (("schema", json_schema), ("regex", regex), ("gbnf", grammar)) if f is not None]
         if len(forms) > 1:
@@ -154,7 +168,18 @@ class Engine:
             text = json.dumps(text)
         options = {**(sampling or {}), **options}
         ids = self._ids(prompt, tools)
-        return Text(self, self._engine.submit(ids, tokens, options, priority, form, text))
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        scored = -1 if prompt_logprobs is None else prompt_logprobs
+
+        def one(index: int) -> Text:
+            more = (stops, scored, cache_salt, index)
+            return Text(self, self._engine.submit(ids, tokens, options, priority, form, text, *more))
+
+        if n is None:
+            return one(0)
+        if n < 1:
+            raise ValueError(f"[Engine.submit] n = {n}: expected 1 or more")
+        return [one(i) for i in range(n)]
 
     def _ids(self, prompt: Prompt, tools: "Sequence[Any] | None") -> Any:
         if isinstance(prompt, str):

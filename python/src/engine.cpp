@@ -18,7 +18,9 @@
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/io/nearest.h"
+#include "hpcdl/io/tokenizer.h"
 #include "hpcdl/serve/served_model.h"
+#include "hpcdl/serve/stop_text.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/type_error.h"
@@ -44,17 +46,42 @@ struct Loaded {
   infer::Engine engine;
 };
 
+/// What a text becomes up to a stop string.
+struct Stopping {
+  Stopping(const io::Tokenizer& tokenizer, const std::vector<std::string>& strings)
+      : decoder(tokenizer), stop(strings) {}
+  io::StreamDecoder decoder;
+  serve::StopText stop;
+  std::string text;
+};
+
 struct TextState {
   std::deque<infer::Token> tokens;  // that the caller has not taken
   std::optional<infer::End> end;
+  std::optional<Stopping> stopping;  // null: no string ends it
+
+  /// Takes a token; false if a stop string has occurred.
+  bool add(const infer::Token& t) {
+    tokens.push_back(t);
+    if (!stopping) return true;
+    stopping->text += stopping->stop.push(stopping->decoder.push(t.id));
+    return !stopping->stop.stopped();
+  }
+  void finish(const infer::End& e) {
+    end = e;
+    if (!stopping) return;
+    stopping->text += stopping->stop.push(stopping->decoder.finish());
+    stopping->text += stopping->stop.finish();
+  }
 };
 
 class Text {
  public:
-  Text(std::shared_ptr<Loaded> loaded, infer::Request request)
+  Text(std::shared_ptr<Loaded> loaded, infer::Request request, const std::vector<std::string>& stop)
       : loaded_(std::move(loaded)), state_(std::make_shared<TextState>()) {
-    request.on_token = [s = state_](const infer::Token& t) { return s->tokens.push_back(t), true; };
-    request.on_end = [s = state_](const infer::End& e) { s->end = e; };
+    if (!stop.empty()) state_->stopping.emplace(loaded_->served.facts().tokenizer, stop);
+    request.on_token = [s = state_](const infer::Token& t) { return s->add(t); };
+    request.on_end = [s = state_](const infer::End& e) { s->finish(e); };
     const std::lock_guard lock(loaded_->turn);
     id_ = loaded_->engine.submit(std::move(request));
   }
@@ -79,6 +106,10 @@ class Text {
     if (!state_->end) loaded_->engine.cancel(id_);
   }
   const std::optional<infer::End>& end() const { return state_->end; }
+  /// What there is before a stop string; nothing if no string ends the text.
+  std::optional<std::string> stopped_text() const {
+    return state_->stopping ? std::optional(state_->stopping->text) : std::nullopt;
+  }
 
  private:
   std::shared_ptr<Loaded> loaded_;
@@ -190,8 +221,13 @@ std::shared_ptr<infer::TokenConstraint> constraint_of(Loaded& l, const std::stri
 
 std::shared_ptr<Text> submit(const std::shared_ptr<Loaded>& l, nb::handle prompt, std::optional<std::int64_t> asked,
                              const nb::dict& sampling, std::int64_t priority, const std::string& form,
-                             const std::string& text) {
+                             const std::string& text, const std::vector<std::string>& stop,
+                             std::int64_t prompt_logprobs, const std::string& cache_salt, std::uint64_t index) {
   infer::Request r;
+  for (const auto& s : stop) require(!s.empty(), kOp, "stop: expected texts, found an empty one");
+  require(prompt_logprobs >= -1 && prompt_logprobs <= INT32_MAX, kOp, "prompt_logprobs = {}: expected 0 or more",
+          prompt_logprobs);
+  r.prompt_logprobs = static_cast<int>(prompt_logprobs), r.cache_salt = cache_salt;
   r.prompt = ids_of("prompt", prompt);
   const auto room = l->served.facts().longest() - std::ssize(r.prompt);
   const auto tokens = asked.value_or(std::clamp<std::int64_t>(room, 1, l->defaults.max_tokens.value_or(kSomeTokens)));
@@ -199,22 +235,35 @@ std::shared_ptr<Text> submit(const std::shared_ptr<Loaded>& l, nb::handle prompt
   r.tokens = static_cast<int>(tokens), r.priority = static_cast<int>(priority);
   l->defaults.complete(r.sampling, [](auto) { return false; });
   r.sampling = sampling_of(sampling, r.sampling);
+  r.sampling.seed += index;
   r.sampling.check(l->served.facts().vocab);
   const nb::gil_scoped_release released;
   r.constraint = constraint_of(*l, form, text);
-  return std::make_shared<Text>(l, std::move(r));
+  return std::make_shared<Text>(l, std::move(r), stop);
 }
 
-/// (id, logprob, [(id, logprob), ...]), or None after the last token.
+/// (id, logprob, [(id, logprob), ...]).
+nb::object tuple_of(const infer::Token& token) {
+  nb::list top;
+  for (const auto& other : token.top) top.append(nb::make_tuple(other.id, other.logprob));
+  return nb::make_tuple(token.id, token.logprob, top);
+}
+
+/// None after the last token.
 nb::object next(Text& t) {
   const auto token = [&] {
     const nb::gil_scoped_release released;
     return t.next();
   }();
-  if (!token) return nb::none();
-  nb::list top;
-  for (const auto& other : token->top) top.append(nb::make_tuple(other.id, other.logprob));
-  return nb::make_tuple(token->id, token->logprob, top);
+  return token ? tuple_of(*token) : nb::none();
+}
+
+/// Of the tokens of the prompt but the first, once the text has ended.
+nb::list prompt_logprobs_of(const Text& t) {
+  nb::list list;
+  if (t.end())
+    for (const auto& token : t.end()->prompt_logprobs) list.append(tuple_of(token));
+  return list;
 }
 
 /// (reason, prompt tokens, new tokens, cached tokens, ms to the first token, tokens per second), or None.
@@ -231,12 +280,15 @@ nb::object end_of(const Text& t) {
 void bind_engine(nb::module_& m) {
   nb::class_<Text>(m, "_Text")
       .def("next", next, nb::sig("def next(self) -> typing.Any"))
+      .def("prompt_logprobs", prompt_logprobs_of, nb::sig("def prompt_logprobs(self) -> typing.Any"))
+      .def("stopped_text", &Text::stopped_text)
       .def("end", end_of, nb::sig("def end(self) -> typing.Any"))
       .def("cancel", &Text::cancel, nb::call_guard<nb::gil_scoped_release>(), nb::sig("def cancel(self) -> None"));
   nb::class_<Loaded>(m, "_Engine")
       .def_static("load", load_engine, nb::arg("options"))
       .def("submit", submit, nb::arg("prompt"), nb::arg("tokens").none(), nb::arg("sampling"), nb::arg("priority"),
-           nb::arg("form"), nb::arg("text"))
+           nb::arg("form"), nb::arg("text"), nb::arg("stop"), nb::arg("prompt_logprobs"), nb::arg("cache_salt"),
+           nb::arg("index"))
       .def("encode", [](const Loaded& l,
                         const std::string& text) { return serve::encode_prompt(l.served.facts().tokenizer, text); })
       .def("chat",

@@ -86,6 +86,38 @@ class Engines(Case):
             self.assertEqual((len(top), top[id]), (2, logprob))
             self.assertLess(logprob, 0)
 
+    def test_several_texts_of_a_prompt(self):
+        options = {"tokens": 8, "temperature": 1.0, "ignore_eos": True}
+        texts = self.engine.submit("The", n=3, seed=5, **options)
+        self.assertEqual([list(t) for t in texts], [list(self.engine.submit("The", seed=s, **options)) for s in (5, 6, 7)])
+        self.assertEqual(len(self.engine.submit("The", n=1, **options)), 1)
+
+    def test_a_string_ends_a_text(self):
+        whole = self.engine.submit("The", tokens=20, ignore_eos=True).result()
+        for stop in (whole[3:5], ["never", whole[3:5]]):
+            text = self.engine.submit("The", tokens=20, ignore_eos=True, stop=stop)
+            self.assertEqual(text.result(), whole[: whole.index(whole[3:5])])
+            self.assertEqual(text.end.reason, "stop")
+        self.assertEqual(self.engine.submit("The", tokens=20, ignore_eos=True, stop="never").result(), whole)
+
+    def test_a_prompt_is_scored(self):
+        ids = self.engine.encode("The old fox")
+        text = self.engine.submit(ids, tokens=1, prompt_logprobs=1)
+        list(text)
+        self.assertEqual([id for id, _, _ in text.prompt_logprobs], ids[1:])
+        for _, logprob, top in text.prompt_logprobs:
+            self.assertLessEqual(logprob, max(top.values()))
+
+    def test_a_salt_keeps_texts_apart(self):
+        prompt = self.engine.encode(TEXT)[:100]
+        cached = []
+        for salt in ("mine", "mine", "yours"):
+            text = self.engine.submit(prompt, tokens=1, cache_salt=salt)
+            list(text)
+            cached.append(text.end.cached_tokens)
+        self.assertEqual((cached[0], cached[2]), (0, 0))
+        self.assertGreater(cached[1], 0)
+
     def test_the_folder_says_how_to_sample(self):
         config = self.model / "generation_config.json"
         config.write_text(json.dumps({"do_sample": True, "temperature": 1.5, "top_k": 7, "max_new_tokens": 6, "num_beams": 4}))
@@ -141,6 +173,9 @@ class Engines(Case):
             (TypeError, "list of token ids", lambda: self.engine.submit(5)),
             (ValueError, "empty", lambda: self.engine.submit([])),
             (ValueError, "temperature", lambda: self.engine.submit("The", temperature=-1)),
+            (ValueError, "expected 1 or more", lambda: self.engine.submit("The", n=0)),
+            (ValueError, "an empty one", lambda: self.engine.submit("The", stop="")),
+            (ValueError, "prompt_logprobs", lambda: self.engine.submit("The", prompt_logprobs=-2)),
             (ValueError, "texts", lambda: hpcdl.Engine(self.model, texts=0)),
             (ValueError, "model", lambda: hpcdl.Engine("/no/such/folder")),
             (ValueError, "kv: expected", lambda: hpcdl.Engine(self.model, kv="int8")),
