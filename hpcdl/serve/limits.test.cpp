@@ -108,6 +108,13 @@ TEST(Limits, requests_have_to_arrive) {
   expect_unharmed(server);
 }
 
+TEST(Limits, a_body_may_have_32_MiB) {
+  const RunningServer server;
+  TestClient client(server.port());
+  client.send(fmt::format("POST {} HTTP/1.1\r\nContent-Length: {}\r\n\r\n", kPath, (32 << 20) + 1));
+  EXPECT_EQ(client.read().status, 413);
+}
+
 TEST(Limits, a_full_queue_is_said) {
   auto config = RunningServer::config();
   config.engine.batch = 1, config.serve.queue = 1;
