@@ -48,6 +48,8 @@ class TestClient {
     }
     return true;
   }
+  /// No more bytes follow.
+  void send_end() { shutdown(fd_, SHUT_WR); }
   static std::string request(std::string_view method, std::string_view path, std::string_view body = "",
                              std::string_view headers = "") {
     return fmt::format("{} {} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n{}\r\n{}", method, path, body.size(),
