@@ -38,7 +38,7 @@ struct SamplingOptions {
   /// Whether the most likely token is always taken.
   bool is_greedy() const { return temperature == 0 || top_k == 1; }
   /// Whether a GPU can choose the tokens, so that it keeps the logits.
-  bool fits_device() const { return logprobs <= Logprobs::kMost && (is_greedy() || typical_p == 1); }
+  bool fits_device() const { return logprobs <= Logprobs::kMost; }
   /// The rules after those that change logits, for new token `index`.
   SampleRule rule(std::uint64_t index) const {
     return {.seed = seed,

@@ -67,11 +67,15 @@ struct Row {
 
   __device__ Key key(float v, int id) const {
     const unsigned bits = __float_as_uint(v == 0 ? 0.0f : v), ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return static_cast<Key>(ordered) << id_bits | static_cast<Key>((1 << id_bits) - 1 - id);
+    return static_cast<Key>(ordered) << id_bits | id_key(id);
   }
+  /// Larger for smaller ids.
+  __device__ Key id_key(int id) const { return static_cast<Key>((1 << id_bits) - 1 - id); }
   __device__ int id(Key key) const { return (1 << id_bits) - 1 - static_cast<int>(key & ((Key{1} << id_bits) - 1)); }
+  /// At least 0.
+  __device__ double depth(float v) const { return (top - static_cast<double>(v)) / temperature; }
   /// In [0, 1].
-  __device__ double share(float v) const { return ::exp((static_cast<double>(v) - top) / temperature); }
+  __device__ double share(float v) const { return ::exp(-depth(v)); }
   __device__ static Key weight(double share) { return static_cast<Key>(share * 0x1p44); }
 
   template <class F> __device__ void each(F&& f) const {
@@ -88,17 +92,19 @@ struct Row {
 };
 
 /// The lowest key of the smallest set of places, from the highest one down, whose sizes reach `target`, which is not 0;
-/// `low` if all places from there on do not. Every pass narrows the range of keys to one bin of 2048.
-template <class Size> __device__ Key cut(const Row& row, Key low, Key high, Key target, Shared& s, Size size) {
+/// `low` if all places from there on do not. Keys are those of key_of(logit, id), sizes those of size(logit, id). Every
+/// pass narrows the range of keys to one bin of 2048.
+template <class KeyOf, class Size>
+__device__ Key cut(const Row& row, Key low, Key high, Key target, Shared& s, KeyOf key_of, Size size) {
   while (true) {
     const int width = 64 - __clzll(static_cast<long long>((high - low) | 1)), shift = width > 11 ? width - 11 : 0;
     for (int b = static_cast<int>(threadIdx.x); b < kBins; b += kThreads) s.bins[b] = 0;
     if (threadIdx.x == 0) s.bin = -1;
     __syncthreads();
     row.each([&](float v, int id) {
-      const Key key = row.key(v, id);
+      const Key key = key_of(v, id);
       if (key < low || key > high) return;
-      if (const Key n = size(v)) atomicAdd(&s.bins[(key - low) >> shift], n);
+      if (const Key n = size(v, id)) atomicAdd(&s.bins[(key - low) >> shift], n);
     });
     __syncthreads();
     if (threadIdx.x < kWarp) {  // a lane adds some bins, the first lane the highest ones
@@ -123,6 +129,13 @@ template <class Size> __device__ Key cut(const Row& row, Key low, Key high, Key 
     high = last < high ? last : high;
     __syncthreads();
   }
+}
+
+/// The same in the order of logits.
+template <class Size> __device__ Key cut(const Row& row, Key low, Key high, Key target, Shared& s, Size size) {
+  return cut(
+      row, low, high, target, s, [&](float v, int id) { return row.key(v, id); },
+      [&](float v, int) { return size(v); });
 }
 
 /// A key that `count` places or more reach: of the highest ones of each thread, that of this rank; 0 if there is none.

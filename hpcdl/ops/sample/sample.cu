@@ -48,6 +48,33 @@ template <class F> __device__ int place_of(const Row& row, Key target, Shared& s
   return s.id;
 }
 
+/// The order of typical_p. With x the depth (top - logit) / temperature of a token, -log(probability) less the entropy of
+/// the tokens that are left is x less the mean of x by their weights. Its size is less than 64, because tokens have no
+/// weight beyond 44 log(2).
+struct Typical {
+  double mean;
+
+  template <class Left> __device__ Typical(const Row& row, Shared& s, Key all, Left left) {
+    const Key depths = sum(row, s, [&](float v, int id) {
+      return left(v, id) > 0 ? static_cast<Key>(row.share(v) * row.depth(v) * 0x1p44) : Key{0};
+    });
+    mean = static_cast<double>(depths) / static_cast<double>(all);
+  }
+  /// Tokens nearest to the entropy have the largest, and of equal ones the first.
+  __device__ Key key(const Row& row, float v, int id) const {
+    const double distance = ::fmin(::fabs(row.depth(v) - mean), 64.0);
+    return static_cast<Key>((64 - distance) * static_cast<double>(Key{1} << (57 - row.id_bits))) << row.id_bits |
+           row.id_key(id);
+  }
+  __device__ static Key highest(const Row& row) { return (Key{1} << 63) | row.id_key(0); }
+};
+
+/// What is at least this share of a sum, and not 0.
+__device__ Key share_of(float share, Key all) {
+  const auto enough = static_cast<Key>(ceil(static_cast<double>(share) * static_cast<double>(all)));
+  return enough > 0 ? enough : 1;
+}
+
 __device__ int drawn(const Row& row, Key best, const SampleRule& rule, Shared& s) {
   const auto weight = [&](float v) { return Row::weight(row.share(v)); };
   const Key top = row.key(static_cast<float>(row.top), place_of_best(best));
@@ -60,12 +87,21 @@ __device__ int drawn(const Row& row, Key best, const SampleRule& rule, Shared& s
   };
   if (rule.top_p < 1) {
     const Key all = sum(row, s, [&](float v, int id) { return row.key(v, id) < least ? Key{0} : weight(v); });
-    const auto enough = static_cast<Key>(ceil(static_cast<double>(rule.top_p) * static_cast<double>(all)));
-    least = cut(row, least, top, enough > 0 ? enough : 1, s, weight);
+    least = cut(row, least, top, share_of(rule.top_p, all), s, weight);
   }
   const Key all = sum(row, s, left);
   const auto bits = Rng{rule.seed, 0x5a}.block(rule.index);
-  const Key target = __umul64hi(static_cast<Key>(bits[0]) << 32 | bits[1], all);
+  const auto part_of = [&](Key total) { return __umul64hi(static_cast<Key>(bits[0]) << 32 | bits[1], total); };
+  if (rule.typical_p < 1) {
+    const Typical typical(row, s, all, left);
+    const auto key = [&](float v, int id) { return typical.key(row, v, id); };
+    const Key last = cut(row, 0, typical.highest(row), share_of(rule.typical_p, all), s, key, left);
+    const auto kept = [&](float v, int id) { return key(v, id) < last ? Key{0} : left(v, id); };
+    const Key target = part_of(sum(row, s, kept));
+    if (rule.top_p < 1) return row.id(cut(row, last, typical.highest(row), target + 1, s, key, kept));
+    return place_of(row, target, s, kept);
+  }
+  const Key target = part_of(all);
   if (rule.top_p < 1) return row.id(cut(row, least, top, target + 1, s, weight));
   return place_of(row, target, s, left);
 }

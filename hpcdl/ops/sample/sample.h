@@ -4,9 +4,9 @@
 //
 // logits: (R, V) f32, rows may be strided; rules: (R, 10) i32, the words of a SampleRule each, whose index the op
 // increments; ids: (R) i32. A row that contains NaN or +infinity gives -1 - the place of the first one, and one of
-// only -infinity kNoToken. On a GPU typical_p must be 1. Weights there are integers, 2^44 for the most likely token, so that their sums
-// do not depend on an order; a CPU adds doubles. The tokens are equal unless a draw is within about 2^-40 of the border
-// between two.
+// only -infinity kNoToken. On a GPU weights are integers, 2^44 for the most likely token, so that their sums do not depend
+// on an order; a CPU adds doubles. The tokens are equal unless a draw, or a share that is kept, is within about 2^-40 of
+// the border between two.
 
 #include <array>
 

@@ -81,7 +81,13 @@ TEST(sample, draws_the_tokens_of_the_host) {
                               {.temperature = 2, .top_p = 0.8f, .top_k = 50},
                               {.temperature = 1, .min_p = 0.05f},
                               {.temperature = 0.7f, .top_p = 0.95f, .min_p = 0.01f, .top_k = 64},
-                              {.temperature = 1, .min_p = 1}};
+                              {.temperature = 1, .min_p = 1},
+                              {.temperature = 1, .typical_p = 0.9f},
+                              {.temperature = 0.6f, .typical_p = 0.2f},
+                              {.temperature = 1, .typical_p = 0.0001f},
+                              {.temperature = 1.5f, .typical_p = 0.95f, .top_k = 50},
+                              {.temperature = 1, .top_p = 0.9f, .typical_p = 0.5f},
+                              {.temperature = 1, .top_p = 0.95f, .min_p = 0.001f, .typical_p = 0.7f, .top_k = 300}};
   testing::on_every_device([&](Stream& s) {
     std::uint64_t value = 0;
     for (const std::int64_t cols : {1, 5, 33, 1000, 50257, 128256})
