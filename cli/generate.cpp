@@ -239,8 +239,7 @@ void add_generate(const Command& program, Run& run) {
         add_kv_option(sub, o.kv);
         add_kv_window_options(sub, o.kv_window);
         sub.flag("--invariant", o.invariant,
-                 "CPU: logits have the same bits however the tokens before them are cut into programs, but cost more "
-                 "time");
+                 "Logits have the same bits however the tokens before them are cut into programs, but cost more time");
         sub.flag("--json", o.json, "One JSON object on stdout at the end");
         sub.flag("--print-config", o.print_config, "Print the rules of sampling with the origin of each, and stop");
       },

@@ -62,7 +62,7 @@ void add_logits(const Command& program, Run& run) {
         sub.option("--out", o.out, "File to write").required();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         sub.flag("--invariant", o.invariant,
-                 "CPU: the logits after a token have the same bits whatever tokens come after it, but cost more time");
+                 "The logits after a token have the same bits whatever tokens come after it, but cost more time");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

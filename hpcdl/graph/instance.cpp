@@ -4,6 +4,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/host_call.h"
 #include "hpcdl/core/ways.h"
+#include "hpcdl/graph/row_invariance.h"
 #include "hpcdl/program/axis.h"
 
 namespace hpcdl {
@@ -11,8 +12,11 @@ namespace hpcdl {
 Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena,
                    Device device)
     : planned_(std::move(planned)), bindings_(std::move(bindings)), arena_(std::move(arena)) {
-  require(!device.is_cuda() || !program().numerics.row_invariant, "program",
-          "row invariance is not available on a GPU yet: run the program on a CPU, or record it without row_invariant");
+  if (device.is_cuda() && program().numerics.row_invariant)
+    for (const auto& r : program().records)
+      require(rows_alone_on_gpu(r.op.view()), "program",
+              "on a GPU rows of {} depend on each other: run the program on a CPU, or record it without row_invariant",
+              r.op.view());
   const auto bytes = plan().arena_bytes;
   if (!arena_ || arena_->bytes() < bytes || arena_->device() != device)
     arena_ = std::make_shared<Buffer>(bytes, device);

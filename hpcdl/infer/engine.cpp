@@ -82,6 +82,8 @@ Engine::Engine(const models::LanguageModel& model, Pool& pool, const EngineOptio
       passes_(model, pool, sizes_of(options_, model), options_.ranks),
       drafter_(drafter_of(options_, model, pool)) {
   if (const auto pages = sizes_of(options_, model).window_pages; pages > 0) windows_.emplace(pages, options_.pages);
+  // A GPU refuses some ops: before there is any text.
+  if (options_.numerics.row_invariant && model.device().is_cuda()) passes_.programs(1);
 }
 
 EngineState Engine::state() const {

@@ -80,7 +80,7 @@ struct EngineSection {
       "GPU: memory for weights; layers that do not fit stay in host memory and are copied in every pass; 0: no limit",
       {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
     f("load", load, "how weights are read: mapped, resident, direct (layers stream through memory) or auto");
-    f("invariant", invariant, "CPU: the bits of a text do not depend on the texts beside it, but each costs more time");
+    f("invariant", invariant, "the bits of a text do not depend on the texts beside it, but each costs more time");
   }
 };
 

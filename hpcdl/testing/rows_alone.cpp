@@ -12,6 +12,7 @@
 
 #include "hpcdl/buffer.h"
 #include "hpcdl/core/element.h"
+#include "hpcdl/graph/row_invariance.h"
 #include "hpcdl/rng.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/every_isa.h"
@@ -60,7 +61,8 @@ struct Operands {
 
 class RowTest : public ::testing::Test {
  public:
-  RowTest(const Contract& c, simd::IsaKind isa, DType dtype) : c_(c), isa_(isa), dtype_(dtype) {}
+  RowTest(const Contract& c, Device device, simd::IsaKind isa, DType dtype)
+      : c_(c), device_(device), isa_(isa), dtype_(dtype) {}
 
   void TestBody() override {
     ASSERT_FALSE(c_.rows.empty()) << c_.name << " does not say which of its dims counts rows, or contract::kNoRows";
@@ -106,23 +108,36 @@ class RowTest : public ::testing::Test {
   void run(const Problem& p, Operands& t, Pool& pool) const {
     const OpInfo& op = this->op(p);
     const void* args = c_.args_of(p);
+    StepParams params;
+    Stream s(device_, pool, &params);
+    s.set_numerics({.row_invariant = true});
+    std::vector<OwnedTensor> memory;
+    const auto there = [&](const Tensor& host) {
+      if (!device_.is_cuda()) return Grad(host, Write::overwrite);
+      const Tensor own = memory.emplace_back(host.spec(), device_).tensor;
+      copy(s, own, host);
+      return Grad(own, Write::overwrite);
+    };
+    std::vector<Tensor> results;
     auto o = contract::op_operands(
         op, args, c_.backward,
         [&](int i) {
           const auto at = static_cast<std::size_t>(i);
-          return at < t.in.size() && t.in[at] ? Grad(t.in[at], Write::overwrite) : Grad();
+          return at < t.in.size() && t.in[at] ? there(t.in[at]) : Grad();
         },
         [&](int i, const Spec& spec) {
-          const Spec& s = c_.backward ? p.out[static_cast<std::size_t>(i)] : spec;
-          t.out.push_back(s ? OwnedTensor(s) : OwnedTensor());
-          return Grad(t.out.back().tensor, Write::overwrite);
+          const Spec& own = c_.backward ? p.out[static_cast<std::size_t>(i)] : spec;
+          t.out.push_back(own ? OwnedTensor(own) : OwnedTensor());
+          return own ? Grad(results.emplace_back(there(t.out.back().tensor)), Write::overwrite)
+                     : Grad(results.emplace_back(), Write::overwrite);
         });
-    std::vector<OwnedTensor> memory;
-    for (const auto& s : o.scratch) o.list.emplace_back(memory.emplace_back(s).tensor, Write::overwrite);
-    StepParams params;
-    Stream s(pool, &params);
-    s.set_numerics({.row_invariant = true});
+    for (const auto& scratch : o.scratch)
+      o.list.emplace_back(memory.emplace_back(scratch, device_).tensor, Write::overwrite);
     (c_.backward ? op.backward : op.forward)(s, o.list.data(), args);
+    if (device_.is_cuda())
+      for (std::size_t i = 0; i < results.size(); ++i)
+        if (results[i]) copy(s, t.out[i].tensor, results[i]);
+    s.synchronize();
   }
 
   static void copy_part(const Part& part, const View& many, const Tensor& one) {
@@ -202,6 +217,7 @@ class RowTest : public ::testing::Test {
   }
 
   const Contract& c_;
+  Device device_;
   simd::IsaKind isa_;
   DType dtype_;
   Pool one_{1}, two_{2};
@@ -215,15 +231,21 @@ void register_row_tests(const Contract& given, bool half_types) {
   // Tests run after main starts and refer to the contract, so it lives as long as the process.
   static std::vector<std::unique_ptr<Contract>> contracts;
   const Contract& c = *contracts.emplace_back(std::make_unique<Contract>(given));
-  for (const auto isa : simd::kIsaKinds) {
-    if (isa > simd::best_isa() || (isa == simd::IsaKind::amx && c.op->cls != OpClass::product)) continue;
+  const auto add = [&](std::string_view on, Device device, simd::IsaKind isa) {
     for (const auto dtype : {DType::f32, DType::bf16, DType::f16}) {
       if (dtype != DType::f32 && !half_types) continue;
-      const auto name = fmt::format("{}/{}", simd::isa_name(isa), dtype_name(dtype));
+      const auto name = fmt::format("{}/{}", on, dtype_name(dtype));
+      const auto make = [&c, device, isa, dtype]() -> ::testing::Test* { return new RowTest(c, device, isa, dtype); };
       ::testing::RegisterTest(fmt::format("{}/rows", c.name).c_str(), name.c_str(), nullptr, nullptr, __FILE__,
-                              __LINE__, [&c, isa, dtype]() -> ::testing::Test* { return new RowTest(c, isa, dtype); });
+                              __LINE__, make);
     }
+  };
+  for (const auto isa : simd::kIsaKinds) {
+    if (isa > simd::best_isa() || (isa == simd::IsaKind::amx && c.op->cls != OpClass::product)) continue;
+    add(simd::isa_name(isa), {}, isa);
   }
+  if (cuda_devices() > 0 && !c.backward && rows_alone_on_gpu(c.op->name))
+    add("cuda", Device::cuda(0), simd::best_isa());
 }
 
 }  // namespace hpcdl::testing

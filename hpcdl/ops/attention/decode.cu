@@ -1,4 +1,5 @@
 #include "hpcdl/ops/attention/decode.cuh"
+#include "hpcdl/ops/attention/rows_alone.h"
 
 // One query per sequence, of elements that are f32, bf16 or f16.
 
@@ -107,25 +108,40 @@ void attend_decode(Stream& s, const Attend& c) {
   start(s, p, static_cast<int>(c.q[0]), "attention");
 }
 
-void attend_decode(Stream& s, const PagedAttend& c) {
+namespace {
+
+/// Of queries in pages, without a division of keys.
+Decode paged_problem(const PagedAttend& c) {
   const auto one = c.packed();
   const auto width = one.width();
-  const Decode p{.q = heads_of(c.q, width),
-                 .out = heads_of(c.out, width),
-                 .k = PagedHeads(c.k, c.pages),
-                 .v = PagedHeads(c.v, c.pages),
-                 .parts = c.scratch.ptr<float>(),
-                 .starts = c.starts.ptr<std::int32_t>(),
-                 .lengths = c.lengths.ptr<std::int32_t>(),
-                 .heads = c.args.heads,
-                 .kv_heads = one.kv_heads(),
-                 .capacity = static_cast<int>(c.pages[1] * kPageTokens),
-                 .splits = c.scratch.rank() == 4 ? static_cast<int>(c.scratch[2]) : 1,
-                 .width = static_cast<int>(width),
-                 .scale = one.scale() * kLog2e,
-                 .window = c.args.window,
-                 .cap = c.args.cap * kLog2e};
+  return {.q = heads_of(c.q, width),
+          .out = heads_of(c.out, width),
+          .k = PagedHeads(c.k, c.pages),
+          .v = PagedHeads(c.v, c.pages),
+          .parts = c.scratch.ptr<float>(),
+          .starts = c.starts.ptr<std::int32_t>(),
+          .lengths = c.lengths.ptr<std::int32_t>(),
+          .heads = c.args.heads,
+          .kv_heads = one.kv_heads(),
+          .capacity = static_cast<int>(c.pages[1] * kPageTokens),
+          .width = static_cast<int>(width),
+          .scale = one.scale() * kLog2e,
+          .window = c.args.window,
+          .cap = c.args.cap * kLog2e};
+}
+
+}  // namespace
+
+void attend_decode(Stream& s, const PagedAttend& c) {
+  Decode p = paged_problem(c);
+  if (c.scratch.rank() == 4) p.splits = static_cast<int>(c.scratch[2]);
   start(s, p, static_cast<int>(c.lengths[0]), "paged_attention");
+}
+
+void attend_rows_alone(Stream& s, const PagedAttend& c) {
+  Decode p = paged_problem(c);
+  p.sequences = static_cast<int>(c.lengths[0]);
+  start(s, p, static_cast<int>(c.q[1]), "paged_attention");
 }
 
 }  // namespace hpcdl::cuda

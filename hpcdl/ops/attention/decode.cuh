@@ -31,17 +31,31 @@ struct Decode {
   PagedHeads k, v;                                           // in pages if they have a table
   float *lse = nullptr, *parts = nullptr;                    // (B, H); (B, H, splits, D + 2): sums, top, sum
   const std::int32_t *starts = nullptr, *lengths = nullptr;  // of sequences in pages
+  int sequences = 0;  // of which every query is computed like a sequence of its own; 0: each has one query
   int heads = 0, kv_heads = 0, capacity = 0, splits = 1, width = 0;
   bool cluster = false;  // the splits form a cluster
   float scale = 0;       // times log2 e
   int window = 0;        // keys that a query sees; 0: all
   float cap = 0;         // of scores times log2 e; 0: none
 
-  __device__ int keys(int b) const { return lengths ? lengths[b] : capacity; }
+  __device__ int keys(int b) const {
+    if (sequences == 0) return lengths ? lengths[b] : capacity;
+    const int r = sequence(b);
+    return lengths[r] - (starts[r + 1] - 1 - b);
+  }
   /// The first of `all` keys that a query sees.
   __device__ int first_key(int all) const { return window > 0 && all > window ? all - window : 0; }
   /// The row of q and out that belongs to sequence b: no kernel writes it, so it is found before await_previous().
-  __device__ int row(int b) const { return starts ? load_relaxed(starts + b) : b; }
+  __device__ int row(int b) const { return starts && sequences == 0 ? load_relaxed(starts + b) : b; }
+  /// The sequence of query b.
+  __device__ int sequence(int b) const {
+    int first = 0, end = sequences;  // starts[first] <= b < starts[end]
+    while (end - first > 1) {
+      const int middle = (first + end) / 2;
+      (load_relaxed(starts + middle) <= b ? first : end) = middle;
+    }
+    return sequences > 0 ? first : b;
+  }
   /// Head h of such a row.
   __device__ std::int64_t at(const Heads& x, int row, int h) const {
     return starts ? x.at(0, row, h) : x.at(row, 0, h);
@@ -227,7 +241,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
   const auto values = [](const uint4(&from)[kPacks]) {
     return map<N>([&](int i) { return widen(reinterpret_cast<const K*>(&from[i / kPack])[i % kPack]); });
   };
-  const KeyRows<K> ks(p.k, b, kv), vs(p.v, b, kv);
+  const KeyRows<K> ks(p.k, p.sequence(b), kv), vs(p.v, p.sequence(b), kv);
   Lanes<N> q[kHeads];
   Partial<N> state[kHeads];
 #pragma unroll
@@ -344,8 +358,8 @@ __global__ void __launch_bounds__(S::kWarps* kWarp, S::kBlocks) decode_mma(const
             each = ((keys - aligned + p.splits - 1) / p.splits + 15) / 16 * 16,
             warp = static_cast<int>(threadIdx.x) / kWarp, row = p.row(b);
   const int begin = aligned + static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
-  DecodeWarp<T, K, KeyRows<K>, kWidth, kQueries> w(KeyRows<K>(p.k, b, kv), KeyRows<K>(p.v, b, kv), begin + 16 * warp,
-                                                   end, p.width);
+  DecodeWarp<T, K, KeyRows<K>, kWidth, kQueries> w(KeyRows<K>(p.k, p.sequence(b), kv),
+                                                   KeyRows<K>(p.v, p.sequence(b), kv), begin + 16 * warp, end, p.width);
   w.hidden = hidden, w.cap = p.cap / p.scale;
   // The preceding kernels write only the last token: those that wrote earlier tokens ended before the lengths changed.
   const auto is_early = [&](int at) { return p.lengths && at + 16 < keys; };

@@ -12,6 +12,7 @@
 #include "hpcdl/ops/matmul/gemm_choice.cuh"
 #include "hpcdl/ops/matmul/gemm_parts.h"
 #include "hpcdl/ops/matmul/plain_gemm.cuh"
+#include "hpcdl/ops/matmul/row_invariant_gemm.h"
 #include "hpcdl/ops/matmul/tile_configs.cuh"
 
 namespace hpcdl::cuda {
@@ -108,25 +109,6 @@ void make_copies(Stream& s, const Gemm& g, const Gemm& copied, const Copies& c) 
   if (!c) return;
   if (c.a) copy_operand(s, g, Side::a, copied.a);
   if (c.b) copy_operand(s, g, Side::b, copied.b);
-}
-
-/// The pointer advanced by `elements` of `d`, or null if it is null.
-template <class T> T* later(T* p, std::int64_t elements, DType d) {
-  return p ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(p) +
-                                  static_cast<std::uintptr_t>(elements * dtype_bytes(d)))
-           : nullptr;
-}
-/// Rows [row, row + rows) and columns [col, col + cols) of a product of two matrices.
-Gemm block_of(const Gemm& g, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) {
-  Gemm p = g;
-  p.m = rows, p.n = cols;
-  p.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld, g.a.dtype);
-  p.b.data = later(g.b.data, g.b.transposed ? col * g.b.ld : col, g.b.dtype);
-  p.out.d = later(g.out.d, row * g.out.ld + col, g.out.dtype);
-  p.out.z = later(g.out.z, row * g.out.z_ld + col, g.out.dtype);
-  p.out.residual = later(g.out.residual, row * g.out.residual_ld + col, g.out.dtype);
-  p.out.bias = later(g.out.bias, col, g.out.bias_dtype);
-  return p;
 }
 
 std::int64_t rows_of_sums(const Gemm& g) { return static_cast<std::int64_t>(kHalf / 4) / padded(g.n) / 128 * 128; }
@@ -447,6 +429,7 @@ void gemm_unaligned(Stream& s, const Gemm& g) {
 
 void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
+  if (s.numerics().row_invariant) return row_invariant_gemm(s, given);
   if (given.compute == DType::f32) return gemm_f32(s, given);
   const bool fits = fits_tiles(given);
   if (fits_few_rows(given) && !fits) {

@@ -60,6 +60,12 @@ __global__ void __launch_bounds__(kThreads) add_shares(GemmResult o, const float
     if (col + j < n) finish<T>(o, sum.v[j], row, col + j, batch);
 }
 
+/// The pointer advanced by `elements` of `d`, or null if it is null.
+template <class T> T* later(T* p, std::int64_t elements, DType d) {
+  return p ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(p) +
+                                  static_cast<std::uintptr_t>(elements * dtype_bytes(d)))
+           : nullptr;
+}
 }  // namespace
 
 std::size_t copied_bytes(const Gemm& g, Side side) {
@@ -103,6 +109,18 @@ void add_parts_of(Stream& s, const Gemm& g, const float* parts, int splits, std:
     add_shares<T><<<blocks_for(quads, kThreads), kThreads, 0, queue(s)>>>(g.out, parts, splits, g.m, g.n, ld, quads);
   });
   launched("shares of a matmul");
+}
+
+Gemm block_of(const Gemm& g, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) {
+  Gemm p = g;
+  p.m = rows, p.n = cols;
+  p.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld, g.a.dtype);
+  p.b.data = later(g.b.data, g.b.transposed ? col * g.b.ld : col, g.b.dtype);
+  p.out.d = later(g.out.d, row * g.out.ld + col, g.out.dtype);
+  p.out.z = later(g.out.z, row * g.out.z_ld + col, g.out.dtype);
+  p.out.residual = later(g.out.residual, row * g.out.residual_ld + col, g.out.dtype);
+  p.out.bias = later(g.out.bias, col, g.out.bias_dtype);
+  return p;
 }
 
 }  // namespace hpcdl::cuda

@@ -21,6 +21,9 @@ void copy_operand(Stream& s, const Gemm& g, Side side, const GemmOperand& to);
 GemmOperand a_by_rows(const Gemm& g, void* to);
 void copy_a_by_rows(Stream& s, const Gemm& g, const GemmOperand& to);
 
+/// Rows [row, row + rows) and columns [col, col + cols) of a product of two matrices.
+Gemm block_of(const Gemm& g, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols);
+
 /// D from `splits` shares of its sums per matrix: (batch, splits, m, ld) f32, added in order.
 void add_parts_of(Stream& s, const Gemm& g, const float* parts, int splits, std::int64_t ld);
 

@@ -14,7 +14,8 @@ inline void set_product_sizes(Contract& c) {
               {0, 5, 8},   {31, 65, 33}, {9, 130, 257}, {65, 66, 63}, {2, 3, 1500}, {70, 140, 96}};
   c.typical = {9, 35, 67};
   c.rows = "M";
-  c.row_shapes = {{1, 35, 67}, {1, 150, 130}, {1, 20, 2100}};  // few elements of B, many, several blocks of K
+  // Few elements of B, many, several blocks of K; a GPU divides K for its tiles where there are few columns.
+  c.row_shapes = {{1, 35, 67}, {1, 150, 130}, {1, 20, 2100}, {1, 136, 264}, {1, 72, 1048}};
   c.timed = {384, 384, 384};
   c.patterns = all_patterns();
 }

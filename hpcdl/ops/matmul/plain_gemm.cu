@@ -167,6 +167,10 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
 void plain_gemm(Stream& s, const Gemm& g) {
   if (fits_few_rows(g)) return few_rows_gemm(s, g);
   if (fits_small_gemm(g)) return small_gemm(s, g);
+  plain_tile_gemm(s, g);
+}
+
+void plain_tile_gemm(Stream& s, const Gemm& g) {
   const std::int64_t tile = g.compute == DType::f32 ? 64 : 128;
   const std::int64_t rows = (g.m + tile - 1) / tile;
   require(rows <= 65535 && g.batch <= 65535, "matmul", "{} x {} matrices of {} rows are more than one launch can have",

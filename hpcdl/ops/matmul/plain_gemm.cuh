@@ -9,6 +9,8 @@
 namespace hpcdl::cuda {
 
 void plain_gemm(Stream& s, const Gemm& g);
+/// Its kernel for many rows and columns, in any case: it adds along k in one order.
+void plain_tile_gemm(Stream& s, const Gemm& g);
 
 /// At most 16 rows, columns or elements of k, and strides that no tile supports: whether plain_gemm() uses its kernel
 /// for that case.

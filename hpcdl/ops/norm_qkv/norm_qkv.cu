@@ -82,8 +82,8 @@ bool norm_qkv(Stream& s, const Tensor& q, const Tensor& keys, const Tensor& valu
               const NormQkv::Args& a) {
   const bool in_pools = keys.rank() == 4;
   const std::int64_t half = a.head_dim / 2, n = q.cols(), kv = in_pools ? keys[1] * keys[3] : keys.cols();
-  if (a.head_dim > HeadPairs<bf16>::kMostHeadDim || keys.dtype() != x.dtype() || values.dtype() != x.dtype() ||
-      values.shape() != keys.shape() || n + 2 * kv >= (1 << 30))
+  if (s.numerics().row_invariant || a.head_dim > HeadPairs<bf16>::kMostHeadDim || keys.dtype() != x.dtype() ||
+      values.dtype() != x.dtype() || values.shape() != keys.shape() || n + 2 * kv >= (1 << 30))
     return false;
   const View dense[] = {m[0].w, m[1].w, m[2].w};
   const bool one = one_whole_row(x, gamma), quantized = m[0].quantized() || m[1].quantized() || m[2].quantized(),

@@ -256,6 +256,42 @@ TEST(paged_attention, sequences_change_no_bit_of_each_other_on_a_cpu) {
   });
 }
 
+/// In row-invariant programs a query has the bits of a sequence that ends with it.
+TEST(paged_attention, queries_change_no_bit_of_each_other_on_a_gpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream host(pool), s(Device::cuda(0), pool);
+  s.set_numerics({.row_invariant = true});
+  for (const auto& [type, stored] :
+       {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::bf16}, std::pair{DType::bf16, DType::i8}}) {
+    const Batch& all = kMixed;
+    compare_with_reference(s, all, type, stored);
+    const auto x = operands(s, all, type, stored);
+    const auto pages = operands(host, all, type, stored).pages;
+    Batch single = all;
+    single.rows.clear();
+    std::vector<std::int32_t> table;
+    for (std::int64_t r = 0; r < all.sequences(); ++r) {
+      const auto& row = all.rows[static_cast<std::size_t>(r)];
+      const auto* own = pages.tensor.ptr<std::int32_t>() + r * all.pages();
+      for (std::int32_t i = row.queries - 1; i >= 0; --i) {
+        single.rows.push_back({1, row.keys - i});
+        table.insert(table.end(), own, own + all.pages());
+      }
+    }
+    Operands y = operands(s, single, type, stored);
+    for (auto [to, from] : {std::pair{&y.q, &x.q}, std::pair{&y.k, &x.k}, std::pair{&y.v, &x.v}}) {
+      *to = OwnedTensor(from->tensor.spec(), s.device());
+      copy(s, to->tensor, from->tensor);
+    }
+    y.pages = ints(s, {single.sequences(), all.pages()}, table);
+    const auto together = attended(s, all, x), alone = attended(s, single, y);
+    EXPECT_EQ(std::memcmp(together.tensor.data(), alone.tensor.data(), static_cast<std::size_t>(alone.tensor.bytes())),
+              0)
+        << dtype_name(type) << " in " << dtype_name(stored);
+  }
+}
+
 /// As attention() over the same keys in one piece, bit for bit.
 TEST(paged_attention, pages_change_no_bit_on_a_cpu) {
   Pool pool(2);
