@@ -50,7 +50,7 @@ function(hpcdl_gpu_tests)
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/ops/*/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/graph/*.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/train/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/io/upload.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/infer/engine.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/speculation.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/text_rules.test.cpp
-    ${PROJECT_SOURCE_DIR}/hpcdl/infer/gpu_invariant.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/logprobs.test.cpp
+    ${PROJECT_SOURCE_DIR}/hpcdl/infer/adapters.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/gpu_invariant.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/logprobs.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/infer/kv_window.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/window_pages.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/infer/embedder.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp
     ${PROJECT_SOURCE_DIR}/hpcdl/parallel/reduce_pass.test.cpp)

@@ -161,6 +161,44 @@ TEST_P(Llama, without_invariant_numerics_only_rounding_differs) {
   }
 }
 
+/// Programs of one layout, which a GPU captures, serve any choice.
+TEST_P(Llama, a_gpu_gives_every_text_its_adapter) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  auto there = adapted.open({}, Device::cuda(0));
+  there.to_device(Stream(Device::cuda(0), pool));
+  Engine engine(there, pool, {.sequences = 8});
+  auto texts = some_texts();
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto heard = together(engine, texts);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      SCOPED_TRACE(fmt::format("turn {}, text {}, adapter {}", turn, i, texts[i].adapter));
+      const auto want = alone(texts[i]);
+      EXPECT_EQ(heard[i].end.message, "");
+      EXPECT_EQ(heard[i].ids, want.ids);
+      ASSERT_EQ(heard[i].logprobs.size(), want.logprobs.size());
+      for (std::size_t t = 0; t < want.logprobs.size(); ++t)
+        EXPECT_NEAR(heard[i].logprobs[t], want.logprobs[t], 1e-3) << "token " << t;
+    }
+    std::ranges::rotate(texts, texts.begin() + 1);
+    for (auto& t : texts) t.adapter = (t.adapter + 2) % 4 - 1;
+  }
+}
+
+TEST_P(Llama, no_text_of_16_bits_depends_on_its_batch_mates_on_a_gpu) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  auto half = adapted.open({DType::bf16, &pool}, Device::cuda(0));
+  half.to_device(Stream(Device::cuda(0), pool));
+  const auto texts = some_texts();
+  const EngineOptions options{.sequences = 8, .numerics = kInvariant};
+  Engine engine(half, pool, options);
+  const auto heard = together(engine, texts);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    SCOPED_TRACE(i);
+    Engine own(half, pool, options);
+    expect_equal(together(own, {texts[i]})[0], heard[i]);
+  }
+}
+
 TEST_P(Llama, texts_without_adapters_have_programs_without_them) {
   Engine engine(model, pool);
   const auto ops = [&] {

@@ -36,8 +36,8 @@ struct AdaptedModel {
                   {.method = AdapterMethod::lora, .r = 8, .alpha = 3, .rs = true, .targets = {".*\\.1\\..*"}}, 23);
   }
   /// The model with all of them as choices.
-  models::LanguageModel open(const models::ComputeType& compute = {}) const {
-    io::LoadOptions load;
+  models::LanguageModel open(const models::ComputeType& compute = {}, Device device = {}) const {
+    io::LoadOptions load{.device = device};
     for (const auto& name : names()) load.choices.push_back({name, tmp / name});
     return models::LanguageModel::open(tmp / "base", {}, load, compute);
   }

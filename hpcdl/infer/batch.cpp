@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "hpcdl/models/decoder.h"
+#include "hpcdl/models/inference_type.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/kv_write/pages.h"
@@ -77,14 +78,7 @@ BatchLayout BatchLayout::of_one(std::int64_t tokens, std::int64_t capacity, std:
 
 std::int64_t padding_rows(std::int64_t tokens) { return pages_for(tokens); }
 
-/// A product of an f32 activation and a 16-bit weight is one that no tensor core forms.
-DType type_of_inference(const models::LanguageModel& model) {
-  if (model.compute_type() != DType::none) return model.compute_type();
-  if (!model.device().is_cuda()) return DType::f32;
-  if (const auto* codec = model.codec()) return codec->activations_on_gpu;
-  const DType weights = model.matrix_type();
-  return weights == DType::bf16 || weights == DType::f16 ? weights : DType::f32;
-}
+DType type_of_inference(const models::LanguageModel& model) { return models::inference_type(model, model.device()); }
 
 Spec pool_spec(const models::LanguageModel& model, std::int64_t pool_pages, DType kv) {
   const auto& c = model.config();

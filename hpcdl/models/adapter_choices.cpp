@@ -47,8 +47,9 @@ void require_untrained(const nn::Param& p, std::span<const AdapterFolder> adapte
 
 }  // namespace
 
-std::int64_t attach_choices(Decoder& model, std::span<const AdapterFolder> adapters, const Binder& files) {
-  std::int64_t bytes = 0;
+std::vector<std::shared_ptr<nn::AdapterSet>> attach_choices(Decoder& model, std::span<const AdapterFolder> adapters,
+                                                            const Binder& files, DType matrices) {
+  std::vector<std::shared_ptr<nn::AdapterSet>> sets;
   std::vector<std::set<std::string>> used(adapters.size());
   model.visit([&]<class M>(const auto& module_name, M& module) {
     const std::string name(module_name);
@@ -59,14 +60,14 @@ std::int64_t attach_choices(Decoder& model, std::span<const AdapterFolder> adapt
         members.push_back(member_of(adapters[i], name, module, files, used[i]));
       if (std::ranges::none_of(members, [](const auto& m) { return m.a || !m.shift.empty(); })) return;
       require_takes_adapter(model, name);
-      module.choices = std::make_shared<nn::AdapterSet>(name, module.in(), module.out(), members);
-      bytes += module.choices->bytes();
+      sets.push_back(std::make_shared<nn::AdapterSet>(name, module.in(), module.out(), members, matrices));
+      module.choices = sets.back();
     } else {
       nn::for_each_param(module, [&](const std::string&, const nn::Param& p) { require_untrained(p, adapters); });
     }
   });
   for (std::size_t i = 0; i < adapters.size(); ++i) adapters[i].require_no_others(used[i]);
-  return bytes;
+  return sets;
 }
 
 }  // namespace hpcdl::models

@@ -111,11 +111,21 @@ TEST_F(Choices, adapters_of_another_model_are_refused) {
   expect_refusal("expected an adapter (adapter_config.json", {"a", "nothing"});
 }
 
-TEST_F(Choices, a_gpu_is_refused_before_it_is_used) {
+/// Tensor cores multiply matrices of one type.
+TEST_F(Choices, matrices_have_the_type_of_activations_on_a_gpu) {
   save_base(io::Family::llama);
   save("a", options());
-  expect_refusal("texts choose among adapters on a CPU only: on a GPU give one without a name, for all texts", {"a"},
-                 "base", Device::cuda(0));
+  Pool pool(2);
+  const auto bytes_of = [&](Device device, DType dtype) {
+    io::LoadOptions load{.device = device};
+    const auto base = LanguageModel::open(tmp / "base", {}, load, {dtype, &pool}).bytes();
+    load.choices.push_back({"a", tmp / "a"});
+    return LanguageModel::open(tmp / "base", {}, load, {dtype, &pool}).bytes() - base;
+  };
+  const auto whole = bytes_of(Device::cpu(), DType::none);
+  EXPECT_EQ(bytes_of(Device::cuda(0), DType::none), whole) << "weights are F32";
+  EXPECT_EQ(bytes_of(Device::cpu(), DType::bf16), whole);
+  EXPECT_LT(bytes_of(Device::cuda(0), DType::bf16), whole * 6 / 10);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@
 #include "hpcdl/models/fingerprint.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/host_layers.h"
+#include "hpcdl/models/inference_type.h"
 #include "hpcdl/models/loaded_weights.h"
 #include "hpcdl/models/packed_weights.h"
 #include "hpcdl/models/quantize.h"
@@ -119,12 +120,12 @@ struct LanguageModel::Impl {
   std::vector<Buffer> own;      // tensors in no file, or there with another type
   DType compute = DType::none;  // that was asked for
 
-  AdapterOptions adapter;               // of a model that was opened for adapting
-  std::filesystem::path base;           // of that model
-  BaseOptions base_options;             // how it is held
-  std::optional<AdapterFolder> adding;  // an adapter that is used
-  std::vector<std::string> choices;     // names of adapters of which texts have their own
-  std::int64_t bytes_of_choices = 0;
+  AdapterOptions adapter;                                        // of a model that was opened for adapting
+  std::filesystem::path base;                                    // of that model
+  BaseOptions base_options;                                      // how it is held
+  std::optional<AdapterFolder> adding;                           // an adapter that is used
+  std::vector<std::string> choices;                              // names of adapters of which texts have their own
+  std::vector<std::shared_ptr<nn::AdapterSet>> sets_of_choices;  // of each layer
 
   /// `change`: for the modules of the model, once their parameters have names.
   Impl(io::ModelConfig c, Sharing s, Sharers sharers, const std::function<void(Decoder&)>& change = {},
@@ -159,7 +160,13 @@ struct LanguageModel::Impl {
     return t;
   }
 
-  void add_choices(const std::filesystem::path& folder, const io::LoadOptions& load, const Binder& binder);
+  void add_choices(const std::filesystem::path& folder, const io::LoadOptions& load, const Binder& binder,
+                   DType matrices);
+  std::int64_t bytes_of_choices() const {
+    std::int64_t all = 0;
+    for (const auto& set : sets_of_choices) all += set->bytes();
+    return all;
+  }
   Tensor frozen_value(const nn::Param& p, const Binder& binder, const ComputeType& type, bool described);
   bool quantizes(const nn::Weight& w) const;
   bool decoded_is_faster(Device device);
@@ -195,6 +202,11 @@ void LanguageModel::to_device(const Stream& s) {
     a.first(impl_->config.context);
     others.push_back(&a.table.tensor), beside += a.table.tensor.bytes();
   }
+  for (const auto& set : impl_->sets_of_choices) {
+    const auto tensors = set->tensors();
+    others.insert(others.end(), tensors.begin(), tensors.end());
+    beside += set->bytes();
+  }
   std::function<Tensor(const StateEntry&)> elsewhere;
   if (impl_->vram > 0) {
     const auto& layers = impl_->keep_layers_on_host(*state_, beside, s.device());
@@ -203,6 +215,7 @@ void LanguageModel::to_device(const Stream& s) {
   moved()->to_device(s, others, elsewhere);
   if (!there) return;
   for (auto& a : angles) a.table.buffer = {};
+  for (const auto& set : impl_->sets_of_choices) set->release_host();
 }
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->table()), impl_(std::move(impl)) {}
@@ -254,7 +267,7 @@ LanguageModel LanguageModel::random(Pool& pool, const io::ModelConfig& config, s
 }
 
 std::int64_t LanguageModel::bytes() const {
-  std::int64_t all = state_->bytes() + impl_->bytes_of_choices;
+  std::int64_t all = state_->bytes() + impl_->bytes_of_choices();
   for (const auto& angles : impl_->model.angles()) all += angles.table.tensor.bytes();
   return all;
 }
@@ -298,7 +311,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
     }
     model.state_->add_value(p, binder.part(p, with_pool, impl->own));
   });
-  impl->add_choices(folder, load_as, binder);
+  if (!load_as.choices.empty()) impl->add_choices(folder, load_as, binder, inference_type(model, load_as.device));
   const auto names = impl->names();
   binder.require_whole_layers(names);
   if (impl->adding) {
@@ -311,7 +324,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
                decodes ? "weights are decoded" : "--dtype converts weights", folder.string(),
                decodes ? "these options" : "one or the others");
   auto loads = converts || impl->sharing ? io::LoadOptions() : load_as;
-  if (loads.ram > 0) loads.ram = std::max<std::int64_t>(1, loads.ram - impl->bytes_of_choices);
+  if (loads.ram > 0) loads.ram = std::max<std::int64_t>(1, loads.ram - impl->bytes_of_choices());
   model.load_weights(loads);
   if (decodes && model.codec() && !impl->weights)
     impl->loading = fmt::format("quantised as in the file, and {} in other memory",
@@ -325,21 +338,14 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
 }
 
 void LanguageModel::Impl::add_choices(const std::filesystem::path& folder, const io::LoadOptions& load,
-                                      const Binder& binder) {
-  if (load.choices.empty()) return;
-  if (load.device.is_cuda())
-    fail_usage(
-        "model",
-        "texts choose among adapters on a CPU only: on a GPU give one without a name, for all texts (--adapter {}), "
-        "or merge it into the model with hpcdl adapter merge",
-        load.choices[0].folder.string());
+                                      const Binder& binder, DType matrices) {
   std::vector<AdapterFolder> folders;
   for (const auto& c : load.choices) {
     folders.push_back(AdapterFolder::open(c.folder));
     folders.back().require_base(folder);
     choices.push_back(c.name);
   }
-  bytes_of_choices = attach_choices(model, folders, binder);
+  sets_of_choices = attach_choices(model, folders, binder, load.device.is_cuda() ? matrices : DType::f32);
 }
 
 void LanguageModel::load_weights(const io::LoadOptions& options) {

@@ -7,12 +7,13 @@
 
 namespace hpcdl::nn {
 
-AdapterSet::AdapterSet(const std::string& layer, std::int64_t in, std::int64_t out, std::span<const Member> members)
+AdapterSet::AdapterSet(const std::string& layer, std::int64_t in, std::int64_t out, std::span<const Member> members,
+                       DType matrices)
     : name_(layer + ".adapters.") {
   const auto count = std::ssize(members);
   std::int64_t all = 0;
   for (const auto& m : members) all += m.a ? m.a[0] : 0;
-  a_ = OwnedTensor({{all, in}, DType::f32}), b_ = OwnedTensor({{all * out}, DType::f32});
+  a_ = OwnedTensor({{all, in}, matrices}), b_ = OwnedTensor({{all * out}, matrices});
   ends_ = OwnedTensor({{count}, DType::i32}), scales_ = OwnedTensor({{count}, DType::f32});
   if (std::ranges::any_of(members, [](const Member& m) { return !m.shift.empty(); }))
     shifts_ = OwnedTensor({{count, out}, DType::f32});
@@ -20,8 +21,9 @@ AdapterSet::AdapterSet(const std::string& layer, std::int64_t in, std::int64_t o
   for (std::int64_t i = 0; i < count; ++i) {
     const auto& m = members[static_cast<std::size_t>(i)];
     if (m.a) {
-      convert_elements(Tensor(a_.tensor.ptr<float>() + end * in, {m.a.shape(), DType::f32}), m.a);
-      convert_elements(Tensor(b_.tensor.ptr<float>() + end * out, {m.b.shape(), DType::f32}), m.b);
+      const auto size = dtype_bytes(matrices);
+      convert_elements(Tensor(a_.buffer.data() + end * in * size, {m.a.shape(), matrices}), m.a);
+      convert_elements(Tensor(b_.buffer.data() + end * out * size, {m.b.shape(), matrices}), m.b);
       end += m.a[0];
     }
     ends_.tensor.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(end);
@@ -47,6 +49,17 @@ std::int64_t AdapterSet::bytes() const {
   std::int64_t all = 0;
   for (const auto* t : {&a_, &b_, &ends_, &scales_, &shifts_}) all += t->tensor.bytes();
   return all;
+}
+
+std::vector<Tensor*> AdapterSet::tensors() {
+  std::vector<Tensor*> list;
+  for (auto* t : owned())
+    if (t->tensor) list.push_back(&t->tensor);
+  return list;
+}
+
+void AdapterSet::release_host() {
+  for (auto* t : owned()) t->buffer = {};
 }
 
 }  // namespace hpcdl::nn

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,8 +11,8 @@
 
 namespace hpcdl::nn {
 
-/// Adapters of one linear layer (out, in), of which every token has its own or none (ops/adapter_rows): for inference on
-/// a CPU. They are kept together, in f32.
+/// Adapters of one linear layer (out, in), of which every token has its own or none (ops/adapter_rows): for inference.
+/// They are kept together, the matrices in one type.
 class AdapterSet {
  public:
   /// What one of them adds to the layer. Absent views: nothing.
@@ -20,13 +21,19 @@ class AdapterSet {
     float scale = 1;
     std::vector<float> shift = {};  // (out): its bias less that of the layer; empty: it has the bias of the layer
   };
-  AdapterSet(const std::string& layer, std::int64_t in, std::int64_t out, std::span<const Member> members);
+  AdapterSet(const std::string& layer, std::int64_t in, std::int64_t out, std::span<const Member> members,
+             DType matrices = DType::f32);
 
   /// base (..., out) and what each row of x (..., in) adds. chosen: i32, one for each row; -1: nothing.
   Var operator()(const Var& x, const Var& base, const Var& chosen) const;
   std::int64_t bytes() const;
+  /// What it reads, to be moved to a GPU with the model; release_host() must follow.
+  std::vector<Tensor*> tensors();
+  void release_host();
 
  private:
+  std::array<OwnedTensor*, 5> owned() { return {&a_, &b_, &ends_, &scales_, &shifts_}; }
+
   std::string name_;  // in programs
   OwnedTensor a_, b_, ends_, scales_, shifts_;
 };

@@ -8,6 +8,7 @@
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/row_at.h"
 #include "hpcdl/ops/rows.h"
+#include "hpcdl/program/on.h"
 
 namespace hpcdl {
 namespace {
@@ -64,6 +65,40 @@ struct RowsOfAdapter {
   }
 };
 
+void compute_on_cpu(Stream& s, Tensor y, View base, View x, View chosen, View a, View b, View ends, View scales,
+                    View shifts, Tensor rows, Tensor inputs, Tensor low, Tensor sums) {
+  require_adapters(a, ends, chosen);
+  visit_dtype(x.dtype(), [&]<class T>() {
+    const auto row_bytes = static_cast<std::size_t>(y.cols() * dtype_bytes(y.dtype()));
+    if (y.data() != base.data())
+      for (std::int64_t r = 0; r < y.rows(); ++r) std::memcpy(row_at<T>(y, r), row_at<T>(base, r), row_bytes);
+    const auto choices = adapter_numbers(chosen);
+    std::int64_t begin = 0;
+    for (std::int64_t i = 0; i < ends.size(); ++i) {
+      const auto end = std::int64_t{ends.ptr<std::int32_t>()[i]}, rank = end - begin;
+      auto* const list = rows.ptr<std::int32_t>();
+      std::size_t count = 0;
+      for (std::size_t r = 0; r < choices.size(); ++r)
+        if (choices[r] == i) list[count++] = static_cast<std::int32_t>(r);
+      const RowsOfAdapter own{{list, count}};
+      const auto n = static_cast<std::int64_t>(count);
+      Tensor added;
+      if (n > 0 && rank > 0) {
+        const Tensor in = leading_rows(inputs, n, x.cols()), h = leading_rows(low, n, rank);
+        own.gather<T>(in, x);
+        Linear::forward(s, h, in, matrix_within(a, begin * x.cols(), rank, x.cols()), {}, {}, {});
+        if (const float scale = scales.ptr<float>()[i]; scale != 1)
+          for (std::int64_t e = 0; e < h.size(); ++e) h.ptr<T>()[e] = T(static_cast<float>(h.ptr<T>()[e]) * scale);
+        added = leading_rows(sums, n, y.cols());
+        Linear::forward(s, added, h, matrix_within(b, begin * y.cols(), y.cols(), rank), {}, {}, {.out = DType::f32});
+      }
+      if (n > 0 && (added || shifts))
+        own.add<T>(s.pool(), y, added, shifts ? shifts.ptr<float>() + i * y.cols() : nullptr);
+      begin = end;
+    }
+  });
+}
+
 }  // namespace
 
 Spec AdapterRows::infer(const Spec& base, const Spec& x, const Spec& chosen, const Spec& a, const Spec& b,
@@ -101,36 +136,10 @@ std::array<Spec, 4> AdapterRows::scratch(const Spec& base, const Spec& x, const 
 
 void AdapterRows::forward(Stream& s, Tensor y, View base, View x, View chosen, View a, View b, View ends, View scales,
                           View shifts, Tensor rows, Tensor inputs, Tensor low, Tensor sums, const Args&) {
-  s.require_cpu();
-  require_adapters(a, ends, chosen);
-  visit_dtype(x.dtype(), [&]<class T>() {
-    const auto row_bytes = static_cast<std::size_t>(y.cols() * dtype_bytes(y.dtype()));
-    for (std::int64_t r = 0; r < y.rows(); ++r) std::memcpy(row_at<T>(y, r), row_at<T>(base, r), row_bytes);
-    const auto choices = adapter_numbers(chosen);
-    std::int64_t begin = 0;
-    for (std::int64_t i = 0; i < ends.size(); ++i) {
-      const auto end = std::int64_t{ends.ptr<std::int32_t>()[i]}, rank = end - begin;
-      auto* const list = rows.ptr<std::int32_t>();
-      std::size_t count = 0;
-      for (std::size_t r = 0; r < choices.size(); ++r)
-        if (choices[r] == i) list[count++] = static_cast<std::int32_t>(r);
-      const RowsOfAdapter own{{list, count}};
-      const auto n = static_cast<std::int64_t>(count);
-      Tensor added;
-      if (n > 0 && rank > 0) {
-        const Tensor in = leading_rows(inputs, n, x.cols()), h = leading_rows(low, n, rank);
-        own.gather<T>(in, x);
-        Linear::forward(s, h, in, matrix_within(a, begin * x.cols(), rank, x.cols()), {}, {}, {});
-        if (const float scale = scales.ptr<float>()[i]; scale != 1)
-          for (std::int64_t e = 0; e < h.size(); ++e) h.ptr<T>()[e] = T(static_cast<float>(h.ptr<T>()[e]) * scale);
-        added = leading_rows(sums, n, y.cols());
-        Linear::forward(s, added, h, matrix_within(b, begin * y.cols(), y.cols(), rank), {}, {}, {.out = DType::f32});
-      }
-      if (n > 0 && (added || shifts))
-        own.add<T>(s.pool(), y, added, shifts ? shifts.ptr<float>() + i * y.cols() : nullptr);
-      begin = end;
-    }
-  });
+  on(
+      s,
+      [&](auto, Pool&) { compute_on_cpu(s, y, base, x, chosen, a, b, ends, scales, shifts, rows, inputs, low, sums); },
+      [&](auto& q) { cuda::adapter_rows(q, y, base, x, chosen, a, b, ends, scales, shifts, low); });
 }
 
 }  // namespace hpcdl

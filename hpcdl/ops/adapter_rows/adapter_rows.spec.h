@@ -40,7 +40,6 @@ inline void adapter_rows_cases(auto& to) {
                      {"base RO", "x RC", "chosen R<E", "a (E44)C f32", "b (E44O) f32", "ends E<E", "scales E f32"},
                      {{64, 2048, 2048, 8}, {512, 2048, 8192, 8}},
                      [](const auto& v) { return adapter_rows(v[0], v[1], v[2], v[3], v[4], v[5], v[6]); });
-  family.cpu_only = true;
   family.integer = [](std::string_view name, std::int64_t i, const Shape& s) {
     return name == "ends" ? 16 * (i + 1) : i % s[3];
   };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "hpcdl/core/element.h"
@@ -23,14 +24,18 @@ struct Case {
 };
 
 // One of each; no rows; an adapter without a matrix; none with one; more ranks than columns; tails of vectors.
-const Case kCases[] = {{1, 1, 1, {1}},
-                       {0, 8, 4, {2, 1}},
-                       {7, 13, 5, {3, 0, 1}, true},
-                       {5, 4, 9, {0, 0}, true},
-                       {9, 3, 2, {5, 4}},
-                       {33, 65, 130, {1, 2, 8, 17}},
-                       {131, 40, 31, {16, 3}, true},
-                       {4, 768, 257, {8, 8, 8, 8, 8}}};
+const Case kCases[] = {
+    {1, 1, 1, {1}},
+    {0, 8, 4, {2, 1}},
+    {7, 13, 5, {3, 0, 1}, true},
+    {5, 4, 9, {0, 0}, true},
+    {9, 3, 2, {5, 4}},
+    {33, 65, 130, {1, 2, 8, 17}},
+    {131, 40, 31, {16, 3}, true},
+    {4, 768, 257, {8, 8, 8, 8, 8}},
+    // On tensor cores: ranks that are no whole pieces, more than are computed at once, and one tile more.
+    {270, 64, 72, {16, 3, 70}, true},
+    {331, 264, 520, {8, 0, 64}}};
 
 class Operands {
  public:
@@ -54,17 +59,29 @@ class Operands {
     for (const auto* t : {&base, &x, &chosen, &a, &b, &ends, &scales, &shifts}) list.emplace_back(t->tensor);
     return list;
   }
-  OwnedTensor run(Stream& s) const { return run(s, base.tensor, x.tensor, chosen.tensor); }
-  /// Of some of the rows.
-  OwnedTensor run(Stream& s, const View& of, const View& with, const View& by) const {
+  OwnedTensor run(Stream& s, bool in_place = false) const {
+    return run(s, base.tensor, x.tensor, chosen.tensor, in_place);
+  }
+  /// Of some of the rows, on the device of the stream.
+  OwnedTensor run(Stream& s, const View& of, const View& with, const View& by, bool in_place = false) const {
+    std::deque<OwnedTensor> memory;
+    const auto there = [&](const View& v) {
+      if (!v) return Tensor();
+      const auto& t = memory.emplace_back(v.spec(), s.device()).tensor;
+      copy(s, t, v);
+      return t;
+    };
+    const auto scratch = [&](const Spec& spec) { return memory.emplace_back(spec, s.device()).tensor; };
+    const Tensor given = there(of);
     OwnedTensor y(of.spec());
     std::memset(y.tensor.data(), 0xFF, static_cast<std::size_t>(y.tensor.bytes()));
-    std::vector<OwnedTensor> memory;
-    for (const auto& spec :
-         AdapterRows::scratch(of.spec(), with.spec(), by.spec(), a.tensor.spec(), {}, {}, {}, {}, {}))
-      memory.emplace_back(spec);
-    AdapterRows::forward(s, y.tensor, of, with, by, a.tensor, b.tensor, ends.tensor, scales.tensor, shifts.tensor,
-                         memory[0].tensor, memory[1].tensor, memory[2].tensor, memory[3].tensor, {});
+    const Tensor out = in_place ? given : there(y.tensor);
+    const auto specs = AdapterRows::scratch(of.spec(), with.spec(), by.spec(), a.tensor.spec(), {}, {}, {}, {}, {});
+    AdapterRows::forward(s, out, given, there(with), there(by), there(a.tensor), there(b.tensor), there(ends.tensor),
+                         there(scales.tensor), there(shifts.tensor), scratch(specs[0]), scratch(specs[1]),
+                         scratch(specs[2]), scratch(specs[3]), {});
+    copy(s, y.tensor, out);
+    s.synchronize();
     return y;
   }
   OwnedTensor base, x, chosen, a, b, ends, scales, shifts;
@@ -90,29 +107,33 @@ View row(const View& v, std::int64_t r) {
   return {v.ptr<std::byte>() + r * one.bytes(), one, v.device()};
 }
 
+/// f(operands, case, type, device), with every instruction set and on a GPU.
 template <class F> void for_each_case(F f) {
-  testing::for_each_isa([&] {
+  const auto on = [&](Device device) {
     for (const auto& c : kCases)
       for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
-        SCOPED_TRACE(fmt::format("{} rows of {}, {} outputs, {} adapters, {}", c.rows, c.in, c.out, c.ranks.size(),
-                                 dtype_name(type)));
-        f(Operands(c, type), c, type);
+        SCOPED_TRACE(fmt::format("{}: {} rows of {}, {} outputs, {} adapters, {}", device.is_cuda() ? "GPU" : "CPU",
+                                 c.rows, c.in, c.out, c.ranks.size(), dtype_name(type)));
+        f(Operands(c, type), c, type, device);
       }
-  });
+  };
+  testing::for_each_isa([&] { on(Device::cpu()); });
+  if (cuda_devices() > 0) on(Device::cuda(0));
 }
 
 TEST(adapter_rows, adds_to_each_row_what_its_adapter_says) {
   Pool two(2), one(1);
-  for_each_case([&](const Operands& o, const Case& c, DType type) {
+  for_each_case([&](const Operands& o, const Case& c, DType type, Device device) {
     std::vector<contract::Values> in;
     for (const auto& v : o.inputs()) in.push_back(v ? contract::values_of(v) : contract::Values());
     std::vector<contract::Expected> want{contract::Expected(o.base.tensor.spec())};
     AdapterRows::infer(in[0].spec, in[1].spec, in[2].spec, in[3].spec, in[4].spec, in[5].spec, in[6].spec, in[7].spec,
                        {});
     contract::adapter_rows_reference(want, in, {});
-    Stream s(two), alone(one);
+    Stream s(device, two), alone(device, one);
     const auto y = o.run(s);
     EXPECT_TRUE(same_bits(y.tensor, o.run(alone).tensor)) << "one thread and two differ";
+    EXPECT_TRUE(same_bits(y.tensor, o.run(s, true).tensor)) << "in place it differs";
     const auto length = static_cast<double>(c.in + o.a.tensor[0] + 2);
     for (std::int64_t i = 0; i < y.tensor.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -130,8 +151,8 @@ TEST(adapter_rows, adds_to_each_row_what_its_adapter_says) {
 
 TEST(adapter_rows, a_row_has_the_bits_that_it_has_alone) {
   Pool pool(2);
-  for_each_case([&](const Operands& o, const Case& c, DType) {
-    Stream s(pool);
+  for_each_case([&](const Operands& o, const Case& c, DType, Device device) {
+    Stream s(device, pool);
     s.set_numerics({.row_invariant = true});
     const auto y = o.run(s);
     for (std::int64_t r = 0; r < c.rows; ++r)
