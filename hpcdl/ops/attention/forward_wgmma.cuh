@@ -237,22 +237,16 @@ template <class T, class Shape> struct ForwardConsumer {
     int n = t.steps - 2;
     // Steps that the first query of this tile sees in full.
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
-    // From this step on its last query sees all keys.
+    for (; n >= ::max(whole, t.begin_step); --n) step<true>(t, n);
+    // Those of which its last query sees all keys.
     const int last = t.first + (Shape::kPacked ? (Shape::kQueries - 1) >> p.shift : Shape::kQueries - 1) + offset,
               first_key = Shape::kDocuments ? t.first_key(p, last)
                           : Shape::kWindow  ? ::max(last - p.window + 1, 0)
                                             : 0,
               inside = (first_key + Shape::kKeys - 1) / Shape::kKeys;
-    if constexpr (Shape::kDocuments) {  // each kind of step once, for the sake of registers
-      for (; n >= t.begin_step; --n)
-        if (n >= whole || n < inside) step<true>(t, n);
-        else step<false>(t, n);
-    } else {
-      for (; n >= ::max(whole, t.begin_step); --n) step<true>(t, n);
-      for (; n >= inside; --n) step<false>(t, n);
-      if constexpr (Shape::kWindow)
-        for (; n >= t.begin_step; --n) step<true>(t, n);
-    }
+    for (; n >= inside; --n) step<false>(t, n);
+    if constexpr (kHides)
+      for (; n >= t.begin_step; --n) step<true>(t, n);
     m.queries().done(qs.stage);
     qs.next();
     issue_out();

@@ -6,7 +6,7 @@
 // are 0, and at the beginning of a row. Everything else as in ops/attention. out: like q. lse: f32 (B, H, T).
 //
 // A CPU computes each document by itself, so that it has the bits that it has alone. On a GPU the kernels of attention()
-// go through whole rows, and leave out blocks of keys of which no query sees any.
+// go through whole rows, of up to 2^20 tokens, and leave out blocks of keys of which no query sees any.
 //
 // Source: Krell et al., "Efficient sequence packing without cross-contamination", 2021.
 
