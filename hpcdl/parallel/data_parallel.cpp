@@ -53,7 +53,8 @@ DataParallel::DataParallel(comm::Group group, models::Trainable& model, const Pr
           options.gather_ahead);
   const auto divides_experts = [](const StateEntry& e) { return e.param->experts != nullptr; };
   if (std::ranges::any_of(model.parameters(), divides_experts)) {
-    require(options.copies == DType::none, "parallel", "experts that ranks divide have no 16-bit copies");
+    require(options.copies == DType::none || options.zero == 0, "parallel",
+            "experts that ranks divide have 16-bit copies only with zero = 0, got zero = {}", options.zero);
     experts_ = std::make_unique<ExpertGradients>(options.same_experts, model.state(), pass, options.reduce.buckets);
   }
   require(options.wire_weights == WireCode::none || options.zero == 3, "parallel",

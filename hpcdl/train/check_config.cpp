@@ -173,14 +173,19 @@ void check_pipeline_on_gpu(const RunConfig& config) {
 void check_experts(const io::ConfigTable& table, const RunConfig& config) {
   const auto ep = config.parallel.ep;
   if (ep == 1) return refuse(table, kDivided, "experts that ranks divide (parallel.ep)", "parallel.ep is 1");
-  if (config.train.device != "cpu")
-    fail_usage(
-        "config",
-        "parallel.ep = {}: tokens are sent to the ranks of their experts on CPUs only: set parallel.ep = 1, with "
-        "which every GPU has all experts, or train.device = \"cpu\"",
-        ep);
-  if (config.parallel.pp > 1)
-    fail_usage("config", "parallel.ep and parallel.pp exclude each other: set one of them to 1");
+  const auto& p = config.parallel;
+  if (config.train.device != "cpu" && p.tp > 1)
+    fail_usage("config",
+               "parallel.ep = {} and parallel.tp = {} have not been run together on GPUs: set one of them to 1, or "
+               "train.device = \"cpu\"",
+               ep, p.tp);
+  if (config.train.device != "cpu" && p.zero > 0 &&
+      (config.train.dtype == Compute::bf16 || config.train.dtype == Compute::fp16))
+    fail_usage("config",
+               "parallel.ep = {} and parallel.zero = {}: 16-bit copies of experts that ranks divide stay whole: set "
+               "parallel.zero = 0, or train.dtype = \"f32\"",
+               ep, p.zero);
+  if (p.pp > 1) fail_usage("config", "parallel.ep and parallel.pp exclude each other: set one of them to 1");
   if (config.adapter.given())
     fail_usage("config", "adapters are trained with all experts on each rank: set parallel.ep = 1");
   if (config.capacity > 0 && config.capacity < kLeastCapacity)

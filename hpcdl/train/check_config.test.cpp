@@ -210,7 +210,11 @@ TEST(check_config, experts_that_ranks_cannot_divide_are_refused) {
             "[config] model.capacity = 0.001 is below 0.01: use about 1.25, or 0 for room for all tokens");
   EXPECT_NE(verdict({family, "--parallel.tp=2", "--parallel.sequence=true"}).find("routes all tokens of a mixture"),
             std::string::npos);
-  EXPECT_NE(verdict({family, ep, "--train.device=cuda"}).find("are sent to the ranks of their experts on CPUs only"),
+  EXPECT_EQ(verdict({family, ep, "--train.device=cuda"}), "fine");
+  EXPECT_NE(verdict({family, ep, "--train.device=cuda", "--train.dtype=bf16", "--parallel.zero=1"})
+                .find("set parallel.zero = 0, or train.dtype = \"f32\""),
+            std::string::npos);
+  EXPECT_NE(verdict({family, ep, "--parallel.tp=2", "--train.device=cuda"}).find("have not been run together on GPUs"),
             std::string::npos);
 }
 

@@ -70,6 +70,8 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   if (device_.is_cuda() && !model_.described()) {  // the first collective would do this, but it may be under capture
     options_.data.connect(device_);
     options_.context.connect(device_);
+    options_.experts.connect(device_);
+    options_.same_experts.connect(device_);
     if (const auto* shared = model_.sharing()) parallel::group_of(shared->axis).connect(device_);
     if (stages_) stages_->connect(device_);
   }
@@ -120,13 +122,14 @@ void StepPrograms::join_ranks(DType copies) {
 }
 
 void StepPrograms::divide_experts() {
-  if (device_.is_cuda())
-    fail_usage(
-        "train",
-        "parallel.ep = {}: tokens are sent to the ranks of their experts on CPUs only: set parallel.ep = 1, with "
-        "which every GPU has all experts, or train.device = \"cpu\"",
-        options_.experts.size());
+  const auto ranks = options_.experts.size(), all = options_.data.size();
+  if (device_.is_cuda() && !model_.described() && ranks != all)
+    fail_usage("train",
+               "parallel.ep = {}: on GPUs, experts have been divided only among all {} ranks of dp x cp: set "
+               "parallel.ep = {}, or 1, or train.device = \"cpu\"",
+               ranks, all, all);
   options_.forward.expert_capacity = options_.capacity;
+  if (options_.capacity > 0) dropped_.emplace(device_, model_.described());
 }
 
 /// Weights that the options ask for, and with moments on the host also the values of which programs read the copies
@@ -237,7 +240,7 @@ StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
                                forward_options(kind).key());  // everything else stays unchanged while this lives
   return passes_.pass(key, [&] {
     Graph g(graph_options(write, kind));
-    auto [inputs, outputs] = record(g, kind);
+    auto [inputs, outputs] = record(g, kind, write);
     auto [program, bindings] = moved(exchanged(g.finish(), write, kind), kind);
     return Pass{planned(std::move(program), std::move(inputs), std::move(outputs)), std::move(bindings)};
   });
@@ -268,7 +271,7 @@ StepPrograms::PassPtr StepPrograms::gather() const {
 
 pipe::WholePass StepPrograms::whole_pass(Write write, Kind kind, Bindings& bindings) const {
   Graph g(graph_options(write, kind));
-  auto [inputs, outputs] = record(g, kind);
+  auto [inputs, outputs] = record(g, kind, write);
   auto recording = g.finish();
   bindings = std::move(recording.bindings);
   return {std::move(recording.program), std::move(inputs), std::move(outputs)};
@@ -320,7 +323,7 @@ StepPrograms::PassPtr StepPrograms::reduce() const {
   });
 }
 
-StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
+StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind, Write write) const {
   const auto forward = forward_options(kind);
   Recorded r;
   for (const auto& input : model_.inputs(options_.batch, options_.length, forward))
@@ -332,9 +335,8 @@ StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
   }
   r.outputs.push_back(g.keep(out.loss));
   if (out.correct) r.outputs.push_back(g.keep(out.correct));
-  dropped_output_ = r.outputs.size();
-  if (out.dropped) r.outputs.push_back(g.keep(out.dropped));
   if (kind == Kind::inference) return r;
+  if (dropped_) dropped_->record(g, out.dropped, write);
   if (scaler_) scaler_->backward(g, out.loss);
   else g.backward(out.loss);
   return r;
@@ -432,6 +434,7 @@ void StepPrograms::record_update(Graph& g) const {
     if (const auto* shared = model_.sharing()) parallel::record_sum_gradients(g, addends, shared->axis);
     if (stages_) stages_->record_shared_sums(g);
     record_norm(g, {.max_norm = options_.clip, .skip_nonfinite = true});
+    if (dropped_ && ranks_) dropped_->record_update(g, ranks_->axis("dropped tokens"));
     record_fp8_history(g);
     if (!updates_on_host()) optimizer_->record(g);
   };

@@ -22,6 +22,7 @@
 #include "hpcdl/parallel/context.h"
 #include "hpcdl/parallel/data_parallel.h"
 #include "hpcdl/pipe/stage_parts.h"
+#include "hpcdl/train/dropped_tokens.h"
 #include "hpcdl/train/stages.h"
 
 namespace hpcdl::train {
@@ -145,11 +146,10 @@ class StepPrograms {
   /// From now on passes use the statistics of this rank's batch only, so they can run without the other ranks.
   void leave_shared_batch() { options_.forward.shared_batch.reset(); }
 
-  /// Which output of passes says what did not fit (models::PassOutputs::dropped).
-  std::size_t dropped_output() const { return dropped_output_; }
+  /// Null if passes have room for all tokens. update() changes nothing after passes that have dropped some.
+  const DroppedTokens* dropped() const { return dropped_ ? &*dropped_ : nullptr; }
   /// After a pass has dropped something: passes that are asked for from now on have more room.
   void make_room() { options_.forward.expert_capacity *= 2; }
-  bool can_drop() const { return options_.forward.expert_capacity > 0; }
 
   models::Trainable& model() const { return model_; }
   const StepOptions& options() const { return options_; }
@@ -182,7 +182,7 @@ class StepPrograms {
   pipe::WholePass whole_pass(Write write, Kind kind, Bindings& bindings) const;
   pipe::EditPart gathering_parts(Bindings& bindings) const;
   parallel::DividedGradients own_gradients(Graph& g) const;
-  Recorded record(Graph& g, Kind kind) const;
+  Recorded record(Graph& g, Kind kind, Write write = Write::overwrite) const;
   Recording exchanged(Recording pass, Write write, Kind kind) const;
   void record_norm(Graph& g, const GradNorm::Args& norm) const;
   void record_fp8_history(Graph& g) const;
@@ -206,10 +206,10 @@ class StepPrograms {
   std::unique_ptr<Stages> stages_;
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
+  std::optional<DroppedTokens> dropped_;
   std::unique_ptr<offload::ParameterMoves> parameters_;
   std::unique_ptr<offload::GradientMoves> gradients_;
   std::unique_ptr<offload::ActivationMoves> activations_;
-  mutable std::size_t dropped_output_ = 0;
   mutable ProgramCache passes_;
 };
 

@@ -74,7 +74,8 @@ void TrainStep::make_instances() {
   list.emplace_back(&update_, programs_.update());
   if (programs_.gathers_once()) list.emplace_back(&gather_, programs_.gather());
   std::int64_t bytes = 0;
-  for (const auto& [exe, pass] : list) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
+  for (const auto& [exe, pass] : list) exe->reset(), bytes = std::max(bytes, pass->planned->plan.arena_bytes);
+  arena_.reset();
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
   for (const auto& [exe, pass] : list) exe->emplace(*pass, arena_, stream_.device());
   if (const auto update = programs_.host_update()) host_update_.emplace(*update);
@@ -216,7 +217,7 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
   const auto& staged = stage(inputs_, flight, micro, batch);
-  flight.step = step, flight.micros = micro + 1, flight.queued = true;
+  flight.step = step, flight.micros = micro + 1, flight.whole = last, flight.queued = true;
   if (runner_) gather();
   if (micro == 0 && clear_) run(*clear_);
   if (runner_) run_stages(*runner_, flight, micro + 1);
@@ -246,22 +247,65 @@ Evaluation TrainStep::sum_over_stages(const Evaluation& mine) const {
   return {sum[0], sum[1]};
 }
 
-/// Runs all passes of a step again, with more room, until no rank has dropped a token.
-void TrainStep::run_until_all_fits(Flight& flight) {
-  const auto dropped = [&] {
-    double sum = 0;
-    if (programs_.first()->planned->outputs.size() <= programs_.dropped_output()) return sum;
-    for (std::int64_t i = 0; i < flight.micros; ++i)
-      sum += static_cast<double>(flight.batches[static_cast<std::size_t>(i)].output(programs_.dropped_output()));
-    return parallel::sum_over_ranks(options_.data, std::array{sum})[0];
-  };
-  while (dropped() > 0) {
+/// Queues all passes of a step again.
+void TrainStep::queue_again(const Flight& flight) {
+  for (std::int64_t micro = 0; micro < flight.micros; ++micro)
+    queue(prepare(flight.step, micro, flight.whole && micro + 1 == flight.micros),
+          flight.batches[static_cast<std::size_t>(micro)]);
+}
+
+/// Queues the update, and on a GPU copies of what it leaves on the device; runs what the host updates.
+void TrainStep::run_update(Flight& flight) {
+  params_ = flight.params;
+  fetched_.wait(stream_);
+  run(*update_);
+  gathered_ = !programs_.gathers_once();
+  if (!on_gpu()) return;
+  if (!flight.numbers.bytes()) flight.numbers = Pinned(sizeof(Numbers), stream_.device());
+  auto* numbers = flight.numbers.as<Numbers>();
+  copy_to_pinned(stream_, &numbers->params,
+                 View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
+  if (scales_loss()) programs_.scaler()->queue_state(stream_, &numbers->scale);
+  if (programs_.dropped()) copy_to_pinned(stream_, &numbers->dropped, programs_.dropped()->number());
+  flight.done.record(stream_);
+  if (!host_update_) return;
+  stream_.synchronize();
+  auto params = numbers->params;
+  Stream host(stream_.pool(), &params);
+  host_update_->run(host);
+}
+
+/// GPU: waits for the update. A GPU that waits for a lost peer has a deadline, too.
+void TrainStep::wait_for(Flight& flight) {
+  flight.done.wait(waiting_);
+  if (runner_) comm::synchronize(programs_.stages()->group(), waiting_);
+  else if (ranks()) comm::synchronize(options_.data, waiting_);
+  else waiting_.synchronize();
+}
+
+/// After the update: how many tokens its passes dropped on all ranks.
+float TrainStep::dropped(const Flight& flight) const {
+  if (!programs_.dropped()) return 0;
+  return on_gpu() ? flight.numbers.as<Numbers>()->dropped : *programs_.dropped()->number().ptr<float>();
+}
+
+/// An update after passes that dropped tokens has changed nothing. Runs the step again, with more room, until everything
+/// fits; then the passes of the next step, if they were queued with what they found. Returns whether it did.
+bool TrainStep::run_until_all_fits() {
+  auto& flight = flights_[result_];
+  if (dropped(flight) == 0) return false;
+  while (dropped(flight) > 0) {
+    comm::synchronize(options_.data, stream_);  // before what it uses goes
     programs_.make_room();
     make_instances();
     ++runs_again_;
-    for (std::int64_t micro = 0; micro < flight.micros; ++micro)
-      queue(prepare(flight.step, micro, micro + 1 == flight.micros), flight.batches[static_cast<std::size_t>(micro)]);
+    set_scale_state(scale_now_);  // which the update took for an overflow
+    queue_again(flight);
+    run_update(flight);
+    if (on_gpu()) wait_for(flight);
   }
+  if (now_ != result_) queue_again(flights_[now_]);
+  return true;
 }
 
 double TrainStep::loss() {
@@ -278,49 +322,40 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   const InStage stage_of_run(observer_, Stage::update);
   auto& flight = flights_[now_];
   result_ = now_;
-  if (programs_.can_drop()) run_until_all_fits(flight);
   // A GPU is still working, and its loss is not known yet.
-  const bool at_once = !stream_.device().is_cuda();
-  const auto mine = at_once ? sums(flight) : Evaluation();
-  const auto all =
-      parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
+  const bool at_once = !on_gpu();
+  const auto over_ranks = [&] {
+    const auto mine = at_once ? sums(flight) : Evaluation();
+    return parallel::sum_over_ranks(options_.data,
+                                    std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
+  };
+  auto all = over_ranks();
   require(all[0] > 0, "train", "the batch has no target to learn from (all are ignored)");
   params_.step = flight.step;
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
-  fetched_.wait(stream_);
-  run(*update_);
-  gathered_ = !programs_.gathers_once();
-  const auto sum = at_once ? sum_over_stages({all[1], all[2]}) : Evaluation();
-  flight.result = {sum.loss, static_cast<std::int64_t>(all[0]), sum.correct, params_.grad_norm};
-  if (at_once) {
-    if (scales_loss()) scale_now_ = programs_.scaler()->state(stream_);
-    return;
-  }
-  if (!flight.numbers.bytes()) flight.numbers = Pinned(sizeof(Numbers), stream_.device());
-  auto* numbers = flight.numbers.as<Numbers>();
-  copy_to_pinned(stream_, &numbers->params,
-                 View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
-  if (scales_loss()) programs_.scaler()->queue_state(stream_, &numbers->scale);
-  flight.done.record(stream_);
-  if (!host_update_) return;
-  stream_.synchronize();
-  auto params = numbers->params;
-  Stream host(stream_.pool(), &params);
-  host_update_->run(host);
+  flight.params = params_;
+  run_update(flight);
+  flight.result = {.valid_tokens = static_cast<std::int64_t>(all[0])};
+  if (!at_once) return;
+  if (run_until_all_fits()) all = over_ranks();
+  const auto sum = sum_over_stages({all[1], all[2]});
+  flight.result.loss = sum.loss, flight.result.correct = sum.correct;
+  flight.result.grad_norm = params_.grad_norm;
+  if (scales_loss()) scale_now_ = programs_.scaler()->state(stream_);
 }
 
 StepResult TrainStep::result() {
   const InStage stage_of_run(on_gpu() ? observer_ : nullptr, Stage::update);
   auto& flight = flights_[result_];
+  if (!on_gpu()) {
+    flight.queued = false;
+    return flight.result;
+  }
+  wait_for(flight);
+  run_until_all_fits();
   flight.queued = false;
-  if (!stream_.device().is_cuda()) return flight.result;
-  flight.done.wait(waiting_);
-  // A GPU that waits for a lost peer has a deadline, too.
-  if (runner_) comm::synchronize(programs_.stages()->group(), waiting_);
-  else if (ranks()) comm::synchronize(options_.data, waiting_);
-  else waiting_.synchronize();
   const auto& numbers = *flight.numbers.as<Numbers>();
   if (scales_loss()) scale_now_ = programs_.scaler()->state(numbers.scale);
   const auto late = sums(flight);

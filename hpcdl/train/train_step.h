@@ -161,14 +161,17 @@ class TrainStep {
   struct Flight {
     std::vector<Staged> batches;  // by micro-batch
     std::int64_t step = 0, micros = 0;
-    bool queued = false;  // work that reads the batches may still be running
-    Pinned numbers;       // GPU: StepParams, and the state of the scaler, after the update
+    bool whole = false;      // all micro-batches of the step are there
+    bool queued = false;     // work that reads the batches may still be running
+    StepParams params = {};  // of the update
+    Pinned numbers;          // GPU: after the update
     Event done;
     StepResult result;  // on a CPU: immediately
   };
   struct Numbers {
     StepParams params;
     ScaleState scale;
+    float dropped;  // tokens, of all ranks
   };
   void make_instances();
   void make_stages();
@@ -181,7 +184,11 @@ class TrainStep {
                 std::span<const View> batch);
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
-  void run_until_all_fits(Flight& flight);
+  void queue_again(const Flight& flight);
+  void run_update(Flight& flight);
+  void wait_for(Flight& flight);
+  float dropped(const Flight& flight) const;
+  bool run_until_all_fits();
   void drain();
   void end_pinning();
   std::optional<NonFinite> bad_weight() const;

@@ -7,6 +7,7 @@
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/row_at.h"
 #include "hpcdl/ops/rows.h"
+#include "hpcdl/program/check.h"
 
 namespace hpcdl {
 namespace {
@@ -90,7 +91,10 @@ std::array<Spec, 4> ExpertDispatch::infer(const Spec& x, const Spec& weights, co
 
 void ExpertDispatch::forward(Stream& s, Tensor rows, Tensor row_weights, Tensor row_experts, Tensor places, View x,
                              View weights, View experts, const Args& a) {
-  s.require_cpu();
+#if HPCDL_CUDA
+  if (s.device().is_cuda())
+    return cuda::expert_dispatch(s, rows, row_weights, row_experts, places, x, weights, experts, a);
+#endif
   const auto token_of = assign_places(places, experts, a);
   const auto of_rank = a.experts / a.ranks, width = row_weights.cols();
   for_rows(s.pool(), a.ranks * a.room, rows.cols(), [&](std::int64_t begin, std::int64_t end) {
@@ -115,7 +119,10 @@ void ExpertDispatch::forward(Stream& s, Tensor rows, Tensor row_weights, Tensor 
 
 void ExpertDispatch::backward(Stream& s, Grad dx, Grad dweights, View experts, View places, View drows,
                               View drow_weights, const Args& a) {
-  s.require_cpu();
+#if HPCDL_CUDA
+  if (s.device().is_cuda())
+    return cuda::expert_dispatch_backward(s, dx, dweights, experts, places, drows, drow_weights, a);
+#endif
   const auto tokens = token_count(experts.spec()), count = experts.cols(), of_rank = a.experts / a.ranks;
   if (dx)
     visit_dtype(dx.dtype(), [&]<class T>() {
@@ -154,7 +161,9 @@ Spec ExpertCombine::infer(const Spec& base, const Spec& parts, const Spec& place
 }
 
 void ExpertCombine::forward(Stream& s, Tensor y, View base, View parts, View places, const Args& a) {
-  s.require_cpu();
+#if HPCDL_CUDA
+  if (s.device().is_cuda()) return cuda::expert_combine(s, y, a.addend ? View() : base, parts, places);
+#endif
   visit_dtype(y.dtype(), [&]<class T>() {
     for_rows(s.pool(), token_count(y.spec()), y.cols(), [&](std::int64_t begin, std::int64_t end) {
       std::vector<const T*> from;
@@ -166,9 +175,11 @@ void ExpertCombine::forward(Stream& s, Tensor y, View base, View parts, View pla
 }
 
 void ExpertCombine::backward(Stream& s, Grad dbase, Grad dparts, View places, View dy, const Args&) {
-  s.require_cpu();
   if (dbase) Add::backward(s, dbase, {}, dy, {});
   if (!dparts) return;
+#if HPCDL_CUDA
+  if (s.device().is_cuda()) return cuda::expert_combine_backward(s, dparts, places, dy);
+#endif
   const auto ranks = places.cols(), room = dparts.shape()[1], width = dparts.cols();
   if (!dparts.accumulate()) std::memset(dparts.data(), 0, static_cast<std::size_t>(dparts.bytes()));
   visit_dtype(dy.dtype(), [&]<class T>() {
@@ -187,16 +198,29 @@ void ExpertCombine::backward(Stream& s, Grad dbase, Grad dparts, View places, Vi
 
 Spec ExpertDropped::infer(const Spec& places, const Spec& before, const Args&) {
   require(places.dtype == DType::i32, name, "places must be I32, got {}", to_string(places));
-  const Spec sum{{1}, DType::f32};
-  if (before) require_spec(name, "the number of earlier layers", before, sum);
-  return sum;
+  if (before) require_spec(name, "the number of earlier layers", before, kSum);
+  return kSum;
 }
 
-void ExpertDropped::forward(Stream& s, Tensor sum, View places, View before, const Args&) {
-  s.require_cpu();
+void ExpertDropped::forward([[maybe_unused]] Stream& s, Tensor sum, View places, View before, const Args&) {
+#if HPCDL_CUDA
+  if (s.device().is_cuda()) return cuda::expert_dropped(s, sum, places, before);
+#endif
   const auto* at = places.ptr<std::int32_t>();
   const auto count = std::count(at, at + places.size(), ExpertDispatch::kDropped);
   *sum.ptr<float>() = (before ? *before.ptr<float>() : 0) + static_cast<float>(count);
+}
+
+void SkipIfDropped::check_record(const RawRecord& r) {
+  r.require_count(1);
+  require_spec(name, "the number of dropped tokens", r.contiguous(0), ExpertDropped::kSum);
+}
+
+void SkipIfDropped::run(Stream& s, const Grad* operands, const void*) {
+#if HPCDL_CUDA
+  if (s.device().is_cuda()) return cuda::skip_if_dropped(s, operands[0]);
+#endif
+  if (*operands[0].ptr<float>() > 0) s.params().skip = 1;
 }
 
 }  // namespace hpcdl

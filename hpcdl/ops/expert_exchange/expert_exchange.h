@@ -12,12 +12,12 @@
 // Parts have room for a fixed number of tokens, so that shapes do not depend on data. What does not fit is dropped:
 // expert_dropped() counts it. Results and gradients of what fits do not depend on the room. Source: Lepikhin et al.,
 // "GShard", 2020 (all-to-all with room for a fixed number of tokens).
-//
-// CPU only.
+
+#include <vector>
 
 #include "hpcdl/op.h"
 #include "hpcdl/ops/require.h"
-#include "hpcdl/program/on.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 
@@ -63,6 +63,7 @@ struct ExpertCombine {
 /// One f32: how many of the places are kDropped, added to those of earlier layers, which may be absent.
 struct ExpertDropped {
   static constexpr std::string_view name = "expert_dropped";
+  static constexpr Spec kSum{{1}, DType::f32};
   struct Args {};
   static Spec infer(const Spec& places, const Spec& before, const Args&);
   static Cost cost(const Spec& places, const Spec&, const Args&) {
@@ -70,6 +71,30 @@ struct ExpertDropped {
   }
   static void forward(Stream& s, Tensor sum, View places, View before, const Args&);
 };
+
+/// A record without outputs: sets StepParams::skip if its operand, a sum that expert_dropped() gave, is positive, so that
+/// the optimizer changes nothing. It follows the record of the gradient norm, which sets skip, too.
+struct SkipIfDropped {
+  static constexpr std::string_view name = "skip_if_dropped";
+  struct RecordArgs {
+    std::int64_t unused = 0;
+  };
+  static void run(Stream& s, const Grad* operands, const void*);
+  static void check_record(const RawRecord& r);
+};
+
+namespace cuda {
+void expert_dispatch(Stream&, Tensor rows, Tensor row_weights, Tensor row_experts, Tensor places, View x, View weights,
+                     View experts, const ExpertDispatch::Args& a);
+/// drow_weights may be absent, which is zero.
+void expert_dispatch_backward(Stream&, Grad dx, Grad dweights, View experts, View places, View drows, View drow_weights,
+                              const ExpertDispatch::Args& a);
+/// base may be absent.
+void expert_combine(Stream&, Tensor y, View base, View parts, View places);
+void expert_combine_backward(Stream&, Grad dparts, View places, View dy);
+void expert_dropped(Stream&, Tensor sum, View places, View before);
+void skip_if_dropped(Stream&, View dropped);
+}  // namespace cuda
 
 /// {rows, row_weights, row_experts, places}
 template <Symbolic V>
@@ -81,6 +106,10 @@ template <Symbolic V> V expert_combine(const V& base, const V& parts, const V& p
 }
 template <Symbolic V> V expert_dropped(const V& places, const V& before) {
   return record<ExpertDropped>({}, places, before);
+}
+template <class Graph, Symbolic V> void record_skip_if_dropped(Graph& g, const V& dropped) {
+  const SkipIfDropped::RecordArgs none;
+  emit_update<SkipIfDropped>(g, std::vector{read_operand(dropped)}, &none, sizeof none);
 }
 
 }  // namespace hpcdl

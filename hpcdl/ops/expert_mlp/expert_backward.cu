@@ -12,16 +12,25 @@ namespace {
 constexpr int kThreads = 256;
 
 struct Gathering : Choices {
-  const void *x, *dy;    // of tokens
-  void *xs, *dys;        // of rows
-  std::int32_t* row_of;  // of each choice
+  const void *x, *dy;  // of tokens
+  void *xs, *dys;      // of rows
+  const std::int32_t* experts;
+  std::int32_t* row_of;  // of each choice; -1: it has none
+  float* dweights;       // those of negative experts become 0; null: they are not wanted, or only added to
   std::int64_t x_stride, dy_stride;
-  int of_token, width;  // in units
+  int choices, of_token, width;  // width: in units
 };
 
-/// blockIdx.y: an expert. A block copies every gridDim.x-th of its rows, in units of U.
+/// blockIdx.y: an expert. A block copies every gridDim.x-th of its rows, in units of U. There are more threads than
+/// choices.
 template <class U> __global__ void __launch_bounds__(kThreads) gather_rows(const __grid_constant__ Gathering p) {
   const int expert = static_cast<int>(blockIdx.y), count = p.count(expert), first = first_row(p, expert);
+  const std::int64_t any =
+      (std::int64_t{blockIdx.y} * gridDim.x + blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (any < p.choices && p.experts[any] < 0) {
+    p.row_of[any] = -1;
+    if (p.dweights) p.dweights[any] = 0;
+  }
   for (int i = static_cast<int>(blockIdx.x); i < whole_tiles(count); i += static_cast<int>(gridDim.x)) {
     const int choice = i < count ? p.list(expert)[i] : -1;
     const std::int64_t token = choice / p.of_token, to = std::int64_t{first + i} * p.width;
@@ -94,8 +103,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) add_choices(const
   T* const to = static_cast<T*>(p.dx) + token * p.dx_stride + column;
   Lanes<N> sum = p.accumulate ? load<N>(static_cast<const T*>(to), n) : Lanes<N>(0.0f);
   for (int c = 0; c < p.count; ++c)
-    sum = sum +
-          load<N>(static_cast<const T*>(p.rows) + std::int64_t{p.row_of[token * p.count + c]} * p.width + column, n);
+    if (const std::int64_t row = p.row_of[token * p.count + c]; row >= 0)
+      sum = sum + load<N>(static_cast<const T*>(p.rows) + row * p.width + column, n);
   store(to, sum, n);
 }
 
@@ -260,6 +269,8 @@ class Backward {
     Gathering p{};
     static_cast<Choices&>(p) = choices_;
     p.x = g_.x.data(), p.dy = g_.dy.data(), p.xs = xs_, p.dys = dys_, p.row_of = row_of_, p.of_token = count_;
+    p.experts = g_.experts.ptr<std::int32_t>(), p.choices = choices();
+    p.dweights = g_.dweights && !g_.dweights.accumulate() ? g_.dweights.ptr<float>() : nullptr;
     const auto bytes = dtype_bytes(type_);
     const auto start = [&]<class U>() {
       const auto per_unit = static_cast<std::int64_t>(sizeof(U)) / bytes;

@@ -88,8 +88,8 @@ __device__ void column_of(const MixtureProduct& p, int expert, int column, const
 template <class T, bool kGated, bool kInt4>
 __global__ void __launch_bounds__(kThreads) by_choice(const __grid_constant__ MixtureProduct p) {
   const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
-  const int choice[1] = {static_cast<int>(blockIdx.y)};
-  if (column < p.n) column_of<T, kGated, kInt4>(p, p.experts[choice[0]], column, choice, 1);
+  const int choice[1] = {static_cast<int>(blockIdx.y)}, expert = p.experts[choice[0]];
+  if (column < p.n && expert >= 0) column_of<T, kGated, kInt4>(p, expert, column, choice, 1);
 }
 
 /// blockIdx.y: an expert, whose choices share passes over its weights.
@@ -113,6 +113,7 @@ struct Adding {
   void* y;
   const void *base, *results;
   const float* weights;
+  const std::int32_t* experts;
   std::int64_t y_stride, base_stride;
   int tokens, count, width;
 };
@@ -127,6 +128,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) add_results(const
   Lanes<N> sum = p.base ? load<N>(static_cast<const T*>(p.base) + token * p.base_stride + column, n) : Lanes<N>(0.0f);
   for (int c = 0; c < p.count; ++c) {
     const std::int64_t choice = token * p.count + c;
+    if (p.experts[choice] < 0) continue;
     sum =
         fma(Lanes<N>(p.weights[choice]), load<N>(static_cast<const T*>(p.results) + choice * p.width + column, n), sum);
   }
@@ -151,7 +153,7 @@ template <class T, bool kGated, bool kInt4> void run(Stream& s, const MixturePro
     by_expert<T, kGated, kInt4><<<dim3(columns, static_cast<unsigned>(p.mlps)), kThreads, 0, queue(s)>>>(p);
   else if constexpr (sizeof(T) == 2) {
     constexpr int kManyOfExpert = 96;
-    if (p.choices >= kManyOfExpert * p.mlps) run_tiles<T, ExpertTiles<128, kGated, kInt4>>(s, p);
+    if (p.expected >= kManyOfExpert * p.mlps) run_tiles<T, ExpertTiles<128, kGated, kInt4>>(s, p);
     else run_tiles<T, ExpertTiles<64, kGated, kInt4>>(s, p);
   }
   launched("expert_mlp");
@@ -232,9 +234,11 @@ void expert_mlp(Stream& s, Tensor y, Tensor gate, Tensor up, View base, View x, 
   MixtureProduct p{};
   p.experts = experts.ptr<std::int32_t>(), p.places = places.ptr<std::int32_t>();
   p.choices = choices, p.of_token = count;
+  // Memory that has room for more choices must not change any bit.
+  p.expected = a.choices > 0 ? static_cast<int>(a.choices) : choices;
   p.mlps = static_cast<int>(std::ssize(mlps)), p.place_stride = static_cast<int>(places.cols());
   p.gelu = a.gate == Swiglu::Gate::gelu_tanh;
-  const Division division = division_of(s, x, hidden, gate, up, mlps, choices, count);
+  const Division division = division_of(s, x, hidden, gate, up, mlps, p.expected, count);
   if (division != Division::choices) list_choices(s, experts, p.mlps, places);
   const auto product = [&]<bool kGated>(View from, Tensor to) {
     using M = ExpertMatrices<View>;
@@ -261,6 +265,7 @@ void expert_mlp(Stream& s, Tensor y, Tensor gate, Tensor up, View base, View x, 
                       .base = base.data(),
                       .results = results.data(),
                       .weights = weights.ptr<float>(),
+                      .experts = p.experts,
                       .y_stride = y.row_stride(),
                       .base_stride = base.row_stride(),
                       .tokens = static_cast<int>(x.rows()),

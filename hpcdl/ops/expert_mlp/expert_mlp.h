@@ -3,7 +3,7 @@
 // ((act(x Wg^T) * (x Wu^T)) Wd^T).
 //
 // base, y (..., K); without base, only the sum. x (..., K), of the type of y. weights f32, experts i32: (..., count), as moe_route() gives them; each
-// token chooses an expert at most once. On a CPU a negative expert is no choice. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
+// token chooses an expert at most once. A negative expert is no choice. gate and up: (N, K), down: (K, N) of each expert, dense or INT4, with biases or
 // not (ops/matrix.h). On a CPU the rows that chose an expert are copied and multiplied by the kernels of linear or
 // int4_linear. On a GPU one launch multiplies the rows of all experts, and the weights of experts that no token chose
 // are not read; matrices have no biases, all of a kind have one format, and dense ones have the type of x. There INT4

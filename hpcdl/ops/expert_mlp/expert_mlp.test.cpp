@@ -75,6 +75,7 @@ struct Case {
   std::int64_t group = 0;  // of 4-bit weights; 0: dense
   bool offsets = false;
   bool has_base = true;
+  bool absent = false;  // every fifth choice is none
 };
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
@@ -89,6 +90,7 @@ std::vector<std::int32_t> choices(const Case& c) {
     for (std::int64_t i = 0; i < c.chosen; ++i)
       list.push_back(static_cast<std::int32_t>((static_cast<std::int64_t>(first) + i) % used));
   }
+  for (std::size_t i = 0; c.absent && i < list.size(); i += 5) list[i] = -1;
   return list;
 }
 
@@ -175,6 +177,7 @@ class Mixture {
         want[at(k)] = c_.has_base ? bs[at(r * c_.width + k)] : 0, sizes[at(k)] = std::fabs(want[at(k)]);
       for (std::int64_t i = 0; i < c_.chosen; ++i) {
         const auto e = std::int64_t{list_[at(r * c_.chosen + i)]};
+        if (e < 0) continue;
         add_expert(&xs[at(r * c_.width)], &ms[at(3 * e)], ws[at(r * c_.chosen + i)], want, sizes, rounded);
       }
       for (std::int64_t k = 0; k < c_.width; ++k) {
@@ -240,7 +243,10 @@ const Case kCases[] = {{1, 1, 1, 1, 1},
                        {9, 72, 136, 40, 4, Swiglu::Gate::gelu_tanh},
                        {301, 136, 72, 3, 2},
                        {150, 200, 264, 5, 2},
-                       {11, 40, 24, 6, 2, Swiglu::Gate::silu, 0, false, false}};
+                       {11, 40, 24, 6, 2, Swiglu::Gate::silu, 0, false, false},
+                       {1, 24, 10, 8, 2, Swiglu::Gate::silu, 0, false, false, true},
+                       {13, 33, 17, 4, 2, Swiglu::Gate::silu, 0, false, true, true},
+                       {150, 200, 264, 5, 2, Swiglu::Gate::gelu_tanh, 0, false, false, true}};
 
 // The same with weights of 4 bits, which may be rounded to the type of x.
 const Case kInt4Cases[] = {{1, 64, 32, 8, 2, Swiglu::Gate::silu, 32},
@@ -250,7 +256,9 @@ const Case kInt4Cases[] = {{1, 64, 32, 8, 2, Swiglu::Gate::silu, 32},
                            {150, 256, 384, 5, 2, Swiglu::Gate::silu, 128}};
 
 // Many choices of each expert, whose tiles are wide on Hopper: several rounds of stages, and partial tiles.
-const Case kWideCases[] = {{700, 264, 392, 4, 2, Swiglu::Gate::gelu_tanh}, {400, 128, 256, 3, 2}};
+const Case kWideCases[] = {{700, 264, 392, 4, 2, Swiglu::Gate::gelu_tanh},
+                           {400, 128, 256, 3, 2},
+                           {700, 136, 264, 4, 2, Swiglu::Gate::silu, 0, false, false, true}};
 
 void expect_mixtures(Stream& s, std::span<const Case> cases) {
   for (const auto& c : cases)
@@ -287,6 +295,7 @@ struct GradientCase {
   int experts;
   std::int64_t chosen;
   Write write = Write::overwrite;
+  bool absent = false;  // every fifth choice is none
 };
 
 std::vector<std::vector<float>> gradients(Stream& s, const GradientCase& c, DType type, DType of_weights) {
@@ -303,7 +312,12 @@ std::vector<std::vector<float>> gradients(Stream& s, const GradientCase& c, DTyp
   };
   give(0, made({c.rows, c.width}, type, 1), type), give(1, made({c.rows, c.width}, type, 2), type);
   give(2, made({c.rows, c.chosen}, DType::f32, 3), DType::f32);
-  const auto list = choices({c.rows, c.width, c.inner, c.experts, c.chosen});
+  const auto list = choices({.rows = c.rows,
+                             .width = c.width,
+                             .inner = c.inner,
+                             .experts = c.experts,
+                             .chosen = c.chosen,
+                             .absent = c.absent});
   in[3] = {memory.emplace_back(Spec{{c.rows, c.chosen}, DType::i32}, s.device()).tensor, Write::overwrite};
   copy(s, in[3], View(list.data(), in[3].spec()));
   for (int e = 0; e < c.experts; ++e)
@@ -346,10 +360,16 @@ std::vector<std::vector<float>> gradients(Stream& s, const GradientCase& c, DTyp
   return found;
 }
 
-const GradientCase kGradients[] = {{40, 33, 21, 4, 2}, {200, 96, 72, 3, 2, Write::accumulate}, {130, 64, 128, 70, 3}};
+const GradientCase kGradients[] = {{40, 33, 21, 4, 2},
+                                   {200, 96, 72, 3, 2, Write::accumulate},
+                                   {130, 64, 128, 70, 3},
+                                   {90, 40, 24, 4, 2, Write::overwrite, true}};
 // On a GPU: several rounds of stages, and partial tiles of each dimension.
-const GradientCase kWideGradients[] = {
-    {700, 264, 392, 4, 2}, {500, 136, 328, 5, 2, Write::accumulate}, {1024, 512, 512, 8, 2}};
+const GradientCase kWideGradients[] = {{700, 264, 392, 4, 2},
+                                       {500, 136, 328, 5, 2, Write::accumulate},
+                                       {1024, 512, 512, 8, 2},
+                                       {1000, 264, 392, 4, 2, Write::overwrite, true},
+                                       {800, 128, 256, 3, 2, Write::accumulate, true}};
 
 /// In 16 bits as in f32. Values between the products are rounded, which later sums average out.
 void expect_16_bits_as_f32(Stream& s, std::span<const GradientCase> cases, std::initializer_list<DType> types,

@@ -34,6 +34,7 @@ struct MixtureProduct : Choices {
   const std::int32_t* experts;
   std::int64_t from_stride;
   int choices, of_token;  // in total, of a token
+  int expected;           // choices that are probably not negative: they decide which kernels compute
   int n, k;               // columns of `to`, of `from`
   int group;              // inputs per scale
   bool gelu;
