@@ -37,10 +37,12 @@ io::ModelConfig config_of(const Bench& b) {
                     .heads = b.width / 64,
                     .width = b.width,
                     .context = b.length,
-                    .ffn = 2 * b.ffn,
                     .vocab = kVocab,
                     .tied = false};
-  if (b.kind == "dense") return c;
+  if (b.kind == "dense") {
+    c.ffn = 2 * b.ffn;
+    return c;
+  }
   c.family = io::Family::mixtral;
   c.experts = 8, c.chosen_experts = 2, c.expert_ffn = b.ffn, c.balance = 0.01;
   return c;

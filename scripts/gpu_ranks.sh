@@ -62,7 +62,7 @@ import ast, sys
 ast.parse(open(sys.argv[1]).read(), sys.argv[1])
 PY
   for f in tests/launchers/gpus.sh tests/launchers/small_run.sh; do bash -n "$f" || failed=1; done
-  for target in all_reduce_grid gpt2_ranks llama_block_ranks; do
+  for target in all_reduce_grid gpt2_ranks mixture_ranks llama_block_ranks; do
     [[ -f bench/$target.cpp || -f bench/gpu/$target.cpp ]] || { echo "gpu_ranks: no source of $target" >&2; failed=1; }
   done
 fi
@@ -71,7 +71,7 @@ if [[ -z ${HPCDL_BUILT:-} ]]; then
   cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
   [[ ${cc:-90} == 90 ]] && cc=90a
   step configure 60 cmake --preset cuda -DHPCDL_TESTS=ON -DHPCDL_BENCH=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
-    step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_cli bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
+    step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_cli bench.all_reduce_grid bench.gpt2_ranks bench.mixture_ranks bench.llama_block_ranks || exit 1
 fi
 
 bars=("$python" -W ignore bench/gpu/ranks.py --gpus "$count" --limit 100)
@@ -85,12 +85,13 @@ if [[ $part != tests ]]; then
   fi
 fi
 if [[ $part != bars ]]; then
-  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:gpu_group*:*GpuRanks*'
+  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:gpu_group*:*GpuRanks*:*GpuExperts*'
   beside launchers 150 tests/launchers/gpus.sh $bin
 fi
 together
 if [[ $part != tests ]]; then
   step bars_tensor 110 "${bars[@]}" --only tensor --json "$out/ranks_tensor.json"
+  step bars_experts 200 "${bars[@]}" --only experts --json "$out/ranks_experts.json"
   step bars_ddp 300 "${bars[@]}" --only ddp --json "$out/ranks_ddp.json"
   step bars_all_reduce 60 "${bars[@]}" --only all_reduce --json "$out/ranks_all_reduce.json"
   step images 80 "$python" -W ignore bench/gpu/image_ranks.py --gpus "$count" --json "$out/images.json"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
-DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
+DistributedDataParallel, layers that several GPUs compute together against one GPU, mixtures whose experts they divide against an MLP of equal work and
+against PyTorch. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--buckets 200/80,400/160] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,tensor,experts,ddp] [--gpus N] [--buckets 200/80,400/160] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
 
 A bar on times is a ratio of medians, of sides that take turns. A program without output for --limit seconds is killed: without PyTorch its row
 is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
@@ -163,9 +164,24 @@ def tensor(table, counts, args):
     return samples
 
 
+def experts(table, counts, args):
+    """8 experts, of which each token goes through 2."""
+    raw = {}
+    for n in counts:
+        commands = {kind: ([str(BIN / "mixture_ranks"), str(n), kind], None) for kind in ("dense", "divided")}
+        peer = None if args.no_torch else {"torch": ([sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "mixture_torch.py"), "--ranks", str(n)], None)}
+        raw[n] = in_turns(commands, args.rounds, args.limit, peer)
+        rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in raw[n].items()}
+        ours = f"{rate['divided'] / 1e3:.0f}k tokens/s"
+        table.bar("experts", f"an MLP of equal work, {n} GPUs", ours, f"{rate['dense'] / 1e3:.0f}k", rate["divided"] / rate["dense"], 0.75)
+        if "torch" in rate:
+            table.bar("experts", f"PyTorch, grouped_mm, {n} GPUs", ours, f"{rate['torch'] / 1e3:.0f}k", rate["divided"] / rate["torch"], 1.0)
+    return raw
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--only", default="all_reduce,tensor,ddp")
+    p.add_argument("--only", default="all_reduce,tensor,experts,ddp")
     p.add_argument("--gpus", type=int, default=8, help="the most GPUs to use")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--buckets", default="200/80,400/160", help="MB of the largest bucket of ours in data-parallel training, and of the first: over NVLink few large ones cost less than 25 MB")
@@ -177,7 +193,7 @@ def main():
     counts = [n for n in (2, 4, 8) if n <= min(gpus(), args.gpus)]
     if not counts:
         raise SystemExit(f"ranks: expected at least two GPUs, found {gpus()}")
-    sections = {"all_reduce": lambda: {str(n): all_reduce(table, n) for n in counts}, "tensor": lambda: tensor(table, counts, args), "ddp": lambda: train(table, counts, args)}
+    sections = {"all_reduce": lambda: {str(n): all_reduce(table, n) for n in counts}, "tensor": lambda: tensor(table, counts, args), "experts": lambda: experts(table, counts, args), "ddp": lambda: train(table, counts, args)}
     table, raw, failed = Table(), {}, 0
     for name in args.only.split(","):
         try:
