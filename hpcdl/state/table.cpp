@@ -214,9 +214,11 @@ Tensor StateTable::frozen_shares() const {
 /// Moves the bytes of frozen tensors that this rank keeps.
 void StateTable::upload_frozen(const Stream& s) {
   auto there = block(frozen_bytes_, s.device());
-  io::Upload upload;
-  upload.add(bytes_of(there), bytes_of(frozen_pieces_.memory));
-  if (!described_) upload.run(s);
+  if (!described_) {
+    io::Upload upload;
+    upload.add(bytes_of(there), bytes_of(frozen_pieces_.memory));
+    upload.run(s);
+  }
   for (auto& e : frozen_pieces_.entries) {
     const auto at = e.memory.data() ? e.memory.ptr<std::byte>() - frozen_pieces_.memory.data() : 0;
     e.memory = Tensor(there.data() ? there.data() + at : nullptr, e.memory.spec(), s.device());
@@ -490,8 +492,9 @@ void StateTable::upload_flat(const Stream& s) {
     if (place.whole) upload.add(there, e.memory);
     e.memory = there;
   }
+  if (described_) return;
   upload.add(bytes_of(shares_on_device_), bytes_of(shares_));
-  if (!described_) upload.run(s);
+  upload.run(s);
 }
 
 void StateTable::to_device(const Stream& s, const std::vector<Tensor*>& others,
