@@ -1,5 +1,6 @@
 #include "hpcdl/train/check_config.h"
 
+#include <bit>
 #include <cmath>
 #include <span>
 #include <string_view>
@@ -193,6 +194,38 @@ void check_experts(const io::ConfigTable& table, const RunConfig& config) {
                config.capacity, kLeastCapacity);
 }
 
+/// Sums in a fixed order.
+void check_invariant(const RunConfig& config) {
+  const auto& p = config.parallel;
+  if (!p.invariant) return;
+  const auto refuse_beside = [](bool set, std::string_view what, std::string_view instead) {
+    if (set)
+      fail_usage("config",
+                 "parallel.invariant = true and {}: the result would depend on the number of ranks: set {}, or "
+                 "parallel.invariant = false",
+                 what, instead);
+  };
+  const auto beside = [&](std::int64_t n, std::string_view axis) {
+    refuse_beside(n > 1, fmt::format("parallel.{} = {}", axis, n), fmt::format("parallel.{} = 1", axis));
+  };
+  beside(p.pp, "pp"), beside(p.cp, "cp"), beside(p.ep, "ep");
+  refuse_beside(config.model.experts > 0, "a mixture of experts", "another model.family");
+  refuse_beside(io::is_image_family(config.model.family), "a model of images", "another model.family");
+  refuse_beside(is_fp8(config.train.dtype), "train.dtype = \"fp8\"", "train.dtype = \"bf16\"");
+  refuse_beside(config.offload.parameters == Tier::host, "offload.parameters = \"host\"",
+                "offload.parameters = \"none\"");
+  refuse_beside(p.zero_span != ZeroSpan::all, "parallel.zero_span = \"host\"", "parallel.zero_span = \"all\"");
+  refuse_beside(p.wire_weights != WireWeights::compute, "parallel.wire_weights", "parallel.wire_weights = \"compute\"");
+  refuse_beside(p.wire_gradients != WireGradients::f32, "parallel.wire_gradients", "parallel.wire_gradients = \"f32\"");
+  for (const auto& [key, n] : {std::pair{"train.accumulate", config.train.accumulate}, {"parallel.dp", p.dp}})
+    if (n > 0 && !std::has_single_bit(static_cast<std::uint64_t>(n)))
+      fail_usage(
+          "config",
+          "parallel.invariant = true adds pairs, pairs of pairs and so on: {} must be a power of two, got {}; the "
+          "nearest are {} and {}",
+          key, n, std::bit_floor(static_cast<std::uint64_t>(n)), std::bit_ceil(static_cast<std::uint64_t>(n)));
+}
+
 void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   const auto& p = config.parallel;
   if (p.pp == 1) return refuse(table, kPipeline, "pipelines", "parallel.pp is 1");
@@ -348,6 +381,7 @@ void check_config(RunConfig& config) {
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
   check_pipeline(table, config);
   check_experts(table, config);
+  check_invariant(config);
   if (!config.adapter.given()) {
     refuse(table, kAdapter, "adapters", "adapter.method is none");
     refuse(table, kBase, "the frozen base of an adapter", "adapter.method is none");

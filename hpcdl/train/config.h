@@ -262,7 +262,7 @@ struct ParallelConfig {
   WireGradients wire_gradients = WireGradients::f32;
   nn::ContextShare::Mode cp_mode = nn::ContextShare::gather;
   double bucket_mb = 25, first_bucket_mb = 1;
-  bool overlap = true, sequence = false, time_exchange = false;
+  bool overlap = true, sequence = false, time_exchange = false, invariant = false;
 
   void visit(auto&& f) {
     f("pp", pp, "ranks that share the layers: each has some of them, in a row; see train.accumulate",
@@ -278,6 +278,10 @@ struct ParallelConfig {
       "equal cost",
       {.min = 1, .max = 1 << 20});
     f("dp", dp, "ranks that share each batch; 0: all ranks / (pp * cp * tp)", {.min = 0, .max = 1 << 20});
+    f("invariant", invariant,
+      "adds the gradients of micro-batches in an order that does not depend on dp, so that the same dp x "
+      "train.accumulate gives the same bits: both are powers of two. Takes memory for log2(train.accumulate) more "
+      "gradients");
     f("cp", cp, "text: ranks that share the tokens of each row; 2 cp divides train.length", {.min = 1, .max = 1 << 16});
     f("cp_mode", cp_mode,
       "with cp, what attention exchanges: gather, the keys and values of the whole row; ulysses, parts of the rows for "

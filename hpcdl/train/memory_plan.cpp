@@ -127,6 +127,7 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   });
   l.other = model.bytes() - l.weights - (step.ranks() ? 0 : l.gradients);
   if (step.ranks()) l.gradients = step.ranks()->gradient_bytes();
+  if (const auto* tree = step.tree()) l.gradients += tree->bytes();
   std::int64_t most = -1;
   const auto look = [&](const Planned& planned, bool of_step) {
     const auto& [program, p, inputs, outputs] = planned;

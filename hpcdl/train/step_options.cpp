@@ -54,6 +54,7 @@ StepOptions step_options(const RunConfig& config) {
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
   o.capacity = config.capacity;
+  o.invariant = config.parallel.invariant ? t.accumulate : 0;
   o.share_batch = config.sync_batch_norm || config.model.experts > 0;
   if (t.dtype == Compute::fp16)
     o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale),

@@ -1,6 +1,7 @@
 #include "hpcdl/train/step_programs.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     options_.forward.context = context_.get();
   }
   if (options_.experts.size() > 1) divide_experts();
+  if (options_.invariant > 0) fix_order_of_sums();
   if (options_.share_batch && options_.data.size() > 1) {
     shared_batch_ = std::make_unique<parallel::GroupAxis>(options_.data);
     options_.forward.shared_batch = shared_batch_->axis("batch");
@@ -76,6 +78,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
     if (stages_) stages_->connect(device_);
   }
   if (ranks_) ranks_->place_gradients();
+  if (options_.invariant > 0) tree_.emplace(model_.parameters(), options_.invariant, device_, model_.described());
   if (copies) {
     model_.keep_copies(products);
     model_.round_copies(s);
@@ -116,7 +119,7 @@ void StepPrograms::join_ranks(DType copies) {
                                     .gather_ahead = options_.gather_ahead,
                                     .wire_weights = options_.wire_weights,
                                     .wire_gradients = options_.wire_gradients,
-                                    .accumulate = options_.accumulate || stages_,
+                                    .accumulate = options_.accumulate || stages_ || options_.invariant > 0,
                                     .copies = copies,
                                     .same_experts = options_.same_experts});
 }
@@ -130,6 +133,21 @@ void StepPrograms::divide_experts() {
                ranks, all, all);
   options_.forward.expert_capacity = options_.capacity;
   if (options_.capacity > 0) dropped_.emplace(device_, model_.described());
+}
+
+/// Micro-batches draw what they would draw on one rank, and ranks add in the order of the tree.
+void StepPrograms::fix_order_of_sums() {
+  const auto ranks = options_.data.size();
+  require(
+      std::has_single_bit(static_cast<unsigned>(ranks)), "train",
+      "expected a power of two of ranks that share a batch, got {}: with parallel.invariant, set parallel.dp to one",
+      ranks);
+  require(!device_.is_cuda() || ranks <= 2, "train",
+          "parallel.invariant: more than two GPUs add in another order, got {}: set parallel.dp = 2, or train.device = "
+          "\"cpu\"",
+          ranks);
+  options_.forward.part = 0;
+  if (!device_.is_cuda()) options_.reduce.algorithm = comm::Algorithm::halving;
 }
 
 /// Weights that the options ask for, and with moments on the host also the values of which programs read the copies
@@ -316,10 +334,18 @@ StepPrograms::PassPtr StepPrograms::clear() const {
 }
 
 StepPrograms::PassPtr StepPrograms::reduce() const {
-  if (!stages_ || !ranks_) return nullptr;
+  if ((!stages_ && !tree_) || !ranks_) return nullptr;
   return passes_.pass("reduce", [&] {
     auto [program, bindings] = ranks_->reduced({});
     return Pass{planned(std::move(program)), std::move(bindings)};
+  });
+}
+
+StepPrograms::PassPtr StepPrograms::add(int sums) const {
+  return passes_.pass(fmt::format("add {}", sums), [&] {
+    Graph g;
+    tree_->record(g, sums);
+    return Pass::of(g);
   });
 }
 
@@ -366,9 +392,8 @@ void StepPrograms::expect_same_exchanges() const {
     if (has_more()) passes.emplace_back("further micro-batches", more());
     if (apart()) passes.emplace_back("last micro-batch", last());
     passes.emplace_back("evaluation", evaluation());
-  } else if (ranks_) {
-    passes.emplace_back("sums of gradients", reduce());
   }
+  if (auto sums = reduce()) passes.emplace_back("sums of gradients", std::move(sums));
   passes.emplace_back("update", update());
   if (gathers_once()) passes.emplace_back("gather", gather());
   std::vector<parallel::NamedProgram> programs;

@@ -23,6 +23,7 @@
 #include "hpcdl/parallel/data_parallel.h"
 #include "hpcdl/pipe/stage_parts.h"
 #include "hpcdl/train/dropped_tokens.h"
+#include "hpcdl/train/gradient_tree.h"
 #include "hpcdl/train/stages.h"
 
 namespace hpcdl::train {
@@ -83,6 +84,9 @@ struct StepOptions {
   WireCode wire_weights = WireCode::none, wire_gradients = WireCode::none;  // the same of these
   Numerics numerics = {};    // of a GPU: those of a CPU are always the default
   bool share_batch = false;  // those ranks share statistics of the batch (ForwardOptions::shared_batch)
+  /// If the bits of a step must not depend on the number of those ranks (gradient_tree.h): micro-batches of a step on each
+  /// rank; 0: they may depend on it.
+  std::int64_t invariant = 0;
   StageOptions stages = {};  // ranks that have different layers: each calls the same methods with the same batches
 };
 
@@ -113,9 +117,10 @@ class StepPrograms {
   PassPtr host_update() const;
   /// The programs of the first micro-batch, of further ones, and of the last one if it differs.
   PassPtr first() const {
-    return pass(Write::overwrite, !apart() ? reducing() : divided() ? Kind::gathering : Kind::alone);
+    const bool reduces = ranks_ && !apart() && !tree_;
+    return pass(Write::overwrite, reduces ? Kind::reducing : divided() ? Kind::gathering : Kind::alone);
   }
-  PassPtr more() const { return pass(Write::accumulate, Kind::alone); }
+  PassPtr more() const { return pass(tree_ ? Write::overwrite : Write::accumulate, Kind::alone); }
   PassPtr last() const { return pass(Write::accumulate, Kind::reducing); }
   PassPtr evaluation() const { return pass(Write::overwrite, Kind::inference); }
   /// Reads what other ranks have updated, for anything but the first micro-batch of a step. Only if gathers_once().
@@ -127,11 +132,16 @@ class StepPrograms {
   StagePasses evaluation_stages() const;
   /// With stages: clears the gradients to which the passes of a step only add. Null if there are none.
   PassPtr clear() const;
-  /// With stages: sums gradients over the ranks that share the batch. Null with one.
+  /// With stages or a tree(): sums gradients over the ranks that share the batch. Null with one.
   PassPtr reduce() const;
+  /// The order in which gradients of micro-batches are added; null: as they come. Then passes of all micro-batches
+  /// overwrite gradients, and no pass sums them over ranks.
+  const GradientTree* tree() const { return tree_ ? &*tree_ : nullptr; }
+  /// With a tree: what follows after a micro-batch (GradientTree::record).
+  PassPtr add(int sums) const;
   bool has_more() const { return options_.accumulate; }
   /// Whether the last micro-batch has its own program.
-  bool apart() const { return ranks_ && options_.accumulate; }
+  bool apart() const { return ranks_ && options_.accumulate && !tree_; }
   /// Whether ranks update different values.
   bool divided() const { return ranks_ && ranks_->divided(); }
   /// Whether no rank keeps values whole, so that all passes, also evaluations, are collective.
@@ -172,7 +182,6 @@ class StepPrograms {
   }
 
  private:
-  Kind reducing() const { return ranks_ ? Kind::reducing : Kind::alone; }
   nn::ForwardOptions evaluation_options() const;
   nn::ForwardOptions forward_options(Kind kind) const;
   struct Recorded {
@@ -189,6 +198,7 @@ class StepPrograms {
   bool updates_on_host() const { return device_.is_cuda() && options_.optimizer_place.folder; }
   void record_update(Graph& g) const;
   void divide_experts();
+  void fix_order_of_sums();
   void join_stages(DType copies);
   void join_ranks(DType copies);
   void keep_on_host(DType copies);
@@ -207,6 +217,7 @@ class StepPrograms {
   std::unique_ptr<parallel::DataParallel> ranks_;
   std::optional<GradScaler> scaler_;
   std::optional<DroppedTokens> dropped_;
+  std::optional<GradientTree> tree_;
   std::unique_ptr<offload::ParameterMoves> parameters_;
   std::unique_ptr<offload::GradientMoves> gradients_;
   std::unique_ptr<offload::ActivationMoves> activations_;

@@ -73,6 +73,11 @@ void TrainStep::make_instances() {
   list.emplace_back(&eval_, programs_.evaluation());
   list.emplace_back(&update_, programs_.update());
   if (programs_.gathers_once()) list.emplace_back(&gather_, programs_.gather());
+  if (const auto* tree = programs_.tree()) {
+    if (auto sums = programs_.reduce()) list.emplace_back(&reduce_, std::move(sums));
+    adds_.resize(static_cast<std::size_t>(tree->sums(tree->leaves() - 1)) + 1);
+    for (int sums = 0; auto& exe : adds_) list.emplace_back(&exe, programs_.add(sums++));
+  }
   std::int64_t bytes = 0;
   for (const auto& [exe, pass] : list) exe->reset(), bytes = std::max(bytes, pass->planned->plan.arena_bytes);
   arena_.reset();
@@ -167,6 +172,17 @@ void TrainStep::queue(Instance& exe, const Staged& batch) {
     copy_to_pinned(stream_, &batch.output(i), exe.output(i));
 }
 
+/// Queues the passes of a step in the order in which the tree adds their gradients.
+void TrainStep::queue_tree(const Flight& flight) {
+  const auto& tree = *programs_.tree();
+  for (std::int64_t i = 0; i < tree.leaves(); ++i) {
+    const auto micro = tree.micro(i);
+    set_micro(flight.step, micro);
+    queue(i == 0 ? *first_ : *more_, flight.batches[static_cast<std::size_t>(micro)]);
+    run(*adds_[static_cast<std::size_t>(tree.sums(i))]);
+  }
+}
+
 /// Queues what this rank does with the first `micros` micro-batches of a step and has not done yet.
 void TrainStep::run_stages(pipe::Runner& runner, const Flight& flight, std::int64_t micros) {
   runner.advance(stream_, static_cast<std::int32_t>(micros),
@@ -196,6 +212,7 @@ std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens
 
 void TrainStep::set_micro(std::int64_t step, std::int64_t micro) {
   params_.step = step;
+  if (programs_.tree()) micro = micro * options_.data.size() + options_.data.rank();  // as one rank would number it
   params_.seed = options_.seed + static_cast<std::uint64_t>(micro) *
                                      0x9E3779B97F4A7C15u;  // different random numbers for every micro-batch
 }
@@ -214,6 +231,8 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
           "pass `last` with the last micro-batch, which cannot be the first with `accumulate`");
   require(!runner_ || last == (micro + 1 == options_.stages.micros), "train",
           "expected {} micro-batches, as many as the schedule of the stages has", options_.stages.micros);
+  require(!programs_.tree() || last == (micro + 1 == options_.invariant), "train",
+          "expected {} micro-batches, as many as the tree of gradients has", options_.invariant);
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
   const auto& staged = stage(inputs_, flight, micro, batch);
@@ -221,7 +240,8 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   if (runner_) gather();
   if (micro == 0 && clear_) run(*clear_);
   if (runner_) run_stages(*runner_, flight, micro + 1);
-  else queue(prepare(step, micro, last), staged);
+  else if (!programs_.tree()) queue(prepare(step, micro, last), staged);
+  else if (last) queue_tree(flight);
   if (last && reduce_) run(*reduce_);
   gathered_ = true;  // without stages, the pass of the first micro-batch does it
   model_.count_pass();
@@ -429,6 +449,9 @@ std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) con
   }
   list.push_back(&*first_);
   for (std::int64_t i = 1; i < micro_batches; ++i) list.push_back(i + 1 == micro_batches && last_ ? &*last_ : &*more_);
+  for (std::int64_t i = 0; programs_.tree() && i < micro_batches; ++i)
+    list.push_back(&*adds_[static_cast<std::size_t>(programs_.tree()->sums(i))]);
+  if (reduce_) list.push_back(&*reduce_);
   list.push_back(&*update_);
   return list;
 }

@@ -194,6 +194,7 @@ class TrainStep {
   std::optional<NonFinite> bad_weight() const;
   Instance& prepare(std::int64_t step, std::int64_t micro, bool last);
   void queue(Instance& exe, const Staged& batch);
+  void queue_tree(const Flight& flight);
   void fill(const Instance& exe, const Staged& batch);
 
   StepParams params_;
@@ -206,7 +207,9 @@ class TrainStep {
   // last_: more_ that also reduces, with several ranks and micro-batches
   std::optional<Instance> first_, more_, last_, eval_, update_, gather_;
   std::optional<Instance> host_update_;                 // on the CPU, after update_ (StepPrograms::host_update)
-  std::optional<Instance> clear_, reduce_;              // of a pipeline
+  std::optional<Instance> clear_;                       // of a pipeline
+  std::optional<Instance> reduce_;                      // of a pipeline or a tree
+  std::vector<std::optional<Instance>> adds_;           // of a tree, by the number of sums
   std::unique_ptr<pipe::Runner> runner_, eval_runner_;  // of a pipeline; then there are no passes
   bool gathered_ = true;                                // whether this rank has the values that others have updated
   Stream waiting_;                                      // for one step while the next one is queued
