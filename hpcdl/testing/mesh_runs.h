@@ -56,7 +56,8 @@ struct MeshRuns : ::testing::Test {
       toy_config(c, tmp, name);
       c.model.heads = 4;
       c.train.batch = 8 / mesh.dp, c.train.threads = 1;
-      c.parallel.dp = mesh.dp, c.parallel.cp = mesh.cp, c.parallel.tp = mesh.tp, c.parallel.ep = mesh.ep;
+      c.parallel.pp = mesh.pp, c.parallel.dp = mesh.dp, c.parallel.cp = mesh.cp, c.parallel.tp = mesh.tp,
+      c.parallel.ep = mesh.ep;
       change(c);
     };
     return run_on_ranks(mesh.size(), configure, stop_at);

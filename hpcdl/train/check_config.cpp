@@ -186,7 +186,13 @@ void check_experts(const io::ConfigTable& table, const RunConfig& config) {
                "parallel.ep = {} and parallel.zero = {}: 16-bit copies of experts that ranks divide stay whole: set "
                "parallel.zero = 0, or train.dtype = \"f32\"",
                ep, p.zero);
-  if (p.pp > 1) fail_usage("config", "parallel.ep and parallel.pp exclude each other: set one of them to 1");
+  if (p.pp > 1 && config.train.device != "cpu")
+    fail_usage("config", "parallel.ep and parallel.pp have not been run together on GPUs: set one of them to 1");
+  if (p.pp > 1 && config.capacity > 0)
+    fail_usage(
+        "config",
+        "model.capacity = {} runs steps again, which pipelines (parallel.pp = {}) cannot: set model.capacity = 0",
+        config.capacity, p.pp);
   if (config.adapter.given())
     fail_usage("config", "adapters are trained with all experts on each rank: set parallel.ep = 1");
   if (config.capacity > 0 && config.capacity < kLeastCapacity)

@@ -60,6 +60,23 @@ TEST_F(Experts, beside_other_axes_they_train_as_on_one_rank) {
                        [](RunConfig&) {});
 }
 
+/// Each stage of a pipeline has the experts of its layers, divided among its replicas.
+TEST_F(Experts, in_stages_of_pipelines_they_train_as_on_one_rank) {
+  const auto micros = [](RunConfig& c) { c.train.accumulate = 4, c.train.batch /= 2; };
+  run_mixture({}, "whole", micros);
+  std::string first;
+  for (const auto& [schedule, zero] : {std::pair{"1f1b", 0}, {"zero_bubble", 2}, {"gpipe", 3}}) {
+    const auto name = fmt::format("{} {}", schedule, zero);
+    run_mixture({.pp = 2, .dp = 2, .ep = 2}, name, [&, schedule = schedule, zero = zero](RunConfig& c) {
+      micros(c);
+      c.parallel.schedule = schedule, c.parallel.zero = zero;
+    });
+    expect_parity(name, "whole");
+    if (first.empty()) first = name;
+    else expect_same_bits(name, first);
+  }
+}
+
 /// What is left of the state of experts stays whole, and the rest is divided: the same bits.
 TEST_F(Experts, dividing_other_state_changes_no_bit) {
   for (const std::int64_t accumulate : {1, 2}) {

@@ -11,6 +11,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/exchange/exchange.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/unit.h"
 #include "hpcdl/pipe/layer_costs.h"
 #include "hpcdl/pipe/layers.h"
 #include "hpcdl/pipe/lower.h"
@@ -76,6 +77,15 @@ void Stages::choose_owners(const Program& pass) {
     if (const auto it = stages_of.find(e.name); it != stages_of.end() && e.role != StateRole::counter)
       stages[e.param].insert(it->second.begin(), it->second.end());
   });
+  // Matrices of experts that other ranks have, which no record here uses, are where and as large as those of this rank.
+  std::map<std::string, const StateEntry*, std::less<>> expert_of;  // by block
+  for (const auto& e : table_.parameters())
+    if (e.param->experts && e.memory.size() > 0) expert_of.emplace(parallel::unit_name(e.name), &e);
+  const auto like = [&](const StateEntry& e) -> const StateEntry& {
+    return e.param->experts ? *expert_of.find(parallel::unit_name(e.name))->second : e;
+  };
+  for (const auto& e : table_.parameters())
+    if (const auto& other = like(e); other.param != e.param) stages[e.param] = stages[other.param];
   const auto ranks_of = [&](const nn::Param& p) {
     std::set<int> ranks;
     for (const int stage : stages[&p]) ranks.insert(schedule_.forward_rank[static_cast<std::size_t>(stage)]);
@@ -86,7 +96,8 @@ void Stages::choose_owners(const Program& pass) {
   std::vector<int> holders;
   for (const auto& e : table_.parameters()) {
     const auto ranks = ranks_of(*e.param);
-    values_.push_back({e.param, e.memory.spec(), ranks.front()});
+    const auto& size = like(e);
+    values_.push_back({e.param, size.memory.size(), !size.param->part.all(), ranks.front()});
     if (ranks.size() == 1) continue;
     require(holders.empty() || holders == ranks, "pipe", "\"{}\" is used by other ranks than another shared parameter",
             e.name);
@@ -149,7 +160,7 @@ parallel::DividedGradients Stages::gradients(parallel::DividedGradients mine) co
   parallel::DividedGradients all;
   for (const auto& v : values_) {
     if (v.rank == group().rank()) all.push_back(std::move(*here.at(v.param)));
-    else all.push_back({.pieces = {{0, v.spec.size()}}, .part = !v.param->part.all()});
+    else all.push_back({.pieces = {{0, v.elements}}, .part = v.part});
     all.back().stage = v.rank;
   }
   return all;

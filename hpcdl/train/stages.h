@@ -68,8 +68,9 @@ class Stages {
   /// A value of the whole model, in the order of the table.
   struct Value {
     const nn::Param* param;
-    Spec spec;  // in memory
-    int rank;   // that counts it, the first of those that hold it
+    std::int64_t elements;  // on the ranks that hold it
+    bool part;              // ranks along tp have different ones
+    int rank;               // that counts it, the first of those that hold it
   };
   void choose_layers(const StageOptions& options, const Program& pass);
   void choose_owners(const Program& pass);
