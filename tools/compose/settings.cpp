@@ -48,6 +48,7 @@ const std::vector<Setting>& settings() {
       {"parallel.zero = 1", "zero", [](RunConfig& c) { c.parallel.zero = 1, c.parallel.dp *= 2; }},
       {"parallel.zero = 2", "zero", [](RunConfig& c) { c.parallel.zero = 2, c.parallel.dp *= 2; }},
       {"parallel.zero = 3", "zero", [](RunConfig& c) { c.parallel.zero = 3, c.parallel.dp *= 2; }},
+      {"parallel.invariant = true", "sums", [](RunConfig& c) { c.parallel.invariant = true; }},
       {"train.dtype = \"bf16\"", "dtype", [](RunConfig& c) { c.train.dtype = Compute::bf16; }},
       {"train.dtype = \"fp8-emu\"", "dtype",
        [](RunConfig& c) { c.train.dtype = Compute::fp8_emu, c.train.fp8_first = c.train.fp8_last = 0; }},
