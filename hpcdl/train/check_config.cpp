@@ -243,7 +243,8 @@ void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
     fail_usage("config", "parallel.schedule = \"{}\" needs parallel.chunks = {}{}, got {}", p.schedule,
                kind.least_chunks, kind.most_chunks > kind.least_chunks ? " or more" : "", p.chunks);
   if (config.train.device != "cpu") check_pipeline_on_gpu(config);
-  if (p.cp > 1) fail_usage("config", "parallel.cp and parallel.pp exclude each other: set one of them to 1");
+  if (p.cp > 1 && config.train.device != "cpu")
+    fail_usage("config", "parallel.cp and parallel.pp have not been run together on GPUs: set one of them to 1");
   if (is_fp8(config.train.dtype))
     fail_usage("config", "train.dtype = \"{}\" keeps a history of all layers on each rank: set parallel.pp = 1",
                io::enum_name(config.train.dtype));

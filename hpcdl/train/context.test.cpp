@@ -20,7 +20,8 @@ struct Context : testing::MeshRuns {
     run_on({}, name, all);
     for (const auto& mesh : meshes)
       for (const auto mode : modes) {
-        const auto run = fmt::format("{} dp{} cp{} tp{} {}", name, mesh.dp, mesh.cp, mesh.tp, io::enum_name(mode));
+        const auto run =
+            fmt::format("{} pp{} dp{} cp{} tp{} {}", name, mesh.pp, mesh.dp, mesh.cp, mesh.tp, io::enum_name(mode));
         run_on(mesh, run, [&](RunConfig& c) { all(c), c.parallel.cp_mode = mode; });
         expect_parity(run, name);
       }
@@ -49,6 +50,23 @@ TEST_F(Context, beside_tensor_parallelism_it_trains_as_on_one_rank) {
     expect_like_one_rank(std::string(io::enum_name(family)), {{.cp = 2, .tp = 2}},
                          [&](RunConfig& c) { c.model.family = family, c.train.dropout = 0.1; },
                          {Mode::gather, Mode::ulysses, Mode::zigzag});
+}
+
+/// The ranks that have a stage share the rows of a micro-batch, also in the halves of a backward pass.
+TEST_F(Context, in_stages_of_pipelines_it_trains_as_on_one_rank) {
+  for (const auto* schedule : {"1f1b", "zero_bubble"})
+    expect_like_one_rank(schedule, {{.pp = 2, .cp = 2}},
+                         [&](RunConfig& c) {
+                           c.train.accumulate = 4, c.train.dropout = 0.1;
+                           if (c.parallel.pp > 1) c.parallel.schedule = schedule;
+                         },
+                         {Mode::gather, Mode::ulysses, Mode::ring, Mode::zigzag});
+  expect_like_one_rank("gpt2 in stages", {{.pp = 2, .dp = 2, .cp = 2}},
+                       [](RunConfig& c) {
+                         c.model.family = io::Family::gpt2, c.train.recompute = true;
+                         if (c.parallel.pp > 1) c.parallel.schedule = "1f1b", c.parallel.zero = 2;
+                       },
+                       {Mode::zigzag});
 }
 
 /// Rows of 2 cp k tokens, on two to eight ranks.

@@ -172,7 +172,6 @@ TEST_F(Pipeline, says_what_would_fit) {
          [](RunConfig& c) { c.parallel.pp = 2, c.parallel.schedule = "round_robin"; });
   expect(2, "offload.optimizer", [](RunConfig& c) { c.parallel.pp = 2, c.offload.optimizer = Tier::host; });
   expect(2, "fp8-emu", [](RunConfig& c) { c.parallel.pp = 2, c.train.dtype = Compute::fp8_emu; });
-  expect(4, "exclude each other", [](RunConfig& c) { c.parallel.pp = c.parallel.cp = 2; });
   expect(1, "parallel.chunks = 2 is for pipelines", [](RunConfig& c) { c.parallel.chunks = 2; });
   expect(1, "start them with `hpcdl launch -n 2", [](RunConfig& c) { c.parallel.pp = 2; });
 }
@@ -189,6 +188,10 @@ TEST_F(Pipeline, says_what_would_fit_on_gpus) {
     EXPECT_NE(error.find(part), std::string::npos) << error << "\nexpected: " << part;
   };
   expect("set parallel.zero = 2", [](RunConfig& c) { c.parallel.zero = 3; });
+  expect("parallel.cp and parallel.pp have not been run together on GPUs", [](RunConfig& c) { c.parallel.cp = 2; });
+  expect("parallel.ep and parallel.pp have not been run together on GPUs", [](RunConfig& c) {
+    c.model.family = io::Family::mixtral, c.model.experts = 4, c.parallel.dp = 1, c.parallel.ep = 2;
+  });
   expect("a mixture of experts", [](RunConfig& c) { c.model.family = io::Family::mixtral, c.model.experts = 4; });
   expect("set parallel.dp = 1", [](RunConfig& c) { c.model.family = io::Family::resnet18, c.sync_batch_norm = true; });
   expect("no error", [](RunConfig& c) { c.parallel.zero = 2; });
