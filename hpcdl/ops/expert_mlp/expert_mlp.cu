@@ -11,25 +11,34 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp, kTogether = 8;  // choices that share a pass over a row of weights
 
-/// A block lists the choices of one expert, in their order.
+/// A block lists the choices of one expert, in their order. In each round a thread has kEach neighbours.
 template <int kBlock>
 __global__ void __launch_bounds__(kBlock)
     list(const std::int32_t* experts, int choices, std::int32_t* places, int place_stride) {
-  constexpr int kWarpsOfBlock = kBlock / kWarp;
-  __shared__ int of_warp[kWarpsOfBlock];
+  constexpr int kWarpsOfBlock = kBlock / kWarp, kEach = 4;
+  __shared__ int of_warp[2][kWarpsOfBlock];  // by turn, so that a round need not wait for the reads of the last one
   std::int32_t* const of_expert = places + std::int64_t{blockIdx.x} * place_stride;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   int found = 0;
-  for (int base = 0; base < choices; base += kBlock) {
-    const int choice = base + static_cast<int>(threadIdx.x);
-    const bool mine = choice < choices && experts[choice] == static_cast<int>(blockIdx.x);
-    const unsigned all = __ballot_sync(~0u, mine);
-    if (lane == 0) of_warp[warp] = __popc(all);
+  for (int base = 0, turn = 0; base < choices; base += kBlock * kEach, turn ^= 1) {
+    const int first = base + static_cast<int>(threadIdx.x) * kEach;
+    unsigned mine = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (first + i < choices && experts[first + i] == static_cast<int>(blockIdx.x)) mine |= 1u << i;
+    int end = __popc(mine);  // of this thread's, in those of the warp
+#pragma unroll
+    for (int d = 1; d < kWarp; d *= 2) {
+      const int other = __shfl_up_sync(~0u, end, d);
+      if (lane >= d) end += other;
+    }
+    if (lane == kWarp - 1) of_warp[turn][warp] = end;
     __syncthreads();
-    int at = found;
-    for (int w = 0; w < kWarpsOfBlock; ++w) at += w < warp ? of_warp[w] : 0, found += of_warp[w];
-    if (mine) of_expert[1 + at + __popc(all & ((1u << lane) - 1))] = choice;
-    __syncthreads();  // the counts have been read
+    int at = found + end - __popc(mine);
+    for (int w = 0; w < kWarpsOfBlock; ++w) at += w < warp ? of_warp[turn][w] : 0, found += of_warp[turn][w];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (mine >> i & 1) of_expert[1 + at++] = first + i;
   }
   if (threadIdx.x == 0) of_expert[0] = found;
 }
