@@ -1,8 +1,8 @@
 // Rows of x in bf16 times quantised matrices, compared with the same product of bf16 weights through cuBLASLt. Graphs
 // of consecutive products, each with its own weights, which together exceed L2, in turns; medians. Every result is
 // compared with that of the decoded weights; decoding alone is compared with a copy of as many bytes.
-//   quant_rows [--tiles] [ROWSxNxK...] > JSON      bench/results/NAME/quant_rows.json
-// --tiles: each shape of blocks, too.
+//   quant_rows [--tiles] [--formats A,B...] [ROWSxNxK...] > JSON      bench/results/NAME/quant_rows.json
+// --tiles: each shape of blocks, too. --formats: these alone.
 
 #include <cmath>
 #include <cstdio>
@@ -10,10 +10,13 @@
 
 #include "bench/gpu/turns.h"
 #include "hpcdl/buffer.h"
+#include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 #include "hpcdl/ops/quant_linear/quant_decode.h"
 #include "hpcdl/ops/quant_linear/quant_linear.h"
 #include "hpcdl/ops/quant_linear/quant_tiles.h"
+#include "hpcdl/ops/quant_linear/quant_wide.h"
+#include "hpcdl/ops/quant_linear/rotate_rows.h"
 #include "hpcdl/rng.h"
 #include "tools/tune/reference.h"
 
@@ -36,7 +39,7 @@ struct Matrix {
       if (!whole) return;
       to = OwnedTensor(whole, s.device());
       if (whole.dtype == DType::f32) return lab::tune::fill_random(s, to.tensor, seed);
-      const OwnedTensor bytes = draw(part, seed);
+      const OwnedTensor bytes = draw(part, seed, &to == &own.scale);
       for (std::int64_t at = 0; at < whole.bytes(); at += part.bytes()) {
         const Spec piece{{std::min(part.bytes(), whole.bytes() - at)}, DType::u8};
         copy(s, Tensor(static_cast<std::byte*>(to.tensor.data()) + at, piece, s.device()),
@@ -47,14 +50,16 @@ struct Matrix {
     fill(own.codes, all.codes, drawn.codes), fill(own.scale, all.scale, drawn.scale);
     fill(own.outer, all.outer, drawn.outer), fill(own.table, all.table, drawn.table);
   }
-  /// Any bytes, but scales in blocks are finite: an exponent near that of 1/8.
-  OwnedTensor draw(const Spec& spec, std::uint64_t seed) const {
+  /// Any bytes, but scales of F16 in blocks and of E8M0 have exponents near that of 1/8.
+  OwnedTensor draw(const Spec& spec, std::uint64_t seed, bool is_scale) const {
     OwnedTensor t(spec);
     auto* bytes = static_cast<std::uint8_t*>(t.tensor.data());
     const Rng rng{seed, 7};
     for (std::int64_t i = 0; i < spec.bytes(); ++i)
       bytes[i] = static_cast<std::uint8_t>(rng.bits(static_cast<std::uint64_t>(i)));
     const auto info = quant_format_info(format);
+    if (is_scale && info.scale == DType::u8)
+      for (std::int64_t i = 0; i < spec.bytes(); ++i) bytes[i] = static_cast<std::uint8_t>(120 + bytes[i] % 8);
     if (!info.scales_in_blocks) return t;
     for (std::int64_t b = 0; b < spec.bytes(); b += info.block_bytes)
       for (const int at : format == QuantFormat::q6_k   ? std::vector{209}
@@ -89,10 +94,14 @@ struct Bench {
   std::vector<OwnedTensor> dense;
   std::vector<std::vector<Matrix>> quantized;
 
-  Bench(Stream& stream, std::int64_t n_, std::int64_t k_) : s(stream), n(n_), k(k_) {
+  /// `formats`: ",A,B,", or empty for all.
+  Bench(Stream& stream, std::int64_t n_, std::int64_t k_, const std::string& formats) : s(stream), n(n_), k(k_) {
     const auto sets = std::clamp(static_cast<int>(kRotatedBytes / (0.5 * static_cast<double>(n * k))) + 1, 2, 12);
     for (int f = 0; f < kQuantFormats; ++f) {
       const auto format = static_cast<QuantFormat>(f);
+      if (!formats.empty() && formats.find(fmt::format(",{},", quant_format_info(format).name)) == formats.npos)
+        continue;
+      if (format == QuantFormat::fp4 || format == QuantFormat::fp4_double) continue;  // as nf4, with other values
       quantized.emplace_back();
       for (int i = 0; i < sets && k % quant_format_info(format).block == 0; ++i)
         quantized.back().emplace_back(s, format, n, k, static_cast<std::uint64_t>(i) + 1);
@@ -111,19 +120,50 @@ struct Bench {
             .b = {w.data(), DType::bf16, k, true},
             .out = {.d = y.data(), .dtype = DType::bf16, .ld = n}};
   }
-  void multiply(Tensor y, View x, const QuantMatrix& w) const { cuda::quant_linear(s, y, x, w, {}, {}, {}); }
+  void multiply(Tensor y, View x, const QuantMatrix& w) const { cuda::quant_linear(s, y, x, w, {}, {}, true); }
 
-  /// Whether products agree with those of decoded weights.
-  void check(View x, Tensor y, Tensor wanted, const Matrix& m) {
+  /// The product by panels of W that are decoded to so many bytes at a time.
+  void by_panels(Tensor y, View x, const QuantMatrix& w, std::int64_t bytes) const {
+    void* const memory = cuda::workspace(s, 1);
+    const std::int64_t share = bytes / (2 * k) / 256 * 256;
+    for (std::int64_t first = 0; first < n; first += share) {
+      const std::int64_t rows = std::min(share, n - first);
+      cuda::quant_decode(s, memory, DType::bf16, w, first, rows, 0, k);
+      auto g = gemm(x, View(memory, {{rows, k}, DType::bf16}, s.device()), y);
+      g.n = rows, g.out.d = y.ptr<bf16>() + first;
+      cuda::gemm(s, g);
+    }
+  }
+  /// Whether products agree with those of decoded weights: that of the op, and those of every shape of wide blocks.
+  void check(View x, Tensor y, Tensor wanted, const Matrix& m, bool wide) {
     const OwnedTensor decoded(Spec{{n, k}, DType::bf16}, s.device());
     cuda::quant_decode(s, decoded.tensor.data(), DType::bf16, m.matrix(), 0, n, 0, k);
     cuda::gemm(s, gemm(x, decoded.tensor, wanted));
     multiply(y, x, m.matrix());
+    compare(x, y, wanted, m, "");
+    if (!wide || !cuda::quant_wide_can(s, x, m.matrix())) return;
+    const OwnedTensor rotated(x.spec(), s.device());
+    if (quant_format_info(m.format).rotated) {
+      cuda::rotate_rows(s, rotated.tensor.data(), DType::bf16, x);
+      x = rotated.tensor;
+    }
+    each_wide(x.rows(), [&](cuda::WideShape shape) {
+      cuda::check(cudaMemsetAsync(y.data(), 0, static_cast<std::size_t>(y.bytes()), cuda::queue(s)), "cudaMemset");
+      cuda::quant_wide(s, y, x, m.matrix(), {}, {}, true, shape);
+      compare(x, y, wanted, m, fmt::format(" wide {}/{}", shape.cols, shape.splits));
+    });
+  }
+  void compare(View x, View y, View wanted, const Matrix& m, const std::string& way) {
     const double d = distance(s, y, wanted);
     if (!(d < 0.006))
-      std::fprintf(stderr, "WRONG: %s %ldx%ldx%ld differs by %g\n",
-                   std::string(quant_format_info(m.format).name).c_str(), static_cast<long>(x.rows()),
+      std::fprintf(stderr, "WRONG: %s%s %ldx%ldx%ld differs by %g\n",
+                   std::string(quant_format_info(m.format).name).c_str(), way.c_str(), static_cast<long>(x.rows()),
                    static_cast<long>(n), static_cast<long>(k), d);
+  }
+  template <class F> void each_wide(std::int64_t count, F&& f) const {
+    for (const int cols : cuda::kWideCols)
+      for (int splits = 1; splits <= cuda::kMostWideSplits; splits *= 2)
+        if (cols < 2 * count && (splits == 1 || n < 132 * 64)) f(cuda::WideShape{cols, splits});
   }
   nlohmann::ordered_json rows(std::int64_t count, bool checked, bool tiles) {
     const OwnedTensor x(Spec{{count, k}, DType::bf16}, s.device()), y(Spec{{count, n}, DType::bf16}, s.device()),
@@ -139,15 +179,28 @@ struct Bench {
     if (sides.empty()) fail("bench", "expected cuBLASLt, which this machine does not have");
     for (auto& set : quantized) {
       if (set.empty()) continue;
-      if (checked) check(x.tensor, y.tensor, wanted.tensor, set[0]);
+      if (checked) check(x.tensor, y.tensor, wanted.tensor, set[0], tiles && count > 8);
       sides.push_back({std::string(quant_format_info(set[0].format).name), [&] {
                          for (auto& w : set) multiply(y.tensor, x.tensor, w.matrix());
                        }});
-      for (int shape = 1; tiles && shape < cuda::kTileShapes; ++shape)
-        sides.push_back(
-            {fmt::format("{} {}", sides.back().name.substr(0, sides.back().name.find(' ')), shape), [&, shape] {
-               for (auto& w : set) cuda::quant_tiles(s, y.tensor, x.tensor, w.matrix(), {}, {}, shape);
-             }});
+      const std::string name(quant_format_info(set[0].format).name);
+      if (tiles && count > 8 && cuda::quant_wide_can(s, x.tensor, set[0].matrix()))
+        each_wide(count, [&](cuda::WideShape shape) {
+          sides.push_back({fmt::format("{} wide {}/{}", name, shape.cols, shape.splits), [&, shape] {
+                             for (auto& w : set)
+                               cuda::quant_wide(s, y.tensor, x.tensor, w.matrix(), {}, {}, true, shape);
+                           }});
+        });
+      for (const std::int64_t mib : {12, 16, 24, 32, 48, 64})
+        if (tiles && count > 64 && n * k * 2 > mib << 20)
+          sides.push_back({fmt::format("{} panels {}", name, mib), [&, mib] {
+                             for (auto& w : set) by_panels(y.tensor, x.tensor, w.matrix(), mib << 20);
+                           }});
+      for (int shape = 1; tiles && count <= 128 && shape < cuda::kTileShapes; ++shape)
+        sides.push_back({fmt::format("{} {}", name, shape), [&, shape] {
+                           for (auto& w : set)
+                             cuda::quant_tiles(s, y.tensor, x.tensor, w.matrix(), {}, {}, true, shape);
+                         }});
     }
     bench::measure(s, sides, 5, 1500);
     nlohmann::ordered_json line;
@@ -196,24 +249,32 @@ int run(int argc, char** argv) {
     std::vector<std::int64_t> rows;
   };
   std::vector<Shape2> shapes;
-  const bool tiles = argc > 1 && std::string_view(argv[1]) == "--tiles";
-  for (int i = tiles ? 2 : 1; i < argc; ++i) {
+  bool tiles = false;
+  std::string formats;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word(argv[i]);
+    if (word == "--tiles") {
+      tiles = true;
+      continue;
+    }
+    if (word == "--formats" && i + 1 < argc) {
+      formats = fmt::format(",{},", argv[++i]);
+      continue;
+    }
     long m = 0, n = 0, k = 0;
     require(std::sscanf(argv[i], "%ldx%ldx%ld", &m, &n, &k) == 3, "bench", "expected ROWSxNxK, got {}", argv[i]);
-    shapes.push_back({n, k, {m}});
+    if (!shapes.empty() && shapes.back().n == n && shapes.back().k == k) shapes.back().rows.push_back(m);
+    else shapes.push_back({n, k, {m}});
   }
-  const std::vector<std::int64_t> rows{1, 2, 4, 8, 16, 32, 64, 128, 512, 4096};
+  const std::vector<std::int64_t> rows{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 4096};
   if (shapes.empty())
-    shapes = {{28672, 8192, rows},
-              {4096, 14336, rows},
-              {4096, 4096, rows},
-              {131072, 4096, {1, 16, 64}},
-              {5001, 2816, {1, 7, 33}}};
+    shapes = {{28672, 8192, rows},         {4096, 14336, rows},      {4096, 4096, rows},
+              {131072, 4096, {1, 16, 64}}, {5001, 2816, {1, 7, 33}}, {333, 4160, {1, 7, 33, 100}}};
   for (const auto& shape : shapes) {
-    Bench bench(s, shape.n, shape.k);
+    Bench bench(s, shape.n, shape.k, formats);
     for (const auto m : shape.rows) {
       const auto name = fmt::format("{}x{}x{}", m, shape.n, shape.k);
-      all[name] = bench.rows(m, m <= 128, tiles && m <= 256);
+      all[name] = bench.rows(m, m <= 512, tiles && m <= 4096);
       std::fprintf(stderr, "%s %s\n", name.c_str(), all[name].dump().c_str());
     }
     const auto name = fmt::format("decoding {}x{}", shape.n, shape.k);

@@ -12,7 +12,7 @@ QuantParts<Var> operands(const nn::Codec::Parts<Var>& w) { return {w[0], w[1], w
 
 Var multiply_blocks(QuantFormat format, const nn::Codec::Parts<Var>& w, const Var& x, const Var& bias,
                     const Var& residual, Activation activation, DType out) {
-  const QuantLinear::Args args{.format = format, .out = out};
+  const QuantLinear::Args args{.format = format, .out = out, .constant_weights = true};
   if (activation == Activation::none) return quant_linear(x, operands(w), bias, residual, args);
   const Var y = nn::activated(quant_linear(x, operands(w), bias, Var(), args), activation);
   return residual ? add(y, residual) : y;

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) decode_rows(QuantWeights w, Lookup l
   if (p >= w.k / 8) return;
   const std::int64_t id = l.ids[token], place = l.places ? l.places[token] : token % l.length;
   const bool known = id >= 0 && id < w.n && (!l.positions || (place >= 0 && place < l.positions_known));
-  const Piece piece = known ? QuantRow<format, alignment>(w, id, values)(p) : Piece{8 * p, 8 * p + 4, {}};
+  const Piece piece = known ? read_weights(QuantRow<format, alignment>(w, id, values), p) : Piece{8 * p, 8 * p + 4, {}};
   Lanes<4> run[2];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {

@@ -63,10 +63,7 @@ inline void QuantEmbedding::forward(Stream& s, Tensor y, View ids, View codes, V
   const QuantMatrix w{a.format, {codes, scale, outer, table}};
   on(
       s, [&](auto isa, Pool& pool) { cpu::quant_embedding(isa, pool, y, ids, w, positions, places); },
-      [&](auto& q) {
-        require_on_gpu(name, a.format);
-        cuda::quant_embedding(q, y, ids, w, positions, places);
-      });
+      [&](auto& q) { cuda::quant_embedding(q, y, ids, w, positions, places); });
 }
 
 /// What the format does not have, positions and places may be absent (default Vars).

@@ -25,23 +25,15 @@ Case rows(Shape ids, QuantFormat f, std::int64_t n, std::int64_t k, DType out = 
           .args = {.format = f, .dtype = out}};
 }
 
-/// With formats that are read on a CPU only, if there is nothing else here.
-std::vector<Case> with_cases_on_cpu(std::vector<Case> cases) {
-  if (cuda_devices() > 0) return cases;
-  const std::vector<Case> more = {rows({2, 9}, rot3, 37, 512), rows({17}, rot_ternary, 9, 256, DType::bf16),
-                                  rows({3, 5}, fp8, 40, 96, DType::f16),
-                                  rows({2, 5}, mxfp4, 33, 352, DType::f32, Input({7, 352}))};
-  cases.insert(cases.end(), more.begin(), more.end());
-  return cases;
-}
-
 const auto spec = testing::op<QuantEmbedding>({
-    .cases = with_cases_on_cpu({rows({1}, nf4, 1, 64), rows({2, 9}, nf4_double, 37, 192),
-                                rows({50}, int8, 16, 96, DType::bf16), rows({3, 5}, q8_0, 100, 256),
-                                rows({0}, q8_0, 16, 64), rows({37}, q4_0, 33, 2304, DType::f16),
-                                rows({2, 5}, q4_k, 40, 256, DType::f32, Input({7, 256})),
-                                rows({2, 5}, q6_k, 40, 512, DType::f32, Input({5, 512}).as(DType::bf16)),
-                                rows({2, 5}, q6_k, 40, 256, DType::f32, Input({3, 256}), Input::indices({2, 5}, 3))}),
+    .cases = {rows({1}, nf4, 1, 64), rows({2, 9}, nf4_double, 37, 192), rows({50}, int8, 16, 96, DType::bf16),
+              rows({3, 5}, q8_0, 100, 256), rows({0}, q8_0, 16, 64), rows({37}, q4_0, 33, 2304, DType::f16),
+              rows({2, 5}, q4_k, 40, 256, DType::f32, Input({7, 256})),
+              rows({2, 5}, q6_k, 40, 512, DType::f32, Input({5, 512}).as(DType::bf16)),
+              rows({2, 5}, q6_k, 40, 256, DType::f32, Input({3, 256}), Input::indices({2, 5}, 3)),
+              rows({2, 9}, rot3, 37, 512), rows({17}, rot_ternary, 9, 256, DType::bf16),
+              rows({3, 5}, fp8, 40, 96, DType::f16), rows({3, 5}, fp8_blocks, 130, 160, DType::f16),
+              rows({2, 5}, mxfp4, 33, 352, DType::f32, Input({7, 352}))},
     .reference = contract::quant_embedding_reference,
     .bf16 = false,  // the output type is an argument, not that of an input
 });

@@ -51,7 +51,8 @@ template <class Isa, class F> void with_decoder(QuantFormat format, F&& f) {
     case QuantFormat::q6_k: return f.template operator()<DecodeQ6K<Isa>>();
     case QuantFormat::rot3: return f.template operator()<DecodeRot3<Isa>>();
     case QuantFormat::rot_ternary: return f.template operator()<DecodeRotTernary<Isa>>();
-    case QuantFormat::fp8: return f.template operator()<DecodeFp8<Isa>>();
+    case QuantFormat::fp8: return f.template operator()<DecodeFp8<Isa, false>>();
+    case QuantFormat::fp8_blocks: return f.template operator()<DecodeFp8<Isa, true>>();
     case QuantFormat::mxfp4: return f.template operator()<DecodeMxfp4<Isa>>();
   }
 }

@@ -8,18 +8,19 @@ namespace {
 
 constexpr int kThreads = 256, kAtOnce = 4;  // pieces that a thread loads before it stores the first
 
-/// Threads (pieces), blocks (rows, pieces).
+/// Threads (pieces), blocks (rows, pieces). Fewer blocks whose warps take rows in turns are slower: 28672 x 8192 to bf16 on an
+/// H200, of the speed of a copy, int8 0.87 | 0.58, Q4_K 0.66 | 0.47.
 template <QuantFormat format, int alignment, class T>
 __global__ void __launch_bounds__(kThreads)
     decode_rows(QuantWeights w, std::int64_t r0, unsigned first, unsigned pieces, T* __restrict__ to) {
   const float* values = table_of_block<format>(w);
-  const QuantRow<format, alignment> decode(w, r0 + blockIdx.x, values);
+  const QuantRow<format, alignment> row_of_w(w, r0 + blockIdx.x, values);
   const unsigned begin = blockIdx.y * kThreads * kAtOnce + threadIdx.x;
   T* const row = to + (std::int64_t{blockIdx.x} * pieces - first) * 8;
   Piece piece[kAtOnce];
 #pragma unroll
   for (unsigned i = 0; i < kAtOnce; ++i)
-    if (begin + i * kThreads < pieces) piece[i] = decode(first + begin + i * kThreads);
+    if (begin + i * kThreads < pieces) piece[i] = read_weights(row_of_w, first + begin + i * kThreads);
 #pragma unroll
   for (unsigned i = 0; i < kAtOnce; ++i) {
     if (begin + i * kThreads >= pieces) return;

@@ -1,39 +1,13 @@
 #pragma once
 // Decoders for GPUs: one for each format, as those of decoders.h are for CPUs. A piece is eight values of a row, in two
-// runs of four inputs, so that the threads of a warp read neighbouring bytes and neighbouring inputs.
-
-#include <array>
+// runs of four inputs, so that the threads of a warp read neighbouring bytes and neighbouring inputs. Values of rotated
+// formats are those of rotated weights: read_weights() rotates them back.
 
 #include "hpcdl/cuda/lanes.cuh"
-#include "hpcdl/ops/quant_linear/four_bit_values.h"
-#include "hpcdl/ops/quant_linear/quant_format.h"
+#include "hpcdl/ops/quant_linear/quant_rotation.cuh"
+#include "hpcdl/ops/quant_linear/quant_weights.cuh"
 
 namespace hpcdl::cuda {
-
-/// A matrix, as kernels receive it.
-struct QuantWeights {
-  const std::uint8_t* codes;
-  const void* scale;
-  const float *outer, *table;
-  std::int64_t n, k, row_bytes;
-  bool fp4;  // the values of a table are those of FP4, not of NF4
-
-  explicit QuantWeights(const QuantMatrix& w)
-      : codes(static_cast<const std::uint8_t*>(w.parts.codes.data())),
-        scale(w.parts.scale.data()),
-        outer(w.parts.outer.ptr<float>()),
-        table(w.parts.table.ptr<float>()),
-        n(w.n()),
-        k(w.k()),
-        row_bytes(w.parts.codes[1]),
-        fp4(&four_bit_values(w.format) == &kFp4Values) {}
-
-  /// Value `code` of the table. Kernels do not have tables of the host.
-  __device__ float value(int code) const {
-    constexpr auto kNf4 = std::to_array(kNf4Values), kFp4 = std::to_array(kFp4Values);
-    return fp4 ? kFp4[static_cast<std::size_t>(code)] : kNf4[static_cast<std::size_t>(code)];
-  }
-};
 
 struct Piece {
   unsigned first, second;  // inputs at which the runs begin
@@ -42,7 +16,7 @@ struct Piece {
 
 /// Whether the second run of a format's pieces follows the first one.
 constexpr bool piece_is_one_run(QuantFormat f) {
-  return f == QuantFormat::nf4 || f == QuantFormat::nf4_double || f == QuantFormat::int8 || f == QuantFormat::q8_0;
+  return f != QuantFormat::q4_0 && f != QuantFormat::q4_k && f != QuantFormat::q6_k && f != QuantFormat::rot3;
 }
 
 /// The bytes at which every word of a format's codes is aligned if the matrix is.
@@ -66,6 +40,11 @@ __device__ inline int byte_of(unsigned word, int i) { return static_cast<int>(wo
 __device__ inline int signed_byte_of(unsigned word, int i) {
   return static_cast<int>(static_cast<signed char>(byte_of(word, i)));
 }
+/// The value of an E4M3 code. Those of NaN read as 480.
+__device__ inline float from_e4m3(int code) {
+  const auto c = static_cast<unsigned>(code);
+  return __uint_as_float((c & 0x80u) << 24 | (c & 0x7fu) << 20) * 0x1p120f;
+}
 
 /// Decodes pieces of one row. `values`: those of a table in memory of the block, for formats with one.
 template <QuantFormat format, int alignment> class QuantRow {
@@ -75,8 +54,12 @@ template <QuantFormat format, int alignment> class QuantRow {
 
   /// Piece p of k / 8.
   __device__ Piece operator()(unsigned p) const {
-    if constexpr (quant_format_info(format).table) return four_bits(p);
+    if constexpr (format == QuantFormat::nf4 || format == QuantFormat::nf4_double) return four_bits(p);
     else if constexpr (format == QuantFormat::int8) return int8(p);
+    else if constexpr (format == QuantFormat::fp8 || format == QuantFormat::fp8_blocks) return fp8(p);
+    else if constexpr (format == QuantFormat::mxfp4) return mxfp4(p);
+    else if constexpr (format == QuantFormat::rot3) return rot3(p);
+    else if constexpr (format == QuantFormat::rot_ternary) return rot_ternary(p);
     else if constexpr (format == QuantFormat::q8_0) return q8_0(p);
     else if constexpr (format == QuantFormat::q4_0) return q4_0(p);
     else if constexpr (format == QuantFormat::q4_k) return q4_k(p);
@@ -110,6 +93,62 @@ template <QuantFormat format, int alignment> class QuantRow {
       const unsigned word = word_at<alignment>(codes_ + 8 * p + 4 * h);
 #pragma unroll
       for (int i = 0; i < 4; ++i) out.v[4 * h + i] = static_cast<float>(signed_byte_of(word, i)) * scale * (1.0f / 127);
+    }
+    return out;
+  }
+  __device__ Piece fp8(unsigned p) const {
+    const std::int64_t at = format == QuantFormat::fp8 ? row_ : row_ / 128 * ((w_.k + 127) / 128) + p / 16;
+    const float scale = static_cast<const float*>(w_.scale)[at];
+    Piece out{8 * p, 8 * p + 4, {}};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const unsigned word = word_at<alignment>(codes_ + 8 * p + 4 * h);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out.v[4 * h + i] = from_e4m3(byte_of(word, i)) * scale;
+    }
+    return out;
+  }
+  __device__ Piece mxfp4(unsigned p) const {
+    const unsigned word = word_at<alignment>(codes_ + 4 * p);
+    const float scale = from_e8m0(static_cast<const std::uint8_t*>(w_.scale)[row_ * (w_.k / kMxBlock) + p / 4]);
+    Piece out{8 * p, 8 * p + 4, {}};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out.v[i] = values_[word >> (4 * i) & 15] * scale;
+    return out;
+  }
+  __device__ float block_scale(unsigned b) const {
+    return static_cast<const float*>(w_.scale)[row_ * (w_.k / kRotated) + b];
+  }
+  __device__ Piece rot3(unsigned p) const {
+    const unsigned b = p / 32, at = p % 16 * 4, pair = p % 32 / 16;
+    const std::uint8_t* block = codes_ + b * 96;
+    const unsigned low = word_at<alignment>(block + at) >> (4 * pair),
+                   high = word_at<alignment>(block + 64 + at % 32) >> (4 * pair + at / 32);
+    const float scale = block_scale(b);
+    const unsigned first = b * kRotated + pair * 128 + at;
+    Piece out{first, first + 64, {}};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int l = byte_of(low, i % 4) >> (i / 4 * 2) & 3, h = byte_of(high, i % 4) >> (i / 4 * 2) & 1;
+      out.v[i] = values_[l | h << 2] * scale;
+    }
+    return out;
+  }
+  /// Run r of four inputs is digit r / 12 of word r % 12, or of the last four digits of word 12.
+  __device__ Piece rot_ternary(unsigned p) const {
+    const unsigned b = p / 32;
+    const std::uint8_t* block = codes_ + b * kTernaryBytes;
+    const float scale = block_scale(b);
+    Piece out{8 * p, 8 * p + 4, {}};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const unsigned run = p % 32 * 2 + h, digit = run < 60 ? run / 12 : run - 60;
+      const unsigned word = word_at<alignment>(block + (run < 60 ? run % 12 : 12) * 4);
+      // 2^16 / 3^digit, rounded up: exact for bytes.
+      const int part = digit == 0 ? 65536 : digit == 1 ? 21846 : digit == 2 ? 7282 : digit == 3 ? 2428 : 810;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        out.v[4 * h + i] = static_cast<float>((byte_of(word, i) * part >> 16) % 3 - 1) * scale;
     }
     return out;
   }
@@ -190,6 +229,17 @@ template <QuantFormat format, int alignment> class QuantRow {
   const float* values_;
 };
 
+/// Piece p of the weights. If the format is rotated, the lanes of a warp call it together for the 32 pieces of a block.
+template <QuantFormat format, int alignment>
+__device__ inline Piece read_weights(const QuantRow<format, alignment>& row, unsigned p) {
+  Piece piece = row(p);
+  if constexpr (quant_format_info(format).rotated) {
+    hadamard(piece.v);
+    apply_signs(piece.v, piece.first, piece.second, 1.0f / 16);
+  }
+  return piece;
+}
+
 /// The table of formats that have one, in memory of the block. All threads call it.
 template <QuantFormat format> __device__ inline const float* table_of_block(const QuantWeights& w) {
   if constexpr (!quant_format_info(format).table) return nullptr;
@@ -199,24 +249,6 @@ template <QuantFormat format> __device__ inline const float* table_of_block(cons
   return values;
 }
 
-/// Calls f.operator()<format>(), with the format of the same layout whose table QuantWeights has.
-template <class F> void visit_quant_format(QuantFormat format, F&& f) {
-  switch (format) {
-    case QuantFormat::nf4:
-    case QuantFormat::fp4: return f.template operator()<QuantFormat::nf4>();
-    case QuantFormat::nf4_double:
-    case QuantFormat::fp4_double: return f.template operator()<QuantFormat::nf4_double>();
-    case QuantFormat::int8: return f.template operator()<QuantFormat::int8>();
-    case QuantFormat::q8_0: return f.template operator()<QuantFormat::q8_0>();
-    case QuantFormat::q4_0: return f.template operator()<QuantFormat::q4_0>();
-    case QuantFormat::q4_k: return f.template operator()<QuantFormat::q4_k>();
-    case QuantFormat::q6_k: return f.template operator()<QuantFormat::q6_k>();
-    case QuantFormat::rot3:
-    case QuantFormat::rot_ternary:
-    case QuantFormat::fp8:
-    case QuantFormat::mxfp4: break;  // refused before: require_on_gpu()
-  }
-}
 /// Calls f.operator()<format, alignment>(): the alignment that the address of the codes allows, or 1.
 template <class F> void visit_quant_format(const QuantMatrix& w, F&& f) {
   visit_quant_format(w.format, [&]<QuantFormat format>() {

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "hpcdl/cuda/element.cuh"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/reduce.cuh"
@@ -77,9 +79,11 @@ void quant_few_rows(Stream& s, Tensor y, View x, const QuantMatrix& w, View bias
       const auto run = [&]<int C>() {
         few_rows<format, alignment, X, C><<<blocks, kWarps * kWarp, 0, queue(s)>>>(weights, f);
       };
-      if (f.rows == 1) run.template operator()<1>();
-      else run.template operator()<8>();
-      launched("quant_linear");
+      if constexpr (!quant_format_info(format).rotated || std::is_same_v<X, float>) {
+        if (f.rows == 1) run.template operator()<1>();
+        else run.template operator()<8>();
+        launched("quant_linear");
+      }
     });
   });
 }

@@ -4,7 +4,8 @@
 // W is (N, K): N outputs, K inputs. A row is a sequence of blocks, and a block holds the codes of some consecutive
 // inputs. A code is a number, or the index of one of 16 values; a group of inputs shares a scale, and perhaps a minimum.
 // Scales lie in the blocks, or in a tensor of their own; they may be quantised themselves, with scales of their own.
-// Decoders are in decode_*.h. To add a format: a row here, a decoder, and a line in decoders.h.
+// Decoders are in decode_*.h. To add a format: a row here, a decoder, and a line in decoders.h; for GPUs, pieces
+// (quant_device.cuh) and fragments for tensor cores (tiles_*.cu).
 //
 //   nf4         U8 (N, K/2), the first of two inputs in the high four bits; F32 (N, K/64). The layout of bitsandbytes.
 //   fp4         the same with other values
@@ -12,6 +13,7 @@
 //               code of a scale means, and last the number that is added: scale = table[code] * outer + table[256]
 //   int8        I8 (N, K); F32 (N): w = code * scale / 127. LLM.int8 of bitsandbytes.
 //   fp8         U8 (N, K), E4M3; F32 (N): w = code * scale
+//   fp8_blocks  U8 (N, K), E4M3; F32 (N/128, K/128), rounded up, a scale for each block. Files of others: quant_method fp8.
 //   mxfp4       U8 (N, K/2), E2M1, the first of two inputs in the low four bits; U8 (N, K/32), E8M0 (core/mx.h)
 //   rot3, rot_ternary: U8 (N, 96 K/256), U8 (N, 52 K/256), codes of rotated weights (rotation.h, rotated_values.h);
 //               F32 (N, K/256)
@@ -39,22 +41,24 @@ enum class QuantFormat : std::uint8_t {
   rot3,
   rot_ternary,
   fp8,
-  mxfp4
+  mxfp4,
+  fp8_blocks
 };
-inline constexpr int kQuantFormats = 13;
+inline constexpr int kQuantFormats = 14;
 
 struct QuantFormatInfo {
   std::string_view name;
   int bits;                          // of a code
-  bool table = false;                // a code is the index of a value
+  bool table = false;                // a code is the index of one of up to 16 values
   std::int64_t block = 1;            // inputs whose codes lie together; K is a multiple of it
   std::int64_t block_bytes = 1;      // of the first tensor
   std::int64_t group = 0;            // inputs with one scale; 0: a whole row
+  std::int64_t rows = 1;             // that share their scales
   DType scale = DType::f32;          // type of a scale, or of what scales it
   bool minimum = false;              // a group has a minimum, too
   std::int64_t scales_together = 0;  // that have one scale of their own; 0: they have none
   bool scales_in_blocks = false;
-  bool on_gpu = true;  // kernels of GPUs read it
+  bool rotated = false;  // values are those of rotated weights (rotation.h)
 };
 
 [[gnu::always_inline]] constexpr QuantFormatInfo quant_format_info(QuantFormat f) {
@@ -106,13 +110,15 @@ struct QuantFormatInfo {
               .scales_together = 16,
               .scales_in_blocks = true};
     case QuantFormat::rot3:
-      return {.name = "rot3", .bits = 3, .block = 256, .block_bytes = 96, .group = 256, .on_gpu = false};
+      return {.name = "rot3", .bits = 3, .table = true, .block = 256, .block_bytes = 96, .group = 256, .rotated = true};
     case QuantFormat::rot_ternary:
-      return {.name = "rot_ternary", .bits = 2, .block = 256, .block_bytes = 52, .group = 256, .on_gpu = false};
-    case QuantFormat::fp8: return {.name = "fp8", .bits = 8, .block = 32, .block_bytes = 32, .on_gpu = false};
+      return {.name = "rot_ternary", .bits = 2, .block = 256, .block_bytes = 52, .group = 256, .rotated = true};
+    case QuantFormat::fp8: return {.name = "fp8", .bits = 8, .block = 32, .block_bytes = 32};
+    case QuantFormat::fp8_blocks:
+      return {.name = "fp8_blocks", .bits = 8, .block = 32, .block_bytes = 32, .group = 128, .rows = 128};
     case QuantFormat::mxfp4:
       return {
-          .name = "mxfp4", .bits = 4, .block = 32, .block_bytes = 16, .group = 32, .scale = DType::u8, .on_gpu = false};
+          .name = "mxfp4", .bits = 4, .table = true, .block = 32, .block_bytes = 16, .group = 32, .scale = DType::u8};
     case QuantFormat::fp4: {
       QuantFormatInfo info = quant_format_info(QuantFormat::nf4);
       info.name = "fp4";
@@ -142,7 +148,7 @@ constexpr QuantParts<Spec> quant_parts(QuantFormat f, std::int64_t n, std::int64
             .scale = {{n}, DType::f32},
             .outer = {},
             .table = {}};
-  const Shape scales{n, k / info.group};
+  const Shape scales{(n + info.rows - 1) / info.rows, (k + info.group - 1) / info.group};
   if (info.scales_together == 0)
     return {.codes = {{n, row}, DType::u8}, .scale = {scales, info.scale}, .outer = {}, .table = {}};
   const std::int64_t outer = (scales.size() + info.scales_together - 1) / info.scales_together;
@@ -163,13 +169,6 @@ struct QuantMatrix {
     return parts.codes[1] / info.block_bytes * info.block;
   }
 };
-
-/// Throws Error for a format that no kernel of a GPU reads.
-inline void require_on_gpu(std::string_view op, QuantFormat f) {
-  const auto info = quant_format_info(f);
-  require(info.on_gpu, op, "matrices in {} are multiplied on a CPU only: use --device cpu, or another format",
-          info.name);
-}
 
 /// Checks the tensors of a matrix; returns K.
 inline std::int64_t require_quantized(std::string_view op, QuantFormat f, const QuantParts<Spec>& p) {

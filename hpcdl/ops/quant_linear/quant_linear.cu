@@ -8,9 +8,20 @@
 #include "hpcdl/ops/quant_linear/quant_decode.h"
 #include "hpcdl/ops/quant_linear/quant_few.h"
 #include "hpcdl/ops/quant_linear/quant_tiles.h"
+#include "hpcdl/ops/quant_linear/quant_ways.h"
+#include "hpcdl/ops/quant_linear/quant_wide.h"
+#include "hpcdl/ops/quant_linear/rotate_rows.h"
 
 namespace hpcdl::cuda {
 namespace {
+
+/// Rows of x up to which a warp's tiles are faster than warpgroups' wide ones, and these than decoding W once. H200, us, NF4,
+/// 28672 x 8192 (tiles, wide, panels): 16 rows 71, -, -; 32 rows 95, 81, -; 64 rows 137, 101, -; 128 rows 271, 145, -; 256
+/// rows -, 292, 465; 512 rows -, 535, 545. 4096 x 4096: 32 rows 12, 14, -; 64 rows 20, 14, -; 256 rows -, 29, 36; 512 rows -,
+/// 50, 43. bf16 weights: 107, 108, 115, 124, 175, 310, and 13, 11, 17, 24.
+constexpr std::int64_t kMostTiles = 32, kMostTilesOfLarge = 16, kLarge = 8192, kMostWide = 384;
+/// The same for tiles where nothing is wide: in f16.
+constexpr std::int64_t kMostTilesAlone = 128;
 
 /// A panel of W in the type of products of x, in the workspace of the stream.
 struct Panel {
@@ -34,16 +45,37 @@ struct Panel {
   }
 };
 
+/// x as matrices of a format multiply it: rotated if they are, in the workspace of the stream.
+View rows_for(Stream& s, const View& x, const QuantMatrix& w, DType type) {
+  if (!quant_format_info(w.format).rotated) return x;
+  void* const memory = workspace(s, 1);
+  rotate_rows(s, memory, type, x);
+  return View(memory, {{x.rows(), x.cols()}, type}, x.device());
+}
+
 const void* moved(const View& v, std::int64_t elements) {
   return v ? v.ptr<std::byte>() + elements * dtype_bytes(v.dtype()) : nullptr;
 }
 
 }  // namespace
 
-void quant_linear(Stream& s, Tensor y, View x, const QuantMatrix& w, View bias, View residual, Tensor) {
+QuantWay quant_way(const Stream& s, const View& x, const QuantMatrix& w) {
+  const std::int64_t rows = x.rows(), tiles = w.n() < kLarge ? kMostTiles : kMostTilesOfLarge;
+  if (rows > tiles && rows <= kMostWide && quant_wide_can(s, x, w)) return QuantWay::wide;
+  if (rows <= kMostTilesAlone && quant_tiles_can(s, x, w)) return QuantWay::tiles;
+  return quant_few_rows_can(x, w) ? QuantWay::few : QuantWay::panels;
+}
+
+void quant_linear(Stream& s, Tensor y, View x, const QuantMatrix& w, View bias, View residual, bool constant_weights) {
   if (y.size() == 0) return;
-  if (quant_tiles_can(s, x, w)) return quant_tiles(s, y, x, w, bias, residual);
-  if (quant_few_rows_can(x, w)) return quant_few_rows(s, y, x, w, bias, residual);
+  switch (quant_way(s, x, w)) {
+    case QuantWay::few: return quant_few_rows(s, y, rows_for(s, x, w, DType::f32), w, bias, residual);
+    case QuantWay::tiles: return quant_tiles(s, y, rows_for(s, x, w, x.dtype()), w, bias, residual, constant_weights);
+    case QuantWay::wide:
+      return quant_wide(s, y, rows_for(s, x, w, x.dtype()), w, bias, residual, constant_weights,
+                        wide_shape(s, x.rows(), w.n(), w.k()));
+    case QuantWay::panels: break;
+  }
   const Panel panel(s, w, x.dtype());
   const std::int64_t n = y.cols(), k = x.cols(), share = panel.fits(k);
   for (std::int64_t first = 0; first < n; first += share) {
@@ -65,7 +97,7 @@ void quant_linear(Stream& s, Tensor y, View x, const QuantMatrix& w, View bias, 
   }
 }
 
-void quant_linear_backward(Stream& s, Grad dx, Grad dbias, Grad dresidual, const QuantMatrix& w, View dy, Tensor) {
+void quant_linear_backward(Stream& s, Grad dx, Grad dbias, Grad dresidual, const QuantMatrix& w, View dy) {
   if (dbias || dresidual)
     linear_backward(
         s, {.dx = {}, .dw = {}, .dbias = dbias, .dresidual = dresidual, .x = dy, .w = {}, .z = {}, .dy = dy, .dz = {}},

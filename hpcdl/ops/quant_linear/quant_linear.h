@@ -3,9 +3,8 @@
 //
 // x (..., K), f32, bf16 or f16; W (N, K), of a format of quant_format.h; bias (N) and residual (..., N) may be absent; y
 // (..., N) has the dtype of x unless `out` says otherwise. Up to kFewRows rows are multiplied with values that are
-// decoded in registers, on Hopper's tensor cores more (quant_tiles.h). For the rest, panels of W are decoded to the type in
-// which products of x are computed. The
-// gradient of x is dy W, and W has none.
+// decoded in registers, and for more, panels of W are decoded to the type in which products of x are computed. GPUs have more
+// ways (quant_ways.h). The gradient of x is dy W, and W has none.
 
 #include <bit>
 
@@ -23,6 +22,8 @@ struct QuantLinear {
   struct Args {
     QuantFormat format = QuantFormat::nf4;
     DType out = DType::none;
+    /// No kernel writes W while the program runs: a GPU may read it before x is there.
+    bool constant_weights = false;
   };
   static constexpr std::int64_t kFewRows = 8;
 
@@ -89,8 +90,8 @@ void quant_linear_backward(Isa, Pool&, Grad dx, Grad dbias, Grad dresidual, cons
                            const Numerics& numerics);
 }  // namespace cpu
 namespace cuda {
-void quant_linear(Stream&, Tensor y, View x, const QuantMatrix& w, View bias, View residual, Tensor panel);
-void quant_linear_backward(Stream&, Grad dx, Grad dbias, Grad dresidual, const QuantMatrix& w, View dy, Tensor panel);
+void quant_linear(Stream&, Tensor y, View x, const QuantMatrix& w, View bias, View residual, bool constant_weights);
+void quant_linear_backward(Stream&, Grad dx, Grad dbias, Grad dresidual, const QuantMatrix& w, View dy);
 }  // namespace cuda
 
 inline void QuantLinear::forward(Stream& s, Tensor y, View x, View codes, View scale, View outer, View table, View bias,
@@ -99,10 +100,7 @@ inline void QuantLinear::forward(Stream& s, Tensor y, View x, View codes, View s
   on(
       s,
       [&](auto isa, Pool& pool) { cpu::quant_linear(isa, pool, y, x, w, bias, residual, panel, rows, s.numerics()); },
-      [&](auto& q) {
-        require_on_gpu(name, a.format);
-        cuda::quant_linear(q, y, x, w, bias, residual, panel);
-      });
+      [&](auto& q) { cuda::quant_linear(q, y, x, w, bias, residual, a.constant_weights); });
 }
 inline void QuantLinear::backward(Stream& s, Grad dx, Grad dbias, Grad dresidual, View codes, View scale, View outer,
                                   View table, View dy, Tensor panel, const Args& a) {
@@ -112,10 +110,7 @@ inline void QuantLinear::backward(Stream& s, Grad dx, Grad dbias, Grad dresidual
       [&](auto isa, Pool& pool) {
         cpu::quant_linear_backward(isa, pool, dx, dbias, dresidual, w, dy, panel, s.numerics());
       },
-      [&](auto& q) {
-        require_on_gpu(name, a.format);
-        cuda::quant_linear_backward(q, dx, dbias, dresidual, w, dy, panel);
-      });
+      [&](auto& q) { cuda::quant_linear_backward(q, dx, dbias, dresidual, w, dy); });
 }
 
 /// What the format does not have, bias and residual may be absent (default Vars).

@@ -2,19 +2,18 @@
 
 #include <string>
 
-#include "hpcdl/device.h"
 #include "hpcdl/ops/cases.h"
 #include "hpcdl/ops/quant_linear/quant_linear.h"
 #include "hpcdl/ops/quant_linear/quant_values.h"
 
 namespace hpcdl::contract {
 
-/// y = x W^T + bias + residual. For many rows, W is rounded to the type of x; with `rounds_table`, its table instead.
-inline void quant_linear_reference_of(Outputs out, Inputs in, const QuantLinear::Args& a, bool rounds_table) {
+/// y = x W^T + bias + residual. For many rows, W is rounded to the type of x, unless something else is.
+inline void quant_linear_reference_of(Outputs out, Inputs in, const QuantLinear::Args& a, QuantRounding rounding) {
   const DType type = in[0].spec.dtype;
-  const QuantValues w{a.format, in[1], in[2], in[3], in[4], rounds_table ? type : DType::f32};
+  const QuantValues w{a.format, in[1], in[2], in[3], in[4], type, rounding};
   const auto n = w.n(), k = w.k(), m = k > 0 ? in[0].size() / k : 0;
-  const bool rounds_all = !rounds_table && m > QuantLinear::kFewRows;
+  const bool rounds_all = rounding == QuantRounding::none && m > QuantLinear::kFewRows;
   std::vector<double> row(static_cast<std::size_t>(k)), sizes(row.size());
   for (std::int64_t j = 0; j < n; ++j) {
     w.read_row(j, row, sizes);
@@ -33,13 +32,12 @@ inline void quant_linear_reference_of(Outputs out, Inputs in, const QuantLinear:
   }
 }
 inline void quant_linear_reference(Outputs out, Inputs in, const QuantLinear::Args& a) {
-  quant_linear_reference_of(out, in, a, false);
+  quant_linear_reference_of(out, in, a, QuantRounding::none);
 }
 
 inline void quant_linear_cases(auto& to) {
   for (int f = 0; f < kQuantFormats; ++f) {
     const auto format = static_cast<QuantFormat>(f);
-    if (!quant_format_info(format).on_gpu && cuda_devices() > 0) continue;
     auto& family = to.add("quant_linear+" + std::string(quant_format_info(format).name), "MxNxK", {"x MK"},
                           {{1, 32768, 4096}, {8, 4096, 4096}, {512, 4096, 4096}}, [format](const auto& v) {
                             return quant_linear(v[0], quant_inputs(v, format), v.none(), v.none(), {.format = format});

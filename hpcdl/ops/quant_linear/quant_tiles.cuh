@@ -4,7 +4,8 @@
 // K is cut into segments of 256 inputs. A block computes some rows of W for all of its columns (rows of x): its warps form
 // slices, which take segments in turns, and the warps of a slice, a team, have different rows of W and share x. Each slice
 // has a ring of stages in shared memory, which copies fill while earlier stages are multiplied; a ring continues to the next
-// rows of W without a pause. In the end the sums of the slices are added in order.
+// rows of W without a pause. In the end the sums of the slices are added in order: by each slice in turn, while the others
+// are kAhead items further at most.
 //
 // Within a group the products are of codes, which are exact; the sum of a group is multiplied by its scale in f32. Minima
 // are multiplied by the sum of the inputs of their group, which is a product with ones.
@@ -28,7 +29,32 @@ struct TileOperands {
   std::int64_t x_stride, residual_stride, y_stride;
   int rows;          // of x
   bool scale_words;  // the codes of a row's scales are whole words
+  bool constant;     // no earlier kernel writes W
 };
+
+/// rot_ternary is for experiments: its products are those of few rows, and of panels.
+constexpr bool has_tiles(QuantFormat f) { return f != QuantFormat::rot_ternary; }
+
+inline TileOperands tile_operands(const Tensor& y, const View& x, const QuantMatrix& m, const View& bias,
+                                  const View& residual, bool constant_weights) {
+  const QuantWeights w(m);
+  return {.w = w,
+          .x = x.data(),
+          .bias = bias.data(),
+          .residual = residual.data(),
+          .y = y.data(),
+          .bias_type = bias.dtype(),
+          .y_type = y.dtype(),
+          .x_stride = x.row_stride(),
+          .residual_stride = residual ? residual.row_stride() : 0,
+          .y_stride = y.row_stride(),
+          .rows = static_cast<int>(x.rows()),
+          .scale_words = reinterpret_cast<std::uintptr_t>(w.scale) % 4 == 0 && w.k % kSegment == 0,
+          .constant = constant_weights};
+}
+
+/// Multiplies by tiles. `shape`: an index of TileShapes; -1: the one with the least expected time.
+template <QuantFormat format, class T> void run_tiles(Stream& s, const TileOperands& o, int shape);
 
 /// A block: columns, rows of x that a stage holds, warps in a team, slices, and tiles of 16 rows of W for each warp.
 template <int kCols_, int kInputs_, int kTeam_, int kSlices_, int kTiles_> struct TileShape {
@@ -38,55 +64,58 @@ template <int kCols_, int kInputs_, int kTeam_, int kSlices_, int kTiles_> struc
 };
 
 inline constexpr int kMostSharedBytes = 227 << 10;  // of a block, on Hopper
-inline constexpr int kTableBytes = 256 * kWarp * 4, kScaleTableBytes = 257 * 4 + 12;
+inline constexpr int kScaleTableBytes = 257 * 4 + 12;
 
 template <QuantFormat format_, class T_, class Shape_> struct QuantTile : Shape_ {
   using T = T_;
   using S = Shape_;
   using D = Fragments<format_, T_>;
   static constexpr QuantFormat format = format_;
+  // Inputs with one scale, or 0 for a whole row; scales of a row of a segment; whether scales are bytes, or have such codes.
+  static constexpr int kScaleGroup = static_cast<int>(quant_format_info(format).group),
+                       kScales = kScaleGroup > 0 ? kSegment / kScaleGroup : 0;
+  static constexpr int kScaleRows = static_cast<int>(quant_format_info(format).rows);  // that share scales
+  static constexpr bool kByteScales = format == QuantFormat::nf4_double || quant_format_info(format).scale == DType::u8;
   static constexpr int kChunks = (D::kBytes + (D::kUnaligned ? 14 : 0) + 15) / 16;
   static constexpr int kColTiles = S::kCols / 8;
   static constexpr int kWarpBytes = S::kWarpRows * D::kStride, kInputBytes = S::kInputs * D::kInputStride,
                        kSliceBytes = kInputBytes + S::kTeam * kWarpBytes, kStageBytes = S::kSlices * kSliceBytes;
-  static constexpr int kTables =
-      (D::kTable ? kTableBytes : 0) + (format == QuantFormat::nf4_double ? kScaleTableBytes : 0);
-  static constexpr int kSumBytes = (S::kSlices - 1) * S::kTeam * S::kTiles * kColTiles * kWarp * 16;
+  static constexpr int kTableBytes = D::kTableEntries * kTableLine;
+  static constexpr int kTables = kTableBytes + (format == QuantFormat::nf4_double ? kScaleTableBytes : 0);
+  static constexpr int kAhead = S::kCols == 8 ? 2 : 1;  // items whose sums there is room for
+  static constexpr int kItemSums = S::kSlices * S::kTeam * S::kTiles * kColTiles * kWarp,
+                       kSumBytes = S::kSlices > 1 ? kAhead *kItemSums * 16 : 0;
   static constexpr int kStages = std::min(4, (kMostSharedBytes - kTables - kSumBytes) / kStageBytes);
   static constexpr int kSharedBytes = kTables + kSumBytes + kStages * kStageBytes;
   static_assert(kStages >= 2 && kChunks * 16 + (D::kUnaligned ? 4 : 0) <= D::kStride);
 };
+
+// Of a row of W, a warp copies little at a time, but other warps copy its neighbours: memory is read in longer pieces.
 
 /// Up to 16 bytes at multiples of 16, and zeros after them. `to`: in shared memory.
 __device__ inline void copy_first(unsigned to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void copy_whole(unsigned to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void copy_word(unsigned to, const void* from, bool there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0) : "memory");
+  asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0)
+               : "memory");
 }
-/// A warp's part of a stage: rows of W from `row` on, and columns member, member + kTeam, ... of x.
+/// A warp's rows of W in a stage, from `row` on.
 struct StagePart {
-  std::byte *inputs, *codes;
+  std::byte* codes;
   std::int64_t row;
-  int segment, member, lane, first_col, cols;
+  int segment, lane;
 };
 
 /// Fills it where rows or inputs are missing, which become zeros, and where codes of scales are no whole words.
 template <class F> __device__ __noinline__ void fill_checked(const TileOperands& o, StagePart part) {
   using D = typename F::D;
-  using T = typename F::T;
-  const int lane = part.lane, first = part.segment * kSegment;
+  const int lane = part.lane;
   const std::int64_t left = o.w.n - part.row;
   const int rows = left >= F::kWarpRows ? F::kWarpRows : left > 0 ? static_cast<int>(left) : 0;
-  for (int col = part.member; col < F::kInputs; col += F::kTeam) {
-    std::byte* const to = part.inputs + col * D::kInputStride + lane * 16;
-    const bool there = col < part.cols && first + lane * 8 < o.w.k;
-    const T* from = static_cast<const T*>(o.x) + (there ? (part.first_col + col) * o.x_stride + first + lane * 8 : 0);
-    copy_first(shared_address(to), from, there ? 16 : 0);
-  }
   for (int i = lane; i < F::kWarpRows * F::kChunks; i += kWarp) {
     const int r = i / F::kChunks, c = i % F::kChunks;
     const std::int64_t begin = (part.row + r) * o.w.row_bytes, start = begin + part.segment * D::kBytes,
@@ -96,19 +125,22 @@ template <class F> __device__ __noinline__ void fill_checked(const TileOperands&
     std::byte* const to = part.codes + r * D::kStride + c * 16;
     copy_first(shared_address(to), o.w.codes + (bytes > 0 ? from : 0), bytes);
   }
-  if constexpr (D::kScaleBytes > 0) {
-    constexpr int kOf = kSegment / D::kGroup;
-    const std::int64_t groups = o.w.k / D::kGroup;
+  if constexpr (D::kScaleWords > 0) {
+    constexpr int kOf = F::kScales;
+    const std::int64_t groups = (o.w.k + F::kScaleGroup - 1) / F::kScaleGroup;
     for (int i = lane; i < F::kWarpRows * kOf; i += kWarp) {
       const int r = i / kOf, q = i % kOf;
       std::byte* const to = part.codes + r * D::kStride + D::kBytes;
       const bool there = r < rows && part.segment * kOf + q < groups;
-      const std::int64_t at = there ? (part.row + r) * groups + part.segment * kOf + q : 0;
-      if constexpr (F::format == QuantFormat::nf4) {
-        copy_word(shared_address(to + q * 4), static_cast<const float*>(o.w.scale) + at, there);
-      } else {
+      const std::int64_t at = there ? (part.row + r) / F::kScaleRows * groups + part.segment * kOf + q : 0;
+      const auto* bytes = static_cast<const std::uint8_t*>(o.w.scale) + at;
+      if constexpr (F::format == QuantFormat::nf4_double) {
         copy_word(shared_address(to + q * 4), o.w.outer + at / 256, there);
-        reinterpret_cast<std::uint8_t*>(to)[kOf * 4 + q] = there ? static_cast<const std::uint8_t*>(o.w.scale)[at] : 0;
+        reinterpret_cast<std::uint8_t*>(to)[kOf * 4 + q] = there ? *bytes : 0;
+      } else if constexpr (F::kByteScales) {
+        reinterpret_cast<std::uint8_t*>(to)[q] = there ? *bytes : 0;
+      } else {
+        copy_word(shared_address(to + q * 4), static_cast<const float*>(o.w.scale) + at, there);
       }
     }
   }
@@ -120,7 +152,7 @@ template <class F> struct TileWarp {
   using T = typename F::T;
   // Lanes that copy one row: a line of 128 bytes if rows have whole ones.
   static constexpr int kLanes = F::kChunks % 8 == 0 ? 8 : 4, kRowsAtOnce = kWarp / kLanes;
-  static constexpr int kOf = kSegment / D::kGroup;  // scales of a row
+  static constexpr int kGroup = F::kScaleGroup, kOf = F::kScales;
 
   const TileOperands& o;
   std::byte* ring;  // of the slice
@@ -146,33 +178,33 @@ template <class F> struct TileWarp {
         first_col(first),
         cols(::min(operands.rows - first, F::kCols)),
         lane_codes(lane / kLanes * o.w.row_bytes),
-        lane_scales(lane / kOf * (o.w.k / D::kGroup) + lane % kOf),
+        lane_scales(first_scale(l)),
         lane_inputs(static_cast<const T*>(o.x) + (first + m) * o.x_stride + l * 8) {}
 
   __device__ std::byte* stage(int i) const { return ring + i * F::kStageBytes; }
   __device__ int codes_at() const { return F::kInputBytes + member * F::kWarpBytes; }  // in a stage
 
+  /// Weights of a stage.
   __device__ void fill(int to, std::int64_t row, int segment) const {
     const int left = static_cast<int>(o.w.k) - segment * kSegment;
     // A row's window begins and ends at multiples of 16, and may reach into the next one.
     const bool whole = left >= kSegment && (!D::kUnaligned || left > kSegment || row + F::kWarpRows < o.w.n) &&
-                       row + F::kWarpRows <= o.w.n && (F::format != QuantFormat::nf4_double || o.scale_words);
-    if (!whole) {
-      std::byte* const at = stage(to);
-      return fill_checked<F>(o, {at, at + codes_at(), row, segment, member, lane, first_col, cols});
-    }
-    const unsigned at = ring_address + static_cast<unsigned>(to * F::kStageBytes);
-    fill_inputs(at + member * D::kInputStride + lane * 16, segment);
-    const unsigned codes = at + codes_at();
+                       row + F::kWarpRows <= o.w.n && (!F::kByteScales || o.scale_words);
+    if (!whole) return fill_checked<F>(o, {stage(to) + codes_at(), row, segment, lane});
+    const unsigned codes = ring_address + static_cast<unsigned>(to * F::kStageBytes + codes_at());
     fill_codes(codes, row, segment);
-    if constexpr (D::kScaleBytes > 0) fill_scales(codes + D::kBytes, row, segment);
+    if constexpr (D::kScaleWords > 0) fill_scales(codes + D::kBytes, row, segment);
   }
-  __device__ void fill_inputs(unsigned to, int segment) const {
+  /// Inputs of a stage: columns member, member + kTeam, ... of x. Those that are missing become zeros.
+  __device__ void fill_inputs(int stage, int segment) const {
+    const unsigned to =
+        ring_address + static_cast<unsigned>(stage * F::kStageBytes + member * D::kInputStride + lane * 16);
+    const bool known = segment * kSegment + lane * 8 < o.w.k;
 #pragma unroll
     for (int c = 0; c < (F::kInputs + F::kTeam - 1) / F::kTeam; ++c) {
       const int col = member + c * F::kTeam;
       if (F::kInputs % F::kTeam != 0 && col >= F::kInputs) break;
-      const bool there = col < cols;
+      const bool there = known && col < cols;
       const T* from = there ? lane_inputs + c * F::kTeam * o.x_stride + segment * kSegment : static_cast<const T*>(o.x);
       copy_first(to + c * F::kTeam * D::kInputStride, from, there ? 16 : 0);
     }
@@ -191,16 +223,28 @@ template <class F> struct TileWarp {
           copy_whole(to + r * D::kStride + c * 16, window + c * 16);
     }
   }
-  /// NF4 and FP4: scales of f32, or what scales them; then their codes.
+  /// The first scale of those that the lane copies, from that of a warp's first row on.
+  __device__ std::int64_t first_scale(int l) const {
+    if constexpr (D::kScaleWords == 0) return 0;
+    else
+      return (F::kScaleRows > 1 ? 0 : l / D::kScaleWords * (o.w.k / kGroup)) +
+             l % D::kScaleWords * (kOf / D::kScaleWords);
+  }
+  /// Scales that are no part of the codes, or what scales them, and then their codes.
   __device__ void fill_scales(unsigned to, std::int64_t row, int segment) const {
-    const std::int64_t groups = o.w.k / D::kGroup, first = row * groups + segment * kOf;
-    const unsigned at = to + lane / kOf * D::kStride + lane % kOf * 4;
+    constexpr int kAtOnce = kWarp / D::kScaleWords;  // rows
+    // Rows of a warp lie in one block of those that share scales.
+    const std::int64_t groups = (o.w.k + kGroup - 1) / kGroup, first = row / F::kScaleRows * groups + segment * kOf;
+    const int lane_row = lane / D::kScaleWords;
+    const unsigned at = to + lane_row * D::kStride + lane % D::kScaleWords * 4;
 #pragma unroll
-    for (int r = 0; r < F::kWarpRows; r += kWarp / kOf) {
-      const std::int64_t group = first + lane_scales + r * groups;
-      if constexpr (F::format == QuantFormat::nf4)
-        copy_word(at + r * D::kStride, static_cast<const float*>(o.w.scale) + group, true);
-      else copy_word(at + r * D::kStride, o.w.outer + group / 256, true);
+    for (int r = 0; r < F::kWarpRows; r += kAtOnce) {
+      if (r + kAtOnce > F::kWarpRows && lane_row >= F::kWarpRows - r) break;
+      const std::int64_t group = first + lane_scales + (F::kScaleRows > 1 ? 0 : r * groups);
+      if constexpr (F::format == QuantFormat::nf4_double) copy_word(at + r * D::kStride, o.w.outer + group / 256, true);
+      else
+        copy_word(at + r * D::kStride, static_cast<const std::uint8_t*>(o.w.scale) + group * (F::kByteScales ? 1 : 4),
+                  true);
     }
     if constexpr (F::format == QuantFormat::nf4_double) {
 #pragma unroll
@@ -217,11 +261,12 @@ template <class F> struct TileWarp {
   };
   __device__ RowScales row_scales(std::int64_t row) const {
     RowScales of{};
-    if constexpr (F::format == QuantFormat::int8)
+    constexpr float kUnit = F::format == QuantFormat::int8 ? 1.0f / 127 : 1.0f;
+    if constexpr (kGroup == 0)
 #pragma unroll
       for (int i = 0; i < F::kTiles * 2; ++i) {
         const std::int64_t r = row + i * 8 + lane / 4;
-        of.v[i / 2][i % 2] = r < o.w.n ? static_cast<const float*>(o.w.scale)[r] * (1.0f / 127) : 0.0f;
+        of.v[i / 2][i % 2] = r < o.w.n ? static_cast<const float*>(o.w.scale)[r] * kUnit : 0.0f;
       }
     return of;
   }
@@ -304,72 +349,117 @@ template <class F> struct TileWarp {
     }
   }
 
-  /// Writes the sums of a slice to where finish() of the first one reads them.
-  __device__ void leave(const float (&sums)[F::kTiles][F::kColTiles][4], float4* others, int slice) const {
+  /// Writes the sums of a slice to where gather() reads them.
+  __device__ void leave(const float (&sums)[F::kTiles][F::kColTiles][4], float4* slots, int slice) const {
 #pragma unroll
     for (int i = 0; i < F::kTiles; ++i)
 #pragma unroll
       for (int j = 0; j < F::kColTiles; ++j)
-        others[sum_place(slice, i, j)] = {sums[i][j][0], sums[i][j][1], sums[i][j][2], sums[i][j][3]};
+        slots[sum_place(slice, i, j)] = {sums[i][j][0], sums[i][j][1], sums[i][j][2], sums[i][j][3]};
   }
-  /// The sums of the first slice with those of the others added in order, plus bias and residual.
-  __device__ void finish(const float (&sums)[F::kTiles][F::kColTiles][4], const float4* others,
-                         std::int64_t row) const {
-    const int g = lane / 4, t = lane % 4;
+  /// The sums of all slices, added in order.
+  __device__ void gather(float (&sums)[F::kTiles][F::kColTiles][4], const float4* slots) const {
 #pragma unroll
     for (int i = 0; i < F::kTiles; ++i)
 #pragma unroll
       for (int j = 0; j < F::kColTiles; ++j) {
-        float v[4] = {sums[i][j][0], sums[i][j][1], sums[i][j][2], sums[i][j][3]};
+        float4 v = slots[sum_place(0, i, j)];
 #pragma unroll
         for (int slice = 1; slice < F::kSlices; ++slice) {
-          const float4 p = others[sum_place(slice, i, j)];
-          v[0] += p.x, v[1] += p.y, v[2] += p.z, v[3] += p.w;
+          const float4 p = slots[sum_place(slice, i, j)];
+          v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
         }
+        sums[i][j][0] = v.x, sums[i][j][1] = v.y, sums[i][j][2] = v.z, sums[i][j][3] = v.w;
+      }
+  }
+  /// Writes results: the sums, plus bias and residual.
+  __device__ void finish(const float (&sums)[F::kTiles][F::kColTiles][4], std::int64_t row) const {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < F::kTiles; ++i)
+#pragma unroll
+      for (int j = 0; j < F::kColTiles; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const std::int64_t at = row + i * 16 + c / 2 * 8 + g;
           const int col = j * 8 + t * 2 + c % 2;
           if (at >= o.w.n || col >= cols) continue;
-          float sum = v[c];
+          float sum = sums[i][j][c];
           if (o.bias) sum += fetch(o.bias, o.bias_type, at);
           if (o.residual) sum += fetch(o.residual, o.y_type, (first_col + col) * o.residual_stride + at);
           put(o.y, o.y_type, (first_col + col) * o.y_stride + at, sum);
         }
-      }
   }
   __device__ int sum_place(int slice, int tile, int j) const {
-    return ((((slice - 1) * F::kTeam + member) * F::kTiles + tile) * F::kColTiles + j) * kWarp + lane;
+    return (((slice * F::kTeam + member) * F::kTiles + tile) * F::kColTiles + j) * kWarp + lane;
   }
 };
 
-/// Fills the pairs of values of every byte, a line of copies by each warp in turn, and what codes of scales mean.
-template <class F> __device__ void fill_tables(const TileOperands& o, unsigned* table, float* scale_values) {
+/// Fills the pairs of values of every entry, a line of copies by each warp in turn.
+template <class F> __device__ void fill_table(const TileOperands& o, unsigned* table) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-  if constexpr (F::D::kTable) {
+  if constexpr (F::D::kTableEntries > 0) {
     const float own = o.w.value(lane % 16);
-    for (int byte = thread / kWarp; byte < 256; byte += F::kWarps) {
+    for (int entry = thread / kWarp; entry < F::D::kTableEntries; entry += F::kWarps) {
       Lanes<2> both;
-      both.v[0] = __shfl_sync(~0u, own, byte >> 4), both.v[1] = __shfl_sync(~0u, own, byte & 15);
-      table[byte * kWarp + lane] = pack<typename F::T>(both).w[0];
+      both.v[0] = __shfl_sync(~0u, own, F::D::first_of(entry)),
+      both.v[1] = __shfl_sync(~0u, own, F::D::second_of(entry));
+      table[entry * kWarp + lane] = pack<typename F::T>(both).w[0];
     }
   }
+}
+/// What codes of scales mean.
+template <class F> __device__ void fill_scale_values(const TileOperands& o, float* scale_values) {
   if constexpr (F::format == QuantFormat::nf4_double)
-    for (int i = thread; i < 257; i += F::kThreads) scale_values[i] = o.w.table[i];
+    for (int i = static_cast<int>(threadIdx.x); i < 257; i += F::kThreads) scale_values[i] = o.w.table[i];
+}
+
+/// The items of a block, and the segments [begin, end), every step-th, of each.
+struct Walk {
+  int item, segment, begin, end, step, items, apart;
+
+  __device__ Walk(int first, int first_segment, int last_segment, int every, int all, int blocks)
+      : item(first),
+        segment(first_segment),
+        begin(first_segment),
+        end(last_segment),
+        step(every),
+        items(all),
+        apart(blocks) {}
+  __device__ bool is_there() const { return item < items && segment < end; }
+  __device__ void move_on() {
+    segment += step;
+    if (segment >= end) segment = begin, item += apart;
+  }
+};
+
+/// Leaves the sums of item number `done` of the block. One slice, each in turn, adds those of all and writes the results; the
+/// others go on.
+template <class F>
+__device__ void join_slices(const TileWarp<F>& work, float (&sums)[F::kTiles][F::kColTiles][4], float4* others,
+                            int slice, int done, std::int64_t row) {
+  constexpr int kFull = F::kTeam == 1 ? 1 : 1 + F::kSlices,
+                kFree = kFull + F::kAhead;  // barriers, after those of teams
+  static_assert(kFree + F::kAhead <= 16);
+  const int room = done % F::kAhead;
+  float4* const slots = others + room * F::kItemSums;
+  if (done >= F::kAhead && slice != (done - F::kAhead) % F::kSlices) named_sync(kFree + room, F::kThreads);
+  work.leave(sums, slots, slice);
+  if (slice != done % F::kSlices) return named_arrive(kFull + room, F::kThreads);
+  named_sync(kFull + room, F::kThreads);
+  work.gather(sums, slots);
+  named_arrive(kFree + room, F::kThreads);
+  work.finish(sums, row);
 }
 
 template <class F>
 __global__ void __launch_bounds__(F::kThreads, 1) multiply_tiles(const __grid_constant__ TileOperands o) {
   extern __shared__ __align__(16) std::byte shared[];
   auto* const table = reinterpret_cast<unsigned*>(shared);
-  auto* const scale_values = reinterpret_cast<float*>(shared + (F::D::kTable ? kTableBytes : 0));
+  auto* const scale_values = reinterpret_cast<float*>(shared + F::kTableBytes);
   auto* const others = reinterpret_cast<float4*>(shared + F::kTables);
   const int warp = warp_index(), slice = warp / F::kTeam, lane = static_cast<int>(threadIdx.x) % kWarp;
   let_next_begin();
-  await_previous();
-  fill_tables<F>(o, table, scale_values);
-  __syncthreads();
-
   const int first_col = static_cast<int>(blockIdx.y) * F::kCols;
   const TileWarp<F> work(o, shared + F::kTables + F::kSumBytes + slice * F::kSliceBytes, shared_address(table + lane),
                          scale_values, warp % F::kTeam, lane, first_col);
@@ -381,20 +471,25 @@ __global__ void __launch_bounds__(F::kThreads, 1) multiply_tiles(const __grid_co
     else named_sync(1 + slice, F::kTeam * kWarp);
   };
 
-  struct {
-    int item, segment;
-  } next{static_cast<int>(blockIdx.x), slice};
-  const auto fill_next = [&](int stage) {
-    if (next.item < items && next.segment < segments) {
-      work.fill(stage, row_of(next.item), next.segment);
-      next.segment += F::kSlices;
-      if (next.segment >= segments) next.segment = slice, next.item += static_cast<int>(gridDim.x);
-    }
-    copies_issued();
-  };
+  Walk next(static_cast<int>(blockIdx.x), slice, segments, F::kSlices, items, static_cast<int>(gridDim.x));
+  // Weights that are constant arrive while the previous kernel runs.
+  if (!o.constant) await_previous();
+  const auto begin = next;
 #pragma unroll
-  for (int i = 0; i + 1 < F::kStages; ++i) fill_next(i);
+  for (int i = 0; i + 1 < F::kStages; ++i)
+    if (next.is_there()) work.fill(i, row_of(next.item), next.segment), next.move_on();
+  fill_table<F>(o, table);
+  if (o.constant) await_previous();
+  next = begin;
+#pragma unroll
+  for (int i = 0; i + 1 < F::kStages; ++i) {
+    if (next.is_there()) work.fill_inputs(i, next.segment), next.move_on();
+    copies_issued();
+  }
+  fill_scale_values<F>(o, scale_values);
+  __syncthreads();
   int at = 0;
+  [[maybe_unused]] int done = 0;
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
     const std::int64_t row = row_of(item);
     const auto of_rows = work.row_scales(row);
@@ -402,16 +497,18 @@ __global__ void __launch_bounds__(F::kThreads, 1) multiply_tiles(const __grid_co
     for (int segment = slice; segment < segments; segment += F::kSlices) {
       copies_arrived<F::kStages - 2>();
       team_sync();
-      fill_next(at == 0 ? F::kStages - 1 : at - 1);
+      if (next.is_there()) {
+        const int free = at == 0 ? F::kStages - 1 : at - 1;
+        work.fill_inputs(free, next.segment);
+        work.fill(free, row_of(next.item), next.segment);
+        next.move_on();
+      }
+      copies_issued();
       work.multiply(sums, work.stage(at), row, segment, of_rows);
       at = at + 1 == F::kStages ? 0 : at + 1;
     }
-    if constexpr (F::kSlices > 1) {
-      __syncthreads();  // the sums of the preceding rows have been read
-      if (slice > 0) work.leave(sums, others, slice);
-      __syncthreads();
-    }
-    if (slice == 0) work.finish(sums, others, row);
+    if constexpr (F::kSlices == 1) work.finish(sums, row);
+    else join_slices<F>(work, sums, others, slice, done++, row);
   }
 }
 

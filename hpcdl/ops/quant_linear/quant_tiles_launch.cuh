@@ -1,5 +1,6 @@
 #pragma once
-// From the shape of a product to a launch of its tiles. The kernels of each type of x are compiled in a separate file.
+// From the shape of a product to a launch of its tiles. Included by the file of each format (tiles_*.cu), which has its
+// decoder and compiles its kernels.
 
 #include <atomic>
 #include <cmath>
@@ -8,13 +9,6 @@
 #include "hpcdl/ops/quant_linear/quant_tiles.cuh"
 
 namespace hpcdl::cuda {
-
-/// `shape`: an index of TileShapes; -1: the one with the least expected time.
-template <class T> void run_tiles(Stream& s, QuantFormat format, const TileOperands& o, int shape);
-extern template void run_tiles<bf16>(Stream&, QuantFormat, const TileOperands&, int);
-extern template void run_tiles<f16>(Stream&, QuantFormat, const TileOperands&, int);
-
-#if defined(HPCDL_QUANT_TILES_OF)
 
 template <class... S> struct ShapeList {
   /// f.operator()<S>() for each, in order.
@@ -64,18 +58,13 @@ template <class Shapes> int least_time(const TileOperands& o, int processors) {
   return best;
 }
 
-template <class T> void run_tiles(Stream& s, QuantFormat format, const TileOperands& o, int shape) {
+template <QuantFormat format, class T> void run_tiles(Stream& s, const TileOperands& o, int shape) {
+  using Shapes = TileShapes<quant_format_info(format).bits == 8>;
   const int processors = multiprocessors(s);
-  visit_quant_format(format, [&]<QuantFormat f>() {
-    using Shapes = TileShapes<quant_format_info(f).bits == 8>;
-    int left = shape >= 0 ? shape : least_time<Shapes>(o, processors);
-    Shapes::each([&]<class S>() {
-      if (left-- == 0) start_tiles<QuantTile<f, T, S>>(s, o, processors);
-    });
+  int left = shape >= 0 ? shape : least_time<Shapes>(o, processors);
+  Shapes::each([&]<class S>() {
+    if (left-- == 0) start_tiles<QuantTile<format, T, S>>(s, o, processors);
   });
 }
-
-template void run_tiles<HPCDL_QUANT_TILES_OF>(Stream&, QuantFormat, const TileOperands&, int);
-#endif
 
 }  // namespace hpcdl::cuda

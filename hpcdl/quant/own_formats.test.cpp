@@ -1,4 +1,4 @@
-// Folders in the formats that CPUs alone multiply: written, opened, refused where they are damaged.
+// Folders in the formats that only this project has: written, opened, refused where they are damaged.
 
 #include <gtest/gtest.h>
 
@@ -36,8 +36,8 @@ constexpr Format kFormats[] = {{"rot3", ".rot3", 3.125, 0.19},
                                {"fp8", ".fp8", 8.13, 0.04},
                                {"mxfp4", ".mxfp4", 4.25, 0.13}};
 
-struct CpuFormat : ::testing::TestWithParam<Format> {
-  CpuFormat() {
+struct OwnFormat : ::testing::TestWithParam<Format> {
+  OwnFormat() {
     io::ModelConfig c{.family = io::Family::gpt2, .layers = 1, .heads = 4, .width = 256, .context = 32, .vocab = 70};
     models::resolve(c);
     models::LanguageModel::create(c, 5, false).save(from);
@@ -85,7 +85,7 @@ struct CpuFormat : ::testing::TestWithParam<Format> {
                     scale = codes + "_scale";
 };
 
-TEST_P(CpuFormat, opens_and_computes_nearly_what_the_original_does) {
+TEST_P(OwnFormat, opens_and_computes_nearly_what_the_original_does) {
   EXPECT_NEAR(report.bits_per_weight(), GetParam().bits, 0.001 + 0.1 * (GetParam().bits > 8));
   for (const auto& l : report.layers) EXPECT_LT(l.quantized ? l.relative_rms : 0, GetParam().relative_rms) << l.name;
   const auto model = models::LanguageModel::open(to);
@@ -99,7 +99,7 @@ TEST_P(CpuFormat, opens_and_computes_nearly_what_the_original_does) {
   EXPECT_NEAR(in_pages.loss, infer::evaluate(model, pool, std::span(tokens).first(20)).loss, 0.02);
 }
 
-TEST_P(CpuFormat, damaged_folders_are_refused_by_name) {
+TEST_P(OwnFormat, damaged_folders_are_refused_by_name) {
   EXPECT_EQ(refused([](auto&) {}), "");
   const auto shape_of = [&](std::map<std::string, OwnedTensor>& all, const std::string& name) {
     return all.at(name).tensor.spec();
@@ -124,7 +124,7 @@ TEST_P(CpuFormat, damaged_folders_are_refused_by_name) {
   EXPECT_NE(refused([&](auto& all) { all.erase(codes); }), "");
 }
 
-TEST_P(CpuFormat, configs_that_say_something_else_are_refused) {
+TEST_P(OwnFormat, configs_that_say_something_else_are_refused) {
   change([](auto&) {});
   const auto with = [&](const char* key, const io::Json& value) {
     auto config = io::read_json(to / "config.json");
@@ -140,7 +140,7 @@ TEST_P(CpuFormat, configs_that_say_something_else_are_refused) {
   EXPECT_NE(with("quant_method", "hpcdl_rot4").find("expected quant_method"), std::string::npos);
 }
 
-TEST_P(CpuFormat, every_byte_is_a_code) {
+TEST_P(OwnFormat, every_byte_is_a_code) {
   change([&](auto& all) {
     auto& t = all.at(codes).tensor;
     for (std::int64_t i = 0; i < t.bytes(); ++i) t.template ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(i * 7);
@@ -150,7 +150,7 @@ TEST_P(CpuFormat, every_byte_is_a_code) {
   EXPECT_GT(infer::evaluate(model, pool, tokens).loss, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(formats, CpuFormat, ::testing::ValuesIn(kFormats),
+INSTANTIATE_TEST_SUITE_P(formats, OwnFormat, ::testing::ValuesIn(kFormats),
                          [](const auto& p) { return std::string(p.param.codes + 1); });
 
 }  // namespace
