@@ -12,6 +12,7 @@
 #include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/model_folder.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/foreign_codecs.h"
 
 namespace hpcdl::models {
 
@@ -74,6 +75,7 @@ namespace {
 
 const nn::Codec& codec_of(QuantFormat format) {
   if (format == QuantFormat::int8) return quant::int8_codec;
+  if (format == QuantFormat::fp8_blocks) return quant::fp8_blocks_codec;
   return format == QuantFormat::fp4 || format == QuantFormat::fp4_double ? quant::fp4_codec : quant::nf4_codec;
 }
 

@@ -28,13 +28,13 @@
 namespace hpcdl::models {
 namespace {
 
-/// A folder whose matrices of blocks are F8, with a scale for each block of 16 x 16, and the weights that it stands for.
+/// A folder whose matrices of blocks are F8, with a scale for each block of `side` x `side`, and the weights that it stands for.
 struct Packed {
   io::TempFolder tmp;
   io::fs::path folder = tmp / "packed";
   std::map<std::string, std::vector<float>> weights;
 
-  Packed() {
+  explicit Packed(std::int64_t side = 16) {
     const auto plain = tmp / "plain";
     LanguageModel::create(tiny(io::Family::llama), 4, false).save(plain);
     const auto files = io::TensorFolder::open(plain);
@@ -48,12 +48,13 @@ struct Packed {
         add(specs, tensors, t.name, t.spec, x);
         continue;
       }
-      const auto rows = t.spec[0], columns = t.spec[1], down = (rows + 15) / 16, across = (columns + 15) / 16;
+      const auto rows = t.spec[0], columns = t.spec[1], down = (rows + side - 1) / side,
+                 across = (columns + side - 1) / side;
       std::vector<f8_e4m3> codes;
       std::vector<float> scales;
       for (std::int64_t i = 0; i < down * across; ++i) scales.push_back(1e-4f * static_cast<float>(i + 1));
       for (std::int64_t i = 0; i < rows * columns; ++i) {
-        const float scale = scales[static_cast<std::size_t>(i / columns / 16 * across + i % columns / 16)];
+        const float scale = scales[static_cast<std::size_t>(i / columns / side * across + i % columns / side)];
         codes.push_back(to_f8<f8_e4m3>(x[i] / scale));
         want.push_back(from_f8(codes.back()) * scale);
       }
@@ -65,7 +66,7 @@ struct Packed {
     for (const auto& s : specs) writer.write(s.name, tensors.at(s.name).tensor);
     writer.commit();
     auto config = io::read_json(plain / "config.json");
-    config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {16, 16}}};
+    config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {side, side}}};
     io::write_file_atomic(folder / "config.json", config.dump());
   }
 
@@ -108,6 +109,18 @@ std::vector<float> logits(const LanguageModel& m) {
   exe.run(stream);
   const View v = exe.tensor(out);
   return {v.ptr<float>(), v.ptr<float>() + v.size()};
+}
+
+TEST(packed_weights, blocks_of_128_stay_in_8_bits) {
+  const Packed packed(128);
+  Pool pool(2);
+  const auto as_in_file = LanguageModel::open(packed.folder);
+  ASSERT_NE(as_in_file.codec(), nullptr);
+  EXPECT_EQ(as_in_file.codec()->name, "fp8_blocks");
+  const auto got = logits(as_in_file), want = logits(LanguageModel::open(packed.folder, {}, {}, {DType::f32, &pool}));
+  double largest = 0;
+  for (const float v : want) largest = std::max(largest, std::fabs(double{v}));
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-5 * largest) << i;
 }
 
 /// The tensors of our NF4, FP4 or INT8 folder under the names and in the shapes of bitsandbytes.

@@ -17,16 +17,25 @@ std::optional<PackedMatrix> find_block_fp8(const PackConfig& config, const Tenso
   const auto across = (codes[1] + width - 1) / width;
   const View scales =
       expect_tensor(files, stem + "weight_scale_inv", {{(codes[0] + height - 1) / height, across}, DType::f32});
+  std::optional<PackedParts> parts;
+  const Spec held{codes.shape(), DType::u8};
+  const auto wanted = quant_parts(QuantFormat::fp8_blocks, codes[0], codes[1]);
+  if (height == 128 && width == 128 && codes[1] % quant_format_info(QuantFormat::fp8_blocks).block == 0 &&
+      wanted.scale == scales.spec())
+    parts = PackedParts{.format = QuantFormat::fp8_blocks,
+                        .parts = {.codes = View(codes.data(), held), .scale = scales, .outer = {}, .table = {}}};
   return PackedMatrix{.rows = codes[0],
                       .columns = codes[1],
                       .dtype = config.dtype,
-                      .decode = [=](std::int64_t begin, std::int64_t end, float* out) {
-                        const Elements<f8_e4m3> q(codes);
-                        const Elements<float> s(scales);
-                        for (auto r = begin; r < end; ++r)
-                          for (std::int64_t c = 0; c < codes[1]; ++c)
-                            *out++ = from_f8(q[r * codes[1] + c]) * s[r / height * across + c / width];
-                      }};
+                      .decode =
+                          [=](std::int64_t begin, std::int64_t end, float* out) {
+                            const Elements<f8_e4m3> q(codes);
+                            const Elements<float> s(scales);
+                            for (auto r = begin; r < end; ++r)
+                              for (std::int64_t c = 0; c < codes[1]; ++c)
+                                *out++ = from_f8(q[r * codes[1] + c]) * s[r / height * across + c / width];
+                          },
+                      .parts = std::move(parts)};
 }
 
 }  // namespace hpcdl::io

@@ -356,6 +356,7 @@ TEST(packed, blocks_of_f8) {
   const auto files = p.folder();
   PackConfig config{.method = PackMethod::fp8, .block_rows = height, .block_columns = width};
   expect_bits(config, files, N, K, want);
+  EXPECT_FALSE(find_packed(config, files, "a.weight")->parts) << "kernels multiply blocks of 128 x 128";
   config.block_rows = 4;
   EXPECT_NE(error_of(config, files).find("a.weight_scale_inv: expected F32 (5, 3)"), std::string::npos);
 }

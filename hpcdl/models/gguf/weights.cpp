@@ -9,7 +9,7 @@
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/gguf/decode.h"
-#include "hpcdl/quant/gguf_codecs.h"
+#include "hpcdl/quant/foreign_codecs.h"
 
 namespace hpcdl::models {
 namespace {
