@@ -24,11 +24,19 @@ void GroupAxis::all_to_all(Stream& s, const Tensor& theirs, const View& mine, st
 }
 Ticket GroupAxis::rotate(Stream& s, const Tensor& theirs, const View& mine, int distance,
                          std::string_view tensor) const {
-  s.require_cpu();
-  const int ranks = group_.size(), at = group_.rank();
+  const int ranks = group_.size(), at = group_.rank(), to = (at + distance) % ranks,
+            from = (at + ranks - distance) % ranks;
   const comm::Label label(tensor);
-  auto sent = group_.send(s, mine, (at + distance) % ranks);
-  auto received = group_.receive(s, theirs, (at + ranks - distance) % ranks);
+  if (s.device().is_cuda()) {
+    // A stream waits in its send until the other rank receives, so not all ranks may begin with it.
+    const auto send = [&] { group_.send(s, mine, to); };
+    if (at % 2 == 0) send();
+    group_.receive(s, theirs, from);
+    if (at % 2 != 0) send();
+    return {};
+  }
+  auto sent = group_.send(s, mine, to);
+  auto received = group_.receive(s, theirs, from);
   return Ticket([sent = std::move(sent), received = std::move(received)]() mutable {
     const comm::Work same = received;
     sent.wait(), received.wait();

@@ -32,7 +32,7 @@ class Ranks {
   /// Part r of `mine` goes to rank r; part r of `theirs` comes from it. Equal parts, one after the other.
   virtual void all_to_all(Stream& s, const Tensor& theirs, const View& mine, std::string_view tensor) const = 0;
   /// Begins to send `mine` to the rank that comes `distance` places after this one, around the ring of all ranks, and to
-  /// receive `theirs` from the one as many places before. CPU only; both tensors stay as they are until the ticket is done.
+  /// receive `theirs` from the one as many places before. Both tensors stay as they are until the ticket is done.
   virtual Ticket rotate(Stream& s, const Tensor& theirs, const View& mine, int distance,
                         std::string_view tensor) const = 0;
 };

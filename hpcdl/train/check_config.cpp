@@ -115,9 +115,10 @@ void check_context(const io::ModelConfig& m, std::int64_t length, const Parallel
 /// Refuses what has not been tested with ranks that share rows.
 void check_beside_context(const RunConfig& config) {
   const auto mode = config.parallel.cp_mode;
-  if ((mode == nn::ContextShare::ring || mode == nn::ContextShare::zigzag) && config.train.device != "cpu")
+  if ((mode == nn::ContextShare::ring || mode == nn::ContextShare::zigzag) && config.train.device != "cpu" &&
+      config.model.window > 0)
     fail_usage("config",
-               "parallel.cp_mode = \"{}\" merges partial results on a CPU only, and train.device is {}: use "
+               "parallel.cp_mode = \"{}\" with model.window runs on a CPU only, and train.device is {}: use "
                "parallel.cp_mode = \"gather\" or \"ulysses\"",
                io::enum_name(mode), config.train.device);
   const auto refuse_beside = [&](bool set, std::string_view what, std::string_view instead) {

@@ -191,8 +191,9 @@ TEST(check_config, rows_that_ranks_cannot_share_are_refused_with_what_would_fit)
   EXPECT_EQ(verdict({"--model.family=mixtral", "--train.dtype=fp8-emu"}),
             "[config] train.dtype = \"fp8-emu\" is not tested with mixtures of experts: set train.dtype to bf16");
   EXPECT_EQ(verdict({"--parallel.cp=2", "--model.context=64", "--parallel.cp_mode=zigzag"}), "fine");
-  EXPECT_EQ(verdict({"--parallel.cp=2", "--model.context=64", "--parallel.cp_mode=ring", "--train.device=cuda"}),
-            "[config] parallel.cp_mode = \"ring\" merges partial results on a CPU only, and train.device is cuda: use "
+  EXPECT_EQ(verdict({"--model.family=mistral", "--model.window=16", "--parallel.cp=2", "--model.context=64",
+                     "--parallel.cp_mode=ring", "--train.device=cuda"}),
+            "[config] parallel.cp_mode = \"ring\" with model.window runs on a CPU only, and train.device is cuda: use "
             "parallel.cp_mode = \"gather\" or \"ulysses\"");
   EXPECT_EQ(verdict({"--parallel.cp_mode=ulysses"}),
             "[config] parallel.cp_mode = \"ulysses\" is for rows that ranks share (parallel.cp), and parallel.cp is 1");

@@ -87,6 +87,27 @@ TEST_F(Context, keys_that_go_around_train_in_16_bits) {
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3 * want[i]) << i;
 }
 
+/// The same between GPUs: every exact product, and heads of 64 in 16 bits, which have other kernels.
+TEST_F(Context, gpus_train_as_one) {
+  if (cuda_devices() < 2) GTEST_SKIP() << "SKIPPED: needs 2 GPUs, this process sees " << cuda_devices();
+  const std::vector<Mode> modes{Mode::gather, Mode::ring, Mode::zigzag};
+  expect_like_one_rank(
+      "gpus", {{.cp = 2}},
+      [](RunConfig& c) { c.train.device = "cuda", c.model.kv_heads = 2, c.train.recompute = true; }, modes);
+  const auto change = [](RunConfig& c) {
+    c.train.device = "cuda", c.train.dtype = Compute::bf16, c.train.lr = 1e-3, c.train.steps = 12;
+    c.model.width = 256, c.model.context = 256;
+  };
+  run_on({}, "one", change);
+  for (const auto mode : modes) {
+    const std::string name(io::enum_name(mode));
+    run_on({.cp = 2}, name, [&](RunConfig& c) { change(c), c.parallel.cp_mode = mode; });
+    const auto want = numbers("one", "loss"), got = numbers(name, "loss");
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-3 * want[i]) << name << ", " << i;
+  }
+}
+
 /// Windows that are shorter than a chunk, caps, and a norm of each head.
 TEST_F(Context, sliding_windows_train_as_on_one_rank) {
   expect_like_one_rank(

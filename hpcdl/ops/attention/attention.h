@@ -8,7 +8,8 @@
 // c tanh(x / c) before the softmax. Sums are f32 for every storage type. Largest D: 256.
 //
 // The keys may be a part of those that the queries see: results of several parts are merged by their lse (attention_merge),
-// and gradients are sums over the parts, given the merged out and lse. CPU only.
+// and gradients are sums over the parts, given the merged out and lse. On a GPU, queries are at most as far as the keys
+// (ahead = 0), and rows whose lse is far (cross_entropy/far_lse.h) lose digits, which a whole call recovers.
 //
 // Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
 // "Self-attention does not need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
@@ -74,9 +75,10 @@ void attention_backward(Stream&, Grad dq, Grad dk, Grad dv, View q, View k, View
                         Tensor scratch, const Attention::Args& a);
 }  // namespace cuda
 
-/// On a GPU, queries with a far lse find it again in all keys (cross_entropy/far_lse.h).
-inline void require_whole(const Attention::Args& a) {
-  require(!a.part(), Attention::name, "attends to a part of the keys on a CPU only: let each call have all keys");
+inline void require_for_gpu(const Attention::Args& a) {
+  require(a.ahead <= 0, Attention::name,
+          "queries that are {} positions after their keys run on a CPU only: let each call have all keys of its window",
+          a.ahead);
 }
 
 inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch,
@@ -89,7 +91,7 @@ inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k
         else cpu::attention(isa, pool, out, lse, q, k, v, a, s.numerics());
       },
       [&](auto& queue) {
-        require_whole(a);
+        require_for_gpu(a);
         cuda::attention(queue, out, lse, q, k, v, scratch, a);
       });
 }
@@ -101,7 +103,7 @@ inline void Attention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, Vi
         cpu::attention_backward(isa, pool, dq, dk, dv, q, k, v, out, lse, dout, scratch, a);
       },
       [&](auto& queue) {
-        require_whole(a);
+        require_for_gpu(a);
         cuda::attention_backward(queue, dq, dk, dv, q, k, v, out, lse, dout, scratch, a);
       });
 }

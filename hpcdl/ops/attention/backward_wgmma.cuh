@@ -114,14 +114,14 @@ __global__ void __launch_bounds__(256, 6)
   bool far = false;
   if (t % kQueries == 0) {
 #pragma unroll
-    for (int i = 0; i < kQueries; i += kShare) far |= is_far_lse(lse[::min(t + i + lane, queries - 1)]);
+    for (int i = 0; i < kQueries; i += kShare) far |= is_far_row(p, lse[::min(t + i + lane, queries - 1)]);
   }
   float sum = 0;
   if (t < queries && 8 * lane < p.width)
     sum = add_product<T>(p.out, p.out.at(b, t, h) + 8 * lane, p.dout, p.dout.at(b, t, h) + 8 * lane, 0);
 #pragma unroll
   for (int offset = kShare / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  const auto e = __any_sync(~0u, is_far_lse(own)) ? far_exponent<T, kShare>(p, b, t, h, own) : near_exponent(own);
+  const auto e = __any_sync(~0u, is_far_row(p, own)) ? far_exponent<T, kShare>(p, b, t, h, own) : near_exponent(own);
   const unsigned votes = __ballot_sync(0xffffffffu, far) >> thread % 32 / kShare * kShare & ((1u << kShare) - 1);
   if (lane != 0) return;
   const int number = (b * p.heads + h) * tiles + t / kQueries;

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int offset = 4; offset > 0; offset /= 2) delta += __shfl_xor_sync(~0u, delta, offset);
   const float lse = p.lse[row];
-  const auto e = __any_sync(~0u, is_far_lse(lse)) ? far_exponent(p, b, t, h, lse) : near_exponent(lse);
+  const auto e = __any_sync(~0u, is_far_row(p, lse)) ? far_exponent(p, b, t, h, lse) : near_exponent(lse);
   if (threadIdx.x % 8 != 0 || i >= rows) return;
   if (to.deltas) to.deltas[i] = delta;
   to.tops[i] = e.top, to.logs[i] = e.log;

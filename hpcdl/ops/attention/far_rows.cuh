@@ -22,6 +22,9 @@ __device__ inline float below_top(float score, float top) { return top == 0 ? sc
 
 __device__ inline RowExponent near_exponent(float lse) { return {0, lse * kLog2e}; }
 
+/// Whether the lse of a row is to be found again, which takes all keys that it is of.
+__device__ inline bool is_far_row(const AttentionProblem& p, float lse) { return !p.part && is_far_lse(lse); }
+
 /// For a row that sees keys [first, seen) with scores dot(key); called by kLanes neighbouring threads of a warp together.
 /// scale: times log2 e.
 template <int kLanes, class Dot>

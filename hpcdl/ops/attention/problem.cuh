@@ -23,8 +23,9 @@ struct AttentionProblem {
   int batch = 0, heads = 0, kv_heads = 0, width = 0;
   bool causal = false;
   float scale = 0;
-  int window = 0;  // keys that a query sees, its own included; 0: all
-  float cap = 0;   // of scores before they are scaled; 0: none
+  int window = 0;     // keys that a query sees, its own included; 0: all
+  float cap = 0;      // of scores before they are scaled; 0: none
+  bool part = false;  // lse is of more keys than these
 
   /// Of query 0 among the keys.
   __device__ std::int64_t position() const { return capacity - queries; }
@@ -72,7 +73,8 @@ inline AttentionProblem problem_of(const Attend& c) {
           .causal = c.args.causal,
           .scale = c.scale(),
           .window = static_cast<int>(c.args.window),
-          .cap = c.args.cap / c.scale()};
+          .cap = c.args.cap / c.scale(),
+          .part = c.args.part()};
 }
 inline AttentionProblem problem_of(const AttendBackward& c) {
   auto p = problem_of(static_cast<const Attend&>(c));

@@ -4,8 +4,8 @@
 //
 // out: (B, T, H*D) f32; lse: (B, H, T) f32, as ops/attention writes it. part: (B, t, H*D) of f32, bf16 or f16, and
 // part_lse (B, H, t): the first t of the T queries of each sequence; the others keep what they have. An lse of -inf is a
-// row that saw no key. The outputs may be the memory of `out` and `lse`. CPU only. Not differentiable: the gradients of
-// attention are sums over the parts.
+// row that saw no key. The outputs may be the memory of `out` and `lse`. Not differentiable: the gradients of attention
+// are sums over the parts.
 //
 // Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Liu et al., "Ring attention with
 // blockwise transformers", 2023.
@@ -31,10 +31,15 @@ namespace cpu {
 template <class Isa>
 void attention_merge(Isa, Pool&, Tensor to, Tensor to_lse, View out, View lse, View part, View part_lse);
 }  // namespace cpu
+namespace cuda {
+void attention_merge(Stream&, Tensor to, Tensor to_lse, View out, View lse, View part, View part_lse);
+}  // namespace cuda
 
 inline void AttentionMerge::forward(Stream& s, Tensor to, Tensor to_lse, View out, View lse, View part, View part_lse,
                                     const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::attention_merge(isa, pool, to, to_lse, out, lse, part, part_lse); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::attention_merge(isa, pool, to, to_lse, out, lse, part, part_lse); },
+      [&](auto& queue) { cuda::attention_merge(queue, to, to_lse, out, lse, part, part_lse); });
 }
 
 }  // namespace hpcdl

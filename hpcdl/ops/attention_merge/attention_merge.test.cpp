@@ -30,7 +30,6 @@ const auto spec = testing::op<AttentionMerge>({
               {.in = operands(0, 4, 4, 2, 8)}},
     .reference = contract::attention_merge_reference,
     .reduction = [](std::span<const Spec>, const AttentionMerge::Args&) { return std::int64_t{16}; },
-    .gpu = false,
 });
 
 /// Rows that saw no key on one side or on both, far values, and a result in the memory of the first part.

@@ -1,6 +1,6 @@
 #pragma once
 // A step around the ring of the ranks of an axis: every rank sends a tensor to the rank `distance` places after it, and
-// receives one of the same shape. On another lane than `compute` it goes on while later records run. CPU only.
+// receives one of the same shape. On another lane than `compute` it goes on while later records run.
 
 #include "hpcdl/program/axis.h"
 #include "hpcdl/program/emit.h"

@@ -1,5 +1,5 @@
 #pragma once
-// Attention to one part of the keys that queries see (ops/attention), and its gradient, as records of their own. CPU only.
+// Attention to one part of the keys that queries see (ops/attention), and its gradient, as records of their own.
 
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/program.h"
@@ -13,7 +13,6 @@ struct AttentionPart {
   static constexpr std::size_t kOperands = 5;
   static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void* args) {
-    s.require_cpu();
     Attention::forward(s, t[0], t[1], t[2], t[3], t[4], {}, *static_cast<const RecordArgs*>(args));
   }
 };
@@ -26,7 +25,6 @@ struct AttentionPartGradient {
   static constexpr std::size_t kOperands = 10;
   static void check_record(const RawRecord& r);
   static void run(Stream& s, const Grad* t, const void* args) {
-    s.require_cpu();
     Attention::backward(s, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9],
                         *static_cast<const RecordArgs*>(args));
   }

@@ -2,7 +2,7 @@
 // Causal attention over sequences whose tokens the ranks of an axis share, without all keys in one place: keys and values
 // go around the ring of the ranks (ring_plan.h), the next ones while a rank attends to those that it has. What it gets
 // from each is merged by the log-sum-exp in f32 (ops/attention_merge). In the backward pass they go around again, and
-// their gradients follow one step behind and then return to the rank that has the keys. CPU only.
+// their gradients follow one step behind and then return to the rank that has the keys. A GPU takes no window.
 //
 // q: (2 B, n, H*D), the first chunk of the rank of all B sequences and then the second of all; k, v: (2 B, n, Hkv*D); f32,
 // bf16 or f16, tokens may be strided. Returns the rows of q. Besides its own, a rank holds two times 4 B n Hkv D elements
