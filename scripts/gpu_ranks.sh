@@ -85,7 +85,7 @@ if [[ $part != tests ]]; then
   fi
 fi
 if [[ $part != bars ]]; then
-  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:gpu_group*:*GpuRanks*'
+  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:gpu_group*:*GpuRanks*:*GpuExperts*'
   beside launchers 150 tests/launchers/gpus.sh $bin
 fi
 together

@@ -175,17 +175,25 @@ void check_pipeline_on_gpu(const RunConfig& config) {
 void check_experts(const io::ConfigTable& table, const RunConfig& config) {
   const auto ep = config.parallel.ep;
   if (ep == 1) return refuse(table, kDivided, "experts that ranks divide (parallel.ep)", "parallel.ep is 1");
-  if (config.train.device != "cpu")
-    fail_usage(
-        "config",
-        "parallel.ep = {}: ranks that divide experts have been run on CPUs only: set parallel.ep = 1, with which "
-        "every GPU has all experts, or train.device = \"cpu\"",
-        ep);
-  if (config.parallel.pp > 1 && config.capacity > 0)
+  const auto& p = config.parallel;
+  if (config.train.device != "cpu" && p.tp > 1)
+    fail_usage("config",
+               "parallel.ep = {} and parallel.tp = {} have not been run together on GPUs: set one of them to 1, or "
+               "train.device = \"cpu\"",
+               ep, p.tp);
+  if (config.train.device != "cpu" && p.zero > 0 &&
+      (config.train.dtype == Compute::bf16 || config.train.dtype == Compute::fp16))
+    fail_usage("config",
+               "parallel.ep = {} and parallel.zero = {}: 16-bit copies of experts that ranks divide stay whole: set "
+               "parallel.zero = 0, or train.dtype = \"f32\"",
+               ep, p.zero);
+  if (p.pp > 1 && config.train.device != "cpu")
+    fail_usage("config", "parallel.ep and parallel.pp have not been run together on GPUs: set one of them to 1");
+  if (p.pp > 1 && config.capacity > 0)
     fail_usage(
         "config",
         "model.capacity = {} runs steps again, which pipelines (parallel.pp = {}) cannot: set model.capacity = 0",
-        config.capacity, config.parallel.pp);
+        config.capacity, p.pp);
   if (config.adapter.given())
     fail_usage("config", "adapters are trained with all experts on each rank: set parallel.ep = 1");
   if (config.capacity > 0 && config.capacity < kLeastCapacity)
@@ -197,10 +205,6 @@ void check_experts(const io::ConfigTable& table, const RunConfig& config) {
 void check_invariant(const RunConfig& config) {
   const auto& p = config.parallel;
   if (!p.invariant) return;
-  if (config.train.device != "cpu")
-    fail_usage("config",
-               "parallel.invariant has been run on CPUs only: set it to false, or train.device = \"cpu\" (it is {})",
-               config.train.device);
   const auto refuse_beside = [](bool set, std::string_view what, std::string_view instead) {
     if (set)
       fail_usage("config",
@@ -215,6 +219,8 @@ void check_invariant(const RunConfig& config) {
   refuse_beside(config.model.experts > 0, "a mixture of experts", "another model.family");
   refuse_beside(io::is_image_family(config.model.family), "a model of images", "another model.family");
   refuse_beside(is_fp8(config.train.dtype), "train.dtype = \"fp8\"", "train.dtype = \"bf16\"");
+  refuse_beside(config.offload.parameters == Tier::host, "offload.parameters = \"host\"",
+                "offload.parameters = \"none\"");
   refuse_beside(p.zero_span != ZeroSpan::all, "parallel.zero_span = \"host\"", "parallel.zero_span = \"all\"");
   refuse_beside(p.wire_weights != WireWeights::compute, "parallel.wire_weights", "parallel.wire_weights = \"compute\"");
   refuse_beside(p.wire_gradients != WireGradients::f32, "parallel.wire_gradients", "parallel.wire_gradients = \"f32\"");

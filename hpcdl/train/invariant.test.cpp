@@ -78,6 +78,30 @@ TEST_F(Invariant, a_stopped_run_goes_on_with_other_ranks) {
   expect_same_file(tmp.path() / rest / "model/model.safetensors", tmp.path() / whole / "model/model.safetensors");
 }
 
+/// Two GPUs add what one adds.
+TEST_F(Invariant, two_gpus_give_the_bits_of_one) {
+  if (cuda_devices() < 2) GTEST_SKIP() << "SKIPPED: needs 2 GPUs, this process sees " << cuda_devices();
+  for (const auto dtype : {Compute::f32, Compute::bf16})
+    for (const int zero : {0, 2}) {
+      const auto run_leaves_on = [&](int ranks) {
+        const auto name = fmt::format("gpu {} {} {}", static_cast<int>(dtype), zero, ranks);
+        testing::run_ranks(ranks, [&](const comm::Group& world) {
+          RunConfig c;
+          toy_config(c, tmp, name);
+          c.parallel.invariant = true, c.parallel.dp = ranks, c.parallel.zero = zero;
+          c.train.device = fmt::format("cuda:{}", world.rank()), c.train.dtype = dtype;
+          c.train.batch = 2, c.train.accumulate = kLeaves / ranks, c.train.dropout = 0.1, c.train.eval_batches = 0;
+          Hooks hooks;
+          hooks.world = world;
+          run(c, hooks);
+        });
+        return name;
+      };
+      const auto one = run_leaves_on(1);
+      expect_same_bits(run_leaves_on(2), one);
+    }
+}
+
 TEST(GradientTree, takes_neighbours_of_each_level_after_each_other) {
   const GradientTree tree({}, 8, {}, true), one({}, 1, {}, true);
   std::vector<std::int64_t> micros, sums;

@@ -189,6 +189,9 @@ TEST_F(Pipeline, says_what_would_fit_on_gpus) {
   };
   expect("set parallel.zero = 2", [](RunConfig& c) { c.parallel.zero = 3; });
   expect("parallel.cp and parallel.pp have not been run together on GPUs", [](RunConfig& c) { c.parallel.cp = 2; });
+  expect("parallel.ep and parallel.pp have not been run together on GPUs", [](RunConfig& c) {
+    c.model.family = io::Family::mixtral, c.model.experts = 4, c.parallel.dp = 1, c.parallel.ep = 2;
+  });
   expect("a mixture of experts", [](RunConfig& c) { c.model.family = io::Family::mixtral, c.model.experts = 4; });
   expect("set parallel.dp = 1", [](RunConfig& c) { c.model.family = io::Family::resnet18, c.sync_batch_norm = true; });
   expect("no error", [](RunConfig& c) { c.parallel.zero = 2; });

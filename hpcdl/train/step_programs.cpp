@@ -142,9 +142,12 @@ void StepPrograms::fix_order_of_sums() {
       std::has_single_bit(static_cast<unsigned>(ranks)), "train",
       "expected a power of two of ranks that share a batch, got {}: with parallel.invariant, set parallel.dp to one",
       ranks);
-  require(!device_.is_cuda(), "train", "parallel.invariant has been run on CPUs only");
+  require(!device_.is_cuda() || ranks <= 2, "train",
+          "parallel.invariant: more than two GPUs add in another order, got {}: set parallel.dp = 2, or train.device = "
+          "\"cpu\"",
+          ranks);
   options_.forward.part = 0;
-  options_.reduce.algorithm = comm::Algorithm::halving;
+  if (!device_.is_cuda()) options_.reduce.algorithm = comm::Algorithm::halving;
 }
 
 /// Weights that the options ask for, and with moments on the host also the values of which programs read the copies
