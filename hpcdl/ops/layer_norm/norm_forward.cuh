@@ -391,6 +391,32 @@ void run_odd_norm(Stream& s, const NormOperands& o, bool residual, const char* n
   }
 }
 
+template <bool kCentered> void run_norm(Stream& s, const NormOperands& o, DType dtype, const char* name) {
+  visit_dtype(dtype, [&]<class T>() {
+    const bool whole =
+        o.gamma.whole() && o.beta.whole() &&
+        whole_packs<T>(o.cols,
+                       {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
+    if (o.cols % kLanes<T> != 0 && o.cols > 1 && of_type<T>(o)) {
+      const auto run = [&]<class Team>() { run_odd_norm<kCentered, T, Team>(s, o, o.residual != nullptr, name); };
+      if (with_odd_norm_team<T>(o.cols, run)) return;
+    }
+    const bool done = with_norm_team<kCentered, T>(o.cols, [&]<class Team>() {
+      const auto pick = [&]<class P, bool kWhole>() {
+        return o.residual ? norm_forward<kCentered, T, P, true, Team, kWhole>
+                          : norm_forward<kCentered, T, P, false, Team, kWhole>;
+      };
+      const auto kernel = whole && o.gamma.dtype == dtype_of<T>  ? pick.template operator()<T, true>()
+                          : whole && o.gamma.dtype == DType::f32 ? pick.template operator()<float, true>()
+                                                                 : pick.template operator()<void, false>();
+      launch_rows<Team>(s, kernel, o.rows, o, name, overlaps(s, o.rows));
+    });
+    if (done || norm_in_shared<kCentered, T>(s, o, name)) return;
+    norm_forward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);
+    launched(name);
+  });
+}
+
 template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
   const NormOperands o{f.h.data(),
                        f.y.data(),
@@ -409,29 +435,22 @@ template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const c
                        f.eps,
                        f.gamma_offset};
   if (o.rows == 0) return;
-  visit_dtype(f.x.dtype(), [&]<class T>() {
-    const bool whole =
-        o.gamma.whole() && o.beta.whole() &&
-        whole_packs<T>(o.cols,
-                       {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
-    if (o.cols % kLanes<T> != 0 && o.cols > 1 && of_type<T>(o)) {
-      const auto run = [&]<class Team>() { run_odd_norm<kCentered, T, Team>(s, o, bool{f.residual}, name); };
-      if (with_odd_norm_team<T>(o.cols, run)) return;
-    }
-    const bool done = with_norm_team<kCentered, T>(o.cols, [&]<class Team>() {
-      const auto pick = [&]<class P, bool kWhole>() {
-        return f.residual ? norm_forward<kCentered, T, P, true, Team, kWhole>
-                          : norm_forward<kCentered, T, P, false, Team, kWhole>;
-      };
-      const auto kernel = whole && o.gamma.dtype == dtype_of<T>  ? pick.template operator()<T, true>()
-                          : whole && o.gamma.dtype == DType::f32 ? pick.template operator()<float, true>()
-                                                                 : pick.template operator()<void, false>();
-      launch_rows<Team>(s, kernel, o.rows, o, name, overlaps(s, o.rows));
-    });
-    if (done || norm_in_shared<kCentered, T>(s, o, name)) return;
-    norm_forward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);
-    launched(name);
-  });
+  const auto dtype = f.x.dtype();
+  const auto bytes = dtype_bytes(dtype);
+  constexpr int kPackBytes = 16;
+  if (!s.numerics().row_invariant || o.cols * bytes % kPackBytes == 0) return run_norm<kCentered>(s, o, dtype, name);
+  // The other rows begin within a pack, and the order of their sums depends on where.
+  for (std::int64_t row = 0; row < o.rows; ++row) {
+    const auto at = [&](const void* data, std::int64_t stride) {
+      return data ? static_cast<std::byte*>(const_cast<void*>(data)) + row * stride * bytes : nullptr;
+    };
+    auto one = o;
+    one.rows = 1;
+    one.h = at(o.h, o.h_stride), one.y = at(o.y, o.y_stride);
+    one.x = at(o.x, o.x_stride), one.residual = at(o.residual, o.residual_stride);
+    one.mean = o.mean ? o.mean + row : nullptr, one.rstd = o.rstd ? o.rstd + row : nullptr;
+    run_norm<kCentered>(s, one, dtype, name);
+  }
 }
 
 }  // namespace hpcdl::cuda
