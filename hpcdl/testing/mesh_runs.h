@@ -1,6 +1,7 @@
 #pragma once
 // Runs on a mesh of ranks that are threads, and comparisons of what they wrote.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,8 +21,8 @@
 
 namespace hpcdl::testing {
 
-/// A run of ranks, which are threads, on these hosts (none: one host); returns the result of rank 0. stop_at: the step
-/// after which it is asked to stop.
+/// A run of ranks, which are threads, on these hosts (none: one host); returns the result of rank 0. On GPUs ("cuda")
+/// each rank has its own. stop_at: the step after which it is asked to stop.
 inline train::RunSummary run_on_ranks(int ranks, const std::function<void(train::RunConfig&)>& configure,
                                       std::int64_t stop_at = -1, const std::vector<int>& hosts = {}) {
   train::RunSummary first;
@@ -29,6 +30,7 @@ inline train::RunSummary run_on_ranks(int ranks, const std::function<void(train:
             [&](const comm::Group& world) {
               train::RunConfig c;
               configure(c);
+              if (c.train.device == "cuda") c.train.device = fmt::format("cuda:{}", world.rank());
               train::Hooks hooks;
               hooks.world = world;
               if (world.rank() == 0 && stop_at >= 0)
