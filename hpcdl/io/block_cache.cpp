@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <ranges>
 #include <utility>
 
 #include "hpcdl/core/clock.h"
@@ -158,8 +157,8 @@ void BlockCache::fetch(int group, std::span<const std::int32_t> wanted) {
   const auto missing = [](const Block* b) { return !b->here; };
   if (std::ranges::any_of(blocks, missing)) {
     list_victims(group, -1);
-    for (auto* b : blocks | std::views::filter(missing)) {
-      if (start(*b)) continue;
+    for (auto* b : blocks) {
+      if (b->here || start(*b)) continue;
       settle();  // blocks that were read ahead have taken the room
       list_victims(group, -1);
       require(start(*b), "io", "a cache of blocks has no room");
