@@ -13,6 +13,8 @@ namespace hpcdl::lab {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 double seconds(const StepTrace& s) { return seconds(s.end - s.begin); }
 
@@ -228,7 +230,6 @@ nlohmann::ordered_json row_json(const Report& r, const Row& row) {
 }  // namespace
 
 nlohmann::ordered_json report_json(const Report& r) {
-  using Json = nlohmann::ordered_json;
   Json j = {{"rank", r.rank},
             {"world_size", r.world},
             {"steps", r.steps},
