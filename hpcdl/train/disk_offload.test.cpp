@@ -196,7 +196,8 @@ TEST_F(DiskRuns, plan_what_lies_there_and_refuse_what_cannot) {
   EXPECT_NE(refused([&](RunConfig& c) { c.offload.folder = tmp / "none"; }).find("found nothing: make it"),
             std::string::npos);
   EXPECT_NE(refused([](RunConfig& c) { c.offload.folder.clear(); }).find("set offload.folder"), std::string::npos);
-  EXPECT_NE(refused([](RunConfig& c) { c.train.device = "cuda"; }).find("is for CPUs"), std::string::npos);
+  EXPECT_NE(refused([](RunConfig& c) { c.train.device = "cuda"; }).find("set offload.parameters = \"host\""),
+            std::string::npos);
   EXPECT_NE(refused([](RunConfig& c) { c.train.optimizer = OptimizerKind::sgd; }).find("sgd"), std::string::npos);
   EXPECT_NE(refused([](RunConfig& c) { c.offload.interleave = 2; }).find("optimizers in host memory"),
             std::string::npos);

@@ -193,7 +193,7 @@ TEST_F(GenerateMany, mistakes_name_their_line) {
             std::string::npos);
   EXPECT_NE(error(good + "\n{\"prompt\": \"a\"}").find("line 3: the model has no tokenizer"), std::string::npos);
   EXPECT_NE(error("{\"promt\": \"a\"}")
-                .find("line 1: expected the keys prompt, prompt_ids, tokens and adapter, found \"promt\""),
+                .find("line 1: expected the keys prompt, prompt_ids, tokens, adapter and priority, found \"promt\""),
             std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"a\", \"prompt_ids\": [1]}").find("expected either"), std::string::npos);
   EXPECT_NE(error("{\"prompt_ids\": [1], \"tokens\": 0}").find("tokens = 0: expected 1 to 96"), std::string::npos);
