@@ -79,7 +79,7 @@ void BlockCache::list_victims(int now, int keep) {
     if (i != keep)
       for (auto& b : groups_[static_cast<std::size_t>(i)].blocks)
         if (b.here && !b.reading && b.fetched != fetch_) victims_.push_back({expected_wait(i, b, now), &b});
-  std::ranges::sort(victims_, {}, &Victim::wait);
+  std::ranges::make_heap(victims_, {}, &Victim::wait);
 }
 
 void BlockCache::move_pages(Block& from, Block& to) {
@@ -98,6 +98,7 @@ bool BlockCache::start(Block& block) {
     --free_;
   } else {
     if (victims_.empty()) return false;
+    std::ranges::pop_heap(victims_, {}, &Victim::wait);
     move_pages(*victims_.back().block, block);
     victims_.pop_back();
   }

@@ -61,7 +61,7 @@ class BlockCache {
   };
   /// Groups until the next use of a block of group `of`, as its past lets expect, when group `now` is visited.
   float expected_wait(int of, const Block& block, int now) const;
-  /// Lists the blocks that may go, the one to go first at the end; none of group `keep`.
+  /// Lists the blocks that may go, as a heap of how long they will not be used; none of group `keep`.
   void list_victims(int now, int keep);
   std::vector<Block*> note(Group& g, std::span<const std::int32_t> wanted);
   bool start(Block& block);
