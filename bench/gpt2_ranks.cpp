@@ -5,7 +5,6 @@
 // every exchange of its last step: how long they took, including waits for peers, and how long the step waited
 // for them. apart: every GPU trains alone, nothing is exchanged.
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -14,9 +13,8 @@
 #include <vector>
 
 #include "bench/fork_ranks.h"
+#include "bench/timed_steps.h"
 #include "hpcdl/models/language_model.h"
-#include "hpcdl/rng.h"
-#include "hpcdl/train/train_step.h"
 
 namespace {
 
@@ -41,24 +39,14 @@ class Trainer {
  public:
   Trainer(const Bench& b, const comm::Group& world, models::LanguageModel& model, Pool& pool, const Kind& kind)
       : b_(b),
-        world_(world),
         trainer_(model, pool, options(b, world, kind), Device::cuda(world.rank())),
-        tokens_(static_cast<std::size_t>(b.batch * b.length + 1)) {
-    const Rng rng{7, static_cast<std::uint64_t>(world.rank())};
-    for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<std::int32_t>(rng.below(i, 50257));
-    steps(3);
+        steps_(trainer_, world, b.batch * b.length, 50257) {
+    steps_.run(3);
   }
 
   /// The time of b.steps steps, starting when all ranks are ready.
   nlohmann::json timed() {
-    parallel::any_rank(world_, false);
-    const auto start = std::chrono::steady_clock::now();
-    const double loss = steps(b_.steps);
-    parallel::any_rank(world_, false);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / b_.steps;
-    nlohmann::json j = {{"ms", seconds * 1e3},
-                        {"loss", loss},
-                        {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
+    auto j = steps_.timed(b_.steps);
     if (const auto* g = trainer_.ranks(); g && b_.kinds.size() > 1) {
       const auto& now = g->times();
       const double passes = static_cast<double>(now.passes - times_.passes);
@@ -80,27 +68,10 @@ class Trainer {
     o.reduce.timed = b.kinds.size() > 1;
     return o;
   }
-  void queue_pass() {
-    trainer_.accumulate({tokens_.data(), tokens_.size() - 1}, {tokens_.data() + 1, tokens_.size() - 1}, step_++, 0);
-  }
-  /// As in `hpcdl train`, each pass is queued before waiting for the previous step.
-  double steps(int n) {
-    double loss = 0;
-    queue_pass();
-    for (int i = 1; i <= n; ++i) {
-      trainer_.queue_update(3e-4, b_.batch * b_.length);
-      if (i < n) queue_pass();
-      const auto r = trainer_.result();
-      loss = r.loss / static_cast<double>(r.valid_tokens);
-    }
-    return loss;
-  }
 
   const Bench& b_;
-  comm::Group world_;
   train::TrainStep trainer_;
-  std::vector<std::int32_t> tokens_;
-  std::int64_t step_ = 0;
+  bench::TimedSteps steps_;
   parallel::ExchangeTimes times_;
 };
 

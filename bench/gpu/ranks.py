@@ -165,7 +165,7 @@ def tensor(table, counts, args):
 
 
 def experts(table, counts, args):
-    """8 experts, of which each token goes through 2."""
+    """A mixture in which every token goes through two of eight experts."""
     raw = {}
     for n in counts:
         commands = {kind: ([str(BIN / "mixture_ranks"), str(n), kind], None) for kind in ("dense", "divided")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A mixture of 8 experts, of which each token goes through 2, on several GPUs that divide the experts, with PyTorch in bf16: grouped_mm of what
+"""A mixture on several GPUs that divide its eight experts, two for every token, with PyTorch in bf16: grouped_mm of what
 each expert got (no token is dropped), all_to_all_single with the sizes that a step finds, DistributedDataParallel for the rest, and
 torch.compile around the exchanges. Prints "ready", then answers every line on stdin with some steps (forward, backward, clip, fused AdamW)
 and their milliseconds each as JSON; starts its other ranks itself. The other side: bench/mixture_ranks.cpp.
