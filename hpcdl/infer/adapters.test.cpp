@@ -62,6 +62,17 @@ struct Families : ::testing::TestWithParam<io::Family> {
       expect_equal(heard[i], alone(texts[i]));
     }
   }
+  void expect_no_batch_mates(const models::LanguageModel& of) {
+    const auto texts = some_texts();
+    const EngineOptions options{.sequences = 8, .numerics = kInvariant};
+    Engine engine(of, pool, options);
+    const auto heard = together(engine, texts);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      SCOPED_TRACE(i);
+      Engine own(of, pool, options);
+      expect_equal(together(own, {texts[i]})[0], heard[i]);
+    }
+  }
   Pool pool{2};
   AdaptedModel adapted;
   models::LanguageModel model;
@@ -134,16 +145,7 @@ TEST_P(Llama, speculation_changes_no_text) {
 }
 
 TEST_P(Llama, no_text_of_16_bits_depends_on_its_batch_mates) {
-  const auto half = adapted.open({DType::bf16, &pool});
-  const auto texts = some_texts();
-  const EngineOptions options{.sequences = 8, .numerics = kInvariant};
-  Engine engine(half, pool, options);
-  const auto heard = together(engine, texts);
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    SCOPED_TRACE(i);
-    Engine own(half, pool, options);
-    expect_equal(together(own, {texts[i]})[0], heard[i]);
-  }
+  expect_no_batch_mates(adapted.open({DType::bf16, &pool}));
 }
 
 /// Where products choose their kernels by the number of rows.
@@ -188,15 +190,7 @@ TEST_P(Llama, no_text_of_16_bits_depends_on_its_batch_mates_on_a_gpu) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   auto half = adapted.open({DType::bf16, &pool}, Device::cuda(0));
   half.to_device(Stream(Device::cuda(0), pool));
-  const auto texts = some_texts();
-  const EngineOptions options{.sequences = 8, .numerics = kInvariant};
-  Engine engine(half, pool, options);
-  const auto heard = together(engine, texts);
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    SCOPED_TRACE(i);
-    Engine own(half, pool, options);
-    expect_equal(together(own, {texts[i]})[0], heard[i]);
-  }
+  expect_no_batch_mates(half);
 }
 
 TEST_P(Llama, texts_without_adapters_have_programs_without_them) {
