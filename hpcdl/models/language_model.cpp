@@ -124,7 +124,7 @@ struct LanguageModel::Impl {
   std::filesystem::path base;                                    // of that model
   BaseOptions base_options;                                      // how it is held
   std::optional<AdapterFolder> adding;                           // an adapter that is used
-  std::vector<std::string> choices;                              // names of adapters of which texts have their own
+  std::vector<std::string> choices;                              // names of the adapters among which texts choose
   std::vector<std::shared_ptr<nn::AdapterSet>> sets_of_choices;  // of each layer
 
   /// `change`: for the modules of the model, once their parameters have names.

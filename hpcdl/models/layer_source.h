@@ -12,7 +12,7 @@ class LayerSource {
   virtual void fetch(Graph& g, int layer) const = 0;
   virtual void release(Graph& g, int layer) const = 0;
   /// Records that experts of a layer are needed until the next record of this kind: those that `chosen` names (i32, any
-  /// shape; negative numbers name none). No effect on layers of which all experts are in memory.
+  /// shape; negative numbers name none). No effect on layers whose experts are all in memory.
   virtual void fetch_experts(Graph&, int /*layer*/, const Var& /*chosen*/) const {}
 };
 

@@ -40,8 +40,6 @@ class LoadedWeights : public LayerSource {
   std::string describe() const;
   /// Whether a part of the weights is read while programs run.
   bool streams() const { return ring_ || cache_; }
-  /// Null if no experts are read when they are chosen.
-  const io::BlockCache* cache() const { return cache_ ? &*cache_ : nullptr; }
 
  private:
   struct Blocks;

@@ -11,7 +11,7 @@
 
 namespace hpcdl::nn {
 
-/// Adapters of one linear layer (out, in), of which every token has its own or none (ops/adapter_rows): for inference.
+/// The adapters of one linear layer (out, in) among which every token chooses one or none (ops/adapter_rows), for inference.
 /// They are kept together, the matrices in one type.
 class AdapterSet {
  public:
