@@ -176,7 +176,7 @@ function(hpcdl_test file)
   if(NOT rel MATCHES "^hpcdl/")  # the library's tests know nothing above it
     set(tools hpcdl_tools)
   endif()
-  target_link_libraries(test.${name} PRIVATE hpcdl_testing ${tools} hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
+  target_link_libraries(test.${name} PRIVATE hpcdl_testing ${tools} hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(test.${name} PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
