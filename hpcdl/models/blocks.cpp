@@ -31,12 +31,19 @@ Var drop(const nn::Sharing* s, const Var& x, const nn::ForwardOptions& o) {
   return o.dropped(x, o.dropout, part_of_tokens ? s->size() : 1, part_of_tokens ? s->rank : 0);
 }
 
-Var rows_of(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
+Var rows_of(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions,
+            const nn::VocabularyShare* share) {
   Graph& g = ids.graph();
   const DType compute = o.compute;
   if (positions && o.positions)  // their gradient goes to the rows of any positions, not to the first ones
-    return add(rows_of(table, ids, o, {}), embedding(positions, o.positions, Embedding::Args{.out = compute}));
+    return add(rows_of(table, ids, o, {}, share), embedding(positions, o.positions, Embedding::Args{.out = compute}));
   const Var places = o.batch && positions ? o.batch->positions : Var();
+  if (share) {  // the first rank has the positions
+    Graph::Scope scope(g, nn::kVocabularyScope);
+    const Var y = vocabulary_embedding(table.weight(g), ids, share->rank == 0 ? positions : Var(),
+                                       {compute, table.weight.part.boxes[0].begin[0]}, places);
+    return leave(y, share->axis.with("embedding"));
+  }
   if (const auto* s = table.weight.shared_as(nn::Place::vocabulary)) {
     const Axis axis = table.weight.axis();
     const Var y = vocabulary_embedding(table.weight(g), ids, positions,
@@ -59,8 +66,9 @@ Var attend_to_pages(const Var& q, Heads heads, const nn::PagedBatch::Layer& laye
 
 }  // namespace
 
-Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
-  return drop(table.weight.sharing, rows_of(table, ids, o, positions), o);
+Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions,
+          const nn::VocabularyShare* share) {
+  return drop(table.weight.sharing, rows_of(table, ids, o, positions, share), o);
 }
 
 Var head_logits(const nn::Weight& head, const Var& h) {

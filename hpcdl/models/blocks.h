@@ -9,6 +9,7 @@
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/linear.h"
 #include "hpcdl/nn/norm.h"
+#include "hpcdl/nn/vocabulary_share.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/dropout/dropout.h"
 
@@ -26,8 +27,9 @@ struct Heads {
 Activation activation_of(io::Activation a);
 
 /// Rows of `table` for ids (B, T), plus rows of `positions` if present, with dropout. Returns (B, T, C) in the compute
-/// type.
-Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions = {});
+/// type. `share`: how ranks of a pipeline divide the table; null: they do not.
+Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions = {},
+          const nn::VocabularyShare* share = nullptr);
 
 /// Logits f32 (..., V) of normalised rows h (..., C): over the whole vocabulary, on every rank that shares the head.
 Var head_logits(const nn::Weight& head, const Var& h);

@@ -167,7 +167,7 @@ Var Decoder::body(const Var& tokens, const nn::ForwardOptions& o, RouterLoad* lo
   Var x;
   {
     Graph::Scope scope(g, "embedding");
-    x = embed(tokens_, tokens, o, positions_.weight(g));
+    x = embed(tokens_, tokens, o, positions_.weight(g), vocabulary_);
     if (spec_.scaled_embedding) {
       const float factor = std::sqrt(static_cast<float>(x[-1]));  // rounded to the type of the embedding, as Gemma does
       x = scale(x, {.factor = x.dtype() == DType::bf16  ? static_cast<float>(bf16(factor))

@@ -19,6 +19,7 @@
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/norm.h"
+#include "hpcdl/nn/vocabulary_share.h"
 #include "hpcdl/ops/expert_mlp/expert_mlp.h"
 #include "hpcdl/ops/moe_route/moe_route.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
@@ -54,6 +55,8 @@ class Decoder {
   void share(const nn::Sharing& sharing, Sharers sharers, bool whole_embedding);
   /// The same for ranks that divide the experts; before share(). Throws UsageError if they do not divide them.
   void divide_experts(const nn::ExpertShare& ranks);
+  /// The same for ranks that have different layers and divide the vocabulary. Throws UsageError if it has too few rows.
+  void divide_vocabulary(const nn::VocabularyShare& ranks);
   /// Whether the module of this name may have an adapter: experts are multiplied by an op that knows none, and routers
   /// choose.
   bool takes_adapter(std::string_view module) const;
@@ -121,7 +124,8 @@ class Decoder {
   std::vector<Block> blocks_;
   std::vector<std::vector<Expert>> experts_;  // of each layer
   MoeRoute::Args choice_ = {};
-  const nn::ExpertShare* expert_ranks_ = nullptr;  // that divide the experts of each layer; null: one has all
+  const nn::VocabularyShare* vocabulary_ = nullptr;  // null: this rank has all rows of its tables
+  const nn::ExpertShare* expert_ranks_ = nullptr;    // that divide the experts of each layer; null: one has all
   Module last_norm_;
   nn::Embedding head_;          // (V, C); absent if tied to tokens_
   nn::Fp8History fp8_history_;  // absent unless scales are delayed

@@ -108,8 +108,9 @@ std::function<void(Decoder&)> multiplying(const Fp8Options& fp8) {
 
 struct LanguageModel::Impl {
   io::ModelConfig config;
-  Sharing sharing;  // declared before the model, which points to both
+  Sharing sharing;  // these three are declared before the model, which points to them
   ExpertRanks experts;
+  VocabularyRanks vocabulary;
   Decoder model;
   std::unique_ptr<WeightFiles> files;     // mapped models
   std::vector<io::Prefetch> reading;      // declared after files: stops before the mapping ends
@@ -129,16 +130,19 @@ struct LanguageModel::Impl {
 
   /// `change`: for the modules of the model, once their parameters have names.
   Impl(io::ModelConfig c, Sharing s, Sharers sharers, const std::function<void(Decoder&)>& change = {},
-       ExpertRanks e = {})
+       ExpertRanks e = {}, VocabularyRanks v = {})
       : config(resolved(std::move(c))),
         sharing(std::move(s)),
         experts(std::move(e)),
+        vocabulary(std::move(v)),
         model(config, row_of(config.family).decoder(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
     if (change) change(model);
     if (sharing && sharing->size() == 1) sharing = {};
     if (experts && experts->size() == 1) experts = {};
+    if (vocabulary && vocabulary->size() == 1) vocabulary = {};
     if (experts) model.divide_experts(*experts);
+    if (vocabulary) model.divide_vocabulary(*vocabulary);
     if (sharing) model.share(*sharing, sharers, config.quant.has_value());  // quantised rows are found whole
   }
 
@@ -225,10 +229,10 @@ LanguageModel::~LanguageModel() = default;
 
 LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
                                     bool with_gradients, Sharing sharing, const Fp8Options& fp8, ExpertRanks experts,
-                                    Values values) {
+                                    Values values, VocabularyRanks vocabulary) {
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing),
                                              with_gradients ? Sharers::training : Sharers::inference, multiplying(fp8),
-                                             std::move(experts)));
+                                             std::move(experts), std::move(vocabulary)));
   for (auto& angles : model.impl_->model.angles()) angles.described = !seed;
   models::create(*model.state_, seed, with_gradients, values);
   return model;
@@ -365,9 +369,10 @@ void LanguageModel::load_weights(const io::LoadOptions& options) {
 }
 
 LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing,
-                                               const Fp8Options& fp8, ExpertRanks experts, Values values) {
+                                               const Fp8Options& fp8, ExpertRanks experts, Values values,
+                                               VocabularyRanks vocabulary) {
   LanguageModel model(std::make_unique<Impl>(read_hf_config(folder), std::move(sharing), Sharers::training,
-                                             multiplying(fp8), std::move(experts)));
+                                             multiplying(fp8), std::move(experts), std::move(vocabulary)));
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: training needs the original model", folder.string());
   const std::shared_ptr files = WeightFiles::open(folder, impl->config, impl->model.spec());
@@ -512,8 +517,9 @@ const nn::Codec* LanguageModel::codec() const {
 OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   OwnedTensor whole(p.whole());
   copy_common(whole.tensor, {}, p.host, p.part);
-  const bool divided = p.param->experts != nullptr, shared = impl_->sharing && (divided || !p.part.all());
-  if (!shared && !divided) return whole;
+  const bool divided = p.param->experts != nullptr, shared = impl_->sharing && (divided || !p.part.all()),
+             across = impl_->vocabulary && !divided && !p.part.all();
+  if (!shared && !divided && !across) return whole;
   require(whole.tensor.dtype() == DType::f32, "model", "{}: ranks gather F32, found {}", p.name,
           to_string(whole.tensor.spec()));
   // Every element is on one rank, with zero bits on the others: a sum of integer words preserves its bits.
@@ -522,6 +528,7 @@ OwnedTensor LanguageModel::gather(const StateEntry& p) const {
   const Tensor words(whole.tensor.data(), {whole.tensor.shape(), DType::i32});
   if (shared) impl_->sharing->axis.bound().all_reduce(host, words, false, p.name);
   if (divided) p.param->experts->axis.bound().all_reduce(host, words, false, p.name);
+  if (across) impl_->vocabulary->axis.bound().all_reduce(host, words, false, p.name);
   return whole;
 }
 
@@ -614,14 +621,19 @@ Var LanguageModel::token_loss(Graph& g, const Var& hidden, const Var& targets, c
   const Var labels = g.reshape(targets, {rows});
   const Var h = g.reshape(impl_->model.norm(hidden), {rows, hidden[-1]});
   const auto& c = impl_->config;
-  if (c.logit_cap > 0 && weight.gradient && weight.shared_as(nn::Place::vocabulary))
-    fail_usage("model", "the capped logits of family {} cannot be trained with tp > 1", io::enum_name(c.family));
+  if (c.logit_cap > 0 && (impl_->vocabulary || (weight.gradient && weight.shared_as(nn::Place::vocabulary))))
+    fail_usage("model", "{}: capped logits are not divided: set parallel.tp = 1, parallel.vocabulary = \"stage\"",
+               io::enum_name(c.family));
   if (weight.quantized() || c.logit_cap > 0) return cross_entropy(capped(head_logits(weight, h), c), labels)[0];
   const Var w = weight.rounded(g, h.dtype());
   const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
+  const VocabularyRows::Args mine{keep, weight.part.all() ? 0 : weight.part.boxes[0].begin[0], weight.whole()[0]};
+  if (const auto* share = impl_->vocabulary.get()) {
+    Graph::Scope across(g, nn::kVocabularyScope);
+    return loss_in_passes(h, w, labels, mine, share->axis.with("loss"), share->barriers);
+  }
   if (const auto* s = weight.shared_as(nn::Place::vocabulary))
-    return vocabulary_loss(h, w, labels, {keep, weight.part.boxes[0].begin[0], weight.part.whole[0]},
-                           s->axis.with("loss"));
+    return vocabulary_loss(h, w, labels, mine, s->axis.with("loss"));
   if (o.head_gradient_now) return lm_head_gradient(h, w, labels, {.frozen = !weight.gradient})[0];
   return lm_head_loss(h, w, labels, {.keep_logits = keep})[0];
 }
@@ -656,7 +668,8 @@ void LanguageModel::save_adapter(const std::filesystem::path& folder) const {
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   if (impl_->adapter.given()) return save_adapter(folder);
   require(!codec(), "model", "a quantised model cannot be saved again: copy its folder");
-  const bool writes = (!impl_->sharing || impl_->sharing->rank == 0) && (!impl_->experts || impl_->experts->rank == 0);
+  const auto first = [](const auto& ranks) { return !ranks || ranks->rank == 0; };
+  const bool writes = first(impl_->sharing) && first(impl_->experts) && first(impl_->vocabulary);
   const auto held_whole = [](const StateEntry& p) { return p.part.all() && !p.param->experts; };
   if (!writes) {
     for (const auto& p : state_->parameters())

@@ -15,6 +15,7 @@
 #include "hpcdl/models/compute_type.h"
 #include "hpcdl/models/fp8_options.h"
 #include "hpcdl/models/trainable.h"
+#include "hpcdl/nn/vocabulary_share.h"
 
 namespace hpcdl::models {
 
@@ -24,6 +25,8 @@ struct RouterLoad;
 using Sharing = std::shared_ptr<const nn::Sharing>;
 /// How several ranks divide the experts of a mixture; null: each has all.
 using ExpertRanks = std::shared_ptr<const nn::ExpertShare>;
+/// How ranks of a pipeline divide the vocabulary; null: they do not.
+using VocabularyRanks = std::shared_ptr<const nn::VocabularyShare>;
 
 class LanguageModel final : public Trainable {
  public:
@@ -33,7 +36,7 @@ class LanguageModel final : public Trainable {
   /// have names and specs, but no memory.
   static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
                               Sharing sharing = {}, const Fp8Options& fp8 = {}, ExpertRanks experts = {},
-                              Values values = Values::now);
+                              Values values = Values::now, VocabularyRanks vocabulary = {});
   /// For measuring: weights drawn as create() draws them, stored in the config's dtype, and its matrices quantised if
   /// it says so. Cannot be trained. A rank that shares the layers draws its part of the same weights.
   static LanguageModel random(Pool& pool, const io::ModelConfig& config, std::uint64_t seed, Sharing sharing = {});
@@ -51,7 +54,7 @@ class LanguageModel final : public Trainable {
   /// Values::later, the files are checked now and read later.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {},
                                          const Fp8Options& fp8 = {}, ExpertRanks experts = {},
-                                         Values values = Values::now);
+                                         Values values = Values::now, VocabularyRanks vocabulary = {});
 
   /// A Hugging Face folder that stays as it is, with what `adapter` trains beside it, in f32 memory with gradients: fresh
   /// adapters, a pure function of the seed, and the modules and biases that it names. Frozen weights are views into the
@@ -76,7 +79,8 @@ class LanguageModel final : public Trainable {
   DType matrix_type() const;
   /// Of the quantised matrices, which may have several: the first one; null if there are none.
   const nn::Codec* codec() const;
-  /// The whole of a parameter, in host memory. Collective over the ranks that share the layers or divide the experts.
+  /// The whole of a parameter, in host memory. Collective over the ranks that share the layers, or divide the experts
+  /// or the vocabulary.
   OwnedTensor gather(const StateEntry& p) const;
   std::int64_t mapped_bytes() const;
   /// The names of the adapters of which every text of a batch has its own or none (LoadOptions::choices).

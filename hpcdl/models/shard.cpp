@@ -69,11 +69,16 @@ void rows(nn::Linear& l, const nn::Sharing& s) {
   l.adapter->b.partial_gradient = true;  // it learns from the inputs of this rank
 }
 
+void split_rows(nn::Embedding& table, int ranks, int rank) {
+  if (!table.weight.spec) return;
+  const auto shares = vocabulary_shares(table.weight.spec.shape[0], ranks);
+  split(table.weight, 0, {{shares.begin(rank), shares.begin(rank + 1)}});
+}
+
 void vocabulary(nn::Embedding& table, const nn::Sharing& s) {
   if (!table.weight.spec) return;
   set_place(table, Place::vocabulary, s);
-  const auto shares = vocabulary_shares(table.weight.spec.shape[0], s.size());
-  split(table.weight, 0, {{shares.begin(s.rank), shares.begin(s.rank + 1)}});
+  split_rows(table, s.size(), s.rank);
 }
 
 /// For a norm between layers that ranks share.
@@ -180,6 +185,11 @@ void Decoder::divide_experts(const nn::ExpertShare& ranks) {
         if (e < mine.begin || e >= mine.end) split(p, 0, {});
       }
     }
+}
+
+void Decoder::divide_vocabulary(const nn::VocabularyShare& ranks) {
+  vocabulary_ = &ranks;
+  for (auto* table : {&tokens_, &head_}) split_rows(*table, ranks.size(), ranks.rank);
 }
 
 void Decoder::share(const nn::Sharing& s, Sharers sharers, bool whole_embedding) {

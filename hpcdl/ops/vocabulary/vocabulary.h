@@ -110,6 +110,94 @@ struct VocabularyLoss {
       Operands<dIn<0>, dIn<1>, In<0>, In<1>, In<2>, Out<2>, In<5>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>>;
 };
 
+/// What VocabularyLoss needs of all ranks, from their statistics: (4 p, rows), one rank after the other. Gives the largest
+/// logit, and (2, rows) with the sum of exponentials and the logit of the target. For CPUs.
+struct VocabularyMerge {
+  static constexpr std::string_view name = "vocabulary_merge";
+  struct Args {
+    std::int64_t vocab = 0;  // over all ranks
+    int ranks = 1;
+    bool valid() const { return vocab >= ranks && ranks >= 1 && ranks <= 1 << 20; }
+  };
+  static std::array<Spec, 2> infer(const Spec& stats, const Spec& targets, const Args& a);
+  static Cost cost(const Spec& stats, const Spec&, const Args&) {
+    return {.operations = static_cast<double>(stats.size())};
+  }
+  static void forward(Stream& s, Tensor top, Tensor sums, View stats, View targets, const Args& a);
+};
+
+// The same for ranks that exchange everything at once, for CPUs: a rank computes its part of the gradient of h before it
+// knows the logits of the others, as if there were none, and what it then knows of them scales that.
+
+/// VocabularyRows without the largest logits, and (2, rows, C) in the type of h: the sums of the rows of w, weighted by
+/// the probabilities among the rank's columns, and the row of the target; zeros where that belongs to another rank or
+/// is ignored.
+struct VocabularySummands {
+  static constexpr std::string_view name = "vocabulary_summands";
+  using Args = VocabularyRows::Args;
+  static std::array<Spec, 3> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
+  static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
+  /// A chunk of logits and the targets here, as for VocabularyRows; four numbers for each row and three others; and what
+  /// LmHeadLoss::backward() sums in f32.
+  static std::array<Spec, 4> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args& a);
+  static void forward(Stream& s, Tensor stats, Tensor logits, Tensor summands, View h, View w, View targets,
+                      Tensor chunk, Tensor here, Tensor numbers, Tensor sum, const Args& a);
+};
+
+/// Loss, count and lse (2, rows) of what VocabularyMerge gives.
+struct VocabularyValue {
+  static constexpr std::string_view name = "vocabulary_value";
+  struct Args {};
+  static std::array<Spec, 3> infer(const Spec& targets, const Spec& top, const Spec& sums, const Args&);
+  static std::array<Spec, 1> scratch(const Spec&, const Spec& top, const Spec&, const Args&) { return {top}; }
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View targets, View top, View sums,
+                      Tensor row_loss, const Args&);
+};
+
+/// A raw record: dh (+)= dloss times the gradient of h, from the statistics of all ranks, (4 p, rows), and their summands,
+/// one rank after the other. Operands: dh, statistics, summands, dloss.
+struct VocabularyMergeGradient {
+  static constexpr std::string_view name = "vocabulary_merge_gradient";
+  static void check_record(const RawRecord& r);
+  static void run(Stream& s, const Grad* t, const void*);
+};
+
+/// A raw record: the gradient of w in VocabularyLoss::backward(). Operands: dw, h, w, targets, lse, logits, dloss, and its
+/// scratch.
+struct VocabularyWeightGradient {
+  static constexpr std::string_view name = "vocabulary_weight_gradient";
+  using RecordArgs = VocabularyRows::Args;
+  static void check_record(const RawRecord& r);
+  static void run(Stream& s, const Grad* t, const void* args);
+};
+
+/// The gradient rule: `loss` is what records have made of the others.
+struct VocabularyLateLoss {
+  static constexpr std::string_view name = "vocabulary_late_loss";
+  using Args = VocabularyRows::Args;
+  static Spec infer(const Spec& loss, const Spec& h, const Spec& w, const Spec& targets, const Spec& lse,
+                    const Spec& logits, const Spec& stats, const Spec& summands, const Args& a);
+  static std::array<Spec, 3> backward_scratch(const Spec&, const Spec& h, const Spec& w, const Spec& targets,
+                                              const Spec&, const Spec&, const Spec&, const Spec&, const Args& a) {
+    const auto list = LmHeadLoss::backward_scratch(h, w, targets, {a.keep_logits});
+    return {list[0], list[1], targets};
+  }
+  template <class G> static void record_backward(G& g, std::span<const Operand> o, const Args& a) {
+    if (o[0].slot >= 0) {
+      const Operand merged[] = {o[0], o[7], o[8], o[9]};
+      g.template emit<VocabularyMergeGradient>(merged, nullptr, 0, {}, Phase::backward);
+    }
+    if (o[1].slot < 0) return;
+    std::vector<Operand> weights{o[1]};
+    weights.insert(weights.end(), {o[2], o[3], o[4], o[5], o[6], o[9], o[10], o[11], o[12]});
+    Cost cost = LmHeadLoss::cost(o[2].spec, o[3].spec, o[4].spec, {a.keep_logits});
+    cost.operations *= a.keep_logits ? 1 : 2;
+    g.template emit<VocabularyWeightGradient>(weights, &a, sizeof a, cost, Phase::backward);
+  }
+  using Backward = Operands<dIn<1>, dIn<2>, In<1>, In<2>, In<3>, In<4>, In<5>, In<6>, In<7>, dOut<0>, Scratch<0>,
+                            Scratch<1>, Scratch<2>>;
+};
+
 /// The columns of the vocabulary that a rank has, and their total number.
 struct Columns {
   std::int64_t begin, count, vocab;
@@ -123,6 +211,10 @@ void local_ids(Tensor here, View ids, Columns c, std::int32_t elsewhere);
 void loss_addends(Tensor addends, View top, View stats, View targets, Columns c);
 /// Computes lse, which may be absent, and the loss of each row from the sums over all ranks.
 void loss_of_rows(Tensor row_loss, Tensor lse, View top, View addends, View targets);
+/// See VocabularyMerge.
+void merge_rows(Tensor top, Tensor sums, View stats, View targets, const VocabularyMerge::Args& a);
+/// See VocabularyMergeGradient.
+void merge_gradients(Pool&, Grad dh, View stats, View summands, float dloss);
 }  // namespace cpu
 namespace cuda {
 void vocabulary_embedding(Stream&, Tensor y, View table, View ids, View positions, View places, std::int64_t begin);
@@ -145,6 +237,31 @@ V vocabulary_loss(const V& h, const V& w, const V& targets, VocabularyRows::Args
   const V all = all_maximum(top, axis);
   const V sums = leave(record<VocabularyAddends>({a.begin, w[0], a.vocab}, all, stats, targets), axis);
   return record<VocabularyLoss>(a, h, w, targets, all, sums, logits)[0];
+}
+
+/// The same in two passes of each rank, with one exchange between them and one after the second, of the gradient of h:
+/// what a pipeline needs, in which h comes from one rank and its gradient goes there. Source: Yeung et al., "Balancing
+/// Pipeline Parallelism with Vocabulary Parallelism", 2024, algorithm 1; with one barrier in place of two, algorithm 2,
+/// where the ranks exchange their parts of that gradient together with the rest.
+template <Symbolic V>
+V loss_in_passes(const V& hidden, const V& w, const V& targets, VocabularyRows::Args a, const Axis& axis,
+                 int barriers = 2) {
+  auto& g = hidden.graph();
+  const bool trains = g.wants_gradient(hidden) || g.wants_gradient(w);
+  a.keep_logits = a.keep_logits && trains;
+  if (barriers == 1 && trains) {
+    const auto [stats, logits, summands] = record<VocabularySummands>(a, hidden, w, targets);
+    const V all = gather_rows(stats, axis);
+    const V parts = gather_rows(g.reshape(summands, {summands.shape().size()}), axis);
+    const auto [top, sums] = record<VocabularyMerge>({a.vocab, axis.ranks}, all, targets);
+    const auto [loss, count, lse] = record<VocabularyValue>({}, targets, top, sums);
+    return record<VocabularyLateLoss>(a, loss, hidden, w, targets, lse, logits, all, parts);
+  }
+  const V h = enter(hidden, axis);
+  const auto [unused, stats, logits] = record<VocabularyRows>(a, h, w, targets);
+  const V all = gather_rows(stats, axis);
+  const auto [top, sums] = record<VocabularyMerge>({a.vocab, axis.ranks}, all, targets);
+  return record<VocabularyLoss>(a, h, w, targets, top, sums, logits)[0];
 }
 
 }  // namespace hpcdl

@@ -41,7 +41,8 @@ struct Result {
 };
 
 /// Rows of the table for tokens, then the loss with the same table as head, and their gradients.
-Result run(const comm::Group& group, bool keep_logits) {
+/// `barriers`: of loss_in_passes(); 0: vocabulary_loss().
+Result run(const comm::Group& group, bool keep_logits, int barriers = 0) {
   const auto shares = vocabulary_shares(kVocab, group.size());
   const auto begin = shares.begin(group.rank()), count = shares.count(group.rank());
   const Floats all = draws(kVocab * kWidth, 1);
@@ -54,8 +55,10 @@ Result run(const comm::Group& group, bool keep_logits) {
   const Var table = g.parameter("table", Tensor(mine.data(), spec), Tensor(gradient.data(), spec));
   const Var tokens = g.input("tokens", {{kTokens}, DType::i32}), labels = g.input("labels", {{kTokens}, DType::i32});
   const Var y = leave(vocabulary_embedding(table, tokens, {}, {.begin = begin}), ranks.axis("table"));
-  const Var h = enter(y, ranks.axis("head"));
-  const Var loss = vocabulary_loss(h, table, labels, {keep_logits, begin, kVocab}, ranks.axis("loss"));
+  const VocabularyRows::Args args{keep_logits, begin, kVocab};
+  const Var loss = barriers == 0
+                       ? vocabulary_loss(enter(y, ranks.axis("head")), table, labels, args, ranks.axis("loss"))
+                       : loss_in_passes(y, table, labels, args, ranks.axis("loss"), barriers);
   g.keep(y), g.keep(loss);
   g.backward(loss);
   const Instance exe(g.finish());
@@ -76,16 +79,41 @@ TEST(vocabulary, ranks_compute_what_one_computes) {
     Result want;
     testing::run_ranks(1, [&](const comm::Group& one) { want = run(one, keep); });
     EXPECT_GT(want.loss[0], 1);
-    for (const int n : {2, 3, 5})
-      testing::run_ranks(n, [&](const comm::Group& group) {
-        const Result got = run(group, keep);
-        EXPECT_EQ(got.y, want.y);
-        EXPECT_NEAR(got.loss[0], want.loss[0], 1e-5f * want.loss[0]);
-        const auto begin = vocabulary_shares(kVocab, n).begin(group.rank()) * kWidth;
-        for (std::size_t i = 0; i < got.dtable.size(); ++i)
-          ASSERT_NEAR(got.dtable[i], want.dtable[static_cast<std::size_t>(begin) + i], 2e-5f) << i;
-      });
+    for (const int barriers : {0, 1, 2})
+      for (const int n : {1, 2, 3, 5})
+        testing::run_ranks(n, [&](const comm::Group& group) {
+          const Result got = run(group, keep, barriers);
+          EXPECT_EQ(got.y, want.y);
+          EXPECT_NEAR(got.loss[0], want.loss[0], 1e-5f * want.loss[0]);
+          const auto begin = vocabulary_shares(kVocab, n).begin(group.rank()) * kWidth;
+          for (std::size_t i = 0; i < got.dtable.size(); ++i)
+            ASSERT_NEAR(got.dtable[i], want.dtable[static_cast<std::size_t>(begin) + i], 2e-5f) << i << ' ' << barriers;
+        });
   }
+}
+
+/// Statistics of ranks with masks, infinities and targets that no rank has.
+TEST(vocabulary, statistics_are_merged) {
+  constexpr std::int64_t kRows = 5;
+  constexpr float kInf = __builtin_inff();
+  // Top, sum, logit of the target, and working memory, of two ranks with three and two words.
+  std::vector<float> stats = {1, 7, -kInf, 2, 3, /**/ 2, 1, 3, 1, 1, /**/ 0.5f, 9, -kInf, 9, 9, /**/ 0, 0, 0, 0, 0,
+                              3, 7, -kInf, 1, 3, /**/ 1, 1, 2, 4, 1, /**/ 9,    6, 9,     9, 9, /**/ 0, 0, 0, 0, 0};
+  std::vector<std::int32_t> targets = {1, 4, 0, -1, 5};
+  std::vector<float> top(kRows), sums(2 * kRows);
+  const Spec row{{kRows}, DType::f32};
+  cpu::merge_rows(Tensor(top.data(), row), Tensor(sums.data(), {{2, kRows}, DType::f32}),
+                  View(stats.data(), {{8, kRows}, DType::f32}), View(targets.data(), {{kRows}, DType::i32}),
+                  {.vocab = 5, .ranks = 2});
+  EXPECT_EQ(top, (std::vector<float>{3, 7, -kInf, 2, 3}));
+  EXPECT_NEAR(sums[0], 1 + 2 * std::exp(-2.0), 1e-6);
+  EXPECT_EQ(sums[1], 2);
+  EXPECT_EQ(sums[2], 5) << "nothing is rescaled where all logits are -inf";
+  EXPECT_NEAR(sums[3], 1 + 4 * std::exp(-1.0), 1e-6);
+  EXPECT_EQ(sums[5], 0.5f);
+  EXPECT_EQ(sums[6], 6);
+  EXPECT_EQ(sums[7], -kInf);
+  EXPECT_TRUE(std::isnan(sums[9])) << "no rank has such a target";
 }
 
 }  // namespace
