@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,10 +31,23 @@ struct LinkRate {
   bool operator==(const LinkRate&) const = default;
 };
 
+/// What each rank's share of a vocabulary costs for one micro-batch, if the ranks divide one (vocabulary.h).
+struct VocabularyCost {
+  double lookup = 0, logits = 0.25, loss = 0.5, lookup_gradient = 0;  // seconds
+  std::int64_t state_bytes = 0;                                       // all that stays
+  std::int64_t rows_bytes = 0, head_bytes = 0, gradient_bytes = 0;    // of the memory that each of ShareSlots counts
+  std::int64_t hidden_bytes = 0;                                      // sent: rows, the input of the head, gradients
+  std::int64_t statistics_bytes = 0;                                  // sent: what a rank knows of its logits
+
+  double seconds() const { return lookup + logits + loss + lookup_gradient; }
+  bool operator==(const VocabularyCost&) const = default;
+};
+
 struct Costs {
   std::vector<PartCost> layers;
-  LinkRate link = {};  // between two ranks, in one direction
-  LinkRate host = {};  // between a rank and host memory, in one direction
+  std::optional<VocabularyCost> vocabulary = {};  // which is then in no layer
+  LinkRate link = {};                             // between two ranks, in one direction
+  LinkRate host = {};                             // between a rank and host memory, in one direction
   bool operator==(const Costs&) const = default;
 };
 

@@ -35,6 +35,21 @@ template <class Part, class F> void for_each_count(Part& p, F f) {
   f("weight_records", p.weight_records);
 }
 
+template <class Share, class F> void for_each_second(Share& v, F f) {
+  f("lookup", v.lookup);
+  f("logits", v.logits);
+  f("loss", v.loss);
+  f("lookup_gradient", v.lookup_gradient);
+}
+template <class Share, class F> void for_each_byte_of_share(Share& v, F f) {
+  f("state_bytes", v.state_bytes);
+  f("rows_bytes", v.rows_bytes);
+  f("head_bytes", v.head_bytes);
+  f("gradient_bytes", v.gradient_bytes);
+  f("hidden_bytes", v.hidden_bytes);
+  f("statistics_bytes", v.statistics_bytes);
+}
+
 void refuse_unknown(const nlohmann::json& object, const nlohmann::ordered_json& known, const std::string& where) {
   for (const auto& [key, value] : object.items())
     require(known.contains(key), "pipe", "{}: unknown key {}", where, io::shown(key));
@@ -87,12 +102,34 @@ PartCost part_from(const nlohmann::json& json, const std::string& where, std::si
   return p;
 }
 
+nlohmann::ordered_json to_json(const VocabularyCost& v) {
+  nlohmann::ordered_json json;
+  const auto put = [&](const char* key, auto value) { json[key] = value; };
+  for_each_second(v, put);
+  for_each_byte_of_share(v, put);
+  return json;
+}
+
+VocabularyCost vocabulary_from(const nlohmann::json& json, const std::string& where) {
+  const io::JsonObject from(json, where);
+  refuse_unknown(json, to_json(VocabularyCost()), where);
+  VocabularyCost v;
+  for_each_second(v, [&](const char* key, double& value) { value = number(from, key, 0, kMostSeconds); });
+  for_each_byte_of_share(v, [&](const char* key, std::int64_t& value) {
+    value = from.get_or<std::int64_t>(key, 0);
+    require(value >= 0 && value <= kMostBytes, "pipe", "{}: expected \"{}\" between 0 and {}, found {}", where, key,
+            kMostBytes, value);
+  });
+  return v;
+}
+
 }  // namespace
 
 nlohmann::ordered_json to_json(const Costs& costs) {
   auto layers = nlohmann::ordered_json::array();
   for (const auto& layer : costs.layers) layers.push_back(to_json(layer));
   nlohmann::ordered_json json = {{"layers", std::move(layers)}};
+  if (costs.vocabulary) json["vocabulary"] = to_json(*costs.vocabulary);
   if (costs.link != LinkRate()) json["link"] = to_json(costs.link);
   if (costs.host != LinkRate()) json["host"] = to_json(costs.host);
   return json;
@@ -101,7 +138,7 @@ nlohmann::ordered_json to_json(const Costs& costs) {
 Costs costs_from(const nlohmann::json& json, const std::string& where) {
   const io::JsonObject outer(json, where);
   if (const auto* inner = outer.find("costs")) return costs_from(*inner, where + ": costs");
-  refuse_unknown(json, {{"layers", 0}, {"link", 0}, {"host", 0}}, where);
+  refuse_unknown(json, {{"layers", 0}, {"vocabulary", 0}, {"link", 0}, {"host", 0}}, where);
   Costs costs;
   const auto* layers = outer.find("layers");
   require(layers && layers->is_array() && !layers->empty() && layers->size() <= kMostLayers, "pipe",
@@ -109,6 +146,7 @@ Costs costs_from(const nlohmann::json& json, const std::string& where) {
   for (std::size_t i = 0; i < layers->size(); ++i)
     costs.layers.push_back(part_from((*layers)[i], fmt::format("{}: layer {}", where, i), i));
   require(sum(costs.layers).seconds() > 0, "pipe", "{}: expected a layer that takes time, found none", where);
+  if (const auto* share = outer.find("vocabulary")) costs.vocabulary = vocabulary_from(*share, where + ": vocabulary");
   if (const auto* link = outer.find("link")) costs.link = rate_from(*link, where + ": link");
   if (const auto* host = outer.find("host")) costs.host = rate_from(*host, where + ": host");
   return costs;

@@ -5,6 +5,8 @@
 //                  "state_bytes": 0, "value_bytes": 0, "frame_bytes": 0, "activation_bytes": 0, "gradient_bytes": 0}],
 //      "link": {"latency": 1e-5, "bytes_per_second": 1e11}, "host": {"latency": 1e-5, "bytes_per_second": 5e10}}
 //
+// If the ranks divide the vocabulary there is also "vocabulary", with the fields of VocabularyCost.
+//
 // Times are seconds per micro-batch (costs.h). Bytes, names, "link" and "host" may be absent: they cost nothing then.
 
 #include <filesystem>

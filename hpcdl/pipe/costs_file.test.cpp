@@ -37,6 +37,22 @@ TEST(costs_file, golden) {
             costs);
 }
 
+TEST(costs_file, has_the_share_of_a_vocabulary) {
+  auto costs = read_costs(kGolden);
+  EXPECT_FALSE(costs.vocabulary);
+  costs.vocabulary = VocabularyCost{.lookup = 1e-6,
+                                    .logits = 2e-4,
+                                    .loss = 4e-4,
+                                    .lookup_gradient = 2e-6,
+                                    .state_bytes = 1 << 20,
+                                    .rows_bytes = 3,
+                                    .head_bytes = 5,
+                                    .gradient_bytes = 7,
+                                    .hidden_bytes = 11,
+                                    .statistics_bytes = 13};
+  EXPECT_EQ(costs_from(io::parse_json(to_json(costs).dump(), "test"), "test"), costs);
+}
+
 TEST(costs_file, refuses_hostile_input) {
   const std::string good = R"("forward": 1, "input_gradient": 1, "weight_gradient": 1)";
   for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
@@ -50,6 +66,18 @@ TEST(costs_file, refuses_hostile_input) {
            {R"({"layers": [{"forward": -1, "input_gradient": 1, "weight_gradient": 1}]})", "at least 0"},
            {R"({"layers": [{"forward": 1e300, "input_gradient": 1, "weight_gradient": 1}]})", "at most"},
            {R"({"layers": [{"forward": 0, "input_gradient": 0, "weight_gradient": 0}]})", "takes time"},
+           {R"({"layers": [{)" + good + R"(}], "vocabulary": 3})", "vocabulary"},
+           {R"({"layers": [{)" + good + R"(}], "vocabulary": {"lookup": 1, "logits": 1, "loss": 1}})",
+            "lookup_gradient"},
+           {R"({"layers": [{)" + good +
+                R"(}], "vocabulary": {"lookup": 0, "logits": -1, "loss": 1, "lookup_gradient": 0}})",
+            "at least 0"},
+           {R"({"layers": [{)" + good +
+                R"(}], "vocabulary": {"lookup": 0, "logits": 1, "loss": 1, "lookup_gradient": 0, "state_bytes": -1}})",
+            "between 0"},
+           {R"({"layers": [{)" + good +
+                R"(}], "vocabulary": {"lookup": 0, "logits": 1, "loss": 1, "lookup_gradient": 0, "heads": 1}})",
+            "unknown key"},
            {R"({"layers": [{)" + good + R"(, "bytes": 1}]})", "unknown key \"bytes\""},
            {R"({"layers": [{)" + good + R"(, "frame_bytes": -1}]})", "frame_bytes"},
            {R"({"layers": [{)" + good + R"(, "frame_bytes": 1.5}]})", "frame_bytes"},

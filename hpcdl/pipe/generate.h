@@ -16,6 +16,7 @@ struct PipeShape {
   int ranks = 2;
   int chunks = 1;  // stages per rank
   int micros = 4;
+  int ahead = 0;  // forwards that 1f1b, interleaved and zero_bubble compute earlier than they must, if so many are left
   int stages() const { return ranks * chunks; }
 };
 inline constexpr int kMostRanks = 256, kMostChunks = 64, kMostMicros = 4096;

@@ -40,7 +40,7 @@ Schedule interleaved(const PipeShape& shape) {
     };
     // The first backward needs all chunks of its micro-batch; two more forwards for each rank between here and the end
     // cover the way there and back.
-    const int first = 2 * (shape.ranks - rank - 1) + (shape.chunks - 1) * groups.front() + 1;
+    const int first = 2 * (shape.ranks - rank - 1) + (shape.chunks - 1) * groups.front() + 1 + shape.ahead;
     for (int i = 0; i < first; ++i) forward();
     for (const int chunk : chunks) {
       order.add(Act::backward, (shape.chunks - 1 - chunk) * shape.ranks + rank);

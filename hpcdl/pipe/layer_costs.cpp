@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "hpcdl/pipe/cut.h"
 #include "hpcdl/pipe/layers.h"
 #include "hpcdl/pipe/weight_pass.h"
 
@@ -20,6 +21,18 @@ struct Uses {
   std::set<int> gradients, used;  // in backward: written; read, or added to
 };
 
+/// All that programs keep for a parameter.
+std::int64_t bytes_kept(const Slot& value, const Program& pass, const Program& update) {
+  std::map<std::string, std::int64_t> parts;  // each once
+  for (const auto* program : {&pass, &update})
+    for (const auto& other : program->slots)
+      if (other.kind == SlotKind::state && (other.name == value.name || other.name.starts_with(value.name + ".")))
+        parts[other.name] = other.spec.bytes();
+  std::int64_t sum = 0;
+  for (const auto& [name, bytes] : parts) sum += bytes;
+  return sum;
+}
+
 class LayerCosts {
  public:
   LayerCosts(const Program& pass, const Program& update) : pass_(pass), update_(update), uses_(pass.slots.size()) {}
@@ -29,7 +42,8 @@ class LayerCosts {
     for (const auto& name : layers.names)
       layers_.push_back({.name = name, .forward = 0, .input_gradient = 0, .weight_gradient = 0});
     for (std::size_t i = 0; i < pass_.records.size(); ++i)
-      add(layers.of_record[i], pass_.records[i], seconds(pass_.records[i]));
+      if (!is_of_vocabulary(pass_.scopes[pass_.records[i].scope]))
+        add(layers.of_record[i], pass_.records[i], seconds(pass_.records[i]));
     for (std::size_t slot = 0; slot < uses_.size(); ++slot) add_bytes(pass_.slots[slot], uses_[slot]);
     return std::move(layers_);
   }
@@ -70,15 +84,8 @@ class LayerCosts {
 
   void add_state(const Slot& slot, const Uses& u) {
     if (u.read.empty() || u.read.size() > 2) return;
-    std::map<std::string, std::int64_t> parts;  // what is kept for this parameter, each once
-    for (const auto* program : {&pass_, &update_})
-      for (const auto& other : program->slots)
-        if (other.kind == SlotKind::state && (other.name == slot.name || other.name.starts_with(slot.name + ".")))
-          parts[other.name] = other.spec.bytes();
-    for (const int i : u.read) {
-      layer(i).value_bytes += slot.spec.bytes();
-      for (const auto& [name, bytes] : parts) layer(i).state_bytes += bytes;
-    }
+    const auto kept = bytes_kept(slot, pass_, update_);
+    for (const int i : u.read) layer(i).value_bytes += slot.spec.bytes(), layer(i).state_bytes += kept;
   }
 
   const Program& pass_;
@@ -92,6 +99,39 @@ class LayerCosts {
 std::vector<PartCost> layer_costs(const Program& pass, const Program& update,
                                   const std::function<double(const Record&)>& seconds) {
   return LayerCosts(pass, update).run(seconds);
+}
+
+std::optional<VocabularyCost> vocabulary_cost(const Program& pass, const Program& update,
+                                              const std::function<double(const Record&)>& seconds) {
+  const auto parts = cut(pass, {static_cast<int>(layers_of(pass).names.size())});
+  if (!parts.vocabulary) return std::nullopt;
+  const auto& v = *parts.vocabulary;
+  VocabularyCost cost{.logits = 0, .loss = 0};
+  std::set<int> read;  // values of parameters
+  const auto add = [&](const Program& program, double& sum, std::int64_t& bytes, std::set<int>& known) {
+    for (const auto& r : program.records) {
+      sum += seconds(r);
+      for (const auto& o : std::span(program.operands).subspan(r.operands, r.operand_count)) {
+        if (o.slot < 0) continue;
+        const auto& before = pass.slots[static_cast<std::size_t>(o.slot)];
+        if (before.kind == SlotKind::state) {
+          if (r.phase == Phase::forward && o.access == Access::read) read.insert(o.slot);
+        } else if (program.slots[static_cast<std::size_t>(o.slot)].kind == SlotKind::state &&
+                   known.insert(o.slot).second) {
+          bytes += before.spec.bytes();
+        }
+      }
+    }
+  };
+  std::set<int> rows, head, gradients;  // carried slots, each once
+  add(v.lookup, cost.lookup, cost.rows_bytes, rows);
+  add(v.logits, cost.logits, cost.head_bytes, head);
+  add(v.loss, cost.loss, cost.head_bytes, head);
+  add(v.lookup_gradient, cost.lookup_gradient, cost.gradient_bytes, gradients);
+  for (const int slot : read) cost.state_bytes += bytes_kept(pass.slots[static_cast<std::size_t>(slot)], pass, update);
+  cost.hidden_bytes = pass.slots[static_cast<std::size_t>(v.hidden)].spec.bytes();
+  cost.statistics_bytes = pass.slots[static_cast<std::size_t>(v.mine)].spec.bytes();
+  return cost;
 }
 
 }  // namespace hpcdl::pipe

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "hpcdl/pipe/costs.h"
@@ -18,5 +19,10 @@ namespace hpcdl::pipe {
 /// Throws Error if the pass has no layers.
 std::vector<PartCost> layer_costs(const Program& pass, const Program& update,
                                   const std::function<double(const Record&)>& seconds);
+
+/// The same of the share of a vocabulary whose rows the ranks divide, which then is in no layer; nothing if they divide
+/// none.
+std::optional<VocabularyCost> vocabulary_cost(const Program& pass, const Program& update,
+                                              const std::function<double(const Record&)>& seconds);
 
 }  // namespace hpcdl::pipe

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/nn/vocabulary_share.h"
 #include "hpcdl/pipe/layers.h"
 #include "hpcdl/pipe/micro_batch.h"
 #include "hpcdl/train/step_programs.h"
@@ -76,6 +78,46 @@ TEST(layer_costs, recomputed_activations_are_in_no_frame) {
     EXPECT_GT(kept[i].frame_bytes, 5 * again[i].frame_bytes);
     EXPECT_GT(again[i].input_gradient, kept[i].input_gradient) << "recomputing delays the stage before";
   }
+}
+
+/// A share of the head and of the embedding is in no layer, and costs its part of the product.
+TEST(layer_costs, a_divided_vocabulary_is_in_no_layer) {
+  constexpr std::int64_t kRows = 2 * 16, kWidth = 64, kVocab = 301;
+  io::ModelConfig config{.layers = 3, .heads = 2, .width = kWidth, .context = 16, .vocab = kVocab};
+  config.family = io::Family::llama, config.tied = false;
+  models::resolve(config);
+  for (const int barriers : {1, 2})
+    for (const int rank : {0, 1}) {
+      const auto share = std::make_shared<nn::VocabularyShare>();
+      share->axis = Axis("pp", 2, nullptr), share->rank = rank, share->barriers = barriers;
+      auto model = models::LanguageModel::create(config, {}, true, {}, {}, {}, models::Values::later, share);
+      const auto pass = record_micro_batch(model, {.batch = 2, .length = 16}, Write::accumulate);
+      const auto& program = pass.recording.program;
+      Pool pool(1);
+      Stream stream(pool);
+      const train::StepPrograms step(model, {.batch = 2, .length = 16}, stream);
+      const auto operations = [](const Record& r) { return r.cost.operations; };
+      const auto& update = step.update()->planned->program;
+      const auto layers = layer_costs(program, update, operations);
+      ASSERT_EQ(layers.size(), 5u);
+      EXPECT_LT(layers.back().seconds(), 100.0 * kRows * kWidth) << "a norm";
+      EXPECT_EQ(layers.back().state_bytes, 4 * 4 * kWidth);
+      EXPECT_EQ(layers.front().state_bytes, 0);
+      const auto cost = vocabulary_cost(program, update, operations).value();
+      const double product = 2.0 * kRows * kWidth * (rank == 0 ? 150 : 151);
+      EXPECT_NEAR(cost.logits, (barriers == 1 ? 2 : 1) * product, 0.1 * product);
+      EXPECT_NEAR(cost.loss, (barriers == 1 ? 1 : 2) * product, 0.1 * product);
+      EXPECT_EQ(cost.state_bytes, 2 * 4 * 4 * kWidth * (rank == 0 ? 150 : 151)) << "two tables";
+      EXPECT_EQ(cost.hidden_bytes, 4 * kRows * kWidth);
+      EXPECT_EQ(cost.statistics_bytes, 4 * 4 * kRows);
+      EXPECT_GE(cost.head_bytes, 4 * kRows * 150) << "logits are kept";
+      EXPECT_EQ(cost.rows_bytes, 4 * kRows * (kWidth + 1)) << "and the tokens";
+    }
+  EXPECT_FALSE(vocabulary_cost(record_micro_batch(models::LanguageModel::create(config, {}, true),
+                                                  {.batch = 2, .length = 16}, Write::accumulate)
+                                   .recording.program,
+                               {}, [](const Record&) { return 1.0; })
+                   .has_value());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/nn/vocabulary_share.h"
 
 namespace hpcdl::pipe {
 namespace {
@@ -21,6 +22,12 @@ std::string layer_of(std::string_view scope) {
   if (first.size() == scope.size()) return std::string(first);
   const auto rest = scope.substr(first.size() + 1), second = rest.substr(0, rest.find('.'));
   return std::string(is_number(second) ? scope.substr(0, first.size() + 1 + second.size()) : first);
+}
+
+bool is_of_vocabulary(std::string_view scope) { return scope.substr(scope.rfind('.') + 1) == nn::kVocabularyScope; }
+
+bool divides_vocabulary(const Program& pass) {
+  return std::ranges::any_of(pass.records, [&](const Record& r) { return is_of_vocabulary(pass.scopes[r.scope]); });
 }
 
 Layers layers_of(const Program& pass) {

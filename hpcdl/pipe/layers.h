@@ -11,6 +11,12 @@ namespace hpcdl::pipe {
 /// The layer of a scope, the smallest part that is not cut: "layers.3" of "layers.3.mlp.up_proj", "head" of "head.norm".
 std::string layer_of(std::string_view scope);
 
+/// Whether a scope is that of records of a vocabulary whose rows the ranks divide (nn/vocabulary_share.h).
+bool is_of_vocabulary(std::string_view scope);
+
+/// Whether a pass has such records.
+bool divides_vocabulary(const Program& pass);
+
 struct Layers {
   std::vector<std::string> names;  // in the order of forward
   std::vector<int> of_record;

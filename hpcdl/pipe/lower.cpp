@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "hpcdl/pipe/check.h"
+#include "hpcdl/pipe/vocabulary.h"
 #include "hpcdl/pipe/waits.h"
 
 namespace hpcdl::pipe {
 namespace {
 
 using Time = std::int64_t;
-
-Time duration(Act act) { return act == Act::backward ? 2 : 1; }
 
 struct Interval {
   Time begin = 0, end = 0;
@@ -63,7 +62,11 @@ class Lowering {
         issued_(orders.of_rank.size()),
         forward_(cells()),
         input_(cells()),
-        weight_(cells()) {}
+        weight_(cells()),
+        lookup_(share_cells()),
+        logits_(share_cells()),
+        loss_(share_cells()),
+        lookup_gradient_(share_cells()) {}
 
   Schedule run() {
     take_times();
@@ -72,6 +75,7 @@ class Lowering {
       if (in_.on_host) add_host(rank);
     }
     add_transfers();
+    if (in_.divides_vocabulary()) add_exchanges();
     add_updates();
     for (std::size_t rank = 0; rank < issued_.size(); ++rank) {
       auto& list = issued_[rank];
@@ -85,6 +89,9 @@ class Lowering {
 
  private:
   std::size_t cells() const { return static_cast<std::size_t>(in_.stages()) * static_cast<std::size_t>(in_.micros); }
+  std::size_t share_cells() const {
+    return in_.divides_vocabulary() ? in_.of_rank.size() * static_cast<std::size_t>(in_.micros) : 0;
+  }
   std::size_t cell(int stage, int micro) const { return static_cast<std::size_t>(stage * in_.micros + micro); }
   std::vector<Issued>& list_of(const Action& a) { return issued_[static_cast<std::size_t>(in_.rank_of(a))]; }
 
@@ -94,7 +101,7 @@ class Lowering {
     std::vector<Time> begin(waits.size()), length(waits.size());
     for (int rank = 0; rank < in_.ranks(); ++rank)
       for (std::size_t i = 0; i < order(rank).size(); ++i)
-        length[static_cast<std::size_t>(waits.node(rank, i))] = duration(order(rank)[i].act);
+        length[static_cast<std::size_t>(waits.node(rank, i))] = units_of(order(rank)[i].act);
     for (const int node : waits.order()) {
       const Time end = begin[static_cast<std::size_t>(node)] + length[static_cast<std::size_t>(node)];
       for (const int next : waits.followers(node))
@@ -108,20 +115,26 @@ class Lowering {
         if (a.act == Act::forward) forward_[cell(a.stage, a.micro)] = when;
         if (gives_input_gradient(a.act)) input_[cell(a.stage, a.micro)] = when;
         if (gives_weight_gradient(a.act)) weight_[cell(a.stage, a.micro)] = when;
+        if (computes_share(a.act)) share(a.act)[cell(a.stage, a.micro)] = when;
         end_ = std::max(end_, when.end);
       }
   }
 
   std::span<const Action> order(int rank) const { return in_.of_rank[static_cast<std::size_t>(rank)]; }
 
-  Interval when(const Action& a) const {
+  std::vector<Interval>& share(Act act) {
+    return act == Act::lookup ? lookup_ : act == Act::logits ? logits_ : act == Act::loss ? loss_ : lookup_gradient_;
+  }
+
+  Interval when(const Action& a) {
     const auto c = cell(a.stage, a.micro);
+    if (computes_share(a.act)) return share(a.act)[c];
     return a.act == Act::forward ? forward_[c] : a.act == Act::weight_gradient ? weight_[c] : input_[c];
   }
 
   void add_compute(int rank) {
     for (const auto& a : order(rank)) {
-      const Time until = in_.on_host ? when(a).end : weight_[cell(a.stage, a.micro)].end;
+      const Time until = in_.on_host || of_vocabulary(a.act) ? when(a).end : weight_[cell(a.stage, a.micro)].end;
       issued_[static_cast<std::size_t>(rank)].push_back({when(a).begin, Issued::compute, 0, a, until});
     }
   }
@@ -177,6 +190,63 @@ class Lowering {
     list_of(receive).push_back({ready, Issued::transfer, id, receive, consumed});
   }
 
+  /// The exchanges of all ranks, each when the last rank is ready for it.
+  void add_exchanges() {
+    const auto all = [&](const std::vector<Interval>& list, int micro) {
+      Time end = 0;
+      for (int rank = 0; rank < in_.ranks(); ++rank) end = std::max(end, list[cell(rank, micro)].end);
+      return end;
+    };
+    for (int m = 0; m < in_.micros; ++m) {
+      std::int64_t id = static_cast<std::int64_t>(2 * cells()) + 5 * m;
+      const auto add = [&](Act act, Time ready) {
+        for (std::size_t rank = 0; rank < issued_.size(); ++rank)
+          issued_[rank].push_back(
+              {ready, Issued::transfer, id, {.act = act, .stage = static_cast<std::int16_t>(rank), .micro = m}});
+        ++id;
+      };
+      add(Act::sum_rows, all(lookup_, m));
+      add(Act::give_hidden, forward_[cell(in_.stages() - 1, m)].end);
+      add(Act::combine, all(logits_, m));
+      if (in_.barriers == 2) add(Act::sum_gradients, all(loss_, m));
+      add(Act::give_gradient, input_[cell(0, m)].end);
+    }
+  }
+
+  /// Rows are summed in the first stage, and gradients in the last one; on other ranks their memory is free when it has
+  /// been sent, or when nothing needs it any more.
+  void slots_of_share(int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    const int two = std::min(2, in_.micros), last = in_.stages() - 1;
+    Slots rows(two), logits(two), gradients(two);
+    std::vector<std::int16_t> of_rows(static_cast<std::size_t>(in_.micros)), of_logits(of_rows), of_gradients(of_rows);
+    std::vector<Time> sent(of_rows.size());  // the gradient of the input of the head
+    for (const auto& at : issued_[r])
+      if (at.action.act == Act::sum_gradients) sent[static_cast<std::size_t>(at.action.micro)] = at.time;
+    for (std::size_t i = 0; i < issued_[r].size(); ++i) {
+      auto& a = out_.of_rank[r][i];
+      if (!of_vocabulary(a.act)) continue;
+      const auto now = issued_[r][i].time;
+      const auto m = static_cast<std::size_t>(a.micro);
+      const auto done = loss_[cell(rank, a.micro)].end;
+      if (a.act == Act::lookup)
+        of_rows[m] = rows.take(now, rank == in_.first_rank() ? forward_[cell(0, a.micro)].end : latest_lookup(a.micro));
+      if (a.act == Act::give_hidden)
+        of_logits[m] =
+            logits.take(now, std::max(done, rank == in_.last_rank() ? input_[cell(last, a.micro)].end : sent[m]));
+      if (a.act == Act::give_gradient) of_gradients[m] = gradients.take(now, lookup_gradient_[cell(rank, a.micro)].end);
+      a.slot = a.act == Act::lookup || a.act == Act::sum_rows                 ? of_rows[m]
+               : a.act == Act::give_gradient || a.act == Act::lookup_gradient ? of_gradients[m]
+                                                                              : of_logits[m];
+    }
+    out_.shares.push_back({rows.count(), logits.count(), gradients.count()});
+  }
+  Time latest_lookup(int micro) const {
+    Time end = 0;
+    for (int rank = 0; rank < in_.ranks(); ++rank) end = std::max(end, lookup_[cell(rank, micro)].end);
+    return end;
+  }
+
   void add_updates() {
     for (int stage = 0; stage < in_.stages(); ++stage) {
       const auto first = weight_.begin() + static_cast<std::ptrdiff_t>(cell(stage, 0));
@@ -210,6 +280,7 @@ class Lowering {
       for (std::size_t i = 0; i < issued_[rank].size(); ++i) {
         const auto& at = issued_[rank][i];
         auto& a = out_.of_rank[rank][i];
+        if (of_vocabulary(a.act)) continue;
         auto& pool = pools[static_cast<std::size_t>(a.stage)];
         if (a.act == Act::forward) a.slot = frame[cell(a.stage, a.micro)] = pool.frames.take(at.time, at.until);
         if (a.act == Act::receive)
@@ -217,6 +288,8 @@ class Lowering {
         if (!in_.on_host && computes(a.act)) a.slot = frame[cell(a.stage, a.micro)];
         if (a.act == Act::store && a.micro >= 0) a.slot = frame[cell(a.stage, a.micro)];
       }
+    if (in_.divides_vocabulary())
+      for (int rank = 0; rank < in_.ranks(); ++rank) slots_of_share(rank);
     if (in_.on_host) give_loaded([&](int stage) -> Slots& { return pools[static_cast<std::size_t>(stage)].loaded; });
     for (const auto& p : pools)
       out_.slots.push_back({p.frames.count(), p.loaded.count(), p.activations.count(), p.gradients.count()});
@@ -236,8 +309,9 @@ class Lowering {
 
   const Schedule& in_;
   Schedule out_;
-  std::vector<std::vector<Issued>> issued_;         // by rank
-  std::vector<Interval> forward_, input_, weight_;  // by stage and micro-batch
+  std::vector<std::vector<Issued>> issued_;                         // by rank
+  std::vector<Interval> forward_, input_, weight_;                  // by stage and micro-batch
+  std::vector<Interval> lookup_, logits_, loss_, lookup_gradient_;  // by rank and micro-batch
   Time end_ = 0;
 };
 
@@ -257,11 +331,23 @@ Schedule forward_only(const Schedule& schedule) {
   };
   for (int stage = 0; stage < s.stages(); ++stage) add(Act::forward, stage);
   for (int stage = s.stages(); stage-- > 0;) add(Act::backward, stage);
+  if (schedule.divides_vocabulary()) s = with_vocabulary(s, {.barriers = schedule.barriers});
   s = lower(s);
-  for (auto& list : s.of_rank)
-    std::erase_if(list, [](const Action& a) {
-      return a.act != Act::forward && !((a.act == Act::send || a.act == Act::receive) && carries_activation(a));
-    });
+  const auto stays = [](const Action& a) {
+    switch (a.act) {
+      case Act::forward:
+      case Act::lookup:
+      case Act::sum_rows:
+      case Act::give_hidden:
+      case Act::logits:
+      case Act::combine:
+      case Act::loss: return true;
+      case Act::send:
+      case Act::receive: return carries_activation(a);
+      default: return false;
+    }
+  };
+  for (auto& list : s.of_rank) std::erase_if(list, [&](const Action& a) { return !stays(a); });
   return s;
 }
 

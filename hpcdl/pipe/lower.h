@@ -11,11 +11,13 @@ namespace hpcdl::pipe {
 ///                     rank), and gradients of a stage (micro -1)
 ///   reduce, update    of each stage: the sum of its gradients over replicas, and the optimizer, which needs the norm of
 ///                     all gradients
+///   sum_rows, ...     of a vocabulary that the ranks divide: the exchanges of all of them (schedule.h)
 ///   slot              of forward, backward and its halves: the frame, the memory that a micro-batch keeps from its
 ///                     forward to its last gradient. Forward moves what it reads into the frame
 ///
 /// A stage has as many frames as it has micro-batches in flight. Transfers are issued in the order in which their data
-/// would be ready if all acts took one unit of time (a whole backward two) and transfers none. All ranks use this one
+/// would be ready if a forward and each half of a backward took one unit of time, passes of a vocabulary less
+/// (vocabulary.h), and transfers none. All ranks use this one
 /// order, so no wiring of links (waits.h) can deadlock. Where data arrive there are at least two slots, so that a
 /// transfer can overlap the action before its own.
 /// Throws UsageError with the first fault or the cycle (check.h) if the orders cannot be run.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -35,9 +36,10 @@ class Runner {
 
   /// `schedule`: of lower(), not on the host. `parts`: of all its stages. `group`: a rank for each rank of the schedule,
   /// of one if there are no others; `state`: what programs read besides frames. `arena`: where the programs compute, one
-  /// after the other; it may be used by other programs between two actions. Copies what it needs of `parts`.
-  Runner(const Schedule& schedule, std::span<const StageParts> parts, comm::Group group, const Bindings& state,
-         const std::shared_ptr<Buffer>& arena, const Stream& s);
+  /// after the other; it may be used by other programs between two actions. `vocabulary`: of a schedule whose ranks divide
+  /// one, which is for CPUs; else null. Copies what it needs of `parts`.
+  Runner(const Schedule& schedule, std::span<const StageParts> parts, const VocabularyParts* vocabulary,
+         comm::Group group, const Bindings& state, const std::shared_ptr<Buffer>& arena, const Stream& s);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
   ~Runner();
@@ -56,15 +58,20 @@ class Runner {
   struct Copy {
     Tensor to, from;
   };
+  struct Message {
+    Tensor memory;
+    int peer;  // rank
+  };
   struct Step {
     Action action;
     std::vector<std::size_t> awaits = {};  // transfers, by the number of their step
     std::vector<Copy> before = {}, after = {};
+    std::vector<Copy> sums = {};  // to += from, after `before`
     std::vector<Instance*> programs = {};
     std::vector<PassTensor> inputs = {}, outputs = {};
-    std::vector<Tensor> parcel = {};  // of a transfer
-    int peer = -1;                    // rank
-    std::string label = {};           // the same at both ends
+    std::vector<Message> sent = {}, received = {};  // of a transfer
+    std::optional<Copy> gathered = {};              // the same of all ranks
+    std::string label = {};                         // the same at both ends
   };
   struct Transfer {
     std::vector<comm::Work> works;

@@ -5,14 +5,32 @@
 namespace hpcdl::pipe {
 
 std::string_view act_name(Act act) {
-  constexpr std::string_view names[kActs] = {"forward", "backward", "input gradient", "weight gradient", "send",
-                                             "receive", "load",     "store",          "reduce",          "update"};
+  constexpr std::string_view names[kActs] = {"forward",
+                                             "backward",
+                                             "input gradient",
+                                             "weight gradient",
+                                             "send",
+                                             "receive",
+                                             "load",
+                                             "store",
+                                             "reduce",
+                                             "update",
+                                             "lookup",
+                                             "logits",
+                                             "loss",
+                                             "lookup gradient",
+                                             "sum of rows",
+                                             "input of the head",
+                                             "statistics of the logits",
+                                             "sum of gradients",
+                                             "gradient of the embedding"};
   return names[static_cast<int>(act)];
 }
 
-char act_letter(Act act) { return "FBIWSRLOXU"[static_cast<int>(act)]; }
+char act_letter(Act act) { return "FBIWSRLOXUEVTDPHCYQ"[static_cast<int>(act)]; }
 
 int Schedule::rank_of(const Action& a) const {
+  if (of_vocabulary(a.act)) return a.stage;
   const auto stage = static_cast<std::size_t>(a.stage);
   switch (a.act) {
     case Act::forward: return forward_rank[stage];
@@ -31,7 +49,8 @@ std::string text(const Action& a) {
     case Act::receive:
       return fmt::format("the receive of {} from stage {} by stage {}{}",
                          carries_activation(a) ? "an activation" : "a gradient", a.peer, a.stage, micro);
-    default: return fmt::format("the {} of stage {}{}", act_name(a.act), a.stage, micro);
+    default:
+      return fmt::format("the {} of {} {}{}", act_name(a.act), of_vocabulary(a.act) ? "rank" : "stage", a.stage, micro);
   }
 }
 

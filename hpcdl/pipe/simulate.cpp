@@ -37,6 +37,46 @@ double seconds_of(const Action& a, std::int64_t bytes, std::span<const PartCost>
   }
 }
 
+/// Sent from one rank to another.
+std::int64_t bytes_of_exchange(Act act, const VocabularyCost& v) {
+  return act == Act::combine ? v.statistics_bytes : v.hidden_bytes;
+}
+
+/// One rank sends something to all others, or all others to it: as many bytes pass one link as there are others.
+double seconds_of_share(const Schedule& s, Act act, const VocabularyCost& v, const Rates& rates) {
+  switch (act) {
+    case Act::lookup: return v.lookup;
+    case Act::logits: return v.logits;
+    case Act::loss: return v.loss;
+    case Act::lookup_gradient: return v.lookup_gradient;
+    default: return s.ranks() == 1 ? 0 : rates.link.seconds((s.ranks() - 1) * bytes_of_exchange(act, v));
+  }
+}
+
+/// What a rank sends in an exchange of all ranks.
+std::int64_t sent_in_exchange(const Schedule& s, int rank, Act act, const VocabularyCost& v) {
+  const auto bytes = bytes_of_exchange(act, v);
+  const std::int64_t others = s.ranks() - 1;
+  switch (act) {
+    case Act::sum_rows: return rank == s.first_rank() ? 0 : bytes;
+    case Act::sum_gradients: return rank == s.last_rank() ? 0 : bytes;
+    case Act::give_hidden: return rank == s.last_rank() ? others * bytes : 0;
+    case Act::give_gradient: return rank == s.first_rank() ? others * bytes : 0;
+    default: return others * bytes;  // combine: around a ring
+  }
+}
+
+/// Bytes that the shares of a vocabulary take on their ranks; the first and the last one also have what arrives there.
+void add_memory_of_shares(const Schedule& s, const VocabularyCost& v, std::vector<RankUse>& ranks) {
+  for (std::size_t rank = 0; rank < s.shares.size(); ++rank) {
+    const auto& slots = s.shares[rank];
+    const auto here = static_cast<int>(rank);
+    const int arriving = (here == s.first_rank() ? slots.rows : 0) + (here == s.last_rank() ? slots.logits : 0);
+    ranks[rank].peak_bytes += v.state_bytes + slots.rows * v.rows_bytes + slots.logits * v.head_bytes +
+                              slots.gradients * v.gradient_bytes + arriving * (s.ranks() - 1) * v.hidden_bytes;
+  }
+}
+
 /// Frames and bytes that the stages take on their ranks.
 void add_memory(const Schedule& s, std::span<const PartCost> stages, std::vector<RankUse>& ranks) {
   std::vector<std::int64_t> values(ranks.size());  // of the largest stage, with its gradients
@@ -66,7 +106,8 @@ void add_memory(const Schedule& s, std::span<const PartCost> stages, std::vector
 
 }  // namespace
 
-Simulation simulate(const Schedule& s, std::span<const PartCost> stages, const Rates& rates, Wiring wiring) {
+Simulation simulate(const Schedule& s, std::span<const PartCost> stages, const Rates& rates, Wiring wiring,
+                    const VocabularyCost& vocabulary) {
   require(s.lowered(), "pipe", "expected a schedule with transfers and frames, found one without: lower() it first");
   require(std::ssize(stages) == s.stages(), "pipe", "expected the costs of {} stages, found {}", s.stages(),
           stages.size());
@@ -78,10 +119,13 @@ Simulation simulate(const Schedule& s, std::span<const PartCost> stages, const R
     const auto& list = s.of_rank[static_cast<std::size_t>(rank)];
     auto& use = result.ranks[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < list.size(); ++i) {
-      const auto bytes = bytes_of(list[i], stages);
-      const double seconds = seconds_of(list[i], bytes, stages, rates);
+      const bool share = of_vocabulary(list[i].act);
+      const auto bytes = share ? 0 : bytes_of(list[i], stages);
+      const double seconds =
+          share ? seconds_of_share(s, list[i].act, vocabulary, rates) : seconds_of(list[i], bytes, stages, rates);
       length[static_cast<std::size_t>(waits.node(rank, i))] = seconds;
-      if (computes(list[i].act)) use.busy += seconds;
+      if (occupies(list[i].act)) use.busy += seconds;
+      if (joins_ranks(list[i].act)) use.wire_bytes += sent_in_exchange(s, rank, list[i].act, vocabulary);
       if (list[i].act == Act::send) use.wire_bytes += bytes;
       if (list[i].act == Act::load || list[i].act == Act::store) use.host_bytes += bytes;
     }
@@ -107,6 +151,7 @@ Simulation simulate(const Schedule& s, std::span<const PartCost> stages, const R
   }
   result.bubble = result.makespan > 0 ? 1 - busy / (result.makespan * s.ranks()) : 0;
   add_memory(s, stages, result.ranks);
+  add_memory_of_shares(s, vocabulary, result.ranks);
   return result;
 }
 

@@ -37,8 +37,8 @@ struct Rates {
 
 /// When every action of a lowered schedule runs, and what its ranks need: exact for these costs, since every begin is the
 /// latest end of what the action waits for. `stages`: the cost of each stage. Reductions over replicas and the update
-/// take no time. Throws Error if the schedule is not lowered or there is another number of stages.
+/// take no time. `vocabulary`: of a schedule whose ranks divide one. Throws Error if the schedule is not lowered or there is another number of stages.
 Simulation simulate(const Schedule& schedule, std::span<const PartCost> stages, const Rates& rates = {},
-                    Wiring wiring = Wiring::links);
+                    Wiring wiring = Wiring::links, const VocabularyCost& vocabulary = {});
 
 }  // namespace hpcdl::pipe

@@ -33,6 +33,7 @@ class Parts {
       look(cut.backward, stage, true);
       if (!cut.weights.empty()) look(cut.weights, stage, true);
     }
+    if (cut.vocabulary) look(*cut.vocabulary);
   }
 
   std::vector<StageParts> run() {
@@ -65,6 +66,15 @@ class Parts {
     });
   }
 
+  /// What the ranks exchange comes to the first and the last stage as if these had written it.
+  void look(const VocabularyCut& v) {
+    const auto at = [&](int slot) -> Touched& { return touched_[static_cast<std::size_t>(slot)]; };
+    at(v.rows).first_write = 0, at(v.rows).last_use = std::max(at(v.rows).last_use, 0);
+    if (v.gradient < 0) return;
+    at(v.gradient).last_gradient = std::max(at(v.gradient).last_gradient, stages() - 1);
+    at(v.rows_gradient).first_gradient_use = 0;
+  }
+
   /// What forward has written by the end of `stage`, and later stages use.
   bool crosses(int slot, int stage) const {
     const auto& t = touched_[static_cast<std::size_t>(slot)];
@@ -81,6 +91,10 @@ class Parts {
     StageParts p{.stage = stage};
     std::vector<bool> used(slots_.size());
     const auto mark = [&](const Operand& o) { used[static_cast<std::size_t>(o.slot)] = true; };
+    if (cut_.vocabulary && stage == 0) {
+      used[static_cast<std::size_t>(cut_.vocabulary->rows)] = true;
+      if (const int slot = cut_.vocabulary->rows_gradient; slot >= 0) used[static_cast<std::size_t>(slot)] = true;
+    }
     each_use(cut_.forward[s], mark);
     each_use(cut_.backward[s], mark);
     if (!cut_.weights.empty()) each_use(cut_.weights[s], mark);
@@ -125,19 +139,21 @@ std::vector<std::string> names_of(const Cut& cut) {
   return names;
 }
 
+std::int64_t bytes_of_tensors(const std::vector<FrameTensor>& list) {
+  std::int64_t sum = 0;
+  for (const auto& t : list) sum += arena_size({.spec = t.spec, .name = ""});
+  return sum;
+}
+
 }  // namespace
 
-std::int64_t frame_bytes(const Schedule& schedule, std::span<const StageParts> parts, int rank) {
-  const auto bytes = [](const std::vector<FrameTensor>& list) {
-    std::int64_t sum = 0;
-    for (const auto& t : list) sum += arena_size({.spec = t.spec, .name = ""});
-    return sum;
-  };
-  std::int64_t sum = 0;
+std::int64_t frame_bytes(const Schedule& schedule, std::span<const StageParts> parts, int rank,
+                         const VocabularyParts* vocabulary) {
+  std::int64_t sum = vocabulary ? share_bytes(schedule, *vocabulary, rank) : 0;
   for (std::size_t stage = 0; stage < parts.size(); ++stage)
     if (schedule.forward_rank[stage] == rank)
-      sum += schedule.slots[stage].frames * bytes(parts[stage].frame) +
-             schedule.slots[stage].activations * bytes(parts[stage].from_before);
+      sum += schedule.slots[stage].frames * bytes_of_tensors(parts[stage].frame) +
+             schedule.slots[stage].activations * bytes_of_tensors(parts[stage].from_before);
   return sum;
 }
 

@@ -9,13 +9,14 @@ namespace {
 
 constexpr int kNone = -1;
 // Queues of a rank; from kLinks on there are two for each other rank.
-constexpr int kCompute = 0, kToHost = 1, kFromHost = 2, kChain = 3, kLinks = 4;
+constexpr int kCompute = 0, kToHost = 1, kFromHost = 2, kChain = 3, kOfAll = 4, kLinks = 5;
 
-/// One node for each (stage, micro-batch), or none.
+/// One node for each (stage, micro-batch), or none; of a vocabulary for each (rank, micro-batch).
 class Cells {
  public:
-  explicit Cells(const Schedule& s)
-      : micros_(s.micros), node_(static_cast<std::size_t>(s.stages()) * static_cast<std::size_t>(s.micros), kNone) {}
+  explicit Cells(const Schedule& s) : Cells(s, s.stages()) {}
+  Cells(const Schedule& s, int rows)
+      : micros_(s.micros), node_(static_cast<std::size_t>(rows) * static_cast<std::size_t>(s.micros), kNone) {}
   int& at(int stage, int micro) { return node_[static_cast<std::size_t>(stage * micros_ + micro)]; }
 
  private:
@@ -36,8 +37,14 @@ class Builder {
         gradient_(s),
         stored_(s),
         loaded_(s),
+        lookup_(s, s.divides_vocabulary() ? s.ranks() : 0),
+        logits_(s, s.divides_vocabulary() ? s.ranks() : 0),
+        loss_(s, s.divides_vocabulary() ? s.ranks() : 0),
+        lookup_gradient_(s, s.divides_vocabulary() ? s.ranks() : 0),
+        of_all_(s, s.divides_vocabulary() ? kActs : 0),
         norm_(static_cast<int>(base.back())),
-        holders_(static_cast<std::size_t>(4 * s.stages())) {}
+        holders_(static_cast<std::size_t>(4 * s.stages())),
+        share_holders_(static_cast<std::size_t>(3 * s.ranks())) {}
 
   std::vector<int> nodes() {
     std::vector<int> node(base_.back());
@@ -48,6 +55,7 @@ class Builder {
         if (gives_input_gradient(a.act)) input_.at(a.stage, a.micro) = own;
         if (gives_weight_gradient(a.act)) weight_.at(a.stage, a.micro) = own;
       }
+      if (of_vocabulary(a.act)) take_share(own, a);
       if (a.act == Act::send) arrival(a, a.peer) = own;
       if (a.act == Act::store && a.micro >= 0) stored_.at(a.stage, a.micro) = own;
       if (a.act == Act::load && a.micro >= 0) loaded_.at(a.stage, a.micro) = own;
@@ -55,6 +63,7 @@ class Builder {
     for_each([&](int own, const Action& a) {
       if (a.act == Act::receive && arrival(a, a.stage) != kNone)
         node[static_cast<std::size_t>(own)] = arrival(a, a.stage);
+      if (joins_ranks(a.act)) node[static_cast<std::size_t>(own)] = of_all(a.act, a.micro);
     });
     return node;
   }
@@ -72,8 +81,8 @@ class Builder {
         int& last = queues_[static_cast<std::size_t>(queue(a))];
         wait(last, n);
         last = n;
-        wait_for_data(a, n);
-        wait_for_memory(a, n);
+        of_vocabulary(a.act) ? wait_for_share(a, n) : wait_for_data(a, n);
+        of_vocabulary(a.act) ? wait_for_memory_of_share(a, n) : wait_for_memory(a, n);
         if (computes(a.act)) last_use_[static_cast<std::size_t>(a.stage)] = n;
       }
     }
@@ -92,6 +101,21 @@ class Builder {
     return (carries_activation(a) ? activation_ : gradient_).at(receiver, a.micro);
   }
 
+  Cells& share(Act act) {
+    return act == Act::lookup ? lookup_ : act == Act::logits ? logits_ : act == Act::loss ? loss_ : lookup_gradient_;
+  }
+  /// The one node of what all ranks do together.
+  int& of_all(Act act, int micro) { return of_all_.at(static_cast<int>(act), micro); }
+  void take_share(int own, const Action& a) {
+    if (computes_share(a.act)) share(a.act).at(a.stage, a.micro) = own;
+    else if (int& joint = of_all(a.act, a.micro); joint == kNone) joint = own;
+  }
+  /// Waits for an exchange of all ranks, or before lower() for what each of them does before it.
+  void wait_for_all(Act exchange, Cells& before, int micro, int n) {
+    if (const int joint = of_all(exchange, micro); joint != kNone) return wait(joint, n);
+    for (int rank = 0; rank < s_.ranks(); ++rank) wait(before.at(rank, micro), n);
+  }
+
   void wait(int before, int after) {
     if (before != kNone && before != after) edges_.emplace_back(before, after);
   }
@@ -103,6 +127,11 @@ class Builder {
       case Act::store: return kToHost;
       case Act::load: return kFromHost;
       case Act::reduce: return kChain;
+      case Act::sum_rows:
+      case Act::give_hidden:
+      case Act::combine:
+      case Act::sum_gradients:
+      case Act::give_gradient: return wiring_ == Wiring::chain ? kChain : kOfAll;
       case Act::send:
       case Act::receive: {
         if (wiring_ == Wiring::chain) return kChain;
@@ -118,6 +147,7 @@ class Builder {
     const auto first_of = [](int x, int y) { return x != kNone ? x : y; };
     switch (a.act) {
       case Act::forward:
+        if (a.stage == 0 && s_.divides_vocabulary()) wait_for_all(Act::sum_rows, lookup_, a.micro, n);
         if (a.stage > 0) wait(first_of(activation_.at(a.stage, a.micro), forward_.at(a.stage - 1, a.micro)), n);
         break;
       case Act::backward:
@@ -125,6 +155,8 @@ class Builder {
         wait(first_of(loaded_.at(a.stage, a.micro), forward_.at(a.stage, a.micro)), n);
         if (a.stage + 1 < s_.stages())
           wait(first_of(gradient_.at(a.stage, a.micro), input_.at(a.stage + 1, a.micro)), n);
+        else if (s_.barriers == 1) wait_for_all(Act::combine, logits_, a.micro, n);
+        else if (s_.barriers == 2) wait_for_all(Act::sum_gradients, loss_, a.micro, n);
         break;
       case Act::weight_gradient: wait(input_.at(a.stage, a.micro), n); break;
       case Act::send: wait((carries_activation(a) ? forward_ : input_).at(a.stage, a.micro), n); break;
@@ -140,7 +172,47 @@ class Builder {
         wait(n, norm_);
         break;
       case Act::update: wait(norm_, n); break;
+      default: break;
     }
+  }
+
+  void wait_for_share(const Action& a, int n) {
+    const int last = s_.stages() - 1, m = a.micro;
+    const auto first_of = [](int x, int y) { return x != kNone ? x : y; };
+    switch (a.act) {
+      case Act::sum_rows: wait(lookup_.at(a.stage, m), n); break;
+      case Act::give_hidden: wait(forward_.at(last, m), n); break;
+      case Act::logits: wait(first_of(of_all(Act::give_hidden, m), forward_.at(last, m)), n); break;
+      case Act::combine: wait(logits_.at(a.stage, m), n); break;
+      case Act::loss: wait_for_all(Act::combine, logits_, m, n), wait(n, norm_); break;
+      case Act::sum_gradients: wait(loss_.at(a.stage, m), n); break;
+      case Act::give_gradient: wait(input_.at(0, m), n); break;
+      case Act::lookup_gradient:
+        wait(first_of(of_all(Act::give_gradient, m), input_.at(0, m)), n), wait(n, norm_);
+        break;
+      default: break;
+    }
+  }
+
+  /// As in Lowering::slots_of_share().
+  void wait_for_memory_of_share(const Action& a, int n) {
+    if (a.slot < 0) return;
+    enum Pool { rows, logits, gradients };
+    const int last = s_.stages() - 1, m = a.micro;
+    const auto take = [&](Pool pool, int released, int also) {
+      auto& holders = share_holders_[static_cast<std::size_t>(pool * s_.ranks() + a.stage)];
+      holders.resize(std::max(holders.size(), static_cast<std::size_t>(a.slot) + 1), {kNone, kNone});
+      const auto before = std::exchange(holders[static_cast<std::size_t>(a.slot)], std::pair(released, also));
+      wait(before.first, n), wait(before.second, n);
+    };
+    if (a.act == Act::lookup)
+      take(rows, a.stage == s_.first_rank() ? forward_.at(0, m) : of_all(Act::sum_rows, m), kNone);
+    if (a.act == Act::give_hidden)
+      take(logits, loss_.at(a.stage, m),
+           a.stage == s_.last_rank() ? input_.at(last, m)
+           : s_.barriers == 2        ? of_all(Act::sum_gradients, m)
+                                     : kNone);
+    if (a.act == Act::give_gradient) take(gradients, lookup_gradient_.at(a.stage, m), kNone);
   }
 
   /// Memory is free when the action that was the last to need it is done.
@@ -175,14 +247,17 @@ class Builder {
   const Schedule& s_;
   Wiring wiring_;
   std::span<const std::size_t> base_;
-  Cells forward_, input_, weight_;  // the actions that give an activation and the gradients
-  Cells activation_, gradient_;     // transfers, by the stage that receives
-  Cells stored_, loaded_;           // frames
+  Cells forward_, input_, weight_;                  // the actions that give an activation and the gradients
+  Cells activation_, gradient_;                     // transfers, by the stage that receives
+  Cells stored_, loaded_;                           // frames
+  Cells lookup_, logits_, loss_, lookup_gradient_;  // of shares of a vocabulary, by rank
+  Cells of_all_;                                    // exchanges of all ranks, by act
   int norm_;
-  std::vector<int> queues_;                    // of the rank: the last node of each
-  std::map<int, std::pair<int, int>> values_;  // of the rank, by stage: the load, and its slot
-  std::vector<int> last_use_;                  // of the rank, by stage
-  std::vector<std::vector<int>> holders_;      // by pool and stage, and by slot: what releases it
+  std::vector<int> queues_;                                      // of the rank: the last node of each
+  std::map<int, std::pair<int, int>> values_;                    // of the rank, by stage: the load, and its slot
+  std::vector<int> last_use_;                                    // of the rank, by stage
+  std::vector<std::vector<int>> holders_;                        // by pool and stage, and by slot: what releases it
+  std::vector<std::vector<std::pair<int, int>>> share_holders_;  // the same of shares: two actions release one
   std::vector<std::pair<int, int>> edges_;
 };
 

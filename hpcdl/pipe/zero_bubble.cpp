@@ -7,7 +7,7 @@ Schedule zero_bubble(const PipeShape& shape) {
   Schedule s = looping(shape.ranks, shape.stages(), shape.micros);
   for (int rank = 0; rank < shape.ranks; ++rank) {
     RankOrder order(shape.stages(), shape.micros);
-    for (int ahead = rank + 1; ahead < shape.ranks; ++ahead) order.add(Act::forward, rank);
+    for (int ahead = rank + 1; ahead < shape.ranks + shape.ahead; ++ahead) order.add(Act::forward, rank);
     for (int i = 0; i < shape.micros; ++i) {
       order.add(Act::forward, rank);
       order.add(Act::input_gradient, rank);

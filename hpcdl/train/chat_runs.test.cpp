@@ -125,6 +125,29 @@ TEST_F(ChatRuns, a_stopped_run_goes_on_as_if_it_had_not_been) {
   expect_same_file(tmp / "whole" / "model" / "model.safetensors", tmp / "half" / "model" / "model.safetensors");
 }
 
+/// The targets of a micro-batch are few, and their number differs; the weights come from a folder.
+TEST_F(ChatRuns, ranks_of_a_pipeline_divide_the_vocabulary) {
+  const auto change = [](RunConfig& c) {
+    c.train.batch = 3, c.train.accumulate = 2;
+    c.train.eps = 1e-5;  // rounding errors must not become full steps
+  };
+  const auto alone = tune("one", change);
+  for (const int barriers : {1, 2}) {
+    const auto name = "two" + std::to_string(barriers);
+    const auto two = tune(
+        name,
+        [&](RunConfig& c) {
+          change(c);
+          c.parallel.pp = 2, c.parallel.vocabulary = VocabularyPlace::pipeline, c.parallel.barriers = barriers;
+        },
+        2);
+    EXPECT_NEAR(two.loss, alone.loss, 1e-5 * alone.loss) << barriers;
+    EXPECT_NEAR(two.eval_loss, alone.eval_loss, 1e-5 * alone.eval_loss) << barriers;
+    EXPECT_EQ(two.eval_tokens, alone.eval_tokens);
+    EXPECT_LT(weights_apart(tmp / name / "model", tmp / "one" / "model"), 1e-5) << barriers;
+  }
+}
+
 TEST_F(ChatRuns, ranks_train_what_one_rank_trains) {
   const auto alone = tune("one");
   for (const int n : {2, 3}) {

@@ -59,7 +59,9 @@ constexpr std::string_view kDividedState[] = {"parallel.zero_span", "parallel.wi
 constexpr std::string_view kSharded[] = {"parallel.gather_ahead", "parallel.wire_weights"};
 constexpr std::string_view kContext[] = {"parallel.cp_mode"};
 constexpr double kLeastCapacity = 0.01;
-constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks", "parallel.layers", "parallel.order"};
+constexpr std::string_view kPipeline[] = {"parallel.schedule", "parallel.chunks",     "parallel.layers",
+                                          "parallel.order",    "parallel.vocabulary", "parallel.barriers"};
+constexpr std::string_view kBarriers[] = {"parallel.barriers"};
 constexpr std::string_view kGenerated[] = {"parallel.schedule", "parallel.chunks"};
 
 /// Keys at their defaults are not checked, because a saved config lists every key.
@@ -233,6 +235,32 @@ void check_invariant(const RunConfig& config) {
           key, n, std::bit_floor(static_cast<std::uint64_t>(n)), std::bit_ceil(static_cast<std::uint64_t>(n)));
 }
 
+/// Ranks of a pipeline that divide the vocabulary.
+void check_vocabulary(const io::ConfigTable& table, const RunConfig& config) {
+  const auto& p = config.parallel;
+  if (p.vocabulary == VocabularyPlace::stage)
+    return refuse(table, kBarriers, "ranks that divide the vocabulary", "parallel.vocabulary is stage");
+  const auto refuse_beside = [](bool set, std::string_view what, std::string_view instead) {
+    if (set)
+      fail_usage("config",
+                 "parallel.vocabulary = \"pipeline\" has not been run with {}: set {}, or parallel.vocabulary = "
+                 "\"stage\"",
+                 what, instead);
+  };
+  refuse_beside(config.train.device != "cpu", "GPUs", "train.device = \"cpu\"");
+  refuse_beside(io::is_image_family(config.model.family), "a model of images, which has no vocabulary",
+                "another model.family");
+  refuse_beside(config.model.experts > 0, "a mixture of experts", "another model.family");
+  refuse_beside(config.adapter.given(), "adapters", "adapter.method = \"none\"");
+  refuse_beside(p.tp > 1, fmt::format("parallel.tp = {}, whose ranks divide it, too", p.tp), "parallel.tp = 1");
+  refuse_beside(p.cp > 1, fmt::format("parallel.cp = {}", p.cp), "parallel.cp = 1");
+  if (p.barriers == 1 && config.train.dtype == Compute::fp16)
+    fail_usage("config",
+               "parallel.barriers = 1 computes gradients before they are scaled, which vanish in fp16: set "
+               "parallel.barriers = 2, or train.dtype = \"bf16\"");
+  refuse_beside(config.offload.optimizer != Tier::none, "offload.optimizer", "offload.optimizer = \"none\"");
+}
+
 void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   const auto& p = config.parallel;
   if (p.pp == 1) return refuse(table, kPipeline, "pipelines", "parallel.pp is 1");
@@ -249,6 +277,7 @@ void check_pipeline(const io::ConfigTable& table, const RunConfig& config) {
   if (is_fp8(config.train.dtype))
     fail_usage("config", "train.dtype = \"{}\" keeps a history of all layers on each rank: set parallel.pp = 1",
                io::enum_name(config.train.dtype));
+  check_vocabulary(table, config);
 }
 
 /// Scaling by anything but a power of two would round gradients, whose bits must not change.

@@ -27,7 +27,8 @@ enum class OptimizerKind { adamw, sgd };
 enum class Tier { none, host, disk };
 enum class WireWeights { compute, int8 };
 enum class WireGradients { f32, bf16, int4 };
-enum class ZeroSpan { all, host };  // which ranks divide the state of the training among themselves
+enum class VocabularyPlace { stage, pipeline };  // where the tables of a vocabulary lie in a pipeline
+enum class ZeroSpan { all, host };               // which ranks divide the state of the training among themselves
 
 namespace io {
 template <> struct EnumNames<ScheduleKind> {
@@ -55,6 +56,10 @@ template <> struct EnumNames<WireWeights> {
 template <> struct EnumNames<WireGradients> {
   static constexpr std::pair<WireGradients, std::string_view> values[] = {
       {WireGradients::f32, "f32"}, {WireGradients::bf16, "bf16"}, {WireGradients::int4, "int4"}};
+};
+template <> struct EnumNames<VocabularyPlace> {
+  static constexpr std::pair<VocabularyPlace, std::string_view> values[] = {{VocabularyPlace::stage, "stage"},
+                                                                            {VocabularyPlace::pipeline, "pipeline"}};
 };
 template <> struct EnumNames<ZeroSpan> {
   static constexpr std::pair<ZeroSpan, std::string_view> values[] = {{ZeroSpan::all, "all"}, {ZeroSpan::host, "host"}};
@@ -254,9 +259,10 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, ep = 1, chunks = 1, zero = 0, gather_ahead = 1;
+  std::int64_t pp = 1, dp = 0, cp = 1, tp = 1, ep = 1, chunks = 1, zero = 0, gather_ahead = 1, barriers = 2;
   std::string schedule = "1f1b", order;
   std::vector<std::int64_t> layers;
+  VocabularyPlace vocabulary = VocabularyPlace::stage;
   ZeroSpan zero_span = ZeroSpan::all;
   WireWeights wire_weights = WireWeights::compute;
   WireGradients wire_gradients = WireGradients::f32;
@@ -277,6 +283,13 @@ struct ParallelConfig {
       "with pp: how many layers each stage has, where an embedding and a head count as layers; empty: stages of about "
       "equal cost",
       {.min = 1, .max = 1 << 20});
+    f("vocabulary", vocabulary,
+      "with pp, text, on CPUs: stage, the embedding is in the first stage and the head in the last one; pipeline, each "
+      "rank has some rows of both tables, so that the head weighs on no stage alone");
+    f("barriers", barriers,
+      "with vocabulary = \"pipeline\": how often all ranks wait for each other in a micro-batch; with 1 they send and "
+      "keep more",
+      {.min = 1, .max = 2});
     f("dp", dp, "ranks that share each batch; 0: all ranks / (pp * cp * tp)", {.min = 0, .max = 1 << 20});
     f("invariant", invariant,
       "adds the gradients of micro-batches in an order that does not depend on dp, so that the same dp x "

@@ -90,7 +90,12 @@ template <class F> std::int64_t look_at_stages(const StepPrograms& step, F&& f) 
       if (stages.has(part.stage))
         for (const auto& program : {part.forward, part.backward[0], part.backward[1], part.weights[0], part.weights[1]})
           if (program) f(*program);
-    bytes += pipe::frame_bytes(schedule, passes.parts, stages.group().rank());
+    if (const auto& v = passes.vocabulary)
+      for (const auto& program :
+           {v->merge, v->lookup, v->logits, v->loss[0], v->loss[1], v->lookup_gradient[0], v->lookup_gradient[1]})
+        if (program) f(*program);
+    bytes += pipe::frame_bytes(schedule, passes.parts, stages.group().rank(),
+                               passes.vocabulary ? &*passes.vocabulary : nullptr);
   };
   look(step.training_stages(), stages.schedule());
   look(step.evaluation_stages(), pipe::forward_only(stages.schedule()));

@@ -5,6 +5,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/expert.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/parallel/vocabulary.h"
 #include "hpcdl/train/init.h"
 #include "hpcdl/train/trainer.h"
 
@@ -22,6 +23,9 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
   const auto sharing = std::make_shared<parallel::TensorParallel>(
       mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
   const auto experts = std::make_shared<parallel::ExpertParallel>(mesh.experts());
+  std::shared_ptr<parallel::VocabularyParallel> vocabulary;
+  if (config.parallel.vocabulary == VocabularyPlace::pipeline)
+    vocabulary = std::make_shared<parallel::VocabularyParallel>(mesh.pp(), static_cast<int>(config.parallel.barriers));
   if (config.adapter.given()) {
     Pool pool(seed ? config.train.threads : 1);
     const auto compute = step_options(config).forward.compute;
@@ -29,10 +33,10 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
         init_folder(config), config.adapter, seed, {compute, &pool}, sharing, config.base));
   }
   if (seed && !config.init.empty())
-    return std::make_unique<models::LanguageModel>(
-        models::LanguageModel::open_for_training(init_folder(config), sharing, fp8, experts, models::Values::later));
-  return std::make_unique<models::LanguageModel>(
-      models::LanguageModel::create(config.model, seed, true, sharing, fp8, experts, models::Values::later));
+    return std::make_unique<models::LanguageModel>(models::LanguageModel::open_for_training(
+        init_folder(config), sharing, fp8, experts, models::Values::later, vocabulary));
+  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(
+      config.model, seed, true, sharing, fp8, experts, models::Values::later, vocabulary));
 }
 
 void write_model_config(const std::filesystem::path& folder, const RunConfig& config) {

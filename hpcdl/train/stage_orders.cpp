@@ -10,6 +10,7 @@
 #include "hpcdl/pipe/check.h"
 #include "hpcdl/pipe/generate.h"
 #include "hpcdl/pipe/order_file.h"
+#include "hpcdl/pipe/vocabulary.h"
 #include "hpcdl/train/stages.h"
 
 namespace hpcdl::train {
@@ -17,7 +18,8 @@ namespace {
 
 pipe::Schedule generated(const StageOptions& o) {
   const auto& kind = pipe::schedule_kind(o.schedule);
-  auto orders = pipe::make_schedule(kind, {.ranks = o.group.size(), .chunks = o.chunks, .micros = o.micros});
+  auto orders =
+      pipe::make_schedule(kind, {.ranks = o.group.size(), .chunks = o.chunks, .micros = o.micros, .ahead = o.barriers});
   if (orders.on_host)
     fail_usage(
         "pipe",
@@ -62,13 +64,16 @@ void check_order(const StageOptions& o, const pipe::Schedule& orders) {
 }  // namespace
 
 pipe::Schedule stage_orders(const StageOptions& o) {
-  if (o.order.empty()) return generated(o);
+  const auto with_passes = [&](pipe::Schedule orders) {
+    return o.barriers > 0 ? pipe::with_vocabulary(orders, {.barriers = o.barriers, .tied = o.tied}) : orders;
+  };
+  if (o.order.empty()) return with_passes(generated(o));
   auto orders = pipe::read_order(o.order);
   const parallel::Fact fact{fmt::format("the checksum of the order in \"{}\"", o.order),
                             fmt::format("{:08x}", io::crc32c(pipe::order_text(orders)))};
   parallel::expect_agreement(o.world, std::span(&fact, 1));
   check_order(o, orders);
-  return orders;
+  return with_passes(std::move(orders));
 }
 
 }  // namespace hpcdl::train

@@ -10,6 +10,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/ops/exchange/exchange.h"
+#include "hpcdl/ops/vocabulary/vocabulary.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/unit.h"
 #include "hpcdl/pipe/layer_costs.h"
@@ -25,7 +26,26 @@ constexpr double kOperationsOfByte = 64;
 
 double cost_of(const Record& r) { return std::max(r.cost.operations / kOperationsOfByte, r.cost.bytes()); }
 
-/// The stages that use state, by its name.
+/// The state that an op reads, by its name.
+std::set<std::string> read_by(const Program& pass, std::string_view op) {
+  std::set<std::string> names;
+  for (const auto& r : pass.records)
+    if (r.op == op && r.phase == Phase::forward)
+      for (const auto& o : std::span(pass.operands).subspan(r.operands, r.operand_count))
+        if (o.slot >= 0 && pass.slots[static_cast<std::size_t>(o.slot)].kind == SlotKind::state)
+          names.insert(pass.slots[static_cast<std::size_t>(o.slot)].name);
+  return names;
+}
+
+/// Options that say whether the embedding and the head are one table.
+StageOptions for_pass(StageOptions o, const Program& pass) {
+  const auto embedding = read_by(pass, VocabularyEmbedding::name);
+  for (const auto op : {VocabularyRows::name, VocabularySummands::name})
+    for (const auto& name : read_by(pass, op)) o.tied |= embedding.contains(name);
+  return o;
+}
+
+/// The stages that use state, by its name. Of a vocabulary that all ranks divide: the first one, which has the positions.
 std::map<std::string, std::set<int>, std::less<>> users(const pipe::Cut& parts) {
   std::map<std::string, std::set<int>, std::less<>> stages;
   for (const auto* list : {&parts.forward, &parts.backward})
@@ -36,13 +56,19 @@ std::map<std::string, std::set<int>, std::less<>> users(const pipe::Cut& parts) 
             stages[p.slots[static_cast<std::size_t>(o.slot)].name].insert(stage);
       ++stage;
     }
+  if (const auto& v = parts.vocabulary)
+    for (const auto* p : {&v->lookup, &v->logits, &v->loss, &v->lookup_gradient})
+      for (const auto& r : p->records)
+        for (const auto& o : std::span(p->operands).subspan(r.operands, r.operand_count))
+          if (o.slot >= 0 && p->slots[static_cast<std::size_t>(o.slot)].kind == SlotKind::state)
+            stages[p->slots[static_cast<std::size_t>(o.slot)].name].insert(0);
   return stages;
 }
 
 }  // namespace
 
 Stages::Stages(const StageOptions& options, StateTable& table, const Program& pass)
-    : table_(table), axis_(options.group), schedule_(pipe::lower(stage_orders(options))) {
+    : table_(table), axis_(options.group), schedule_(pipe::lower(stage_orders(for_pass(options, pass)))) {
   choose_layers(options, pass);
   choose_owners(pass);
 }
@@ -88,6 +114,7 @@ void Stages::choose_owners(const Program& pass) {
     if (const auto& other = like(e); other.param != e.param) stages[e.param] = stages[other.param];
   const auto ranks_of = [&](const nn::Param& p) {
     std::set<int> ranks;
+    for (int rank = 0; divides(p) && rank < group().size(); ++rank) ranks.insert(rank);
     for (const int stage : stages[&p]) ranks.insert(schedule_.forward_rank[static_cast<std::size_t>(stage)]);
     if (ranks.empty()) ranks.insert(0);
     return std::vector(ranks.begin(), ranks.end());
@@ -96,6 +123,13 @@ void Stages::choose_owners(const Program& pass) {
   std::vector<int> holders;
   for (const auto& e : table_.parameters()) {
     const auto ranks = ranks_of(*e.param);
+    if (divides(*e.param)) {
+      const auto& whole = e.param->part.whole;
+      const auto shares = vocabulary_shares(whole[0], group().size());
+      for (const int rank : ranks)
+        values_.push_back({e.param, shares.count(rank) * (whole.size() / whole[0]), true, rank});
+      continue;
+    }
     const auto& size = like(e);
     values_.push_back({e.param, size.memory.size(), !size.param->part.all(), ranks.front()});
     if (ranks.size() == 1) continue;

@@ -28,6 +28,10 @@ struct StageOptions {
   int chunks = 1;                         // stages of each rank
   int micros = 1;                         // micro-batches of a step
   std::vector<std::int64_t> layers = {};  // of each stage; empty: stages of about equal cost
+  /// How often all ranks wait for each other in a micro-batch because they divide the vocabulary (pipe/vocabulary.h); 0:
+  /// they do not.
+  int barriers = 0;
+  bool tied = false;  // with barriers: the embedding and the head are one table; Stages sets it
 };
 
 /// The orders that these options choose: actions that compute. Throws UsageError if there are none, or if those of a file
@@ -69,9 +73,11 @@ class Stages {
   struct Value {
     const nn::Param* param;
     std::int64_t elements;  // on the ranks that hold it
-    bool part;              // ranks along tp have different ones
+    bool part;              // ranks along tp have different ones, or all of these
     int rank;               // that counts it, the first of those that hold it
   };
+  /// Whether each rank has some rows of it.
+  bool divides(const nn::Param& p) const { return schedule_.divides_vocabulary() && !p.part.all(); }
   void choose_layers(const StageOptions& options, const Program& pass);
   void choose_owners(const Program& pass);
   void join_holders(const std::vector<int>& ranks);

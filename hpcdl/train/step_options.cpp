@@ -51,6 +51,8 @@ StepOptions step_options(const RunConfig& config) {
               .chunks = static_cast<int>(config.parallel.chunks),
               .micros = static_cast<int>(t.accumulate),
               .layers = config.parallel.layers};
+  if (config.parallel.vocabulary == VocabularyPlace::pipeline)
+    o.stages.barriers = static_cast<int>(config.parallel.barriers);
   o.numerics = {.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact,
                 .atomic_sums = t.atomic_sums};
   o.capacity = config.capacity;

@@ -309,15 +309,18 @@ StagePasses StepPrograms::training_stages() const {
   StagePasses passes;
   const auto first = whole_pass(Write::overwrite, Kind::alone, passes.bindings),
              more = whole_pass(Write::accumulate, Kind::alone, passes.bindings);
-  passes.parts =
-      pipe::training_parts(first, more, stages_->partition(), stages_->backward(), gathering_parts(passes.bindings));
+  const auto edit = gathering_parts(passes.bindings);
+  passes.parts = pipe::training_parts(first, more, stages_->partition(), stages_->backward(), edit);
+  passes.vocabulary = pipe::vocabulary_training_parts(first, more, stages_->partition(), stages_->backward(), edit);
   return passes;
 }
 
 StagePasses StepPrograms::evaluation_stages() const {
   StagePasses passes;
   const auto pass = whole_pass(Write::overwrite, Kind::inference, passes.bindings);
-  passes.parts = pipe::inference_parts(pass, stages_->partition(), gathering_parts(passes.bindings));
+  const auto edit = gathering_parts(passes.bindings);
+  passes.parts = pipe::inference_parts(pass, stages_->partition(), edit);
+  passes.vocabulary = pipe::vocabulary_inference_parts(pass, stages_->partition(), edit);
   return passes;
 }
 

@@ -92,7 +92,8 @@ struct StepOptions {
 
 /// The parts of the stages of a pipeline, and what their programs read besides the tensors of a micro-batch.
 struct StagePasses {
-  std::vector<pipe::StageParts> parts;  // of all stages
+  std::vector<pipe::StageParts> parts;                   // of all stages
+  std::optional<pipe::VocabularyParts> vocabulary = {};  // of this rank, if the ranks divide one
   Bindings bindings;
 };
 

@@ -143,7 +143,9 @@ std::optional<Score> Task::evaluate(TrainStep& step, std::int64_t batches, const
 
 void Task::save_model(const models::Trainable& model, const std::filesystem::path& folder) const {
   // The ranks that together have one model; where others have other layers, these ranks have all of them now.
-  if (mesh_.data().rank() < mesh_.experts().size() && mesh_.pp().rank() == 0) model.save(folder);
+  // All of these help where each has rows of the vocabulary.
+  const bool saves = mesh_.pp().rank() == 0 || config_.parallel.vocabulary == VocabularyPlace::pipeline;
+  if (mesh_.data().rank() < mesh_.experts().size() && saves) model.save(folder);
   if (mesh_.world().rank() == 0) data_->save_beside(folder);
 }
 

@@ -95,14 +95,18 @@ void TrainStep::make_stages() {
   std::int64_t bytes = 0;
   for (const auto& pass : {update, reduce, gather})
     if (pass) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
-  for (const auto* passes : {&training, &evaluation})
+  for (const auto* passes : {&training, &evaluation}) {
     for (const auto& part : passes->parts)
       if (stages.has(part.stage)) bytes = std::max(bytes, part.arena_bytes());
+    if (passes->vocabulary) bytes = std::max(bytes, passes->vocabulary->arena_bytes());
+  }
+  const auto runner = [&](const pipe::Schedule& schedule, const StagePasses& passes) {
+    return std::make_unique<pipe::Runner>(schedule, passes.parts, passes.vocabulary ? &*passes.vocabulary : nullptr,
+                                          stages.group(), passes.bindings, arena_, stream_);
+  };
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
-  runner_ = std::make_unique<pipe::Runner>(stages.schedule(), training.parts, stages.group(), training.bindings, arena_,
-                                           stream_);
-  eval_runner_ = std::make_unique<pipe::Runner>(pipe::forward_only(stages.schedule()), evaluation.parts, stages.group(),
-                                                evaluation.bindings, arena_, stream_);
+  runner_ = runner(stages.schedule(), training);
+  eval_runner_ = runner(pipe::forward_only(stages.schedule()), evaluation);
   update_.emplace(*update, arena_, stream_.device());
   if (reduce) reduce_.emplace(*reduce, arena_, stream_.device());
   if (gather) gather_.emplace(*gather, arena_, stream_.device());

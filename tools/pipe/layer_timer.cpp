@@ -45,7 +45,7 @@ LayerTimer::LayerTimer(train::RunConfig& config, Pool& pool, engine::Backward ba
     else layer.weight_gradient = 0;
   }
   runner_ = std::make_unique<engine::Runner>(engine::lower(engine::gpipe({.ranks = 1, .chunks = count, .micros = 2})),
-                                             parts, comm::Group(), more.recording.bindings,
+                                             parts, nullptr, comm::Group(), more.recording.bindings,
                                              std::make_shared<Buffer>(bytes), stream_);
 }
 

@@ -112,6 +112,10 @@ train::StageOptions take_shape(train::RunConfig& config, const comm::Group& worl
   if (config.train.device != "cpu")
     fail_usage("pipe", "hpcdl pipe measure times a CPU, but train.device = \"{}\": set it to \"cpu\"",
                config.train.device);
+  if (p.vocabulary != VocabularyPlace::stage)
+    fail_usage("pipe",
+               "hpcdl pipe measure times layers, and no shares of a vocabulary: set parallel.vocabulary = \"stage\"; "
+               "hpcdl pipe simulate knows both");
   p.pp = world.size(), p.dp = p.cp = p.tp = 1, p.zero = 0;
   auto stages = train::step_options(config).stages;
   stages.group = stages.world = world;
