@@ -20,6 +20,7 @@
 #include "hpcdl/pipe/costs_file.h"
 #include "hpcdl/pipe/generate.h"
 #include "hpcdl/pipe/order_file.h"
+#include "hpcdl/pipe/vocabulary.h"
 #include "hpcdl/train/run_table.h"
 #include "tools/measure_roofs.h"
 #include "tools/pipe/measure.h"
@@ -35,7 +36,12 @@ struct PipeOptions {
   std::vector<std::string> configs;
   pipe::Partition layers;  // of a run
   int stages = 2, chunks = 1, micros = 4;
+  std::string vocabulary = "stage";
+  int barriers = 2;
+  bool tied = false;  // of a run
   bool json = false;
+
+  bool divides_vocabulary() const { return vocabulary == "pipeline"; }
 };
 
 /// What a run says about its pipeline holds where no option says something else.
@@ -48,7 +54,18 @@ void take_schedule(const train::RunConfig& config, PipeOptions& o, const Command
     if (!verb.given("--chunks")) o.chunks = static_cast<int>(p.chunks);
     o.layers.assign(p.layers.begin(), p.layers.end());
   }
+  o.vocabulary = io::enum_name(p.vocabulary), o.barriers = static_cast<int>(p.barriers);
+  o.tied = config.model.tied;
   if (!verb.given("--micros") && o.order.empty()) o.micros = static_cast<int>(config.train.accumulate);
+}
+
+/// What options say about the vocabulary holds for the run, too.
+void take_vocabulary(train::RunConfig& config, const PipeOptions& o, const Command& verb) {
+  auto& p = config.parallel;
+  if (verb.given("--vocabulary"))
+    p.vocabulary = o.divides_vocabulary() ? VocabularyPlace::pipeline : VocabularyPlace::stage;
+  if (verb.given("--barriers")) p.barriers = o.barriers;
+  if (verb.given("--stages") && p.vocabulary == VocabularyPlace::pipeline) p.pp = o.stages;
 }
 
 /// The costs of layers, of a file or of a run; none: units. With a run, its micro-batches are those of the schedule
@@ -57,11 +74,16 @@ std::optional<pipe::Costs> costs_of(PipeOptions& o, const Command& verb) {
   const auto keys = verb.rest();
   if (o.configs.empty() && !keys.empty()) refuse_keys("pipe", keys.front(), verb);
   if (!o.costs.empty() && !o.configs.empty()) fail_usage("pipe", "give the costs by --costs or by -c, not by both");
-  if (!o.costs.empty()) return pipe::read_costs(o.costs);
+  if (!o.costs.empty()) {
+    auto costs = pipe::read_costs(o.costs);
+    if (costs.vocabulary && !verb.given("--vocabulary")) o.vocabulary = "pipeline";
+    return costs;
+  }
   if (o.configs.empty()) return std::nullopt;
   train::RunConfig config;
   auto table = train::table_of(config);
   load(table, {o.configs.begin(), o.configs.end()}, keys, verb);
+  take_vocabulary(config, o, verb);
   take_schedule(config, o, verb);
   Pool pool;
   return lab::pipe::costs_of_run(config, lab::roofs(device_from_name(config.train.device), pool));
@@ -79,6 +101,17 @@ pipe::Schedule order_of(const PipeOptions& o, const Command& verb) {
   expect("--chunks", o.chunks * s.ranks(), s.stages(), "stages");
   expect("--micros", o.micros, s.micros, "micro-batches");
   return s;
+}
+
+pipe::Schedule orders_of(const PipeOptions& o, const Command& verb) {
+  const pipe::VocabularyPasses passes{.barriers = o.barriers, .tied = o.tied};
+  if (!o.order.empty()) {
+    auto orders = order_of(o, verb);
+    return o.divides_vocabulary() ? pipe::with_vocabulary(orders, passes) : orders;
+  }
+  const auto& kind = pipe::schedule_kind(o.schedule);
+  const pipe::PipeShape shape{.ranks = o.stages, .chunks = o.chunks, .micros = o.micros};
+  return o.divides_vocabulary() ? pipe::make_schedule(kind, shape, passes) : pipe::make_schedule(kind, shape);
 }
 
 /// 0: no limit.
@@ -100,9 +133,9 @@ int pipe_verb(PipeOptions& o, const Command& verb, bool show) {
         "expected --schedule NAME, --order FILE, or a run with parallel.pp above 1; hpcdl pipe {} --help lists the "
         "schedules",
         show ? "show" : "simulate");
-  const auto orders = o.order.empty() ? pipe::make_schedule(pipe::schedule_kind(o.schedule),
-                                                            {.ranks = o.stages, .chunks = o.chunks, .micros = o.micros})
-                                      : order_of(o, verb);
+  if (verb.given("--barriers") && !o.divides_vocabulary())
+    fail_usage("pipe", "--barriers is for ranks that divide the vocabulary: add --vocabulary pipeline");
+  const auto orders = orders_of(o, verb);
   const auto report = lab::pipe::examine(o.order.empty() ? o.schedule : o.order, orders, costs ? &*costs : nullptr,
                                          memory_of(o), o.layers);
   if (!o.svg.empty() && report.deadlock.empty()) io::write_file_atomic(o.svg, lab::pipe::to_svg(report));
@@ -135,6 +168,14 @@ void add(const Command& group, Run& run, bool show) {
         sub.option("--stages", o.stages, "Stages of the pipeline, one rank each").shows_default();
         sub.option("--chunks", o.chunks, "Chunks into which the part of each rank is cut").shows_default();
         sub.option("--micros", o.micros, "Micro-batches of a step; default: 4, with -c train.accumulate");
+        sub.option(
+               "--vocabulary", o.vocabulary,
+               "stage: the embedding is in the first stage and the head in the last one; pipeline: all ranks divide "
+               "both; with -c that of the run")
+            .one_of({"stage", "pipeline"});
+        sub.option("--barriers", o.barriers,
+                   "With --vocabulary pipeline: how often all ranks wait for each other in a micro-batch; default: 2")
+            .range(1, 2);
         sub.option("--costs", o.costs, "JSON file with what each layer costs, as --json writes it with -c");
         sub.option("-c,--config", o.configs,
                    "TOML file of a run, whose layers are taken at the speed of light; --section.key=value overrides")

@@ -60,6 +60,43 @@ TEST_F(PipeCli, shows_the_timeline) {
   EXPECT_EQ(r.out.find('\x1b'), std::string::npos) << "colours where nobody sees them";
 }
 
+/// Of a run whose head weighs more than its layers: all ranks divide it.
+TEST_F(PipeCli, divides_the_vocabulary_of_a_run) {
+  const Words words = {"pipe", "simulate", "--schedule", "1f1b", "--stages", "2", "-c", path("run.toml"), "--json"};
+  const auto simulated = [&](const Words& more) {
+    auto all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    const auto r = run(all);
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.json();
+  };
+  const auto divided = simulated({"--vocabulary", "pipeline", "--barriers", "1", "--model.vocab=40000"}),
+             whole = simulated({"--model.vocab=40000"});
+  EXPECT_LT(divided.at("makespan").get<double>(), whole.at("makespan").get<double>());
+  EXPECT_EQ(divided.at("barriers"), 1);
+  ASSERT_TRUE(divided.at("costs").contains("vocabulary"));
+  EXPECT_FALSE(whole.at("costs").contains("vocabulary"));
+  const auto peak = [](const auto& j, std::size_t rank) {
+    return j.at("ranks")[rank].at("peak_bytes").template get<double>();
+  };
+  EXPECT_LT(peak(divided, 1), 0.8 * peak(whole, 1));
+  io::write_file_atomic(path("divided.json"), divided.dump());
+  const auto again = run({"pipe", "show", "--schedule", "1f1b", "--stages", "2", "--micros", "8", "--barriers", "1",
+                          "--costs", path("divided.json")});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("share of the vocabulary"), std::string::npos) << again.out;
+  for (const auto& [more, part] : std::vector<std::pair<Words, std::string>>{
+           {{"--schedule", "1f1b", "--barriers", "1"}, "--barriers is for ranks that divide the vocabulary"},
+           {{"--schedule", "round_robin", "--vocabulary", "pipeline"}, "host memory"},
+           {{"--schedule", "1f1b", "--vocabulary", "both"}, "pipeline"}}) {
+    Words all = {"pipe", "simulate"};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto r = run(all);
+    EXPECT_EQ(r.code, 2) << r.out;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  }
+}
+
 TEST_F(PipeCli, takes_the_layers_of_a_run_and_reads_its_costs_again) {
   const auto r = run({"pipe", "simulate", "--schedule", "1f1b", "--stages", "2", "-c", path("run.toml"), "--json",
                       "--svg", path("p.svg")});

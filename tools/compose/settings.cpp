@@ -38,6 +38,12 @@ const std::vector<Setting>& settings() {
        [](RunConfig& c) { c.parallel.pp = 2, c.parallel.schedule = "zero_bubble"; }},
       {"parallel.chunks = 2", "pp",
        [](RunConfig& c) { c.parallel.pp = 2, c.parallel.schedule = "interleaved", c.parallel.chunks = 2; }},
+      {"parallel.vocabulary = \"pipeline\"", "pp",
+       [](RunConfig& c) { c.parallel.pp = 2, c.parallel.vocabulary = VocabularyPlace::pipeline; }},
+      {"parallel.barriers = 1", "pp",
+       [](RunConfig& c) {
+         c.parallel.pp = 2, c.parallel.vocabulary = VocabularyPlace::pipeline, c.parallel.barriers = 1;
+       }},
       {"parallel.cp = 2", "cp", [](RunConfig& c) { c.parallel.cp = 2; }},
       {"parallel.cp_mode = \"ulysses\"", "cp",
        [](RunConfig& c) { c.parallel.cp = 2, c.parallel.cp_mode = nn::ContextShare::ulysses; }},

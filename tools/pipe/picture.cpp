@@ -22,6 +22,10 @@ std::string_view colour_of(engine::Act act) {
   switch (act) {
     case engine::Act::forward: return "a";
     case engine::Act::weight_gradient: return "b";
+    case engine::Act::lookup:
+    case engine::Act::logits:
+    case engine::Act::loss:
+    case engine::Act::lookup_gradient: return "c";
     default: return "good";
   }
 }
@@ -73,12 +77,13 @@ class Picture {
     const auto& list = r_.schedule.of_rank[rank];
     for (std::size_t i = 0; i < list.size(); ++i) {
       const auto& span = simulation_.spans[rank][i];
-      if (engine::computes(list[i].act) && span.end > span.begin) bar(rank, list[i], span);
+      if (engine::occupies(list[i].act) && span.end > span.begin) bar(rank, list[i], span);
     }
   }
 
   /// Later chunks are paler.
   double opacity(std::size_t rank, const engine::Action& a) const {
+    if (engine::of_vocabulary(a.act)) return a.act == engine::Act::loss ? 0.8 : 1;
     const auto& by_rank = a.act == engine::Act::forward ? r_.schedule.forward_rank : r_.schedule.backward_rank;
     int before = 0;
     for (std::size_t i = 0; i < static_cast<std::size_t>(a.stage); ++i) before += by_rank[i] == static_cast<int>(rank);
@@ -132,6 +137,7 @@ class Picture {
     };
     if (any(engine::Act::backward)) entries.push_back({"good", "backward"});
     if (any(engine::Act::input_gradient)) entries.push_back({"good", "gradient of the input"});
+    if (any(engine::Act::logits)) entries.push_back({"c", "a share of the vocabulary"});
     if (any(engine::Act::weight_gradient)) entries.push_back({"b", "gradient of the weights"});
     double at = kLeft;
     for (const auto& e : entries) {

@@ -31,8 +31,17 @@ std::vector<int> stages_on(const engine::Schedule& s, std::size_t rank) {
 }
 
 /// Memory for each stage, if the stages of a rank share it alike.
-engine::MemoryLimit limit_of(const engine::Schedule& s, std::int64_t memory) {
+engine::MemoryLimit limit_of(const engine::Schedule& s, std::int64_t memory, const engine::Costs& costs) {
   if (memory == 0) return {};
+  std::int64_t share = 0;  // of a vocabulary, on the rank that takes the most for it
+  for (const auto& slots : s.shares)
+    if (const auto& v = costs.vocabulary)
+      share = std::max(share, v->state_bytes + slots.rows * v->rows_bytes + slots.logits * v->head_bytes +
+                                  slots.gradients * v->gradient_bytes);
+  if (share >= memory)
+    fail_usage("pipe", "a rank's share of the vocabulary takes {} of {}: give more --memory, or use more stages",
+               format_bytes(static_cast<double>(share)), format_bytes(static_cast<double>(memory)));
+  memory -= share;
   const std::int64_t each = (s.stages() + s.ranks() - 1) / s.ranks();
   engine::MemoryLimit limit{.bytes = memory / each};
   for (const auto& slots : s.slots) limit.frames.push_back(slots.frames + slots.loaded);
@@ -42,7 +51,8 @@ engine::MemoryLimit limit_of(const engine::Schedule& s, std::int64_t memory) {
 Division divide(const Report& r, engine::Partition partition) {
   Division d{.partition = std::move(partition)};
   d.stages = engine::stages_of(r.costs->layers, d.partition);
-  d.simulation = engine::simulate(r.schedule, d.stages, {.link = r.costs->link, .host = r.costs->host});
+  d.simulation = engine::simulate(r.schedule, d.stages, {.link = r.costs->link, .host = r.costs->host},
+                                  engine::Wiring::links, r.costs->vocabulary.value_or(engine::VocabularyCost()));
   return d;
 }
 
@@ -53,6 +63,9 @@ void add_notes(Report& r) {
     r.notes.push_back(few);
   if (!r.costs) {
     r.notes.emplace_back("each rank takes one unit for a forward and for each half of a backward; transfers take none");
+    if (r.schedule.divides_vocabulary())
+      r.notes.emplace_back(
+          "a rank's share of the vocabulary takes a quarter of a unit for logits, and half of one for their gradients");
     return;
   }
   if (r.schedule.ranks() > 1 && !has_rates(r.costs->link))
@@ -139,6 +152,17 @@ Table stage_table(const Report& r) {
   return t;
 }
 
+Table share_table(const Report& r) {
+  const auto& v = *r.costs->vocabulary;
+  Table t{.columns = {"share of the vocabulary", "E", "V", "T", "D", "state", "of logits", "sent by the last stage"},
+          .rows = {}};
+  t.align = "lrrrrrrr";
+  t.rows.push_back({"each rank", time_text(r, v.lookup), time_text(r, v.logits), time_text(r, v.loss),
+                    time_text(r, v.lookup_gradient), bytes_text(v.state_bytes), bytes_text(v.head_bytes),
+                    bytes_text(v.hidden_bytes)});
+  return t;
+}
+
 }  // namespace
 
 Report examine(std::string name, const engine::Schedule& orders, const engine::Costs* costs, std::int64_t memory,
@@ -160,9 +184,15 @@ Report examine(std::string name, const engine::Schedule& orders, const engine::C
     r.best.simulation = engine::simulate(r.schedule, r.best.stages);
   } else {
     r.costs = *costs;
+    if (orders.divides_vocabulary() != costs->vocabulary.has_value())
+      fail_usage(
+          "pipe", "the orders {} a vocabulary, but the costs are of ranks that {}",
+          orders.divides_vocabulary() ? "divide" : "do not divide",
+          costs->vocabulary ? "divide one" : "do not: take them from a run with parallel.vocabulary = \"pipeline\"");
     if (!cut.empty()) engine::require_cut(cut, static_cast<int>(costs->layers.size()), orders.stages());
     r.best = divide(
-        r, cut.empty() ? engine::best_partition(costs->layers, orders.stages(), limit_of(r.schedule, memory)) : cut);
+        r, cut.empty() ? engine::best_partition(costs->layers, orders.stages(), limit_of(r.schedule, memory, *costs))
+                       : cut);
     r.even = divide(r, engine::even_partition(static_cast<int>(costs->layers.size()), orders.stages()));
   }
   add_notes(r);
@@ -185,6 +215,7 @@ std::string time_text(const Report& r, double time) {
 }
 
 std::string cell_label(const engine::Schedule& s, std::size_t rank, const engine::Action& a) {
+  if (engine::of_vocabulary(a.act)) return fmt::format("{}{}", engine::act_letter(a.act), a.micro);
   const auto own = stages_on(s, rank);
   auto label = fmt::format("{}{}", engine::act_letter(a.act), a.micro);
   const auto& by_rank = a.act == engine::Act::forward ? s.forward_rank : s.backward_rank;
@@ -200,6 +231,7 @@ Json to_json(const Report& r) {
               {"stages", r.schedule.stages()},
               {"micros", r.schedule.micros},
               {"unit", r.costs ? "seconds" : "units"}};
+  if (r.schedule.divides_vocabulary()) out["barriers"] = r.schedule.barriers;
   const bool runs = r.deadlock.empty();
   out["makespan"] = nullptr;
   out["bubble"] = nullptr;
@@ -241,6 +273,7 @@ std::string to_text(const Report& r) {
   else if (r.even) text += fmt::format("  layers by cost: {}\n", fmt::join(r.best.partition, " + "));
   text += "\n" + table_text(rank_table(r));
   if (r.costs) text += "\n" + table_text(stage_table(r));
+  if (r.costs && r.costs->vocabulary) text += "\n" + table_text(share_table(r));
   return text;
 }
 

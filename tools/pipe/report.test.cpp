@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <string_view>
 
 #include "hpcdl/error.h"
 #include "hpcdl/pipe/order_file.h"
+#include "hpcdl/pipe/vocabulary.h"
 
 namespace hpcdl::lab::pipe {
 namespace {
@@ -106,6 +108,29 @@ TEST(report, picture_has_a_bar_for_every_action_and_a_line_for_every_transfer) {
   EXPECT_EQ(count("class=\"arrow"), 2u * 2 * 4);
   EXPECT_EQ(count("<svg"), 1u);
   EXPECT_TRUE(svg.ends_with("</svg>\n"));
+}
+
+TEST(report, shows_a_divided_vocabulary) {
+  const auto orders = engine::make_schedule(engine::schedule_kind("1f1b"), {.ranks = 2, .micros = 3}, {.barriers = 2});
+  auto costs = heavy_head();
+  const auto of_whole = costs;
+  costs.layers.pop_back();
+  costs.vocabulary = engine::VocabularyCost{.logits = 1, .loss = 2, .state_bytes = 100, .hidden_bytes = 5};
+  const auto r = examine("1f1b", orders, &costs);
+  EXPECT_EQ(cell_label(r.schedule, 1, {.act = engine::Act::logits, .stage = 1, .micro = 2}), "V2");
+  EXPECT_NE(to_text(r).find("share of the vocabulary"), std::string::npos) << to_text(r);
+  EXPECT_NE(timeline_text(r, 200, false).find("V0"), std::string::npos) << timeline_text(r, 200, false);
+  EXPECT_EQ(to_json(r).at("barriers"), 2);
+  EXPECT_GT(to_json(r).at("ranks")[0].at("peak_bytes"), 100);
+  const auto svg = to_svg(r);
+  EXPECT_NE(svg.find("the logits of rank 1, micro-batch 2"), std::string::npos);
+  EXPECT_NE(svg.find("a share of the vocabulary"), std::string::npos);
+  EXPECT_THROW(examine("1f1b", orders, &of_whole), UsageError);
+  EXPECT_THROW(examine("1f1b", engine::make_schedule(engine::schedule_kind("1f1b"), {.ranks = 2, .micros = 3}), &costs),
+               UsageError);
+  EXPECT_THROW(examine("1f1b", orders, &costs, 90), UsageError) << "its share alone is larger";
+  const auto units = examine("1f1b", orders, nullptr);
+  EXPECT_NE(to_json(units).at("notes").dump().find("a quarter of a unit"), std::string::npos);
 }
 
 TEST(report, a_deadlock_has_no_times) {

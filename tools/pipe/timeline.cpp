@@ -32,7 +32,7 @@ std::vector<std::vector<Cell>> cells_of(const Report& r) {
     for (std::size_t i = 0; i < s.of_rank[rank].size(); ++i) {
       const auto& a = s.of_rank[rank][i];
       const auto& span = simulation.spans[rank][i];
-      if (!engine::computes(a.act) || span.end <= span.begin) continue;
+      if (!engine::occupies(a.act) || span.end <= span.begin) continue;
       shortest = std::min(shortest, span.end - span.begin);
       widest =
           std::max(widest, rows[rank].emplace_back(Cell{.label = cell_label(s, rank, a), .act = a.act}).label.size());
@@ -42,7 +42,7 @@ std::vector<std::vector<Cell>> cells_of(const Report& r) {
     auto cell = rows[rank].begin();
     for (std::size_t i = 0; i < s.of_rank[rank].size(); ++i) {
       const auto& span = simulation.spans[rank][i];
-      if (!engine::computes(s.of_rank[rank][i].act) || span.end <= span.begin) continue;
+      if (!engine::occupies(s.of_rank[rank][i].act) || span.end <= span.begin) continue;
       cell->begin = static_cast<std::size_t>(std::lround(scale * span.begin));
       cell->end = static_cast<std::size_t>(std::lround(scale * span.end));
       ++cell;
@@ -73,7 +73,11 @@ std::string coloured(const Line& line, std::size_t from, std::size_t count) {
   for (std::size_t at = from; at < std::min(from + count, line.text.size()); ++at) {
     if (line.act[at] != now) {
       now = line.act[at];
-      out += now == 'F' ? "\x1b[34m" : now == 'W' ? "\x1b[33m" : now == '.' ? "\x1b[0m" : "\x1b[32m";
+      out += now == 'F'                ? "\x1b[34m"
+             : now == 'W'              ? "\x1b[33m"
+             : now == '.'              ? "\x1b[0m"
+             : now > 'B' && now != 'I' ? "\x1b[35m"
+                                       : "\x1b[32m";
     }
     out += line.text[at];
   }
@@ -100,6 +104,10 @@ std::string timeline_text(const Report& r, std::size_t columns, bool colour) {
       text += name(rank) + (colour ? coloured(line, from, part) : line.text.substr(from, part)) + '\n';
     }
   }
+  if (r.schedule.divides_vocabulary())
+    text +=
+        "E looks up, V logits, T the loss and its gradients, D gradients of rows: of a rank's share of the "
+        "vocabulary\n";
   return text +
          "F forward, B backward, I and W its halves (gradients of the input and of the weights), with the "
          "micro-batch"
