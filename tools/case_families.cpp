@@ -145,6 +145,7 @@ const std::vector<CaseFamily>& case_families() {
     lm_head_gradient_cases(to);
     sgd_cases(to);
     adamw_cases(to);
+    adamw8_cases(to);
     loss_scale_cases(to);
     grad_norm_cases(to);
     return std::move(to.list);

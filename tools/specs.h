@@ -2,6 +2,7 @@
 // The specs of all ops.
 
 #include "hpcdl/ops/adamw/adamw.spec.h"
+#include "hpcdl/ops/adamw8/adamw8.spec.h"
 #include "hpcdl/ops/adapter_rows/adapter_rows.spec.h"
 #include "hpcdl/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.spec.h"
 #include "hpcdl/ops/add/add.spec.h"
