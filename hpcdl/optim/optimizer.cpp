@@ -11,6 +11,8 @@ namespace {
 
 std::vector<std::string_view> moment_names(const AdamW::Args&) { return {"m", "v"}; }
 
+std::vector<std::string_view> moment_names(const AdamW8::Args&) { return {"m", "v"}; }
+
 std::vector<std::string_view> moment_names(const Sgd::Args& a) {
   return a.momentum != 0 ? std::vector<std::string_view>{"momentum"} : std::vector<std::string_view>{};
 }
@@ -47,16 +49,20 @@ Optimizer::Optimizer(StateTable& table, const OptimizerArgs& args, const Optimiz
   require(place.folder || std::ranges::none_of(table.updated(), [](const auto& p) { return p.on_disk >= 0; }),
           "optimizer", "values on a disk need their moments there, too: set offload.optimizer = \"disk\"");
   const bool moves = place.on_host || place.folder;
+  const bool coded = std::holds_alternative<AdamW8::Args>(args);
   require(
-      !moves || std::holds_alternative<AdamW::Args>(args), "optimizer",
+      !moves || !std::holds_alternative<Sgd::Args>(args), "optimizer",
       "only AdamW updates values while its moments lie elsewhere, and the optimizer is SGD: keep them with the model");
+  require(!coded || (!moves && !table.device().is_cuda()), "optimizer",
+          "moments of 8 bits lie with a model in the memory of a CPU, not on {}: keep moments in f32",
+          place.folder ? "a disk" : "a GPU or beside it");
   const auto beside = [](const StateEntry& p) {
     return p.on_host && p.gradient->on_host && (!p.copy || p.copy->on_host);
   };
   require(!place.folder || !table.device().is_cuda() || std::ranges::all_of(table.updated(), beside), "optimizer",
           "the CPU updates values whose moments lie on a disk: keep all values on the host, too");
   moments_ = table_.add_moments(std::visit([](const auto& a) { return moment_names(a); }, args),
-                                {place.on_host, place.folder});
+                                {place.on_host, place.folder, coded});
   if (place.on_host) make_host_update(place, pool);
   if (place.folder)
     disk_.emplace(moments_->file, table.value_file(), place.group > 0 ? place.group : DiskUpdate::kGroup);
@@ -96,27 +102,40 @@ std::vector<Var> Optimizer::gradients(Graph& g) const {
 void Optimizer::record(Graph& g) const {
   if (host_) return host_->record(g, moved_tensors(), std::get<AdamW::Args>(args_));
   if (disk_) return disk_->record(g, moved_tensors(), std::get<AdamW::Args>(args_));
-  std::vector<Var> moments;
-  for (const auto& m : moments_->entries) moments.push_back(variable(g, &m));
-  auto moment = moments.begin();
-  if (const auto* adamw = std::get_if<AdamW::Args>(&args_)) {
-    std::vector<AdamWTensor<Var>> tensors;
-    for (const auto& p : table_.updated()) {
+  if (const auto* sgd = std::get_if<Sgd::Args>(&args_)) return record_sgd_of(g, *sgd);
+  const auto* coded = std::get_if<AdamW8::Args>(&args_);
+  record_adamw_of(g, coded ? *coded : std::get<AdamW::Args>(args_));
+}
+
+void Optimizer::record_adamw_of(Graph& g, const AdamW::Args& args) const {
+  std::vector<AdamWTensor<Var>> tensors;
+  std::vector<AdamW8Tensor<Var>> coded;
+  const auto* moment = moments_->entries.data();
+  const auto next = [&] { return variable(g, moment++); };
+  for (const auto& p : table_.updated()) {
+    if (moment->memory.dtype() == DType::f32) {
       auto t = tensor_of<AdamWTensor<Var>>(g, p);
-      t.m = *moment++, t.v = *moment++;
+      t.m = next(), t.v = next();
       if (!idle(p)) tensors.push_back(std::move(t));
+    } else {
+      auto t = tensor_of<AdamW8Tensor<Var>>(g, p);
+      t.m = next(), t.m_scale = next(), t.v = next(), t.v_scale = next();
+      if (!idle(p)) coded.push_back(std::move(t));
     }
-    record_adamw(g, tensors, *adamw);
-  } else {
-    const auto& sgd = std::get<Sgd::Args>(args_);
-    std::vector<SgdTensor<Var>> tensors;
-    for (const auto& p : table_.updated()) {
-      auto t = tensor_of<SgdTensor<Var>>(g, p);
-      if (!moments.empty()) t.m = *moment++;
-      if (!idle(p)) tensors.push_back(std::move(t));
-    }
-    record_sgd(g, tensors, sgd);
   }
+  if (!coded.empty()) record_adamw8(g, std::span<const AdamW8Tensor<Var>>(coded), args);
+  if (!tensors.empty() || coded.empty()) record_adamw(g, tensors, args);
+}
+
+void Optimizer::record_sgd_of(Graph& g, const Sgd::Args& args) const {
+  std::vector<SgdTensor<Var>> tensors;
+  const auto* moment = moments_->entries.empty() ? nullptr : moments_->entries.data();
+  for (const auto& p : table_.updated()) {
+    auto t = tensor_of<SgdTensor<Var>>(g, p);
+    if (moment) t.m = variable(g, moment++);
+    if (!idle(p)) tensors.push_back(std::move(t));
+  }
+  record_sgd(g, tensors, args);
 }
 
 }  // namespace hpcdl

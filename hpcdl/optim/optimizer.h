@@ -12,6 +12,7 @@
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/graph.h"
 #include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/adamw8/adamw8.h"
 #include "hpcdl/ops/sgd/sgd.h"
 #include "hpcdl/optim/disk_update.h"
 #include "hpcdl/optim/host_update.h"
@@ -19,7 +20,8 @@
 
 namespace hpcdl {
 
-using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
+/// AdamW8: AdamW with moments of 8 bits, on a CPU; small tensors have moments in f32 (state/moment_blocks.h).
+using OptimizerArgs = std::variant<AdamW::Args, AdamW8::Args, Sgd::Args>;
 
 /// Where the moments lie: with the model, or, AdamW's alone, on the host (host_update.h) or on a disk (disk_update.h).
 struct OptimizerPlace {
@@ -39,7 +41,7 @@ class Optimizer {
   std::vector<Var> gradients(Graph& g) const;
   /// Records the update of all parameters.
   void record(Graph& g) const;
-  /// "NAME.m" and so on, one parameter after the other.
+  /// "NAME.m" and so on, one parameter after the other; with scales if they are coded (StateTable::add_moments).
   std::span<const StateEntry> moments() const { return moments_->entries; }
   /// Null unless the moments lie on the host.
   const HostUpdate* host() const { return host_ ? &*host_ : nullptr; }
@@ -49,6 +51,8 @@ class Optimizer {
  private:
   void make_host_update(const OptimizerPlace& place, Pool& pool);
   std::vector<MovedTensor> moved_tensors() const;
+  void record_adamw_of(Graph& g, const AdamW::Args& args) const;
+  void record_sgd_of(Graph& g, const Sgd::Args& args) const;
 
   StateTable& table_;
   OptimizerArgs args_;

@@ -12,6 +12,7 @@
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/fill/fill.h"
 #include "hpcdl/state/file_part.h"
+#include "hpcdl/state/moment_blocks.h"
 #include "hpcdl/state/page_locked.h"
 
 namespace hpcdl {
@@ -602,21 +603,23 @@ std::shared_ptr<const StateGroup> StateTable::add_moments(std::span<const std::s
                                                           const MomentPlace& place) {
   const auto group = std::make_shared<StateGroup>();
   const auto device = place.on_host || place.folder ? Device() : device_;
+  require(!place.coded || (!place.folder && !device_.is_cuda()), "state",
+          "moments of 8 bits lie with a model in the memory of a CPU");
+  std::vector<NewMoment> added;
   std::int64_t total = 0;
-  for (const auto& e : updated()) total += std::ssize(names) * padded(e.memory.size() * std::int64_t{sizeof(float)});
-  if (!place.folder) group->memory = block(total, device);
-  if (device.is_cuda()) group->host = block(total);
-  Cursor at(group->memory, device), files(group->host);
   for (std::size_t i = 0; const auto& e : updated()) {
     // Files hold moments in the order of memory.
     const auto part = layout_ ? Part::flat(e.param->whole(), layout_->places[i++].mine, e.param->part) : e.part;
-    for (const auto& name : names) {
-      const Spec spec{e.memory.shape(), DType::f32};
-      auto& m =
-          group->entries.emplace_back(entry(*e.param, StateRole::moment, fmt::format(".{}", name), at.next(spec)));
-      m.part = part;
-      m.host = m.staged = device.is_cuda() ? files.next(spec) : m.memory;
-    }
+    add_new_moments(added, *e.param, {e.memory.shape(), part}, names, place.coded);
+  }
+  for (const auto& n : added) total += padded(n.spec.bytes());
+  if (!place.folder) group->memory = block(total, device);
+  if (device.is_cuda()) group->host = block(total);
+  Cursor at(group->memory, device), files(group->host);
+  for (const auto& n : added) {
+    auto& m = group->entries.emplace_back(entry(*n.of, StateRole::moment, n.ending, at.next(n.spec)));
+    m.part = n.part;
+    m.host = m.staged = device.is_cuda() ? files.next(n.spec) : m.memory;
   }
   if (place.folder) place_on_disk(*group, names.size(), *place.folder);
   std::erase_if(moments_, [](const auto& m) { return m.expired(); });

@@ -66,6 +66,7 @@ struct StateGroup {
 struct MomentPlace {
   bool on_host = false;
   std::optional<std::filesystem::path> folder = {};
+  bool coded = false;  // as 8-bit codes (ops/adamw8), with the model on a CPU: a signed moment and one that is not
 };
 
 /// The entries that files hold.
@@ -189,7 +190,8 @@ class StateTable {
   Tensor value_shares() const;
   Tensor copy_shares() const;
 
-  /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other. They
+  /// Moments of zeros, f32, for everything updated(): "NAME.m" for each of `names`, one parameter after the other; where
+  /// they are coded, each with its scales, "NAME.m.scale", except those of small tensors (moment_blocks.h). They
   /// belong to the table as long as the caller holds them. On a disk, those of one name follow each other in the order of
   /// updated(), and each begins with a page. Throws Error if the disk has too little room.
   std::shared_ptr<const StateGroup> add_moments(std::span<const std::string_view> names, const MomentPlace& place = {});

@@ -36,7 +36,7 @@ constexpr std::string_view kImages[] = {
     "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
     "data.workers",          "data.prefetch", "data.crop",      "data.flip",
     "data.random_resized",   "data.mixup",    "data.normalise", "train.label_smoothing"};
-constexpr std::string_view kAdamw[] = {"train.beta1", "train.beta2", "train.eps"};
+constexpr std::string_view kAdamw[] = {"train.beta1", "train.beta2", "train.eps", "train.moments"};
 constexpr std::string_view kSgd[] = {"train.momentum", "train.nesterov"};
 constexpr std::string_view kScaled[] = {"train.base_batch"};
 constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor", "train.growth_interval",
@@ -317,6 +317,20 @@ void check_fp8(const RunConfig& config) {
                io::enum_name(t.dtype));
 }
 
+/// Moments of 8 bits are updated by kernels of CPUs, in memory.
+void check_moments(const RunConfig& config) {
+  if (config.train.moments == Moments::f32) return;
+  if (config.train.device != "cpu")
+    fail_usage(
+        "config",
+        "train.moments = \"8bit\" is for CPUs (train.device = \"cpu\"): no kernel of a GPU updates such moments: "
+        "set train.moments = \"f32\"");
+  if (config.offload.optimizer == Tier::disk)
+    fail_usage("config",
+               "offload.optimizer = \"disk\" moves moments of f32, and train.moments is 8bit: set one of them to its "
+               "default");
+}
+
 /// What [offload] asks for must be possible: nothing is switched off.
 void check_offload(const io::ConfigTable& table, const RunConfig& config) {
   const auto& o = config.offload;
@@ -441,6 +455,7 @@ void check_config(RunConfig& config) {
   if (is_fp8(t.dtype)) check_fp8(config);
   else refuse(table, kFp8, "fp8", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
   check_betas(t);
+  check_moments(config);
   if (config.parallel.zero == 0)
     refuse(table, kDividedState, "runs that divide their state (parallel.zero)", "parallel.zero is 0");
   if (t.device != "cpu")

@@ -23,6 +23,7 @@ enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu };
 /// Whether products of layers have operands of 8-bit floats.
 constexpr bool is_fp8(Compute c) { return c == Compute::fp8 || c == Compute::fp8_emu; }
 enum class OptimizerKind { adamw, sgd };
+enum class Moments { f32, eight_bit };
 /// Where state lies: on the device that computes, in host memory, or on a disk.
 enum class Tier { none, host, disk };
 enum class WireWeights { compute, int8 };
@@ -44,6 +45,10 @@ template <> struct EnumNames<LrScaling> {
 template <> struct EnumNames<OptimizerKind> {
   static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"},
                                                                           {OptimizerKind::sgd, "sgd"}};
+};
+template <> struct EnumNames<Moments> {
+  static constexpr std::pair<Moments, std::string_view> values[] = {{Moments::f32, "f32"},
+                                                                    {Moments::eight_bit, "8bit"}};
 };
 template <> struct EnumNames<Tier> {
   static constexpr std::pair<Tier, std::string_view> values[] = {
@@ -150,6 +155,7 @@ struct TrainConfig {
   std::int64_t base_batch = 0;
   ScheduleKind schedule = ScheduleKind::cosine;
   OptimizerKind optimizer = OptimizerKind::adamw;
+  Moments moments = Moments::f32;
   double momentum = 0.9;
   bool nesterov = false;
   double label_smoothing = 0;
@@ -188,6 +194,9 @@ struct TrainConfig {
       {.min = 0, .max = 1 << 30});
     f("schedule", schedule, "shape of the learning rate over time");
     f("optimizer", optimizer, "adamw or sgd");
+    f("moments", moments,
+      "AdamW: type of the moments: f32; 8bit, on CPUs, codes in blocks of 256 with a scale each, 2.03 bytes a weight "
+      "instead of 8");
     f("momentum", momentum, "sgd: share of the previous direction that is kept", {.min = 0, .max = 0.999999});
     f("nesterov", nesterov, "sgd: use Nesterov momentum");
     f("label_smoothing", label_smoothing, "images: share of each target that is spread over all classes",

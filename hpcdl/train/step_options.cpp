@@ -22,6 +22,7 @@ StepOptions step_options(const RunConfig& config) {
                 .clip = static_cast<float>(t.clip),
                 .seed = t.seed,
                 .copies = {}};
+  if (t.moments == Moments::eight_bit) o.optimizer = AdamW8::Args{std::get<AdamW::Args>(o.optimizer)};
   if (t.optimizer == OptimizerKind::sgd)
     o.optimizer = Sgd::Args{.momentum = static_cast<float>(t.momentum),
                             .nesterov = t.nesterov,

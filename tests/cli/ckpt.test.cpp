@@ -157,6 +157,25 @@ TEST_F(Ckpt, diff_compares_configs_and_tensors) {
   EXPECT_NE(text.out.find("step: 2 in A, 4 in B"), std::string::npos) << text.out;
 }
 
+TEST_F(Ckpt, moments_of_8_bits_are_tensors_like_others) {
+  const auto trained = run({"train", "-c", path("run.toml"), "--data.text=" + path("toy.txt"), "--out", path("coded"),
+                            "--train.moments=8bit", "--json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  expect_code(ckpt({"verify", path("coded"), "--all"}), 0);
+  const auto shown = ckpt({"show", path("coded")});
+  for (const char* part : {"model.embed_tokens.weight.m.scale", "I8", "U8"})
+    EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
+  expect_code(ckpt({"diff", path("coded"), path("coded")}), 0);
+  const auto other = ckpt({"diff", path("coded"), path("run")});
+  expect_code(other, 1);
+  EXPECT_NE(other.out.find("train.moments: \"8bit\" in A, \"f32\" in B"), std::string::npos) << other.out;
+  expect_code(ckpt({"export", path("coded"), "--out", path("coded_hf")}), 0);
+  expect_code(ckpt({"diff", path("coded_hf"), path("coded/model")}), 0);
+  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("toy.txt"), "--out", path("coded"),
+                    "--train.steps=6"}),
+               70, "resume with the configuration that it was saved with");
+}
+
 TEST_F(Ckpt, an_export_is_the_model_of_the_run) {
   const auto r = ckpt({"export", path("run"), "--to", "hf", "--out", path("hf"), "--json"});
   expect_code(r, 0);

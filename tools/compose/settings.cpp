@@ -63,6 +63,7 @@ const std::vector<Setting>& settings() {
       {"train.accumulate = 4", "accumulate", [](RunConfig& c) { c.train.accumulate = 4; }},
       {"train.optimizer = \"sgd\"", "optimizer",
        [](RunConfig& c) { c.train.optimizer = OptimizerKind::sgd, c.train.momentum = 0.9; }},
+      {"train.moments = \"8bit\"", "optimizer", [](RunConfig& c) { c.train.moments = Moments::eight_bit; }},
       {"offload.optimizer = \"host\"", "offload", [](RunConfig& c) { c.offload.optimizer = Tier::host; }},
   };
   return list;
