@@ -114,6 +114,7 @@ const std::vector<CaseFamily>& case_families() {
     fp8_layer_cases(to);
     fp8_linear_cases(to);
     fp8_quantize_cases(to);
+    mx4_layer_cases(to);
     int4_embedding_cases(to);
     quant_linear_cases(to);
     quant_embedding_cases(to);

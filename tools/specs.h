@@ -42,6 +42,7 @@
 #include "hpcdl/ops/max_pool2d/max_pool2d.spec.h"
 #include "hpcdl/ops/mlp/mlp.spec.h"
 #include "hpcdl/ops/moe_route/moe_route.spec.h"
+#include "hpcdl/ops/mx4_layer/mx4_layer.spec.h"
 #include "hpcdl/ops/norm_qkv/norm_qkv.spec.h"
 #include "hpcdl/ops/norm_swiglu/norm_swiglu.spec.h"
 #include "hpcdl/ops/packed_attention/packed_attention.spec.h"

@@ -93,7 +93,7 @@ class TestCases(Case):
                         peer.call()
                         seen.add(op)
         self.assertGreater(len(seen), 30)
-        self.assertLessEqual({w.split("+")[0].split()[0] for w in without}, {"fill", "fp8_cast", "fp8_layer", "fp8_linear", "fp8_quantize", "int4_linear", "int4_embedding", "quant_linear", "quant_embedding", "norm_qkv", "norm_swiglu", "logit_rules", "sample", "chunk_attention", "document_attention", "expert_balance", "adapter_rows", "adamw", "adamw8", "sgd", "lm_head_gradient", "loss_scale", "wire_codes"})
+        self.assertLessEqual({w.split("+")[0].split()[0] for w in without}, {"fill", "fp8_cast", "fp8_layer", "fp8_linear", "fp8_quantize", "mx4_layer", "int4_linear", "int4_embedding", "quant_linear", "quant_embedding", "norm_qkv", "norm_swiglu", "logit_rules", "sample", "chunk_attention", "document_attention", "expert_balance", "adapter_rows", "adamw", "adamw8", "sgd", "lm_head_gradient", "loss_scale", "wire_codes"})
 
     def test_a_wrong_result_is_seen(self):
         y = torch.ones(8)
