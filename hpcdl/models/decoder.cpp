@@ -137,22 +137,22 @@ std::array<Var, 2> Decoder::tables(const Var& tokens, const nn::ForwardOptions& 
   return {one, one};
 }
 
-void Decoder::multiply_in_8_bits(const Fp8Options& o) {
+void Decoder::multiply_in_few_bits(const Fp8Options& o) {
   const auto blocks = std::ssize(blocks_);
   if (o.first + o.last >= blocks)
-    fail_usage(
-        "model",
-        "train.fp8_first = {} and train.fp8_last = {} leave none of the {} blocks to 8-bit floats: lower them, or "
-        "use train.dtype = \"bf16\"",
-        o.first, o.last, blocks);
+    fail_usage("model",
+               "train.fp8_first = {} and train.fp8_last = {} leave none of the {} blocks to {}: lower them, or "
+               "use train.dtype = \"bf16\"",
+               o.first, o.last, blocks, o.mx4 ? "MXFP4" : "8-bit floats");
   const auto scaling = o.scales == Fp8Scales::row ? Fp8Scaling::row : Fp8Scaling::tensor;
-  const auto* history = o.scales == Fp8Scales::delayed ? &fp8_history_.amax : nullptr;
+  const auto* history = o.scales == Fp8Scales::delayed && !o.mx4 ? &fp8_history_.amax : nullptr;
   int layers = 0;
   for (auto i = o.first; i < blocks - o.last; ++i)
     for (auto& [part, module] : blocks_[static_cast<std::size_t>(i)]) {
       auto* layer = std::get_if<nn::Linear>(&module);
       if (!layer || part == BlockPart::router) continue;
-      layer->fp8.emplace(scaling, history, layers++);
+      if (o.mx4) layer->mx4.emplace(o.plain ? Mx4Method::plain : Mx4Method::quest);
+      else layer->fp8.emplace(scaling, history, layers++);
       layer->weight.multiplied = false;  // not in 16 bits
     }
   if (!history) return;

@@ -60,9 +60,9 @@ class Decoder {
   /// Whether the module of this name may have an adapter: experts are multiplied by an op that knows none, and routers
   /// choose.
   bool takes_adapter(std::string_view module) const;
-  /// Lets layers multiply in 8-bit floats. Before the model has memory and gets its place, from which it never moves
+  /// Lets layers multiply in 8-bit floats, or emulate MXFP4. Before the model has memory and gets its place, from which it never moves
   /// again. Throws UsageError if no block is left.
-  void multiply_in_8_bits(const Fp8Options& options);
+  void multiply_in_few_bits(const Fp8Options& options);
   /// From now on programs fetch the layers that stream; null: none does.
   void load_from(const LayerSource* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.

@@ -22,10 +22,12 @@ template <> struct EnumNames<Fp8Scales> {
 
 namespace models {
 
-/// Which layers of a decoder multiply in 8-bit floats: those of its blocks, but for the first and the last ones, routers
-/// and experts. Embeddings and the head never do.
+/// Which layers of a decoder multiply in 8-bit floats, or in an emulation of MXFP4: those of its blocks, but for the first
+/// and the last ones, routers and experts. Embeddings and the head never do.
 struct Fp8Options {
   bool on = false;
+  bool mx4 = false;    // with `on`: MXFP4 (ops/mx4_layer), on a CPU, without scales of their own
+  bool plain = false;  // of MXFP4: rounded to nearest, for comparisons
   Fp8Scales scales = Fp8Scales::delayed;
   std::int64_t first = 1, last = 1;  // blocks that do not
 };

@@ -101,7 +101,7 @@ std::function<void(Decoder&)> attaching(const std::optional<AdapterFolder>& adap
 
 std::function<void(Decoder&)> multiplying(const Fp8Options& fp8) {
   if (!fp8.on) return {};
-  return [&](Decoder& d) { d.multiply_in_8_bits(fp8); };
+  return [&](Decoder& d) { d.multiply_in_few_bits(fp8); };
 }
 
 }  // namespace

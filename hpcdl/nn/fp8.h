@@ -18,8 +18,10 @@ struct Fp8History {
 inline bool is_fp8_history(std::string_view name) { return name.ends_with("fp8.amax"); }
 
 class Fp8;
+class Mx4;
 
-/// What a layer reads. Several layers may read one Input, whose cast to 8-bit floats is then recorded once.
+/// What a layer reads. Several layers may read one Input, whose cast to 8-bit floats, or projection to MXFP4, is then
+/// recorded once.
 class Input {
  public:
   Input(const Var& x) : value_(x) {}
@@ -27,8 +29,10 @@ class Input {
 
  private:
   friend class Fp8;
+  friend class Mx4;
   Var value_;
   mutable std::optional<Fp8Operand<Var>> cast_;
+  mutable Var projected_;
 };
 
 /// How a layer multiplies in 8-bit floats: activations and weights in E4M3, gradients in E5M2. Weights are rounded from

@@ -12,6 +12,7 @@ namespace {
 /// For a layer whose inputs are distributed over ranks.
 Var rows(const Linear& l, const Sharing& s, const Var& x, Activation activation, const Var& residual,
          const ForwardOptions& o) {
+  require(!l.mx4, "shard", "{}: layers that ranks share are not emulated in MXFP4", l.weight.name);
   require(activation == Activation::none, "shard", "{}: a layer with an activation cannot be split along its inputs",
           l.weight.name);
   Graph& g = x.graph();
@@ -56,10 +57,12 @@ Var Linear::operator()(const Input& input, Activation activation, const Var& res
   const auto scope = module_scope(g, weight);
   if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual, o);
   const auto affine = [&](Activation act, const Var& added) {
-    if (fp8) {
-      const bool activates = act != Activation::none;
-      const Var y = activated(
-          (*fp8)(input, weight, bias(g), activates ? Var() : added, {.conv1d = layout == Layout::in_out}), act);
+    if (narrow()) {
+      const bool activates = act != Activation::none, conv1d = layout == Layout::in_out;
+      const Var beside = activates ? Var() : added,
+                y = activated(fp8 ? (*fp8)(input, weight, bias(g), beside, {.conv1d = conv1d})
+                                  : (*mx4)(input, weight, bias(g), beside, conv1d, o.part),
+                              act);
       return activates && added ? add(y, added) : y;
     }
     if (weight.quantized()) return weight.codec->multiply(weight.part_vars(g), x, bias(g), added, act, DType::none);

@@ -5,7 +5,7 @@
 
 #include "hpcdl/nn/adapter.h"
 #include "hpcdl/nn/adapter_set.h"
-#include "hpcdl/nn/fp8.h"
+#include "hpcdl/nn/mx4.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matrix.h"
 
@@ -25,6 +25,7 @@ struct Linear {
   std::optional<Adapter> adapter;
   std::shared_ptr<const AdapterSet> choices;  // of which each token of a batch has one or none; null: there are none
   std::optional<Fp8> fp8;                     // multiplies in 8-bit floats
+  std::optional<Mx4> mx4;                     // in an emulation of MXFP4
   Layout layout = Layout::out_in;
 
   Linear() = default;
@@ -44,10 +45,12 @@ struct Linear {
                  const ForwardOptions& o = {}) const;
   /// Whether the tokens of this pass have adapters of their own.
   bool chooses(const ForwardOptions& o) const { return choices && o.batch && o.batch->adapters; }
+  /// Whether its products have operands of few bits, made from full weights.
+  bool narrow() const { return fp8 || mx4; }
   /// Whether ops that hold several layers can hold this one.
-  bool has_matrix() const { return !adapter && !fp8 && (!weight.quantized() || weight.codec->matrix); }
+  bool has_matrix() const { return !adapter && !narrow() && (!weight.quantized() || weight.codec->matrix); }
   /// Whether it is a matrix of numbers and no more.
-  bool is_plain() const { return !adapter && !weight.quantized() && !fp8; }
+  bool is_plain() const { return !adapter && !weight.quantized() && !narrow(); }
   /// Its operands for them, of layout out_in; x: the type of its inputs.
   Matrix<Var> matrix(Graph& g, DType x) const;
   void visit(auto&& f) {

@@ -41,7 +41,8 @@ constexpr std::string_view kSgd[] = {"train.momentum", "train.nesterov"};
 constexpr std::string_view kScaled[] = {"train.base_batch"};
 constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor", "train.growth_interval",
                                       "train.backoff_factor", "train.min_scale"};
-constexpr std::string_view kFp8[] = {"train.fp8_scaling", "train.fp8_first", "train.fp8_last"};
+constexpr std::string_view kFp8[] = {"train.fp8_scaling"};
+constexpr std::string_view kNarrow[] = {"train.fp8_first", "train.fp8_last"};
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kRotary[] = {"model.rope_theta"};
 constexpr std::string_view kExperts[] = {"model.experts", "model.experts_per_token", "model.expert_ffn",
@@ -129,7 +130,7 @@ void check_beside_context(const RunConfig& config) {
                  what, config.parallel.cp, instead);
   };
   const auto dtype = config.train.dtype;
-  refuse_beside(is_fp8(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
+  refuse_beside(is_narrow(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
 }
 
 /// Refuses what computes the attention of a row in another way.
@@ -220,7 +221,8 @@ void check_invariant(const RunConfig& config) {
   beside(p.pp, "pp"), beside(p.cp, "cp"), beside(p.ep, "ep");
   refuse_beside(config.model.experts > 0, "a mixture of experts", "another model.family");
   refuse_beside(io::is_image_family(config.model.family), "a model of images", "another model.family");
-  refuse_beside(is_fp8(config.train.dtype), "train.dtype = \"fp8\"", "train.dtype = \"bf16\"");
+  const auto dtype = config.train.dtype;
+  refuse_beside(is_narrow(dtype), fmt::format("train.dtype = \"{}\"", io::enum_name(dtype)), "train.dtype = \"bf16\"");
   refuse_beside(config.offload.parameters == Tier::host, "offload.parameters = \"host\"",
                 "offload.parameters = \"none\"");
   refuse_beside(p.zero_span != ZeroSpan::all, "parallel.zero_span = \"host\"", "parallel.zero_span = \"all\"");
@@ -305,6 +307,32 @@ void check_fp8(const RunConfig& config) {
   if (!cpu && t.dtype == Compute::fp8_emu)
     fail_usage("config",
                "train.dtype = \"fp8-emu\" emulates 8-bit floats on a CPU; on a GPU set train.dtype = \"fp8\"");
+}
+
+/// What is emulated has been tested on ranks that share a batch, and keep all layers or divide state.
+void check_mxfp4(const RunConfig& config) {
+  const auto& p = config.parallel;
+  if (config.train.device != "cpu")
+    fail_usage(
+        "config",
+        "train.dtype = \"mxfp4-emu\" emulates MXFP4 on a CPU, and train.device is {}: set train.device = \"cpu\", "
+        "or train.dtype = \"fp8\"",
+        config.train.device);
+  for (const auto& [key, ranks] : {std::pair{"tp", p.tp}, {"pp", p.pp}})
+    if (ranks > 1)
+      fail_usage("config", "train.dtype = \"mxfp4-emu\" is not tested with parallel.{0} = {1}: set parallel.{0} = 1",
+                 key, ranks);
+  for (const auto& [key, tier] :
+       {std::pair{"parameters", config.offload.parameters}, {"activations", config.offload.activations}})
+    if (tier != Tier::none)
+      fail_usage("config",
+                 "train.dtype = \"mxfp4-emu\" is not tested with offload.{0} = \"{1}\": set offload.{0} = \"none\"",
+                 key, io::enum_name(tier));
+}
+
+/// Layers whose products have operands of few bits.
+void check_narrow(const RunConfig& config) {
+  const auto& t = config.train;
   if (io::is_image_family(config.model.family))
     fail_usage("config", "train.dtype = \"{}\" is for text, and model.family is {}: set train.dtype to bf16",
                io::enum_name(t.dtype), io::enum_name(config.model.family));
@@ -452,8 +480,12 @@ void check_config(RunConfig& config) {
   if (t.lr_scaling == LrScaling::none) refuse(table, kScaled, "scaled learning rates", "train.lr_scaling is none");
   if (t.dtype != Compute::fp16) refuse(table, kFp16, "fp16", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
   else check_scaler(t);
+  const auto dtype = fmt::format("train.dtype is {}", io::enum_name(t.dtype));
   if (is_fp8(t.dtype)) check_fp8(config);
-  else refuse(table, kFp8, "fp8", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
+  else refuse(table, kFp8, "fp8", dtype);
+  if (t.dtype == Compute::mxfp4_emu) check_mxfp4(config);
+  if (is_narrow(t.dtype)) check_narrow(config);
+  else refuse(table, kNarrow, "fp8 and mxfp4-emu", dtype);
   check_betas(t);
   check_moments(config);
   if (config.parallel.zero == 0)

@@ -19,9 +19,11 @@
 
 namespace hpcdl {
 
-enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu };
+enum class Compute { f32, tf32, bf16, fp16, fp8, fp8_emu, mxfp4_emu };
 /// Whether products of layers have operands of 8-bit floats.
 constexpr bool is_fp8(Compute c) { return c == Compute::fp8 || c == Compute::fp8_emu; }
+/// Whether they have operands of 8 bits or fewer.
+constexpr bool is_narrow(Compute c) { return is_fp8(c) || c == Compute::mxfp4_emu; }
 enum class OptimizerKind { adamw, sgd };
 enum class Moments { f32, eight_bit };
 /// Where state lies: on the device that computes, in host memory, or on a disk.
@@ -83,8 +85,8 @@ template <> struct EnumNames<nn::ContextShare::Mode> {
 };
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {
-      {Compute::f32, "f32"},   {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"},
-      {Compute::fp16, "fp16"}, {Compute::fp8, "fp8"},   {Compute::fp8_emu, "fp8-emu"}};
+      {Compute::f32, "f32"}, {Compute::tf32, "tf32"},       {Compute::bf16, "bf16"},          {Compute::fp16, "fp16"},
+      {Compute::fp8, "fp8"}, {Compute::fp8_emu, "fp8-emu"}, {Compute::mxfp4_emu, "mxfp4-emu"}};
 };
 }  // namespace io
 
@@ -214,12 +216,13 @@ struct TrainConfig {
       "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; "
       "fp16 scales the loss, and is no faster than f32 on a CPU; fp8: bf16, but the layers of the blocks multiply "
       "8-bit "
-      "floats, on GPUs of compute capability 8.9 or later; fp8-emu: the same on a CPU, as an emulation, which is slow");
+      "floats, on GPUs of compute capability 8.9 or later; fp8-emu: the same on a CPU, as an emulation, which is slow; "
+      "mxfp4-emu: an emulation of products of MXFP4 on a CPU");
     f("fp8_scaling", fp8_scaling,
       "fp8: where scales come from: delayed, the largest magnitude of the tensor in the last 16 steps; current, its "
       "largest magnitude; row, that of each row");
-    f("fp8_first", fp8_first, "fp8: first blocks that stay in bf16", {.min = 0, .max = 1 << 20});
-    f("fp8_last", fp8_last, "fp8: last blocks that stay in bf16", {.min = 0, .max = 1 << 20});
+    f("fp8_first", fp8_first, "fp8, mxfp4-emu: first blocks that stay in bf16", {.min = 0, .max = 1 << 20});
+    f("fp8_last", fp8_last, "fp8, mxfp4-emu: last blocks that stay in bf16", {.min = 0, .max = 1 << 20});
     f("init_scale", init_scale, "fp16: initial scale of the mean loss of a micro-batch; a power of two",
       {.min = 1e-9, .max = 1e30});
     f("growth_factor", growth_factor, "fp16: factor by which the loss scale grows", {.min = 1, .max = 1024});

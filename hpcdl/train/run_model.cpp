@@ -18,8 +18,11 @@ std::unique_ptr<models::Trainable> make_run_model(const RunConfig& config, const
         models::ImageModel::create(config.image, seed, true, models::Values::later));
   using Scheme = parallel::TensorParallel::Scheme;
   const auto& t = config.train;
-  const models::Fp8Options fp8{
-      .on = is_fp8(t.dtype), .scales = t.fp8_scaling, .first = t.fp8_first, .last = t.fp8_last};
+  const models::Fp8Options fp8{.on = is_narrow(t.dtype),
+                               .mx4 = t.dtype == Compute::mxfp4_emu,
+                               .scales = t.fp8_scaling,
+                               .first = t.fp8_first,
+                               .last = t.fp8_last};
   const auto sharing = std::make_shared<parallel::TensorParallel>(
       mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
   const auto experts = std::make_shared<parallel::ExpertParallel>(mesh.experts());

@@ -8,9 +8,9 @@ StepOptions step_options(const RunConfig& config) {
   StepOptions o{.batch = t.batch,
                 .length = config.length(),
                 .accumulate = t.accumulate > 1,
-                .forward = {.compute = t.dtype == Compute::bf16 || is_fp8(t.dtype) ? DType::bf16
-                                       : t.dtype == Compute::fp16                  ? DType::f16
-                                                                                   : DType::f32,
+                .forward = {.compute = t.dtype == Compute::bf16 || is_narrow(t.dtype) ? DType::bf16
+                                       : t.dtype == Compute::fp16                     ? DType::f16
+                                                                                      : DType::f32,
                             .recompute = t.recompute,
                             .dropout = static_cast<float>(t.dropout),
                             .label_smoothing = static_cast<float>(t.label_smoothing),
