@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "hpcdl/ops/many_tensors.h"
+#include "hpcdl/simd/root.h"
 #include "hpcdl/simd/store8.h"
 
 namespace hpcdl::cpu {
@@ -14,6 +15,10 @@ static_assert(kTensorBlock % kBlock == 0);
 
 /// Prefetch distance of values and gradients in bytes, as in adamw.simd.cpp. Codes are few.
 constexpr std::int64_t kAhead = 2048;
+
+/// What the squared code of m, and the fourth power of that of v, are multiplied by for a scale of 1.
+constexpr float kUnitM = 1 / (AdamW8::kMostM * AdamW8::kMostM),
+                kUnitV = 1 / (AdamW8::kMostV * AdamW8::kMostV * AdamW8::kMostV * AdamW8::kMostV);
 
 /// The scale of a block whose elements are at most `most`; `bad` is NaN if one of them is not finite, else 0.
 float scale_of(float most, float bad) { return (most > 0 ? std::max(most, AdamW8::kLeast) : 0.0f) + bad; }
@@ -43,50 +48,71 @@ template <class Isa, class P, class G, class C> class Update {
         minus_rate_(-step.lr / step.correction1),
         root_(1.0f / __builtin_sqrtf(step.correction2)) {}
 
-  /// Elements [begin, end) of one block.
+  /// Elements [begin, end), from the beginning of a block. One block is encoded after the step of the next, which hides the
+  /// latency of its scales.
   void operator()(std::int64_t begin, std::int64_t end) {
-    alignas(64) float m[kBlock], v[kBlock];
-    float &m_scale = m_scale_[begin / kBlock], &v_scale = v_scale_[begin / kBlock];
-    step(begin, end, m_scale, v_scale, m, v);
-    const V of_m(inverse(m_scale)), of_v(inverse(v_scale)), most_m(AdamW8::kMostM), most_v(AdamW8::kMostV), zero(0.0f),
-        one(1.0f);
-    simd::loop<Isa>(end - begin, [&](std::int64_t i, auto k) {
-      using namespace simd;
-      // Where an operand of max or min is NaN, the result is the second one.
-      const V mi = load<V>(m + i, k), vi = load<V>(v + i, k),
-              size = min(max(round(sqrt(abs(mi) * of_m) * most_m), zero), most_m),
-              code = min(max(round(sqrt(sqrt(vi * of_v)) * most_v), one), most_v);
-      store_codes(select(mi < zero, zero - size, size), m_ + begin + i, k);
-      store_codes(select(zero < vi, code, zero), v_ + begin + i, k);
-    });
+    New two[2];
+    std::int64_t at = begin;
+    for (; at < end; at += kBlock) {
+      step(at, std::min(at + kBlock, end), two[at / kBlock % 2]);
+      if (at > begin) encode(at - kBlock, at, two[(at / kBlock + 1) % 2]);
+    }
+    if (at > begin) encode(at - kBlock, end, two[(at / kBlock + 1) % 2]);
   }
 
  private:
-  /// The update with the moments of the block. Leaves new ones in m and v, and their scales.
-  void step(std::int64_t begin, std::int64_t end, float& m_scale, float& v_scale, float* m, float* v) {
-    const V of_m(m_scale), of_v(v_scale), unit_m(1 / AdamW8::kMostM), unit_v(1 / AdamW8::kMostV);
+  /// Of a block: the new m and the root of the new v, which the update needs in any case.
+  struct New {
+    alignas(64) float m[kBlock], root_of_v[kBlock];
+  };
+
+  /// The update with the moments of the block, and the scales of the new ones.
+  void step(std::int64_t begin, std::int64_t end, New& to) {
+    // Copies: what is stored might be members otherwise.
+    const V keep = keep_, scale = scale_, b1 = b1_, b2 = b2_, rest1 = rest1_, rest2 = rest2_, eps = eps_,
+            minus_rate = minus_rate_, bias = root_;
+    float &m_scale = m_scale_[begin / kBlock], &v_scale = v_scale_[begin / kBlock];
+    const V of_m(m_scale * kUnitM), of_v(v_scale * kUnitV);
     V most_m(0.0f), most_v(0.0f), bad_m(0.0f), bad_v(0.0f);
     P* p = p_ + begin;
+    C* copy = copy_ ? copy_ + begin : nullptr;
     const G* g = g_ + begin;
+    const std::int8_t* m_codes = m_ + begin;
+    const std::uint8_t* v_codes = v_ + begin;
     simd::loop<Isa>(end - begin, [&](std::int64_t i, auto k) {
       using namespace simd;
       for (const void* next : {static_cast<const void*>(p + i), static_cast<const void*>(g + i)})
         __builtin_prefetch(static_cast<const char*>(next) + kAhead, 0, 2);
-      const V cm = load_codes<V>(m_ + begin + i, k) * unit_m, cv = load_codes<V>(v_ + begin + i, k) * unit_v,
-              square = cv * cv;
-      const V grad = load<V>(g + i, k) * scale_;
-      const V mi = fma(b1_, cm * abs(cm) * of_m, rest1_ * grad);
-      const V vi = fma(b2_, square * square * of_v, rest2_ * grad * grad);
-      const V out = fma(load<V>(p + i, k), keep_, minus_rate_ * mi / fma(sqrt(vi), root_, eps_));
+      const V cm = load_codes<V>(m_codes + i, k), cv = load_codes<V>(v_codes + i, k), square = cv * cv;
+      const V grad = load<V>(g + i, k) * scale;
+      const V mi = fma(b1, cm * abs(cm) * of_m, rest1 * grad);
+      const V vi = fma(b2, square * square * of_v, rest2 * grad * grad);
+      const V root = sqrt(vi), out = fma(load<V>(p + i, k), keep, minus_rate * mi / fma(root, bias, eps));
       store(p + i, out, k);
-      if (copy_) store(copy_ + begin + i, out, k);
-      store(m + i, mi, k);
-      store(v + i, vi, k);
+      if (copy) store(copy + i, out, k);
+      store(to.m + i, mi, k);
+      store(to.root_of_v + i, root, k);
       most_m = max(abs(mi), most_m), most_v = max(vi, most_v);
       bad_m = bad_m + (mi - mi), bad_v = bad_v + (vi - vi);
     });
     m_scale = scale_of(reduce_max(most_m), reduce_add(bad_m));
     v_scale = scale_of(reduce_max(most_v), reduce_add(bad_v));
+  }
+
+  void encode(std::int64_t begin, std::int64_t end, const New& from) {
+    const V of_m(inverse(m_scale_[begin / kBlock])), of_root(__builtin_sqrtf(inverse(v_scale_[begin / kBlock]))),
+        most_m(AdamW8::kMostM), most_v(AdamW8::kMostV), zero(0.0f), one(1.0f);
+    std::int8_t* m_codes = m_ + begin;
+    std::uint8_t* v_codes = v_ + begin;
+    simd::loop<Isa>(end - begin, [&](std::int64_t i, auto k) {
+      using namespace simd;
+      // No moment exceeds the scale, so no code its largest. Where an operand of max is NaN, the result is the second one.
+      const V mi = load<V>(from.m + i, k), root = load<V>(from.root_of_v + i, k),
+              size = max(round(rough_root(abs(mi) * of_m) * most_m), zero),
+              code = max(round(rough_root(root * of_root) * most_v), one);
+      store_codes(select(mi < zero, zero - size, size), m_codes + i, k);
+      store_codes(select(zero < root, code, zero), v_codes + i, k);
+    });
   }
 
   P* p_;
@@ -108,8 +134,8 @@ void adamw8(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, st
       [&](std::int64_t i, std::int64_t begin, std::int64_t end, std::int64_t) {
         const Grad* t = tensors + i * AdamW8::kOperands;
         const auto update = [&]<class P, class G, class C>() {
-          Update<Isa, P, G, C> of_block(t, decays[i] != 0, step);
-          for (auto at = begin; at < end; at += kBlock) of_block(at, std::min(at + kBlock, end));
+          Update<Isa, P, G, C> blocks(t, decays[i] != 0, step);
+          blocks(begin, end);
         };
         visit_dtype(t[0].dtype(), [&]<class P>() {
           visit_dtype(t[1].dtype(), [&]<class G>() {
