@@ -105,6 +105,7 @@ const std::vector<CaseFamily>& case_families() {
     rms_norm_cases(to);
     matmul_cases(to);
     linear_cases(to);
+    block_linear_cases(to);
     mlp_cases(to);
     conv2d_cases(to);
     norm_qkv_cases(to);

@@ -10,6 +10,7 @@
 #include "hpcdl/ops/avg_pool2d/avg_pool2d.spec.h"
 #include "hpcdl/ops/batch_norm/batch_norm.spec.h"
 #include "hpcdl/ops/bias_gelu/bias_gelu.spec.h"
+#include "hpcdl/ops/block_linear/block_linear.spec.h"
 #include "hpcdl/ops/cast/cast.spec.h"
 #include "hpcdl/ops/chunk_attention/chunk_attention.spec.h"
 #include "hpcdl/ops/conv2d/conv2d.spec.h"

@@ -68,6 +68,12 @@ def _causal_softmax(x: Tensors) -> torch.Tensor:
     return torch.softmax(x["x"] * 0.125 + mask, -1)
 
 
+def _block_linear(x: Tensors, s: "list[int]", groups: int) -> torch.Tensor:
+    m, b, q, p = s
+    y = torch.einsum("mbp,bqp->mbq", x["x"].view(m, b, p), x["w"])
+    return y.view(m, b, groups, q // groups).transpose(1, 2).reshape(m, b * q)
+
+
 def _linear(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     return lambda x, s: activation(F.linear(x["x"], x["w"], x.get("bias")))
 
@@ -117,6 +123,8 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "linear+bias_relu": _linear(torch.relu),
     "linear+bias_gelu": _linear(_tanh_gelu),
     "linear+bias_residual": lambda x, s: F.linear(x["x"], x["w"], x["bias"]) + x["residual"],
+    "block_linear": lambda x, s: _block_linear(x, s, 1),
+    "block_linear+groups": lambda x, s: _block_linear(x, s, 4),
     "mlp": lambda x, s: F.linear(_tanh_gelu(F.linear(x["x"], x["w1"], x["b1"])), x["w2"], x["b2"]),
     "conv2d": _conv2d(1),
     "conv2d+bias": _conv2d(1),

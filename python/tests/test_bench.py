@@ -22,7 +22,8 @@ except ImportError:
 
 SHAPES = {"RxC": "6x64", "N": "4096", "BxTxT": "2x16x16", "MxNxK": "16x32x64", "BxHxTxD": "2x3x16x32", "BxHxSxD": "2x3x32x32",
           "BxTxC": "2x8x64", "BxTxHxD": "2x8x4x32", "VxCxT": "96x64x16", "TxV": "8x320", "TxVxC": "8x320x64", "TxCxF": "16x64x96",
-          "NxHxWxC": "2x8x8x16", "NxSxIxO": "2x9x3x16"}
+          "NxHxWxC": "2x8x8x16", "NxSxIxO": "2x9x3x16",
+          "MxBxQxP": "16x3x8x10"}
 TRAINING_ONLY = ("mlp", "lm_head_gradient")
 
 
