@@ -2,6 +2,7 @@
 // The shape of a model: what TOML [model] and the config.json of a Hugging Face folder both describe.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "hpcdl/dtype.h"
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/nn/codec.h"
+#include "hpcdl/nn/structure.h"
 #include "hpcdl/ops/rope/scaling.h"
 
 namespace hpcdl::io {
@@ -80,6 +82,7 @@ struct ModelConfig {
   std::vector<std::int64_t> eos = {};  // any of them ends a text
   DType dtype = DType::f32;            // of the stored weights
   std::optional<QuantConfig> quant = {};
+  std::map<std::string, nn::Structure> compressed = {};  // layers whose matrices are products of factors, by name
 
   void visit(auto&& f) {
     f("family", family, "architecture: simple_cnn and resnet18 read images, the others text");

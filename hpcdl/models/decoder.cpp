@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/nearest.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/exchange/exchange.h"
@@ -83,6 +84,24 @@ Decoder::Decoder(const io::ModelConfig& c, const DecoderSpec& spec)
                        std::get<nn::Linear>(make(BlockPart::down, c))});
   for (auto& b : blocks_)
     for (const auto& m : spec.block) b.emplace(m.part, make(m.part, c));
+  if (!c.compressed.empty()) compress(c.compressed);
+}
+
+void Decoder::compress(const std::map<std::string, nn::Structure>& layers) {
+  std::size_t found = 0;
+  std::vector<std::string> names;
+  for_each_compressible([&](const std::string& name, nn::Linear& layer) {
+    names.push_back(name);
+    const auto at = layers.find(name);
+    if (at == layers.end()) return;
+    layer.compress(at->second);
+    ++found;
+  });
+  if (found == layers.size()) return;
+  for (const auto& [name, structure] : layers)
+    require(std::ranges::find(names, name) != names.end(), "model",
+            "config.json describes the compressed layer {}, but the model has no such layer in its blocks{}", name,
+            io::did_you_mean(name, names));
 }
 
 Decoder::Module Decoder::make_norm(const io::ModelConfig& c) const {
@@ -151,6 +170,10 @@ void Decoder::multiply_in_few_bits(const Fp8Options& o) {
     for (auto& [part, module] : blocks_[static_cast<std::size_t>(i)]) {
       auto* layer = std::get_if<nn::Linear>(&module);
       if (!layer || part == BlockPart::router) continue;
+      if (layer->structured)
+        fail_usage("model",
+                   "a compressed model is not trained in products of few bits: set train.dtype to \"f32\", \"bf16\" or "
+                   "\"f16\"");
       if (o.mx4) layer->mx4.emplace(o.plain ? Mx4Method::plain : Mx4Method::quest);
       else layer->fp8.emplace(scaling, history, layers++);
       layer->weight.multiplied = false;  // not in 16 bits

@@ -63,6 +63,14 @@ class Decoder {
   /// Lets layers multiply in 8-bit floats, or emulate MXFP4. Before the model has memory and gets its place, from which it never moves
   /// again. Throws UsageError if no block is left.
   void multiply_in_few_bits(const Fp8Options& options);
+  /// The layers that hpcdl compress can give factors in place of their matrices: those of the blocks, without routers and
+  /// experts. f(name, Linear&).
+  void for_each_compressible(auto&& f) {
+    for (std::size_t i = 0; i < blocks_.size(); ++i)
+      for (const auto& part : spec_.block)
+        if (auto* layer = std::get_if<nn::Linear>(&blocks_[i].at(part.part)); layer && part.part != BlockPart::router)
+          f(fmt::format("{}.{}.{}", named(spec_.layers), i, part.name), *layer);
+  }
   /// From now on programs fetch the layers that stream; null: none does.
   void load_from(const LayerSource* weights) { weights_ = weights; }
   /// The layer that the parameter of this name belongs to; -1: none.
@@ -99,6 +107,7 @@ class Decoder {
   };
 
   std::string named(std::string_view name) const { return fmt::format("{}{}", spec_.prefix, name); }
+  void compress(const std::map<std::string, nn::Structure>& layers);
   Module make_norm(const io::ModelConfig& c) const;
   Module make(BlockPart part, const io::ModelConfig& c) const;
   /// The tables of rope() for full and sliding layers, if there are any; with ForwardOptions::positions a row for every

@@ -12,6 +12,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/packed_weights.h"
 #include "hpcdl/models/quantize.h"
@@ -98,6 +99,7 @@ Resaved export_bitsandbytes(const std::filesystem::path& from, const io::ModelCo
                             const std::filesystem::path& to, const BitsAndBytesOptions& options, Pool& pool) {
   require_plain(from, "convert");
   require(!config.quant, "convert", "{}: the model is quantised already; start from the original", from.string());
+  require_uncompressed(config, from, "convert");
   const auto& row = row_of(config.family);
   const DecoderSpec decoder = row.decoder(config);
   require(!row.mixture && decoder.layout == nn::Layout::out_in, "convert",

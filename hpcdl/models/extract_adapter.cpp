@@ -11,6 +11,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/adapter_files.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/fingerprint.h"
@@ -78,6 +79,7 @@ ExtractedAdapter extract_adapter(Pool& pool, const io::fs::path& base, const io:
   require_plain(base, "adapter"), require_plain(tuned, "adapter");
   require(!config.quant && !read_hf_config(tuned).quant, "adapter", "{} and {}: expected models that are not quantised",
           base.string(), tuned.string());
+  require_uncompressed(config, base, "adapter"), require_uncompressed(read_hf_config(tuned), tuned, "adapter");
   const auto decoder_spec = row_of(config.family).decoder(config);
   const auto before = io::TensorFolder::open(base), after = io::TensorFolder::open(tuned);
   Extraction e{pool, r, decoder_spec.layout == nn::Layout::in_out};

@@ -21,6 +21,7 @@
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/choose_load.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/create.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
@@ -79,6 +80,8 @@ const nn::Codec& codec_of(const BaseOptions& base) { return *quant::find_codec(i
 /// Throws what speaks against adapters beside the matrices of such a model.
 void require_base(const std::filesystem::path& folder, const io::ModelConfig& config, bool foreign,
                   const BaseOptions& options, bool shared) {
+  if (options.given() && !config.compressed.empty())
+    fail_usage("model", "{} is compressed, and factors are not quantised: leave model.quantize out", folder.string());
   if (!config.quant && !foreign) return;
   if (options.given())
     fail_usage("model", "{} is quantised already: leave model.quantize out, or start from the original model",
@@ -141,6 +144,10 @@ struct LanguageModel::Impl {
     if (sharing && sharing->size() == 1) sharing = {};
     if (experts && experts->size() == 1) experts = {};
     if (vocabulary && vocabulary->size() == 1) vocabulary = {};
+    if (sharing && !config.compressed.empty())
+      fail_usage("model",
+                 "ranks that share the layers hold no compressed ones: use one rank (parallel.tp = 1), or start from "
+                 "the original model");
     if (experts) model.divide_experts(*experts);
     if (vocabulary) model.divide_vocabulary(*vocabulary);
     if (sharing) model.share(*sharing, sharers, config.quant.has_value());  // quantised rows are found whole
@@ -197,6 +204,7 @@ const HostLayers& LanguageModel::Impl::keep_layers_on_host(const StateTable& tab
 void LanguageModel::to_device(const Stream& s) {
   const bool there = s.device().is_cuda();
   if (!there && impl_->vram == 0) return;
+  if (there) require_on_gpu(impl_->config);
   if (impl_->weights && impl_->weights->streams())
     fail_usage("model", "weights that stream from files run on a CPU only: leave out --ram, or --device");
   auto& angles = impl_->model.angles();

@@ -5,6 +5,7 @@
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/packed_weights.h"
@@ -88,6 +89,7 @@ void merge_adapter(Pool& pool, const io::fs::path& from, const AdapterFolder& ad
   require_plain(from, "adapter");
   require(!config.quant, "adapter", "{} is quantised: merge the adapter into the original model, then quantise that",
           from.string());
+  require_uncompressed(config, from, "adapter");
   const auto files = io::TensorFolder::open(from);
   adapter.require_base(from);
   std::vector<io::NamedSpec> specs;

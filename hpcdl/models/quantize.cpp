@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/hf_config.h"
 #include "hpcdl/models/layer_divergence.h"
@@ -39,6 +40,7 @@ quant::ModelReport quantize_folder(Pool& pool, const io::fs::path& from, const i
   const io::ModelConfig config = read_hf_config(from);
   require_plain(from, "quant");
   require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
+  require_uncompressed(config, from, "quant");
   if (row_of(config.family).mixture && !options.codec->matrix) {
     std::string others;
     for (const auto* c : quant::codecs())

@@ -55,8 +55,13 @@ Var Linear::operator()(const Input& input, Activation activation, const Var& res
   const Var& x = input.value();
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
+  const auto with_factors = [&](Activation act, const Var& added) {
+    const Var y = activated((*structured)(x, bias(g), act == Activation::none ? added : Var()), act);
+    return act != Activation::none && added ? add(y, added) : y;
+  };
   if (const auto* s = weight.shared_as(Place::rows)) return rows(*this, *s, x, activation, residual, o);
   const auto affine = [&](Activation act, const Var& added) {
+    if (structured) return with_factors(act, added);
     if (narrow()) {
       const bool activates = act != Activation::none, conv1d = layout == Layout::in_out;
       const Var beside = activates ? Var() : added,

@@ -6,6 +6,7 @@
 #include "hpcdl/nn/adapter.h"
 #include "hpcdl/nn/adapter_set.h"
 #include "hpcdl/nn/mx4.h"
+#include "hpcdl/nn/structured.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matrix.h"
 
@@ -26,6 +27,7 @@ struct Linear {
   std::shared_ptr<const AdapterSet> choices;  // of which each token of a batch has one or none; null: there are none
   std::optional<Fp8> fp8;                     // multiplies in 8-bit floats
   std::optional<Mx4> mx4;                     // in an emulation of MXFP4
+  std::optional<Structured> structured;       // the factors of a compressed matrix, in place of `weight`
   Layout layout = Layout::out_in;
 
   Linear() = default;
@@ -37,8 +39,15 @@ struct Linear {
     if (with_bias) bias.spec = {{out}, DType::f32};
   }
 
-  std::int64_t in() const { return weight.spec.shape[layout == Layout::out_in ? 1 : 0]; }
-  std::int64_t out() const { return weight.spec.shape[layout == Layout::out_in ? 0 : 1]; }
+  std::int64_t in() const { return structured ? structured->in : weight.spec.shape[layout == Layout::out_in ? 1 : 0]; }
+  std::int64_t out() const {
+    return structured ? structured->out : weight.spec.shape[layout == Layout::out_in ? 0 : 1];
+  }
+  /// Gives it factors in place of its matrix. Throws Error if they do not fit its size.
+  void compress(const Structure& s) {
+    structured.emplace(in(), out(), s, weight.std);
+    weight.spec = {};
+  }
 
   /// `o`: for the dropout of the adapter. Layers that share an Input share its casts.
   Var operator()(const Input& x, Activation activation = Activation::none, const Var& residual = {},
@@ -48,13 +57,16 @@ struct Linear {
   /// Whether its products have operands of few bits, made from full weights.
   bool narrow() const { return fp8 || mx4; }
   /// Whether ops that hold several layers can hold this one.
-  bool has_matrix() const { return !adapter && !narrow() && (!weight.quantized() || weight.codec->matrix); }
+  bool has_matrix() const {
+    return !adapter && !narrow() && !structured && (!weight.quantized() || weight.codec->matrix);
+  }
   /// Whether it is a matrix of numbers and no more.
-  bool is_plain() const { return !adapter && !weight.quantized() && !narrow(); }
+  bool is_plain() const { return !adapter && !weight.quantized() && !narrow() && !structured; }
   /// Its operands for them, of layout out_in; x: the type of its inputs.
   Matrix<Var> matrix(Graph& g, DType x) const;
   void visit(auto&& f) {
-    f("weight", weight);
+    if (!structured) f("weight", weight);
+    else structured->visit(f);
     if (bias.spec) f("bias", bias);
     if (adapter) adapter->visit(f);
   }

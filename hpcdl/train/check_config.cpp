@@ -10,6 +10,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/thread_limit.h"
 #include "hpcdl/core/ways.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/decoder.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/ops/way_names.h"
@@ -513,6 +514,7 @@ void check_config(RunConfig& config) {
     fail_usage("config",
                "train.atomic_sums is for GPUs (train.device = \"cuda\"); a CPU always adds up in the same order: "
                "train.atomic_sums = false");
+  if (t.device != "cpu") models::require_on_gpu(config.model);
   check_preferred_ways(parse_preferred_ways(t.ways, "train.ways"), "train.ways");
   if (!t.ways.empty() && t.device == "cpu")
     fail_usage("config",
