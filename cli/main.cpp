@@ -106,12 +106,12 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) { return cli::complaint(*a, e); });
   cli::Run run;
-  for (const auto add : {cli::add_demo,      cli::add_train,   cli::add_finetune, cli::add_adapter, cli::add_eval,
-                         cli::add_generate,  cli::add_chat,    cli::add_serve,    cli::add_embed,   cli::add_tokenize,
-                         cli::add_quantize,  cli::add_inspect, cli::add_convert,  cli::add_ckpt,    cli::add_logits,
-                         cli::add_doctor,    cli::add_probe,   cli::add_bench,    cli::add_profile, cli::add_verify,
-                         cli::add_roofline,  cli::add_tune,    cli::add_pipe,     cli::add_launch,  cli::add_slurm,
-                         cli::add_completion})
+  for (const auto add :
+       {cli::add_demo,    cli::add_train,   cli::add_finetune,  cli::add_adapter,  cli::add_eval,     cli::add_generate,
+        cli::add_chat,    cli::add_serve,   cli::add_embed,     cli::add_tokenize, cli::add_quantize, cli::add_compress,
+        cli::add_inspect, cli::add_convert, cli::add_ckpt,      cli::add_logits,   cli::add_doctor,   cli::add_probe,
+        cli::add_bench,   cli::add_profile, cli::add_verify,    cli::add_roofline, cli::add_tune,     cli::add_pipe,
+        cli::add_launch,  cli::add_slurm,   cli::add_completion})
     add(cli::Command(&app), run);
   app.footer(
       "hpcdl VERB --help shows the options of a verb. Exit codes: 0 success; 1 hpcdl verify found a faulty kernel, "

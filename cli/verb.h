@@ -29,6 +29,7 @@ void add_bench(const Command& program, Run& run);
 void add_chat(const Command& program, Run& run);
 void add_ckpt(const Command& program, Run& run);
 void add_completion(const Command& program, Run& run);
+void add_compress(const Command& program, Run& run);
 void add_convert(const Command& program, Run& run);
 void add_demo(const Command& program, Run& run);
 void add_doctor(const Command& program, Run& run);
