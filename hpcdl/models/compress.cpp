@@ -29,13 +29,15 @@ quant::CompressReport compress_folder(Pool& pool, const io::fs::path& from, cons
   decoder.for_each_compressible([&](const std::string& name, const nn::Linear& layer) {
     layers.emplace(name, layer.layout == nn::Layout::in_out);
   });
-  options.layer = [layers, spec](const std::string& name, const Spec& tensor) -> std::optional<quant::CompressibleLayer> {
+  options.layer = [layers, spec](const std::string& name,
+                                 const Spec& tensor) -> std::optional<quant::CompressibleLayer> {
     constexpr std::string_view kEnd = ".weight";
     const bool widens = tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
     if (!name.ends_with(kEnd) || tensor.shape.rank() != 2 || !widens) return std::nullopt;
     const auto bare = name.substr(0, name.size() - kEnd.size());
     auto found = layers.find(bare);
-    if (found == layers.end()) found = layers.find(fmt::format("{}{}", spec.prefix, bare));  // a decoder without its head
+    if (found == layers.end())
+      found = layers.find(fmt::format("{}{}", spec.prefix, bare));  // a decoder without its head
     if (found == layers.end()) return std::nullopt;
     return quant::CompressibleLayer{.name = found->first, .transposed = found->second};
   };

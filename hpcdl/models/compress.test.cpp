@@ -212,10 +212,12 @@ TEST(compress, says_what_is_wrong) {
   EXPECT_NE(m.refused({.ratio = 1}).find("expected a ratio between 0 and 1, found 1"), std::string::npos);
   EXPECT_NE(m.refused({.ratio = 0}).find("between 0 and 1"), std::string::npos);
   EXPECT_NE(m.refused({.ratio = 0.01}).find("use a larger ratio"), std::string::npos);
-  EXPECT_NE(m.refused({.method = Method::monarch, .ratio = 0.5, .blocks = 7}).find("has no 7 equal blocks: --blocks may be 2, 4"),
+  EXPECT_NE(m.refused({.method = Method::monarch, .ratio = 0.5, .blocks = 7})
+                .find("has no 7 equal blocks: --blocks may be 2, 4"),
             std::string::npos);
-  EXPECT_NE(m.refused({.keep = [](const std::string&) { return false; }}).find("no matrix has a name that is to be kept"),
-            std::string::npos);
+  EXPECT_NE(
+      m.refused({.keep = [](const std::string&) { return false; }}).find("no matrix has a name that is to be kept"),
+      std::string::npos);
   EXPECT_NE(m.refused({.keep = [](const std::string&) { return true; }}).find("--keep leaves all 14 matrices"),
             std::string::npos);
   m.compress({.ratio = 0.5});
@@ -259,7 +261,8 @@ TEST(compress, a_config_that_does_not_fit_is_refused) {
   expect([&](io::Json& j) { j[layer]["method"] = "magic"; }, "method: expected svd, monarch or blast, found \"magic\"");
   expect([&](io::Json& j) { j[layer]["rank"] = 0; }, "rank: expected 1 to 16777216, found 0");
   expect([&](io::Json& j) { j[layer]["rank"] = 1 << 20; }, "has a rank of 1 to 8, not of 1048576");
-  expect([&](io::Json& j) { j[layer]["rank"] = 1; }, "config.json asks for model.layers.0.mlp.up_proj.factor_in.weight");
+  expect([&](io::Json& j) { j[layer]["rank"] = 1; },
+         "config.json asks for model.layers.0.mlp.up_proj.factor_in.weight");
   expect([&](io::Json& j) { j[layer]["rank"] = "many"; }, "rank");
   expect([&](io::Json& j) { j[layer]["blocks"] = 3; }, "cannot have 3 blocks");
   expect([&](io::Json& j) { j[layer]["blocks"] = -4; }, "blocks: expected 1 to");
@@ -280,7 +283,9 @@ TEST(compress, what_no_compressed_model_can_do_is_refused) {
     LanguageModel::open_for_adapting(m.to, o, 1, {}, {}, {.format = BaseFormat::nf4});
   });
   EXPECT_NE(adapting.find("factors are not quantised: leave model.quantize out"), std::string::npos) << adapting;
-  EXPECT_NE(message([&] { LanguageModel::open_for_training(m.to, {}, {.on = true, .first = 0, .last = 0}); }).find("not trained in 8-bit floats"),
+  EXPECT_NE(message([&] {
+              LanguageModel::open_for_training(m.to, {}, {.on = true, .first = 0, .last = 0});
+            }).find("not trained in 8-bit floats"),
             std::string::npos);
   EXPECT_NE(message([&] { require_on_gpu(config); }).find("which only a CPU multiplies"), std::string::npos);
 }

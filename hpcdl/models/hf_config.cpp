@@ -7,10 +7,10 @@
 #include "hpcdl/io/foreign/config.h"
 #include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/model_folder.h"
-#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/gguf/config.h"
 #include "hpcdl/quant/codecs.h"
+#include "hpcdl/quant/structures.h"
 
 namespace hpcdl::models {
 
@@ -104,8 +104,8 @@ void read_common(const JsonObject& o, ModelConfig& c) {
   const Json* quant = o.find("quantization_config");
   if (quant && !io::pack_config_in(*quant, c.dtype, o.where() + ": quantization_config"))
     c.quant = quant::parse_config(*quant, o.where() + ": quantization_config");
-  if (const Json* compressed = o.find(kCompressionKey))
-    c.compressed = parse_compression(*compressed, fmt::format("{}: {}", o.where(), kCompressionKey));
+  if (const Json* compressed = o.find(quant::kCompressionKey))
+    c.compressed = quant::parse_structures(*compressed, fmt::format("{}: {}", o.where(), quant::kCompressionKey));
 }
 
 }  // namespace
@@ -153,7 +153,7 @@ Json make_hf_config(const ModelConfig& c) {
   j["eos_token_id"] = c.eos.empty() ? Json() : c.eos.size() == 1 ? Json(c.eos[0]) : Json(c.eos);
   row.write(c, j);
   if (c.quant) j["quantization_config"] = quant::make_config(*c.quant);
-  if (!c.compressed.empty()) j[kCompressionKey] = make_compression(c.compressed);
+  if (!c.compressed.empty()) j[quant::kCompressionKey] = quant::to_json(c.compressed);
   return j;
 }
 

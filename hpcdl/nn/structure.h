@@ -23,9 +23,7 @@ struct Structure {
 
 /// Numbers that the factors of a matrix (out, in) have for each unit of rank.
 constexpr std::int64_t numbers_per_rank(Method m, std::int64_t out, std::int64_t in, std::int64_t blocks) {
-  return m == Method::svd       ? out + in
-         : m == Method::monarch ? blocks * (out + in)
-                                : out + in + blocks * blocks;
+  return m == Method::svd ? out + in : m == Method::monarch ? blocks * (out + in) : out + in + blocks * blocks;
 }
 
 }  // namespace hpcdl::nn

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/buffer.h"
@@ -15,6 +14,7 @@
 #include "hpcdl/quant/factors.h"
 #include "hpcdl/quant/float_rows.h"
 #include "hpcdl/quant/staged_folder.h"
+#include "hpcdl/quant/structures.h"
 
 namespace hpcdl::quant {
 namespace {
@@ -107,13 +107,6 @@ Factors best_factors(Pool& pool, const WeighedMatrix& w, nn::Structure& s, const
   return others;
 }
 
-std::vector<double> all_moments(const InputMoments& m) {
-  std::vector<double> all(static_cast<std::size_t>(m.k() * m.k()));
-  for (std::int64_t i = 0; i < m.k(); ++i)
-    for (std::int64_t j = 0; j < m.k(); ++j) all[static_cast<std::size_t>(i * m.k() + j)] = m.at(i, j);
-  return all;
-}
-
 CompressedLayer compress_one(Pool& pool, CompressTask& task, const CompressModelOptions& o,
                              io::TensorFolderWriter& writer) {
   const auto& name = task.tensor->name;
@@ -123,9 +116,8 @@ CompressedLayer compress_one(Pool& pool, CompressTask& task, const CompressModel
     std::copy_n(row, rows.k(), values.tensor.ptr<float>() + r * rows.k());
   });
   WeighedMatrix w{values.tensor.ptr<float>(), rows.n(), rows.k(), rows.k()};
-  std::vector<double> moments;
   const bool weighed = o.calibration && o.calibration->place(name) >= 0;
-  if (weighed) moments = all_moments(o.calibration->moments(name)), w.moments = &moments;
+  if (weighed) w.moments = o.calibration->moments(name).sums();
   Factors factors = best_factors(pool, w, task.structure, values.tensor);
 
   CompressedLayer layer{.name = name,
@@ -152,13 +144,6 @@ CompressedLayer compress_one(Pool& pool, CompressTask& task, const CompressModel
   return layer;
 }
 
-io::Json json_of(const nn::Structure& s) {
-  io::Json j = {{"method", nn::method_name(s.method)}, {"rank", s.rank}};
-  if (s.method != nn::Method::svd) j["blocks"] = s.blocks;
-  if (s.method == nn::Method::monarch) j["strided"] = s.strided;
-  return j;
-}
-
 }  // namespace
 
 double CompressReport::ratio() const {
@@ -182,21 +167,17 @@ nlohmann::json to_json(const CompressReport& r) {
                       {"bytes_before", l.before},
                       {"bytes", l.bytes},
                       {"relative_error", l.relative_error}});
-    layers.back().update(json_of(l.structure));
+    layers.back().update(to_json(l.structure));
   }
-  return {{"method", nn::method_name(r.method)},
-          {"ratio", r.ratio()},
-          {"relative_error", r.relative_error()},
-          {"bytes_before", r.bytes_before},
-          {"bytes", r.bytes},
-          {"layers", std::move(layers)}};
+  return {{"method", nn::method_name(r.method)}, {"ratio", r.ratio()}, {"relative_error", r.relative_error()},
+          {"bytes_before", r.bytes_before},      {"bytes", r.bytes},   {"layers", std::move(layers)}};
 }
 
 std::string to_text(const CompressReport& r) {
   std::size_t width = 6;
   for (const auto& l : r.layers) width = std::max(width, l.name.size());
-  std::string text =
-      fmt::format("{:<{}}  {:>14}  {:>6}  {:>6}  {:>7}  {:>9}\n", "matrix", width, "shape", "blocks", "rank", "ratio", "error");
+  std::string text = fmt::format("{:<{}}  {:>14}  {:>6}  {:>6}  {:>7}  {:>9}\n", "matrix", width, "shape", "blocks",
+                                 "rank", "ratio", "error");
   for (const auto& l : r.layers)
     text += fmt::format("{:<{}}  {:>14}  {:>6}  {:>6}  {:>7.3f}  {:>8.2f}%\n", l.name, width,
                         fmt::format("({}, {})", l.out, l.in), l.structure.blocks, l.structure.rank,
@@ -220,7 +201,7 @@ CompressReport compress_model(Pool& pool, const fs::path& from, const fs::path& 
   io::TensorFolderWriter writer(folder.path(), compressed_tensors(tasks));
   if (o.progress) o.progress("", 0, report.bytes_before);
   std::int64_t done = 0;
-  io::Json structures = io::Json::object();
+  Structures structures;
   for (auto& t : tasks) {
     if (!t.layer) {
       writer.write(t.tensor->name, t.shard->view(*t.tensor));
@@ -228,7 +209,7 @@ CompressReport compress_model(Pool& pool, const fs::path& from, const fs::path& 
     } else {
       report.layers.push_back(compress_one(pool, t, o, writer));
       report.bytes += report.layers.back().bytes;
-      structures[t.layer->name] = json_of(t.structure);
+      structures.emplace(t.layer->name, t.structure);
     }
     t.shard->file().drop(t.tensor->offset, t.tensor->spec.bytes());
     done += t.tensor->spec.bytes();
@@ -236,7 +217,7 @@ CompressReport compress_model(Pool& pool, const fs::path& from, const fs::path& 
   }
   writer.commit();
   io::Json config = io::read_json(from / "config.json");
-  config["hpcdl_compression"] = std::move(structures);
+  config[kCompressionKey] = to_json(structures);
   io::write_file_atomic(folder.path() / "config.json", config.dump(2) + "\n");
   copy_companions(from, folder.path());
   folder.commit();

@@ -16,13 +16,13 @@ namespace hpcdl::quant {
 
 /// A matrix of a model's files that can be compressed.
 struct CompressibleLayer {
-  std::string name;      // of its layer, in config.json
+  std::string name;         // of its layer, in config.json
   bool transposed = false;  // stored (in, out), as in GPT-2
 };
 
 struct CompressModelOptions {
   nn::Method method = nn::Method::svd;
-  double ratio = 0.5;                    // numbers of the factors for each of the matrix: 0 < ratio < 1
+  double ratio = 0.5;                       // numbers of the factors for each of the matrix: 0 < ratio < 1
   std::optional<std::int64_t> blocks = {};  // of monarch and blast; none: structure_for() chooses
   /// The layer of a tensor of the source, none for what is copied; must be set. models::compress_folder() knows it.
   std::function<std::optional<CompressibleLayer>(const std::string& name, const Spec& spec)> layer = nullptr;
@@ -40,9 +40,9 @@ struct CompressedLayer {
   std::string name;  // of the matrix in the source
   std::int64_t out = 0, in = 0;
   nn::Structure structure = {};
-  bool weighed = false;           // with a calibration
+  bool weighed = false;  // with a calibration
   std::int64_t before = 0, bytes = 0;
-  double relative_error = 0;      // |W - W'| / |W|, with the rounding of the factors
+  double relative_error = 0;  // |W - W'| / |W|, with the rounding of the factors
 };
 
 struct CompressReport {

@@ -37,8 +37,8 @@ void nearest(Pool& pool, const WeighedMatrix& w, std::int64_t rank, float* outpu
   const auto u = leading_outputs(pool, w, rank);
   std::vector<double> v(static_cast<std::size_t>(rank * w.columns));
   simd::with_isa([&](auto isa) {
-    cpu::wide_product(isa, pool, v.data(), w.columns, {u.data(), w.rows}, {w.values, w.stride, 1, true}, rank, w.columns,
-                      w.rows, 1, false);
+    cpu::wide_product(isa, pool, v.data(), w.columns, {u.data(), w.rows}, {w.values, w.stride, 1, true}, rank,
+                      w.columns, w.rows, 1, false);
   });
   for (std::int64_t t = 0; t < rank; ++t) {
     const double* row = v.data() + t * w.columns;

@@ -107,13 +107,15 @@ TEST(Factors, OfASquareMonarchMatrixAreExact) {
         for (std::int64_t i = 0; i < m; ++i) {
           double sum = 0;
           for (std::int64_t j = 0; j < m; ++j)
-            sum += static_cast<double>(f.tensor.ptr<float>()[(b * m + i) * m + j]) * x[static_cast<std::size_t>(b * m + j)];
+            sum += static_cast<double>(f.tensor.ptr<float>()[(b * m + i) * m + j]) *
+                   x[static_cast<std::size_t>(b * m + j)];
           y[static_cast<std::size_t>(b * m + i)] = sum;
         }
     };
     const auto permute = [&] {
       for (std::int64_t i = 0; i < m; ++i)
-        for (std::int64_t j = 0; j < m; ++j) x[static_cast<std::size_t>(j * m + i)] = y[static_cast<std::size_t>(i * m + j)];
+        for (std::int64_t j = 0; j < m; ++j)
+          x[static_cast<std::size_t>(j * m + i)] = y[static_cast<std::size_t>(i * m + j)];
     };
     blocks(right), permute(), blocks(left), permute();
     for (std::int64_t i = 0; i < n; ++i)
@@ -161,7 +163,8 @@ std::string message(const std::function<void()>& f) {
 TEST(StructureFor, SpendsTheRatio) {
   for (const auto method : {Method::svd, Method::monarch, Method::blast})
     for (const double ratio : {0.1, 1.0 / 3, 0.5, 0.9})
-      for (const auto& [out, in] : {std::pair<std::int64_t, std::int64_t>{4096, 4096}, {11008, 4096}, {4096, 11008}, {96, 50}}) {
+      for (const auto& [out, in] :
+           {std::pair<std::int64_t, std::int64_t>{4096, 4096}, {11008, 4096}, {4096, 11008}, {96, 50}}) {
         const auto s = structure_for(method, out, in, ratio, {}, "w");
         const auto all = static_cast<double>(out * in);
         const auto cost = static_cast<double>(nn::numbers_per_rank(method, out, in, s.blocks));
@@ -175,7 +178,8 @@ TEST(StructureFor, SaysWhichBlocksFit) {
   const auto with = [](Method m, std::int64_t out, std::int64_t in, double ratio, std::optional<std::int64_t> blocks) {
     return message([&] { structure_for(m, out, in, ratio, blocks, "h.0.up"); });
   };
-  EXPECT_NE(with(Method::monarch, 96, 50, 0.5, 4).find("h.0.up: a matrix of 96 x 50 has no 4 equal blocks: --blocks may be 2"),
+  EXPECT_NE(with(Method::monarch, 96, 50, 0.5, 4)
+                .find("h.0.up: a matrix of 96 x 50 has no 4 equal blocks: --blocks may be 2"),
             std::string::npos);
   EXPECT_NE(with(Method::blast, 17, 50, 0.5, {}).find("use --method svd"), std::string::npos);
   EXPECT_NE(with(Method::monarch, 64, 64, 0.01, 4).find("use a larger ratio, fewer --blocks"), std::string::npos);

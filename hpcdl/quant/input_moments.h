@@ -20,6 +20,8 @@ class InputMoments {
   void add(Stream& s, const View& x);
   /// The mean of x_i x_j; 0 before the first row.
   double at(std::int64_t i, std::int64_t j) const;
+  /// The sums of x_i x_j over the rows, (k, k).
+  const double* sums() const { return sums_.data(); }
   /// Those of rotated rows.
   InputMoments rotated(void (*turn)(double* row, std::int64_t k)) const;
   /// The mean of x_i^2 for every i.

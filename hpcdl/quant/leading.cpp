@@ -192,7 +192,7 @@ void orthonormalise(Pool& pool, std::vector<double>& q, std::int64_t count, std:
 /// b C for rows b (count, n), or b itself.
 std::vector<double> weighed(Pool& pool, const WeighedMatrix& w, std::vector<double> b, std::int64_t count) {
   const auto n = w.columns;
-  return w.moments ? product(pool, {b.data(), n}, {w.moments->data(), n}, count, n, n) : std::move(b);
+  return w.moments ? product(pool, {b.data(), n}, {w.moments, n}, count, n, n) : std::move(b);
 }
 
 /// The leading eigenvectors of W C W^T in the span of the orthonormal rows of q (count, rows).
@@ -237,7 +237,8 @@ std::vector<double> iterated_basis(Pool& pool, const WeighedMatrix& w, std::int6
     inputs.tensor.ptr<float>()[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
   if (w.moments) {
     moments = OwnedTensor({{n, n}, DType::f32});
-    std::ranges::transform(*w.moments, moments.tensor.ptr<float>(), [](double x) { return static_cast<float>(x); });
+    std::transform(w.moments, w.moments + n * n, moments.tensor.ptr<float>(),
+                   [](double x) { return static_cast<float>(x); });
   }
   std::vector<double> q(size_of(count * m));
   for (int i = 0;; ++i) {

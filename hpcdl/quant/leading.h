@@ -20,11 +20,12 @@ struct Eigen {
 /// threads.
 Eigen symmetric_eigen(Pool& pool, std::vector<double>& matrix, std::int64_t n, std::int64_t wanted);
 
-/// W (rows, columns) in f32, and the moments C (columns, columns) of its inputs x; null: all inputs count alike.
+/// W (rows, columns) in f32, and the moments C (columns, columns) of its inputs x, times any factor; null: all inputs count
+/// alike.
 struct WeighedMatrix {
   const float* values = nullptr;
   std::int64_t rows = 0, columns = 0, stride = 0;
-  const std::vector<double>* moments = nullptr;
+  const double* moments = nullptr;
 };
 
 /// The `wanted` orthonormal vectors u, as rows of `rows` numbers, in whose span W x loses least: U U^T W is nearest to W

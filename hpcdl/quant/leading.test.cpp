@@ -58,7 +58,10 @@ TEST(SymmetricEigen, OfDegenerateMatrices) {
     std::vector<double> m(static_cast<std::size_t>(n * n));
     for (std::int64_t i = 0; i < n; ++i)
       for (std::int64_t j = 0; j < n; ++j)
-        m[static_cast<std::size_t>(i * n + j)] = kind == 0 ? 0 : kind == 1 ? 1 : i == j ? static_cast<double>(i % 3) : 0;
+        m[static_cast<std::size_t>(i * n + j)] = kind == 0   ? 0
+                                                 : kind == 1 ? 1
+                                                 : i == j    ? static_cast<double>(i % 3)
+                                                             : 0;
     auto copy = m;
     const auto e = symmetric_eigen(pool, copy, n, 1);
     EXPECT_NEAR(e.values[0], kind == 0 ? 0 : kind == 1 ? 12 : 2, 1e-12);
@@ -71,7 +74,8 @@ TEST(SymmetricEigen, OfDegenerateMatrices) {
 struct Drawn {
   std::vector<float> values;
   WeighedMatrix w;
-  Drawn(std::int64_t rows, std::int64_t columns, std::uint64_t seed) : values(static_cast<std::size_t>(rows * columns)) {
+  Drawn(std::int64_t rows, std::int64_t columns, std::uint64_t seed)
+      : values(static_cast<std::size_t>(rows * columns)) {
     const Rng rng{seed, 2};
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(rng.normal(i));
     w = {values.data(), rows, columns, columns};
@@ -113,7 +117,8 @@ std::vector<double> squares(Pool& pool, const WeighedMatrix& w) {
 
 TEST(LeadingOutputs, LoseTheTailOfTheSingularValues) {
   Pool pool(2);
-  for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{40, 70}, {70, 40}, {33, 33}, {1, 5}, {5, 1}}) {
+  for (const auto& [rows, columns] :
+       {std::pair<std::int64_t, std::int64_t>{40, 70}, {70, 40}, {33, 33}, {1, 5}, {5, 1}}) {
     const Drawn d(rows, columns, 5);
     const auto values = squares(pool, d.w);
     for (const std::int64_t r : {std::int64_t{1}, (std::ssize(values) + 1) / 2, std::ssize(values)}) {
@@ -167,7 +172,7 @@ TEST(LeadingOutputs, WeighTheInputs) {
   const WeighedMatrix seen{scaled.data(), 24, n, n};
   WeighedMatrix w = d.w;
   const auto plain = lost(seen, leading_outputs(pool, w, r)).first;
-  w.moments = &moments;
+  w.moments = moments.data();
   const auto weighed = lost(seen, leading_outputs(pool, w, r)).first;
   EXPECT_NEAR(weighed, lost(seen, leading_outputs(pool, seen, r)).first, 1e-6 * weighed);
   EXPECT_LT(weighed, 0.9 * plain);

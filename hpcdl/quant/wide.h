@@ -30,8 +30,8 @@ namespace hpcdl::cpu {
 /// c (m, n) with rows `ld` apart = factor * a (m, k) b (k, n), + c if `add`. The order of every sum depends on the shape
 /// alone.
 template <class Isa>
-void wide_product(Isa, Pool& pool, double* c, std::int64_t ld, const quant::Wide& a, const quant::Wide& b, std::int64_t m,
-                  std::int64_t n, std::int64_t k, double factor, bool add);
+void wide_product(Isa, Pool& pool, double* c, std::int64_t ld, const quant::Wide& a, const quant::Wide& b,
+                  std::int64_t m, std::int64_t n, std::int64_t k, double factor, bool add);
 template <class Isa> double wide_dot(Isa, const double* a, const double* b, std::int64_t n);
 /// y += factor * x.
 template <class Isa> void wide_add(Isa, double* y, double factor, const double* x, std::int64_t n);

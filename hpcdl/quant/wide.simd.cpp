@@ -61,8 +61,8 @@ void pack(const quant::Wide& b, std::int64_t k, std::int64_t deep, std::int64_t 
 }  // namespace
 
 template <class Isa>
-void wide_product(Isa, Pool& pool, double* c, std::int64_t ld, const quant::Wide& a, const quant::Wide& b, std::int64_t m,
-                  std::int64_t n, std::int64_t k, double factor, bool add) {
+void wide_product(Isa, Pool& pool, double* c, std::int64_t ld, const quant::Wide& a, const quant::Wide& b,
+                  std::int64_t m, std::int64_t n, std::int64_t k, double factor, bool add) {
   const auto panels = (n + kPanel - 1) / kPanel;
   parallel_tasks(pool, panels, [&](std::int64_t p) {
     alignas(64) double panel[kDeep * kPanel], sums[kTogether * kPanel];
@@ -139,8 +139,8 @@ template <class Isa> void wide_turns(Isa, Pool& pool, double* z, std::int64_t n,
   });
 }
 
-template void wide_product(simd::Isa, Pool&, double*, std::int64_t, const quant::Wide&, const quant::Wide&, std::int64_t,
-                           std::int64_t, std::int64_t, double, bool);
+template void wide_product(simd::Isa, Pool&, double*, std::int64_t, const quant::Wide&, const quant::Wide&,
+                           std::int64_t, std::int64_t, std::int64_t, double, bool);
 template double wide_dot(simd::Isa, const double*, const double*, std::int64_t);
 template void wide_add(simd::Isa, double*, double, const double*, std::int64_t);
 template void wide_rows(simd::Isa, Pool&, double*, const double*, std::int64_t, const double*, std::int64_t);

@@ -105,7 +105,8 @@ TEST_P(CompressedRuns, an_adapter_trains_beside_the_factors) {
 
 /// A text whose next word depends on the last two, most of the time.
 std::string text_of_pairs() {
-  static constexpr const char* kWords[] = {"ant", "bee", "cow", "dog", "elk", "fox", "gnu", "hen", "ibis", "jay", "kite"};
+  static constexpr const char* kWords[] = {"ant", "bee", "cow",  "dog", "elk", "fox",
+                                           "gnu", "hen", "ibis", "jay", "kite"};
   constexpr std::uint32_t kCount = 11;
   std::string text;
   std::uint32_t x = 99, last = 0, before = 1;
@@ -119,7 +120,7 @@ std::string text_of_pairs() {
   return text;
 }
 
-/// At half the size, a model loses more than 2 % of its loss, and training gives it back.
+/// At half the size, a model learns what the whole model learns in the same steps, to 2 % of the loss.
 TEST(compressed, half_of_the_size_trains_to_the_same_loss) {
   const io::TempFolder tmp;
   io::write_file_atomic(tmp / "toy.txt", text_of_pairs());
@@ -132,28 +133,32 @@ TEST(compressed, half_of_the_size_trains_to_the_same_loss) {
   longer(c, 400);
   c.model.width = 64;
   run(c, {});
-  const auto tune = [&](const std::string& name, const fs::path& init, double lr) {
-    return testing::tune_toy(tmp, name, 1, [&](RunConfig& more) {
-      longer(more, 200);
-      more.init = init.string(), more.train.lr = lr;
-    }).eval_loss;
+  const auto tune = [&](const std::string& name, const fs::path& init, std::int64_t steps, double lr) {
+    return testing::tune_toy(tmp, name, 1,
+                             [&](RunConfig& more) {
+                               longer(more, steps);
+                               more.init = init.string(), more.train.lr = lr;
+                             })
+        .eval_loss;
   };
-  const double dense = tune("dense", tmp / "base" / "model", 3e-3);
+  const double whole = tune("whole", tmp / "base" / "model", 200, 5e-3);
   Pool pool(2);
   for (const auto& [method, name] : nn::kMethodNames) {
     const fs::path half = tmp / std::string(name);
     models::compress_folder(pool, tmp / "base" / "model", half, {.method = method, .ratio = 0.5});
-    const double before = tune(fmt::format("{}-still", name), half, 1e-30);
-    const double after = tune(fmt::format("{}-tuned", name), half, 3e-3);
-    EXPECT_GT(before, 1.02 * dense) << name;
-    EXPECT_LT(after, 1.02 * dense) << name;
-    RecordProperty(std::string(name), fmt::format("{:.4f} of {:.4f}, {:.4f} untrained", after, dense, before));
+    const double before = tune(fmt::format("{}-still", name), half, 1, 1e-30);
+    const double after = tune(fmt::format("{}-tuned", name), half, 200, 5e-3);
+    EXPECT_GT(before, 1.02 * whole) << name;
+    EXPECT_LT(after, 1.02 * whole) << name;
+    RecordProperty(std::string(name), fmt::format("{:.4f} of {:.4f}, {:.4f} untrained", after, whole, before));
   }
 }
 
 TEST_P(CompressedRuns, what_they_cannot_do_is_refused) {
   make(2);
-  EXPECT_NE(refused([](RunConfig& c) { c.train.dtype = Compute::fp8_emu, c.train.fp8_first = c.train.fp8_last = 0; }).find("not trained in 8-bit floats"),
+  EXPECT_NE(refused([](RunConfig& c) {
+              c.train.dtype = Compute::fp8_emu, c.train.fp8_first = c.train.fp8_last = 0;
+            }).find("not trained in 8-bit floats"),
             std::string::npos);
   EXPECT_NE(error_of([&] { tune("tp", [](RunConfig& c) { c.parallel.tp = 2; }, 2); }).find("use one rank"),
             std::string::npos);

@@ -10,6 +10,7 @@
 #include "hpcdl/io/gguf/file.h"
 #include "hpcdl/io/gguf/vocabulary.h"
 #include "hpcdl/io/gguf/writer.h"
+#include "hpcdl/models/compressed_config.h"
 #include "hpcdl/models/family.h"
 #include "hpcdl/models/gguf/metadata.h"
 #include "hpcdl/models/gguf/names.h"
@@ -112,6 +113,7 @@ GgufExport write_gguf(const io::fs::path& model, const io::ModelConfig& config, 
                       io::GgufType type, Pool& pool) {
   require(io::can_encode(type), "model", "expected one of the types {}, found {}", io::encoded_gguf_types(),
           io::info_of(type).name);
+  require_uncompressed(config, model, "convert");
   io::GgufValues values;
   add_config(values, config, type);
   if (io::is_gguf(model)) io::copy_tokenizer(values, io::GgufFile::open(model).metadata());

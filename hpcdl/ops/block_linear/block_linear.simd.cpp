@@ -7,7 +7,8 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// Products of more operations use all threads, one after another; smaller ones have a thread each.
+/// Products of more operations use all threads, one after another, unless there are as many for every thread; smaller
+/// ones have a thread each.
 constexpr double kLarge = 2e7;
 
 /// Where the columns of a block's product lie in y.
@@ -40,8 +41,7 @@ template <class Isa, class T, class TBias> struct Scatter {
       const auto left = e.columns.group - (col + begin) % e.columns.group;
       const int n = left < cols - begin ? static_cast<int>(left) : cols - begin;
       const auto to = e.columns.at(col + begin);
-      for (int r = 0; r < rows; ++r)
-        e.one_run(static_cast<const float*>(tile) + r * tile_ld + begin, row + r, to, n);
+      for (int r = 0; r < rows; ++r) e.one_run(static_cast<const float*>(tile) + r * tile_ld + begin, row + r, to, n);
       begin += n;
     }
   }
@@ -87,9 +87,8 @@ void products(Pool& pool, std::int64_t count, gemm::TileEpilogue apply, const Pr
                         .d_ld = e.ld * static_cast<std::int64_t>(sizeof(*e.d)),
                         .d_element = sizeof(*e.d)};
   };
-  const double flops =
-      2.0 * static_cast<double>(first.m) * static_cast<double>(first.n) * static_cast<double>(first.k);
-  if (count < pool.threads() || flops > kLarge) {
+  const double flops = 2.0 * static_cast<double>(first.m) * static_cast<double>(first.n) * static_cast<double>(first.k);
+  if (count < pool.threads() || (flops > kLarge && count % pool.threads() != 0)) {
     for (std::int64_t i = 0; i < count; ++i) {
       const auto e = finish(i);
       gemm::run(set, pool, product(i), end_of(e));
@@ -184,8 +183,15 @@ void block_linear_backward(Isa isa, Pool& pool, const BlockLinearGradients& g, c
   const std::int64_t blocks = g.w[0], outputs = g.w[1], inputs = g.w[2], rows = g.x.rows();
   if (g.dbias || g.dresidual)
     linear_backward(isa, pool,
-                    {.dx = {}, .dw = {}, .dbias = g.dbias, .dresidual = g.dresidual, .x = g.x, .w = g.w, .z = {},
-                     .dy = g.dy, .dz = {}},
+                    {.dx = {},
+                     .dw = {},
+                     .dbias = g.dbias,
+                     .dresidual = g.dresidual,
+                     .x = g.x,
+                     .w = g.w,
+                     .z = {},
+                     .dy = g.dy,
+                     .dz = {}},
                     LinearArgs{}, numerics);
   if (!g.dx && !g.dw) return;
   View dy = g.dy;
@@ -209,9 +215,8 @@ void block_linear_backward(Isa isa, Pool& pool, const BlockLinearGradients& g, c
                                  .row_invariant = numerics.row_invariant};
           },
           [&](std::int64_t b) {
-            return End{.d = g.dx.template ptr<T>() + b * inputs,
-                       .ld = g.dx.row_stride(),
-                       .accumulate = g.dx.accumulate()};
+            return End{
+                .d = g.dx.template ptr<T>() + b * inputs, .ld = g.dx.row_stride(), .accumulate = g.dx.accumulate()};
           });
     });
   if (g.dw && g.dw.size() > 0)
@@ -228,15 +233,13 @@ void block_linear_backward(Isa isa, Pool& pool, const BlockLinearGradients& g, c
                                  .b = operand(g.x, b * inputs, g.x.row_stride(), false)};
           },
           [&](std::int64_t b) {
-            return End{.d = g.dw.template ptr<T>() + b * outputs * inputs,
-                       .ld = inputs,
-                       .accumulate = g.dw.accumulate()};
+            return End{
+                .d = g.dw.template ptr<T>() + b * outputs * inputs, .ld = inputs, .accumulate = g.dw.accumulate()};
           });
     });
 }
 
-template void block_linear(simd::Isa, Pool&, Tensor, View, View, View, View, const BlockLinear::Args&,
-                           const Numerics&);
+template void block_linear(simd::Isa, Pool&, Tensor, View, View, View, View, const BlockLinear::Args&, const Numerics&);
 template void block_linear_backward(simd::Isa, Pool&, const BlockLinearGradients&, const BlockLinear::Args&,
                                     const Numerics&);
 

@@ -62,8 +62,8 @@ inline Contracts block_linear_contracts() {
                            "interleaved in groups; bias and residual are optional",
                            {"x", "weight", "bias", "residual"}, {"y"});
   c.dims = {{"M", 1, 20}, {"B", 1, 9}, {"Q", 1, 40}, {"P", 1, 40}};
-  c.shapes = {{3, 2, 4, 5},   {1, 1, 2, 1},  {7, 3, 6, 17},  {2, 5, 34, 33}, {16, 4, 16, 16}, {9, 2, 66, 31},
-              {0, 2, 4, 3},   {5, 7, 2, 1},  {33, 2, 18, 40}, {6, 8, 4, 4},   {1, 4, 130, 65}, {70, 2, 32, 19}};
+  c.shapes = {{3, 2, 4, 5}, {1, 1, 2, 1}, {7, 3, 6, 17},   {2, 5, 34, 33}, {16, 4, 16, 16}, {9, 2, 66, 31},
+              {0, 2, 4, 3}, {5, 7, 2, 1}, {33, 2, 18, 40}, {6, 8, 4, 4},   {1, 4, 130, 65}, {70, 2, 32, 19}};
   c.typical = {9, 3, 34, 35};
   c.rows = "M";
   c.row_shapes = {{1, 3, 34, 67}, {1, 2, 66, 130}, {1, 16, 4, 4}};
@@ -116,7 +116,7 @@ inline void block_linear_cases(auto& to) {
          [](const auto& v) { return block_linear(v[0], v[1], {}); })
       .forward_shapes = {{16, 4, 680, 1024}};
   to.add("block_linear+groups", "MxBxQxP", {"x M(BP)", "w BQP"}, {{1024, 4, 680, 1024}},
-         [](const auto& v) { return block_linear(v[0], v[1], {.groups = 4}); });
+         [](const auto& v) { return block_linear(v[0], v[1], {.groups = v.dim('Q') % 4 == 0 ? 4 : 1}); });
 }
 
 }  // namespace hpcdl::contract

@@ -39,14 +39,15 @@ TEST(BlockLinear, EqualsTheWholeMatrix) {
   Stream s(pool);
   const auto x = random_tensor({{rows, blocks * inputs}, DType::f32}, 1),
              w = random_tensor({{blocks, outputs, inputs}, DType::f32}, 2);
-  const OwnedTensor whole({{blocks * outputs, blocks * inputs}, DType::f32}),
-      y({{rows, blocks * outputs}, DType::f32}), expected(y.tensor.spec());
+  const OwnedTensor whole({{blocks * outputs, blocks * inputs}, DType::f32}), y({{rows, blocks * outputs}, DType::f32}),
+      expected(y.tensor.spec());
   std::memset(whole.tensor.data(), 0, static_cast<std::size_t>(whole.tensor.bytes()));
   for (std::int64_t b = 0; b < blocks; ++b)
     for (std::int64_t o = 0; o < outputs; ++o)
       for (std::int64_t c = 0; c < inputs; ++c)
-        whole.tensor.ptr<float>()[contract::block_column(b, o, blocks, outputs, groups) * blocks * inputs + b * inputs +
-                                  c] = w.tensor.ptr<float>()[(b * outputs + o) * inputs + c];
+        whole.tensor
+            .ptr<float>()[contract::block_column(b, o, blocks, outputs, groups) * blocks * inputs + b * inputs + c] =
+            w.tensor.ptr<float>()[(b * outputs + o) * inputs + c];
   testing::for_each_isa([&] {
     BlockLinear::forward(s, y.tensor, x.tensor, w.tensor, {}, {}, {.groups = groups});
     Linear::forward(s, expected.tensor, x.tensor, whole.tensor, {}, {}, {});
