@@ -92,9 +92,10 @@ int compress(CompressOptions& o) {
   }
   print_text(quant::to_text(report));
   if (!comparison.is_null())
-    print_text(fmt::format("loss {:.4f} before, {:.4f} after, over {} tokens: train the result further with [model] init\n",
-                           comparison["loss_before"].get<double>(), comparison["loss_after"].get<double>(),
-                           comparison["tokens"].get<std::int64_t>()));
+    print_text(
+        fmt::format("loss {:.4f} before, {:.4f} after, over {} tokens: train the result further with [model] init\n",
+                    comparison["loss_before"].get<double>(), comparison["loss_after"].get<double>(),
+                    comparison["tokens"].get<std::int64_t>()));
   return exit_code::kDone;
 }
 

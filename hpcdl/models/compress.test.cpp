@@ -285,7 +285,7 @@ TEST(compress, what_no_compressed_model_can_do_is_refused) {
   EXPECT_NE(adapting.find("factors are not quantised: leave model.quantize out"), std::string::npos) << adapting;
   EXPECT_NE(message([&] {
               LanguageModel::open_for_training(m.to, {}, {.on = true, .first = 0, .last = 0});
-            }).find("not trained in 8-bit floats"),
+            }).find("not trained in fp8"),
             std::string::npos);
   EXPECT_NE(message([&] { require_on_gpu(config); }).find("which only a CPU multiplies"), std::string::npos);
 }

@@ -171,9 +171,9 @@ void Decoder::multiply_in_few_bits(const Fp8Options& o) {
       auto* layer = std::get_if<nn::Linear>(&module);
       if (!layer || part == BlockPart::router) continue;
       if (layer->structured)
-        fail_usage("model",
-                   "a compressed model is not trained in products of few bits: set train.dtype to \"f32\", \"bf16\" or "
-                   "\"f16\"");
+        fail_usage(
+            "model",
+            "a compressed model is not trained in fp8 or mxfp4-emu: set train.dtype to \"f32\", \"bf16\" or \"fp16\"");
       if (o.mx4) layer->mx4.emplace(o.plain ? Mx4Method::plain : Mx4Method::quest);
       else layer->fp8.emplace(scaling, history, layers++);
       layer->weight.multiplied = false;  // not in 16 bits

@@ -158,7 +158,7 @@ TEST_P(CompressedRuns, what_they_cannot_do_is_refused) {
   make(2);
   EXPECT_NE(refused([](RunConfig& c) {
               c.train.dtype = Compute::fp8_emu, c.train.fp8_first = c.train.fp8_last = 0;
-            }).find("not trained in 8-bit floats"),
+            }).find("not trained in fp8"),
             std::string::npos);
   EXPECT_NE(error_of([&] { tune("tp", [](RunConfig& c) { c.parallel.tp = 2; }, 2); }).find("use one rank"),
             std::string::npos);

@@ -70,6 +70,7 @@ def _causal_softmax(x: Tensors) -> torch.Tensor:
 
 def _block_linear(x: Tensors, s: "list[int]", groups: int) -> torch.Tensor:
     m, b, q, p = s
+    groups = groups if q % groups == 0 else 1
     y = torch.einsum("mbp,bqp->mbq", x["x"].view(m, b, p), x["w"])
     return y.view(m, b, groups, q // groups).transpose(1, 2).reshape(m, b * q)
 
