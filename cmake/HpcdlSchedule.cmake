@@ -15,7 +15,7 @@ set(HPCDL_SCHEDULE
   "15 tests.cli.shared_model ranks" "13 tests.launchers.mesh ranks" "8 tests.launchers.torchrun ranks" "4 comm.transport.growth ranks" "1 tests.launchers.gpus ranks"
   "103 python.install" "90 comm.algo" "60 ops.attention" "45 ops.softmax" "43 ops.matmul.gemm" "34 comm.watch.processes" "31 comm.watch.injected" "30 parallel.tensor"
   "25 comm.watch" "24 comm.transport.tcp" "20 ops.lm_head_loss" "20 ops.conv2d" "20 tests.cli.interrupt" "20 train.exchanges" "18 train.pipeline_zero"
-  "17 train.pipeline" "15 train.pipeline_models" "17 ops.linear" "16 ops.bias_gelu"
+  "17 train.pipeline" "15 train.pipeline_models" "14 train.pipeline_vocabulary" "17 ops.linear" "16 ops.bias_gelu"
   "16 train.mesh_ranks" "15 tests.cli.demo" "15 io.checkpoint_ranks" "15 ops.matmul" "14 ops.int4_linear" "13 python.errors" "12 infer.shared_engine" "11 tests.cli.contract"
   "11 train.fp8" "11 tests.cli.launch" "11 comm.bootstrap.rendezvous" "10 comm.algo.reach" "10 ops.layer_norm" "10 ops.norm_swiglu" "9 ops.attention.far_scores"
   "9 ops.norm_qkv" "9 tests.layering" "7 tests.format")

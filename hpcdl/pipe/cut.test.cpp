@@ -17,6 +17,7 @@
 #include "hpcdl/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
+#include "hpcdl/nn/vocabulary_share.h"
 #include "hpcdl/pipe/generate.h"
 #include "hpcdl/pipe/micro_batch.h"
 #include "hpcdl/pipe/waits.h"
@@ -185,6 +186,46 @@ TEST(cut, carries_no_more_than_crosses) {
   };
   const std::int64_t boundary = 2 * 16 * 32 * 4;
   EXPECT_LE(bytes({2, 2}) - bytes({4}), 2 * boundary) << "one cut more: an activation and a gradient at most";
+}
+
+/// Every record is in one program, or an exchange; and what is exchanged is found.
+TEST(cut, a_divided_vocabulary_is_in_no_stage) {
+  for (const int barriers : {1, 2})
+    for (const auto family : {io::Family::gpt2, io::Family::llama}) {
+      const auto share = std::make_shared<nn::VocabularyShare>();
+      share->axis = Axis("pp", 2, nullptr), share->barriers = barriers;
+      const auto config = untied(family);
+      const auto model = models::LanguageModel::create(config, {}, true, {}, {}, {}, models::Values::later, share);
+      const auto micro = record_micro_batch(model, {.batch = 2, .length = 16}, Write::accumulate);
+      const auto& pass = micro.recording.program;
+      for (const auto backward : {Backward::whole, Backward::halves}) {
+        const auto parts = cut(pass, {2, 2}, backward);
+        ASSERT_TRUE(parts.vocabulary);
+        const auto& v = *parts.vocabulary;
+        std::size_t records = 0;
+        for (const auto* list : {&parts.forward, &parts.backward, &parts.weights})
+          for (const auto& p : *list) records += p.records.size();
+        for (const auto* p : {&v.lookup, &v.logits, &v.loss, &v.lookup_gradient, &v.merge})
+          records += p->records.size();
+        for (const auto* p : {&v.lookup, &v.logits, &v.loss, &v.lookup_gradient}) EXPECT_FALSE(p->records.empty());
+        const auto whole = backward == Backward::halves ? weight_pass(pass) : pass;
+        const auto exchanges = std::count_if(whole.records.begin(), whole.records.end(), [](const Record& r) {
+          return r.op == "all_reduce" || r.op == "all_gather";
+        });
+        EXPECT_EQ(exchanges, 3) << "rows; statistics; gradients or what they are made of";
+        EXPECT_EQ(records + static_cast<std::size_t>(exchanges), whole.records.size());
+        EXPECT_EQ(v.merge.records.size(), barriers == 1 ? 1u : 0u);
+        const auto bytes = [&](int slot) { return whole.slots.at(static_cast<std::size_t>(slot)).spec.bytes(); };
+        const std::int64_t rows = 2 * 16, hidden = rows * config.width * 4;
+        for (const int slot : {v.rows, v.hidden, v.gradient, v.rows_gradient}) EXPECT_EQ(bytes(slot), hidden);
+        EXPECT_EQ(bytes(v.mine), 4 * rows * 4);
+        EXPECT_EQ(bytes(v.all), 2 * 4 * rows * 4);
+        ASSERT_EQ(v.summands >= 0, barriers == 1);
+        if (barriers == 2) continue;
+        EXPECT_EQ(bytes(v.summands), 2 * hidden);
+        EXPECT_EQ(bytes(v.all_summands), 2 * 2 * hidden);
+      }
+    }
 }
 
 TEST(cut, refuses_a_partition_of_other_layers) {
