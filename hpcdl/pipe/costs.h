@@ -38,6 +38,7 @@ struct VocabularyCost {
   std::int64_t rows_bytes = 0, head_bytes = 0, gradient_bytes = 0;    // of the memory that each of ShareSlots counts
   std::int64_t hidden_bytes = 0;                                      // sent: rows, the input of the head, gradients
   std::int64_t statistics_bytes = 0;                                  // sent: what a rank knows of its logits
+  std::int32_t lookup_records = 0, logits_records = 0, loss_records = 0, gradient_records = 0;  // 0: unknown
 
   double seconds() const { return lookup + logits + loss + lookup_gradient; }
   bool operator==(const VocabularyCost&) const = default;

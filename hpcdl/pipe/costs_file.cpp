@@ -50,6 +50,13 @@ template <class Share, class F> void for_each_byte_of_share(Share& v, F f) {
   f("statistics_bytes", v.statistics_bytes);
 }
 
+template <class Share, class F> void for_each_count_of_share(Share& v, F f) {
+  f("lookup_records", v.lookup_records);
+  f("logits_records", v.logits_records);
+  f("loss_records", v.loss_records);
+  f("gradient_records", v.gradient_records);
+}
+
 void refuse_unknown(const nlohmann::json& object, const nlohmann::ordered_json& known, const std::string& where) {
   for (const auto& [key, value] : object.items())
     require(known.contains(key), "pipe", "{}: unknown key {}", where, io::shown(key));
@@ -107,6 +114,7 @@ nlohmann::ordered_json to_json(const VocabularyCost& v) {
   const auto put = [&](const char* key, auto value) { json[key] = value; };
   for_each_second(v, put);
   for_each_byte_of_share(v, put);
+  for_each_count_of_share(v, put);
   return json;
 }
 
@@ -115,11 +123,16 @@ VocabularyCost vocabulary_from(const nlohmann::json& json, const std::string& wh
   refuse_unknown(json, to_json(VocabularyCost()), where);
   VocabularyCost v;
   for_each_second(v, [&](const char* key, double& value) { value = number(from, key, 0, kMostSeconds); });
-  for_each_byte_of_share(v, [&](const char* key, std::int64_t& value) {
-    value = from.get_or<std::int64_t>(key, 0);
-    require(value >= 0 && value <= kMostBytes, "pipe", "{}: expected \"{}\" between 0 and {}, found {}", where, key,
-            kMostBytes, value);
-  });
+  const auto take = [&](std::int64_t most) {
+    return [&from, &where, most](const char* key, auto& value) {
+      const auto given = from.get_or<std::int64_t>(key, 0);
+      require(given >= 0 && given <= most, "pipe", "{}: expected \"{}\" between 0 and {}, found {}", where, key, most,
+              given);
+      value = static_cast<std::remove_reference_t<decltype(value)>>(given);
+    };
+  };
+  for_each_byte_of_share(v, take(kMostBytes));
+  for_each_count_of_share(v, take(1 << 30));
   return v;
 }
 

@@ -49,7 +49,11 @@ TEST(costs_file, has_the_share_of_a_vocabulary) {
                                     .head_bytes = 5,
                                     .gradient_bytes = 7,
                                     .hidden_bytes = 11,
-                                    .statistics_bytes = 13};
+                                    .statistics_bytes = 13,
+                                    .lookup_records = 1,
+                                    .logits_records = 2,
+                                    .loss_records = 4,
+                                    .gradient_records = 1};
   EXPECT_EQ(costs_from(io::parse_json(to_json(costs).dump(), "test"), "test"), costs);
 }
 

@@ -129,6 +129,9 @@ std::optional<VocabularyCost> vocabulary_cost(const Program& pass, const Program
   add(v.loss, cost.loss, cost.head_bytes, head);
   add(v.lookup_gradient, cost.lookup_gradient, cost.gradient_bytes, gradients);
   for (const int slot : read) cost.state_bytes += bytes_kept(pass.slots[static_cast<std::size_t>(slot)], pass, update);
+  const auto records = [](const Program& p) { return static_cast<std::int32_t>(p.records.size()); };
+  cost.lookup_records = records(v.lookup), cost.logits_records = records(v.logits);
+  cost.loss_records = records(v.loss), cost.gradient_records = records(v.lookup_gradient);
   cost.hidden_bytes = pass.slots[static_cast<std::size_t>(v.hidden)].spec.bytes();
   cost.statistics_bytes = pass.slots[static_cast<std::size_t>(v.mine)].spec.bytes();
   return cost;

@@ -111,6 +111,9 @@ TEST(layer_costs, a_divided_vocabulary_is_in_no_layer) {
       EXPECT_EQ(cost.hidden_bytes, 4 * kRows * kWidth);
       EXPECT_EQ(cost.statistics_bytes, 4 * 4 * kRows);
       EXPECT_GE(cost.head_bytes, 4 * kRows * 150) << "logits are kept";
+      EXPECT_EQ(cost.lookup_records, 1);
+      EXPECT_EQ(cost.gradient_records, 1);
+      EXPECT_EQ(cost.logits_records, barriers == 1 ? 2 : 1) << "with the gradient of the loss";
       EXPECT_EQ(cost.rows_bytes, 4 * kRows * (kWidth + 1)) << "and the tokens";
     }
   EXPECT_FALSE(vocabulary_cost(record_micro_batch(models::LanguageModel::create(config, {}, true),

@@ -154,11 +154,15 @@ Table stage_table(const Report& r) {
 
 Table share_table(const Report& r) {
   const auto& v = *r.costs->vocabulary;
-  Table t{.columns = {"share of the vocabulary", "E", "V", "T", "D", "state", "of logits", "sent by the last stage"},
+  const auto counts = v.logits_records > 0 ? fmt::format("{}/{}/{}/{}", v.lookup_records, v.logits_records,
+                                                         v.loss_records, v.gradient_records)
+                                           : "-";
+  Table t{.columns = {"share of the vocabulary", "E", "V", "T", "D", "records E/V/T/D", "state", "of logits",
+                      "sent by the last stage"},
           .rows = {}};
-  t.align = "lrrrrrrr";
+  t.align = "lrrrrrrrr";
   t.rows.push_back({"each rank", time_text(r, v.lookup), time_text(r, v.logits), time_text(r, v.loss),
-                    time_text(r, v.lookup_gradient), bytes_text(v.state_bytes), bytes_text(v.head_bytes),
+                    time_text(r, v.lookup_gradient), counts, bytes_text(v.state_bytes), bytes_text(v.head_bytes),
                     bytes_text(v.hidden_bytes)});
   return t;
 }
