@@ -14,7 +14,7 @@ constexpr std::int64_t kBlock = AdamW8::kBlock;
 bool rows_are_blocks(const Shape& whole) { return whole.rank() > 0 && whole[-1] > 0 && whole[-1] % kBlock == 0; }
 
 [[noreturn]] void fail_cut(const Part& part, std::string_view name, std::string_view where) {
-  fail(
+  fail_usage(
       "train",
       "train.moments = \"8bit\": \"{}\" {} is divided among ranks inside of a block of {} elements: {}; its rows of {} "
       "elements, and the parts of them that ranks have, must be multiples of {}: choose another width or fewer ranks "

@@ -63,7 +63,12 @@ const std::vector<Setting>& settings() {
       {"train.accumulate = 4", "accumulate", [](RunConfig& c) { c.train.accumulate = 4; }},
       {"train.optimizer = \"sgd\"", "optimizer",
        [](RunConfig& c) { c.train.optimizer = OptimizerKind::sgd, c.train.momentum = 0.9; }},
-      {"train.moments = \"8bit\"", "optimizer", [](RunConfig& c) { c.train.moments = Moments::eight_bit; }},
+      {"train.moments = \"8bit\"", "optimizer",
+       [](RunConfig& c) {
+         c.train.moments = Moments::eight_bit;
+         c.model.width = 512;  // of which two ranks have whole blocks
+         if (c.model.experts == 0) c.model.ffn = 512;
+       }},
       {"offload.optimizer = \"host\"", "offload", [](RunConfig& c) { c.offload.optimizer = Tier::host; }},
   };
   return list;
