@@ -11,7 +11,8 @@ namespace {
 
 nn::Structure parse_structure(const io::JsonObject& o) {
   const auto method = o.need<std::string>("method");
-  const auto* row = std::ranges::find(nn::kMethodNames, std::string_view(method), &std::pair<nn::Method, std::string_view>::second);
+  const auto* row =
+      std::ranges::find(nn::kMethodNames, std::string_view(method), &std::pair<nn::Method, std::string_view>::second);
   require(row != std::end(nn::kMethodNames), "io", "{}: method: expected svd, monarch or blast, found {}", o.where(),
           io::shown(method));
   const auto number = [&](const char* key, std::int64_t n) {

@@ -18,8 +18,8 @@ using Words = std::vector<std::string>;
 TEST_F(Cli, a_compressed_model_works_wherever_the_other_did) {
   for (const std::string method : {"svd", "monarch", "blast"}) {
     const auto out = path(method);
-    Words words{"compress", "--model",  model(),           "--out",  out,    "--method",        method,
-                "--ratio",  "0.5",      "--report",        out + ".json", "--json", "--text", path("toy.txt")};
+    Words words{"compress", "--model", model(),    "--out",       out,      "--method", method,
+                "--ratio",  "0.5",     "--report", out + ".json", "--json", "--text",   path("toy.txt")};
     const auto made = run(words);
     ASSERT_EQ(made.code, 0) << made.err;
     const auto json = made.json();
