@@ -159,9 +159,9 @@ class QlIteration {
 };
 
 /// Makes the rows of q (count, n) orthonormal; those that depend on earlier ones become zero. Blocks of rows, each twice,
-/// because once loses digits where rows are nearly parallel.
-void orthonormalise(Pool& pool, std::vector<double>& q, std::int64_t count, std::int64_t n) {
-  constexpr std::int64_t kStrip = 32;
+/// because one pass loses digits where rows are nearly parallel; it is enough between iterations.
+void orthonormalise(Pool& pool, std::vector<double>& q, std::int64_t count, std::int64_t n, int passes = 2) {
+  constexpr std::int64_t kStrip = 64;
   std::vector<double> along(size_of(kStrip * count));
   simd::with_isa([&](auto isa) {
     for (std::int64_t begin = 0; begin < count; begin += kStrip) {
@@ -170,7 +170,7 @@ void orthonormalise(Pool& pool, std::vector<double>& q, std::int64_t count, std:
       std::vector<double> before(size_of(rows));
       for (std::int64_t i = 0; i < rows; ++i)
         before[size_of(i)] = std::sqrt(cpu::wide_dot(isa, block + i * n, block + i * n, n));
-      for (int pass = 0; pass < 2; ++pass) {
+      for (int pass = 0; pass < passes; ++pass) {
         if (begin > 0) {
           const Wide done{q.data(), n};
           cpu::wide_product(isa, pool, along.data(), begin, {block, n}, done.transposed(), rows, begin, n, 1, false);
@@ -241,7 +241,15 @@ std::vector<double> iterated_basis(Pool& pool, const WeighedMatrix& w, std::int6
     std::transform(w.moments, w.moments + n * n, moments.tensor.ptr<float>(),
                    [](double x) { return static_cast<float>(x); });
   }
-  std::vector<double> q(size_of(count * m));
+  // The shorter vectors are made orthonormal between iterations: any basis of their span serves.
+  const auto orthonormal = [&](const OwnedTensor& t, int passes) {
+    std::vector<double> q(t.tensor.ptr<float>(), t.tensor.ptr<float>() + t.tensor.size());
+    orthonormalise(pool, q, count, t.tensor[1], passes);
+    return q;
+  };
+  const auto settle = [&](const OwnedTensor& t) {
+    std::ranges::transform(orthonormal(t, 1), t.tensor.ptr<float>(), [](double x) { return static_cast<float>(x); });
+  };
   for (int i = 0;; ++i) {
     if (w.moments) {
       OwnedTensor turned({{count, n}, DType::f32});
@@ -249,11 +257,10 @@ std::vector<double> iterated_basis(Pool& pool, const WeighedMatrix& w, std::int6
       std::swap(turned, inputs);
     }
     Linear::forward(s, outputs.tensor, inputs.tensor, values, {}, {}, {});
-    std::copy_n(outputs.tensor.ptr<float>(), q.size(), q.data());
-    orthonormalise(pool, q, count, m);
-    if (i == kIterations) return q;
-    std::ranges::transform(q, outputs.tensor.ptr<float>(), [](double x) { return static_cast<float>(x); });
+    if (i == kIterations) return orthonormal(outputs, 2);
+    if (m <= n) settle(outputs);
     Linear::forward(s, inputs.tensor, outputs.tensor, values, {}, {}, {.conv1d = true});
+    if (m > n) settle(inputs);
   }
 }
 

@@ -31,7 +31,7 @@ struct WeighedMatrix {
 /// The `wanted` orthonormal vectors u, as rows of `rows` numbers, in whose span W x loses least: U U^T W is nearest to W
 /// among all matrices of this rank, in the mean of |W x - W' x|^2. They are the leading eigenvectors of W C W^T: exact
 /// for matrices with a side up to 512, and otherwise from subspace iteration (Halko et al., "Finding structure with
-/// randomness", 2011), which loses less than 0.2 % of the error more where the singular values decay slowly. A vector is
+/// randomness", 2011), whose error is about 0.2 % larger where the singular values decay slowly. A vector is
 /// zero if the rank of W is lower.
 std::vector<double> leading_outputs(Pool& pool, const WeighedMatrix& w, std::int64_t wanted);
 

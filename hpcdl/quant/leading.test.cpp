@@ -144,6 +144,12 @@ TEST(LeadingOutputs, OfLargeMatricesLoseLittleMore) {
   EXPECT_GE(squared, tail - 1e-9 * all);
   EXPECT_LE(std::sqrt(squared), 1.002 * std::sqrt(tail));
   EXPECT_EQ(u, leading_outputs(one, d.w, r));
+  std::vector<float> turned(d.values.size());
+  for (std::int64_t i = 0; i < d.w.rows; ++i)
+    for (std::int64_t j = 0; j < d.w.columns; ++j)
+      turned[static_cast<std::size_t>(j * d.w.rows + i)] = d.values[static_cast<std::size_t>(i * d.w.columns + j)];
+  const WeighedMatrix tall{turned.data(), d.w.columns, d.w.rows, d.w.rows};
+  EXPECT_LE(std::sqrt(lost(tall, leading_outputs(pool, tall, r)).first), 1.002 * std::sqrt(tail));
 }
 
 TEST(LeadingOutputs, OfAMatrixOfLowRankLoseNothing) {

@@ -9,7 +9,7 @@ namespace {
 
 /// The compiler maps it to the registers that the instruction set has.
 using Eight [[gnu::vector_size(64)]] = double;
-inline constexpr std::int64_t kLanes = 8, kPanel = 2 * kLanes, kTogether = 4, kDeep = 256;
+inline constexpr std::int64_t kLanes = 8, kPanel = 2 * kLanes, kTogether = 4, kDeep = 128, kPanels = 4;
 
 [[gnu::always_inline]] inline void load(Eight& v, const double* p) { __builtin_memcpy(&v, p, sizeof v); }
 [[gnu::always_inline]] inline void store(double* p, const Eight& v) { __builtin_memcpy(p, &v, sizeof v); }
@@ -63,22 +63,31 @@ void pack(const quant::Wide& b, std::int64_t k, std::int64_t deep, std::int64_t 
 template <class Isa>
 void wide_product(Isa, Pool& pool, double* c, std::int64_t ld, const quant::Wide& a, const quant::Wide& b,
                   std::int64_t m, std::int64_t n, std::int64_t k, double factor, bool add) {
-  const auto panels = (n + kPanel - 1) / kPanel;
-  parallel_tasks(pool, panels, [&](std::int64_t p) {
-    alignas(64) double panel[kDeep * kPanel], sums[kTogether * kPanel];
-    const auto j = p * kPanel, cols = std::min(kPanel, n - j);
+  // Several panels share each pass over the rows of a, which are read from memory.
+  constexpr std::int64_t kWide = kPanels * kPanel;
+  parallel_tasks(pool, (n + kWide - 1) / kWide, [&](std::int64_t task) {
+    alignas(64) double packed[kPanels][kDeep * kPanel], sums[kTogether * kPanel];
+    const auto first = task * kWide, end = std::min(n, first + kWide);
     if (!add)
-      for (std::int64_t i = 0; i < m; ++i) std::fill_n(c + i * ld + j, cols, 0.0);
+      for (std::int64_t i = 0; i < m; ++i) std::fill_n(c + i * ld + first, end - first, 0.0);
     for (std::int64_t begin = 0; begin < k; begin += kDeep) {
       const auto deep = std::min(kDeep, k - begin);
-      b.single ? pack<float>(b, begin, deep, j, cols, panel) : pack<double>(b, begin, deep, j, cols, panel);
+      for (auto j = first; j < end; j += kPanel) {
+        double* panel = packed[(j - first) / kPanel];
+        const auto cols = std::min(kPanel, end - j);
+        b.single ? pack<float>(b, begin, deep, j, cols, panel) : pack<double>(b, begin, deep, j, cols, panel);
+      }
       for (std::int64_t i = 0; i < m; i += kTogether) {
         const int rows = static_cast<int>(std::min(kTogether, m - i));
         const auto offset = i * a.row + begin * a.column;
-        if (a.single) tiles(static_cast<const float*>(a.data) + offset, a.row, a.column, panel, deep, rows, sums);
-        else tiles(static_cast<const double*>(a.data) + offset, a.row, a.column, panel, deep, rows, sums);
-        for (int r = 0; r < rows; ++r)
-          for (std::int64_t x = 0; x < cols; ++x) c[(i + r) * ld + j + x] += factor * sums[r * kPanel + x];
+        for (auto j = first; j < end; j += kPanel) {
+          const double* panel = packed[(j - first) / kPanel];
+          const auto cols = std::min(kPanel, end - j);
+          if (a.single) tiles(static_cast<const float*>(a.data) + offset, a.row, a.column, panel, deep, rows, sums);
+          else tiles(static_cast<const double*>(a.data) + offset, a.row, a.column, panel, deep, rows, sums);
+          for (int r = 0; r < rows; ++r)
+            for (std::int64_t x = 0; x < cols; ++x) c[(i + r) * ld + j + x] += factor * sums[r * kPanel + x];
+        }
       }
     }
   });
