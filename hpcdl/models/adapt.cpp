@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/nearest.h"
+#include "hpcdl/nn/codec.h"
 
 namespace hpcdl::models {
 namespace {
@@ -72,6 +73,22 @@ void add_adapter(const Decoder& model, const std::string& name, nn::Linear& l, c
 }
 
 }  // namespace
+
+void require_adaptable(const std::filesystem::path& folder, const io::ModelConfig& config, bool foreign,
+                       const BaseOptions& options, bool shared) {
+  if (options.given() && !config.compressed.empty())
+    fail_usage("model", "{} is compressed, and factors are not quantised: leave model.quantize out", folder.string());
+  if (!config.quant && !foreign) return;
+  if (options.given())
+    fail_usage("model", "{} is quantised already: leave model.quantize out, or start from the original model",
+               folder.string());
+  if (config.quant && !config.quant->codec->gradients)
+    fail_usage("model", "{} is quantised in {}, whose products have no gradients: start from the original model",
+               folder.string(), config.quant->codec->name);
+  if (shared)
+    fail_usage("model", "ranks that share the layers hold no quantised base, as {} is: set parallel.tp to 1",
+               folder.string());
+}
 
 void require_takes_adapter(const Decoder& model, const std::string& layer) {
   if (model.takes_adapter(layer)) return;

@@ -77,23 +77,6 @@ OwnedTensor drawn(Pool& pool, const nn::Param& p, const Rng& rng, DType dtype) {
 
 const nn::Codec& codec_of(const BaseOptions& base) { return *quant::find_codec(io::enum_name(base.format)); }
 
-/// Throws what speaks against adapters beside the matrices of such a model.
-void require_base(const std::filesystem::path& folder, const io::ModelConfig& config, bool foreign,
-                  const BaseOptions& options, bool shared) {
-  if (options.given() && !config.compressed.empty())
-    fail_usage("model", "{} is compressed, and factors are not quantised: leave model.quantize out", folder.string());
-  if (!config.quant && !foreign) return;
-  if (options.given())
-    fail_usage("model", "{} is quantised already: leave model.quantize out, or start from the original model",
-               folder.string());
-  if (config.quant && !config.quant->codec->gradients)
-    fail_usage("model", "{} is quantised in {}, whose products have no gradients: start from the original model",
-               folder.string(), config.quant->codec->name);
-  if (shared)
-    fail_usage("model", "ranks that share the layers hold no quantised base, as {} is: set parallel.tp to 1",
-               folder.string());
-}
-
 /// Attaches the adapter, if there is one.
 std::function<void(Decoder&)> attaching(const std::optional<AdapterFolder>& adapter) {
   if (!adapter) return {};
@@ -463,7 +446,7 @@ LanguageModel LanguageModel::open_for_adapting(const std::filesystem::path& fold
                "model, without model.quantize",
                folder.string());
   const bool foreign = io::is_gguf(folder) || pack_config_of(folder);
-  require_base(folder, config, foreign, base, sharing && sharing->size() > 1);
+  require_adaptable(folder, config, foreign, base, sharing && sharing->size() > 1);
   LanguageModel model(
       std::make_unique<Impl>(config, std::move(sharing), Sharers::training, [&](Decoder& d) { adapt(d, adapter); }));
   auto* impl = model.impl_.get();
