@@ -80,6 +80,7 @@ Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advic
           {"workspaces", l.workspaces},
           {"saving", l.saving},
           {"process", l.process},
+          {"copy", l.copy},
           {"on_host", l.on_host},
           {"peak_record", l.peak}};
 }

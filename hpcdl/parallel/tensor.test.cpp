@@ -335,7 +335,7 @@ TEST(tensor, what_does_not_divide_is_refused_in_words) {
             "[shard] transformer.h.0.mlp.c_fc.weight: 130 cannot be divided into 4 parts: choose another tp");
   auto words = tiny(io::Family::gpt2, true);
   words.vocab = 3;
-  EXPECT_NE(refusal(words, 4).find("a vocabulary of 3 cannot be spread over 4 ranks"), std::string::npos);
+  EXPECT_NE(refusal(words, 4).find("a vocabulary of 3 cannot be divided among 4 ranks"), std::string::npos);
 }
 
 }  // namespace

@@ -38,6 +38,12 @@ std::int64_t library_bytes() {
   return loading && std::string_view(loading) == "EAGER" ? kAllLibraries : kLibraries;
 }
 
+std::int64_t bytes_of(const std::vector<io::NamedTensor>& tensors) {
+  std::int64_t sum = 0;
+  for (const auto& t : tensors) sum += t.tensor.bytes();
+  return sum;
+}
+
 /// The most that writing one of these tensors takes beside it.
 std::int64_t copy_bytes(const std::vector<io::NamedTensor>& tensors) {
   std::int64_t most = 0;
@@ -153,7 +159,9 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   l.moved = step.moved_activations();
   if (l.moved.bytes > 0) l.moved_to = options.activations.on_host ? Tier::host : Tier::disk;
   if (!device.is_cuda()) {
-    l.saving = std::max(copy_bytes(model.state().model_files()), copy_bytes(stored(step.optimizer().moments())));
+    const auto files = model.state().model_files(), moments = stored(step.optimizer().moments());
+    l.saving = std::max(copy_bytes(files), copy_bytes(moments));
+    l.copy = bytes_of(files) + bytes_of(moments);
     l.process = kOfParameter * std::ssize(model.parameters());
   }
   // Of two steps, which take turns, and of an evaluation.
@@ -303,6 +311,7 @@ std::string MemoryAdvice::text() const {
   row("process", l.process, "about");
   row("total", l.total());
   out += fmt::format("  {:<16}{:>12}  {}\n", "available", bytes(room_.bytes), room_.of);
+  row("copy", l.copy, "beside the total, if there is room: of a checkpoint that is written while the run goes on");
   row("on the host", l.on_host, "state of the optimizer, and weights");
   row("on the disk", l.on_disk, "state of the optimizer, and weights");
   const auto& moved = l.moved;

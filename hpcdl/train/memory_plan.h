@@ -19,14 +19,15 @@ namespace hpcdl::train {
 struct MemoryLedger {
   std::int64_t weights = 0;  // with buffers, and rounded copies
   std::int64_t gradients = 0, optimizer = 0;
-  std::int64_t activations = 0;     // the arena
-  std::int64_t staged = 0;          // batches that wait; of a GPU: on the host, not counted
-  std::int64_t other = 0;           // tables, copies in the order of files, images that are kept
-  std::int64_t workspaces = 0;      // scratch memory of kernels: of each thread, of each stream of a GPU
-  std::int64_t saving = 0;          // on the host: tensors that are put together for the files of a checkpoint
-  std::int64_t process = 0;         // recorded programs, threads, code; of a GPU: what the libraries keep there
-  std::int64_t on_host = 0;         // of a GPU: state in host memory, not counted
-  std::int64_t on_disk = 0;         // of a CPU: state on a disk, not counted
+  std::int64_t activations = 0;  // the arena
+  std::int64_t staged = 0;       // batches that wait; of a GPU: on the host, not counted
+  std::int64_t other = 0;        // tables, copies in the order of files, images that are kept
+  std::int64_t workspaces = 0;   // scratch memory of kernels: of each thread, of each stream of a GPU
+  std::int64_t saving = 0;       // on the host: tensors that are put together for the files of a checkpoint
+  std::int64_t process = 0;      // recorded programs, threads, code; of a GPU: what the libraries keep there
+  std::int64_t copy = 0;     // of a CPU: what a thread writes of a checkpoint; only where there is room, not counted
+  std::int64_t on_host = 0;  // of a GPU: state in host memory, not counted
+  std::int64_t on_disk = 0;  // of a CPU: state on a disk, not counted
   offload::MovedActivations moved;  // activations that wait on the host or on a disk, not counted
   Tier moved_to = Tier::none;
   std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"

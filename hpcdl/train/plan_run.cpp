@@ -70,6 +70,8 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
       const auto data = task.data().memory(c.batch);
       ledger.staged += data.ahead, ledger.other += data.held;
     }
+    const auto& saves = config.checkpoint;
+    if (!saves.asynchronous || saves.every.never() || config.offload.uses_disk()) ledger.copy = 0;
     add_estimates(ledger, {threads, mesh.world().size()}, device);
     return ledger;
   };
