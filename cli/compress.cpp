@@ -2,16 +2,14 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 
 #include "cli/out_folder.h"
+#include "cli/rewritten_model.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
-#include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/model_folder.h"
-#include "hpcdl/models/calibration.h"
 #include "hpcdl/models/compress.h"
 
 namespace hpcdl::cli {
@@ -27,28 +25,11 @@ struct CompressOptions {
   ThreadsOption threads;
 };
 
-std::function<bool(const std::string&)> kept_by(const std::string& pattern) {
-  if (pattern.empty()) return nullptr;
-  try {
-    return [regex = std::regex(pattern)](const std::string& name) { return std::regex_search(name, regex); };
-  } catch (const std::regex_error&) {
-    fail_usage("compress", "--keep: expected a regular expression, found \"{}\"", pattern);
-  }
-}
-
 nn::Method method_of(const std::string& word) {
   for (const auto& [method, name] : nn::kMethodNames)
     if (word == name) return method;
   fail_usage("compress", "--method: expected svd, monarch or blast, found \"{}\"", word);
 }
-
-/// The model whose inputs are watched, and what watches them.
-struct WatchedInputs {
-  models::LanguageModel model;
-  models::ModelCalibration calibration;
-  WatchedInputs(const std::filesystem::path& from, Pool& pool, std::span<const std::int32_t> tokens)
-      : model(models::LanguageModel::open(from)), calibration(model, pool, tokens) {}
-};
 
 int compress(CompressOptions& o) {
   const auto method = method_of(o.method);
@@ -62,7 +43,7 @@ int compress(CompressOptions& o) {
   const auto from = io::find_model_folder(o.model);
   check_out_folder("compress", from, o.out, o.force);
   Work progress(console());
-  quant::CompressModelOptions options{.method = method, .ratio = o.ratio, .keep = kept_by(o.keep)};
+  quant::CompressModelOptions options{.method = method, .ratio = o.ratio, .keep = kept_by(o.keep, "compress")};
   if (o.blocks > 0) options.blocks = o.blocks;
   std::optional<WatchedInputs> watched;
   if (!o.calibration.empty()) {
@@ -77,17 +58,12 @@ int compress(CompressOptions& o) {
   progress.end();
   Json comparison;
   if (!o.text.empty()) {
-    const auto ids = encode_text(io::Tokenizer::load(from), o.text, pool, 0);
-    const auto before = infer::evaluate(models::LanguageModel::open(from), pool, ids);
-    const auto after = infer::evaluate(models::LanguageModel::open(o.out), pool, ids);
+    const auto [before, after] = evaluate_both(from, o.out, o.text, pool);
     comparison = {{"loss_before", before.loss}, {"loss_after", after.loss}, {"tokens", before.tokens}};
   }
   if (!o.report.empty()) io::write_file_atomic(o.report, quant::to_json(report).dump(2) + "\n");
   if (o.json) {
-    Json out = Json::parse(quant::to_json(report).dump());
-    out["out"] = o.out;
-    if (!comparison.is_null()) out.update(comparison);
-    print_json(out);
+    print_report(Json::parse(quant::to_json(report).dump()), o.out, comparison);
     return exit_code::kDone;
   }
   print_text(quant::to_text(report));

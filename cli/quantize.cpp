@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 
 #include "cli/out_folder.h"
+#include "cli/rewritten_model.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/tokenize.h"
-#include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/model_folder.h"
-#include "hpcdl/models/calibration.h"
 #include "hpcdl/models/choose_formats.h"
 #include "hpcdl/models/quantize.h"
 #include "hpcdl/quant/rounder.h"
@@ -36,32 +34,13 @@ struct QuantizeOptions {
 
 /// Perplexity of the original and of the result on the same text.
 Json compare(const QuantizeOptions& o, const std::filesystem::path& from, Pool& pool) {
-  const auto ids = encode_text(io::Tokenizer::load(from), o.text, pool, 0);
-  const auto before = infer::evaluate(models::LanguageModel::open(from), pool, ids);
-  const auto after = infer::evaluate(models::LanguageModel::open(o.out), pool, ids);
+  const auto [before, after] = evaluate_both(from, o.out, o.text, pool);
   return {{"perplexity_before", before.perplexity},
           {"perplexity_after", after.perplexity},
           {"loss_before", before.loss},
           {"loss_after", after.loss},
           {"tokens", before.tokens}};
 }
-
-std::function<bool(const std::string&)> matching(const std::string& pattern) {
-  if (pattern.empty()) return nullptr;
-  try {
-    return [regex = std::regex(pattern)](const std::string& name) { return std::regex_search(name, regex); };
-  } catch (const std::regex_error&) {
-    fail_usage("quantize", "--keep: expected a regular expression, found \"{}\"", pattern);
-  }
-}
-
-/// The model whose inputs are watched, and what watches them.
-struct Watched {
-  models::LanguageModel model;
-  models::ModelCalibration calibration;
-  Watched(const std::filesystem::path& from, Pool& pool, std::span<const std::int32_t> tokens)
-      : model(models::LanguageModel::open(from)), calibration(model, pool, tokens) {}
-};
 
 void check_calibration(const QuantizeOptions& o, const nn::Codec& codec) {
   if (o.calibration.empty()) {
@@ -85,11 +64,11 @@ int quantize(QuantizeOptions& o) {
   quant::QuantizeModelOptions options{
       .codec = &codec,
       .options = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain, .nested = o.nested},
-      .keep = matching(o.keep),
+      .keep = kept_by(o.keep, "quantize"),
       .activation_scales = o.activation_scales,
       .keep_odd = o.keep_odd};
   std::vector<std::int32_t> tokens;
-  std::optional<Watched> watched;
+  std::optional<WatchedInputs> watched;
   if (!o.calibration.empty()) {
     tokens = encode_text(io::Tokenizer::load(from), o.calibration, pool, o.calibration_tokens);
     if (o.target > 0) {
@@ -114,10 +93,7 @@ int quantize(QuantizeOptions& o) {
   progress.end();
   const Json comparison = o.text.empty() ? Json() : compare(o, from, pool);
   if (o.json) {
-    Json out = Json::parse(quant::to_json(report).dump());
-    out["out"] = o.out;
-    if (!comparison.is_null()) out.update(comparison);
-    print_json(out);
+    print_report(Json::parse(quant::to_json(report).dump()), o.out, comparison);
     return exit_code::kDone;
   }
   print_text(quant::to_text(report));

@@ -15,7 +15,7 @@ namespace {
 using Time = std::int64_t;
 constexpr Time kNotYet = std::numeric_limits<Time>::max();
 constexpr int kLookedUpAhead = 2;  // micro-batches that may be looked up before the first stage needs them
-constexpr int kPostponed = 2;      // passes for which nobody waits: a rank keeps no more than so many
+constexpr int kPostponed = 2;      // passes that no rank waits for; a rank postpones no more than this many
 
 /// When all ranks have done something with each micro-batch.
 class Common {
